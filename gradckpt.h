@@ -261,7 +261,7 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  2068
  *                 bf16/convert, plain, products, bf16/cpu, rows, images/cpu, attention,
  *                 losses, weighted, recurrent/cpu, kernels, calls
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4881
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4882
  *                 types, plan, tensors, bf16/plan, op_lowerings, gradients, order, place,
  *                 tiles/op, tiles/group, tiles/fuse, model, builders, schedule, offload/time,
  *                 lowered, modes, dist/prefetch, encode
@@ -2422,10 +2422,10 @@ GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place);
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                           size_t size);
 
-/* A list of chunks of memory that are freed together; gckpti_scratch_clear reuses them. */
+/* Chunks of memory that are freed together. gckpti_scratch_clear keeps one chunk for reuse. */
 typedef struct gckpti_chunk {
     struct gckpti_chunk *next;
-    size_t size, used; /* bytes of the chunk, and those used, with this header */
+    size_t size, used; /* bytes of the chunk; bytes taken; both include this header */
 } gckpti_chunk;
 
 typedef struct {
@@ -5087,7 +5087,7 @@ static inline int gckpti_note_add(gckpt_store *s, const char *key, const char *v
 /* Returns the bytes of optimiser state. */
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
 
-/* Declarations shared by the files of src/store/ only. */
+/* Declarations shared by the files of layer store (MANIFEST); some are in folders of features. */
 
 /* ---- quant/rows.c, quant/copy.c ---- */
 #ifndef GCKPT_NO_QUANT
@@ -6136,14 +6136,14 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
         (unsigned)shard > GCKPT_SHARD_VALUES)
         return gckpti_error(
             store, GCKPT_E_ARG,
-            "rank %i of %i, shard %i: ranks must be a power of two, rank 0 to ranks - "
-            "1, shard a gckpt_shard",
+            "ranks: rank %i of %i, shard %i: the number of ranks must be a power of two, the rank "
+            "less than it and not negative, and shard a gckpt_shard",
             rank, ranks, (int)shard);
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
         if ((gckpti_has_values(q) && (!q->external || store->bound)) || gckpti_state_slots(q))
             return gckpti_error(store, GCKPT_E_ARG,
-                                "ranks: \"%s\" has values or state already; say which rank this is "
+                                "ranks: \"%s\" has values or state already; call gckpt_store_ranks "
                                 "before gckpt_exec_new, gckpt_store_get and loading make them",
                                 q->p.name);
     }
@@ -6415,8 +6415,8 @@ static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
     if (q->new_block)
         return GCKPT_OK;
     return gckpti_error(s, GCKPT_E_MEMORY,
-                        "quantise: no memory for the %z bytes of \"%s\" as %s, in addition to its "
-                        "present values (before these are made, it needs no more)",
+                        "quantise: no memory for the %z bytes of \"%s\" as %s next to its present "
+                        "values; quantise before it has values, then no second copy is needed",
                         bytes, q->p.name, name);
 }
 
@@ -6605,8 +6605,8 @@ GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result r
 /* Flag in gckpt_op.needs: the input may be i32 instead of f32. */
 enum { GCKPTI_ANY_TYPE = 1 << 12 };
 
-/* Flag of ops that do not read rows of a cache before they are written. With GCKPT_SIDE_EFFECT it
- * marks gckpt_cache itself, whose result is in the executor's caches. */
+/* Flag of ops that may have a cache as input: its rows that are not written yet do not matter. With
+ * GCKPT_SIDE_EFFECT it marks gckpt_cache itself, whose result is in the executor's caches. */
 enum { GCKPTI_CACHED = 1 << 22 };
 static inline int gckpti_is_cache(const gckpt_op *op)
 {
@@ -6697,7 +6697,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     if (!store)
         return NULL;
     if (!GCKPTI_HAS_GRAPHS) { /* GCKPT_SMALL: op descriptors lack their planning functions */
-        gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs plans that are compiled in");
+        gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs only printed plans");
         return NULL;
     }
     gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
@@ -6777,7 +6777,7 @@ static gckpt_tensor *gckpti_leaf_new(gckpt_graph *g, int kind, const char *name,
     if (!g || g->object.sticky != GCKPT_OK)
         return NULL;
     if (!name || !*name)
-        return gckpti_fail(g, GCKPT_E_ARG, "inputs, parameters and constants need a name");
+        return gckpti_fail(g, GCKPT_E_ARG, "graph: inputs, parameters and constants need a name");
     if (kind == GCKPTI_PARAM && gckpti_name_problem(name))
         return gckpti_fail(g, GCKPT_E_ARG, "param \"%s\": the name %s; choose another", name,
                            gckpti_name_problem(name));
@@ -8093,7 +8093,7 @@ GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
                                    const gckpti_cell_kernels *kernels);
 #endif
 
-/* Declarations shared by the files of ops; no other folder includes this header. */
+/* Declarations shared by the files of layer ops (MANIFEST); some are in folders of features. */
 
 /* Flops for each element of the first input; a transcendental function counts as 20 additions. */
 #define GCKPTI_FLOPS(count)                                                                        \
@@ -10160,7 +10160,7 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
 
 GCKPTI_OP_KERNELS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layernorm_forward)(call))
 
-/* With a bias and no gain, the gradients read less than declared here. */
+/* Without gain, the bias is input 1, which the backward does not read, though declared here. */
 GCKPTI_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
             GCKPT_SUMS);
@@ -10595,7 +10595,7 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
                            "gckpt_cache, and the %I queries of the rows that a call adds; q is %S",
                            g->new_positions, &q->shape);
     if (g && !k->cache_capacity && (q->cache_capacity || v->cache_capacity))
-        return gckpti_fail_cached(g, "attention: q, or v without a cached k",
+        return gckpti_fail_cached(g, "attention: q is cached, or v without k",
                                   v->cache_capacity ? v : q);
     o.extras += g && k->cache_window && k->shape.d[1] == g->new_positions;
     if (g && k->cache_capacity)
@@ -11455,7 +11455,7 @@ static gckpt_tensor *gckpti_weighted_loss(const gckpt_op *op, gckpt_tensor *x, g
 {
     if (!op)
         return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG,
-                           "GCKPT_NO_LOSSES leaves out weights and smoothing of losses");
+                           "loss: this build (GCKPT_NO_LOSSES) has no weights and no smoothing");
     return gckpti_apply_to(op, x, target, weights, smoothing, smoothing ? sizeof *smoothing : 0);
 }
 
@@ -12927,7 +12927,7 @@ typedef struct {
     uint64_t offset;
 } gckpti_convert_state;
 
-/* Table entries of bf16 plans, NULL without them; calls for a quantised b, left out without it. */
+/* Table entries of bf16 plans, NULL in a build without bf16; calls for quantised parameters. */
 #ifndef GCKPT_NO_BF16
 #define GCKPTI_IF_BF16(x) x
 #else
@@ -13365,7 +13365,7 @@ static inline const char *gckpti_isa_left_out(gckpt_isa isa)
 #endif
 }
 
-/* Declarations shared by the files of cpu; no other folder includes this header. */
+/* Declarations shared by the files of layer cpu (MANIFEST); some are in folders of features. */
 
 /* ---- cpu/plain.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays are in no cache */
@@ -15759,7 +15759,7 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered
 
 #ifndef GCKPT_SMALL
 
-/* Declarations shared by the files of plan/; no other folder includes this file. */
+/* Declarations shared by the files of layer plan (MANIFEST); some are in folders of features. */
 
 /* ---- plan/model.c ---- */
 /* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */
@@ -17966,12 +17966,12 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
         precision = GCKPT_BF16; /* the backend has no fast kernel: query again */
     }
     if (result != GCKPT_OK && p->desc->backend)
-        return gckpti_error(p->g, result, "%T: backend %s has no plan for this op or its shapes", t,
+        return gckpti_error(p->g, result, "plan: %T: backend %s cannot run this op or shape", t,
                             p->desc->backend->name);
     p->g->depends_on_rows = result != GCKPT_OK || call.workspace_forward > PTRDIFF_MAX / 4 ||
                             call.workspace_backward > PTRDIFF_MAX / 4;
     if (p->g->depends_on_rows)
-        return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
+        return gckpti_error(p->g, GCKPT_E_SHAPE, "plan: %T cannot be planned for %i threads", t,
                             p->threads);
     p->g->depends_on_rows = !p->inference && gckpti_is_single_norm(t->op, &t->shape, 1);
     if (p->g->depends_on_rows)
@@ -18481,8 +18481,9 @@ static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
     return bytes;
 }
 
-/* Adds the offload after the forward of node u at position x of the parts that are reloaded later:
- * its cost, and its use of these parts. Returns the bytes of parts that have no other use. */
+/* Adds an offload after node u's forward at position x: the cost of copying the parts (value,
+ * saved) that are reloaded later, and a use of them. Returns the bytes of parts without other use.
+ */
 static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
 {
     gckpti_node_state *v = &p->state[u];
@@ -20085,7 +20086,7 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
 #endif
 #endif /* GCKPT_SMALL */
 
-/* Declarations shared by the files of search/; no other folder includes this file. */
+/* Declarations shared by the files of layer search (MANIFEST); some are in folders of features. */
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
@@ -22189,7 +22190,7 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     s->evaluated += (int64_t)cells * c->n / 24;
     int spacing = GCKPTI_SPACING / s->p->nodes; /* 8 to 50 */
     spacing = spacing < 8 ? 8 : spacing > 50 ? 50 : spacing;
-    uint64_t last = UINT64_MAX, apart = last; /* cost of the last initial; of the last not dense */
+    uint64_t last = UINT64_MAX, apart = last; /* cost of the last initial; of the last spaced one */
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
         int equal = small && c->step == s->grain && cost == apart; /* may need fewer bytes */
@@ -23115,7 +23116,7 @@ GCKPTI_COLD_BEGIN /* ends in run/run.h */
 
 #ifndef GCKPT_SMALL
 
-/* Declarations shared by the files of planner/; no other folder includes this file. */
+/* Declarations shared by the files of layer planner (MANIFEST); some are in folders of features. */
 
 /* ---- tools/frontier.c ---- */
 /* How to make the plan of a point: a schedule and its variant. */
@@ -23305,7 +23306,7 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
                             t);
     if (i == 0 && (terms[0].regulariser || t->batch_invariant) && !inference)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: the first term's count divides gradients: it needs an input");
+                            "plan: term 0 must depend on an input: its count divides gradients");
     if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
         return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
     if (terms[i].regulariser && !t->batch_invariant)
@@ -24950,7 +24951,7 @@ GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e);
 typedef enum { GCKPTI_GRAD_SUMS, GCKPTI_GRAD_DIVIDED } gckpti_grad_state;
 
 #ifndef GCKPT_NO_TRAINING
-/* Updates a parameter. With GCKPTI_GRAD_SUMS, first adds up and divides its gradient. */
+/* Updates a parameter. GCKPTI_GRAD_SUMS: first adds up the addends of its gradient and divides. */
 GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                                   gckpti_grad_state grad_state);
 /* run/train.c: Ends a run of gckpt_gradients: divides gradients and computes their norm. */
@@ -25542,7 +25543,7 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
     if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
         return 0;
     gckpti_error(e, GCKPT_E_ARG,
-                 "step: one is under way, and the other ranks run it too: end it first");
+                 "step: one is under way, and all ranks run it: end that step first");
     return 1;
 }
 
@@ -26744,7 +26745,7 @@ GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Reads the losses. If the step trains, checks that their counts are the expected ones. */
+/* Reads the losses. In a step that trains, checks each count that the feeds determine. */
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -27424,7 +27425,7 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
         gckpti_set_min(&end, group->pending[i].due);
     for (int i = 0; i < e->offload.pending_count; i++)
         gckpti_set_min(&end, e->offload.due[i]);
-    do { /* a part has no copies, unless it is the whole micro-batch */
+    do { /* a part has no offload copies, unless it is a whole micro-batch */
         for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
             if (p->ins[x].kind == GCKPT_REDUCE ? group->last_micro && last_vrank
                                                : copies && p->ins[x].kind > GCKPT_UPDATE)
@@ -27768,12 +27769,12 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
                             e->plan->virtual_ranks);
     if (rows > e->plan->rows || (position > 0 && rows > held))
         return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room "
-                            "for other rows, the plan's %I at most)",
+                            "forward: %I rows; the caches hold %I: give as many rows, or call "
+                            "gckpt_rewind to 0 first (then 1 to %I rows fit)",
                             rows, position > 0 ? held : e->plan->rows, e->plan->rows);
     if (e->caches.new_positions > e->caches.capacity - position)
         return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: it adds %I positions to the %I that the caches hold; there "
+                            "forward: this adds %I positions to the %I that the caches hold; there "
                             "is room for %I in all (gckpt_rewind makes room)",
                             e->caches.new_positions, position, e->caches.capacity);
     if (position > 0 && position < gckpti_first_resumable(e))
@@ -27929,8 +27930,8 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
         const int64_t room = (int64_t)fetch->size; /* PTRDIFF_MAX / 4 at most */
         if (fetch->to && (rows / p->rows > room / n || gckpti_row_elements(p, n, rows) > room))
             return gckpti_error(e, GCKPT_E_ARG,
-                                "collect: %I rows of \"%s\" #%i are more than the %z floats there "
-                                "is room for (%I a micro-batch of %I rows)",
+                                "collect: %I rows of \"%s\" #%i do not fit into the %z floats of "
+                                "the array (%I floats for each micro-batch of %I rows)",
                                 rows, gckpti_planned_name(p, p->fetches[k].id), p->fetches[k].id,
                                 fetch->size, n, p->rows);
     }
@@ -27944,7 +27945,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
         return GCKPT_E_ARG;
     if (exec->plan->nodes[id].batch_invariant)
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
+                            "collect: \"%s\" #%i has no batch axis, so no rows; use gckpt_fetch",
                             gckpt_plan_name(exec->plan, id), id);
     gckpti_exec_fetch before = exec->fetches[k];
     exec->fetches[k].to = to;
@@ -29364,7 +29365,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
             gckpti_is_random(&e->store->params[index].init))
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" has no values, and GCKPT_NO_TRAINING cannot "
-                                "initialise it: load or set it before (gckpt_store_get)",
+                                "initialise it: load it, or write values (gckpt_store_get) before",
                                 name);
         if (!e->tables.params)
             continue;
@@ -29749,8 +29750,8 @@ static gckpt_result gckpti_check_stream(gckpt_exec *e)
             e->plan->rows);
     if (e->plan->ranks > 1 && e->plan->shard == GCKPT_SHARD_VALUES)
         return gckpti_error(e, GCKPT_E_ARG,
-                            "step_begin: rows cannot stream in where ranks gather values for each "
-                            "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
+                            "step_begin: rows cannot stream in (gckpt_step_add) where ranks gather "
+                            "values for each micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
     return gckpti_check_same_counts(e);
 }
 
@@ -30095,7 +30096,7 @@ GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *fe
  * ============================================================================================== */
 GCKPTI_COLD_BEGIN /* ends with the header */
 
-/* Declarations shared by the files of check; no other folder includes this header. */
+/* Declarations shared by the files of layer check (MANIFEST); some are in folders of features. */
 
 /* ---- check/gradients.c ---- */
 /* The input of steps that run repeatedly and leave the model unchanged. */
@@ -30604,12 +30605,12 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     const gckpt_plan *p = exec->plan;
     if (!seconds || !costs || cost_count < 0 || (size_t)cost_count != p->node_count)
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "calibrate: needs a clock and costs for the %z tensors of the plan",
+                            "calibrate: needs a clock, and an array for the costs of %z tensors",
                             p->node_count);
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE || rows < 1 || rows % p->rows)
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "calibrate: needs a training plan without update_in_backward, and a "
-                            "multiple of its %I rows",
+                            "calibrate: needs a training plan without update_in_backward, and as "
+                            "`rows` a multiple of its %I rows",
                             p->rows);
     if (p->ranks > 1)
         return gckpti_error(exec, GCKPT_E_ARG,
@@ -30788,7 +30789,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
     r.timed = timed;
     if (!store || !timed || !timed->clock || (timed->exec && timed->exec->memory.memory)) {
         gckpti_error(store, GCKPT_E_ARG,
-                     "fit_timed: set timed->clock; timed->exec, if set, has no memory.memory");
+                     "fit_timed: set timed->clock, and leave timed->exec->memory.memory NULL");
         return NULL;
     }
     if (store->ranks > 1) {
@@ -30884,7 +30885,7 @@ typedef struct {
 GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path);
 #endif
 
-/* Declarations shared by the files of src/files/ only. */
+/* Declarations shared by the files of layer files (MANIFEST); some are in folders of features. */
 
 #ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
@@ -37983,7 +37984,7 @@ static GCKPTI_TARGET void V(lstm_gates)(const gckpti_cell *s)
     }
 }
 
-/* gckpti_gate_backward in vectors; returns the new da. */
+/* gckpti_gate_backward in vectors; returns the gradient of the gate's pre-activation. */
 GCKPTI_INLINED FLOATS V(gate_backward)(const gckpti_cell *s, int gate, int64_t j, FLOATS x,
                                        FLOATS deriv)
 {

@@ -57,11 +57,11 @@
 namespace {
 
 /* ---- >>device -------------------------------------------------------------------------------- */
-/* The values that may differ when a captured micro-batch is replayed. Kernels that need a call's
- * row, seed, step, position or loss_scale do not get it as an argument, but read it at
- * params_of(call), an address in device memory; host code must not depend on it. All other data
- * (shapes, rows, addresses) are the same in each replay. Updates are never replayed: they have
- * their gckpt_update_pass. */
+/* Step parameters: the values that may differ when a captured micro-batch is replayed. Kernels that
+ * need a call's row, seed, step, position or loss_scale do not get it as an argument, but read it
+ * in device memory, at params_of(call); host code must not depend on it. All other data (shapes,
+ * rows, addresses) are the same in each replay. Updates are not replayed: gckpt_update_pass has
+ * their data. */
 struct StepParams {
     int64_t first_row, position;
     uint64_t seed, step;
@@ -78,39 +78,39 @@ enum {
     TEXT = 256,  /* bytes of an error text */
     LOSSES = 14, /* a plan with more loss terms is not captured */
     RING = 64, /* events per queue */
-    SLOTS = 64,  /* buffers for copies to the device: 32 MiB on each side */
+    SLOTS = 64,  /* buffers for copies to the device: 32 MiB of host and of device memory */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
-    CAPTURES = 4096 /* most captures of a device; then the oldest is replaced */
+    CAPTURES = 4096 /* most captures of a device; one more replaces the oldest */
 };
 
-/* at[0]: for the micro-batch (outside captures: for the current call); at[1]: for batch-invariant
- * ops, with row 0; then one for each loss term. */
+/* at[0]: of the micro-batch (outside captures: of the current call); at[1]: of batch-invariant ops,
+ * whose first_row is 0; at[2 + i]: of loss term i. */
 struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
 
-/* A micro-batch of `rows` rows, or a part of one, as a CUDA graph. The first micro-batch of a batch
- * (row 0) is a separate capture. */
+/* A CUDA graph of a micro-batch of `rows` rows, or of a part of one. A batch's first micro-batch,
+ * whose first row is 0, has a separate capture. */
 struct Capture {
     const void *owner; /* NULL if the entry is free */
     int64_t part, rows;
-    int first, warmed_up;       /* warmed_up: ran once, so kernels are loaded */
+    int first, warmed_up;       /* first row is 0; ran once, so its kernels are loaded */
     cudaGraphExec_t graph; /* NULL until captured */
 };
 
-/* A block of pinned host memory and one of device memory. Input is copied through both: to the
- * device on its own stream while other kernels run, then to its destination on the main stream. */
+/* A block of pinned host memory and one of device memory, through which input is copied: to the
+ * device on the stream `feeds` while kernels run, then to its destination on the main stream. */
 struct Slot {
-    cudaEvent_t arrived, taken; /* copied to the device; copied on to its destination */
-    int used;                   /* used since the last wait for everything */
+    cudaEvent_t arrived, taken; /* copied to the device block; copied to its destination */
+    int used;                   /* used since the last wait_all */
 };
 
-/* A stream that overlaps with the main one. Each launch waits for all launches before it. */
+/* A stream that overlaps the main one. Its launches wait for all earlier launches of both. */
 struct Queue {
     cudaStream_t stream;
-    cudaEvent_t done[RING]; /* the ends of the latest launches, in a ring */
+    cudaEvent_t done[RING]; /* ends of the latest launches, a ring */
     int next;                /* next event, modulo RING */
-    int pending;                 /* launches since the last join of all */
+    int pending;                 /* nonzero: launches since a join of all */
 };
 
 /* A device. Calls of all threads and executors are serialised into one stream. */
@@ -129,16 +129,16 @@ struct Device {
     char *pinned, *staged;
     Capture captures[CAPTURES], *capture; /* capture: the one in progress, or NULL */
     int capture_failed;                             /* the capture in progress failed */
-    int ids[LOSSES], losses;                      /* losses of params->at[2], ..: ids, number */
-    int slot, oldest, next; /* next slot; capture to replace next; capture to try first */
+    int ids[LOSSES], losses; /* of the losses of params->at[2], ..: op ids, number */
+    int slot, oldest, next; /* next slot; capture to replace next; capture to compare first */
     gckpt_backend backend;
 };
 Device devices[16];
-thread_local bool on_comm[16]; /* by device: this thread's calls go to its comm queue */
+thread_local bool on_comm[16]; /* on_comm[i]: this thread's calls go to device i's queue comm */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
-/* Returns advice about an error, by its number, as toolkits name different sets of errors. */
+/* Returns advice about an error. The table has numbers, as toolkits lack names of some. */
 const char *remedy(int error)
 {
     static const struct {
@@ -173,7 +173,7 @@ void format_error(char *text, int number, cudaError_t error, const char *what)
              cudaGetErrorName(error), remedy((int)error));
 }
 
-/* Keeps the first error. An error in a capture only ends the capture: the micro-batch then runs. */
+/* Keeps the first error. In a capture, an error only ends it: the micro-batch then just runs. */
 void check(Device *d, cudaError_t error, const char *what)
 {
     if (error != cudaSuccess && d->capture)
@@ -201,8 +201,8 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
 void launch_pending(Device *d); /* common/update.cu */
 
 /* Each function of the backend holds this lock: one thread at a time, with this device as CUDA's
- * current one. It stays the current one, since restoring another would create a context there. If
- * more is true, pending launches may stay pending. Converts to the Device. */
+ * current one. The device stays current, since restoring another would create a context there.
+ * Unless keep_pending is true, launches what is pending. Converts to Device *. */
 struct DeviceLock {
     Device *d;
     explicit DeviceLock(void *device, bool keep_pending = false) : d((Device *)device)
@@ -219,7 +219,7 @@ struct DeviceLock {
     Device *operator->() const { return d; }
 };
 
-/* Returns a grid for n items, `threads` to a block, at most 16 blocks for each processor. */
+/* Returns a grid for n items, `threads` to a block: at most 16 blocks a processor of an H200. */
 dim3 blocks_for(int64_t n, int threads)
 {
     int64_t blocks = (n + threads - 1) / threads;
@@ -244,7 +244,7 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
-/* Defines an op's forward and backward by one function F(call, backward). */
+/* Defines an op's NAME_forward and NAME_backward, which call one function F(call, backward). */
 #define BOTH_PASSES(name, ...)                                                                     \
     void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
     void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
@@ -267,7 +267,7 @@ __global__ void params_kernel(StepParamSet *to, StepParamSet now, int n)
         to->at[threadIdx.x] = now.at[threadIdx.x];
 }
 
-/* Returns the address of the call's step parameters for kernels, valid until the next call. */
+/* Returns the device address of the call's step parameters, valid until the next call. */
 const StepParams *params_of(const gckpt_call *call)
 {
     Device *d = device_of(call);
@@ -286,7 +286,7 @@ const StepParams *params_of(const gckpt_call *call)
     return &d->params->at[0];
 }
 
-/* If a capture is active, in which the host cannot take part, marks it as failed and returns 1. */
+/* If a capture is active, fails it, as it cannot contain work of the host, and returns 1. */
 int reject_capture(Device *d)
 {
     d->capture_failed = 1;
@@ -294,8 +294,8 @@ int reject_capture(Device *d)
 }
 
 /* >>device/ptx */
-/* Instructions for which CUDA C has no function. tests/cuda/cuda_shim.h defines most of them for
- * the processor and describes them fully. */
+/* Functions for instructions that CUDA C lacks. tests/cuda/cuda_shim.h defines most of them for the
+ * processor and describes them fully. */
 #ifndef GCKPT_CUDA_SHIM
 /* cp.async: copies 16 bytes from global to shared memory, without registers. */
 __device__ __forceinline__ void gckpti_cp_async16_full(void *to, const void *from)
@@ -303,7 +303,7 @@ __device__ __forceinline__ void gckpti_cp_async16_full(void *to, const void *fro
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 }
-/* cp.async of the first `valid` bytes of 16; the others become 0. */
+/* cp.async: copies the first `valid` of 16 bytes and sets the rest of the 16 to 0. */
 __device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -345,8 +345,8 @@ __device__ __forceinline__ void gckpti_ldmatrix_x4_trans(uint32_t r[4], const vo
                  : "r"((uint32_t)__cvta_generic_to_shared(row))
                  : "memory");
 }
-/* These read threadIdx.x and blockIdx.x again, so that values computed from them are computed again
- * after a long loop and occupy no registers during it. */
+/* gckpti_thread_index and gckpti_block_index read the registers again, so that values computed from
+ * them are computed again after a long loop and occupy no registers during it. */
 __device__ __forceinline__ int gckpti_thread_index(void)
 {
     int i;
@@ -359,7 +359,7 @@ __device__ __forceinline__ int gckpti_block_index(void)
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
     return i;
 }
-/* Packs two floats as bf16, the first in the lower half; as gckpti_to_bf16 except for NaN. */
+/* Packs two floats as bf16, the first in the lower half. NaNs differ from gckpti_to_bf16's. */
 __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     uint32_t y;
@@ -411,8 +411,8 @@ void *allocate(void *context, size_t bytes, size_t)
 
 const char *memory_hint(void *) { return memory_text; }
 
-/* queue_begin and queue_end: launches between them go to a queue; they start after all launches so
- * far. Return false in a failed capture, where launches would run at once. */
+/* Launches between queue_begin and queue_end go to queue s and start after all earlier ones.
+ * queue_begin returns false in a failed capture, where launches would run at once. */
 bool queue_begin(Device *d, Queue *s)
 {
     check(d, cudaEventRecord(d->fork_event, d->main), "a side stream");
@@ -427,7 +427,7 @@ void queue_end(Device *d, Queue *s)
     s->pending = d->busy = 1;
 }
 
-/* Makes later launches wait for all launches of a queue except the last `keep_last`. */
+/* Makes the main stream wait for all launches of queue s except the last `keep_last`. */
 void queue_join(Device *d, Queue *s, int keep_last)
 {
     int last = keep_last < RING ? keep_last : 0;
@@ -445,7 +445,7 @@ void wait_all(Device *d, const char *what)
     queue_join(d, &d->offload, 0);
     queue_join(d, &d->comm, 0);
     check(d, cudaStreamSynchronize(d->stream), what);
-    if (d->stream != d->main) /* the main stream is another one */
+    if (d->stream != d->main) /* d->stream is the one of the queue comm */
         check(d, cudaStreamSynchronize(d->main), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
@@ -459,7 +459,7 @@ template <cudaError_t (*FREE)(void *)> void release(void *context, void *memory,
     check(d, FREE(memory), "release");
 }
 
-/* The backend's copy_in, through slots. The host waits only for slots that are still being read. */
+/* The backend's copy_in, through slots. The host waits only for a slot that is still read. */
 void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
     DeviceLock d(context);
@@ -484,7 +484,7 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
     }
 }
 
-/* The backend's copy_out. After an error, it writes zeros. */
+/* The backend's copy_out. After an error, fills `host` with zeros. */
 void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
     DeviceLock d(context);
@@ -510,7 +510,7 @@ const char *finish(void *context)
     return d->problem[0] ? d->problem : NULL;
 }
 
-/* ---- offload: copies to pinned memory, on a separate stream, also within a capture ---- */
+/* ---- offload: copies to and from pinned memory on a separate stream, also in a capture ---- */
 void *host_get(void *context, size_t bytes)
 {
     DeviceLock d(context);
@@ -582,7 +582,7 @@ void discard_captures(void *context, const void *owner)
             destroy_capture(d, &d->captures[i]);
 }
 
-/* Returns the entry of this micro-batch, or a new entry that replaces the oldest one. */
+/* Returns the capture of this micro-batch, or else a free entry, or else replaces the oldest. */
 Capture *capture_of(Device *d, const gckpt_step_params *m)
 {
     Capture *r = NULL;
@@ -591,7 +591,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
         Capture *have = &d->captures[at];
         if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
             have->first == !m->first_row) {
-            d->next = at; /* the next micro-batch is probably in the entry after it */
+            d->next = at; /* the search for the next one begins here: it is probably close */
             return have;
         }
         r = !r && !have->owner ? have : r;
@@ -622,8 +622,8 @@ void send_step_params(Device *d, const gckpt_step_params *m)
         RUN_ON(d, params_kernel, 1, 32, 0, d->params, d->now, 2 + m->losses);
 }
 
-/* The backend's replay. A micro-batch just runs the first time, and is captured the second time.
- * The lock is held until `captured`, so that no other thread launches kernels in between. */
+/* The backend's replay. A micro-batch just runs the first time, and is captured the second time. A
+ * capture holds the lock until end_capture, so that no other thread launches kernels in it. */
 int replay(void *context, const gckpt_step_params *m)
 {
     DeviceLock d(context);
@@ -659,7 +659,7 @@ int end_capture(void *context)
     check(d, cudaStreamEndCapture(d->stream, &graph), "capture");
     if (!d->capture_failed)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "capture");
-    if (!d->capture_failed) /* uploading needs memory; without it a launch would fail */
+    if (!d->capture_failed) /* uploads now: a launch that lacks the memory for it would fail */
         check(d, cudaGraphUpload(r->graph, d->stream), "capture");
     if (graph)
         cudaGraphDestroy(graph);
@@ -693,20 +693,20 @@ template <class T, int N> __device__ void store(T *at, const Vec<T, N> &vec)
     *(Vec<T, N> *)(void *)at = vec;
 }
 
-/* Returns true if all addresses are multiples of 16 (NULL counts as one). */
+/* Returns true if all addresses are multiples of 16. NULL counts as a multiple. */
 bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
 {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
 }
 
-/* for (EACH_ROW(r, rows)): distributes rows over the warps of a grid of blocks_for(32 * rows). */
+/* for (EACH_ROW(r, rows)): distributes rows over the warps of a grid that RUN_ROWS launches. */
 #define EACH_ROW(r, rows)                                                                          \
     int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
     r < (rows);                                                                                    \
     r += (int64_t)gridDim.x * blockDim.x / 32
 
-/* Calls f.at<N>(i) for each group of elements i..i + N - 1 of n. N is the size of a Pack if all
- * addresses are aligned for it, else 1. */
+/* Calls f.at<N>(i) for elements i..i + N - 1 of n, and f.at<1>(i) for each of the last n % N. N is
+ * more than 1 only if all addresses are aligned for vectors of N. */
 template <int N, class F> __global__ void vecs_kernel(F f, int64_t n)
 {
     for (EACH(i, n / N))
@@ -723,8 +723,8 @@ template <int N, class F> void for_each_vec(const gckpt_call *call, F f, int64_t
         RUN_EACH(call, (vecs_kernel<1, F>), n, f, n);
 }
 
-/* Adds lane j + h to lane j for h = 16, 8, 4, 2, 1. All lanes end with the sum (a + b = b + a). If
- * h begins at 8, the sum is that of 16 adjacent lanes. */
+/* Adds the value of lane j ^ h to lane j for h = 16, 8, 4, 2, 1. All lanes end with the same sum,
+ * as a + b = b + a. With h = 8, each 16 adjacent lanes have a sum. */
 __device__ inline float warp_sum(float lane, int h = 16)
 {
     for (; h; h /= 2)
@@ -732,7 +732,7 @@ __device__ inline float warp_sum(float lane, int h = 16)
     return lane;
 }
 
-/* Operands or results in the plan's format: one pointer is set; an operand with none reads as 0. */
+/* Operands and results, in f32 or bf16: one pointer is set. Operands with none read as 0. */
 struct Values {
     const float *f32;
     const uint16_t *bf16;
@@ -777,7 +777,7 @@ __device__ inline void put_at(const Results &y, int64_t i, float v)
         y.f32[i] = v;
 }
 
-/* Loads N elements from index i on; their address must be aligned for a Pack. */
+/* Loads N elements from index i on; their address must be aligned for a Vec of N. */
 template <int N> __device__ inline Vec<float, N> load(const Values &x, int64_t i)
 {
     Vec<float, N> v = {};
@@ -812,8 +812,8 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
     }
 }
 
-/* Loads N elements of which `left` exist; the others become 0. aligned: the address is a multiple
- * of 16. (write_vec: the others are not written.) */
+/* read_vec loads N elements from index i on, of which `left` exist, and sets the others to 0;
+ * write_vec stores those that exist. aligned: the address is a multiple of 16. */
 template <int N, class X>
 __device__ inline void read_vec(const X &x, int64_t i, int64_t left, bool aligned, float *v)
 {
@@ -842,9 +842,9 @@ __device__ __forceinline__ void write_vec(const Results &y, int64_t i, int64_t l
 }
 
 /* >>common/map */
-/* Computes d[i] = f(a[i], b[i]). If the result accumulates, f gets d[i] and adds to it, unless D
- * may be bf16: then write_vec adds before rounding. A thread reads and writes its element only, so
- * d may be a or b. F::READS says which of a and b exist. */
+/* Computes d[i] = f(a[i], b[i]). If d is f32 and the result accumulates, f itself adds to d[i]; if
+ * D may be bf16, write_vec adds before rounding. A thread reads and writes only its elements, so d
+ * may be a or b. F::READS says whether f reads a or both. */
 enum { READS_A, READS_BOTH };
 
 template <int N, class F, class A, class D>
@@ -864,7 +864,7 @@ __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
     }
 }
 
-/* Runs map_kernel with vectors of N elements if they are aligned. If d is NULL, does nothing. */
+/* Runs map_kernel by vectors of N if all are aligned, else of 1. If d is NULL, does nothing. */
 template <int N, class F, class A, class D>
 void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {
@@ -919,8 +919,8 @@ template <bool MIXED> __device__ float rounded(float x)
     return MIXED ? gckpti_from_bf16(gckpti_to_bf16(x)) : x;
 }
 
-/* Copies 16 bytes of elements to shared memory. `valid` of them exist; the others become 0.
- * ALIGNED: `from` is a multiple of 16, and either all elements exist or none. */
+/* Copies 4 floats to shared memory, rounded to bf16 if MIXED; `valid` of them exist, the others
+ * become 0. ALIGNED: `from` is a multiple of 16, and either all 4 exist or none. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const float *from, int valid, const float *, float *to)
 {
@@ -937,8 +937,8 @@ __device__ inline void stage(const float *from, int valid, const float *, float 
                       rounded<MIXED>(f.w) };
 }
 
-/* Copies 8 bf16; from element `valid` on, 0. ALIGNED: by cp.async, complete after a wait; if valid
- * is 0, `base`, which must be a valid address, is passed instead of `from`, and nothing is read. */
+/* Copies 8 bf16; from element `valid` on, zeros. ALIGNED: by cp.async, complete after a wait; if
+ * `valid` is 0, cp.async reads nothing, but gets the valid address `base`. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const uint16_t *from, int valid, const uint16_t *base, uint16_t *to)
 {
@@ -949,7 +949,7 @@ __device__ inline void stage(const uint16_t *from, int valid, const uint16_t *ba
         to[i] = i < valid ? from[i] : (uint16_t)0;
 }
 
-/* Layout of a tile whose lines begin PITCH floats apart: the position of a line's 16-byte chunk. */
+/* Layout of a tile whose lines begin PITCH floats apart; at() finds a line's 16-byte chunk. */
 template <int PITCH> struct Padded {
     static __device__ inline int at(int line, int chunk) { return line * PITCH + 4 * chunk; }
 };
@@ -964,8 +964,8 @@ template <int LINE> struct Swizzled {
     }
 };
 
-/* The block's THREADS threads load COUNT lines, from line `first` of `lines`, with LENGTH elements
- * each, from element `at` of `length`. Lines and elements that do not exist become 0. */
+/* The block's THREADS threads load COUNT lines of m (which has `lines`) from line `first` on, and
+ * of each line (of `length` elements) LENGTH from element `at` on. Missing ones become 0. */
 template <int COUNT, int LENGTH, int THREADS, class LAYOUT, bool ALIGNED, bool MIXED, class T>
 __device__ __forceinline__ void stage_lines(const Matrix<T> &m, int first, int lines, int at,
                                             int length, T *tile)
@@ -1006,17 +1006,17 @@ __device__ __forceinline__ void stage_tile(const Matrix<T> &m, int first, int li
 }
 
 /* >>common/convert */
-/* Returns word[i % 4]; an index would put the array into local memory. */
+/* Returns word[i % 4]; indexing by a variable would put the array into local memory. */
 __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
 {
     return i & 2 ? (i & 1 ? word[3] : word[2]) : (i & 1 ? word[1] : word[0]);
 }
 
-/* A conversion of f32 and bf16. 8 elements share random bits; a vector may begin within these 8. */
+/* A conversion between f32 and bf16. Stochastic rounding draws bits for 8 elements at once. */
 struct Convert {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
-    const StepParams *params; /* NULL rounds to nearest, else stochastically */
+    const StepParams *params; /* NULL: rounds to nearest; otherwise rounds stochastically */
     template <int N> __device__ void at(int64_t i) const
     {
         Vec<float, N> x = {};
@@ -1073,10 +1073,10 @@ void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
 }
 
 /* >>common/update */
-/* ---- fills and updates are collected until there are MOST, or another function is called; then
- * one launch runs all of them, each in separate blocks ---- */
+/* ---- calls of fill and update are collected until there are MOST, or another function is called;
+ * then one launch runs all fills, and one all updates, each in separate blocks ---- */
 struct Fills {
-    enum { MOST = 64, WORDS = 8192 }; /* most fills; words that a block fills */
+    enum { MOST = 64, WORDS = 8192 }; /* MOST: fills of a launch; WORDS: words that a block fills */
     struct Fill {
         uint32_t *to;
         int64_t n;
@@ -1107,12 +1107,12 @@ __global__ void fill_kernel(const __grid_constant__ Fills all)
         f.to[at + i] = f.word;
 }
 
-struct AddOffsets { /* offsets in bytes from p.base of further accumulators */
+struct AddOffsets { /* buffers that a pass adds to its gradient, as bytes from p.base */
     enum { MOST = 8 };
     size_t at[MOST];
 };
 
-/* Runs pass p on N elements. The divided gradient also goes to `divided`, for the square sums. */
+/* Runs pass p on N elements from i on. `divided` gets the divided gradient, for its squares. */
 template <int N>
 __device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, int64_t i,
                           float *divided)
@@ -1167,9 +1167,9 @@ struct Passes {
 };
 static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
 
-/* A block takes GCKPT_UPDATE_BLOCK elements through all steps, so that gradient, values and state
- * cross memory once. The first warp then adds up the squares, with the 32 lanes of clause d; it
- * reads the divided gradients from shared memory, while other blocks use the memory. */
+/* A block runs a whole pass on GCKPT_UPDATE_BLOCK elements, so that gradient, values and state
+ * cross memory once. Then its first warp adds up squares in the 32 lanes of the manual's 5d; it
+ * reads the divided gradients from shared memory, while other blocks use the device memory. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
     typedef Vec<float, 4> Four;
@@ -1212,12 +1212,12 @@ void launch_pending(Device *d)
     Passes *p = &deferred[d->number].passes;
     unsigned blocks = 0;
     if (void (*product)(Device *) = deferred[d->number].product) {
-        const int pending = d->overlap.pending; /* the product need not wait for these */
+        const int pending = d->overlap.pending; /* the product need not wait for this queue */
         deferred[d->number].product = NULL, d->overlap.pending = 0;
         product(d);
         d->overlap.pending = pending;
     }
-    queue_join(d, &d->overlap, 0); /* its kernels may read memory that is written next */
+    queue_join(d, &d->overlap, 0); /* kernels of this queue may read memory that is written next */
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
@@ -1229,7 +1229,7 @@ void launch_pending(Device *d)
     f->n = p->n = 0, p->blocks = 0;
 }
 
-/* The backend's fill. Must not overlap the memory of other collected fills. */
+/* The backend's fill. If it overlaps a collected fill, it launches the collected ones first. */
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
     DeviceLock d(device_of(call), true);
@@ -1245,7 +1245,7 @@ void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
         f->at[f->n++] = { words, n, word, 0 };
 }
 
-/* If a collected fill sets exactly these words to 0, drops the fill and returns true. */
+/* If a collected fill sets exactly the n words from `at` on to 0, drops it and returns true. */
 bool take_zero_fill(Device *d, const void *at, int64_t n)
 {
     Fills *f = &deferred[d->number].fills;
@@ -1281,7 +1281,7 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
 }
 
 /* >>common/dequantise */
-/* Dequantises four values of storage type T in a thread. They may be in two rows. */
+/* A thread dequantises four values of storage type T, which may lie in two rows. */
 template <class T> struct Dequantise {
     gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const
@@ -1362,7 +1362,7 @@ template <auto F, int N = 0> struct Unary {
     }
 };
 
-/* Computes an element of dx by PUT from g and DERIV(at, o). at: x, or y if DERIV takes y. */
+/* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
 template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct UnaryGrad {
     static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
     float o[N + 1];
@@ -1529,10 +1529,10 @@ void dropout_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(dropout, dropout_by)
 
 /* >>exact/axes */
-/* ---- binary ops with broadcasting, and all copies between shapes ----
- * Axes iterates over positions in three tensors at once, innermost axis first: step[0] is the step
- * in the result, step[1] and step[2] are those in operands (0 if repeated). I has 32 bits where
- * that suffices, as each axis except the last costs a division. */
+/* ---- binary ops with broadcasting, and all copies between shapes ---- Axes iterates over three
+ * tensors at once, innermost axis first: step[0] is the step in the result, step[1] and step[2] are
+ * those in two operands (0 if the operand is repeated). The type I has 32 bits if they suffice, as
+ * each axis except the last costs a division. */
 template <class I> struct Axes {
     int n;
     I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
@@ -1617,7 +1617,7 @@ template <int N, class I> __device__ Vec<float, N> load_broadcast(const float *a
 
 enum BinaryOp { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
 
-/* Computes a op b or, if there is no b, a op `by`. */
+/* Computes a op b; without b, the kernel passes `scalar` as b. */
 struct Binary {
     BinaryOp op;
     float scalar;
@@ -1634,14 +1634,14 @@ struct Binary {
     }
 };
 
-/* Returns true if a condition's element, f32 or i32, is not 0. */
+/* Returns true if an element of a condition, f32 or i32, is not 0; -0 counts as 0. */
 __device__ inline bool holds(float word, bool is_i32)
 {
     return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;
 }
 
-/* How a gradient depends on the other input or on both (as in gckpti_binary_gradient) or, for
- * where, on a condition. */
+/* How a gradient depends on the other input or on both (as in gckpti_binary_gradient), or on the
+ * condition of op `where` (WHERE: passes g where it is true, ELSEWHERE: where it is false). */
 enum Rule { NO_RULE, DIVIDEND, DIVISOR, GREATER, LESS, WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
 struct BinaryGradient {
     Rule rule;
@@ -1666,8 +1666,8 @@ struct BinaryGradient {
     }
 };
 
-/* Computes d = f(a, b), a vector of the result in each thread, in the result's order: repeated
- * elements come from caches. b may be NULL; so may `own`, which has the layout of d. */
+/* Computes d = f(a, b), N elements in each thread, in the order of d; elements that are repeated
+ * come from caches. b may be NULL, and so may `self`, an operand with the layout of d. */
 template <int N, class I, class F>
 __global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float *d, const float *a,
                                const float *b, const float *self, int64_t vecs, int accumulate)
@@ -1716,7 +1716,7 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, cons
 }
 
 /* >>exact/sums */
-/* Where a column's sum over rows, in their order (5e), begins and is stored. */
+/* Where the sum of a column over rows, in their order (manual, 5e), begins and is stored. */
 struct Sum {
     Results at; /* empty: the sum is not required */
     float *comp; /* NULL if not compensated */
@@ -1727,10 +1727,10 @@ struct Sum {
 Sum sum_to(float *at) { return { { at, NULL } }; }
 Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumulate }; }
 
-/* Returns the sum for input i's gradient, or an empty one if i is 0. */
+/* Returns the sum for input i's gradient, or an empty one if i is 0, which means no input. */
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
 
-/* Load and store a sum. fresh: compensation begins at +0 unless the sum accumulates. */
+/* sum_begin loads a sum, sum_end stores it. fresh: compensation is +0 unless it accumulates. */
 __device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *comp)
 {
     *comp = s.comp && (s.accumulate || !fresh) ? s.comp[i] : 0.0f;
@@ -1752,8 +1752,8 @@ __device__ inline void add_term(bool compensated, float *sum, float *comp, float
         gckpti_sum_add(sum, NULL, x);
 }
 
-/* The terms of NCOLS sums over rows, read by columns. Column: a thread's state for one column.
- * FRESH: with compensation, even if that is not stored. along: rows are adjacent in memory. */
+/* Base of terms of sums over rows, a sum a column. A thread reads NCOLS columns; Column: its state
+ * for one. FRESH: sums are compensated, stored or not. along: rows are adjacent in memory. */
 struct Terms {
     static constexpr bool FRESH = false, along = false;
     static constexpr int NCOLS = 1;
@@ -1762,9 +1762,9 @@ struct Terms {
 };
 
 /* A block adds up COLUMNS columns. Its threads copy 8 terms of each sum at a time to shared memory,
- * while warps 0 and 1 add the previous ones, a lane for each column of one of two sums. A column is
- * a chain of four additions per term (5e), about 16 cycles, which more threads do not shorten: few
- * columns of many rows do not fill the chip. Images are separate. */
+ * while warps 0 and 1 add the previous 8, a lane for each column of one of two sums. A column is a
+ * chain of four additions per term (5e), about 16 cycles, which more threads do not shorten: few
+ * columns of many rows do not fill the chip. Each image has separate sums. */
 template <class T, int COLUMNS>
 __global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum second,
                                    int64_t rows, int64_t n)
@@ -1851,7 +1851,7 @@ template <class I, bool RULED = false> struct Sums {
     }
 };
 
-/* For many columns: a thread adds up one, 8 loads at a time; adjacent threads, adjacent columns. */
+/* For many columns: each thread adds up one column, 8 loads at a time. */
 template <class I, bool RULED>
 __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I, RULED> s)
 {
@@ -1913,16 +1913,16 @@ void broadcast_forward(const gckpt_call *call, BinaryOp op)
             NULL, 0);
 }
 
-/* Adds to input i's gradient: sign * g, or g * other; or by a rule (as gckpti_binary_gradient). */
+/* Gives input i its gradient: sign * g, g * other or, as gckpti_binary_gradient, by a rule. */
 void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other, Rule rule)
 {
     const gckpt_arg *in = &call->in[i];
     const float *self = rule > DIVIDEND && rule < WHERE ? in->data : NULL;
-    if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* it is there already */
+    if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* g is in place already */
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
-        std::swap(x.step[1], x.step[2]); /* step[1]: in this input; step[2]: in the other */
+        std::swap(x.step[1], x.step[2]); /* step[1]: in input i; step[2]: in the other input */
     if (in->compensation) {
         sums(call, x, { rule, grad_out_of(call), other, self, sign, sum_of(*in) });
     } else if (rule) {
@@ -1936,7 +1936,7 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
     }
 }
 
-/* Defines an op of two inputs. sign: of the 2nd gradient; other: rules need the other input. */
+/* Defines an op of two inputs. sign: factor of gradient 1; first, second: the gradients' rules. */
 #define PAIRED(name, op, sign, other, first, second)                                               \
     void name##_forward(const gckpt_call *call) { broadcast_forward(call, op); }                   \
     void name##_backward(const gckpt_call *call)                                                   \
@@ -1952,7 +1952,7 @@ PAIRED(maximum, MAXIMUM, 1.0f, true, GREATER, GREATER)
 PAIRED(minimum, MINIMUM, 1.0f, true, LESS, LESS)
 #undef PAIRED
 
-/* Takes a where a condition is true (or where it is false), and `own` elsewhere. */
+/* Computes a where the condition equals on_true, and `self` elsewhere. */
 struct Where {
     bool is_i32, on_true;
     float scalar;
@@ -1968,7 +1968,7 @@ const float *condition_of(const gckpt_call *call)
     return x->index ? (const float *)(const void *)x->index : x->data;
 }
 
-/* Selects from a into b or, if only b is repeated, from b into a; if both are, expands b to out. */
+/* Selects from input `taken`, else `rest`. If both are repeated, expands `rest` into out first. */
 void where_forward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
@@ -1984,7 +1984,7 @@ void where_forward(const gckpt_call *call)
         self = call->out;
     }
     Axes<int64_t> x = broadcast_axes(call, taken);
-    std::swap(x.step[1], x.step[2]); /* step[1]: in the selected input; [2]: condition */
+    std::swap(x.step[1], x.step[2]); /* step[1]: in input `taken`; step[2]: in the condition */
     combine(call, x, f, call->out, call->in[taken].data, condition_of(call), self, 0);
 }
 
@@ -1999,19 +1999,19 @@ void where_backward(const gckpt_call *call)
 }
 
 /* >>exact/shapes */
-/* Copies s / by to d, or adds it, along axes with step[0] of d and step[1] of s. */
+/* Copies s / divisor to d, or adds it to d; step[0] is for d, step[1] for s. */
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                float divisor, int accumulate)
 {
     combine(call, x, Binary{ DIVIDE, divisor }, d, s, NULL, NULL, accumulate);
 }
 
-struct Part { /* a part of an axis: `n` floats from `begin` on, of each `whole` floats */
+struct Part { /* `n` floats from `begin` on of each of `blocks` blocks of `whole` floats */
     int64_t blocks, whole, begin, n;
 };
 
-/* Copies or adds a part from s to d. `which` says whether s, d or both have other data around the
- * part; a tensor without other data has nothing else. */
+/* Copies or adds a part from s to d. `which` says whether s (FROM_PLACE), d (TO_PLACE) or both have
+ * other data around the part; else a tensor has the part only. */
 enum { FROM_PLACE = 1, TO_PLACE = 2 };
 void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
                int accumulate)
@@ -2068,7 +2068,7 @@ void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, 
     RUN(call, transpose_kernel<I>, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
 
-/* Copies s to d, in which different axes may be contiguous. */
+/* Copies s to d, or adds it; the contiguous axes of s and of d may differ. */
 void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                int accumulate)
 {
@@ -2160,7 +2160,7 @@ void concat_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(concat, concat_by)
 
 /* >>exact/reduce */
-/* Terms of a row's sum. VALUES values are read for each element, then added. +0 changes no sum. */
+/* Terms of a row's sum: add() adds the VALUES values that read() reads. +0 changes no sum. */
 struct Plain { /* x */
     static constexpr int VALUES = 1;
     const float *x;
@@ -2182,8 +2182,8 @@ struct ElementLoss { /* w a b; if w is 0 or NaN, w */
     __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[1], sum); }
 };
 
-/* Sums rows of n elements, a warp a row, with the lanes of clause d, 8 loads at a time; divides
- * each sum by `divide`. */
+/* Sums rows of n elements, a warp a row, in the 32 lanes of the manual's 5d, 8 loads at a time;
+ * divides each sum by `divisor`. */
 template <class F>
 __global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divisor)
 {
@@ -2256,7 +2256,7 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
     const float divisor = MEAN ? (float)v.size : 1.0f;
-    gckpti_iter w; /* the reduced axes in order; strides in the input */
+    gckpti_iter w; /* axes of the input, innermost first; steps in the result */
     gckpti_iter_begin(&w);
     gckpti_iter_add_axis(&w, v.inner, 1, 0);
     gckpti_iter_add_axis(&w, v.size, 0, 0);
@@ -2282,7 +2282,7 @@ __device__ bool is_better(float v, int32_t k, float best, int32_t at)
     return v > best || (v == best && k < at);
 }
 
-/* A thread has a result, adjacent threads adjacent elements. On the last axis, LANES have one. */
+/* A thread computes a result; on the last axis, the LANES = 32 lanes of a warp compute one. */
 template <int LANES>
 __global__ void argmax_kernel(const float *x, float *out, int32_t *index, int64_t size,
                                 int64_t inner, int64_t n)
@@ -2423,7 +2423,7 @@ BOTH_PASSES(upsample, upsample_by)
 #endif
 
 /* >>exact/rotary */
-/* Appends x's positions to the cache, in each row of the batch; a windowed cache is a ring. */
+/* Copies the positions of x into the cache, in each row; a windowed cache is a ring. */
 __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
                              int64_t c, int64_t each, const StepParams *params)
 {
@@ -2438,15 +2438,15 @@ void cache_forward(const gckpt_call *call)
              call->shape.d[1] * c, params_of(call));
 }
 
-/* Frequencies of the angles: number i is the first one times ratio^i, or is listed. */
+/* Frequencies of the angles: number i is ratio^i radians a position or, if listed, frequency[i]. */
 struct Rotation {
     double ratio;
     int listed;
     float scale, direction, frequency[GCKPTI_ROTARY_MAX];
 };
 
-/* Computes rotary's table (T,R/2,2) of cosines and sines, a thread a pair, from position `first`
- * (plus the current position, if params is not NULL) on. */
+/* Computes rotary's table (T,R/2,2), T positions of R rotated columns, of cosines and sines, a
+ * thread a pair, from position `first` (plus the current position, if params is not NULL) on. */
 __global__ void rotary_table_kernel(float *table, uint64_t first, const StepParams *params,
                                     Rotation rotation, int64_t t, int half)
 {
@@ -2467,7 +2467,7 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const StepPara
     }
 }
 
-/* A thread rotates N pairs x_i, x_(i + half) of a head of d columns (`packs` such vectors are half
+/* A thread rotates N pairs x_i, x_(i + half) of a head of d columns (`vecs` vectors of N are half
  * of the rotated columns), or copies N of the other columns. */
 template <int N>
 __global__ void rotary_kernel(Values x, Results y, const float *table, int64_t n, int64_t t,
@@ -2531,7 +2531,7 @@ BOTH_PASSES(rotary, rotary_by)
 enum { CHAIN_ROWS = 1024 }; /* rows that are read at a time */
 
 /* Sums losses as one binary64 chain over rows (5e): thread 0 adds, other warps fetch the next rows.
- * Counts rows whose target is not ignored (or all rows), times `each`. Runs as one block. */
+ * Adds `each` to *count for each row except those with an ignored target. Runs as one block. */
 __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
                                 int64_t each, double *sum, int64_t *count)
 {
@@ -2589,7 +2589,7 @@ struct ByLossScale {
     }
 };
 
-/* ---- losses of elements, perhaps with targets and weights; sum_loss backward has no data ---- */
+/* ---- losses over elements, perhaps with targets y and weights; sum_loss backward has no x ---- */
 __global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
                                   const StepParams *params, int64_t n, int x_accumulate,
                                   int y_accumulate)
@@ -2612,7 +2612,7 @@ void weights_gradient(const gckpt_call *call, const float *sums)
     map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, sums, NULL);
 }
 
-/* Workspace: a float for each row; for the backward, one for each weight. */
+/* Workspace of the forward: a float for each row; of the backward: one for each weight. */
 template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
     ElementLoss f = { gckpti_element_loss_of(call, KIND) };
@@ -2656,7 +2656,7 @@ enum { DEPTH = 8, STAGES = 4 };
 
 /* Flags of how a thread reads 4 adjacent elements (a chunk) of an operand. */
 enum {
-    ALONG = 1,  /* chunks lie along k, else along rows of C (B: columns) */
+    ALONG = 1,  /* chunks lie along k, else across k: along rows of C (B: columns) */
     ALIGNED = 2,   /* one load reads a chunk */
     NARROW = 4, /* bf16 */
     ASYNC = 8   /* read by cp.async */
@@ -2718,8 +2718,8 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     {
         return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
     }
-    /* Begins at row x0 of `all`. Rows after the last one are read as the first one: they belong to
-     * elements of C that are not written. */
+    /* Begins at row x0 of `all` rows (B: columns). In place of rows after the last, row 0 is read:
+     * it belongs to elements of C that are not written. */
     __device__ __forceinline__ void begin(const Operand &f, int64_t matrix, int64_t x0, int64_t all)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
@@ -2803,8 +2803,8 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
     }
 }
 
-/* Adds a term to N chains, if `on`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, with one check
- * for all N of the rare case (the least normal number, which may have been rounded up to). */
+/* Adds a term to N chains, if `wanted`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, with one
+ * check for all N of the rare case (the least normal number, which may have been rounded up to). */
 template <int N, bool MIXED>
 __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wanted = true)
 {
@@ -2821,7 +2821,7 @@ __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wa
 }
 
 /* Sums of a block of terms, for R x N elements (manual, 5l). MIXED: terms alternate between two
- * chains, whose sum the element gets at the end of the block; else the element gets the terms. */
+ * chains, whose sum is added to the element at the end of the block; else terms are added to it. */
 template <int R, int N, bool MIXED> struct Block {
     float chain[2][R][N];
 
@@ -2837,7 +2837,7 @@ template <int R, int N, bool MIXED> struct Block {
     {
         terms<N, MIXED>(MIXED ? chain[index % 2][r] : element[r], x, y, wanted);
     }
-    /* Must be called before each term: begins a new block at every 32nd. */
+    /* Must be called before each term: begins a new block at every 32nd index. */
     __device__ __forceinline__ void start_block(float (*element)[N], int index)
     {
         if (!MIXED || index % GCKPTI_K_BLOCK || !index)
@@ -2947,7 +2947,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     }
 }
 
-/* Returns blocks per multiprocessor: 16 warps of 128 registers; 12 warps if 128 are too few. */
+/* Returns blocks per multiprocessor: 16 warps with 128 registers a thread, or 12 with more. */
 constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
 {
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
@@ -2960,7 +2960,7 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
     float c[TM][TN];
     Block<TM, TN, MIXED> block;
     bool one, odd;  /* one: a single chain; odd: the second chain gets the next term */
-    int rest, left; /* terms left in the sample; in the block */
+    int rest, left; /* rest: terms left in the sample; left: in the block */
 
     __device__ __forceinline__ void begin(const gckpti_product &t)
     {
@@ -3007,8 +3007,8 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
 };
 
 /* Computes a tile of BM x BN. ASYNCS: how many operands are read by cp.async (if one: B). Terms of
- * a last stage that is not full are added one by one, since padding by zeros would turn -0 into +0;
- * so are those of a stage within which a block ends. */
+ * a last stage that is not full are added one by one, since padding by zeros would turn -0 into +0.
+ * So are the terms of a stage within which a block ends. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
@@ -3110,8 +3110,8 @@ const Tile EXACT_TILES[] = {
     { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
     { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
 };
-/* Flushing takes three more issue slots for each fma, so the rest does not count; an element takes
- * three registers. */
+/* bf16 plans: flushing takes three more issue slots for each fma, so other instructions hardly
+ * count; an element takes three registers. */
 const Tile MIXED_TILES[] = {
     { 64, 64, 22, run_tile<64, 64, 4, 4, true> },
     { 32, 32, 19, run_tile<32, 32, 4, 4, true> },
@@ -3190,9 +3190,9 @@ BOTH_PASSES(linear, linear_by)
 /* >>exact/conv */
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d and its transpose: products with a matrix that is not stored ---- m results (windows
- * of all rows; for dw taps and channels) of some columns are chains of k terms: taps and channels
- * (for dw windows), 0 outside the image. UP runs in phases (gckpti_run_conv), each of which is such
- * a product. Axes are shorter than 2^31; addresses have 64 bits. */
+ * of all rows; for dw: taps x channels) of some columns are chains of k terms (taps x channels; for
+ * dw: windows), with 0 outside the image. UP, the transpose, runs in phases (gckpti_run_conv), each
+ * such a product. Axes are shorter than 2^31; addresses have 64 bits. */
 struct ConvGemm {
     gckpti_conv_sizes z;
     gckpti_axis_map r[2];
@@ -3200,7 +3200,7 @@ struct ConvGemm {
     float *out;
     int64_t m, k;
     int source, all;            /* channels of a pixel; channels of a result */
-    int depth, columns;         /* channels of a group: in terms; in results */
+    int depth, columns;         /* channels of a group: in the terms; in the results */
     int term_step, column_step; /* steps in w */
     int accumulate;
     bool up, aligned; /* aligned: results can be written 16 bytes at a time */
@@ -3225,7 +3225,7 @@ ConvGemm conv_gemm_of(const gckpti_conv *s)
     return q;
 }
 
-/* Coordinates of a result: row of the batch, position in the image; out() is its offset. */
+/* Coordinates of a result: row of the batch, position (i, j) in the image; out() is its offset. */
 struct ConvCoords {
     int64_t row;
     int i, j;
@@ -3243,7 +3243,7 @@ struct ConvCoords {
     }
 };
 
-/* Returns the source position of result i and tap k along an axis. */
+/* Returns the position in the image, along an axis, that tap k of result i reads. */
 __device__ __forceinline__ int src_pos(const gckpti_axis_map &r, int i, int k)
 {
     return i * (int)r.stride + k * (int)r.dilation + (int)r.first;
@@ -3254,7 +3254,7 @@ __device__ __forceinline__ int64_t pixel(const ConvGemm &s, int64_t row, int y, 
     return ((row * s.r[0].size + y) * s.r[1].size + x) * s.source;
 }
 
-/* Returns a channel of a pixel, or 0 outside the image. */
+/* Returns element `at`, a channel of pixel (y, x), or 0 if the pixel is outside the image. */
 __device__ __forceinline__ float src(const ConvGemm &s, int y, int x, int64_t at)
 {
     const bool inside = y >= 0 && y < (int)s.r[0].size && x >= 0 && x < (int)s.r[1].size;
@@ -3272,7 +3272,7 @@ __device__ __forceinline__ float chain_start(const ConvGemm &s, int64_t at, int 
     return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
 }
 
-/* For groups of few columns: a thread has a result, adjacent threads channels of one position. */
+/* For groups of few columns: a thread computes a result, adjacent threads adjacent channels. */
 __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
 {
     for (EACH(e, s.m * s.all)) {
@@ -3294,9 +3294,9 @@ __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
     }
 }
 
-/* For all others: a block computes a tile of BM x BN, a thread TM x TN elements of it, each as one
- * chain in a register. CONV_K terms at a time go through registers to shared memory while the
- * previous ones are computed. Lanes that read the image have adjacent channels of one tap or
+/* For all other groups: a block computes a tile of BM x BN, a thread TM x TN elements of it, each
+ * as one chain in a register. CONV_K terms at a time go through registers to shared memory while
+ * the previous CONV_K are computed. Lanes that read the image have adjacent channels of one tap or
  * window, and advance to later taps or windows as they read. */
 enum { CONV_K = 16 };
 
@@ -3325,7 +3325,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
             at[i] = pixel(s, coords.row, y[i], x[i]);
         }
     }
-    /* Reads this thread's part of the next terms, of which `left` exist. */
+    /* Reads this thread's part of the next CONV_K terms, of which `left` exist. */
     __device__ __forceinline__ void read(const ConvGemm &s, int64_t left)
     {
         const int down = ky * (int)s.r[0].dilation, across = kx * (int)s.r[1].dilation;
@@ -3554,7 +3554,7 @@ BOTH_PASSES(average_pool, pool<false>)
 #endif
 
 /* >>exact/embed */
-/* Indices of rows read from a table; for gather, each sample has a table of `table` rows. */
+/* Table rows that are read. gather: a sample has `each` indices and a table of `table` rows. */
 struct RowIndex {
     const int32_t *index;
     int64_t each, table;
@@ -3577,13 +3577,13 @@ struct EmbedRows {
     }
 };
 
-/* The gradient of a table row adds rows of g in order. These rows are first listed by table row,
- * and each list is sorted. Integer atomics make a list's place and initial order arbitrary, but not
- * its sorted content. */
+/* A table row's gradient adds the rows of g with its index, in order. These are first listed by
+ * table row, and each list is sorted. Integer atomics make a list's place and initial order
+ * arbitrary, but not its sorted content. */
 struct Lists {
-    unsigned *count, *used; /* rows of g by table row; used elements of `list` */
+    unsigned *count, *used; /* count[v]: rows of g for table row v; *used: sum of counts */
     unsigned *begin;        /* begin of each list */
-    unsigned *place;        /* place of each row of g in its list; later the sorted lists */
+    unsigned *place;        /* place[r]: of row r of g in its list; later the sorted lists */
     unsigned *list;         /* all lists, one after the other */
 };
 
@@ -3607,8 +3607,8 @@ __global__ void lists_fill_kernel(Lists l, RowIndex index, int64_t rows)
         l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
 }
 
-/* A row's position in its sorted list is the number of smaller rows: quadratic, but parallel. 65536
- * rows of one token take about a millisecond (not confirmed on a device). */
+/* A row's position in its sorted list is the number of smaller rows in it: quadratic, but parallel.
+ * 65536 rows of one token take about a millisecond (not confirmed on a device). */
 __global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
 {
     for (EACH(r, rows)) {
@@ -3619,7 +3619,7 @@ __global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
     }
 }
 
-/* A block loops over rows of the table; a thread has a column and prefetches some rows of g. */
+/* A block loops over table rows; a thread adds up a column and prefetches AHEAD rows of g. */
 __global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
                                       int64_t table, int64_t n, int accumulate)
 {
@@ -3673,8 +3673,8 @@ void embed_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(embed, embed_by)
 
 /* >>exact/softmax */
-/* A warp has a row; its lanes are the 32 of clause d. They read 128 bytes at a time, and a row that
- * is read again is in the L1. 8,000 rows are 60 warps for each of 132 multiprocessors. */
+/* A warp has a row; its lanes are the 32 of the manual's 5d. They read 128 bytes at a time, and a
+ * row that is read again is in the L1. 8,000 rows are 60 warps for each of 132 multiprocessors. */
 
 /* Returns the maximum by gckpti_max's tree (of +0 and -0 it takes the first), in all lanes. */
 __device__ float warp_max(float lane)
@@ -3686,8 +3686,8 @@ __device__ float warp_max(float lane)
     return __shfl_sync(0xffffffffu, lane, 0);
 }
 
-/* Computes exponentials twice instead of storing and reading them. LOG: takes classes in one pass,
- * as gckpti_online does. y may be x. */
+/* Computes exponentials twice instead of storing and reading them. LOG (log_softmax) takes classes
+ * in one pass, as gckpti_online does. y may be x. */
 template <bool LOG>
 __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
 {
@@ -3710,7 +3710,7 @@ __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, i
     }
 }
 
-/* Computes dx; d may be g, since the lane that writes an element is the last to read it. */
+/* Computes d, the gradient of x. d may be g: the last lane that reads an element also writes it. */
 template <bool LOG>
 __global__ void softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
                                         int64_t n, int accumulate)
@@ -3817,7 +3817,7 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
     }
 }
 
-/* Terms of dgain (sums of g h) and dbias (sums of g). */
+/* Terms of dgain (sums of g h, with h the normalised x) and of dbias (sums of g). */
 struct NormTerms : Terms {
     int center;
     const float *x, *saved, *g;
@@ -3856,11 +3856,11 @@ BOTH_PASSES(layernorm, layernorm_by)
 /* >>exact/channels */
 #ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm ---- One thread adds up a channel of an image, pixels in order (manual,
- * 5e): few channels of many pixels do not fill the chip. A warp computes a group's mean. */
+ * 5e), so few channels of many pixels do not fill the chip. A warp computes a group's mean. */
 struct Channels {
     const float *x, *g;
     int64_t images, places, channels, groups, m;
-    float n; /* number of values of a group in an image */
+    float n; /* values of a group in an image: m channels of `places` pixels */
     const float *mean, *variance, *gain, *bias, *a, *b;
     float *to;
     int accumulate;
@@ -3881,7 +3881,7 @@ Channels channels_of(const gckpt_call *call)
     return s;
 }
 
-/* Terms of a channel's sum: x - mean (without mean: x - first) or its square; BACK: g and g h. */
+/* Terms of a channel's sum: x - mean (no mean yet: x - first x) or its square; BACK: g, g h. */
 template <bool BACK> struct ChannelTerms : Terms {
     static constexpr bool FRESH = true;
     struct Column {
@@ -3906,7 +3906,7 @@ template <bool BACK> struct ChannelTerms : Terms {
     }
 };
 
-/* Computes means of `sums` or gain * sums by image and group, plus the first x if `from` is set. */
+/* Computes means of `sums` or gain * sums by image and group, plus the first `from`, if set. */
 __global__ void channel_means_kernel(Channels s, const float *sums, const float *gain,
                                      const float *from, float *to)
 {
@@ -3922,7 +3922,7 @@ __global__ void channel_means_kernel(Channels s, const float *sums, const float 
     }
 }
 
-/* Computes y or (BACK) dx from a and b. A lane has a channel; warps split the pixels. */
+/* Computes the output or, if BACK, dx (a, b: means of g, g h). A lane has a channel. */
 template <bool BACK>
 __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t splits)
 {
@@ -3963,8 +3963,8 @@ void channel_means(const gckpt_call *call, const Channels &s, const float *sums,
     RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
-/* Terms of sums over images: for gradients of bias and gain or, if rows > 0, for running
- * statistics: measured ones times rows (the variance also times `unbiased`). */
+/* Terms of sums over images: for the gradients of bias and gain or, if rows > 0, for batchnorm's
+ * running mean and variance: measured ones times rows (the variance also times `unbiased`). */
 struct ImageTerms : Terms {
     const float *x, *y;
     int64_t channels;
@@ -4036,7 +4036,7 @@ struct Cells {
     int64_t rows, steps, units, t;
     const float *p, *g, *h0, *c0;
     float *h, *c, *a;           /* forward: states h, c (rows,units); chains a (rows,gates) */
-    float *d, *e, *da, *before; /* backward: d, e from step t + 1; da; h of step t - 1 */
+    float *d, *e, *da, *before; /* gradients d of h, e of c, da of chains; h of step t - 1 */
     float *saved, *out, *dp;
     int accumulate;
 };
@@ -4053,7 +4053,7 @@ template <int GATES> struct Unit {
     }
 };
 
-/* Runs a step of the forward; t < 0 sets the initial states. Chains of lstm begin at p. */
+/* Runs a step of the forward; t < 0 sets initial states. lstm: chains a begin at p. */
 template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
 {
     for (EACH(i, s.rows * s.units)) {
@@ -4122,7 +4122,7 @@ template <int GATES> __global__ void cells_backward_kernel(const __grid_constant
     }
 }
 
-/* Computes c (m,n) += a b, or from `start`, in f32 whatever the plan's precision. */
+/* Computes c (m,n) = a b, added to c (accumulate) or to `start`, in f32 in any plan. */
 void cell_product(const gckpt_call *call, const gckpti_operand &a, const gckpti_operand &b,
                   const int64_t (&size)[3], const float *start, float *c, int accumulate)
 {
@@ -4197,8 +4197,8 @@ BOTH_PASSES(lstm, cells<4>)
 #endif
 
 /* >>exact/losses */
-/* Takes the next n <= 1024 classes of a row into max and sum, as gckpti_online without p; they stay
- * in registers. Elements after the last are -inf, whose exponential, +0, adds nothing. */
+/* Takes the next n <= 1024 logits of a row into max and sum, as gckpti_online does, but stores no
+ * exponentials. Lanes keep the logits in registers; missing ones are -inf, which adds +0. */
 __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -4214,13 +4214,13 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
     *sum = gckpti_online_sum(*sum, first, factor, warp_sum(added));
 }
 
-/* Some rows and classes of a loss over classes. */
+/* Some rows and classes of a loss over classes, such as cross-entropy. */
 struct Classes {
     const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
     const int32_t *target;       /* (rows); NULL for soft targets */
-    const float *soft, *weights; /* targets (rows,n) or NULL; a weight per `per_weight` rows */
+    const float *soft, *weights; /* targets (rows,n) or NULL; weights, one for per_weight rows */
     float *saved;                  /* (rows,2): max, log(sum); NULL in a forward: not required */
-    float *losses, *state; /* (rows); (rows,3): max, sum, target's logit so far */
+    float *losses, *state; /* loss of each row; (rows,3): max, sum, target's logit so far */
     int64_t rows, first, n, classes, per_weight;
     float smoothing, cap; /* cap: the soft cap applied to the logits, or 0 */
 };
@@ -4241,8 +4241,8 @@ __device__ float weight_of(const Classes &l, int64_t r)
     return l.weights ? l.weights[r / l.per_weight] : 1.0f;
 }
 
-/* Returns the loss of row r before weighting, as gckpti_loss_of_row; logit: its target's. A row
- * with an ignored target gives -0, which changes no sum. */
+/* Returns the loss of row r before weighting, as gckpti_loss_of_row; logit: the target's logit. A
+ * row with an ignored target gives -0, which changes no sum. */
 __device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float logit)
 {
     const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
@@ -4290,7 +4290,7 @@ __global__ void loss_forward_kernel(Classes l)
     }
 }
 
-/* Computes gradients; dx may be x. SOFT: dx and dt, the gradient of targets, may be NULL. */
+/* Computes dx, which may overwrite x. SOFT: also dt, of soft targets; dx or dt may be NULL. */
 template <bool SOFT>
 __global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const StepParams *params,
                                      int x_accumulate, int t_accumulate)
@@ -4373,7 +4373,7 @@ enum { LOGIT_ROWS = 2048, LOGIT_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
 struct LogitSizes {
     int64_t rows, classes; /* most rows and classes at a time */
-    /* in floats: offset in workspace and size of the forward's losses or the backward's dx */
+    /* in floats of workspace: begin of states (backward: of dx); begin of losses; all */
     int64_t offset, losses, size;
 };
 
@@ -4398,8 +4398,8 @@ __global__ void cap_kernel(float *x, int64_t n, float times, float cap)
 }
 
 /* Runs a block of rows from `row` on; returns their number. Computes logits = x w' and the rows'
- * losses; backward: dx += d w, dw += d' x. In bf16 plans dx is in the workspace, since it is
- * rounded once, after the last class. */
+ * losses; backward: d, the logits' gradient, dx += d w, dw += d' x. In bf16 plans dx is in the
+ * workspace, since it is rounded once, after the last class. */
 int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row, int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
@@ -4470,7 +4470,7 @@ BOTH_PASSES(linear_cross_entropy, linear_cross_entropy_by)
  * added in blocks, which a tile never divides. As an element has three registers, R is 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
-/* Visible keys (gckpti_visible_keys) at position 0 of a cache; kernels add params->position. */
+/* Visible keys (gckpti_visible_keys) at position 0 of a cache; at_position adds the position. */
 struct Keys {
     int count, ahead;
     const StepParams *params; /* NULL adds nothing */
@@ -4503,11 +4503,11 @@ struct Attention {
     Keys keys;
     const int32_t *lengths; /* NULL if all keys count */
     bool aligned;              /* rows of a head begin at multiples of 16 bytes */
-    float scale, after, times, cap; /* scale of gradients; factors after and before the cap */
+    float scale, after, times, cap; /* scale of gradients; factors after, before the cap */
     int window;
 };
 
-/* Returns a copy of `a` with the row length and the number of heads of keys. */
+/* Returns a copy of `a` whose row length c and number of heads are those of the keys. */
 __device__ inline Attention as_keys(const Attention &a)
 {
     Attention k = a;
@@ -4523,13 +4523,13 @@ __device__ inline Keys keys_of_row(const Keys &k, const int32_t *lengths, int64_
     return now;
 }
 
-/* What a block computes: a tile of a head in a row of the batch, columns from `slice` on. */
+/* A block's part: a tile of a head in a row of the batch, columns from slice * WIDTH on. */
 struct HeadTile {
     int64_t row;
     int tile, head, slice;
 };
 
-/* Converts the block's index. Queries run backwards, so that those with most keys come first. */
+/* Returns this block's part. Queries run backwards, so that those with most keys come first. */
 __device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
 {
     int i = (int)blockIdx.x;
@@ -4587,7 +4587,7 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     block.end(s);
 }
 
-/* Returns a thread's column n: it has four adjacent columns, then four that are 64 further. */
+/* Returns the column of a thread's element n: four are adjacent, the next four are 64 further. */
 __device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n / 4 * 64; }
 
 /* Loads this thread's columns of a row of x. */
@@ -4646,7 +4646,7 @@ __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, 
 }
 
 /* Adds terms to chains over queries in o, for this thread's rows, which are keys: p_i g_i, i =
- * 0..queries-1. Key j has no terms of queries before j - visible, or after its `window`. */
+ * 0..queries-1. Key j has terms of `window` queries (or all later ones) from j - visible on. */
 template <int R, int N, bool MIXED>
 __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *g, int queries,
                                  int visible, int window)
@@ -4692,7 +4692,7 @@ __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, 
     }
 }
 
-/* Stores the elements that load_chains loads. */
+/* Stores the elements that init_rows loads. */
 template <int R, int N, int STEP>
 __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first,
                            int rows, int e0)
@@ -4721,9 +4721,9 @@ __device__ float row_max(float x)
 }
 
 /* >>exact/attention */
-/* Takes this thread's next four scores of a row (of keys before `keys` and `end`) into max and sum,
- * and replaces them by exponentials; returns the factor for earlier ones. Of +0 and -0, fmaxf may
- * take any. Masked keys have the score -inf, whose exponential, +0, changes no sum. */
+/* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
+ * exponentials, and returns the factor for earlier terms. Masked keys have the score -inf, whose
+ * exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. */
 __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, int keys, int end,
                                             bool first, float *max, float *sum)
 {
@@ -4744,8 +4744,8 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     return factor;
 }
 
-/* CAPS: turns raw products x into scores cap * tanh(x * times), one by one, in `scratch`, where
- * each thread has separate elements. */
+/* With a cap: turns raw products x into scores cap * tanh(x * times), one by one, in `scratch`,
+ * where each thread has separate elements. */
 template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *scratch)
 {
     store_scores<R, false>(scratch, x);
@@ -4759,8 +4759,8 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
-/* Masked keys add no terms (their v may be inf). Exponentials overwrite k. On an H200, three blocks
- * share a multiprocessor; in bf16 plans two, or one if heads are wide. */
+/* Masked keys add no terms (their v may be inf). Exponentials overwrite k. On an H200, a processor
+ * runs 3 blocks at once; 2 if heads are wide or bf16 is used, 1 if both. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDTH > 64))
     attention_forward_kernel(Attention a)
@@ -4821,7 +4821,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
                              at.slice * WIDTH);
 }
 
-/* Computes delta = dot(g, out) over d columns, for each query of each head, by a warp each. */
+/* Computes delta = dot(g, out) over a head's d columns; a warp has a query of a head. */
 __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64_t queries,
                                        int64_t t, int heads, int d, int64_t c)
 {
@@ -4837,7 +4837,7 @@ __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64
     }
 }
 
-/* CAPS: multiplies y, gradients of probabilities less delta, by the derivative of tanh. */
+/* With a cap: y = (y - delta) * derivative of the cap at x; y: gradients of probabilities. */
 template <int R>
 __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
                            int64_t of_head, int first)
@@ -4850,7 +4850,7 @@ __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const At
     }
 }
 
-/* Turns scores x into probabilities; the first row is query `first`. CAPS: also converts y. */
+/* Turns scores x into probabilities from query `first` on. With a cap, converts y, too. */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
                               int64_t of_head, int first, float *scratch)
@@ -4867,7 +4867,7 @@ __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attentio
     }
 }
 
-/* Turns y, gradients of the probabilities p, into gradients of scores, ds. */
+/* Turns y, gradients of the probabilities p, into ds, the gradients of scores. */
 template <int R>
 __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
                                 int64_t of_head, int first)
@@ -4888,7 +4888,7 @@ __device__ void fetch_queries(float *q, float *g, const Attention &a, int64_t at
     fetch_tile<R, WIDTH, MIXED>(g, a.g + at, a, first, a.t, e0);
 }
 
-/* Computes dq of 64 queries by chains over ascending keys; ds overwrites v. No key: dq stays. */
+/* Computes dq of 64 queries by chains over ascending keys; ds overwrites v. No key: dq is kept. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
@@ -4934,7 +4934,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
                          key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
-/* Sets to 0 the rows of keys from `count` on, which no query sees: they have no terms. */
+/* Sets rows of o to 0 whose keys have an index >= count: no query sees them. */
 template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
@@ -5005,8 +5005,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
 }
 
-/* Launches a block for each `rows` queries or keys of each head, with shared memory for `tiles`
- * tiles of `width` columns and `more` floats. */
+/* Launches a block for each 64 of `rows` queries or keys of each head, with shared memory for
+ * `tiles` tiles of `width` columns and `more` floats. */
 #define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
     do {                                                                                           \
         int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
@@ -5028,7 +5028,7 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
         RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
-/* Returns true if a block's shared memory has space for tiles of 128 terms (99 KiB has not). */
+/* Returns true if a block's shared memory can hold tiles of 128 columns (99 KiB cannot). */
 bool fits_wide_tiles(const gckpt_call *call)
 {
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
@@ -5427,7 +5427,7 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
 
 /* >>fast/products */
 /* ---- the terms of a product, and the choice and order of launches ---- */
-/* Copies `size` rows or columns, BK terms of each: `size` lines (along) or else BK lines of x. */
+/* Copies BK terms of `size` rows or columns of x: `size` lines if along is 1, else BK lines. */
 template <int size, int along>
 __device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
                                    uint16_t *tile)
@@ -5451,7 +5451,7 @@ template <int LINE, int along, bool B> struct Reader {
         else
             at = Swizzled<LINE>::at((B ? mid : high) * 8 + low, line / 8 + (B ? high : mid));
     }
-    /* Reads operands of 16 lines, `line` further, and of 16 terms from `term` on. */
+    /* Reads 16 terms from `term` on of 16 rows or columns that begin `line` further on. */
     __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int term) const
     {
         if (along)
@@ -5590,7 +5590,7 @@ int64_t tiles_per_sm(const gckpt_call *call, const MmaProduct &p, int size)
     return (tiles + sm_count(call) - 1) / sm_count(call);
 }
 
-/* Three small tiles take as long as a large one (four: 1.24 to 1.51 times as long, on an H200). */
+/* Three 64 x 64 tiles take as long as one of 128 x 128 (four: 1.24 to 1.51 times, on an H200). */
 template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
 {
     if (3 * tiles_per_sm(call, p, 128) <= tiles_per_sm(call, p, 64))
@@ -5610,12 +5610,12 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
         run_mma<0, 0>(call, p);
 }
 
-/* ---- by device, a pending product: the next op may be fused with it; all else launches it ---- */
+/* ---- each device's pending product: the next op may fuse with it; other calls launch it ---- */
 struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
     const uint16_t
-        *overlap_x; /* operand of a product that may still run; size of c; or NULL */
+        *overlap_x; /* x of an overlapped product that may still run, as large as c; or NULL */
 } deferred_mma[sizeof devices / sizeof *devices];
 
 void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
@@ -5632,7 +5632,7 @@ void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_a
     };
 }
 
-/* Launches a product that overlaps later calls until queue_end, also a product of mma_defer. */
+/* Launches a product that overlaps the calls until queue_end and a product deferred by then. */
 void mma_overlap(const gckpt_call *call, const MmaProduct &p)
 {
     Device *d = device_of(call);
@@ -5650,8 +5650,8 @@ bool alias(const void *a, int64_t bytes, const void *b, int64_t other_bytes)
            (uintptr_t)b < (uintptr_t)a + (size_t)bytes;
 }
 
-/* Launches the pending product with `op` fused and returns true, if the product's result is `of`
- * and `out` overlaps neither operands that other blocks still read nor the rest of c. */
+/* Launches the pending product with `op` fused and returns true, if the product's result is `of`,
+ * and `out` overlaps neither operands that blocks may still read nor the rest of c. */
 bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values &other,
             const Results &out)
 {
@@ -5682,8 +5682,8 @@ struct ColSum {
     Sum to;
 };
 
-/* Sums g and, for a norm, g h over the rows of a group, for N columns from j on. N > 1 only for
- * bf16, of which AHEAD rows are loaded at a time. */
+/* Sums g and, for a norm (h: normalised x), g h over the rows of a group, for N columns from j on.
+ * N > 1 only for bf16, of which AHEAD rows are loaded at a time. */
 template <int N, bool NORM>
 __device__ inline void group_sums(const Values &g, const Values &x, const float *saved, int center,
                                   int64_t first, int64_t rows, int64_t n, int64_t j, float *sum,
@@ -5768,7 +5768,7 @@ ColSum column_of(Workspace &workspace, int64_t rows, int64_t n, const gckpt_arg 
     return { (float *)bump_alloc(workspace, bytes), sum_of(arg) };
 }
 
-/* Adds the groups to one or two gradients; a or b may have no parts. */
+/* Adds the sums of groups to one or two gradients; the parts of a or b may be NULL. */
 void add_groups(const gckpt_call *call, const ColSum &a, const ColSum &b, int64_t rows, int64_t n)
 {
     ::column_sums<8>(call, GroupTerms{ {}, { a.parts, b.parts }, n }, a.to, b.to,
@@ -5883,7 +5883,7 @@ __device__ inline MmaAttention as_keys(const MmaAttention &p)
     return k;
 }
 
-/* Copies n lines of a head, from line `first` of row b of a (B,lines,C) tensor, 0 after `end`. */
+/* Copies n lines of head h from line `first` of row b of x (B,lines,C), 0 from line `end` on. */
 template <int D, int n>
 __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
                                   int lines, int end, uint16_t *tile)
@@ -5893,7 +5893,7 @@ __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int 
     stage_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
 }
 
-/* Computes s (16 x 8 n): products of lines row.. of a and lines 0.. of b, along the head. */
+/* Computes s (16, 8 n): products, along the head, of 16 lines of a from `row` on and 8 n of b. */
 template <int D, int n>
 __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
 {
@@ -5994,7 +5994,7 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
         o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
 }
 
-/* Stores rows line + lane / 4 and line + lane / 4 + 8 of a head, multiplied by `times`. */
+/* Stores o * times in lines line + lane / 4 and line + lane / 4 + 8 of y. */
 template <int D>
 __device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
                                    int h, int line, int lines, const float o[D / 8][4],
@@ -6087,7 +6087,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
 }
 
-/* Converts s to p = exp(s scale - saved), and d = dp to p (dp - delta) scale; to 0 if !here. */
+/* Converts scores s to p = exp(s scale - saved), d = dp to p (dp - delta) scale; !here: to 0. */
 __device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here,
                                     float *s, float *d)
 {
@@ -6214,7 +6214,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
         store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, ones);
 }
 
-/* Returns the operands (copied if they are not bf16; for the backward with the output's gradient)
+/* Returns the operands (copied if they are not bf16), for the backward also the output's gradient,
  * and the results. */
 MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool backward)
 {
@@ -6357,7 +6357,7 @@ LossSizes loss_sizes(const gckpt_call *call, bool backward)
 /* The arrays in the workspace. */
 struct LossBuffers {
     const uint16_t *x;
-    uint16_t *w, *d; /* f32 weights of a chunk as bf16; logits' gradient (block x chunk) */
+    uint16_t *w, *d; /* w: f32 weights of a chunk as bf16; d: logits' gradient (block x chunk) */
     float *parts, *losses, *dx;
     RowLoss *state;
 };
@@ -6533,7 +6533,7 @@ void scale_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(scale, scale_by)
 
-/* ---- sums and products of two tensors of the same shape; products of others are declined ---- */
+/* ---- add, sub and mul of two tensors of the same shape; exact kernels run other shapes ---- */
 __device__ inline float plus(float x, float y) { return x + y; }
 __device__ inline float minus(float x, float y) { return x - y; }
 __device__ inline float times(float x, float y) { return x * y; }
@@ -6545,7 +6545,7 @@ template <auto F> struct Both {
     }
 };
 
-/* Computes input i's gradient: g, -g or other * g. It may be in the memory of g. */
+/* Computes input i's gradient: g, -g or other * g. If it is in the memory of g, it is g already. */
 template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
 {
     const Values g = grad_out_of(call);
@@ -6554,8 +6554,8 @@ template <class F> void combine_backward(const gckpt_call *call, int i, F f, Val
         map(call, f, other, g, d, gckpti_elements(&call->shape), call->in[i].accumulate);
 }
 
-/* If a micro-batch is one row, a batch-invariant input may have the other's shape; its gradient is
- * still a compensated sum over rows. */
+/* Exact kernels (GCKPT_BF16) run all but two bf16 inputs of the result's shape. With micro-batches
+ * of one row a batch-invariant input may have that shape, but its gradient is a compensated sum. */
 gckpt_result same_shape_workspace(gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
@@ -6664,8 +6664,8 @@ void slice_by(const gckpt_call *call, bool backward)
 BOTH_PASSES(slice, slice_by)
 
 /* >>fast/norms */
-/* ---- layernorm, rmsnorm: a warp has a row, a lane eight adjacent elements at a time ---- As
- * exact, but the mean is c = x_0 + mean(x - x_0), uncorrected: x has 8 bits. `saved`: as exact. */
+/* ---- layernorm, rmsnorm: a warp has a row, a lane eight adjacent elements at a time ---- As in
+ * exact/norms.cu, but the mean, c = x_0 + mean(x - x_0), is uncorrected: x has 8 bits. */
 __global__ void __launch_bounds__(256, 5)
     fast_norm_forward_kernel(int center, float epsilon, Values x, Values gain, Values bias,
                              Results out, float *saved, int64_t rows, int64_t n, bool aligned)
@@ -6828,14 +6828,14 @@ template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     }
 };
 
-/* Wraps an op's function that may fuse with or overlap launches that are still pending. */
+/* Runs F under the device's lock. F may fuse its op with, or overlap, pending launches. */
 template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *call)
 {
     DeviceLock lock(device_of(call), true);
     F(call);
 }
 
-/* If `op` is `name`, find() returns the forward or backward of `which`, under the device's lock. */
+/* If `op` has the name, find() returns which_forward or which_backward, under the device's lock. */
 #define FOUND(name, which)                                                                         \
     if (is_op(op, #name))                                                                          \
         return kind == GCKPT_FORWARD ? Locked<which##_forward>::run : Locked<which##_backward>::run;
@@ -6861,7 +6861,7 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
     return NULL;
 }
 
-/* Ops with kernels of GCKPT_BF16_FAST: those with a function for workspace or shapes; all. */
+/* FAST_OPS: ops with kernels of GCKPT_BF16_FAST; FAST_WORKSPACES: also with NAME_workspace(). */
 #define FAST_WORKSPACES(X)                                                                         \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
@@ -6900,11 +6900,11 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
     }
 #endif
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
-    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* a float per row, its loss */
+    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* each row's loss, a float */
         classes = classes || is_op(op, "cross_entropy");
         int64_t n = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
         call->workspace_forward = (size_t)n * sizeof(float);
-        if (call->inputs == 3) /* a float per weight: the sum of its losses */
+        if (call->inputs == 3) /* a float per weight; class losses: also one per row */
             call->workspace_backward =
                 sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? n : 0));
     }
@@ -6916,15 +6916,15 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
         for (int backward = 0; backward < 2; backward++)
             (backward ? call->workspace_backward : call->workspace_forward) =
                 (size_t)logit_sizes(call, backward).size * sizeof(float);
-    if (is_op(op, "attention")) /* workspace for a float per query and head: delta */
+    if (is_op(op, "attention")) /* workspace for delta: a float for each query of each head */
         call->workspace_backward = call->saved_bytes;
     return GCKPT_OK;
 }
 
 /* >>backend/self_test */
-/* Sets *broken to 0 if the device obeys the numeric specification. Runs the header's self-test and
- * detects compilation without -fmad=false or with -use_fast_math: then a product and a sum are
- * fused, or divisions and roots are not correctly rounded. */
+/* Sets *broken to 0 if the device obeys the numeric specification, else to an index of wrong[]
+ * below. Runs the header's self-test and detects compilation without -fmad=false (products and sums
+ * are fused) or with -use_fast_math (divisions and roots are not correctly rounded). */
 __global__ void self_test_kernel(float base, float squared, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -6938,14 +6938,14 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
     }
     if (!*broken && hash != UINT64_C(0xcb0e40c9dd6231a9))
         *broken = 6;
-    /* with 24 bits, 2^-126 - 1.5 * 2^-151 rounds to below 2^-126: it must be flushed to zero */
+    /* 2^-126 - 1.5 * 2^-151 in 24 bits is below 2^-126: terms() must flush it to zero */
     float c[2] = { 0x1p-126f, 0x1p-126f }, y[2] = { -0x1p-76f, 0.0f };
     terms<2, true>(c, base * 0x1.8p-75f, y);
     if (!*broken && (gckpti_bits(c[0]) || c[1] != 0x1p-126f))
         *broken = 7;
 }
 
-/* If the device violates the numeric specification, writes to `text` (TEXT bytes) how. */
+/* Runs self_test_kernel. If it fails, writes the error to `text`, which has TEXT bytes. */
 void self_test(Device *d, char *text)
 {
     static const char *const wrong[] = { "",
@@ -7017,7 +7017,7 @@ void device_close(Device *d)
     d->ready = 0;
 }
 
-/* Closes all devices when the program exits. Memory of executors that still exist ends with it. */
+/* Closes all devices when the program exits; memory of executors that still exist ends then. */
 void close_all(void)
 {
     for (Device &d : devices)
@@ -7025,12 +7025,12 @@ void close_all(void)
             device_close(&d);
 }
 
-/* Creates streams, slots and step parameters; if anything fails, destroys them again. */
+/* Creates streams, slots and step parameters. After an error, the caller calls device_close. */
 cudaError_t device_open(Device *d, int number)
 {
     d->number = number;
     cudaError_t error = cudaSetDevice(number);
-    /* does not wait for the program's default stream */
+    /* cudaStreamNonBlocking: no stream waits for the program's default stream */
     each_stream(d, [&error](cudaStream_t *s) {
         if (error == cudaSuccess)
             error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);

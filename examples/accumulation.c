@@ -98,8 +98,8 @@ static void draw_batch(int step, int32_t tokens[BATCH][T], int32_t targets[BATCH
         put_sentence(row[r], tokens[r], targets[r]);
 }
 
-/* Receives the gradients of a step. It is used as a user-defined optimiser, whose calls get all
- * gradients in order, divided by the number of tokens of the step. */
+/* The gradients of all parameters in a step, in order. The function collect fills this struct: as a
+ * user-defined optimiser, it gets the gradients, divided by the number of tokens of the step. */
 typedef struct {
     float *gradient;
     int64_t n;
@@ -116,13 +116,13 @@ static void collect(void *user, const gckpt_update *u)
  * `micro` rows. */
 typedef struct {
     const char *name;
-    /* if rows is BATCH, the library accumulates the gradient of a batch; if rows is less, this
-     * program does */
+    /* micro: rows of a micro-batch; rows: rows of a step. If rows is BATCH, the library accumulates
+     * the gradient of a batch; if rows is less, this program accumulates it */
     int micro, rows;
-    int divide;
+    int divide; /* nonzero: this program averages the mean gradients of the steps of a batch */
     int virtual_ranks; /* if above 0, the library divides the batch among the processes */
-    /* if 1, this program divides the batch among the processes; if both are 0, each process
-     * computes the whole batch */
+    /* if 1, this program divides the batch among the processes; if rank_means and virtual_ranks
+     * are 0, each process computes the whole batch */
     int rank_means;
     gckpt_store *store;
     gckpt_graph *graph;
@@ -255,8 +255,8 @@ static int accumulate(method *w, int32_t tokens[BATCH][T], int32_t targets[BATCH
             w->loss = report.loss;
             continue;
         }
-        /* divide: weights the mean of a call as one of `parts` means; else undoes the division of
-         * the call */
+        /* If divide is nonzero, weights the mean gradient of this call by 1 / parts. If divide is
+         * 0, multiplies it by the count, which undoes the division that the library made. */
         double scale = w->divide ? 1 / parts : (double)report.count;
         w->loss += w->divide ? report.loss / parts : report.loss * (double)report.count;
         for (int64_t i = 0; i < w->collected.n; i++) {
@@ -441,7 +441,7 @@ int main(int argc, char **argv)
         same = same && equal(&methods[VIRTUAL], &methods[VIRTUAL + 1], steps);
         printf("4 virtual ranks, by %d process%s, 4 rows or one per pass: %s\n", size(),
                size() > 1 ? "es" : "", same ? "equal bits" : "DIFFERENT");
-        /* the condition is written so that NaN counts as too large */
+        /* the other ways must end with a greater loss than methods[0]; NaN counts as greater */
         for (int i = 3; i < count; i++)
             same = same && (i / 2 == VIRTUAL / 2 || !(methods[i].all[steps] <= methods[0].all[steps]));
         const char *path = argc > 1 ? argv[1] : "docs/accumulation.svg";

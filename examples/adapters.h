@@ -346,10 +346,11 @@ static inline int64_t adapters_dora_offset(const adapters *a, const char *module
     return n;
 }
 
-/* Returns DoRA's factors m / |W + s B A| (out), or NULL if the module has no m. They depend on
- * parameters only, so they are computed once per step. W + s B A is never computed. Its squared
- * norms are, row by row, |W|^2, which is stored, + 2 s B (A W') + s^2 B (A A') B', and the products
- * read W as it is stored. As in peft, the backward treats the norms as constants. */
+/* Returns DoRA's factors m / |W + s B A| (out), or NULL if the module has no m. Here W = w has the
+ * weights, A = down and B = up are LoRA's matrices, s = scale, and m is the trained magnitude. The
+ * factors depend on parameters only, so they are computed once per step. W + s B A itself is never
+ * computed: the squared norm of a row is |W|^2, which is stored, + 2 s B (A W') + s^2 B (A A') B'.
+ * As in peft, the backward treats the norms as constants. */
 static inline gckpt_tensor *adapters_dora_scale(const adapters *a, const char *module, gckpt_tensor *w,
                                              gckpt_tensor *down, gckpt_tensor *up, double scale)
 {
@@ -368,8 +369,8 @@ static inline gckpt_tensor *adapters_dora_scale(const adapters *a, const char *m
     return gckpt_div(m, gckpt_detach(gckpt_sqrt(squares)));
 }
 
-/* Returns the factors m / |W + s B A| that adapters_prepare has computed, or NULL if the module has
- * no m. */
+/* Returns the factors of adapters_dora_scale that adapters_prepare has computed for a module, or
+ * NULL if the module has no DoRA. */
 static inline gckpt_tensor *adapters_cached_scale(const adapters *a, gckpt_graph *g,
                                                   const char *module)
 {
@@ -382,8 +383,8 @@ static inline gckpt_tensor *adapters_cached_scale(const adapters *a, gckpt_graph
                           a->dora_scales + adapters_dora_offset(a, module));
 }
 
-/* Returns x w + bias + alpha / rank (dropout(x) A') B', with A (rank,in) and B (out,rank). With
- * DoRA, the sum without bias is multiplied by adapters_dora_scale. With DoRA and dropout, it
+/* Returns x w + bias + s (dropout(x) A') B', with A (rank,in), B (out,rank) and s = adapters_scale.
+ * With DoRA, the sum without bias is multiplied by adapters_dora_scale. With DoRA and dropout, it
  * computes as peft does: x w + bias, plus the difference that DoRA makes to dropout(x) w.
  * Generation with DoRA has no dropout. */
 static inline gckpt_tensor *adapters_linear(void *user, const model_site *at, const char *module,
@@ -422,8 +423,8 @@ static inline gckpt_tensor *adapters_expand(const adapters *a, gckpt_tensor *x)
     return gckpt_add(gckpt_reshape(x, gckpt_shape3(1, s.d[s.n - 2], s.d[s.n - 1])), a->zeros);
 }
 
-/* Returns tanh(E W' + b) (P,hidden), the hidden layer of prefix tuning's MLP, or NULL if there is
- * no MLP. */
+/* Returns tanh(x w' + bias) (P,hidden), the hidden layer of prefix tuning's MLP, where x is the
+ * embedding of the P prefix tokens. Returns NULL if there is no MLP. */
 static inline gckpt_tensor *adapters_prefix_mlp(const adapters *a, gckpt_graph *g)
 {
     gckpt_tensor *x = adapters_find_param(a, g, "prefix", ".embedding.weight");
@@ -434,8 +435,8 @@ static inline gckpt_tensor *adapters_prefix_mlp(const adapters *a, gckpt_graph *
     return gckpt_tanh(gckpt_linear_transposed(x, w, bias));
 }
 
-/* Puts the vectors of prompt tuning before x. Also sets tensors that the other hooks use: a->zeros
- * (B,1,1), computed from frozen parameters, and a->mlp_hidden. */
+/* Puts the vectors of prompt tuning before x (B,T,C). Also sets tensors that the other hooks use:
+ * a->zeros (B,1,1), a slice of x times 0, and a->mlp_hidden (see adapters_prefix_mlp). */
 static inline gckpt_tensor *adapters_embedded(void *user, const model_site *at, gckpt_tensor *x)
 {
     adapters *a = (adapters *)user;
@@ -453,8 +454,8 @@ static inline gckpt_tensor *adapters_embedded(void *user, const model_site *at, 
     return o->prime ? both[0] : gckpt_concat(both, 2, 1);
 }
 
-/* Returns the keys or values, (P,key_heads head_dim), that prefix tuning adds to a layer; `part` is
- * "prefix_key" or "prefix_value". */
+/* Returns the keys or values of P tokens, (P,key_heads head_dim), that prefix tuning adds to a
+ * layer; `which` is "prefix_key" or "prefix_value". */
 static inline gckpt_tensor *adapters_prefix_kv(const adapters *a, gckpt_graph *g, int64_t layer,
                                                const char *which)
 {
@@ -528,8 +529,8 @@ static inline int adapters_fits_file(const adapters *a)
     return a->options.file_bytes == 0 || a->elements <= 4 * (double)a->options.file_bytes + 1e6;
 }
 
-/* Creates a parameter of the method. Does nothing if all its parameters together do not fit into
- * the file; adapters_begin then returns an error. */
+/* Creates a parameter of the method (LoRA, ..). Does nothing if the parameters created so far cannot
+ * be in the adapter file that is loaded, as it is too short; adapters_begin then returns an error. */
 static inline void adapters_new_param(adapters *a, gckpt_graph *g, const char *module, const char *end,
                                 gckpt_shape shape, double normal, double uniform)
 {
@@ -572,7 +573,7 @@ static inline int adapters_full(adapters *a, gckpt_graph *g)
 }
 
 /* Sets options.layers to `fallback` if it is 0. Returns options.layers, or 0 with the model's error
- * if it is above `most`. */
+ * if options.layers is below 1 or above `most`. */
 static inline int64_t adapters_layer_count(adapters *a, int64_t fallback, int64_t most)
 {
     a->options.layers = a->options.layers != 0 ? a->options.layers : fallback;

@@ -37,10 +37,10 @@ enum {
     CHAT_TRIMS_ANSWERS = 2, /* strips white space around answers only */
     /* requires that turns alternate after a system turn: user, assistant, user, .. */
     CHAT_ALTERNATES = 4,
-    /* puts the system text at the beginning of the first user turn, followed by an empty line */
+    /* puts the system text at the beginning of the first user turn, followed by an empty line, and
+     * surrounds the system text by turns[CHAT_SYSTEM], unless these texts are NULL */
     CHAT_JOINS_SYSTEM = 8,
-                            /* and surrounds it by turns[CHAT_SYSTEM], unless these are NULL */
-    /* puts `prefix` only before answers after which there is no user turn */
+    /* puts chat_format.prefix only before answers after which there is no user turn */
     CHAT_LEADS_LAST = 16
 };
 
@@ -212,7 +212,8 @@ static const struct {
 
 typedef struct {
     chat_format format;  /* the selected format; its name is NULL if the format is unknown */
-    /* [0]: text of the token for \1, begin of text; [1]: for \2, end of text */
+    /* bos_eos[0]: text of the begin-of-text token, \1; bos_eos[1]: text of the end-of-text token,
+     * \2 */
     char bos_eos[2][64];
     char custom[3][2][256]; /* texts set by chat_set_turn, for which `format` has pointers */
     char custom_suffix[256];
@@ -603,8 +604,8 @@ static inline size_t chat_count_special(const bpe *b, const char *text, size_t s
     return n;
 }
 
-/* Returns the special token with which an answer ends, or -1 if an answer ends with ordinary
- * text. */
+/* Returns the first special token in the format's text after an answer, or -1 if that text has no
+ * special token. */
 static inline int32_t chat_end_token(const chat *c, const bpe *b)
 {
     const char *end = c->format.name != NULL ? c->format.turns[CHAT_ASSISTANT][1] : "";
@@ -622,8 +623,8 @@ typedef struct {
     bpe *b;
     bpe_tokens *to;
     chat_mask *mask;
-    /* text since the last special token; its first `done` bytes are tokens already, those from
-     * index `from` on */
+    /* text: the text since the last special token; its first `done` bytes have been appended to
+     * `to` already, as the tokens from index `from` on */
     char *text;
     size_t size, capacity, done, from;
     size_t begin; /* index of the first token of the chat */

@@ -86,7 +86,7 @@ static void model(train_net *net, void *user)
 
 static int run(images_set *s)
 {
-    /* no array of pixels, because images_batch writes those of each batch */
+    /* pixels have no array (NULL), because images_batch writes the pixels of each batch */
     train_data data = { { { "pixels", GCKPT_F32, images_row_size(s), NULL },
                           { "label", GCKPT_I32, 0, s->label } },
                         s->rows,

@@ -25,11 +25,13 @@ typedef struct {
 /* approximate number of floats in `columns`, chosen to fit into a cache */
 enum { CONVOLUTION_TILE = 1 << 17 };
 
-typedef struct { /* sizes of a call, as in the text above, and the current tile */
+/* Sizes of a call, and the current tile of output rows. x is (b,c,h,w), the weights are (o,c,r,s),
+ * and the output is (b,o,p,q). */
+typedef struct {
     const gckpt_call *call;
     int64_t b, c, h, w, o, r, s, p, q;
     int64_t stride, padding;
-    /* taps: C R S, weights per output channel; tile: output rows of a full tile */
+    /* taps: c r s, weights per output channel; tile: output rows of a full tile */
     int64_t taps, tile;
     /* the current tile: its image, its first row, and its numbers of rows and pixels */
     int64_t image, first, rows, pixels;
@@ -200,7 +202,8 @@ static void convolution_backward(const gckpt_call *call)
     convolution_sizes z = convolution_sizes_of(call);
     const gckpt_arg *x = &call->in[0], *w = &call->in[1], *bias = &call->in[2];
     int biased = call->inputs == 3 && bias->grad;
-    /* dw: (O, taps) += (O, pixels) (pixels, taps); dx: columns = w' dy */
+    /* dw: gradient of w, (O,taps) += (O,pixels) (pixels,taps); dx: gradient of the columns, w' dy,
+     * which overwrites z.columns */
     gckpt_product_desc dw, dx;
     memset(&dw, 0, sizeof dw);
     dw.m = z.o, dw.n = z.taps, dw.workspace = z.scratch;

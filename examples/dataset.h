@@ -37,8 +37,8 @@
 #include "tokenizer.h"
 
 typedef struct {
-    /* begin, end: its tokens are begin up to, but not including, end; answer: index of the first
-     * target */
+    /* begin: index of the example's first token; end: index after the example's last token;
+     * answer: index of the first target */
     size_t begin, answer, end;
 } dataset_example;
 
@@ -154,8 +154,8 @@ static inline int dataset_kind(json *line)
     return kind;
 }
 
-/* Returns 1 if a text is JSON: an array, or lines with the keys of examples. Returns 0 if it is not
- * JSON, and -1 with file->error if out of memory. */
+/* Returns 1 if a text is JSON: an array, or a first line with the keys of an example. Returns 0 if
+ * the text is not JSON, and -1 with file->error if out of memory. */
 static inline int dataset_is_json(json *file, const char *text, size_t size)
 {
     const size_t first = strspn(text, " \t\r\n");
@@ -597,8 +597,8 @@ static const char dataset_pair_formats[] =
     "{\"prompt\": \"..\", \"chosen\": \"..\", \"rejected\": \"..\"}, or lists of messages, "
     "[{\"role\": \"assistant\", \"content\": \"..\"}], in their place";
 
-/* Returns the number of bytes in which two texts begin equally: whole characters, and without white
- * space at the end. */
+/* Returns the number of bytes in which two texts begin equally: whole characters, and without the
+ * last one if that is a space. */
 static inline size_t dataset_common_size(dataset_span a, dataset_span b)
 {
     size_t n = 0;

@@ -457,8 +457,8 @@ static int check_folder(const char *option, const char *path)
         option, path);
 }
 
-/* Checks that the path of an option is a GGUF file, or a folder that contains a model or, for
- * --adapter and --reference, an adapter. */
+/* Returns an error if the path of an option is a file but no GGUF file, a folder with an adapter
+ * where the option needs a model, or a folder with a model where the option needs an adapter. */
 static int check_source(const char *option, const char *path)
 {
     char name[MODEL_PATH];
@@ -570,14 +570,15 @@ static struct {
     /* row lengths to plan for, in tokens, ascending; the last one is first.T */
     int64_t lengths[LM_CLASSES];
     int grouped, classes;
-    /* computed tokens divided by tokens that are not padding: with rows grouped by length, and
-     * without */
+    /* tokens that an epoch computes divided by tokens that are not padding: padding, with rows
+     * grouped by length; unsorted, without grouping */
     double padding, unsorted;
     int32_t end;                  /* the end-of-text token, or -1 */
     int32_t stops[MODEL_EOS + 1]; /* tokens at which a generated text ends; -1 ends the list */
     lm_run first;                 /* initial value of the `run` of each method: device, feeds, T */
     uint64_t resumed_at;          /* step at which the resumed file was saved */
-    /* step, and number of rows before it, at which --batch last changed; 0 if it did not */
+    /* cut_step: step at which --batch last changed, or 0; cut_row: number of rows before that
+     * step */
     uint64_t cut_step, cut_row;
     int64_t cut_was;              /* value of --batch before this run changed it, or 0 */
     int biases;                   /* nonzero if the model has biases */
@@ -1112,7 +1113,7 @@ static uint64_t split_hash(const split *p)
     const lm_run *r = &run.first;
     const size_t bytes = (size_t)(row_width() * r->T) * sizeof(int32_t);
     const double by[] = { o.beta, o.label_smoothing };
-    /* other objectives have equal hashes, since a teacher does not affect evaluations */
+    /* all objectives except dpo have the same hash, since a teacher does not affect evaluations */
     const int pairs = o.objective == OBJECTIVE_DPO;
     char *whole = pairs && o.reference != NULL ? realpath(o.reference, NULL) : NULL;
     uint64_t h = session_hash(14695981039346656037u, &lm.precision, sizeof lm.precision);
@@ -1564,8 +1565,8 @@ static gckpt_result forward_row(tuning *t, const split *p, uint64_t row, lm_stag
     return gckpt_forward((*m)->exec, feeds, lm_fill_feeds(r, *m, feeds), 1, report);
 }
 
-/* Sets *mean to the mean loss per target and *of_means to the mean of the rows' mean losses; sets
- * both to 0 after an interrupt. */
+/* Sets *mean to the mean loss per target, or to 0 after an interrupt, and *of_means to the mean of
+ * the rows' mean losses. */
 static int evaluate_split(tuning *t, const split *p, double *mean, double *of_means)
 {
     const uint64_t used = split_used(p);
@@ -2123,7 +2124,8 @@ static int restore_losses(tuning *t, int argc, char **argv)
     const int other = has_model_changed(t, argc, argv);
     if (other < 0)
         return 1;
-    /* if there is no such file, the best weights were saved elsewhere */
+    /* without a saved model or adapter in this folder, the best weights are in another folder, and
+     * their loss does not count */
     if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0)
         r->best = read_real_note(t, "best");
     r->before = read_real_note(t, "before");
@@ -2285,7 +2287,8 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
         lm_free_execs(&t.run);
     }
     *result = t.result;
-    /* nonzero if a resumed run did not improve, so that no save has exported yet */
+    /* nonzero if --export-gguf is given and no save has exported yet, because a resumed run did
+     * not improve */
     const int exports_now = o.gguf != NULL && !run.exported;
     if (!failed && !lm.plan && (lm.sample > 0 || o.merge != NULL || exports_now) &&
         !session.interrupted)

@@ -213,8 +213,8 @@ static inline uint64_t gguf_file_size(gguf *g)
 }
 
 /* ---- parsing --------------------------------------------------------------------------------- */
-/* Loads n more bytes of the file into g->header. Returns a pointer to these bytes, or NULL with
- * g->error. */
+/* Returns a pointer to the next n bytes of the header, and advances g->next past them. Loads more
+ * of the file into g->header if necessary. Returns NULL with g->error on failure. */
 static inline unsigned char *gguf_take(gguf *g, uint64_t n)
 {
     const uint64_t left = g->size - g->next;
@@ -553,8 +553,8 @@ static inline const char *gguf_text(gguf *g, const char *name, size_t *size)
 }
 
 /* Starts an iteration over an array with items of this type. GGUF_I32 accepts all integer types,
- * GGUF_F32 also f64. If there is no such key, or if the key has
- * another type (an error, in g->error), there are no items. */
+ * GGUF_F32 also f64. There are no items if there is no such key, or if the key has another type,
+ * which is an error, in g->error. */
 static inline gguf_items gguf_array(gguf *g, const char *name, gguf_type type)
 {
     gguf_items items;

@@ -254,8 +254,9 @@ static inline int gguf_print_size(const char *text, size_t size)
     return (int)n;
 }
 
-/* Changes a token's text back to that in Hugging Face's files. Converters to GGUF write U+2581 in
- * added tokens as a space, and fill gaps of a vocabulary with tokens such as [PAD7] for token 7. */
+/* Undoes two changes of converters to GGUF, which write U+2581 in added tokens as a space, and fill
+ * gaps of a vocabulary with tokens such as [PAD7] for token 7. Puts U+2581 back into the token's
+ * text, or marks the token as unused. */
 static inline void gguf_hf_text(gguf_vocabulary *v, int32_t id, size_t *at)
 {
     gguf_token *t = &v->tokens[id];

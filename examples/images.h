@@ -293,8 +293,8 @@ static inline int64_t images_pnm_number(FILE *f)
 }
 
 /* Appends a picture: a portable pixmap (P6) or graymap (P5) with one byte per value. If reserve is
- * nonzero, first allocates space for that many images of its size, unless they would take more than
- * `bytes`, the size of all files. */
+ * nonzero, first allocates space for `reserve` images of this size. It is an error if these would
+ * take more than `bytes`, the size of all files. */
 static inline int images_read_pnm(images_set *s, const char *path, int64_t reserve, double bytes)
 {
     FILE *f = fopen(path, "rb");

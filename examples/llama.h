@@ -147,7 +147,7 @@ static inline int llama_is_skipped(const char *name)
 }
 
 /* ---- positions ------------------------------------------------------------------------------- */
-/* returns the natural logarithm of x > 0; like llama_exp, it makes a math library unnecessary */
+/* Returns the natural logarithm of x > 0. Like llama_exp, it makes a math library unnecessary */
 static inline double llama_log(double x)
 {
     int twos = 0;
@@ -282,7 +282,7 @@ static inline gckpt_tensor *llama_attention(const llama_site *p, gckpt_tensor *q
     desc.scale = (float)c->llama.score_scale;
     if (capacity > 0) {
         const model_hooks *hooks = p->site.options->hooks;
-        /* number of tokens that enter the caches in one call */
+        /* number of vectors that hooks put before the tokens; they enter the caches in one call */
         const int64_t first = hooks != NULL ? hooks->prefix + hooks->prompt : 0;
         const int64_t kept = desc.window + (desc.window > 0 && first > 64 ? first - 64 : 0);
         k = gckpt_cache_window(k, capacity, kept);

@@ -331,8 +331,8 @@ static size_t lm_plan_bytes(lm_run *r)
     return bytes;
 }
 
-/* Returns the bytes of all plans together, and sets *arena to the bytes of the arena that they
- * share, the largest of their arenas. */
+/* Returns the bytes of parameters, optimiser state and the one arena that all plans share. Sets
+ * *arena to the bytes of this arena, which are those of the largest plan's arena. */
 static size_t lm_total_bytes(lm_run *r, size_t *arena)
 {
     const gckpt_plan *training = r->stages[LM_TRAINING].plan; /* NULL if the run does not train */

@@ -112,7 +112,7 @@ typedef struct {
 typedef struct {
     model_config config;
     char error[512];
-    char note[512];      /* what model_load has to tell the user, or "" */
+    char note[512];      /* a message of model_load for the user, or "" */
     /* the config.json that was read, from which model_save copies unknown keys */
     json config_json;
     model_mapping *maps; /* files that model_load has mapped into memory */
@@ -214,7 +214,7 @@ model_fail(model_any *m, const char *format, ...)
     return -1;
 }
 
-/* uses Newton's method, so that programs need no math library */
+/* Returns sqrt(x) by Newton's method, so that programs need no math library. */
 static inline double model_sqrt(double x)
 {
     double r = x > 1 ? x : 1;
@@ -410,8 +410,8 @@ static inline gckpt_tensor *model_affine(const model_config *c, gckpt_tensor *x,
     return c->family->transposed ? gckpt_linear_transposed(x, w, bias) : gckpt_linear(x, w, bias);
 }
 
-/* Returns causal attention of queries (B,T,heads head_dim) to keys and values (B,S,key_heads
- * head_dim). */
+/* Returns attention of queries (B,T,heads head_dim) to S keys and values (B,S,key_heads head_dim).
+ * The attention is causal if `causal` is nonzero. */
 static inline gckpt_tensor *model_attention(const model_config *c, gckpt_tensor *q, gckpt_tensor *k,
                                             gckpt_tensor *v, int causal)
 {
@@ -1068,8 +1068,8 @@ static inline int model_find_head(model_loader *l, const char *dir, const char *
     return 0;
 }
 
-/* Called if config.json says that the LM head is the embedding table; decides, like transformers,
- * whether to believe that. If the files have only one of the two tensors, it serves as both. If
+/* If config.json says that the LM head is the embedding table, decides, like transformers, whether
+ * this is true of the files. If the files have only one of the two tensors, it serves as both. If
  * they have both with different values, the head becomes a separate table, and m->note reports
  * it. */
 static inline int model_resolve_head(model_loader *l, const char *dir)
@@ -1241,8 +1241,8 @@ static inline int model_sync(const char *path)
 #endif
 }
 
-/* Returns the end of an error text of a failed save: that an older file `path` exists and is
- * unchanged; or "". */
+/* Returns the end of an error text of a failed save: that the older file `path` is unchanged or, if
+ * there is no older file, that no file of this name exists. */
 static inline const char *model_save_hint(const char *path)
 {
     FILE *f = fopen(path, "rb");

@@ -147,7 +147,7 @@ static inline const char *adapters_load_name(void *user, const char *name)
     const char *full = name;
     name = adapters_bare_name(f->a, name);
     if (strcmp(name, "lm_head.weight") == 0 && adapters_saved_twice(f->a))
-        /* skips this tensor: adapters_check_tied has found that it equals the other one */
+        /* skips lm_head.weight: adapters_check_tied has found that it equals the embedding table */
         return NULL;
     if (adapters_ends_with(name, ".base_layer.bias"))
         snprintf(f->name, sizeof f->name, "%.*s.bias", (int)strlen(name) - 16, name);
@@ -645,8 +645,8 @@ static inline int adapters_load(adapters *a, model_any *m, gckpt_store *store, c
     if (model_path(m, path, dir, "adapter_config.json") != 0)
         return -1;
     if (json_read_file(&d, path) == 0) {
-        /* upper bound: a number has at least one character and a separator in the file, and is
-         * written with at most 16 */
+        /* large enough: a number in the file takes at least two bytes, one of them a separator, and
+         * is written to `buffer` with at most 16 characters */
         buffer = (char *)malloc(16 * (size_t)d.owned_capacity + 64);
         if (buffer == NULL)
             json_fail(&d, 0, "out of memory");

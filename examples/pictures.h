@@ -247,8 +247,8 @@ typedef struct {
     size_t length, columns;
     /* for each column, the one of its instructions with most live bytes */
     size_t most_at[PICTURES_WIDTH];
-    /* peak: instruction with most live bytes; body, body_end: first and last instruction of the
-     * plan's body */
+    /* peak: instruction with most live bytes; body: first instruction of the plan's body; body_end:
+     * the instruction after the body */
     size_t peak, body, body_end;
     uint64_t work;                  /* cost of all instructions, at least 1 */
     /* number of kinds of buffers shown; the last kind, reduction, exists only with several virtual
@@ -369,7 +369,8 @@ static inline void pictures_lanes(pictures_timeline *s)
                                    : phase == PICTURES_REDUCE && s->kinds < PICTURES_KINDS)
             continue;
         double y = PICTURES_LANES + lane_of[phase] * PICTURES_LANE;
-        /* instructions of this phase; first column of the bar being drawn, column after its last */
+        /* count: number of instructions of this phase; begin: first column of the bar being drawn;
+         * end: the column after that bar */
         size_t count = 0, begin = 0, end = 0;
         uint64_t work = 0;
         pictures_text(o, PICTURES_LEFT - 8, y + 11, " class=\"e\"", "%s", names[phase]);
@@ -440,7 +441,8 @@ static inline void pictures_live(pictures_timeline *s)
     size_t live[PICTURES_WIDTH + 1][PICTURES_KINDS] = { { 0 } }, bound = gckpt_plan_describe(s->plan).peak;
     double scale = PICTURES_LIVE_HEIGHT / (double)(bound + !bound);
     gckpt_buffer b;
-    /* at each instruction, the change of live bytes */
+    /* first, live[column] is the change of live bytes at that column; the loop after this one adds
+     * the changes up */
     for (int i = 0; gckpt_plan_buffer(s->plan, i, &b) == GCKPT_OK; i++) {
         size_t from = (size_t)b.start * s->columns / s->length, to = s->columns;
         if ((size_t)b.end < s->length)
@@ -737,7 +739,8 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
     c->f = f;
     c->modes = modes;
     c->top = first.overhead > 0.01 ? first.overhead : 0.01;
-    /* the axis of extra times ends at 0.6, or at the largest; only the smallest budgets need more */
+    /* the linear part of the axis ends at the largest extra time, but at most at 0.6, because only
+     * the smallest budgets need more */
     c->top = c->top < 0.6 ? c->top : 0.6;
     c->beyond = first.overhead;
     c->step = (double)last.cost / (1 + last.overhead);
@@ -1015,7 +1018,7 @@ enum { PICTURES_NODES = 4096, PICTURES_CELLS = 4096, PICTURES_NUMBERS = 6, PICTU
  * NULL. */
 typedef struct {
     const gckpt_plan *plan; /* if not NULL, tensors that get a gradient are marked */
-    /* its plan's fetched values and gradients are shown, as of the last call */
+    /* executor whose fetched values and gradients are shown, as of its last call */
     gckpt_exec *exec;
     gckpt_store *store;     /* provides the values of parameters */
     const gckpt_feed *feeds;
@@ -1240,8 +1243,8 @@ static inline void pictures_rows(pictures_layout *m)
     }
 }
 
-/* Creates the cells: a box for each tensor, and a line in each row between a tensor and its last
- * reader. */
+/* Creates the cells: a box for each tensor except parameters and constants, and a line in each row
+ * between a tensor and its last reader. Returns 0 if there are too many cells, else 1. */
 static inline int pictures_cells(pictures_layout *m)
 {
     gckpt_node n;
@@ -1318,7 +1321,7 @@ static inline void pictures_place(pictures_layout *m, int row)
 {
     const int begin = m->first[row], end = m->first[row + 1];
     pictures_cell *const all = m->cell;
-    double at = 0; /* position of the cell if all cells touched each other */
+    double at = 0; /* position of cell i if all cells were as close together as allowed */
     for (int i = begin; i < end; i++) {
         if (i > begin)
             at += all[i - 1].half + all[i].half + (all[i - 1].box || all[i].box ? 20 : 4);

@@ -152,7 +152,8 @@ static inline void printer_offset(printer *o, const gckpt_plan *plan, int x, int
             printer_print(o, " at %z", b.offset);
 }
 
-/* Prints which op mixes rows, if one does, with its tensor if the name has only one. */
+/* If an op mixes the rows of a batch, prints the op's name, and the tensor's number if only one
+ * tensor has this name. */
 static inline void printer_mixer(printer *o, const gckpt_plan *plan)
 {
     const char *op;
@@ -231,7 +232,8 @@ static inline gckpt_result print_plan(const gckpt_plan *plan, gckpt_write_fn wri
 }
 
 /* ---- a plan as a trace ---- */
-/* Live bytes by kind of buffer, in a window of instructions. Each window is a pass over buffers. */
+/* Live bytes by kind of buffer at PRINTER_WINDOW consecutive instructions. One pass over all
+ * buffers of the plan computes such a window. */
 enum { PRINTER_WINDOW = 128, PRINTER_KINDS = GCKPT_BUFFER_REDUCTION + 1 };
 typedef struct {
     int from; /* first instruction, or -1 */

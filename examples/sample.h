@@ -97,7 +97,8 @@ static inline int32_t sample_token(const float *logits, int64_t n, const sample_
     if (!(o->temperature > 0) || !(greatest - greatest == 0))
         return best;
     double all = 0, sum = 0;
-    /* popped entries are at the end of `heap`, the most likely one at the very end */
+    /* kept: number of entries; popped: number of entries that were moved to the end of `heap`, the
+     * most likely one to the very end; use: number of entries that may be chosen */
     int64_t kept = 0, popped = 0, use = 0;
     for (int64_t i = 0; i < n; i++) {
         heap[kept].weight = sample_exp(((double)logits[i] - greatest) / o->temperature);

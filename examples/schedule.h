@@ -27,12 +27,12 @@ typedef enum {
     SCHEDULE_ONE_CYCLE
 } schedule_kind;
 
-/* Returns the one-cycle rate. It is greatest at step warmup - 1 or, without warm-up, after 0.3 of
- * the steps; it reaches its end value at the last step. */
+/* Returns the one-cycle rate. It is greatest at step warmup - 1 or, without warm-up, at step
+ * 0.3 * steps - 1; it reaches its end value at the last step. */
 static inline float schedule_one_cycle(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                        float min_lr)
 {
-    /* counts in tenths of a step if needed, so that 0.3 of the steps is an integer */
+    /* without warm-up, counts in tenths of a step, so that 0.3 of the steps is an integer */
     const uint64_t scale = warmup > 0 ? 1 : 10;
     const uint64_t up = warmup > 0 ? warmup : 3 * steps, top = up > scale ? up - scale : 0;
     const uint64_t end = steps > 1 ? scale * (steps - 1) : 0, at = scale * step;

@@ -67,7 +67,8 @@ static void
 session_event(const char *format, ...)
 {
     va_list args;
-    /* in the JSON stream; the event with all options can be longer and is written elsewhere */
+    /* the event's text; the event with all options may be longer, and session_event_options writes
+     * it */
     char text[2048];
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -156,8 +157,8 @@ static void session_on_signal(int number)
 
 /* Must be the first call. Installs signal handlers: the first interrupt stops the program at the
  * next instruction, the second one kills it. Ignores SIGPIPE, so that writing to a closed pipe is
- * an ordinary error. Returns an exit status if a standard stream is closed, because the next file
- * opened would take its place; otherwise 0. */
+ * an ordinary error. Returns an exit status if standard output or standard error is closed, because
+ * the next file opened would take its place; otherwise 0. */
 static int session_start(const char *program)
 {
     struct sigaction action;
@@ -414,8 +415,9 @@ static int session_check_save(const char *option, const char *path, const struct
 }
 
 /* Checks, before anything is computed, that all outputs can be written, and that no output is the
- * same file as an input or another output, even under another name. Does not change files. There
- * are at most 16 files, inputs first. Returns 0 or an exit status. */
+ * same file as an input or another output, even under another name. Does not change files, and
+ * removes the files that it creates for the check. There are at most 16 files, inputs first.
+ * Returns 0 or an exit status. */
 static int session_check_files(const session_file *files, int count)
 {
     struct stat info[16];

@@ -352,7 +352,7 @@ static inline int simulate_due(const gckpt_plan *plan, const gckpt_graph *graph,
     return i;
 }
 
-/* Simulates instruction i for a micro-batch that has the fraction `part` of the plan's rows. */
+/* Simulates instruction i for a micro-batch that has the given fraction of the plan's rows. */
 static inline void simulate_instruction(simulate_state *s, const gckpt_plan *plan,
                                         const gckpt_graph *graph, int i, double fraction, int vrank)
 {

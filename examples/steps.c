@@ -24,8 +24,8 @@ enum {
 typedef struct {
     const char *name;
     gckpt_mode mode;
-    /* group: ops per segment, or 0; budget_of: index of the strategy whose peak minus one tensor is
-     * the budget, or 0 */
+    /* group: ops per segment, or 0; budget_of: index of the strategy whose bytes minus those of one
+     * tensor are the budget, or 0 for no budget */
     int group, budget_of;
     /* F forward, R recompute, B backward of node c, or 0 */
     char event[MAX_ROWS][NODES];

@@ -65,7 +65,7 @@ static gckpt_plan *plan(const network *n, gckpt_mode mode, size_t budget)
 }
 
 /* Returns the point of the frontier with fewest bytes whose recomputation costs at most the
- * fraction `most` of the forward (over_forward_only) or of forward and backward. */
+ * fraction `most` of the forward or, if over_forward_only is 0, of forward and backward. */
 static gckpt_point cheapest(const gckpt_frontier *f, double most, int over_forward_only)
 {
     gckpt_point p = { 0, 0, 0, 0, 0 };

@@ -535,8 +535,8 @@ enum { SUMMARY_FORWARD, SUMMARY_RECOMPUTE, SUMMARY_BACKWARD, SUMMARY_OTHER, SUMM
 
 typedef struct {
     char name[72], last[72];
-    /* seconds by kind of instruction, and in all; SUMMARY_OTHER: updates, copies, sums over virtual
-     * ranks and ranks */
+    /* seconds: time of each kind of instruction; all: their sum. seconds[SUMMARY_OTHER] is the
+     * time of updates, copies, and sums over virtual ranks and ranks */
     double seconds[SUMMARY_PHASES], all;
     /* floating-point operations, and bytes of memory traffic, of all runs together */
     double flops, bytes;
@@ -577,7 +577,7 @@ static inline const char *summary_op(const gckpt_plan *plan, const gckpt_instruc
 }
 
 /* Fills `lines` with the times by op (by_op nonzero) or by layer, and returns the number of lines.
- * There must be space for as many lines as the plan has instructions, and as *s has rows. */
+ * `lines` must have space for as many lines as the plan has instructions (by op) or *s has rows. */
 static inline int summary_lines(const summary *s, const gckpt_profile *p, int by_op,
                                 summary_timing *lines)
 {

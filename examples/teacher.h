@@ -13,7 +13,7 @@
  * The second loss is tau^2 sum_j p_j (log p_j - log q_j) per token, where p is the teacher's and
  * q the student's softmax(logits / tau). Both losses are sums over the tokens whose target is
  * not negative, divided once per step by the number of these tokens, whatever the micro-batch.
- * Logits are computed a few rows at a time (preference.h). C99 or C++11. */
+ * Logits are computed a few positions at a time (preference.h). C99 or C++11. */
 #ifndef TEACHER_H
 #define TEACHER_H
 #include "preference.h"
@@ -102,7 +102,7 @@ static inline gckpt_tensor *teacher_log_probs(const model_any *m, gckpt_tensor *
 }
 
 /* Returns the loss of distillation, the second loss in the head of this file. `hidden` (B,T,C) is
- * the student's; tokens and targets are i32 (B,T). Computes the logits of `rows` rows of T tokens
+ * the student's; tokens and targets are i32 (B,T). Computes the logits of `rows` of the T positions
  * at a time. */
 static inline gckpt_tensor *teacher_loss(const model_any *student, gckpt_tensor *hidden,
                                          const model_any *teacher, gckpt_tensor *tokens,

@@ -1067,8 +1067,8 @@ static inline void bpe_load_pre_tokenizer(bpe_loader *l, uint32_t object)
     }
 }
 
-/* Reads a decoder. *before counts the steps of the decoder's Sequence that must not follow any
- * more; the required order is Replace, ByteFallback, Fuse, Strip. */
+/* Reads a decoder. The steps of a Sequence must be in the order Replace, ByteFallback, Fuse, Strip;
+ * *before is the number of leading steps of this order that must not follow any more. */
 static inline void bpe_load_decoder(bpe_loader *l, uint32_t object, int *before)
 {
     static const char *const order[] = { "Replace", "ByteFallback", "Fuse", "Strip" };

@@ -86,7 +86,9 @@ typedef struct {
     double accuracy;
     /* outputs of the validation rows, in order; only set when `watch` is called after an epoch */
     const float *output;
-    int is_best;            /* nonzero if no earlier epoch had a smaller validation loss */
+    /* nonzero if the validation loss is below that of each earlier epoch, or if there are no
+     * validation rows */
+    int is_best;
     float lr;
     /* bytes of parameters, optimiser state, and the arena of training and validation */
     size_t bytes;
@@ -222,7 +224,7 @@ static inline int train_begin(train_run *t, gckpt_store *store, train_model mode
 
 /* Runs a piece of the training: `instructions` instructions of a step (gckpt_run_some), or a whole
  * step if `instructions` is 0. After the last step of an epoch, a piece is one validation batch;
- * the last one also prints, logs and saves. Returns 1 if there is more to do, 0 if training is over
+ * the last such batch also prints, logs and saves. Returns 1 if there is more to do, 0 if training is over
  * or `watch` has stopped it, -1 with r->error after an error. */
 static inline int train_tick(train_run *t, int instructions)
 {
@@ -295,10 +297,10 @@ static inline int train_fit(gckpt_store *store, train_model model, const train_d
 }
 
 /* Computes the outputs of all rows, and writes them to `out` (rows times the output's width) unless
- * it is NULL. If the values of all columns are known, also sets the accuracy, and the mean loss of
- * the batches (also as r->validation). Only these options are used: `user`, `batch`, `known`,
- * `seed`, and in `plan` batch (rows in a call), threads, precision and backend. Returns -1 if a
- * parameter of the model was neither loaded, nor set, nor trained. */
+ * it is NULL. If the values of all columns are known, also sets the mean loss of the batches (also
+ * as r->validation) and, unless `out` is NULL, the accuracy. Only these options are used: `user`,
+ * `batch`, `known`, `seed`, and in `plan` batch (rows in a call), threads, precision and backend.
+ * Returns -1 if a parameter of the model was neither loaded, nor set, nor trained. */
 static inline int train_predict(gckpt_store *store, train_model model, const train_data *data,
                                 const train_options *options, float *out, train_report *r)
 {

@@ -15,7 +15,7 @@
 enum { DEVICE_BYTES = 64 << 20, DEVICE_BLOCKS = 256 };
 
 typedef struct {
-    unsigned char *base;   /* DEVICE_BYTES */
+    unsigned char *base;   /* the memory of this backend, DEVICE_BYTES bytes */
     size_t used;           /* bytes allocated so far; set to 0 when all allocations have been released */
     size_t opened;         /* number of accessible bytes at the start of the memory while depth > 0 */
     /* live: number of allocations not yet released; fail_at: number of the allocation that fails */

@@ -140,8 +140,8 @@ openmp()                # openmp OUTPUT source options...: the same with OpenMP
         $plain -fopenmp -DGRADCKPT_IMPLEMENTED -I. -Iexamples "$@" "$object" -lm -lpthread -o "$program"
 }
 
-# Compiled without optimisation, with warnings as errors: the check `debug` links this object, `symbols` reads its
-# names.
+# debug_object OPTIONS..: makes an object of the implementation without optimisation, with warnings as errors, which the
+# check `debug` links. The variable asan has the options of the checks with sanitizers.
 asan="-std=gnu99 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 debug_object()
 {
@@ -329,7 +329,7 @@ run_check()
                 [ "$($B/debug)" = " plain$have" ] || { echo "not all of plain$have"; return 1; }
         done
         sh tests/times.sh compiled debug-compile -O0 -std=gnu99 ;;
-    # ---- every kernel against its definition; plain C kernels exist where the compiler has an fma ----
+    # ---- every fast kernel is compared with its definition; plain C kernels exist if the compiler has an fma ----
     kernels-listed)         # no op has fast kernels that test_kernels does not know
         sed -n '/^#define GCKPTI_ALL_OPS/,/[^\\]$/p' gradckpt.h | grep -o ' [a-z]*([a-z_0-9]*)' |
             grep -v ' plain(' | sed 's/.*(\(.*\))/\1/' | sort -u > $B/$1.txt
@@ -381,8 +381,8 @@ run_check()
         shared=wide
         some="plan:1,15 search:$SEED,$(all_or_third 200)"
         tests_with "$1" $plain && $B/$1-test_plan.exe $SEED "$(all_or_third 135)" && $B/$1-test_plan.exe shapes $((SEED % 7)) 7 "$(all_or_third 300)" ;;
-    tests-wide | faults-wide)   # every third random test of make test, by the commit, with three times as many tries
-        tests=                  # (check_iterations); all cases of a test with many. make check-all: everything. See plans-wide
+    tests-wide | faults-wide)   # every third random test of make test, drawn by the commit, with three times the tries
+        tests=                  # (check_iterations). make check-all runs every such test.
         some="offload:$SEED,$(all_or_third 100) stage:$SEED,$(all_or_third 12) threads:$(all_or_third 20000)
               ranks_random:$SEED,$(all_or_third 60)"
         some="$some $(one_of core:wide order:wide fit:wide user_ops:wide bf16:wide ranks:wide)"
@@ -401,7 +401,7 @@ run_check()
         tests_with "$1" $plain ;;
     # ---- other processors, emulated: the golden hash, numerics, files, failing allocations; files exchanged with
     # this machine ----
-    cross-* | wide-cross-*)     # the hash, save and load, a plan as C; wide-cross-*: more tests, and NEON's
+    cross-* | wide-cross-*)     # the golden hash, files, a plan as C; wide-cross-*: more tests, and NEON's
         machine=${1#*cross-}    # kernels
         emulator=qemu-${machine%%-*}
         options=
@@ -443,8 +443,9 @@ run_check()
                 grep '#error.*on s390x use -fexcess-precision=fast or -std=gnu99' "$B/$1-said" || return 1
             case $1 in wide-*) hash "$@" -fexcess-precision=fast -O1 -DGCKPT_NO_FAST ;; esac ;;
         esac ;;
-    # ---- small compilers and other systems; files exchanged with them; on Windows a file of more than 4 GiB ----
-    port-* | wide-port-*)       # wide-port-*: numerics and files, too
+    # ---- small compilers and other systems: tests, and files exchanged with this machine; on Windows also a file of
+    # more than 4 GiB ----
+    port-* | wide-port-*)       # wide-port-*: also the tests of numerics and files
         check=$1
         port=${1#wide-}
         case $port in

@@ -55,12 +55,12 @@ chmod +x $B/bin/counting
 LLVM_PROFILE_FILE=$root/$B/raw/%p-%m.profraw
 PATH=$root/$B/bin:$PATH
 export LLVM_PROFILE_FILE PATH
-run() # run what a line says, in the copy
+run() # run COMMAND...: runs the command in the copy of the tree
 {
     echo "== $*"
     (cd $B/tree && "$@")
 }
-merge() # raw profiles are large: one file at a time
+merge() # merges the raw profiles into one file and deletes them, since they are large
 {
     find $B/raw -name '*.profraw' > $B/list
     [ -s $B/list ] || return 0
@@ -68,7 +68,7 @@ merge() # raw profiles are large: one file at a time
     "$profdata" merge -sparse -failure-mode=all -f $B/list -o $B/new.profdata && mv $B/new.profdata $B/all.profdata &&
         rm -f $B/raw/*.profraw
 }
-make() # make with what all of it has: public names are linked with the files of src/, too (OF)
+make() # make TARGET...: runs make so that tests of public names are linked with the files of src/, too
 {
     run env MAKEFLAGS= make FROM=src CC=counting WARNINGS=-w JOBS="$JOBS" "$@"
 }
@@ -100,8 +100,8 @@ emulated()
             run "$program" ${test#* }
     done
 }
-# runs a backend that captures micro-batches and has fast kernels: the tests of CUDA on the shim, whose lines are not
-# counted
+# runs the tests of CUDA on a substitute for a GPU, a backend that captures micro-batches and has fast kernels; only
+# lines of src/ are counted, not lines of the backend
 shimmed()
 {
     command -v g++ > /dev/null || return 0

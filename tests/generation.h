@@ -5,7 +5,8 @@
 #include "util.h"
 
 enum { B = 3, ALL = 140, C = 16, WORDS = 13, HEADS = 2, DEPTH = 2, PREFIX = 5 };
-/* Styles of the model. LEARNED, ROTARY, PREFIXED: kinds of positions. SHARED: all query heads share one key head.
+/* Styles of the model. ROTARY has rotary positions, all others have learned ones. PREFIXED: a learned prefix precedes
+ * the keys and values. SHARED: all query heads share one key head.
  * WINDOWED: the first layer attends to the last WINDOW keys, and its caches keep KEPT rows; the second layer has a
  * wider window, and its caches keep all rows; both layers cap scores. */
 enum { LEARNED, ROTARY, PREFIXED, SHARED, WINDOWED, STYLES };
@@ -75,7 +76,7 @@ static inline gen_model gen_build(gckpt_store *s, int64_t rows, int64_t t, int64
     return m;
 }
 
-/* A model with its executor, for calls with `t` tokens; the tokens of batch row b begin at talk_words + b * ALL. */
+/* A model with its executor, for calls with `t` tokens; the tokens of batch row b begin at gen_words + b * ALL. */
 typedef struct {
     gckpt_plan *p;
     gckpt_exec *e;

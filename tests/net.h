@@ -95,7 +95,7 @@ static struct {
     gckpt_plan_desc d; /* the request, which net_open fills; fetch and cost are its arrays */
     gckpt_fetch_spec fetch[NET_FETCHES];
     gckpt_cost cost[MOST];
-    int ranks, packed; /* ranks and shard of the store; number of quantised parameters */
+    int ranks, packed; /* ranks, shard: as in gckpt_store_ranks; packed: number of quantised parameters */
     gckpt_shard shard;
 } net;
 static float constant_data[LARGEST];
@@ -428,7 +428,7 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
     for (int i = signal; i < 2; i++) {
         taps[i] = 1 + (int64_t)below(3);
         to.stride[i] = 1 + (int)below(3), to.dilation[i] = 1 + chance(30);
-        /* adds padding, so that the window fits any size of x except one that is 1 too small */
+        /* adds so much padding that x of any size gives a result */
         to.padding[i] = (int)((taps[i] - 1) * to.dilation[i] / 2);
         to.padding[i] += !transposed && (taps[i] - 1) * to.dilation[i] % 2;
         to.output_padding[i] = transposed ? (int)below(to.stride[i]) : 0;
@@ -445,8 +445,7 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
     return note3(t, x, w, bias);
 }
 
-/* Returns frozen layers on an image made of the inputs, which may run in row tiles, and then the mean over the
- * pixels. */
+/* Returns a frozen parameter of this shape. */
 static T *net_frozen(gckpt_shape shape)
 {
     char name[16];
@@ -458,6 +457,7 @@ static T *net_frozen(gckpt_shape shape)
     gckpt_store_freeze(net.s, name, 1);
     return t;
 }
+/* Returns frozen layers on an image made of x, which may run in row tiles, and then the mean over the pixels. */
 static T *net_trunk(T *x)
 {
     /* the image is wide, since row tiles only save memory if its values take most of the bytes */
@@ -640,7 +640,7 @@ static T *random_op(T *x)
         y = a || b ? x : note(B(sigmoid)(x), x);
         return note(a ? B(log_softmax)(y) : b ? B(pow)(y, 2) : B(exp)(y), y);
     case 28:
-    case 29: /* ops with kinks, and gckpt_detach, whose gradient differs from finite differences */
+    case 29: /* ops with kinks, and gckpt_detach; finite differences cannot check their gradients */
         if (net.smooth)
             return NULL;
         y = partner(x, 0), z = chance(50) ? note(B(detach)(x), x) : x;
@@ -668,7 +668,7 @@ static T *random_op(T *x)
         y = !y && per_row > V ? view(x, gckpt_shape3(net.rows, per_row, 1)) : y;
         return y ? note2(B(gather)(y, net.tokens), y, net.tokens) : NULL;
     case 34:
-    case 35: /* makes an image with one channel from a tensor with one axis */
+    case 35: /* a convolution of x; an x with two axes, and sometimes one with three, becomes an image first */
         if (s.n == 2 || (s.n == 3 && chance(50)))
             x = view(x, gckpt_shape4(net.rows, s.n == 2 ? 1 : s.d[1], -1, s.n == 2 ? 1 : c));
         return gckpt_shape_of(x).n < 5 ? convolution(x, a ? vector(o, 0) : NULL, o, kind == 34)
@@ -706,12 +706,12 @@ static T *random_op(T *x)
         return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
     case 39: return net_apply(&net_saving, x);
     case 40: return chance(30) ? net_apply(&net_once, x) : NULL;
-    case 41: /* an op that reads one tensor twice, or a product of x with itself */
+    case 41: /* an op that reads x twice: a matrix product, a sum or an elementwise product */
         if (s.n == 3 && s.d[1] == c)
             return note2(B(matmul)(x, x), x, x);
         return note2(a ? B(add)(x, x) : B(mul)(x, x), x, x);
     case 42: B(name)(x, "named"); return NULL;
-    case 43: /* adds another tensor of the pool, so that branches join */
+    case 43: /* x + x * y, where y is a tensor of the pool, so that branches join */
         y = partner(x, 0), z = mul(x, y);
         return note2(B(add)(z, x), z, x);
     case 44:
@@ -724,7 +724,7 @@ static T *random_op(T *x)
         z = a ? note(B(argmax)(x, axis), x) : NULL, y = a ? weight(s.d[axis] + b, o) : NULL;
         y = a ? note2(B(embed)(y, z), y, z) : note(B(max)(x, axis - s.n), x), s.d[axis] = 1;
         return !a && (s.n == 2 || b) ? view(y, s) : y;
-    case 46: /* makes an image with one channel from a tensor with one axis */
+    case 46: /* upsampling; an x with two or three axes becomes an image first */
         if (s.n > 4)
             return NULL;
         x = s.n == 4 ? x : view(x, gckpt_shape4(s.d[0], s.n == 2 ? 1 : s.d[1], -1, s.n == 2 || a ? 1 : c));
@@ -816,8 +816,8 @@ static void build(unsigned seed, int64_t rows)
     net_cover("GCKPT_U8");
     for (int i = 0; i < NET_FEEDS; i++)
         net.nodes[i].data = 1;
-    t = param(gckpt_shape2(net.c, net.c), 0.5f,
-              0); /* the regulariser's parameter is frozen only in nets in which other parameters are trained */
+    /* The first parameter. It is frozen only if net.alone is set: then only the regulariser's parameter is trained. */
+    t = param(gckpt_shape2(net.c, net.c), 0.5f, 0);
     net.pool[net.pooled++] = note2(B(linear)(net.x, t, NULL), net.x, t);
     net.pool[net.pooled++] = net.x;
     if (seed % 4 == 2) {
@@ -1144,8 +1144,8 @@ static inline int net_require_fields(const char *at, const char *end)
     return found;
 }
 
-/* Checks that the nets have used everything that gradckpt.h has: builders, op descriptors, fields and enumerators,
- * and also fused groups. */
+/* Checks that the nets have used every builder and op descriptor of gradckpt.h, every field of gckpt_plan_desc, every
+ * enumerator of the five types below except GCKPT_BF16_FAST, and fused groups. */
 static inline void net_check_coverage(void)
 {
     static const char *const enums[] = { "gckpt_mode", "gckpt_optimiser", "gckpt_precision",

@@ -79,7 +79,7 @@ typedef struct {
     int terms, *term, fetches;
     pc_fetch *fetch;
     unsigned char *trained; /* trained[id]: nonzero if the plan updates the parameter */
-    gckpt_cost *cost;       /* by id, or NULL */
+    gckpt_cost *cost;       /* costs of the ops, indexed by id */
     /* offset in slower memory, or PC_NONE: [2 id] of the value, [2 id + 1] of the saved data */
     size_t *host_offset;
     int length, buffers;
@@ -302,7 +302,7 @@ PC_API const pc_op *pc_find_op(const char *name)
 PC_API pc_graph *pc_graph_new(const gckpt_graph *graph, const gckpt_term *terms, int count)
 {
     pc_graph *g = (pc_graph *)pc_alloc(1, sizeof *g);
-    const char *last = NULL; /* the op before, since consecutive nodes often have the same op */
+    const char *last = NULL; /* name of the preceding node's op, since consecutive nodes often have the same op */
     const pc_op *found = NULL;
     g->count = gckpt_graph_size(graph);
     g->node = (pc_node *)pc_alloc((size_t)g->count, sizeof *g->node);
@@ -398,7 +398,7 @@ static inline size_t pc_copy(const plan_facts *f, int i)
     return 0;
 }
 
-/* Reads from the plan's fields what no getter reports. */
+/* Reads those facts that no getter reports from the fields of the plan. */
 static inline void pc_read_fields(plan_facts *f, const gckpt_plan *plan)
 {
     size_t params = 0, copies = 0;
@@ -701,8 +701,8 @@ PC_API void plan_facts_free(plan_facts *f)
 }
 
 /* ---- checking all instructions in one pass ---- */
-/* The definition that a buffer should hold. It is lost once the buffer's stamp differs from this one, since something
- * else has then been written to the buffer. */
+/* A definition and the buffer that should hold it. Each write to a buffer changes the buffer's stamp; if that differs
+ * from the stamp stored here, another definition has overwritten this one. */
 typedef struct {
     int buffer; /* index of the buffer, or -1 if this definition was never written */
     int stamp, writer, first, parts;
@@ -717,7 +717,7 @@ typedef struct {
     unsigned char *reaches, *active, *runs_backward, *staged, *has_saved, *is_term, *narrow;
     unsigned char *forwards, *backwards, *updated, *reduced, *offloaded_now, *live_value, *live_saved;
     int *expected, *first_use;
-    /* current definitions; sum is indexed by use: id * inputs + input */
+    /* current definitions by id; only sum is indexed by use: id * GCKPT_MAX_INPUTS + number of the input */
     pc_content *value, *saved, *gradient, *shard, *sum;
     int *next_use, *order;
     /* arrays indexed by instruction: */
@@ -727,7 +727,7 @@ typedef struct {
     int *next_buffer, *stamp, *last_read;
     unsigned char *claimed;
     const size_t *operand, *operand_end; /* operands of the current instruction, if they are known */
-    /* pending: id of the REDUCE in progress; before: index of the last backward */
+    /* pending: id of the REDUCE in progress, or -1; before: index of the last backward, or -1 */
     int pending, before;
     int exchange;                        /* the receive buffer of the REDUCE in progress */
     int workspace;                            /* the buffer that is the current instruction's workspace, or -1 */

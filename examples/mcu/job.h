@@ -5,8 +5,8 @@
  * weights. */
 #ifndef JOB_H
 #define JOB_H
-/* firmware and its run on the host; GCKPT_SMALL implies these switches and also omits error
- * texts */
+/* Parts of gradckpt.h that firmware, and its run on the host, do not need. (GCKPT_SMALL would omit
+ * error texts as well.) */
 #ifndef PLAN
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO

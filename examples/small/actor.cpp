@@ -60,7 +60,7 @@ int main()
                 const int32_t at = place[t][w];
                 action[t][w] = static_cast<float>(state >> 8) / 16777216 >= pi[w][0];
                 place[t + 1][w] = at == last ? 0 : action[t][w] ? at + 1 : at - (at > 0);
-                arrivals += at == last; /* a walker at the end starts again at place 0 */
+                arrivals += at == last; /* counts the walkers at the end; they restart at place 0 */
             }
         }
         for (int t = steps; t-- > 0;)

@@ -56,7 +56,7 @@ int main(int argc, char **argv)
         return 1;
     }
     s.padding = s.height / 8;
-    /* no array of pixels, because images_batch writes those of each batch */
+    /* pixels have no array (NULL), because images_batch writes the pixels of each batch */
     train_data data = { { { "pixels", GCKPT_F32, images_row_size(&s), NULL },
                           { "label", GCKPT_I32, 0, s.label } },
                         s.rows,

@@ -138,10 +138,10 @@ GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place);
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                           size_t size);
 
-/* A list of chunks of memory that are freed together; gckpti_scratch_clear reuses them. */
+/* Chunks of memory that are freed together. gckpti_scratch_clear keeps one chunk for reuse. */
 typedef struct gckpti_chunk {
     struct gckpti_chunk *next;
-    size_t size, used; /* bytes of the chunk, and those used, with this header */
+    size_t size, used; /* bytes of the chunk; bytes taken; both include this header */
 } gckpti_chunk;
 
 typedef struct {

@@ -82,12 +82,12 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
                             e->plan->virtual_ranks);
     if (rows > e->plan->rows || (position > 0 && rows > held))
         return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room "
-                            "for other rows, the plan's %I at most)",
+                            "forward: %I rows; the caches hold %I: give as many rows, or call "
+                            "gckpt_rewind to 0 first (then 1 to %I rows fit)",
                             rows, position > 0 ? held : e->plan->rows, e->plan->rows);
     if (e->caches.new_positions > e->caches.capacity - position)
         return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: it adds %I positions to the %I that the caches hold; there "
+                            "forward: this adds %I positions to the %I that the caches hold; there "
                             "is room for %I in all (gckpt_rewind makes room)",
                             e->caches.new_positions, position, e->caches.capacity);
     if (position > 0 && position < gckpti_first_resumable(e))

@@ -2,7 +2,7 @@
 #include "check/check.h"
 #include "run/run.h"
 
-/* Declarations shared by the files of check; no other folder includes this header. */
+/* Declarations shared by the files of layer check (MANIFEST); some are in folders of features. */
 
 /* ---- check/gradients.c ---- */
 /* The input of steps that run repeatedly and leave the model unchanged. */

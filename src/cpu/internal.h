@@ -1,7 +1,7 @@
 #pragma once
 #include "cpu/cpu.h"
 
-/* Declarations shared by the files of cpu; no other folder includes this header. */
+/* Declarations shared by the files of layer cpu (MANIFEST); some are in folders of features. */
 
 /* ---- cpu/plain.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays are in no cache */

@@ -275,7 +275,7 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
         gckpti_set_min(&end, group->pending[i].due);
     for (int i = 0; i < e->offload.pending_count; i++)
         gckpti_set_min(&end, e->offload.due[i]);
-    do { /* a part has no copies, unless it is the whole micro-batch */
+    do { /* a part has no offload copies, unless it is a whole micro-batch */
         for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
             if (p->ins[x].kind == GCKPT_REDUCE ? group->last_micro && last_vrank
                                                : copies && p->ins[x].kind > GCKPT_UPDATE)

@@ -7,14 +7,14 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
         (unsigned)shard > GCKPT_SHARD_VALUES)
         return gckpti_error(
             store, GCKPT_E_ARG,
-            "rank %i of %i, shard %i: ranks must be a power of two, rank 0 to ranks - "
-            "1, shard a gckpt_shard",
+            "ranks: rank %i of %i, shard %i: the number of ranks must be a power of two, the rank "
+            "less than it and not negative, and shard a gckpt_shard",
             rank, ranks, (int)shard);
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
         if ((gckpti_has_values(q) && (!q->external || store->bound)) || gckpti_state_slots(q))
             return gckpti_error(store, GCKPT_E_ARG,
-                                "ranks: \"%s\" has values or state already; say which rank this is "
+                                "ranks: \"%s\" has values or state already; call gckpt_store_ranks "
                                 "before gckpt_exec_new, gckpt_store_get and loading make them",
                                 q->p.name);
     }

@@ -109,8 +109,8 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
         const int64_t room = (int64_t)fetch->size; /* PTRDIFF_MAX / 4 at most */
         if (fetch->to && (rows / p->rows > room / n || gckpti_row_elements(p, n, rows) > room))
             return gckpti_error(e, GCKPT_E_ARG,
-                                "collect: %I rows of \"%s\" #%i are more than the %z floats there "
-                                "is room for (%I a micro-batch of %I rows)",
+                                "collect: %I rows of \"%s\" #%i do not fit into the %z floats of "
+                                "the array (%I floats for each micro-batch of %I rows)",
                                 rows, gckpti_planned_name(p, p->fetches[k].id), p->fetches[k].id,
                                 fetch->size, n, p->rows);
     }
@@ -124,7 +124,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
         return GCKPT_E_ARG;
     if (exec->plan->nodes[id].batch_invariant)
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
+                            "collect: \"%s\" #%i has no batch axis, so no rows; use gckpt_fetch",
                             gckpt_plan_name(exec->plan, id), id);
     gckpti_exec_fetch before = exec->fetches[k];
     exec->fetches[k].to = to;

@@ -2,7 +2,7 @@
 #include "files/files.h"
 #include "store/store.h"
 
-/* Declarations shared by the files of src/files/ only. */
+/* Declarations shared by the files of layer files (MANIFEST); some are in folders of features. */
 
 #ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */

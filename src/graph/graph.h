@@ -78,8 +78,8 @@ GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result r
 /* Flag in gckpt_op.needs: the input may be i32 instead of f32. */
 enum { GCKPTI_ANY_TYPE = 1 << 12 };
 
-/* Flag of ops that do not read rows of a cache before they are written. With GCKPT_SIDE_EFFECT it
- * marks gckpt_cache itself, whose result is in the executor's caches. */
+/* Flag of ops that may have a cache as input: its rows that are not written yet do not matter. With
+ * GCKPT_SIDE_EFFECT it marks gckpt_cache itself, whose result is in the executor's caches. */
 enum { GCKPTI_CACHED = 1 << 22 };
 static inline int gckpti_is_cache(const gckpt_op *op)
 {

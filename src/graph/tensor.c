@@ -66,7 +66,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     if (!store)
         return NULL;
     if (!GCKPTI_HAS_GRAPHS) { /* GCKPT_SMALL: op descriptors lack their planning functions */
-        gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs plans that are compiled in");
+        gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs only printed plans");
         return NULL;
     }
     gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
@@ -146,7 +146,7 @@ static gckpt_tensor *gckpti_leaf_new(gckpt_graph *g, int kind, const char *name,
     if (!g || g->object.sticky != GCKPT_OK)
         return NULL;
     if (!name || !*name)
-        return gckpti_fail(g, GCKPT_E_ARG, "inputs, parameters and constants need a name");
+        return gckpti_fail(g, GCKPT_E_ARG, "graph: inputs, parameters and constants need a name");
     if (kind == GCKPTI_PARAM && gckpti_name_problem(name))
         return gckpti_fail(g, GCKPT_E_ARG, "param \"%s\": the name %s; choose another", name,
                            gckpti_name_problem(name));

@@ -399,7 +399,7 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
                            "gckpt_cache, and the %I queries of the rows that a call adds; q is %S",
                            g->new_positions, &q->shape);
     if (g && !k->cache_capacity && (q->cache_capacity || v->cache_capacity))
-        return gckpti_fail_cached(g, "attention: q, or v without a cached k",
+        return gckpti_fail_cached(g, "attention: q is cached, or v without k",
                                   v->cache_capacity ? v : q);
     o.extras += g && k->cache_window && k->shape.d[1] == g->new_positions;
     if (g && k->cache_capacity)

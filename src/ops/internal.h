@@ -1,7 +1,7 @@
 #pragma once
 #include "ops/ops.h"
 
-/* Declarations shared by the files of ops; no other folder includes this header. */
+/* Declarations shared by the files of layer ops (MANIFEST); some are in folders of features. */
 
 /* Flops for each element of the first input; a transcendental function counts as 20 additions. */
 #define GCKPTI_FLOPS(count)                                                                        \

@@ -220,7 +220,7 @@ static gckpt_tensor *gckpti_weighted_loss(const gckpt_op *op, gckpt_tensor *x, g
 {
     if (!op)
         return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG,
-                           "GCKPT_NO_LOSSES leaves out weights and smoothing of losses");
+                           "loss: this build (GCKPT_NO_LOSSES) has no weights and no smoothing");
     return gckpti_apply_to(op, x, target, weights, smoothing, smoothing ? sizeof *smoothing : 0);
 }
 

@@ -110,7 +110,7 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
 
 GCKPTI_OP_KERNELS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layernorm_forward)(call))
 
-/* With a bias and no gain, the gradients read less than declared here. */
+/* Without gain, the bias is input 1, which the backward does not read, though declared here. */
 GCKPTI_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
             GCKPT_SUMS);

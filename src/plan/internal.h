@@ -2,7 +2,7 @@
 #include "plan/plan.h"
 #ifndef GCKPT_SMALL
 
-/* Declarations shared by the files of plan/; no other folder includes this file. */
+/* Declarations shared by the files of layer plan (MANIFEST); some are in folders of features. */
 
 /* ---- plan/model.c ---- */
 /* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */

@@ -144,12 +144,12 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
         precision = GCKPT_BF16; /* the backend has no fast kernel: query again */
     }
     if (result != GCKPT_OK && p->desc->backend)
-        return gckpti_error(p->g, result, "%T: backend %s has no plan for this op or its shapes", t,
+        return gckpti_error(p->g, result, "plan: %T: backend %s cannot run this op or shape", t,
                             p->desc->backend->name);
     p->g->depends_on_rows = result != GCKPT_OK || call.workspace_forward > PTRDIFF_MAX / 4 ||
                             call.workspace_backward > PTRDIFF_MAX / 4;
     if (p->g->depends_on_rows)
-        return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
+        return gckpti_error(p->g, GCKPT_E_SHAPE, "plan: %T cannot be planned for %i threads", t,
                             p->threads);
     p->g->depends_on_rows = !p->inference && gckpti_is_single_norm(t->op, &t->shape, 1);
     if (p->g->depends_on_rows)

@@ -39,8 +39,9 @@ static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
     return bytes;
 }
 
-/* Adds the offload after the forward of node u at position x of the parts that are reloaded later:
- * its cost, and its use of these parts. Returns the bytes of parts that have no other use. */
+/* Adds an offload after node u's forward at position x: the cost of copying the parts (value,
+ * saved) that are reloaded later, and a use of them. Returns the bytes of parts without other use.
+ */
 static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
 {
     gckpti_node_state *v = &p->state[u];

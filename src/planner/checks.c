@@ -21,7 +21,7 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
                             t);
     if (i == 0 && (terms[0].regulariser || t->batch_invariant) && !inference)
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: the first term's count divides gradients: it needs an input");
+                            "plan: term 0 must depend on an input: its count divides gradients");
     if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
         return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
     if (terms[i].regulariser && !t->batch_invariant)

@@ -3,7 +3,7 @@
 #include "search/search.h"
 #ifndef GCKPT_SMALL
 
-/* Declarations shared by the files of planner/; no other folder includes this file. */
+/* Declarations shared by the files of layer planner (MANIFEST); some are in folders of features. */
 
 /* ---- tools/frontier.c ---- */
 /* How to make the plan of a point: a schedule and its variant. */

@@ -41,8 +41,8 @@ static gckpt_result gckpti_quantise_begin(gckpt_store *s, gckpti_param *q)
     if (q->new_block)
         return GCKPT_OK;
     return gckpti_error(s, GCKPT_E_MEMORY,
-                        "quantise: no memory for the %z bytes of \"%s\" as %s, in addition to its "
-                        "present values (before these are made, it needs no more)",
+                        "quantise: no memory for the %z bytes of \"%s\" as %s next to its present "
+                        "values; quantise before it has values, then no second copy is needed",
                         bytes, q->p.name, name);
 }
 

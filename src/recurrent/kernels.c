@@ -44,7 +44,7 @@ static GCKPTI_TARGET void V(lstm_gates)(const gckpti_cell *s)
     }
 }
 
-/* gckpti_gate_backward in vectors; returns the new da. */
+/* gckpti_gate_backward in vectors; returns the gradient of the gate's pre-activation. */
 GCKPTI_INLINED FLOATS V(gate_backward)(const gckpti_cell *s, int gate, int64_t j, FLOATS x,
                                        FLOATS deriv)
 {

@@ -130,6 +130,6 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
     if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
         return 0;
     gckpti_error(e, GCKPT_E_ARG,
-                 "step: one is under way, and the other ranks run it too: end it first");
+                 "step: one is under way, and all ranks run it: end that step first");
     return 1;
 }

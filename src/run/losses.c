@@ -118,7 +118,7 @@ GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Reads the losses. If the step trains, checks that their counts are the expected ones. */
+/* Reads the losses. In a step that trains, checks each count that the feeds determine. */
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

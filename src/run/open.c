@@ -113,7 +113,7 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
             gckpti_is_random(&e->store->params[index].init))
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" has no values, and GCKPT_NO_TRAINING cannot "
-                                "initialise it: load or set it before (gckpt_store_get)",
+                                "initialise it: load it, or write values (gckpt_store_get) before",
                                 name);
         if (!e->tables.params)
             continue;

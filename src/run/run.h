@@ -395,7 +395,7 @@ GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e);
 typedef enum { GCKPTI_GRAD_SUMS, GCKPTI_GRAD_DIVIDED } gckpti_grad_state;
 
 #ifndef GCKPT_NO_TRAINING
-/* Updates a parameter. With GCKPTI_GRAD_SUMS, first adds up and divides its gradient. */
+/* Updates a parameter. GCKPTI_GRAD_SUMS: first adds up the addends of its gradient and divides. */
 GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                                   gckpti_grad_state grad_state);
 /* run/train.c: Ends a run of gckpt_gradients: divides gradients and computes their norm. */

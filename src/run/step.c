@@ -158,8 +158,8 @@ static gckpt_result gckpti_check_stream(gckpt_exec *e)
             e->plan->rows);
     if (e->plan->ranks > 1 && e->plan->shard == GCKPT_SHARD_VALUES)
         return gckpti_error(e, GCKPT_E_ARG,
-                            "step_begin: rows cannot stream in where ranks gather values for each "
-                            "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
+                            "step_begin: rows cannot stream in (gckpt_step_add) where ranks gather "
+                            "values for each micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
     return gckpti_check_same_counts(e);
 }
 

@@ -211,7 +211,7 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     s->evaluated += (int64_t)cells * c->n / 24;
     int spacing = GCKPTI_SPACING / s->p->nodes; /* 8 to 50 */
     spacing = spacing < 8 ? 8 : spacing > 50 ? 50 : spacing;
-    uint64_t last = UINT64_MAX, apart = last; /* cost of the last initial; of the last not dense */
+    uint64_t last = UINT64_MAX, apart = last; /* cost of the last initial; of the last spaced one */
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
         int equal = small && c->step == s->grain && cost == apart; /* may need fewer bytes */

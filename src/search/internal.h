@@ -2,7 +2,7 @@
 #include "search/search.h"
 #include "base/base.h"
 
-/* Declarations shared by the files of search/; no other folder includes this file. */
+/* Declarations shared by the files of layer search (MANIFEST); some are in folders of features. */
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */

@@ -1,7 +1,7 @@
 #pragma once
 #include "store/store.h"
 
-/* Declarations shared by the files of src/store/ only. */
+/* Declarations shared by the files of layer store (MANIFEST); some are in folders of features. */
 
 /* ---- quant/rows.c, quant/copy.c ---- */
 #ifndef GCKPT_NO_QUANT

@@ -155,12 +155,12 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     const gckpt_plan *p = exec->plan;
     if (!seconds || !costs || cost_count < 0 || (size_t)cost_count != p->node_count)
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "calibrate: needs a clock and costs for the %z tensors of the plan",
+                            "calibrate: needs a clock, and an array for the costs of %z tensors",
                             p->node_count);
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE || rows < 1 || rows % p->rows)
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "calibrate: needs a training plan without update_in_backward, and a "
-                            "multiple of its %I rows",
+                            "calibrate: needs a training plan without update_in_backward, and as "
+                            "`rows` a multiple of its %I rows",
                             p->rows);
     if (p->ranks > 1)
         return gckpti_error(exec, GCKPT_E_ARG,

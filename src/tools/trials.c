@@ -136,7 +136,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, 
     r.timed = timed;
     if (!store || !timed || !timed->clock || (timed->exec && timed->exec->memory.memory)) {
         gckpti_error(store, GCKPT_E_ARG,
-                     "fit_timed: set timed->clock; timed->exec, if set, has no memory.memory");
+                     "fit_timed: set timed->clock, and leave timed->exec->memory.memory NULL");
         return NULL;
     }
     if (store->ranks > 1) {

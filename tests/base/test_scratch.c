@@ -13,7 +13,7 @@
 
 #include "net.h"
 
-/* ---- places of src/ that request scratch memory: their file, line and counts ---- */
+/* ---- places of src/ that request scratch memory: for each, its file, its line and its numbers of requests ---- */
 enum { SITES = 400 };
 static struct {
     const char *in;
@@ -128,7 +128,8 @@ static void fail_each(query *q, const char *what)
     for (int i = 0; i < sites; i++)
         site[i].all = site[i].now;
     for (int i = 0; i < sites; i++) {
-        /* All callers that reserve a schedule share one place in schedule.c, so more of its requests fail: 8. */
+        /* All callers that reserve a schedule share one place in schedule.c, so 8 of its requests fail, not 2 as
+         * elsewhere. */
         const int some = strstr(site[i].in, "plan/schedule.c") ? 8 : 1 + check_iterations(5);
         for (int k = 0, old = 0; k < some && site[i].failed < 3 * some * some / 4 - 1; k++) {
             const long time = 1 + (site[i].all - 1) * k / (some - 1);
@@ -155,8 +156,8 @@ static void fail_each(query *q, const char *what)
               "%s: repeated, the result differs", what);
 }
 
-/* Runs fail_each for plans of every mode, for a budget between the least bytes and all, for the frontier and for a plan
- * file. */
+/* Runs fail_each for plans of every mode; in mode OPTIMAL, also for a budget of 1 byte, for a budget halfway between
+ * the least bytes and those of the plan without a budget, and for the frontier. */
 static void fail_modes(query *q, const char *what)
 {
     const gckpt_mode modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,

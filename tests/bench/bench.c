@@ -412,7 +412,8 @@ static peak_kind kernel_peak(const kernel *k)
                                                     : PEAK_TRIAD;
 }
 
-/* The time of the first instruction of this kind for tensor id (for UPDATE, of any tensor) within a step. */
+/* Measures the time of one instruction in a step: the first one of kind `kind` whose tensor is `id`, or the first
+ * UPDATE of any tensor. */
 typedef struct {
     const gckpt_plan *plan;
     gckpt_kind kind;
@@ -420,8 +421,8 @@ typedef struct {
     double start, seconds; /* 0 until measured */
 } stopwatch;
 
-/* The progress callback, which is called before each instruction. Starts the stopwatch at the timed instruction, and
- * cancels the step after it. */
+/* The progress callback, which is called before each instruction. Starts the stopwatch at the timed instruction. At the
+ * next call, takes the time and, unless an update is timed, cancels the step. */
 static int watch(void *user, const gckpt_progress *progress)
 {
     stopwatch *w = (stopwatch *)user;

@@ -29,8 +29,8 @@ static double seconds(void *user)
     return now();
 }
 
-/* Runs steps of all plans alternately, until `limit` seconds have passed. Returns the number of steps of each, or 0
- * on an error. */
+/* Runs steps of all plans alternately, 7 to MOST_ROUNDS of each plan, as many as fit into `limit` seconds. Returns the
+ * number of measured steps of each plan, or 0 on an error. */
 static int step_all(bench *b, gckpt_exec *const *exec, double (*took)[MOST_ROUNDS], double limit)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };

@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { BATCH = 8, VOCABULARY = 64, CLASSES = 10, STEPS = 2 };
-enum { REST = 4096 }; /* bytes for the stack (manual, 6) and for the rest of the program */
+enum { REST = 4096 }; /* bytes of the device that the stack and the rest of the program need */
 
 typedef struct {
     gckpt_store *store;
@@ -71,9 +71,9 @@ static void build_gpt(net *n, const family *of, int width)
     snprintf(n->size, sizeof n->size, "%d x %d x %d", layers, C, T);
 }
 
-/* ---- convolutional networks: stages of two 3 x 3 convolutions, each with group norm and relu. Each stage halves the
- * side and doubles the channels, of which the first stage has W. Then come a mean over the pixels and a dense layer.
- * ---- */
+/* ---- convolutional networks: stages of two 3 x 3 convolutions, each with group norm and relu. The first stage has
+ * the image's size and W channels; each further stage halves the side and doubles the channels. A mean over the pixels
+ * and a dense layer follow. ---- */
 static gckpt_tensor *convolution(net *n, gckpt_tensor *x, int layer, int in, int out, int stride)
 {
     const gckpt_window window = { .stride = { stride, stride }, .padding = { 1, 1 } };

@@ -108,8 +108,8 @@ static double bytes_of(const gckpt_parameter *p)
     return (double)p->elements * each[p->storage] + 4 * (double)scales;
 }
 
-/* Returns the bytes of the weights of which a token reads all elements: all weights except the table of positions
- * and, if the head is not tied to it, the table of words. */
+/* Returns the bytes of all weights except the table of positions, of which a token reads only one row. *count becomes
+ * the number of elements of the matrices among them. */
 static double weights_of(gckpt_store *s, double *count)
 {
     double bytes = *count = 0;

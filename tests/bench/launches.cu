@@ -164,7 +164,7 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         int sums = wanted(std::get<1>(p).at) + wanted(std::get<2>(p).at);
         c.bytes = (double)std::get<3>(p) * (double)std::get<4>(p) * 4 * sums;
         c.on_its_way = 8 * 4 * sums;
-        c.least = (double)std::get<3>(p) * 10 / 1.7e9; /* one sequential sum per column: 10 cycles per group */
+        c.least = (double)std::get<3>(p) * 10 / 1.7e9; /* sequential sums: 10 cycles for each group */
     } else if (is("fast_norm_forward")) {
         auto p = tally::of(l, fast::fast_norm_forward_kernel);
         c.bytes = 4 * (double)std::get<7>(p) * (double)std::get<8>(p);
@@ -259,14 +259,14 @@ Table step_of(const gckpt_backend *gpu, int rows, int micro_batches)
         exit(1);
     }
     Table t;
-    Row *beside = NULL;       /* the launches on the second stream until the first stream waits for them */
-    double own = 0, main = 0; /* time of these launches, and time of the first stream during them */
+    Row *beside = NULL;       /* the latest launch on the second stream, until the first stream waits for it */
+    double own = 0, main = 0; /* own: time of those launches; main: time of the first stream meanwhile */
     double flops = 0, bytes = 0;
     for (const tally::Launch &l : tally::launches) {
         std::string name = short_name(l.name);
         Cost c = cost_of(l, name);
         Row &r = t[name];
-        if (beside && l.waits) { /* the first stream waits: the launches on the second stream have ended */
+        if (beside && l.waits) { /* the first stream waits, so the launch on the second stream has ended */
             beside->seconds += std::max({ own, main, flops, bytes }) - main;
             beside = NULL;
         }
@@ -335,7 +335,7 @@ gckpt_tensor *gru(gckpt_tensor *tokens)
     return gckpt_linear(gckpt_max(x, 1), weight(gckpt_shape2(512, 1000)), NULL);
 }
 
-long outs, within; /* outs: copies to the host in this step; within: those of them before the last update */
+long outs, within; /* outs: copies to the host in this step; within: copies before the last update */
 const gckpt_backend *device;
 void watched_out(void *context, void *host_memory, const void *from, size_t n)
 {

@@ -29,14 +29,14 @@ typedef struct {
     const net *n;
     /* 1 if plans run the graph as it was built, 0 if they choose lowerings and orders of backwards */
     int as_built;
-    size_t least, all; /* where its frontier ends */
+    size_t least, all; /* the fewest and the most bytes of a plan of the frontier */
     size_t others;     /* bytes of parameters, which net_bytes does not count */
-    size_t proven;     /* bytes in which no schedule exists, as proven */
+    size_t proven;     /* lower bound of the bytes of any plan */
     uint64_t step;     /* work of a step that computes nothing twice */
     /* number of budgets, out of PROVEN, whose plan is proven to cost at most 0.1 % of a step more than the optimum */
     int proven_points;
-    /* points: number of points of the frontier; above, below: number of points that cost more, less than the plan
-     * for their bytes */
+    /* points: number of points of the frontier; above: number of points whose cost is above that of the plan for
+     * the same bytes; below: number of points whose cost is below it */
     int points, above, below;
     double most; /* largest amount by which a point costs more, as a share of a step */
 } range;
@@ -44,14 +44,14 @@ typedef struct {
 /* The fewest bytes of a plan with a given extra time; `none` is nonzero if no plan is that fast. */
 typedef struct {
     int none;
-    size_t bytes, proven; /* bytes: bytes of the plan; proven: bytes in which, as proven, no schedule is that fast */
+    size_t bytes, proven; /* bytes: bytes of the plan; proven: lower bound for any plan that is as fast */
     double gap;           /* optimality gap of the plan */
 } column;
 
 /* The points of another planner, compared with our plans in the same bytes. */
 typedef struct {
-    /* slower: points at which our plan is slower; clearly: by more than 0.1 % of a step; none: points at which we
-     * have no plan */
+    /* slower: number of points at which our plan is slower; clearly: number of points at which it is slower by more
+     * than 0.1 % of a step; none: number of points for whose bytes we have no plan */
     int points, slower, clearly, none;
     double mean, worst;                /* time of our plan relative to the other planner's, minus 1 */
 } comparison;
@@ -73,7 +73,7 @@ typedef struct {
     pareto least;                /* proven bounds at many budgets, for the picture */
     column columns[EXTRAS + 1]; /* columns of the table; the last one is the plan with the least bytes */
     column chosen[EXTRAS + 1];  /* [0] is the fastest plan */
-    double fastest;             /* cost of the plan chosen[0] relative to a step as built */
+    double fastest;             /* cost of the plan chosen[0] / cost of a step as built, minus 1 */
     double last, chosen_last;   /* extra time of the plans with the least bytes, as built and with lowerings chosen */
     comparison comparisons[PLANNERS];
 } subject;
@@ -319,8 +319,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Measures the time for the frontier, and for ten budgets from the least bytes to those of store-all. If planning
- * takes little time, takes the least of three measurements. */
+/* Measures the time to plan the frontier, and to plan for each of ten budgets between the least bytes and those of
+ * store-all. For graphs of fewer than 1,000 ops, the times are the least of three measurements. */
 static int measure_choice(const net *n, timing *t, size_t all, int chosen)
 {
     const int tried = t->ops < 1000 ? 3 : 1;
@@ -489,7 +489,7 @@ static void print_few(FILE *f, const subject *s)
     }
 }
 
-/* Prints how many points of frontiers cost more or less than the plan for their bytes. */
+/* Prints how many points of the frontiers cost more or less than the plan that is made for the same bytes. */
 static void print_points(FILE *f, const subject *s)
 {
     int points = 0, above = 0, below = 0;

@@ -46,7 +46,8 @@ prefix=$prefix wanted=$ROWS tail=$(printf '%s\t%s\t%s\t%s\t%s' "$(date +%Y-%m-%d
                 return word[i]
         return ""
     }
-    # Returns the unit of a column: that at the end or at the begin of its heading, or of the table, or one within the heading
+    # Returns the unit of a column: the unit at the end of its heading, or else at the start of it, or else the unit in
+    # the title of the table, or else a unit within the heading, or within the heading of the first column.
     function unit_of(heading,    word) {
         split(heading, word, " ")
         return ends_with(heading) != "" ? ends_with(heading) : is_unit(word[1]) ? word[1] : title_unit != "" ? title_unit : \

@@ -28,7 +28,7 @@ typedef struct {
     const char *send;
     char *receive;
     size_t to_send, to_receive;
-    double under_way, since; /* under_way: seconds with a collective in flight; since: start of the present one */
+    double under_way, since; /* under_way: seconds with a collective in flight; since: start of the last one */
 } peer;
 
 static int peer_begin(void *user, int rank, const void *send, size_t send_bytes, void *receive,

@@ -100,8 +100,9 @@ static void check_report_of(const gckpt_fit_timing *t, const gckpt_plan *p, cons
     }
 }
 
-/* For budgets from too small to unlimited, every mode and every update rule: gckpt_fit_timed fails with the error of
- * gckpt_fit, leaves the store unchanged, and training with its plan gives the weights of a store-all plan. */
+/* Tests budgets from too small to unlimited, with several modes and values of update_in_backward. Where gckpt_fit
+ * fails, gckpt_fit_timed must fail with the same error and create no parameters. Otherwise, training with the plan of
+ * gckpt_fit_timed must give the weights of a store-all plan. */
 static void test_budgets(void)
 {
     static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_OPTIMAL, GCKPT_STORE_ALL, GCKPT_SEGMENTS };
@@ -162,8 +163,8 @@ static int build_heavy(gckpt_graph *g, int64_t rows, gckpt_term *term, void *use
     return 1;
 }
 
-/* bf16 copies of weights (desc.bf16.copy_weights), which a plan has only without a budget, must not change the
- * list of trials. */
+/* Plans with and without bf16 copies of weights (desc.bf16.copy_weights) must lead to the same list of trials, except
+ * for the bytes of the copies. */
 static void test_copies(void)
 {
     static float x[B * 64];
@@ -290,7 +291,7 @@ static gckpt_result even(gckpt_graph *g, const gckpt_term *terms, int count, gck
 }
 
 /* If the clock makes one micro-batch size twice as fast as all others, gckpt_fit_timed must choose that size. If the
- * size is only 1 % faster, it must keep trial 0. */
+ * size is only 1 % faster than the others, gckpt_fit_timed must return the plan of trial 0. */
 static void test_choice(void)
 {
     for (int64_t rows = 1; rows <= B; rows++) {
@@ -315,8 +316,8 @@ static void test_choice(void)
     }
 }
 
-/* A net with large values. The executors of all trials share one arena, so peak memory must be hardly more than the
- * peak of the largest trial. */
+/* Builds a net with large activations for test_arena. The executors of all trials share one arena, so the peak of the
+ * memory must be at most a fifth larger than the bytes of the largest trial. */
 static int build_wide(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     model *m = (model *)user;
@@ -349,7 +350,7 @@ static void test_arena(void)
               "%d trials, %lu bytes for %lu", t.count, (unsigned long)h.peak, (unsigned long)most);
     CHECK(h.blocks == 0);
     gckpt_plan_free(p);
-    gckpt_plan_desc d = { .update_in_backward = 1 }; /* trials update nothing, so skip_nonfinite is without effect */
+    gckpt_plan_desc d = { .update_in_backward = 1 }; /* trials update nothing, so skip_nonfinite is allowed */
     how.skip_nonfinite = 1;
     p = gckpt_fit_timed(s, build_wide, &m, B, &d, NULL, &t);
     CHECK_MSG(p && gckpt_plan_describe(p).update_in_backward, "%s", gckpt_error_text(s));
@@ -366,7 +367,7 @@ static void test_errors(void)
         gckpt_result result;
     } cases[] = {
         { "set timed->clock", GCKPT_E_ARG },     { "set timed->clock", GCKPT_E_ARG },
-        { "block of memory", GCKPT_E_ARG },      { "not fed", GCKPT_E_ARG },
+        { "memory.memory NULL", GCKPT_E_ARG },   { "not fed", GCKPT_E_ARG },
         { "takes 0 to 10", GCKPT_E_DATA },       { "another optimiser", GCKPT_E_ARG },
         { "build is NULL", GCKPT_E_ARG },        { "too small", GCKPT_E_BUDGET },
         { "custom_optimiser", GCKPT_E_ARG },        { "the arena given", GCKPT_E_ARG },

@@ -21,7 +21,7 @@ edition()
     mkdir -p "$B/$1" && sh src/header.sh src "$2" "$3" > "$B/$1/gradckpt.h"
 }
 
-# trains NAME: features.c trains to the bits of the whole header
+# trains NAME: checks that features.c, compiled with edition NAME, trains to the bits of the whole header
 trains()
 {
     $CC -std=gnu99 -O0 $W -I"$B/$1" -I. tests/compile/features.c -lm -o "$B/$1/train" && "$B/$1/train" > "$B/$1/train.txt" &&
@@ -29,7 +29,8 @@ trains()
         [ "$(grep '^trained' "$B/$1/train.txt")" = "$(grep '^trained' $B/whole.txt)" ]
 }
 
-# runs NAME: a device trains what the whole header planned, to its bits
+# runs NAME: checks that tests/firmware/device.c, compiled with edition NAME, trains with a plan that the whole header
+# has printed, to the bits of the whole header
 runs()
 {
     $CC -std=gnu99 -O1 -w -I. -Itests/firmware tests/firmware/host.c -DGRADCKPT_IMPLEMENTATION -lm -o $B/host || return 1

@@ -1,14 +1,13 @@
 #!/bin/sh
 # Tests builds that omit features by GCKPT_NO_* switches (manual, 4; docs/building.md). Such a feature is a "part".
 #
-#     sh tests/compile/features.sh check OBJECT  compiles the header without each part and with no part: no warnings
-#                                                (editions.sh compiles it without the parts of src/EDITIONS). Links
-#                                                and runs the build without parts and of three sets: they have the functions
-#                                                declared, the bits of the whole header, all other parts.
-#                                                With CHECK_ALL, does so without each part. OBJECT: whole header by gcc -O2
+#     sh tests/compile/features.sh check OBJECT  checks the builds; OBJECT is the whole header, compiled by gcc -O2
 #     sh tests/compile/features.sh table         measures the lines, compile time and code that a part adds
 #     sh tests/compile/features.sh parts MANUAL  prints the names of the parts
-# A set whose code is larger than its budget in KB fails the check.
+# "check" compiles the header without one part at a time, without warnings; editions.sh compiles it without the parts
+# that are in src/EDITIONS. It runs the build without any part and the builds of the sets gpt and tuning: each must
+# define the functions that its header declares and train to the bits of the whole header. With CHECK_ALL, it also runs
+# the builds without one part. The check fails if the code of a set is larger than the set's limit in KB.
 CC=${CC:-gcc}
 B=build/check/parts
 W="-Wall -Wextra -Wunused-function -Wundef -Werror"

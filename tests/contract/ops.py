@@ -1079,7 +1079,8 @@ class Rotary:
         return [Value(Rotary.turn(c, g, -1))]
 
 
-# ---- p. recurrent layers: p (x wx + bias), wh, bias or None, h0 or None, c0 or None ----
+# ---- clause p: recurrent layers. Their inputs are p (the product x wx + bias), wh, bias or None, h0 or None and, for
+# lstm, c0 or None ----
 def over_gates(a, wh, s):
     """Continues chains from s (B,H) over all gates of a and wh (p2)."""
     return chain(a, wh.T, s)

@@ -21,7 +21,7 @@
 typedef double avx512_doubles __attribute__((vector_size(32)));
 typedef int64_t avx512_longs __attribute__((vector_size(32)));
 typedef float avx512_four __attribute__((vector_size(16)));
-/* Vectors of 32 bytes: gcc compares vectors of 64 bytes element by element. */
+/* Vectors have only 32 bytes, since gcc would compare vectors of 64 bytes element by element. */
 typedef int32_t avx512_words __attribute__((vector_size(32)));
 typedef int32_t avx512_ints __attribute__((vector_size(64)));
 typedef uint64_t avx512_quads __attribute__((vector_size(64)));
@@ -269,8 +269,8 @@ AVX512_FN __m512i avx512_cvtne2ps_pbh(__m512 high, __m512 low)
     return avx512_si(avx512_cvtneps_pbh(low), avx512_cvtneps_pbh(high));
 }
 
-/* Reinterprets words as floats, with subnormals as zeros of the same sign. The functions below do so for the upper or
- * the lower halves of words as bf16. */
+/* Reinterprets words as floats, with subnormals as zeros of the same sign. The two functions below do the same for the
+ * upper or lower halves of words, each of which is a bf16 number. */
 AVX512_FN __m512 avx512_flushed(__m512i x)
 {
     avx512_any a;

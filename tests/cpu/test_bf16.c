@@ -133,8 +133,9 @@ static float exact_term(float a, float b, float c)
     return (float)(negative ? -kept : kept);
 }
 
-/* Returns d plus n products a[p] b[p], added in the order that the specification demands (5l). A sample has `run`
- * terms; if `run` is 0, all terms belong to one sample. The first sample's first `before` terms are already in d. */
+/* Returns d plus n products a[p] b[p], added in the order that the numeric specification demands (5l). A sample has
+ * `run` terms; if `run` is 0, all terms belong to one sample. The first sample's first `before` terms are already in
+ * d. */
 static float exact_element(float d, const float *a, const float *b, int n, int run, int before)
 {
     float two[2] = { 0, 0 };
@@ -422,9 +423,9 @@ static float add_term(float a, float b, float c)
     return fabsf(end) > ldexpf(1, -126) ? end : exact_term(a, b, c);
 }
 
-/* Returns d plus n products of a and b (with strides s and t) rounded to bf16, added as manual 5l demands: in blocks of
- * 32 terms, which start again after each `run` terms (never if `run` is 0). If `run` is less than 32, all terms form
- * one chain. Terms before `from` are skipped. */
+/* Returns d plus n products of elements of a and b (with strides s and t) rounded to bf16, added as manual 5l demands:
+ * in blocks of 32 terms, where a new block begins after each `run` terms (never if `run` is 0). If `run` is 1 to 31,
+ * all terms form one chain. Terms before `from` are skipped. */
 static float element(float d, const float *a, int s, const float *b, int t, int from, int n,
                      int run)
 {
@@ -560,8 +561,8 @@ static void test_written_out(void)
  * to that gradient. */
 enum { MOST_ROWS = 1030, MOST_H = MOST_ROWS * 8, MOST_V = 1100 * 37, MOST_D = MOST_ROWS * 40 };
 typedef struct {
-    /* t: rows of a sample. entropy_first: cross-entropy is built before the squared error, so its backward adds to the
-     * gradient of h. */
+    /* rows: rows of the batch; c: columns of h; classes: classes of cross-entropy; t: rows of a sample. entropy_first:
+     * nonzero if cross-entropy is built before the squared error, so that its backward adds to the gradient of h. */
     int rows, c, classes, t, entropy_first;
     float x[MOST_ROWS * 3], z[MOST_H], w[3 * 37], v[MOST_V], dh[MOST_H];
     int32_t target[MOST_ROWS];
@@ -604,8 +605,8 @@ static void two_losses_by_hand(two_losses *p, float lr)
 }
 
 /* Trains two steps with micro-batches of `micro` samples and compares them with the steps written out in *p. If p is
- * NULL, the plan rounds stochastically and nothing is compared. Bits of `which` select a fetch and plain kernels.
- * Returns a hash of the store. */
+ * NULL, the plan rounds stochastically and nothing is compared. `which`: bit 0 fetches the gradient of h, bit 1 selects
+ * plain kernels for the executor, and bit 2 for the plan. Returns a hash of the store. */
 static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, int which)
 {
     const gckpt_init init = { 0.4f, 0, 0 };
@@ -717,8 +718,9 @@ static void test_products(void)
     enum { MOST = 3 * 130 * 2300, PAST = 512 };
     static float f32[3][MOST], bias[200], c32[2][550 * 200], room[90000 + PAST];
     static uint16_t half[3][MOST], c16[2][550 * 200];
-    /* { m, n, k }: sizes at the limits of kernels that read rows in place. They leave a last block of one term, fit
-     * into one block, have one row less than 8, or need all of the scratch memory. */
+    /* { m, n, k }: rows of a, columns of the product and terms. The sizes are at limits of kernels that read rows in
+     * place: the last block has one term, all terms fit into one block, a has one row less than 8, or all of the
+     * scratch memory is needed. */
     static const uint32_t given[9][3] = { { 120, 96, 801 }, { 120, 96, 305 }, { 30, 60, 513 },
                                           { 15, 90, 273 },  { 7, 20, 64 },    { 15, 130, 305 },
                                           { 48, 180, 513 }, { 64, 60, 417 },  { 33, 50, 259 } };
@@ -727,8 +729,10 @@ static void test_products(void)
         if (i < 600 ? i >= drawn : !check_sampled((unsigned)i, 4))
             continue;
         const uint32_t *const of = i < 609 ? NULL : given[(i - 609) % 9];
-        const int large = i >= 600; /* the scratch memory is `room` instead of the stack */
-        const int odd = i >= 606;   /* rows of bf16 of odd length: kernels copy only their ends */
+        /* nonzero for large operands, with which kernels use the scratch memory `room` and not the stack */
+        const int large = i >= 600;
+        /* nonzero if a has rows of bf16, mostly of odd length: kernels copy only the ends of these rows */
+        const int odd = i >= 606;
         const int tall = i == 607;  /* more rows than a work item converts to bf16; AMX reads bf16 rows in place */
         const uint32_t m = of      ? of[0]
                            : large ? (tall ? 525 : i % 3 ? 100 : 260) + (below(20) | (uint32_t)odd)
@@ -813,8 +817,8 @@ static void test_products(void)
     }
 }
 
-/* The kernels of a linear layer must not write beyond the workspace that the layer declares, whether its rows, columns
- * or terms are few. */
+/* The kernels of a linear layer must not write beyond the workspace that the layer declares, whether its columns or its
+ * terms are few. */
 static void test_workspace(void)
 {
     enum { M = 640, WIDE = 785, NARROW = 10, PAST = 65536 };
@@ -926,8 +930,8 @@ static void test_attention(void)
         for (int at = 0; at < AN; at++) {
             float *x[4] = { want.q, want.k, want.v, want.g };
             for (int w = 0; w < 4; w++) {
-                /* If `small` is nonzero, values are near the smallest normal number, so that rescaling by a new maximum
-                 * makes outputs subnormal. */
+                /* If `small` is nonzero, k, v and g are so small that products are near the smallest normal number, or
+                 * only v is near that number. Rescaling by a new maximum then makes outputs subnormal. */
                 x[w][at] = number(!small || !w ? 0 : i >> 3 & 1 ? (w == 2 ? 2 : 0) : 1);
                 x[w][at] = wide ? x[w][at] : half_of(x[w][at]);
             }
@@ -1024,8 +1028,9 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
     (call.plain ? gckpti_attention_backward : gckpti_fast_attention_backward)(&call);
 }
 
-/* Fills each array with the same random numbers in f32 and in bf16. In kinds 3 and 4, values are -2^-126 (in kind 3
- * also -0) and incoming gradients about 2^-30, so that sums end at -0; one term too many would make them +0. */
+/* Fills each array with the same random numbers in f32 and in bf16. In kinds 3 and 4, elements of v are -2^-126 (in
+ * kind 3, some are -0) and gradients of out are about 2^-30, so that sums of gradients end at -0; one term too many
+ * would make such a sum +0. */
 static void attended_draw(attended *a, int kind)
 {
     for (int i = 0; i < 8; i++)
@@ -1061,8 +1066,8 @@ static int64_t d_of(int kind) { return kind < 4 ? 1 + below(KC / 2) : 33 + below
 static void test_attention_kernels(void)
 {
     static attended start, want, got;
-    /* Problems from n = 84 on have shared key heads, lengths, or both; those from 144 on also windows, caps and
-     * scales. */
+    /* Problems from n = 84 on have shared key heads, lengths, or both; problems from 144 on may also have windows, caps
+     * and scales. */
     for (int n = 0; n < 228; n++) {
         const int i = n < 84 ? n : n < 144 ? n - 84 : n - 144, with = n >= 84;
         if (i % 60 >= check_iterations(i < 60 ? 60 : 24)) /* runs a sample of each of the three parts */
@@ -1556,8 +1561,8 @@ static void test_ops_of_losses(void)
 }
 
 /* Stochastic roundings must have independent random bits: those of an op's value and of the gradients of its inputs, of
- * two ops in a row, of successive steps, and of neighbouring elements. Each value is 1.0625 squared times an exact
- * number, so it is halfway between two bf16 numbers. */
+ * two ops in a row, of successive steps, and of neighbouring elements. Each value and each gradient is 1.0625 squared
+ * before it is rounded, halfway between two bf16 numbers. */
 static void test_coins(void)
 {
     enum { N = 256, STEPS = 16, COINS = N * STEPS, STREAMS = 6, LAGS = 10 };
@@ -2057,8 +2062,9 @@ static void half_rate(void *user, const gckpt_update *u)
         u->values[i] -= 0.5f * u->hyper->lr * u->gradient[i];
 }
 
-/* Changes some values of "w" in the way that `how` says, and announces the change. LOADED instead reads all values back
- * from the file `saved`. */
+/* Changes weights in the way that `how` says. GOT and PUSHED change some values of "w" through the store's functions,
+ * UNREPORTED without telling the library; REPACKED quantises "v" and converts it back; RESET calls gckpt_store_reset;
+ * LOADED reads all values back from the file `saved`. */
 static void change_weights(gckpt_store *s, int how, float *held, file *saved)
 {
     gckpt_parameter w;
@@ -2074,7 +2080,7 @@ static void change_weights(gckpt_store *s, int how, float *held, file *saved)
 }
 
 /* Trains three steps, changing weights after the first, and runs an inference plan of the same store after each step.
- * `with`: with bf16 copies of weights. Returns a hash of all results. */
+ * If `with` is nonzero, both plans keep bf16 copies of weights. Returns a hash of all results. */
 static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
 {
     enum { ROWS = 9, LONG = 4, IN = 33, OUT = 50 };

@@ -78,7 +78,7 @@ static void draw(float *x, int64_t n, int style)
         x[random_in(0, n - 1)] = float_of(some[random_in(10, 12)]);
 }
 
-/* Returns the index of the first element in which x and y differ, or -1. */
+/* Returns the index of the first element in which x and y differ, or -1. All NaN count as equal. */
 static int64_t differs(const float *x, const float *y, int64_t n)
 {
     if (memcmp(x, y, (size_t)n * sizeof *x) == 0)
@@ -237,8 +237,8 @@ static int same(const problem *p, const char *how, const char *what, const float
 }
 
 /* == forward ================================================================================== */
-/* Output buffers that a forward gets: all; no saved values; no result; or the result in the memory of input 0, 1 or
- * 2. */
+/* Output buffers that a forward gets. ALL: all buffers; NO_SAVED: none for saved values; NO_OUT: none for the result;
+ * IN_PLACE, IN_PLACE_1, IN_PLACE_2: the result is in the memory of input 0, 1 or 2. */
 enum { ALL, NO_SAVED, NO_OUT, IN_PLACE, IN_PLACE_1, IN_PLACE_2, WAYS };
 
 static int alike(const problem *p, int i) /* returns whether input i has the output's shape */
@@ -337,7 +337,8 @@ static void backward(const problem *p, const expected *a, unsigned wanted, unsig
     for (int i = 0; i < 2 * INPUTS; i++) {
         int k = i % INPUTS, wants = k < p->inputs && wanted >> k & 1, adds = accumulate >> k & 1;
         int64_t n = wants ? count_of(&p->shape[k]) : 0;
-        if (i >= INPUTS && n) { /* a gradient that sums over rows or accumulates has a compensation */
+        /* a gradient that sums over rows has a compensation, unless it has one addend and is not accumulated */
+        if (i >= INPUTS && n) {
             gckpt_call all = call_of(p, NULL, 0, 1);
             const int one_addend = n == count_of(&all.shape) && /* 0 for gru's bias with 3 steps, a mere coincidence */
                                    gckpti_last(&p->shape[k]) == gckpti_last(&all.shape);
@@ -772,7 +773,9 @@ static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, in
         call.out = got.at, call.saved = got_saved.at;
         call.position = at - prefix;
         o.causal = 1 + (int)(capacity - prefix -
-                             now); /* the `prefix` keys do not count as positions */
+                             /* 1 + the keys that are missing at position 0; the `prefix` keys exist there and do not
+                              * count as positions */
+                             now);
         for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++) {
             if (isa != GCKPT_ISA_PLAIN && !kernels_of((gckpt_isa)isa))
                 continue;
@@ -925,7 +928,9 @@ static void test_rows(void)
 }
 
 /* == ops with two inputs ====================================================================== */
-enum { SAME, ROW, COLUMN, ONE, OUTER, BOTH_ONE, LAYOUTS }; /* how input 1 is broadcast to the shape of input 0 */
+/* Shapes of the two inputs. SAME: both are (rows,n). ROW, COLUMN, ONE: input 0 is (rows,n) and input 1 is (n),
+ * (rows,1) or (1). OUTER: input 0 is (rows,1) and input 1 is (n). BOTH_ONE: both inputs are one tensor. */
+enum { SAME, ROW, COLUMN, ONE, OUTER, BOTH_ONE, LAYOUTS };
 
 static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int style)
 {
@@ -964,8 +969,9 @@ static void test_pairs(void)
     }
 }
 
-/* Tests gckpt_where, which takes elements of a or b by a condition. `layout` says how b is broadcast, bits 0 and 1 of
- * `repeated` how the condition is, and bit 2 how a is. */
+/* Tests gckpt_where, which takes elements of a or b by a condition. Shapes are (rows,n), except: `layout` ROW, COLUMN
+ * or ONE makes b (n), (rows,1) or (1); bit 0 of `repeated` gives the condition one row, bit 1 gives it one column, and
+ * bit 2 makes a (n). */
 static void where(int64_t rows, int64_t n, int layout, int repeated, int style)
 {
     problem p = { .op = &gckpti_op_where,
@@ -1197,7 +1203,8 @@ static void test_embed_bf16(void)
         }
 }
 
-/* Tests the functions that set buffers to zero and add buffers between ops, with sizes that exceed the caches. */
+/* Tests the function that sets buffers to zero, with a size that exceeds the caches, and the function that adds a
+ * buffer to another one; both run between ops. */
 static void test_between(void)
 {
     enum { MOST = GCKPTI_UNCACHED + 5 };

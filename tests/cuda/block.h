@@ -75,8 +75,8 @@ static inline void block_upload(void)
     device->copy_in(device->context, device_block, host, (size_t)(used + GUARD) * 4);
 }
 
-/* Returns whether x and y have equal bits or are both NaN. If `halves` is nonzero, x and y may also be two bf16 numbers
- * each. */
+/* Returns whether x and y have equal bits or are both NaN. If `halves` is nonzero, x and y may also be pairs of bf16
+ * numbers, and two bf16 NaNs at the same place count as equal. */
 static inline int same_bits(float x, float y, int halves)
 {
     uint32_t a = bits_of(x), b = bits_of(y);

@@ -11,8 +11,8 @@
 #include "cuda_shim.h"
 #endif
 
-/* Of the current case: `aligned` if operands begin at multiples of 16 bytes; `special` if values include NaN,
- * infinities and zeros. */
+/* Of the current case: `aligned` is nonzero if operands begin at multiples of 16 bytes. `special` is 0 for ordinary
+ * values, 1 if some values are zeros or tiny, 2 if some are also NaN, infinite or the largest floats. */
 static int aligned, special;
 
 static float any_value(void)
@@ -189,7 +189,7 @@ static void test_broadcasting(void)
         const gckpt_op *op = ops[round % 6];
         gckpt_call c = new_call(NULL);
         gckpt_shape all = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 24 == 0 ? 30000 : 3000);
-        int whole = (int)below(3); /* this input is not broadcast; if it is 2, both inputs may be */
+        int whole = (int)below(3); /* index of an input that is not broadcast; if 2, both may be */
         c.inputs = 2;
         for (int i = 0; i < 2; i++) {
             int missing = i == whole || chance(50) ? 0 : (int)below(all.n + 1);
@@ -200,7 +200,7 @@ static void test_broadcasting(void)
         forward(op, c);
         backward(op, c);
     }
-    /* Broadcast gradients sum over few or many rows of many or few columns. */
+    /* The gradient of a broadcast input is a sum: tests sums over few and many rows, of few and many columns. */
     static const int64_t sizes[][4] = { { 300, 3, 0, 1 }, { 64, 130, 0, 1 }, { 65, 33, 0, 1 }, { 40, 200, 0, 1 },
                                         { 3, 300, 1, 0 }, { 130, 64, 1, 0 }, { 1, 129, 1, 0 }, { 777, 1, 0, 0 } };
     for (int k = 0; k < 8; k++)
@@ -219,7 +219,7 @@ static void test_where(void)
     for (int round = 0; round < 240; round++) {
         gckpt_call c = new_call(NULL);
         gckpt_shape all = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 24 == 0 ? 30000 : 3000);
-        int whole = (int)below(4); /* this input is not broadcast; if it is 3, all inputs may be */
+        int whole = (int)below(4); /* index of an input that is not broadcast; if 3, all may be */
         c.inputs = 3;
         for (int i = 0; i < 3; i++) {
             int missing = i == whole || chance(50) ? 0 : (int)below(all.n + 1);

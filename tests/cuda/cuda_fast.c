@@ -16,13 +16,13 @@
 
 static const gckpt_backend *gpu;
 
-/* HALF: unit roundoff of bf16, which has 8 digits and rounds to nearest. CUT: unit roundoff of f32 where a tensor core
- * may truncate. */
+/* HALF: unit roundoff of bf16, which has 8 binary digits and rounds to nearest. CUT: largest relative error of an f32
+ * result that a tensor core truncates instead of rounding. */
 static const double HALF = 0x1p-8, CUT = 0x1p-23;
 
 /* ---- calling forward and backward kernel of an op ---- */
-/* Bits of trial.narrow select arrays in bf16: bits 0 to 2 the inputs, OUT, GRAD_OUT, and bit GRAD + i the gradient of
- * input i. Bit i of trial.held lets the gradient of input i accumulate. */
+/* Bits of trial.narrow that select arrays in bf16: bit i (0 to 2) input i, OUT the output, GRAD_OUT the gradient of the
+ * output, bit GRAD + i the gradient of input i. Bit i of trial.held: the gradient of input i accumulates. */
 enum { OUT = 1 << 3, GRAD_OUT = 1 << 4, GRAD = 5 /* bit number of the first input's gradient */ };
 typedef struct {
     const char *name;
@@ -235,7 +235,7 @@ static void device_runs(trial *t)
     else if (!loss)
         call.grad_out = (float *)put(t->g, n, 0);
     call.workspace = call.workspace_backward ? on_device(NULL, call.workspace_backward) : NULL;
-    for (int i = 0; i < t->inputs; i++) { /* delayed fills: the backend may drop one if a kernel starts its sum at 0 */
+    for (int i = 0; i < t->inputs; i++) { /* zeroes gradients; the backend may fold a fill into the kernel */
         int64_t size = count_of(&t->shape[i]);
         if (!call.in[i].grad || call.in[i].accumulate || size % 2)
             continue;
@@ -277,7 +277,7 @@ static void test_linear_of(int64_t m, int64_t k, int64_t n, int transposed, int 
                 .narrow = narrow, .held = held, .scale = 1 };
     prepare(&t);
     device_runs(&t);
-    /* The operands as the kernel sees them: f32 operands are rounded to bf16. */
+    /* x, w and g are the operands as the kernel reads them: it rounds f32 operands to bf16. */
     double *x = (double *)malloc((size_t)(m * k) * 8), *w = (double *)malloc((size_t)(n * k) * 8),
            *g = (double *)malloc((size_t)(m * n) * 8);
     for (int64_t i = 0; i < m * k; i++)
@@ -331,7 +331,7 @@ static void test_linear(int large)
         for (int way = 0; way < 4; way++) {
             if (large && way != i && way != 3)
                 continue;
-            unsigned keeps = 1 | OUT | GRAD_OUT | 1 << GRAD; /* way 0 as in plans; 1 all f32; 2 also bf16 weights */
+            unsigned keeps = 1 | OUT | GRAD_OUT | 1 << GRAD; /* way 0 is as in plans; 1 all f32; 2 also bf16 weights */
             unsigned narrow = way == 0 ? keeps : way == 1 ? 0 : way == 2 ? keeps | 2 | 1 << (GRAD + 1) : 1 | GRAD_OUT;
             test_linear_of(sizes[i][0], sizes[i][1], sizes[i][2], (way + (int)i) % 2, way != 2, narrow,
                            way == 1   ? 7
@@ -340,7 +340,7 @@ static void test_linear(int large)
         }
 }
 
-/* ---- attention; `causal` is 1 + the number of keys before the first query that do not exist ---- */
+/* ---- attention. If `causal` is nonzero, the last causal - 1 keys do not exist, as in a cache that is not full ---- */
 static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int heads, int group, int64_t d, int causal,
                                   int few, unsigned narrow, unsigned held, unsigned unwanted)
 {
@@ -393,8 +393,8 @@ static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int 
                 max = seen ? max : 0, sum = seen ? sum : 1;
                 t.given_saved[n] = (float)(max + log(sum));
                 /* `off` bounds the error of a score: the truncations in its sum and a few roundings (conversion to base
-                 * 2, maximum, `saved`). The relative error of an exponential is the score's error plus that of exp2, 4
-                 * truncations. An operand p is off by half a unit of bf16's last digit. */
+                 * 2, maximum, `saved`). The relative error of an exponential is the error of its score plus the error
+                 * of exp2, 4 truncations. A weight p is rounded to bf16 before it is multiplied by v. */
                 double off = ((double)d + 12) * 2 * CUT * most + 8 * CUT;
                 near(&t, "saved", n, t.given_saved[n], max + log(sum), off + 1e-6, 0);
                 for (int64_t j = 0; j < seen; j++)
@@ -455,8 +455,8 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
     test_shared_attention(b, queries, keys, heads, 1, d, causal, 0, narrow, held, unwanted);
 }
 
-/* Makes an element of one token infinite. Results that do not depend on that token must keep their bits, and the
- * dq of the queries that see the token must become infinite or NaN. */
+/* Makes one element of q, k, v or of the output's gradient infinite, at one token. Results that do not depend on that
+ * token must keep their bits; some dq of the queries that see the token must become infinite or NaN. */
 static void test_masked(int64_t d, int64_t queries, int64_t keys)
 {
     const gckpti_attention o = { 1, 1, 0, 0, 0, 0, 0 };
@@ -477,13 +477,13 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
                 t.grad[i] = floats(n[i]);
             t.out = floats(n[0]);
             device_runs(&t);
-            for (int64_t i = 0; i < n[0]; i++) { /* outputs and dq of queries that do not see the token */
+            for (int64_t i = 0; i < n[0]; i++) { /* outputs and dq; `apart`: the query does not see the token */
                 int apart = of_query ? i / d != token : i / d < token;
                 wrong += (apart || which == 3) && t.out[i] != clean[3][i];
                 wrong += apart && t.grad[0][i] != clean[0][i];
                 spoilt += !apart && !(fabsf(t.grad[0][i]) < INFINITY);
             }
-            for (int64_t i = 0; i < n[1]; i++) /* dk and dv of keys that the token's query does not see */
+            for (int64_t i = 0; i < n[1]; i++) /* dk, dv of keys that the token's query does not see */
                 if (of_query && i / d > token + ahead)
                     wrong += t.grad[1][i] != clean[1][i] || t.grad[2][i] != clean[2][i];
             CHECK_MSG(wrong == 0 && spoilt > 0,
@@ -701,9 +701,10 @@ static double plain(const trial *t, const gckpt_call *call, int i, int64_t at)
                  : (double)call->in[i].grad[at] + (t->held >> i & 1 ? (double)t->start[i][at] : 0);
 }
 
-/* gelu as this mode computes it: y = x s with s = 1 / (1 + exp(-u)). Sets *y, its derivative *deriv, and their error
- * bounds *off and *slip. The error of s comes from four roundings of u, 2 ulp of exp2, one sum and 1 ulp of the
- * quotient; the error of 1 - s is that of s and one more rounding. */
+/* gelu as GCKPT_BF16_FAST computes it: y = x s with s = 1 / (1 + exp(-u)), u = 2 c (x + 0.044715 x^3) and c the root
+ * of 2 / pi. Sets *y, its derivative *deriv, the error bound *off of y and the error bound *slip of the derivative. The
+ * error of s comes from four roundings of u, 2 ulp of exp2, one sum and 1 ulp of the quotient; 1 - s has one rounding
+ * more. */
 static void gelu_of(double x, double *y, double *off, double *deriv, double *slip)
 {
     const double c = sqrt(2 / acos(-1)), u = 2 * c * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-u)),
@@ -714,7 +715,7 @@ static void gelu_of(double x, double *y, double *off, double *deriv, double *sli
     *slip = s * r + around * ((1 - s) * (r + 4 * CUT) + s * r + CUT) + CUT * fabs(*deriv);
 }
 
-/* Compares an op's kernels with its exact fp32 kernels on the same values. */
+/* Compares the device's fast kernels of an op with the exact fp32 kernels of the processor on the same values. */
 static void test_alike(trial t)
 {
     float *grad[3] = { NULL, NULL, NULL };
@@ -739,7 +740,7 @@ static void test_alike(trial t)
             gelu_of(t.x[0][i], &y, &off, &deriv, &slip);
         near(&t, "out", i, t.out[i], y, off, t.narrow & OUT);
     }
-    float *out = call.out; /* the exact backward reads the output that this mode's forward stored */
+    float *out = call.out; /* the exact backward reads the output of the fast forward */
     call.out = t.out;
     call.grad_out = t.g;
     t.op->backward(&call);
@@ -815,13 +816,14 @@ static void test_elementwise(void)
     aside = 0;
 }
 
-/* ---- a product whose launch the backend delays, so that it can fuse the next op with it: fused or not, the bits must
- * be the same ---- */
+/* ---- a product (op linear) whose launch the backend delays, to fuse the next op with the product: fused or not, the
+ * bits must be the same ---- */
 enum { GELU, ADD, ADD_BEFORE, DERIVATIVE };           /* the op after the product */
-/* Where the next op's result goes: separate memory, or over the product's result, operand or workspace. OVER_X is
- * memory that, with DERIVATIVE, the product reads to compute dw. */
+/* Memory of the next op's result. APART: separate memory; the other values: memory of the product's result (IN_PLACE),
+ * operand, workspace, or, after the backward of a product (DERIVATIVE), of the x that it reads to compute dw. */
 enum { APART, IN_PLACE, OVER_OPERAND, OVER_WORKSPACE, OVER_X };
-enum { NEXT, WAIT, FILL, CAPTURED };             /* happens between the two calls; CAPTURED captures both of them */
+enum { NEXT, WAIT, FILL, CAPTURED };             /* between the calls of the two ops: nothing, a wait, a fill;
+                                                  * CAPTURED: a capture contains both calls */
 
 static gckpt_call bare(const gckpt_op *op, int inputs, const int *attributes, gckpt_shape a, gckpt_shape b)
 {
@@ -867,7 +869,7 @@ static void run_chain(chain *o)
     first.in[1].data = (const float *)put(w, k * n, 0);
     if (back) {
         first.grad_out_bf16 = factor, first.in[0].grad_bf16 = c;
-        first.in[0].bf16 = twin, first.in[1].grad = dw; /* dw, which the same call computes as dx */
+        first.in[0].bf16 = twin, first.in[1].grad = dw; /* the call also computes dw, from x (`twin`) */
     } else {
         first.in[0].bf16 = factor, first.out_bf16 = c;
         first.in[2].data = (const float *)put(bias, n, 0);
@@ -880,7 +882,7 @@ static void run_chain(chain *o)
         second.in[o->next == ADD_BEFORE].bf16 = c, second.in[o->next == ADD].bf16 = op == &gckpti_op_add ? with : c,
                              second.out_bf16 = out;
     const gckpt_step_params step_key = { .owner = &plain_w, .rows = 1 };
-    for (int i = 0; i < 2 && o->between == CAPTURED; i++) { /* the second time a key is seen, it is captured */
+    for (int i = 0; i < 2 && o->between == CAPTURED; i++) { /* the backend captures a key when it sees it again */
         CHECK(!gpu->replay(gpu->context, &step_key));
         CHECK(i || gpu->captured(gpu->context));
     }

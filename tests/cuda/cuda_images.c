@@ -71,8 +71,8 @@ static void all_are(const float *x, const gckpt_shape *shape, float v)
         ((float *)(uintptr_t)x)[i] = v;
 }
 
-/* Runs forward and backward of a call. If `negative` is nonzero, products are -0, so that sums of x stay -0; one
- * additional term of +0 would make them +0. */
+/* Runs forward and backward of a call. If `negative` is nonzero, all products of the op are -0, so that their sums must
+ * be -0; a kernel that adds one more term of +0 would give +0. */
 static void ways(const gckpt_op *op, gckpt_call *c, int negative)
 {
     for (int i = 0; negative && i < c->inputs; i++)

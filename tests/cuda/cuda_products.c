@@ -20,9 +20,10 @@ static float any_value(void)
                                     0x00800000u, 0x7fc00000u, 0x7f800000u, 0xff800000u, 0x7f7fffffu };
     if (special == 1 && chance(60))
         return float_of(odd[below(2)]);
-    if (special == 2 && chance(97)) /* small numbers, whose sums are subnormal or near the smallest normal number */
+    if (special == 2 && chance(97)) /* small numbers: products subnormal or near 2^-126 */
         return float_of((below(2) << 31) + ((40 + below(40)) << 23) + below(1 << 23));
-    /* sums around 2^-126, where an ordinary fma rounds to fewer bits than the specification demands */
+    /* numbers whose sums and products are around 2^-126, where an ordinary fma rounds to fewer bits than the
+     * specification demands */
     if (special == 4)
         return float_of((below(2) << 31) +
                         (chance(50) ? 0x800000 + below(40) : ((51 + below(3)) << 23) + below(1 << 23)));
@@ -82,7 +83,7 @@ static void run(const gckpt_op *op, gckpt_call c, int values)
     int64_t n = count_of(&c.shape);
     for (int i = 0; i < values; i++) /* a bias or a table is never stored as bf16 */
         give(&c, count_of(&c.in[i].shape), values == c.inputs && i < 2 && chance(50), &c.in[i].data, &c.in[i].bf16);
-    if (values < c.inputs) { /* the index of embed: some rows occur often, most never */
+    if (values < c.inputs) { /* the index of embed: half of the tokens use rows 0 to 2 */
         int32_t *index = (int32_t *)(void *)operand(count_of(&c.in[1].shape));
         int64_t rows = c.in[0].shape.d[0];
         for (int64_t i = 0; i < count_of(&c.in[1].shape); i++)
@@ -161,8 +162,8 @@ static int64_t odd_size(int most)
     return n <= most ? n : 1 + (int)below(most);
 }
 
-/* Tests every tile size with results that fill a tile, are one row or column short of it, or one larger. Numbers of
- * terms fill the kernel's pipeline stages or not. */
+/* Tests every tile size with results that fill a tile, or whose rows and columns are 1 or 4 fewer or more than the
+ * tile's. Some numbers of terms are multiples of the kernel's pipeline stages, some are not. */
 static void test_tiles(void)
 {
     static const int tiles[6][2] = { { 128, 128 }, { 128, 64 }, { 96, 48 }, { 64, 64 }, { 32, 64 }, { 32, 32 } };

@@ -47,8 +47,8 @@ static void input(gckpt_call *c, int i, gckpt_shape shape)
         x[k] = value(2);
 }
 
-/* Gives input i a gradient (perhaps none, unless `always`), and a compensation if its op sums over rows and a random
- * choice says so. */
+/* Gives input i a gradient, by chance or if `always` is nonzero, and by chance a compensation if the op sums this
+ * gradient over rows. */
 static void gradient(const gckpt_op *op, gckpt_call *c, int i, int always)
 {
     int64_t n = count_of(&c->in[i].shape);
@@ -134,7 +134,7 @@ static const int32_t *targets(int64_t rows, int64_t classes)
     return (const int32_t *)(const void *)x;
 }
 
-/* Gives the loss a sum and a count with existing values, or none. */
+/* Gives the loss a sum and a count to add to, which may have values already; either may be absent (NULL). */
 static void totals(gckpt_call *c)
 {
     double *sum = (double *)(void *)operand(2, 2);
@@ -291,11 +291,11 @@ static void attention(void)
             ((float *)(uintptr_t)c.in[2].data)[i] = float_of(0x7fc00000u);
         }
     float *q = (float *)(uintptr_t)c.in[0].data, *k = (float *)(uintptr_t)c.in[1].data;
-    for (int64_t i = 0; chance(10) && i < d; i++) /* makes all scores of query 0 -inf; one key is subnormal */
+    for (int64_t i = 0; chance(10) && i < d; i++) /* query 0 begins with -inf, key 0 with a subnormal */
         q[i] = float_of(0xff800000u), k[i] = 1e-38f;
     int64_t n = count_of(&c.shape), all = o.heads * d;
-    /* NaN and infinities in the last key, which only the last query sees, and in the gradient of the first query, which
-     * most keys do not see. */
+    /* NaN and infinities in the last key, which no query except the last sees, and in the gradient of the first query,
+     * to which most keys contribute nothing */
     int unseen = o.causal && chance(40);
     for (int64_t i = 0; unseen && i < key_columns; i++) {
         ((float *)(uintptr_t)c.in[1].data)[(s - 1) * key_columns + i] = value(2);

@@ -56,11 +56,11 @@ typedef struct {
     /* If nonzero, host code that touches device memory after a call that waits causes a fault. */
     int protect;
     long fail_malloc; /* n lets the n-th cudaMalloc from now fail; 0 lets none fail */
-    long fail_pinned; /* the same for cudaMallocHost and cudaHostRegister */
-    long fail_upload; /* the same for cudaGraphUpload, which runs out of memory */
-    long fail_launch; /* the n-th kernel from now ends with an asynchronous error, which stays */
-    long fail_copy;   /* the n-th copy or fill from now ends with such an error */
-    int fail_always;  /* if nonzero, all calls after the failing one fail as well */
+    long fail_pinned; /* n lets the n-th cudaMallocHost or cudaHostRegister from now fail */
+    long fail_upload; /* n lets the n-th cudaGraphUpload from now fail, as if memory were full */
+    long fail_launch; /* n lets the n-th kernel from now end with a lasting asynchronous error */
+    long fail_copy;   /* n lets the n-th copy or fill from now end with a lasting asynchronous error */
+    int fail_always;  /* if nonzero, all calls after the call that a counter lets fail also fail */
     unsigned long device_bytes; /* memory of each device, in bytes */
     int multiprocessors;
     /* Counters. `launches` and `copies` count kernels and copies when they run, replays included;
@@ -197,7 +197,7 @@ struct thread {
     fiber *on;
     uint3 index;
     int line;         /* source line of the call in which the thread waits */
-    unsigned mask;    /* while the thread waits in a warp function: mask, function, arguments */
+    unsigned mask;    /* while the thread waits in a warp function: the lanes that must call it */
     void (*op)(void); /* the warp function, or NULL if the thread waits at a barrier */
     void *data;
     unsigned groups; /* number of cp.async groups that the thread has committed */
@@ -215,7 +215,8 @@ struct machine {
     const char *kernel;
     void (*body)(void *arguments);
     void *arguments;
-    /* threads of the block, its warps, threads that have not ended, the running thread */
+    /* count: threads of the block; warps: its warps; left: threads that have not ended; current: number
+     * of the running thread */
     int count, warps, left, current;
     thread threads[MAX_THREADS];
     warp warp_of[MAX_THREADS / LANES];
@@ -906,7 +907,7 @@ enum {
     DEVICES = 4,
     NO_MEMORY = -2,
     ALL_MEMORY = -1
-}; /* the device whose memory an operation may touch, or one of these two numbers */
+}; /* `opens` of an operation: the device whose memory it may touch, NO_MEMORY or ALL_MEMORY */
 
 /* An operation of a stream. It runs once, after the operations in `after`. If `held` is true, it waits
  * until another host thread releases it (nccl.h). */
@@ -1177,7 +1178,7 @@ inline bool run_now(const job &wanted)
             stack.pop_back();
             continue;
         }
-        for (const job &a : top->after) /* the reverse schedule first runs operations of the same stream */
+        for (const job &a : top->after) /* the reverse schedule begins with the first in `after` */
             if (a && !a->done && (!first || cuda_shim.schedule != CUDA_SHIM_REVERSE))
                 first = a;
         if (first) {
@@ -1915,8 +1916,8 @@ inline cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, c
     *milliseconds = (float)(1e3 * (to->recorded->at - from->recorded->at));
     return in.error;
 }
-/* In a capture, this call lets another stream join the capture, and later lets the first stream wait for
- * the other. */
+/* If the event was recorded in a capture, the stream joins that capture, and its next node depends on the
+ * nodes before the event. */
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned = 0)
 {
     shim::entry in;

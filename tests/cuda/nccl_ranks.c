@@ -18,7 +18,7 @@ static gckpt_backend backends[DEVICES]; /* backends[i] is gpu[i] with functions 
 static int verbose;   /* if nonzero, prints a line for each run */
 static int polled; /* if nonzero, the host waits for each collective instead of enqueuing it */
 static char id[ID];
-static gckpt_transport *transports[DEVICES], dying[DEVICES]; /* dying[i]: the transport of rank i if it is to die */
+static gckpt_transport *transports[DEVICES], dying[DEVICES]; /* dying: transports of ranks that die */
 static struct {
     int rank;
     long at, seen; /* the rank dies at exchange number `at`, counted from 1; `seen` counts its exchanges */

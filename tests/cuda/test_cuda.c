@@ -337,8 +337,8 @@ static void watched_move(void *context, void *to, const void *from, size_t bytes
     gpu[0]->copy_async(context, to, from, bytes, out);
 }
 
-/* Trains with a plan that offloads values. `offloads`: 0 offloads nothing; 2 lets the plan overlap copies with kernels.
- * Returns a hash of the weights. */
+/* Trains with a plan that offloads nothing (if `offloads` is 0), values (1), or values by copies that overlap kernels
+ * (2). Returns a hash of the weights. */
 static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
 {
     const gckpt_init init = { 0.2f, 0, 0 };

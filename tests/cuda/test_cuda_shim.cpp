@@ -398,7 +398,7 @@ static void test_schedules(void)
         seen3 += !same_bits(run_center<3>(), centered);
     }
     CHECK_MSG(seen1 == 8 && seen2 == 8, "missing barriers: %d and %d of 8", seen1, seen2);
-    /* only the schedules that run a warp as far as possible find this mistake */
+    /* at least the schedules FORWARD and REVERSE, which run a warp as far as possible, find this mistake */
     CHECK_MSG(seen3 >= 4, "the barrier after a sum: %d of 8", seen3);
     settings_reset();
     for (int s = 0; s < 4; s++) {

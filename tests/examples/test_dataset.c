@@ -1,5 +1,6 @@
-/* test_dataset.c - tests examples/dataset.h: rows of texts, tokens, or prompts and answers; which tokens are targets;
- * the order of rows; refused files; every allocation failing. */
+/* test_dataset.c - tests examples/dataset.h. Data are texts, files of tokens, or lines with prompts and answers. The
+ * tests check which tokens are targets, the order of rows, the texts of errors, and that a failed allocation is
+ * reported. */
 #include "check.h"
 #include "counted.h"
 #include "examples/dataset.h"
@@ -502,8 +503,8 @@ static void test_order(void)
     CHECK(dataset_shuffled(7, 5, 1000) != dataset_shuffled(8, 5, 1000));
 }
 
-/* Lines with a preferred and a rejected answer: as texts or messages, with a separate prompt, with the prompt in both
- * answers, or with a text prompt and messages as answers. */
+/* Tests lines with a preferred and a rejected answer. Answers are texts or messages; the prompt is separate, repeated
+ * in both answers, or a text before messages. Wrong lines must be refused. */
 static void test_pairs(void)
 {
     static const struct {

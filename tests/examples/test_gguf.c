@@ -235,7 +235,7 @@ static int is_table(const char *name)
 static void random_bytes(int type, int64_t n, unsigned char *to)
 {
     const size_t each = (size_t)gguf_tensor_types[type].bytes, size = gguf_bytes(type, n);
-    /* types with a binary16 scale (or value) at the begin of a block */
+    /* 1 for types whose blocks begin with a binary16 scale (or value), 0 for F32 and BF16 */
     const size_t half = type == GGUF_T_F16 || each > 4 ? 1 : 0;
     for (size_t i = 0; i < size; i++)
         to[i] = (unsigned char)below(256);
@@ -397,7 +397,7 @@ static void same_config(const char *what, const model_config *a, const model_con
                   a->llama.window == b->llama.window && a->llama.score_cap == b->llama.score_cap,
               "%s: another model", what);
     CHECK_MSG(!a->llama.post_norms || a->llama.score_scale == 0, "%s: scores times %g", what,
-              a->llama.score_scale); /* no key has this value, which follows from the width of a head */
+              a->llama.score_scale); /* a GGUF has no key for score_scale; 0 stands for 1 / sqrt(head_dim) */
     for (int k = 0; k < (a->llama.window > 0 ? 2 : 1); k++) {
         llama_frequencies(&a->llama.positions[k], a->head_dim, x);
         llama_frequencies(&b->llama.positions[k], b->head_dim, y);
@@ -408,8 +408,9 @@ static void same_config(const char *what, const model_config *a, const model_con
     }
 }
 
-/* Compares the parameters of a store with the floats `want`: bit for bit, or, if they are quantised as int8 here,
- * within the rounding of int8 rows. */
+/* Checks the storage of each parameter of the store, and compares its values with the floats `want`: bit for bit, or if
+ * the reader has converted the parameter to int8, within the rounding of int8. as_file: nonzero if the reader was asked
+ * to keep the storage of the file, whose matrices have the type `type`. */
 static void same_values(const char *what, const model_config *c, gckpt_store *s, const float *want,
                         int as_file, int type)
 {
@@ -512,13 +513,13 @@ static void test_models(void)
         }
 }
 
-/* Files that llama.cpp's converter and llama-quantize wrote: each weight must be within a quantisation step of the
- * original weight. */
+/* Tests files that llama.cpp's converter and llama-quantize wrote: each weight of a matrix must be close to the
+ * original weight, and vectors must be equal. */
 static void test_converted(void)
 {
     static const struct {
         const char *file, *folder;
-        double step; /* quantisation step, relative to the greatest magnitude of a block */
+        double step; /* largest allowed error of a weight / largest magnitude of the tensor */
     } golden[] = { { "llama-q8_0.gguf", "tests/golden/llama/gqa", 0.5 / 127 + 1.0 / 2048 },
                    { "gpt2-q4_0.gguf", "tests/golden/gpt2/model", 1.0 / 8 + 1.0 / 2048 } };
     for (int i = 0; i < 2; i++) {
@@ -797,7 +798,7 @@ static void test_keys(void)
 static void test_refused(void)
 {
     static const struct {
-        const char *behind; /* text just before the bytes to change, or NULL for the begin of the file */
+        const char *behind; /* text just before the bytes to change; if NULL, they are at the start of the file */
         int skip, bytes;
         uint64_t value;
         const char *says;

@@ -237,8 +237,8 @@ static void test_kinds(void)
         check_kind(GOLDEN "spm.gguf", GOLDEN "spm.jsonl", names[i], spms[i], 3);
 }
 
-/* Some converters have no scores and set them all to one value. Then the order of ids decides which pair is merged, as
- * here. */
+/* Some converters have no scores of tokens and set all of them to one value. Then the ids decide which pair is merged.
+ * For this tokenizer, whose scores fall with the ids, the tokens must stay equal. */
 static void test_unscored(void)
 {
     static const char text[] = "intaoi ain, plain; memory";

@@ -31,7 +31,7 @@ static void test_bytes(void)
     images_free(&whole), images_free(&narrow);
 }
 
-/* Makes a set of one image of 5 x 7 pixels with 2 channels, in which each byte is its own position. */
+/* Makes a set of one image of 5 x 7 pixels with 2 channels, in which byte i is i + 1. */
 static void numbered(images_set *s, unsigned char *bytes)
 {
     memset(s, 0, sizeof *s);
@@ -100,8 +100,8 @@ static void test_augmentation(void)
             }
 }
 
-/* Training with random shifts must give the same weights for every micro-batch size, and other weights than training
- * without shifts. */
+/* The model of test_training, one dense layer. That test checks that training with random shifts gives the same weights
+ * for every micro-batch size, and other weights than training without shifts. */
 static void model(train_net *net, void *user)
 {
     (void)user;
@@ -200,7 +200,7 @@ static void test_lies(void)
     memset(&s, 0, sizeof s);
     CHECK_MSG(images_read_u8(&s, AT) == 0, "%s", s.error);
     CHECK(s.rows == 2 && s.validation == 1 && s.label[0] == 1 && s.label[1] == 2 && s.channels == 3);
-    for (int i = 0; i < 6 && s.bytes != NULL; i++) /* red values begin with 3 and 4, like green and blue values */
+    for (int i = 0; i < 6 && s.bytes != NULL; i++) /* in the file, the red, green and blue values all begin with 3, 4 */
         CHECK(s.bytes[3072 + i] == 3 + i / 3);
     images_free(&s);
     remove(AT "/test_batch.bin");

@@ -232,7 +232,7 @@ static void test_predict(void)
     CHECK(train_predict(s, model, &all, &o, again[0], &other) == 0 && other.loss == 0);
     CHECK(memcmp(out, again, sizeof out) == 0);
     memset(again, 0, sizeof again);
-    all.column[0].values = NULL; /* the callback fills this column and leaves the last column unknown */
+    all.column[0].values = NULL; /* the callback fills this column, and the last one only if known is 0 */
     o.batch = guess;
     CHECK(train_predict(s, model, &all, &o, again[0], &other) == 0 && other.loss > 1e6);
     o.known = 1;
@@ -245,7 +245,7 @@ static void test_predict(void)
 static void schedule(schedule_kind kind, int warmup, int steps, float least, const double *want, const char *what)
 {
     for (int i = 0; i < steps; i++) {
-        const int ahead = i < warmup && kind != SCHEDULE_ONE_CYCLE; /* a warm-up here is one step ahead of theirs */
+        const int ahead = i < warmup && kind != SCHEDULE_ONE_CYCLE; /* our warm-up is one step ahead of `want` */
         const double got = (double)schedule_lr(kind, i, warmup, steps, 5e-3f, least);
         CHECK_MSG(fabs(got - want[i + ahead]) <= 2e-9, "%s, step %d: %.9g, not %.9g", what, i, got, want[i + ahead]);
     }
@@ -475,7 +475,8 @@ static void test_log(void)
 }
 
 #ifdef TEST_LIMITS
-/* The disk is full at the second line of the log: training must go on and report the failure. */
+/* If the disk is full at the log's line of epoch 2, training must go on and report the epoch. If it is full at the
+ * header of the log, training must be refused. */
 static void test_full_disk(void)
 {
     static training_log v;
@@ -563,8 +564,8 @@ static void test_refusals(void)
     remove(best);
 }
 
-/* A classifier. If a target is out of range, the error must name its row in the data, also when a step runs in
- * ticks. */
+/* Builds a classifier. In test_classes, a target that is out of range must be reported with its row in the data, also
+ * when a step runs in ticks. */
 static void classifier(train_net *net, void *user)
 {
     (void)user;
@@ -605,8 +606,8 @@ static void test_classes(void)
     }
 }
 
-/* Three losses that count differently: cross-entropy ignores targets of -1, the squared error counts each row and
- * position, and a regulariser counts once for each step. */
+/* Builds a net with three losses of different counts: a cross-entropy counts the targets that are not -1, a sum of
+ * squared outputs counts the elements, and a regulariser has no count. */
 static void losses(train_net *net, void *user)
 {
     static const gckpt_term none = { NULL, 0, 0 };
@@ -658,7 +659,7 @@ static void test_losses(void)
             CHECK(r.term_loss[i] == other.term_loss[i] && r.term_validation[i] == other.term_validation[i] &&
                   r.term_validation[i] > 0);
         CHECK(way == 2 || same(&r, &other));
-        if (way == 0) { /* the losses of all validation rows in one batch */
+        if (way == 0) { /* compares with the losses of all validation rows in one batch */
             alone = data;
             alone.rows = VALID;
             alone.column[0].values = x[ROWS - VALID];

@@ -43,7 +43,7 @@ static void end(tuned *t)
     model_close(&t->m);
 }
 
-/* Trains `steps` steps of ROWS rows, with dropout. Returns the last loss. */
+/* Trains `steps` steps of ROWS rows, in micro-batches of `rows` rows, with dropout. Returns the last loss. */
 static double train(tuned *t, const model_hooks *hooks, gckpt_mode mode, int64_t rows, int steps)
 {
     const model_options how = { 0.1, 0, 0, hooks };

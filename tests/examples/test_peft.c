@@ -285,7 +285,7 @@ static void test_saved_over_packed(void)
     end(&u);
 }
 
-/* A row of zeros has no direction: it must stay unchanged, and no result may be NaN. */
+/* DoRA divides by the norm of each row. With a row of zeros, training and merging must give finite weights. */
 static void test_zeros(void)
 {
     const adapters_options dora = { .method = ADAPTERS_LORA, .dora = 1 };
@@ -368,8 +368,8 @@ static void test_wrong(void)
     }
 }
 
-/* If config.json ties a trained head to the trained embeddings, but the two differ in the file, the file must be
- * refused. */
+/* If the adapter's config ties the trained head to the trained embeddings, but the two differ in its file, the file
+ * must be refused. */
 static void test_twice(void)
 {
     static const tuning_edit same = {

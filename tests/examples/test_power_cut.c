@@ -1,7 +1,7 @@
 /* test_power_cut.c - cuts the power at every erase and every written word of the flash store of examples/mcu. The state
  * that is read afterwards must be the state before or after that save, and training must continue to the same bits.
- * test_mcu.sh runs the firmware in QEMU with some of these cuts. With an argument (make check), each operation is cut
- * in all four ways instead of one of them. */
+ * test_mcu.sh runs the firmware in QEMU with some of these cuts. With an argument (make check), every operation is
+ * cut in all four ways (see chip.h); without one, most operations are cut in one of these ways. */
 #define PLAN
 #include "examples/mcu/job.h"
 #include "examples/mcu/transformer.h"

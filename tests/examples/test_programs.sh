@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests programs through their command lines: the README's and the manual's programs, the examples, and gpt with its
-# options, JSON, hashes, bytes, files and failures. It needs build/gpt and the other examples. LINKED is the command
-# that compiles programs that use public names only (in make test, linked with build/gradckpt.o, also for C++).
+# options, JSON output, weight hashes, reported bytes, files and failures. It needs build/gpt and the other examples. LINKED is the command
+# that compiles and links programs that use public names only (make test adds build/libsrc.o, also for C++).
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I.}
 work=build/programs
@@ -22,7 +22,7 @@ for CXX in ${CXX:-} c++ g++ clang++; do
     fi
 done
 
-# LINKED for C++: only the command's object file, and the libraries that the object needs
+# linked_cxx: the command for C++ files, which has only those options of LINKED that its object and libraries need
 linked_cxx="$CXX -std=c++11 -I."
 for word in $LINKED; do
     case $word in -DGRADCKPT_IMPLEMENTED | -fopenmp | -L* | -l*) linked_cxx="$linked_cxx $word" ;; esac

@@ -133,7 +133,7 @@ static void check_rows(const summary *m, const gckpt_plan *p, unsigned seed)
     }
     CHECK_MSG(work == planned, "seed %u: work %u of %u", seed, (unsigned)work, (unsigned)planned);
     gckpt_plan_usage(p, last_forward, &u);
-    waits = u.live; /* all bytes live when the backward begins, except gradients and workspace */
+    waits = u.live; /* bytes live when the backward begins; the loop subtracts gradients and workspace */
     for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++)
         waits -= b.kind > GCKPT_BUFFER_SAVED && b.start <= last_forward && b.end >= last_forward ? b.size : 0;
     CHECK_MSG(!last_forward || kept == waits, "seed %u: %zu bytes kept, not %zu", seed, kept, waits);

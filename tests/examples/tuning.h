@@ -106,8 +106,8 @@ static inline void tuning_train(const model_any *m, gckpt_store *s, const model_
     util_free(e, p, g, NULL);
 }
 
-/* Compares the gradient of each parameter, in order of names, with tensor `name`.gradients of `expected`, which
- * golden/llama.py wrote. */
+/* Compares two sums over the gradient of each parameter, of squares and of signed elements, with the tensor
+ * `name`.gradients of `expected`, in which golden/llama.py wrote them in order of names. */
 static inline void tuning_gradients(const model_any *m, gckpt_store *s, const char *name)
 {
     const int count = gckpt_store_count(s);

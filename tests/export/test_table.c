@@ -178,7 +178,7 @@ static gckpt_result print_c(const gckpt_plan *p, gckpt_write_fn write, void *use
     return gckpt_plan_c(p, "table", write, user);
 }
 
-/* A plan of the same graph with the same request, made again, is the same plan and gives the same bits. */
+/* Tests that two plans of equal graphs with equal requests are equal and give the same bits. */
 static void planned_again(void)
 {
     for (int i = 0; i < REQUESTS; i++) {
@@ -392,8 +392,8 @@ static void needs(void)
     }
 }
 
-/* Printed plans too large for GCKPT_SMALL, plans for other backends or several processes, and input names that collide
- * with reserved names in C. */
+/* Tests printing of plans that are too large for GCKPT_SMALL or made for another backend or several processes, and of
+ * inputs whose names collide with names that the printed plan defines. */
 static void beyond(void)
 {
     static const char small[] = "#ifdef GCKPT_SMALL\n#error \"plan a: GCKPT_SMALL is for";
@@ -418,7 +418,7 @@ static void beyond(void)
         file_write(&f, "", 1);
         CHECK(i == 5 || strstr((char *)f.bytes, i == 3 ? "other than the CPU" : "several processes"));
     }
-    for (int i = 0; i < 2; i++) { /* a plan checks that the device's SIZE_MAX covers all, also offloaded, bytes */
+    for (int i = 0; i < 2; i++) { /* a printed plan checks that SIZE_MAX covers its bytes, arena or offloaded */
         gckpt_plan copy = *p;
         char want[60];
         copy.offloaded = i ? SIZE_MAX / 3 : 64;
@@ -456,8 +456,8 @@ static void beyond(void)
     free(f.bytes);
 }
 
-/* A plan with desc.kernels.plain has workspace for plain kernels only: it needs at most as many bytes as a plan
- * without, and its results have the same bits. */
+/* A plan with desc.kernels.plain has workspace for plain kernels only: it needs at most as many bytes as a plan for
+ * fast kernels, and its results have the same bits. */
 static void plain(void)
 {
     net n = net_new(PLAIN_NET, NULL);

@@ -79,7 +79,7 @@ static void writing(void)
 }
 
 /* gckpt_store_c prints the initial values of parameters that are not initialised yet, and must leave these parameters
- * uninitialised. Parameters that stay in flash count for `flash_bytes`, except those in memory of the program. */
+ * uninitialised. The bytes of frozen parameters count for `flash_bytes`, except external parameters. */
 static void looking(void)
 {
     static float mine[3] = { 1, 2, 3 };
@@ -87,8 +87,8 @@ static void looking(void)
     gckpt_parameter p;
     file f = { 0 };
     file g = { 0 };
-    /* The printed table has all parameters, sorted by the bytes of their names, then their number. A name may have
-     * digits. */
+    /* The printed table has an entry for each parameter, in which the name is octal bytes; the call after the table
+     * gets the number of parameters. The name given to gckpt_store_c may have digits. */
     CHECK(prints(s, "_weights[] = {\n    { \"\\167\", &gckpti_a_value0, "));
     CHECK(prints(s, " },\n    { \"\\142\", &gckpti_a_value1, ") && prints(s, "(s, gckpti_a_weights, 2);"));
     CHECK(gckpt_store_c(s, "_0Zz9Aa", file_write, &f) == GCKPT_OK);

@@ -315,7 +315,8 @@ static void test_own_files(void)
     file permuted = golden("cnn_hwio", NULL), theirs = golden("cnn", NULL),
          first = golden("cnn", old);
     for (int i = 0; i < 2; i++)
-        for (int later = 0; later < 2; later++) { /* needs no declaration, before or after building the graph */
+        /* the file needs no declaration, loaded after (later = 0) or before building the graph */
+        for (int later = 0; later < 2; later++) {
             gckpt_store *s = store_new(), *t = store_new();
             CHECK(read_as(s, &permuted, NULL) == GCKPT_OK);
             net n = build(s, 0), m = { NULL, NULL, NULL };
@@ -596,8 +597,9 @@ static void pack_p0(gckpt_store *s, gckpt_storage storage)
     CHECK_MSG(gckpt_store_quantise(s, "p0", storage) == GCKPT_OK, "%s", gckpt_error_text(s));
 }
 
-/* Reads "p0" of shape (4,3,2,5) with permuted axes into a parameter of any storage, from a file of any type. If the
- * storage equals the file's type, its bits must be unchanged. */
+/* Reads "p0" of shape (4,3,2,5) with permuted axes from files in F32, BF16 and F16. there: 0 to 2 for a parameter in
+ * one of these storages, 3 for read-only memory of the program, 4 for mapping the file. If the storage equals the
+ * file's type, saving must give the same file again. */
 static void test_quantised(void)
 {
     orders o = { { 4 }, { { 3, 2, 0, 1 } }, 0 };
@@ -681,7 +683,7 @@ static void test_axes_refused(void)
         CHECK(read_as(t, &f, &d) == GCKPT_E_ARG && gckpt_store_count(t) == 0);
         gckpt_store_free(t);
     }
-    d.user = &o; /* the file's (3,32), permuted, is (32,3), but the store expects (3,32) */
+    d.user = &o; /* the file's tensor of shape (3,32), permuted, is (32,3), but the store expects (3,32) */
     CHECK(read_as(s, &f, &d) == GCKPT_E_SHAPE && gckpt_store_hash(s) == before);
     CHECK_MSG(strstr(gckpt_error_text(s), "[32,3], permuted by desc.axes, the store as [3,32]"),
               "%s", gckpt_error_text(s));
@@ -732,8 +734,8 @@ static void test_axes_refused(void)
     CHECK(mem.live == 0);
 }
 
-/* While a file with permuted axes is written and read, each allocation, read and write fails in turn. Then each bit of
- * the header is flipped in turn. */
+/* While a file with permuted axes is written and read, each allocation, read and write fails in turn. Then three bits
+ * of each byte of the header are flipped in turn. */
 static void test_axes_failing(void)
 {
     gckpt_shape shapes[PARAMS];
@@ -839,8 +841,9 @@ static int as_here(void *user, const char *name, gckpt_shape shape, int *axes)
     return shape.n;
 }
 
-/* PyTorch's net in PyTorch's file, read or mapped, before and after building the graph. Saved again with desc.axes, it
- * has the bytes of PyTorch's file. Without a declared order the file is refused, even if desc.axes is set. */
+/* Tests PyTorch's net in PyTorch's file, which is read or mapped, before or after building the graph. Saved again with
+ * desc.axes, its tensors have the shapes and bytes of PyTorch's file. Without a declared order the file is refused,
+ * even if desc.axes is set. */
 static void test_pytorch(void)
 {
     static const char *const names[] = { "0.weight", "0.bias",         "1.weight",      "1.bias",

@@ -189,7 +189,8 @@ static int hide_hash(file *f)
 }
 static const char *header_of(const file *f) { return (const char *)f->bytes + 8; }
 
-/* Each read of a load fails in turn: the store must be unchanged. The load without a failure must succeed. */
+/* In each load, one read fails, from the first read on: the store must be unchanged. The load without a failure must
+ * succeed. */
 static void fail_reads(gckpt_store *s, const file *f, const gckpt_file_desc *d)
 {
     const uint64_t before = snapshot(s);
@@ -249,7 +250,7 @@ static int holds(gckpt_store *s, gckpt_store *was)
 }
 
 /* Loads files of each type into each storage: into a store with values, into one with uninitialised parameters, and
- * into an empty store. */
+ * into an empty store. Only a file in I8 is refused by parameters in another quantised storage. */
 static void test_types(int types)
 {
     for (int from = 0; from < types; from++) {
@@ -652,7 +653,8 @@ static void test_flipped(void)
         gckpt_store_free(s);
         free(f.bytes);
     }
-    /* Two tensors of equal size are exchanged, in the header and in the data. */
+    /* The names of two tensors of equal size are exchanged in the header; the file loads only after their data are
+     * exchanged as well. */
     gckpt_store *s = store_new();
     add(s, "p", gckpt_shape1(2));
     add(s, "q", gckpt_shape1(2));
@@ -673,7 +675,8 @@ static void test_flipped(void)
     CHECK(mem.live == 0);
 }
 
-/* Valid but unusual safetensors files: tensors without elements, unknown keys, no metadata, any number of axes. */
+/* Tests valid but unusual safetensors files: tensors without elements, unknown keys, no metadata, any number of
+ * axes. */
 static const char *no_extras(void *user, const char *name)
 {
     (void)user;
@@ -844,7 +847,7 @@ static int swapped(void *user, const char *name, gckpt_shape shape, int *axes)
     return shape.n;
 }
 
-/* Further refused files for an empty store, reads that fail within skipped tensors, and quantised rows of several
+/* Tests further refused files for an empty store, reads that fail within skipped tensors, and quantised rows of several
  * lengths. */
 static void test_refused_more(void)
 {
@@ -981,7 +984,7 @@ static void test_map(void)
     CHECK(mem.live == 0);
 }
 
-/* A model in two files, mapped into an empty store, or read into the parameters of a built graph. */
+/* Tests a model in two files, which are mapped into an empty store or read into the parameters of a built graph. */
 static void test_shards(void)
 {
     gckpt_store *s = store_mixed(2), *mapped = store_new(), *built = store_mixed(0);
@@ -1002,7 +1005,8 @@ static void test_shards(void)
     CHECK(mem.live == 0);
 }
 
-/* Loading into an empty store must allocate only the parameters and the header, not the data a second time. */
+/* Loading into an empty store, or into a parameter that exists or is quantised, must allocate only the parameters, the
+ * header and, if quantised, one row of floats, but not the data a second time. */
 static void test_memory(void)
 {
     file_builder m = { 0 };
@@ -1123,7 +1127,9 @@ static void test_state_of_packed(void)
         gckpt_store_free(t);
     }
     int some = 0;
-    for (int k = 0; k < 8; k++) { /* mapped as BF16, or copied as F32 if the data are misaligned */
+    /* w is F32 in the file if k is odd, else BF16, which is mapped as BF16, or copied as F32 if its data are
+     * misaligned */
+    for (int k = 0; k < 8; k++) {
         file_builder m = { 0 };
         gckpt_store *s = store_new();
         add_tensor(&m, "w", k % 2 ? "F32" : "BF16", "2,2", four, 4);

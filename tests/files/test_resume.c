@@ -19,7 +19,8 @@
 #include "base/test_hooks.h"
 
 #if TEST_POSIX
-static int fsync_calls, fsync_fails, fsync_error; /* call number fsync_fails (from 1) fails; 0 for no failure */
+/* fsync_fails: number of the call that fails, from 1, or 0 if none fails */
+static int fsync_calls, fsync_fails, fsync_error;
 static int test_fsync(int fd)
 {
     if (++fsync_calls != fsync_fails)
@@ -27,7 +28,8 @@ static int test_fsync(int fd)
     errno = fsync_error;
     return -1;
 }
-static int stat_calls, stat_fails, stat_keeps; /* call number stat_fails fails, with stat_keeps also later ones */
+/* stat_fails: number of the call that fails, from 1, or 0; if stat_keeps is nonzero, all later calls fail as well */
+static int stat_calls, stat_fails, stat_keeps;
 static int stat_failed(void)
 {
     stat_calls++;
@@ -616,7 +618,8 @@ static void test_memory_of_paths(void)
     CHECK(h.blocks == 0 && h.wrong_sizes == 0);
 }
 
-/* Saves under names up to the longest that file systems allow, to which no suffix can be appended. */
+/* Tests saves under names of 230 to 256 bytes. Names up to 255 bytes, the longest that file systems allow, must be
+ * saved, although no suffix for the temporary file can be appended to them. */
 static void test_long_names(void)
 {
     for (int n = 230; n <= 256; n++)

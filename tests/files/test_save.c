@@ -551,7 +551,7 @@ static void test_evil(void)
         }
         CHECK_MSG(snapshot(s) == before && mem.live == live, "%s", evil[i].header);
     }
-    /* Next, headers with NUL bytes and with wrong lengths. */
+    /* Headers with NUL bytes or with wrong lengths must be refused. */
     static const char nul_inside[] = "{" W "," B "}\0 ", nul_escaped[] = "{\"w\\\0\":1}";
     CHECK(read_text(s, nul_inside, sizeof nul_inside - 1, 12) == GCKPT_E_DATA);
     CHECK(read_text(s, nul_escaped, sizeof nul_escaped - 1, 0) == GCKPT_E_DATA &&
@@ -813,7 +813,8 @@ static void test_path(void)
     t->object.sticky = GCKPT_E_BACKEND;
     CHECK(gckpt_store_load(t, path) == GCKPT_E_BACKEND && !strcmp(gckpt_error_text(t), "self-test"));
     t->object.sticky = GCKPT_OK;
-    /* Loading a missing file, saving into a missing folder, empty or missing paths, and no memory. */
+    /* The following calls must fail: loading a missing file, saving into a missing folder, and calls with an empty
+     * path, a NULL path or no memory. */
     uint64_t before = snapshot(s);
     CHECK(gckpt_store_load(s, temporary) == GCKPT_E_FILE && strstr(gckpt_error_text(s), temporary));
     CHECK(gckpt_store_save(s, "no such folder/x") == GCKPT_E_FILE && strstr(gckpt_error_text(s), "no such folder/x"));
@@ -853,7 +854,8 @@ static void test_path(void)
         gckpt_store_free(u);
     }
     signal(SIGXFSZ, handler);
-    /* Saving to a path that is a folder, and into a read-only folder (root may write there). */
+    /* Saving to a path that is a folder must fail. So must saving into a read-only folder, except for root, which may
+     * write there. */
     remove(path);
     CHECK(!mkdir(path, 0700));
     CHECK(gckpt_store_save(s, path) == GCKPT_E_FILE && !file_exists(temporary));

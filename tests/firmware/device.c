@@ -37,7 +37,7 @@ int main(void)
     bind.memory.memory = exec_block;
     bind.memory.size = sizeof exec_block;
 #ifdef GCKPT_SMALL
-    bind.debug = GCKPT_DEBUG_MEASURE; /* a build with GCKPT_SMALL has no debugging modes: this must fail */
+    bind.debug = GCKPT_DEBUG_MEASURE; /* GCKPT_SMALL has no debugging modes: gckpt_exec_new must fail */
     if (gckpt_exec_new(&PLAN, s, &bind) || gckpt_error(s) != GCKPT_E_ARG ||
         gckpt_error_text(s) != gckpt_result_text(GCKPT_E_ARG))
         return 7;

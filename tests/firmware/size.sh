@@ -1,12 +1,13 @@
 #!/bin/sh
 # make size: prints a Markdown table of the flash (text), memory and stack that firmware takes
 # (docs/benchmarks/device.tsv). The rows are the trainings of tests/firmware/flash.c, then the jobs of examples/mcu, if
-# QEMU and a compiler for them are installed. All are compiled for a Cortex-M4 with FPU at -Os and linked, including the
-# C library and libgcc. The stack of the trainings is measured by qemu-arm, with the same Thumb-2 code on a Cortex-A;
-# the jobs measure their own. The script needs arm-none-eabi-gcc with newlib, or arm-linux-gnueabihf-gcc (then without C
-# library and libgcc). For the stack it needs arm-linux-gnueabihf-gcc and qemu-arm.
+# QEMU and a compiler for the jobs are installed. All programs are compiled for a Cortex-M4 with FPU at -Os and linked,
+# including the C library and libgcc. The stack of the trainings is measured by qemu-arm, with the same Thumb-2 code on
+# a Cortex-A; each job measures its stack itself. The script needs arm-none-eabi-gcc with newlib, or
+# arm-linux-gnueabihf-gcc (then without C library and libgcc). For the stack it needs arm-linux-gnueabihf-gcc and
+# qemu-arm.
 #
-#     sh tests/firmware/size.sh            the table
+#     sh tests/firmware/size.sh            prints the table
 #     sh tests/firmware/size.sh bytes SET  prints the bytes of gradckpt.h's code and constants in one training; writes
 #                                 the stack frames of its functions to build/size/device-flash.su
 CC=${CC:-cc}
@@ -42,7 +43,7 @@ compiled()
         tests/firmware/flash.c -o "$file" 2> "$file.log" || { cat "$file.log" >&2 && exit 1; }
 }
 
-# device SET FILE OPTION...: like compiled, but omits the features that the plan does not need
+# device SET FILE OPTION...: compiles and links flash.c's training SET without the features that its plan does not need
 device() { compiled "$@" $(without "$work/small$1.h"); }
 
 # sections FILE: prints the bytes of code and of constants
@@ -51,7 +52,8 @@ sections()
     "${cross}size" -A "$1" | awk '/^\.(text|ARM)/ { t += $2 } /^\.(rodata|data)/ { d += $2 } END { print t + 0, d + 0 }'
 }
 
-# table SET: prints the plan of SET as C to small<SET>.h, by a program compiled with LINKED if that is set
+# table SET: writes the plan of SET as C to small<SET>.h; the command in LINKED, if set, compiles the program that
+# prints it
 table()
 {
     [ -n "$LINKED" ] || [ -f "$work/gradckpt.o" ] || {

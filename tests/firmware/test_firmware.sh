@@ -102,7 +102,7 @@ fi
 device "$c" "$work/device_small" -DGCKPT_SMALL -DGCKPT_STATIC
 
 whole() { [ -n "$WIDE$ALL_PROGRAMS" ]; }
-# Several printed plans in one program: plans of different graphs, damaged plans, and two plans of one graph.
+# Tests programs with several printed plans: plans of different graphs, damaged plans, and two plans of one graph.
 check "host prints another lowering" sh -c "$work/host c chosen auto > $work/input_hash.h && grep -q ' 1, .. lowering ..' $work/input_hash.h"
 check "host trains with weights in flash" sh -c "$work/host run - quantised > $work/want_quantised"
 check "host prints a plan for weights in flash" sh -c "$work/host c quantised quantised > $work/quantised.h"
@@ -126,7 +126,7 @@ fi
 check "GCKPT_SMALL has one virtual rank" fails_saying "and have one virtual rank" $CC -std=c99 $include -DGCKPT_SMALL -UTABLE \
     '-DTABLE="virtual_ranks.h"' -DPLAN=virtual_ranks -fsyntax-only tests/firmware/device.c
 
-# Weights in flash that kernels read without copying them.
+# Tests weights in flash that kernels read without a copy in the arena.
 check "quantised.c compiles for the host" \
     $LINKED -std=c99 -O1 $warnings -I. tests/firmware/quantised.c -o "$work/stored"
 check "quantised.c prints its results and its plan" \
@@ -138,8 +138,8 @@ if whole; then
     check "quantised.c gives the same bits on a device" sh -c "$work/device_stored | cmp - $work/want_stored"
 fi
 
-# The parameters of a store in every storage, printed as C: all bits must be equal, in C and C++, and in a build without
-# quantisation.
+# Tests a store with parameters in every storage, printed as C: a program that restores them, compiled as C or C++, must
+# have all bits. FLOATS is a store without quantised parameters, for a build without quantisation.
 for set in ALL FLOATS; do
     check "weights.c compiles with $set" \
         $LINKED -std=c99 -O0 $warnings -D$set tests/firmware/weights.c -o "$work/weights"
@@ -186,8 +186,8 @@ if [ -n "$WIDE$ALL_PROGRAMS" ]; then
         fails_saying "which this build leaves out (GCKPT_NO_BF16)" "$work/lean" run - bf16
 fi
 
-# The symbols of the device's program, compiled as C without GCKPT_STATIC: no planner, graph or files, only the ops of
-# the plan, and no writable constants.
+# Checks the symbols of the device's program, compiled as C without GCKPT_STATIC: it must have no planner, graph or
+# files, only the ops of the plan, and no writable constants.
 if [ -n "$WIDE$ALL_PROGRAMS" ] && [ "$sections" != -Os ] && command -v nm > /dev/null; then
     check "device links no planner, graph or files" planless "$work/device"
     sed -n 's/.* [RrDdBb] gckpti_op_//p' "$work/symbols" | sort > "$work/ops"

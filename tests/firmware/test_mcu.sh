@@ -4,9 +4,10 @@
 # which make mcu records in docs/benchmarks/device.tsv. LINKED is the command that compiles programs that use public
 # names only (in make mcu, linked with build/gradckpt.o).
 #
-#     sh tests/firmware/test_mcu.sh                         all
-#     sh tests/firmware/test_mcu.sh run BOARD JOB LEVEL     builds and runs one: build/mcu/BOARD.JOB.out, or
-#                                                           where LEVEL is not Os, build/mcu/BOARD.JOB.LEVEL.out
+#     sh tests/firmware/test_mcu.sh                      runs every job on every board
+#     sh tests/firmware/test_mcu.sh run BOARD JOB LEVEL  builds and runs one job, at optimisation level LEVEL; writes
+#                                                        its output to build/mcu/BOARD.JOB.out or, if LEVEL is not
+#                                                        Os, to build/mcu/BOARD.JOB.LEVEL.out
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -O1 -I.}
 jobs="gpt64 gpt256 lora keyword stream power microgpt anomaly mobilenet"
@@ -242,7 +243,7 @@ done
 check "keyword recognises more than before it learned" awk '/^right before/ { before = $3 } /^right after/ { after = $3 }
     END { exit !(after > 2 * before) }' "$work/keyword.want"
 
-# gpt256 with a plan that keeps all activations: the same weights, but it needs more than 256 KB.
+# The job gpt256 with a plan that keeps all activations must give the same weights, and needs more than 256 KB.
 check "gpt256 with all activations kept: the plan is printed" \
     sh -c "$LINKED -std=gnu99 -DPLAN -DSTORE_ALL $in/gpt256.c -lm -o $work/all.plan &&
     $work/all.plan > $work/gpt256_all_plan.h"

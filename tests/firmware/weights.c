@@ -157,7 +157,7 @@ int main(int argc, char **argv)
     add(g, "f16", gckpt_shape2(1, 7), 1);
     add(g, "i8", gckpt_shape4(2, 1, 3, 5), 1);
     add(g, "i4", gckpt_shape2(3, 64), 1);
-    gckpt_shape few = gckpt_shape1(19); /* sizes beyond the rank must be ignored; these are too large for a device */
+    gckpt_shape few = gckpt_shape1(19); /* the sizes after the first, here INT64_MAX, must be ignored */
     few.d[1] = few.d[GCKPT_MAX_DIMS - 1] = INT64_MAX;
     add(g, "bias", few, 1);
     add(g, "drawn", gckpt_shape2(9, 11), 0.5f);
@@ -174,7 +174,7 @@ int main(int argc, char **argv)
             gckpt_store_get(s, gckpt_store_find(s, names[i]), &p) != GCKPT_OK || (int)p.storage != i + 1)
             return 1;
 #endif
-    if (argc > 1 && argv[1][0] == 'c') /* prints them while "drawn" and other parameters are not initialised yet */
+    if (argc > 1 && argv[1][0] == 'c') /* prints parameters of which some, like "drawn", are not initialised */
         return gckpt_store_c(s, "small", to_stdout, NULL) != GCKPT_OK;
     for (int i = 0; i < gckpt_store_count(s); i++) {
         gckpt_parameter made;

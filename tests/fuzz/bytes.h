@@ -80,8 +80,8 @@ static inline bytes part(bytes *b, size_t n)
         }                                                                                          \
     } while (0)
 
-/* If the environment variable FUZZ_SEEDS names a folder, writes `count` files there, each `head`
- * (`size` bytes) followed by pseudo-random bytes, and exits. */
+/* If the environment variable FUZZ_SEEDS names a folder, writes `count` files there and exits. Each file has
+ * the `head_size` bytes at `head`, followed by `size` pseudo-random bytes. */
 static inline void write_seeds(const char *name, int count, size_t size, const uint8_t *head,
                                size_t head_size)
 {

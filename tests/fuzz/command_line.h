@@ -98,8 +98,8 @@ static int parse_line(char *line, char **argv)
     return argc;
 }
 
-/* Returns whether the program accepts the words. If it does, checks that the options have the given values, and that
- * each option has the same value whether it is written "--name value" or "--name=value". */
+/* Returns whether the program accepts the words. If it does, checks that all options have allowed values, that texts
+ * are those given last, and that "--name value" and "--name=value" give an option the same value. */
 static int parse_both_ways(int argc, char **argv)
 {
     static char joined[2 * TEXT];

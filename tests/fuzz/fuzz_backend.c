@@ -266,7 +266,7 @@ static gckpt_backend table(bytes *b)
     const unsigned few = byte(b);
     const uint32_t left_out =
         few % 2 ? 0 : (uint32_t)byte(b) | (uint32_t)byte(b) << 8 | (uint32_t)byte(b) << 16;
-    /* if the backend has separate memory, mostly keeps the functions that are required with it */
+    /* for one in four values of `few`, leaves out only optional functions (entries 16 to 23 below) */
     const uint32_t out = few % 4 == 2 ? left_out & 0xff0000u : left_out;
     memset(&t, 0, sizeof t);
     t.name = few & 4 ? "fuzz" : "other";
@@ -300,7 +300,7 @@ static gckpt_backend table(bytes *b)
         t.copy_in = t.copy_out = NULL;
         t.copy_async = NULL, t.host_get = NULL, t.host_release = NULL, t.wait_copies = NULL;
     }
-    t.writes_back = t.update != NULL; /* the update writes the gradient, divided by the count, back */
+    t.writes_back = t.update != NULL; /* update() stores the gradient after division by the count */
     return t;
 }
 
@@ -324,7 +324,7 @@ static gckpt_result step(gckpt_exec *e, int way, const gckpt_feed *f, int n, int
         for (r = r == GCKPT_OK ? GCKPT_MORE : r; r == GCKPT_MORE;)
             r = gckpt_run_some(e, 3, report);
         return r;
-    case 2: /* the rows of the batch are added one after the other */
+    case 2: /* adds the rows of the batch in parts of `of` rows */
         if (of == rows)
             return gckpt_step(e, f, n, rows, h, report);
         r = gckpt_step_begin(e, h);

@@ -317,7 +317,8 @@ static void free_net(int i)
     gckpt_graph_free(nets[i].g);
     nets[i].g = NULL;
 }
-/* Frees store i. Some of the objects that use it are freed at once; the others stay, and may then only be freed. */
+/* Frees the nets of store i, then the store. Plans and executors made with the store stay; such an executor may then
+ * only be freed. */
 static void free_store(int i)
 {
     for (int k = 0; k < NETS; k++)

@@ -4,8 +4,8 @@
  * The input is tokenizer_config.json, chat_template.jinja, three lines with the texts around turns of system, user
  * and assistant (or a line with the name of a format), and JSON lines with chats, with the byte 0x1e between these
  * parts. The tokenizer is SmolLM2's or, for inputs with an odd number of bytes, Llama 2's, which puts a space
- * before texts. The functions under test are chat_open, chat_turns, chat_encode of each chat, and dataset_open_as
- * and dataset_open_pairs of all chats.
+ * before texts. The functions under test are chat_open, chat_set_turn, chat_render, chat_encode, and
+ * dataset_open_as and dataset_open_pairs of all chats.
  *
  * The rules: A refusal has an error text and leaves the tokens unchanged. The rendered text equals the decoded
  * tokens, apart from the spaces of Llama 2's tokenizer and from white space that a token strips. Only answers are
@@ -68,8 +68,8 @@ static int is_stripped(const bpe *b, const char *text, size_t n)
     return 0;
 }
 
-/* Encodes the chats in JSON lines, as far as the dataset's reader accepts them, and turns whose roles and texts are
- * any strings of these lines. */
+/* Splits the text `lines` at its commas into turns, whose roles depend on their numbers and sizes. Renders a chat of
+ * these turns and, for some inputs, encodes it; the decoded tokens must equal the rendered text. */
 static void try_turns(chat *c, bpe *tokenizer, const char *lines, size_t size, uint64_t chosen)
 {
     chat_turn turns[TURNS];

@@ -4,9 +4,9 @@
  * The input is these texts with the byte 0x1e between them. Without an index, the first header is that of
  * model.safetensors; with an index, the headers are those of a.safetensors and b.safetensors. Values are added
  * here, as many as a header claims, up to a limit. Each input is read by model_load; one input in sixteen is
- * mapped, and one in sixteen with few layers is quantised. One loaded model in four generates a text, is saved and
- * loaded again. The rules: a refusal has an error text, tokens are in the vocabulary, and the saved model equals
- * the loaded one. */
+ * mapped, and one in sixteen with few layers is quantised. One loaded model in four generates a text and, unless it
+ * is mapped or quantised, is saved and loaded again. The rules: a refusal has an error text, tokens are in the
+ * vocabulary, and the saved model equals the loaded one. */
 #define _GNU_SOURCE
 #include "gradckpt.h"
 #include "generate.h"

@@ -236,7 +236,7 @@ static gckpt_shape net_rows_of(const T *x, int drop)
     s.n = s.n > drop ? s.n - drop : 0;
     return s;
 }
-/* Returns indices of this shape: an input, a constant, or the result of argmax. */
+/* Returns indices of this shape: an input or, in one of four cases, a constant. */
 static T *net_index(fuzz_net *n, bytes *b, gckpt_shape s)
 {
     const int how = choose(b, 4);
@@ -468,7 +468,7 @@ static void net_term(fuzz_net *n, bytes *b, T *loss)
     }
 }
 
-/* Returns whether tensor `to` depends on tensor `from`. */
+/* Returns whether tensor `to` depends on tensor `from` other than through gckpt_detach. */
 static int net_leads(const gckpt_graph *g, int from, int to)
 {
     unsigned char led[512] = { 0 };
@@ -496,7 +496,7 @@ static int net_built(fuzz_net *n, gckpt_graph *g, bytes all, int64_t rows, uint3
     b.odd = first % 8 == 7;
     T *begins =
         net_add(n, net_input(n, &b, GCKPT_F32, net_shape(&b, caches ? 3 : 2 + choose(&b, 3), rows)));
-    if (!b.odd) { /* mostly adds a parameter, so that there is one to train */
+    if (!b.odd) { /* adds a linear layer, so that there is a parameter to train */
         T *w = net_weight(n, &b, gckpt_shape2(net_last(begins), 1 + choose(&b, 6)));
         begins = net_add(n, gckpt_linear(begins, w, NULL));
     }

@@ -151,7 +151,8 @@ static void empty_folder(void)
     closedir(d);
 }
 
-/* Files with names like those of shard files; their contents begin like a shard file or not. */
+/* A file that this target writes before a save, with a name like that of a shard file; its contents begin like a shard
+ * file or not. stays: nonzero if the save must not remove the file. */
 typedef struct {
     char name[64];
     int stays;
@@ -191,8 +192,8 @@ static int is_there(const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* Loads the checkpoint into stores of `ranks` ranks and returns their common hash, or 0 if the load is refused with
- * an error text. */
+/* Loads the checkpoint into the stores of `ranks` ranks. Returns 1, or 0 if a load is refused with an error text. If
+ * ranks is 1 and the save succeeded, the values must have the bits that were saved. */
 static int load(const trial *t, int ranks, gckpt_shard shard, gckpt_result *result)
 {
     uint64_t h = 0;

@@ -201,8 +201,8 @@ static void list(const gckpt_store *s, listed *l)
         MUST(gckpt_store_peek(s, i, &l->of[i]) == GCKPT_OK);
 }
 
-/* Checks that external parameters are still at their addresses, and that nothing changed in a parameter that the file
- * does not contain. */
+/* Checks that the parameters that existed before the load still have their names, sizes, storage and addresses. After a
+ * failed load, also checks that no parameter was added and no state allocated or moved. */
 static void check_places(const listed *was, const gckpt_store *s, int failed)
 {
     listed now;
@@ -256,7 +256,8 @@ static void check_values(gckpt_store *s, const uint8_t *bytes, size_t size, int 
     }
 }
 
-/* Writes the loaded store and reads it again: the result must be the same. */
+/* Writes the loaded store, reads the file into the same store and writes it again, which must give the same bytes (for
+ * a convolution, about as many). If into_empty is nonzero, an empty store must get the same parameters from the file. */
 static void check_again(subject *s, int kind, int into_empty)
 {
     const gckpt_file_desc hwio = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_HWIO, NULL };

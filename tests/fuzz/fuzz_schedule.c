@@ -61,8 +61,8 @@ static void steps(net_run *l, unsigned debug, gckpt_isa isa, const gckpt_feed *f
     l->hash = l->e ? gckpt_store_hash(l->s) : 0;
 }
 
-/* Inserts before each backward the outputs of its op and of the ops of its inputs, reloaded or recomputed from their
- * inputs as the bits of `how` say. Returns the new length of the list. */
+/* Inserts before each backward forwards or reloads of its op's inputs and, as the bits of `how` say, of the op itself
+ * and of the inputs of those inputs. Returns the new length of the list. */
 static int recompute_all(const gckpt_graph *g, unsigned how, const gckpt_instruction *from, int length,
                     gckpt_instruction *list)
 {

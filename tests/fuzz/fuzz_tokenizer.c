@@ -133,7 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 static const char said[] = "The  quick\n\n brown 1234 fox's <|im_start|>x<s> e\xcc\x81\xef\xbf\xbd"
                            "\xf0\x9f\x98\x80\xff\xe2\x96\x81 \t don't";
 
-/* Small tokenizers, one for each kind that the golden tokenizers, which have some KB, combine. */
+/* A small tokenizer with a step of each kind; the golden tokenizers have some KB. */
 static const char small[] =
     "{\"added_tokens\": [{\"id\": 6, \"content\": \"<s>\", \"special\": true, \"lstrip\": true,"
     " \"rstrip\": true, \"normalized\": true}], \"normalizer\": {\"type\": \"Sequence\","

@@ -118,8 +118,8 @@ static void blocks(void)
 }
 
 /* Makes a plan under a budget, a frontier, and a plan of the frontier, each while its allocation number n fails (for
- * every n at first, then in steps of a 17th). Checks that the error is GCKPT_E_MEMORY, that nothing leaks, and that
- * the same call succeeds without the failure. */
+ * every n up to 16, then at distances of 1 + n / 16). Checks that the error is GCKPT_E_MEMORY, that nothing
+ * leaks, and that the same call succeeds without the failure. */
 static void planning(const gckpt_memory *memory, heap *h, gckpt_graph *g, const gckpt_term *term, int what,
                      size_t budget, const gckpt_frontier *front)
 {

@@ -135,8 +135,8 @@ static gckpt_tensor *some_param(gckpt_graph *g, int i)
     return gckpt_param(g, name, gckpt_shape2(5, 7), (gckpt_init){ 1, 0, 0 });
 }
 
-/* Tests the errors for blocks that are one byte too small, and for larger ones up to the need: each error text names
- * a number of bytes that suffices. */
+/* Tests stores and executors in blocks that are too small, from the least size up: each error text names the size of
+ * the block and a number of bytes that suffices. */
 static void test_reported(const gckpt_plan *p)
 {
     gckpt_exec_desc x = { .custom_optimiser = own_optimiser };
@@ -204,7 +204,7 @@ static void test_texts(void)
     CHECK(gckpt_plan_new(g, &term, 1, &d) == NULL && gckpt_error(g) == GCKPT_E_MEMORY);
     CHECK_MSG(strstr(gckpt_error_text(g), "; the plan's block has 1000 bytes, so far it takes "),
               "%s", gckpt_error_text(g));
-    /* a store's block without space for the parameter's values */
+    /* a store whose block has no space for the values of a parameter */
     gckpt_parameter q;
     gckpt_store_desc small = { block_at(0, gckpt_store_need(NULL) + sizeof(gckpti_param) + 20), 0 };
     gckpt_store *values = gckpt_store_new(&small);

@@ -8,8 +8,8 @@
  * - a callback returns an invalid value;
  * - the clock stops, jumps, goes back or returns no number.
  *
- * Each fault hits every call in turn while a program builds store, graph, plan and executor, trains, calibrates,
- * saves and loads.
+ * Each kind of fault hits the calls of a program in turn (short runs leave some calls out). The program builds store,
+ * graph, plan and executor, trains, calibrates, saves and loads.
  *
  * After each fault there is an error with its text (or, for a harmless fault, the same bits), nothing leaks, no
  * file is left open, and the file on disk is the old or the new one. The library trusts a backend's arithmetic and
@@ -340,7 +340,7 @@ static gckpt_result odd_workspace(void *context, const gckpt_op *op, gckpt_call 
                                             (gckpt_result)77 };
     return is_faulty(BACKEND_WORKSPACE) ? results[fault.how] : device_workspace(context, op, call);
 }
-/* The backend's `find`. The fault is that the backend never has the kernel that is requested as number fault.at. */
+/* The backend's `find`. The fault: of the different kernels that are requested, the backend lacks number fault.at. */
 static gckpt_kernel odd_find(void *context, const gckpt_op *op, gckpt_kind k)
 {
     static struct {
@@ -408,7 +408,7 @@ static char error_text[600]; /* text of the first error */
 static size_t budget[2]; /* budgets at which plans offload, on the processor and on a backend */
 static gckpt_backend odd_backend;
 
-static int index_id; /* the input that only the graph with a classification has */
+static int index_id; /* id of the index input, which the graph has only if setup is OP_CLASSES */
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
     static const int odd[] = { INT_MIN, 0, GCKPT_MAX_TERMS + 1, INT_MAX, 1, 1 };
@@ -538,8 +538,8 @@ static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
             failed = bad(e, time_it(e, feeds, gckpt_graph_size(g)));
             CHECK(gckpt_store_hash(s) == before);
         }
-        /* not for faults of `finish`, which are reported late, and not for the kinds after it, whose results are
-         * trusted */
+        /* A failed step must change no values. Exceptions: faults of the backend's `finish`, which are reported late,
+         * and of the kinds after BACKEND_FINISH, which hit functions whose work the library trusts. */
         if (fault.kind < BACKEND_FINISH)
             CHECK_MSG(!failed || gckpt_store_hash(s) == before,
                       "fault %d, %ld, way %d: a failed step changed values: %s", fault.kind, fault.at,
@@ -611,10 +611,11 @@ static void find_bytes(void)
 static device faulty_device;
 
 static long all;
-/* expected outcome: the same bits, or an error; for TRUSTED, other bits are allowed as well */
+/* Allowed outcomes of a fault. HARMLESS: the same bits, or an error; HARMS: an error; TRUSTED: an error or any bits. */
 enum { HARMLESS, HARMS, TRUSTED };
 
-/* Injects faults of kind k at each call, in each of `ways` ways. Prints how many calls the faults hit. */
+/* Injects faults of kind k, one in a run, at every stride-th call in each of `ways` ways. Prints how many calls the
+ * faults hit and with which outcomes. */
 static void inject_all(kind k, const char *layer, const char *what, int ways, int harms)
 {
     const long part = check_iterations(9) < 9 ? 61 : 7, of = check_iterations(9) > 1 ? 1 : 3;

@@ -87,7 +87,8 @@ static void shapes(void)
 
 /* ---- several losses: constant targets, and sizes that are no multiple of the rows ---- */
 enum { ROWS = 4, IN = 8, CLASSES = 3 };
-/* losses: of fed targets, of constant targets, of the sums of columns, of squares */
+/* FED, FIXED: cross-entropy with fed and with constant targets; COLUMNS: sum of the column sums of tanh; SQUARES: sum
+ * of squares */
 enum { FED, FIXED, COLUMNS, SQUARES, LOSSES };
 
 typedef struct {
@@ -115,7 +116,8 @@ static losses losses_new(void)
     return l;
 }
 
-/* Runs these loss terms and returns the result of the call; copies the loss and the gradient of w. */
+/* Runs a step with these loss terms and returns its result; stores the loss in *loss and, if the step succeeds, the
+ * gradient of w in `gradient`. */
 static gckpt_result losses_run(const losses *l, const gckpt_term *terms, int count, int64_t rows,
                                float *gradient, double *loss)
 {
@@ -457,8 +459,8 @@ static void large_rows(void)
 {
     const int wide = sizeof(size_t) > 4;
     const gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR };
-    /* in turn: inputs of 64 and 32 rows that are too large; a workspace that is too large; an input that is too large
-     * even with 1 row */
+    /* In kind 0, an input is too large with 64 or 32 rows, in kind 1, a workspace is too large with many rows, and in
+     * kind 2, the input is too large even with 1 row. */
     for (int kind = 0; kind < 3; kind++) {
         gckpt_store *s = gckpt_store_new(NULL);
         int64_t size = (int64_t)1 << (wide ? 53 : 21) << (kind ? 6 : 0);

@@ -129,12 +129,12 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
             if (q.state[k % 4])
                 o.hash = (o.hash ^ bits_of(q.state[k % 4][k / 4])) * 1099511628211u;
     const int64_t vranks = d.ranks.virtual_ranks && !inference ? d.ranks.virtual_ranks : 1;
-    /* rows of the last micro-batch, of which fetches have the values */
+    /* tail: number of rows of the last micro-batch; fetches return the values of these rows */
     int64_t at_once = r->stream ? r->stream : net.batch,
             tail = (net.batch - 1) % at_once % net.rows + 1;
     for (int i = 0; i < fetches && result == GCKPT_OK; i++) {
         if (fetched[i].data && vranks > 1)
-            /* with virtual ranks, a fetch has only rows of the last virtual rank, in the run to compare with as well */
+            /* not compared: with virtual ranks, a fetch returns only rows of the last virtual rank */
             continue;
         const float *got = gckpt_fetch(e, fetched[i].id, fetched[i].gradient);
         int64_t n = fetched[i].data ? fetched[i].n / net.batch * tail : fetched[i].n;
@@ -312,7 +312,7 @@ int main(int argc, char **argv)
     net_features = NET_MIXING | NET_ALONE;
     for (unsigned i = 0; i < count; i++)
         test_graph(first + i);
-    /* in a run of few graphs, the share of such graphs may be larger */
+    /* the share of graphs that overflow or cannot be checked; in a run of few graphs, it may be larger than a fifth */
     const int most = count < 32 ? (int)count - 1 : (int)count / 5;
     CHECK_MSG(not_finite <= most, "%d of %u graphs overflowed", not_finite, count);
     CHECK_MSG(hidden <= most, "%d of %u graphs too coarse", hidden, count);

@@ -797,7 +797,7 @@ static void one_by_one(void)
     begin();
     CHECK(gckpt_rotary(f3(2, 3, 8), &less)->attribute_bytes >
           gckpt_rotary(f3(2, 3, 8), &plain)->attribute_bytes);
-    /* the positions that are left in the shortest table after the first position */
+    /* min_positions: over all tables of positions, the fewest rows from the first used position (here 2) to the end */
     CHECK(gckpt_positions(f3(1, 3, 4), f2(9, 4), 2) && g->min_positions == 7);
     CHECK(gckpt_positions(f3(1, 3, 4), f2(8, 4), 2) && g->min_positions == 6);
     CHECK(gckpt_positions(f3(1, 3, 4), f2(12, 4), 2) && g->min_positions == 6);
@@ -1425,7 +1425,7 @@ static void binding(void)
     EXEC_REFUSED(NULL, NULL, E_A, "exec: the plan is NULL");
     CHECK(gckpt_exec_need(NULL, NULL) == SIZE_MAX && gckpt_exec_need(n.p, NULL) < SIZE_MAX);
 
-    /* stores without the parameters, with others, with frozen ones, and with the same ones in another order */
+    /* stores without the plan's parameters, with other, with frozen, and with the same parameters in another order */
     gckpt_store *full = s;
     s = gckpt_store_new(NULL);
     EXEC_REFUSED(n.p, NULL, E_A, "exec: the store has no parameter \"table\" of 20 elements");
@@ -1551,7 +1551,8 @@ static void streaming(void)
     CHECK(gckpt_step_add(n.e, both, 2, ROWS) == E_A);
     stop(&n);
 
-    /* kinds of graphs: with two losses that have separate counts, or that share their targets */
+    /* Streams need two losses with equal counts: in kind 2 both have the same targets, in kind 3 both count elements of
+     * the same shape. In kinds 0, 1 and 4 the counts differ, and gckpt_step_begin must refuse. */
     for (int kind = 0; kind < 5; kind++) {
         begin();
         n = build();
@@ -1714,7 +1715,7 @@ static void requests(void)
     PLAN_REFUSED(fetch.count, -1, "desc.fetch.count is -1; allowed is 0 or more");
     PLAN_REFUSED(fetch.count, 1, "desc.fetch.count is 1, desc.fetch.specs is NULL");
     PLAN_REFUSED(mode, GCKPT_SCHEDULE, "desc.schedule.count; they are NULL and 0");
-    PLAN_REFUSED(update_in_backward, GCKPT_IF_USEFUL, "gckpt_fit can choose");
+    PLAN_REFUSED(update_in_backward, GCKPT_IF_USEFUL, "only gckpt_fit can choose");
     gckpt_plan_desc d = batch_of(0);
     d.mode = GCKPT_SCHEDULE;
     d.schedule.instructions = &in;
@@ -1785,14 +1786,14 @@ static void requests(void)
     plan_refused(__LINE__, &n, t, 2, NULL, "depends on parameters only; mark it as regulariser");
     t[0].loss = decay;
     plan_refused(__LINE__, &n, t, 1, NULL,
-                 "the first term's count divides gradients: it needs an input");
+                 "term 0 must depend on an input: its count divides gradients");
     t[0].regulariser = 1;
     gckpt_plan *constant =
         gckpt_plan_new(g, t, 1, &(gckpt_plan_desc){ .mode = GCKPT_INFERENCE }); /* inference takes no loss */
     CHECK_MSG(constant != NULL, "%s", gckpt_error_text(g));
     gckpt_plan_free(constant);
     t[0] = n.terms[0], t[0].regulariser = 1;
-    plan_refused(__LINE__, &n, t, 1, NULL, "the first term's count divides");
+    plan_refused(__LINE__, &n, t, 1, NULL, "term 0 must depend on an input: its count divides");
     t[0] = n.terms[0], t[1].loss = gckpt_sum_loss(n.hidden), t[1].regulariser = 1;
     plan_refused(__LINE__, &n, t, 2, NULL, "a regulariser may depend on parameters only");
     t[0].weight = NAN;
@@ -1991,7 +1992,8 @@ static void side_effects(void)
     once.flags = 0;
     once.forward = once_forward;
     once.backward = once_backward;
-    /* kinds of graphs: the op's result is read by a recomputed op; by no op; has must_recompute; has must_save */
+    /* In kinds 0, 2 and 3, another op reads `mid`, the result of the op; in kind 1, no op does. Kind 2 calls
+     * gckpt_recompute for `mid`, kind 3 gckpt_keep. */
     for (int kind = 0; kind < 4; kind++)
         for (int mode = GCKPT_AUTO; mode <= GCKPT_INFERENCE; mode++) {
             if (mode == GCKPT_SCHEDULE)
@@ -2209,7 +2211,8 @@ static void fitting(void)
     ERROR_IS(s, E_A, "update_in_backward must be 0, 1 or");
 }
 
-/* Tests graphs with more ops than GCKPT_SQRT tries segment sizes one by one, and graphs whose cost exceeds 64 bits. */
+/* Tests a graph for which GCKPT_SQRT does not try every segment size, since it has 600 ops; costs whose sum is too
+ * large; and values whose sum of bytes no machine can address. */
 static void large(void)
 {
     begin();
@@ -2250,7 +2253,7 @@ static void large(void)
     }
     desc.costs.by_id = NULL;
 
-    begin(); /* arenas that no machine can address, reached by small buffers or by a single one */
+    begin(); /* 6000 values of 2^52 bytes each: store-all exceeds the address space, and 1 MB is too small a budget */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
     h = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(1), ones()));
     const int64_t wide = INT64_C(1) << 50;
@@ -2401,7 +2404,7 @@ static void plans_refused(void)
     desc.schedule.count = 6;
     CHECK(!gckpt_plan_new(g, terms, 2, &desc));
     ERROR_IS(g, E_A, "needs a forward");
-    desc.schedule.count = 7; /* no instruction computes the value that the second loss reads */
+    desc.schedule.count = 7; /* the forward of `idle`, which the second loss reads, is missing */
     list[6] = list[7];
     CHECK(!gckpt_plan_new(g, terms, 2, &desc) && gckpt_error(g) == E_A);
     desc.schedule.count = 5;
@@ -2434,7 +2437,7 @@ static void plans_refused(void)
     CHECK(!gckpt_frontier_new(g, terms, 1, &desc));
     ERROR_IS(g, GCKPT_E_MEMORY, "more than the search can handle");
 
-    begin(); /* the plan cannot be split exactly because of a view that divides rows; its name must be returned */
+    begin(); /* a view that divides rows prevents an exact split: its name or its reader's is returned */
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
     h = gckpt_name(gckpt_reshape(gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(3), normal)),
                                  gckpt_shape2(3, ROWS)),

@@ -1,7 +1,7 @@
-/* test_numerics.c - tests the functions of src/num against libm, against their definitions, and against recorded
- * hashes.
+/* test_numerics.c - tests the functions of src/num against libm, against their definitions, and against a recorded
+ * hash.
  *
- * The hashes at the end matter most: with every compiler, flag and machine, both must be the same numbers. A second
+ * The golden hash at the end matters most: with every compiler, flag and machine, it must be the same number. A second
  * build with GCKPT_FORCE_SOFT_FMA tests the emulated fma and the integer square root. */
 #include "num/num.h"
 #include "check.h"

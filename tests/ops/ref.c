@@ -445,8 +445,9 @@ ref_value *ref_cap(const ref_value *x, double cap)
     return y;
 }
 
-/* Attention of q (B,T,C) to k and v (B,S,K). Head h reads columns h*D .. h*D + D-1 of q; of k and v, it reads the
- * columns of its key head, which several heads may share. If causal, the last query is aligned with the last key. */
+/* Attention of q (B,T,C) to k and v (B,S,K). D = C / heads is the number of columns of a head. Head h reads columns h*D
+ * .. h*D + D-1 of q; of k and v, it reads the D columns of its key head, which several heads may share. If causal, the
+ * last query is aligned with the last key. */
 ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, const ref_mask *o)
 {
     ref_value *y, *s;

@@ -74,8 +74,8 @@ static gckpt_tensor *apply(int i, gckpt_tensor *x, gckpt_tensor *gain, gckpt_ten
     }
 }
 
-/* Tests the result y of case i and the gradients of the loss sum(y r). The fetched gradients of x and of constants
- * are sums over the batch, not means. */
+/* Tests the result y of case i and the gradients of the loss sum(y r), where r is fed. The fetched gradients of x and
+ * of constants are sums over the batch, not means. */
 static void test_case(int i)
 {
     gckpt_store *s = gckpt_store_new(NULL);

@@ -162,7 +162,7 @@ static void elsewhere(int kind)
     device_end(&d);
 }
 
-/* Makes the graph builders ignore weights and smoothing and add the plain ops. */
+/* Tests that the loss functions with weights and smoothing add the plain ops if weights are NULL and smoothing is 0. */
 static void become_plain(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
@@ -227,7 +227,7 @@ static void ignored_rows(void)
     run(&o), run(&other);
     CHECK(o.loss == other.loss && o.count == other.count && same(o.dx, other.dx, ALL) &&
           same(o.dw, other.dw, ROWS) && all_finite(o.dx, ALL));
-    for (int i = 0; i < ROWS; i++) /* if all weights are 0, no row counts: loss and count are 0 */
+    for (int i = 0; i < ROWS; i++) /* if all targets are negative, no row counts: loss and count are 0 */
         o.targets[i] = -1;
     run(&o);
     CHECK(o.loss == 0 && o.count == 0);

@@ -49,7 +49,7 @@ static T *apply(int i, T *x)
                               : gckpt_upsample(x, size[0], size[1], (gckpt_upsampling)cases[i].how);
 }
 
-/* Tests the result y of case i, and the gradient of the loss sum(y r). */
+/* Tests the result y of case i, and the gradient of the loss sum(y r), where r is fed. */
 static void test_case(int i)
 {
     gckpt_store *s = gckpt_store_new(NULL);

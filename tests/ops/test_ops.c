@@ -630,7 +630,7 @@ static pair fourth(pair a, pair b)
     return both(gckpt_apply(&fourth_op, in, 2, NULL, 0), ref_sum_loss(power));
 }
 
-/* == builders; the comment before each builder lists the meaning of its a[0], a[1], .. ========== */
+/* == builders; the comment before each one lists the meaning of a[0], a[1], ..; T, C: axes 1 and 2 of x == */
 /* a[0]: kind; a[1], a[2]: T and C; a[3]: a factor of x, or 0; a[4]: argument of unary_by; a[5]: nonzero to make x
  * positive */
 static void build_unary(net *n, const int *a)
@@ -757,8 +757,8 @@ static void build_linear_tied(net *n, const int *a)
     pair x = linear(batched(n, "x", 3, a[0], 0), w, b, 0);
     finish(n, linear(unary(TANH, x), w, b, 1), 1);
 }
-/* a[0..2]: M, K, N; a[3]: 0 if both operands depend on the batch, 1 if the right one is a parameter, 2 for operands
- * of four axes; a[4]: nonzero if the right operand is transposed */
+/* a[0..2]: M, K, N of a product of (M,K) and (K,N); a[3]: 0 if both operands depend on the batch, 1 if the right one is
+ * a parameter, 2 for operands of four axes; a[4]: nonzero if the right operand is transposed */
 static void build_matmul(net *n, const int *a)
 {
     int rows = a[4] ? a[2] : a[1], columns = a[4] ? a[1] : a[2];
@@ -1036,8 +1036,8 @@ static void build_max_batch(net *n, const int *a)
     finish(n, binary('-', x, greatest(x, a[0])), 1);
 }
 /* a[0] says how indices from argmax are used: 0 to select rows of a table, 1 to select rows of x, 2 as targets of
- * cross_entropy, 3 as targets of linear_cross_entropy; with 4, argmax is of a parameter, with 5 of an input (rows,
- * 5) */
+ * cross_entropy, 3 as targets of linear_cross_entropy, 4 and 5 to select rows of a table. With 4, argmax is along axis
+ * 0 of a parameter; with 5, along the batch axis of x (rows,5). */
 static void build_argmax(net *n, const int *a)
 {
     pair x = batched(n, "x", a[0] < 4 ? 3 : 5, a[0] < 5 ? 5 : 0, 0);
@@ -1218,8 +1218,8 @@ static void build_policies(net *n, const int *a)
     }
     finish(n, x, 1);
 }
-/* a[0]: nonzero if two linear layers read the computed weight. This weight is v * gain / |v|, computed by ops without
- * a batch axis. */
+/* a[0]: nonzero if two linear layers read the computed weight, 0 if only one does. This weight is gain * v / rms(v)
+ * with parameters v and gain, computed by ops without a batch axis. */
 static void build_computed_weight(net *n, const int *a)
 {
     pair v = param(n, "v", 1, 6, 5, 0), gain = param(n, "gain", 1, 5, 0, 0);
@@ -2260,9 +2260,9 @@ static void test_dropout(void)
     util_free(exec, plan, graph, store);
 }
 
-/* Tests the loss sum(r h detach(f(w x))) with h = u x. The gradient of u is the same as if the detached operand were
- * fed, w has no gradient, no op before detach runs backward, and detach takes no memory. The gradient of a tensor
- * before detach can be fetched. */
+/* Tests the loss sum(h detach(exp(w x))) with h = u x, compared with the same loss without detach but with w frozen
+ * (cut = 0). The gradient of h is exp(w x), no op before detach runs backward, and detach takes no memory but a
+ * gradient buffer of w. */
 static void test_detach(void)
 {
     enum { ROWS = 3, C = 40, N = ROWS * C };
@@ -2381,7 +2381,7 @@ static gckpt_exec *bad_net(const gckpt_op *op, gckpt_mode mode, unsigned debug, 
 static void test_bad_ops(void)
 {
     const gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
-    /* op i: square, wrong_square, noisy without the recompute check, noisy with the recompute check */
+    /* i: 0 for square_op, 1 for wrong_op, 2 for noisy_op without the recompute check, 3 for noisy_op with it */
     for (int i = 0; i < 4; i++) {
         gckpt_store *store = gckpt_store_new(NULL);
         gckpt_plan *plan;

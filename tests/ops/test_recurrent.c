@@ -8,7 +8,8 @@
 
 enum { B = RECURRENT_ROWS, I = RECURRENT_INPUTS, H = RECURRENT_UNITS, LEAVES = 7 };
 
-/* Bound on |a - b| / |b|: that of test_golden.c; for bf16 plans, which round to 2^-9, 2 %. */
+/* Bound on |a - b| / |b|, the distance of a result from PyTorch's: that of test_golden.c; for bf16 plans, which round
+ * to 2^-9, 2 %. */
 static double tolerance;
 static uint64_t hash; /* of all compared values */
 static void near(const float *a, const float *b, int64_t n, const char *name, const char *what)
@@ -48,7 +49,8 @@ static gckpt_tensor *layer(gckpt_graph *g, int k, int64_t rows, gckpt_tensor **l
                 : gckpt_gru(leaf[0], leaf[1], bias[0], leaf[2], bias[1], start[0]);
 }
 
-/* Tests the output of layer k and all gradients of the loss sum(out * r), with `rows` rows per micro-batch. */
+/* Tests the output of layer k and all gradients of the loss sum(out * r), where r is fed, with `rows` rows per
+ * micro-batch. */
 static void test_golden(int k, int64_t rows, gckpt_precision precision, gckpt_mode mode)
 {
     const char *name = recurrent_cases[k].name;

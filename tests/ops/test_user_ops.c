@@ -256,7 +256,8 @@ static void try_product(const gckpt_call *call, const int16_t *size, int a, int 
               c, accumulate, call->threads, wrong);
 }
 
-/* Each executor tests every tried-th combination, and not those of the executor before it; 1 tests all. */
+/* Each executor tests every `tried`-th combination, from another first one than the executor before it; if `tried` is
+ * 1, it tests all combinations. */
 static int tried;
 
 static void check_product(const gckpt_call *call)

@@ -136,7 +136,7 @@ figures()               # of the README, in KB, rounded up: RAM with the stack, 
         printf "takes %d KB of RAM, 3 of them for the stack, and %d KB of flash", ram, ($1 + $2 + 999) / 1000 }')
     echo "Blink $takes" && tr '\n' ' ' < "$library/README.md" | grep -F "Blink $takes"
 }
-# TOOLS: the tools that build the sketches; if TOOLS is empty, both
+# TOOLS: the tools that build the sketches (arduino, platformio); if TOOLS is empty, both
 tools() { case " ${TOOLS:-$1} " in *" $1 "*) ;; *) return 1 ;; esac; }
 if tools arduino && have arm-none-eabi-g++ qemu-system-arm arduino-builder; then
     for sketch in $sketches; do

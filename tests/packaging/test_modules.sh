@@ -127,8 +127,8 @@ for parts in "$idf/Kconfig.parts" "$zephyr/zephyr/Kconfig.parts"; do
         [ \$(grep -c 'GCKPT_NO_[A-Z0-9]*: [^ ]' $parts) = \$(grep -c . $work/asked) ]"
 done
 
-# sets OUT KIND FRAGMENT: writes to OUT the settings that Kconfig makes of a project's lines, as CMake reads them, by
-# the parser of the system KIND
+# sets OUT KIND FRAGMENT: parses the configuration in the file FRAGMENT by the Kconfig tool of KIND, which is idf or
+# zephyr, and writes the resulting settings to OUT as commands of CMake
 sets()
 {
     if [ "$2" = idf ]; then
@@ -140,7 +140,8 @@ sets()
         python3 "$in/zephyr_config.py" "$zephyr" "$3" > "$1"
     fi
 }
-# the expected configuration, which is used if the tool is not installed
+# should OUT KIND FRAGMENT: like sets, but without the parser: writes the settings that the parser must give. It is used
+# if the parser is not installed.
 should()
 {
     sed -n 's/^\(CONFIG_GRADCKPT[A-Z0-9_]*\)=y$/set(\1 y)/p' "$3"
@@ -148,7 +149,7 @@ should()
     [ "$2" = idf ] || echo 'set(CONFIG_GRADCKPT_NO_STDIO y)'
     grep -q BODIES "$3" || echo 'set(CONFIG_GRADCKPT_SMALL y)'
 } > "$1"
-has()                   # has PACKAGE COMMAND...: which is there if that works
+has()                   # has PACKAGE COMMAND...: returns whether the package is installed, which the command tests
 {
     package=$1
     shift

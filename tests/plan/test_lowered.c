@@ -116,7 +116,7 @@ static void build_wide(void)
     net.terms = 2;
 }
 
-/* WAYS: number of ways of requests with one rank; SETUPS: number of setups with virtual ranks or several ranks */
+/* WAYS: number of variants of a request with one rank; SETUPS: number of setups with virtual ranks or several ranks */
 enum { WAYS = 9, SETUPS = 7 };
 static const struct {
     int leaves, ranks, wide;

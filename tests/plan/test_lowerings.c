@@ -152,8 +152,8 @@ static int ran[KINDS][GCKPTI_LOWERINGS];
 static void same_bits(const size *z, gckpt_precision precision, int threads, int plain, int way)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
-    /* odd ways have several micro-batches; ways also differ in: memory filled with a pattern,
-     * update_in_backward */
+    /* Odd ways have several micro-batches; way 0 runs the executor's plain kernels, way 3 fills memory with a pattern,
+     * way 4 has update_in_backward. */
     uint64_t want = 0;
     for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) {
         net n = net_new(z);
@@ -373,7 +373,8 @@ static void test_costs(void)
     }
 }
 
-/* A clock by which each instruction takes one millisecond, and each backward that the executor runs 3. */
+/* A clock by which each instruction takes 1 millisecond, and each backward that the executor runs takes 3
+ * milliseconds. */
 typedef struct {
     double now;
     const gckpt_exec *e;
@@ -454,8 +455,8 @@ static void test_not_taken(void)
     }
 }
 
-/* Plans in memory blocks of every size: each time the planner either chooses a lowering or reports too little
- * memory. */
+/* Builds the model of a plan in memory blocks of growing size: each time, either the lowering is available or the
+ * planner reports too little memory. */
 static void test_block(void)
 {
     static union { double align; unsigned char bytes[1 << 16]; } room;

@@ -349,7 +349,7 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
         gckpt_plan_free(p);
         return;
     }
-    /* without slower memory of the user's, the bits are the same */
+    /* without functions of the caller for slower memory, the bits are the same */
     build(seed, rows);
     CHECK(train(p, NULL, 0, 0) == want);
     gckpt_plan_free(p);
@@ -764,8 +764,9 @@ static gckpt_kernel find_odd(void *context, const gckpt_op *op, gckpt_kind kind)
     return kind == GCKPT_FORWARD ? odd_forward_on_device : odd_backward_on_device;
 }
 
-/* Tests a backend with that loss. The weight of a regulariser depends on the count, so the host must compute it: with
- * a regulariser no micro-batch is captured, without one every micro-batch is. The bits are those of the processor. */
+/* Tests a backend with the loss whose count is known only after its forward. The weight of a regulariser depends on the
+ * count, so the host must compute it: with a regulariser no micro-batch is captured, without one every micro-batch is.
+ * The bits are those of the processor. */
 static void uncounted(void)
 {
     gckpt_backend there = dev.b;
@@ -1422,8 +1423,8 @@ static void every_schedule(int chains)
     CHECK(timed < 20 || (fastest * 3 >= timed && fast * 2 > timed && hides > 0));
 }
 
-/* ---- live-range holes in which the local search may drop values: gckpti_find_holes has computed a score for every
- * move that it lists, even if must_save values do not fit into slower memory, and each move saves bytes ---- */
+/* ---- live-range holes in which the local search may drop values: every move that gckpti_find_holes lists has a score
+ * and a closure that is not empty, even if must_save values do not fit into slower memory ---- */
 static void holes(unsigned first, unsigned n)
 {
     long moves = 0, refused = 0;

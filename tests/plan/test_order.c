@@ -96,7 +96,8 @@ static void test_random_orders(unsigned seed)
     }
 }
 
-/* Tests the orders that the planner chooses at any budget, with and without a frontier. */
+/* Tests that plans for budgets of the frontier's points, in whichever order of backwards the planner chooses, have the
+ * bits of store-all. */
 static void test_chosen_orders(unsigned seed)
 {
     gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL };

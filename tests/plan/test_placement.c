@@ -38,12 +38,12 @@ static void make_case(int kind, int n)
         int half = n / 3 + 1, op = i / 3, backward = 2 * half - 1 - op;
         if (kind == NESTED)
             put((size_t)i, i, 2 * n - 1 - i, size);
-        else if (kind == STORE_ALL && i % 3 == 0) /* a value, */
+        else if (kind == STORE_ALL && i % 3 == 0) /* a value */
             put((size_t)i, op, backward, size);
-        /* the gradient of a parameter of its op, which lives to the end of the step, */
+        /* the gradient of a parameter of the op that computes the value; it lives to the end of the step */
         else if (kind == STORE_ALL && i % 3 == 1)
             put((size_t)i, backward, 2 * half, size);
-        else if (kind == STORE_ALL) /* and the value's gradient */
+        else if (kind == STORE_ALL) /* the value's gradient */
             put((size_t)i, backward - 1, backward, ALIGN);
         else if (kind == SKIPS)
             put((size_t)i, i, i + 1 + (i % 7 == 0 ? random_below(12) : random_below(2)), size);
@@ -282,7 +282,7 @@ static void test_large(void)
         size_t arena = place(n, ALIGN);
         CHECK(arena == (n == 3 ? 3 * (third / ALIGN * ALIGN) : SIZE_MAX));
     }
-    for (int n = 3; n <= 4; n++) { /* buffers with shorter live ranges; their bytes times steps exceed 64 bits */
+    for (int n = 3; n <= 4; n++) { /* buffers with longer live ranges: their bytes times steps exceed 64 bits */
         for (int i = 0; i < n; i++)
             put((size_t)i, i % 2, 20 + i % 2, third / ALIGN * ALIGN);
         CHECK((place(n, ALIGN) == SIZE_MAX) == (n == 4));

@@ -179,8 +179,8 @@ static int find(const plan_facts *f, int kind, int after, int recompute)
     return -1;
 }
 
-/* Removes the list of operands, which a plan that cannot be printed lacks as well; the checker then checks only the
- * rest. */
+/* Removes the list of operands, f->ins. A plan that cannot be printed lacks this list as well; without it, the checker
+ * checks only the other facts. */
 static void blind(plan_facts *f)
 {
     free(f->ins);

@@ -456,7 +456,7 @@ static void test_chosen(void)
     util_free(NULL, NULL, n.g, n.s);
 }
 
-/* Row tiles are only for FP32 plans. Tests that ops with row tiles are refused in plans of another precision. */
+/* Row tiles are only for FP32 plans. Tests that the planner offers no row tiles in a bf16 plan. */
 static void test_precision(void)
 {
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .kernels.plain = 1 };
@@ -498,8 +498,8 @@ static gckpt_plan *two_groups(int large, int wide)
     return p;
 }
 
-/* Tests that a group runs in row tiles if this makes its bytes smaller than those that the ops outside the group need
- * anyway, whichever of the two groups comes first. */
+/* Tests that both groups run in row tiles if the product after them is small, and that the planner offers no row tiles
+ * if the product alone needs more bytes than each group. */
 static void test_two_groups(void)
 {
     gckpt_plan *both = two_groups(4, 3), *none = two_groups(4, 400000);

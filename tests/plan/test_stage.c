@@ -142,7 +142,8 @@ static void test_budgets(unsigned seed, int64_t rows)
     destroy();
 }
 
-/* Tests large weights with small activations: under a small budget, each backward copies its weight again. */
+/* Tests large weights with small activations: under a small budget, some weights are copied again for their
+ * backwards. */
 static void test_again(void)
 {
     enum { LAYERS = 6, WIDTH = 32 };

@@ -11,8 +11,8 @@ static int32_t tokens[B * T], targets[B * T];
 /* Options of build(), its `user` argument; NULL selects the plain model. */
 typedef struct {
     int layers, terms, calls, measured;
-    /* numbers of rows for which build() does something else: returns a negative number, causes a graph error, builds
-     * another graph, adds another parameter */
+    /* Each field is a number of rows for which build() does something else. refuse: it returns a negative number;
+     * spoil: it causes a graph error; odd: it builds another graph; junk: it adds another parameter. */
     int64_t refuse, spoil, odd, junk;
     int64_t other_end;                  /* number of rows for which the last tensor reads another input */
     int64_t wrong_rows, too_many, mixes, no_memory;
@@ -215,7 +215,8 @@ static void test_builds(void)
         CHECK(p && gckpt_plan_describe(p).rows == B && gckpt_error(s) == GCKPT_OK && gckpt_store_count(s) == 8);
         util_free(NULL, p, NULL, s);
     }
-    /* a micro-batch size for which build() fails is skipped, and everything that it added to the store is removed */
+    /* a micro-batch size that build() refuses (it returns a negative number) is skipped, and everything that build()
+     * added to the store is removed */
     model m = plain();
     gckpt_store *s = gckpt_store_new(NULL);
     m.refuse = m.junk = B;
@@ -368,7 +369,7 @@ static void test_step_cost(void)
 }
 
 /* Tests micro-batches that are larger than a virtual rank: each of them is short, but costs as much as a whole one.
- * gckpt_fit chooses them if no other size fits. */
+ * gckpt_fit must choose the micro-batch size with the least cost of a step. */
 static void test_larger_than_vrank(void)
 {
     static const struct { int64_t batch, rows; } cases[] = { { 4, 2 }, { 6, 3 }, { 7, 7 }, { 11, 11 } };

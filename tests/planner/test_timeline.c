@@ -150,7 +150,7 @@ static void check_buffers(const gckpt_plan *plan)
     free(live);
 }
 
-/* An MLP with norms, a table and a residual connection; `names` are given to its activations in order. */
+/* An MLP with norms, a table and a residual connection; make() gives `names` to its activations in order. */
 typedef struct {
     gckpt_store *store;
     gckpt_graph *graph;

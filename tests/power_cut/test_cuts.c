@@ -223,8 +223,8 @@ static void watch(void)
 #endif
 }
 
-/* ---- trainings with parameters of at most one block, with more blocks, with optimiser state; each state has another
- * length ---- */
+/* ---- the states that are saved: three parameters, of up to one and of several blocks, with optimiser state. A note
+ * gives each state another length. ---- */
 static const char path[] = "cuts/ckpt";
 enum { SAVES = 4, STATES = SAVES + 2 };
 static file state[STATES]; /* state[i]: the bytes that gckpt_store_write writes of state i */
@@ -313,7 +313,7 @@ static int load(int ranks)
 }
 
 /* ---- files and folders after a cut ---- */
-typedef enum { ALL, NONE, ANY } kept; /* which of the data is kept that was not synchronised */
+typedef enum { ALL, NONE, ANY } kept; /* how much unsynchronised data survives a cut: all, none, or a random part */
 
 static int keeps(kept how) { return how == ALL || (how == ANY && below(2)); }
 
@@ -395,8 +395,9 @@ static void put_folder(int cut, kept in_folder, kept in_files)
 /* ---- cuts ---- */
 static long cuts, old_ones, new_ones;
 
-/* Saves several times, by the given numbers of ranks (0 means one process), and cuts the power at each call of each
- * save, in `ways` random ways. Returns the number of wrong results. */
+/* Saves SAVES states; save n is made by ranks[n] ranks, or by one process if that is 0. Then cuts the power after each
+ * recorded call, in `ways` random ways, and loads. The saves omit calls of kind `what`. Returns the number of loads
+ * with a wrong result. */
 static long cut_saves(const int *ranks, int ways, int what)
 {
     int begun[SAVES], done[SAVES];

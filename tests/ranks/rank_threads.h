@@ -202,7 +202,7 @@ static inline int ranks_delay(const ranks_member *m)
                               : (int)((m->calls[RANKS_EXCHANGE] + m->number) % (m->world->lag + 1));
 }
 
-/* Advances this rank's exchange, and those that it completes, as far as possible. */
+/* Advances the exchange of rank m, and the exchanges of other ranks that wait for it, as far as possible. */
 static inline void ranks_advance(ranks_member *m)
 {
     ranks_world *w = m->world;

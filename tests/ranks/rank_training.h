@@ -42,8 +42,8 @@ typedef struct {
     int batch; /* if 0, BATCH */
     unsigned debug;                /* if 0, GCKPT_DEBUG_MEASURE */
     const gckpt_backend *backends; /* a backend for each rank, or NULL for the processor */
-    /* on_backend: nonzero if exchanges read and write the backend's memory; queued: nonzero if they also use a
-     * separate queue */
+    /* on_backend: nonzero if exchanges read and write the backend's memory; queued: nonzero if these exchanges run in a
+     * separate queue of the backend */
     int on_backend, queued;
     gckpt_transport *(*transport)(ranks_world *w, int rank); /* if NULL, the threads' transport */
     void (*on_step)(int rank, int begins);           /* called before and after each step; may be NULL */
@@ -52,7 +52,7 @@ typedef struct {
 /* A fault on one rank, in its first step whose index is at least `step`. After the fault, all ranks repeat the step. */
 typedef struct {
     ranks_fault fault; /* a fault of the transport */
-    int silent;        /* the transport has no give_up */
+    int silent;        /* if nonzero, the transport has no `abort` */
     int odd, clock;    /* as in ranks_world */
     int rank, step;
     /* number of the call of the progress callback, counted from the rank's first step, in which the callback cancels */
@@ -289,7 +289,7 @@ static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial 
             feeds[0].data = indices + row * T;
         result = gckpt_step_add(e, feeds, n, take);
         feeds[0].data = good;
-        /* this rank's rows were refused, which changes nothing, so it adds them again without the fault */
+        /* a refused call of gckpt_step_add changes nothing, so the rank adds its rows again, now with valid indices */
         if (result == GCKPT_E_DATA)
             result = gckpt_step_add(e, feeds, n, take);
     }
@@ -297,7 +297,7 @@ static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial 
     return result == GCKPT_E_PEER || !begun ? result : gckpt_step_end(e, report);
 }
 
-/* Takes all steps. Repeats a step that failed, without the fault. */
+/* Takes all steps. If a step fails because of the injected fault, repeats that step without the fault. */
 static inline void take_steps(gckpt_exec *e, const model *m, trial *t, int rank)
 {
     outcome *o = &t->out[rank];

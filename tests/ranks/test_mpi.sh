@@ -117,7 +117,7 @@ kill_all()
     done
     rm -f "$work"/pid.*
 }
-# all_ended SECONDS: returns 0 once no rank is alive, 1 after SECONDS; does not count the rank named in $but
+# all_ended SECONDS: returns 0 once no rank is alive, except perhaps rank number $but; returns 1 after SECONDS
 all_ended()
 {
     tenths=0

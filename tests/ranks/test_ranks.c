@@ -11,7 +11,7 @@
 /* ---- the transport: arguments and results ---- */
 enum { ROUNDS = 20 };
 typedef struct {
-    int breach;          /* what rank 1 does wrong in round 8: SIZE to IN_PLACE, or 0 for nothing */
+    int breach;          /* the rule that rank 1 breaks in round 8: SIZE to IN_PLACE, or 0 for none */
     int matched[RANKS_MOST]; /* number of exchanges that received the right bytes */
     int failed[RANKS_MOST];
 } exchanges;
@@ -79,7 +79,7 @@ static void test_transport(void)
                 CHECK((w.clock_offset > 0) ==
                       (!blocking && (how == RANKS_HANGS || how == RANKS_VANISHES)));
             }
-/* the thread sanitizer itself reports some of the broken rules, so they are not tested with it */
+/* broken rules are not tested with the thread sanitizer, which itself reports some of them as errors */
 #ifndef __SANITIZE_THREAD__
     for (int breach = SIZE; breach < BREACHES; breach++) {
         ranks_world w;
@@ -127,7 +127,8 @@ static void test_matrix(int wide)
     CHECK(want.hash != again.hash && fabs(want.report[0].loss - again.report[0].loss) < 1e-6);
 }
 
-/* Tests that exchanges also make progress while a large product is computed. */
+/* Tests plans that overlap exchanges with products so large that the exchanges advance within a product: the bits must
+ * be those of one process. */
 static void test_within(void)
 {
     const setting one = { .mode = GCKPT_STORE_ALL, .rows = 8, .virtual_ranks = 2, .flags = LARGE };
@@ -173,8 +174,8 @@ static void test_features(int wide)
                 s.ranks = ranks;
                 s.shard = (gckpt_shard)shard;
                 s.mode = n % 2 ? GCKPT_OPTIMAL : GCKPT_STORE_ALL;
-                /* tests GCKPT_DEBUG_FINITE in this setting always: it must not read values that are still being
-                 * gathered */
+                /* looked: nonzero for a setting that always runs, in which GCKPT_DEBUG_FINITE must not read values that
+                 * are still being gathered */
                 int looked = s.debug & GCKPT_DEBUG_FINITE && ranks == 2 && shard == GCKPT_SHARD_VALUES;
                 s.blocking = n % 7 == 3 && !looked;
                 if (s.feed == STREAM && shard == GCKPT_SHARD_VALUES)
@@ -185,10 +186,10 @@ static void test_features(int wide)
     }
 }
 
-/* ---- Bytes sent by all ranks, with N ranks. Sharded parameters: (N - 1) / N of the gradients on the way to shards,
- * and the same number of bytes of gradients or values back; both if the epilogue adds to a gradient. Parameters that
- * are not sharded: all their gradients at each of the log2(N) levels of the sum. In addition a little for status
- * barriers. ---- */
+/* ---- Bytes that N ranks send. For a parameter of more than one block of 4096 elements, each rank sends (N - 1) / N of
+ * the gradient in parts to the other ranks, and as many bytes again to return results: the summed gradient without
+ * shards, the updated values with shards, both of these if the epilogue adds to the gradient. For a smaller parameter,
+ * each rank sends the whole gradient at each of the log2(N) levels of the sum. Status barriers add a few bytes. ---- */
 static void test_sent(void)
 {
     for (int ranks = 2; ranks <= VRANKS; ranks *= 2)
@@ -205,7 +206,7 @@ static void test_sent(void)
             for (int i = 0; i < gckpt_store_count(m.s); i++) {
                 gckpt_parameter q;
                 gckpt_store_get(m.s, i, &q);
-                /* the step without valid targets sums gradients but updates nothing */
+                /* times: number of transfers; the step without valid targets sums gradients but sends no values */
                 int both = shard == 0 || !strcmp(q.name, "up") || !strcmp(q.name, "both");
                 int times = (both ? 2 : 1) * STEPS + (shard ? STEPS - 1 : 0);
                 double n = (double)count_of(&q.shape);

@@ -27,7 +27,7 @@ static void rejoin(void *context, int later)
     CHECK(!within[i] && later >= 0 && later < 8);
 }
 
-/* A transport that enqueues the first 20 exchanges; on rank 1, the next one fails. */
+/* A transport whose enqueue fails on rank 1 after 20 exchanges. */
 static long taken;
 static int take_some(void *user, void *queue, int peer, const void *send, size_t n, void *receive, size_t m)
 {

@@ -172,7 +172,7 @@ static void test_cancel(int wide)
 }
 
 /* Tests transports that return other values than 1 and -1, and broken clocks, which do no harm as long as all ranks
- * answer. Even with a broken clock, a rank that fails is reported to the others by give_up. */
+ * answer. Even with a broken clock, a rank that fails tells the other ranks by the transport's `abort`. */
 static void test_odd(void)
 {
     outcome want, fast;

@@ -211,8 +211,8 @@ static void test_collected_within(void)
     other_rank = 1;
 }
 
-/* Tests when gckpt_store_ranks may be called in a store with external parameters, whose values exist from the
- * beginning: until an executor uses them. */
+/* Tests gckpt_store_ranks in a store with an external parameter, whose values exist from the beginning: calls are
+ * accepted until an executor is created, and refused from then on. */
 static void test_ranks_later(void)
 {
     static float w[80 * 70], x[8 * 80], y[8 * 70];

@@ -55,7 +55,7 @@ static int test_fclose(FILE *f)
 static int test_fsync(int fd) { return fails() ? -1 : fd < 0; }
 static int test_rename(const char *from, const char *to) { return fails() ? -1 : rename(from, to); }
 static int test_remove(const char *path) { return fails() ? -1 : remove(path); }
-static int opens, too_many; /* number of the one call that fails because too many files are open, or 0 */
+static int opens, too_many; /* too_many: number of the open that fails with EMFILE, or 0 */
 static int test_open(const char *path, int flags, unsigned mode)
 {
     if (++opens == too_many) {
@@ -133,8 +133,8 @@ static gckpt_shape shape_of(int i)
 
 static gckpt_init init = { 0, 0, 1 }; /* initial values of parameters; only test_held changes it to random ones */
 
-/* Returns a store with parameters begin to end - 1, without values. If packed is nonzero, parameters are quantised as
- * the table says; if 0, all are floats. */
+/* Returns a store with parameters begin to end - 1, without values. If packed is nonzero, the frozen parameters are
+ * quantised as the table model[] says; if 0, all parameters are floats. */
 static gckpt_store *store_new(int rank, int ranks, gckpt_shard shard, int packed)
 {
     gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 3 };
@@ -155,11 +155,11 @@ static gckpt_store *store_new(int rank, int ranks, gckpt_shard shard, int packed
     return s;
 }
 
-/* Returns the scale of a row of an int8 parameter. */
+/* Returns the scale of the row that contains element `at` of int8 parameter i. */
 static float scale_of(int i, int64_t at) { return 0.5f + (float)(at / model[i].d[1]); }
 
-/* Returns the value that fill() gives to element `at` of the values (slot -1) or of a state slot of parameter i;
- * `salt` tells trainings apart. Values of an int8 parameter are to be multiplied by the row's scale. */
+/* Returns the value that fill() gives to element `at` of the values (slot -1) or of a state slot of parameter i; `salt`
+ * tells trainings apart. For an int8 parameter, the value is the stored integer; the row's scale multiplies it. */
 static float value_of(int i, int slot, int64_t at, unsigned salt)
 {
     uint64_t state = (uint64_t)at * 64 + (uint64_t)(i * 6 + slot + 1) + ((uint64_t)salt << 40);
@@ -269,7 +269,7 @@ static void test_shard(void)
                                           ranks / 2 + !(ranks / 2), &half);
                 sum += n;
                 CHECK(n <= most && (first % 4096 == 0 || !n) && first + n <= sizes[i]);
-                /* each shard is a part of the shard of one rank if there are half as many ranks */
+                /* with half as many ranks, the shard of one rank must contain this whole shard */
                 CHECK(!n || (first >= half &&
                              first + n <= half + up));
                 CHECK(!n || (gckpti_shard_owner(sizes[i], first, ranks) == rank &&
@@ -282,7 +282,7 @@ static void test_shard(void)
 }
 
 /* Tests that a store of any rank has the bytes of the formula, that `first` and `count` of its parameters are right,
- * and that its initial values are those of one process, in whatever order they are made. */
+ * and that its initial values are those of one process. */
 static void test_held(void)
 {
     init.normal = 0.5f, init.uniform = 0.25f;
@@ -431,7 +431,7 @@ static void test_refused(void)
     CHECK(mem.live == 0);
 }
 
-/* A gckpt_file_desc.axes: moves the last axis to the front if the file permits permuted axes. */
+/* A gckpt_file_desc.axes: reverses the axes of a parameter, except those of parameters stored as int8 or int4. */
 static int reverse_axes(void *user, const char *name, gckpt_shape shape, int *axes)
 {
     (void)user;
@@ -444,7 +444,8 @@ static int reverse_axes(void *user, const char *name, gckpt_shape shape, int *ax
 }
 
 /* Tests that each rank reads its shard from a file that one process wrote, from any type to any storage, also with
- * permuted axes. A rank cannot write a file with a sharded parameter; the file must leave the parameter out. */
+ * permuted axes. A rank's own write must be refused if the file would need a sharded array: values (values_only), or
+ * values and state. */
 static void test_whole_file(void)
 {
     for (int from = 0; from < 2; from++) {
@@ -503,8 +504,8 @@ static void test_whole_file(void)
 /* ---- checkpoints of several ranks ---- */
 static char path[64], error_text[600];
 
-/* Saves the stores of all ranks one after the other, with the steps that gckpt_ranks_save takes on all ranks at
- * once. */
+/* Saves one checkpoint of all ranks in one thread: each step of gckpt_ranks_save for one rank after the other, then
+ * the next step. */
 static gckpt_result save_all(gckpt_store **s, int ranks)
 {
     gckpti_rank_save x[8];
@@ -639,7 +640,7 @@ static void test_any_number(void)
 }
 
 /* Lets every system call of a save fail, or end the process, on any rank. Afterwards the old checkpoint or the new
- * one can be loaded, and a failed save leaves no other file. */
+ * one can be loaded, and a failed save leaves only files of these two checkpoints. */
 static void test_every_call(int ranks)
 {
     const int fewer = ranks > 1 ? ranks / 2 : 1;
@@ -666,7 +667,7 @@ static void test_every_call(int ranks)
         CHECK_MSG(is_new >= was_new && loads(4, GCKPT_SHARD_GRADIENTS, 1 + (unsigned)is_new),
                   "killed at %d", n + 1);
         was_new = is_new;
-        /* the next save, by fewer ranks, must remove all files of the interrupted save */
+        /* the next save, by at most as many ranks, must remove all files of the interrupted save */
         CHECK(save_by(fewer, GCKPT_SHARD_GRADIENTS, 3) == GCKPT_OK &&
               loads(2, GCKPT_SHARD_VALUES, 3));
         CHECK_MSG(files() == fewer + 1, "killed at %d: %d files", n + 1, files());
@@ -687,7 +688,7 @@ static void test_every_call(int ranks)
         CHECK(result == (done ? GCKPT_OK : result == GCKPT_OK ? GCKPT_OK : GCKPT_E_FILE));
         CHECK_MSG(loads(1, GCKPT_SHARD_NONE, 1 + (unsigned)is_new), "failed at %d: %s", i + 1,
                   error_text);
-        /* files of the checkpoint before may be left if the new index may not survive a power cut */
+        /* the 2 old shard files stay if the new index is in place but may not survive a power cut */
         int left = files() - (is_new ? ranks : 2) - 1;
         CHECK_MSG(result == GCKPT_OK ? left >= 0 && left <= 2 : left == (is_new ? 2 : 0),
                   "failed at %d: %d too many", i + 1, left);
@@ -1100,8 +1101,8 @@ static void test_others(void)
     fill(s = store_new(0, 1, GCKPT_SHARD_NONE, 1), 9);
     for (int i = 0; i < TEXTS; i++)
         put_text(texts[i], texts[i]);
-    /* a plain file of one process, files of another checkpoint, of a save in progress in another process, and names
-     * of pipes and folders */
+    /* further files that a save must keep: a plain file of one process, files of another checkpoint, a file that a save
+     * in progress in another process has locked, a pipe and a folder */
     CHECK(gckpt_store_save(s, "shards/ckpt.7-0.safetensors") == GCKPT_OK);
     strcpy(path, "shards/ckpt.8");
     CHECK(save_by(2, GCKPT_SHARD_VALUES, 5) == GCKPT_OK);
@@ -1131,7 +1132,7 @@ static void test_others(void)
     strcpy(path, "shards/ckpt.8");
     CHECK(loads(1, GCKPT_SHARD_NONE, 5));
     strcpy(path, "shards/ckpt");
-    close(fd); /* the file must be closed also if the save is killed */
+    close(fd); /* releases the lock of the temporary file, as if the save in progress were killed */
     CHECK(save_by(1, GCKPT_SHARD_NONE, 13) == GCKPT_OK && files() == all + 1);
     CHECK(!is_there("ckpt.5-0.safetensors.gckpt-tmp0") && !rmdir("shards/ckpt.6-0.safetensors"));
     gckpt_store_free(s);
@@ -1198,8 +1199,8 @@ static void test_damaged_index(void)
     CHECK(mem.live == 0);
 }
 
-/* The calls that fails_at_once() can run. It returns whether the call ends within some seconds with this result and
- * error text, and allocates little memory. */
+/* The calls that fails_at_once() can run in a child process. fails_at_once() returns whether the call ends within 20
+ * seconds with this result and an error text that contains `text`, and allocates less than 1 MB. */
 typedef enum { RANKS_SAVE, RANKS_LOAD, STORE_LOAD } call;
 static int fails_at_once(call which, const char *where, gckpt_result want, const char *text)
 {
@@ -1251,7 +1252,7 @@ static void test_no_index(void)
     for (size_t i = 0; i < 6; i++) {
         put_text("large", begins[i % 3]);
         CHECK(!truncate(large, sizes[i / 3]));
-        if (i == 2) /* a file that may be an index is read, and found not to be one */
+        if (i == 2) /* this file begins like an index, so a load reads it whole before refusing it */
             continue;
         CHECK(fails_at_once(RANKS_LOAD, large, GCKPT_E_DATA,
                    "load: empty, damaged, or not the index of a checkpoint by ranks; "
@@ -1270,7 +1271,7 @@ static void test_no_index(void)
         const int before = files();
         CHECK(fails_at_once(RANKS_SAVE, device, GCKPT_E_FILE, text) && files() == before);
     }
-    /* the n-th allocation fails: for reading the existing index, or for anything else */
+    /* lets each allocation of a save fail, in turn, also those for reading the existing index */
     gckpt_result result = GCKPT_E_MEMORY;
     strcpy(path, "shards/ckpt");
     CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
@@ -1589,7 +1590,7 @@ static void test_space_for_squares(void)
     }
 }
 
-/* Returns the number that the next opened file gets. It is larger than before if a file was left open. */
+/* Returns the descriptor that the next opened file gets, by which main() finds out whether a test left a file open. */
 static int next_number(void)
 {
     const int fd = open(".", O_RDONLY);

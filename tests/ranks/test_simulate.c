@@ -12,8 +12,9 @@ enum { BLOCK = GCKPT_UPDATE_BLOCK };
 static int near(double a, double b) { return fabs(a - b) <= 1e-12 * (1 + fabs(a) + fabs(b)); }
 
 /* ---- shards and exchanges ---- */
-/* Checks the shards of E elements among N ranks: all ranks together send E (N - 1) elements each way, partners agree
- * on the elements of each exchange, and the elements that a rank keeps are those of gckpti_shard_of. */
+/* Checks the shards of `elements` elements among `ranks` ranks: all ranks together send elements * (ranks - 1) elements
+ * each way, partners agree on the elements of each exchange, and the elements that a rank keeps are those of
+ * gckpti_shard_of. */
 static void test_shard_sums(int64_t elements, int ranks)
 {
     simulate_exchange x[2][2 * SIMULATE_LEVELS];
@@ -69,8 +70,8 @@ static void seconds(void)
 }
 
 /* ---- overlapped or waited for ---- */
-/* Tests a sum over ranks that overlaps with computation in several pieces: the longer of the two determines the time,
- * but an exchange that ends within a piece of computation is only noticed at the end of the piece. */
+/* Tests a sum over ranks that overlaps with computation in several pieces: the longer of sum and computation determines
+ * the time, but an exchange that ends within a piece of computation is only noticed at the end of the piece. */
 static void overlap(void)
 {
     const simulate_machine m = { 1, 1e30, 1, { 0, 0 }, { 4 * BLOCK, 1 }, 0 };

@@ -58,8 +58,8 @@ static void set_ranks(int ranks, gckpt_shard shard)
 {
     CHECK(gckpt_store_ranks(store, ranks - 1, ranks, shard) == GCKPT_OK);
 }
-/* Checks the operands of a plan for several ranks. It cannot be printed as C, so its operands are compared with those
- * in the printed plan of one rank. */
+/* Checks the operands of a plan for several ranks. Such a plan cannot be printed as C, so the operands are compared
+ * with those in the printed text of a copy of the plan for one rank. */
 static void check_operands(const gckpt_plan *p)
 {
     gckpt_plan as_one = *p;
@@ -184,7 +184,8 @@ static counters count(const gckpt_plan *p)
     return t;
 }
 
-/* Tests x w + b with a regulariser of w: both gradients are reduced after the last use of w in the batch. */
+/* Tests plans of the loss sum(x w + b): with several virtual ranks, each plan ends with the reductions of both
+ * gradients and then the updates of b and w. */
 static void test_by_hand(void)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -269,11 +270,12 @@ static void test_formulas(void)
                 const int sharded = shard >= GCKPT_SHARD_GRADIENTS && per_rank == 1;
                 const size_t *kinds = p->kind_bytes, waits = count(p).partial_bytes;
                 CHECK(kinds[GCKPT_BYTES_PARAMETERS] == values && kinds[GCKPT_BYTES_STATE] == state);
-                /* the formulas of ZeRO for P parameters and N ranks, in bytes: 16 P; 8 P + 8 P / N; 4 P + 12 P / N;
-                 * 16 P / N, where shards consist of whole blocks */
+                /* the formulas of ZeRO for P parameters and N ranks, in bytes: 16 P without shards, 8 P + 8 P / N with
+                 * shards of the state, 4 P + 12 P / N with shards of state and gradients, 16 P / N with shards of
+                 * state, gradients and values. Shards consist of whole blocks. */
                 size_t bytes = values + state + live_at_updates(p), sums = sharded ? part : all;
-                /* with several virtual ranks, each use of a parameter has a sum with compensation, and there are
-                 * partial sums */
+                /* with several virtual ranks, a gradient has a sum with compensation for each use of the parameter, and
+                 * partial sums (waits: their bytes) */
                 if (per_rank > 1)
                     sums = live_at_updates(p) - waits;
                 CHECK_MSG(bytes == values + state + sums + waits,

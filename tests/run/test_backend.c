@@ -139,8 +139,8 @@ static void own_optimiser(void *user, const gckpt_update *u)
     }
 }
 
-/* Returns x + x p p' gain, where p and gain are frozen and quantised in each storage; the number of rows of p is no
- * multiple of a vector. */
+/* Returns x + x p q gain for three frozen parameters: p in int8, q in f16, gain in bf16. The inner size of the product
+ * p q, 31, is no multiple of a vector. */
 static gckpt_tensor *packed_layers(gckpt_tensor *x)
 {
     enum { NARROW = 31 };
@@ -182,7 +182,7 @@ static small make(const setting *o, int wanted)
     gckpt_term terms[3] = { { gckpt_cross_entropy(logits, t, NULL, 0), 1, 0 },
                             { gckpt_sum_loss(gckpt_mul(v, v)), 0.01f, 1 },
                             { NULL, 0.5f, 0 } };
-    if (o->odd) /* if odd is 2, the loss declares that it counts targets */
+    if (o->odd) /* odd is the number of the loss's inputs: 1 (logits) or 2 (and targets) */
         terms[0].loss = gckpt_apply(odd_loss_of, (gckpt_tensor *[]){ logits, t }, o->odd, NULL, 0);
     gckpt_fetch_spec fetch[3] = { { h, 0 }, { h, 1 }, { w, 1 } };
     gckpt_plan_desc d = { .mode = o->mode,
@@ -380,7 +380,7 @@ static void odd_loss_back_on_device(const gckpt_call *call) { device_run(call, o
 static void test_waits(void)
 {
     device *d = &plain_device;
-    /* ways 1 and 3 clip; in ways 2 and 3, the loss has its own count; way 4 may skip the step */
+    /* ways 1 and 3 clip; in ways 2 and 3, the loss has its own count; way 4 sets skip_nonfinite */
     for (int way = 0; way < 5; way++) {
         setting o = { .backend = &plain_backend, .odd = way / 2 % 2, .skips = way == 4 };
         small m = make(&o, 1);
@@ -448,8 +448,8 @@ static void test_one_store(void)
     }
 }
 
-/* Tests gckpt_store_read while an executor exists; gckpt_check_gradients and gckpt_calibrate must give the results of
- * the processor. */
+/* A clock for gckpt_calibrate in test_tools. The test also reads a store file while an executor exists; the results of
+ * gckpt_check_gradients and gckpt_calibrate must be those of the processor. */
 static double clock_now;
 static double ticks(void *user)
 {
@@ -516,8 +516,8 @@ static void *no_host_get(void *context, size_t bytes) { return CHECK(!context &&
 static void no_host_release(void *context, void *memory, size_t bytes) { CHECK(!context && !memory && !bytes); }
 static void no_join(void *context) { CHECK(!context); }
 
-/* Lets each host allocation fail that creating an executor makes, one of them for the list of copies; the values of
- * the store must not change. */
+/* Lets each allocation of host memory fail in turn while an executor is created: the call must fail, and no memory of
+ * the backend may stay allocated. Exactly one of the failures is that of the list of copies. */
 static void test_no_host_memory(void)
 {
     heap h = { 0 };
@@ -596,8 +596,8 @@ static void test_refusals(void)
 }
 #endif
 
-/* Tests a loss that declares GCKPT_COUNT_FROM_FEEDS but whose forward counts something else. The error is found
- * before anything is changed if the executor waits anyway; if the executor does not wait, at the end of the step. */
+/* Tests a loss that declares GCKPT_COUNT_FROM_FEEDS but whose forward counts something else. On the processor, the step
+ * fails before it changes anything; on a backend, the count is compared only at the end of the step. */
 static void test_promise(void)
 {
     /* ways 1 and 3 run on the backend; in ways 2 and 3 all targets are ignored, so the count should be 0 */

@@ -70,7 +70,7 @@ static void failures(void)
     CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK && gen_call(&r, B, 0, got) == GCKPT_OK);
     CHECK(gckpt_rewind(r.e, 0) == GCKPT_OK);
     gckpt_feed feed = { r.tokens, gen_words };
-    CHECK(gckpt_forward(r.e, &feed, 1, B + 1, NULL) == GCKPT_E_ARG && says(r.e, "the plan's 3 at most"));
+    CHECK(gckpt_forward(r.e, &feed, 1, B + 1, NULL) == GCKPT_E_ARG && says(r.e, "(then 1 to 3 rows fit)"));
     CHECK(gckpt_position(NULL) == 0 && gckpt_rewind(NULL, 0) == GCKPT_E_ARG);
     CHECK(gckpt_rewind(all.e, 1) == GCKPT_E_ARG && gckpt_rewind(all.e, 0) == GCKPT_OK);
     gen_end(&r), gen_end(&all);
@@ -145,8 +145,8 @@ static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of, c
     return e;
 }
 
-/* Tests that gckpt_forward refuses a plan with both caches and virtual ranks: these would divide the rows of a call,
- * but a cache holds all rows. */
+/* Tests that gckpt_forward refuses a plan with both caches and virtual ranks: virtual ranks would divide the rows of a
+ * call, but a cache holds all rows. */
 static void cut_by_vranks(gckpt_store *s)
 {
     static const float rows[6 * 4 * C];
@@ -363,8 +363,8 @@ static void refusals(void)
     REFUSED(GCKPT_E_ARG, "values of a gckpt_cache", attends(3, 1, 2));
     REFUSED(GCKPT_E_ARG, "the 3 queries of the rows", attends(2, 1, 3));
     REFUSED(GCKPT_E_ARG, "need causal attention", attends(3, 1, 7));
-    REFUSED(GCKPT_E_ARG, "v without a cached k: cache #", attends(3, 1, 1));
-    REFUSED(GCKPT_E_ARG, "attention: q, ", attends(3, 1, 4));
+    REFUSED(GCKPT_E_ARG, "v without k: cache #", attends(3, 1, 1));
+    REFUSED(GCKPT_E_ARG, "attention: q is cached", attends(3, 1, 4));
     REFUSED(GCKPT_E_SHAPE, "capacity of 6 rows, but the table has 5",
             after(cached(3, 6), gckpt_positions(of(2, 3, 4), table(9), 4)));
     REFUSED(GCKPT_E_SHAPE, "capacity of 6 rows, but the table has 5",

@@ -510,7 +510,7 @@ static void test_fetch_within(int in_backward, int64_t rows)
             there[0] = there[1] = there[2] = 0;
         there[0] |= next.kind == GCKPT_FORWARD && next.id == gckpt_id(m.h);
         there[1] |= next.kind == GCKPT_BACKWARD && next.id == gckpt_id(m.logits);
-        /* a backward before h, the last of which completes the gradient of x */
+        /* nonzero after a backward of an op near the input; the last such backward completes the gradient of x */
         there[2] |= next.kind == GCKPT_BACKWARD && next.id < first - 2;
         there[3] |= next.kind == GCKPT_UPDATE && next.id == gckpt_id(w2);
         there[4] |= result == GCKPT_OK;
@@ -695,7 +695,7 @@ static void test_collect_refusals(void)
     /* with a buffer that is one float too small, the next step is refused and nothing runs */
     CHECK(gckpt_collect(m.e, gckpt_id(m.x), 1, to, ROWS * IN - 1) == GCKPT_OK);
     CHECK(gckpt_step(m.e, f, feed(&m, 0, f), ROWS, &still, NULL) == GCKPT_E_ARG &&
-          strstr(gckpt_error_text(m.e), "6 rows of \"x\" #0 are more than the 47 floats"));
+          strstr(gckpt_error_text(m.e), "6 rows of \"x\" #0 do not fit into the 47 floats"));
     for (int i = 0; i < ROWS * IN; i++)
         value += to[i] * to[i];
     CHECK(value == 0 && gckpt_store_step(m.s) == 0);
@@ -975,7 +975,7 @@ static void finite_one(const finite_case *c, gckpt_plan_desc d, int64_t rows, in
               "\"%s\" is not in \"%s\"", at, text);
     CHECK((gckpt_store_hash(s) == hash) == (c->text && !c->changes));
     CHECK(gckpt_store_step(s) == (uint64_t)!c->text);
-    /* without a fault, the step must have the same bits as without the check, and gckpt_gradients the same result */
+    /* a step that updates values must give the same bits as a step without GCKPT_DEBUG_FINITE */
     if (!c->text || c->changes) {
         uint64_t after = gckpt_store_hash(s);
         gckpt_store_get(s, 0, &q);

@@ -190,8 +190,8 @@ static void test_none(int64_t micro)
     }
 }
 
-/* Tests a stream of single rows with two losses of equal count, then steps without rows, without valid targets, and
- * skipped. */
+/* Tests a stream of single rows with two losses of equal count, then a step without rows, a step without valid targets
+ * and a skipped step. */
 static void test_streamed(void)
 {
     net m;
@@ -250,8 +250,8 @@ static gckpt_profile *opened(profile *t, const net *m)
     return &t->p;
 }
 
-/* Tests gckpt_profile_step with a clock that counts its calls: it is called once for each instruction that runs, once
- * before the first and once after the last. */
+/* Tests gckpt_profile_step with a clock that counts its calls: the clock is called twice before the first instruction,
+ * once after each instruction that runs, and once at the end of the step. */
 static void test_profile(gckpt_mode mode, int64_t micro)
 {
     net m, plain;

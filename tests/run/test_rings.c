@@ -86,7 +86,7 @@ static model random_model(void)
 
 /* ---- a model and many random calls ---- */
 static float fed[ROWS * LONGEST * WIDEST], history[ROWS * LONGEST * WIDEST];
-static int64_t ring[LAYERS][LONGEST]; /* position of the token whose keys each row of each layer's cache holds */
+static int64_t ring[LAYERS][LONGEST]; /* ring[l][r]: position of the token whose keys row r of cache l holds */
 
 static int keys_are_there(const model *m, int64_t position)
 {

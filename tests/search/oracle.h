@@ -460,8 +460,8 @@ static inline uint64_t oracle_choose(uint64_t n, uint64_t k, uint64_t most)
     return c;
 }
 
-/* Returns the least number of forwards to run n steps backward with s checkpoints, the first state being one of them:
- * t n - C(s + t, t - 1), where t is the least number with C(s + t, s) >= n. */
+/* Returns the least number of forwards to run n steps backward with s checkpoints, the first state being one of them: t
+ * n - C(s + t, t - 1), where t is the least number with C(s + t, s) >= n. C(a, b) is the binomial coefficient. */
 static inline uint64_t oracle_revolve(uint64_t n, uint64_t s)
 {
     uint64_t t = 0;

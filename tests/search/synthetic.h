@@ -274,7 +274,8 @@ static inline void skip_chain(int n, unsigned skips, int most, int segments)
     synth_finish();
 }
 
-/* Builds a chain of ops with skip connections, losses between them, tied parameters, nested segments and policies. */
+/* Builds a graph of ops with skip connections, losses between them, tied parameters, nested segments and policies. If
+ * `chain` is nonzero, it is a chain with one loss, without skip connections, tied parameters and policies. */
 static inline void large_graph(int ops, int chain, int most)
 {
     int last = -1, depth = 0, shared;
@@ -324,8 +325,8 @@ static inline void large_graph(int ops, int chain, int most)
     synth_finish();
 }
 
-/* Builds a chain of n ops, then one or two losses. Some ops read further values, some work in place, some run only
- * once. Sizes are at most `most` floats times `scale`; costs are multiples of `costs`. */
+/* Builds a chain of n ops, of which the last is a loss and another one may be. Some ops read further values, some work
+ * in place, some run only once. Sizes are at most `most` floats times `scale`; costs are multiples of `costs`. */
 static inline void flagged_graph(int n, int most, int scale, uint64_t costs)
 {
     synth_start();

@@ -203,8 +203,8 @@ static void check_plan(const gckpt_plan *p, const char *what, unsigned seed)
               p ? "" : gckpt_error_text(request.g));
 }
 
-/* Checks the bounds of the frontier's points, and of plans for budgets between them: the proven cost falls as bytes
- * grow. Returns the frontier. */
+/* Checks the bounds of the frontier's points and of their plans: the proven cost does not rise as bytes grow. Returns
+ * the frontier. */
 static gckpt_frontier *check_frontier(unsigned seed)
 {
     gckpt_frontier *f = gckpt_frontier_new(request.g, request.term, request.terms, &request.d);
@@ -432,7 +432,7 @@ static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
     return 1;
 }
 
-/* least[b]: least cost of all closures at a point with b * grain bytes, or UINT64_MAX if no closure has them */
+/* least_cost[b]: least cost of all closures at a point with b * grain bytes, or UINT64_MAX if no closure has them */
 enum { MOST_BYTES = 512 };
 static uint64_t least_cost[MOST_BYTES];
 static void all_closures(int rank, int64_t grain)
@@ -450,7 +450,7 @@ static void all_closures(int rank, int64_t grain)
     }
 }
 
-/* Returns the value at `capacity` of the lower convex hull of the costs above, rounded up; all costs are multiples of
+/* Returns the value at `capacity` of the lower convex hull of least_cost, rounded up; all costs are multiples of
  * `cost`. */
 static uint64_t hull(int capacity, uint64_t cost)
 {
@@ -537,8 +537,8 @@ static void check_point(gckpti_cut_point *t, int64_t grain, uint64_t cost, unsig
     }
 }
 
-/* Tests a chain in which backwards read few values: the number of states of the dynamic programme stays small,
- * however long the chain is. */
+/* Tests a chain in which backwards read few values: however long the chain is, the states of the dynamic programme stay
+ * few enough that every value has a separate bit. */
 static void test_chain(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);

@@ -197,7 +197,8 @@ enum { STORE_ALL, LEAST, POOR, PLANS };
 static gckpt_plan *plan_of(const net *n, gckpt_plan_desc d, int k)
 {
     d.mode = k == POOR ? GCKPT_MEMORY_POOR : k == STORE_ALL ? GCKPT_STORE_ALL : GCKPT_OPTIMAL;
-    /* budget: the least bytes of the graph as built, or of the lowerings that take the fewest bytes */
+    /* for k = LEAST, the budget is the least bytes: those of the graph as built if the head is two ops, else those of
+     * the lowerings that take the fewest bytes */
     if (k == LEAST) {
         d.schedule.as_built = n->two;
         d.budget = 1; /* a frontier would take longer */

@@ -296,7 +296,8 @@ static void test_blocks(void)
         CHECK_MSG(!memcmp((const char *)p.quantised + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES) ||
                       (i % 12 > 0 && i % 12 < 4),
                   "again: block %d, kind %d", i, i % 12);
-    /* from I4 to I8 and back; then I4 before the initialisation */
+    /* The parameter is quantised from I4 to I8 and back; then a new parameter is quantised to I4 before its
+     * initialisation. */
     CHECK(gckpt_store_quantise(s, "w", GCKPT_STORAGE_I8) == GCKPT_OK &&
           gckpt_store_quantise(s, "w", GCKPT_STORAGE_I4) == GCKPT_OK);
     gckpt_store_free(s);
@@ -894,8 +895,8 @@ static double tick(void *user)
     return *(double *)user += 0.125;
 }
 
-/* Tests a parameter that is quantised and dequantised between steps: it fits the plan again, but its optimiser state
- * is gone. The executor refuses the next step, for any optimiser, and a new executor begins with new state. */
+/* Tests a parameter that is quantised and dequantised between steps: it fits the plan again, but its optimiser state is
+ * gone. If the optimiser has state, the executor refuses the next step, and a new executor begins with new state. */
 static void test_state_lost(void)
 {
     for (int optimiser = GCKPT_ADAMW; optimiser <= GCKPT_MOMENTUM; optimiser++) {
@@ -981,8 +982,8 @@ static void test_device(void)
     device_end(&d);
 }
 
-/* Tests plans for a small budget: quantised weights are read in place; a staged weight is dequantised again for each
- * use and dropped between uses, the tied table twice. */
+/* Tests plans for a small budget: quantised weights are read in place; with staging, the tied table is dropped between
+ * its uses, and so dequantised at least twice. */
 static void test_few_bytes(void)
 {
     tower t = tower_new(2, 2, GCKPT_STORAGE_I8);
@@ -1179,7 +1180,8 @@ static void test_reads(gckpt_storage storage)
             in[i] = ((float)below(2001) - 1000) / 700;
         for (int64_t i = 0; i < z.m; i++)
             index[i] = (int32_t)below((unsigned)z.n);
-        /* a second parameter, whose bytes begin at an odd address */
+        /* the bytes of the second parameter, v, do not begin where those of w do; with I8, some begin at an odd
+         * address */
         CHECK(gckpt_store_external_quantised(s, "w", gckpt_shape2(z.k, z.n), storage, bytes,
                                              row == 1 && !blocks ? scales : NULL) == GCKPT_OK);
         CHECK(gckpt_store_external_quantised(s, "v", gckpt_shape2(z.n, z.k), storage,

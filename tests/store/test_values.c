@@ -660,9 +660,9 @@ static gckpt_result check_certain(int kind, float by, float margin, gckpt_check 
     return result;
 }
 
-/* Tests gckpt_check_gradients with these losses: a right gradient is never rejected, and a wrong one never accepted.
- * Where no class is almost certain, and for kind 4 with any bend, the check must decide instead of reporting that
- * rounding hides the error. */
+/* Tests gckpt_check_gradients with the losses of check_certain: a right gradient is never rejected, and a wrong one
+ * never accepted. Where no class is almost certain, and for kind 4 with any bend, the check must decide instead of
+ * reporting that rounding hides the error. */
 static void test_check_certain(int verbose)
 {
     static const float factors[] = { 1, 1.05f, 2, 0.5f, 0 };
@@ -685,7 +685,8 @@ static void test_check_certain(int verbose)
                            c.worst, c.resolution, c.unresolved, c.directions, text);
                 CHECK_MSG(result != (right ? GCKPT_E_DATA : GCKPT_OK), "kind %d, %g, %g: %s", kind,
                           by, size, text);
-                /* not for a factor of 0.5: with large steps, a difference across the bend gives half the derivative */
+                /* kind 4 with factor 0.5 (f = 3) is not checked: with large steps, a difference across the bend gives
+                 * half the derivative */
                 if (size < 5 || (kind == 4 && f != 3))
                     CHECK_MSG(result == (right ? GCKPT_OK : GCKPT_E_DATA), "kind %d, %g, %g: %s",
                               kind, by, size, text);

@@ -53,8 +53,8 @@ int main(void)
 
 /* ---- The training: chip and host alike ---- */
 
-/* reading: a thermistor's voltage, scaled to -1 .. 1; target: the temperature in hundreds of
- * degrees */
+/* reading: a thermistor's voltage, scaled to -1 .. 1; degrees: the target, which is the temperature
+ * in hundreds of degrees */
 static const float reading[ROWS] = {
     0.94f, 0.90f,  0.84f,  0.76f,  0.66f,  0.54f,  0.40f,  0.24f,
     0.08f, -0.08f, -0.22f, -0.36f, -0.48f, -0.58f, -0.66f, -0.72f

@@ -21,14 +21,14 @@ template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
     }
 };
 
-/* Wraps an op's function that may fuse with or overlap launches that are still pending. */
+/* Runs F under the device's lock. F may fuse its op with, or overlap, pending launches. */
 template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *call)
 {
     DeviceLock lock(device_of(call), true);
     F(call);
 }
 
-/* If `op` is `name`, find() returns the forward or backward of `which`, under the device's lock. */
+/* If `op` has the name, find() returns which_forward or which_backward, under the device's lock. */
 #define FOUND(name, which)                                                                         \
     if (is_op(op, #name))                                                                          \
         return kind == GCKPT_FORWARD ? Locked<which##_forward>::run : Locked<which##_backward>::run;
@@ -54,7 +54,7 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
     return NULL;
 }
 
-/* Ops with kernels of GCKPT_BF16_FAST: those with a function for workspace or shapes; all. */
+/* FAST_OPS: ops with kernels of GCKPT_BF16_FAST; FAST_WORKSPACES: also with NAME_workspace(). */
 #define FAST_WORKSPACES(X)                                                                         \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
@@ -93,11 +93,11 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
     }
 #endif
     bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
-    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* a float per row, its loss */
+    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* each row's loss, a float */
         classes = classes || is_op(op, "cross_entropy");
         int64_t n = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
         call->workspace_forward = (size_t)n * sizeof(float);
-        if (call->inputs == 3) /* a float per weight: the sum of its losses */
+        if (call->inputs == 3) /* a float per weight; class losses: also one per row */
             call->workspace_backward =
                 sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? n : 0));
     }
@@ -109,7 +109,7 @@ gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
         for (int backward = 0; backward < 2; backward++)
             (backward ? call->workspace_backward : call->workspace_forward) =
                 (size_t)logit_sizes(call, backward).size * sizeof(float);
-    if (is_op(op, "attention")) /* workspace for a float per query and head: delta */
+    if (is_op(op, "attention")) /* workspace for delta: a float for each query of each head */
         call->workspace_backward = call->saved_bytes;
     return GCKPT_OK;
 }

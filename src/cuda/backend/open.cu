@@ -38,7 +38,7 @@ void device_close(Device *d)
     d->ready = 0;
 }
 
-/* Closes all devices when the program exits. Memory of executors that still exist ends with it. */
+/* Closes all devices when the program exits; memory of executors that still exist ends then. */
 void close_all(void)
 {
     for (Device &d : devices)
@@ -46,12 +46,12 @@ void close_all(void)
             device_close(&d);
 }
 
-/* Creates streams, slots and step parameters; if anything fails, destroys them again. */
+/* Creates streams, slots and step parameters. After an error, the caller calls device_close. */
 cudaError_t device_open(Device *d, int number)
 {
     d->number = number;
     cudaError_t error = cudaSetDevice(number);
-    /* does not wait for the program's default stream */
+    /* cudaStreamNonBlocking: no stream waits for the program's default stream */
     each_stream(d, [&error](cudaStream_t *s) {
         if (error == cudaSuccess)
             error = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);

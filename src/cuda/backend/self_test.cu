@@ -1,6 +1,6 @@
-/* Sets *broken to 0 if the device obeys the numeric specification. Runs the header's self-test and
- * detects compilation without -fmad=false or with -use_fast_math: then a product and a sum are
- * fused, or divisions and roots are not correctly rounded. */
+/* Sets *broken to 0 if the device obeys the numeric specification, else to an index of wrong[]
+ * below. Runs the header's self-test and detects compilation without -fmad=false (products and sums
+ * are fused) or with -use_fast_math (divisions and roots are not correctly rounded). */
 __global__ void self_test_kernel(float base, float squared, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -14,14 +14,14 @@ __global__ void self_test_kernel(float base, float squared, int *broken)
     }
     if (!*broken && hash != UINT64_C(0xcb0e40c9dd6231a9))
         *broken = 6;
-    /* with 24 bits, 2^-126 - 1.5 * 2^-151 rounds to below 2^-126: it must be flushed to zero */
+    /* 2^-126 - 1.5 * 2^-151 in 24 bits is below 2^-126: terms() must flush it to zero */
     float c[2] = { 0x1p-126f, 0x1p-126f }, y[2] = { -0x1p-76f, 0.0f };
     terms<2, true>(c, base * 0x1.8p-75f, y);
     if (!*broken && (gckpti_bits(c[0]) || c[1] != 0x1p-126f))
         *broken = 7;
 }
 
-/* If the device violates the numeric specification, writes to `text` (TEXT bytes) how. */
+/* Runs self_test_kernel. If it fails, writes the error to `text`, which has TEXT bytes. */
 void self_test(Device *d, char *text)
 {
     static const char *const wrong[] = { "",

@@ -16,20 +16,20 @@ template <class T, int N> __device__ void store(T *at, const Vec<T, N> &vec)
     *(Vec<T, N> *)(void *)at = vec;
 }
 
-/* Returns true if all addresses are multiples of 16 (NULL counts as one). */
+/* Returns true if all addresses are multiples of 16. NULL counts as a multiple. */
 bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
 {
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
 }
 
-/* for (EACH_ROW(r, rows)): distributes rows over the warps of a grid of blocks_for(32 * rows). */
+/* for (EACH_ROW(r, rows)): distributes rows over the warps of a grid that RUN_ROWS launches. */
 #define EACH_ROW(r, rows)                                                                          \
     int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
     r < (rows);                                                                                    \
     r += (int64_t)gridDim.x * blockDim.x / 32
 
-/* Calls f.at<N>(i) for each group of elements i..i + N - 1 of n. N is the size of a Pack if all
- * addresses are aligned for it, else 1. */
+/* Calls f.at<N>(i) for elements i..i + N - 1 of n, and f.at<1>(i) for each of the last n % N. N is
+ * more than 1 only if all addresses are aligned for vectors of N. */
 template <int N, class F> __global__ void vecs_kernel(F f, int64_t n)
 {
     for (EACH(i, n / N))
@@ -46,8 +46,8 @@ template <int N, class F> void for_each_vec(const gckpt_call *call, F f, int64_t
         RUN_EACH(call, (vecs_kernel<1, F>), n, f, n);
 }
 
-/* Adds lane j + h to lane j for h = 16, 8, 4, 2, 1. All lanes end with the sum (a + b = b + a). If
- * h begins at 8, the sum is that of 16 adjacent lanes. */
+/* Adds the value of lane j ^ h to lane j for h = 16, 8, 4, 2, 1. All lanes end with the same sum,
+ * as a + b = b + a. With h = 8, each 16 adjacent lanes have a sum. */
 __device__ inline float warp_sum(float lane, int h = 16)
 {
     for (; h; h /= 2)
@@ -55,7 +55,7 @@ __device__ inline float warp_sum(float lane, int h = 16)
     return lane;
 }
 
-/* Operands or results in the plan's format: one pointer is set; an operand with none reads as 0. */
+/* Operands and results, in f32 or bf16: one pointer is set. Operands with none read as 0. */
 struct Values {
     const float *f32;
     const uint16_t *bf16;
@@ -100,7 +100,7 @@ __device__ inline void put_at(const Results &y, int64_t i, float v)
         y.f32[i] = v;
 }
 
-/* Loads N elements from index i on; their address must be aligned for a Pack. */
+/* Loads N elements from index i on; their address must be aligned for a Vec of N. */
 template <int N> __device__ inline Vec<float, N> load(const Values &x, int64_t i)
 {
     Vec<float, N> v = {};
@@ -135,8 +135,8 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
     }
 }
 
-/* Loads N elements of which `left` exist; the others become 0. aligned: the address is a multiple
- * of 16. (write_vec: the others are not written.) */
+/* read_vec loads N elements from index i on, of which `left` exist, and sets the others to 0;
+ * write_vec stores those that exist. aligned: the address is a multiple of 16. */
 template <int N, class X>
 __device__ inline void read_vec(const X &x, int64_t i, int64_t left, bool aligned, float *v)
 {

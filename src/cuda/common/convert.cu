@@ -1,14 +1,14 @@
-/* Returns word[i % 4]; an index would put the array into local memory. */
+/* Returns word[i % 4]; indexing by a variable would put the array into local memory. */
 __device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
 {
     return i & 2 ? (i & 1 ? word[3] : word[2]) : (i & 1 ? word[1] : word[0]);
 }
 
-/* A conversion of f32 and bf16. 8 elements share random bits; a vector may begin within these 8. */
+/* A conversion between f32 and bf16. Stochastic rounding draws bits for 8 elements at once. */
 struct Convert {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
-    const StepParams *params; /* NULL rounds to nearest, else stochastically */
+    const StepParams *params; /* NULL: rounds to nearest; otherwise rounds stochastically */
     template <int N> __device__ void at(int64_t i) const
     {
         Vec<float, N> x = {};

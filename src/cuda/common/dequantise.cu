@@ -1,4 +1,4 @@
-/* Dequantises four values of storage type T in a thread. They may be in two rows. */
+/* A thread dequantises four values of storage type T, which may lie in two rows. */
 template <class T> struct Dequantise {
     gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const

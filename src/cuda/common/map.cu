@@ -1,6 +1,6 @@
-/* Computes d[i] = f(a[i], b[i]). If the result accumulates, f gets d[i] and adds to it, unless D
- * may be bf16: then write_vec adds before rounding. A thread reads and writes its element only, so
- * d may be a or b. F::READS says which of a and b exist. */
+/* Computes d[i] = f(a[i], b[i]). If d is f32 and the result accumulates, f itself adds to d[i]; if
+ * D may be bf16, write_vec adds before rounding. A thread reads and writes only its elements, so d
+ * may be a or b. F::READS says whether f reads a or both. */
 enum { READS_A, READS_BOTH };
 
 template <int N, class F, class A, class D>
@@ -20,7 +20,7 @@ __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
     }
 }
 
-/* Runs map_kernel with vectors of N elements if they are aligned. If d is NULL, does nothing. */
+/* Runs map_kernel by vectors of N if all are aligned, else of 1. If d is NULL, does nothing. */
 template <int N, class F, class A, class D>
 void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
 {

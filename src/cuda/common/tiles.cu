@@ -15,8 +15,8 @@ template <bool MIXED> __device__ float rounded(float x)
     return MIXED ? gckpti_from_bf16(gckpti_to_bf16(x)) : x;
 }
 
-/* Copies 16 bytes of elements to shared memory. `valid` of them exist; the others become 0.
- * ALIGNED: `from` is a multiple of 16, and either all elements exist or none. */
+/* Copies 4 floats to shared memory, rounded to bf16 if MIXED; `valid` of them exist, the others
+ * become 0. ALIGNED: `from` is a multiple of 16, and either all 4 exist or none. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const float *from, int valid, const float *, float *to)
 {
@@ -33,8 +33,8 @@ __device__ inline void stage(const float *from, int valid, const float *, float 
                       rounded<MIXED>(f.w) };
 }
 
-/* Copies 8 bf16; from element `valid` on, 0. ALIGNED: by cp.async, complete after a wait; if valid
- * is 0, `base`, which must be a valid address, is passed instead of `from`, and nothing is read. */
+/* Copies 8 bf16; from element `valid` on, zeros. ALIGNED: by cp.async, complete after a wait; if
+ * `valid` is 0, cp.async reads nothing, but gets the valid address `base`. */
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const uint16_t *from, int valid, const uint16_t *base, uint16_t *to)
 {
@@ -45,7 +45,7 @@ __device__ inline void stage(const uint16_t *from, int valid, const uint16_t *ba
         to[i] = i < valid ? from[i] : (uint16_t)0;
 }
 
-/* Layout of a tile whose lines begin PITCH floats apart: the position of a line's 16-byte chunk. */
+/* Layout of a tile whose lines begin PITCH floats apart; at() finds a line's 16-byte chunk. */
 template <int PITCH> struct Padded {
     static __device__ inline int at(int line, int chunk) { return line * PITCH + 4 * chunk; }
 };
@@ -60,8 +60,8 @@ template <int LINE> struct Swizzled {
     }
 };
 
-/* The block's THREADS threads load COUNT lines, from line `first` of `lines`, with LENGTH elements
- * each, from element `at` of `length`. Lines and elements that do not exist become 0. */
+/* The block's THREADS threads load COUNT lines of m (which has `lines`) from line `first` on, and
+ * of each line (of `length` elements) LENGTH from element `at` on. Missing ones become 0. */
 template <int COUNT, int LENGTH, int THREADS, class LAYOUT, bool ALIGNED, bool MIXED, class T>
 __device__ __forceinline__ void stage_lines(const Matrix<T> &m, int first, int lines, int at,
                                             int length, T *tile)

@@ -1,7 +1,7 @@
-/* ---- fills and updates are collected until there are MOST, or another function is called; then
- * one launch runs all of them, each in separate blocks ---- */
+/* ---- calls of fill and update are collected until there are MOST, or another function is called;
+ * then one launch runs all fills, and one all updates, each in separate blocks ---- */
 struct Fills {
-    enum { MOST = 64, WORDS = 8192 }; /* most fills; words that a block fills */
+    enum { MOST = 64, WORDS = 8192 }; /* MOST: fills of a launch; WORDS: words that a block fills */
     struct Fill {
         uint32_t *to;
         int64_t n;
@@ -32,12 +32,12 @@ __global__ void fill_kernel(const __grid_constant__ Fills all)
         f.to[at + i] = f.word;
 }
 
-struct AddOffsets { /* offsets in bytes from p.base of further accumulators */
+struct AddOffsets { /* buffers that a pass adds to its gradient, as bytes from p.base */
     enum { MOST = 8 };
     size_t at[MOST];
 };
 
-/* Runs pass p on N elements. The divided gradient also goes to `divided`, for the square sums. */
+/* Runs pass p on N elements from i on. `divided` gets the divided gradient, for its squares. */
 template <int N>
 __device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, int64_t i,
                           float *divided)
@@ -92,9 +92,9 @@ struct Passes {
 };
 static_assert(sizeof(Passes) <= 4096 && sizeof(Fills) <= 4096, "arguments of a kernel");
 
-/* A block takes GCKPT_UPDATE_BLOCK elements through all steps, so that gradient, values and state
- * cross memory once. The first warp then adds up the squares, with the 32 lanes of clause d; it
- * reads the divided gradients from shared memory, while other blocks use the memory. */
+/* A block runs a whole pass on GCKPT_UPDATE_BLOCK elements, so that gradient, values and state
+ * cross memory once. Then its first warp adds up squares in the 32 lanes of the manual's 5d; it
+ * reads the divided gradients from shared memory, while other blocks use the device memory. */
 __global__ void update_kernel(const __grid_constant__ Passes all)
 {
     typedef Vec<float, 4> Four;
@@ -137,12 +137,12 @@ void launch_pending(Device *d)
     Passes *p = &deferred[d->number].passes;
     unsigned blocks = 0;
     if (void (*product)(Device *) = deferred[d->number].product) {
-        const int pending = d->overlap.pending; /* the product need not wait for these */
+        const int pending = d->overlap.pending; /* the product need not wait for this queue */
         deferred[d->number].product = NULL, d->overlap.pending = 0;
         product(d);
         d->overlap.pending = pending;
     }
-    queue_join(d, &d->overlap, 0); /* its kernels may read memory that is written next */
+    queue_join(d, &d->overlap, 0); /* kernels of this queue may read memory that is written next */
     for (int i = 0; i < f->n; i++) {
         f->at[i].first = blocks;
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
@@ -154,7 +154,7 @@ void launch_pending(Device *d)
     f->n = p->n = 0, p->blocks = 0;
 }
 
-/* The backend's fill. Must not overlap the memory of other collected fills. */
+/* The backend's fill. If it overlaps a collected fill, it launches the collected ones first. */
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
     DeviceLock d(device_of(call), true);
@@ -170,7 +170,7 @@ void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
         f->at[f->n++] = { words, n, word, 0 };
 }
 
-/* If a collected fill sets exactly these words to 0, drops the fill and returns true. */
+/* If a collected fill sets exactly the n words from `at` on to 0, drops it and returns true. */
 bool take_zero_fill(Device *d, const void *at, int64_t n)
 {
     Fills *f = &deferred[d->number].fills;

@@ -1,9 +1,9 @@
 /* ---- >>device -------------------------------------------------------------------------------- */
-/* The values that may differ when a captured micro-batch is replayed. Kernels that need a call's
- * row, seed, step, position or loss_scale do not get it as an argument, but read it at
- * params_of(call), an address in device memory; host code must not depend on it. All other data
- * (shapes, rows, addresses) are the same in each replay. Updates are never replayed: they have
- * their gckpt_update_pass. */
+/* Step parameters: the values that may differ when a captured micro-batch is replayed. Kernels that
+ * need a call's row, seed, step, position or loss_scale do not get it as an argument, but read it
+ * in device memory, at params_of(call); host code must not depend on it. All other data (shapes,
+ * rows, addresses) are the same in each replay. Updates are not replayed: gckpt_update_pass has
+ * their data. */
 struct StepParams {
     int64_t first_row, position;
     uint64_t seed, step;
@@ -20,39 +20,39 @@ enum {
     TEXT = 256,  /* bytes of an error text */
     LOSSES = 14, /* a plan with more loss terms is not captured */
     RING = 64, /* events per queue */
-    SLOTS = 64,  /* buffers for copies to the device: 32 MiB on each side */
+    SLOTS = 64,  /* buffers for copies to the device: 32 MiB of host and of device memory */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
-    CAPTURES = 4096 /* most captures of a device; then the oldest is replaced */
+    CAPTURES = 4096 /* most captures of a device; one more replaces the oldest */
 };
 
-/* at[0]: for the micro-batch (outside captures: for the current call); at[1]: for batch-invariant
- * ops, with row 0; then one for each loss term. */
+/* at[0]: of the micro-batch (outside captures: of the current call); at[1]: of batch-invariant ops,
+ * whose first_row is 0; at[2 + i]: of loss term i. */
 struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
 
-/* A micro-batch of `rows` rows, or a part of one, as a CUDA graph. The first micro-batch of a batch
- * (row 0) is a separate capture. */
+/* A CUDA graph of a micro-batch of `rows` rows, or of a part of one. A batch's first micro-batch,
+ * whose first row is 0, has a separate capture. */
 struct Capture {
     const void *owner; /* NULL if the entry is free */
     int64_t part, rows;
-    int first, warmed_up;       /* warmed_up: ran once, so kernels are loaded */
+    int first, warmed_up;       /* first row is 0; ran once, so its kernels are loaded */
     cudaGraphExec_t graph; /* NULL until captured */
 };
 
-/* A block of pinned host memory and one of device memory. Input is copied through both: to the
- * device on its own stream while other kernels run, then to its destination on the main stream. */
+/* A block of pinned host memory and one of device memory, through which input is copied: to the
+ * device on the stream `feeds` while kernels run, then to its destination on the main stream. */
 struct Slot {
-    cudaEvent_t arrived, taken; /* copied to the device; copied on to its destination */
-    int used;                   /* used since the last wait for everything */
+    cudaEvent_t arrived, taken; /* copied to the device block; copied to its destination */
+    int used;                   /* used since the last wait_all */
 };
 
-/* A stream that overlaps with the main one. Each launch waits for all launches before it. */
+/* A stream that overlaps the main one. Its launches wait for all earlier launches of both. */
 struct Queue {
     cudaStream_t stream;
-    cudaEvent_t done[RING]; /* the ends of the latest launches, in a ring */
+    cudaEvent_t done[RING]; /* ends of the latest launches, a ring */
     int next;                /* next event, modulo RING */
-    int pending;                 /* launches since the last join of all */
+    int pending;                 /* nonzero: launches since a join of all */
 };
 
 /* A device. Calls of all threads and executors are serialised into one stream. */
@@ -71,16 +71,16 @@ struct Device {
     char *pinned, *staged;
     Capture captures[CAPTURES], *capture; /* capture: the one in progress, or NULL */
     int capture_failed;                             /* the capture in progress failed */
-    int ids[LOSSES], losses;                      /* losses of params->at[2], ..: ids, number */
-    int slot, oldest, next; /* next slot; capture to replace next; capture to try first */
+    int ids[LOSSES], losses; /* of the losses of params->at[2], ..: op ids, number */
+    int slot, oldest, next; /* next slot; capture to replace next; capture to compare first */
     gckpt_backend backend;
 };
 Device devices[16];
-thread_local bool on_comm[16]; /* by device: this thread's calls go to its comm queue */
+thread_local bool on_comm[16]; /* on_comm[i]: this thread's calls go to device i's queue comm */
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
-/* Returns advice about an error, by its number, as toolkits name different sets of errors. */
+/* Returns advice about an error. The table has numbers, as toolkits lack names of some. */
 const char *remedy(int error)
 {
     static const struct {
@@ -115,7 +115,7 @@ void format_error(char *text, int number, cudaError_t error, const char *what)
              cudaGetErrorName(error), remedy((int)error));
 }
 
-/* Keeps the first error. An error in a capture only ends the capture: the micro-batch then runs. */
+/* Keeps the first error. In a capture, an error only ends it: the micro-batch then just runs. */
 void check(Device *d, cudaError_t error, const char *what)
 {
     if (error != cudaSuccess && d->capture)
@@ -143,8 +143,8 @@ void check_kernel(Device *d, cudaError_t error, const char *name)
 void launch_pending(Device *d); /* common/update.cu */
 
 /* Each function of the backend holds this lock: one thread at a time, with this device as CUDA's
- * current one. It stays the current one, since restoring another would create a context there. If
- * more is true, pending launches may stay pending. Converts to the Device. */
+ * current one. The device stays current, since restoring another would create a context there.
+ * Unless keep_pending is true, launches what is pending. Converts to Device *. */
 struct DeviceLock {
     Device *d;
     explicit DeviceLock(void *device, bool keep_pending = false) : d((Device *)device)
@@ -161,7 +161,7 @@ struct DeviceLock {
     Device *operator->() const { return d; }
 };
 
-/* Returns a grid for n items, `threads` to a block, at most 16 blocks for each processor. */
+/* Returns a grid for n items, `threads` to a block: at most 16 blocks a processor of an H200. */
 dim3 blocks_for(int64_t n, int threads)
 {
     int64_t blocks = (n + threads - 1) / threads;
@@ -186,7 +186,7 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
-/* Defines an op's forward and backward by one function F(call, backward). */
+/* Defines an op's NAME_forward and NAME_backward, which call one function F(call, backward). */
 #define BOTH_PASSES(name, ...)                                                                     \
     void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
     void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
@@ -209,7 +209,7 @@ __global__ void params_kernel(StepParamSet *to, StepParamSet now, int n)
         to->at[threadIdx.x] = now.at[threadIdx.x];
 }
 
-/* Returns the address of the call's step parameters for kernels, valid until the next call. */
+/* Returns the device address of the call's step parameters, valid until the next call. */
 const StepParams *params_of(const gckpt_call *call)
 {
     Device *d = device_of(call);
@@ -228,7 +228,7 @@ const StepParams *params_of(const gckpt_call *call)
     return &d->params->at[0];
 }
 
-/* If a capture is active, in which the host cannot take part, marks it as failed and returns 1. */
+/* If a capture is active, fails it, as it cannot contain work of the host, and returns 1. */
 int reject_capture(Device *d)
 {
     d->capture_failed = 1;

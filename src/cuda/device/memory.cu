@@ -28,8 +28,8 @@ void *allocate(void *context, size_t bytes, size_t)
 
 const char *memory_hint(void *) { return memory_text; }
 
-/* queue_begin and queue_end: launches between them go to a queue; they start after all launches so
- * far. Return false in a failed capture, where launches would run at once. */
+/* Launches between queue_begin and queue_end go to queue s and start after all earlier ones.
+ * queue_begin returns false in a failed capture, where launches would run at once. */
 bool queue_begin(Device *d, Queue *s)
 {
     check(d, cudaEventRecord(d->fork_event, d->main), "a side stream");
@@ -44,7 +44,7 @@ void queue_end(Device *d, Queue *s)
     s->pending = d->busy = 1;
 }
 
-/* Makes later launches wait for all launches of a queue except the last `keep_last`. */
+/* Makes the main stream wait for all launches of queue s except the last `keep_last`. */
 void queue_join(Device *d, Queue *s, int keep_last)
 {
     int last = keep_last < RING ? keep_last : 0;
@@ -62,7 +62,7 @@ void wait_all(Device *d, const char *what)
     queue_join(d, &d->offload, 0);
     queue_join(d, &d->comm, 0);
     check(d, cudaStreamSynchronize(d->stream), what);
-    if (d->stream != d->main) /* the main stream is another one */
+    if (d->stream != d->main) /* d->stream is the one of the queue comm */
         check(d, cudaStreamSynchronize(d->main), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
@@ -76,7 +76,7 @@ template <cudaError_t (*FREE)(void *)> void release(void *context, void *memory,
     check(d, FREE(memory), "release");
 }
 
-/* The backend's copy_in, through slots. The host waits only for slots that are still being read. */
+/* The backend's copy_in, through slots. The host waits only for a slot that is still read. */
 void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
     DeviceLock d(context);
@@ -101,7 +101,7 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
     }
 }
 
-/* The backend's copy_out. After an error, it writes zeros. */
+/* The backend's copy_out. After an error, fills `host` with zeros. */
 void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
     DeviceLock d(context);
@@ -127,7 +127,7 @@ const char *finish(void *context)
     return d->problem[0] ? d->problem : NULL;
 }
 
-/* ---- offload: copies to pinned memory, on a separate stream, also within a capture ---- */
+/* ---- offload: copies to and from pinned memory on a separate stream, also in a capture ---- */
 void *host_get(void *context, size_t bytes)
 {
     DeviceLock d(context);

@@ -1,5 +1,5 @@
-/* Instructions for which CUDA C has no function. tests/cuda/cuda_shim.h defines most of them for
- * the processor and describes them fully. */
+/* Functions for instructions that CUDA C lacks. tests/cuda/cuda_shim.h defines most of them for the
+ * processor and describes them fully. */
 #ifndef GCKPT_CUDA_SHIM
 /* cp.async: copies 16 bytes from global to shared memory, without registers. */
 __device__ __forceinline__ void gckpti_cp_async16_full(void *to, const void *from)
@@ -7,7 +7,7 @@ __device__ __forceinline__ void gckpti_cp_async16_full(void *to, const void *fro
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 }
-/* cp.async of the first `valid` bytes of 16; the others become 0. */
+/* cp.async: copies the first `valid` of 16 bytes and sets the rest of the 16 to 0. */
 __device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -49,8 +49,8 @@ __device__ __forceinline__ void gckpti_ldmatrix_x4_trans(uint32_t r[4], const vo
                  : "r"((uint32_t)__cvta_generic_to_shared(row))
                  : "memory");
 }
-/* These read threadIdx.x and blockIdx.x again, so that values computed from them are computed again
- * after a long loop and occupy no registers during it. */
+/* gckpti_thread_index and gckpti_block_index read the registers again, so that values computed from
+ * them are computed again after a long loop and occupy no registers during it. */
 __device__ __forceinline__ int gckpti_thread_index(void)
 {
     int i;
@@ -63,7 +63,7 @@ __device__ __forceinline__ int gckpti_block_index(void)
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
     return i;
 }
-/* Packs two floats as bf16, the first in the lower half; as gckpti_to_bf16 except for NaN. */
+/* Packs two floats as bf16, the first in the lower half. NaNs differ from gckpti_to_bf16's. */
 __device__ __forceinline__ uint32_t gckpti_to_bf16_pair(float first, float second)
 {
     uint32_t y;

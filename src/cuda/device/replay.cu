@@ -16,7 +16,7 @@ void discard_captures(void *context, const void *owner)
             destroy_capture(d, &d->captures[i]);
 }
 
-/* Returns the entry of this micro-batch, or a new entry that replaces the oldest one. */
+/* Returns the capture of this micro-batch, or else a free entry, or else replaces the oldest. */
 Capture *capture_of(Device *d, const gckpt_step_params *m)
 {
     Capture *r = NULL;
@@ -25,7 +25,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
         Capture *have = &d->captures[at];
         if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
             have->first == !m->first_row) {
-            d->next = at; /* the next micro-batch is probably in the entry after it */
+            d->next = at; /* the search for the next one begins here: it is probably close */
             return have;
         }
         r = !r && !have->owner ? have : r;
@@ -56,8 +56,8 @@ void send_step_params(Device *d, const gckpt_step_params *m)
         RUN_ON(d, params_kernel, 1, 32, 0, d->params, d->now, 2 + m->losses);
 }
 
-/* The backend's replay. A micro-batch just runs the first time, and is captured the second time.
- * The lock is held until `captured`, so that no other thread launches kernels in between. */
+/* The backend's replay. A micro-batch just runs the first time, and is captured the second time. A
+ * capture holds the lock until end_capture, so that no other thread launches kernels in it. */
 int replay(void *context, const gckpt_step_params *m)
 {
     DeviceLock d(context);
@@ -93,7 +93,7 @@ int end_capture(void *context)
     check(d, cudaStreamEndCapture(d->stream, &graph), "capture");
     if (!d->capture_failed)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "capture");
-    if (!d->capture_failed) /* uploading needs memory; without it a launch would fail */
+    if (!d->capture_failed) /* uploads now: a launch that lacks the memory for it would fail */
         check(d, cudaGraphUpload(r->graph, d->stream), "capture");
     if (graph)
         cudaGraphDestroy(graph);

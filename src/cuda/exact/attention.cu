@@ -1,6 +1,6 @@
-/* Takes this thread's next four scores of a row (of keys before `keys` and `end`) into max and sum,
- * and replaces them by exponentials; returns the factor for earlier ones. Of +0 and -0, fmaxf may
- * take any. Masked keys have the score -inf, whose exponential, +0, changes no sum. */
+/* Takes this thread's next four scores x of a row into the row's max and sum, replaces them by
+ * exponentials, and returns the factor for earlier terms. Masked keys have the score -inf, whose
+ * exponential, +0, changes no sum. Of +0 and -0, fmaxf may return either. */
 __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, int keys, int end,
                                             bool first, float *max, float *sum)
 {
@@ -21,8 +21,8 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     return factor;
 }
 
-/* CAPS: turns raw products x into scores cap * tanh(x * times), one by one, in `scratch`, where
- * each thread has separate elements. */
+/* With a cap: turns raw products x into scores cap * tanh(x * times), one by one, in `scratch`,
+ * where each thread has separate elements. */
 template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *scratch)
 {
     store_scores<R, false>(scratch, x);
@@ -36,8 +36,8 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
-/* Masked keys add no terms (their v may be inf). Exponentials overwrite k. On an H200, three blocks
- * share a multiprocessor; in bf16 plans two, or one if heads are wide. */
+/* Masked keys add no terms (their v may be inf). Exponentials overwrite k. On an H200, a processor
+ * runs 3 blocks at once; 2 if heads are wide or bf16 is used, 1 if both. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDTH > 64))
     attention_forward_kernel(Attention a)
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
                              at.slice * WIDTH);
 }
 
-/* Computes delta = dot(g, out) over d columns, for each query of each head, by a warp each. */
+/* Computes delta = dot(g, out) over a head's d columns; a warp has a query of a head. */
 __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64_t queries,
                                        int64_t t, int heads, int d, int64_t c)
 {
@@ -114,7 +114,7 @@ __global__ void attention_delta_kernel(Values g, Values out, float *delta, int64
     }
 }
 
-/* CAPS: multiplies y, gradients of probabilities less delta, by the derivative of tanh. */
+/* With a cap: y = (y - delta) * derivative of the cap at x; y: gradients of probabilities. */
 template <int R>
 __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
                            int64_t of_head, int first)
@@ -127,7 +127,7 @@ __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const At
     }
 }
 
-/* Turns scores x into probabilities; the first row is query `first`. CAPS: also converts y. */
+/* Turns scores x into probabilities from query `first` on. With a cap, converts y, too. */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
                               int64_t of_head, int first, float *scratch)
@@ -144,7 +144,7 @@ __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attentio
     }
 }
 
-/* Turns y, gradients of the probabilities p, into gradients of scores, ds. */
+/* Turns y, gradients of the probabilities p, into ds, the gradients of scores. */
 template <int R>
 __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
                                 int64_t of_head, int first)
@@ -165,7 +165,7 @@ __device__ void fetch_queries(float *q, float *g, const Attention &a, int64_t at
     fetch_tile<R, WIDTH, MIXED>(g, a.g + at, a, first, a.t, e0);
 }
 
-/* Computes dq of 64 queries by chains over ascending keys; ds overwrites v. No key: dq stays. */
+/* Computes dq of 64 queries by chains over ascending keys; ds overwrites v. No key: dq is kept. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
                          key_end > begin || !a.accumulate[0] ? a.t : 0, at.slice * WIDTH);
 }
 
-/* Sets to 0 the rows of keys from `count` on, which no query sees: they have no terms. */
+/* Sets rows of o to 0 whose keys have an index >= count: no query sees them. */
 template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
@@ -282,8 +282,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         store_rows<R, N, 1>(dv, to_v, kv, first_row, a.accumulate[2] ? attended : a.s, slice);
 }
 
-/* Launches a block for each `rows` queries or keys of each head, with shared memory for `tiles`
- * tiles of `width` columns and `more` floats. */
+/* Launches a block for each 64 of `rows` queries or keys of each head, with shared memory for
+ * `tiles` tiles of `width` columns and `more` floats. */
 #define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
     do {                                                                                           \
         int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
@@ -305,7 +305,7 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
         RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
-/* Returns true if a block's shared memory has space for tiles of 128 terms (99 KiB has not). */
+/* Returns true if a block's shared memory can hold tiles of 128 columns (99 KiB cannot). */
 bool fits_wide_tiles(const gckpt_call *call)
 {
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);

@@ -1,7 +1,7 @@
-/* ---- binary ops with broadcasting, and all copies between shapes ----
- * Axes iterates over positions in three tensors at once, innermost axis first: step[0] is the step
- * in the result, step[1] and step[2] are those in operands (0 if repeated). I has 32 bits where
- * that suffices, as each axis except the last costs a division. */
+/* ---- binary ops with broadcasting, and all copies between shapes ---- Axes iterates over three
+ * tensors at once, innermost axis first: step[0] is the step in the result, step[1] and step[2] are
+ * those in two operands (0 if the operand is repeated). The type I has 32 bits if they suffice, as
+ * each axis except the last costs a division. */
 template <class I> struct Axes {
     int n;
     I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
@@ -86,7 +86,7 @@ template <int N, class I> __device__ Vec<float, N> load_broadcast(const float *a
 
 enum BinaryOp { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
 
-/* Computes a op b or, if there is no b, a op `by`. */
+/* Computes a op b; without b, the kernel passes `scalar` as b. */
 struct Binary {
     BinaryOp op;
     float scalar;
@@ -103,14 +103,14 @@ struct Binary {
     }
 };
 
-/* Returns true if a condition's element, f32 or i32, is not 0. */
+/* Returns true if an element of a condition, f32 or i32, is not 0; -0 counts as 0. */
 __device__ inline bool holds(float word, bool is_i32)
 {
     return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;
 }
 
-/* How a gradient depends on the other input or on both (as in gckpti_binary_gradient) or, for
- * where, on a condition. */
+/* How a gradient depends on the other input or on both (as in gckpti_binary_gradient), or on the
+ * condition of op `where` (WHERE: passes g where it is true, ELSEWHERE: where it is false). */
 enum Rule { NO_RULE, DIVIDEND, DIVISOR, GREATER, LESS, WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
 struct BinaryGradient {
     Rule rule;
@@ -135,8 +135,8 @@ struct BinaryGradient {
     }
 };
 
-/* Computes d = f(a, b), a vector of the result in each thread, in the result's order: repeated
- * elements come from caches. b may be NULL; so may `own`, which has the layout of d. */
+/* Computes d = f(a, b), N elements in each thread, in the order of d; elements that are repeated
+ * come from caches. b may be NULL, and so may `self`, an operand with the layout of d. */
 template <int N, class I, class F>
 __global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float *d, const float *a,
                                const float *b, const float *self, int64_t vecs, int accumulate)

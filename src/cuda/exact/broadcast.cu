@@ -12,16 +12,16 @@ void broadcast_forward(const gckpt_call *call, BinaryOp op)
             NULL, 0);
 }
 
-/* Adds to input i's gradient: sign * g, or g * other; or by a rule (as gckpti_binary_gradient). */
+/* Gives input i its gradient: sign * g, g * other or, as gckpti_binary_gradient, by a rule. */
 void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other, Rule rule)
 {
     const gckpt_arg *in = &call->in[i];
     const float *self = rule > DIVIDEND && rule < WHERE ? in->data : NULL;
-    if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* it is there already */
+    if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* g is in place already */
         return;
     Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
     if (i)
-        std::swap(x.step[1], x.step[2]); /* step[1]: in this input; step[2]: in the other */
+        std::swap(x.step[1], x.step[2]); /* step[1]: in input i; step[2]: in the other input */
     if (in->compensation) {
         sums(call, x, { rule, grad_out_of(call), other, self, sign, sum_of(*in) });
     } else if (rule) {
@@ -35,7 +35,7 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
     }
 }
 
-/* Defines an op of two inputs. sign: of the 2nd gradient; other: rules need the other input. */
+/* Defines an op of two inputs. sign: factor of gradient 1; first, second: the gradients' rules. */
 #define PAIRED(name, op, sign, other, first, second)                                               \
     void name##_forward(const gckpt_call *call) { broadcast_forward(call, op); }                   \
     void name##_backward(const gckpt_call *call)                                                   \
@@ -51,7 +51,7 @@ PAIRED(maximum, MAXIMUM, 1.0f, true, GREATER, GREATER)
 PAIRED(minimum, MINIMUM, 1.0f, true, LESS, LESS)
 #undef PAIRED
 
-/* Takes a where a condition is true (or where it is false), and `own` elsewhere. */
+/* Computes a where the condition equals on_true, and `self` elsewhere. */
 struct Where {
     bool is_i32, on_true;
     float scalar;
@@ -67,7 +67,7 @@ const float *condition_of(const gckpt_call *call)
     return x->index ? (const float *)(const void *)x->index : x->data;
 }
 
-/* Selects from a into b or, if only b is repeated, from b into a; if both are, expands b to out. */
+/* Selects from input `taken`, else `rest`. If both are repeated, expands `rest` into out first. */
 void where_forward(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
@@ -83,7 +83,7 @@ void where_forward(const gckpt_call *call)
         self = call->out;
     }
     Axes<int64_t> x = broadcast_axes(call, taken);
-    std::swap(x.step[1], x.step[2]); /* step[1]: in the selected input; [2]: condition */
+    std::swap(x.step[1], x.step[2]); /* step[1]: in input `taken`; step[2]: in the condition */
     combine(call, x, f, call->out, call->in[taken].data, condition_of(call), self, 0);
 }
 

@@ -1,10 +1,10 @@
 #ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm ---- One thread adds up a channel of an image, pixels in order (manual,
- * 5e): few channels of many pixels do not fill the chip. A warp computes a group's mean. */
+ * 5e), so few channels of many pixels do not fill the chip. A warp computes a group's mean. */
 struct Channels {
     const float *x, *g;
     int64_t images, places, channels, groups, m;
-    float n; /* number of values of a group in an image */
+    float n; /* values of a group in an image: m channels of `places` pixels */
     const float *mean, *variance, *gain, *bias, *a, *b;
     float *to;
     int accumulate;
@@ -25,7 +25,7 @@ Channels channels_of(const gckpt_call *call)
     return s;
 }
 
-/* Terms of a channel's sum: x - mean (without mean: x - first) or its square; BACK: g and g h. */
+/* Terms of a channel's sum: x - mean (no mean yet: x - first x) or its square; BACK: g, g h. */
 template <bool BACK> struct ChannelTerms : Terms {
     static constexpr bool FRESH = true;
     struct Column {
@@ -50,7 +50,7 @@ template <bool BACK> struct ChannelTerms : Terms {
     }
 };
 
-/* Computes means of `sums` or gain * sums by image and group, plus the first x if `from` is set. */
+/* Computes means of `sums` or gain * sums by image and group, plus the first `from`, if set. */
 __global__ void channel_means_kernel(Channels s, const float *sums, const float *gain,
                                      const float *from, float *to)
 {
@@ -66,7 +66,7 @@ __global__ void channel_means_kernel(Channels s, const float *sums, const float 
     }
 }
 
-/* Computes y or (BACK) dx from a and b. A lane has a channel; warps split the pixels. */
+/* Computes the output or, if BACK, dx (a, b: means of g, g h). A lane has a channel. */
 template <bool BACK>
 __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t splits)
 {
@@ -107,8 +107,8 @@ void channel_means(const gckpt_call *call, const Channels &s, const float *sums,
     RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
-/* Terms of sums over images: for gradients of bias and gain or, if rows > 0, for running
- * statistics: measured ones times rows (the variance also times `unbiased`). */
+/* Terms of sums over images: for the gradients of bias and gain or, if rows > 0, for batchnorm's
+ * running mean and variance: measured ones times rows (the variance also times `unbiased`). */
 struct ImageTerms : Terms {
     const float *x, *y;
     int64_t channels;

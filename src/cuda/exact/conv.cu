@@ -1,8 +1,8 @@
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d and its transpose: products with a matrix that is not stored ---- m results (windows
- * of all rows; for dw taps and channels) of some columns are chains of k terms: taps and channels
- * (for dw windows), 0 outside the image. UP runs in phases (gckpti_run_conv), each of which is such
- * a product. Axes are shorter than 2^31; addresses have 64 bits. */
+ * of all rows; for dw: taps x channels) of some columns are chains of k terms (taps x channels; for
+ * dw: windows), with 0 outside the image. UP, the transpose, runs in phases (gckpti_run_conv), each
+ * such a product. Axes are shorter than 2^31; addresses have 64 bits. */
 struct ConvGemm {
     gckpti_conv_sizes z;
     gckpti_axis_map r[2];
@@ -10,7 +10,7 @@ struct ConvGemm {
     float *out;
     int64_t m, k;
     int source, all;            /* channels of a pixel; channels of a result */
-    int depth, columns;         /* channels of a group: in terms; in results */
+    int depth, columns;         /* channels of a group: in the terms; in the results */
     int term_step, column_step; /* steps in w */
     int accumulate;
     bool up, aligned; /* aligned: results can be written 16 bytes at a time */
@@ -35,7 +35,7 @@ ConvGemm conv_gemm_of(const gckpti_conv *s)
     return q;
 }
 
-/* Coordinates of a result: row of the batch, position in the image; out() is its offset. */
+/* Coordinates of a result: row of the batch, position (i, j) in the image; out() is its offset. */
 struct ConvCoords {
     int64_t row;
     int i, j;
@@ -53,7 +53,7 @@ struct ConvCoords {
     }
 };
 
-/* Returns the source position of result i and tap k along an axis. */
+/* Returns the position in the image, along an axis, that tap k of result i reads. */
 __device__ __forceinline__ int src_pos(const gckpti_axis_map &r, int i, int k)
 {
     return i * (int)r.stride + k * (int)r.dilation + (int)r.first;
@@ -64,7 +64,7 @@ __device__ __forceinline__ int64_t pixel(const ConvGemm &s, int64_t row, int y, 
     return ((row * s.r[0].size + y) * s.r[1].size + x) * s.source;
 }
 
-/* Returns a channel of a pixel, or 0 outside the image. */
+/* Returns element `at`, a channel of pixel (y, x), or 0 if the pixel is outside the image. */
 __device__ __forceinline__ float src(const ConvGemm &s, int y, int x, int64_t at)
 {
     const bool inside = y >= 0 && y < (int)s.r[0].size && x >= 0 && x < (int)s.r[1].size;
@@ -82,7 +82,7 @@ __device__ __forceinline__ float chain_start(const ConvGemm &s, int64_t at, int 
     return s.accumulate ? s.out[at] : s.start ? s.start[channel] : 0.0f;
 }
 
-/* For groups of few columns: a thread has a result, adjacent threads channels of one position. */
+/* For groups of few columns: a thread computes a result, adjacent threads adjacent channels. */
 __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
 {
     for (EACH(e, s.m * s.all)) {
@@ -104,9 +104,9 @@ __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
     }
 }
 
-/* For all others: a block computes a tile of BM x BN, a thread TM x TN elements of it, each as one
- * chain in a register. CONV_K terms at a time go through registers to shared memory while the
- * previous ones are computed. Lanes that read the image have adjacent channels of one tap or
+/* For all other groups: a block computes a tile of BM x BN, a thread TM x TN elements of it, each
+ * as one chain in a register. CONV_K terms at a time go through registers to shared memory while
+ * the previous CONV_K are computed. Lanes that read the image have adjacent channels of one tap or
  * window, and advance to later taps or windows as they read. */
 enum { CONV_K = 16 };
 
@@ -135,7 +135,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
             at[i] = pixel(s, coords.row, y[i], x[i]);
         }
     }
-    /* Reads this thread's part of the next terms, of which `left` exist. */
+    /* Reads this thread's part of the next CONV_K terms, of which `left` exist. */
     __device__ __forceinline__ void read(const ConvGemm &s, int64_t left)
     {
         const int down = ky * (int)s.r[0].dilation, across = kx * (int)s.r[1].dilation;

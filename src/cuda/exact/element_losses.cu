@@ -1,7 +1,7 @@
 enum { CHAIN_ROWS = 1024 }; /* rows that are read at a time */
 
 /* Sums losses as one binary64 chain over rows (5e): thread 0 adds, other warps fetch the next rows.
- * Counts rows whose target is not ignored (or all rows), times `each`. Runs as one block. */
+ * Adds `each` to *count for each row except those with an ignored target. Runs as one block. */
 __global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
                                 int64_t each, double *sum, int64_t *count)
 {
@@ -59,7 +59,7 @@ struct ByLossScale {
     }
 };
 
-/* ---- losses of elements, perhaps with targets and weights; sum_loss backward has no data ---- */
+/* ---- losses over elements, perhaps with targets y and weights; sum_loss backward has no x ---- */
 __global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
                                   const StepParams *params, int64_t n, int x_accumulate,
                                   int y_accumulate)
@@ -82,7 +82,7 @@ void weights_gradient(const gckpt_call *call, const float *sums)
     map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, sums, NULL);
 }
 
-/* Workspace: a float for each row; for the backward, one for each weight. */
+/* Workspace of the forward: a float for each row; of the backward: one for each weight. */
 template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
     ElementLoss f = { gckpti_element_loss_of(call, KIND) };

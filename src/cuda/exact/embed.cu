@@ -1,4 +1,4 @@
-/* Indices of rows read from a table; for gather, each sample has a table of `table` rows. */
+/* Table rows that are read. gather: a sample has `each` indices and a table of `table` rows. */
 struct RowIndex {
     const int32_t *index;
     int64_t each, table;
@@ -21,13 +21,13 @@ struct EmbedRows {
     }
 };
 
-/* The gradient of a table row adds rows of g in order. These rows are first listed by table row,
- * and each list is sorted. Integer atomics make a list's place and initial order arbitrary, but not
- * its sorted content. */
+/* A table row's gradient adds the rows of g with its index, in order. These are first listed by
+ * table row, and each list is sorted. Integer atomics make a list's place and initial order
+ * arbitrary, but not its sorted content. */
 struct Lists {
-    unsigned *count, *used; /* rows of g by table row; used elements of `list` */
+    unsigned *count, *used; /* count[v]: rows of g for table row v; *used: sum of counts */
     unsigned *begin;        /* begin of each list */
-    unsigned *place;        /* place of each row of g in its list; later the sorted lists */
+    unsigned *place;        /* place[r]: of row r of g in its list; later the sorted lists */
     unsigned *list;         /* all lists, one after the other */
 };
 
@@ -51,8 +51,8 @@ __global__ void lists_fill_kernel(Lists l, RowIndex index, int64_t rows)
         l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
 }
 
-/* A row's position in its sorted list is the number of smaller rows: quadratic, but parallel. 65536
- * rows of one token take about a millisecond (not confirmed on a device). */
+/* A row's position in its sorted list is the number of smaller rows in it: quadratic, but parallel.
+ * 65536 rows of one token take about a millisecond (not confirmed on a device). */
 __global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
 {
     for (EACH(r, rows)) {
@@ -63,7 +63,7 @@ __global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
     }
 }
 
-/* A block loops over rows of the table; a thread has a column and prefetches some rows of g. */
+/* A block loops over table rows; a thread adds up a column and prefetches AHEAD rows of g. */
 __global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
                                       int64_t table, int64_t n, int accumulate)
 {

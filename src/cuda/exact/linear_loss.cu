@@ -4,7 +4,7 @@ enum { LOGIT_ROWS = 2048, LOGIT_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
 struct LogitSizes {
     int64_t rows, classes; /* most rows and classes at a time */
-    /* in floats: offset in workspace and size of the forward's losses or the backward's dx */
+    /* in floats of workspace: begin of states (backward: of dx); begin of losses; all */
     int64_t offset, losses, size;
 };
 
@@ -29,8 +29,8 @@ __global__ void cap_kernel(float *x, int64_t n, float times, float cap)
 }
 
 /* Runs a block of rows from `row` on; returns their number. Computes logits = x w' and the rows'
- * losses; backward: dx += d w, dw += d' x. In bf16 plans dx is in the workspace, since it is
- * rounded once, after the last class. */
+ * losses; backward: d, the logits' gradient, dx += d w, dw += d' x. In bf16 plans dx is in the
+ * workspace, since it is rounded once, after the last class. */
 int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row, int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];

@@ -1,5 +1,5 @@
-/* Takes the next n <= 1024 classes of a row into max and sum, as gckpti_online without p; they stay
- * in registers. Elements after the last are -inf, whose exponential, +0, adds nothing. */
+/* Takes the next n <= 1024 logits of a row into max and sum, as gckpti_online does, but stores no
+ * exponentials. Lanes keep the logits in registers; missing ones are -inf, which adds +0. */
 __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -15,13 +15,13 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
     *sum = gckpti_online_sum(*sum, first, factor, warp_sum(added));
 }
 
-/* Some rows and classes of a loss over classes. */
+/* Some rows and classes of a loss over classes, such as cross-entropy. */
 struct Classes {
     const float *x;              /* (rows,n): logits of classes first..first+n-1 of `classes` */
     const int32_t *target;       /* (rows); NULL for soft targets */
-    const float *soft, *weights; /* targets (rows,n) or NULL; a weight per `per_weight` rows */
+    const float *soft, *weights; /* targets (rows,n) or NULL; weights, one for per_weight rows */
     float *saved;                  /* (rows,2): max, log(sum); NULL in a forward: not required */
-    float *losses, *state; /* (rows); (rows,3): max, sum, target's logit so far */
+    float *losses, *state; /* loss of each row; (rows,3): max, sum, target's logit so far */
     int64_t rows, first, n, classes, per_weight;
     float smoothing, cap; /* cap: the soft cap applied to the logits, or 0 */
 };
@@ -42,8 +42,8 @@ __device__ float weight_of(const Classes &l, int64_t r)
     return l.weights ? l.weights[r / l.per_weight] : 1.0f;
 }
 
-/* Returns the loss of row r before weighting, as gckpti_loss_of_row; logit: its target's. A row
- * with an ignored target gives -0, which changes no sum. */
+/* Returns the loss of row r before weighting, as gckpti_loss_of_row; logit: the target's logit. A
+ * row with an ignored target gives -0, which changes no sum. */
 __device__ float class_loss(const Classes &l, int64_t r, float max, float log_sum, float logit)
 {
     const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
@@ -91,7 +91,7 @@ __global__ void loss_forward_kernel(Classes l)
     }
 }
 
-/* Computes gradients; dx may be x. SOFT: dx and dt, the gradient of targets, may be NULL. */
+/* Computes dx, which may overwrite x. SOFT: also dt, of soft targets; dx or dt may be NULL. */
 template <bool SOFT>
 __global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const StepParams *params,
                                      int x_accumulate, int t_accumulate)

@@ -7,7 +7,7 @@ __device__ bool is_better(float v, int32_t k, float best, int32_t at)
     return v > best || (v == best && k < at);
 }
 
-/* A thread has a result, adjacent threads adjacent elements. On the last axis, LANES have one. */
+/* A thread computes a result; on the last axis, the LANES = 32 lanes of a warp compute one. */
 template <int LANES>
 __global__ void argmax_kernel(const float *x, float *out, int32_t *index, int64_t size,
                                 int64_t inner, int64_t n)

@@ -71,7 +71,7 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
     }
 }
 
-/* Terms of dgain (sums of g h) and dbias (sums of g). */
+/* Terms of dgain (sums of g h, with h the normalised x) and of dbias (sums of g). */
 struct NormTerms : Terms {
     int center;
     const float *x, *saved, *g;

@@ -15,7 +15,7 @@ enum { DEPTH = 8, STAGES = 4 };
 
 /* Flags of how a thread reads 4 adjacent elements (a chunk) of an operand. */
 enum {
-    ALONG = 1,  /* chunks lie along k, else along rows of C (B: columns) */
+    ALONG = 1,  /* chunks lie along k, else across k: along rows of C (B: columns) */
     ALIGNED = 2,   /* one load reads a chunk */
     NARROW = 4, /* bf16 */
     ASYNC = 8   /* read by cp.async */
@@ -77,8 +77,8 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     {
         return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
     }
-    /* Begins at row x0 of `all`. Rows after the last one are read as the first one: they belong to
-     * elements of C that are not written. */
+    /* Begins at row x0 of `all` rows (B: columns). In place of rows after the last, row 0 is read:
+     * it belongs to elements of C that are not written. */
     __device__ __forceinline__ void begin(const Operand &f, int64_t matrix, int64_t x0, int64_t all)
     {
         bool along = !BY_ASYNC && f.flags & ALONG;
@@ -162,8 +162,8 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
     }
 }
 
-/* Adds a term to N chains, if `on`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, with one check
- * for all N of the rare case (the least normal number, which may have been rounded up to). */
+/* Adds a term to N chains, if `wanted`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, with one
+ * check for all N of the rare case (the least normal number, which may have been rounded up to). */
 template <int N, bool MIXED>
 __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wanted = true)
 {
@@ -180,7 +180,7 @@ __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wa
 }
 
 /* Sums of a block of terms, for R x N elements (manual, 5l). MIXED: terms alternate between two
- * chains, whose sum the element gets at the end of the block; else the element gets the terms. */
+ * chains, whose sum is added to the element at the end of the block; else terms are added to it. */
 template <int R, int N, bool MIXED> struct Block {
     float chain[2][R][N];
 
@@ -196,7 +196,7 @@ template <int R, int N, bool MIXED> struct Block {
     {
         terms<N, MIXED>(MIXED ? chain[index % 2][r] : element[r], x, y, wanted);
     }
-    /* Must be called before each term: begins a new block at every 32nd. */
+    /* Must be called before each term: begins a new block at every 32nd index. */
     __device__ __forceinline__ void start_block(float (*element)[N], int index)
     {
         if (!MIXED || index % GCKPTI_K_BLOCK || !index)

@@ -87,7 +87,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     }
 }
 
-/* Returns blocks per multiprocessor: 16 warps of 128 registers; 12 warps if 128 are too few. */
+/* Returns blocks per multiprocessor: 16 warps with 128 registers a thread, or 12 with more. */
 constexpr int blocks_per_sm(int bm, int bn, int elements, int asyncs)
 {
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
@@ -100,7 +100,7 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
     float c[TM][TN];
     Block<TM, TN, MIXED> block;
     bool one, odd;  /* one: a single chain; odd: the second chain gets the next term */
-    int rest, left; /* terms left in the sample; in the block */
+    int rest, left; /* rest: terms left in the sample; left: in the block */
 
     __device__ __forceinline__ void begin(const gckpti_product &t)
     {
@@ -147,8 +147,8 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
 };
 
 /* Computes a tile of BM x BN. ASYNCS: how many operands are read by cp.async (if one: B). Terms of
- * a last stage that is not full are added one by one, since padding by zeros would turn -0 into +0;
- * so are those of a stage within which a block ends. */
+ * a last stage that is not full are added one by one, since padding by zeros would turn -0 into +0.
+ * So are the terms of a stage within which a block ends. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_per_sm(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
@@ -250,8 +250,8 @@ const Tile EXACT_TILES[] = {
     { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
     { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
 };
-/* Flushing takes three more issue slots for each fma, so the rest does not count; an element takes
- * three registers. */
+/* bf16 plans: flushing takes three more issue slots for each fma, so other instructions hardly
+ * count; an element takes three registers. */
 const Tile MIXED_TILES[] = {
     { 64, 64, 22, run_tile<64, 64, 4, 4, true> },
     { 32, 32, 19, run_tile<32, 32, 4, 4, true> },

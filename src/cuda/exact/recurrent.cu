@@ -5,7 +5,7 @@ struct Cells {
     int64_t rows, steps, units, t;
     const float *p, *g, *h0, *c0;
     float *h, *c, *a;           /* forward: states h, c (rows,units); chains a (rows,gates) */
-    float *d, *e, *da, *before; /* backward: d, e from step t + 1; da; h of step t - 1 */
+    float *d, *e, *da, *before; /* gradients d of h, e of c, da of chains; h of step t - 1 */
     float *saved, *out, *dp;
     int accumulate;
 };
@@ -22,7 +22,7 @@ template <int GATES> struct Unit {
     }
 };
 
-/* Runs a step of the forward; t < 0 sets the initial states. Chains of lstm begin at p. */
+/* Runs a step of the forward; t < 0 sets initial states. lstm: chains a begin at p. */
 template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
 {
     for (EACH(i, s.rows * s.units)) {
@@ -91,7 +91,7 @@ template <int GATES> __global__ void cells_backward_kernel(const __grid_constant
     }
 }
 
-/* Computes c (m,n) += a b, or from `start`, in f32 whatever the plan's precision. */
+/* Computes c (m,n) = a b, added to c (accumulate) or to `start`, in f32 in any plan. */
 void cell_product(const gckpt_call *call, const gckpti_operand &a, const gckpti_operand &b,
                   const int64_t (&size)[3], const float *start, float *c, int accumulate)
 {

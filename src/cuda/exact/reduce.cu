@@ -1,4 +1,4 @@
-/* Terms of a row's sum. VALUES values are read for each element, then added. +0 changes no sum. */
+/* Terms of a row's sum: add() adds the VALUES values that read() reads. +0 changes no sum. */
 struct Plain { /* x */
     static constexpr int VALUES = 1;
     const float *x;
@@ -20,8 +20,8 @@ struct ElementLoss { /* w a b; if w is 0 or NaN, w */
     __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[1], sum); }
 };
 
-/* Sums rows of n elements, a warp a row, with the lanes of clause d, 8 loads at a time; divides
- * each sum by `divide`. */
+/* Sums rows of n elements, a warp a row, in the 32 lanes of the manual's 5d, 8 loads at a time;
+ * divides each sum by `divisor`. */
 template <class F>
 __global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divisor)
 {
@@ -94,7 +94,7 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
     const float divisor = MEAN ? (float)v.size : 1.0f;
-    gckpti_iter w; /* the reduced axes in order; strides in the input */
+    gckpti_iter w; /* axes of the input, innermost first; steps in the result */
     gckpti_iter_begin(&w);
     gckpti_iter_add_axis(&w, v.inner, 1, 0);
     gckpti_iter_add_axis(&w, v.size, 0, 0);

@@ -1,4 +1,4 @@
-/* Appends x's positions to the cache, in each row of the batch; a windowed cache is a ring. */
+/* Copies the positions of x into the cache, in each row; a windowed cache is a ring. */
 __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
                              int64_t c, int64_t each, const StepParams *params)
 {
@@ -13,15 +13,15 @@ void cache_forward(const gckpt_call *call)
              call->shape.d[1] * c, params_of(call));
 }
 
-/* Frequencies of the angles: number i is the first one times ratio^i, or is listed. */
+/* Frequencies of the angles: number i is ratio^i radians a position or, if listed, frequency[i]. */
 struct Rotation {
     double ratio;
     int listed;
     float scale, direction, frequency[GCKPTI_ROTARY_MAX];
 };
 
-/* Computes rotary's table (T,R/2,2) of cosines and sines, a thread a pair, from position `first`
- * (plus the current position, if params is not NULL) on. */
+/* Computes rotary's table (T,R/2,2), T positions of R rotated columns, of cosines and sines, a
+ * thread a pair, from position `first` (plus the current position, if params is not NULL) on. */
 __global__ void rotary_table_kernel(float *table, uint64_t first, const StepParams *params,
                                     Rotation rotation, int64_t t, int half)
 {
@@ -42,7 +42,7 @@ __global__ void rotary_table_kernel(float *table, uint64_t first, const StepPara
     }
 }
 
-/* A thread rotates N pairs x_i, x_(i + half) of a head of d columns (`packs` such vectors are half
+/* A thread rotates N pairs x_i, x_(i + half) of a head of d columns (`vecs` vectors of N are half
  * of the rotated columns), or copies N of the other columns. */
 template <int N>
 __global__ void rotary_kernel(Values x, Results y, const float *table, int64_t n, int64_t t,

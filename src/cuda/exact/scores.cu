@@ -11,7 +11,7 @@
  * added in blocks, which a tile never divides. As an element has three registers, R is 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
-/* Visible keys (gckpti_visible_keys) at position 0 of a cache; kernels add params->position. */
+/* Visible keys (gckpti_visible_keys) at position 0 of a cache; at_position adds the position. */
 struct Keys {
     int count, ahead;
     const StepParams *params; /* NULL adds nothing */
@@ -44,11 +44,11 @@ struct Attention {
     Keys keys;
     const int32_t *lengths; /* NULL if all keys count */
     bool aligned;              /* rows of a head begin at multiples of 16 bytes */
-    float scale, after, times, cap; /* scale of gradients; factors after and before the cap */
+    float scale, after, times, cap; /* scale of gradients; factors after, before the cap */
     int window;
 };
 
-/* Returns a copy of `a` with the row length and the number of heads of keys. */
+/* Returns a copy of `a` whose row length c and number of heads are those of the keys. */
 __device__ inline Attention as_keys(const Attention &a)
 {
     Attention k = a;
@@ -64,13 +64,13 @@ __device__ inline Keys keys_of_row(const Keys &k, const int32_t *lengths, int64_
     return now;
 }
 
-/* What a block computes: a tile of a head in a row of the batch, columns from `slice` on. */
+/* A block's part: a tile of a head in a row of the batch, columns from slice * WIDTH on. */
 struct HeadTile {
     int64_t row;
     int tile, head, slice;
 };
 
-/* Converts the block's index. Queries run backwards, so that those with most keys come first. */
+/* Returns this block's part. Queries run backwards, so that those with most keys come first. */
 __device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
 {
     int i = (int)blockIdx.x;
@@ -128,7 +128,7 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     block.end(s);
 }
 
-/* Returns a thread's column n: it has four adjacent columns, then four that are 64 further. */
+/* Returns the column of a thread's element n: four are adjacent, the next four are 64 further. */
 __device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n / 4 * 64; }
 
 /* Loads this thread's columns of a row of x. */
@@ -187,7 +187,7 @@ __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, 
 }
 
 /* Adds terms to chains over queries in o, for this thread's rows, which are keys: p_i g_i, i =
- * 0..queries-1. Key j has no terms of queries before j - visible, or after its `window`. */
+ * 0..queries-1. Key j has terms of `window` queries (or all later ones) from j - visible on. */
 template <int R, int N, bool MIXED>
 __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *g, int queries,
                                  int visible, int window)
@@ -233,7 +233,7 @@ __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, 
     }
 }
 
-/* Stores the elements that load_chains loads. */
+/* Stores the elements that init_rows loads. */
 template <int R, int N, int STEP>
 __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first,
                            int rows, int e0)

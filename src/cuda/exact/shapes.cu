@@ -1,16 +1,16 @@
-/* Copies s / by to d, or adds it, along axes with step[0] of d and step[1] of s. */
+/* Copies s / divisor to d, or adds it to d; step[0] is for d, step[1] for s. */
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                float divisor, int accumulate)
 {
     combine(call, x, Binary{ DIVIDE, divisor }, d, s, NULL, NULL, accumulate);
 }
 
-struct Part { /* a part of an axis: `n` floats from `begin` on, of each `whole` floats */
+struct Part { /* `n` floats from `begin` on of each of `blocks` blocks of `whole` floats */
     int64_t blocks, whole, begin, n;
 };
 
-/* Copies or adds a part from s to d. `which` says whether s, d or both have other data around the
- * part; a tensor without other data has nothing else. */
+/* Copies or adds a part from s to d. `which` says whether s (FROM_PLACE), d (TO_PLACE) or both have
+ * other data around the part; else a tensor has the part only. */
 enum { FROM_PLACE = 1, TO_PLACE = 2 };
 void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
                int accumulate)
@@ -67,7 +67,7 @@ void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, 
     RUN(call, transpose_kernel<I>, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
 
-/* Copies s to d, in which different axes may be contiguous. */
+/* Copies s to d, or adds it; the contiguous axes of s and of d may differ. */
 void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                int accumulate)
 {

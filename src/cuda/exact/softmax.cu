@@ -1,5 +1,5 @@
-/* A warp has a row; its lanes are the 32 of clause d. They read 128 bytes at a time, and a row that
- * is read again is in the L1. 8,000 rows are 60 warps for each of 132 multiprocessors. */
+/* A warp has a row; its lanes are the 32 of the manual's 5d. They read 128 bytes at a time, and a
+ * row that is read again is in the L1. 8,000 rows are 60 warps for each of 132 multiprocessors. */
 
 /* Returns the maximum by gckpti_max's tree (of +0 and -0 it takes the first), in all lanes. */
 __device__ float warp_max(float lane)
@@ -11,8 +11,8 @@ __device__ float warp_max(float lane)
     return __shfl_sync(0xffffffffu, lane, 0);
 }
 
-/* Computes exponentials twice instead of storing and reading them. LOG: takes classes in one pass,
- * as gckpti_online does. y may be x. */
+/* Computes exponentials twice instead of storing and reading them. LOG (log_softmax) takes classes
+ * in one pass, as gckpti_online does. y may be x. */
 template <bool LOG>
 __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
 {
@@ -35,7 +35,7 @@ __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, i
     }
 }
 
-/* Computes dx; d may be g, since the lane that writes an element is the last to read it. */
+/* Computes d, the gradient of x. d may be g: the last lane that reads an element also writes it. */
 template <bool LOG>
 __global__ void softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
                                         int64_t n, int accumulate)

@@ -1,4 +1,4 @@
-/* Where a column's sum over rows, in their order (5e), begins and is stored. */
+/* Where the sum of a column over rows, in their order (manual, 5e), begins and is stored. */
 struct Sum {
     Results at; /* empty: the sum is not required */
     float *comp; /* NULL if not compensated */
@@ -9,10 +9,10 @@ struct Sum {
 Sum sum_to(float *at) { return { { at, NULL } }; }
 Sum sum_of(const gckpt_arg &x) { return { grad_of(x), x.compensation, x.accumulate }; }
 
-/* Returns the sum for input i's gradient, or an empty one if i is 0. */
+/* Returns the sum for input i's gradient, or an empty one if i is 0, which means no input. */
 Sum sum_of(const gckpt_call *call, int i) { return i ? sum_of(call->in[i]) : Sum{}; }
 
-/* Load and store a sum. fresh: compensation begins at +0 unless the sum accumulates. */
+/* sum_begin loads a sum, sum_end stores it. fresh: compensation is +0 unless it accumulates. */
 __device__ inline float sum_begin(const Sum &s, int64_t i, bool fresh, float *comp)
 {
     *comp = s.comp && (s.accumulate || !fresh) ? s.comp[i] : 0.0f;
@@ -34,8 +34,8 @@ __device__ inline void add_term(bool compensated, float *sum, float *comp, float
         gckpti_sum_add(sum, NULL, x);
 }
 
-/* The terms of NCOLS sums over rows, read by columns. Column: a thread's state for one column.
- * FRESH: with compensation, even if that is not stored. along: rows are adjacent in memory. */
+/* Base of terms of sums over rows, a sum a column. A thread reads NCOLS columns; Column: its state
+ * for one. FRESH: sums are compensated, stored or not. along: rows are adjacent in memory. */
 struct Terms {
     static constexpr bool FRESH = false, along = false;
     static constexpr int NCOLS = 1;
@@ -44,9 +44,9 @@ struct Terms {
 };
 
 /* A block adds up COLUMNS columns. Its threads copy 8 terms of each sum at a time to shared memory,
- * while warps 0 and 1 add the previous ones, a lane for each column of one of two sums. A column is
- * a chain of four additions per term (5e), about 16 cycles, which more threads do not shorten: few
- * columns of many rows do not fill the chip. Images are separate. */
+ * while warps 0 and 1 add the previous 8, a lane for each column of one of two sums. A column is a
+ * chain of four additions per term (5e), about 16 cycles, which more threads do not shorten: few
+ * columns of many rows do not fill the chip. Each image has separate sums. */
 template <class T, int COLUMNS>
 __global__ void column_sums_kernel(const __grid_constant__ T of, Sum first, Sum second,
                                    int64_t rows, int64_t n)
@@ -133,7 +133,7 @@ template <class I, bool RULED = false> struct Sums {
     }
 };
 
-/* For many columns: a thread adds up one, 8 loads at a time; adjacent threads, adjacent columns. */
+/* For many columns: each thread adds up one column, 8 loads at a time. */
 template <class I, bool RULED>
 __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I, RULED> s)
 {

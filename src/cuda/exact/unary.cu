@@ -11,7 +11,7 @@ template <auto F, int N = 0> struct Unary {
     }
 };
 
-/* Computes an element of dx by PUT from g and DERIV(at, o). at: x, or y if DERIV takes y. */
+/* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
 template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct UnaryGrad {
     static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
     float o[N + 1];

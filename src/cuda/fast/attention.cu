@@ -24,7 +24,7 @@ __device__ inline MmaAttention as_keys(const MmaAttention &p)
     return k;
 }
 
-/* Copies n lines of a head, from line `first` of row b of a (B,lines,C) tensor, 0 after `end`. */
+/* Copies n lines of head h from line `first` of row b of x (B,lines,C), 0 from line `end` on. */
 template <int D, int n>
 __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
                                   int lines, int end, uint16_t *tile)
@@ -34,7 +34,7 @@ __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int 
     stage_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
 }
 
-/* Computes s (16 x 8 n): products of lines row.. of a and lines 0.. of b, along the head. */
+/* Computes s (16, 8 n): products, along the head, of 16 lines of a from `row` on and 8 n of b. */
 template <int D, int n>
 __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
 {
@@ -135,7 +135,7 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
         o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
 }
 
-/* Stores rows line + lane / 4 and line + lane / 4 + 8 of a head, multiplied by `times`. */
+/* Stores o * times in lines line + lane / 4 and line + lane / 4 + 8 of y. */
 template <int D>
 __device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
                                    int h, int line, int lines, const float o[D / 8][4],
@@ -228,7 +228,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
 }
 
-/* Converts s to p = exp(s scale - saved), and d = dp to p (dp - delta) scale; to 0 if !here. */
+/* Converts scores s to p = exp(s scale - saved), d = dp to p (dp - delta) scale; !here: to 0. */
 __device__ inline void softmax_grad(const MmaAttention &p, float saved, float delta, int here,
                                     float *s, float *d)
 {
@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
         store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, ones);
 }
 
-/* Returns the operands (copied if they are not bf16; for the backward with the output's gradient)
+/* Returns the operands (copied if they are not bf16), for the backward also the output's gradient,
  * and the results. */
 MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool backward)
 {

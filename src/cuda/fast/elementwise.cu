@@ -54,7 +54,7 @@ void scale_by(const gckpt_call *call, bool backward)
 }
 BOTH_PASSES(scale, scale_by)
 
-/* ---- sums and products of two tensors of the same shape; products of others are declined ---- */
+/* ---- add, sub and mul of two tensors of the same shape; exact kernels run other shapes ---- */
 __device__ inline float plus(float x, float y) { return x + y; }
 __device__ inline float minus(float x, float y) { return x - y; }
 __device__ inline float times(float x, float y) { return x * y; }
@@ -66,7 +66,7 @@ template <auto F> struct Both {
     }
 };
 
-/* Computes input i's gradient: g, -g or other * g. It may be in the memory of g. */
+/* Computes input i's gradient: g, -g or other * g. If it is in the memory of g, it is g already. */
 template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
 {
     const Values g = grad_out_of(call);
@@ -75,8 +75,8 @@ template <class F> void combine_backward(const gckpt_call *call, int i, F f, Val
         map(call, f, other, g, d, gckpti_elements(&call->shape), call->in[i].accumulate);
 }
 
-/* If a micro-batch is one row, a batch-invariant input may have the other's shape; its gradient is
- * still a compensated sum over rows. */
+/* Exact kernels (GCKPT_BF16) run all but two bf16 inputs of the result's shape. With micro-batches
+ * of one row a batch-invariant input may have that shape, but its gradient is a compensated sum. */
 gckpt_result same_shape_workspace(gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)

@@ -5,8 +5,8 @@ struct ColSum {
     Sum to;
 };
 
-/* Sums g and, for a norm, g h over the rows of a group, for N columns from j on. N > 1 only for
- * bf16, of which AHEAD rows are loaded at a time. */
+/* Sums g and, for a norm (h: normalised x), g h over the rows of a group, for N columns from j on.
+ * N > 1 only for bf16, of which AHEAD rows are loaded at a time. */
 template <int N, bool NORM>
 __device__ inline void group_sums(const Values &g, const Values &x, const float *saved, int center,
                                   int64_t first, int64_t rows, int64_t n, int64_t j, float *sum,
@@ -91,7 +91,7 @@ ColSum column_of(Workspace &workspace, int64_t rows, int64_t n, const gckpt_arg 
     return { (float *)bump_alloc(workspace, bytes), sum_of(arg) };
 }
 
-/* Adds the groups to one or two gradients; a or b may have no parts. */
+/* Adds the sums of groups to one or two gradients; the parts of a or b may be NULL. */
 void add_groups(const gckpt_call *call, const ColSum &a, const ColSum &b, int64_t rows, int64_t n)
 {
     ::column_sums<8>(call, GroupTerms{ {}, { a.parts, b.parts }, n }, a.to, b.to,

@@ -47,7 +47,7 @@ LossSizes loss_sizes(const gckpt_call *call, bool backward)
 /* The arrays in the workspace. */
 struct LossBuffers {
     const uint16_t *x;
-    uint16_t *w, *d; /* f32 weights of a chunk as bf16; logits' gradient (block x chunk) */
+    uint16_t *w, *d; /* w: f32 weights of a chunk as bf16; d: logits' gradient (block x chunk) */
     float *parts, *losses, *dx;
     RowLoss *state;
 };

@@ -1,5 +1,5 @@
-/* ---- layernorm, rmsnorm: a warp has a row, a lane eight adjacent elements at a time ---- As
- * exact, but the mean is c = x_0 + mean(x - x_0), uncorrected: x has 8 bits. `saved`: as exact. */
+/* ---- layernorm, rmsnorm: a warp has a row, a lane eight adjacent elements at a time ---- As in
+ * exact/norms.cu, but the mean, c = x_0 + mean(x - x_0), is uncorrected: x has 8 bits. */
 __global__ void __launch_bounds__(256, 5)
     fast_norm_forward_kernel(int center, float epsilon, Values x, Values gain, Values bias,
                              Results out, float *saved, int64_t rows, int64_t n, bool aligned)

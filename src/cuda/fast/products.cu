@@ -1,5 +1,5 @@
 /* ---- the terms of a product, and the choice and order of launches ---- */
-/* Copies `size` rows or columns, BK terms of each: `size` lines (along) or else BK lines of x. */
+/* Copies BK terms of `size` rows or columns of x: `size` lines if along is 1, else BK lines. */
 template <int size, int along>
 __device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
                                    uint16_t *tile)
@@ -23,7 +23,7 @@ template <int LINE, int along, bool B> struct Reader {
         else
             at = Swizzled<LINE>::at((B ? mid : high) * 8 + low, line / 8 + (B ? high : mid));
     }
-    /* Reads operands of 16 lines, `line` further, and of 16 terms from `term` on. */
+    /* Reads 16 terms from `term` on of 16 rows or columns that begin `line` further on. */
     __device__ void operator()(uint32_t x[4], const uint16_t *tile, int line, int term) const
     {
         if (along)
@@ -162,7 +162,7 @@ int64_t tiles_per_sm(const gckpt_call *call, const MmaProduct &p, int size)
     return (tiles + sm_count(call) - 1) / sm_count(call);
 }
 
-/* Three small tiles take as long as a large one (four: 1.24 to 1.51 times as long, on an H200). */
+/* Three 64 x 64 tiles take as long as one of 128 x 128 (four: 1.24 to 1.51 times, on an H200). */
 template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
 {
     if (3 * tiles_per_sm(call, p, 128) <= tiles_per_sm(call, p, 64))
@@ -182,12 +182,12 @@ void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b
         run_mma<0, 0>(call, p);
 }
 
-/* ---- by device, a pending product: the next op may be fused with it; all else launches it ---- */
+/* ---- each device's pending product: the next op may fuse with it; other calls launch it ---- */
 struct DeferredMma {
     MmaProduct p;
     int a_along, b_along;
     const uint16_t
-        *overlap_x; /* operand of a product that may still run; size of c; or NULL */
+        *overlap_x; /* x of an overlapped product that may still run, as large as c; or NULL */
 } deferred_mma[sizeof devices / sizeof *devices];
 
 void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along,
@@ -204,7 +204,7 @@ void mma_defer(const gckpt_call *call, const MmaProduct &p, int a_along, int b_a
     };
 }
 
-/* Launches a product that overlaps later calls until queue_end, also a product of mma_defer. */
+/* Launches a product that overlaps the calls until queue_end and a product deferred by then. */
 void mma_overlap(const gckpt_call *call, const MmaProduct &p)
 {
     Device *d = device_of(call);
@@ -222,8 +222,8 @@ bool alias(const void *a, int64_t bytes, const void *b, int64_t other_bytes)
            (uintptr_t)b < (uintptr_t)a + (size_t)bytes;
 }
 
-/* Launches the pending product with `op` fused and returns true, if the product's result is `of`
- * and `out` overlaps neither operands that other blocks still read nor the rest of c. */
+/* Launches the pending product with `op` fused and returns true, if the product's result is `of`,
+ * and `out` overlaps neither operands that blocks may still read nor the rest of c. */
 bool try_fuse(const gckpt_call *call, FusedOp op, const Values &of, const Values &other,
             const Results &out)
 {

@@ -1,5 +1,5 @@
-/* What ESP-IDF does around app_main, on a board of examples/mcu: picolibc's printf goes where that
- * board's text goes. */
+/* Substitutes for ESP-IDF on a board of examples/mcu: main() calls app_main(), and picolibc's printf prints by
+ * board_print(). */
 #include "board.h"
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
-/* Arduino.h - of what Arduino's cores offer, what sketches here use, and the macros that make
- * headers fail to compile. Time is what delay() has added up, so that what a sketch prints depends
- * on nothing else. */
+/* Arduino.h - a small Arduino core for a board in QEMU. It has the functions that our sketches use, and
+ * those macros of real cores that can break a header. millis() returns the sum of all delays so far, so
+ * that a sketch prints the same text in every run. */
 #ifndef Arduino_h
 #define Arduino_h
 #include <math.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOPS = 100 }; /* of loop(), then the board stops */
+enum { LOOPS = 100 }; /* number of calls of loop(), after which the board stops */
 
 #define HIGH         1
 #define LOW          0
@@ -62,7 +62,7 @@ void digitalWrite(int pin, int value);
 unsigned long millis();
 void delay(unsigned long milliseconds);
 
-/* To the debugger, or to stdout. */
+/* Prints to the debugger of QEMU (semihosting), or to stdout. */
 class SerialOf
 {
   public:

@@ -1,5 +1,5 @@
-/* main.cpp - a sketch's setup, and its loop LOOPS times; what it prints, and every time the LED
- * changes. */
+/* main.cpp - runs a sketch: setup() once and loop() LOOPS times. Prints the text that the sketch prints,
+ * and a line with the time whenever the LED changes. */
 #include <Arduino.h>
 #undef abs
 #undef round
@@ -60,7 +60,7 @@ unsigned long millis() { return now; }
 void delay(unsigned long milliseconds)
 {
     now += milliseconds;
-    if (now > 1000000) /* a sketch that has stopped for good */
+    if (now > 1000000) /* a sketch that waits forever */
         board_exit(1);
 }
 
