@@ -261,7 +261,7 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  2068
  *                 bf16/convert, plain, products, bf16/cpu, rows, images/cpu, attention,
  *                 losses, weighted, recurrent/cpu, kernels, calls
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4882
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4883
  *                 types, plan, tensors, bf16/plan, op_lowerings, gradients, order, place,
  *                 tiles/op, tiles/group, tiles/fuse, model, builders, schedule, offload/time,
  *                 lowered, modes, dist/prefetch, encode
@@ -12927,7 +12927,7 @@ typedef struct {
     uint64_t offset;
 } gckpti_convert_state;
 
-/* Table entries of bf16 plans, NULL in a build without bf16; calls for quantised parameters. */
+/* Entries of tables, NULL with GCKPT_NO_BF16; calls that are omitted with GCKPT_NO_QUANT. */
 #ifndef GCKPT_NO_BF16
 #define GCKPTI_IF_BF16(x) x
 #else
@@ -18695,7 +18695,8 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
         for (const int *edges = gckpti_entry_reads(p, i, &count); count-- > 0;)
             missing = p->computed[edges[count]] ? missing : edges[count];
         if (missing >= 0)
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: %s of %T reads %T before any forward of it",
                                 i < 0 ? "backward" : kinds[i / p->nodes],
                                 p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
         p->computed[self] |= i == self;
@@ -26277,7 +26278,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     if (gckpti_has_storage(GCKPT_STORAGE_I8) && in_step && planned->trained &&
         gckpti_state_slots(q) < e->plan->state_slots)
         return gckpti_error(e, GCKPT_E_ARG,
-                            "step: \"%s\" lost its state when quantised; make a new executor",
+                            "step: \"%s\" lost its state as it was quantised; make a new executor",
                             name);
     return GCKPT_OK;
 }
@@ -27945,7 +27946,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
         return GCKPT_E_ARG;
     if (exec->plan->nodes[id].batch_invariant)
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "collect: \"%s\" #%i has no batch axis, so no rows; use gckpt_fetch",
+                            "collect: \"%s\" #%i has no batch axis, thus no rows: use gckpt_fetch",
                             gckpt_plan_name(exec->plan, id), id);
     gckpti_exec_fetch before = exec->fetches[k];
     exec->fetches[k].to = to;
@@ -30296,8 +30297,8 @@ static int gckpti_is_clearer(const gckpti_probe *a, const gckpti_probe *b)
 }
 
 /* Evaluates several widths, smaller for a loss that bends, larger for one hidden by rounding, until
- * one shows that the gradient is right; else *t is the clearest. A loss that bends within the fifth
- * width looks smooth there: smaller widths follow while rounding, 8 times as large, allows it. */
+ * one shows that the gradient is right; else *t is the clearest. Even the fifth width may span a
+ * whole bend of the loss and hide it, so two smaller ones follow if rounding, 8-fold, allows. */
 static gckpt_result gckpti_eval_widths(const gckpti_batch *batch, gckpti_probe *t)
 {
     static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64, 1.0 / 512, 1.0 / 4096 };

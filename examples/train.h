@@ -223,8 +223,8 @@ static inline int train_begin(train_run *t, gckpt_store *store, train_model mode
 }
 
 /* Runs a piece of the training: `instructions` instructions of a step (gckpt_run_some), or a whole
- * step if `instructions` is 0. After the last step of an epoch, a piece is one validation batch;
- * the last such batch also prints, logs and saves. Returns 1 if there is more to do, 0 if training is over
+ * step if `instructions` is 0. After the last step of an epoch, each piece is one validation batch;
+ * the last piece of an epoch also prints, logs and saves. Returns 1 if there is more to do, 0 if training is over
  * or `watch` has stopped it, -1 with r->error after an error. */
 static inline int train_tick(train_run *t, int instructions)
 {

@@ -190,8 +190,8 @@ static int gckpti_is_clearer(const gckpti_probe *a, const gckpti_probe *b)
 }
 
 /* Evaluates several widths, smaller for a loss that bends, larger for one hidden by rounding, until
- * one shows that the gradient is right; else *t is the clearest. A loss that bends within the fifth
- * width looks smooth there: smaller widths follow while rounding, 8 times as large, allows it. */
+ * one shows that the gradient is right; else *t is the clearest. Even the fifth width may span a
+ * whole bend of the loss and hide it, so two smaller ones follow if rounding, 8-fold, allows. */
 static gckpt_result gckpti_eval_widths(const gckpti_batch *batch, gckpti_probe *t)
 {
     static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64, 1.0 / 512, 1.0 / 4096 };

@@ -31,7 +31,7 @@ typedef struct {
     uint64_t offset;
 } gckpti_convert_state;
 
-/* Table entries of bf16 plans, NULL in a build without bf16; calls for quantised parameters. */
+/* Entries of tables, NULL with GCKPT_NO_BF16; calls that are omitted with GCKPT_NO_QUANT. */
 #ifndef GCKPT_NO_BF16
 #define GCKPTI_IF_BF16(x) x
 #else

@@ -124,7 +124,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
         return GCKPT_E_ARG;
     if (exec->plan->nodes[id].batch_invariant)
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "collect: \"%s\" #%i has no batch axis, so no rows; use gckpt_fetch",
+                            "collect: \"%s\" #%i has no batch axis, thus no rows: use gckpt_fetch",
                             gckpt_plan_name(exec->plan, id), id);
     gckpti_exec_fetch before = exec->fetches[k];
     exec->fetches[k].to = to;

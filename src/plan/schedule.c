@@ -253,7 +253,8 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
         for (const int *edges = gckpti_entry_reads(p, i, &count); count-- > 0;)
             missing = p->computed[edges[count]] ? missing : edges[count];
         if (missing >= 0)
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: %s of %T reads %T before any forward of it",
                                 i < 0 ? "backward" : kinds[i / p->nodes],
                                 p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
         p->computed[self] |= i == self;

@@ -27,7 +27,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     if (gckpti_has_storage(GCKPT_STORAGE_I8) && in_step && planned->trained &&
         gckpti_state_slots(q) < e->plan->state_slots)
         return gckpti_error(e, GCKPT_E_ARG,
-                            "step: \"%s\" lost its state when quantised; make a new executor",
+                            "step: \"%s\" lost its state as it was quantised; make a new executor",
                             name);
     return GCKPT_OK;
 }
