@@ -157,7 +157,7 @@ known() # known PAGE: it has a row for each layer, and every name and file in it
     done >> "$work/unknown"
     tr '\n' ' ' < "$1" | grep -oE '`gckpti?_[a-z0-9_]+`, ?[a-z]+/[a-z_]+\.c|`gckpti?_[a-z0-9_]+` \([a-z]+/[a-z_]+\.c' | tr -d '`,(' |
         while read -r name file; do
-            grep -qE "^(GCKPT|static).*\\b$name\\)?\\(" "src/$file" || echo "no $name in $file"
+            grep -qE "^(GCKPT|static).*\\b$name\\)?[([]" "src/$file" || echo "no $name in $file"
         done >> "$work/unknown"
     cat "$work/unknown"
     [ ! -s "$work/unknown" ]
