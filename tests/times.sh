@@ -79,7 +79,7 @@ compiled)
 table | show)
     cat $notes/* | sort -k 2,2nr | awk -v judged=$([ $command = show ]; echo $?) '
         FILENAME != "-" {
-            if (/^# Only make check-all/) rest = 1
+            if (/^# .*only make check-all/) rest = 1
             if ($1 !~ /^#/ && NF == 2) may[$1] = $2
             if ($1 !~ /^#/ && NF == 2 && !rest && $1 != "all") parts += $2
             next
