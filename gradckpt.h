@@ -4925,7 +4925,7 @@ static const struct {
 /* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
 enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
 
-/* Returns the elements that n values (whole blocks) have in a file. */
+/* Returns the length of the array that holds n values in a file: int4 blocks are bytes there. */
 static inline int64_t gckpti_file_count(int storage, int64_t n)
 {
     return storage == GCKPT_STORAGE_I4 ? n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BYTES : n;
@@ -7873,7 +7873,7 @@ typedef struct gckpti_class_row {
 } gckpti_class_row;
 
 /* Reads row i of a block (forward) or replaces it by its gradient (backward). A row is a sample or,
- * over classes, a row of logits, which exists or which a product computes. */
+ * for losses over classes, its logits; these are stored, or computed by a product when needed. */
 typedef void gckpti_loss_row_fn(void *context, int64_t i, int64_t worker);
 typedef struct { /* return the loss of a sample; compute its gradients */
     float (*sum)(const gckpti_element_loss *e, int64_t row);
@@ -33230,8 +33230,8 @@ static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
     return 1;
 }
 
-/* Handles all files of the folder, and again after a change, as a changing folder may skip files.
- * Returns 0 on errors (see errno). On other systems the folder cannot be listed. */
+/* Handles all files of the folder, and lists it again after a change, which can hide files from the
+ * first listing. Returns 0 on errors (see errno). On other systems, folders cannot be listed. */
 static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
 {
     char *folder = save->old.path + save->old.path_size;

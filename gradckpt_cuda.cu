@@ -2662,7 +2662,7 @@ enum {
     ASYNC = 8   /* read by cp.async */
 };
 
-/* An operand as a kernel reads it. Steps are in bytes. */
+/* A matrix operand: its address and its strides, in bytes. */
 struct Operand {
     const char *base;
     int64_t row, step, matrix; /* to the next row, term, matrix */

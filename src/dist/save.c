@@ -64,8 +64,8 @@ static int gckpti_scan_file(gckpti_rank_save *save, char *name, int placed)
     return 1;
 }
 
-/* Handles all files of the folder, and again after a change, as a changing folder may skip files.
- * Returns 0 on errors (see errno). On other systems the folder cannot be listed. */
+/* Handles all files of the folder, and lists it again after a change, which can hide files from the
+ * first listing. Returns 0 on errors (see errno). On other systems, folders cannot be listed. */
 static int gckpti_scan_folder(gckpti_rank_save *save, int placed)
 {
     char *folder = save->old.path + save->old.path_size;

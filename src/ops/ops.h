@@ -683,7 +683,7 @@ typedef struct gckpti_class_row {
 } gckpti_class_row;
 
 /* Reads row i of a block (forward) or replaces it by its gradient (backward). A row is a sample or,
- * over classes, a row of logits, which exists or which a product computes. */
+ * for losses over classes, its logits; these are stored, or computed by a product when needed. */
 typedef void gckpti_loss_row_fn(void *context, int64_t i, int64_t worker);
 typedef struct { /* return the loss of a sample; compute its gradients */
     float (*sum)(const gckpti_element_loss *e, int64_t row);

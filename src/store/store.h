@@ -216,7 +216,7 @@ static const struct {
 /* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
 enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
 
-/* Returns the elements that n values (whole blocks) have in a file. */
+/* Returns the length of the array that holds n values in a file: int4 blocks are bytes there. */
 static inline int64_t gckpti_file_count(int storage, int64_t n)
 {
     return storage == GCKPT_STORAGE_I4 ? n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BYTES : n;
