@@ -18,15 +18,10 @@ OPENMP := $(shell d=$$(mktemp -d) && \
 # OpenMP's threads sleep between steps; during a step the header makes them wait actively (docs/building.md).
 OMP_WAIT_POLICY ?= passive
 export OMP_WAIT_POLICY
-# OPENBLAS=1 computes matrix products by OpenBLAS (libopenblas-dev), for comparison: GCKPT_OPENBLAS in gradckpt.h.
-ifeq ($(OPENBLAS),1)
-BLAS := -DGCKPT_OPENBLAS $(shell pkg-config --cflags openblas 2>/dev/null)
-BLAS_LIBS := $(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas)
-endif
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # -ffp-contract=off keeps the compiler from fusing products and sums in the programs, so that their bits are the same
 # everywhere.
-COMPILE = $(CC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) $(BLAS) -I.
+COMPILE = $(CC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) -I.
 # Programs that use only public names include the declarations alone, build/api/gradckpt.h; GRADCKPT_IMPLEMENTED says
 # that the definitions are linked. Examples and tests are linked with build/libsrc.a, whose objects are the files of
 # src/, so that a change in one file recompiles only that file. Benchmarks and other programs are linked with
@@ -159,7 +154,7 @@ examples: $(EXAMPLES)
 
 # Runs make again with a job for each processor.
 PARALLEL = MAKEFLAGS= $(MAKE) --no-print-directory -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' WARNINGS='$(WARNINGS)' \
-    OPENMP='$(OPENMP)' OPENBLAS='$(OPENBLAS)' V='$(V)'
+    OPENMP='$(OPENMP)' V='$(V)'
 run:
 	@$(PARALLEL) build/gpt
 	@echo 'training for about a minute'
@@ -245,16 +240,16 @@ coverage:
 SECONDS = 60
 # Many steps in runs of 50: build/long [STEPS], 20,000 by default.
 build/long: tests/long/long.c build/gradckpt.o
-	$(LINKED) -DPLAN_CHECK_OFF='"a long run"' -Isrc -Itests -o $@ $< build/gradckpt.o $(BLAS_LIBS) -lm -pthread
+	$(LINKED) -DPLAN_CHECK_OFF='"a long run"' -Isrc -Itests -o $@ $< build/gradckpt.o -lm -pthread
 
 fuzz:
 	@sh tests/fuzz/fuzz.sh $(SECONDS)
 
 small: build/gradckpt.o
-	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' SHOW=1 sh tests/examples/test_small.sh
+	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o' SHOW=1 sh tests/examples/test_small.sh
 
 mcu: build/gradckpt.o
-	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' JOBS='$(JOBS)' SHOW=1 sh tests/firmware/test_mcu.sh
+	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o' JOBS='$(JOBS)' SHOW=1 sh tests/firmware/test_mcu.sh
 
 bench: build/bench
 	build/bench --markdown build/bench.md
@@ -355,7 +350,7 @@ playground: build/playground.html build/tiny
 build/playground.html: $(wildcard docs/playground/*) examples/print.h examples/sample.h gradckpt.h
 	sh docs/playground/build.sh $@
 build/tiny: docs/playground/tiny.c $(wildcard docs/playground/*.h) examples/sample.h examples/options.h build/gradckpt.o
-	$(LINKED) -Iexamples -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+	$(LINKED) -Iexamples -o $@ $< build/gradckpt.o
 
 reference: build/reference/index.html
 	@echo 'open $< in a browser'
@@ -365,8 +360,8 @@ build/reference/index.html: $(wildcard docs/reference/*) docs/ops.md gradckpt.h
 	mv $@.new $@
 
 # The course (docs/course/README.md). Its programs are compiled at -O0, which is fast, and linked with build/gradckpt.o.
-COURSE_LINKED = $(CC) $(subst -O2,-O0,$(CFLAGS)) -Wall -Wno-unused $(OPENMP) $(BLAS) -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED \
-    build/gradckpt.o $(BLAS_LIBS)
+COURSE_LINKED = $(CC) $(subst -O2,-O0,$(CFLAGS)) -Wall -Wno-unused $(OPENMP) -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED \
+    build/gradckpt.o
 COURSE = CC='$(CC)' LINKED='$(COURSE_LINKED)' ONLY='$(ONLY)' sh docs/course/tools/course.sh
 COURSE_NEEDS = build/gradckpt.o build/api/gradckpt.h build/class/list
 DIR = mine
@@ -395,8 +390,8 @@ benchmarks: | build
 	cmp -s build/benchmarks.md docs/benchmarks.md || cp build/benchmarks.md docs/benchmarks.md
 
 # Generates docs/ops.md: a row for each op, with the first sentence of the comment in src/api.h and PyTorch's name.
-ops-page: | build
-	awk -f docs/reference/ops.awk docs/reference/ops.txt src/api.h > build/ops.md
+ops-page: build/api/gradckpt.h | build
+	awk -f docs/reference/ops.awk docs/reference/ops.txt $< > build/ops.md
 	cmp -s build/ops.md docs/ops.md || cp build/ops.md docs/ops.md
 
 # Replaces the text between <!-- make index --> and <!-- -->.
@@ -468,23 +463,25 @@ build/libgradckpt.a: build/gradckpt.o
 	rm -f $@
 	$(AR) rcs $@ $<
 
-build/api/gradckpt.h: src/api.h
+build/api/gradckpt.h: src/api.h $(wildcard src/*/api.h)
 	@mkdir -p $(@D)
-	cp $< $@
+	awk '/^#include "[a-z0-9]+\/api\.h"$$/ { split($$0, at, "\""); while ((getline < ("src/" at[2])) > 0) print; next } { print }' $< > $@
 build/plan_check.o: tests/compile/plan_check.c build/api/gradckpt.h $(OBJ_DIR)/options
 	$(LINKED) -Isrc $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
 
-# $(OBJ_DIR)/libsrc.a has the files of src/, each compiled separately.
+# $(OBJ_DIR)/libsrc.a has the files of src/, each compiled separately, except that those of layer run are one text.
 ISAS = 0 1 2 3
+RUN_FILES := $(shell awk '$$1 ~ /\/$$/ { layer = $$1 } layer == "run/" && $$1 ~ /\.[ch]$$/ { print $$1 }' src/MANIFEST)
 KERNEL_OBJECTS := $(ISAS:%=$(OBJ_DIR)/src/kernels/%.o)
-SRC_OBJECTS := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(shell awk '$$1 == "kernels/" { exit } $$1 ~ /\/.*\.c$$/ { print $$1 }' src/MANIFEST))
+SRC_OBJECTS := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(filter-out $(RUN_FILES),$(shell awk '$$1 == "kernels/" { exit } $$1 ~ /\/.*\.c$$/ { print $$1 }' src/MANIFEST)))
+RUN_OBJECT := $(OBJ_DIR)/src/run/all.o
 COMPUTING := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(shell awk '$$1 ~ /\/$$/ { layer = $$1 } layer ~ /^(num|ops|cpu)\/$$/ && $$1 ~ /\.c$$/ { print $$1 }' src/MANIFEST))
-$(OBJ_DIR)/libsrc.a: $(SRC_OBJECTS) $(KERNEL_OBJECTS)
+$(OBJ_DIR)/libsrc.a: $(SRC_OBJECTS) $(RUN_OBJECT) $(KERNEL_OBJECTS)
 	@rm -f $@
 	$(AR) rcs $@ $^
 # build/libsrc.o has the same files as one object, for scripts that run compile lines of pages, which link a
 # gradckpt.o.
-build/libsrc.o: $(SRC_OBJECTS) $(KERNEL_OBJECTS)
+build/libsrc.o: $(SRC_OBJECTS) $(RUN_OBJECT) $(KERNEL_OBJECTS)
 	$(LD) -r -o $@ $^
 $(KERNEL_OBJECTS): $(OBJ_DIR)/src/kernels/%.o: src/kernels/all.c $(OBJ_DIR)/options
 	@mkdir -p $(@D)
@@ -495,17 +492,20 @@ $(SRC_OBJECTS): $(OBJ_DIR)/src/%.o: src/%.c $(OBJ_DIR)/options
 	@mkdir -p $(@D)
 	@$(if $(wildcard $(OBJ_DIR)/libsrc.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: about 40 s on 2 processors'))
 	$(COMPILE_SRC) $(DEPENDS) -c -o $@ $<
+$(RUN_OBJECT): src/MANIFEST $(OBJ_DIR)/options
+	@mkdir -p $(@D)
+	printf '#include "%s"\n' $(RUN_FILES) | $(COMPILE_SRC) $(DEPENDS) -c -o $@ -x c -
 
 $(EXAMPLES:build/%=build/o/%.o): build/o/%.o: examples/%.c build/api/gradckpt.h $(OBJ_DIR)/options | build/o
 	$(LINKED) $(DEPENDS) -c -o $@ $<
 $(EXAMPLES): build/%: build/o/%.o $(OBJ_DIR)/libsrc.a
-	$(LINK) -o $@ $(filter %.o %.a,$^) $(BLAS_LIBS)
+	$(LINK) -o $@ $(filter %.o %.a,$^)
 
 $(TESTS:build/%=build/o/%.o): build/o/%.o: %.c build/api/gradckpt.h $(OBJ_DIR)/options | build/o
 	$(subst -O2,$(TEST_OPT),$(if $(filter build/$*,$(INTERNAL_TESTS)),$(COMPILE) -Isrc,$(LINKED))) -Ibuild/api -Itests \
 	    $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
 $(TESTS): build/%: build/o/%.o build/plan_check.o
-	$(LINK) -o $@ $(filter %.o %.a,$^) $(BLAS_LIBS) $(LIBS)
+	$(LINK) -o $@ $(filter %.o %.a,$^) $(LIBS)
 $(TESTS): LIBS = -lm
 $(TESTS): $(OBJ_DIR)/libsrc.a
 # Most tests compute little themselves and are compiled at -O0.
@@ -523,7 +523,7 @@ build/test_simulate build/overlap: LIBS = -lm -pthread
 $(TESTS:=.log): build/%.log: build/%
 	@./$< > $@ 2>&1; echo "exit status $$?" >> $@; sh tests/run.sh each $@
 $(SCRIPTS:=.log): build/%.log: %.sh tests/checks.sh $(EXAMPLES) build/libsrc.o
-	@CC='$(CC)' LINKED='$(LINKED) build/libsrc.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
+	@CC='$(CC)' LINKED='$(LINKED) build/libsrc.o' sh $< > $@ 2>&1; \
 	    echo "exit status $$?" >> $@; sh tests/run.sh each $@
 
 build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h $(OBJ_DIR)/options
@@ -571,22 +571,22 @@ $(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/cuda/%.c gradckpt.h 
 	$(COMPILE_CUDA_TEST) -o $@ $< build/gradckpt_cuda.o $(if $(IS_INTERNAL),build/libsrc.a $(OPENMP),build/shim/gradckpt.o) \
 	    $(CUDA_LIBS) -lm -pthread
 build/gpt-cuda build/finetune-cuda: build/%-cuda: examples/%.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
-	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
+	$(LINKED) -DSESSION_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(CUDA_LIBS) -lm
 # Programs compiled by mpicc.
-MPI_COMPILE = $(MPICC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) $(BLAS) -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED
+MPI_COMPILE = $(MPICC) $(CFLAGS) -ffp-contract=off $(WARNINGS) $(OPENMP) -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED
 build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/libsrc.a
-	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/libsrc.a $(BLAS_LIBS)
+	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/libsrc.a
 build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/libsrc.a
-	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/libsrc.a $(BLAS_LIBS)
+	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/libsrc.a
 build/mpi_transport build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/ranks/*.h tests/bench/*.h) build/libsrc.a
 build/mpi_transport build/mpi_predict: build/%: tests/ranks/%.c
-	$(MPI_COMPILE) -o $@ $< build/libsrc.a $(BLAS_LIBS)
+	$(MPI_COMPILE) -o $@ $< build/libsrc.a
 build/limited: tests/bench/slow_link.c $(wildcard examples/*.h tests/bench/*.h) build/gradckpt.o
-	$(LINKED) -Itests -I. -o $@ $< build/gradckpt.o $(BLAS_LIBS) -lm
+	$(LINKED) -Itests -I. -o $@ $< build/gradckpt.o -lm
 build/scaling: tests/bench/scaling.c
-	$(MPI_COMPILE) -o $@ $< build/libsrc.a $(BLAS_LIBS)
+	$(MPI_COMPILE) -o $@ $< build/libsrc.a
 build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
-	$(LINKED) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
+	$(LINKED) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(CUDA_LIBS) -lm
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h | build
 	$(NVCC) -O3 -std=c++17 -fmad=false $(CUDA_CODE) -I. -o $@ $< -lcublas
 # The programs of make gpu with the shim's kernels and cuBLAS: for a test of tests/cuda/gpu.sh that needs no device.
@@ -595,7 +595,7 @@ build/gpt-shim.o: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o
 build/predict-shim.o: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) build/gradckpt.o
 	$(LINKED) -DBENCH_CUDA -Iexamples -c -o $@ $<
 build/gpt-shim build/predict-shim: build/%-shim: build/%-shim.o build/gradckpt.o build/shim/gradckpt_cuda.o
-	$(CXX) $(LINK_FLAGS) $(OPENMP) -o $@ $< build/gradckpt.o build/shim/gradckpt_cuda.o $(BLAS_LIBS) -lm -pthread
+	$(CXX) $(LINK_FLAGS) $(OPENMP) -o $@ $< build/gradckpt.o build/shim/gradckpt_cuda.o -lm -pthread
 build/bench-shim: tests/bench/cuda.cu tests/cuda/cublas_v2.h tests/cuda/cuda_shim.h gradckpt_cuda.cu gradckpt.h | build
 	$(COMPILE_SHIM) -DGCKPT_CUDA_WIDE=1024 -Itests/cuda -include tests/cuda/cuda_shim.h -x c++ -o $@ $<
 # Counts the kernel launches of a step and runs none of them.
@@ -607,7 +607,7 @@ BENCHES = build/ablate build/accuracy build/bench build/overlap build/depth buil
 $(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.h $(OBJ_DIR)/options | build/o
 	$(LINKED) -Ibuild/api -Iexamples $(BENCH_INCLUDES) $(DEPENDS) -c -o $@ $<
 $(BENCHES): build/%: build/o/%.o build/gradckpt.o
-	$(LINK) -o $@ $(filter %.o,$^) $(BLAS_LIBS) -lm $(filter -pthread,$(LIBS))
+	$(LINK) -o $@ $(filter %.o,$^) -lm $(filter -pthread,$(LIBS))
 build/o/ablate.o: BENCH_INCLUDES = -Isrc -Itests
 build/o/plans.o build/o/fits.o: BENCH_INCLUDES = -Isrc # they read fields of internal structs
 build/small_models: build/by_hand.o
@@ -619,7 +619,7 @@ INCLUDE = $(DESTDIR)$(PREFIX)/include
 LIBRARIES = $(DESTDIR)$(LIBDIR)
 SHARE = $(DESTDIR)$(PREFIX)/share/gradckpt
 # If LIBDIR is below PREFIX, the CMake package finds its files relative to itself, so the installation may be moved.
-# Programs are linked with the options that the object was compiled with: OPENMP, BLAS_LIBS.
+# Programs are linked with the options that the object was compiled with: OPENMP.
 install: build/libgradckpt.a
 	mkdir -p '$(INCLUDE)' '$(SHARE)/examples' '$(LIBRARIES)/pkgconfig' '$(LIBRARIES)/cmake/gradckpt'
 	cp gradckpt.h '$(INCLUDE)'
@@ -637,10 +637,10 @@ install: build/libgradckpt.a
 	    'examples=$${prefix}/share/gradckpt/examples' '' 'Name: gradckpt' \
 	    'Description: trains neural networks inside a byte budget, to the same bits' \
 	    'Version: $(VERSION)' 'Cflags: -I$${includedir} -ffp-contract=off' \
-	    'Libs: $(strip -L$${libdir} -lgradckpt $(OPENMP) $(BLAS_LIBS))' > '$(LIBRARIES)/pkgconfig/gradckpt.pc' && \
+	    'Libs: $(strip -L$${libdir} -lgradckpt $(OPENMP))' > '$(LIBRARIES)/pkgconfig/gradckpt.pc' && \
 	printf '%s\n' 'get_filename_component(gradckpt_here "$${CMAKE_CURRENT_LIST_DIR}" REALPATH)' \
 	    "set(gradckpt_root \"$$root\")" 'set(gradckpt_archive "$${gradckpt_here}/../../libgradckpt.a")' \
-	    'set(gradckpt_link "$(strip $(OPENMP) $(BLAS_LIBS))")' > '$(LIBRARIES)/cmake/gradckpt/gradckptInstalled.cmake'
+	    'set(gradckpt_link "$(strip $(OPENMP))")' > '$(LIBRARIES)/cmake/gradckpt/gradckptInstalled.cmake'
 	chmod 644 '$(INCLUDE)/gradckpt.h' '$(SHARE)/gradckpt_cuda.cu' '$(SHARE)'/examples/* '$(LIBRARIES)/libgradckpt.a' \
 	    '$(LIBRARIES)/pkgconfig/gradckpt.pc' '$(LIBRARIES)'/cmake/gradckpt/*.cmake
 
@@ -660,7 +660,7 @@ dist: | build
 
 # Packages the header for the tools of boards. The sketches in the packages get plans that this target prints.
 boards: build/gradckpt.o
-	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh examples/packaging/boards.sh
+	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o' sh examples/packaging/boards.sh
 
 clean:
 	rm -rf build

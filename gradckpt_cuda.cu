@@ -18,11 +18,11 @@
  *                 ptx, memory, replay
  *     >>common    fill, add, convert, update, dequantise                                       673
  *                 map, tiles, convert, update, dequantise
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3726
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3707
  *                 unary, axes, sums, broadcast, shapes, reduce, max, upsample, rotary,
  *                 element_losses, panel, products, linear, conv, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, linear_loss, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1730
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1733
  *                 epilogue, products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            294
  *                 find, self_test, open
@@ -1355,10 +1355,7 @@ template <auto F, int N = 0> struct Unary {
     float o[N + 1];
     __device__ void operator()(float *d, float x, float, int) const
     {
-        if constexpr (N > 0)
-            *d = F(x, o);
-        else
-            *d = F(x);
+        *d = F(x, o);
     }
 };
 
@@ -1368,10 +1365,7 @@ template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct
     float o[N + 1];
     __device__ void operator()(float *d, float at, float g, int accumulate) const
     {
-        if constexpr (N > 0)
-            PUT(d, g, DERIV(at, o), accumulate);
-        else
-            PUT(d, g, DERIV(at), accumulate);
+        PUT(d, g, DERIV(at, o), accumulate);
     }
 };
 
@@ -1395,34 +1389,21 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
 }
 
-#define UNARY_WITH(name, n, value, deriv, rule, at)                                                \
+#define UNARY_WITH(name, n, rule, reads)                                                           \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
-        map_forward(call, by_attributes<Unary<value, n>>(call));                                   \
+        map_forward(call, by_attributes<Unary<gckpti_##name##_value, n>>(call));                   \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
         map_gradient(call, call->in[0],                                                            \
-                     by_attributes<UnaryGrad<deriv, gckpti_put_##rule, n>>(call), at,              \
-                     call->grad_out);                                                              \
+                     by_attributes<UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule, n>>(call),  \
+                     (reads) & GCKPT_OUT ? call->out : call->in[0].data, call->grad_out);          \
     }
-#define UNARY(name, rule, at) UNARY_WITH(name, 0, gckpti_##name, gckpti_##name##_deriv, rule, at)
-UNARY(relu, masked, call->out)
-UNARY(gelu, product, call->in[0].data)
-UNARY(gelu_erf, product, call->in[0].data)
-UNARY(silu, product, call->in[0].data)
-UNARY(tanh, product, call->out)
-UNARY(sigmoid, product, call->out)
-UNARY(exp, product, call->out)
-UNARY(log, quotient, call->in[0].data)
-UNARY(sqrt, quotient, call->out)
-UNARY(abs, product, call->in[0].data)
-UNARY(reciprocal, product, call->out)
-UNARY(softplus, product, call->out)
-UNARY(sin, product, call->in[0].data)
-UNARY(cos, product, call->in[0].data)
-UNARY_WITH(clamp, 2, gckpti_value_clamp, gckpti_deriv_clamp, masked, call->in[0].data)
-UNARY_WITH(leaky_relu, 1, gckpti_value_leaky_relu, gckpti_deriv_leaky_relu, product, call->out)
+#define UNARY(name, flops, reads, value, rule, deriv) UNARY_WITH(name, 0, rule, reads)
+GCKPTI_UNARY_OPS(UNARY)
+UNARY_WITH(clamp, 2, masked, GCKPT_IN(0))
+UNARY_WITH(leaky_relu, 1, product, GCKPT_OUT)
 #undef UNARY
 #undef UNARY_WITH
 
@@ -1434,7 +1415,7 @@ struct PowerGradient {
         if (*o == 0.0f)
             gckpti_put(d, 0.0f, accumulate);
         else
-            gckpti_put_product(d, g, gckpti_deriv_pow(x, o), accumulate);
+            gckpti_put_product(d, g, gckpti_pow_slope(x, o), accumulate);
     }
 };
 
@@ -1444,7 +1425,7 @@ void pow_by(const gckpt_call *call, bool backward)
     if (backward)
         map_gradient(call, x, by_attributes<PowerGradient>(call), x.data, call->grad_out);
     else
-        map_forward(call, by_attributes<Unary<gckpti_value_pow, 1>>(call));
+        map_forward(call, by_attributes<Unary<gckpti_pow_value, 1>>(call));
 }
 BOTH_PASSES(pow, pow_by)
 
@@ -4318,7 +4299,7 @@ __global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const Step
                 const float t = SOFT ? l.soft[at] : at == target ? p_on : p_off, y = x[k] - max;
                 float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
                 if (l.cap > 0.0f)
-                    p *= gckpti_softcap_deriv(x[k], l.cap);
+                    p *= gckpti_softcap_deriv(x[k], 1.0f / l.cap);
                 if (out && to_x && !x_accumulate)
                     dx[at] = 0.0f;
                 if (out && to_t && !t_accumulate)
@@ -6498,11 +6479,11 @@ template <class F> void map_grad(const gckpt_call *call, F f, const Values &at)
 #define UNARY(name, put, at)                                                                       \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
-        map_out(call, Unary<gckpti_##name>(), value_of(call->in[0]), NONE);                        \
+        map_out(call, Unary<gckpti_##name##_value>(), value_of(call->in[0]), NONE);                \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_grad(call, UnaryGrad<gckpti_##name##_deriv, put>(), at);                               \
+        map_grad(call, UnaryGrad<gckpti_##name##_slope, put>(), at);                               \
     }
 using ::dropout_backward, ::dropout_forward, ::rotary_backward, ::rotary_forward; /* take bf16 */
 UNARY(gelu_erf, put_product, value_of(call->in[0]))
@@ -6512,18 +6493,21 @@ UNARY(sigmoid, put_product, value_out_of(call))
 UNARY(relu, gckpti_put_masked, value_out_of(call))
 #undef UNARY
 
+__device__ inline float gelu_value(float x, const float *) { return gelu_of(x); }
+__device__ inline float gelu_deriv(float x, const float *) { return gelu_deriv_of(x); }
+
 void gelu_forward(const gckpt_call *call)
 {
     const Values x = value_of(call->in[0]);
     if (!try_fuse(call, GELU, x, NONE, out_of(call)))
-        map_out(call, Unary<gelu_of>(), x, NONE);
+        map_out(call, Unary<gelu_value>(), x, NONE);
 }
 
 void gelu_backward(const gckpt_call *call)
 {
     const gckpt_arg &x = call->in[0];
     if (x.accumulate || !try_fuse(call, GELU_GRAD, grad_out_of(call), value_of(x), grad_of(x)))
-        map_grad(call, UnaryGrad<gelu_deriv_of, put_product>(), value_of(x));
+        map_grad(call, UnaryGrad<gelu_deriv, put_product>(), value_of(x));
 }
 
 void scale_by(const gckpt_call *call, bool backward)

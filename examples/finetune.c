@@ -1820,7 +1820,7 @@ static int save_training(tuning *t)
         return 1;
     join(path, sizeof path, t->save, "training.safetensors");
     int failed = session_copy_notes(t->run.store, t->notes, &options, other_notes);
-    if (!failed && gckpt_store_save_as(t->run.store, path, &desc) != GCKPT_OK)
+    if (!failed && gckpt_store_save(t->run.store, path, &desc) != GCKPT_OK)
         failed = session_fail(1, "--save: %s: %s", path, gckpt_error_text(t->run.store));
     return session_copy_notes(t->run.store, NULL, &options, other_notes) || failed;
 }
@@ -2147,7 +2147,7 @@ static int restore_losses(tuning *t, int argc, char **argv)
 static int resume(tuning *t, int argc, char **argv)
 {
     const gckpt_file_desc desc = { .partial = 1 };
-    gckpt_result result = gckpt_store_load_as(t->run.store, lm.resume, &desc);
+    gckpt_result result = gckpt_store_load(t->run.store, lm.resume, &desc);
     if (result == GCKPT_OTHER_CONTRACT)
         fprintf(session.out, "note   %s\n", gckpt_error_text(t->run.store));
     else if (result != GCKPT_OK)
@@ -2455,7 +2455,7 @@ static int restore_options(int argc, char **argv)
         lm.resume = join(path, sizeof path, lm.resume, "training.safetensors");
     const gckpt_file_desc notes = { .rename = skip_all };
     gckpt_store *store = gckpt_store_new(NULL);
-    gckpt_result result = gckpt_store_load_as(store, lm.resume, &notes);
+    gckpt_result result = gckpt_store_load(store, lm.resume, &notes);
     int status = result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT
                      ? session_restore_options(store, lm.resume, &options, fixed, argc, argv)
                      : session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));

@@ -934,7 +934,7 @@ static inline int gguf_load(model_loader *l, gckpt_store *store, const char *pat
         gguf_plan_views(l, store, &s, r.a, source) == 0 &&
         gguf_stream_header(&s, r.a, &l->model->config, &size) == 0 && gguf_stream_rows(&s) == 0) {
         const gckpt_result result =
-            gckpt_store_read_as(store, gguf_stream_read, &s, (size_t)size, &desc);
+            gckpt_store_read(store, gguf_stream_read, &s, (size_t)size, &desc);
         if (result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT)
             gguf_fail(&r.g, "%s", gckpt_error_text(store));
     }

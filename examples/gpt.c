@@ -382,7 +382,7 @@ static lm_run run;
 static struct {
     gckpt_frontier *frontier; /* frontier of the training's graph, for --plan and --frontier */
     pictures_modes modes;     /* plans of the other modes, for comparison with the frontier */
-    gckpt_fit_timing timed;        /* measured trials of --tune-seconds */
+    tune_timing timed;        /* measured trials of --tune-seconds */
     char note[256];           /* a warning about the resumed file, or "" */
 } reports;
 
@@ -407,10 +407,10 @@ static int make_plans(void)
 {
     lm_stage *m = &run.stages[LM_TRAINING];
     gckpt_plan_desc desc = lm_plan_desc(&run, LM_SAMPLING);
-    reports.timed.clock = seconds;
+    reports.timed.input.clock = seconds;
     reports.timed.limit = o.tune_seconds;
-    reports.timed.feeds = m->feeds;
-    reports.timed.feed_count = 2;
+    reports.timed.input.feeds = m->feeds;
+    reports.timed.input.count = 2;
     m->feeds[0].data = run.tokens;
     m->feeds[1].data = run.targets;
     int failed = lm_plan_training(&run, m, build_loss, o.tune_seconds > 0 ? &reports.timed : NULL);
@@ -430,9 +430,9 @@ static int make_plans(void)
  * cost, scaled so that the prediction for the first trial is exact. */
 static void report_trials(void)
 {
-    const gckpt_fit_timing *t = &reports.timed;
+    const tune_timing *t = &reports.timed;
     for (int i = 0; i < t->count; i++) {
-        const gckpt_trial *a = &t->trials[i];
+        const tune_trial *a = &t->trials[i];
         double predicted = t->trials[0].seconds * (double)a->cost / (double)t->trials[0].cost;
         fprintf(session.out,
                 "trial  micro-batch %lld, %zu bytes, %.1f %% overhead: predicted %.2f ms, measured "
@@ -552,7 +552,7 @@ static int columns(void)
 }
 
 /* Measures the time of five steps, after two steps that warm up. */
-static int time_steps(gckpt_profile *p)
+static int time_steps(tune_profile *p)
 {
     enum { WARM = 2, STEPS = 5 };
     const lm_stage *m = &run.stages[LM_TRAINING];
@@ -563,9 +563,11 @@ static int time_steps(gckpt_profile *p)
     for (uint64_t i = 0; i < WARM + STEPS; i++) {
         put_batch(&run, i);
         const int n = lm_fill_feeds(&run, m, feeds);
+        run.profile = i < WARM ? NULL : p;
         const gckpt_result result =
             i < WARM ? gckpt_step(m->exec, feeds, n, lm.batch, &hyper, NULL)
-                     : gckpt_profile_step(m->exec, feeds, n, lm.batch, &hyper, p);
+                     : tune_step(p, m->exec, feeds, n, lm.batch, &hyper, NULL);
+        run.profile = NULL;
         if (result == GCKPT_CANCELLED)
             return session.interrupted = 1;
         if (result != GCKPT_OK && result != GCKPT_SKIPPED)
@@ -577,7 +579,7 @@ static int time_steps(gckpt_profile *p)
 static int print_reports(void)
 {
     lm_stage *m = &run.stages[LM_TRAINING];
-    gckpt_profile p = { .clock = seconds, .count = gckpt_plan_describe(m->plan).instructions };
+    tune_profile p = { .clock = seconds, .backend = run.device };
     summary s;
     int failed = 0;
     graph_of(m);
@@ -588,15 +590,14 @@ static int print_reports(void)
         summary_print(&s, columns(), session_write, session.out);
     }
     if (o.profile) {
-        p.entries = calloc((size_t)p.count + 1, sizeof *p.entries);
-        failed = p.entries == NULL ? session_fail(1, "out of memory for a profile") : 0;
+        failed = tune_open(&p, m->plan, NULL) != GCKPT_OK ? session_fail(1, "out of memory for a profile") : 0;
         failed = failed || lm_new_execs(&run) || time_steps(&p);
         if (!failed) {
             fprintf(session.out, "\nmean of %lld steps: %.2f ms, with each instruction timed\n\n",
                     (long long)p.steps, 1e3 * p.total_seconds / (double)p.steps);
             summary_time(&s, &p, columns(), session_write, session.out);
         }
-        free(p.entries);
+        tune_close(&p);
     }
     summary_close(&s);
     return failed;
@@ -647,7 +648,7 @@ static int save(lm_run *r)
         return 1;
     gckpt_exec *exec = r->stages[LM_TRAINING].exec;
     if ((r->ranks != NULL ? gckpt_ranks_save(exec, lm.save)
-                          : gckpt_store_save(r->store, lm.save)) == GCKPT_OK)
+                          : gckpt_store_save(r->store, lm.save, NULL)) == GCKPT_OK)
         return 0;
     return session_fail(1, "--save %s: %s", lm.save,
                         gckpt_error_text(r->ranks != NULL ? (void *)exec : (void *)r->store));
@@ -789,17 +790,6 @@ static int sample(void)
     return failed;
 }
 
-/* Returns 1 if a file is the index of a state that several ranks saved, else 0. */
-static int is_index(const char *path)
-{
-    char begins[8] = "";
-    FILE *f = fopen(path, "rb");
-    const size_t n = f != NULL ? fread(begins, 1, sizeof begins, f) : 0;
-    if (f != NULL)
-        fclose(f);
-    return n == sizeof begins && memcmp(begins, "{\"gckpt\"", n) == 0;
-}
-
 /* Creates a new store or loads the file of --resume, from which it restores the options that are
  * not on the command line. */
 static int open_store(int argc, char **argv)
@@ -815,8 +805,7 @@ static int open_store(int argc, char **argv)
 #endif
     gckpt_result loaded = GCKPT_OK;
     if (lm.resume != NULL)
-        loaded = is_index(lm.resume) ? gckpt_ranks_load(run.store, lm.resume)
-                                     : gckpt_store_load(run.store, lm.resume);
+        loaded = gckpt_store_load(run.store, lm.resume, NULL);
     if (loaded == GCKPT_OTHER_CONTRACT)
         snprintf(reports.note, sizeof reports.note, "%s", gckpt_error_text(run.store));
     else if (loaded != GCKPT_OK)

@@ -12,9 +12,9 @@
  * PyTorch's order; layers_flatten orders features as nn.Flatten does. So
  *
  *     gckpt_file_desc torch = { .values_only = 1, .axes = layers_pytorch_axes };
- *     gckpt_store_load_as(s, "net.safetensors", &torch);
+ *     gckpt_store_load(s, "net.safetensors", &torch);
  *
- * reads a state_dict, and gckpt_store_save_as writes a file for load_state_dict
+ * reads a state_dict, and gckpt_store_save writes a file for load_state_dict
  * (docs/from-pytorch.md). Given a NULL tensor, layers return NULL. */
 #ifndef LAYERS_H
 #define LAYERS_H

@@ -8,6 +8,7 @@
 #include "pictures.h"
 #include "print.h"
 #include "sample.h"
+#include "tune.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
 static struct {
@@ -199,6 +200,7 @@ struct lm_run {
     double lr, seconds;                    /* lr: learning rate; seconds: median time of a step */
     /* number of steps that were skipped because a loss or gradient was not finite */
     uint64_t skipped;
+    tune_profile *profile;                 /* receives the times of training steps, or NULL */
     /* number of rows used for training so far, including those of skipped steps */
     uint64_t position;
     int saved;                             /* nonzero if nothing has changed since the last save */
@@ -213,6 +215,16 @@ struct lm_run {
 
 static int lm_rank(const lm_run *r) { return r->ranks != NULL ? r->ranks->rank : 0; }
 static int lm_world_size(const lm_run *r) { return r->ranks != NULL ? r->ranks->size : 1; }
+
+/* Measures instructions if the run has a profile, and checks for interrupts; a
+ * gckpt_exec_desc.progress. */
+static int lm_progress(void *user, const gckpt_progress *at)
+{
+    const lm_run *r = (const lm_run *)user;
+    if (r->profile != NULL)
+        tune_progress(r->profile, at);
+    return session_cancelled(NULL, at);
+}
 
 static int lm_alloc_batch(lm_run *r, int64_t T)
 {
@@ -276,18 +288,18 @@ static int lm_plan(lm_run *r, lm_stage *m, int purpose, gckpt_build_fn build, in
 /* Makes the plan for training. If --micro-batch is auto, also chooses the micro-batch; if `timed`
  * is not NULL, by measuring trials. Returns NULL, or after an error the object that has the error
  * text. */
-static const void *lm_try_training(lm_run *r, lm_stage *m, gckpt_build_fn build, gckpt_fit_timing *timed)
+static const void *lm_try_training(lm_run *r, lm_stage *m, gckpt_build_fn build, tune_timing *timed)
 {
     gckpt_plan_desc desc = lm_plan_desc(r, LM_TRAINING);
     if (lm.micro_batch != OPTIONS_AUTO)
         return lm_try_plan(r, m, LM_TRAINING, build, lm.micro_batch, &desc);
     desc.update_in_backward = lm.clip > 0 ? 0 : GCKPT_IF_USEFUL;
-    m->plan = timed != NULL ? gckpt_fit_timed(r->store, build, m, lm.batch, &desc, NULL, timed)
+    m->plan = timed != NULL ? tune_fit(r->store, build, m, lm.batch, &desc, NULL, timed)
                             : gckpt_fit(r->store, build, m, lm.batch, &desc, NULL);
     return m->plan != NULL ? NULL : r->store;
 }
 
-static int lm_plan_training(lm_run *r, lm_stage *m, gckpt_build_fn build, gckpt_fit_timing *timed)
+static int lm_plan_training(lm_run *r, lm_stage *m, gckpt_build_fn build, tune_timing *timed)
 {
     const void *failed = lm_try_training(r, m, build, timed);
     if (failed == NULL)
@@ -381,7 +393,8 @@ static int lm_new_execs(lm_run *r)
         if (purpose == LM_TRAINING || (purpose == LM_EVALUATION && r->device == NULL))
             /* checks for interrupts; not in evaluations on a device, which are short and run as a
              * whole */
-            e.progress = session_cancelled;
+            e.progress = lm_progress;
+        e.user = r;
         e.arena = (unsigned char *)r->arena + (64 - (uintptr_t)r->arena % 64) % 64;
         e.arena_size = bytes;
         if (m->plan != NULL && (m->exec = gckpt_exec_new(m->plan, r->store, &e)) == NULL)
@@ -484,8 +497,7 @@ static void lm_report_plan(lm_run *r)
         100 * info.overhead);
     if (info.overhead > 2)
         fprintf(session.out,
-                "note   a step costs %.1f times the least cost; --budget 1 prints the bytes for 1.5\n"
-                "       times\n",
+                "note   a step costs %.1f times the least cost; a slightly larger budget costs much less\n",
                 1 + info.overhead);
     fprintf(session.out,
             "bytes  parameters %zu, optimiser %zu, arena %zu\n"

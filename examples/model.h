@@ -999,7 +999,7 @@ static inline int model_load_tensors(model_loader *l, const char *path)
             return -1;
         result = gckpt_store_map(store, memory, size, &desc);
     } else {
-        result = gckpt_store_load_as(store, path, &desc);
+        result = gckpt_store_load(store, path, &desc);
     }
     if (result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT)
         return model_fail(l->model, "%s: %s", path, gckpt_error_text(store));
@@ -1338,7 +1338,7 @@ static inline int model_save_weights(model_any *m, gckpt_store *store, const cha
         remove(path);
         return -1;
     }
-    if (gckpt_store_save_as(store, weights, desc) != GCKPT_OK) {
+    if (gckpt_store_save(store, weights, desc) != GCKPT_OK) {
         remove(path);
         /* its last sentence says that the older file is unchanged and where the temporary one is */
         const char *text = gckpt_error_text(store);

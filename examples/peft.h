@@ -563,7 +563,7 @@ static inline int adapters_load_values(adapters *a, const char *dir)
     files.found = (unsigned char *)calloc((size_t)gckpt_store_count(a->store), 1);
     if (files.found == NULL)
         return model_fail(a->model, "%s: out of memory", path);
-    int failed = gckpt_store_load_as(a->store, path, &desc) != GCKPT_OK
+    int failed = gckpt_store_load(a->store, path, &desc) != GCKPT_OK
                      ? model_fail(a->model, "%s: %s", path, gckpt_error_text(a->store))
                      : 0;
     if (!failed && files.unknown[0] != 0)
@@ -589,7 +589,7 @@ static inline int adapters_load_prefix(adapters *a, const char *dir)
     memset(&desc, 0, sizeof desc);
     desc.values_only = 1;
     int failed = store == NULL || model_path(a->model, path, dir, "adapter_model.safetensors") != 0;
-    if (!failed && gckpt_store_load_as(store, path, &desc) != GCKPT_OK)
+    if (!failed && gckpt_store_load(store, path, &desc) != GCKPT_OK)
         failed = model_fail(a->model, "%s: %s", path, gckpt_error_text(store));
     for (int64_t i = 0; i < n && !failed; i++) {
         char name[MODEL_NAME];

@@ -303,8 +303,7 @@ static inline void printer_time(printer *o, const char *prefix, uint64_t t)
  * instruction, a nanosecond per unit of cost (gckpt_cost), and live bytes by kind. */
 static inline gckpt_result print_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const phases[] = { "forward", "backward", "update",      "offload",
-                                          "reload",  "reduce",   "offload_done" };
+    static const char *const phases[] = { GCKPT_KIND_NAMES };
     static const char *const kinds[] = {
         "values",    "kept for backward",    "gradients of activations", "gradients of parameters",
         "workspace", "sums of virtual ranks"

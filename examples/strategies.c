@@ -9,6 +9,7 @@
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#include "tune.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,8 +122,9 @@ static int predict(strategy *all, int repeat)
     const int ids = gckpt_id(all[0].net.loss.loss) + 1;
     gckpt_cost *costs = calloc((size_t)ids, sizeof *costs);
     uint64_t update = 0;
-    int good = costs != NULL && gckpt_calibrate(all[0].exec, all[0].net.feeds, 2, BATCH, seconds,
-                                                NULL, costs, ids, &update) == GCKPT_OK;
+    const tune_input input = { seconds, NULL, all[0].net.feeds, 2, BATCH, NULL };
+    int good = costs != NULL && tune_costs(all[0].net.store, all[0].plan, &input, costs, ids,
+                                           &update) == GCKPT_OK;
     for (int i = 0; i < STRATEGIES && good; i++) {
         uint64_t nanoseconds = update;
         gckpt_instruction in;

@@ -1,5 +1,5 @@
 /* summary.h - tables of a model's layers with shapes, parameters and bytes, and of the time of its
- * steps. To use it, copy it with pictures.h: it calls the public API of gradckpt.h only.
+ * steps. To use it, copy it with pictures.h and tune.h: it calls the public API of gradckpt.h only.
  *
  *     #include "gradckpt.h"
  *     #include "summary.h"
@@ -8,7 +8,7 @@
  *     if (summary_open(&s, graph, store, plan) == GCKPT_OK)  plan may be NULL
  *         summary_print(&s, 80, write, user);                shapes, parameters, bytes kept
  *
- *     summary_time(&s, &profile, 80, write, user);           times from gckpt_profile_step
+ *     summary_time(&s, &profile, 80, write, user);           times of tune_step (tune.h)
  *     summary_close(&s);
  *
  * A layer is a tensor that has a name, or the first op that reads a parameter (it takes the
@@ -25,6 +25,7 @@
 #include <stdlib.h>
 
 #include "pictures.h"
+#include "tune.h"
 
 typedef struct {
     /* name: name of the first of `count` similar layers; last: name of the last one */
@@ -529,7 +530,6 @@ static inline gckpt_result summary_print(const summary *s, int columns, gckpt_wr
     return pictures_close(&o);
 }
 
-#ifndef GCKPT_NO_CHECK
 /* ---- time ---- */
 enum { SUMMARY_FORWARD, SUMMARY_RECOMPUTE, SUMMARY_BACKWARD, SUMMARY_OTHER, SUMMARY_PHASES };
 
@@ -538,8 +538,6 @@ typedef struct {
     /* seconds: time of each kind of instruction; all: their sum. seconds[SUMMARY_OTHER] is the
      * time of updates, copies, and sums over virtual ranks and ranks */
     double seconds[SUMMARY_PHASES], all;
-    /* floating-point operations, and bytes of memory traffic, of all runs together */
-    double flops, bytes;
     int64_t runs;
 } summary_timing;
 
@@ -551,7 +549,7 @@ static inline int summary_by_time(const void *a, const void *b)
 
 /* Adds the measured time of instruction i to a line of the table. */
 static inline void summary_add_time(summary_timing *to, const gckpt_plan *plan, int i,
-                                 const gckpt_profile_entry *from)
+                                 const tune_entry *from)
 {
     gckpt_instruction in;
     gckpt_usage u;
@@ -563,8 +561,6 @@ static inline void summary_add_time(summary_timing *to, const gckpt_plan *plan, 
                                             : SUMMARY_OTHER] += from->seconds;
     to->all += from->seconds;
     to->runs += from->runs;
-    to->flops += (double)from->runs * (double)from->flops;
-    to->bytes += (double)from->runs * (double)from->bytes;
 }
 
 /* Returns the name of the line for an instruction in the table of times by op. */
@@ -578,7 +574,7 @@ static inline const char *summary_op(const gckpt_plan *plan, const gckpt_instruc
 
 /* Fills `lines` with the times by op (by_op nonzero) or by layer, and returns the number of lines.
  * `lines` must have space for as many lines as the plan has instructions (by op) or *s has rows. */
-static inline int summary_lines(const summary *s, const gckpt_profile *p, int by_op,
+static inline int summary_lines(const summary *s, const tune_profile *p, int by_op,
                                 summary_timing *lines)
 {
     gckpt_instruction in;
@@ -608,11 +604,10 @@ static inline int summary_lines(const summary *s, const gckpt_profile *p, int by
     return count;
 }
 
-/* Adds a row to the table: milliseconds per step, and rates of forwards and backwards. */
-static inline int summary_time_row(summary_table *t, const summary_timing *l, const gckpt_profile *p)
+/* Adds a row to the table: milliseconds per step. */
+static inline int summary_time_row(summary_table *t, const summary_timing *l, const tune_profile *p)
 {
     const double steps = p->steps > 0 ? (double)p->steps : 1, ms = 1e3 / steps;
-    const double ran = l->all - l->seconds[SUMMARY_OTHER];
     if (!summary_add_row(t))
         return 0;
     summary_set(t, 0, summary_range(l->name, l->last));
@@ -623,16 +618,12 @@ static inline int summary_time_row(summary_table *t, const summary_timing *l, co
             summary_set(t, 2 + i, summary_fixed(ms * l->seconds[i], 2));
     summary_set(t, 6, summary_fixed(ms * l->all, 2));
     summary_set(t, 7, summary_fixed(p->total_seconds > 0 ? 100 * l->all / p->total_seconds : 0, 1));
-    if (l->flops > 0 && ran > 0) {
-        summary_set(t, 8, summary_fixed(1e-9 * l->flops / ran, 1));
-        summary_set(t, 9, summary_fixed(1e-9 * l->bytes / ran, 1));
-    }
     return 1;
 }
 
 /* Prints two tables of the milliseconds of a step, one by op and one by layer. The sum of each
  * table is the whole step. */
-static inline gckpt_result summary_time(const summary *s, const gckpt_profile *p, int columns,
+static inline gckpt_result summary_time(const summary *s, const tune_profile *p, int columns,
                                         gckpt_write_fn write, void *user)
 {
     pictures_out o = { write, user, 0, 0, { 0 } };
@@ -642,9 +633,9 @@ static inline gckpt_result summary_time(const summary *s, const gckpt_profile *p
     const size_t capacity = (size_t)(p->count > s->count ? p->count : s->count) + 1;
     for (int by_op = 1; by_op >= 0; by_op--) {
         summary_table t = { { by_op ? "op" : "layer", "runs", "forward", "again", "backward",
-                              "other", "ms a step", "%", "GFLOP/s", "GB/s" },
+                              "other", "ms a step", "%", NULL },
                             1,
-                            10,
+                            8,
                             0,
                             NULL,
                             { 0 } };
@@ -673,5 +664,4 @@ static inline gckpt_result summary_time(const summary *s, const gckpt_profile *p
     }
     return pictures_close(&o);
 }
-#endif /* GCKPT_NO_CHECK */
 #endif

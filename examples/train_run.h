@@ -501,8 +501,8 @@ static inline int train_save(train_run *t)
         gckpt_store_set_note(t->store, "train.each", each) != GCKPT_OK ||
         gckpt_store_set_note(t->store, "train.values", t->values_hash) != GCKPT_OK ||
         gckpt_store_set_note(t->store, "train.within", t->in_epoch ? within : NULL) != GCKPT_OK ||
-        (!t->in_epoch && t->r->is_best && gckpt_store_save_as(t->store, t->path, &values) != GCKPT_OK) ||
-        gckpt_store_save(t->store, t->o.save) != GCKPT_OK)
+        (!t->in_epoch && t->r->is_best && gckpt_store_save(t->store, t->path, &values) != GCKPT_OK) ||
+        gckpt_store_save(t->store, t->o.save, NULL) != GCKPT_OK)
         return train_fail(t, "%s", gckpt_error_text(t->store));
     return 0;
 }
@@ -582,11 +582,11 @@ static inline int train_load(train_run *t)
     fclose(f);
     memset(&values, 0, sizeof values);
     values.values_only = 1;
-    const int no_best = gckpt_store_load_as(t->store, t->path, &values) != GCKPT_OK;
+    const int no_best = gckpt_store_load(t->store, t->path, &values) != GCKPT_OK;
     snprintf(error, sizeof error, "%s", no_best ? gckpt_error_text(t->store) : "");
     if (!no_best)
         train_copy_best(t, 1);
-    if (gckpt_store_load(t->store, t->o.save) != GCKPT_OK)
+    if (gckpt_store_load(t->store, t->o.save, NULL) != GCKPT_OK)
         return train_fail(t, "%s", gckpt_error_text(t->store));
     if (train_read_notes(t) != 0)
         return -1;

@@ -37,6 +37,10 @@
 #define GCKPT_NO_EXPORT
 #undef GCKPT_NO_CHECK
 #define GCKPT_NO_CHECK
+#undef GCKPT_NO_OFFLOAD
+#define GCKPT_NO_OFFLOAD
+#undef GCKPT_NO_DEVICES
+#define GCKPT_NO_DEVICES
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts have 4 bytes in this file */
 #endif
@@ -154,10 +158,8 @@ typedef enum {
      * to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
     GCKPT_STORAGE_I4
 } gckpt_storage;
-GCKPT_API uint16_t gckpt_to_bf16(float x);                /* to nearest even; subnormals give 0 */
-GCKPT_API float gckpt_from_bf16(uint16_t x);              /* converts exactly */
-GCKPT_API gckpt_shape gckpt_shape1(int64_t a);            /* (a) */
-GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b); /* (a,b) */
+GCKPT_API gckpt_shape gckpt_shape1(int64_t a);                                  /* (a) */
+GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b);                       /* (a,b) */
 GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);            /* (a,b,c) */
 GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d); /* (a,b,c,d) */
 
@@ -165,7 +167,7 @@ GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d); 
  * A store begins empty; gckpt_param adds parameters to it, or finds them. Values are created only
  * when needed: gckpt_exec_new creates the values of its plan, gckpt_store_get one parameter's,
  * loading those in the file; if memory runs out, they return E_MEMORY and name the bytes. A call
- * that takes a const store allocates and changes nothing (threads: manual, 13). */
+ * that takes a const store allocates and changes nothing (threads: manual, 10). */
 typedef struct {
     gckpt_memory memory;
     uint64_t seed; /* seed of initial values, dropout and stochastic rounding; default 0 */
@@ -175,26 +177,6 @@ typedef struct {
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
 /* Frees a store. Its graphs and executors can then only be freed. */
 GCKPT_API void gckpt_store_free(gckpt_store *store);
-
-/* The part of a training that each of N processes (ranks) holds. With fp32, AdamW and P parameters,
- * the values, gradients and optimiser state in the memory of one rank take: NONE 16 P bytes; STATE
- * 8 P + 8 P / N (ZeRO-1); GRADIENTS 4 P + 12 P / N (ZeRO-2); VALUES 16 P / N (ZeRO-3, FSDP).
- * gckpt_plan_kind_bytes returns the bytes of the communication buffers. Rajbhandari et al. 2020. */
-typedef enum {
-    GCKPT_SHARD_NONE,
-    GCKPT_SHARD_STATE,
-    GCKPT_SHARD_GRADIENTS,
-    GCKPT_SHARD_VALUES
-} gckpt_shard;
-#ifndef GCKPT_NO_RANKS
-/* Sets that this process is number `rank` of `ranks` processes (a power of two; the default is 0 of
- * 1). Parameters of more than 4096 elements are cut into blocks of 4096. A rank's shard is a range
- * of blocks (gckpt_parameter.first, .count), and each rank allocates the size of the largest shard.
- * VALUES also cuts frozen parameters, except external and quantised ones. Returns E_ARG if values
- * or state exist already. A plan is for the store's ranks and shard, the same on all ranks. */
-GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
-                                         gckpt_shard shard);
-#endif
 
 /* Freezes (if frozen is 0, unfreezes) parameters whose whole name matches `pattern`: '*' matches
  * any characters, '?' one ("h.*.mlp.*"). E_ARG if none matches. Affects later plans. */
@@ -212,28 +194,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
-#ifndef GCKPT_NO_QUANT
-/* Converts the values of matching parameters, which must be frozen (else E_ARG), to `storage`: all
- * parameters or, after an error, none. Missing values are later created in this format, piece by
- * piece; converting existing ones holds two copies. Ops compute with the stored values, so results
- * depend on the storage but not on the plan. An op reads the stored format itself; if it cannot
- * (manual, 12), a FORWARD of the parameter dequantises the values into the arena, planned like any
- * value (gckpt_plan_desc.kernels.stage_parameters). BF16 and F16 round to nearest even; F16 takes
- * values up to 65504 (else E_DATA). I8 stores value / scale with scale = the row's greatest |value|
- * / 127; vectors stay F32. I4 takes the best of six scales for each block (manual, 5n), values up
- * to 524032 (else E_DATA); vectors stay F32, and a last axis that is not a multiple of 32 becomes
- * I8. The parameters lose their optimiser state and stay frozen until they are stored as F32 again,
- * which does not restore lost digits; external values are copied into the store's memory.
- * Invalidates pointers to values and state, and earlier plans; abandons a step under way. */
-GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
-                                            gckpt_storage storage);
-/* Adds an external parameter with values in the format `storage`, aligned to the size of a value
- * (I4: at any address). scales: with I8 a float a row, else NULL. */
-GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
-                                                      gckpt_shape shape, gckpt_storage storage,
-                                                      const void *values, const float *scales);
-#endif
-
+#include "quant/api.h"
 /* Parameters are numbered 0, 1, ... in creation order. */
 typedef struct {
     const char *name;
@@ -275,104 +236,8 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
  * than `size` means the end of the data, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
-#ifndef GCKPT_NO_FILES
-/* Write and read safetensors files with values, optimiser state, the optimiser's name and update
- * counts, step count and notes. Loading is strict and all-or-nothing: each tensor must be a
- * parameter of the store (an empty store gets all tensors) and have its shape. A file that is
- * truncated, damaged or otherwise wrong is refused with the reason, and the store keeps its values.
- * So loading holds existing values and state twice; missing values (load before gckpt_exec_new) are
- * read into their final memory, which is freed if the file is bad. Files contain a hash of their
- * tensors (data_fnv1a in __metadata__). If a file has the hash, loading compares it (E_DATA),
- * except gckpt_store_map and GCKPT_NO_STDIO builds. Returns GCKPT_OTHER_CONTRACT if all is loaded
- * but the file was written under another GCKPT_CONTRACT, so that training continues with other bits
- * than in the program that wrote it. Saving by path writes a temporary file next to the target
- * (PATH.gckpt-tmpN; a long PATH is shortened), flushes it and renames it: after a power cut either
- * the old or the new file exists. On FAT this holds with Linux only, except that an empty file may
- * be left if there was none before (if the volume is then read-only, run fsck.vfat); with other
- * systems save to two paths alternately. Saving replaces the target of a symbolic link, keeps the
- * permissions of a replaced file, and refuses folders, devices and pipes. */
-GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user);
-GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
-                                        size_t size);
-#ifndef GCKPT_NO_STDIO
-GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path);
-GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
-#endif
-
-/* The order of the axes of convolution weights in a file. */
-typedef enum {
-    GCKPT_AXES_UNKNOWN,
-    GCKPT_AXES_HWIO /* as gckpt_conv2d reads weights: (KH,KW,I/groups,O); conv1d: (K,I/groups,O) */
-} gckpt_axes;
-/* Options for files of other programs and for parts of a store. NULL or all 0 is the default. */
-typedef struct {
-    /* When reading, returns the name of the parameter for the file's tensor `name`; when writing,
-     * the name in the file for parameter `name`. NULL leaves the tensor out, whatever its type. The
-     * text must live until the next call; calls may repeat a name. State and scales follow their
-     * parameter. Two tensors for one parameter are refused, as is one name for two. */
-    const char *(*rename)(void *user, const char *name);
-    void *user; /* for rename and axes */
-    /* If nonzero, reads and writes no optimiser state and no step count: reading keeps those of the
-     * store, and a written file says "format":"pt", as other tools expect. If 0 (default), state
-     * and step count are read and written. Notes always are. */
-    int values_only;
-    int partial;  /* loading: if nonzero, parameters that the file lacks keep their values */
-    int writable; /* gckpt_store_map: if nonzero, F32 values may be trained in the mapped memory,
-                   * which must be writable; if 0, they are frozen */
-    gckpt_storage storage; /* format in which F32 values are written: F32, BF16, F16 (<= 65504) */
-    /* The axis order of convolution weights in a file that is read and does not state its order.
-     * PyTorch's weights, (O,I/groups,KH,KW), may fit a shape by chance. With UNKNOWN (default),
-     * such a file is refused (E_DATA) for a parameter that a convolution in a graph of the store
-     * reads, directly, reshaped or through elementwise ops; if the file is loaded first, building
-     * the convolution fails. HWIO asserts that these weights were permuted, and so were weights
-     * after a Flatten (docs/from-pytorch.md). Files of this library state their order; other files
-     * can do so by "convolution_axes":"HWIO" in __metadata__. GCKPT_NO_STDIO disables the check. */
-    gckpt_axes convolutions;
-    /* Sets axes[] so that axis i of the file's tensor is axis axes[i] of parameter `name`, and
-     * returns shape.n; or returns 0 to keep the order. NULL keeps all orders. examples/layers.h has
-     * layers_pytorch_axes for PyTorch's files. `shape` is the parameter's, or the file's if the
-     * store lacks the parameter. State is permuted with its parameter; permuting I8 or I4 is
-     * E_DATA. A returned order, even the identity, counts as a stated order for `convolutions`.
-     * When reading, it is not called for files that state HWIO; a file written with a permuted
-     * tensor states no order. A mapped tensor that is permuted is copied into the store's memory.
-     * Calls may repeat a name. Other return values, and any axes with GCKPT_NO_STDIO, are E_ARG. */
-    int (*axes)(void *user, const char *name, gckpt_shape shape, int *axes);
-} gckpt_file_desc;
-/* Work as gckpt_store_write and gckpt_store_read, with options. Tensors may be F32, BF16, F16, I8
- * (scales in an F32 tensor "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of d
- * values). Other types are refused with the tensor's name, except PyTorch's counters
- * "..num_batches_tracked" (I64), which only leave a note of that name. Reading converts a tensor to
- * the storage of its parameter in the store, or else to floats (I8 only to I8 or floats), and keeps
- * the bits if the two agree. Writing keeps the storage, and aligns data to their type. */
-GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
-                                            const gckpt_file_desc *desc);
-GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
-                                           size_t size, const gckpt_file_desc *desc);
-/* Reads a file in memory (flash, mmap), which must outlive the store. Parameters that the store
- * lacks are added and point into the file where possible (data aligned to their type, on a
- * little-endian machine): F32 as floats, frozen unless desc.writable is nonzero; BF16, F16, I8 and
- * I4 quantised and frozen. Where not possible, they become floats in the store's memory; with
- * GCKPT_NO_QUANT so do quantised ones, which are frozen. Parameters that the store has are read as
- * by gckpt_store_read_as. Map a model in several files one by one with desc.partial. */
-GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
-                                       const gckpt_file_desc *desc);
-#ifndef GCKPT_NO_STDIO
-/* Work as gckpt_store_save and gckpt_store_load, with the options of gckpt_store_write_as. */
-GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
-                                           const gckpt_file_desc *desc);
-GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
-                                           const gckpt_file_desc *desc);
-#endif
-#endif /* GCKPT_NO_FILES */
-#ifndef GCKPT_NO_NOTES
-/* Notes are texts (UTF-8) by key that files keep with the parameters, e.g. options or a position in
- * the data. gckpt_store_set_note sets a note (value NULL removes it); returns E_ARG for keys of the
- * file format ("format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes",
- * any key that ends in "#updates"). Loading replaces all notes by the file's. gckpt_store_note
- * returns the text, valid until the next change, or NULL if the store has no such note. */
-GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
-GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
-#endif
+#include "files/api.h"
+#include "notes/api.h"
 
 /* >>api-graph -------------------------------------------------------------------------------------
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
@@ -395,12 +260,10 @@ typedef struct {
 GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                     gckpt_init init);
 /* Adds a parameter that is measured, not trained: running statistics. Ops that measure
- * (gckpt_batchnorm) give a value for each micro-batch; at its end a step moves the parameter by
- * `momentum` (0 to 1) of the way to the mean of these values, weighted by rows. Only such ops and
- * gckpt_detach can read the parameter. It has no optimiser state and is excluded from norm,
- * clipping, decay and gckpt_check_gradients; its gradient, fetched, is that mean. Ops measure in
- * their backward, so if only gckpt_detach reads their result the values stay. Files, hashes and
- * freezing treat it as any parameter; frozen, it never changes. */
+ * (gckpt_batchnorm) give a value for each micro-batch, in their backward; at its end a step moves
+ * the parameter by `momentum` (0 to 1) of the way to the mean of these values, weighted by rows.
+ * Only such ops and gckpt_detach can read the parameter. It has no optimiser state and no part in
+ * norm, clipping, decay and gckpt_check_gradients; its gradient, fetched, is that mean. */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 
@@ -516,86 +379,9 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
  * graph with caches, this op and gckpt_rotary add gckpt_position to their first position, and the
  * table needs first + capacity rows or more. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
-#ifndef GCKPT_NO_IMAGES
-/* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last like all features. A signal is
- * an image with H = 1; its sizes are at index [1]: { .padding = { 0, 1 } }. A field of 0, or a
- * NULL window, selects the default: { .stride = { 2, 2 }, .padding = { 1, 1 } }. ---- */
-typedef struct {
-    int size[2];           /* pools: rows and columns of a window; convolutions: 0, as w has them */
-    int stride[2];         /* distance between windows; default: convolutions 1, pools size */
-    int padding[2];        /* zeros at both ends of H and W (max pools: ignored); default 0 */
-    int dilation[2];       /* distance between neighbours within a window; default 1 */
-    int groups;            /* convolutions: groups of channels (I: depthwise); default 1 */
-    int output_padding[2]; /* transposed convolutions: rows and columns added at the end */
-} gckpt_window;
-/* Convolution: x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding
- * - dilation (KH - 1) - 1) / stride + 1. It is the correlation of x with w; a 1x1 w runs as
- * gckpt_linear. PyTorch's weights are (O,I,KH,KW): permute them (2,3,1,0), e.g. by
- * gckpt_file_desc.axes; else loading refuses them (gckpt_file_desc.convolutions). */
-GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
-                                     const gckpt_window *window);
-/* Convolution of signals, gckpt_conv2d with an H of 1; x (B,T,I), w (K,I/groups,O) -> (B,P,O). */
-GCKPT_API gckpt_tensor *gckpt_conv1d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
-                                     const gckpt_window *window);
-/* Transposed convolution, the adjoint of a conv2d with this w (KH,KW,O/groups,I): x (B,H,W,I), bias
- * (O) or NULL -> (B,P,Q,O), P = (H - 1) stride - 2 padding + dilation (KH - 1) + output_padding +
- * 1. PyTorch's weights (I,O,KH,KW) are permuted (2,3,1,0). */
-GCKPT_API gckpt_tensor *gckpt_conv2d_transposed(gckpt_tensor *x, gckpt_tensor *w,
-                                                gckpt_tensor *bias, const gckpt_window *window);
-GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w,
-                                                gckpt_tensor *bias, const gckpt_window *window);
-/* Pools: (B,H,W,C) -> (B,P,Q,C), or (B,T,C) -> (B,P,C). max: the maximum of each window, NaN if one
- * is; the first maximum gets the gradient. average: the mean, counting zeros of the padding. */
-GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window);
-GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
-/* Resizes images (B,H,W,C) -> (B,height,width,C): GCKPT_NEAREST takes the nearest pixel (rounded
- * down), GCKPT_BILINEAR interpolates with the outer edges of both images aligned, _ALIGNED with the
- * centres of their corner pixels aligned (align_corners=True). As PyTorch's interpolate. */
-typedef enum { GCKPT_NEAREST, GCKPT_BILINEAR, GCKPT_BILINEAR_ALIGNED } gckpt_upsampling;
-GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
-                                       gckpt_upsampling how);
-/* The mean over all axes between batch and channels: (B,..,C) -> (B,C). */
-GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
-/* Layernorm of each row of x (B,..,C) over all positions of each of `groups` equal ranges of
- * channels, 2 values or more; gain, bias (C) or NULL. groups = C: instance norm. Wu & He 2018. */
-GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
-                                        gckpt_tensor *bias);
-/* Batch norm: (x - m) * rsqrt(v + 1e-5) * gain + bias for each channel; m and v are measured over
- * all other axes in training, and are `mean` and `variance` in INFERENCE plans. So results depend
- * on the rows of the micro-batch (gckpt_plan_split_exact returns 0), and training refuses one value
- * per channel. `mean` and `variance` are gckpt_running (C), usually from 0 and 1, momentum 0.1; a
- * training step updates them (with the unbiased variance). Ioffe & Szegedy 2015. */
-GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                        gckpt_tensor *mean, gckpt_tensor *variance);
-#endif /* GCKPT_NO_IMAGES */
-#ifndef GCKPT_NO_RECURRENT
-/* ---- GRU over whole sequences of T steps: x (B,T,I), wx (I,3H), wh (H,3H), bx and bh (3H) or
- * NULL, h0 (B,H) or NULL (zeros) -> h (B,T,H). Gates r, z, n, as in PyTorch (Cho 2014):
- * r, z = sigmoid(x wx + bx + h wh + bh), n = tanh(x wx + bx + r (h wh + bh)), h = n + z (h - n). */
-GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *bx,
-                                  gckpt_tensor *wh, gckpt_tensor *bh, gckpt_tensor *h0);
-/* x (B,T,I), wx (I,4H), wh (H,4H), one bias (4H) or NULL, h0 and c0 (B,H) or both NULL -> (B,T,2H):
- * h, then the cells c. Gates i, f, g, o: c = f c + i g, h = o tanh(c). (Hochreiter 1997) */
-GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
-                                   gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0);
-#endif
-#ifndef GCKPT_NO_CACHES
-/* Key/value cache: x (B,T,C) -> (B,capacity,C): the rows that earlier calls of gckpt_forward wrote,
- * then the T rows of x; causal attention ignores the rest. With it a model generates token by
- * token, with the bits of one call with all tokens. Only causal attention (as keys or values) and
- * gckpt_concat along axis 1 (as its last input) may read the result. Only INFERENCE plans may have
- * caches; a call takes at most the graph's rows; all caches of a graph have one capacity and one T.
- * The executor holds them (gckpt_exec_desc.caches_of) in the precision of the plan's activations;
- * their bytes are GCKPT_BYTES_CACHES. */
-GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
-/* Key/value cache for attention with windows of `window` keys or fewer: the cache holds `rows` =
- * window + 63 keys, rounded up to a multiple of 64, for positions up to capacity. If window is 0 or
- * rows >= capacity, it works as gckpt_cache. x (B,T,C) -> (B,rows,C), position p in row p % rows.
- * A call may add rows - window + 1 positions, at least 64 (if one attention has a longer window w,
- * rows - w + 1), so longer prompts need several calls. gckpt_concat refuses it. A graph may have
- * caches of both kinds. */
-GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window);
-#endif
+#include "images/api.h"
+#include "recurrent/api.h"
+#include "cache/api.h"
 /* Elementwise a op b. Broadcasts: matches axes from the last, repeats axes of size 1 or missing. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
@@ -636,12 +422,11 @@ GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
  * A loss is a (sum, count) pair; only a gckpt_term can use it (manual, 3). */
 /* weights (f32; NULL means all 1) have the first axes, one or more, of the rows ((..) of (..,V),
  * for cross-entropies) or of the elements, and each scales the losses at its index. They scale the
- * sum, not the count (valid targets, rows or elements). To divide by the sum of the weights, feed
- * weights * count / sum, both of the whole batch, where the sum includes each weight once for every
- * counted row or element at its index. A weight of 0 removes its losses, even NaN and infinities,
+ * sum, not the count (valid targets, rows or elements); to divide by their sum, feed weights *
+ * count / sum, both of the whole batch. A weight of 0 removes its losses, even NaN and infinities,
  * and passes no gradient; weights of rows with negative targets are ignored. For weights by class,
- * gckpt_embed a (V,1) table by the targets (none negative) and reshape. All float inputs get
- * gradients. GCKPT_NO_LOSSES: weights must be NULL and smoothing 0 (else E_ARG).
+ * gckpt_embed a (V,1) table by the targets (none negative) and reshape. GCKPT_NO_LOSSES: weights
+ * must be NULL and smoothing 0 (else E_ARG).
  *
  * logits (..,V), targets i32 (..): sum of -log softmax[target]; count = targets >= 0, as rows with
  * a negative target are ignored. With smoothing, 0 to 1, the target distribution is 1 - smoothing
@@ -798,14 +583,13 @@ typedef struct {
      * dereferenced. NULL selects the forward's flops, twice if it computes several gradients. */
     uint64_t (*flops_backward)(const gckpt_call *call);
     /* Sets *rows, changes the copied attributes so that shape() and forward take rows of `fill` as
-     * rows of the input, and returns 1. A plan may then run the forward in row tiles (manual, 9),
+     * rows of the input, and returns 1. A plan may then run the forward in row tiles (manual, 7),
      * with the same bits and saved NULL. If 0 or NULL, no plan does. */
     int (*receptive_field)(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows);
 } gckpt_op;
 /* Adds a node for `op`, whose descriptor must outlive graph, plans and executors. Inputs must be of
- * one graph; if an input is NULL, returns NULL. Attributes are copied. Saved and printed plans
- * contain attributes as 4-byte words: for these use int, int32_t, uint32_t and float (no padding,
- * no pointers), and name the descriptor's variable as op->name. */
+ * one graph; if an input is NULL, returns NULL. Attributes are copied. Printed plans contain them
+ * as 4-byte words (int, int32_t, uint32_t, float) and name the descriptor's variable op->name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
 /* Adds x to *sum with Kahan compensation (a plain sum if compensation is NULL). Kahan 1965. */
@@ -814,17 +598,14 @@ GCKPT_API void gckpt_sum_add(float *sum, float *compensation, float x);
  * threads and vector kernels. docs/architecture.md writes an op with them. ----
  *
  * Calls item(context, i, worker) once for each i in 0..items-1, in any order, on up to
- * call->threads threads, and returns when all are done. Items may run at the same time: none may
- * write memory that another one reads or writes. `worker`, 0..call->threads-1, differs between
- * items that run at the same time: scratch may have a part for each (shape() then reserves
- * call->threads parts). cost: about the multiply-adds of an item; if all together cost little, no
- * thread is woken. An item that calls gckpt_parallel or gckpt_product passes a copy of call with
- * threads 1. */
+ * call->threads threads, and returns when all are done. No item may write memory that another one
+ * reads or writes. `worker`, 0..call->threads-1, differs between items that run at the same time:
+ * scratch may have a part for each. cost: about the multiply-adds of an item; if all together cost
+ * little, no thread is woken. Within an item, pass a copy of call with threads 1. */
 GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cost,
                               void (*item)(void *context, int64_t i, int64_t worker),
                               void *context);
-/* Returns a * b + c, rounded once (manual, 5a). A function call, slow where the processor or the
- * compiler's target has no fma instruction; for many, use the functions below. */
+/* Returns a * b + c, rounded once (manual, 5a); for many, use the functions below. */
 GCKPT_API float gckpt_fma(float a, float b, float c);
 /* Returns x[0] y[0] + x[1] y[1] + ..., in 32 lanes (manual, 5d). */
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
@@ -858,22 +639,12 @@ typedef enum {
     GCKPT_STORE_ALL,   /* recomputes nothing */
     GCKPT_MEMORY_POOR, /* recomputes everything for each backward */
     GCKPT_SEGMENTS,    /* recomputes the inner values of the user's segments */
-    GCKPT_SQRT,        /* uniform segments of the size with fewest bytes (about sqrt(n) of n ops) */
+    GCKPT_SQRT,        /* uniform segments of sqrt(n) of the n ops, or of schedule.segment_size */
     GCKPT_OPTIMAL,     /* the least cost within the budget, then the fewest bytes */
     GCKPT_SCHEDULE,    /* the order in desc.schedule */
     GCKPT_INFERENCE    /* forward only: losses and fetched tensors */
 } gckpt_mode;
 typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_CUSTOM_OPTIMISER } gckpt_optimiser;
-/* A value or gradient that gckpt_fetch and gckpt_collect may return. For activations, gckpt_fetch
- * has the last micro-batch and gckpt_collect all rows; their gradients are those of the sum of
- * losses. Gradients of trained parameters are divided by the count, before clipping. A gradient
- * that training does not need (of an f32 input, a constant, a frozen parameter, a function of
- * these) is computed because it is fetched; it is the gradient of the sum of losses, and without a
- * batch axis it is summed over the batch. A plan that has only such gradients updates nothing. */
-typedef struct {
-    gckpt_tensor *tensor;
-    int gradient; /* if nonzero, fetch its gradient; if 0, its value */
-} gckpt_fetch_spec;
 typedef enum {
     GCKPT_FORWARD,
     GCKPT_BACKWARD,
@@ -883,6 +654,9 @@ typedef enum {
     GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
     GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.offload.overlap) */
 } gckpt_kind;
+/* The names of these kinds, in their order: const char *names[] = { GCKPT_KIND_NAMES }; */
+#define GCKPT_KIND_NAMES                                                                           \
+    "forward", "backward", "update", "offload", "reload", "reduce", "offload_done"
 typedef struct {
     gckpt_kind kind;
     int id; /* id of the tensor; UPDATE: of the parameter */
@@ -891,6 +665,11 @@ typedef struct {
 typedef struct {
     uint64_t forward, backward;
 } gckpt_cost;
+#include "bf16/api.h"
+#include "dist/api.h"
+#include "fetch/api.h"
+#include "offload/api.h"
+
 /* All zero, or a NULL desc, selects the defaults. */
 typedef struct {
     gckpt_mode mode; /* default GCKPT_AUTO */
@@ -908,58 +687,12 @@ typedef struct {
     const gckpt_backend *backend;
     /* For planning (freed afterwards) and for the plan. If it is a block (memory.memory), the plan
      * lies at its beginning, in gckpt_plan_kind_bytes(plan, GCKPT_BYTES_TABLES) bytes after at most
-     * 15 for alignment; the rest is free, e.g. for another plan. Another object that is given the
-     * same block overwrites it. */
+     * 15 for alignment; the rest is free. */
     gckpt_memory memory;
-    struct {
-        /* Number of virtual ranks, a power of two; 0 selects 1. Row r of a step belongs to virtual
-         * rank floor(r virtual_ranks / batch). Each virtual rank sums its rows by itself, so that
-         * results depend on their number but not on the number of ranks, each of which runs
-         * virtual_ranks / ranks of them, at least one (manual, 5e). Micro-batches end where virtual
-         * ranks end. Above 1 update_in_backward is refused. In INFERENCE with 1, all ranks run all
-         * rows. */
-        int virtual_ranks;
-        /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where
-         * a FORWARD of a parameter gathers its values. In nanoseconds: 1048576 / (GB/s). Default
-         * 0. */
-        uint64_t link_cost;
-        /* If nonzero, communication overlaps computation: each all-gather begins early enough,
-         * judging by link_cost and the costs of the ops, that it ends before its first use, as far
-         * as the budget has room for buffers that live longer (with budget 0, without making the
-         * plan larger). If 0 (default), it begins immediately before its first use. Overlap never
-         * makes a budget infeasible, and gckpt_plan_info.cost omits it. GCKPT_SCHEDULE ignores
-         * it. */
-        int overlap;
-    } ranks;
-    struct {
-        /* Bytes of slower memory to which AUTO, OPTIMAL, frontiers and gckpt_fit may offload values
-         * and saved data instead of recomputing them (manual, 9); 0 (default) offloads nothing.
-         * Plans that update in the backward offload nothing, as a failed copy would come too
-         * late. */
-        size_t bytes;
-        /* Cost of copying 2^20 bytes one way, as ranks.link_cost; rounded up. Default 0. */
-        uint64_t cost;
-        /* If nonzero, offload copies overlap computation, one at a time in the order they begin.
-         * Cost is then a time, which plans minimise: an op takes its cost, a use waits for its
-         * reload, and the instruction after a value's last use waits for its offload. Bytes of
-         * pending copies (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0 (default), ops
-         * wait. */
-        int overlap;
-    } offload;
-    struct {
-        gckpt_precision precision; /* of activations and their gradients; default GCKPT_FP32 */
-        /* If nonzero, in bf16 plans, matmul, linear and linear_cross_entropy read their second
-         * operand, if it is an fp32 parameter, from a bf16 copy: faster, same bits, 2 bytes an
-         * element, rounded up to 64 (GCKPT_BYTES_COPIES). The executor owns and updates the copies.
-         * With a budget, a plan has copies only if they fit after all else. A program that writes
-         * values must call gckpt_store_push. Excludes external, staged, sharded parameters,
-         * backends, frontiers. Default 0. */
-        int copy_weights;
-    } bf16;
-    struct {
-        const gckpt_fetch_spec *specs; /* tensors for gckpt_fetch and gckpt_collect */
-        int count;                     /* length of specs; 0 (default) fetches nothing */
-    } fetch;
+    gckpt_rank_options ranks;
+    gckpt_offload_options offload;
+    gckpt_bf16_options bf16;
+    gckpt_fetch_options fetch;
     struct {
         /* GCKPT_SCHEDULE: forwards (any number of each), backwards and, with offload.bytes,
          * reloads, in any order in which a backward follows the backwards of its result's readers
@@ -968,15 +701,14 @@ typedef struct {
         const gckpt_instruction *instructions;
         int count; /* length of instructions */
         /* GCKPT_SQRT: the ops in a segment; -n puts n of the user's outermost segments into one
-         * segment; 0 (default) selects the size with fewest bytes. */
+         * segment; 0 (default) selects sqrt(n) of the n ops. */
         int segment_size;
         /* If nonzero, runs the ops of the graph as built. If 0 (default), AUTO, OPTIMAL, frontiers
-         * and gckpt_fit choose lowerings of ops and orders of backwards with the same bits (manual,
-         * 9). */
+         * and gckpt_fit choose lowerings of ops with the same bits (manual, 9). */
         int as_built;
     } schedule;
     struct {
-        /* Costs of the graph as built, by id (gckpt_calibrate). NULL selects a model that is the
+        /* Costs of the graph as built, by id (examples/tune.h). NULL selects a model that is the
          * same on every machine: the larger of flops and 10 x bytes moved, + 16384 an instruction.
          */
         const gckpt_cost *by_id;
@@ -987,11 +719,9 @@ typedef struct {
          * need it (they always set it). Slow in other builds. Default 0. */
         int plain;
         /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it,
-         * as for quantised parameters that an op reads as floats (manual, 12). The copy is planned
-         * like any value: it has bytes and a cost (10 x bytes read and written, + 16384; or its
-         * entry in costs) and may be dropped and copied again; gckpt_keep and gckpt_recompute
-         * apply; a schedule may place it, else it precedes its first use. Updates change the
-         * parameter. Default 0. */
+         * as for quantised parameters that an op reads as floats (manual, 9). The copy is planned
+         * like any value: it may be dropped and copied again; gckpt_keep and gckpt_recompute apply;
+         * a schedule may place it, else it precedes its first use. Default 0. */
         int stage_parameters;
         size_t alignment; /* alignment of every offset; a power of two; 0 selects 64 */
     } kernels;
@@ -1032,17 +762,14 @@ typedef struct {
     /* cost is the cost (gckpt_cost) of a micro-batch: forwards, recomputes, backwards, and copies
      * to slower memory and back minus their hidden cost. hidden_cost is the part of the copies'
      * cost that overlaps computation (0 unless desc.offload.overlap). overhead is cost / (least
-     * cost without recomputes, in any lowering that may be chosen (manual, 9)) - 1. */
+     * cost without recomputes, in any lowering that may be chosen (manual, 7)) - 1. */
     uint64_t cost, hidden_cost;
     double overhead;
-    /* Lower bounds for all schedules (manual, 9): none within the budget has a cost below
-     * proven_cost, and none has a gckpt_plan_bytes below proven_bytes. The budget is desc.budget
-     * for AUTO and OPTIMAL, the argument of gckpt_frontier_plan, and otherwise the plan's own
-     * bytes. gap is (cost - proven_cost) / cost of a store-all plan; 0 means optimal. The true
-     * minimum can be higher than the bounds: with few bytes, where forwards must run a third time;
-     * with gckpt_recompute, which the bounds ignore; if updates in the backward or several
-     * micro-batches keep buffers longer; if an op can only run late (several losses). If memory for
-     * the proof runs out, the bounds are parameters + state, and the cost without recomputes. */
+    /* Lower bounds for all schedules: none within the budget has a cost below proven_cost, and none
+     * has a gckpt_plan_bytes below proven_bytes. The budget is desc.budget for AUTO and OPTIMAL,
+     * the argument of gckpt_frontier_plan, and otherwise the plan's own bytes. gap is (cost -
+     * proven_cost) / cost of a store-all plan; 0 means optimal. The true minimum can be higher than
+     * the bounds, above all with few bytes, where forwards must run a third time. */
     uint64_t proven_cost;
     size_t proven_bytes;
     double gap;
@@ -1064,10 +791,6 @@ typedef struct {
 /* Returns the figures of a plan; all are 0 if it is NULL. Takes time in proportion to the number of
  * instructions. */
 GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan);
-/* Returns how many of a step's (INFERENCE: a call's) `rows` rows rank `rank` is fed, and sets
- * *first (may be NULL) to the index of the first of them. With one rank these are all rows. */
-GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
-                                       int64_t *first);
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode); /* e.g. "store-all" */
 /* Describes instruction i, from 0. Returns E_ARG, as the calls below, if i is out of range.
  * (examples/print.h prints plans and frontiers, examples/pictures.h draws them.) */
@@ -1106,103 +829,14 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
 GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* name of its op as it runs */
 
-#ifndef GCKPT_NO_EXPORT
-/* Prints the plan as a read-only C constant, `const gckpt_plan NAME`, to be compiled (C99, C++11)
- * in the file with the implementation, after the #include (manual, 8). An enum names ids:
- * NAME_tokens for input "tokens", and likewise for desc.fetch. NAME_store_bytes and NAME_exec_bytes
- * are sizes of blocks that suffice on every machine for a store of its parameters and for an
- * executor whose desc only sets memory (options such as copy_feeds take more: gckpt_exec_need). A
- * user's op is printed as the variable named as the op, which must be declared before, with the
- * needs and flags of planning; attributes as gckpt_apply says. Firmware needs desc.kernels.plain
- * and the seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason;
- * if the callback fails, E_FILE. */
-GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
-                                    void *user);
-/* Prints a store's parameters as C constants, to be compiled next to the plan, and `gckpt_result
- * NAME_bind(gckpt_store *store)`, which adds them to an empty store in their order and storage, to
- * the bit; call it before gckpt_plan_params. Frozen ones stay in flash (gckpt_store_external) and
- * frozen; others are copied. Optimiser state, step count and notes are not printed: a device begins
- * at step 0. The store's block needs NAME_flash_bytes less than NAME_store_bytes of a plan that
- * reads all parameters. Returns E_FILE and E_ARG as gckpt_plan_c; also E_ARG without parameters,
- * for several ranks, and for missing values (gckpt_store_get) if quantised or, with
- * GCKPT_NO_TRAINING, random. */
-GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
-                                     gckpt_write_fn write, void *user);
-#endif /* GCKPT_NO_EXPORT */
 /* Creates the plan's parameters in the store as gckpt_param did when the graph was built: in the
  * same order, with the same initial values if the seed is. Existing parameters are not changed. */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
 
-enum { GCKPT_IF_USEFUL = 2 }; /* value of update_in_backward: gckpt_fit chooses */
-#ifndef GCKPT_NO_FIT
-/* Builds the graph whose inputs have `rows` rows, fills terms (at most GCKPT_MAX_TERMS) and returns
- * their number, or a negative number to exclude this size. Called for each divisor of the batch. It
- * must create the same tensors and parameters each time, so that ids are the same. */
-#define GCKPT_MAX_TERMS 16
-typedef int (*gckpt_build_fn)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user);
-/* Fills in the costs of a graph that gckpt_build_fn just built, e.g. by gckpt_calibrate. */
-typedef gckpt_result (*gckpt_measure_fn)(gckpt_graph *graph, const gckpt_term *terms, int count,
-                                         gckpt_cost *costs, int cost_count, void *user);
-/* Chooses the micro-batch together with the plan: returns the plan with the least
- * gckpt_plan_info.step_cost, then fewest bytes, then most rows, among the plans of all micro-batch
- * sizes (and update rules, with GCKPT_IF_USEFUL) that fit desc.budget. measure NULL selects the
- * cost model, and so the same plan on every machine. A graph that mixes rows is planned with the
- * whole batch. desc is as for gckpt_plan_new, but without batch, fetch, schedule and costs, and
- * memory must not be a block. Graphs are temporary; parameters that they create stay in the store
- * if a plan is found. Returns NULL after an error, which the store then has; if the budget is too
- * small, the text names the least bytes, and the bytes for 1.5 times the least cost. */
-GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
-                                const gckpt_plan_desc *desc, gckpt_measure_fn measure);
-#endif
+#include "export/api.h"
+#include "tools/api.h"
 
-/* ---- the frontier: the least cost for every budget ---- */
-/* A plan of this cost fits in `bytes`; the search found no cheaper one. */
-typedef struct {
-    size_t bytes;
-    uint64_t cost;              /* gckpt_plan_info.cost */
-    double recompute, overhead; /* gckpt_plan_info.recompute, gckpt_plan_info.overhead */
-    uint64_t proven_cost;       /* gckpt_plan_info.proven_cost within these bytes */
-} gckpt_point;
-#ifndef GCKPT_NO_FRONTIER
-/* Finds the points of GCKPT_OPTIMAL for all budgets. Freeze and quantise parameters before. desc is
- * as for gckpt_plan_new; mode and budget are ignored, and its memory must not be a block. Graph and
- * desc.backend must outlive the frontier; one thread at a time may use it. Returns NULL after an
- * error, which the graph then has. */
-GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
-                                             const gckpt_plan_desc *desc);
-GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier); /* its plans remain valid */
-/* Number of points; point i. Bytes ascend, cost descends; the last point recomputes nothing. */
-GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
-GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
-/* Returns 1 if every point was searched exhaustively, 0 if a limit of effort was reached, which is
- * normal for graphs of more than some tens of ops; proven_cost says how good a point is. */
-GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
-GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
-/* Return, for a budget (0 sets no limit), the index of its point (-1 if the budget is too small),
- * and that point's plan. gckpt_plan_new with GCKPT_OPTIMAL finds at most 0.1 % of a step less. */
-GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
-GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
-#endif /* GCKPT_NO_FRONTIER */
-
-/* >>api-backend -----------------------------------------------------------------------------------
- * A backend executes plans. The default is the CPU; set gckpt_plan_desc.backend and
- * gckpt_exec_desc.backend to use another. A backend is a table of functions, one constant object
- * that is identified by its address. The executor interprets the plan and calls them. If a backend
- * has its own memory, arena, parameters, state, feeds and sums of losses are there, and only its
- * functions touch them (between steps the store also copies parameters and state).
- *
- * An executor calls from one thread, several executors from several; executors of one store on
- * different backends alternate by whole steps. Calls take effect in order. A backend with its own
- * memory may return earlier, except that copy_in returns after it has read the host's bytes,
- * copy_out after it has written them, and finish when all is done. The executor calls finish at the
- * end of a step before it reports; before the first update if the step clips, if it may be skipped
- * and `nonfinite` is NULL, or if a loss other than a regulariser lacks GCKPT_COUNT_FROM_FEEDS;
- * before a regulariser's gradient if the first loss's count does not follow from the feeds. It
- * calls copy_out for gckpt_fetch and for ops that run on the host. A backend without its own memory
- * returns when a call is done. A call, its host data (attributes, shapes) and the structs below are
- * valid until the function returns; their other pointers are the backend's. All results must obey
- * the numeric specification (manual, 5). An error found at the end of a step comes after its
- * updates: weights may have changed although the step is not counted; load a checkpoint. */
+/* ---- work between kernels ---- */
 typedef void (*gckpt_kernel)(const gckpt_call *call);
 
 typedef enum {
@@ -1260,104 +894,7 @@ typedef struct {
     float *to;
 } gckpt_dequantisation;
 
-/* The parameters of a micro-batch that a backend replays. Only these may differ from an earlier
- * micro-batch of the same owner, part and `rows`: first row, position, seed and step of its calls,
- * and loss_scale of its losses, by gckpt_call.id. */
-typedef struct {
-    int id;
-    float scale;
-} gckpt_loss_scale;
-typedef struct {
-    const void *owner; /* the executor */
-    int64_t part;      /* index of the part, if a micro-batch is replayed in parts */
-    int64_t first_row, rows, position;
-    uint64_t seed, step;
-    const gckpt_loss_scale *scales; /* host memory */
-    int losses;                     /* length of scales */
-} gckpt_step_params;
-
-struct gckpt_backend {
-    const char *name; /* a plan for this backend runs on backends of this name only */
-    void *context;    /* passed to the functions, not NULL; call->backend of kernels (CPU: NULL) */
-    int own_memory;   /* if nonzero, the host cannot use its memory; then all functions up to
-                       * `finish` except workspace are required. If 0, the CPU's plain functions
-                       * replace functions that are NULL and kernels that `find` does not return */
-    int writes_back;  /* if nonzero, update always acts as with write_back (and needs no scratch) */
-    void *(*allocate)(void *context, size_t bytes, size_t alignment); /* NULL if out of memory */
-    void (*release)(void *context, void *memory, size_t bytes);
-    /* Copy any number of bytes at any address, in and between steps. */
-    void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
-    void (*copy_out)(void *context, void *host, const void *from, size_t bytes);
-    void (*copy)(void *context, void *to, const void *from, size_t bytes);
-    /* Called when planning, with `call` as op->shape left it for plain kernels. Sets
-     * workspace_forward and workspace_backward; for fast kernels (find_fast) also sets mixes_rows
-     * if their bits depend on the size of micro-batches, and precision to GCKPT_BF16 if it has none
-     * for these shapes. in[i].bf16, out_bf16 and grad_out_bf16 only say which tensors the plan
-     * keeps as bf16. A function of op, call and the backend's name only. A kernel's workspace
-     * begins a multiple of 64 bytes after the executor's copies, which have the plan's
-     * alignment. */
-    gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
-    /* Returns the kernel of an op's forward or backward, found by op->name or, for users' ops, by
-     * op; called for each instruction when an executor is made, perhaps repeatedly, with the same
-     * result. If it returns NULL, the op's own kernel runs; for a backend with its own memory it
-     * runs on the host, on copies (slow). The op's own kernels define the layout of saved data: a
-     * backend that uses another layout must have kernels for forward and backward. */
-    gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* Work between ops. Only backend, threads, seed, step, first_row, rows and precision of `call`
-     * are set. fill writes a word n times, from an address that is a multiple of 4. */
-    void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);
-    void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
-    void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
-    void (*update)(const gckpt_call *call, const gckpt_update_pass *pass);
-    /* Waits until all calls are done. Returns NULL, or the first error since the backend was made;
-     * after an error all later calls return that error. */
-    const char *(*finish)(void *context);
-    /* All functions below may be NULL. A backend that has all kernels of a micro-batch can capture
-     * and replay it. The executor calls replay before the first instruction. If replay returns 1,
-     * all instructions have been replayed with `params`. If 0, the executor issues them, only by
-     * kernels, fill, add, convert, copy, copy_async and wait_copies, and then calls captured.
-     * captured returns 1, or 0 if they were only captured and cannot be replayed: the executor then
-     * issues them again (and replay no more). discard_captures drops captures of `owner`. */
-    int (*replay)(void *context, const gckpt_step_params *params);
-    int (*captured)(void *context);
-    void (*discard_captures)(void *context, const void *owner);
-    /* Returns why the last allocate failed and a remedy, which error texts append. */
-    const char *(*memory_hint)(void *context);
-    /* Kernels of GCKPT_BF16_FAST (manual, 5m), optional. As find, but also called when planning,
-     * and a function of op->name or op only; returns both kernels of an op or neither.
-     * call->precision selects them. They read and write as bf16 all that the plan keeps as bf16
-     * (in[i].bf16, out_bf16, ..; the float pointer is NULL) and may ignore compensations. */
-    gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* Offloading to the host: all four functions or none (copy_out and copy_in then replace them).
-     * copy_async begins a copy after all earlier calls; it may overlap later calls, and copies keep
-     * their order. wait_copies makes later calls wait for all copies. Host memory comes from
-     * host_get. Until wait_copies, calls leave the device's side alone (if `out`, may read it). */
-    void *(*host_get)(void *context, size_t bytes);
-    void (*host_release)(void *context, void *memory, size_t bytes);
-    void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
-    void (*wait_copies)(void *context);
-    /* Sets *found to 1 if one of n floats is not finite, else to 0. If NULL, a step that may be
-     * skipped waits for its square sums before the first update. */
-    void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
-    /* Dequantises a parameter into the arena. If NULL, the host keeps its values, dequantises them
-     * each time and copies them in (slow, and such micro-batches are not replayed). */
-    void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
-    /* Waits as wait_copies, except for the last `later` (>= 1) copies. NULL selects wait_copies. */
-    void (*wait_copies_until)(void *context, int later);
-    /* Communication of ranks in the backend's memory (gckpt_transport.enqueue): both functions or
-     * none. After use_comm_queue(1) the thread's calls of add and copy go to a second queue, after
-     * all earlier calls; returns that queue (a cudaStream_t). After use_comm_queue(0) they go to
-     * the first queue again; the two queues overlap. wait_comm_queue makes later calls wait for the
-     * second queue, except its last `later` calls. copy_in accepts 16 MiB (in calls of half a MiB
-     * or more) before it waits for earlier calls. */
-    void *(*use_comm_queue)(void *context, int on);
-    void (*wait_comm_queue)(void *context, int later);
-};
-
-/* In gradckpt_cuda.cu, which nvcc compiles and a program links: returns the backend of a CUDA
- * device (numbered from 0), the same one each time, or NULL and in *error the reason. Calls that
- * use it make that device their thread's current one. */
-extern const gckpt_backend *gckpt_cuda_backend(int device, const char **error);
+#include "devices/api.h"
 
 /* >>api-run ------------------------------------------------------------------------------------ */
 /* Options of one step. A value that is not finite or out of range is refused by its name. */
@@ -1416,35 +953,6 @@ typedef enum {
     GCKPT_ISA_AMX, /* AVX512, and AMX for products of bf16 plans; AUTO selects it for these only */
     GCKPT_ISA_COUNT
 } gckpt_isa;
-/* Moves bytes between ranks; supplied by the program: MPI, NCCL, sockets, threads (examples/mpi.h,
- * nccl.h). One exchange is pending at a time. The thread that runs the step calls these functions
- * between instructions and, on the CPU, within them. All ranks make the same exchanges in the same
- * order, on machines of one byte order. The executor does the arithmetic. */
-typedef struct {
-    int rank, size;   /* rank and number of ranks, as in gckpt_store_ranks */
-    int device_aware; /* nonzero: accepts addresses in a backend's own memory */
-    /* Starts to send to and receive from rank `peer`, 0 bytes or more. Returns 1; 0 on failure. */
-    int (*exchange)(void *user, int peer, const void *send, size_t send_bytes, void *receive,
-                    size_t receive_bytes);
-    /* Returns 1 if the exchange is complete, 0 if not yet, -1 if it failed; may yield to other
-     * programs first. NULL if exchange waits itself. */
-    int (*done)(void *user);
-    /* Starts to replace x by the sum over all ranks, added in any order; for fast_reduce. */
-    int (*all_reduce)(void *user, float *x, size_t n);
-    /* Makes pending and later exchanges of other ranks with this one fail, and stops using the
-     * buffers of the pending one. If NULL, the other ranks wait for their timeout. */
-    void (*abort)(void *user);
-    double (*clock)(void *user); /* returns seconds; NULL disables the timeout */
-    double timeout;              /* seconds without an answer until E_PEER; 0 disables it */
-    void *user;                  /* for the functions */
-    /* For a backend with use_comm_queue, on its own memory; both functions or none, with abort.
-     * enqueue adds to that queue an exchange or, if peer is -1, an all_reduce of the floats at
-     * `receive`; returns 0 if it failed. enqueued_done returns as done, for all that was enqueued
-     * so far; called where the host must wait, so the timeout includes queued computation. */
-    int (*enqueue)(void *user, void *queue, int peer, const void *send, size_t send_bytes,
-                   void *receive, size_t receive_bytes);
-    int (*enqueued_done)(void *user);
-} gckpt_transport;
 /* All zero, or a NULL desc, selects the defaults. */
 typedef struct {
     gckpt_memory memory; /* memory for tables, caches, copies, and the arena if `arena` is NULL */
@@ -1494,9 +1002,7 @@ typedef struct {
     /* Thread pool of the program, used if the plan's threads > 1. Calls body(context, 0..n-1) in
      * any order and returns when all are done. NULL (default) selects OpenMP if compiled in, else
      * one thread. With OpenMP a whole call (gckpt_step, gckpt_forward, ..) is one parallel region,
-     * unless the step is too small to gain. Callbacks and kernels of user ops then run in it on the
-     * calling thread: parallel regions inside them get one thread (unless omp_set_max_active_levels
-     * allows more), and they must return. */
+     * unless the step is too small to gain; callbacks run in it on the calling thread. */
     void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
                          void *context);
     /* If nonzero, gckpt_forward also runs with initial values. If 0 (default), it returns E_ARG and
@@ -1526,22 +1032,6 @@ typedef struct {
     int input;        /* gckpt_id */
     const void *data; /* values of all rows of the step */
 } gckpt_feed;
-/* Returns the feed of an input; if the input has another type, data is NULL, which a step refuses.
- * GCKPT_FEED(input, values) derives the type from values: a pointer or an array with one axis (use
- * x[0] of others) of float, int32_t or uint8_t; others do not compile. C99 checks nothing. */
-GCKPT_API gckpt_feed gckpt_feed_as(const gckpt_tensor *input, gckpt_type type, const void *values);
-#ifdef __cplusplus
-#define GCKPT_TYPE_OF(values) gckpt_type_of(&(values)[0])
-#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
-#define GCKPT_TYPE_OF(values)                                                                      \
-    _Generic(&(values)[0], float *: GCKPT_F32, const float *: GCKPT_F32, int32_t *: GCKPT_I32,     \
-             const int32_t *: GCKPT_I32, uint8_t *: GCKPT_U8, const uint8_t *: GCKPT_U8)
-#endif
-#ifdef GCKPT_TYPE_OF
-#define GCKPT_FEED(input, values) gckpt_feed_as(input, GCKPT_TYPE_OF(values), values)
-#else
-#define GCKPT_FEED(input, values) ((gckpt_feed){ gckpt_id(input), values })
-#endif
 typedef struct {
     double loss;      /* sum over terms of weight * sum / count; 0 in training if count is 0 */
     double grad_norm; /* norm of the divided gradients, before clipping */
@@ -1557,17 +1047,6 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
 /* Runs an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
-#ifndef GCKPT_NO_CACHES
-/* gckpt_position returns the number of positions in the caches. Each successful gckpt_forward adds
- * its T; it returns E_ARG if that exceeds the capacity, or if it has more rows than the last call.
- * gckpt_rewind forgets positions from `position` on (after 0 any number of rows may follow). It
- * returns E_ARG if there are fewer positions, or if a gckpt_cache_window has overwritten keys that
- * this executor's attention needs there: it can go back by up to rows - window + 1 from the highest
- * position reached, with the cache's rows and attention's window. Another executor of the caches
- * checks for its own windows when it runs. */
-GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
-GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
-#endif
 #ifndef GCKPT_NO_TRAINING
 /* Runs a step of `rows` rows: all micro-batches, division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -1597,48 +1076,6 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                 float min_lr);
 #endif /* GCKPT_NO_TRAINING */
-#ifndef GCKPT_NO_FETCH
-/* Returns a tensor or gradient of desc.fetch, valid until the next call that runs on this executor
- * or on one that shares its arena. Returns NULL, with the executor's error text, if the tensor is
- * not in desc.fetch, or not computed: not yet in this micro-batch (gckpt_run_some), or because the
- * step ended early. A gradient is complete after its last contribution, a trained parameter's after
- * its update, any other without a batch axis at the end of the step. Values of i32 tensors
- * (gckpt_argmax) are int32_t: cast the pointer, for gckpt_collect as well. */
-GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
-/* Makes all later calls write this tensor (of desc.fetch, with a batch axis, no parameter) to `to`,
- * the rows of the whole batch in order; `to` NULL ends this. `size` is the number of floats (or
- * int32_t) at `to`; a call with more returns E_ARG before anything runs. Gradients are those of the
- * sum; divide them by report.count for those of report.loss. A call that fails has written the rows
- * of complete micro-batches. */
-GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to,
-                                     size_t size);
-#endif
-#ifndef GCKPT_NO_DEBUG
-/* With GCKPT_DEBUG_MEASURE, after two steps, returns the bytes of store, caches and copies + the
- * highest arena byte touched + 1 (an op's workspace counts whole). */
-GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
-#endif
-#ifndef GCKPT_NO_RANKS
-/* Collective calls of all ranks, between steps: gckpt_gather_values writes all values of parameter
- * `index` to `to` (NULL on ranks that do not need them); gckpt_gather_hash returns the hash that
- * gckpt_store_hash returns in one process. */
-GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to);
-GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash);
-/* Returns the bytes sent to other ranks so far by exchanges. */
-GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec);
-#ifndef GCKPT_NO_STDIO
-/* Save and load a checkpoint of all ranks. PATH is an index; the files that it names,
- * PATH.N-RANK.safetensors with N counting saves, are next to it in a folder that all ranks see.
- * save is called by all ranks, between steps. It replaces the old checkpoint as a whole and removes
- * the rest of killed saves: after a kill PATH is the old or the new one; after an error the old
- * one, unless the text says that the new one is in place (GCKPT_E_PEER: either). Ranks wait for
- * each other's disks, so choose a longer transport timeout. load works for any number of ranks,
- * even one; each reads its shards, all or nothing as gckpt_store_load, and detects every damaged
- * byte. */
-GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path);
-GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path);
-#endif
-#endif /* GCKPT_NO_RANKS */
 /* Return the instruction set of an executor, its name, and whether build and processor have it. */
 GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec);
 GCKPT_API const char *gckpt_isa_name(gckpt_isa isa);
@@ -1646,101 +1083,10 @@ GCKPT_API int gckpt_isa_available(gckpt_isa isa);
 /* Returns the number of threads that this build can use: OpenMP's, or 1. */
 GCKPT_API int gckpt_threads(void);
 
-#ifndef GCKPT_NO_CHECK
-/* >>api-check ---------------------------------------------------------------------------------- */
-typedef struct {
-    double worst;      /* greatest relative difference among resolved directions */
-    double resolution; /* coarsest resolution: smaller relative differences may be missed */
-    int directions;    /* two for each trainable parameter */
-    int unresolved;    /* directions whose differences are lost in the loss's rounding */
-    const char *name;  /* parameter of `worst` (UNRESOLVED: of `resolution`); the executor's */
-} gckpt_check;
-/* Compares the gradient of every trainable parameter with central differences of the loss, along
- * the gradient and along a random direction. Returns E_DATA if one differs by more than 0.01, or if
- * the first loss counts nothing in these rows. Returns GCKPT_UNRESOLVED if none does but some
- * directions are lost in rounding: a loss in f32 that is large compared with its changes (targets
- * far from the outputs; or one class of many that is nearly certain) is too coarse, and even twice
- * or half the right gradient could pass. The error text has names and figures. A gradient that is 0
- * except for rounding (cancelled by a norm or softmax) is right if the loss shows no slope and is
- * fine enough to show one of 0.01 of the steepest parameter's. Restores weights to the bit. check
- * may be NULL. */
-GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                             int64_t rows, gckpt_check *check);
-/* Measures the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
- * and backward over one micro-batch, at least 1; cost_count is the highest id + 1. *update (may be
- * NULL) is the time of the rest of a step: checks, division, norm, update. `clock` returns seconds
- * from any origin. Any training plan without update_in_backward will do; rows is a multiple of its
- * micro-batch. An op's time is the median of 6 to 32 runs (a quarter of a second, unless 6 take
- * longer) without the first. Weights, state and step stay, to the bit (each parameter is updated,
- * timed and restored; a custom optimiser is not called). Costs are those of the graph as built: if
- * another lowering was timed, scaled by the model's costs. Ops that the plan does not run get the
- * model's cost in nanoseconds. A recompute is assumed to take as long as the first forward; it
- * takes longer with cold caches, and less if it computes only the backward's inputs. */
-GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                       int64_t rows, double (*clock)(void *user), void *user,
-                                       gckpt_cost *costs, int cost_count, uint64_t *update);
-/* Time of one instruction in all profiled steps (gckpt_plan_get says which tensor it computes, and
- * gckpt_plan_usage whether it is a recompute); examples/summary.h prints both. */
-typedef struct {
-    double seconds;
-    int64_t runs;          /* number of runs: one for each micro-batch, or one for each step */
-    uint64_t flops, bytes; /* flops, and bytes read and written, of a run with all rows */
-} gckpt_profile_entry;
-typedef struct {
-    double (*clock)(void *user);  /* returns seconds from any origin */
-    void *user;                   /* passed to clock */
-    gckpt_profile_entry *entries; /* one entry an instruction; set to 0 before the first step */
-    int count;                    /* length of entries: gckpt_plan_info.instructions */
-    int64_t steps;                /* number of profiled steps; set to 0 before the first */
-    double total_seconds; /* time of the calls, with checks, feeds and the norm; set to 0 before */
-    gckpt_report report;  /* report of the last step */
-} gckpt_profile;
-/* Runs gckpt_step (gckpt_forward if hyper is NULL) and adds the times to `profile`. Results,
- * weights and errors are those of the step. With a backend, waits after each instruction and
- * replays no micro-batches, so the step takes longer. */
-GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                          int64_t rows, const gckpt_hyper *hyper,
-                                          gckpt_profile *profile);
-#ifndef GCKPT_NO_FIT
-/* A plan that gckpt_fit_timed tried. */
-typedef struct {
-    int64_t rows;    /* gckpt_plan_info.rows */
-    size_t bytes;    /* gckpt_plan_bytes */
-    uint64_t cost;   /* gckpt_plan_info.step_cost: the prediction */
-    double overhead; /* gckpt_plan_info.overhead */
-    double seconds;  /* seconds of a step without its updates, the least of `runs` steps */
-    int runs;        /* number of timed steps; 0 if the limit was reached before */
-} gckpt_trial;
-enum { GCKPT_MAX_TRIALS = 16 };
-typedef struct {
-    double (*clock)(void *user); /* returns seconds from any origin */
-    void *user;                  /* for clock */
-    double limit;                /* seconds; a begun step is finished; if 0, times no plan */
-    const gckpt_feed *feeds;     /* feeds of a whole batch; build may fill in the ids */
-    int feed_count;              /* length of feeds */
-    /* Or NULL. Ignores progress, copy_feeds, skip_nonfinite, debug except GCKPT_DEBUG_PLAIN. */
-    const gckpt_exec_desc *exec;
-    gckpt_trial trials[GCKPT_MAX_TRIALS]; /* results; the first is the plan of gckpt_fit */
-    int count, fastest;                   /* number of trials; index of the returned plan */
-} gckpt_fit_timing;
-/* Works as gckpt_fit, but times the most promising plans and returns the one that is fastest here
- * (manual, 7). Candidates are gckpt_fit's plans for fewer and fewer bytes and for larger
- * micro-batches, while their cost is at most 1.25 times that of gckpt_fit's plan. They are timed
- * alternately, slow ones are dropped; gains below 1/64 are noise. The choice varies, the results of
- * training do not. Steps run within the budget on the store's parameters without updates: values,
- * state and step stay, to the bit. Planning takes at most half the limit. */
-GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build_fn build, void *user,
-                                      int64_t batch, const gckpt_plan_desc *desc,
-                                      gckpt_measure_fn measure, gckpt_fit_timing *timed);
-#endif
-#endif /* GCKPT_NO_CHECK */
+#include "check/api.h"
 
 #ifdef __cplusplus
 }
-/* C++, also when the header is included within extern "C" */
-extern "C++" inline gckpt_type gckpt_type_of(const float *x) { return (void)x, GCKPT_F32; }
-extern "C++" inline gckpt_type gckpt_type_of(const int32_t *x) { return (void)x, GCKPT_I32; }
-extern "C++" inline gckpt_type gckpt_type_of(const uint8_t *x) { return (void)x, GCKPT_U8; }
 #endif
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")

@@ -36,13 +36,19 @@ function choose_parts(    i, k, n, at, has, name) {
 # Returns 1 or 0 if an operand of an #if is known in this edition, else "".
 function known(operand,    not, name) {
     gsub(/ /, "", operand)
+    if (("kernels/" in undefined) && operand ~ /^GCKPTI_ISA(<|>=|==)[0-9]$/) # only plain floats are left
+        return operand ~ /</ ? 1 : 0
     not = sub(/^!/, "", operand)
     if (operand in undefined)
         return not ? 1 : 0 # a macro that is 0 (GCKPTI_HAS_FAST)
+    if ("kernels/" in undefined && operand ~ /^GCKPTI_ISA(<0|[=>]=[0-9])$/)
+        return operand ~ /</ ? 1 : 0 # without kernels, only plain floats
     if (operand !~ /^defined\([A-Z0-9_]+\)$/)
         return ""
     name = substr(operand, 9, length(operand) - 9)
-    return name in undefined ? (not ? 0 : 1) : ""
+    if (!(name in undefined))
+        return ""
+    return (name ~ /_NO_|^GCKPT_/) == !not ? 1 : 0
 }
 # Splits an expression at the operators && or || that no parentheses enclose; returns the number of operands.
 function operands(text, operator, list,    i, c, deep, n, at) {
@@ -170,7 +176,7 @@ function note_macro(line,    word) {
 }
 function put_undefs(    i) {
     for (i = 1; i <= macros; i++)
-        if (is_defined[macro[i]] && macro[i] != "GCKPTI_TICKS_PER_RADIAN")
+        if (is_defined[macro[i]] && macro[i] !~ /^GCKPTI_(TICKS_PER_RADIAN|UNARY_OPS)$/)
             put("#undef " macro[i])
 }
 # Checks that no other file defines the name that a line defines (names that macros paste are not checked).
@@ -189,12 +195,29 @@ function check_duplicate(line, file) {
         defined_in[name] = file
     name = ""
 }
+# Reads the next line of a file into `line`. A feature's api.h is read where src/api.h includes it. Returns 0 at the end.
+function next_line(path,    at) {
+    if (feature_api != "") {
+        if ((getline line < feature_api) > 0)
+            return 1
+        close(feature_api)
+        feature_api = ""
+    }
+    if ((getline line < path) <= 0)
+        return 0
+    if (line !~ /^#include "[a-z0-9]+\/api\.h"$/)
+        return 1
+    split(line, at, "\"")
+    included[at[2]] = 1
+    feature_api = dir "/" at[2]
+    return next_line(path)
+}
 # Appends a file; the mark of its name and its entry in the table of contents come with its first line.
 function place(file, condition,    line_count, separate, depth, blank, more) {
     blank = 1 # leaves out blank lines at the beginning, and all but the first of several
     name = ""
     line_count = lines
-    while ((getline line < (dir "/" file)) > 0) {
+    while (next_line(dir "/" file)) {
         as_written = line
         while (edition != "" && line ~ /^ *# *(el)?if.*\\$/ && (getline more < (dir "/" file)) > 0) {
             as_written = as_written "\n" more
@@ -202,6 +225,12 @@ function place(file, condition,    line_count, separate, depth, blank, more) {
             sub(/^ */, " ", more)
             joined = line = line more
         }
+        if (line ~ /^@(host|end)@$/) { # text for editions that have part host
+            for_others = line == "@host@" && missing_parts ~ / host/
+            continue
+        }
+        if (for_others)
+            continue
         if (condition != "" && line ~ /^#if/) {
             if (line != condition)
                 fail(dir "/" file " does not begin with " condition ", as MANIFEST says")
@@ -268,6 +297,16 @@ $1 == "=" && $2 == "edition" {
         parts_of[$3] = parts_of[$3] " " $i
     next
 }
+$1 == "=" && $2 == "calls" {
+    for (i = 4; i <= NF; i++)
+        part_of_call[$i] = $3
+    next
+}
+$1 == "=" && $2 == "zero" {
+    for (i = 4; i <= NF; i++)
+        zero_without[$i] = $3
+    next
+}
 $1 == "=" && $2 == "keep" { kept_by_name[$3] = 1 }
 $1 == "=" { next }
 $1 == "+" && edition != "" && !chosen++ { choose_parts() }
@@ -281,6 +320,8 @@ $2 ~ /\/$/ {
 }
 listed[$2]++ { fail(dir "/MANIFEST lists " $2 " twice"); next }
 !($2 in present) && system("test -f " dir "/" $2) { fail(dir "/MANIFEST lists " $2 ", which is not there"); next }
+$2 in included { next }
+$2 ~ /\/api\.h$/ { fail(dir "/api.h does not include " $2); next }
 $4 == "separate" || (part "/") in undefined { next }
 {
     if (!index($2, "/"))
@@ -290,15 +331,71 @@ $4 == "separate" || (part "/") in undefined { next }
         condition = condition (i > 4 ? " " : "") $i
     place($2, condition)
 }
+# ---- an edition has no statement under a condition that is 0 without a part ----
+# Returns 1 if an operand of the conjunction in "if (..)" is a constant that EDITIONS lists as 0 in this edition.
+function is_dead(head,    list, n, i) {
+    if (head !~ /^ *if \(.*\)( \{)?$/)
+        return 0
+    sub(/^ *if \(/, "", head)
+    sub(/\)( \{)?$/, "", head)
+    if (operands(head, "||", list) > 1)
+        return 0
+    for (n = operands(head, "&&", list); n > 0; n--) {
+        i = list[n]
+        gsub(/ /, "", i)
+        if (i in is_zero)
+            return 1
+    }
+    return 0
+}
+# Drops each "if" without "else" whose condition is such a conjunction, with its statement and the comment beside it.
+function drop_dead_statements(    i, k, head, indent, ends) {
+    for (i = 1; i <= lines; i++) {
+        if (text[i] !~ /^ *if \(/ || text[i] ~ /\\$/)
+            continue
+        head = text[i]
+        sub(/ *\/\*.*\*\/$/, "", head)
+        for (k = i; head !~ /\)( \{)?$/ && k < i + 4; k++)
+            head = head text[k + 1]
+        if (!is_dead(head))
+            continue
+        match(text[i], /^ */)
+        indent = substr(text[i], 1, RLENGTH)
+        if (head ~ /\{$/) {
+            for (k++; text[k] !~ "^" indent "}"; k++)
+                ;
+            ends = text[k] == indent "}"
+        } else {
+            ends = text[k + 1] !~ /^ *(if|for|while|switch|do)[ (]|[{}]/
+            for (k++; ends && text[k] !~ /;( *\/\*.*\*\/)?$/; k++)
+                ;
+        }
+        if (ends && text[k + 1] !~ "^" indent "else")
+            for (; i <= k; i++)
+                text[i] = "@dead@"
+        i = k
+    }
+    k = 0
+    for (i = 1; i <= lines; i++)
+        if (text[i] == "@dead@")
+            count[part_of[i]]--
+        else {
+            text[++k] = text[i]
+            part_of[k] = part_of[i]
+        }
+    lines = k
+}
 # ---- an edition has no private function that nothing calls, and no public one whose prototype names a type that it lacks ----
 # Sets first_of, last_of and name_of for each function definition, from its comment on; prototype_of for each prototype.
 function find_functions(    i, k, name, head, begin) {
     for (i = 1; i <= lines; i++) {
-        if (text[i] !~ /^(GCKPTI_OWN_FRAME |GCKPTI_FN|GCKPTI_INLINE|GCKPTI_NOINLINE|GCKPT_API|static )/)
+        if (text[i] !~ /^(GCKPTI_OWN_FRAME |GCKPTI_FN|GCKPTI_INLINE|GCKPTI_NOINLINE|GCKPTI_KERNEL|GCKPTI_ISA_NOINLINE|GCKPT_API|static )/)
             continue
         head = text[i]
         for (k = i; head !~ /[;{=]/ && k < i + 8; k++)
             head = head " " text[k + 1]
+        if (("kernels/" in undefined) && match(head, /V\([a-z0-9_]+\)\(/)) # with kernels, a V(name) has several definitions
+            head = substr(head, 1, RSTART - 1) "gckpti_" substr(head, RSTART + 2, RLENGTH - 4) substr(head, RSTART + RLENGTH - 1)
         if (head !~ /^[^={]*[;{]/ || !match(head, /gckpti?_[a-z0-9_]+\)?\(/))
             continue
         name = substr(head, RSTART, RLENGTH - 1)
@@ -326,7 +423,7 @@ function find_functions(    i, k, name, head, begin) {
 }
 # Returns the first line of the comment directly above line i, or i.
 function comment_before(i,    k) {
-    if (text[i - 1] !~ /\*\/$/ || text[i - 1] ~ /^\/\* (-----|>>)|---- \*\/$/)
+    if (text[i - 1] !~ /^(\/\*| \*)(.*[^*])?\*\/$|^ \*\/$/ || text[i - 1] ~ /^\/\* (-----|>>)|---- \*\/$/)
         return i
     for (k = i - 1; text[k] !~ /^\/\*/; k--)
         ;
@@ -350,7 +447,7 @@ function note_uses(from, to, u,    i, line, in_comment, word, n, at) {
             if (lacks_types != "")
                 gsub(/gckpti_[a-z0-9_]+_(shape|flops|flops_backward|field)/, "", line)
         }
-        while (match(line, /V\([a-z0-9_]+\)/)) # num/vectors.h
+        while (match(line, /V\([a-z0-9_#]+\)/)) # num/isa.h
             line = substr(line, 1, RSTART - 1) "gckpti_" substr(line, RSTART + 2, RLENGTH - 3) " " substr(line, RSTART + RLENGTH)
         if (u == 0 && line ~ /^[A-Z_0-9]+\(|\\$/) # a word of a list can become a name by gckpti_##name
             for (n = split(line, at, /[^a-z0-9_]+/); n > 0; n--)
@@ -404,7 +501,8 @@ function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_coun
         if (gone) {
             is_public[f] = -1
             miss_function(name_of[f])
-        }
+        } else if ((name_of[f] in part_of_call) && index(missing_parts " ", " " part_of_call[name_of[f]] " "))
+            is_public[f] = 0
         index_of[name_of[f]] = f
     }
     for (name in public_head) {                    # of macros that define functions, or of files that are left out
@@ -451,17 +549,201 @@ function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_coun
         name = name_of[f]
         if (kept_function[name])
             continue
+        if (name in part_of_call)
+            miss_function(name)
         drop_lines(first_of[f], last_of[f])
         drop_prototypes(name)
     }
 }
+# ---- an edition has no prototype of a private function that is defined before its uses ----
+# Sets mentions[name] to the lines that name each private function; a line of a macro counts as a use on every line.
+function note_mentions(    i, line, name, in_macro) {
+    for (i = 1; i <= lines; i++) {
+        if (i in dropped)
+            continue
+        line = code_of(i)
+        in_macro = line ~ /^ *#/ || (in_macro && text[i - 1] ~ /\\$/)
+        while (match(line, /gckpti_[a-z0-9_]+/)) {
+            name = substr(line, RSTART, RLENGTH)
+            line = substr(line, RSTART + RLENGTH)
+            if (in_macro)
+                in_macros[name] = 1
+            mentions[name] = mentions[name] " " i
+        }
+    }
+    for (i = 1; i <= functions; i++)
+        definitions[name_of[i]]++
+}
+# Returns 1 if a line between from and to names the function.
+function named_between(name, from, to,    n, at) {
+    for (n = split(mentions[name], at, " "); n > 0; n--)
+        if (at[n] > from && at[n] < to && !(at[n] in in_prototype))
+            return 1
+    return 0
+}
+# Drops the prototypes that their definitions make unnecessary; moves their comments to the definitions.
+function drop_needless_prototypes(    f, name, span, begin, i) {
+    note_mentions()
+    for (f = 1; f <= functions; f++) {
+        name = name_of[f]
+        if (head_of[f] in dropped || is_public[f] || definitions[name] > 1 || name in in_macros)
+            continue
+        if (split(prototypes[name], span, /[ :]/) != 3 || span[3] > head_of[f] || text[head_of[f]] ~ /V\(/)
+            continue
+        if (text[span[2]] !~ /^(GCKPTI_FN|static) / || text[span[3]] !~ /\);$/ || named_between(name, span[3] + 0, head_of[f]))
+            continue
+        begin = comment_before(span[2] + 0)
+        for (i = begin; i < span[2]; i++)
+            comment_of[first_of[f]] = comment_of[first_of[f]] text[i] "\n"
+        drop_lines(begin, span[3] + 0)
+    }
+}
+# Drops each file ("/* >>base/sort */" and comments) and each layer that has no code left, and its name in the contents.
+function drop_empty_files(    i, begin, is_full, has_code, name) {
+    for (i = 1; i <= lines + 1; i++) {
+        if (i > lines || text[i] ~ /^\/\* >>/ || text[i + 1] ~ /^ \* >>/) {
+            if (begin && !is_full) {
+                drop_lines(begin, i - 1)
+                name = text[begin]
+                gsub(/^\/\* >>| \*\/$/, "", name)
+                sub("^" part_of[begin] "/", "", name)
+                is_empty_file[part_of[begin], name] = 1
+            }
+            begin = text[i] ~ /^\/\* >>/ ? i : 0
+            is_full = 0
+        }
+        if (i <= lines && code_of(i) != "" && !(i in dropped))
+            is_full = has_code[part_of[i]] = 1
+    }
+    for (i = 1; i <= lines; i++)
+        if (part_of[i] != "" && !(part_of[i] in has_code))
+            drop_lines(i, i)
+}
+# Drops the headings ("---- store/arrays.c ----") that no code or comment follows before the next heading.
+function drop_empty_headings(    i, last) {
+    for (i = 1; i <= lines; i++) {
+        if (i in dropped || text[i] == "")
+            continue
+        if (last && text[i] ~ /^\/\* (---- .*---- \*\/$|>>|====)/)
+            drop_lines(last, last)
+        last = text[i] ~ /^\/\* ---- .*---- \*\/$/ ? i : 0
+    }
+}
+# ---- an edition has no type, private macro or constant that nothing uses ----
+# Returns line i without comments and strings; lines are read in order.
+function code_of(i,    line) {
+    line = text[i]
+    gsub(/"([^"\\]|\\.)*"/, "", line)
+    if (code_comment && !sub(/^.*\*\//, "", line))
+        return ""
+    code_comment = 0
+    gsub(/\/\*([^*]|\*[^\/])*\*\//, "", line)
+    if (sub(/\/\*.*/, "", line))
+        code_comment = 1
+    return line
+}
+# Returns the last line of the type, constants or private macro that line i begins, or 0 if it begins none.
+function declaration_end(i,    k) {
+    if (text[i] ~ /^#define (GCKPTI|gckpti)_/) {
+        for (k = i; text[k] ~ /\\$/; k++)
+            ;
+        return k
+    }
+    if (text[i] !~ /^(typedef |struct [a-z0-9_]+ \{|enum (gckpti_[a-z0-9_]+ )?\{)/ || (part_of[i] == "" && lacks_types == "" && text[i] ~ /^enum/))
+        return 0
+    for (k = i; text[k] !~ (text[i] ~ /\{[^}]*$/ ? "^}" : ";( *\\/\\*.*)?$"); k++)
+        ;
+    return text[k] ~ /[^a-z_]V\(|[A-Z]S;/ ? 0 : k # a type of each instruction set
+}
+# Notes the names that declaration d defines: those of its macro, its type, and its constants.
+function note_names(d, code,    word, is_enum) {
+    if (sub(/^ *#define +/, "", code)) {
+        match(code, /^[A-Za-z0-9_]+/)
+        declared[substr(code, 1, RLENGTH)] = declared[substr(code, 1, RLENGTH)] " " d
+        return
+    }
+    is_enum = code ~ /^ *(typedef )?enum/
+    while (match(code, /(gckpt|GCKPT)i?I?_[A-Za-z0-9_]+/)) {
+        word = substr(code, RSTART, RLENGTH)
+        code = substr(code, RSTART + RLENGTH)
+        if (is_enum || code ~ /^(;|\(|\)\(|\[| \{)/ || code == "")
+            declared[word] = declared[word] " " d
+    }
+}
+function need_words(words,    at, n, i, k, m, d) {
+    n = split(words, at, " ")
+    for (i = 1; i <= n; i++)
+        if (!needed[at[i]]++) {
+            m = split(declared[at[i]], d, " ")
+            for (k = 1; k <= m; k++)
+                if (!used_declaration[d[k]]++)
+                    waiting[++waits] = d[k]
+        }
+}
+function drop_declarations(    i, k, d, code, all, all_of, end, live) {
+    for (i = 1; i <= lines; i++) {
+        code = i in dropped ? "" : code_of(i)
+        if (i > end && !(i in dropped) && (end = declaration_end(i))) {
+            from_line[++d] = i
+            to_line[d] = end
+            all = ""
+        }
+        if (i <= end) {
+            all = all " " code
+            if (i == end)
+                note_names(d, all)
+        }
+        gsub(/^#undef.*/, "", code)
+        all_of = code
+        while (code ~ /GCKPTI_OF\(/ && match(all_of, /, [a-z_]+\)/)) { # GCKPTI_OF(b, fill) may be gckpti_cpu_fill
+            words_in[i <= end ? d : 0] = words_in[i <= end ? d : 0] " gckpti_cpu_" substr(all_of, RSTART + 2, RLENGTH - 3)
+            all_of = substr(all_of, RSTART + RLENGTH)
+        }
+        while (match(code, /(gckpt|GCKPT)[A-Za-z0-9_]+/)) {
+            words_in[i <= end ? d : 0] = words_in[i <= end ? d : 0] " " substr(code, RSTART, RLENGTH)
+            code = substr(code, RSTART + RLENGTH)
+        }
+    }
+    need_words(words_in[0])
+    for (k = 1; k <= waits; k++)
+        need_words(words_in[waiting[k]])
+    for (i = 1; i <= d; i++)
+        if (!used_declaration[i])
+            drop_lines(comment_before(from_line[i]), to_line[i])
+    for (i = 1; i <= lines; i++)
+        if (text[i] ~ /^#undef (GCKPTI|gckpti)_/ && !(substr(text[i], 8) in needed))
+            drop_lines(i, i)
+    drop_empty_conditionals()
+}
+# Drops each #if whose branches are all empty.
+function drop_empty_conditionals(    i, deep) {
+    for (i = 1; i <= lines; i++) {
+        if (i in dropped || text[i] == "")
+            continue
+        if (text[i] ~ /^ *# *if/) {
+            begun_at[++deep] = i
+            is_full[deep] = 0
+        } else if (text[i] ~ /^ *# *endif/) {
+            if (!is_full[deep])
+                drop_lines(begun_at[deep], i)
+            else
+                is_full[deep - 1] = 1
+            deep--
+        } else if (text[i] !~ /^ *# *el/)
+            is_full[deep] = 1
+    }
+}
 function contents(    i, k, m, row, file) {
     for (i = 1; i <= n; i++) {
+        if (!count[folders[i]])
+            continue
         row = "     >>" folders[i]
         printf " *%-16s %-74s%6d\n", row, words[folders[i]], count[folders[i]]
         m = split(files_of[folders[i]], file, " ")
         row = ""
         for (k = 1; k <= m; k++) {
+            if ((folders[i], file[k]) in is_empty_file)
+                continue
             if (length(row) + length(file[k]) > 74) {
                 print " *                " row ","
                 row = ""
@@ -485,7 +767,7 @@ function edition_head(    i, version, at) {
 # Switches of the parts that the edition lacks, and their functions as macros that do not compile.
 function edition_macros(    i) {
     for (i = 1; i <= define_count; i++)
-        if (defines[i] !~ /^GCKPTI|\/$/)
+        if (defines[i] ~ /^GCKPT_/)
             print "#undef " defines[i] "\n#define " defines[i]
     if (missing_count)
         print "/* Functions of parts that this edition lacks; a use of one does not compile. */"
@@ -499,14 +781,24 @@ END {
     while (text[lines] == "")
         lines--
     if (edition != "" && !bad) {
-        if (missing_parts != "")
+        if (missing_parts != "") {
+            for (name in zero_without)
+                if (index(missing_parts " ", " " zero_without[name] " "))
+                    is_zero[name] = 1
+            drop_dead_statements()
             drop_unused()
+            drop_declarations()
+            drop_needless_prototypes()
+            drop_empty_files()
+            drop_empty_headings()
+        }
         edition_head()
     }
     for (i = 1; i <= lines && !bad; i++) {
         if (i in dropped || (edition != "" && text[i] == "" && blank))
             continue
         blank = text[i] == ""
+        printf "%s", comment_of[i]
         if (text[i] == "@contents@")
             contents()
         else

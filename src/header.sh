@@ -6,15 +6,17 @@
 # A subfolder that has a MANIFEST is not included.
 #
 # An edition has no line of the parts that it lacks: their switches (GCKPT_NO_RANKS) count as defined in every #if. A block
-# at the top defines these switches, and each public function of the parts as a macro whose use does not compile.
+# at the top defines these switches, and each public function of the parts as a macro whose use does not compile. It has no
+# private function, type or macro that nothing uses.
 #
 # A line of MANIFEST is a folder ("plan/") with its description for the table of contents, or a file with its budget of
 # lines and, in the third column, the #if that must enclose the whole file ("-" or nothing if there is no #if). A file
 # marked "separate" only serves to compile each file by itself and is left out, as are includes of other files of the
 # folder (#include "..." except "gradckpt.h"), #pragma once, and code under #ifdef GCKPTI_SEPARATE_TU. A comment with
-# its name (>>) begins each file. @undef@ becomes an #undef of each private macro that is still defined there, except
-# those that gradckpt_cuda.cu uses. Fails, with a message, for a file that is missing, listed twice, not listed or not
-# enclosed by its #if; and for a function or table (static, GCKPTI_FN, GCKPTI_DATA) that two files define.
+# its name (>>) begins each file. src/api.h is completed by the api.h files of features that it includes. @undef@ becomes
+# an #undef of each private macro that is still defined there, except those that gradckpt_cuda.cu uses. Lines between
+# @host@ and @end@ are for editions that have part host. Fails, with a message, for a file that is missing, listed twice,
+# not listed or not enclosed by its #if; and for a function or table (static, GCKPTI_FN, GCKPTI_DATA) that two files define.
 dir=$1 edition=$2 parts=$3
 [ -f "$dir/MANIFEST" ] || { echo "src/header.sh: $dir has no MANIFEST: sh src/header.sh src > gradckpt.h" >&2; exit 1; }
 {

@@ -10,6 +10,7 @@
 #include "store/internal.h"
 #include "ops/ops.h"
 #include "cpu/internal.h"
+#include "devices/devices.h"
 #include "check.h"
 
 enum { DEVICE_BYTES = 64 << 20, DEVICE_BLOCKS = 256 };

@@ -734,34 +734,6 @@ END
         cat $B/$1.txt
         awk '$1 != $2 || (NR > 1 && $3 != hash) { bad = 1 } { hash = $3 } END { exit bad || NR != 16 }' $B/$1.txt &&
             mkdir -p $B/readme && cp $B/$1 $B/readme/gpt && sh tests/figures.sh gpt $B/readme ;;
-    openblas)               # GCKPT_OPENBLAS: one hash for all plans, losses as without it; strides that sgemm refuses
-        dir=$B/openblas-dir     # the library, if it is there
-        rm -rf $dir
-        mkdir -p $dir
-        printf '#include <cblas.h>\nint main(void) { openblas_set_num_threads(1); return 0; }\n' > $dir/t.c
-        flags=$(pkg-config --cflags --libs openblas 2> /dev/null || echo -lopenblas)
-        ${CC:-cc} $dir/t.c -o $dir/t $flags 2> /dev/null || { echo "skip: no libopenblas-dev"; return 77; }
-        ${CC:-cc} -std=gnu99 -O2 -I. -DGCKPT_OPENBLAS examples/gpt.c -o $dir/blas $flags &&
-            linked openblas-dir/own examples/gpt.c || return 1
-        blas="$plain -w -DGCKPT_OPENBLAS -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED"
-        # shellcheck disable=SC2086
-        libsrc wide $plain && $blas -c src/cpu/products.c -o $dir/products.o $flags &&
-            $blas -c src/cpu/calls.c -o $dir/calls.o $flags &&
-            $blas tests/ops/test_user_ops.c $dir/products.o $dir/calls.o "$libsrc" $flags -lm -lpthread -o $dir/user_ops &&
-            $dir/user_ops || return 1
-        for mode in store-all memory-poor sqrt; do
-            $dir/blas --steps 20 --eval-every 0 --checkpoint $mode --json $dir/$mode.json > /dev/null 2>&1 || return 1
-            sed -n 's/.*"weights_hash":"\([0-9a-f]*\)".*/\1/p' $dir/$mode.json
-        done > $dir/hashes
-        $dir/own --steps 20 --eval-every 0 --json $dir/own.json > /dev/null 2>&1 || return 1
-        for run in store-all own; do
-            sed -n 's/.*"loss":\([0-9.]*\).*/\1/p' $dir/$run.json > $dir/$run.losses
-        done
-        cat $dir/hashes
-        test "$(sort -u $dir/hashes | wc -l)" -eq 1 && test "$(wc -l < $dir/hashes)" -eq 3 &&
-            test "$(wc -l < $dir/own.losses)" -ge 20 &&
-            paste $dir/store-all.losses $dir/own.losses |
-            awk '{ d = $1 - $2; if (d < -1e-4 || d > 1e-4 || $1 == "") bad = 1 } END { exit bad }' ;;
     # ---- gradckpt_cuda.cu without a device: its tests run on tests/cuda/cuda_shim.h, and nvcc's output is checked
     # ----
     cuda-shim | cuda-shim-*)    # all tests, four schedules, streams that run at once (eager) or when waited for (lazy)
@@ -885,7 +857,7 @@ END
 
 # One of each kind of compiler, language, sanitizer, machine and system; the slow ones begin first.
 all="header asan-ubsan-gcc cross-aarch64-linux-gnu cross-s390x-linux-gnu cross-i686-linux-gnu cuda-asan tests-wide plans-wide
-tsan-ranks mpi mcu gpt-plans threads-gpt openblas valgrind two-contexts-openmp tsan-teams tsan-two-contexts
+tsan-ranks mpi mcu gpt-plans threads-gpt valgrind two-contexts-openmp tsan-teams tsan-two-contexts
 packaging boards playground reference benches port-mingw port-musl port-wasm port-tcc cuda-nvcc-90 cuda-refused
 warnings-gcc warnings-clang warnings-g++ warnings-clang++ kernels-listed kernels-clang,-O2 avx512
 debug hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA

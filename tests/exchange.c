@@ -31,7 +31,7 @@ int main(int argc, char **argv)
     int wrong = 0;
     for (int i = 0; i < 3; i++)
         wrong |= gckpt_store_freeze(s, quantised[i], 1) || gckpt_store_quantise(s, quantised[i], as[i]);
-    wrong |= *argv[2] != '-' && gckpt_store_load(s, argv[2]);
+    wrong |= *argv[2] != '-' && gckpt_store_load(s, argv[2], NULL);
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
@@ -43,7 +43,7 @@ int main(int argc, char **argv)
             words[i] = (int32_t)((gckpt_store_step(s) * 7 + (uint64_t)(i * 5)) % WORDS);
         wrong = gckpt_step(e, &feed, 1, ROWS, &hyper, &report) != GCKPT_OK;
     }
-    wrong = wrong || gckpt_store_set_note(s, "who", "größe \"q\"") || gckpt_store_save(s, argv[3]);
+    wrong = wrong || gckpt_store_set_note(s, "who", "größe \"q\"") || gckpt_store_save(s, argv[3], NULL);
     printf("step %d, loss %g: %s\n", (int)gckpt_store_step(s), report.loss, gckpt_error_text(s));
     gckpt_exec_free(e);
     gckpt_plan_free(p);

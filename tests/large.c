@@ -46,7 +46,7 @@ int main(int argc, char **argv)
     gckpt_file_desc only = { without_hole, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN,
                              NULL };
     gckpt_store *s = gckpt_store_new(NULL);
-    int loaded = gckpt_store_load_as(s, argv[2], &only) == GCKPT_OK;
+    int loaded = gckpt_store_load(s, argv[2], &only) == GCKPT_OK;
     int right = loaded && gckpt_store_count(s) == 2 && holds(s, "first") && holds(s, "last");
     printf("%s\n", right ? "both sides of the hole" : gckpt_error_text(s));
     gckpt_store_free(s);

@@ -1121,11 +1121,22 @@ static inline void net_require(const char *prefix, const char *name, int unless)
         free(full);
 }
 
-/* Checks that the nets have used each field of the struct at..end: "ranks.overlap" is a field of its sub-struct
- * "ranks". Returns the number of fields. */
-static inline int net_require_fields(const char *at, const char *end)
+/* Returns the fields of the struct type `name`, declared in text; *end becomes their end. NULL if there is none. */
+static inline const char *net_struct(const char *text, const char *name, const char **end)
 {
-    char word[48], inner[48] = "", full[100];
+    char last[64];
+    snprintf(last, sizeof last, "\n} %s;", name);
+    const char *at = *end = strstr(text, last);
+    while (at && at > text && strncmp(at, "\ntypedef struct", 15))
+        at--;
+    return at ? at + 15 : NULL;
+}
+
+/* Checks that the nets have used each field of the struct at..end: "ranks.overlap" is a field of its sub-struct
+ * "ranks", which stands in the struct or has a type gckpt_.._options declared in text. Returns the number of fields. */
+static inline int net_require_fields(const char *text, const char *at, const char *end, const char *outer)
+{
+    char word[48], type[48] = "", inner[48] = "", full[100];
     const char *inner_end = at; /* the end of the sub-struct's name, which follows its fields */
     int found = 0;
     while (net_word(&at, end, word)) {
@@ -1133,13 +1144,18 @@ static inline int net_require_fields(const char *at, const char *end)
             inner_end = strstr(at, "\n    } ");
             inner_end += 7;
             net_word(&inner_end, end, inner);
+        } else if (*at == ';' && at != inner_end && strstr(type, "_options")) {
+            const char *last, *first = net_struct(text, type, &last);
+            snprintf(full, sizeof full, "%s.", word);
+            found += first ? net_require_fields(text, first, last, full) : 0;
         } else if (*at == ';' && at != inner_end) {
-            snprintf(full, sizeof full, "%s%s%s", inner, at < inner_end ? "." : "", word);
+            snprintf(full, sizeof full, "%s%s%s%s", outer, inner, at < inner_end ? "." : "", word);
             net_require("gckpt_plan_desc.", full, 0);
             found++;
         } else if (at == inner_end) {
             inner[0] = 0;
         }
+        memcpy(type, word, sizeof type);
     }
     return found;
 }
@@ -1177,10 +1193,8 @@ static inline void net_check_coverage(void)
             net_require("", word, 0);
     }
     CHECK(found > 50);
-    end = strstr(text, "} gckpt_plan_desc;");
-    for (at = end; at && at > text && strncmp(at, "\ntypedef struct", 15);)
-        at--;
-    found = end ? net_require_fields(at + 15, end) : 0;
+    at = net_struct(text, "gckpt_plan_desc", &end);
+    found = at ? net_require_fields(text, at, end, "") : 0;
     CHECK(found >= 25);
     for (int k = 0; k < 5; k++) {
         snprintf(part, sizeof part, "} %s;", enums[k]);

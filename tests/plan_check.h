@@ -3,7 +3,7 @@
  *                                                        instruction, valid until the next call
  *
  * Tests check every plan that they make. If gradckpt.h and this file are included (check.h includes this file),
- * then gckpt_plan_new, gckpt_frontier_plan, gckpt_fit and _fit_timed are macros that check returned
+ * then gckpt_plan_new, gckpt_frontier_plan, and gckpt_fit are macros that check returned
  * plans; a problem counts as a failed check. Printing the operands of a plan takes about 10 times as long as all
  * other checks, so operands are checked only for a test's first 32 plans and for every 8th plan after these, or as
  * the test defines PLAN_CHECK_PRINTS. A test that makes wrong plans on purpose defines PLAN_CHECK_OFF "why" before
@@ -741,8 +741,7 @@ __attribute__((format(printf, 2, 3)))
 static inline void
 pc_fail(pc_state *w, const char *format, ...)
 {
-    static const char *const kinds[] = { "forward", "backward", "update", "offload",
-                                         "reload",  "reduce",   "offload_done" };
+    static const char *const kinds[] = { GCKPT_KIND_NAMES };
     const plan_facts *f = w->f;
     va_list args;
     size_t n = 0;
@@ -2148,17 +2147,6 @@ static inline gckpt_plan *pc_fit(const char *file, int line, gckpt_store *store,
     return pc_fitted(plan, &b, desc, file, line);
 }
 
-static inline gckpt_plan *pc_fit_timed(const char *file, int line, gckpt_store *store,
-                                       gckpt_build_fn build, void *user, int64_t batch,
-                                       const gckpt_plan_desc *desc, gckpt_measure_fn measure,
-                                       gckpt_fit_timing *timed)
-{
-    pc_builds b = { build, measure, user, NULL, NULL, 0 };
-    gckpt_plan *plan = gckpt_fit_timed(store, build ? pc_build : NULL, &b, batch, desc,
-                                       measure ? pc_measure : NULL, timed);
-    return pc_fitted(plan, &b, desc, file, line);
-}
-
 static inline gckpt_graph *pc_graph_begin(gckpt_store *store, const gckpt_memory *memory)
 {
     gckpt_graph *graph = gckpt_graph_new(store, memory);
@@ -2184,7 +2172,6 @@ static inline gckpt_tensor *pc_set_policy(gckpt_tensor *t, int keep)
 #define gckpt_frontier_new(...)  pc_frontier_new(__VA_ARGS__)
 #define gckpt_frontier_plan(...) pc_frontier_plan(__FILE__, __LINE__, __VA_ARGS__)
 #define gckpt_fit(...)           pc_fit(__FILE__, __LINE__, __VA_ARGS__)
-#define gckpt_fit_timed(...)     pc_fit_timed(__FILE__, __LINE__, __VA_ARGS__)
 #define gckpt_graph_new(...)     pc_graph_begin(__VA_ARGS__)
 #define gckpt_apply(...)         pc_apply(__VA_ARGS__)
 #define gckpt_keep(t)            pc_set_policy(t, 1)

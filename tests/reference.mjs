@@ -20,7 +20,7 @@ async function searches() {
   await open('');
   for (const [words, first] of [['step', 'gckpt_step'], ['gckpt_plan_new', 'gckpt_plan_new'], ['conv2d', 'gckpt_conv2d'],
     ['F.cross_entropy', 'gckpt_cross_entropy'], ['no_images', 'GCKPT_NO_IMAGES'], ['e_budget', 'GCKPT_E_BUDGET'],
-    ['plan_desc budget', 'gckpt_plan_desc.budget'], ['sensor', 'gckpt_step_begin'], ['losses', 'Losses'], ['beta1', 'gckpt_hyper.eps'], ['loss cross', 'gckpt_cross_entropy'], ['huber', 'gckpt_huber'], ['planning', '9. Planning (docs/planning.md)']]) {
+    ['plan_desc budget', 'gckpt_plan_desc.budget'], ['sensor', 'gckpt_step_begin'], ['losses', 'Losses'], ['beta1', 'gckpt_hyper.eps'], ['loss cross', 'gckpt_cross_entropy'], ['huber', 'gckpt_huber'], ['planning', '7. Planning and time (docs/planning.md)']]) {
     const names = await type(words);
     check(names.slice(0, 6).includes(first), `"${words}" finds ${names.slice(0, 6).join(', ')}`);
   }

@@ -120,7 +120,7 @@ static int flash_save(const flash_chip *chip, gckpt_store *store)
     for (size_t page = 0; page < chip->pages; page++)
         if (!chip->erase(begin + page * chip->page))
             return 0;
-    if (gckpt_store_write(store, flash_put, &s) != GCKPT_OK)
+    if (gckpt_store_write(store, flash_put, &s, NULL) != GCKPT_OK)
         return 0;
     h.sequence++;
     h.size = (uint32_t)(s.at - begin - sizeof h);
@@ -145,7 +145,7 @@ static int flash_load(const flash_chip *chip, gckpt_store *store)
     s.at = flash_slot(chip, slot < 0 ? 0 : slot) + sizeof h;
     if (slot < 0)
         return 0;
-    const gckpt_result result = gckpt_store_read(store, flash_get, &s, h.size);
+    const gckpt_result result = gckpt_store_read(store, flash_get, &s, h.size, NULL);
     return result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT;
 }
 #endif

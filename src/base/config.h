@@ -9,7 +9,6 @@
 #include <stdio.h>
 #if defined(__unix__) || defined(__APPLE__)
 #define GCKPTI_POSIX 1
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -29,9 +28,6 @@
 #endif
 #ifdef _OPENMP
 #include <omp.h>
-#endif
-#ifdef GCKPT_OPENBLAS
-#include <cblas.h>
 #endif
 #if (defined(__unix__) || defined(__APPLE__)) && (defined(_OPENMP) || defined(GCKPTI_TEAMS))
 #include <sched.h>
@@ -217,7 +213,9 @@ enum {
     GCKPTI_WITH_LOSSES = GCKPTI_WITH(LOSSES),
     GCKPTI_WITH_BF16 = GCKPTI_WITH(BF16),
     GCKPTI_WITH_TILES = GCKPTI_WITH(TILES),
-    GCKPTI_WITH_QUANT = GCKPTI_WITH(QUANT)
+    GCKPTI_WITH_QUANT = GCKPTI_WITH(QUANT),
+    GCKPTI_WITH_OFFLOAD = GCKPTI_WITH(OFFLOAD),
+    GCKPTI_WITH_DEVICES = GCKPTI_WITH(DEVICES)
 };
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */

@@ -148,12 +148,16 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
 GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_allocator *a,
                                   size_t enough)
 {
+#ifdef GCKPT_NO_TEXT
+    (void)object, (void)owner, (void)a, (void)enough;
+#else
     gckpti_text t = gckpti_append_text((gckpti_object *)object);
     if (a->desc.memory && a->needed > a->desc.size)
         gckpti_text_add(&t,
                         enough ? "; the %s's block has %z bytes, %z would do"
                                : "; the %s's block has %z bytes, so far it takes %z",
                         owner, a->desc.size, enough ? enough : a->needed);
+#endif
 }
 
 GCKPTI_FN int gckpti_has_memory(gckpti_allocator *a, size_t bytes)

@@ -22,8 +22,6 @@ typedef struct {
     int (*fstat)(int fd, struct stat *s);
     int (*flock)(int fd, int how);
     int (*close)(int fd);
-    DIR *(*opendir)(const char *path);
-    struct dirent *(*readdir)(DIR *d);
 #ifdef __linux__
     int (*statfs)(const char *path, struct statfs *s);
 #endif
@@ -47,8 +45,6 @@ extern gckpti_test_hooks gckpti_hooks;
 #define flock(fd, how)                      gckpti_hooks.flock(fd, how)
 #define close(fd)                           gckpti_hooks.close(fd)
 #define statfs(path, s)                     gckpti_hooks.statfs(path, s)
-#define opendir(path)                       gckpti_hooks.opendir(path)
-#define readdir(d)                          gckpti_hooks.readdir(d)
 #define GCKPTI_OPEN(path, flags, mode, ...) gckpti_hooks.open(path, flags, mode)
 #define open(...)                           GCKPTI_OPEN(__VA_ARGS__, 0, 0)
 #endif

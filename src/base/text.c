@@ -115,10 +115,13 @@ GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...)
 
 GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list args)
 {
+#ifdef GCKPT_NO_TEXT
+    (void)o, (void)format, (void)args;
+#else
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
-    if (GCKPTI_TEXT_BYTES > 1)
-        gckpti_text_format(&t, format, args);
+    gckpti_text_format(&t, format, args);
+#endif
 }
 
 GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)

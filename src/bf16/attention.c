@@ -123,7 +123,7 @@ static GCKPTI_TARGET void V(queries_online)(V(query_block) * s)
 {
     const gckpti_attn *h = s->h;
     if (h->cap > 0.0f)
-        V(softcap)(s->p, s->n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+        V(softcaps)(s->p, s->n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
     for (int64_t i = 0; i < s->m; i += W) {
         const int any =
             V(online_columns)(s->p + i, s->n, s->diagonal + i, h->window, gckpti_attn_post_scale(h),

@@ -106,7 +106,7 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
             x = V(exp_below)(score - lse);
             y = V(load)(ds + j) - delta;
             if (cap > 0.0f)
-                y = V(softcap_deriv)(y, score, inverse);
+                y = y * V(softcap_deriv)(score, inverse);
             y = V(blend_n)(visible - j, x * y * scale, zero);
             x = V(blend_n)(visible - j, x, zero);
             if (j < from)
@@ -181,7 +181,7 @@ static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
         V(head_multiply)(&dp, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
     }
     if (h->cap > 0.0f)
-        V(softcap)(s->p, s->m * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+        V(softcaps)(s->p, s->m * GCKPTI_QK_TILE, h->dot_scale, h->cap);
     for (int64_t r = 0; r < s->m; r++)
         V(keys_gradients)(s, r);
     if (s->dv)

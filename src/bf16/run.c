@@ -3,6 +3,22 @@
 #include "ops/ops.h"
 
 #ifndef GCKPT_NO_BF16
+/* Converts n bf16 to floats at x or, for GCKPT_WIDEN_ADD, adds them to x. */
+GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
+                            const uint16_t *from, float *x, int64_t n)
+{
+    const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
+    GCKPTI_OF(gckpti_backend(e), convert)(c, &widening);
+}
+
+/* Rounds n floats to bf16, written to `to` or, if that is NULL, as floats in place. */
+GCKPTI_FN void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, uint32_t stream,
+                                 float *x, uint16_t *to, int64_t n)
+{
+    const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
+    GCKPTI_OF(gckpti_backend(e), convert)(c, &rounding);
+}
+
 /* Returns the f32 copy at `offset` of n bf16, converted if `read` is nonzero; NULL if no offset. */
 static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
                                 const uint16_t *narrow, int read, int64_t n)
@@ -13,25 +29,39 @@ static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t
     return copy;
 }
 
-GCKPTI_FN void gckpti_set_bf16_copies(gckpt_exec *e, unsigned char *base)
+/* Allocates the table of bf16 copies of parameters; with memory, places the copies. */
+GCKPTI_MODULE(bf16)
 {
-    for (size_t i = 0; i < e->plan->param_count && e->tables.bf16_copies; i++) {
-        const size_t bytes = gckpti_bf16_bytes(e->plan, i);
-        e->tables.bf16_copies[i].values = bytes ? (uint16_t *)(void *)base : NULL;
-        base += bytes;
+    const gckpt_plan *p = e->plan;
+    unsigned char *to = e->blocks.copies;
+    if (event == GCKPTI_ON_LAYOUT && gckpti_is_bf16_plan(p) && p->bf16_weights)
+        e->bf16_copies = (gckpti_bf16_copy *)gckpti_bump_alloc((gckpti_bump *)arg, p->param_count,
+                                                               sizeof *e->bf16_copies);
+    for (size_t i = 0; event == GCKPTI_ON_BIND && e->bf16_copies && i < p->param_count; i++) {
+        const size_t bytes = gckpti_bf16_bytes(p, i);
+        e->bf16_copies[i].values = bytes ? (uint16_t *)(void *)to : NULL;
+        to += bytes;
     }
+    return GCKPT_OK;
 }
 
+/* Returns parameter i's bf16 copy, or NULL. */
+GCKPTI_FN uint16_t *gckpti_bf16_copy_of(const gckpt_exec *e, int i)
+{
+    return e->bf16_copies ? e->bf16_copies[i].values : NULL;
+}
+
+/* Records that parameter i's bf16 copy is up to date. */
 GCKPTI_FN void gckpti_mark_bf16_fresh(const gckpt_exec *e, int i)
 {
-    if (e->tables.bf16_copies)
-        e->tables.bf16_copies[i].changes = gckpti_param_of(e, i)->changes;
+    if (e->bf16_copies)
+        e->bf16_copies[i].changes = gckpti_param_of(e, i)->changes;
 }
 
 /* Returns parameter i's bf16 copy, refreshed if others than this executor changed the values. */
 static const uint16_t *gckpti_refresh_bf16(const gckpt_exec *e, int i)
 {
-    const gckpti_bf16_copy *copy = &e->tables.bf16_copies[i];
+    const gckpti_bf16_copy *copy = &e->bf16_copies[i];
     const gckpti_param *q = gckpti_param_of(e, i);
     gckpt_call call;
     if (copy->changes != q->changes) {
@@ -42,6 +72,8 @@ static const uint16_t *gckpti_refresh_bf16(const gckpt_exec *e, int i)
     return copy->values;
 }
 
+/* Sets the operands of a call that the plan stores as bf16: as bf16, if the op's kernel takes them
+ * so in this plan, else as an f32 copy in the arena. */
 GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
                                      const gckpti_operands *o, gckpt_call *c)
 {
@@ -84,7 +116,7 @@ typedef struct {
     gckpt_kernel kernel;
     int backward, sums; /* sums: strips run in order and add to gradients that are sums over rows */
     int64_t n;          /* elements of a strip */
-    int64_t row_size; /* elements of a row of input 0; 0 if all inputs have the same shape */
+    int64_t row_size;   /* elements of a row of input 0; 0 if all inputs have the same shape */
     size_t saved_bytes; /* saved bytes of a row */
 } gckpti_strips;
 
@@ -146,7 +178,8 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
             gckpti_round_bf16(strips->e, &c, 0, c.in[k].grad, c.in[k].grad_bf16, n);
 }
 
-/* Sums over rows: plain kernels add strip by strip; fast ones compute them after all strips. */
+/* Runs a kernel that takes floats on bf16 operands, strip by strip. Sums over rows: plain kernels
+ * add strip by strip; fast ones compute them after all strips. */
 GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
                                  gckpt_kernel kernel)
 {

@@ -31,7 +31,7 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
 }
 
 /* Places caches in graph order, or uses those of desc.caches_of. Without tables, only checks. */
-GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
+static gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], k = 0;
@@ -70,9 +70,10 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
                               "shapes in the same order");
 }
 
-GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
+/* Checks that the caches have space for the positions that a forward of `rows` rows adds. */
+static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
-    const int64_t position = gckpti_position(e), held = e->caches.owner->caches.rows;
+    const int64_t position = e->caches.owner->caches.position, held = e->caches.owner->caches.rows;
     if (!e->plan->kind_bytes[GCKPT_BYTES_CACHES])
         return GCKPT_OK;
     if (e->plan->virtual_ranks > 1)
@@ -99,14 +100,6 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows)
-{
-    if (!e->caches.capacity)
-        return;
-    e->caches.owner->caches.position += e->caches.new_positions;
-    e->caches.owner->caches.rows = rows;
-}
-
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
 {
     return exec ? exec->caches.owner->caches.position : 0;
@@ -129,6 +122,28 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     if (position == 0)
         exec->caches.owner->caches.max_written = 0;
     return gckpti_ok(exec);
+}
+
+GCKPTI_MODULE(cache)
+{
+    const int64_t position = e->caches.owner ? e->caches.owner->caches.position : 0;
+    const int64_t end = position + e->caches.new_positions;
+    switch (event) {
+    case GCKPTI_ON_BIND: return gckpti_bind_caches(e);
+    case GCKPTI_ON_CHECK: return gckpti_check_caches(e, *(const int64_t *)arg);
+    case GCKPTI_ON_BEGIN: /* beyond a cache's length, the oldest positions are overwritten */
+        e->step.position = position;
+        if (e->caches.owner->caches.max_written < end)
+            e->caches.owner->caches.max_written = end;
+        break;
+    case GCKPTI_ON_SUCCESS:
+        e->caches.owner->caches.position = end;
+        if (e->caches.capacity)
+            e->caches.owner->caches.rows = e->step.row_end - e->step.first_row;
+        break;
+    default: break;
+    }
+    return GCKPT_OK;
 }
 GCKPTI_COLD_END
 #endif

@@ -1,47 +1,44 @@
-#include "check/internal.h"
+#include "check/check.h"
 #include "num/num.h"
 #include "ops/ops.h"
+#include "run/run.h"
 
 #ifndef GCKPT_NO_CHECK
-GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *batch, gckpti_goal goal)
-{
-    const gckpt_hyper none = { 0, 0, 0, 0, 0, 0, 0 };
-    return gckpti_prepare_step(batch->exec, batch->feeds, batch->count, batch->rows, goal, &none);
-}
-
-/* Finishes gradients and loss after all micro-batches; fails if every target is below 0. */
-GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *batch, const char *who,
-                                        gckpt_report *report)
-{
-    gckpt_result result = gckpti_finish_grad_step(batch->exec, report);
-    return result != GCKPT_OK || gckpti_loss_count(batch->exec)
-               ? result
-               : gckpti_error(batch->exec, GCKPT_E_DATA, "%s: no row has a target >= 0", who);
-}
+/* The input of the steps. */
+typedef struct {
+    gckpt_exec *exec;
+    const gckpt_feed *feeds;
+    int count;
+    int64_t rows;
+} gckpti_batch;
 
 /* Computes loss and gradients, and brings the gradients to the host. */
 static gckpt_result gckpti_gradients(const gckpti_batch *batch, double *loss)
 {
     gckpt_report report = { 0, 0, 0, 0 };
     const unsigned char writes_back = batch->exec->update.writes_back;
-    gckpt_result result = gckpti_batch_begin(batch, GCKPTI_GOAL_GRADIENTS);
+    const gckpt_hyper none = { 0, 0, 0, 0, 0, 0, 0 };
+    gckpt_exec *e = batch->exec;
+    gckpt_result result = gckpti_prepare_step(e, batch->feeds, batch->count, batch->rows,
+                                              GCKPTI_GOAL_GRADIENTS, &none);
     if (result == GCKPT_OK)
-        result = gckpti_run(batch->exec, INT64_MAX);
-    batch->exec->update.writes_back = 1;
+        result = gckpti_run(e, INT64_MAX);
+    e->update.writes_back = 1;
     if (result == GCKPT_OK)
-        result = gckpti_batch_end(batch, "check_gradients", &report);
-    batch->exec->update.writes_back = writes_back;
+        result = gckpti_finish_grad_step(e, &report);
+    e->update.writes_back = writes_back;
     *loss = report.loss;
-    return result;
+    return result != GCKPT_OK || gckpti_loss_count(e)
+               ? result
+               : gckpti_error(e, GCKPT_E_DATA, "check_gradients: no row has a target >= 0");
 }
 
-/* Returns the size of the largest trained parameter; if `measured`, also of running statistics. */
-GCKPTI_FN int64_t gckpti_max_elements(const gckpt_plan *p, int measured)
+/* Returns the number of elements of the largest trained parameter. */
+static int64_t gckpti_max_elements(const gckpt_plan *p)
 {
     int64_t most = 0;
     for (size_t i = 0; i < p->param_count; i++)
-        if ((measured ? gckpti_has_update(&p->params[i]) : p->params[i].trained) &&
-            p->params[i].elements > most)
+        if (p->params[i].trained && p->params[i].elements > most)
             most = p->params[i].elements;
     return most;
 }
@@ -319,7 +316,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
-    int64_t most = gckpti_max_elements(p, 0);
+    int64_t most = gckpti_max_elements(p);
     if (most == 0)
         return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
     gckpt_result result = GCKPT_OK;

@@ -1,18 +1,13 @@
 #include "cpu/internal.h"
 
-GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
+GCKPTI_FN int gckpti_cpu_has(gckpt_isa isa, const void **kernels)
 {
     *kernels = NULL;
 #if GCKPTI_HAS_FAST
-#ifdef GCKPT_OPENBLAS
-    openblas_set_num_threads(1); /* each of our threads calls OpenBLAS for its block */
-#endif
     if (isa >= GCKPT_ISA_C && isa < GCKPT_ISA_COUNT)
         *kernels = gckpti_kernels_for(isa);
-    if (*kernels)
-        return &gckpti_backend_fast;
 #endif
-    return isa == GCKPT_ISA_PLAIN ? &gckpti_backend_plain : NULL;
+    return *kernels || isa == GCKPT_ISA_PLAIN;
 }
 
 /* ---- functions for the kernels of users' ops (documented in api.h) ---- */

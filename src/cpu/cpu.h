@@ -5,24 +5,19 @@
 #include "ops/ops.h"
 
 /* =================================================================================================
- * >>cpu: the CPU as a backend: plain kernels, and vector kernels with the same bits
+ * >>cpu: plain kernels, and vector kernels with the same bits
  *
- * gckpti_cpu_backend returns one of two gckpt_backend: gckpti_backend_plain, which calls the ops'
- * plain kernels and does fill, add, convert and update as the numeric specification defines them,
- * or the fast backend, which differs only in its kernels.
+ * gckpti_cpu_fill, _add, _convert and _update do the work between ops as the numeric specification
+ * defines it, by vector kernels if the call has any. Ops run by their plain kernels, or by the fast
+ * ones, which differ only in speed.
  *
- * The fast backend calls gckpti_fast_<op>_forward and _backward, which return the bits of
+ * The fast kernels are gckpti_fast_<op>_forward and _backward, which return the bits of
  * gckpti_<op>_forward and _backward. They split a call into work items for threads (a row, a block
  * of a matrix, a head). Entries of gckpti_kernels compute the items: one table for each instruction
  * set, defined in kernels/, chosen when an executor is created; so a plain `cc -O2` is enough.
  * ============================================================================================== */
 
-/* ---- cpu/plain.c, bf16/convert.c ---- */
-GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
-#ifdef GCKPTI_SEPARATE_TU
-extern const gckpt_backend gckpti_backend_plain;
-#endif
-
+/* ---- bf16/convert.c ---- */
 /* The state of a conversion; its element i is element offset + i of the whole batch. */
 typedef struct {
     const gckpt_call *call;
@@ -60,25 +55,12 @@ typedef struct {
 #define GCKPTI_AMX 0
 #endif
 
-/* Return an f32 operand of a single matrix; an operand from element `at` of x; a product a b. */
-static inline gckpti_operand gckpti_matrix(const float *x, int64_t row, int64_t step)
-{
-    const gckpti_operand f = { x, NULL, row, step, 0, NULL };
-    return f;
-}
-
+/* Returns x from element `at` on. */
 static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
 {
     gckpti_operand y = *x;
     y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
     return y;
-}
-
-static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, gckpti_operand a,
-                                               gckpti_operand b, float *c)
-{
-    const gckpti_product t = { 1, m, n, k, a, b, NULL, 0, 0, c, NULL, n, NULL, 0, 0 };
-    return t;
 }
 
 /* Returns where chains of row i start, from column j on: in c, in t->initial, or NULL for +0. */
@@ -128,26 +110,6 @@ static inline void gckpti_prefetch_some(gckpti_prefetch *f)
         }
     }
 }
-
-/* Reductions of a row, in 32 lanes as in num/sums.h. */
-enum {
-    GCKPTI_ROW_SUM,
-    GCKPTI_ROW_MAX,
-    GCKPTI_ROW_DOT,
-    GCKPTI_ROW_PRODUCTS,
-    GCKPTI_ROW_SQUARES,
-    GCKPTI_ROW_EXP,
-    GCKPTI_ROW_NORM
-};
-
-typedef struct {
-    int kind; /* the terms. SUM: x - first; DOT: x y by fma; PRODUCTS: x y, rounded;
-               * MAX: maximum of x; EXP: exp(x - mean); with d = (x - first) - mean,
-               * SQUARES: d^2; NORM: d rstd y, or d rstd (y z) if z is not NULL */
-    const float *x, *y, *z;
-    float *out; /* EXP: receives exp(x - mean), or NULL */
-    float first, mean, rstd;
-} gckpti_row_args;
 
 typedef struct {
     const gckpt_call *call;
@@ -279,101 +241,25 @@ typedef struct {
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif
 
-/* Addresses that a kernel prefetches for the next strip of a bf16 plan (gckpti_strip_item), 2 bytes
- * per element; a `fallback` is data in the cache. */
-typedef struct {
-    const char *x, *y, *z;
-} gckpti_hints;
-
-static inline gckpti_hints gckpti_hints_of(const gckpt_call *call, const float *fallback,
-                                           const uint16_t *x, const uint16_t *y, const uint16_t *z)
-{
-    int64_t n = gckpti_elements(&call->shape);
-    const gckpti_hints a = { x ? (const char *)(x + n) : (const char *)fallback,
-                             y ? (const char *)(y + n) : (const char *)fallback,
-                             z ? (const char *)(z + n) : (const char *)fallback };
-    return a;
-}
-
-/* Returns arguments for sum(u h) of a row in a norm's backward. x, y: NULL if bf16. */
-static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64_t r)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    const float *saved = (const float *)call->saved + (o->center ? 3 * r : r);
-    int64_t at = r * gckpti_last(&call->shape);
-    gckpti_row_args row = { GCKPTI_ROW_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    row.x = call->in[0].data ? call->in[0].data + at : NULL;
-    row.y = call->grad_out ? call->grad_out + at : NULL;
-    row.z = o->gain ? call->in[o->gain].data : NULL;
-    if (o->center) {
-        row.first = *saved++;
-        row.mean = *saved++;
-    }
-    row.rstd = *saved;
-    return row;
-}
-
 /* ---- cpu/rows.c ---- */
-/* clang-format off */
-#define GCKPTI_UNARY_OPS(X)                                                                        \
-    X(relu) X(leaky_relu) X(softplus) X(tanh) X(sigmoid) X(exp) X(sqrt) X(reciprocal) X(gelu)      \
-    X(gelu_erf) X(silu) X(log) X(abs) X(pow) X(clamp) X(sin) X(cos)
 #define GCKPTI_BINARY_OPS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(where)
 
-#define GCKPTI_KIND(name) GCKPTI_KIND_##name,
+#define GCKPTI_KIND(name)                                         GCKPTI_KIND_##name,
+#define GCKPTI_UNARY_KIND(name, flops, reads, value, rule, deriv) GCKPTI_KIND_##name,
+/* Elementwise ops; from GCKPTI_FIRST_BINARY on, they have two inputs. */
 enum {
-    GCKPTI_UNARY_OPS(GCKPTI_KIND) GCKPTI_BINARY_OPS(GCKPTI_KIND) GCKPTI_FIRST_BINARY =
-        GCKPTI_KIND_add, /* from here on, ops have two inputs */
-    GCKPTI_FIRST_AT_INPUT = GCKPTI_KIND_gelu, /* before it, derivatives are taken at the result */
-    GCKPTI_KIND_divisor = -1, /* backward of div for its second input */
+    GCKPTI_UNARY_OPS(GCKPTI_UNARY_KIND) GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_KIND)
+        GCKPTI_BINARY_OPS(GCKPTI_KIND) GCKPTI_FIRST_BINARY = GCKPTI_KIND_add,
     GCKPTI_ELEMENTS = 4096
 };
-/* clang-format on */
 #undef GCKPTI_KIND
-
-/* ---- images/cpu.c ---- */
-#ifndef GCKPT_NO_IMAGES
-/* A product of a convolution: operand a (DW: its transpose) is the virtual matrix of all windows,
- * with rows (image, i, j) and terms (tap, channel); in DW, t.m counts terms, t.k rows. Distances in
- * floats: `image` and `width` of images and their lines; `step` of results, `tap` of taps in a
- * line, the first tap at `first`; tap_len floats are adjacent: a tap's channels or, if taps are
- * adjacent, a line of taps. line_taps: such runs per line of w. */
-typedef struct {
-    gckpti_product t; /* a is not used; if t.b.k_stride is 1, b is that of tap 0 */
-    int kind;
-    const gckpti_conv_sizes *z;
-    gckpti_axis_map r[2];
-    const float *from;
-    int64_t image, width, step, tap, first, tap_len, line_taps;
-    int64_t from_next, c_next; /* from a group's data to the next group's */
-} gckpti_conv_gemm;
-
-/* Returns the offset of row i of t in c, or in an array of c's shape. */
-static inline int64_t gckpti_conv_gemm_c(const gckpti_conv_gemm *s, int64_t i)
-{
-    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->windows;
-    const gckpti_axis_map *r = s->r;
-    int64_t line = i / r[1].results;
-    if (s->kind == GCKPTI_CONV_DW)
-        return i * s->t.c_stride;
-    line = line / r[0].results * side[0] + r[0].out_first + line % r[0].results * r[0].out_step;
-    return (line * side[1] + r[1].out_first + i % r[1].results * r[1].out_step) * s->t.c_stride;
-}
-
-/* Returns the offset in b of tap `tap` of this product. */
-static inline int64_t gckpti_conv_gemm_b(const gckpti_conv_gemm *s, int64_t tap)
-{
-    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
-    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
-}
-#endif
+#undef GCKPTI_UNARY_KIND
 
 /* ---- the kernels of an instruction set (folder kernels/) ---- */
 /* The table of kernels of an instruction set; optional kernels come last (kernels/table.c). */
 typedef struct {
     void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
                           int64_t scratch);
-    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float divisor, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
     float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n,
@@ -392,43 +278,14 @@ typedef struct {
     void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                               float *scratch);
     void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
-    void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
-    float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
-    float (*element_loss_forward)(const gckpti_element_loss *e, int64_t row);
-    void (*element_loss_backward)(const gckpti_element_loss *e, int64_t row);
-    float (*exp)(float x), (*log)(float x);
-    void (*cap)(float *x, int64_t n, float scale, float cap);
+    const gckpti_element_kernels *element_losses;
+    const gckpti_class_kernels *class_losses;
     void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
     gckpti_init_fn *draw;
     void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
     const gckpti_mixed_kernels *mixed;
-#ifndef GCKPT_NO_RECURRENT
-#define GCKPTI_RECURRENT_KERNELS(V)                                                                \
-    , V(gru_gates), GCKPTI_IF_TRAINING(V(gru_backward)), V(lstm_gates),                            \
-        GCKPTI_IF_TRAINING(V(lstm_backward))
-    void (*gru_gates)(const gckpti_cell *cell);
-    void (*gru_backward)(const gckpti_cell *cell);
-    void (*lstm_gates)(const gckpti_cell *cell);
-    void (*lstm_backward)(const gckpti_cell *cell);
-#else
-#define GCKPTI_RECURRENT_KERNELS(V)
-#endif
-#ifndef GCKPT_NO_IMAGES
-#define GCKPTI_IMAGE_KERNELS(V)                                                                    \
-    , V(conv_block), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),              \
-        GCKPTI_IF_TRAINING(V(channel_dx)), V(scaled_add)
-    void (*conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block, float *pack,
-                       int64_t scratch);
-    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
-    void (*max_window)(const gckpti_pool_state *s, const float *x, int64_t p, int64_t q, float *y,
-                       uint16_t *tap);
-    void (*channel_sums)(const gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*channel_out)(const gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*channel_dx)(const gckpti_channel_pass *s, int64_t first, int64_t end);
-    gckpti_scaled_add scaled_add;
-#else
-#define GCKPTI_IMAGE_KERNELS(V)
-#endif
+    const struct gckpti_image_kernels *images; /* NULL with GCKPT_NO_IMAGES */
+    const struct gckpti_cell_loops *recurrent; /* NULL with GCKPT_NO_RECURRENT */
 } gckpti_kernels;
 
 static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
@@ -452,9 +309,9 @@ extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
 #endif
 
 /* ---- cpu/calls.c ---- */
-/* Returns the backend of an instruction set, and its kernels in *kernels (NULL if plain); or NULL
- * if processor or build lacks the set, or if its kernels return other bits than the plain ones. */
-GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
+/* Sets *kernels to the kernels of an instruction set (NULL if plain). Returns 0 if processor or
+ * build lacks the set, or if its kernels return other bits than the plain ones. */
+GCKPTI_FN int gckpti_cpu_has(gckpt_isa isa, const void **kernels);
 
 /* Returns the switch that leaves `isa` out of this build, in brackets for an error text, or "". */
 static inline const char *gckpti_isa_left_out(gckpt_isa isa)

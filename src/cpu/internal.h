@@ -19,11 +19,8 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
 GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
 #else
-static inline void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
-{
-    (void)call, (void)t;
-}
-static inline int gckpti_mixed_matches(const gckpti_kernels *kernels) { return !kernels->mixed; }
+#define gckpti_mixed_fast             gckpti_fp32_fast
+#define gckpti_mixed_matches(kernels) (!(kernels)->mixed)
 #endif
 
 /* ---- cpu/products.c ---- */
@@ -53,10 +50,9 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
 /* Prototypes for files that are compiled separately (tests). Definitions have the comments. */
 
 /* cpu/plain.c */
+GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes);
 GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n);
 GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n);
-GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *addend,
-                                          int64_t at, int64_t n, int update);
 GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass);
 
 #if GCKPTI_HAS_FAST
@@ -74,6 +70,5 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call);
 /* cpu/kernels.c */
 GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels);
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
-extern const gckpt_backend gckpti_backend_fast;
 #endif
 #endif

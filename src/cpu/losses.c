@@ -5,16 +5,9 @@
 GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels kernels = { { k->element_loss_forward, k->element_loss_backward },
-                                    gckpti_fast_products(call),
-                                    k->online,
-                                    k->surprisal,
-                                    k->classes_backward,
-                                    gckpti_mixed_of(k)->widen,
-                                    gckpti_mixed_of(k)->narrow,
-                                    k->exp,
-                                    k->log,
-                                    k->cap };
+    const gckpti_loss_kernels kernels = { k->element_losses, k->class_losses,
+                                          gckpti_fast_products(call), gckpti_mixed_of(k)->widen,
+                                          gckpti_mixed_of(k)->narrow };
     return kernels;
 }
 

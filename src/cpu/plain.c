@@ -6,12 +6,6 @@ GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t
     memcpy(to, from, bytes);
 }
 
-GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        to[i] += from[i];
-}
-
 /* ---- work between ops, by vector kernels if the call has any ---- */
 typedef void (*gckpti_adder)(float *to, const float *from, int64_t n);
 
@@ -75,41 +69,6 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
     gckpt_parallel(call, GCKPTI_GRAINS(n), gckpti_cpu_fill_item, &f);
 }
 
-/* Runs the optimiser (num/formulas.h) on n elements from `at` on, whose gradient is g. */
-static void gckpti_update_values(const gckpt_update_pass *p, const float *g, int64_t at, int64_t n)
-{
-    float *w = p->values + at, *m = p->state[0], *v = p->state[1];
-    switch (p->optimiser) {
-    case GCKPT_ADAMW:
-        for (int64_t k = 0; k < n; k++)
-            gckpti_step_adamw(&p->rates, g[k], &w[k], &m[at + k], &v[at + k]);
-        break;
-    case GCKPT_MOMENTUM:
-        for (int64_t k = 0; k < n; k++)
-            gckpti_step_momentum(&p->rates, p->momentum, g[k], &w[k], &m[at + k]);
-        break;
-    default:
-        for (int64_t k = 0; k < n; k++)
-            gckpti_step_sgd(&p->rates, g[k], &w[k]);
-        break;
-    }
-}
-
-/* Updates n elements of a pass from `at` on; addend: the last part of the gradient, still to add,
- * or NULL. Returns the sum of the gradient's squares, or 0 if the pass needs none. */
-GCKPTI_FN float gckpti_plain_update_block(const gckpt_update_pass *p, const float *addend,
-                                          int64_t at, int64_t n, int update)
-{
-    float *g = p->gradient + at;
-    if (addend)
-        gckpti_add_into(g, addend, n);
-    for (int64_t k = 0; k < n && p->count > 0; k++)
-        g[k] /= p->count;
-    if (update)
-        gckpti_update_values(p, g, at, n);
-    return p->squares ? gckpti_dot(g, g, n) : 0.0f;
-}
-
 typedef struct { /* context of the work items of an update pass */
     const gckpt_call *call;
     const gckpt_update_pass *pass;
@@ -143,7 +102,7 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
 
 GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
-    gckpti_update_state s = { call, pass, gckpti_adder_of(call), gckpti_plain_update_block };
+    gckpti_update_state s = { call, pass, gckpti_adder_of(call), gckpti_update_block };
 #if GCKPTI_HAS_FAST
     if (call->kernels)
         s.block = gckpti_kernels_of(call)->update;
@@ -151,30 +110,3 @@ GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass
     gckpt_parallel(call, (pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK,
                    4 * GCKPT_UPDATE_BLOCK, gckpti_cpu_update_item, &s);
 }
-
-GCKPTI_FN const char *gckpti_cpu_finish(void *context)
-{
-    (void)context;
-    return NULL;
-}
-
-/* clang-format off */
-#define GCKPTI_CPU_BACKEND(name, writes_back, find)                                                \
-    GCKPTI_DATA const gckpt_backend gckpti_backend_##name = {                                      \
-        #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
-        gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, GCKPTI_IF_TRAINING(gckpti_cpu_add),          \
-        GCKPTI_IF_BF16(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                 \
-        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,       \
-        NULL, NULL, NULL }
-/* clang-format on */
-GCKPTI_CPU_BACKEND(plain, 1, NULL);
-#if GCKPTI_HAS_FAST
-static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_kind kind)
-{
-    (void)context;
-    return kind == GCKPT_FORWARD ? op->forward_fast : op->backward_fast;
-}
-
-GCKPTI_CPU_BACKEND(fast, 0, gckpti_fast_find);
-#endif
-#undef GCKPTI_CPU_BACKEND

@@ -3,40 +3,6 @@
 #if GCKPTI_HAS_FAST
 /* ---- linear, matmul: `batch` products; a work item is a block of c ---- */
 
-#ifdef GCKPT_OPENBLAS
-/* Computes a block of c by OpenBLAS, which adds in another order than numerics.md defines. */
-static void gckpti_openblas_block(const gckpti_product *t, const gckpti_c_block *block)
-{
-    const int64_t i0 = block->i0, i1 = block->i1, j0 = block->j0, j1 = block->j1;
-    const gckpti_operand *a = &t->a, *b = &t->b;
-    int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
-    /* sgemm checks row distances even of a single row, which needs none */
-    int a_next = (int)(a->k_stride != 1 ? a->k_stride : t->m == 1 ? t->k : a->stride);
-    int b_next = (int)(b->stride != 1 ? b->stride : t->k == 1 ? t->n : b->k_stride);
-    float *c = t->c + i0 * t->c_stride + j0;
-    for (int64_t i = i0; t->initial && !t->accumulate && i < i1; i++)
-        memcpy(t->c + i * t->c_stride + j0, gckpti_chain_starts(t, i, j0),
-               (size_t)cols * sizeof(float));
-    cblas_sgemm(CblasRowMajor, a->k_stride == 1 ? CblasNoTrans : CblasTrans,
-                b->stride == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
-                a->f32 + i0 * a->stride, a_next, b->f32 + j0 * b->stride, b_next,
-                t->initial || t->accumulate ? 1.0f : 0.0f, c, (int)t->c_stride);
-}
-
-/* Returns whether sgemm can compute t: its rows must be at least as far apart as they are long. */
-static int gckpti_openblas_can_run(const gckpti_product *t)
-{
-    const gckpti_operand *a = &t->a, *b = &t->b;
-    const int64_t most = INT32_MAX, a_next = a->k_stride == 1 ? a->stride : a->k_stride;
-    const int64_t b_next = b->stride == 1 ? b->k_stride : b->stride;
-    int a_can = a->k_stride == 1 ? t->m == 1 || a_next >= t->k : a->stride == 1 && a_next >= t->m;
-    int b_can = b->stride == 1 ? t->k == 1 || b_next >= t->n : b->k_stride == 1 && b_next >= t->k;
-    return !gckpti_has_quant(b) && t->m <= most && t->n <= most && t->k <= most && t->k > 0 &&
-           a_next <= most && b_next <= most && a_can && b_can && t->c_stride >= t->n &&
-           t->c_stride <= most;
-}
-#endif
-
 static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *block,
                                 float *scratch, int64_t floats)
 {
@@ -45,12 +11,6 @@ static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *
     t.a.f32 += block->matrix * t.a.batch_stride, t.c += c_next;
     if (!gckpti_has_quant(&t.b))
         t.b.f32 += block->matrix * t.b.batch_stride;
-#ifdef GCKPT_OPENBLAS
-    if (gckpti_openblas_can_run(&t)) {
-        gckpti_openblas_block(&t, block);
-        return;
-    }
-#endif
     gckpti_kernels_of(s->call)->product_block(&t, block, scratch, floats);
 }
 

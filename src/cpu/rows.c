@@ -99,7 +99,9 @@ static void gckpti_add_backward_broadcast(const gckpt_call *call)
     GCKPTI_OP_KERNELS(fast_##name, if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))(   \
                                        backward ? gradients : gckpti_##name##_forward)(call))
 #define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
-GCKPTI_UNARY_OPS(GCKPTI_ELEMENTWISE)
+#define GCKPTI_ELEMENTWISE_UNARY(name, flops, reads, value, rule, deriv) GCKPTI_ELEMENTWISE(name)
+GCKPTI_UNARY_OPS(GCKPTI_ELEMENTWISE_UNARY)
+GCKPTI_UNARY_OPS_WITH(GCKPTI_ELEMENTWISE_UNARY)
 GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_broadcast)
 GCKPTI_ELEMENTWISE(sub)
 GCKPTI_ELEMENTWISE(mul)
@@ -109,12 +111,13 @@ GCKPTI_ELEMENTWISE(minimum)
 GCKPTI_ELEMENTWISE(where)
 #undef GCKPTI_ELEMENTWISE_WITH
 #undef GCKPTI_ELEMENTWISE
+#undef GCKPTI_ELEMENTWISE_UNARY
 
 /* ---- dropout: a work item is 4096 elements ---- */
 static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
 {
     const gckpti_dropout d = gckpti_dropout_of(call, call->grad_out != NULL);
-    const int64_t at = i * GCKPTI_ELEMENTS, end = gckpti_min(at + GCKPTI_ELEMENTS, d.io.n);
+    const int64_t at = i * GCKPTI_ELEMENTS, end = gckpti_min(at + GCKPTI_ELEMENTS, d.loop.n);
     gckpti_kernels_of(call)->dropout(&d, at, end);
 }
 

@@ -44,7 +44,7 @@ static int gckpti_is_done(gckpti_comm *comm)
     if (done < 0)
         gckpti_abort_comm(comm);
     else if (done && comm->busy && comm->copy_to)
-        b->copy_in(b->context, comm->copy_to, comm->recv_buf, comm->recv_bytes);
+        gckpti_copy_in(b, comm->copy_to, comm->recv_buf, comm->recv_bytes);
     if (done)
         comm->busy = 0;
     return done != 0;
@@ -83,7 +83,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
                                    float *to, int64_t m)
 {
     const gckpt_backend *b = comm->backend;
-    const int copies = b->own_memory && !comm->transport->device_aware;
+    const int copies = GCKPTI_OF(b, own_memory) && !comm->transport->device_aware;
     const gckpti_tree *tree = &comm->tree; /* later levels of a gather pass on received floats */
     const int is_own = tree->kind != GCKPTI_ALL_GATHER || tree->bit == comm->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
@@ -100,9 +100,9 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
         return;
     }
     if (copies && n)
-        b->copy_out(b->context, out, from, size);
-    else if (b->own_memory && is_own)
-        (void)b->finish(b->context); /* every later call returns the error again */
+        gckpti_copy_out(b, out, from, size);
+    else if (GCKPTI_OF(b, own_memory) && is_own)
+        (void)gckpti_finish(b); /* every later call returns the error again */
     if (peer >= 0) {
         gckpti_exchange(comm, peer, out, size, in, comm->recv_bytes);
         return;
@@ -168,7 +168,7 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
         } else if (tree->kind == GCKPTI_ALL_GATHER) {
             tree->bit /= 2;
         } else {
-            comm->backend->add(c, tree->x + tree->first, tree->workspace, tree->count);
+            GCKPTI_OF(comm->backend, add)(c, tree->x + tree->first, tree->workspace, tree->count);
             tree->bit *= 2;
             if (tree->bit == comm->ranks) {
                 int is_sharded = tree->kind == GCKPTI_ALL_REDUCE && tree->n > GCKPT_UPDATE_BLOCK;
@@ -180,8 +180,8 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
         if (tree->bit)
             gckpti_exchange_level(comm);
         else if (tree->shard)
-            comm->backend->copy(comm->backend->context, tree->shard, tree->x + shard.first,
-                                (size_t)shard.count * sizeof(float));
+            gckpti_copy(comm->backend, tree->shard, tree->x + shard.first,
+                        (size_t)shard.count * sizeof(float));
     }
     return !tree->bit;
 }
@@ -192,7 +192,7 @@ static void gckpti_poll_pending(gckpti_process_group *group, const gckpt_call *c
     gckpti_comm *comm = &group->comm;
     gckpti_pending *list = group->pending;
     if (comm->uses_queue && group->pending_count > max_pending) {
-        comm->backend->wait_comm_queue(comm->backend->context, max_pending);
+        GCKPTI_OF(comm->backend, wait_comm_queue)(GCKPTI_OF(comm->backend, context), max_pending);
         const int done = group->pending_count - max_pending;
         memmove(list, list + done, (size_t)max_pending * sizeof *list);
         group->pending_count = max_pending;
@@ -232,12 +232,12 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
     gckpti_init_call(e, &c);
     gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING - 1);
     group->pending[group->pending_count++] = *pending;
-    comm->queue = comm->uses_queue ? b->use_comm_queue(b->context, 1) : NULL;
+    comm->queue = comm->uses_queue ? GCKPTI_OF(b, use_comm_queue)(GCKPTI_OF(b, context), 1) : NULL;
     if (group->pending_count == 1 || comm->queue)
         gckpti_begin_tree(comm, pending);
     if (comm->queue) {
         comm->in_flight = gckpti_poll_tree(comm, &c, 0); /* enqueues all levels without waiting */
-        b->use_comm_queue(b->context, 0);
+        GCKPTI_OF(b, use_comm_queue)(GCKPTI_OF(b, context), 0);
         comm->queue = NULL;
     }
     gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING);

@@ -7,7 +7,8 @@ GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_transport *transport = e->desc.transport;
-    const int copies = gckpti_backend(e)->own_memory && transport && !transport->device_aware;
+    const int copies =
+        GCKPTI_OF(gckpti_backend(e), own_memory) && transport && !transport->device_aware;
     size_t most = 16 * GCKPT_UPDATE_BLOCK, squares = e->update.square_count * sizeof(float);
     const size_t totals = (p->term_count + 1) * sizeof(gckpti_loss_total);
     most = most > squares ? most : squares;
@@ -22,10 +23,9 @@ GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
     return most;
 }
 
-GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
+/* Allocates e->group with its tables. */
+static void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
 {
-    if (!gckpti_has_group(e->plan))
-        return;
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, vranks = (size_t)gckpti_local_vranks(p);
     const size_t totals = p->term_count + 1 > vranks ? p->term_count + 1 : vranks;
@@ -38,7 +38,8 @@ GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
     group->totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof(gckpti_loss_total));
 }
 
-GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
+/* Checks desc.transport, and initialises e->group->comm. */
+static gckpt_result gckpti_bind_group(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_transport *transport = p->ranks > 1 ? e->desc.transport : NULL;
@@ -57,18 +58,30 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
     comm->backend = gckpti_backend(e);
     comm->rank = comm->status.rank = e->store->rank;
     comm->ranks = p->ranks;
-    comm->uses_queue = transport && comm->backend->use_comm_queue &&
-                       comm->backend->wait_comm_queue && transport->enqueue &&
+    comm->uses_queue = transport && GCKPTI_OF(comm->backend, use_comm_queue) &&
+                       GCKPTI_OF(comm->backend, wait_comm_queue) && transport->enqueue &&
                        transport->enqueued_done && transport->abort;
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_abort_step(gckpt_exec *e)
+GCKPTI_MODULE(dist)
 {
-    if (e->group && e->group->comm.transport && e->step.state != GCKPTI_IDLE)
-        gckpti_abort_comm(&e->group->comm);
+    if (event == GCKPTI_ON_LAYOUT && gckpti_has_group(e->plan))
+        gckpti_alloc_group(e, (gckpti_bump *)arg);
+    else if (event == GCKPTI_ON_BIND)
+        return gckpti_bind_group(e);
+    else if (event == GCKPTI_ON_FREE && e->group && e->group->comm.transport &&
+             e->step.state != GCKPTI_IDLE)
+        gckpti_abort_comm(&e->group->comm); /* ends the step on the other ranks */
+    return GCKPT_OK;
 }
 
+/* Errors that could end a step on this rank only must go through gckpti_defer_error or gckpti_agree
+ * (invariant 2 of run.h). The text is in e (in the store while e is being created). */
+
+/* Handles a result between two barriers. Stores a local failure for the next barrier and returns
+ * OK: the step goes on. If an exchange failed, sets e idle and returns GCKPT_E_PEER, whatever
+ * `result` is. With one rank, or if no barrier follows, returns `result`. */
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
 {
     if (!e->group)
@@ -94,6 +107,7 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
     return GCKPT_OK;
 }
 
+/* Returns the failure stored for the next barrier, or OK. */
 GCKPTI_FN gckpt_result gckpti_local_failure(gckpt_exec *e)
 {
     const gckpti_status *status = e->group ? &e->group->comm.status : NULL;
@@ -133,6 +147,8 @@ static void gckpti_merge_statuses(void *mine, const void *received, size_t bytes
         a->rank = low;
 }
 
+/* The status barrier: waits for all collectives and all ranks. Returns OK if every rank passes OK;
+ * else ends the step on all ranks (states become idle) with the error of the lowest failed rank. */
 GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
 {
     if (!e->group)
@@ -159,15 +175,6 @@ GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
                                           (int)agreed.rank, agreed.text);
 }
 
-GCKPTI_FN gckpt_result gckpti_merge_ranks(gckpt_exec *e, void *mine, size_t bytes,
-                                          gckpti_merge_fn merge)
-{
-    if (!e->group)
-        return GCKPT_OK;
-    gckpti_merge_all(&e->group->comm, mine, bytes, merge);
-    return gckpti_defer_error(e, GCKPT_OK);
-}
-
 GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call call, int64_t number,
                                             gckpt_result result)
 {
@@ -184,42 +191,33 @@ GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
     return exec && exec->group ? exec->group->comm.bytes_sent : 0;
 }
 
-GCKPTI_FN int gckpti_shard_owner(int64_t elements, int64_t index, int ranks)
+GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int slot,
+                                           int64_t at, float scratch[GCKPTI_CHUNK], int64_t *n)
 {
-    int rank = 0;
-    for (gckpti_shard_range shard; rank + 1 < ranks; rank++) {
-        shard = gckpti_shard_of(elements, rank, ranks);
-        if (index >= shard.first && index - shard.first < shard.count)
-            break;
-    }
-    return rank;
-}
-
-/* Returns *n values of a parameter from element `at` on, which one rank has and sends to all. */
-static const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int64_t at,
-                                        float scratch[GCKPTI_CHUNK], int64_t *n)
-{
-    int64_t end, count;
-    if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
-        return gckpti_values_at(e->store, q, at, scratch, n);
+    const gckpt_store *s = e->store;
+    const gckpti_shard_range mine = gckpti_array_shard(s, q, slot);
+    if (!gckpti_is_sharded(mine))
+        return gckpti_floats_at(s, q, slot, at, scratch, n);
     gckpti_comm *comm = &e->group->comm;
-    void *out = comm->send_buf;
-    const int owner = gckpti_shard_owner(q->p.elements, at, e->store->ranks);
-    const gckpti_shard_range shard = gckpti_shard_of(q->p.elements, owner, e->store->ranks);
-    end = shard.first + shard.count;
-    *n = gckpti_min(end - at, (int64_t)(e->group->buffer_bytes / sizeof(float)));
-    for (int64_t i = 0; i < *n && owner == comm->rank; i += count) {
-        const float *x = gckpti_values_at(e->store, q, at + i, scratch, &count);
+    float *out = (float *)(void *)comm->send_buf;
+    int owner = 0;
+    gckpti_shard_range shard = gckpti_shard_of(mine.total, owner, s->ranks);
+    while (at < shard.first || at - shard.first >= shard.count)
+        shard = gckpti_shard_of(mine.total, ++owner, s->ranks);
+    *n = gckpti_min(shard.first + shard.count - at,
+                    (int64_t)(e->group->buffer_bytes / sizeof(float)));
+    for (int64_t i = 0, count; i < *n && owner == comm->rank; i += count) {
+        const float *x = gckpti_floats_at(s, q, slot, at + i, scratch, &count);
         count = gckpti_min(count, *n - i);
-        memcpy((float *)out + i, x, (size_t)count * sizeof *x);
+        memcpy(out + i, x, (size_t)count * sizeof *x);
     }
     for (int bit = 1; bit < comm->ranks && !comm->aborted; bit *= 2) {
-        int has = (comm->rank ^ owner) < bit, gets = (comm->rank ^ bit ^ owner) < bit;
-        gckpti_exchange(comm, comm->rank ^ bit, out, has ? (size_t)*n * sizeof(float) : 0, out,
-                        gets ? (size_t)*n * sizeof(float) : 0);
+        const int has = (comm->rank ^ owner) < bit, gets = (comm->rank ^ bit ^ owner) < bit;
+        const size_t bytes = (size_t)*n * sizeof *out;
+        gckpti_exchange(comm, comm->rank ^ bit, out, has ? bytes : 0, out, gets ? bytes : 0);
         gckpti_wait_exchange(comm);
     }
-    return (const float *)out;
+    return out;
 }
 
 /* Gathers all values of parameters first to last to `to`, and hashes them into *hash (or NULL). */
@@ -235,7 +233,7 @@ static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float 
     for (int i = first; i <= last && result == GCKPT_OK; i++) {
         const gckpti_param *q = &e->store->params[i];
         for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
-            const float *x = gckpti_gather_chunk(e, q, at, scratch, &n);
+            const float *x = gckpti_gather_chunk(e, q, GCKPTI_VALUES, at, scratch, &n);
             if (to)
                 memcpy(to + at, x, (size_t)n * sizeof *x);
             if (hash)

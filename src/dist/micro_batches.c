@@ -84,6 +84,9 @@ static uint64_t gckpti_hash_replicated(gckpt_exec *e)
     return hash;
 }
 
+/* Runs the barrier before the first instruction, with this rank's result; must_match must be equal
+ * on all ranks. Then sums the losses' expected counts over ranks, unless rows is 0 (stream), for
+ * which gckpti_end_stream sums them. */
 GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_result result)
 {
     if (!e->group)
@@ -122,7 +125,18 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
     return (int)most;
 }
 
-/* In a stream, gckpt_step_end prepares a rank's last micro-batch, which exchanges the sums. */
+/* Returns 1 if another micro-batch follows the one that step.row is in. */
+GCKPTI_FN int gckpti_has_next_micro_batch(const gckpt_exec *e)
+{
+    const gckpti_process_group *group = e->group;
+    const int last =
+        group && group->last_micro && e->step.vrank + 1 == gckpti_local_vranks(e->plan);
+    return group ? group->in_body && !last : e->step.row_end - e->step.row > e->plan->rows;
+}
+
+/* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if the step has none left, or
+ * its rows have not streamed in: gckpt_step_end prepares a stream's last one, which exchanges the
+ * sums. Must be called when a step begins and when rows were added. */
 GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
 {
     if (!e->group) {
@@ -152,6 +166,7 @@ GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
     return 1;
 }
 
+/* Sums losses over virtual ranks and ranks, once a step; waits for the backend and all ranks. */
 GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -181,6 +196,8 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
+/* Ends a micro-batch (step.pc is at the epilogue) and prepares the next one or, after the last,
+ * runs a barrier and sums losses. Returns MORE if more rows of a stream must come first. */
 GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
 {
     if (!e->group)
@@ -201,10 +218,11 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
         return GCKPT_MORE;
     group->in_body = 0;
     const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
-    return deferred && gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0
-               ? gckpti_agree(e, GCKPT_OK) : gckpti_sum_losses(e);
+    const int known = gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0;
+    return deferred && known ? gckpti_agree(e, GCKPT_OK) : gckpti_sum_losses(e);
 }
 
+/* Ends a stream: runs a barrier, counts the rows of all ranks, prepares the last micro-batch. */
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
 {
     if (!e->group)
@@ -239,6 +257,25 @@ static int gckpti_is_gather(const gckpt_exec *e, const gckpti_ins *ins)
                gckpti_array_shard(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
 }
 
+/* Returns 1 if instruction x must not run before a collective is complete: a reader of gathered
+ * values; after a sum, each REDUCE and UPDATE. */
+static int gckpti_is_due(const gckpt_exec *e, const gckpti_pending *pending, int x)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_ins *ins = &p->ins[x];
+    const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
+    int reads = 0;
+    gckpti_operands o;
+    if (pending->kind != GCKPTI_ALL_GATHER)
+        return ins->kind == GCKPT_REDUCE || ins->kind == GCKPT_UPDATE;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
+        reads |= o.in[i].value != GCKPTI_NO_OFFSET && p->nodes[node->in[i]].base == pending->id;
+    return reads;
+}
+
+/* Polls pending collectives and waits for those that are due at this instruction. Then returns 1 if
+ * this rank must not run it (invariant 1 of run.h). Must be called again after desc.progress. */
 GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
     if (!e->group)
@@ -248,11 +285,12 @@ GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins)
     int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && group->padding;
     int max_pending = GCKPTI_MAX_PENDING;
     for (int i = 0; i < group->pending_count; i++)
-        if (group->pending[i].due <= e->step.pc)
+        if (gckpti_is_due(e, &group->pending[i], e->step.pc))
             max_pending = group->pending_count - 1 - i;
     if (!gckpti_is_capturing(e)) /* within a captured part nothing is due */
         gckpti_wait_pending(e, max_pending);
-    const int polls = (e->device.runner.team || p->threads == 1) && !gckpti_backend(e)->own_memory;
+    const int shared = !GCKPTI_OF(gckpti_backend(e), own_memory);
+    const int polls = shared && (e->device.runner.team || p->threads == 1);
     e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
     e->device.runner.poll_context = e->group;
     if (ins->kind == GCKPT_REDUCE)
@@ -262,6 +300,8 @@ GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins)
     return padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
 }
 
+/* Returns the end of the part of a micro-batch, from step.pc on, which can be replayed because no
+ * collective starts or is due in it; step.pc for an empty part. *part becomes its unique number. */
 GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
 {
     const gckpt_plan *p = e->plan;
@@ -272,9 +312,9 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
         group->comm.status.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < group->pending_count; i++)
-        gckpti_set_min(&end, group->pending[i].due);
-    for (int i = 0; i < e->offload.pending_count; i++)
-        gckpti_set_min(&end, e->offload.due[i]);
+        for (x = end; x-- > pc;)
+            end = gckpti_is_due(e, &group->pending[i], x) ? x : end;
+    end = gckpti_first_due(e, end);
     do { /* a part has no offload copies, unless it is a whole micro-batch */
         for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
             if (p->ins[x].kind == GCKPT_REDUCE ? group->last_micro && last_vrank
@@ -284,32 +324,6 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     const int64_t n = (int64_t)p->length;
     *part = ((2 * e->step.vrank + group->last_micro) * n + pc) * n + x;
     return x;
-}
-
-/* Returns 1 if an instruction reads the arena's copy of parameter node `id`. */
-static int gckpti_reads_staged(const gckpt_plan *p, const gckpti_ins *ins, int id)
-{
-    const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
-    int reads = 0;
-    gckpti_operands o;
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    for (int i = 0; ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
-        reads |= o.in[i].value != GCKPTI_NO_OFFSET && p->nodes[node->in[i]].base == id;
-    return reads;
-}
-
-/* Returns the instruction before which the collective that the current one starts must be complete:
- * for a gather, its first reader; for a sum, the next REDUCE or UPDATE. */
-static int gckpti_due_instruction(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_ins *ins = &p->ins[e->step.pc], *next = ins + 1;
-    const int sum = ins->kind == GCKPT_REDUCE;
-    while (next < p->ins + p->length &&
-           !(sum ? next->kind == GCKPT_REDUCE || next->kind == GCKPT_UPDATE
-                 : gckpti_reads_staged(p, next, ins->id)))
-        next++;
-    return (int)(next - p->ins);
 }
 
 /* Adds up a gradient's accumulators of this virtual rank, then partial sums of earlier ones, like
@@ -328,50 +342,50 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins, g
     float *sum = gckpti_arena_f32(e, o.gradient);
     const size_t *carries = o.addends + ins->uses - 1;
     if (group->padding && !p->accumulates) /* no backward wrote it */
-        gckpti_backend(e)->fill(c, sum, 0, n);
+        GCKPTI_OF(gckpti_backend(e), fill)(c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->accumulates || !group->padding); u++)
-        gckpti_backend(e)->add(c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
+        GCKPTI_OF(gckpti_backend(e), add)(c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
     for (; e->step.vrank >> level & 1; level++)
-        gckpti_backend(e)->add(c, sum, gckpti_arena_f32(e, carries[level]), n);
+        GCKPTI_OF(gckpti_backend(e), add)(c, sum, gckpti_arena_f32(e, carries[level]), n);
     if (!last_vrank)
-        gckpti_backend(e)->copy(c->backend, gckpti_arena_f32(e, carries[level]), sum,
-                                (size_t)n * sizeof *sum);
+        gckpti_copy(gckpti_backend(e), gckpti_arena_f32(e, carries[level]), sum,
+                    (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
         const gckpti_collective kind = e->desc.fast_reduce ? GCKPTI_FAST_REDUCE
                                        : ins->accumulate   ? GCKPTI_REDUCE_SCATTER
                                                            : GCKPTI_ALL_REDUCE;
         float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.shard);
-        const int due = gckpti_due_instruction(e);
-        const gckpti_pending pending = { kind, due, sum, workspace, shard, n };
+        const gckpti_pending pending = { kind, -1, sum, workspace, shard, n };
         gckpti_start_collective(e, &pending);
-        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* POISON does not know `due` */
+        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* POISON does not wait for sums */
             gckpti_wait_pending(e, 0);
     }
     return GCKPT_OK;
 }
 
-/* Starts an all-gather of n floats, to be complete before instruction `due`. */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int due)
+/* Starts an all-gather of n floats: the values of node `id` in the arena; in the store if -1. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int id)
 {
-    const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
+    const gckpti_pending pending = { GCKPTI_ALL_GATHER, id, x, NULL, NULL, n };
     gckpti_start_collective(e, &pending);
     if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* FINITE reads the floats now */
         gckpti_wait_pending(e, 0);
 }
 
+/* Starts to gather a parameter's shards from all ranks to `to`. Returns 0 if it is not sharded. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *shard, float *to)
 {
     if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
         return 0;
-    gckpti_backend(e)->copy(gckpti_backend(e)->context, to + q->p.first, shard,
-                            (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements, gckpti_due_instruction(e));
+    gckpti_copy(gckpti_backend(e), to + q->p.first, shard, (size_t)q->p.count * sizeof *to);
+    gckpti_gather_floats(e, to, q->p.elements, e->plan->ins[e->step.pc].id);
     return 1;
 }
 
-/* The sum of a shard is in the whole gradient, unless a REDUCE copied it to a separate buffer. */
+/* Restricts a pass over a parameter to the shard that this rank updates. The shard's sum is in the
+ * whole gradient, unless a REDUCE copied it to a separate buffer. */
 GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *ins,
-                                 gckpt_update_pass *pass)
+                                        gckpt_update_pass *pass)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
@@ -392,11 +406,12 @@ GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *i
     pass->values += gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)) ? 0 : first;
 }
 
+/* Starts to gather the updated shards of a parameter whose values every rank needs whole. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
     if (gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)) &&
         !gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
-        gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements, (int)e->plan->length);
+        gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements, -1);
 }
 
 static void gckpti_merge_floats(void *mine, const void *received, size_t bytes)
@@ -404,7 +419,8 @@ static void gckpti_merge_floats(void *mine, const void *received, size_t bytes)
     gckpti_add_into((float *)mine, (const float *)received, (int64_t)(bytes / sizeof(float)));
 }
 
-/* Each rank contributes sums of its shards; rank 0, also those of parameters without shards. */
+/* Sums update.squares over all ranks, once a step, before the norm is computed. Each rank has the
+ * sums of its shards; rank 0 also those of parameters without shards. */
 GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

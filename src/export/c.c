@@ -103,8 +103,9 @@ static void gckpti_c_enum(gckpti_sink *out, const gckpt_plan *p, const char *nam
 /* Prints the sizes of a device's memory blocks, as expressions for the device's own compiler. */
 static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-#define GCKPTI_ADD_BYTES(n, type)                                                                  \
-    gckpti_print(out, "(%z * sizeof(" #type ") + 15) / 16 * 16 + ", (size_t)(n));                  \
+#define GCKPTI_ADD_BYTES(n, type) /* the device may lack types of which it needs none */           \
+    if (n)                                                                                         \
+        gckpti_print(out, "(%z * sizeof(" #type ") + 15) / 16 * 16 + ", (size_t)(n));              \
     bytes -= gckpti_round_up((size_t)(n) * sizeof(type), GCKPTI_ALIGN)
     size_t capacity = 0;
     while (capacity < p->param_count)

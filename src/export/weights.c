@@ -22,7 +22,7 @@ static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *
     const uint16_t *halves = (const uint16_t *)q->p.quantised;
     const int64_t n = gckpti_file_count((int)q->p.storage, q->p.elements);
     const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
-    const int bytes = gckpti_storages[q->p.storage].bytes;
+    const int bytes = gckpti_kind_of((int)q->p.storage)->bytes;
     float buf[GCKPTI_CHUNK]; /* 64 values are whole lines */
     gckpti_c_bits(out, bytes, n, name, "value", i);
     for (int64_t at = 0, chunk; at < n && !from; at += chunk) {

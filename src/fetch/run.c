@@ -9,15 +9,6 @@ static size_t gckpti_fetch_bytes(const gckpt_plan *p, const gckpti_plan_fetch *f
     return (size_t)gckpti_planned_elements(p, &p->nodes[fetch->id]) * sizeof(float);
 }
 
-/* Returns 1 if node `user` is an op that reads node `id`, or a view of it. */
-static int gckpti_reads_node(const gckpt_plan *p, int user, int id)
-{
-    for (int i = 0; i < p->nodes[user].inputs && p->nodes[user].op; i++)
-        if (p->nodes[p->nodes[user].in[i]].base == id)
-            return 1;
-    return 0;
-}
-
 /* Returns 1 if an instruction computes node id's value or (gradient 1) adds to its gradient. */
 static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
 {
@@ -39,24 +30,26 @@ static int gckpti_fetch_ready_at(const gckpt_plan *p, const gckpti_plan_fetch *f
     return x < 0 ? (int)p->length : x;
 }
 
-GCKPTI_FN void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump)
+/* Allocates the table of fetches and, if the backend has own memory, gckpt_fetch's host copies. */
+static void gckpti_alloc_fetches(gckpt_exec *e, gckpti_bump *bump)
 {
     e->fetches =
         (gckpti_exec_fetch *)gckpti_bump_alloc(bump, e->plan->fetch_count, sizeof *e->fetches);
-    for (size_t k = 0; k < e->plan->fetch_count && gckpti_backend(e)->own_memory; k++) {
+    for (size_t k = 0; k < e->plan->fetch_count && GCKPTI_OF(gckpti_backend(e), own_memory); k++) {
         void *copy = gckpti_bump_alloc(bump, gckpti_fetch_bytes(e->plan, &e->plan->fetches[k]), 1);
         if (copy)
             e->fetches[k].copy = (float *)copy;
     }
 }
 
-GCKPTI_FN int gckpti_has_gradient_fetch(const gckpt_plan *p)
+/* If a parameter's gradient is fetched, lets updates store divided gradients. */
+static void gckpti_note_gradient_fetches(gckpt_exec *e)
 {
-    int fetched = 0;
+    const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->fetch_count; i++)
-        fetched |= p->fetches[i].gradient &&
-                   p->nodes[p->nodes[p->fetches[i].id].base].kind == GCKPTI_PARAM;
-    return fetched;
+        if (p->fetches[i].gradient &&
+            p->nodes[p->nodes[p->fetches[i].id].base].kind == GCKPTI_PARAM)
+            e->update.writes_back = 1;
 }
 
 /* Returns the index of a fetch; -1, with an error, if the plan does not have it. */
@@ -88,7 +81,7 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
         return NULL;
     }
     const float *here = gckpti_arena_f32(exec, fetch->offset);
-    if (!gckpti_backend(exec)->own_memory)
+    if (!GCKPTI_OF(gckpti_backend(exec), own_memory))
         return here;
     gckpti_from_backend(exec, exec->fetches[k].copy, here, gckpti_fetch_bytes(exec->plan, fetch));
     return exec->fetches[k].copy;
@@ -100,7 +93,8 @@ static int64_t gckpti_row_elements(const gckpt_plan *p, int64_t n, int64_t rows)
     return rows / p->rows * n + n / p->rows * (rows % p->rows);
 }
 
-GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+/* Checks that gckpt_collect's arrays have space for `rows` rows, all that this rank's step has. */
+static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->fetch_count; k++) {
@@ -136,10 +130,11 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
     return GCKPT_E_ARG;
 }
 
-GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
+/* After the body's last instruction, copies the micro-batch's rows to gckpt_collect's arrays. */
+static void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->fetch_count && e->step.pc == p->epilogue; k++) {
+    for (size_t k = 0; k < p->fetch_count; k++) {
         int64_t n = gckpti_planned_elements(p, &p->nodes[p->fetches[k].id]);
         int64_t at = gckpti_row_elements(p, n, e->step.row - e->step.first_row);
         size_t count = (size_t)gckpti_row_elements(p, n, gckpti_micro_rows(e));
@@ -154,6 +149,7 @@ static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, i
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[backward->id];
+    const gckpt_backend *b = gckpti_backend(e);
     gckpti_operands o;
     gckpt_call c;
     gckpti_init_call(e, &c);
@@ -161,13 +157,13 @@ static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, i
     for (int i = 0; i < node->inputs; i++) {
         float *more = gckpti_arena_f32(e, o.in[i].gradient);
         if (p->nodes[node->in[i]].base == id && more != sum)
-            gckpti_backend(e)->add(&c, sum, more, gckpti_planned_elements(p, &p->nodes[id]));
+            GCKPTI_OF(b, add)(&c, sum, more, gckpti_planned_elements(p, &p->nodes[id]));
     }
 }
 
 /* Adds up the accumulators of fetched gradients that no instruction adds up: of nodes that depend
  * on neither the batch nor a trained parameter. The order is that of the contract (manual, 5f). */
-GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
+static void gckpti_sum_fetched_grads(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->fetch_count && p->accumulates && e->step.rows > 0; k++) {
@@ -186,6 +182,22 @@ GCKPTI_FN void gckpti_sum_fetched_grads(gckpt_exec *e)
                     gckpti_sum_accumulators(e, &p->ins[x], id, sum);
         }
     }
+}
+
+GCKPTI_MODULE(fetch)
+{
+    const int trains = !gckpti_is_inference(e->plan);
+    if (event == GCKPTI_ON_LAYOUT)
+        gckpti_alloc_fetches(e, (gckpti_bump *)arg);
+    else if (event == GCKPTI_ON_BIND && trains)
+        gckpti_note_gradient_fetches(e);
+    else if (event == GCKPTI_ON_CHECK)
+        return gckpti_check_collected(e, *(const int64_t *)arg);
+    else if (event == GCKPTI_ON_BODY_END)
+        gckpti_collect_rows(e);
+    else if (event == GCKPTI_ON_END && trains)
+        gckpti_sum_fetched_grads(e);
+    return GCKPT_OK;
 }
 
 GCKPTI_COLD_END

@@ -28,28 +28,5 @@
  * until all is read. So a failure frees new objects and leaves the rest unchanged; pointers to
  * values and state stay valid. In a caller's block (gckpt_memory.memory), the bytes of the spare
  * block become free again; so do those of the header, unless parameters, state, notes or (in a
- * partial load) values were created. Bytes that gckpt_ranks_load needs for its files stay in use. A
- * sharded store reads its shards and skips the rest.
+ * partial load) values were created. A sharded store reads its shards and skips the rest.
  * ============================================================================================== */
-
-/* ---- files/path.c ---- */
-#ifndef GCKPT_NO_STDIO
-typedef struct {
-    FILE *f;
-    int error;         /* errno of the first failure, or 0 if there was none */
-    const char *action; /* of a save: text for its error, with the failed action and a hint */
-} gckpti_file;
-
-/* Content of a file: write(context, ..) writes it. */
-typedef struct {
-    void *object; /* object that gets the error text, or NULL */
-    gckpti_allocator *memory;
-    gckpt_result (*write)(const void *what, gckpt_write_fn write, void *user);
-    const void *context;
-    const char *mode_of; /* path: a new file gets this file's permissions; or NULL */
-    int placed;       /* result: 1 if the new file is in place, -1 if no file was there */
-} gckpti_content;
-
-/* Replaces the file atomically, or leaves it unchanged. */
-GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path);
-#endif

@@ -3,7 +3,7 @@
 
 #ifndef GCKPT_NO_FILES
 /* Adds a name in quotes, truncated if long, with control characters replaced. */
-GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
+static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
 {
     const char *c = name;
     gckpti_text_put(t, "\"", 1);
@@ -36,7 +36,7 @@ GCKPTI_FN int gckpti_refuse(gckpti_loader *load, gckpt_result result, const gckp
     return 0;
 }
 
-GCKPTI_FN int gckpti_json_fail(gckpti_loader *load, const char *what)
+static int gckpti_json_fail(gckpti_loader *load, const char *what)
 {
     return gckpti_refuse(load, GCKPT_E_DATA, NULL,
                          "header, byte %z: %s; the file is damaged or not safetensors",
@@ -134,7 +134,7 @@ static char *gckpti_json_string(gckpti_loader *load)
 }
 
 /* Reads an object's next key and ':' (first call: *count is 0); returns NULL at end or error. */
-GCKPTI_FN char *gckpti_json_key(gckpti_loader *load, int *count)
+static char *gckpti_json_key(gckpti_loader *load, int *count)
 {
     if (*count == 0 && !gckpti_json_expect(load, '{'))
         return NULL;
@@ -146,7 +146,7 @@ GCKPTI_FN char *gckpti_json_key(gckpti_loader *load, int *count)
 }
 
 /* Parses an integer < 2^64 without sign or leading zeros; returns its end, or NULL on errors. */
-GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
+static char *gckpti_digits(char *s, const char *end, uint64_t *value)
 {
     const char *start = s;
     for (*value = 0; s < end && *s >= '0' && *s <= '9'; s++) {
@@ -159,7 +159,7 @@ GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
 }
 
 /* Reads [a,b,..] into v: max numbers or (any 1) at most max. Returns how many, or -1 on errors. */
-GCKPTI_FN int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int any)
+static int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int any)
 {
     int n = 0, more = gckpti_json_expect(load, '[') && !gckpti_json_accept(load, ']');
     for (uint64_t value = 0; more; more = gckpti_json_accept(load, ',')) {
@@ -175,22 +175,6 @@ GCKPTI_FN int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int 
     if (load->result == GCKPT_OK && (wrong || (n && !gckpti_json_accept(load, ']'))))
         gckpti_json_fail(load, "a list of whole numbers < 2^63, of the right length, expected");
     return load->result == GCKPT_OK ? n : -1;
-}
-
-/* Skips an unknown key's value, up to ',' or '}'. Fails if no value begins here (c stays '"'). */
-static void gckpti_json_skip(gckpti_loader *load)
-{
-    int depth = 0;
-    do {
-        gckpti_json_space(load);
-        const char c =
-            load->pos < load->end && (depth || !strchr(",]}:", *load->pos)) ? *load->pos : '"';
-        if (c == '"' && !gckpti_json_string(load))
-            return;
-        depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-        load->pos += c != '"';
-        gckpti_json_space(load);
-    } while (depth > 0 || (load->pos < load->end && *load->pos != ',' && *load->pos != '}'));
 }
 
 /* Adds an entry whose name is the first `length` bytes of `name`; returns NULL without memory. */
@@ -262,11 +246,7 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     load->count = load->own_format ? load->count : tensors;
     const char *axes = found[GCKPTI_AXES];
     load->axes_unknown = GCKPTI_USES_AXES && (axes ? strcmp(axes, "HWIO") != 0 : !load->own_format);
-    if (found[0] && !strcmp(found[0], gckpti_part_format))
-        return gckpti_refuse(
-            load, GCKPT_E_DATA, NULL,
-            "one rank's part of a checkpoint: its index is read by " GCKPTI_RANKS_LOAD);
-    load->verify_sum = GCKPTI_USES_AXES && found[GCKPTI_DATA_HASH] && !load->file && !load->source;
+    load->verify_sum = GCKPTI_USES_AXES && found[GCKPTI_DATA_HASH] && !load->file;
     const int first = load->own_format ? 1 : GCKPTI_DATA_HASH;
     for (int i = first; i < GCKPTI_DATA_HASH + load->verify_sum; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
@@ -279,14 +259,17 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
-/* Converts the shape of I4 blocks (a U8 tensor) to the values' shape; returns 0 if it cannot. */
-static int gckpti_set_int4_shape(gckpti_file_entry *e)
+/* Converts the shape of a file's tensor, whose last axis may count bytes of blocks, to that of its
+ * values. Returns 0 if it cannot. */
+static int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape)
 {
-    int64_t *last = &e->shape.d[e->shape.n - (e->shape.n > 0)];
-    if (e->ignored || e->shape.n < 2 || *last % GCKPTI_INT4_BYTES ||
-        *last > INT64_MAX / GCKPTI_INT4_BLOCK)
+    const int64_t unit = kind->block_bytes / kind->bytes;
+    int64_t *last = &shape->d[shape->n - (shape->n > 0)];
+    if (unit == 1)
+        return 1;
+    if (shape->n < 2 || *last % unit || *last > INT64_MAX / kind->block)
         return 0;
-    *last = *last / GCKPTI_INT4_BYTES * GCKPTI_INT4_BLOCK;
+    *last = *last / unit * kind->block;
     return 1;
 }
 
@@ -300,10 +283,10 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
     for (int i = e->shape.n = (int)gckpti_min(axes, GCKPT_MAX_DIMS); i-- > 0;)
         empty |= !e->shape.d[i];
     e->ignored = e->ignored || empty;
-    for (e->type = GCKPT_STORAGE_I4; e->type >= 0; e->type--)
-        if (!strcmp(type, gckpti_storages[e->type].type))
-            break;
-    if (e->type == GCKPT_STORAGE_I4 && !gckpti_set_int4_shape(e))
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
+    while (kind && strcmp(type, kind->type))
+        kind = gckpti_kind_of(++e->type);
+    if (!kind || e->ignored || !gckpti_unpack_shape(kind, &e->shape))
         e->type = -1;
     if (GCKPTI_USES_AXES && !e->ignored && !strcmp(type, "I64") &&
         gckpti_find_suffix(e->name, "num_batches_tracked")) {
@@ -318,7 +301,7 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
     if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
         return gckpti_refuse(load, GCKPT_E_DATA, e,
                              "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
-                             e->slot < 0 ? ", F16 or BF16" : "", type);
+                             e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
     if (!e->ignored && !gckpti_shape_fits(&e->shape))
         return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape,
                              gckpti_shape_problem(&e->shape));
@@ -347,13 +330,12 @@ static int gckpti_parse_entry(gckpti_loader *load, gckpti_file_entry *e)
             axes = gckpti_json_numbers(load, e->shape.d, GCKPT_MAX_DIMS, 1);
         else if (offsets < 0 && !strcmp(key, "data_offsets"))
             offsets = gckpti_json_numbers(load, e->offsets, 2, 0);
-        else if (strcmp(key, "dtype") && strcmp(key, "shape") && strcmp(key, "data_offsets"))
-            gckpti_json_skip(load);
         else
             break;
     }
     if (load->result == GCKPT_OK && (key || !type || axes < 0 || offsets < 0))
-        gckpti_json_fail(load, "a tensor has dtype, shape and data_offsets, once each");
+        gckpti_json_fail(load,
+                         "a tensor has dtype, shape and data_offsets, once each, and nothing else");
     if (load->result != GCKPT_OK)
         return 0;
     for (char *c = type; *c; c++) /* errors print the type */

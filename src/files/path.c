@@ -4,6 +4,12 @@
 
 #ifndef GCKPT_NO_STDIO
 /* ---- files by path ---- */
+typedef struct {
+    FILE *f;
+    int error;          /* errno of the first failure, or 0 if there was none */
+    const char *action; /* of a save: text for its error, with the failed action and a hint */
+} gckpti_file;
+
 #if GCKPTI_POSIX && !defined(__cplusplus)
 int(fileno)(FILE *file); /* -std=c99 hides these in the system's headers */
 FILE *(fdopen)(int fd, const char *mode);
@@ -14,14 +20,14 @@ ssize_t(readlink)(const char *path, char *target, size_t size);
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
 
-GCKPTI_FN void gckpti_record_errno(gckpti_file *file, int is_error)
+static void gckpti_record_errno(gckpti_file *file, int is_error)
 {
     if (is_error && !file->error)
         file->error = errno ? errno : EIO;
 }
 
 /* Opens a file for reading; a pipe returns at once. Returns NULL and errno, also for a folder. */
-GCKPTI_FN FILE *gckpti_file_open(const char *path)
+static FILE *gckpti_file_open(const char *path)
 {
 #if GCKPTI_POSIX
     struct stat s;
@@ -59,7 +65,7 @@ int flock(int fd, int operation);
 #endif
 
 /* Replaces `path` (in `size` bytes) by its links' target, which may not exist; or 0 and errno. */
-GCKPTI_FN int gckpti_follow_links(char *path, size_t size)
+static int gckpti_follow_links(char *path, size_t size)
 {
     for (int links = 0; links < 40; links++) {
         char *link = path + strlen(path) + 1, *slash = strrchr(path, '/');
@@ -123,9 +129,8 @@ static void gckpti_sync_folder(gckpti_file *file, char *path)
 #endif
 
 /* Replaces `target` (of `size` bytes) by the target of its links. Returns the permissions of that
- * file, else those of `mode_of`; -1 if neither file exists or the system has no permissions. */
-GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size,
-                                    const char *mode_of)
+ * file; -1 if there is none or the system has no permissions. */
+static int gckpti_resolve_target(gckpti_file *file, char *target, size_t size)
 {
 #if GCKPTI_POSIX
     struct stat old;
@@ -136,27 +141,25 @@ GCKPTI_FN int gckpti_resolve_target(gckpti_file *file, char *target, size_t size
         file->error = EEXIST;
         file->action = "replace a folder, device or pipe; is the path right";
     }
-    return exists || (mode_of && !stat(mode_of, &old)) ? (int)(old.st_mode & 0777) : -1;
+    return exists ? (int)(old.st_mode & 0777) : -1;
 #else
-    return (void)file, (void)target, (void)size, (void)mode_of, -1;
+    return (void)file, (void)target, (void)size, -1;
 #endif
 }
 
-/* Removes a temporary file unless a save is still writing it. Returns 1 if it did. */
-GCKPTI_FN int gckpti_remove_stale(const char *name)
-{
 #if GCKPTI_POSIX
+/* Removes a temporary file unless a save is still writing it. */
+static void gckpti_remove_stale(const char *name)
+{
     int fd = open(name, O_WRONLY | O_NONBLOCK);
     if (fd < 0 && errno == EACCES) /* read-only, as the file that it should have replaced */
         fd = open(name, O_RDONLY | O_NONBLOCK);
-    int removed = fd >= 0 && gckpti_lock(fd, name) == 1 && !remove(name);
+    if (fd >= 0 && gckpti_lock(fd, name) == 1)
+        remove(name);
     if (fd >= 0)
         close(fd);
-    return removed;
-#else
-    return !remove(name); /* fails on Windows if a save has it open */
-#endif
 }
+#endif
 
 /* Creates and locks `name` (mode -1 means umask's). NULL and errno, EEXIST if a save has it. */
 static FILE *gckpti_create_locked(const char *name, int mode)
@@ -239,13 +242,13 @@ static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *t
     return placed;
 }
 
-/* Writes the content to the temporary file, open as file->f; then renames or removes the file. */
-static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
-                                     const char *temporary, char *target)
+/* Writes the store to the temporary file, open as file->f; then renames or removes the file. */
+static gckpt_result gckpti_save_file(gckpti_file *file, const gckpti_save_spec *spec,
+                                     const char *temporary, char *target, int *placed)
 {
     file->action = "write; is the disk full";
     errno = 0;
-    const gckpt_result result = content->write(content->context, gckpti_file_write, file);
+    const gckpt_result result = gckpti_write(spec, gckpti_file_write, file);
     gckpti_record_errno(file, fflush(file->f));
 #if GCKPTI_POSIX
     gckpti_record_errno(file, gckpti_sync(fileno(file->f)));
@@ -257,108 +260,81 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
     file->f = NULL;
 #endif
     if (result == GCKPT_OK && !file->error && gckpti_put_in_place(file, temporary, target))
-        content->placed = 1;
-    if (content->placed <= 0)
+        *placed = 1;
+    if (*placed <= 0)
         remove(temporary);
     if (file->f) /* releases the lock */
         gckpti_record_errno(file, fclose(file->f));
     return result;
 }
 
-GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
-                                         int placed)
+GCKPTI_FN gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path)
 {
-    return gckpti_error(object, GCKPT_E_FILE,
-                        placed > 0 ? "save: %s: could not %s, but it is in place: \"%s\""
-                        : placed ? "save: %s: could not %s? No file was there, none is left: \"%s\""
-                                 : "save: %s: could not %s? What was there is unharmed: \"%s\"",
-                        strerror(file->error), file->action, path);
-}
-
-GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
-{
+    gckpt_store *s = spec->store;
     const size_t size = strlen(path) + 1024; /* targets of links may be longer */
-    char *target = (char *)gckpti_new(content->memory, 2 * size, 1);
+    char *target = (char *)gckpti_new(&s->memory, 2 * size, 1);
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
                          "create a file next to it (.gckpt-tmp0 to 99); is the folder writable" };
     if (!target)
-        return gckpti_error(content->object, GCKPT_E_MEMORY,
-                            "save: no memory for file names of %z bytes", 2 * size);
+        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for file names of %z bytes",
+                            2 * size);
     memcpy(target, path, strlen(path));
     errno = 0;
-    const int mode = gckpti_resolve_target(&file, target, size - 32, content->mode_of);
-    content->placed = GCKPTI_POSIX && mode < 0 && !file.error ? -1 : 0;
+    const int mode = gckpti_resolve_target(&file, target, size - 32);
+    int placed = GCKPTI_POSIX && mode < 0 && !file.error ? -1 : 0;
     char *temporary = (char *)memcpy(target + size, target, strlen(target));
     if (!file.error)
         gckpti_open_temporary(&file, temporary, mode);
     if (file.f)
-        result = gckpti_save_file(&file, content, temporary, target);
-    gckpti_delete(content->memory, target, 2 * size, 1);
-    return file.error ? gckpti_save_error(content->object, &file, path, content->placed) : result;
+        result = gckpti_save_file(&file, spec, temporary, target, &placed);
+    gckpti_delete(&s->memory, target, 2 * size, 1);
+    if (!file.error)
+        return result;
+    return gckpti_error(s, GCKPT_E_FILE,
+                        placed > 0 ? "save: %s: could not %s, but it is in place: \"%s\""
+                        : placed ? "save: %s: could not %s? No file was there, none is left: \"%s\""
+                                 : "save: %s: could not %s? What was there is unharmed: \"%s\"",
+                        strerror(file.error), file.action, path);
 }
 
-GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
-                                           const gckpt_file_desc *desc)
-{
-    const gckpti_save_spec saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL, NULL };
-    if (!store || !path)
-        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
-    gckpti_content content = { store, &store->memory, gckpti_write, &saving, NULL, 0 };
-    return gckpti_save(&content, path);
-}
-
-GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
-{
-    return gckpt_store_save_as(store, path, NULL);
-}
-
-GCKPTI_FN int gckpti_seek(FILE *f, int64_t at)
-{
-#ifdef _WIN32 /* on Windows, ftell's long has 32 bits */
-    return !_fseeki64(f, at, SEEK_SET);
-#else
-    return !fseek(f, (long)at, SEEK_SET);
-#endif
-}
-
-GCKPTI_FN int64_t gckpti_file_size(FILE *f)
-{
-#ifdef _WIN32
-    return f && !_fseeki64(f, 0, SEEK_END) ? _ftelli64(f) : -1;
-#else
-    return f && !fseek(f, 0, SEEK_END) ? (int64_t)ftell(f) : -1;
-#endif
-}
-
-/* Opens a file; returns its size. If `index` is 1, returns 0 for a file that is no index. */
-GCKPTI_FN size_t gckpti_open_sized(gckpti_file *file, const char *path, int index)
-{
-    char begin[8];
-    errno = 0;
-    file->f = gckpti_file_open(path);
-    gckpti_record_errno(file, !file->f);
-    const int64_t size = gckpti_file_size(file->f);
-    gckpti_record_errno(file, size < 0 || !gckpti_seek(file->f, 0));
-    if (file->error || !index)
-        return (size_t)size;
-    if (size < 8 || size > 2 * (int64_t)GCKPTI_HEADER_MAX)
-        return 0;
-    gckpti_record_errno(file, fread(begin, 1, 8, file->f) != 8 || !gckpti_seek(file->f, 0));
-    return !file->error && !memcmp(begin, "{\"gckpt\"", 8) ? (size_t)size : 0;
-}
-
-GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *load, const char *path,
+GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path,
                                         const gckpt_file_desc *desc)
 {
+    const gckpti_save_spec saving = { store, desc ? desc : &gckpti_file_plain, NULL, NULL };
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
+    return gckpti_save(&saving, path);
+}
+
+/* Returns the size of a file and seeks to its begin; returns -1 on errors. */
+static int64_t gckpti_file_size(FILE *f)
+{
+#ifdef _WIN32 /* on Windows, ftell's long has 32 bits */
+    const int64_t size = _fseeki64(f, 0, SEEK_END) ? -1 : _ftelli64(f);
+#else
+    const int64_t size = fseek(f, 0, SEEK_END) ? -1 : (int64_t)ftell(f);
+#endif
+    return fseek(f, 0, SEEK_SET) ? -1 : size;
+}
+
+GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
+                                        const gckpt_file_desc *desc)
+{
+    gckpti_loader load;
     gckpti_file file = { NULL, 0, NULL };
-    const size_t size = gckpti_open_sized(&file, path, load->source != NULL);
     gckpt_result result = GCKPT_E_FILE;
-    load->read = gckpti_file_read;
-    load->user = &file;
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
+    memset(&load, 0, sizeof load);
+    errno = 0;
+    file.f = gckpti_file_open(path);
+    const int64_t size = file.f ? gckpti_file_size(file.f) : -1;
+    gckpti_record_errno(&file, size < 0);
+    load.read = gckpti_file_read;
+    load.user = &file;
     if (!file.error)
-        result = gckpti_load(store, load, size, desc);
-    load->user = NULL;
+        result = gckpti_load(store, &load, (size_t)size, desc);
     if (file.f)
         fclose(file.f);
     if (file.error)
@@ -373,20 +349,5 @@ GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *load,
         gckpti_text_add(&t, " (\"%s\")", path);
     }
     return result;
-}
-
-GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
-                                           const gckpt_file_desc *desc)
-{
-    gckpti_loader load;
-    if (!store || !path)
-        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
-    memset(&load, 0, sizeof load);
-    return gckpti_load_path(store, &load, path, desc);
-}
-
-GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
-{
-    return gckpt_store_load_as(store, path, NULL);
 }
 #endif

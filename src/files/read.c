@@ -4,7 +4,7 @@
 
 #ifndef GCKPT_NO_FILES
 /* ---- reads a file: header, then data in the order of the file ---- */
-GCKPTI_FN uint64_t gckpti_read_le64(const unsigned char bytes[8])
+static uint64_t gckpti_read_le64(const unsigned char bytes[8])
 {
     uint64_t number = 0;
     for (int i = 8; i-- > 0;)
@@ -21,14 +21,12 @@ static int gckpti_load_bytes(gckpti_loader *load, void *out, size_t n)
         memcpy(out, load->file + load->bytes_read, n);
     load->bytes_read += n;
     for (size_t chunk; n > 0 && !load->file && done; n -= chunk) {
-        const int direct = out || load->source; /* a source skips if `out` is NULL */
-        chunk = direct || n < sizeof discard ? n : sizeof discard;
-        done = load->read(load->user, direct ? out : discard, chunk) == chunk;
+        void *to = out ? out : discard;
+        chunk = out || n < sizeof discard ? n : sizeof discard;
+        done = load->read(load->user, to, chunk) == chunk;
         if (load->verify_sum)
-            load->hash = gckpti_fnv(load->hash, direct ? out : discard, chunk);
+            load->hash = gckpti_fnv(load->hash, to, chunk);
     }
-    if (load->result != GCKPT_OK) /* the source set an error */
-        return 0;
     return done || gckpti_refuse(load, GCKPT_E_FILE, NULL, "it could not be read to byte %z",
                                  load->bytes_read);
 }
@@ -53,7 +51,7 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
 /* Reads the next n elements as floats to x (I8 without scales), converted in place from its end. */
 static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n)
 {
-    const int size = gckpti_storages[type].bytes;
+    const int size = gckpti_kind_of(type)->bytes;
     unsigned char *end = (unsigned char *)x + 4 * n - gckpti_storage_bytes(type, n);
     const gckpt_dequantisation u = { (gckpt_storage)type, end, NULL, n, n, x };
     if (!gckpti_load_elements(load, end, gckpti_file_count(type, n), size))
@@ -63,92 +61,67 @@ static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n
     return 1;
 }
 
-static int gckpti_refuse_values(gckpti_loader *load, const gckpti_file_entry *e,
-                                gckpt_storage storage)
-{
-    return gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
-                         gckpti_storage_name(storage),
-                         storage == GCKPT_STORAGE_I8   ? "not finite"
-                         : storage == GCKPT_STORAGE_I4 ? "beyond 524032, or not finite"
-                                                       : "beyond 65504");
-}
-
-/* Reads a tensor by elements: permuted data into this rank's shard or, if the store may not change
- * the values, to compare them. `to` is a copy of the parameter. */
-static int gckpti_load_elementwise(gckpti_loader *load, const gckpti_file_entry *e,
-                                   gckpti_param *to, float buf[GCKPTI_CHUNK])
-{
-    const gckpt_storage stored = e->slot < 0 ? to->p.storage : GCKPT_STORAGE_F32;
-    const size_t size = (size_t)gckpti_storages[stored].bytes;
-    const int64_t count = gckpti_file_count(e->type, gckpti_elements(&e->shape));
-    const int same_type = e->type == (int)stored;
-    const void *values = to->p.quantised ? to->p.quantised : to->p.values;
-    const unsigned char *values_data = (const unsigned char *)(e->slot < 0 ? values : to->p.scales);
-    gckpti_shard_range shard = gckpti_shard_of(count, 0, 1);
-    int fits = e->dest || same_type;
-    if (e->dest)
-        shard = gckpti_array_shard(load->store, to, e->slot);
-    if (e->dest && e->slot < 0)
-        gckpti_set_block(to, e->dest);
-    for (int64_t at = 0, n; at < count && fits; at += n) {
-        n = gckpti_min(count - at, GCKPTI_CHUNK);
-        if (same_type ? !gckpti_load_elements(load, buf, n, (int)size)
-                      : !gckpti_load_floats(load, e->type, buf, n))
-            return 0;
-        for (int64_t i = 0; i < n; i++) {
-            const void *from = (const unsigned char *)buf + (size_t)i * size;
-            const int64_t index = gckpti_is_permuted(&e->order)
-                                      ? gckpti_permuted_index(&e->order, &to->p.shape, at + i)
-                                      : at + i,
-                          k = index - shard.first;
-            if (k < 0 || k >= shard.count)
-                continue;
-            if (!e->dest)
-                fits &= !memcmp(values_data + (size_t)k * size, from, size);
-            else if (same_type || stored == GCKPT_STORAGE_F32)
-                memcpy(e->dest + (size_t)k * size, from, size);
-            else
-                fits &= gckpti_quantise_row(to, k, 1, &buf[i]);
-        }
-    }
-    return fits || (e->dest ? gckpti_refuse_values(load, e, stored)
-                            : gckpti_refuse(load, GCKPT_E_DATA, e,
-                                            "is external and not writable, and the file has "
-                                            "other values; bind it as writable, or leave it out"));
-}
-
+/* Reads a tensor to e->dest, converted to the storage of its array: in one piece if possible, else
+ * by chunks or rows. In a shard keeps only its elements. Without e->dest compares the values, which
+ * the store may not change. */
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
-    const gckpti_param *q = &load->store->params[e->param];
-    gckpti_shard_range shard = gckpti_shard_of(gckpti_elements(&e->shape), 0, 1);
-    gckpti_param to = *q;
-    float buf[GCKPTI_CHUNK];
-    if (!e->dest || gckpti_is_permuted(&e->order))
-        return gckpti_load_elementwise(load, e, &to, buf);
-    if (e->slot != GCKPTI_SCALE)
-        shard = gckpti_array_shard(load->store, q, e->slot);
-    const int64_t count = shard.count;
-    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, shard.first)))
+    gckpti_param to = load->store->params[e->param];
+    const int compares = !e->dest, permuted = gckpti_is_permuted(&e->order);
+    const gckpt_storage stored = e->slot < 0 ? to.p.storage : GCKPT_STORAGE_F32;
+    const int same = e->type == (int)stored, size = gckpti_kind_of(e->type)->bytes;
+    const int is_row = !same && gckpti_kind_of((int)stored)->scaled;
+    const int64_t all = gckpti_elements(&e->shape), row = gckpti_row_length(&to.p);
+    gckpti_shard_range shard = gckpti_shard_of(all, 0, 1);
+    if (e->dest && e->slot != GCKPTI_SCALE)
+        shard = gckpti_array_shard(load->store, &to, e->slot);
+    if (e->dest && e->slot < 0)
+        gckpti_set_block(&to, e->dest);
+    const void *array = e->slot == GCKPTI_SCALE ? (compares ? to.p.scales : (void *)e->dest)
+                        : e->slot >= 0          ? (void *)e->dest
+                        : to.p.quantised        ? to.p.quantised
+                                                : to.p.values;
+    unsigned char *data;
+    memcpy(&data, &array, sizeof data);
+    float buf[GCKPTI_CHUNK], *x = is_row ? load->row_buf : buf;
+    int64_t at = permuted ? 0 : shard.first;
+    const int64_t end = permuted ? all : shard.first + shard.count;
+    int fits = same || !compares;
+    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, at)))
         return 0;
-    if (e->slot >= 0)
-        return gckpti_load_elements(load, e->dest, count, 4);
-    gckpti_set_block(&to, e->dest);
-    if ((int)to.p.storage == e->type)
-        return gckpti_load_elements(load, e->dest + gckpti_scale_bytes(&to.p),
-                                    gckpti_file_count(e->type, count),
-                                    gckpti_storages[e->type].bytes);
-    if (to.p.storage == GCKPT_STORAGE_F32)
-        return gckpti_load_floats(load, e->type, to.p.values, count);
-    const int scaled = to.p.storage == GCKPT_STORAGE_I8;
-    float *x = scaled ? load->row_buf : buf;
-    for (int64_t at = 0, n; at < count; at += n) {
-        n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : (int64_t)GCKPTI_CHUNK);
-        if (!gckpti_load_floats(load, e->type, x, n))
+    if (!compares && !permuted && same)
+        return gckpti_load_elements(load, data, gckpti_file_count(e->type, end - at), size);
+    if (!compares && !permuted && stored == GCKPT_STORAGE_F32)
+        return gckpti_load_floats(load, e->type, (float *)(void *)data, end - at);
+    for (int64_t n; at < end && fits; at += n) {
+        n = gckpti_min(end - at, is_row ? row : (int64_t)GCKPTI_CHUNK);
+        const int64_t run = permuted ? 1 : n;
+        if (!(same ? gckpti_load_elements(load, x, gckpti_file_count(e->type, n), size)
+                   : gckpti_load_floats(load, e->type, x, n)))
             return 0;
-        if (!gckpti_quantise_row(&to, at, n, x))
-            return gckpti_refuse_values(load, e, to.p.storage);
+        for (int64_t i = 0; i < n; i += run) {
+            const int64_t index =
+                              permuted ? gckpti_permuted_index(&e->order, &to.p.shape, at + i) : at,
+                          k = index - shard.first;
+            const size_t bytes = (size_t)gckpti_storage_bytes((int)stored, run);
+            const unsigned char *from = (const unsigned char *)x + (size_t)i * bytes;
+            if (k < 0 || k >= shard.count)
+                continue;
+            if (compares)
+                fits &= !memcmp(data + gckpti_storage_bytes((int)stored, k), from, bytes);
+            else if (same || stored == GCKPT_STORAGE_F32)
+                memcpy(data + gckpti_storage_bytes((int)stored, k), from, bytes);
+            else
+                fits &= gckpti_quantise_row(&to, k, run, x + i);
+        }
     }
-    return 1;
+    if (fits || !compares)
+        return fits ||
+               gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                             gckpti_storage_name(stored), gckpti_kind_of((int)stored)->beyond);
+    return gckpti_refuse(load, GCKPT_E_DATA, e,
+                         "is external and not writable, and the file has other values; bind it as "
+                         "writable, or leave it out");
 }
 
 /* Reads all data, in the order of the file. */
@@ -230,10 +203,9 @@ static void gckpti_load_undo(gckpti_loader *load)
     gckpti_notes_shrink(s, load->old_notes);
 }
 
-/* Loads a file whose header or index is the next to be read. On errors the store is unchanged. */
+/* Loads a file whose header is the next to be read. On errors the store is unchanged. */
 static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
 {
-    const gckpti_source *source = load->source;
     gckpt_store *s = load->store;
     /* values first: then a store in a block of memory gets the temporary memory back */
     for (size_t i = 0; i < s->count && !load->desc->partial; i++)
@@ -247,10 +219,8 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
     load->end = text ? text + bytes : NULL;
     if (!text)
         gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", bytes);
-    else if (gckpti_load_bytes(load, text, bytes) && (!source || source->read_index(load)) &&
-             gckpti_parse_header(load) && gckpti_load_check(load) &&
-             (!source || source->open_parts(load)) && gckpti_load_create(load) &&
-             gckpti_load_data(load))
+    else if (gckpti_load_bytes(load, text, bytes) && gckpti_parse_header(load) &&
+             gckpti_load_check(load) && gckpti_load_create(load) && gckpti_load_data(load))
         gckpti_load_commit(load);
     gckpti_delete(&s->memory, load->spare, load->spare_bytes, 1);
     if (load->result != GCKPT_OK)
@@ -282,8 +252,6 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size
                             (int)load->desc->convolutions);
     if (!GCKPTI_USES_AXES && load->desc->axes)
         return gckpti_error(store, GCKPT_E_ARG, GCKPTI_PERMUTE_NONE);
-    if (load->source)
-        return gckpti_load_text(load, size);
     if (!gckpti_load_bytes(load, first, size < 8 ? size : 8))
         return load->result;
     const uint64_t length = gckpti_read_le64(first);
@@ -299,12 +267,12 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size
     return gckpti_error(store, GCKPT_E_DATA,
                         "load: no safetensors file, cut off or damaged: \"%s\" begins its %z "
                         "bytes, for a header of %u (PyTorch: save by safetensors; Git LFS: git lfs "
-                        "pull; index of ranks: " GCKPTI_RANKS_LOAD ")",
+                        "pull)",
                         (const char *)first, size, length);
 }
 
-GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
-                                           size_t size, const gckpt_file_desc *desc)
+GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
+                                        size_t size, const gckpt_file_desc *desc)
 {
     gckpti_loader load;
     if (!store || !read)
@@ -313,12 +281,6 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
     load.read = read;
     load.user = user;
     return gckpti_load(store, &load, size, desc);
-}
-
-GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
-                                        size_t size)
-{
-    return gckpt_store_read_as(store, read, user, size, NULL);
 }
 
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,

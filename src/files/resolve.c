@@ -99,27 +99,29 @@ static gckpti_file_entry *gckpti_find_scale(const gckpti_loader *load, gckpti_fi
 
 static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
 {
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     const gckpti_param *q = &load->store->params[e->param];
     e->optimiser = (signed char)load->optimiser;
     e->updates = load->step;
-    if (GCKPTI_USES_AXES && e->axes_unknown && q->convolution)
+    if (GCKPTI_USES_AXES && e->axes_unknown && q->axes_matter)
         return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_AXES_PROBLEM);
     if (!gckpti_same_shape(&e->shape, &q->p.shape))
         return gckpti_refuse(
             load, GCKPT_E_SHAPE, e, "the file has it as %S%s, the store as %S", &e->shape,
             gckpti_is_permuted(&e->order) ? ", permuted by desc.axes" : "", &q->p.shape);
     if (gckpti_is_permuted(&e->order) &&
-        (e->type >= GCKPT_STORAGE_I8 || q->p.storage >= GCKPT_STORAGE_I8))
+        (kind->by_rows || gckpti_kind_of((int)q->p.storage)->by_rows))
         return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_PERMUTE_ROWS);
-    if (e->type != GCKPT_STORAGE_I8)
+    if (!kind->scaled)
         return 1;
     if (e->shape.n < 2 || !gckpti_find_scale(load, e))
         return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             "I8 needs two axes or more, and a tensor of this name and #scale");
-    if (q->p.storage != GCKPT_STORAGE_I8 && q->p.storage != GCKPT_STORAGE_F32)
+                             "%s needs two axes or more, and a tensor of this name and #scale",
+                             kind->name);
+    if ((int)q->p.storage != e->type && q->p.storage != GCKPT_STORAGE_F32)
         return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             "the file has it as I8, the store as %s; make it I8 or F32",
-                             gckpti_storage_name(q->p.storage));
+                             "the file has it as %s, the store as %s; make it %s or F32",
+                             kind->name, gckpti_storage_name(q->p.storage), kind->name);
     return 1;
 }
 
@@ -128,7 +130,7 @@ static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
                                    gckpti_file_entry *owner)
 {
     const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
-    if (!owner || (scale && owner->type != GCKPT_STORAGE_I8) || (updates && !owner->states))
+    if (!owner || (scale && !gckpti_kind_of(owner->type)->scaled) || (updates && !owner->states))
         return gckpti_refuse_orphan(load, e);
     if (updates && e->optimiser < 0)
         return gckpti_refuse(load, GCKPT_E_DATA, e, "must be \"OPTIMISER:COUNT\" in quotes");
@@ -143,7 +145,8 @@ static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
     e->order = owner->order;
     if (gckpti_is_permuted(&e->order) && e->shape.n == owner->shape.n)
         e->shape = gckpti_permuted_shape(&e->order, e->shape, 0);
-    const gckpt_shape shape = scale ? gckpti_scale_shape(&owner->shape) : owner->shape;
+    gckpt_shape shape = owner->shape;
+    shape.n -= scale; /* one scale for each row */
     if (!gckpti_same_shape(&e->shape, &shape))
         return gckpti_refuse(load, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
                              &owner->shape);
@@ -170,13 +173,10 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
     for (size_t i = 0; i < load->count; i++) {
         gckpti_file_entry *e = &load->entries[i];
         owner = e->slot < 0 || (owner && owner->param == e->param) ? owner : NULL;
-        if (i + 1 < load->count && e[1].param == e->param && e[1].slot == e->slot) {
-            gckpti_refuse(load, GCKPT_E_DATA, e,
-                          strcmp(e->name, e[1].name) ? "so is " : "comes twice: ");
-            gckpti_text t = gckpti_append_text(&load->store->object);
-            gckpti_text_name(&t, e[1].name, "");
-            return 0;
-        }
+        if (i + 1 < load->count && e[1].param == e->param && e[1].slot == e->slot)
+            return gckpti_refuse(load, GCKPT_E_DATA, e,
+                                 strcmp(e->name, e[1].name) ? "two tensors are renamed to it"
+                                                            : "comes twice");
         if (e->slot < 0 ? !gckpti_check_file_values(load, owner = e)
                         : !gckpti_check_file_state(load, e, owner))
             return 0;
@@ -196,26 +196,18 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
 static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpti_param *q = &load->store->params[e->param];
-    gckpti_file_entry *scale = e->type == GCKPT_STORAGE_I8 ? gckpti_find_scale(load, e) : e;
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
+    gckpti_file_entry *scale = kind->scaled ? gckpti_find_scale(load, e) : e;
     if (!load->file || e->param < load->old_params || !gckpti_little_endian() ||
         gckpti_is_permuted(&e->order))
         return 0;
     const unsigned char *data = load->file + load->bytes_read;
     const void *scales = scale != e ? data + (size_t)scale->offsets[0] : NULL;
     const void *at = data + (size_t)e->offsets[0];
-    if ((uintptr_t)at % (unsigned)gckpti_storages[e->type].bytes ||
-        (uintptr_t)scales % sizeof(float))
+    if ((uintptr_t)at % (unsigned)kind->bytes || (uintptr_t)scales % sizeof(float))
         return 0;
-    q->p.frozen = e->type || !load->desc->writable;
-    if (!gckpti_has_storage(e->type)) /* floats must be copied; they are frozen */
-        return 0;
-    q->p.storage = (gckpt_storage)e->type;
-    q->p.quantised = e->type ? at : NULL;
-    q->p.scales = (const float *)scales;
-    if (!e->type)
-        memcpy(&q->p.values, &at, sizeof at); /* written to only if desc.writable is set */
-    q->external = 1;
-    q->locked = q->p.frozen != 0;
+    gckpti_use_values(q, (gckpt_storage)e->type, at, (const float *)scales,
+                      !e->type && load->desc->writable);
     load->store->elements -= (size_t)q->p.elements;
     e->ignored = scale->ignored = 1;
     return 1;
@@ -225,7 +217,7 @@ static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
 static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
 {
     gckpti_file_entry *owner = load->entries;
-    size_t used = 0, row = 0; /* row: floats of the longest row to be quantised */
+    size_t used = 0, row = 0; /* row: floats of the longest row to be converted */
     for (size_t i = 0; i < load->count; i++) {
         gckpti_file_entry *e = &load->entries[i];
         const gckpti_param *q = &load->store->params[e->param];
@@ -233,19 +225,21 @@ static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
         owner = values ? e : owner;
         if (e->ignored || (values && q->locked))
             continue;
-        if (values && q->uninitialised) {
+        if (scale && q->p.storage != GCKPT_STORAGE_F32) {
+            e->dest = owner->dest; /* the block begins with the scales */
+            continue;
+        }
+        if (values && q->uninitialised)
             e->dest = gckpti_values_block(q);
-        } else if (scale && q->p.storage == GCKPT_STORAGE_I8) {
-            e->dest = owner->dest; /* the values' block begins with the scales */
-        } else if (!values && !scale && e->slot >= owner->old_states) {
+        else if (!values && !scale && e->slot >= owner->old_states)
             e->dest = (unsigned char *)gckpti_array(q, e->slot);
-        } else {
+        else {
             e->dest = spare ? spare + used : NULL;
             used += gckpti_round_up(scale ? (size_t)gckpti_elements(&e->shape) * sizeof(float)
                                           : gckpti_array_bytes(load->store, q, e->slot + 1),
                                     GCKPTI_ALIGN);
         }
-        if (values && q->p.storage == GCKPT_STORAGE_I8 && e->type != GCKPT_STORAGE_I8 &&
+        if (values && gckpti_kind_of((int)q->p.storage)->scaled && e->type != (int)q->p.storage &&
             (size_t)gckpti_row_length(&q->p) > row)
             row = (size_t)gckpti_row_length(&q->p);
     }
@@ -261,17 +255,14 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *load)
     for (size_t i = 0; i < load->count; i++) {
         gckpti_file_entry *e = &load->entries[i];
         gckpti_param *q = &s->params[e->param];
-        if (e->slot < 0 && !gckpti_map_values(load, e))
-            load->result = gckpti_values_new(s, q, "load");
-        if (load->result != GCKPT_OK)
+        if (e->slot < 0 && !gckpti_map_values(load, e) &&
+            (load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
             return 0;
-        if (gckpti_is_quantised((int)q->p.storage)) { /* quantised parameters have no state */
+        if (q->p.storage != GCKPT_STORAGE_F32) { /* only parameters in floats have state */
             e->states = 0;
             e->ignored |= e->slot >= 0 && e->slot != GCKPTI_SCALE;
         }
-        if (e->slot >= 0)
-            continue;
-        if (!gckpti_ensure_state(s, q, e->states))
+        if (e->slot < 0 && !gckpti_ensure_state(s, q, e->states))
             return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
                                  e->states);
     }

@@ -3,8 +3,6 @@
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
-GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
-
 /* The gckpt_file_desc that is used if the caller passes NULL. */
 GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
     NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN, NULL
@@ -25,17 +23,9 @@ GCKPTI_FN uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
     return gckpti_fnv_number(gckpti_fnv(hash, suffix, strlen(suffix)), data);
 }
 
-/* Returns the shape of I8 scales, one for each row: all axes of the values except the last. */
-GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
-{
-    gckpt_shape shape = *values;
-    shape.n -= shape.n > 0;
-    return shape;
-}
-
 /* ---- write ---- */
 /* Writes a name with JSON's escapes. */
-GCKPTI_FN void gckpti_sink_name(gckpti_sink *out, const char *name)
+static void gckpti_sink_name(gckpti_sink *out, const char *name)
 {
     for (const char *c = name; *c; c++) {
         unsigned u = (unsigned char)*c;
@@ -64,11 +54,11 @@ typedef struct {
     gckpt_storage type;
     gckpt_shape shape;
     gckpti_axis_order order; /* order of q's axes */
-    int64_t first, count;    /* range of elements that is written */
+    int64_t count;           /* number of elements in the file */
     uint64_t *hash;          /* receives the FNV-1a of the data, or NULL */
 } gckpti_out_tensor;
 
-/* Advances w to the next tensor (in a part: to the next shard not empty). Returns 0 at the end. */
+/* Advances w to the next tensor. Returns 0 at the end. */
 static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tensor *w)
 {
     static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
@@ -82,41 +72,22 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
             gckpti_get_axis_order(&w->order, d, q->p.name, &q->p.shape); /* checked at the start */
         }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
-        if (!w->name || (scale && q->p.storage != GCKPT_STORAGE_I8) ||
+        if (!w->name || (scale && !gckpti_kind_of((int)q->p.storage)->scaled) ||
             (state && (d->values_only || !q->p.state[w->slot])))
             continue;
         w->type = q->p.storage == GCKPT_STORAGE_F32 ? d->storage : q->p.storage;
         w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORAGE_F32;
-        w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+        w->shape = q->p.shape;
         if (!scale && gckpti_is_permuted(&w->order))
             w->shape = gckpti_permuted_shape(&w->order, q->p.shape, 1);
-        w->size = gckpti_storages[w->type].bytes;
-        const int64_t all = gckpti_elements(&w->shape);
-        const gckpti_shard_range shard = gckpti_shard_of(all, spec->rank, spec->ranks);
-        w->first = gckpti_file_count((int)w->type, shard.first);
-        w->count = gckpti_file_count((int)w->type, shard.count);
-        if (shard.count < all)
-            w->shape = gckpt_shape1(w->count);
+        w->shape.n -= scale; /* one scale for each row */
+        w->size = gckpti_kind_of((int)w->type)->bytes;
+        w->count = gckpti_file_count((int)w->type, gckpti_elements(&w->shape));
         int64_t *last = &w->shape.d[w->shape.n - (w->shape.n > 0)];
-        if (shard.count == all && w->type == GCKPT_STORAGE_I4)
-            *last = gckpti_file_count(GCKPT_STORAGE_I4, *last);
-        if (w->count)
-            return 1;
+        *last = gckpti_file_count((int)w->type, *last);
+        return 1;
     }
     return 0;
-}
-
-/* Writes the index at which each shard begins, which other tools need to merge parts. */
-static void gckpti_sink_shards(gckpti_sink *out, const gckpti_save_spec *spec)
-{
-    gckpti_out_tensor w;
-    gckpti_print(out, "{\"__metadata__\":{\"format\":\"%s\",\"part\":\"%i of %i\"",
-                 gckpti_part_format, spec->rank, spec->ranks);
-    for (w.next = 0; gckpti_next_out_tensor(spec, &w);) {
-        gckpti_sink_key(out, w.name, w.slot);
-        gckpti_print(out, "#first\":\"%I\"", w.first);
-    }
-    gckpti_print(out, "}");
 }
 
 /* Writes "convolution_axes" unless the format implies it: HWIO in this library's, else unknown. */
@@ -131,9 +102,9 @@ static void gckpti_sink_axes(gckpti_sink *out, const gckpti_save_spec *spec)
             continue;
         gckpti_get_axis_order(&order, spec->desc, q->p.name, &q->p.shape);
         unknown |= order.permuted;
-        if (!q->convolution && q->p.shape.n < 3)
+        if (!q->axes_matter && q->p.shape.n < 3)
             continue;
-        weights |= q->convolution || q->p.shape.n > 3;
+        weights |= q->axes_matter || q->p.shape.n > 3;
         unknown |= q->axes_unknown;
     }
     if (spec->desc->values_only ? weights && !unknown : unknown)
@@ -168,9 +139,10 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
         gckpti_print(out, "\":\"%i:%u\"", q->optimiser, q->updates);
     }
     for (size_t i = 0; i < s->note_count; i++) {
-        gckpti_sink_key(out, s->notes[i], GCKPTI_VALUES);
+        const char *key = s->notes[i].text;
+        gckpti_sink_key(out, key, GCKPTI_VALUES);
         gckpti_print(out, "\":\"");
-        gckpti_sink_name(out, s->notes[i] + strlen(s->notes[i]) + 1);
+        gckpti_sink_name(out, key + strlen(key) + 1);
         gckpti_print(out, "\"");
     }
     gckpti_print(out, "}");
@@ -178,17 +150,12 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
 
 /* Writes the JSON of all tensors. Data are in the order of the header, but first those of 4-byte,
  * last those of 1-byte elements, so that all are aligned. Returns the bytes of data. */
-GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec,
-                                     size_t *tensors)
+static int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec)
 {
     int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* bytes of data by element size */
     gckpti_out_tensor w;
-    *tensors = 0;
-    if (spec->hashes)
-        gckpti_sink_shards(out, spec);
-    else
-        gckpti_sink_metadata(out, spec);
-    for (w.next = 0; gckpti_next_out_tensor(spec, &w); ++*tensors)
+    gckpti_sink_metadata(out, spec);
+    for (w.next = 0; gckpti_next_out_tensor(spec, &w);)
         bytes[w.size] += w.count * w.size;
     int64_t at[] = { 0, bytes[4] + bytes[2], bytes[4], 0, 0 };
     for (w.next = 0; gckpti_next_out_tensor(spec, &w);) {
@@ -196,15 +163,10 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *s
         at[w.size] += w.count * w.size;
         gckpti_sink_key(out, w.name, w.slot);
         gckpti_print(out, "\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                     gckpti_storages[w.type].type, &w.shape, begin, at[w.size]);
+                     gckpti_kind_of((int)w.type)->type, &w.shape, begin, at[w.size]);
     }
-    const int64_t hash_bytes = spec->hashes ? 8 * (int64_t)*tensors : 0;
-    if (spec->hashes)
-        gckpti_print(out,
-                     ",\"__sums__\":{\"dtype\":\"U8\",\"shape\":[%I],\"data_offsets\":[%I,%I]}",
-                     hash_bytes, at[1], at[1] + hash_bytes);
     gckpti_print(out, "}");
-    return at[1] + hash_bytes;
+    return at[1];
 }
 
 /* Writes n elements, little-endian: all at once or, on other machines, byte by byte. */
@@ -223,34 +185,37 @@ static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, c
 
 /* Writes the data of a tensor. Does not permute quantised data, whatever desc.axes returns now.
  * Returns 0 if F16 cannot hold a value. */
-static int gckpti_sink_tensor(gckpti_sink *out, const gckpt_store *s, const gckpti_out_tensor *w)
+static int gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec *spec,
+                              const gckpti_out_tensor *w)
 {
     float buf[GCKPTI_CHUNK];
     uint16_t half[GCKPTI_CHUNK];
-    const int64_t end = w->first + w->count;
-    const void *raw_data = w->slot == GCKPTI_VALUES  ? w->q->p.quantised
-                           : w->slot == GCKPTI_SCALE ? w->q->p.scales
-                                                     : gckpti_array(w->q, w->slot);
-    const int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_shard(s, w->q, w->slot).first;
-    const char *all = (const char *)(raw_data ? raw_data : w->q->p.values);
-    const size_t size = raw_data ? (size_t)w->size : sizeof(float);
-    const int permuted = all && w->q->p.storage < GCKPT_STORAGE_I8 && gckpti_is_permuted(&w->order);
+    const gckpti_param *q = w->q;
+    const gckpti_group_save *group = spec->group;
+    const void *raw = w->slot == GCKPTI_VALUES  ? q->p.quantised
+                      : w->slot == GCKPTI_SCALE ? q->p.scales
+                                                : NULL;
+    const char *all = (const char *)(raw ? raw : gckpti_array(q, w->slot));
+    const size_t size = raw ? (size_t)w->size : sizeof(float);
+    const int permuted =
+        all && !gckpti_kind_of((int)q->p.storage)->by_rows && gckpti_is_permuted(&w->order);
     int fits = 1;
-    if (w->hash)
-        *w->hash = GCKPTI_FNV_START;
-    for (int64_t at = w->first, n; at < end && !out->failed; at += n) {
-        const void *x = raw_data ? all + (size_t)(at - first) * size : NULL;
-        n = permuted ? gckpti_min(end - at, GCKPTI_CHUNK) : end - at;
-        for (int64_t i = 0; permuted && i < n; i++, x = buf)
+    for (int64_t at = 0, n; at < w->count && (group || !out->failed); at += n) {
+        const void *x = buf;
+        n = permuted ? gckpti_min(w->count - at, GCKPTI_CHUNK) : w->count - at;
+        for (int64_t i = 0; permuted && i < n; i++)
             memcpy((char *)buf + (size_t)i * size,
-                   all + (size_t)gckpti_permuted_index(&w->order, &w->q->p.shape, at + i) * size,
+                   all + (size_t)gckpti_permuted_index(&w->order, &q->p.shape, at + i) * size,
                    size);
-        if (!x)
-            x = gckpti_values_at(s, w->q, at, buf, &n);
-        n = gckpti_min(end - at, n);
-        if (!raw_data && w->type != GCKPT_STORAGE_F32) {
+        if (raw && !permuted)
+            x = all + (size_t)at * size;
+        else if (!permuted)
+            x = group ? group->gather(group->context, q, w->slot, at, buf, &n)
+                      : gckpti_floats_at(spec->store, q, w->slot, at, buf, &n);
+        n = gckpti_min(w->count - at, n);
+        if (!raw && w->type != GCKPT_STORAGE_F32) {
             n = gckpti_min(n, GCKPTI_CHUNK);
-            fits &= gckpti_to_halves(w->type, (const float *)x, n, half);
+            fits &= gckpti_kind_of((int)w->type)->write((const float *)x, n, 1, half);
             x = half;
         }
         gckpti_sink_elements(out, w, x, n);
@@ -258,36 +223,29 @@ static int gckpti_sink_tensor(gckpti_sink *out, const gckpt_store *s, const gckp
     return fits;
 }
 
-/* Checks that renamed parameters have distinct names that a file can have. */
-static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
+/* Returns the hash of the name that desc.rename gives parameter i, or i if it is left out. */
+static uint64_t gckpti_name_hash(const gckpti_save_spec *spec, size_t i)
 {
-    size_t n = 0;
-    gckpti_keyed *names; /* names by hash, and as many elements for sorting */
-    gckpt_result result = GCKPT_OK;
-    if (!d->rename)
-        return GCKPT_OK;
-    names = (gckpti_keyed *)gckpti_new(&s->memory, s->count, 2 * sizeof *names);
-    if (!names)
-        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory to compare %z names", s->count);
-    for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
-        const char *name = gckpti_renamed(d, s->params[i].p.name);
-        const char *problem = name ? gckpti_name_problem(name) : NULL;
-        if (problem)
-            result = gckpti_error(s, GCKPT_E_ARG, "save: parameter \"%s\" was given a name that %s",
-                                  s->params[i].p.name, problem);
-        else if (name) {
-            names[n].key = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
-            names[n++].value = (int)i;
-        }
-    }
-    gckpti_sort_keys(names, names + s->count, n);
-    for (size_t i = 1; i < n && result == GCKPT_OK; i++)
-        if (names[i].key == names[i - 1].key)
-            result = gckpti_error(
-                s, GCKPT_E_ARG, "save: parameters \"%s\" and \"%s\" were given the same name",
-                s->params[names[i - 1].value].p.name, s->params[names[i].value].p.name);
-    gckpti_delete(&s->memory, names, s->count, 2 * sizeof *names);
-    return result;
+    const char *name = gckpti_renamed(spec->desc, spec->store->params[i].p.name);
+    return name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : i;
+}
+
+/* Checks the name that desc.rename gives parameter i, also against names of parameters before. */
+static gckpt_result gckpti_save_name(const gckpti_save_spec *spec, size_t i)
+{
+    gckpt_store *s = spec->store;
+    const char *own = s->params[i].p.name, *name = gckpti_renamed(spec->desc, own);
+    const char *problem = name ? gckpti_name_problem(name) : NULL;
+    if (problem)
+        return gckpti_error(s, GCKPT_E_ARG, "save: parameter \"%s\" was given a name that %s", own,
+                            problem);
+    const uint64_t hash = gckpti_name_hash(spec, i);
+    for (size_t k = 0; spec->desc->rename && k < i; k++)
+        if (gckpti_name_hash(spec, k) == hash)
+            return gckpti_error(s, GCKPT_E_ARG,
+                                "save: parameters \"%s\" and \"%s\" were given the same name",
+                                s->params[k].p.name, own);
+    return GCKPT_OK;
 }
 
 /* Checks that the store can be saved; initialises values to be scaled (I8) or permuted. */
@@ -299,12 +257,13 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
     gckpti_axis_order order;
     if (!GCKPTI_USES_AXES && d->axes)
         return gckpti_error(s, GCKPT_E_ARG, GCKPTI_PERMUTE_NONE);
-    if ((unsigned)d->storage >= GCKPT_STORAGE_I8)
+    const gckpti_storage_kind *kind = gckpti_kind_of((int)d->storage);
+    if (!kind || kind->by_rows)
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: desc.storage must be F32, BF16 or F16; parameters quantised to "
                             "I8 or I4 by gckpt_store_quantise are saved so anyway");
-    gckpt_result result = gckpti_save_names(s, d);
-    for (w.next = 0; result == GCKPT_OK && !spec->hashes && gckpti_next_out_tensor(spec, &w);)
+    gckpt_result result = GCKPT_OK;
+    for (w.next = 0; result == GCKPT_OK && !spec->group && gckpti_next_out_tensor(spec, &w);)
         if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_shard(s, w.q, w.slot)))
             result = gckpti_error(s, GCKPT_E_ARG,
                                   "save: this rank has only a shard of \"%s\"%s; "
@@ -313,12 +272,13 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
-        if (!gckpti_renamed(d, q->p.name))
+        result = gckpti_save_name(spec, i);
+        if (result != GCKPT_OK || !gckpti_renamed(d, q->p.name))
             continue;
         if (!gckpti_get_axis_order(&order, d, q->p.name, &q->p.shape))
             result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_PERMUTE_PROBLEM,
                                   q->p.name, order.count, &q->p.shape);
-        else if (gckpti_is_permuted(&order) && q->p.storage >= GCKPT_STORAGE_I8)
+        else if (gckpti_is_permuted(&order) && gckpti_kind_of((int)q->p.storage)->by_rows)
             result = gckpti_error(s, GCKPT_E_DATA, "save: \"%s\": " GCKPTI_PERMUTE_ROWS, q->p.name);
         else if (gckpti_is_permuted(&order) || q->p.storage != GCKPT_STORAGE_F32)
             result = gckpti_values_new(s, q, "save");
@@ -329,20 +289,20 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
     return result;
 }
 
-/* Writes all tensors' data, then a part's hashes. If total is not NULL, adds the hashes to it. */
+/* Writes all tensors' data. If total is not NULL, adds the tensors' hashes to it. */
 static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *spec,
                                      uint64_t *total)
 {
     gckpt_result result = GCKPT_OK;
     gckpti_out_tensor w;
     uint64_t hash;
-    size_t done = 0;
     for (int size = 4; size > 0; size /= 2)
         for (w.next = 0; result == GCKPT_OK && gckpti_next_out_tensor(spec, &w);) {
             if (w.size != size)
                 continue;
-            w.hash = spec->hashes ? &spec->hashes[done++] : total ? &hash : NULL;
-            if (!gckpti_sink_tensor(out, spec->store, &w))
+            hash = GCKPTI_FNV_START;
+            w.hash = total ? &hash : NULL;
+            if (!gckpti_sink_tensor(out, spec, &w))
                 result = gckpti_error(spec->store, GCKPT_E_DATA,
                                       "save: \"%s\" has values beyond 65504, the greatest of F16 "
                                       "(BF16 holds them); what was written is no complete file",
@@ -350,44 +310,56 @@ static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *s
             if (total)
                 *total += gckpti_data_hash(w.name, w.slot, hash);
         }
-    for (size_t i = 0; i < done; i++)
-        gckpti_sink_number(out, spec->hashes[i], 8);
     return result;
 }
 
-/* Writes the store, or the part of it, that `what`, a gckpti_save_spec, describes. */
-GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user)
+/* Returns `result` or, if ranks write the file together, the failure of any of them. */
+static gckpt_result gckpti_save_agreed(const gckpti_save_spec *spec, gckpt_result result)
 {
-    gckpti_save_spec saving = *(const gckpti_save_spec *)what, *const spec = &saving;
+    return spec->group ? spec->group->agree(spec->group->context, result) : result;
+}
+
+/* Writes the store; if `write` is NULL, only takes part in what all ranks do. */
+GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *request, gckpt_write_fn write,
+                                    void *user)
+{
+    gckpti_save_spec saving = *request, *const spec = &saving;
     gckpt_store *store = spec->store;
     gckpti_sink out;
-    size_t tensors;
     uint64_t total = 0;
-    gckpt_result result = gckpti_save_start(spec);
+    gckpt_result result = gckpti_save_agreed(spec, gckpti_save_start(spec));
     memset(&out, 0, sizeof out); /* a sink that only counts bytes */
-    if (result == GCKPT_OK && GCKPTI_USES_AXES && !spec->hashes) {
+    if (result == GCKPT_OK && GCKPTI_USES_AXES) {
         result = gckpti_sink_data(&out, spec, &total);
         spec->total_hash = &total;
     }
     if (result != GCKPT_OK)
         return result;
     memset(&out, 0, sizeof out);
-    const size_t data = (size_t)gckpti_sink_header(&out, spec, &tensors);
+    const size_t data = (size_t)gckpti_sink_header(&out, spec);
     const size_t padding = (8 - out.total % 8) % 8, length = out.total + padding;
     if (length > GCKPTI_HEADER_MAX)
-        return gckpti_error(store, GCKPT_E_DATA,
-                            "save: the header would take %z bytes, but %z are the most: use "
-                            "shorter names or notes", length, (size_t)GCKPTI_HEADER_MAX);
+        result = gckpti_error(store, GCKPT_E_DATA,
+                              "save: the header would take %z bytes, but %z are the most: use "
+                              "shorter names or notes",
+                              length, (size_t)GCKPTI_HEADER_MAX);
+    result = gckpti_save_agreed(spec, result);
+    if (result != GCKPT_OK)
+        return result;
     memset(&out, 0, sizeof out);
     out.write = write;
     out.user = user;
     gckpti_sink_number(&out, length, 8);
-    gckpti_sink_header(&out, spec, &tensors);
+    gckpti_sink_header(&out, spec);
     gckpti_sink_put(&out, "       ", padding);
     result = gckpti_sink_data(&out, spec, NULL);
+    if (spec->group && result == GCKPT_OK)
+        result = spec->group->check(spec->group->context);
     if (gckpti_sink_flush(&out) != GCKPT_OK)
-        return gckpti_error(store, GCKPT_E_FILE, "save: the write callback failed before byte %z; "
-                                                 "what it wrote is no complete file", out.total);
+        return gckpti_error(store, GCKPT_E_FILE,
+                            "save: the write callback failed before byte %z; "
+                            "what it wrote is no complete file",
+                            out.total);
     if (result == GCKPT_OK && out.total != 8 + length + data)
         result = gckpti_error(store, GCKPT_E_ARG,
                               "save: rename must give a parameter the same name each time; what "
@@ -395,17 +367,12 @@ GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void
     return result == GCKPT_OK ? gckpti_ok(store) : result;
 }
 
-GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
-                                            const gckpt_file_desc *desc)
+GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user,
+                                         const gckpt_file_desc *desc)
 {
-    const gckpti_save_spec saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL, NULL };
+    const gckpti_save_spec saving = { store, desc ? desc : &gckpti_file_plain, NULL, NULL };
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: the store or the callback is NULL");
     return gckpti_write(&saving, write, user);
-}
-
-GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
-{
-    return gckpt_store_write_as(store, write, user, NULL);
 }
 #endif

@@ -264,14 +264,6 @@ GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor)
 {
     return tensor ? tensor->graph : NULL;
 }
-GCKPT_API gckpt_feed gckpt_feed_as(const gckpt_tensor *input, gckpt_type type, const void *values)
-{
-    gckpt_feed feed = { gckpt_id(input), NULL };
-    if (input && input->type == type)
-        feed.data = values;
-    return feed;
-}
-
 GCKPT_API int gckpt_id(const gckpt_tensor *tensor) { return tensor ? tensor->id : -1; }
 GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor)
 {

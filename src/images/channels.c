@@ -1,3 +1,4 @@
+#include "images/images.h"
 #include "ops/internal.h"
 
 #ifndef GCKPT_NO_IMAGES
@@ -217,58 +218,9 @@ GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
                    backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
 }
 
-/* Sets to[c] to the sum over pixels of x - mean, of its square, of g, or (if `h`) of g h. */
-static void gckpti_plain_channel_sum(const gckpti_channel_pass *p, int64_t first, int64_t end,
-                                     int h, float *to)
-{
-    enum { BLOCK = 16 };
-    for (int64_t j = first, n; j < end; j += n) {
-        float sum[BLOCK] = { 0.0f }, comp[BLOCK] = { 0.0f };
-        n = gckpti_min(end - j, BLOCK);
-        for (int64_t pixel = 0, at = j; pixel < p->pixels; pixel++, at += p->channels)
-            for (int64_t c = 0; c < n; c++) {
-                float a = p->g ? p->g[at + c] : p->x[at + c];
-                if (h)
-                    a = gckpti_mul(a, (p->x[at + c] - p->mean[j + c]) * p->rstd[j + c]);
-                else if (!p->g)
-                    a -= p->mean[j + c];
-                if (p->squares)
-                    a = gckpti_mul(a, a);
-                gckpti_sum_add(&sum[c], &comp[c], a);
-            }
-        memcpy(to + j, sum, (size_t)n * sizeof *sum);
-    }
-}
-
-static void gckpti_plain_channel_sums(const gckpti_channel_pass *p, int64_t first, int64_t end)
-{
-    gckpti_plain_channel_sum(p, first, end, 0, p->s);
-    if (p->g && p->t)
-        gckpti_plain_channel_sum(p, first, end, 1, p->t);
-}
-
-static void gckpti_plain_channel_out(const gckpti_channel_pass *p, int64_t first, int64_t end)
-{
-    for (int64_t at = 0; at < p->pixels * p->channels; at += p->channels)
-        for (int64_t c = first; c < end; c++)
-            p->to[at + c] =
-                gckpti_norm_out(p->x[at + c] - p->mean[c], p->rstd[c], p->gain, p->bias, c);
-}
-
-static void gckpti_plain_channel_dx(const gckpti_channel_pass *p, int64_t first, int64_t end)
-{
-    for (int64_t at = 0; at < p->pixels * p->channels; at += p->channels)
-        for (int64_t c = first; c < end; c++) {
-            float h = (p->x[at + c] - p->mean[c]) * p->rstd[c];
-            float u = p->gain ? gckpti_mul(p->g[at + c], p->gain[c]) : p->g[at + c];
-            gckpti_put_product(&p->to[at + c], p->rstd[c], gckpti_fma(-h, p->t[c], u - p->s[c]),
-                               p->accumulate);
-        }
-}
-
-static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_plain_channel_sums,
-                                                              gckpti_plain_channel_out,
-                                                              gckpti_plain_channel_dx };
+static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_channel_sums,
+                                                              gckpti_channel_out,
+                                                              gckpti_channel_dx };
 
 GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward, &gckpti_plain_channels))
 GCKPTI_OP_KERNELS(batchnorm, gckpti_run_channels(call, backward, &gckpti_plain_channels))

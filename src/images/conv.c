@@ -1,3 +1,4 @@
+#include "images/images.h"
 #include "ops/internal.h"
 #include "graph/graph.h"
 
@@ -188,12 +189,6 @@ GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_axis_
     return (r[0].tap_first + ky * r[0].tap_step) * z->taps[1] + r[1].tap_first + kx * r[1].tap_step;
 }
 
-static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
-}
-
 /* Adds the terms of tap `tap` of w, in all groups, to d: the chains of one result, or (DW) of dw.
  * x: channels of the image or (UP) of a window, `step` apart (if 0, each is *x, a 0). */
 GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const float *x, int64_t step,
@@ -253,7 +248,7 @@ GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t 
 }
 
 GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
-                               gckpti_multiply_add multiply_add)
+                               gckpti_multiply_add_fn multiply_add)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int transposed = ((const gckpti_conv2d *)call->attributes)->transposed;
@@ -288,11 +283,10 @@ static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
     gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results, 0, s->z->c);
 }
 
-GCKPTI_OP_KERNELS(conv2d,
-                  gckpti_run_conv(call, backward, gckpti_conv_plain, gckpti_plain_multiply_add);
+GCKPTI_OP_KERNELS(conv2d, gckpti_run_conv(call, backward, gckpti_conv_plain, gckpti_multiply_add);
                   if (backward) gckpti_bias_backward(call))
 
-GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
+static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const gckpt_shape *windows = a->transposed ? &call->in[0].shape : &call->shape;
@@ -348,7 +342,7 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
     if (q && q->axes_unknown)
         return gckpti_fail(w->graph, GCKPT_E_DATA, "param \"%s\": " GCKPTI_AXES_PROBLEM, q->p.name);
     if (q)
-        q->convolution = 1;
+        q->axes_matter = 1;
     memset(&a, 0, sizeof a);
     if (window)
         a.window = *window;

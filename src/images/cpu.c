@@ -1,3 +1,4 @@
+#include "images/cpu.h"
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
@@ -16,7 +17,7 @@ static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_bloc
     w.t.c += block->matrix * w.c_next;
     if (w.t.initial)
         w.t.initial += block->matrix * w.c_next;
-    gckpti_kernels_of(base->call)->conv_block(&w, block, scratch, floats);
+    gckpti_kernels_of(base->call)->images->conv_block(&w, block, scratch, floats);
 }
 
 /* Returns the product of one kind of a convolution, for UP of one phase. */
@@ -85,25 +86,17 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 }
 
 GCKPTI_OP_KERNELS(fast_conv2d, gckpti_run_conv(call, backward, gckpti_conv_fast,
-                                               gckpti_kernels_of(call)->multiply_add);
+                                               gckpti_kernels_of(call)->images->multiply_add);
                   if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
-
 GCKPTI_OP_KERNELS(fast_max_pool,
-                  gckpti_run_max_pool(call, backward, gckpti_kernels_of(call)->max_window))
+                  gckpti_run_max_pool(call, backward, gckpti_kernels_of(call)->images->max_window))
 GCKPTI_OP_KERNELS(fast_average_pool,
                   gckpti_run_average_pool(call, backward, gckpti_kernels_of(call)->add,
                                           gckpti_kernels_of(call)->divide))
-
 GCKPTI_OP_KERNELS(fast_upsample, (void)backward;
-                  gckpti_run_upsample(call, gckpti_kernels_of(call)->scaled_add))
-
-static void gckpti_fast_channels(const gckpt_call *call, int backward)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    const gckpti_channel_kernels kernels = { k->channel_sums, k->channel_out, k->channel_dx };
-    gckpti_run_channels(call, backward, &kernels);
-}
-
-GCKPTI_OP_KERNELS(fast_groupnorm, gckpti_fast_channels(call, backward))
-GCKPTI_OP_KERNELS(fast_batchnorm, gckpti_fast_channels(call, backward))
+                  gckpti_run_upsample(call, gckpti_kernels_of(call)->images->scaled_add))
+GCKPTI_OP_KERNELS(fast_groupnorm,
+                  gckpti_run_channels(call, backward, &gckpti_kernels_of(call)->images->channels))
+GCKPTI_OP_KERNELS(fast_batchnorm,
+                  gckpti_run_channels(call, backward, &gckpti_kernels_of(call)->images->channels))
 #endif

@@ -1,3 +1,4 @@
+#include "images/images.h"
 #include "ops/internal.h"
 #include "graph/graph.h"
 
@@ -85,29 +86,6 @@ static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
     return gckpti_pool_shape(call, "average_pool");
 }
 
-static void gckpti_plain_max_window(const gckpti_pool_state *s, const float *x, int64_t p,
-                                    int64_t q, float *y, uint16_t *tap)
-{
-    int64_t h, w, h_end, w_end, h_begin = gckpti_valid_taps(s, 0, p, &h, &h_end);
-    int64_t w_begin = gckpti_valid_taps(s, 1, q, &w, &w_end);
-    for (int64_t c = 0; c < s->channels; c++) {
-        float best = 0;
-        int64_t at = -1;
-        for (int64_t i = h_begin; i < h_end; i++)
-            for (int64_t j = w_begin; j < w_end; j++) {
-                float v = x[((h + i) * s->in[1] + w + j) * s->channels + c];
-                if (at < 0 || (best == best && !(v <= best))) {
-                    best = v;
-                    at = i * s->o.size[1] + j;
-                }
-            }
-        if (y)
-            y[c] = best;
-        if (tap)
-            tap[c] = (uint16_t)at;
-    }
-}
-
 /* A work item is a row of windows of an image (forward), or an image (backward). */
 static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
 {
@@ -154,7 +132,8 @@ static void gckpti_max_pool_windows(const gckpti_pool_state *s, const gckpti_win
     }
 }
 
-GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward, gckpti_max_window window)
+GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
+                                   gckpti_max_window_fn window)
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
     s.windows = gckpti_max_pool_windows, s.max_window = window;
@@ -212,7 +191,7 @@ GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
     gckpti_run_pool(call, &s, backward);
 }
 
-GCKPTI_OP_KERNELS(max_pool, gckpti_run_max_pool(call, backward, gckpti_plain_max_window))
+GCKPTI_OP_KERNELS(max_pool, gckpti_run_max_pool(call, backward, gckpti_max_window))
 GCKPTI_OP_KERNELS(average_pool, gckpti_run_average_pool(call, backward, NULL, NULL))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)

@@ -1,3 +1,4 @@
+#include "images/images.h"
 #include "ops/internal.h"
 #include "graph/graph.h"
 
@@ -10,7 +11,7 @@
  * in order, each with its taps in that order: fma(weight, g, dx). */
 typedef struct {
     const gckpt_call *call;
-    gckpti_scaled_add add;
+    gckpti_scaled_add_fn add;
 } gckpti_upsample_state;
 
 /* A work item is a row of results (forward), or an image (backward). */
@@ -44,7 +45,7 @@ static void gckpti_upsample_item(void *context, int64_t item, int64_t worker)
     }
 }
 
-GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add add)
+GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add_fn add)
 {
     gckpti_upsample_state s = { call, add };
     const int64_t items = call->shape.d[0] * (call->grad_out ? 1 : call->shape.d[1]);
@@ -53,12 +54,7 @@ GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add add
                        &s);
 }
 
-static void gckpti_plain_scaled_add(float *to, float factor, const float *from, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        to[i] = gckpti_fma(factor, from[i], to[i]);
-}
-GCKPTI_OP_KERNELS(upsample, (void)backward; gckpti_run_upsample(call, gckpti_plain_scaled_add))
+GCKPTI_OP_KERNELS(upsample, (void)backward; gckpti_run_upsample(call, gckpti_scaled_add))
 
 static gckpt_result gckpti_upsample_shape(gckpt_call *call)
 {

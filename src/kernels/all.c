@@ -3,7 +3,8 @@
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"
-#include "cpu/cpu.h"
+#include "images/cpu.h"
+#include "recurrent/recurrent.h"
 
 #if GCKPTI_HAS_FAST &&                                                                             \
     ((GCKPTI_ISA == 0 && GCKPTI_FMA) || (GCKPTI_ISA == 1 && defined(__aarch64__)) ||               \
@@ -13,15 +14,17 @@
 #endif
 #define GCKPTI_VECTORS
 #include "num/num.h"
+#include "ops/loops.h"
+#include "ops/rows.h"
+#include "images/loops.h"
+#include "recurrent/loops.h"
 #include "kernels/vectors.c"
 #include "kernels/products.c"
 #include "kernels/gemv.c"
 #include "quant/int4.c"
 #include "quant/kernels.c"
 #include "kernels/product_block.c"
-#include "kernels/math.c"
 #include "kernels/elementwise.c"
-#include "kernels/rowwise.c"
 #include "kernels/random.c"
 #include "bf16/kernels.c"
 #include "bf16/avx512.c"
@@ -32,8 +35,6 @@
 #include "bf16/attention.c"
 #include "bf16/gradients.c"
 #include "bf16/amx.c"
-#include "kernels/losses.c"
-#include "kernels/element_losses.c"
 #include "recurrent/kernels.c"
 #include "kernels/table.c"
 #endif

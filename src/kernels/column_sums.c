@@ -1,38 +1,11 @@
 /* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, each as
  * gckpti_sum_add does; the sums of 4 vectors of columns stay in registers ---- */
-GCKPTI_INLINED void V(sum_add)(FLOATS *sum, FLOATS *comp, FLOATS x)
-{
-    FLOATS y = x - *comp, s = *sum + y;
-    *comp = s - *sum - y;
-    *sum = s;
-}
-
-GCKPTI_INLINED FLOATS V(sum_load)(const float *x, int64_t at, int64_t n)
-{
-    return x && n > 0 ? V(load_n)(x + at, n) : V(zero)();
-}
-
-GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
-{
-    if (d && n > 0)
-        V(store_n)(d + at, x, n);
-}
-
 /* Returns n floats from x[at] on or, if x is NULL, n widened bf16 from narrow[at] on. */
 GCKPTI_INLINED FLOATS V(load_any)(const float *x, const uint16_t *narrow, int64_t at, int64_t n)
 {
     if (__builtin_expect(gckpti_has_f32(x), 1)) /* otherwise gcc branches for each vector */
         return V(load_n)(x + at, n);
     return V(load_quant)(GCKPT_STORAGE_BF16, narrow + at, 0, V(zero)(), n);
-}
-
-/* Returns where vector i of n columns from j on begins; beyond n, the first vector is repeated. */
-GCKPTI_INLINED int64_t V(col_at)(int64_t j, int64_t n, int i) { return W * i < n ? j + W * i : j; }
-
-/* Returns how many of the columns left are summed at once: up to 4 whole vectors, or all if < W. */
-GCKPTI_INLINED int64_t V(sum_columns)(int64_t left)
-{
-    return left < W ? left : gckpti_min(left, 4 * W) / W * W;
 }
 
 /* Sums columns j..j+n-1: whole vectors (`vectors` is 4) or less than one (1). `gain` (0 for no

@@ -2,6 +2,13 @@
 #pragma GCC pop_options
 #endif
 
+/* exp of x <= GCKPTI_EXP_MAX (no check for overflow) */
+GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
+{
+    FLOATS r, t, p = V(exp_reduce)(V(vmax)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);
+    return V(exp_scale)(p, r, t);
+}
+
 /* gckpti_online for W queries at once. x: scores, a row for each of n keys, a column for each
  * query; they become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and
  * gets zeros in its other rows; if no column sees a row, returns 0, sets factor to 1 and leaves x
@@ -95,12 +102,12 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
                                  h->kv_c,  NULL, NULL,     out, NULL };
         V(gemv_dot)(&scores);
         if (h->cap > 0.0f)
-            V(softcap)(p, n, h->dot_scale, h->cap);
+            V(softcaps)(p, n, h->dot_scale, h->cap);
         for (int64_t e = 0; e < n; e += W)
             V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(scale), V(zero)()));
         for (int64_t e = 0; e < from; e++)
             p[e] = -GCKPTI_INFINITY;
-        float factor = V(online_softmax)(p, p, n, j == first, &max, &sum);
+        float factor = V(online)(p, p, n, j == first, &max, &sum);
         if (!out)
             continue;
         if (j > first)
@@ -169,7 +176,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
         scores.prefetch = out ? call->in[2].data + at_j : NULL;
         V(attn_gemm)(&scores, n, m, h->d, k, q, p);
         if (h->cap > 0.0f)
-            V(softcap)(p, n * T, h->dot_scale, h->cap);
+            V(softcaps)(p, n * T, h->dot_scale, h->cap);
         for (int64_t i = 0; i < m; i += W)
             (void)V(online_columns)(p + i, n, ahead - j + i, h->window, after, j == j0, max + i,
                                     sum + i, factor + i);
@@ -202,7 +209,7 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int6
             continue;
         y = V(load)(ds + i) - V(load)(delta + i);
         if (h->cap > 0.0f)
-            y = V(softcap_deriv)(y, s, inverse);
+            y = y * V(softcap_deriv)(s, inverse);
         V(store)(ds + i, x * y * scale);
     }
 }
@@ -249,7 +256,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
             if (dq || dk)
                 V(attn_gemm)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             if (h->cap > 0.0f)
-                V(softcap)(p, n * T, h->dot_scale, h->cap);
+                V(softcaps)(p, n * T, h->dot_scale, h->cap);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * T, *dr = dq || dk ? ds + r * T : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;

@@ -53,8 +53,8 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int
             n = gckpti_min(gckpti_min(end, i + 4 * W) - first, W);
             memcpy(word, words + (first - i), sizeof *word);
             const INTS kept = (INTS)(*word >> 8 >= d->threshold);
-            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->io.from + first, n)) & kept);
-            V(put_product)(d->io.to + first, factor, x, d->io.accumulate, n);
+            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->loop.x + first, n)) & kept);
+            V(put_product_n)(d->loop.to + first, factor, x, d->loop.accumulate, n);
         }
     }
 }

@@ -3,18 +3,10 @@
 GCKPTI_COLD_BEGIN
 
 #ifndef GCKPT_NO_NOTES
-/* Returns the position that gckpti_notes_merge stored at the begin of a note's allocation. */
-static size_t gckpti_note_index(const char *note)
+static void gckpti_note_free(gckpt_store *s, gckpti_note note)
 {
-    size_t index;
-    memcpy(&index, note - sizeof index, sizeof index);
-    return index;
-}
-
-static void gckpti_note_free(gckpt_store *s, char *note)
-{
-    size_t key = strlen(note) + 1, prefix = sizeof(size_t);
-    gckpti_delete(&s->memory, note - prefix, prefix + key + strlen(note + key) + 1, 1);
+    const char *value = note.text + strlen(note.text) + 1;
+    gckpti_delete(&s->memory, note.text, (size_t)(value + strlen(value) + 1 - note.text), 1);
 }
 
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
@@ -32,54 +24,55 @@ GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
 static size_t gckpti_note_find(const gckpt_store *s, const char *key)
 {
     size_t i = 0;
-    while (i < s->note_count && strcmp(s->notes[i], key))
+    while (i < s->note_count && strcmp(s->notes[i].text, key))
         i++;
     return i;
 }
 
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
 {
-    size_t n = strlen(key) + 1, m = strlen(value) + 1, prefix = sizeof(size_t);
-    char *note = (char *)gckpti_new(&s->memory, prefix + n + m, 1);
-    if (!note ||
-        !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof *s->notes)) {
-        gckpti_delete(&s->memory, note, prefix + n + m, 1);
+    const size_t n = strlen(key) + 1, m = strlen(value) + 1;
+    gckpti_note note = { (char *)gckpti_new(&s->memory, n + m, 1), 0 };
+    if (!note.text ||
+        !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof note)) {
+        gckpti_delete(&s->memory, note.text, n + m, 1);
         return 0;
     }
-    note += prefix;
-    memcpy(note, key, n);
-    memcpy(note + n, value, m);
+    memcpy(note.text, key, n);
+    memcpy(note.text + n, value, m);
     s->notes[s->note_count++] = note;
     return 1;
 }
 
 static int gckpti_is_note_before(const void *first, const void *second, const void *by_key)
 {
-    const char *a = *(char *const *)first, *b = *(char *const *)second;
-    const int order = by_key ? strcmp(a, b) : 0;
-    return order ? order < 0 : gckpti_note_index(a) < gckpti_note_index(b);
+    const gckpti_note *a = (const gckpti_note *)first, *b = (const gckpti_note *)second;
+    const int order = by_key ? strcmp(a->text, b->text) : 0;
+    return order ? order < 0 : a->index < b->index;
 }
 
 /* Sorts notes to find equal keys, since a file may have a million notes. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first)
 {
-    size_t count = first < s->note_count ? s->note_count : 0, kept = 0;
+    gckpti_note *notes = s->notes;
+    const size_t count = first < s->note_count ? s->note_count : 0;
+    size_t kept = 0;
     for (size_t i = 0; i < count; i++)
-        memcpy(s->notes[i] - sizeof i, &i, sizeof i);
-    gckpti_sort(s->notes, count, sizeof *s->notes, gckpti_is_note_before, s);
-    for (size_t i = 0; i < count; s->notes[kept++] = s->notes[i++])
-        if (kept && !strcmp(s->notes[kept - 1], s->notes[i])) {
-            memcpy(s->notes[i] - sizeof i, s->notes[kept - 1] - sizeof i, sizeof i);
-            gckpti_note_free(s, s->notes[--kept]);
+        notes[i].index = i;
+    gckpti_sort(notes, count, sizeof *notes, gckpti_is_note_before, s);
+    for (size_t i = 0; i < count; notes[kept++] = notes[i++])
+        if (kept && !strcmp(notes[kept - 1].text, notes[i].text)) {
+            notes[i].index = notes[--kept].index;
+            gckpti_note_free(s, notes[kept]);
         }
-    gckpti_sort(s->notes, kept, sizeof *s->notes, gckpti_is_note_before, NULL);
+    gckpti_sort(notes, kept, sizeof *notes, gckpti_is_note_before, NULL);
     s->note_count = count ? kept : s->note_count;
 }
 
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
 {
     size_t i = store && key ? gckpti_note_find(store, key) : 0;
-    return store && key && i < store->note_count ? store->notes[i] + strlen(key) + 1 : NULL;
+    return store && key && i < store->note_count ? store->notes[i].text + strlen(key) + 1 : NULL;
 }
 
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value)
@@ -87,8 +80,8 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     if (!store || !key)
         return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
     if (!*key || !gckpti_is_utf8(key))
-        return gckpti_error(store, GCKPT_E_ARG, *key ? "note: the key is not UTF-8"
-                                                     : "note: the key is empty");
+        return gckpti_error(store, GCKPT_E_ARG,
+                            *key ? "note: the key is not UTF-8" : "note: the key is empty");
     const char *problem = gckpti_is_reserved_note(key)      ? "files mean something else by this; "
                                                               "choose another"
                           : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"
@@ -102,13 +95,15 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
         gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    if (old < count)
+    if (old < count) {
         gckpti_note_free(store, store->notes[old]);
-    if (old < count && value)
-        store->notes[old] = store->notes[--store->note_count];
-    else if (old < count)
-        memmove(store->notes + old, store->notes + old + 1,
-                (--store->note_count - old) * sizeof *store->notes);
+        store->note_count--;
+        if (value)
+            store->notes[old] = store->notes[count];
+        else
+            memmove(store->notes + old, store->notes + old + 1,
+                    (store->note_count - old) * sizeof *store->notes);
+    }
     return gckpti_ok(store);
 }
 #endif

@@ -4,8 +4,10 @@
 #pragma push_macro("GCKPTI_ISA")
 #undef GCKPTI_ISA
 #define GCKPTI_ISA (-1)
+#include "num/isa.h"
 #include "num/vectors.h"
 #include "num/formulas.h"
+#include "num/isa_end.h"
 #undef GCKPTI_ISA
 #pragma pop_macro("GCKPTI_ISA")
 #endif

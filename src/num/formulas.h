@@ -306,22 +306,13 @@ GCKPTI_ISA_NOINLINE FLOATS V(sin_shifted)(FLOATS x, uint32_t shift)
     return y;
 }
 GCKPTI_INLINED FLOATS V(sin)(FLOATS x) { return V(sin_shifted)(x, 0); }
-GCKPTI_INLINED FLOATS V(sin_deriv)(FLOATS x) { return V(sin_shifted)(x, 1); }
 GCKPTI_INLINED FLOATS V(cos)(FLOATS x) { return V(sin_shifted)(x, 1); }
-GCKPTI_INLINED FLOATS V(cos_deriv)(FLOATS x) { return V(sin_shifted)(x, 2); }
-
-/* relu: y = max(x, 0); NaN and -0 stay */
-GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(vmax)(V(zero)(), x); }
 
 /* abs: the derivative is 1 or -1; 0 if x is 0 or NaN */
 GCKPTI_INLINED FLOATS V(abs_deriv)(FLOATS x)
 {
     return V(if_less)(V(zero)(), V(abs)(x), V(bit_or)(V(set1)(1.0f), V(sign_bit)(x)), V(zero)());
 }
-
-/* reciprocal: y = 1 / x, the derivative is -y^2 */
-GCKPTI_INLINED FLOATS V(reciprocal)(FLOATS x) { return 1.0f / x; }
-GCKPTI_INLINED FLOATS V(reciprocal_deriv)(FLOATS y) { return -y * y; }
 
 /* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
  *   SGD       w = fma(-lr, g, decayed)
@@ -354,14 +345,3 @@ GCKPTI_INLINED void V(step_adamw)(const gckpt_update_constants *a, FLOATS g, FLO
     d = *m / (V(sqrt)(*v * a->correct2) + a->eps);
     *w = V(fma)(V(set1)(-a->rate), d, V(decayed)(a, *w));
 }
-
-#if GCKPTI_ISA < 0
-#pragma pop_macro("V")
-#pragma pop_macro("W")
-#pragma pop_macro("FLOATS")
-#pragma pop_macro("INTS")
-#undef GCKPTI_ALWAYS
-#undef GCKPTI_INLINED
-#undef GCKPTI_ISA_NOINLINE
-#undef GCKPTI_DOUBLES
-#endif

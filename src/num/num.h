@@ -5,6 +5,7 @@
 #include "num/chains.h"
 #ifdef GCKPTI_SEPARATE_TU
 #ifdef GCKPTI_VECTORS /* kernels/all.c already has the first part */
+#include "num/isa.h"
 #include "num/vectors.h"
 #include "num/formulas.h"
 #endif

@@ -10,48 +10,6 @@ GCKPTI_INLINE float gckpti_lanes_sum(float lane[32])
     return lane[0];
 }
 
-GCKPTI_INLINE float gckpti_sum(const float *x, int64_t n)
-{
-    float lane[32] = { 0.0f };
-    int64_t k = 0;
-    for (; !GCKPTI_IS_SMALL && k + 32 <= n; k += 32)
-        for (int i = 0; i < 32; i++)
-            lane[i] += x[k + i];
-    for (int i = 0; k + i < n; i++)
-        lane[i & 31] += x[k + i];
-    return gckpti_lanes_sum(lane);
-}
-
-GCKPTI_INLINE float gckpti_dot(const float *x, const float *y, int64_t n)
-{
-    float lane[32] = { 0.0f };
-    int64_t k = 0;
-    for (; !GCKPTI_IS_SMALL && k + 32 <= n; k += 32)
-        for (int i = 0; i < 32; i++)
-            lane[i] = gckpti_fma(x[k + i], y[k + i], lane[i]);
-    for (int i = 0; k + i < n; i++)
-        lane[i & 31] = gckpti_fma(x[k + i], y[k + i], lane[i & 31]);
-    return gckpti_lanes_sum(lane);
-}
-
-/* Returns the greatest element, or -inf if n is 0. Ignores NaN, which callers meet in x later. */
-GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
-{
-    float lane[32];
-    int64_t k = 0;
-    for (int i = 0; i < 32; i++)
-        lane[i] = -GCKPTI_INFINITY;
-    for (; !GCKPTI_IS_SMALL && k + 32 <= n; k += 32)
-        for (int i = 0; i < 32; i++)
-            lane[i] = x[k + i] > lane[i] ? x[k + i] : lane[i];
-    for (int i = 0; k + i < n; i++)
-        lane[i & 31] = x[k + i] > lane[i & 31] ? x[k + i] : lane[i & 31];
-    for (int half = 32; half >>= 1;)
-        for (int i = 0; i < half; i++)
-            lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
-    return lane[0];
-}
-
 /* Returns the number that a softmax subtracts from scores with the maximum `top`: 0 if all are
  * -inf; their sum, 0, is later replaced by 1, so that all probabilities are 0 (manual, 5h). */
 GCKPTI_INLINE float gckpti_shift(float top) { return top > -GCKPTI_INFINITY ? top : 0.0f; }
@@ -79,22 +37,6 @@ GCKPTI_INLINE float gckpti_online_factor(float top, int first, float *max)
 GCKPTI_INLINE float gckpti_online_sum(float sum, int first, float factor, float added)
 {
     return first ? added : gckpti_fma(sum, factor, added);
-}
-
-/* One such step for n scores: top = max(x), p = exp(x - shift(max')); p may be NULL. */
-GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
-                                  float *sum)
-{
-    float factor = gckpti_online_factor(gckpti_max(x, n), first, max);
-    float shift = gckpti_shift(*max), lane[32] = { 0.0f };
-    for (int64_t j = 0; j < n; j++) {
-        float e = gckpti_exp(x[j] - shift);
-        lane[j & 31] += e;
-        if (p)
-            p[j] = e;
-    }
-    *sum = gckpti_online_sum(*sum, first, factor, gckpti_lanes_sum(lane));
-    return factor;
 }
 
 /* FNV-1a, 64 bits, from GCKPTI_FNV_START. Floats are little-endian words; all NaN have one word. */

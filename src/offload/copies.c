@@ -1,11 +1,16 @@
-#ifndef GCKPT_SMALL
+#ifndef GCKPT_NO_OFFLOAD
 #include "run/internal.h"
 
-/* Waits for the copies due at instruction x or before, and for all that were started earlier.
- * Returns `result` or, if that is OK or MORE and a copy failed, an error. */
+GCKPTI_FN int gckpti_first_due(const gckpt_exec *e, int end)
+{
+    for (int i = 0; i < e->offload.pending_count; i++)
+        gckpti_set_min(&end, e->offload.due[i]);
+    return end;
+}
+
 GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
 {
-    int *due = e->offload.due, n = GCKPTI_RUNS_BACKENDS ? e->offload.pending_count : 0, failed = 0;
+    int *due = e->offload.due, n = e->offload.pending_count, failed = 0;
     while (n > 0 && due[n - 1] > x)
         n--;
     if (n == 0)
@@ -13,10 +18,11 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
     int later = e->offload.pending_count - n;
     if (!e->offload.by_backend && (failed = e->desc.wait(e->desc.user, later)) != 0) {
         e->desc.wait(e->desc.user, later = 0); /* so that no callback writes later */
-    } else if (e->offload.by_backend && gckpti_backend(e)->wait_copies_until && later) {
-        gckpti_backend(e)->wait_copies_until(gckpti_backend(e)->context, later);
+    } else if (e->offload.by_backend && GCKPTI_OF(gckpti_backend(e), wait_copies_until) && later) {
+        GCKPTI_OF(gckpti_backend(e), wait_copies_until)
+        (GCKPTI_OF(gckpti_backend(e), context), later);
     } else if (e->offload.by_backend) {
-        gckpti_backend(e)->wait_copies(gckpti_backend(e)->context);
+        GCKPTI_OF(gckpti_backend(e), wait_copies)(GCKPTI_OF(gckpti_backend(e), context));
         later = 0;
     }
     memmove(due, due + e->offload.pending_count - later, (size_t)later * sizeof *due);
@@ -65,13 +71,14 @@ static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, 
     const gckpt_exec_desc *d = &e->desc;
     size_t done = bytes;
     void *here = gckpti_arena_ptr(e, offset);
-    void *host = !d->offload                     ? e->offload.host + host_offset
-                 : gckpti_backend(e)->own_memory ? e->blocks.host_scratch
-                                                 : here;
+    void *host = !d->offload                                ? e->offload.host + host_offset
+                 : GCKPTI_OF(gckpti_backend(e), own_memory) ? e->blocks.host_scratch
+                                                            : here;
     const int out = ins->kind == GCKPT_OFFLOAD;
     const gckpt_backend *b = gckpti_backend(e);
     if (e->offload.by_backend) {
-        b->copy_async(b->context, out ? host : here, out ? here : host, bytes, out);
+        GCKPTI_OF(b, copy_async)
+        (GCKPTI_OF(b, context), out ? host : here, out ? here : host, bytes, out);
     } else {
         if (out && host != here)
             gckpti_from_backend(e, host, here, bytes);
@@ -113,5 +120,54 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins, g
     if (o.saved != GCKPTI_NO_OFFSET && result == GCKPT_OK)
         result = gckpti_copy_offloaded(e, ins, info->host_saved, o.saved, node->saved_bytes);
     return result;
+}
+
+/* Allocates the list of pending copies and, if neither callbacks nor the backend store offloaded
+ * values, memory for these. */
+static void gckpti_alloc_offload(gckpt_exec *e, gckpti_bump *bump)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_backend(e);
+    size_t copies = 0; /* most copies that can be pending */
+    e->offload.by_backend =
+        GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, copy_async) && !e->desc.offload && p->offloaded;
+    e->offload.async = e->offload.by_backend || (!GCKPTI_OF(b, own_memory) && e->desc.wait);
+    for (size_t x = 0; x < p->length && e->offload.async; x++)
+        copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
+    e->offload.due = (int *)gckpti_bump_alloc(bump, copies, sizeof *e->offload.due);
+    if (!e->offload.by_backend && !e->desc.offload)
+        e->offload.host = (unsigned char *)gckpti_bump_alloc(bump, p->offloaded, 1);
+}
+
+GCKPTI_MODULE(offload)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_backend(e);
+    const int whole = e->step.pc == p->body || e->step.pc == p->epilogue; /* pc may go back */
+    switch (event) {
+    case GCKPTI_ON_LAYOUT: gckpti_alloc_offload(e, (gckpti_bump *)arg); break;
+    case GCKPTI_ON_BIND:
+        e->device.watched |= e->offload.async && p->offloaded;
+        if (!e->offload.by_backend || !e->tables.nodes)
+            break;
+        e->offload.host =
+            (unsigned char *)GCKPTI_OF(b, host_get)(GCKPTI_OF(b, context), p->offloaded);
+        return e->offload.host ? GCKPT_OK
+                               : gckpti_error(e->store, GCKPT_E_MEMORY,
+                                              "exec: %s has no host memory for %z bytes",
+                                              GCKPTI_OF(b, name), p->offloaded);
+    case GCKPTI_ON_REACH: return gckpti_wait_copies(e, whole ? INT32_MAX : e->step.pc, GCKPT_OK);
+    case GCKPTI_ON_RUN_END: {
+        const gckpt_result result = *(const gckpt_result *)arg;
+        const gckpt_result waited = gckpti_wait_copies(e, INT32_MAX, result);
+        return waited == result ? GCKPT_OK : waited;
+    }
+    case GCKPTI_ON_FREE:
+        if (e->offload.by_backend && e->offload.host)
+            GCKPTI_OF(b, host_release)(GCKPTI_OF(b, context), e->offload.host, p->offloaded);
+        break;
+    default: break;
+    }
+    return GCKPT_OK;
 }
 #endif

@@ -1,4 +1,4 @@
-#ifndef GCKPT_SMALL
+#ifndef GCKPT_NO_OFFLOAD
 #include "plan/internal.h"
 
 /* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----

@@ -118,24 +118,14 @@ static gckpti_attn gckpti_attn_of(const gckpt_call *call)
     int64_t s = call->in[1].shape.d[1], kv_c = call->in[1].shape.d[2], group = c / kv_c;
     const float cap = o->extras ? o->cap : 0.0f; /* no copy of *o: firmware has small stacks */
     const float scale = o->extras && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
-    gckpti_attn h = { call,
-                      t,
-                      s,
-                      c,
-                      d,
-                      o->heads,
-                      (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
-                      gckpti_attention_d_vec(call, d),
-                      gckpti_ceil_to(d, GCKPTI_K_BLOCK),
-                      gckpti_visible_keys(call),
-                      gckpti_is_mixed(call),
-                      scale,
-                      cap > 0.0f ? scale / cap : scale,
-                      cap,
-                      kv_c,
-                      group,
-                      group > 1 ? s : 0,
-                      o->extras && o->window ? o->window : INT64_MAX / 4 };
+    gckpti_attn h;
+    h.call = call, h.visible = gckpti_visible_keys(call), h.mixed = gckpti_is_mixed(call);
+    h.t = t, h.s = s, h.c = c, h.d = d, h.heads = o->heads, h.kv_c = kv_c, h.group = group;
+    h.blocks = (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE;
+    h.d_vec = gckpti_attention_d_vec(call, d), h.d_block = gckpti_ceil_to(d, GCKPTI_K_BLOCK);
+    h.scale = scale, h.dot_scale = cap > 0.0f ? scale / cap : scale, h.cap = cap;
+    h.shared_keys = group > 1 ? s : 0;
+    h.window = o->extras && o->window ? o->window : INT64_MAX / 4;
     return h;
 }
 

@@ -248,7 +248,7 @@ static void gckpti_reduce_forward(const gckpt_call *call, int mean)
     float *o = call->out;
     for (int64_t i = 0; i < v.outer; i++, x += v.size * v.inner, o += v.inner)
         if (axis == -1 || axis == call->in[0].shape.n - 1)
-            *o = gckpti_sum(x, v.size);
+            *o = gckpti_sum_from(x, v.size, 0.0f);
         else {
             gckpti_zero_unless(o, v.inner, 0);
             gckpti_put_blocks(o, 0, x, v.inner, v.size, v.inner, 1);

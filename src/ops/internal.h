@@ -56,6 +56,15 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
 #define GCKPTI_FAST(name) NULL, NULL
 #endif
 
+/* Runs `row` for each row of the result or, in a backward, of x's gradient if it is required. */
+static inline void gckpti_run_rows(const gckpt_call *call,
+                                   void (*row)(const gckpt_call *call, int64_t r))
+{
+    const int64_t rows = gckpti_rows(&call->shape);
+    for (int64_t r = 0; (!call->grad_out || call->in[0].grad) && r < rows; r++)
+        row(call, r);
+}
+
 /* Applies an op to a, b and, if not NULL, c. */
 static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                             gckpt_tensor *c, const void *attributes, size_t size)
@@ -76,6 +85,17 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
                                           : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
 
+/* ---- ops/attention.c ---- */
+/* Return the score of a dot product x; ds from dp - delta. */
+static inline float gckpti_attn_score(const gckpti_attn *h, float x)
+{
+    return h->cap > 0.0f ? gckpti_softcap(x, h->dot_scale, h->cap) : gckpti_mul(x, h->dot_scale);
+}
+static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, float score)
+{
+    return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, 1.0f / h->cap) : dp) * h->scale;
+}
+
 /* ---- bf16/ops.c ---- */
 #ifndef GCKPT_NO_BF16
 /* Writes to out[first..end-1] the products of a query and of keys first..end-1 in bf16 attention.
@@ -90,20 +110,9 @@ GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t
  * scratch until the last query head that reads the same keys. */
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch);
 #else
-static inline void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
-                                       int64_t end, float *out)
-{
-    (void)h, (void)at, (void)key, (void)first, (void)end, (void)out;
-}
-static inline void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key,
-                                       int64_t first, int64_t end, float *out)
-{
-    (void)h, (void)p, (void)key, (void)first, (void)end, (void)out;
-}
-static inline void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch)
-{
-    (void)h, (void)head, (void)scratch;
-}
+#define gckpti_mixed_scores(h, at, key, first, end, out) (void)0
+#define gckpti_mixed_values(h, p, key, first, end, out)  (void)0
+#define gckpti_mixed_gradients(h, head, scratch)         (void)(scratch)
 #endif
 
 /* ---- ops/losses.c ---- */
@@ -159,26 +168,10 @@ static inline int gckpti_has_weights(const gckpt_call *call)
         return gckpti_element_loss_shape(call, #name);                                             \
     }                                                                                              \
     GCKPTI_OP_KERNELS(name,                                                                        \
-                      gckpti_run_element_loss(call, backward, kind, gckpti_plain_element_loss()))  \
+                      gckpti_run_element_loss(call, backward, kind, &gckpti_element_loss_kernels)) \
     GCKPTI_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops,                                   \
                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
 #define GCKPTI_READS_XY(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
-
-/* ---- images/conv.c ---- */
-#ifndef GCKPT_NO_IMAGES
-typedef struct {
-    gckpt_window window;
-    int transposed;
-} gckpti_conv2d;
-#endif
-
-/* ---- recurrent/ops.c ---- */
-enum { GCKPTI_CELL_ROWS = 32 }; /* rows of a work item of the fast kernels; affects speed only */
-
-typedef struct {
-    int gates;       /* 3 in a gru, 4 in an lstm */
-    int bias, state; /* index of the bias, and of h0 (c0 is the next input); 0 means none */
-} gckpti_recurrent;
 
 /* Pointer to the descriptor of a loss with weights, or NULL if GCKPT_NO_LOSSES leaves it out. */
 #ifndef GCKPT_NO_LOSSES
@@ -216,7 +209,6 @@ GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);
 
 /* ops/losses.c */
 GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call);
-GCKPTI_FN gckpti_element_kernels gckpti_plain_element_loss(void);
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker);
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker);
 GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t rows);
@@ -227,9 +219,4 @@ GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
 GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, int soft);
 GCKPTI_FN gckpt_result gckpti_element_loss_shape(gckpt_call *call, const char *name);
 GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i);
-
-/* images/conv.c */
-#ifndef GCKPT_NO_IMAGES
-GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call);
-#endif
 #endif

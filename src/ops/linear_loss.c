@@ -78,7 +78,7 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
     (void)worker;
-    loss->kernels.cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
+    loss->kernels.classes->cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
 }
 
 /* For each chunk of classes of a block: logits = x w', dx += d w, dw += d' x. In bf16 plans dx is
@@ -140,8 +140,6 @@ GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backw
     loss.call = call, loss.kernels = fn(call), loss.e.kind = GCKPTI_LOSS_CLASSES;
     loss.cap = gckpti_linear_loss_cap(call);
     loss.v = call->in[1].shape.d[0], loss.targets = call->in[2].index;
-    if (!loss.kernels.product)
-        loss.kernels.product = gckpti_plain_products(call);
     for (int64_t row = 0; row < rows; row += loss.rows) {
         gckpti_loss_begin_block(&loss, row, gckpti_loss_block_rows(call, row, layout.block));
         if (block_rows && !backward) {

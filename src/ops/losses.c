@@ -38,35 +38,6 @@ static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const
                              name, w, all);
 }
 
-static float gckpti_plain_surprisal(const float *x, int64_t n, const gckpti_class_row *c)
-{
-    float lane[32] = { 0.0f };
-    for (int64_t j = 0; j < n; j++) {
-        float s = c->log_sum - (x[j] - c->max), t = c->targets ? c->targets[j] : 1.0f;
-        float *sum = &lane[j & 31];
-        *sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, *sum) : *sum + t;
-    }
-    return gckpti_lanes_sum(lane);
-}
-
-static void gckpti_plain_class_grads(const float *x, float *d, int64_t n, const gckpti_class_row *c)
-{
-    for (int64_t j = 0; j < n; j++) {
-        float t = c->targets ? c->targets[j] : c->uniform;
-        float p = gckpti_exp((x[j] - c->max) - c->log_sum);
-        p = gckpti_fma(p, c->target_sum, -t);
-        if (c->cap > 0.0f)
-            p *= gckpti_softcap_deriv(x[j], c->cap);
-        gckpti_put_product(&d[j], p, c->scale, c->accumulate);
-    }
-}
-
-static void gckpti_plain_softcap(float *x, int64_t n, float scale, float cap)
-{
-    for (int64_t j = 0; j < n; j++)
-        x[j] = gckpti_softcap(x[j], scale, cap);
-}
-
 GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gckpti_loss_kind kind)
 {
     const gckpt_shape *s = &call->in[0].shape;
@@ -82,53 +53,11 @@ GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gck
     return e;
 }
 
-static float gckpti_plain_element_sum(const gckpti_element_loss *e, int64_t row)
-{
-    float lane[32] = { 0.0f };
-    for (int64_t i = 0, at = row * e->n; i < e->n; i++, at++) {
-        float b, w = gckpti_element_weight(e, at), *sum = &lane[i & 31];
-        float a = gckpti_element_factors(e->kind, e->x[at], e->y ? e->y[at] : 0.0f, e->delta, &b);
-        *sum = w > 0.0f || w < 0.0f ? gckpti_fma(w * a, b, *sum) : *sum + w;
-    }
-    return gckpti_lanes_sum(lane);
-}
-
-static void gckpti_plain_element_grads(const gckpti_element_loss *e, int64_t row)
-{
-    const gckpt_arg *x = &e->call->in[0], *y = &e->call->in[1];
-    float scale = e->call->loss_scale;
-    for (int64_t i = row * e->n; i < (row + 1) * e->n; i++) {
-        float p = e->x ? e->x[i] : 0.0f, w = gckpti_element_weight(e, i); /* sum_loss has no x */
-        float d = gckpti_element_deriv(e->kind, p, e->y ? e->y[i] : 0.0f, e->delta);
-        if (x->grad)
-            gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
-        if (y->grad)
-            gckpti_put_product(
-                &y->grad[i],
-                gckpti_weighted(w, gckpti_loss_is(e->kind, GCKPTI_LOSS_BINARY) ? -p : -d), scale,
-                y->accumulate);
-    }
-}
-
 GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
 {
-    (void)call;
-    gckpti_loss_kernels kernels = { { NULL, NULL },
-                                    NULL,
-                                    gckpti_online,
-                                    gckpti_plain_surprisal,
-                                    gckpti_plain_class_grads,
-                                    gckpti_from_bf16s,
-                                    gckpti_to_bf16s,
-                                    gckpti_exp,
-                                    gckpti_log,
-                                    gckpti_plain_softcap };
-    return kernels;
-}
-
-GCKPTI_FN gckpti_element_kernels gckpti_plain_element_loss(void)
-{
-    gckpti_element_kernels kernels = { gckpti_plain_element_sum, gckpti_plain_element_grads };
+    const gckpti_loss_kernels kernels = { NULL, &gckpti_class_loss_kernels,
+                                          gckpti_plain_products(call), gckpti_from_bf16s,
+                                          gckpti_to_bf16s };
     return kernels;
 }
 
@@ -147,13 +76,13 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float 
     gckpti_class_row c = { max, log_sum, NULL, 0, 0, 0, 0, 0 };
     if (gckpti_loss_soft(loss)) {
         c.targets = loss->soft + (loss->row + r) * loss->v;
-        return loss->kernels.surprisal(x, loss->v, &c);
+        return loss->kernels.classes->surprisal(x, loss->v, &c);
     }
     float nll = log_sum - (logit - max), smoothing = gckpti_loss_smoothing(loss);
-    return smoothing > 0.0f
-               ? gckpti_fma(smoothing / (float)loss->v, loss->kernels.surprisal(x, loss->v, &c),
-                            gckpti_mul(1.0f - smoothing, nll))
-               : nll;
+    return smoothing > 0.0f ? gckpti_fma(smoothing / (float)loss->v,
+                                         loss->kernels.classes->surprisal(x, loss->v, &c),
+                                         gckpti_mul(1.0f - smoothing, nll))
+                            : nll;
 }
 
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
@@ -173,14 +102,15 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
         chunk = x ? x + j : wide;
         if (gckpti_has_bf16(loss->x_bf16))
             loss->kernels.widen(loss->x_bf16 + begin + j, wide, n);
-        loss->kernels.online(chunk, NULL, n, loss->first + j == 0, &loss->max[r], &loss->sum[r]);
+        loss->kernels.classes->online(chunk, NULL, n, loss->first + j == 0, &loss->max[r],
+                                      &loss->sum[r]);
         if ((uint64_t)(at - j) < (uint64_t)n)
             loss->value[r] = chunk[at - j];
     }
     if (loss->first + loss->n < loss->v)
         return;
     gckpti_softmax_end(&loss->max[r], &loss->sum[r]);
-    loss->sum[r] = loss->kernels.log(loss->sum[r]);
+    loss->sum[r] = loss->kernels.classes->log(loss->sum[r]);
     loss->value[r] = gckpti_loss_of_row(loss, r, x, loss->value[r], loss->max[r], loss->sum[r]);
 }
 
@@ -201,14 +131,14 @@ static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_ro
 {
     int here = !gckpti_loss_soft(loss) && (uint64_t)at < (uint64_t)n;
     float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
-    loss->kernels.gradient(x, d, n, c);
+    loss->kernels.classes->gradient(x, d, n, c);
     if (!here)
         return;
     d[at] = held;
-    float deriv = loss->kernels.exp((logit - c->max) - c->log_sum) -
+    float deriv = loss->kernels.classes->exp((logit - c->max) - c->log_sum) -
                   ((1.0f - gckpti_loss_smoothing(loss)) + c->uniform);
     if (c->cap > 0.0f)
-        deriv *= gckpti_softcap_deriv(logit, c->cap);
+        deriv *= gckpti_softcap_deriv(logit, 1.0f / c->cap);
     gckpti_put_product(&d[at], deriv, c->scale, loss->accumulate);
 }
 
@@ -226,7 +156,8 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     (void)worker;
     if (gckpti_loss_soft(loss)) {
         c.targets = loss->soft + (loss->row + r) * loss->v;
-        c.target_sum = w == 0.0f ? 0.0f : gckpti_sum(c.targets, loss->v); /* not read if w = 0 */
+        c.target_sum =
+            w == 0.0f ? 0.0f : gckpti_sum_from(c.targets, loss->v, 0.0f); /* not read if w = 0 */
         if (loss->call->in[1].grad)
             gckpti_loss_soft_row(loss, x + begin,
                                  loss->call->in[1].grad + (loss->row + r) * loss->v, w, &c);
@@ -255,9 +186,9 @@ static void gckpti_element_loss_row(void *context, int64_t r, int64_t worker)
     gckpti_loss *loss = (gckpti_loss *)context;
     (void)worker;
     if (loss->backward)
-        loss->kernels.element.gradients(&loss->e, loss->row + r);
+        loss->kernels.element->gradients(&loss->e, loss->row + r);
     else
-        loss->value[r] = loss->kernels.element.sum(&loss->e, loss->row + r);
+        loss->value[r] = loss->kernels.element->sum(&loss->e, loss->row + r);
 }
 
 /* Computes the gradient of weight k: the sum of the losses it multiplies; loss->row is 0. */
@@ -278,7 +209,7 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
     }
     gckpti_put_product(&w->grad[k],
                        e.kind == GCKPTI_LOSS_CLASSES ? gckpti_lanes_sum(lane)
-                                                     : loss->kernels.element.sum(&e, k),
+                                                     : loss->kernels.element->sum(&e, k),
                        loss->call->loss_scale, w->accumulate);
 }
 
@@ -327,7 +258,7 @@ static void gckpti_run_loss_rows(gckpti_loss *loss, int64_t rows, gckpti_loss_ro
 }
 
 GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                                       gckpti_element_kernels kernels)
+                                       const gckpti_element_kernels *kernels)
 {
     const gckpt_shape *shape = &call->in[0].shape;
     gckpti_loss loss;

@@ -11,14 +11,6 @@
  * h b), = put(rstd, fma(-h, b, u - a)); lanes of a: lane + u, of b: fma(u, h, lane).
  * dgain sums g h (rounded) and dbias sums g, row by row, compensated. */
 
-static float gckpti_mean_from(const float *x, int64_t n, float c)
-{
-    float lane[32] = { 0.0f };
-    for (int64_t i = 0; i < n; i++)
-        lane[i & 31] += x[i] - c;
-    return gckpti_lanes_sum(lane) / (float)n;
-}
-
 /* Shape rule: gain and bias have the size of the last axis. */
 static gckpt_result gckpti_norm_shape(gckpt_call *call)
 {
@@ -37,78 +29,36 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* For each row: c and mean (layernorm only), rstd, then y. If out is NULL, only `saved`. */
-GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
+static void gckpti_norm_gradients(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const float *gain = o->gain ? call->in[o->gain].data : NULL;
-    const float *bias = o->bias ? call->in[o->bias].data : NULL;
-    float *saved = (float *)call->saved;
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = call->in[0].data + r * n;
-        float lane[32] = { 0.0f }, c = 0.0f, mean = 0.0f;
-        if (o->center) {
-            c = x[0] + gckpti_mean_from(x, n, x[0]);
-            mean = gckpti_mean_from(x, n, c);
-        }
-        for (int64_t i = 0; i < n; i++) {
-            float d = gckpti_centered(x[i], c, mean);
-            lane[i & 31] = gckpti_fma(d, d, lane[i & 31]);
-        }
-        float rstd = gckpti_rsqrt(gckpti_lanes_sum(lane) / (float)n + gckpti_norm_epsilon(o));
-        for (int64_t i = 0; call->out && i < n; i++)
-            call->out[r * n + i] =
-                gckpti_norm_out(gckpti_centered(x[i], c, mean), rstd, gain, bias, i);
-        if (saved && o->center) {
-            *saved++ = c;
-            *saved++ = mean;
-        }
-        if (saved)
-            *saved++ = rstd;
-    }
-}
-
-/* For each row: adds to dbias and dgain, then computes dx. */
-GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const gckpt_arg *in = call->in;
-    const float *gain = o->gain ? in[o->gain].data : NULL, *saved = (const float *)call->saved;
-    const int dgain = o->gain && in[o->gain].grad, dbias = o->bias && in[o->bias].grad;
     gckpti_zero_gradients(call, 1, call->inputs);
     for (int64_t r = 0; r < rows; r++) {
         const float *g = call->grad_out + r * n;
-        for (int64_t i = 0; dbias && i < n; i++)
+        for (int64_t i = 0; o->bias && in[o->bias].grad && i < n; i++)
             gckpti_add_to_grad(&in[o->bias], i, g[i]);
-        if (!in[0].grad && !dgain)
+        if (!o->gain || !in[o->gain].grad)
             continue;
-        const float *x = in[0].data + r * n;
-        float c = o->center ? *saved++ : 0.0f, mean = o->center ? *saved++ : 0.0f, rstd = *saved++;
-        for (int64_t i = 0; dgain && i < n; i++)
-            gckpti_add_to_grad(&in[o->gain], i,
-                               gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
-        if (!in[0].grad)
-            continue;
-        float sum[32] = { 0.0f }, lane[32] = { 0.0f };
+        const gckpti_row_args row = gckpti_norm_row_args(call, r);
         for (int64_t i = 0; i < n; i++) {
-            float u = gain ? gckpti_mul(g[i], gain[i]) : g[i];
-            sum[i & 31] += u;
-            lane[i & 31] = gckpti_fma(u, gckpti_centered(x[i], c, mean) * rstd, lane[i & 31]);
-        }
-        float a = o->center ? gckpti_lanes_sum(sum) / (float)n : 0.0f;
-        float b = gckpti_lanes_sum(lane) / (float)n;
-        for (int64_t i = 0; i < n; i++) {
-            float h = gckpti_centered(x[i], c, mean) * rstd;
-            float u = gain ? gckpti_mul(g[i], gain[i]) : g[i];
-            gckpti_put_product(&in[0].grad[r * n + i], rstd, gckpti_fma(-h, b, u - a),
-                               in[0].accumulate);
+            const float d = gckpti_centered(row.x[i], row.first, row.mean);
+            gckpti_add_to_grad(&in[o->gain], i, gckpti_mul(g[i], d * row.rstd));
         }
     }
+    gckpti_run_rows(call, gckpti_norm_row_grad);
 }
 
-GCKPTI_OP_KERNELS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layernorm_forward)(call))
+static void gckpti_run_norm(const gckpt_call *call, int backward)
+{
+    if (backward)
+        gckpti_norm_gradients(call);
+    else
+        gckpti_run_rows(call, gckpti_norm_row);
+}
+GCKPTI_OP_KERNELS(layernorm, gckpti_run_norm(call, backward))
+GCKPTI_OP_KERNELS(rmsnorm, gckpti_run_norm(call, backward))
 
 /* Without gain, the bias is input 1, which the backward does not read, though declared here. */
 GCKPTI_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,

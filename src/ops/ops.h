@@ -21,6 +21,61 @@ GCKPTI_COLD_END
  * convolutions, tiles of attention, rows of losses.
  * ============================================================================================== */
 
+/* ---- operands of products ---- */
+/* An operand of a product (ops/gemm.c): f32, bf16 or quant is set. */
+typedef struct gckpti_operand {
+    const float *f32;
+    const uint16_t *bf16;
+    int64_t stride;       /* step to the next row of c (of b: the next column) */
+    int64_t k_stride;     /* step to the next term */
+    int64_t batch_stride; /* step to the next matrix */
+    const gckpt_dequantisation *quant; /* only in a batch of one matrix */
+} gckpti_operand;
+
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. The chain starts
+ * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (for a bias the stride is 0),
+ * or at +0 if `initial` is NULL. In bf16 plans the k terms are divided into blocks (manual, 5l). A
+ * new block begins after each period of k_period terms (0: one period); k_offset terms of the first
+ * period precede p = 0. If k_period is shorter than a block, all k terms are an undivided chain. */
+typedef struct gckpti_product {
+    int64_t batch, m, n, k;
+    gckpti_operand a, b; /* fast if one stride of each operand is 1 */
+    const float *initial;
+    int64_t initial_stride; /* nonzero only with batch 1, and in fast kernels only for f32 */
+    int accumulate;
+    float *c;
+    uint16_t *c_bf16; /* or c */
+    int64_t c_stride; /* other than n only where initial_stride may be nonzero */
+    void *workspace;  /* call->workspace, for the fast kernels */
+    int64_t k_period, k_offset;
+} gckpti_product;
+
+static inline int gckpti_has_quant(const gckpti_operand *x)
+{
+    return GCKPTI_WITH_QUANT && x->quant;
+}
+
+/* Returns the quantised parameter that an op reads, or NULL. */
+static inline const gckpt_dequantisation *gckpti_call_quant(const gckpt_call *call)
+{
+    return GCKPTI_WITH_QUANT ? (const gckpt_dequantisation *)call->quantised : NULL;
+}
+
+/* ---- quant/ops.c ---- */
+#ifndef GCKPT_NO_QUANT
+/* Dequantises all elements to quant->to. */
+GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant);
+
+/* Computes a product whose b is quantised. */
+GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t);
+#else
+static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant)
+{
+    (void)call, (void)quant;
+}
+static inline void gckpti_fp32_quant(const gckpti_product *t) { (void)t; }
+#endif
+
 /* ---- the list of ops; flags of their descriptors ---- */
 /* clang-format off */
 /* Calls fast(name) for an op with vector kernels in cpu, plain(name) for an op without; recurrent,
@@ -28,7 +83,7 @@ GCKPTI_COLD_END
 #define GCKPTI_ALL_OPS(fast, plain, recurrent, image, loss)                                        \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
-    fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) plain(scale)     \
+    fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) fast(scale)     \
     fast(dropout) plain(from_u8) fast(add) fast(sub) fast(mul) fast(div) fast(maximum)            \
     fast(minimum) fast(where)                                                                      \
     plain(permute) plain(slice) plain(concat) plain(pad) plain(sum) plain(mean) plain(max)         \
@@ -121,28 +176,105 @@ GCKPTI_INLINE void gckpti_put_masked(float *d, float g, float mask, int accumula
     gckpti_put(d, mask > 0.0f ? g : 0.0f, accumulate);
 }
 
-/* Source and destination of a linear op: x and out, or g and dx. n is 0 if dx is not required. */
+/* ---- ops/loops.h ---- */
+/* Addresses that a kernel prefetches for the next strip of a bf16 plan (gckpti_strip_item), 2 bytes
+ * per element; a `fallback` is data in the cache. */
 typedef struct {
-    const float *from;
+    const char *x, *y, *z;
+} gckpti_hints;
+
+static inline gckpti_hints gckpti_hints_of(const gckpt_call *call, const float *fallback,
+                                           const uint16_t *x, const uint16_t *y, const uint16_t *z)
+{
+    int64_t n = gckpti_elements(&call->shape);
+    const gckpti_hints a = { x ? (const char *)(x + n) : (const char *)fallback,
+                             y ? (const char *)(y + n) : (const char *)fallback,
+                             z ? (const char *)(z + n) : (const char *)fallback };
+    return a;
+}
+
+/* Reductions of a row, in 32 lanes as in num/sums.h. */
+enum {
+    GCKPTI_ROW_SUM,
+    GCKPTI_ROW_MAX,
+    GCKPTI_ROW_DOT,
+    GCKPTI_ROW_PRODUCTS,
+    GCKPTI_ROW_SQUARES,
+    GCKPTI_ROW_EXP,
+    GCKPTI_ROW_NORM
+};
+
+typedef struct {
+    int kind; /* the terms. SUM: x - first; DOT: x y by fma; PRODUCTS: x y, rounded;
+               * MAX: maximum of x; EXP: exp(x - mean); with d = (x - first) - mean,
+               * SQUARES: d^2; NORM: d rstd y, or d rstd (y z) if z is not NULL */
+    const float *x, *y, *z;
+    float *out; /* EXP: receives exp(x - mean), or NULL */
+    float first, mean, rstd;
+} gckpti_row_args;
+
+/* A loop that stores, or adds to, n elements of `to`; o: the attributes. Forward: x and y are the
+ * inputs. Backward: g is the output's gradient, x the result or input at which the derivative is
+ * taken; of a binary op, x is the other input and y the input itself. */
+typedef struct {
+    const float *x, *y, *g, *o;
     float *to;
     int64_t n;
     int accumulate;
-} gckpti_io;
+    gckpti_hints ahead;
+} gckpti_loop;
+typedef void (*gckpti_loop_fn)(const gckpti_loop *loop);
 
-static inline gckpti_io gckpti_io_of(const gckpt_call *call, int backward)
+/* Returns the loop of an op of one input. reads: what its gradient reads, GCKPT_IN(0), GCKPT_OUT or
+ * 0 for only the output's gradient, which then is x. */
+static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, unsigned reads)
 {
     const gckpt_arg *x = &call->in[0];
-    gckpti_io p = { x->data, call->out, gckpti_elements(&call->shape), 0 };
-    if (backward)
-        p.from = call->grad_out, p.to = x->grad, p.accumulate = x->accumulate;
-    p.n = p.to ? p.n : 0;
-    return p;
+    const float *from = !backward || reads & GCKPT_IN(0) ? x->data
+                        : reads                          ? call->out
+                                                         : call->grad_out;
+    gckpti_loop loop;
+    memset(&loop, 0, sizeof loop);
+    loop.x = loop.y = from, loop.g = call->grad_out, loop.o = (const float *)call->attributes;
+    loop.to = backward ? x->grad : call->out, loop.n = gckpti_elements(&call->shape);
+    loop.accumulate = backward && x->accumulate;
+    return loop;
 }
+
+/* clang-format off */
+/* Elementwise ops of one input: name, cost, what the gradient reads, y as a function of x, the rule
+ * of dx, its argument df as a function of x (of the result, called x there, if the gradient reads
+ * GCKPT_OUT). Rules: product: g df; quotient: g / df; masked: g if df > 0, else +0. */
+#define GCKPTI_UNARY_OPS(X)                                                                        \
+    X(relu, NULL, GCKPT_OUT, V(vmax)(V(zero)(), x), masked, x) /* NaN and -0 stay */               \
+    X(gelu, gckpti_flops_20, GCKPT_IN(0), V(gelu)(x), product, V(gelu_deriv)(x))                   \
+    X(gelu_erf, gckpti_flops_20, GCKPT_IN(0), V(gelu_erf)(x), product, V(gelu_erf_deriv)(x))       \
+    X(silu, gckpti_flops_20, GCKPT_IN(0), V(silu)(x), product, V(silu_deriv)(x))                   \
+    X(tanh, gckpti_flops_20, GCKPT_OUT, V(tanh)(x), product, V(tanh_deriv)(x))                     \
+    X(sigmoid, gckpti_flops_20, GCKPT_OUT, V(sigmoid)(x), product, V(sigmoid_deriv)(x))            \
+    X(exp, gckpti_flops_20, GCKPT_OUT, V(exp)(x), product, x)                                      \
+    X(log, gckpti_flops_20, GCKPT_IN(0), V(log)(x), quotient, x)                                   \
+    X(sqrt, gckpti_flops_8, GCKPT_OUT, V(sqrt)(x), quotient, x + x) /* dx is inf at 0 */           \
+    X(abs, NULL, GCKPT_IN(0), V(abs)(x), product, V(abs_deriv)(x))                                 \
+    X(softplus, gckpti_flops_20, GCKPT_OUT, V(softplus)(x), product, V(softplus_deriv)(x))         \
+    X(sin, gckpti_flops_20, GCKPT_IN(0), V(sin)(x), product, V(cos)(x))                            \
+    X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))                 \
+    X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x)
+/* Ops with attributes o: exponent of pow, limits of clamp, factor of scale, slope of leaky_relu. */
+#define GCKPTI_UNARY_OPS_WITH(X)                                                                   \
+    X(pow, gckpti_flops_20, GCKPT_IN(0), V(pow_dispatch)(x, o[0]), product,                        \
+      o[0] * V(pow_dispatch)(x, o[0] - 1.0f))                                                      \
+    X(clamp, NULL, GCKPT_IN(0), V(vmin)(V(set1)(o[1]), V(vmax)(V(set1)(o[0]), x)), masked,         \
+      V(if_less)(V(set1)(o[0]), x, o[1] - x, V(zero)()))                                           \
+    X(scale, NULL, 0, o[0] * x, product, V(set1)(o[0]))                                            \
+    X(leaky_relu, NULL, GCKPT_OUT, V(if_less)(V(zero)(), x, x, o[0] * x), product,                 \
+      V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])))
+/* clang-format on */
 
 /* dropout: element i is x times `scale` if the upper 24 bits of random word offset + i (Philox,
  * four words to a block) are at least `threshold`; else it is +0. */
 typedef struct {
-    gckpti_io io;
+    gckpti_loop loop; /* x or g, and y or dx; n is 0 if dx is not required */
     float scale;
     uint32_t threshold;
     uint64_t offset;
@@ -153,13 +285,12 @@ typedef struct {
 static inline gckpti_dropout gckpti_dropout_of(const gckpt_call *call, int backward)
 {
     const float p = *(const float *)call->attributes, limit = p > 0.0f ? p * 16777216.0f : 0.0f;
-    gckpti_dropout d = { gckpti_io_of(call, backward),
-                         1.0f / (1.0f - p),
-                         (uint32_t)limit,
-                         0,
-                         { call->seed, (uint32_t)call->id, (uint32_t)call->step } };
+    const gckpti_random random = { call->seed, (uint32_t)call->id, (uint32_t)call->step };
+    gckpti_dropout d = { gckpti_loop_of(call, backward, 0), 1.0f / (1.0f - p), (uint32_t)limit, 0,
+                         random };
     d.threshold += (float)d.threshold < limit;
-    d.offset = call->first_row ? (uint64_t)call->first_row * (uint64_t)(d.io.n / call->rows) : 0;
+    d.offset = (uint64_t)call->first_row * (uint64_t)(d.loop.n / call->rows);
+    d.loop.n = d.loop.to ? d.loop.n : 0;
     return d;
 }
 
@@ -378,6 +509,20 @@ GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, in
                                             int64_t step, int64_t next);
 GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x);
 
+/* Return an f32 operand of a single matrix; a product a b of f32 operands. */
+static inline gckpti_operand gckpti_matrix(const float *x, int64_t row, int64_t step)
+{
+    const gckpti_operand f = { x, NULL, row, step, 0, NULL };
+    return f;
+}
+
+static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, gckpti_operand a,
+                                               gckpti_operand b, float *c)
+{
+    const gckpti_product t = { 1, m, n, k, a, b, NULL, 0, 0, c, NULL, n, NULL, 0, 0 };
+    return t;
+}
+
 /* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
 GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
                            int64_t m, int64_t n, int64_t k, float *c, int accumulate);
@@ -413,10 +558,7 @@ GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b
                                     int64_t end, float element);
 GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d);
 #else
-static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
-{
-    (void)call, (void)t;
-}
+#define gckpti_mixed_plain gckpti_fp32_plain
 #endif
 
 /* ---- ops/norms.c ---- */
@@ -439,6 +581,24 @@ GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, cons
 {
     float y = gain ? d * rstd : d, factor = gain ? gain[i] : rstd;
     return bias ? gckpti_fma(y, factor, bias[i]) : y * factor;
+}
+
+/* Returns arguments for sum(u h) of a row in a norm's backward. x, y: NULL if bf16. */
+static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64_t r)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    const float *saved = (const float *)call->saved + (o->center ? 3 * r : r);
+    int64_t at = r * gckpti_last(&call->shape);
+    gckpti_row_args row = { GCKPTI_ROW_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    row.x = call->in[0].data ? call->in[0].data + at : NULL;
+    row.y = call->grad_out ? call->grad_out + at : NULL;
+    row.z = o->gain ? call->in[o->gain].data : NULL;
+    if (o->center) {
+        row.first = *saved++;
+        row.mean = *saved++;
+    }
+    row.rstd = *saved;
+    return row;
 }
 
 /* ---- ops/attention.c ---- */
@@ -508,28 +668,10 @@ static inline int gckpti_is_valid_cap(float cap)
     return cap >= 1e-30f ? cap <= 1e30f : cap >= 0.0f && cap <= 0.0f;
 }
 
-/* Return cap tanh(x scale); its derivative; the score of a dot product x; ds from dp - delta. */
-GCKPTI_INLINE float gckpti_softcap(float x, float scale, float cap)
-{
-    return gckpti_mul(cap, gckpti_tanh(gckpti_mul(x, scale)));
-}
-GCKPTI_INLINE float gckpti_softcap_deriv(float score, float cap)
-{
-    const float y = score * (1.0f / cap);
-    return gckpti_fma(-y, y, 1.0f);
-}
-static inline float gckpti_attn_score(const gckpti_attn *h, float x)
-{
-    return h->cap > 0.0f ? gckpti_softcap(x, h->dot_scale, h->cap) : gckpti_mul(x, h->dot_scale);
-}
 /* Returns the factor from dots to scores: 1 if gckpti_softcap scaled the dots. */
 static inline float gckpti_attn_post_scale(const gckpti_attn *h)
 {
     return h->cap > 0.0f ? 1.0f : h->scale;
-}
-static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, float score)
-{
-    return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, h->cap) : dp) * h->scale;
 }
 
 /* Returns the state of a call. Zeroes results that no query writes (unless they accumulate). */
@@ -642,31 +784,6 @@ typedef struct gckpti_element_loss {
 
 GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gckpti_loss_kind kind);
 
-/* Returns factor a of an element's loss a b, and sets *b (formulas: ops/losses.c). */
-GCKPTI_INLINE float gckpti_element_factors(gckpti_loss_kind kind, float x, float y, float delta,
-                                           float *b)
-{
-    float d = x - y, size = gckpti_abs(d);
-    int linear = gckpti_loss_is(kind, GCKPTI_LOSS_HUBER) && !(size < delta);
-    *b = linear ? size - 0.5f * delta : d;
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_BINARY))
-        *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_SUM) || gckpti_loss_is(kind, GCKPTI_LOSS_BINARY))
-        return 1.0f;
-    return linear ? delta : gckpti_loss_is(kind, GCKPTI_LOSS_HUBER) ? 0.5f * d : d;
-}
-
-/* Returns the derivative of an element's loss by x. */
-GCKPTI_INLINE float gckpti_element_deriv(gckpti_loss_kind kind, float x, float y, float delta)
-{
-    float d = x - y;
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_SUM) || gckpti_loss_is(kind, GCKPTI_LOSS_SQUARED))
-        return gckpti_loss_is(kind, GCKPTI_LOSS_SUM) ? 1.0f : 2.0f * d;
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_BINARY))
-        return gckpti_sigmoid(x) - y;
-    return d < -delta ? -delta : d > delta ? delta : d;
-}
-
 GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t i)
 {
     return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->per_weight] : 1.0f;
@@ -690,21 +807,25 @@ typedef struct { /* return the loss of a sample; compute its gradients */
     void (*gradients)(const gckpti_element_loss *e, int64_t row);
 } gckpti_element_kernels;
 
-typedef struct {
-    gckpti_element_kernels element; /* unused by losses over classes */
-    gckpti_product_fn product;      /* used by linear_cross_entropy; NULL means the plain one */
+typedef struct { /* the kernels of a row of logits (ops/loops.h, ops/rows.h) */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_class_row *c);
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_class_row *c);
-    void (*widen)(const uint16_t *x, float *y, int64_t n);
-    void (*narrow)(const float *x, uint16_t *y, int64_t n);
     float (*exp)(float x), (*log)(float x);
     void (*cap)(float *x, int64_t n, float scale, float cap); /* gckpti_softcap of x */
+} gckpti_class_kernels;
+
+typedef struct { /* `element` is NULL in losses over classes, and `classes` in losses of elements */
+    const gckpti_element_kernels *element;
+    const gckpti_class_kernels *classes;
+    gckpti_product_fn product; /* used by linear_cross_entropy */
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
 } gckpti_loss_kernels;
 typedef gckpti_loss_kernels (*gckpti_loss_fn)(const gckpt_call *call);
 
 GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                                       gckpti_element_kernels kernels);
+                                       const gckpti_element_kernels *kernels);
 GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_fn fn);
 
 /* ---- ops/linear_loss.c ---- */
@@ -725,180 +846,14 @@ static inline float gckpti_linear_loss_cap(const gckpt_call *call)
 GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
                                                gckpti_loss_fn fn);
 
-#ifndef GCKPT_NO_IMAGES
-/* ---- images/pools.c ---- */
-typedef struct {
-    int size[2], stride[2], padding[2];
-} gckpti_pool;
-
-struct gckpti_pool_state;
-/* Computes the maxima y and their tap indices of window (p,q) of image x; y or tap may be NULL. */
-typedef void (*gckpti_max_window)(const struct gckpti_pool_state *s, const float *x, int64_t p,
-                                  int64_t q, float *y, uint16_t *tap);
-
-typedef struct { /* offsets of an image in x and of a row p of windows in y */
-    int64_t x, y, p;
-} gckpti_window_row;
-
-/* The state of a pool: rows and columns of x (in) and y (out); channels; the kernels' functions. */
-typedef struct gckpti_pool_state {
-    gckpti_pool o;
-    int64_t images, in[2], out[2], channels;
-    const gckpt_call *call;
-    int backward;
-    void (*windows)(const struct gckpti_pool_state *s, const gckpti_window_row *at, int64_t worker);
-    gckpti_max_window max_window;
-    void (*add)(float *to, const float *from, int64_t n);
-    void (*divide)(float *x, float divisor, int64_t n);
-} gckpti_pool_state;
-
-GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward, gckpti_max_window window);
-GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
-                                       void (*add)(float *to, const float *from, int64_t n),
-                                       void (*divide)(float *x, float divisor, int64_t n));
-
-/* Returns the first tap of window `at` within x, *end after the last; *first: where tap 0 is. */
-GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
-                                    int64_t *first, int64_t *end);
-
-/* ---- images/upsample.c ---- */
-typedef struct {
-    int size[2]; /* of the result: rows, columns */
-    int mode;
-} gckpti_upsample;
-
-typedef struct { /* n (1 or 2) source positions along an axis, and their weights */
-    int64_t index[2];
-    float weight[2];
-    int n;
-} gckpti_interp;
-
-/* Returns the source positions, of `size`, from which result i of n is interpolated. */
-GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, int64_t i)
-{
-    const int aligned = mode == GCKPT_BILINEAR_ALIGNED && n > 1;
-    const float half = mode == GCKPT_BILINEAR ? 0.5f : 0.0f;
-    const float ratio = (float)(size - aligned) / (float)(n - aligned);
-    const float p = gckpti_mul(ratio, (float)i + half) - half;
-    const int64_t at = gckpti_min((int64_t)p, size - 1), next = gckpti_min(at + 1, size - 1);
-    const float fraction = mode == GCKPT_NEAREST || p < 0.0f ? 0.0f : p - (float)at;
-    const gckpti_interp x = { { at, next }, { 1.0f - fraction, fraction }, 1 + (fraction > 0.0f) };
-    return x;
-}
-
-typedef void (*gckpti_scaled_add)(float *to, float factor, const float *from, int64_t n);
-GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add add);
-
-/* ---- images/channels.c ---- */
-typedef struct {
-    int groups;     /* 0 means batchnorm */
-    int gain, bias; /* index of the input; 0 means none */
-} gckpti_channel_norm;
-
-typedef struct gckpti_channel_pass { /* a pass over an image; unused fields are NULL */
-    const float *x, *g;
-    const float *gain, *bias; /* one value per channel, as in all arrays below */
-    float *mean, *rstd;
-    float *s, *t; /* sums of x - mean, of its squares, or of g and g h; or their means */
-    float *to;    /* the result: y or dx */
-    int64_t pixels, channels;
-    int squares, accumulate;
-} gckpti_channel_pass;
-
-/* Kernels for channels first..end-1 of a pass. */
-typedef void (*gckpti_channel_fn)(const gckpti_channel_pass *p, int64_t first, int64_t end);
-typedef struct {
-    gckpti_channel_fn sums, out, dx;
-} gckpti_channel_kernels;
-
-GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
-                                   const gckpti_channel_kernels *kernels);
-
-/* ---- images/conv.c ---- */
-typedef struct { /* index 0 means rows, index 1 columns */
-    gckpt_window window;
-    int64_t rows, image[2], windows[2], taps[2];
-    int64_t c, o, group_c, group_o;
-} gckpti_conv_sizes;
-
-/* One axis. Tap k of result i reads element i * stride + k * dilation + first of an axis of `size`.
- * Result i is output out_first + i * out_step; tap k is tap_first + k * tap_step of w. */
-typedef struct {
-    int64_t size, results, taps;
-    int64_t stride, dilation, first;
-    int64_t out_first, out_step, tap_first, tap_step;
-} gckpti_axis_map;
-
-enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
-
-/* Returns floats of workspace: a product's, and space for rows of a that a convolution gathers. */
-GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k);
-
-/* Returns the index in w of tap (ky,kx) of r. */
-GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_axis_map *r, int64_t ky,
-                                  int64_t kx);
-
-/* Adds one term to each of n chains: d[i] += x[i] y[i]; x NULL stands for zeros. */
-typedef void (*gckpti_multiply_add)(float *d, const float *x, const float *y, int64_t n);
-
-/* Work of one kind, for UP of one phase. For DW, `from` is the image, w the windows, out is dw. */
-typedef struct {
-    const gckpti_conv_sizes *z;
-    gckpti_axis_map r[2];
-    int kind, accumulate;
-    const float *from, *start, *w;
-    float *out;
-    gckpti_multiply_add run;
-} gckpti_conv;
-
-/* Computes results begin..end-1 of all rows, in chains from `start`, the old value, or +0; for DW,
- * adds the terms of windows begin..end-1. If groups have one channel: only channels c..c+n-1. */
-GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
-                                   int64_t n);
-
-/* Computes the results, phase by phase, then dw: `run` reads from s->kind what to compute. */
-typedef void (*gckpti_conv_fn)(const gckpt_call *call, gckpti_conv *s);
-GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
-                               gckpti_multiply_add multiply_add);
-#endif
-
-/* ---- recurrent/ops.c ---- */
-#ifndef GCKPT_NO_RECURRENT
-/* A row at step t. Pointers that are not required are NULL.
- * forward   reads p, a; updates state, h [and c], from step t - 1 to step t; writes saved
- * backward  reads saved, g, out, and h, c of step t - 1; updates d, D [and E], from step t + 1 to
- * t, except for the chains of da wh; writes da and dp */
-typedef struct gckpti_cell {
-    int64_t units;
-    const float *p, *a, *g, *out, *h, *c;
-    float *state, *saved, *d, *da, *dp;
-    int accumulate;
-} gckpti_cell;
-typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
-
-/* Functions of the kernels. p and da point to the first of m rows, which are T steps apart. */
-struct gckpti_sequence;
-typedef struct {
-    gckpti_cell_fn gates, gate_grads;
-    void (*transpose)(struct gckpti_sequence *s); /* writes wh_t; NULL if items are one row */
-    void (*forward)(const struct gckpti_sequence *s, const float *p, int64_t m, const float *state,
-                    float *a); /* a = chains of h wh */
-    void (*backward)(const struct gckpti_sequence *s, const float *da, int64_t m,
-                     float *d);                         /* d += chains of da wh */
-    void (*add_grads)(const struct gckpti_sequence *s); /* add a block's rows to dwh and dbias */
-} gckpti_cell_kernels;
-
-/* An item is some rows. A block: all rows (forward); one item per thread, or one row (backward). */
-typedef struct gckpti_sequence {
-    const gckpt_call *call;
-    const gckpti_cell_kernels *kernels;
-    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
-    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
-    int64_t first, block, item_rows;          /* first row and rows of a block; rows of an item */
-    float *wh_t, *zero, *d; /* wh transposed; H zeros; gradient of a block's state */
-    float *h, *da, *pack;   /* h of step t - 1 (rows,T,H); da (rows,T,G) */
-} gckpti_sequence;
-
-GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
-                                   const gckpti_cell_kernels *kernels);
+#ifdef GCKPTI_SEPARATE_TU
+#pragma push_macro("GCKPTI_ISA")
+#undef GCKPTI_ISA
+#define GCKPTI_ISA (-1)
+#include "num/isa.h"
+#include "ops/loops.h"
+#include "ops/rows.h"
+#include "num/isa_end.h"
+#undef GCKPTI_ISA
+#pragma pop_macro("GCKPTI_ISA")
 #endif

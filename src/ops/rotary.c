@@ -66,27 +66,10 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
 
 static void gckpti_run_rotary(const gckpt_call *call, int backward)
 {
-    gckpti_io p = gckpti_io_of(call, backward);
-    const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
-    int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
-    const int64_t cols = gckpti_rotary_columns(o, d), half = cols / 2;
-    if (p.n)
-        gckpti_rotary_table(call, 0, t);
-    for (int64_t at = 0, row = 0; at < p.n; row++)
-        for (int64_t head = 0; head < o->heads; head++, at += d) {
-            const float *table = (const float *)call->workspace + row % t * cols,
-                        *from = p.from + at;
-            float *to = p.to + at; /* may equal `from` */
-            for (int64_t i = 0; i < half; i++, table++) {
-                float a = from[i], b = from[i + half];
-                gckpti_put(&to[i], gckpti_fma(a, table[0], -(b * table[half])), p.accumulate);
-                gckpti_put(&to[i + half], gckpti_fma(b, table[0], a * table[half]), p.accumulate);
-            }
-            for (int64_t i = cols; i < d; i++)
-                gckpti_put(&to[i], from[i], p.accumulate);
-        }
+    if (backward ? call->in[0].grad : call->out)
+        gckpti_rotary_table(call, 0, call->shape.d[1]);
+    gckpti_run_rows(call, gckpti_rotary_row);
 }
-
 GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
 GCKPTI_DESC(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
             GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
@@ -140,8 +123,8 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
         return NULL;
     gckpt_graph *g = x->graph;
     if (!table->batch_invariant)
-        return gckpti_fail(g, GCKPT_E_ARG,
-                           "positions: the table %T must not depend on inputs", table);
+        return gckpti_fail(g, GCKPT_E_ARG, "positions: the table %T must not depend on inputs",
+                           table);
     if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
         table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(g, GCKPT_E_SHAPE,

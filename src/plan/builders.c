@@ -138,7 +138,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
 }
 
 /* Copies the user's schedule, and adds missing staged parameters before their first reader. */
-GCKPTI_FN gckpt_result gckpti_build_user(gckpti_planner *p)
+static gckpt_result gckpti_build_user(gckpti_planner *p)
 {
     enum { FORWARD = 1, BACKWARD = 2 };
     unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
@@ -176,7 +176,79 @@ GCKPTI_FN gckpt_result gckpti_build_user(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* ---- modes: the lowered plans of all modes except a search; for SQRT the best of many ---- */
+/* ---- modes: the lowered plans of all modes except a search ---- */
+GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
+{
+    gckpti_lowered *d = &p->lowered;
+    gckpti_scratch_clear(&p->temp);
+    d->arena = gckpti_assign_offsets(&p->temp, d->buffers, d->buffer_count, p->alignment);
+    if (p->failed || d->arena < SIZE_MAX)
+        return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+    return gckpti_error(p->g, GCKPT_E_MEMORY,
+                        "plan: no layout of %z live bytes can be addressed here; use fewer rows",
+                        d->peak);
+}
+
+/* Returns the ops in a segment of GCKPT_SQRT: the user's, or the root of the ops (Chen 2016). */
+static int gckpti_segment_size(const gckpti_planner *p)
+{
+    int root = 1;
+    while ((root + 1) <= p->body_count / (root + 1))
+        root++;
+    return p->desc->schedule.segment_size ? p->desc->schedule.segment_size : root;
+}
+
+GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode)
+{
+    gckpt_result result = GCKPT_OK;
+    switch (mode) {
+    case GCKPT_MEMORY_POOR: gckpti_build_late(p, -1); break;
+    case GCKPT_SEGMENTS: gckpti_build_segments(p, 0); break;
+    case GCKPT_SQRT: gckpti_build_segments(p, gckpti_segment_size(p)); break;
+    case GCKPT_SCHEDULE: result = gckpti_build_user(p); break;
+    default: gckpti_build_store_all(p); break;
+    }
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    if (result == GCKPT_OK)
+        result = gckpti_lower_schedule(p, p->entries, (int)p->entry_count);
+    p->entry_count = 0;
+    if (mode == GCKPT_STORE_ALL)
+        p->store_all_peak = p->lowered.peak_estimate;
+    return result;
+}
+
+GCKPTI_FN int gckpti_is_too_large(const gckpti_planner *p, gckpt_result result)
+{
+    return result == GCKPT_E_MEMORY && !p->failed;
+}
+
+GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p)
+{
+    gckpti_lowered swap = p->best;
+    p->best = p->lowered;
+    p->lowered = swap;
+}
+
+GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
+{
+    size_t ops = (size_t)p->body_count, count = i < ops ? ops : (size_t)p->g->top_segments;
+    size_t group = i < ops ? i + 1 : i - ops + 1;
+    if (count > 512 && group > 1 &&
+        (count + group - 1) / group == (count + group - 2) / (group - 1))
+        return 0;
+    return i < ops ? (int)group : -(int)group;
+}
+
+GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
+{
+    gckpt_result result = gckpti_lower_mode(p, mode);
+    if (result == GCKPT_OK)
+        result = gckpti_place_buffers(p);
+    if (result == GCKPT_OK)
+        gckpti_keep_lowered(p);
+    return result;
+}
 
 GCKPTI_COLD_END
 #endif

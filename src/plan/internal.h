@@ -43,6 +43,20 @@ typedef struct {
     gckpti_keyed *keys;  /* 2 n, for sorting */
 } gckpti_skyline;
 
+/* ---- dist/plan.c ---- */
+#ifndef GCKPT_NO_RANKS
+/* Returns whether the ranks need only their shards of a parameter's gradient after its REDUCE. */
+GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id);
+GCKPTI_FN void gckpti_list_reductions(gckpti_planner *p);
+GCKPTI_FN void gckpti_add_partial_sums(gckpti_planner *p);
+GCKPTI_FN void gckpti_add_recv_buffers(gckpti_planner *p);
+#else
+#define gckpti_is_scattered(p, id) ((void)(id), 0)
+#define gckpti_list_reductions(p)  ((void)0)
+#define gckpti_add_partial_sums(p) ((void)0)
+#define gckpti_add_recv_buffers(p) ((void)0)
+#endif
+
 /* ---- bf16/plan.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
@@ -62,42 +76,8 @@ static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #define gckpti_encode_weights(...)                ((void)0)
 #endif
 
-/* ---- tiles/op.c, tiles/fuse.c ---- */
+/* ---- tiles/fuse.c ---- */
 #ifndef GCKPT_NO_TILES
-enum { GCKPTI_FUSED_OPS = 64, GCKPTI_FUSED_STEPS = GCKPTI_FUSED_OPS + GCKPT_MAX_INPUTS };
-
-/* State of an op that may be in a fused group. */
-typedef struct {
-    gckpt_receptive_field rows; /* rows.inputs 0 means it cannot be in a group */
-    void *attributes;           /* for row tiles */
-    int last_reader;            /* id of the last op that reads it; p->n if the program reads it */
-    int step;                   /* index of its step in the group that is being built, or -1 */
-    int64_t live_bytes;         /* bytes live before it that it or later ops read */
-} gckpti_row_op;
-
-typedef struct {
-    int32_t rows, new_rows;        /* most rows at a time; most rows that one tile computes */
-    int keeps_rows;                /* nonzero if some rows stay from one tile to the next */
-    int first_writer, last_reader; /* first step that writes it; last step that reads it */
-    int readers, has_padding;
-} gckpti_step_buffer;
-
-/* A fused group that is being built from ops of p. */
-typedef struct {
-    gckpti_planner *p;
-    gckpti_row_op *op; /* by id */
-    gckpti_fused header;
-    gckpti_fused_step step[GCKPTI_FUSED_STEPS];
-    gckpti_fused_edge edge[GCKPT_MAX_INPUTS * GCKPTI_FUSED_STEPS];
-    gckpti_row_range range[GCKPTI_FUSED_STEPS];
-    gckpti_step_buffer step_buffer[GCKPTI_FUSED_STEPS];
-    const gckpt_tensor *out[GCKPTI_FUSED_STEPS]; /* results of steps */
-    gckpt_buffer buffers[2 * GCKPTI_FUSED_STEPS + 1];
-    int buffer_count;
-    uint64_t extra_cost; /* cost of the group minus the cost of its ops outside a group */
-    int64_t workspace;   /* bytes */
-} gckpti_fused_builder;
-
 /* Replaces ops, whose bytes and cost are known, by fused groups; sets p->has_fused. */
 GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p);
 #else
@@ -128,29 +108,20 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
                                        int backward);
 
 /* plan/gradients.c */
+GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
+
+/* plan/order.c */
 GCKPTI_FN int gckpti_is_use_sum(const gckpt_tensor *t);
 GCKPTI_FN void gckpti_list_uses(gckpti_planner *p);
-GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
+GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p);
+GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
 GCKPTI_FN int gckpti_is_in_body(const gckpti_planner *p, int target);
-GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id);
-
-/* plan/builders.c */
-GCKPTI_FN gckpt_result gckpti_build_user(gckpti_planner *p);
+GCKPTI_FN int gckpti_next_write(const gckpti_planner *p, int id, int index);
+GCKPTI_FN int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int index);
+GCKPTI_FN int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t size);
 
 /* plan/tensors.c */
 GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b);
-
-#ifndef GCKPT_NO_TILES
-/* tiles/group.c */
-GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r);
-GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n);
-#endif
-
-/* plan/op_lowerings.c */
-GCKPTI_FN void gckpti_take_lowering(gckpti_planner *p);
-
-/* plan/order.c */
-GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p);
 
 /* plan/schedule.c */
 GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s);

@@ -62,6 +62,63 @@ static void gckpti_find_active(gckpti_planner *p)
     }
 }
 
+/* Makes t, a copy of a cross_entropy of x @ w (w stored transposed), the linear_cross_entropy of x
+ * and w. Returns 0 if t is another op, or if the logits must exist: something else reads, keeps or
+ * rounds them. Gradients of x and w then come from t, so no op in between may add to them. */
+static int gckpti_join_loss(const gckpti_planner *p, gckpt_tensor *t)
+{
+    const gckpt_tensor *logits = t->in[0];
+    if (t->op != &gckpti_op_cross_entropy || logits->base != logits || logits->inputs != 2 ||
+        (logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
+        !*(const int *)logits->attributes || logits->mixes_rows || logits->batch_invariant ||
+        logits->in[1]->shape.n != 2 || !logits->in[1]->batch_invariant || logits->must_save ||
+        logits->must_recompute || p->rounding[logits->id])
+        return 0;
+    gckpt_tensor *x = logits->in[0], *w = logits->in[1];
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (p->desc->fetch.specs[i].tensor && p->desc->fetch.specs[i].tensor->base == logits)
+            return 0;
+    for (int i = logits->id + 1; i < p->n; i++) {
+        const gckpt_tensor *user = p->g->tensors[i];
+        for (int k = 0; i != t->id && user->kind == GCKPTI_OP && k < user->inputs; k++) {
+            const gckpt_tensor *q = user->in[k]->base;
+            if (q == logits || (i < t->id && (q == x->base || q == w->base)))
+                return 0;
+        }
+    }
+    t->op = &gckpti_op_linear_cross_entropy;
+    t->in[2] = t->in[1], t->in[1] = w, t->in[0] = x;
+    t->inputs = 3;
+    return 1;
+}
+
+/* Replaces losses by the lowering number p->variant.lowering, of the same bits: a cross_entropy and
+ * its linear layer become a linear_cross_entropy, which computes each logit once, for a block of
+ * rows at a time, or twice (the last lowering). Fast kernels of a backend have no lowering. */
+static void gckpti_take_lowering(gckpti_planner *p)
+{
+    static const int rows[GCKPTI_LOWERINGS - 1] = { 256, 64, 0 };
+    const int block_rows = rows[p->variant.lowering - 1];
+    for (int i = 0; i < p->n && !p->failed; i++) {
+        gckpt_tensor t = *p->g->tensors[i];
+        gckpti_linear_loss o = { 0, 0.0f };
+        if (t.kind != GCKPTI_OP || t.batch_invariant || !(p->active[i] & GCKPTI_HAS_BACKWARD) ||
+            p->desc->bf16.precision == GCKPT_BF16_FAST ||
+            (!gckpti_join_loss(p, &t) && (t.op != &gckpti_op_linear_cross_entropy || !block_rows)))
+            continue;
+        if (block_rows) {
+            if (t.attribute_bytes)
+                o = *(const gckpti_linear_loss *)t.attributes;
+            o.block_rows = block_rows;
+            t.attributes = gckpti_scratch_copy(&p->scratch, &o, 1, sizeof o);
+            t.attribute_bytes = o.cap > 0.0f ? sizeof o : offsetof(gckpti_linear_loss, cap);
+            t.saved_bytes = 0;
+        }
+        p->tensors[i] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &t, 1, sizeof t);
+        p->has_lowering = 1;
+    }
+}
+
 /* Returns the cost of op t, a lowering, if desc.costs gives costs of the graph as built: the cost
  * of the ops that it replaces, times (model's cost of t / model's cost of these ops). */
 static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
@@ -121,9 +178,8 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
     uint16_t narrow;
     gckpt_call call;
     gckpt_result result;
-    const gckpt_backend *b = p->desc->backend;
     gckpt_precision precision = t->batch_invariant ? GCKPT_FP32 : p->desc->bf16.precision;
-    if (precision == GCKPT_BF16_FAST && !b->find_fast(b->context, t->op, GCKPT_FORWARD))
+    if (precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel(p->desc->backend, t->op))
         precision = GCKPT_BF16;
     for (;;) {
         call = gckpti_shape_call(t->in, t->inputs, t->attributes);
@@ -137,15 +193,15 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
                 call.in[k].bf16 = &narrow;
         call.out_bf16 = p->rounding[i] & GCKPTI_BF16_VALUE ? &narrow : NULL;
         call.grad_out_bf16 = p->rounding[i] & GCKPTI_BF16_GRADIENT ? &narrow : NULL;
-        if (result == GCKPT_OK && b && b->workspace)
-            result = b->workspace(b->context, t->op, &call);
+        if (result == GCKPT_OK)
+            result = gckpti_query_backend(p->desc->backend, t->op, &call);
         if (result != GCKPT_OK || precision != GCKPT_BF16_FAST || call.precision == precision)
             break;
         precision = GCKPT_BF16; /* the backend has no fast kernel: query again */
     }
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "plan: %T: backend %s cannot run this op or shape", t,
-                            p->desc->backend->name);
+                            gckpti_backend_name(p->desc->backend));
     p->g->depends_on_rows = result != GCKPT_OK || call.workspace_forward > PTRDIFF_MAX / 4 ||
                             call.workspace_backward > PTRDIFF_MAX / 4;
     if (p->g->depends_on_rows)
@@ -186,11 +242,11 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
         if (!p->failed)
             gckpti_find_active(p);
     }
-    int skip = p->variant.lowering && !p->has_lowering;
-    for (int i = skip ? p->n : 0; i < p->n && !p->failed && result == GCKPT_OK; i++)
+    const int skips = p->variant.lowering && !p->has_lowering;
+    for (int i = 0; i < p->n && !skips && !p->failed && result == GCKPT_OK; i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
-    if (p->variant.fused && p->desc->bf16.precision == GCKPT_FP32 && !p->failed &&
+    if (p->variant.fused && !skips && p->desc->bf16.precision == GCKPT_FP32 && !p->failed &&
         result == GCKPT_OK)
         gckpti_fuse_ops(p);
     return p->failed ? GCKPT_E_MEMORY : result;
@@ -266,7 +322,7 @@ static void gckpti_add_node(gckpti_planner *p, const gckpt_tensor *t, int prolog
     gckpti_node *u = &p->node[p->nodes];
     int side_effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
-    u->backward_index = p->active[t->id] & GCKPTI_HAS_BACKWARD ? 0 : -1;
+    u->backward_index = p->active[t->id] & GCKPTI_HAS_BACKWARD ? INT32_MAX : -1;
     u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
                  ? 0
                  : gckpti_model_size(p, gckpti_value_bytes(p, t));
@@ -366,58 +422,6 @@ static void gckpti_find_nodes(gckpti_planner *p)
     gckpti_list_uses(p);
     if (!p->failed)
         gckpti_order_backwards(p);
-}
-
-/* Finds p->late, the body's forwards, each as late as possible: before the first backward that
- * needs it (p->needed_by), and right before its first reader if that is more than APART nodes away.
- * So the values of one loss are dead before the next loss is computed. Side effects keep their
- * order, as do losses that updates wait for. */
-static void gckpti_find_late(gckpti_planner *p)
-{
-    enum { APART = 8 }; /* a first reader more than this many nodes away is far */
-    size_t n = (size_t)p->nodes, from = (size_t)p->prologue;
-    int fixed = 0;
-    gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->scratch, 2 * n, sizeof *key);
-    p->late = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    p->late_index = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    p->needed_by = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    int *reader = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    int *before = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int)); /* its successor */
-    for (int u = 0; u < p->nodes && !p->failed; u++) {
-        fixed = fixed || (p->node[u].side_effect && !gckpti_is_loss(p->tensors[p->node[u].id]));
-        reader[u] = before[u] = u;
-        p->needed_by[u] = INT32_MAX;
-    }
-    for (int u = p->prologue; u < p->nodes && !p->failed; u++) { /* nodes that a backward reads */
-        const gckpti_node *q = &p->node[u];
-        for (int k = q->read; k < q->read + q->reads && q->backward_index >= 0; k++)
-            gckpti_set_min(&p->needed_by[p->edges[k]], q->backward_index);
-        if (q->backward_index >= 0 && (q->side_effect || q->reads_saved))
-            gckpti_set_min(&p->needed_by[u], q->backward_index);
-    }
-    for (int u = p->nodes; u-- > p->prologue && !p->failed;) { /* nodes that a needed node reads */
-        const gckpti_node *q = &p->node[u];
-        if (fixed || p->needed_by[u] == INT32_MAX ||
-            (q->side_effect && p->desc->update_in_backward))
-            p->needed_by[u] = 0;
-        before[u] = fixed || reader[u] - u <= APART ? u : before[u];
-        for (int k = q->in; k < q->in + q->inputs; k++) {
-            int v = p->edges[k];
-            gckpti_set_min(&p->needed_by[v], p->needed_by[u]);
-            before[v] = before[v] == v ? before[u] : before[v];
-            gckpti_set_min(&before[v], before[u]);
-            reader[v] = u;
-        }
-        key[u].value = u;
-        key[u].key = (uint64_t)p->needed_by[u] << 32 | (uint64_t)before[u];
-    }
-    if (p->failed)
-        return;
-    gckpti_sort_keys(key + from, key + n, n - from);
-    for (size_t i = from; i < n; i++) {
-        p->late[i] = key[i].value;
-        p->late_index[key[i].value] = (int)i;
-    }
 }
 
 GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)

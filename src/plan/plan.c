@@ -77,15 +77,6 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     return n;
 }
 
-GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain)
-{
-    const char *name = backend ? backend->name : NULL;
-    if (!backend)
-        return plain ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU;
-    uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
-    return 2 + (int)(hash & 0x3fffffff);
-}
-
 GCKPTI_FN int gckpti_counted_input(const gckpt_op *op)
 {
     int i = (op->flags & GCKPTI_BUILTIN_OP ? 4 : GCKPT_MAX_INPUTS) - 1; /* GCKPTI_IS_ROWWISE .. */

@@ -1,12 +1,13 @@
 #pragma once
 #include "base/base.h"
 #include "store/store.h"
+#include "tiles/tiles.h"
 
 /* =================================================================================================
  * >>plan: the model of a request, schedules, lowered plans, placement of buffers, encoded plans
  *
  * Planning runs these steps. Each step reads only the results of the steps above it:
- *   model        of one variant (lowering of ops, order of backwards) of a request (graph, loss
+ *   model        of one variant (lowering of ops, fused groups) of a request (graph, loss
  *                terms, desc): its nodes, their cost, the memory of gradients; then read-only
  *   schedule     a list of entries (see below). Builders (store-all, memory-poor, segments, the
  *                user, the search) write the body; gckpti_finish_schedule adds the other
@@ -133,12 +134,32 @@ typedef struct {
     const size_t *addends; /* the other uses - 1 accumulators; REDUCE: followed by the partial */
 } gckpti_operands;         /* sums of the virtual ranks (gckpti_tree_depth) */
 
-/* Reads the operands of an instruction, which are stored in this order:
- *   FORWARD   out, saved, workspace, the value of each input
- *   BACKWARD  out, saved, workspace, gradient, (value, gradient, total) of each input, addends
- *   UPDATE    gradient, addends
- *   REDUCE    workspace, gradient, shard, addends, partial sums
- *   OFFLOAD, RELOAD, OFFLOAD_DONE  out, saved */
+/* The kinds of instructions, in the order of gckpt_kind: X(kind, the executor's handler, operands).
+ * Operands are stored in this order: out, saved, workspace, gradient, shard; the value, or the
+ * value, gradient and total, of each input; addends; in a REDUCE then partial sums. */
+enum {
+    GCKPTI_TAKES_OUT = 1,
+    GCKPTI_TAKES_SAVED = 2,
+    GCKPTI_TAKES_WORKSPACE = 4,
+    GCKPTI_TAKES_GRADIENT = 8,
+    GCKPTI_TAKES_SHARD = 16,
+    GCKPTI_TAKES_VALUES = 32,
+    GCKPTI_TAKES_GRADIENTS = 64, /* and totals */
+    GCKPTI_TAKES_RESULT = GCKPTI_TAKES_OUT | GCKPTI_TAKES_SAVED,
+    GCKPTI_TAKES_FORWARD = GCKPTI_TAKES_RESULT | GCKPTI_TAKES_WORKSPACE | GCKPTI_TAKES_VALUES,
+    GCKPTI_TAKES_BACKWARD = GCKPTI_TAKES_FORWARD | GCKPTI_TAKES_GRADIENT | GCKPTI_TAKES_GRADIENTS,
+    GCKPTI_TAKES_SUM = GCKPTI_TAKES_WORKSPACE | GCKPTI_TAKES_GRADIENT | GCKPTI_TAKES_SHARD
+};
+#define GCKPTI_KINDS(X)                                                                            \
+    X(FORWARD, gckpti_run_op, GCKPTI_TAKES_FORWARD)                                                \
+    X(BACKWARD, gckpti_run_op, GCKPTI_TAKES_BACKWARD)                                              \
+    X(UPDATE, gckpti_run_checked_update, GCKPTI_TAKES_GRADIENT)                                    \
+    X(OFFLOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT)                                             \
+    X(RELOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT)                                              \
+    X(REDUCE, gckpti_run_reduce, GCKPTI_TAKES_SUM)                                                 \
+    X(OFFLOAD_DONE, gckpti_run_copies, GCKPTI_TAKES_RESULT)
+
+/* Reads the operands of an instruction of a tensor with this number of inputs. */
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o);
 
@@ -149,52 +170,9 @@ static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpt
     return o->addends + ins->uses - 1;
 }
 
-/* Attributes of gckpti_op_fused (tiles/op.c), which replaces the last op of a fused group: ops
- * that run together, a tile of rows at a time. In memory, the steps, the edges and the last op's
- * own attributes follow this struct. The op's inputs are those of the group except parameters. */
-typedef struct {
-    int32_t steps, edges, tile_rows;
-    int32_t ranges_offset;       /* offset of gckpti_row_range[steps] in the workspace */
-    int32_t inputs, last_offset; /* last_offset: of the last op's attributes */
-    int32_t last_inputs, last_in[GCKPT_MAX_INPUTS]; /* of the last op as it was built */
-    uint32_t kiloflops;
-} gckpti_fused;
-typedef struct {
-    int32_t id;            /* node, or -1 if the step copies an input of the group */
-    int32_t height, width; /* number of rows; floats in a row */
-    int32_t offset;        /* offset of its rows in the workspace; ~i: the rows of step i */
-    int32_t workspace;     /* offset of its kernel's workspace */
-    int32_t edge, edges;   /* first edge and number: inputs with rows or of the group */
-    uint32_t padding;      /* value of padding rows, bits of a float */
-} gckpti_fused_step;
-typedef struct {
-    int32_t input;                 /* index among the op's inputs */
-    int32_t from;                  /* a step, or ~index of an input of the group */
-    int32_t stride, before, reach; /* gckpt_receptive_field; all rows if reach is 0 */
-} gckpti_fused_edge;
-typedef struct {
-    int32_t low, high;  /* rows from low to high - 1 are present */
-    int32_t drop, need; /* the next tile drops rows below `drop` and needs those below `need` */
-} gckpti_row_range;
-/* Bytes for a gckpt_call at the start of the workspace, since stacks of firmware are small. */
-enum { GCKPTI_FUSED_CALL = 1536 };
-typedef char
-    gckpti_fused_call_fits[sizeof(gckpt_call) + GCKPTI_ALIGN <= GCKPTI_FUSED_CALL ? 1 : -1];
-
-/* Return the first row that is missing, and the end of the rows that the next tile computes. */
-static inline int32_t gckpti_tile_first(const gckpti_row_range *range)
-{
-    return range->high > 0 ? range->high : 0;
-}
-static inline int32_t gckpti_tile_end(const gckpti_fused_step *step, const gckpti_row_range *range)
-{
-    return range->need < step->height ? range->need : step->height;
-}
-
 /* The choices that are made before there is a schedule. All 0 means the graph as built. */
 typedef struct {
     int lowering;   /* lowering of the ops that have several (gckpti_take_lowering) */
-    int order;      /* order of backwards; 0 means reverse order of creation */
     int fused;      /* ops without gradients run in fused groups (gckpti_fuse_ops) */
     int no_offload; /* offloads nothing, although the request allows it */
 } gckpti_variant;
@@ -215,7 +193,7 @@ typedef struct {
 /* backend_id of plans without a backend; the number of lowerings of an op (0 is as built); the most
  * virtual ranks (their square fits into 32 bits). */
 enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
-enum { GCKPTI_LOWERINGS = 5, GCKPTI_MAX_VRANKS = 32768 };
+enum { GCKPTI_LOWERINGS = 4, GCKPTI_MAX_VRANKS = 32768 };
 
 /* The scalars of a plan, in the order of plans printed as C. A change of any type of this section
  * is a change of GCKPT_PLAN_FORMAT. */
@@ -289,6 +267,8 @@ enum {
     GCKPTI_RUNS_TRAINING = GCKPTI_WITH_TRAINING,
     GCKPTI_RUNS_RANKS = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_FETCHES = GCKPTI_WITH_FETCH,
+    GCKPTI_RUNS_OFFLOAD = GCKPTI_WITH_OFFLOAD,
+    GCKPTI_RUNS_DEVICES = GCKPTI_WITH_DEVICES,
     GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
     GCKPTI_RUNS_FUSED = GCKPTI_WITH_TILES,
     GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER /* plans built at run time, not only constants */
@@ -378,29 +358,37 @@ GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node 
 GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
 #endif
 
-/* ---- tiles/op.c ---- */
-#ifndef GCKPT_NO_TILES
-/* Finds the rows that steps drop before, and need for, the tile of output rows below `end`. */
-GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
-                                const gckpti_fused_edge *edges, gckpti_row_range *range,
-                                int32_t end);
-#ifdef GCKPTI_SEPARATE_TU
-extern GCKPTI_DATA const gckpt_op gckpti_op_fused;
-#endif
-#endif
-
 /* ---- plan/plan.c ---- */
 /* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
  * be a block that overlaps the new one at a higher address. */
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 
-/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
 #ifdef GCKPT_NO_FAST
 enum { GCKPTI_ALWAYS_PLAIN = 1 };
 #else
 enum { GCKPTI_ALWAYS_PLAIN = 0 };
 #endif
+
+/* ---- devices/plan.c ---- */
+#ifndef GCKPT_NO_DEVICES
+/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
 GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
+
+/* Returns the name of a backend, or "the processor" for NULL. */
+GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b);
+
+/* Returns 1 if a backend has kernels of GCKPT_BF16_FAST for an op or, if `op` is NULL, for any. */
+GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op);
+
+/* Asks a backend for the workspace of an op; `call` is as op->shape left it. */
+GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_op *op,
+                                            gckpt_call *call);
+#else
+#define gckpti_backend_id(b, plain)       ((plain) ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU)
+#define gckpti_backend_name(b)            "the processor"
+#define gckpti_has_fast_kernel(b, op)     0
+#define gckpti_query_backend(b, op, call) GCKPT_OK
+#endif
 
 /* Returns the input whose elements a loss counts; of i32 elements only those that are >= 0. */
 GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);
@@ -534,7 +522,6 @@ typedef struct gckpti_planner {
     size_t fast_bytes;                /* least arena known to have a plan of at most fast_cost */
     int term_count, n, threads;       /* n: tensors */
     int plain, accumulates, inference;
-    int orders; /* bit i: order i of backwards may take fewer bytes than order 0 */
     size_t alignment;
     gckpti_allocator *memory;
     int failed; /* an allocation failed */
@@ -623,12 +610,7 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
     return (!p->variant.lowering || p->has_lowering) && (!p->variant.fused || p->has_fused);
 }
 
-/* Returns whether an op of q, another variant of p's request, costs less or takes fewer bytes. */
-GCKPTI_FN int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p);
-
 /* ---- plan/order.c, plan/model.c ---- */
-enum { GCKPTI_ORDER_COUNT = 3 }; /* number of orders of backwards; 0 is reverse of creation */
-
 /* The largest peak of store-all for which the search runs; so sums of bytes stay below 2^63. */
 #define GCKPTI_SEARCH_LIMIT 17592186044416.0
 
@@ -649,13 +631,13 @@ GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
 /* Builds a schedule of late forwards. If group is 0, values are kept until their last use; if < 0,
  * every backward recomputes all (memory-poor); if > 0, the first backward in each group of `group`
- * nodes recomputes the group: Chen's uniform segments, for any order of backwards. */
+ * nodes recomputes the group: Chen's uniform segments. */
 GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group);
 
 /* Builds nested segments (Chen 2016): recomputes the inside of a segment right before its
  * backwards, then its child segments one by one, except one at the end, which is still there. If
- * group is 0, segments are the user's; if -n, n outermost ones each (both for order 0 of
- * backwards); if n > 0, they are uniform, of n nodes (gckpti_build_late). */
+ * group is 0, segments are the user's; if -n, n outermost ones each; if n > 0, they are uniform, of
+ * n nodes (gckpti_build_late). */
 GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group);
 
 /* ---- plan/schedule.c ---- */
@@ -738,8 +720,12 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 /* Returns the time of a schedule whose live ranges are known. If `out` is not NULL (length 0, space
  * for twice the entries), copies the schedule there, with an offload_done entry for each offload
  * whose buffers may stay live until it has finished, within `limit` live bytes. */
+#ifndef GCKPT_NO_OFFLOAD
 GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
                                         gckpti_schedule *out);
+#else
+#define gckpti_schedule_time(p, s, limit, out) 0
+#endif
 
 /* ---- plan/lowered.c, plan/place.c, plan/builders.c ---- */
 /* Lowers the body of a schedule to p->lowered, without offsets. Returns E_MEMORY without p->failed
@@ -753,8 +739,8 @@ GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *
 GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p);
 
 /* Lowers the schedule of a mode. Modes that recompute nothing have store-all's schedule, which also
- * sets p->store_all_peak. group: for SQRT, as in gckpti_build_segments. */
-GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode, int group);
+ * sets p->store_all_peak. */
+GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode);
 
 /* Returns whether a result only means that this schedule exceeds the address space. */
 GCKPTI_FN int gckpti_is_too_large(const gckpti_planner *p, gckpt_result result);
@@ -769,13 +755,25 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i);
 /* Lowers and places the schedule of a mode as p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
-/* ---- dist/prefetch.c ---- */
+/* ---- dist/plan.c, dist/prefetch.c ---- */
 #ifndef GCKPT_NO_RANKS
+/* Checks the numbers of virtual ranks and ranks of a request. */
+GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d);
+
 /* For desc.ranks.overlap: lets gathers of p->best begin early enough to finish before their
  * first readers, as far as the arena stays within `arena` bytes. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
+static inline gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
+{
+    return d->ranks.virtual_ranks <= 1
+               ? GCKPT_OK
+               : gckpti_error(g, GCKPT_E_ARG,
+                              "plan: desc.ranks.virtual_ranks is %i; this build has no virtual "
+                              "ranks (GCKPT_NO_RANKS)",
+                              d->ranks.virtual_ranks);
+}
 #endif
 
 /* ---- plan/encode.c ---- */

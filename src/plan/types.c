@@ -8,29 +8,20 @@ GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q) { return q->trained 
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o)
 {
+#define GCKPTI_OPERANDS(kind, handler, operands) operands,
+    static const unsigned char operands[] = { GCKPTI_KINDS(GCKPTI_OPERANDS) };
+#undef GCKPTI_OPERANDS
+    const unsigned has = operands[ins->kind];
     stored += ins->operands;
-    o->out = o->saved = o->workspace = o->gradient = o->shard = GCKPTI_NO_OFFSET;
-    for (int i = 0; i < inputs; i++)
-        o->in[i].value = o->in[i].gradient = o->in[i].total = GCKPTI_NO_OFFSET;
-    if (ins->kind != GCKPT_UPDATE && ins->kind != GCKPT_REDUCE) {
-        o->out = *stored++;
-        o->saved = *stored++;
-    }
-    o->addends = stored;
-    if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD || ins->kind == GCKPT_OFFLOAD_DONE)
-        return;
-    if (ins->kind != GCKPT_UPDATE)
-        o->workspace = *stored++;
-    if (ins->kind != GCKPT_FORWARD)
-        o->gradient = *stored++;
-    if (ins->kind == GCKPT_REDUCE)
-        o->shard = *stored++;
-    for (int i = 0; i < inputs && ins->kind <= GCKPT_BACKWARD; i++) {
-        o->in[i].value = *stored++;
-        if (ins->kind == GCKPT_FORWARD)
-            continue;
-        o->in[i].gradient = *stored++;
-        o->in[i].total = *stored++;
+    o->out = has & GCKPTI_TAKES_OUT ? *stored++ : GCKPTI_NO_OFFSET;
+    o->saved = has & GCKPTI_TAKES_SAVED ? *stored++ : GCKPTI_NO_OFFSET;
+    o->workspace = has & GCKPTI_TAKES_WORKSPACE ? *stored++ : GCKPTI_NO_OFFSET;
+    o->gradient = has & GCKPTI_TAKES_GRADIENT ? *stored++ : GCKPTI_NO_OFFSET;
+    o->shard = has & GCKPTI_TAKES_SHARD ? *stored++ : GCKPTI_NO_OFFSET;
+    for (int i = 0; i < inputs; i++) {
+        o->in[i].value = has & GCKPTI_TAKES_VALUES ? *stored++ : GCKPTI_NO_OFFSET;
+        o->in[i].gradient = has & GCKPTI_TAKES_GRADIENTS ? *stored++ : GCKPTI_NO_OFFSET;
+        o->in[i].total = has & GCKPTI_TAKES_GRADIENTS ? *stored++ : GCKPTI_NO_OFFSET;
     }
     o->addends = stored;
 }

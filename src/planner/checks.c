@@ -40,35 +40,6 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     return GCKPT_OK;
 }
 
-/* Checks the numbers of virtual ranks and ranks. */
-static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
-{
-    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1, ranks = g->store->ranks;
-    if (vranks & (vranks - 1))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.ranks.virtual_ranks is %i: must be a power of two", vranks);
-    if (vranks > 1 && !GCKPTI_RUNS_RANKS)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.ranks.virtual_ranks is %i; this build has no virtual ranks "
-                            "(GCKPT_NO_RANKS)",
-                            vranks);
-    if (d->mode == GCKPT_INFERENCE)
-        return GCKPT_OK;
-    if (ranks > vranks)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
-            "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks",
-            ranks, vranks, ranks);
-    if (vranks > 1 && d->update_in_backward)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
-            "complete only when those of all %i virtual ranks are added",
-            vranks);
-    return GCKPT_OK;
-}
-
 /* Checks the fields of a desc that can be checked without the graph. */
 static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
@@ -95,6 +66,14 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
     if (d->fetch.count > 0 && !GCKPTI_RUNS_FETCHES)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)");
+    if ((d->offload.bytes || d->offload.overlap) && !GCKPTI_RUNS_OFFLOAD)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.offload: this build leaves out copies to slower memory "
+                            "(GCKPT_NO_OFFLOAD): set offload.bytes and overlap to 0");
+    if (d->backend && !GCKPTI_RUNS_DEVICES)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.backend: this build leaves out backends "
+                            "(GCKPT_NO_DEVICES): set it to NULL, which plans for the processor");
     if (!gckpti_has_precision(d->bf16.precision))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.bf16.precision asks for bf16, which this build leaves out "
@@ -103,11 +82,11 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "
                             "(GCKPT_NO_SEARCH); it has the other modes");
-    if (d->bf16.precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
+    if (d->bf16.precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel(d->backend, NULL))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
                             "bytes and runs everywhere",
-                            d->backend ? d->backend->name : "the processor");
+                            gckpti_backend_name(d->backend));
     if (d->kernels.alignment & (d->kernels.alignment - 1) || d->kernels.alignment > 65536 ||
         (d->kernels.alignment && d->kernels.alignment < sizeof(float)))
         return gckpti_error(g, GCKPT_E_ARG,

@@ -55,13 +55,8 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
                                    size_t fast);
 
 /* planner/request.c */
-GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
-                                          int has_store_all, gckpt_result *result, size_t *least);
 GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
                                     size_t *least);
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan);
-
-/* tools/fit.c */
-GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered);
 #endif
 #endif /* GCKPT_SMALL */

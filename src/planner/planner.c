@@ -105,10 +105,29 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
     return result == GCKPT_OK ? gckpti_build_model(p) : result;
 }
 
-/* Appends the planner of variant v of p's request to the list, if v applies and may be better. */
-static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last, gckpti_variant v)
+/* Returns the bytes that an op takes in addition to its operands, forward and backward. */
+static size_t gckpti_op_extra_bytes(const gckpti_planner *p, int id)
 {
-    gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q);
+    size_t forward = p->workspace_forward[id], backward = p->workspace_backward[id];
+    return p->tensors[id]->saved_bytes + (forward > backward ? forward : backward);
+}
+
+/* Returns whether an op of q, another variant of p's request, costs less or takes fewer bytes. */
+static int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p)
+{
+    int better = p->nodes != q->nodes || p->edge_count != q->edge_count;
+    for (int i = 0; i < p->n && !better; i++)
+        better =
+            q->cost[i].forward + q->cost[i].backward < p->cost[i].forward + p->cost[i].backward ||
+            gckpti_op_extra_bytes(q, i) < gckpti_op_extra_bytes(p, i);
+    return better;
+}
+
+/* Appends the planner of variant v of p's request to the list, if v applies and some op costs less
+ * or takes fewer bytes than in each variant of the list with the same no_offload. */
+static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
+{
+    gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q), *last = p;
     gckpt_result result =
         q ? gckpti_planner_start(q, p->memory, p->g, p->terms, p->term_count, p->desc)
           : GCKPT_E_MEMORY;
@@ -118,12 +137,14 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
         q->built_model_cost = p->model_cost;
         result = gckpti_build_model(q);
     }
-    int of_use = result == GCKPT_OK && (v.order > 0 || v.no_offload || gckpti_variant_applies(q));
-    for (const gckpti_planner *r = p; r && of_use && v.order == 0 && !v.no_offload; r = r->next)
-        of_use = gckpti_is_cheaper(q, r);
+    int of_use = result == GCKPT_OK && gckpti_variant_applies(q);
+    for (const gckpti_planner *r = p; r && of_use; r = r->next)
+        of_use = r->variant.no_offload != v.no_offload || gckpti_is_cheaper(q, r);
     p->failed = result == GCKPT_E_MEMORY;
     if (of_use) {
-        *last = (*last)->next = q;
+        while (last->next)
+            last = last->next;
+        last->next = q;
         p->least_cost = q->least_cost < p->least_cost ? q->least_cost : p->least_cost;
         return GCKPT_OK;
     }
@@ -144,48 +165,24 @@ static int gckpti_may_fuse(const gckpti_planner *p)
     return ops > 1;
 }
 
-/* Appends planners for the other variants that a request may choose from: lowerings; for each of
- * these the orders of backwards that promise fewer bytes; all of these without offloading, where a
- * search may find better plans. Appends none for backends, which may have their own kernels, or
- * with OpenBLAS, whose sums depend on sizes. */
+/* Appends planners for the other variants that a request may choose from: lowerings, fused groups,
+ * and all of these without offloading, where a search may find better plans. Appends none of the
+ * first two for backends, which may have their own kernels. */
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
-    gckpti_planner *last = p;
+    const int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
+    const int rewrites = !d->schedule.as_built && !d->backend;
+    const int lowers = optimal && rewrites;
+    const int fuses = GCKPTI_RUNS_FUSED && rewrites && d->bf16.precision == GCKPT_FP32 &&
+                      (lowers || p->inference) && gckpti_may_fuse(p);
     gckpt_result result = GCKPT_OK;
-    gckpti_variant v = { 1, 0, 0, 0 };
-    int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
-    int chooses = optimal && !d->schedule.as_built && !d->backend;
-#ifdef GCKPT_OPENBLAS
-    chooses = 0;
-#endif
-    const int fuses = GCKPTI_RUNS_FUSED && !d->schedule.as_built && !d->backend &&
-                      d->bf16.precision == GCKPT_FP32 && (chooses || p->inference) &&
-                      gckpti_may_fuse(p);
-    for (; chooses && v.lowering < GCKPTI_LOWERINGS && result == GCKPT_OK; v.lowering++)
-        result = gckpti_add_variant(p, &last, v);
-    v.fused = GCKPTI_RUNS_FUSED;
-    for (const gckpti_planner *lowering = p, *end = last; fuses && result == GCKPT_OK;
-         lowering = lowering->next) {
-        v.lowering = lowering->variant.lowering; /* of 0 (as built) and the two of fewest bytes */
-        if (v.lowering == 0 || v.lowering >= GCKPTI_LOWERINGS - 2)
-            result = gckpti_add_variant(p, &last, v);
-        if (lowering == end)
-            break;
-    }
-    for (const gckpti_planner *lowering = p; lowering; lowering = lowering->next)
-        for (v.lowering = lowering->variant.lowering, v.fused = lowering->variant.fused,
-            v.order = 1;
-             v.order < GCKPTI_ORDER_COUNT; v.order++)
-            if (lowering->orders >> v.order & 1 && result == GCKPT_OK)
-                result = gckpti_add_variant(p, &last, v);
-    for (const gckpti_planner *q = p, *end = last;
-         optimal && p->host_limit > 0 && result == GCKPT_OK; q = q->next) {
-        v = q->variant;
-        v.no_offload = 1;
-        result = gckpti_add_variant(p, &last, v);
-        if (q == end)
-            break;
+    for (int k = 1; k < 4 * GCKPTI_LOWERINGS && result == GCKPT_OK; k++) {
+        const gckpti_variant v = { k % GCKPTI_LOWERINGS, k / GCKPTI_LOWERINGS % 2,
+                                   k / GCKPTI_LOWERINGS / 2 };
+        if ((!v.lowering || lowers) && (!v.fused || fuses) &&
+            (!v.no_offload || (optimal && p->host_limit > 0)))
+            result = gckpti_add_variant(p, v);
     }
     for (gckpti_planner *q = p->next; q; q = q->next)
         q->least_cost = p->least_cost;

@@ -12,14 +12,4 @@
  * gckpt_fit does all of it for each micro-batch size. getters.c reads plans.
  * ============================================================================================== */
 
-#ifndef GCKPT_SMALL
-/* ---- tools/fit.c ---- */
-#ifndef GCKPT_NO_FIT
-/* Runs gckpt_fit, which has the other six parameters, for micro-batches of at least least_rows. */
-GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
-                                 int64_t batch, const gckpt_plan_desc *desc,
-                                 gckpt_measure_fn measure, int64_t least_rows);
-#endif
-#endif
-
 GCKPTI_COLD_BEGIN /* ends in run/run.h */

@@ -20,12 +20,11 @@ static int gckpti_is_better(const gckpti_lowered *d, const gckpti_lowered *than)
 }
 
 /* Returns the variant of least proven cost (opens the bounds of all variants). */
-static gckpti_planner *gckpti_most_promising(gckpti_planner *first, const gckpti_planner *end,
-                                             size_t arena)
+static gckpti_planner *gckpti_most_promising(gckpti_planner *first, size_t arena)
 {
     gckpti_planner *least = first;
     gckpti_open_bounds(first);
-    for (gckpti_planner *p = first; p != end && !p->failed; p = p->next)
+    for (gckpti_planner *p = first; p && !p->failed; p = p->next)
         if (gckpti_proven_cost(p, arena) < gckpti_proven_cost(least, arena))
             least = p;
     return least;
@@ -33,18 +32,15 @@ static gckpti_planner *gckpti_most_promising(gckpti_planner *first, const gckpti
 
 /* Returns the variant to plan after p: `promising` is first, then the others in order. */
 static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_planner *promising,
-                                           gckpti_planner *first, const gckpti_planner *end)
+                                           gckpti_planner *first)
 {
     p = p == promising ? first : p->next;
-    p = p && p != end && p == promising ? p->next : p;
-    return p == end ? NULL : p;
+    return p == promising ? p->next : p;
 }
 
-/* Plans the request with the variants in the list from `first` up to `end`. If has_store_all is
- * nonzero, first->best is the store-all plan already. If it returns NULL, *result is the error, or
- * GCKPT_OK if the budget is too small; then *least bytes would suffice. */
-GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
-                                          int has_store_all, gckpt_result *result, size_t *least)
+/* Plans the request with the variants in the list from `first` on. If it returns NULL, *result is
+ * the error, or GCKPT_OK if the budget is too small; then *least bytes would suffice. */
+static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *result, size_t *least)
 {
     gckpt_mode mode = first->desc->mode;
     int automatic = mode == GCKPT_AUTO, too_large = 0, fits;
@@ -55,8 +51,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
         best = NULL;
         needed = SIZE_MAX;
         gckpti_planner *promising =
-            mode == GCKPT_OPTIMAL ? gckpti_most_promising(first, end, arena) : first;
-        for (gckpti_planner *p = promising; p; p = gckpti_next_variant(p, promising, first, end)) {
+            mode == GCKPT_OPTIMAL ? gckpti_most_promising(first, arena) : first;
+        for (gckpti_planner *p = promising; p; p = gckpti_next_variant(p, promising, first)) {
             *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
             if (p->failed)
                 return NULL;
@@ -67,7 +63,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
                 *result = gckpti_plan_optimal(p, arena, &bytes);
                 first->fast_bytes = p->fast_bytes;
             } else {
-                *result = has_store_all ? GCKPT_OK : gckpti_plan_mode(p, mode);
+                *result = gckpti_plan_mode(p, mode);
                 bytes = p->best.arena;
                 if (p->inference && p->best.cost <= first->fast_cost && bytes < first->fast_bytes)
                     first->fast_bytes = bytes; /* least of the variants: none is searched */
@@ -83,7 +79,6 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             if (fits && bytes <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
                 best = p;
             needed = bytes < needed ? bytes : needed;
-            has_store_all = 0;
         }
         if (!automatic || mode == GCKPT_OPTIMAL || !GCKPTI_HAS_SEARCH || !first->desc->budget ||
             (best && best->best.cost <= base_cost))
@@ -151,8 +146,9 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     p.fast_cost = gckpti_fast_cost(p.least_cost);
     p.fast_bytes = SIZE_MAX;
     if (result == GCKPT_OK)
-        plan = gckpti_plan_request(&p, NULL, 0, &result, &least);
+        plan = gckpti_plan_request(&p, &result, &least);
     size_t fast = p.fast_bytes < SIZE_MAX ? gckpti_resident_bytes(&p, NULL) + p.fast_bytes : 0;
+    graph->min_bytes = result == GCKPT_E_MEMORY && !p.failed ? SIZE_MAX : 0;
     gckpti_planner_report(&p, result);
     if (plan) {
         int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;

@@ -2,87 +2,58 @@
 #include "num/num.h"
 
 #ifndef GCKPT_NO_QUANT
-/* ---- quantised values: BF16; F16; I8 with a scale per row, all before the values in an owned
- * block; I4 with a scale in each block of values ---- */
-
-/* Returns x / scale, rounded to nearest even and clamped to least..most. */
-GCKPTI_INLINE float gckpti_quotient(float x, float scale, float least, float most)
+/* ---- dequantisation ---- */
+GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x)
 {
-    const float q = scale < 0 || scale > 0 ? x / scale : 0;
-    return (q < least ? least : q > most ? most : q) + 12582912.0f - 12582912.0f; /* 3 * 2^22 */
-}
-
-/* Returns the sum of the squares of a block's errors x - y * scale, added by halves. The squares
- * are exact in double, and so are the products: y are small integers, the scale has 11 bits. */
-static double gckpti_quant_error(const float *x, const float *y, float scale)
-{
-    double e[GCKPTI_INT4_BLOCK];
-    for (int i = 0; i < GCKPTI_INT4_BLOCK; i++) {
-        const double error = (double)(x[i] - y[i] * scale);
-        e[i] = error * error;
+    const gckpti_storage_kind *kind = gckpti_kind_of((int)u->storage);
+    const int64_t each = kind->block > 1 ? kind->block : GCKPTI_KIND_READ;
+    const unsigned char *begin = (const unsigned char *)u->quantised;
+    float y[GCKPTI_KIND_MOST], tail[GCKPTI_KIND_READ] = { 0 };
+    for (int64_t chunk; n > 0; n -= chunk, at += chunk, x += chunk) {
+        const int64_t first = at % kind->block;
+        const void *from = begin + gckpti_storage_bytes((int)u->storage, at - first);
+        chunk = gckpti_min(n, each - first);
+        if (u->scales)
+            chunk = gckpti_min(chunk, u->row - at % u->row);
+        if (chunk < each && kind->block == 1) /* less than what `read` reads may be left */
+            from = memcpy(tail, from, (size_t)(chunk * kind->bytes));
+        kind->read(from, u->scales ? u->scales[at / u->row] : 1, y);
+        memcpy(x, y + first, (size_t)chunk * sizeof *x);
     }
-    for (int half = GCKPTI_INT4_BLOCK / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            e[i] += e[i + half];
-    return e[0];
 }
 
-/* Quantises a block to I4 (manual, 5n); returns 0 if no scale is large enough. */
-static int gckpti_quantise_int4(const float *x, unsigned char *to)
+GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at)
 {
-    static const float divisors[] = { -8, -7.625f, -8.25f, -8.5f, -8.75f, -9 };
-    float y[GCKPTI_INT4_BLOCK], extreme = 0;
-    double best = 0;
-    for (int i = 0; i < GCKPTI_INT4_BLOCK; i++) {
-        if (!(gckpti_fabs((double)x[i]) <= (double)GCKPTI_INT4_MAX))
-            return 0;
-        extreme = (x[i] < 0 ? -x[i] : x[i]) > (extreme < 0 ? -extreme : extreme) ? x[i] : extreme;
-    }
-    for (size_t k = 0; k < sizeof divisors / sizeof *divisors; k++) {
-        const float unrounded = extreme / divisors[k];
-        if (unrounded < -65504 || unrounded > 65504)
-            continue;
-        const unsigned half = gckpti_to_f16(unrounded), bits = half & 0x7fff ? half : 0;
-        const float scale = gckpti_from_f16((uint16_t)bits);
-        for (int i = 0; i < GCKPTI_INT4_BLOCK; i++)
-            y[i] = gckpti_quotient(x[i], scale, -8, 7);
-        const double error = gckpti_quant_error(x, y, scale);
-        if (k > 0 && !(error < best))
-            continue;
-        best = error;
-        to[0] = (unsigned char)(bits & 255), to[1] = (unsigned char)(bits >> 8);
-        for (int i = 0; i < GCKPTI_INT4_BLOCK / 2; i++)
-            to[2 + i] = (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_INT4_BLOCK / 2] + 136);
-    }
-    return 1;
+    const int64_t skip = gckpti_storage_bytes((int)u->storage, at);
+    gckpt_dequantisation rest = *u;
+    rest.quantised = (const unsigned char *)u->quantised + skip;
+    rest.scales = u->scales ? u->scales + at / u->row : NULL;
+    rest.n -= at;
+    return rest;
 }
 
-/* Quantises n floats (I8: by `scale`). Returns 0 if F16 or I4 cannot hold one. */
-static int gckpti_quantise(gckpt_storage storage, float scale, const float *x, int64_t n, void *to)
+GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q)
 {
-    if (storage == GCKPT_STORAGE_F32)
-        return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
-    if (storage < GCKPT_STORAGE_I8)
-        return gckpti_to_halves(storage, x, n, (uint16_t *)to);
-    int fits = 1;
-    for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_I4; i += GCKPTI_INT4_BLOCK)
-        fits &=
-            gckpti_quantise_int4(x + i, (unsigned char *)to + gckpti_file_count((int)storage, i));
-    for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_I8; i++)
-        ((int8_t *)to)[i] = (int8_t)gckpti_quotient(x[i], scale, -127, 127);
-    return fits;
+    const gckpt_parameter *p = &q->p;
+    gckpt_dequantisation u = { p->storage,           p->quantised, p->scales,
+                               gckpti_row_length(p), p->elements,  NULL };
+    return u;
 }
 
-/* Quantises n floats into q's memory from element `at`. */
-GCKPTI_FN int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
+GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x)
 {
-    unsigned char *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
-    const float scale = q->p.scales ? q->p.scales[at / gckpti_row_length(&q->p)] : 1;
-    return gckpti_quantise(q->p.storage, scale, x, n,
-                           to + gckpti_storage_bytes((int)q->p.storage, at));
+    const gckpt_dequantisation u = gckpti_param_quant(q);
+    if (q->p.storage == GCKPT_STORAGE_F32)
+        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
+    else
+        gckpti_dequantise(&u, at, n, x);
 }
 
-/* Returns the maximum of max_bits and of the bits of |x| for n floats (NaN has the greatest). */
+/* ---- rows ---- */
+/* Returns the scale of a row with this greatest magnitude (as bits: NaN has the greatest). */
+GCKPTI_FN float gckpti_row_scale(uint32_t max_bits) { return gckpti_float(max_bits) / 127; }
+
+/* Returns the maximum of max_bits and of the bits of |x| for n floats. */
 GCKPTI_FN uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -92,83 +63,45 @@ GCKPTI_FN uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
     return max_bits;
 }
 
-static float gckpti_row_scale(uint32_t peak) { return gckpti_float(peak) / 127; }
-
-/* I8: sets the scale of the row at element `at` for the peak; returns 0 if no finite scale fits. */
-GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+/* Quantises n floats into q's memory from element `at`, with this scale of its row. */
+GCKPTI_FN int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x,
+                                 float scale)
 {
-    void *scales = gckpti_values_block(q);
-    const float scale = ((float *)scales)[at / gckpti_row_length(&q->p)] = gckpti_row_scale(peak);
-    return scale * 127 <= FLT_MAX; /* false for NaN */
+    unsigned char *block = gckpti_values_block(q);
+    const size_t scales = gckpti_scale_bytes(&q->p);
+    if (scales)
+        memcpy(block + at / gckpti_row_length(&q->p) * 4, &scale, sizeof scale);
+    block += (int64_t)scales + gckpti_storage_bytes((int)q->p.storage, at);
+    if (q->p.storage == GCKPT_STORAGE_F32)
+        return memcpy(block, x, (size_t)n * sizeof *x) != NULL;
+    return gckpti_kind_of((int)q->p.storage)->write(x, n, scale, block);
 }
 
 GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    return (q->p.storage != GCKPT_STORAGE_I8 || gckpti_set_scale(q, at, gckpti_max_abs(0, x, n))) &&
-           gckpti_quantise_at(q, at, n, x);
+    const float scale = q->p.scales ? gckpti_row_scale(gckpti_max_abs(0, x, n)) : 1;
+    return gckpti_quantise_at(q, at, n, x, scale);
 }
 
-/* Rounds initial values in x as q's storage does (I4: whole blocks; I8: a scale for each call). */
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      int64_t *n, float *x)
 {
-    uint32_t quantised[GCKPTI_CHUNK];
-    float scale = 1;
-    if (q->p.storage == GCKPT_STORAGE_I8) {
-        const int64_t row = gckpti_row_length(&q->p), in_row = at % row, end = at - in_row + row;
-        float buf[GCKPTI_CHUNK];
-        uint32_t peak = 0;
-        *n = gckpti_min(*n, row - in_row);
-        for (int64_t i = end - row, count; i < end; i += count) {
-            count = gckpti_min(end - i, GCKPTI_CHUNK);
-            gckpti_init_span d = { { 0, 0, 0 }, q->init, i, count, buf };
-            gckpti_init_values(s, q, &d, NULL);
-            peak = gckpti_max_abs(peak, buf, count);
-        }
-        scale = gckpti_row_scale(peak);
+    const int64_t row = gckpti_row_length(&q->p), end = at - at % row + row;
+    const int scaled = gckpti_kind_of((int)q->p.storage)->scaled;
+    float buf[GCKPTI_CHUNK], scale;
+    uint32_t quantised[GCKPTI_CHUNK], peak = 0;
+    *n = gckpti_min(*n, end - at);
+    for (int64_t i = end - row, count; scaled && i < end; i += count) {
+        count = gckpti_min(end - i, GCKPTI_CHUNK);
+        gckpti_init_span d = { { 0, 0, 0 }, q->init, i, count, buf };
+        gckpti_init_values(s, q, &d, NULL);
+        peak = gckpti_max_abs(peak, buf, count);
     }
-    const gckpt_dequantisation u = { q->p.storage, quantised, &scale, *n, *n, NULL };
-    (void)gckpti_quantise(q->p.storage, scale, x, *n, quantised);
+    scale = gckpti_row_scale(peak);
+    const gckpt_dequantisation u = {
+        q->p.storage, quantised, scaled ? &scale : NULL, *n, *n, NULL
+    };
+    (void)gckpti_kind_of((int)q->p.storage)->write(x, *n, scale, quantised);
     gckpti_dequantise(&u, 0, *n, x);
 }
-
-static void gckpti_dequantise_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpt_dequantisation *u = (const gckpt_dequantisation *)context;
-    int64_t at = i * GCKPTI_GRAIN_SIZE;
-    (void)worker;
-    gckpti_dequantise(u, at, gckpti_min(u->n - at, GCKPTI_GRAIN_SIZE), u->to + at);
-}
-
-GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant)
-{
-    gckpt_dequantisation u = *quant;
-    gckpt_parallel(call, GCKPTI_GRAINS(u.n), gckpti_dequantise_item, &u);
-}
-
-/* Computes a product; dequantises parts of b's rows. The bits do not depend on the parts' size. */
-GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
-{
-    enum { CHUNK = 64 >> GCKPTI_IS_SMALL };
-    const gckpt_dequantisation *u = t->b.quant;
-    const int along_k = t->b.stride != 1; /* nonzero if k is the contiguous axis of b */
-    const int64_t width = along_k ? t->k : t->n;
-    float w[CHUNK];
-    for (int64_t i = 0; i < t->m * t->n && !t->accumulate; i++)
-        t->c[i] = t->initial ? t->initial[i % t->n] : 0.0f;
-    for (int64_t at = 0, n; at < t->n * t->k; at += n) {
-        const int64_t row = at / width, first = at % width;
-        n = gckpti_min((int)CHUNK, width - first);
-        gckpti_dequantise(u, at, n, w);
-        for (int64_t i = 0; i < t->m; i++) {
-            const float *a = t->a.f32 + i * t->a.stride + (along_k ? first : row) * t->a.k_stride;
-            float *c = t->c + i * t->n + (along_k ? row : first);
-            if (!along_k)
-                gckpti_axpy(*a, w, n, c);
-            for (int64_t p = 0; along_k && p < n; p++)
-                *c = gckpti_fma(a[p * t->a.k_stride], w[p], *c);
-        }
-    }
-}
-
 #endif

@@ -9,16 +9,14 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
     const gckpt_backend *b = gckpti_backend(e);
     gckpt_dequantisation u = gckpti_param_quant(q);
     u.to = to;
-    if (b->own_memory && b->dequantise) { /* data in the backend's mirror */
+    if (GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, dequantise)) { /* data in the backend's mirror */
         u.scales = u.scales ? values : NULL;
         u.quantised = (const unsigned char *)(const void *)values + gckpti_scale_bytes(&q->p);
     }
     gckpti_init_call(e, c);
-    if (!GCKPTI_RUNS_BACKENDS)
-        gckpti_dequantise_all(c, &u);
-    else if (b->dequantise)
-        b->dequantise(c, &u);
-    for (int64_t at = 0, n; GCKPTI_RUNS_BACKENDS && !b->dequantise && at < u.n; at += n) {
+    if (GCKPTI_OF(b, dequantise))
+        GCKPTI_OF(b, dequantise)(c, &u);
+    for (int64_t at = 0, n; !GCKPTI_OF(b, dequantise) && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_GRAIN_SIZE);
         gckpti_dequantise_at(q, at, n, (float *)(void *)e->blocks.host_scratch);
         gckpti_to_backend(e, to + at, e->blocks.host_scratch, (size_t)n * sizeof *to);

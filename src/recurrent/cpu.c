@@ -1,34 +1,14 @@
+#include "recurrent/recurrent.h"
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_RECURRENT)
 /* ---- gru, lstm: chains of an item's rows are products; the backward transposes wh first ---- */
 
-static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
+static void gckpti_cells_product(const gckpt_call *call, const gckpti_product *t)
 {
     float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
     const gckpti_c_block all = { 0, t->m, 0, t->n, 0, 0 };
-    gckpti_kernels_of(s->call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
-}
-
-static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
-                                 const float *state, float *a)
-{
-    gckpti_product product =
-        gckpti_product_of(m, s->gates, s->units, gckpti_matrix(state, s->state, 1),
-                          gckpti_matrix(s->wh->data, 1, s->gates), a);
-    product.initial = s->bias ? s->bias->data : NULL;
-    if (s->state > s->units) /* lstm */
-        product.initial = p, product.initial_stride = s->steps * s->gates;
-    gckpti_cells_product(s, &product);
-}
-
-static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int64_t m, float *d)
-{
-    gckpti_product product =
-        gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1),
-                          gckpti_matrix(s->wh_t, 1, s->units), d);
-    product.accumulate = 1, product.c_stride = s->state;
-    gckpti_cells_product(s, &product);
+    gckpti_kernels_of(call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
 }
 
 /* Writes 16 rows (gates) of wh_t. */
@@ -72,17 +52,15 @@ static void gckpti_cells_add_grads(const gckpti_sequence *s)
 static void gckpti_run_cells(const gckpt_call *call, int backward, gckpti_cell_fn gates,
                              gckpti_cell_fn gate_grads)
 {
-    const gckpti_cell_kernels kernels = { gates,
-                                          gate_grads,
-                                          gckpti_cells_transpose,
-                                          gckpti_cells_forward,
-                                          gckpti_cells_backward,
-                                          gckpti_cells_add_grads };
+    const gckpti_cell_kernels kernels = { gates, gate_grads, gckpti_cells_product,
+                                          gckpti_cells_transpose, gckpti_cells_add_grads };
     gckpti_run_sequence(call, backward, &kernels);
 }
 
-GCKPTI_OP_KERNELS(fast_gru, gckpti_run_cells(call, backward, gckpti_kernels_of(call)->gru_gates,
-                                             gckpti_kernels_of(call)->gru_backward))
-GCKPTI_OP_KERNELS(fast_lstm, gckpti_run_cells(call, backward, gckpti_kernels_of(call)->lstm_gates,
-                                              gckpti_kernels_of(call)->lstm_backward))
+GCKPTI_OP_KERNELS(fast_gru,
+                  gckpti_run_cells(call, backward, gckpti_kernels_of(call)->recurrent->gru_gates,
+                                   gckpti_kernels_of(call)->recurrent->gru_gate_grads))
+GCKPTI_OP_KERNELS(fast_lstm,
+                  gckpti_run_cells(call, backward, gckpti_kernels_of(call)->recurrent->lstm_gates,
+                                   gckpti_kernels_of(call)->recurrent->lstm_gate_grads))
 #endif

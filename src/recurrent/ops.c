@@ -1,3 +1,4 @@
+#include "recurrent/recurrent.h"
 #include "ops/internal.h"
 #include "graph/graph.h"
 
@@ -93,70 +94,27 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
 }
 
-static void gckpti_gru_gates(const gckpti_cell *s)
+/* Sets a to chains of h wh for m rows; p points to the first of them, which are T steps apart. */
+static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
+                                 const float *state, float *a)
 {
-    int64_t n = s->units;
-    for (int64_t j = 0; j < n; j++) {
-        float r = gckpti_sigmoid(s->p[j] + s->a[j]), a = s->a[2 * n + j];
-        float z = gckpti_sigmoid(s->p[n + j] + s->a[n + j]);
-        float new_gate = gckpti_tanh(gckpti_fma(r, a, s->p[2 * n + j]));
-        s->state[j] = gckpti_fma(z, s->state[j] - new_gate, new_gate);
-        if (s->saved)
-            s->saved[j] = r, s->saved[n + j] = z, s->saved[2 * n + j] = new_gate,
-            s->saved[3 * n + j] = a;
-    }
+    gckpti_product t = gckpti_product_of(m, s->gates, s->units, gckpti_matrix(state, s->state, 1),
+                                         gckpti_matrix(s->wh->data, 1, s->gates), a);
+    t.initial = s->bias ? s->bias->data : NULL;
+    if (s->state > s->units) /* lstm */
+        t.initial = p, t.initial_stride = s->steps * s->gates;
+    s->kernels->product(s->call, &t);
 }
 
-static void gckpti_lstm_gates(const gckpti_cell *s)
+/* Adds chains of da wh to d for m rows; da points to the first of them, which are T steps apart. */
+static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int64_t m, float *d)
 {
-    int64_t n = s->units;
-    for (int64_t j = 0; j < n; j++) {
-        float i = gckpti_sigmoid(s->a[j]), f = gckpti_sigmoid(s->a[n + j]);
-        float g = gckpti_tanh(s->a[2 * n + j]), o = gckpti_sigmoid(s->a[3 * n + j]);
-        float c = gckpti_fma(f, s->state[n + j], i * g);
-        s->state[j] = o * gckpti_tanh(c);
-        s->state[n + j] = c;
-        if (s->saved)
-            s->saved[j] = i, s->saved[n + j] = f, s->saved[2 * n + j] = g, s->saved[3 * n + j] = o;
-    }
-}
-
-GCKPTI_INLINE void gckpti_gate_backward(const gckpti_cell *s, int64_t at, float x, float deriv)
-{
-    s->da[at] = x * deriv;
-    if (s->dp)
-        gckpti_put_product(&s->dp[at], x, deriv, s->accumulate);
-}
-
-static void gckpti_gru_gate_grads(const gckpti_cell *s)
-{
-    int64_t n = s->units;
-    for (int64_t j = 0; j < n; j++) {
-        float r = s->saved[j], z = s->saved[n + j], new_gate = s->saved[2 * n + j];
-        float g = s->g[j] + s->d[j];
-        gckpti_gate_backward(s, 2 * n + j, g * (1.0f - z), gckpti_tanh_deriv(new_gate));
-        gckpti_gate_backward(s, j, s->da[2 * n + j] * s->saved[3 * n + j], gckpti_sigmoid_deriv(r));
-        gckpti_gate_backward(s, n + j, g * (s->h[j] - new_gate), gckpti_sigmoid_deriv(z));
-        s->da[2 * n + j] *= r;
-        s->d[j] = g * z;
-    }
-}
-
-static void gckpti_lstm_gate_grads(const gckpti_cell *s)
-{
-    int64_t n = s->units;
-    for (int64_t j = 0; j < n; j++) {
-        float i = s->saved[j], f = s->saved[n + j], g = s->saved[2 * n + j],
-              o = s->saved[3 * n + j];
-        float dh = s->g[j] + s->d[j], t = gckpti_tanh(s->out[n + j]);
-        float c = gckpti_fma(dh * o, gckpti_tanh_deriv(t), s->d[n + j]) + s->g[n + j];
-        gckpti_gate_backward(s, j, c * g, gckpti_sigmoid_deriv(i));
-        gckpti_gate_backward(s, n + j, c * s->c[j], gckpti_sigmoid_deriv(f));
-        gckpti_gate_backward(s, 2 * n + j, c * i, gckpti_tanh_deriv(g));
-        gckpti_gate_backward(s, 3 * n + j, dh * t, gckpti_sigmoid_deriv(o));
-        s->d[j] = 0.0f;
-        s->d[n + j] = c * f;
-    }
+    const gckpti_operand wh = s->kernels->transpose ? gckpti_matrix(s->wh_t, 1, s->units)
+                                                    : gckpti_matrix(s->wh->data, s->gates, 1);
+    gckpti_product t =
+        gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1), wh, d);
+    t.accumulate = 1, t.c_stride = s->state;
+    s->kernels->product(s->call, &t);
 }
 
 static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
@@ -179,7 +137,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
             memcpy(state + r * s->state + n, s->c0->data + (first + r) * n, bytes);
     }
     for (int64_t t = 0; t < s->steps; t++) {
-        s->kernels->forward(s, s->p->data + (first * s->steps + t) * s->gates, m, state, a);
+        gckpti_cells_forward(s, s->p->data + (first * s->steps + t) * s->gates, m, state, a);
         for (int64_t r = 0; r < m; r++) {
             const int64_t step = (first + r) * s->steps + t;
             gckpti_cell cell;
@@ -233,7 +191,7 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
             if (GCKPTI_HAS_FAST && s->kernels->transpose)
                 memcpy(s->h + ((at + r) * s->steps + t) * n, cell.h, (size_t)n * sizeof(float));
         }
-        s->kernels->backward(s, s->da + (at * s->steps + t) * s->gates, m, d);
+        gckpti_cells_backward(s, s->da + (at * s->steps + t) * s->gates, m, d);
     }
     for (int64_t r = 0; r < m; r++, d += s->state)
         for (int c = 0; c < 2; c++) {
@@ -277,24 +235,6 @@ GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
     }
 }
 
-static void gckpti_plain_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
-                                       const float *state, float *a)
-{
-    const float *from = s->state > s->units ? p : s->bias ? s->bias->data : NULL;
-    (void)m;
-    gckpti_zero_unless(a, s->gates, 0);
-    if (from)
-        memcpy(a, from, (size_t)s->gates * sizeof *a);
-    gckpti_axpy_rows(state, 1, s->wh->data, s->gates, s->gates, s->units, a);
-}
-
-static void gckpti_plain_cells_backward(const gckpti_sequence *s, const float *da, int64_t m,
-                                        float *d)
-{
-    (void)m;
-    gckpti_chains(da, 1, s->wh->data, s->gates, s->units, s->gates, d);
-}
-
 static void gckpti_plain_cells_add_grads(const gckpti_sequence *s)
 {
     const float *da = s->da;
@@ -308,10 +248,10 @@ static void gckpti_plain_cells_add_grads(const gckpti_sequence *s)
 }
 
 #define GCKPTI_CELLS(name)                                                                         \
-    static const gckpti_cell_kernels gckpti_plain_##name = {                                       \
-        gckpti_##name##_gates,      gckpti_##name##_gate_grads,  NULL,                             \
-        gckpti_plain_cells_forward, gckpti_plain_cells_backward, gckpti_plain_cells_add_grads      \
-    };                                                                                             \
+    static const gckpti_cell_kernels gckpti_plain_##name = { gckpti_##name##_gates,                \
+                                                             gckpti_##name##_gate_grads,           \
+                                                             gckpti_fp32_plain, NULL,              \
+                                                             gckpti_plain_cells_add_grads };       \
     GCKPTI_OP_KERNELS(name, gckpti_run_sequence(call, backward, &gckpti_plain_##name))
 GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)

@@ -1,11 +1,11 @@
 #include "run/internal.h"
 #include "graph/graph.h"
 
+/* Returns a parameter's values (slot -1) or state array `slot`, in the backend's memory. */
 GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
-    if (gckpti_backend(e)->own_memory)
-        return e->store->mirrors[q - e->store->params].array[1 + slot];
-    return gckpti_array(q, slot);
+    return GCKPTI_OF(gckpti_backend(e), own_memory) ? gckpti_mirror_array(e->store, q, slot)
+                                                    : gckpti_array(q, slot);
 }
 
 /* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
@@ -35,6 +35,7 @@ GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_n
     return s;
 }
 
+/* Returns the rows of the current micro-batch. */
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
     return gckpti_min(e->step.vrank_end - e->step.row, e->plan->rows);
@@ -53,7 +54,7 @@ GCKPTI_FN void gckpti_init_opless_call(const gckpt_exec *e, gckpt_call *c)
     c->training = e->plan->mode != GCKPT_INFERENCE;
     c->runner = &e->device.runner;
     c->kernels = e->device.kernels;
-    c->backend = gckpti_backend(e)->context;
+    c->backend = GCKPTI_OF(gckpti_backend(e), context);
 }
 
 GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c)
@@ -93,13 +94,35 @@ GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *n
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
     c->first_row = node->batch_invariant ? 0 : e->step.row;
     c->rows = node->batch_invariant ? 1 : rows;
-    c->position = gckpti_position(e);
+    c->position = e->step.position;
     c->id = id;
     c->precision = gckpti_precision_of(node->rounding);
     for (int i = 0; i < node->inputs && gckpti_is_bf16_plan(p); i++)
         if (p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED)
             c->rounded |= GCKPT_IN(i);
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
+}
+
+/* Sets the values of an operand: those of node q, in its type. */
+GCKPTI_FN void gckpti_set_data(const gckpti_plan_node *q, const void *data, gckpt_arg *arg)
+{
+    if (q->rounding & GCKPTI_BF16_VALUE)
+        arg->bf16 = (const uint16_t *)data;
+    else if (q->type == GCKPT_I32)
+        arg->index = (const int32_t *)data;
+    else if (q->type == GCKPT_U8)
+        arg->bytes = (const uint8_t *)data;
+    else
+        arg->data = (const float *)data;
+}
+
+/* Returns 1 if node `user` is an op that reads node `id`, or a view of it. */
+GCKPTI_FN int gckpti_reads_node(const gckpt_plan *p, int user, int id)
+{
+    for (int i = 0; i < p->nodes[user].inputs && p->nodes[user].op; i++)
+        if (p->nodes[p->nodes[user].in[i]].base == id)
+            return 1;
+    return 0;
 }
 
 /* Initialises a call, then sets it as gckpti_set_op_call does. */
@@ -111,6 +134,7 @@ GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *
     gckpti_set_op_call(e, node, id, rows, c);
 }
 
+/* Sets device.in_call, which the caller clears. Fails if a call runs or the store was freed. */
 GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
 {
     if (GCKPTI_RUNS_BACKENDS && !e->device.binding.store)

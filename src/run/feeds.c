@@ -51,7 +51,7 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
             return gckpti_error(
                 e, GCKPT_E_ARG, "feed %i: %s", i,
                 !feeds[i].data
-                    ? "its data is NULL, or (GCKPT_FEED) not of the type of its input"
+                    ? "its data is NULL"
                     : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
         if (e->feeds.inputs[q->index].feed)
             return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,
@@ -95,6 +95,7 @@ GCKPTI_FN void gckpti_copy_feeds(gckpt_exec *e, int64_t rows)
     }
 }
 
+/* Points the plan's inputs to the rows of this micro-batch, or copies these rows to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -110,6 +111,8 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
     }
 }
 
+/* Ends a micro-batch, if there is no process group, and prepares the next one, if there is one.
+ * Returns MORE if the rows so far are done and more may stream in. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
     if (e->step.row == e->step.row_end)

@@ -15,16 +15,10 @@ static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *in
     c->workspace = gckpti_arena_f32(e, o->workspace);
     for (int i = 0; i < node->inputs; i++) {
         const int base = p->nodes[node->in[i]].base;
-        const void *data = o->in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o->in[i].value)
-                                                              : e->tables.nodes[base].data;
-        if (p->nodes[base].rounding & GCKPTI_BF16_VALUE)
-            c->in[i].bf16 = (const uint16_t *)data;
-        else if (p->nodes[base].type == GCKPT_I32)
-            c->in[i].index = (const int32_t *)data;
-        else if (p->nodes[base].type == GCKPT_U8)
-            c->in[i].bytes = (const uint8_t *)data;
-        else
-            c->in[i].data = (const float *)data;
+        gckpti_set_data(&p->nodes[base],
+                        o->in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o->in[i].value)
+                                                           : e->tables.nodes[base].data,
+                        &c->in[i]);
     }
 }
 
@@ -53,11 +47,11 @@ static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, floa
     if (gckpti_is_quantised((int)q->p.storage))
         gckpti_run_dequantise(e, q, values, to, c);
     else
-        b->copy(b->context, to, values, (size_t)q->p.elements * sizeof *to);
+        gckpti_copy(b, to, values, (size_t)q->p.elements * sizeof *to);
 }
 
 /* Stages a parameter in the arena, or computes an op. */
-static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+static void gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -65,7 +59,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     gckpt_dequantisation quant;
     if (node->kind == GCKPTI_PARAM) {
         gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]), c);
-        return GCKPT_OK;
+        return;
     }
     gckpti_set_ins_call(e, ins, &o, c);
     int repeated = ins < p->ins + p->body && e->step.prologue_done; /* only inference repeats it */
@@ -88,8 +82,6 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
                           gckpti_elements(&c->shape));
-    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_check_recompute(e, ins, c, narrow)
-                                                   : GCKPT_OK;
 }
 
 /* Sets the gradient of input i; compensation is in the workspace (IN_OP) or after the gradient. */
@@ -103,12 +95,12 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
     arg->grad = gckpti_arena_f32(e, o->in[i].gradient);
     int sums = o->in[i].gradient != GCKPTI_NO_OFFSET ? gckpti_sum_mode(e->plan, node, i) : 0;
     if ((ins->zero >> i) & 1)
-        gckpti_backend(e)->fill(c, arg->grad, 0, n);
+        GCKPTI_OF(gckpti_backend(e), fill)(c, arg->grad, 0, n);
     if (sums == GCKPTI_SUM_IN_OP) {
         arg->compensation = (float *)c->workspace;
         const size_t bytes = gckpti_round_up((size_t)n * sizeof(float), 64);
         c->workspace = (unsigned char *)c->workspace + bytes;
-        gckpti_backend(e)->fill(c, arg->compensation, 0, n);
+        GCKPTI_OF(gckpti_backend(e), fill)(c, arg->compensation, 0, n);
     } else if (arg->grad && sums == GCKPTI_SUM_IN_STEP)
         arg->compensation = arg->grad + n;
 }
@@ -128,7 +120,7 @@ static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gc
     if (o->in[i].total != GCKPTI_NO_OFFSET && narrow) {
         gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
     } else if (o->in[i].total != GCKPTI_NO_OFFSET) {
-        gckpti_backend(e)->add(c, gckpti_arena_f32(e, to), x, n);
+        GCKPTI_OF(gckpti_backend(e), add)(c, gckpti_arena_f32(e, to), x, n);
         x = gckpti_arena_f32(e, to);
     }
     if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
@@ -145,8 +137,8 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     gckpti_set_ins_call(e, ins, &o, c);
     float *grad_out = gckpti_arena_f32(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        gckpti_backend(e)->add(c, grad_out, gckpti_arena_f32(e, o.addends[u - 1]),
-                               gckpti_planned_elements(p, node));
+        GCKPTI_OF(gckpti_backend(e), add)
+        (c, grad_out, gckpti_arena_f32(e, o.addends[u - 1]), gckpti_planned_elements(p, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
@@ -173,29 +165,28 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
     gckpt_call local_call;
     c = GCKPTI_IS_SMALL ? &local_call : c;
     if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_FORWARD)
-        return gckpti_run_forward(e, ins, c);
-    gckpti_run_backward(e, ins, c);
+        gckpti_run_forward(e, ins, c);
+    else
+        gckpti_run_backward(e, ins, c);
     return GCKPT_OK;
 }
 
-/* By gckpt_kind. */
-static const gckpti_handler gckpti_handlers[] = {
-    gckpti_run_op,     gckpti_run_op,     gckpti_run_checked_update, gckpti_run_copies,
-    gckpti_run_copies, gckpti_run_reduce, gckpti_run_copies
-};
+#define GCKPTI_HANDLER(kind, handler, operands) handler,
+static const gckpti_handler gckpti_handlers[] = { GCKPTI_KINDS(GCKPTI_HANDLER) };
+#undef GCKPTI_HANDLER
 
-/* Runs an instruction, with the checks of desc.debug. */
+/* Runs an instruction. */
 GCKPTI_FN gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
-    const unsigned read = gckpti_nonfinite_kinds(e, ins);
-    gckpt_result result;
+    const int watched = gckpti_is_watched(e);
+    gckpt_result result = watched ? gckpti_notify(e, GCKPTI_ON_BEFORE, NULL) : GCKPT_OK;
+    if (result != GCKPT_OK)
+        return result;
     if (!GCKPTI_IS_SMALL)
         result = gckpti_handlers[ins->kind](e, ins, c);
     else if (!GCKPTI_RUNS_TRAINING || ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
         result = gckpti_run_op(e, ins, c);
     else
         result = gckpti_run_checked_update(e, ins, c);
-    if (result == GCKPT_OK)
-        result = gckpti_check_reload(e, ins);
-    return result == GCKPT_OK ? gckpti_check_finite(e, ins, read) : result;
+    return result == GCKPT_OK && watched ? gckpti_notify(e, GCKPTI_ON_AFTER, NULL) : result;
 }

@@ -6,13 +6,9 @@ GCKPTI_COLD_BEGIN
 /* Returns 1 if node `id` is an input that an instruction reads, so that it must be fed. */
 static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 {
-    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
-        const gckpti_plan_node *node =
-            p->ins[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->ins[x].id];
-        for (int i = 0; node && node->op && i < node->inputs; i++)
-            if (p->nodes[node->in[i]].base == (int)id)
-                return 1;
-    }
+    for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++)
+        if (p->ins[x].kind != GCKPT_UPDATE && gckpti_reads_node(p, p->ins[x].id, (int)id))
+            return 1;
     return 0;
 }
 
@@ -45,38 +41,6 @@ static gckpti_exec_node gckpti_node_kernels(const gckpt_exec *e, const gckpti_pl
     return kernels;
 }
 
-/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
-static size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    size_t most = e->update.square_count * sizeof(float);
-    for (size_t i = 0; i < p->param_count; i++) {
-        const int quant = p->params[i].storage != GCKPT_STORAGE_F32;
-        int64_t n = p->params[i].trained ? p->params[i].elements : quant ? GCKPTI_GRAIN_SIZE : 0;
-        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
-    }
-    for (size_t id = 0; id < p->node_count; id++) {
-        const gckpti_plan_node *node = &p->nodes[id];
-        gckpt_call c;
-        if (node->kind != GCKPTI_OP || node->index < 0)
-            continue;
-        gckpti_exec_node n = gckpti_node_kernels(e, node);
-        if (n.forward && (n.backward || !node->op->backward))
-            continue;
-        gckpti_init_op_call(e, node, (int)id, p->rows, &c);
-        c.plain = 1;
-        (void)node->op->shape(&c);
-        size_t bytes = c.workspace_forward;
-        bytes = bytes > c.workspace_backward ? bytes : c.workspace_backward;
-        bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
-        for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
-            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
-        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
-        most = bytes > most ? bytes : most;
-    }
-    return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
-}
-
 /* Allocates the copy of the plan, and the tables. */
 static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
 {
@@ -86,23 +50,17 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
     const size_t input_size = sizeof *e->feeds.inputs, term_size = sizeof *e->losses.terms;
     e->tables.nodes = (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, node_size);
     e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, n, sizeof *e->tables.params);
-    if (gckpti_is_bf16_plan(p) && p->bf16_weights)
-        e->tables.bf16_copies =
-            (gckpti_bf16_copy *)gckpti_bump_alloc(bump, n, sizeof *e->tables.bf16_copies);
     e->feeds.inputs = (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, input_size);
     e->losses.terms = (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, term_size);
-    gckpti_alloc_capture(e, bump);
     e->update.square_count = gckpti_count_squares(e);
-    gckpti_alloc_hashes(e, bump);
-    gckpti_alloc_fetches(e, bump);
-    gckpti_alloc_group(e, bump);
+    (void)gckpti_notify(e, GCKPTI_ON_LAYOUT, bump);
 }
 
 /* Allocates copies of inputs and constants. Sets inputs, constants' values and ops' kernels. */
 static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
-    const int own_memory = gckpti_backend(e)->own_memory;
+    const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
     const int copies = GCKPTI_RUNS_BACKENDS && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE;
     const size_t rows = (size_t)gckpt_plan_rank_rows(p, p->batch, 0, NULL);
     for (size_t i = 0; i < p->node_count; i++) {
@@ -134,39 +92,32 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_backend *backend = gckpti_backend(e);
-    const int own_memory = GCKPTI_RUNS_BACKENDS && backend->own_memory;
+    const int own_memory = GCKPTI_OF(backend, own_memory);
     const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
     const size_t cached = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
     const size_t caches = gckpti_round_up(cached, p->alignment);
     const size_t copied = gckpti_round_up(p->kind_bytes[GCKPT_BYTES_COPIES], p->alignment);
     gckpti_bump host_bump = { e->blocks.host, 0 }, backend_bump = { e->blocks.backend, 0 };
     gckpti_bump *bump = own_memory ? &backend_bump : &host_bump;
-    e->offload.by_backend = own_memory && backend->copy_async && !e->desc.offload && p->offloaded;
-    e->offload.async = e->offload.by_backend || (!own_memory && e->desc.wait);
-    size_t copies = 0; /* most copies that can be pending */
-    for (size_t x = 0; x < p->length && e->offload.async; x++)
-        copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
     gckpti_alloc_tables(e, &host_bump);
-    e->offload.due = (int *)gckpti_bump_alloc(&host_bump, copies, sizeof *e->offload.due);
     const size_t tables = host_bump.used;
     gckpti_bind_nodes(e, &host_bump, bump);
     if (own_memory)
         e->blocks.host_scratch =
             (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
-    if (GCKPTI_RUNS_BACKENDS && !e->offload.by_backend && !e->desc.offload)
-        e->offload.host = (unsigned char *)gckpti_bump_alloc(&host_bump, p->offloaded, 1);
     const size_t totals = p->term_count * (size_t)gckpti_local_vranks(p);
     e->losses.totals =
         (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    if (e->desc.skip_nonfinite && backend->nonfinite && p->optimiser != GCKPT_CUSTOM_OPTIMISER)
+    if (e->desc.skip_nonfinite && GCKPTI_OF(backend, nonfinite) &&
+        p->optimiser != GCKPT_CUSTOM_OPTIMISER)
         e->update.nonfinite = (uint32_t *)gckpti_bump_alloc(bump, 1, sizeof *e->update.nonfinite);
     const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
     unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, aligned ? p->alignment : 0, 1);
     (void)gckpti_bump_alloc(bump, aligned, 1);
     if (base)
         base += (p->alignment - (uintptr_t)base % p->alignment) % p->alignment;
-    gckpti_set_bf16_copies(e, base);
+    e->blocks.copies = base;
     e->blocks.caches = base = base ? base + copied : NULL;
     e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base ? base + caches : NULL;
     e->blocks.host_size = host_bump.used;
@@ -223,7 +174,7 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
             gckpti_count_alloc(&used, (size_t)shard.capacity, sizeof(float));
     }
     if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* this backend may have own memory */
-        gckpti_count_alloc(&used, n, sizeof(gckpti_mirror));
+        gckpti_count_alloc(&used, n, GCKPTI_MIRROR_BYTES);
     return gckpti_count_block(used + names);
 }
 
@@ -231,7 +182,6 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
 GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_backend(e);
     const size_t most = (size_t)PTRDIFF_MAX / 2, tables = gckpti_exec_layout(e);
     const size_t host_size = e->blocks.host_size, backend_size = e->blocks.backend_size;
     unsigned char canary[GCKPTI_CANARY];
@@ -245,17 +195,8 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             "exec: no memory for %z bytes of tables, copied feeds and operands%s",
                             host_size, backend_size ? "" : ", and the step arena");
-    if (backend_size && backend_size < most)
-        e->blocks.backend = (unsigned char *)b->allocate(b->context, backend_size, p->alignment);
-    if (backend_size && !e->blocks.backend)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of arena, sums, feeds, caches%s",
-                            backend_size, gckpti_memory_hint(e));
-    if (e->offload.by_backend)
-        e->offload.host = (unsigned char *)b->host_get(b->context, p->offloaded);
-    if (e->offload.by_backend && !e->offload.host)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
-                            b->name, p->offloaded);
+    if (backend_size && gckpti_alloc_backend(e) != GCKPT_OK)
+        return GCKPT_E_MEMORY;
     memset(e->blocks.host, 0, tables);
     if (gckpti_plan_copy_bytes(p)) {
         gckpti_plan_copy(e->blocks.host, p);

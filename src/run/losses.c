@@ -138,10 +138,11 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Returns 1 if feeds determine all counts, so that a backend's need not be read. */
 GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int known = gckpti_backend(e)->own_memory && !gckpti_is_inference(p);
+    int known = GCKPTI_OF(gckpti_backend(e), own_memory) && !gckpti_is_inference(p);
     for (size_t i = 0; i < p->term_count; i++)
         known = known && (p->terms[i].regulariser ||
                           p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);

@@ -3,6 +3,7 @@
 
 GCKPTI_COLD_BEGIN
 
+/* Allocates n * size aligned bytes; NULL if base is NULL. `used` stops at PTRDIFF_MAX / 2. */
 GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
 {
     size_t offset = bump->used, most = (size_t)PTRDIFF_MAX / 2;
@@ -11,20 +12,13 @@ GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
     return bump->base ? bump->base + offset : NULL;
 }
 
-/* Returns the backend's advice after an allocation failed, or "". */
-GCKPTI_FN const char *gckpti_memory_hint(const gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    return b->memory_hint ? b->memory_hint(b->context) : "";
-}
-
 /* Fills `bytes` bytes of backend memory with a repeated word; of the last one, perhaps a part. */
 GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
 {
     gckpt_call c;
     gckpti_init_opless_call(e, &c);
     if (bytes / 4)
-        gckpti_backend(e)->fill(&c, to, word, (int64_t)(bytes / 4));
+        GCKPTI_OF(gckpti_backend(e), fill)(&c, to, word, (int64_t)(bytes / 4));
     if (bytes % 4)
         gckpti_to_backend(e, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
@@ -50,6 +44,8 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
 
 GCKPTI_COLD_END
 
+/* If gradients accumulate over micro-batches, sets to +0 the accumulators (and compensations) of
+ * batch-invariant nodes to which instructions before `end` add. */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
 {
     const gckpt_plan *p = e->plan;

@@ -40,6 +40,9 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p, const
         return gckpti_error(s, GCKPT_E_ARG,
                             "%s: the plan has quantised parameters; this build has GCKPT_NO_QUANT",
                             call);
+    if (p->offloaded && !GCKPTI_RUNS_OFFLOAD)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "%s: the plan offloads values; this build has GCKPT_NO_OFFLOAD", call);
     if (GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU)
         return gckpti_error(
             s, GCKPT_E_ARG,
@@ -83,6 +86,10 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
     if (d->debug && !GCKPTI_RUNS_DEBUG)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
+    if (d->backend && !GCKPTI_RUNS_DEVICES)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.backend: this build leaves out backends "
+                            "(GCKPT_NO_DEVICES): set it to NULL, which runs on the processor");
     if (d->caches_of && !GCKPTI_RUNS_CACHES)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
@@ -153,7 +160,7 @@ static void gckpti_initialise_params(const gckpt_exec *e)
 #if GCKPTI_HAS_FAST
     const void *kernels = e->device.kernels;
     for (int i = GCKPT_ISA_AVX512; e->desc.backend && !kernels && i > GCKPT_ISA_PLAIN; i--)
-        (void)gckpti_cpu_backend((gckpt_isa)i, &kernels);
+        (void)gckpti_cpu_has((gckpt_isa)i, &kernels);
     initialise = kernels ? ((const gckpti_kernels *)kernels)->draw : NULL;
 #endif
     gckpti_init_all_values(e->store, initialise);
@@ -247,14 +254,14 @@ static int gckpti_bind_exec(gckpt_exec *e)
         if (memory == GCKPT_E_MEMORY)
             gckpti_hint_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
         if (memory != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK ||
-            gckpti_bind_group(e) != GCKPT_OK || gckpti_bind_caches(e) != GCKPT_OK)
+            gckpti_notify(e, GCKPTI_ON_BIND, NULL) != GCKPT_OK)
             return 0;
     }
     if (gckpti_bind_state(e) != GCKPT_OK)
         return 0;
     if (GCKPTI_RUNS_BACKENDS &&
         !gckpti_bind(e->store, &e->device.binding,
-                     gckpti_backend(e)->own_memory ? e->desc.backend : NULL)) {
+                     GCKPTI_OF(gckpti_backend(e), own_memory) ? e->desc.backend : NULL)) {
         gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
         return 0;
     }
@@ -312,12 +319,11 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpt_exec_free(e);
         return NULL;
     }
-    int teams = GCKPTI_RUNS_BACKENDS && !gckpti_backend(e)->own_memory && plan->threads > 1;
+    int teams =
+        GCKPTI_RUNS_BACKENDS && !GCKPTI_OF(gckpti_backend(e), own_memory) && plan->threads > 1;
     e->device.team = teams && gckpti_is_team_worthwhile(e) ? plan->threads : 1;
-    e->update.writes_back = gckpti_backend(e)->writes_back ||
-                            plan->optimiser == GCKPT_CUSTOM_OPTIMISER ||
-                            gckpti_has_gradient_fetch(plan);
-    gckpti_init_capture(e);
+    e->update.writes_back |= (unsigned char)(plan->optimiser == GCKPT_CUSTOM_OPTIMISER);
+    e->update.all_first |= (unsigned char)(d.skip_nonfinite != 0);
     gckpti_ok(store);
     return e;
 }
@@ -327,14 +333,9 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     if (!exec)
         return;
     gckpti_allocator a = exec->memory;
-    const gckpt_backend *b = gckpti_backend(exec);
-    gckpti_abort_step(exec);
-    gckpti_discard_captures(exec);
+    (void)gckpti_notify(exec, GCKPTI_ON_FREE, NULL);
     gckpti_unbind(&exec->device.binding);
-    if (GCKPTI_RUNS_BACKENDS && exec->offload.by_backend && exec->offload.host)
-        b->host_release(b->context, exec->offload.host, exec->plan->offloaded);
-    if (GCKPTI_RUNS_BACKENDS && exec->blocks.backend)
-        b->release(b->context, exec->blocks.backend, exec->blocks.backend_size);
+    gckpti_free_backend(exec);
     gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }

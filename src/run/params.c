@@ -2,6 +2,8 @@
 
 GCKPTI_COLD_BEGIN
 
+/* Checks that the store's parameter q has the storage and state that parameter i of the plan needs.
+ * If in_step is 0, e is being created, and its store gets the error; else e gets it. */
 GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpti_param *q,
                                                int in_step)
 {
@@ -29,18 +31,6 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: \"%s\" lost its state as it was quantised; make a new executor",
                             name);
-    return GCKPT_OK;
-}
-
-GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
-{
-    if (!gckpti_backend(e)->own_memory)
-        gckpti_pull(e->store, q);
-    else if (!gckpti_push(e->store, q, e->desc.backend))
-        return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
-                            "%s: backend %s has no memory for its copy of \"%s\"%s",
-                            in_step ? "step" : "exec",
-                            gckpti_backend(e)->name, q->p.name, gckpti_memory_hint(e));
     return GCKPT_OK;
 }
 

@@ -40,7 +40,8 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "step: %I rows in micro-batches of %I leave one row over, and %s #%i cannot normalise "
             "one value per channel: drop that row, or plan other micro-batches",
             rows, p->rows, gckpti_planned_name(p, p->mixer), p->mixer);
-    return gckpti_check_collected(e, before + (streams ? rows : gckpti_rank_rows(e, rows, &first)));
+    rows = before + (streams ? rows : gckpti_rank_rows(e, rows, &first));
+    return gckpti_notify(e, GCKPTI_ON_CHECK, &rows);
 }
 
 /* Checks that each setting is finite and in range. */
@@ -68,17 +69,19 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
 /* Refuses inference with a parameter's initial values; names parameters that have other values. */
 static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
 {
-    int n = 0;
     gckpti_error(e, GCKPT_E_ARG,
                  "forward: \"%s\" has its initial values: it was neither loaded, set nor trained; "
                  "load a file after the graph is built, or set desc.allow_initial; ",
                  q->p.name);
+#ifndef GCKPT_NO_TEXT
+    int n = 0;
     gckpti_text t = gckpti_append_text(&e->object);
     for (size_t i = 0; i < e->store->count; i++)
         if (e->store->params[i].assigned && n++ < 3)
             gckpti_text_add(&t, n > 1 ? ", \"%s\"" : "the store has values for \"%s\"",
                             e->store->params[i].p.name);
     gckpti_text_add(&t, n > 3 ? " and %i more" : n ? "" : "no parameter has other values", n - 3);
+#endif
     return GCKPT_E_ARG;
 }
 
@@ -98,10 +101,10 @@ static gckpt_result gckpti_sync_params(gckpt_exec *e)
             return result;
         const void **data = &e->tables.nodes[p->params[i].node].data;
         if (*data != gckpti_exec_array(e, q, -1))
-            gckpti_discard_captures(e);
+            (void)gckpti_notify(e, GCKPTI_ON_MOVED, NULL);
         *data = gckpti_exec_array(e, q, -1);
     }
-    return gckpti_check_finite_params(e);
+    return GCKPT_OK;
 }
 
 /* Checks the request against the plan, and resets the state of the step. */
@@ -169,7 +172,7 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
 {
     gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
     if (result == GCKPT_OK && rows)
-        result = gckpti_check_finite_feeds(e, rows);
+        result = gckpti_notify(e, GCKPTI_ON_FED, &rows);
     if (result != GCKPT_OK)
         return result;
     if (rows)
@@ -191,8 +194,6 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
     if (result == GCKPT_OK)
         result = streams ? gckpti_check_stream(e) : gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK && !streams)
-        result = gckpti_check_caches(e, rows);
     if (result == GCKPT_OK) {
         int64_t first, rank_rows = gckpti_rank_rows(e, rows, &first);
         if (GCKPTI_RUNS_TRAINING != 0 || GCKPTI_RUNS_BACKENDS)
@@ -204,8 +205,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     if (result != GCKPT_OK)
         return result;
     /* the step is accepted; from here on nothing refuses it */
-    gckpti_measure_start(e);
-    gckpti_mark_written(e);
+    (void)gckpti_notify(e, GCKPTI_ON_BEGIN, NULL);
     e->step.pc = e->step.finished = 0;
     e->update.grads_cleared = 0;
     gckpti_fill(e, e->losses.totals, 0,
@@ -217,19 +217,18 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     return GCKPT_OK;
 }
 
+/* Ends a run: waits for the backend, adds up the losses, counts the step, fills the report. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
     gckpti_set_state(e, GCKPTI_IDLE);
-    if (GCKPTI_RUNS_TRAINING)
-        gckpti_sum_fetched_grads(e);
     gckpt_result result = gckpti_sum_losses(e);
     if (result != GCKPT_OK)
         return result;
     result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
-        gckpti_measure_end(e);
+        (void)gckpti_notify(e, GCKPTI_ON_END, NULL);
     if (result == GCKPT_OK)
         result = gckpti_check_canary(e);
     const int64_t count = p->term_count ? e->losses.terms[0].total.count : 0;
@@ -239,6 +238,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     result = gckpti_agree(e, result);
     if (result != GCKPT_OK)
         return result;
+    (void)gckpti_notify(e, GCKPTI_ON_SUCCESS, NULL);
     e->step.finished = e->step.rows > 0;
     e->losses.valid = 1;
     for (size_t i = 0; i < p->term_count; i++) {
@@ -275,11 +275,7 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
                                      int64_t rows, gckpt_report *report)
 {
     gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, GCKPTI_GOAL_FORWARD, NULL);
-    if (result == GCKPT_OK)
-        result = gckpti_run_step(exec, INT64_MAX, report);
-    if (result == GCKPT_OK)
-        gckpti_add_positions(exec, rows);
-    return result;
+    return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
 }
 
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count)

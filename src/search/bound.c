@@ -120,7 +120,7 @@ static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull
 static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti_cut_list *more,
                               int64_t bytes, uint64_t cost, uint32_t first)
 {
-    gckpti_cut *out = b->pool[2], *old = to->cut, *end = old + to->n;
+    gckpti_cut *out = b->memory[2], *old = to->cut, *end = old + to->n;
     int n = 0;
     b->examined += to->n + more->n;
     for (int k = 0; k < more->n; k++) {
@@ -156,8 +156,6 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
     const int saved_part = saved && !(c->flags & GCKPTI_LIVE_SAVED) ? GCKPTI_SAVED : 0;
     uint64_t cost = c->flags & GCKPTI_RAN ? u->cost : 0;
     unsigned part = 0;
-    if (!b->hulls_only)
-        cost += (cost >> GCKPTI_TIE_SHIFT) * (uint64_t)i / (uint64_t)b->p->nodes;
     do {
         const unsigned x = (y & front->open & ~some) | part;
         const int needed = c->flags & GCKPTI_READ || x & own_bit;
@@ -178,8 +176,8 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
     } while (part);
 }
 
-/* Allocates pools for lists of hulls or of all cuts. Returns 0 if out of memory. */
-static int gckpti_reserve_pools(gckpti_bound *b, int hulls_only)
+/* Allocates memory for lists of hulls or of all cuts. Returns 0 if out of memory. */
+static int gckpti_reserve_lists(gckpti_bound *b, int hulls_only)
 {
     size_t before = b->capacity, limit = hulls_only ? GCKPTI_MAX_HULL : GCKPTI_MAX_FULL;
     limit *= b->p->can_offload ? 4 : 1;
@@ -188,7 +186,8 @@ static int gckpti_reserve_pools(gckpti_bound *b, int hulls_only)
     b->capacity = nodes < 40 ? 64 + (hulls_only ? 32 : 64) * nodes : limit;
     b->capacity = b->capacity < limit ? b->capacity : limit;
     for (int k = 0; k < 3 && b->capacity != before; k++)
-        b->pool[k] = (gckpti_cut *)gckpti_scratch_alloc(b->scratch, b->capacity, sizeof **b->pool);
+        b->memory[k] =
+            (gckpti_cut *)gckpti_scratch_alloc(b->scratch, b->capacity, sizeof **b->memory);
     return !b->p->failed;
 }
 
@@ -200,14 +199,14 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
     size_t used = 0, n = 1, branches = b->p->can_offload ? 5 : 2;
     table->first = (size_t *)gckpti_scratch_alloc(b->scratch, (size_t)b->p->nodes, sizeof(size_t));
     front->open = 0;
-    front->list[0].cut = b->pool[0];
+    front->list[0].cut = b->memory[0];
     front->list[0].n = 1;
-    memset(b->pool[0], 0, sizeof **b->pool);
+    memset(b->memory[0], 0, sizeof **b->memory);
     for (int i = b->p->nodes; i-- > 0 && !b->p->failed;) {
         const gckpti_cut_node *c = &point->node[i];
         const unsigned open_bits = (front->open | c->input_bits) & ~(unsigned)c->own_bit;
         unsigned y = 0;
-        gckpti_cut *cut = front->list[0].cut == b->pool[0] ? b->pool[1] : b->pool[0];
+        gckpti_cut *cut = front->list[0].cut == b->memory[0] ? b->memory[1] : b->memory[0];
         if (branches * n > b->capacity ||
             !gckpti_reserve(b->scratch, &table->parent, used + branches * n, sizeof(uint32_t)))
             return;
@@ -227,7 +226,7 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
         front->open = open_bits;
     }
     table->last.cut =
-        (gckpti_cut *)gckpti_scratch_copy(b->scratch, front->list[0].cut, n, sizeof **b->pool);
+        (gckpti_cut *)gckpti_scratch_copy(b->scratch, front->list[0].cut, n, sizeof **b->memory);
     table->last.n = b->p->failed ? 0 : (int)n;
 }
 
@@ -237,7 +236,7 @@ GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point 
 {
     int found = point->computed >> which & 1, all = which == GCKPTI_FULL;
     point->computed |= 1u << which;
-    if (!found && (!all || b->p->nodes <= GCKPTI_FULL_N) && gckpti_reserve_pools(b, !all)) {
+    if (!found && (!all || b->p->nodes <= GCKPTI_FULL_N) && gckpti_reserve_lists(b, !all)) {
         b->shift = all ? 0 : which < GCKPTI_FULL - 1 ? which : 63;
         gckpti_find_cuts(b, point, &point->table[which]);
     }
@@ -258,20 +257,14 @@ GCKPTI_FN int gckpti_cut_within(const gckpti_cut_list *v, int64_t space)
     return low;
 }
 
-/* Returns the cost of a cut of the full table without the surcharge on late nodes. */
-GCKPTI_FN uint64_t gckpti_cut_cost(const gckpti_cut_point *point, int cut)
-{
-    uint64_t cost = point->table[GCKPTI_FULL].last.cut[cut].cost;
-    return cost - (cost >> GCKPTI_TIE_SHIFT);
-}
-
-/* Sets b->action to a cut's action on each node. */
-GCKPTI_FN void gckpti_mark_cut(gckpti_bound *b, const gckpti_cut_table *table, int cut)
+/* Sets action[u] to a cut's action on each node u (GCKPTI_CUT_..). */
+GCKPTI_FN void gckpti_mark_cut(const gckpti_bound *b, const gckpti_cut_table *table, int cut,
+                               unsigned char *action)
 {
     uint32_t k = (uint32_t)cut;
     for (int i = 0; i < b->p->nodes; i++) {
         uint32_t from = table->parent[table->first[i] + k];
-        b->action[i] = from >> 31 ? GCKPTI_CUT_RECOMPUTE : from >> 30 ? GCKPTI_CUT_OFFLOAD : 0;
+        action[i] = from >> 31 ? GCKPTI_CUT_RECOMPUTE : from >> 30 ? GCKPTI_CUT_OFFLOAD : 0;
         k = from & 0x3fffffff;
     }
 }
@@ -317,9 +310,10 @@ GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decide
     if (most == UINT64_MAX || b->points == 0)
         return most;
     gckpti_cut_point *point = &b->point[*decider];
-    int cut = gckpti_cut_within(&gckpti_cuts(b, point, GCKPTI_FULL)->last, limit - point->base);
+    const gckpti_cut_list *all = &gckpti_cuts(b, point, GCKPTI_FULL)->last;
+    int cut = gckpti_cut_within(all, limit - point->base);
     if (cut >= 0)
-        cost = gckpti_cut_cost(point, cut);
+        cost = all->cut[cut].cost;
     return cost > most ? cost : most;
 }
 
@@ -379,7 +373,6 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
     b->copy_cost = copy_cost;
     b->scratch = scratch;
     gckpti_sum_bounds(b);
-    b->action = (unsigned char *)gckpti_scratch_alloc(scratch, n, 1);
     int *record = (int *)gckpti_scratch_alloc(scratch, (size_t)p->body_backwards, sizeof(int));
     int count = 0;
     for (int r = 0; r < p->body_backwards && record; r++) {

@@ -22,8 +22,8 @@ enum {
     GCKPTI_MAX_ROWS = 40000,   /* most rows x stages; with more, stages are merged */
     GCKPTI_MEMORY_STEPS = 256, /* steps of memory; up to EXACT_STEPS if a step is the grain */
     GCKPTI_EXACT_STEPS = 1024,
-    GCKPTI_EFFORT = 300000, /* entries examined to find options, in all stages */
-    /* Initials are nodes / SPACING of their bytes apart (1/50 to 1/8) or 1/1000 of a step's cost */
+    GCKPTI_EFFORT = 200000, /* entries examined to find options, in all stages */
+    /* Initials are nodes / SPACING of their bytes apart (1/50 to 1/8) */
     GCKPTI_SPACING = 11000
 };
 
@@ -65,9 +65,7 @@ static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
     const gckpti_stage_option *o = &c->option[q->option];
     const uint64_t *none = c->cost + gckpti_cells(c, c->rows);
     int wide = c->n + 1, k = w->a;
-    do
-        w->i++;
-    while (w->i < q->options && o[w->i].dominated);
+    w->i++;
     w->later = w->sooner = none;
     w->kept = w->more = 0;
     if (w->i < q->options) {
@@ -138,17 +136,9 @@ static void gckpti_choose_step(gckpti_chain *c, int64_t most)
     c->steps = (int)(most / c->step);
     for (int a = 0; a < c->n; a++)
         for (int i = 0; c->stage[a].owner == a && i < c->stage[a].options; i++) {
-            gckpti_stage_option *first = c->option + c->stage[a].option, *o = first + i;
+            gckpti_stage_option *o = &c->option[c->stage[a].option + i];
             for (int k = 0; k < GCKPTI_PHASES; k++)
                 o->steps[k] = gckpti_to_steps(c, o->bytes[k]);
-            o->dominated = 0;
-            for (int k = 0; k < i && !o->dominated; k++) {
-                o->dominated = !first[k].dominated &&
-                               gckpti_no_worse(first[k].steps, first[k].cost, o->steps, o->cost);
-                first[k].dominated |=
-                    !o->dominated &&
-                    gckpti_no_worse(o->steps, o->cost, first[k].steps, first[k].cost);
-            }
         }
 }
 
@@ -197,7 +187,7 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     gckpti_search *s = c->s;
     gckpti_choose_step(c, most);
     size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* an extra row is zeros */
-    int rows = 0, small = s->p->nodes <= GCKPTI_SMALL_N, many = s->p->nodes > GCKPTI_LARGE_N;
+    int rows = 0, small = s->p->nodes <= GCKPTI_SMALL_N;
     gckpti_reserve(&c->scratch, &c->cost, cells, sizeof *c->cost);
     gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows, sizeof(int));
     if (!s->p->failed)
@@ -211,20 +201,16 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     s->evaluated += (int64_t)cells * c->n / 24;
     int spacing = GCKPTI_SPACING / s->p->nodes; /* 8 to 50 */
     spacing = spacing < 8 ? 8 : spacing > 50 ? 50 : spacing;
-    uint64_t last = UINT64_MAX, apart = last; /* cost of the last initial; of the last spaced one */
+    uint64_t last = UINT64_MAX; /* cost of the last initial */
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
-        int equal = small && c->step == s->grain && cost == apart; /* may need fewer bytes */
-        int chosen =
-            (cost < apart || equal) && (small || (int64_t)(m - before) * spacing >= before);
-        int dense = !chosen && !many && cost < last - (s->p->base_cost + cost) / 1000;
-        if (cost == GCKPTI_INFINITE_COST || !(chosen || dense))
+        if (cost >= last || cost == GCKPTI_INFINITE_COST ||
+            (!small && (int64_t)(m - before) * spacing < before))
             continue;
         last = cost;
-        if (chosen)
-            apart = cost, before = m;
+        before = m;
         gckpti_emit_table(c, m);
-        gckpti_add_initial(s, dense);
+        gckpti_add_built(s);
     }
 }
 

@@ -21,32 +21,18 @@ enum {
 /* A cut's action on a node: recompute it, offload some or all of its results, or (0) keep them. */
 enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_OFFLOAD };
 
-/* In lists of all cuts late nodes cost up to 2^-14 more, so that ties prefer to keep them. */
-enum { GCKPTI_TIE_SHIFT = 14 };
-
 /* ---- search/reduce_peak.c ---- */
 #define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 32) /* adding this to a score doubles it */
 
-/* Returns the cost of an offload and a reload of `bytes`, at the search's copy cost. */
-static inline uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
-{
-    return gckpti_scaled_cost(s->p->copy_cost,
-                              2 * gckpti_transfer_cost(s->p->desc->offload.cost, bytes));
-}
-
-/* Kinds of moves: insert a closure; remove recomputes or reloads; turn recomputes into reloads. */
-enum { GCKPTI_MOVE_INSERT, GCKPTI_MOVE_REMOVE, GCKPTI_MOVE_RELOAD };
+/* Kinds of moves: insert a closure; replace recomputes or reloads by m->entry, or remove them. */
+enum { GCKPTI_MOVE_INSERT, GCKPTI_MOVE_REPLACE };
 
 /* ---- search/levels.c ---- */
-/* Values of gckpti_candidate.state of a level. */
-enum { GCKPTI_LEVEL_NEW, GCKPTI_LEVEL_BEGUN, GCKPTI_LEVEL_DONE };
-
 /* The most nodes of a graph for which the search does this: */
 enum {
-    GCKPTI_TINY_N = 64,    /* considers every candidate for every budget */
     GCKPTI_SMALL_N = 100,  /* perturbs levels; lets each node be a stage */
     GCKPTI_MEDIUM_N = 400, /* builds memory-poor initials (lists of quadratic length) */
-    GCKPTI_LARGE_N = 1000  /* uses fine level grids and many initials of the chain */
+    GCKPTI_LARGE_N = 1000  /* uses fine level grids */
 };
 
 /* ---- search/stages.c ---- */
@@ -61,16 +47,15 @@ typedef struct {
     int64_t steps[GCKPTI_PHASES]; /* `bytes`, in memory steps of the current table */
     uint64_t cost;
     int drop, expanded; /* index of its drop counts in c->drop; if its neighbours were tried */
-    int dominated;      /* another option is as good in cost and steps */
 } gckpti_stage_option;
 
 typedef struct {
     int first, end, backward, backward_end; /* ranges of nodes and of backward indices */
-    uint64_t inside_hash, hash;             /* hash of its nodes; of its nodes and outputs */
-    int owner, first_equal; /* first stage with equal inside_hash; with equal hash */
-    int option, options;    /* first option and number of options, of the owner */
-    int64_t base;           /* bytes of gradients live when its backwards begin */
-    int64_t forward_peak;   /* most bytes inside it when it runs forward keeping only its outputs */
+    uint64_t hash;                          /* hash of its nodes and outputs */
+    int owner;                              /* first stage with equal hash */
+    int option, options;                    /* first option and number of options, of the owner */
+    int64_t base;                           /* bytes of gradients live when its backwards begin */
+    int64_t forward_peak; /* most bytes inside it when it runs forward keeping only its outputs */
     uint64_t forward_cost, min_cost; /* cost of that forward; of the cheapest option */
 } gckpti_stage;
 
@@ -99,14 +84,22 @@ typedef struct {
  * and fewer than at the node before (NARROW); between any two nodes (NODES). */
 enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_BORDERS };
 
+/* ---- offload/hide.c ---- */
+#ifndef GCKPT_NO_OFFLOAD
+/* Makes a candidate's copies overlap computation, in candidate->hidden. */
+GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate);
+#else
+#define gckpti_hide_copies(s, candidate) ((void)0)
+#endif
+
 #ifdef GCKPTI_SEPARATE_TU
 /* Prototypes for files compiled separately; comments are at the definitions. */
 
 /* search/bound.c */
 GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which);
 GCKPTI_FN int gckpti_cut_within(const gckpti_cut_list *v, int64_t space);
-GCKPTI_FN uint64_t gckpti_cut_cost(const gckpti_cut_point *point, int cut);
-GCKPTI_FN void gckpti_mark_cut(gckpti_bound *b, const gckpti_cut_table *table, int cut);
+GCKPTI_FN void gckpti_mark_cut(const gckpti_bound *b, const gckpti_cut_table *table, int cut,
+                               unsigned char *action);
 GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space);
 GCKPTI_FN uint64_t gckpti_hulls_cost(const gckpti_bound *b, int64_t limit, int *decider);
 GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int copy_cost,
@@ -117,6 +110,7 @@ GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t now);
 GCKPTI_FN int gckpti_is_exhausted(gckpti_search *s);
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule);
 GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit);
+GCKPTI_FN void gckpti_accept_next(gckpti_search *s);
 GCKPTI_FN void gckpti_scan_entry(gckpti_search *s, int x);
 GCKPTI_FN int gckpti_begin_scan(gckpti_search *s, int64_t limit);
 GCKPTI_FN int gckpti_must_recompute(const gckpti_search *s, int node, int x);
@@ -129,36 +123,33 @@ GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candid
                                                  int *count);
 GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candidate);
 GCKPTI_FN int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *candidate);
-GCKPTI_FN int gckpti_candidate_before(const void *first, const void *second, const void *context);
-GCKPTI_FN void gckpti_add_initial(gckpti_search *s, int dense);
+GCKPTI_FN void gckpti_add_initial(gckpti_search *s);
+GCKPTI_FN void gckpti_add_built(gckpti_search *s);
 /* search/reduce_peak.c */
 GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain);
 GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m);
 GCKPTI_FN void gckpti_sort_moves(gckpti_search *s);
-GCKPTI_FN void gckpti_accept_next(gckpti_search *s);
 GCKPTI_FN void gckpti_apply_move(gckpti_search *s, int kind, int move);
 GCKPTI_FN int gckpti_apply_moves(gckpti_search *s, int kind, int64_t limit, int n);
-GCKPTI_FN int gckpti_apply_best_move(gckpti_search *s, int kind, int64_t limit, int exact);
-GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score, int all_kinds);
-GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit, int exact);
+GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit);
+GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit);
 /* search/remove_recomputes.c */
-GCKPTI_FN int gckpti_reduce_to(gckpti_search *s, const gckpti_candidate *candidate, int64_t limit);
-GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_candidate *candidate, int exact);
-GCKPTI_FN void gckpti_perturb(gckpti_search *s, gckpti_candidate *candidate, int count, int exact);
+GCKPTI_FN void gckpti_find_recomputes(gckpti_search *s, int64_t limit);
+GCKPTI_FN void gckpti_remove_recomputes(gckpti_search *s, int64_t limit);
 /* search/stages.c */
 GCKPTI_FN int gckpti_find_borders(gckpti_chain *c);
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int kind, int most);
 GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c);
 GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *drop);
-GCKPTI_FN int gckpti_no_worse(const int64_t *a, uint64_t cost_a, const int64_t *b, uint64_t cost_b);
 GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t effort);
 /* search/chain.c */
 GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, int kind, int64_t most);
-/* offload/hide_copies.c */
-GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate, int64_t limit);
+/* offload/search.c */
+GCKPTI_FN uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes);
+GCKPTI_FN uint64_t gckpti_copy_cost(const gckpti_search *s, int node, int64_t bytes);
+GCKPTI_FN void gckpti_begin_strategy(gckpti_planner *p, int strategy);
 /* search/levels.c */
-GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s, unsigned char *action);
-GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table, int cut);
+GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s);
 GCKPTI_FN void gckpti_find_initials(gckpti_search *s);
 GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most);
 GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k);

@@ -38,149 +38,104 @@ static void gckpti_build_cut(gckpti_planner *p, const unsigned char *action)
     gckpti_emit_late(p, &next, INT32_MAX); /* losses of a graph without backwards */
 }
 
-/* If a cut offloads more than the host limit, recomputes or keeps the values cheapest per byte. */
-static void gckpti_limit_offload(gckpti_search *s, unsigned char *action)
+/* Makes the schedule of s->action the current one. Returns its peak; out of memory: INT64_MAX. */
+GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s)
 {
-    const gckpti_planner *p = s->p;
-    int64_t offloaded = 0;
-    size_t n = 0;
-    if (!gckpti_reserve(&s->scratch, &s->key, 2 * (size_t)p->nodes, sizeof *s->key))
-        return;
-    for (int u = 0; u < p->nodes && p->can_offload; u++) {
-        int64_t bytes = action[u] == GCKPTI_CUT_OFFLOAD ? p->node[u].out + p->node[u].saved : 0;
-        if (!bytes)
-            continue;
-        offloaded += bytes;
-        s->key[n].value = u;
-        s->key[n++].key = p->node[u].runs_once ? UINT64_MAX : gckpti_score(p->node[u].cost, bytes);
-    }
-    if (offloaded <= p->host_limit)
-        return;
-    gckpti_sort_keys(s->key, s->key + n, n);
-    for (size_t k = 0; k < n && offloaded > p->host_limit; k++) {
-        const gckpti_node *u = &p->node[s->key[k].value];
-        action[s->key[k].value] = u->runs_once ? 0 : GCKPTI_CUT_RECOMPUTE;
-        offloaded -= u->out + u->saved;
-    }
-}
-
-/* Makes the schedule of a cut's actions the current one. Returns its peak; no memory: INT64_MAX. */
-GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s, unsigned char *action)
-{
-    gckpti_planner *p = s->p;
-    gckpti_limit_offload(s, action);
-    gckpti_build_cut(p, action);
+    gckpti_build_cut(s->p, s->action);
     return gckpti_take_built(s) ? s->now.peak : INT64_MAX;
 }
 
-/* Makes the schedule of a cut the current one. Returns its peak; INT64_MAX if out of memory. */
-GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table, int cut)
+/* ---- the local search for one limit ---- */
+/* Reduces the peak of the current schedule to a candidate's limit unless it is far above, removes
+ * recomputes, and stores the schedule in the candidate if it is better. */
+static void gckpti_improve(gckpti_search *s, gckpti_candidate *candidate)
 {
-    gckpti_mark_cut(s->bound, table, cut);
-    return gckpti_try_actions(s, s->bound->action);
+    if (s->now.peak / 5 * 4 > candidate->limit)
+        return;
+    s->started = s->evaluated + s->examined / 4; /* an attempt: 1/8 of all effort */
+    if (gckpti_reduce_peak(s, candidate->limit)) {
+        gckpti_remove_recomputes(s, candidate->limit);
+        gckpti_candidate_update(s, candidate);
+    }
+    s->started = -1;
 }
 
-/* Solves a level from all cuts of the deciding point: takes the first schedule that fits. If it is
- * not near-optimal, reduces the peaks of one (small graphs: three) that keep a little more. */
-static void gckpti_solve_full(gckpti_search *s, gckpti_candidate *level,
-                              const gckpti_cut_point *point)
+/* Improves a candidate by another candidate's schedule, first as it is. */
+static void gckpti_improve_from(gckpti_search *s, gckpti_candidate *candidate,
+                                const gckpti_candidate *from)
 {
-    const gckpti_cut_table *all = &point->table[GCKPTI_FULL];
-    int64_t space = level->limit - point->base;
-    const int small = s->p->nodes <= GCKPTI_SMALL_N;
-    int cut = gckpti_cut_within(&all->last, space), fits = 0;
-    for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
-        fits = gckpti_try_cut(s, all, cut) <= level->limit;
-        if (fits)
-            gckpti_candidate_update(s, level);
-        if ((fits || tried == 0) && !gckpti_is_proven(s, level))
-            gckpti_improve(s, level, 0);
-    }
-    for (int part = small ? 80 : 40; part >= (small ? 20 : 40); part /= 2) {
-        if (gckpti_is_proven(s, level))
+    if (!gckpti_candidate_load(s, from))
+        return;
+    gckpti_candidate_update(s, candidate);
+    gckpti_improve(s, candidate);
+}
+
+/* Perturbs a candidate's schedule to leave a local optimum: removes one recompute, even beyond the
+ * limit, and reduces the peak without dropping that node again. Tries the four largest savings;
+ * starts again after a success. */
+static void gckpti_perturb(gckpti_search *s, gckpti_candidate *candidate)
+{
+    for (int i = 0; i < 4 && candidate->length && !gckpti_is_exhausted(s); i++) {
+        const uint64_t before = candidate->overhead;
+        if (!gckpti_candidate_load(s, candidate))
             return;
-        cut = gckpti_cut_within(&all->last, space + level->limit / part);
-        if (cut < 0)
+        gckpti_find_recomputes(s, INT64_MAX);
+        if (i >= s->moves || s->p->failed)
+            return;
+        s->excluded = s->move[i].node;
+        s->move[i].entry = INT32_MAX;
+        gckpti_apply_move(s, GCKPTI_MOVE_REPLACE, i);
+        const int fits = gckpti_reduce_peak(s, candidate->limit);
+        s->excluded = -1;
+        if (!fits)
             continue;
-        gckpti_try_cut(s, all, cut);
-        gckpti_improve(s, level, 0);
+        gckpti_remove_recomputes(s, candidate->limit);
+        gckpti_candidate_update(s, candidate);
+        i = candidate->overhead < before ? -1 : i;
     }
 }
-
-/* Marks in `out` the nodes to recompute: those of the lower cut, except `bytes` of nodes that the
- * upper cut keeps: the last (spacing 0), at distances growing as the root of the bytes freed by
- * backwards (1), or evenly spaced (2). */
-static void gckpti_keep_part(gckpti_search *s, int spacing, int64_t total, int64_t bytes,
-                             unsigned char *out)
+/* Solves a level from the two cuts around it on a hull: keeps what the lower cut does and, as far
+ * as the bytes between both allow, the last nodes that only the upper cut keeps. */
+static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_cut_point *point,
+                             int which)
 {
     const gckpti_planner *p = s->p;
-    int64_t seen = 0, kept = 0;
-    int shift = 0;
-    while (total >> shift >= 1 << 20)
-        shift++;
-    memcpy(out, s->lower_cut, (size_t)p->nodes);
-    for (int u = p->nodes; u-- > 0;) {
-        int64_t size = p->node[u].out + p->node[u].saved, now = (kept + size) >> shift;
-        if (!s->lower_cut[u] || s->upper_cut[u])
-            continue;
-        seen += size;
-        int64_t most = bytes >> shift, all = total >> shift, part = seen >> shift;
-        if (spacing == 0   ? kept + size > bytes
-            : spacing == 1 ? now * now * (all + 1) > most * most * (part + 1)
-                           : now * (all + 1) > most * (part + 1))
-            continue;
-        kept += size;
-        out[u] = 0;
-    }
-}
-
-/* Solves a level from the two cuts around it on a hull: keeps some nodes in which they differ. */
-static void gckpti_solve_between(gckpti_search *s, gckpti_candidate *level,
-                                 const gckpti_cut_point *point, const gckpti_cut_table *cuts)
-{
+    const gckpti_cut_table *cuts = gckpti_cuts(s->bound, point, which);
     const gckpti_cut_list *hull = &cuts->last;
-    int64_t space = level->limit - point->base, total = 0;
-    const int growing =
-        s->p->nodes > GCKPTI_SMALL_N && point->table[GCKPTI_FULL].last.n && !s->p->can_offload;
-    int cut = gckpti_cut_within(hull, space);
-    if (cut < 0)
-        return;
-    gckpti_mark_cut(s->bound, cuts, cut);
-    memcpy(s->lower_cut, s->bound->action, (size_t)s->p->nodes);
-    memset(s->upper_cut, 0, (size_t)s->p->nodes);
-    if (cut + 1 < hull->n) {
-        gckpti_mark_cut(s->bound, cuts, cut + 1);
-        memcpy(s->upper_cut, s->bound->action, (size_t)s->p->nodes);
-    }
-    for (int u = 0; u < s->p->nodes; u++)
-        total += s->lower_cut[u] && !s->upper_cut[u] ? s->p->node[u].out + s->p->node[u].saved : 0;
-    for (int spacing = growing; spacing < (growing ? 2 : 3) && !s->p->failed; spacing++) {
-        int64_t bytes = space - hull->cut[cut].bytes, excess = 0;
-        for (int iteration = 0; iteration < 2 && bytes >= 0; iteration++, bytes -= excess) {
-            if (gckpti_is_proven(s, level) || gckpti_is_exhausted(s))
-                return;
-            gckpti_keep_part(s, spacing, total, bytes < total ? bytes : total, s->bound->action);
-            excess = gckpti_try_actions(s, s->bound->action) - level->limit;
-            if (excess > level->limit / 4)
-                return; /* the peak is too far above the limit */
-            gckpti_improve(s, level, 0);
-            if (excess <= 0)
-                break;
+    const int64_t space = level->limit - point->base;
+    const int cut = gckpti_cut_within(hull, space);
+    int64_t excess = 1, bytes = cut < 0 ? -1 : space - hull->cut[cut].bytes;
+    for (int tried = 0; tried < 2 && excess > 0 && bytes >= 0; tried++, bytes -= excess) {
+        if (gckpti_is_proven(s, level) || gckpti_is_exhausted(s))
+            return;
+        memset(s->upper_cut, 0, (size_t)p->nodes);
+        if (cut + 1 < hull->n)
+            gckpti_mark_cut(s->bound, cuts, cut + 1, s->upper_cut);
+        gckpti_mark_cut(s->bound, cuts, cut, s->action);
+        int64_t kept = 0;
+        for (int u = p->nodes; u-- > 0;) {
+            const int64_t size = p->node[u].out + p->node[u].saved;
+            if (!s->action[u] || s->upper_cut[u] || kept + size > bytes)
+                continue;
+            kept += size;
+            s->action[u] = 0;
         }
+        excess = gckpti_try_actions(s) - level->limit;
+        if (excess <= level->limit / 4) /* else the peak is too far above the limit */
+            gckpti_improve(s, level);
     }
 }
 
 /* ---- initial schedules: built once without a limit (search/search) ---- */
-enum { GCKPTI_REDUCED = 16 }; /* most initials that get a copy with a reduced peak */
+enum { GCKPTI_REDUCED = 10 }; /* most initials that get a copy with a reduced peak */
 
 /* Orders initials by peak, then cost. */
 static int gckpti_initial_before(const void *first, const void *second, const void *context)
 {
     const gckpti_candidate *a = (const gckpti_candidate *)first,
                            *b = (const gckpti_candidate *)second;
-    return a->peak != b->peak           ? a->peak < b->peak
-           : a->overhead != b->overhead ? a->overhead < b->overhead
-                                        : gckpti_candidate_before(a, b, context);
+    (void)context;
+    return a->peak != b->peak ? a->peak < b->peak : a->overhead < b->overhead;
 }
 
 /* Adds copies of initials with a peak reduced by 1/1000: a level may improve them much further. */
@@ -190,169 +145,127 @@ static void gckpti_reduce_initials(gckpti_search *s)
     uint64_t least = UINT64_MAX;
     for (int i = 0, done = 0, n = s->initials; i < n && done < GCKPTI_REDUCED && !p->failed; i++) {
         const gckpti_candidate *from = &s->initial[i];
-        if (from->dense || from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4 ||
+        if (from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4 ||
             from->overhead / 4 > p->least_cost)
             continue;
         least = from->overhead < least ? from->overhead : least;
         done++;
         int64_t limit = from->peak - (from->peak - p->gradient_between[0]) / 1000 - 1;
-        gckpti_candidate *reduced = gckpti_reduce_to(s, from, limit)
-                                        ? gckpti_candidate_new(s, &s->initial, &s->initials)
-                                        : NULL;
-        if (reduced)
-            gckpti_candidate_store(s, reduced, &s->now);
+        s->evaluated = s->examined = 0;
+        if (!gckpti_candidate_load(s, from) || !gckpti_reduce_peak(s, limit))
+            continue;
+        gckpti_remove_recomputes(s, limit);
+        gckpti_reapply_policy(s);
+        gckpti_add_initial(s);
     }
-    gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
 }
 
-/* Finds the initials: store-all, store-all with late forwards, uniform segments, user's segments,
- * the chain's, memory-poor. The user's and the chain's need order 0 of backwards. */
+/* Finds the initials, once: store-all, store-all with late forwards, uniform segments, the user's
+ * segments, the chain's, memory-poor. */
 GCKPTI_FN void gckpti_find_initials(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->top_segments;
+    if (s->initials > 0)
+        return;
     s->evaluated = s->examined = 0;
     gckpti_build_store_all(p);
-    gckpti_add_initial(s, 0);
+    gckpti_add_built(s);
     int64_t most = s->initial ? s->initial[0].peak - p->gradient_between[0] : 0;
     gckpti_build_late(p, 0);
-    gckpti_add_initial(s, 0);
+    gckpti_add_built(s);
     for (size_t i = 0; i <= groups && !p->failed; i++) {
         int group = i < groups ? gckpti_group_size(p, i) : 0;
-        if ((i >= n && p->variant.order) || (i < groups && !group))
+        if (i < groups && !group)
             continue;
         gckpti_build_segments(p, group);
-        gckpti_add_initial(s, 0);
+        gckpti_add_built(s);
     }
-    for (int kind = 0, fine = 0; kind < GCKPTI_BORDERS && !p->variant.order && !p->failed; kind++) {
+    for (int kind = 0, fine = 0; kind < GCKPTI_BORDERS && !p->failed; kind++) {
         if (kind == GCKPTI_AT_NODES && p->nodes > (fine ? GCKPTI_SMALL_N : GCKPTI_MEDIUM_N))
             break;
         fine = gckpti_add_chain_initials(s, kind, most);
     }
-    if (s->p->nodes <= GCKPTI_MEDIUM_N && !p->failed) {
+    if (p->nodes <= GCKPTI_MEDIUM_N && !p->failed) {
         gckpti_build_late(p, -1);
-        gckpti_add_initial(s, 0);
+        gckpti_add_built(s);
     }
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
     gckpti_reduce_initials(s);
+    gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
 }
 
-/* Most nodes to try every move; initials improved so; perturbations; levels in a group. */
-enum { GCKPTI_EXACT_N = 32, GCKPTI_EXACT_TRIES = 12, GCKPTI_PERTURBS = 4, GCKPTI_LEVEL_GROUP = 4 };
+/* ---- levels ---- */
+enum { GCKPTI_LEVEL_GROUP = 4 }; /* levels that depend on one another */
 
 /* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. */
 GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most)
 {
-    int64_t resident = s->p->gradient_between[0], least = s->bound->min_bytes;
-    int nodes = s->p->nodes, part = nodes <= 300 ? 40 : nodes <= GCKPTI_LARGE_N ? 25 : 12, decider;
-    int every = (most - least) / s->grain <= 96, fine = !every && part == 25;
-    uint64_t steep_cost = gckpti_hulls_cost(s->bound, least, &decider) / 8 * 7;
-    for (int64_t limit = most, next; limit >= least; limit = next) {
-        int64_t step = every ? s->grain : (limit - resident) / part, parts = 1;
-        const uint64_t cost = gckpti_hulls_cost(s->bound, limit, &decider);
-        if (!every && cost > steep_cost)
+    const int64_t resident = s->p->gradient_between[0], least = s->bound->min_bytes;
+    const int nodes = s->p->nodes, part = nodes <= 64               ? 100
+                                          : nodes <= 300            ? 40
+                                          : nodes <= GCKPTI_LARGE_N ? 90
+                                                                    : 12;
+    const int every = (most - least) / s->grain <= 96;
+    int decider;
+    const uint64_t steep_cost = gckpti_hulls_cost(s->bound, least, &decider) / 8 * 7;
+    for (int64_t limit = most; limit >= least;) {
+        int64_t step = every ? s->grain : (limit - resident) / part;
+        if (!every && gckpti_hulls_cost(s->bound, limit, &decider) > steep_cost)
             step *= nodes <= 300 ? 2 : 3;  /* fewer levels where bounds are weak */
         step = step / s->grain * s->grain; /* live bytes are multiples of it */
         step = step > 0 ? step : s->grain;
-        next = limit - least > step ? limit - step : limit > least ? least : least - 1;
-        while (fine && next >= least && parts < 8 && /* steep cost, and no table of all cuts */
-               gckpti_hulls_cost(s->bound, next, &decider) - cost > (uint64_t)parts * 2 * s->margin)
-            parts *= 2;
-        step = (limit - next) / parts / s->grain * s->grain;
-        for (int k = 0; k < parts && (k == 0 || step > 0); k++) {
-            gckpti_candidate *level = gckpti_candidate_new(s, &s->level, &s->levels);
-            if (!level)
-                return;
-            level->limit = limit - k * step;
-        }
+        gckpti_candidate *level = gckpti_candidate_new(s, &s->level, &s->levels);
+        if (!level)
+            return;
+        level->limit = limit;
+        limit = limit - least > step ? limit - step : limit > least ? least : least - 1;
     }
-    for (int k = 0; k < s->levels; k++)
-        if (gckpti_hulls_cost(s->bound, s->level[k].limit, &decider) < UINT64_MAX)
-            s->decider_bits |= 1u << decider;
 }
 
-/* Begins a level: computes its bound, tries schedules from cuts. Returns 0 if the level is done. */
-static int gckpti_begin_level(gckpti_search *s, gckpti_candidate *level)
-{
-    int decider;
-    if (level->state != GCKPTI_LEVEL_NEW)
-        return level->state == GCKPTI_LEVEL_BEGUN;
-    s->evaluated = s->examined = 0;
-    level->state = GCKPTI_LEVEL_BEGUN;
-    level->bound = gckpti_bound_cost(s->bound, level->limit, &decider);
-    if (level->bound < UINT64_MAX && s->bound->points > 0) {
-        gckpti_cut_point *point = &s->bound->point[decider];
-        gckpti_solve_full(s, level, point);
-        for (int c = 0; c < (s->p->can_offload ? GCKPTI_FULL : 1) && !gckpti_is_proven(s, level);
-             c++)
-            gckpti_solve_between(s, level, point, gckpti_cuts(s->bound, point, c));
-    }
-    if (level->bound == UINT64_MAX || gckpti_is_proven(s, level))
-        level->state = GCKPTI_LEVEL_DONE;
-    return level->state == GCKPTI_LEVEL_BEGUN;
-}
-
-/* Returns whether level k also improves the schedule of the level above it (larger limit). */
-static int gckpti_uses_above(const gckpti_search *s, int k)
-{
-    return s->tiny ? k > 0 : k % GCKPTI_LEVEL_GROUP != 0;
-}
-
-/* Finishes a level: improves initials within or near its limit, and the level above's schedule. */
-static void gckpti_finish_level(gckpti_search *s, int k)
-{
-    gckpti_candidate *level = &s->level[k];
-    int exact = s->p->nodes <= GCKPTI_EXACT_N, best = -1, above = 0, tried = 0;
-    if (level->state != GCKPTI_LEVEL_BEGUN)
-        return;
-    if (s->initials == 0)
-        gckpti_find_initials(s);
-    s->evaluated = s->examined = 0;
-    level->state = GCKPTI_LEVEL_DONE;
-    for (; above < s->initials && s->initial[above].peak <= level->limit; above++) {
-        if (!s->initial[above].dense &&
-            (best < 0 || s->initial[above].overhead <= s->initial[best].overhead))
-            best = above;
-    }
-    for (int i = above, most = GCKPTI_EXACT_TRIES; exact && i-- > 0 && most > 0;)
-        if (!s->initial[i].dominated && most-- && gckpti_candidate_load(s, &s->initial[i]))
-            gckpti_improve(s, level, 1);
-    if (best >= 0 && gckpti_candidate_load(s, &s->initial[best])) {
-        gckpti_candidate_update(s, level);
-        gckpti_improve(s, level, 0);
-    }
-    if (gckpti_uses_above(s, k) && s->level[k - 1].length == 0)
-        return; /* not even the level above has one */
-    for (uint64_t least = UINT64_MAX; above < s->initials && tried < 4; above++) {
-        const gckpti_candidate *initial = &s->initial[above];
-        if (!initial->dense && initial->overhead / 8 * 7 <= least &&
-            initial->overhead / 4 <= s->p->least_cost && gckpti_candidate_load(s, initial)) {
-            least = initial->overhead < least ? initial->overhead : least;
-            gckpti_improve(s, level, 0);
-            tried++;
-        }
-    }
-    for (int exactness = 0; exactness <= exact && gckpti_uses_above(s, k); exactness++)
-        if (gckpti_candidate_load(s, &s->level[k - 1]))
-            gckpti_improve(s, level, exactness);
-    if (s->p->nodes <= GCKPTI_SMALL_N)
-        gckpti_perturb(s, level, exact ? s->p->nodes : GCKPTI_PERTURBS, exact);
-}
-
-/* Solves level k and those it depends on. If none is found, copies the level above's schedule. */
+/* Solves level k: tries schedules from cuts. Unless one is proven near-optimal, improves initials
+ * within or near the limit, and the schedule of the level above in the group. */
 GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 {
-    int top = k;
-    while (gckpti_begin_level(s, &s->level[top]) && gckpti_uses_above(s, top) && !s->p->failed)
-        top--;
-    for (; top <= k && !s->p->failed; top++) {
-        gckpti_candidate *level = &s->level[top];
-        gckpti_finish_level(s, top);
-        if (level->length || level->bound == UINT64_MAX || top == 0 || gckpti_uses_above(s, top))
+    gckpti_candidate *level = &s->level[k];
+    const int grouped = k % GCKPTI_LEVEL_GROUP > 0;
+    const int small = s->p->nodes <= GCKPTI_SMALL_N;
+    const int tries = !grouped || small ? 4 : s->p->nodes <= 300 ? 2 : 1; /* 1: grids are fine */
+    int decider, i = 0, best = -1;
+    if (level->solved || s->p->failed)
+        return;
+    level->solved = 1;
+    level->bound = gckpti_bound_cost(s->bound, level->limit, &decider);
+    if (level->bound == UINT64_MAX)
+        return;
+    s->evaluated = s->examined = 0;
+    for (int c = 0; c < (s->p->can_offload ? GCKPTI_FULL : 1) && decider < s->bound->points; c++)
+        gckpti_solve_cut(s, level, &s->bound->point[decider], c);
+    if (gckpti_is_proven(s, level))
+        return;
+    gckpti_find_initials(s);
+    if (grouped)
+        gckpti_solve_level(s, k - 1);
+    s->evaluated = s->examined = 0;
+    for (; i < s->initials && s->initial[i].peak <= level->limit; i++)
+        if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
+            best = i;
+    if (best >= 0)
+        gckpti_improve_from(s, level, &s->initial[best]);
+    if (grouped && s->level[k - 1].length == 0)
+        return; /* not even the level above has one */
+    uint64_t least = UINT64_MAX;
+    for (int tried = 0; i < s->initials && tried < tries; i++) {
+        const gckpti_candidate *initial = &s->initial[i];
+        if (initial->overhead / 8 * 7 > least || initial->overhead / 4 > s->p->least_cost)
             continue;
-        gckpti_solve_level(s, top - 1);
-        if (gckpti_candidate_load(s, &s->level[top - 1]))
-            gckpti_candidate_update(s, level);
+        least = initial->overhead < least ? initial->overhead : least;
+        gckpti_improve_from(s, level, initial);
+        tried++;
     }
+    if (grouped)
+        gckpti_improve_from(s, level, &s->level[k - 1]);
+    if (small)
+        gckpti_perturb(s, level);
 }
 #endif

@@ -26,6 +26,7 @@ GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
     return exponent * GCKPTI_DOUBLE_SCORE + (a - GCKPTI_DOUBLE_SCORE);
 }
 
+/* Appends a move to s->move. */
 GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
 {
     if (gckpti_reserve(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
@@ -67,8 +68,8 @@ static int gckpti_insert_closures(gckpti_search *s, const int *move, int n)
         const gckpti_move *m = &s->move[move[i]];
         for (int j = m->first; j < m->first + m->count; j++, k++) {
             s->insert[k].key =
-                (uint64_t)m->to << 32 | (uint64_t)gckpti_entry_node(s->p, s->pool[j]);
-            s->insert[k].value = s->pool[j];
+                (uint64_t)m->to << 32 | (uint64_t)gckpti_entry_node(s->p, s->member[j]);
+            s->insert[k].value = s->member[j];
         }
         s->incomplete = s->incomplete || m->truncated;
     }
@@ -87,18 +88,17 @@ static int gckpti_insert_closures(gckpti_search *s, const int *move, int n)
     return 1;
 }
 
-/* Sets s->next to s->now with n recomputes removed or made reloads. Returns 0 if out of memory. */
-static int gckpti_remove_or_reload(gckpti_search *s, int kind, const int *move, int n)
+/* Sets s->next to s->now with the entries of n recomputes replaced by m->entry, or removed if that
+ * is INT32_MAX. Returns 0 if out of memory. */
+static int gckpti_replace_recomputes(gckpti_search *s, const int *move, int n)
 {
     const gckpti_schedule *now = &s->now;
     if (!gckpti_schedule_reserve(&s->scratch, &s->next, now->length))
         return 0;
     int *out = s->next.entry, length = 0;
     memcpy(out, now->entry, (size_t)now->length * sizeof *out);
-    for (int i = 0; i < n; i++) {
-        int x = s->move[move[i]].to;
-        out[x] = kind == GCKPTI_MOVE_RELOAD ? out[x] + s->p->nodes : INT32_MAX;
-    }
+    for (int i = 0; i < n; i++)
+        out[s->move[move[i]].to] = s->move[move[i]].entry;
     for (int x = 0; x < now->length; x++)
         if (out[x] != INT32_MAX)
             out[length++] = out[x];
@@ -110,16 +110,8 @@ static int gckpti_remove_or_reload(gckpti_search *s, int kind, const int *move, 
 static void gckpti_try_moves(gckpti_search *s, int kind, const int *move, int n)
 {
     if (kind == GCKPTI_MOVE_INSERT ? gckpti_insert_closures(s, move, n)
-                                   : gckpti_remove_or_reload(s, kind, move, n))
+                                   : gckpti_replace_recomputes(s, move, n))
         gckpti_evaluate(s, &s->next);
-}
-
-/* Makes s->next the current schedule. */
-GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
-{
-    gckpti_schedule swap = s->now;
-    s->now = s->next;
-    s->next = swap;
 }
 
 /* Applies one move, whether it helps or not. */
@@ -154,16 +146,15 @@ GCKPTI_FN int gckpti_apply_moves(gckpti_search *s, int kind, int64_t limit, int 
     return 0;
 }
 
-/* Tries moves one at a time, in order, and applies the best. If `exact` is 0, stops after 8 moves
- * that help or 200 tries. Returns 0 if none helps. */
-GCKPTI_FN int gckpti_apply_best_move(gckpti_search *s, int kind, int64_t limit, int exact)
+/* Tries insertions one at a time, in order, until 8 help or 200 are tried, and applies the best.
+ * Returns 0 if none helps. */
+static int gckpti_apply_best_move(gckpti_search *s, int64_t limit)
 {
-    const int attempts = exact ? s->moves : 200, most = exact ? s->moves : 8;
     int64_t excess = gckpti_excess(&s->now, limit);
     uint64_t least = UINT64_MAX;
     int best = -1, helped = 0;
-    for (int m = 0; m < s->moves && m < attempts && helped < most && !s->p->failed; m++) {
-        gckpti_try_moves(s, kind, &m, 1);
+    for (int m = 0; m < s->moves && m < 200 && helped < 8 && !s->p->failed; m++) {
+        gckpti_try_moves(s, GCKPTI_MOVE_INSERT, &m, 1);
         uint64_t rate = gckpti_rate_next(s, limit, excess);
         helped += rate < UINT64_MAX;
         best = rate < least ? m : best;
@@ -171,73 +162,45 @@ GCKPTI_FN int gckpti_apply_best_move(gckpti_search *s, int kind, int64_t limit, 
     }
     if (best < 0 || s->p->failed)
         return 0;
-    gckpti_apply_move(s, kind, best);
+    gckpti_apply_move(s, GCKPTI_MOVE_INSERT, best);
     return !s->p->failed;
 }
 
 /* ---- reducing the peak below a limit by closing live-range holes (search/search) ---- */
 enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards to close one hole */
 
-/* Returns whether the current schedule may offload `bytes` more bytes, of this node. */
-static int gckpti_can_offload(const gckpti_search *s, int node, int64_t bytes)
+/* Finds the closure of m's node before position m->to, where the scan must be: entries of s->member
+ * from m->first on, and m->cost. An input that is not live is kept live if that adds no excess,
+ * else recomputed, or reloaded if that is cheaper. */
+static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
 {
-    return s->p->node[node].can_offload && s->now.host_bytes <= s->p->host_limit - bytes;
-}
-
-/* How a closure gets an input that is not live. CHEAPEST: keeps it live where that adds no excess,
- * else recomputes it, or reloads it if that is cheaper. RECOMPUTED: never keeps it live.
- * KEPT_INPUTS: always keeps it live. RELOADED: the node itself is reloaded and needs no inputs. */
-enum { GCKPTI_CHEAPEST, GCKPTI_RECOMPUTED, GCKPTI_KEPT_INPUTS, GCKPTI_RELOADED, GCKPTI_CLOSURES };
-
-/* Finds the closure of m's node before position m->to, where the scan must be: s->pool[first..],
- * m->cost, m->penalty. Returns bits: 1 if an input is kept live, 2 if one that could be kept is
- * recomputed or reloaded. If 0, all kinds except RELOADED give this closure. */
-static int gckpti_find_closure(gckpti_search *s, gckpti_move *m, int first, int kind)
-{
-    int choice = 0, h = first, end = first, x = m->to;
-    m->cost = 0;
-    m->penalty = 0;
-    if (!gckpti_reserve(&s->scratch, &s->pool,
-                        (size_t)first + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int)))
-        return 0;
+    const gckpti_planner *p = s->p;
+    int h = m->first, end = h;
     s->state[m->node].stamp = ++s->stamp;
-    s->pool[end++] = kind == GCKPTI_RELOADED ? m->node + s->p->nodes : m->node;
-    if (kind == GCKPTI_RELOADED)
-        m->cost = gckpti_round_trip_cost(s, m->value + m->saved);
-    for (h += kind == GCKPTI_RELOADED; h < end && end - first < GCKPTI_MAX_CLOSURE; h++) {
-        if (gckpti_is_reload(s->p, s->pool[h])) {
-            m->cost += gckpti_round_trip_cost(s, s->p->node[s->pool[h] - s->p->nodes].out);
+    s->member[end++] = m->node;
+    for (; h < end && end - m->first < GCKPTI_MAX_CLOSURE; h++) {
+        const gckpti_node *u = &p->node[gckpti_entry_node(p, s->member[h])];
+        if (gckpti_is_reload(p, s->member[h])) {
+            m->cost += gckpti_round_trip_cost(s, u->out);
             continue;
         }
-        const gckpti_node *u = &s->p->node[s->pool[h]];
         m->cost += u->cost;
         s->examined += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
-            int q = s->p->edges[k];
+            const int q = p->edges[k], fixed = p->node[q].runs_once;
             gckpti_node_state *v = &s->state[q];
-            if (v->value_end >= x || v->stamp == s->stamp ||
-                (s->p->node[q].runs_once && !gckpti_can_offload(s, q, v->out)))
+            if (v->value_end >= m->to || v->stamp == s->stamp)
                 continue;
-            int reload =
-                gckpti_can_offload(s, q, v->out) &&
-                (s->p->node[q].runs_once || gckpti_round_trip_cost(s, v->out) < s->p->node[q].cost);
-            int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
-            int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            int forced = gckpti_must_recompute(s, q, x - 1);
-            int kept = !forced &&
-                       (kind == GCKPTI_KEPT_INPUTS || (excess == 0 && kind != GCKPTI_RECOMPUTED));
             v->stamp = s->stamp;
-            choice |= kept ? 1 : forced ? 0 : 2;
-            if (kept)
-                m->penalty += excess * v->out;
-            else
-                s->pool[end++] = reload ? q + s->p->nodes : q;
+            const uint64_t copy = gckpti_copy_cost(s, q, v->out);
+            const int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
+            const int excess = from < m->to && s->excess_count[m->to] > s->excess_count[from];
+            if ((excess || gckpti_must_recompute(s, q, m->to - 1)) && (!fixed || copy < UINT64_MAX))
+                s->member[end++] = fixed || copy < p->node[q].cost ? q + p->nodes : q;
         }
     }
-    m->first = first;
-    m->count = end - first;
+    m->count = end - m->first;
     m->truncated = h < end;
-    return choice;
 }
 
 /* Returns an upper bound of the excess at positions low to x - 1 that `size` fewer bytes remove. */
@@ -250,61 +213,49 @@ static int64_t gckpti_excess_gain(const gckpti_search *s, int low, int x, int64_
     return sum < most ? sum : most;
 }
 
-/* Which holes are found. all_kinds: with each useful kind of closure (if 0, only the best kind).
- * any_score: with any score (if 0, only scores within twice the best, that is, up to `worst`). */
-typedef struct {
-    int any_score, all_kinds;
-    uint64_t worst;
-} gckpti_hole_filter;
-
 /* Adds the move that closes the hole of `node` before position x, if it lowers the excess. */
-static void gckpti_consider_hole(gckpti_search *s, int node, int x, gckpti_hole_filter *filter)
+static void gckpti_consider_hole(gckpti_search *s, int node, int x)
 {
     const gckpti_node_state *v = &s->state[node];
-    const int all_kinds = filter->all_kinds, fixed = s->p->node[node].runs_once;
-    gckpti_move best, m;
-    int reload, choice = 3;
-    if ((fixed && !s->p->node[node].can_offload) || node == s->excluded)
+    gckpti_move m;
+    if (node == s->excluded)
         return;
     memset(&m, 0, sizeof m);
+    m.key = UINT64_MAX;
     m.node = node;
     m.start = v->start;
     m.from = v->prev_use;
     m.to = x;
+    m.first = s->members;
     m.value = v->value_end >= x ? v->out : 0;
     m.saved = v->saved_end >= x ? v->saved : 0;
-    int64_t gain = gckpti_excess_gain(s, v->prev_use + 1, x, m.value) +
-                   gckpti_excess_gain(s, v->start + 1, x, m.saved);
-    reload = gckpti_can_offload(s, node, m.value + m.saved);
-    if (gain <= 0 || (!reload && gckpti_score(s->p->node[node].cost, gain) > filter->worst))
+    const int64_t gain = gckpti_excess_gain(s, v->prev_use + 1, x, m.value) +
+                         gckpti_excess_gain(s, v->start + 1, x, m.saved);
+    if (gain <= 0 ||
+        !gckpti_reserve(&s->scratch, &s->member,
+                        (size_t)s->members + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int)))
         return;
-    best.key = UINT64_MAX;
-    for (int kind = fixed ? GCKPTI_RELOADED : 0; kind < GCKPTI_CLOSURES && !s->p->failed; kind++) {
-        /* skips kinds that cannot give another or a better closure than an earlier kind */
-        if (kind == GCKPTI_RELOADED
-                ? !reload
-                : !(choice & (all_kinds ? 3 : 2)) || (kind == GCKPTI_RECOMPUTED && !all_kinds))
-            continue;
-        choice = gckpti_find_closure(s, &m, s->pooled, kind);
-        m.key = gain > m.penalty ? gckpti_score(m.cost, gain - m.penalty) : UINT64_MAX;
-        if (m.key >= best.key && !(all_kinds && m.key < UINT64_MAX))
-            continue;
-        best = m;
-        s->pooled += m.count;
-        if (all_kinds)
-            gckpti_add_move(s, &m);
+    if (!s->p->node[node].runs_once) {
+        gckpti_find_closure(s, &m);
+        m.key = gckpti_score(m.cost, gain);
     }
-    if (all_kinds || best.key == UINT64_MAX || best.key > filter->worst)
-        return; /* e.g. for a node that runs once, if the host is full */
-    if (!filter->any_score && best.key < filter->worst - GCKPTI_DOUBLE_SCORE)
-        filter->worst = best.key + GCKPTI_DOUBLE_SCORE;
-    gckpti_add_move(s, &best);
+    const uint64_t copy = gckpti_copy_cost(s, node, m.value + m.saved);
+    if (copy < UINT64_MAX && gckpti_score(copy, gain) < m.key) {
+        m.key = gckpti_score(copy, gain);
+        m.cost = copy;
+        m.count = 1;
+        m.truncated = 0;
+        s->member[m.first] = node + s->p->nodes;
+    }
+    if (m.key == UINT64_MAX)
+        return; /* a node that runs once, if the host is full */
+    s->members += m.count;
+    gckpti_add_move(s, &m);
 }
 
-/* Lists in s->move the holes whose closing lowers the excess, best first (gckpti_hole_filter). */
-GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score, int all_kinds)
+/* Lists in s->move the holes whose closing lowers the excess, best first. */
+GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit)
 {
-    gckpti_hole_filter filter = { any_score, all_kinds, UINT64_MAX };
     int last = 0;
     if (!gckpti_begin_scan(s, limit))
         return;
@@ -317,46 +268,35 @@ GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit, int any_score,
             const gckpti_node_state *v = &s->state[edges[k]];
             self = edges[k] == self ? -1 : self;
             if (v->prev_use < last || (v->start < last && v->saved_end >= x))
-                gckpti_consider_hole(s, edges[k], x, &filter);
+                gckpti_consider_hole(s, edges[k], x);
         }
         if (self >= 0 && s->excess_count[x] > 0)
-            gckpti_consider_hole(s, self, x, &filter);
+            gckpti_consider_hole(s, self, x);
         gckpti_scan_entry(s, x);
     }
     gckpti_sort_moves(s);
 }
 
-/* Returns how much of the excess left by earlier moves `size` fewer bytes remove, by chunks, at
- * number a to b - 1 of the positions above the limit. If `commit` is nonzero, removes it. */
-static int64_t gckpti_leftover_gain(gckpti_search *s, int a, int b, int64_t size, int commit)
+/* Returns how much excess `bytes` fewer bytes at positions from `from` to `to` - 1 remove, after
+ * the moves chosen so far. If `commit` is nonzero, removes it. */
+static int64_t gckpti_relieve(gckpti_search *s, int from, int to, int64_t bytes, int commit)
 {
-    gckpti_leftover *left = &s->left;
     int64_t gain = 0;
-    for (int end; a < b; a = end) {
-        int c = a >> left->shift;
-        int64_t sum = left->chunk[c], most;
-        end = (c + 1) << left->shift;
-        end = end < b ? end : b;
-        most = size * (end - a);
-        if (end - a < 1 << left->shift) /* part of a chunk */
-            sum = sum * (end - a) >> left->shift;
-        sum = sum < most ? sum : most;
-        gain += sum;
-        left->chunk[c] -= commit ? sum : 0;
+    for (int k = s->excess_count[from]; k < s->excess_count[to]; k++) {
+        const int64_t part = s->excess[k] < bytes ? s->excess[k] : bytes;
+        gain += part;
+        s->excess[k] -= commit ? part : 0;
         s->examined++;
     }
-    left->total -= commit ? gain : 0;
     return gain;
 }
 
-/* Returns how much excess left by earlier moves m removes. If `commit` is nonzero, removes it. */
+/* Returns how much excess a move removes, after those chosen so far; `commit`: gckpti_relieve. */
 static int64_t gckpti_relief_of_move(gckpti_search *s, const gckpti_move *m, int commit)
 {
-    const int *count = s->excess_count;
-    int from = m->from + 1 < m->to ? m->from + 1 : m->to;
-    return (m->saved ? gckpti_leftover_gain(s, count[m->start + 1], count[from], m->saved, commit)
-                     : 0) +
-           gckpti_leftover_gain(s, count[from], count[m->to], m->value + m->saved, commit);
+    const int from = m->from + 1 < m->to ? m->from + 1 : m->to;
+    return (m->saved ? gckpti_relieve(s, m->start + 1, from, m->saved, commit) : 0) +
+           gckpti_relieve(s, from, m->to, m->value + m->saved, commit);
 }
 
 /* Returns whether the entry's node or one it reads is touched. If `mark` is 1, touches all. */
@@ -372,69 +312,48 @@ static int gckpti_touch_nodes(gckpti_search *s, int entry, int mark)
     return touched;
 }
 
-/* Divides the positions above the limit into chunks and sums the excess of each. */
-static int gckpti_sum_chunks(gckpti_search *s)
-{
-    gckpti_leftover *left = &s->left;
-    int above = s->excess_count[s->now.length];
-    for (left->shift = 0; above >> left->shift > 512;)
-        left->shift++;
-    size_t chunks = (size_t)(above >> left->shift) + 1;
-    if (!gckpti_reserve(&s->scratch, &left->chunk, chunks, sizeof *left->chunk))
-        return 0;
-    memset(left->chunk, 0, chunks * sizeof *left->chunk);
-    for (int x = 0; x < s->now.length; x++)
-        left->chunk[s->excess_count[x] >> left->shift] += s->excess_sum[x + 1] - s->excess_sum[x];
-    left->total = s->excess_sum[s->now.length];
-    return 1;
-}
-
 /* Chooses holes to close from s->move, in order, with scores within twice the best and without
  * common nodes, until no excess is left. Returns how many. */
 static int gckpti_choose_holes(gckpti_search *s)
 {
+    const uint64_t worst = s->moves > 0 ? s->move[0].key + GCKPTI_DOUBLE_SCORE : 0;
+    int64_t left = s->excess_sum[s->now.length];
     int n = 0;
-    if (s->moves == 0 || !gckpti_sum_chunks(s))
-        return 0;
-    uint64_t worst = s->move[0].key + GCKPTI_DOUBLE_SCORE;
     for (int u = 0; u < s->p->nodes; u++)
         s->state[u].touched = 0;
-    for (int i = 0; i < s->moves && s->move[i].key <= worst && s->left.total > 0; i++) {
+    for (int i = 0; i < s->moves && s->move[i].key <= worst && left > 0; i++) {
         const gckpti_move *m = &s->move[i];
         int conflict = s->state[m->node].touched;
         for (int j = m->first; j < m->first + m->count && !conflict; j++)
-            conflict = gckpti_touch_nodes(s, s->pool[j], 0);
+            conflict = gckpti_touch_nodes(s, s->member[j], 0);
         int64_t gain = conflict ? 0 : gckpti_relief_of_move(s, m, 0);
-        if (gain <= m->penalty || gckpti_score(m->cost, gain - m->penalty) > worst)
+        if (gain <= 0 || gckpti_score(m->cost, gain) > worst)
             continue;
         for (int j = m->first; j < m->first + m->count; j++)
-            gckpti_touch_nodes(s, s->pool[j], 1);
-        gckpti_relief_of_move(s, m, 1);
+            gckpti_touch_nodes(s, s->member[j], 1);
+        left -= gckpti_relief_of_move(s, m, 1);
         s->chosen[n++] = i;
     }
     return n;
 }
 
 /* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot in its effort. */
-GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit, int exact)
+GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit)
 {
     int64_t first = 0;
     for (int iteration = 0; s->now.peak > limit && !s->p->failed; iteration++) {
         s->incomplete = s->incomplete || iteration > 300;
         if (iteration > 300 || gckpti_is_exhausted(s))
             return 0;
-        gckpti_find_holes(s, limit, exact, exact);
+        gckpti_find_holes(s, limit);
         if (s->p->failed)
             return 0;
         const int64_t excess = s->excess_sum[s->now.length];
         first = iteration ? first : excess;
         if (gckpti_should_stop(s, first, excess))
             return 0;
-        if (!exact && gckpti_apply_moves(s, GCKPTI_MOVE_INSERT, limit, gckpti_choose_holes(s)))
-            continue;
-        if (!exact)
-            gckpti_find_holes(s, limit, 1, 0);
-        if (!gckpti_apply_best_move(s, GCKPTI_MOVE_INSERT, limit, exact))
+        if (!gckpti_apply_moves(s, GCKPTI_MOVE_INSERT, limit, gckpti_choose_holes(s)) &&
+            !gckpti_apply_best_move(s, limit))
             return 0;
     }
     return !s->p->failed;

@@ -9,24 +9,23 @@
  * The level grid, which depends on the model alone, has byte limits from store-all's down to the
  * proven minimum. A level is solved once, when a budget needs it (gckpti_solve_level):
  *   cuts     The cut of the deciding point says what to keep there; the rest is recomputed just
- *            before its first reader. If all cuts are known these are tried, else the two of the
- *            hull around the limit, with some values that only one keeps. A schedule within
- *            0.1 % of a step of the bound is proven near-optimal; then the level is done.
+ *            before its first reader. The two cuts of the hull around the limit are combined. A
+ *            schedule within 0.1 % of a step of the bound is proven near-optimal; then the level
+ *            is done.
  *   initial  Else schedules built once without a limit: store-all, segments, memory-poor, and those
- *            of a dynamic programme over a chain of stages (search/chain). The best that fits is
- *            improved by 2.; a few others, and the next larger level's, by 1. and 2. (At most
- *            GCKPTI_LEVEL_GROUP levels depend on one another.)
+ *            of a dynamic programme over a chain of stages (search/chain). The best that fits, a
+ *            few that do not, and the next larger level's are improved by 1. and 2. Of each
+ *            GCKPTI_LEVEL_GROUP levels the first tries more initials, and no level above.
  *   1. gckpti_reduce_peak closes live-range holes until the schedule is within the limit: before
  *      the use after a hole it recomputes the value with its closure (what that reads and is not
- *      live). All holes whose cost per excess byte is within twice the best, and whose closures
- *      share no node, are closed at once; the result is evaluated exactly.
+ *      live), or reloads it. All holes whose cost per excess byte is within twice the best, and
+ *      whose closures share no node, are closed at once; the result is evaluated exactly.
  *   2. gckpti_remove_recomputes removes recomputations, largest saving first, within the limit.
- * gckpti_find_best takes the candidate of least cost: of cuts, and of levels from the one above the
- * budget down, until the next is proven to cost no less. It ignores a level's schedule that would
- * also fit the next lower level, because smaller budgets never search this level. This keeps
- * results monotone: more memory never costs more time. Initial schedules count where a level is not
- * near-optimal, and for the lowest levels up to the first that fits its own limit. Up to
- * GCKPTI_TINY_N nodes everything always counts.
+ * gckpti_find_best takes the candidate of least cost: of levels from the budget down until the next
+ * is proven to cost no less, and of the level above the budget. It ignores a level's schedule that
+ * would also fit the next lower level, because smaller budgets never search this level. Initials
+ * count at the level that they fit, unless its schedule is near-optimal and its arena is within the
+ * limit. So the candidates do not depend on the budget, and more memory never costs more time.
  *
  * Invariants: 1. gckpti_evaluate computes for each position the live bytes of the lowered plan of
  * the same schedule (sizes rounded up to the alignment). 2. A level's schedule is within its limit
@@ -34,28 +33,15 @@
  * time, and all numbers are integers, so that a plan is the same on every machine.
  * ============================================================================================== */
 
-/* Returns the greatest common divisor. */
-static int64_t gckpti_gcd(int64_t a, int64_t b)
-{
-    while (b) {
-        int64_t c = a % b;
-        a = b;
-        b = c;
-    }
-    return a;
-}
-
-/* Returns the common divisor of all sizes of a model. */
+/* Returns the largest power of two that divides all sizes of a model. */
 GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p)
 {
-    int64_t grain = 0;
+    int64_t sizes = 0;
     for (int r = 0; r <= p->backwards; r++)
-        grain = gckpti_gcd(gckpti_gcd(grain, p->gradient_at[r]), p->gradient_between[r]);
-    for (int u = 0; u < p->nodes; u++) {
-        const gckpti_node *q = &p->node[u];
-        grain = gckpti_gcd(gckpti_gcd(gckpti_gcd(grain, q->out), q->saved), q->workspace);
-    }
-    return grain;
+        sizes |= p->gradient_at[r] | p->gradient_between[r];
+    for (int u = 0; u < p->nodes; u++)
+        sizes |= p->node[u].out | p->node[u].saved | p->node[u].workspace;
+    return sizes & -sizes;
 }
 
 /* Effort limit of a level, per node: evaluated entries, plus 1/4 of those examined for moves. */
@@ -64,7 +50,7 @@ GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p)
 /* Returns whether the effort is used up. `first` and `left`: an attempt's excess, first and now. */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
 {
-    int64_t nodes = (s->p->nodes + 200) * (s->tiny ? 20 : 1), most = GCKPTI_EFFORT_LIMIT * nodes;
+    int64_t nodes = s->p->nodes + 200, most = GCKPTI_EFFORT_LIMIT * nodes;
     int64_t used = s->started < 0 ? 0 : s->evaluated + s->examined / 4 - s->started;
     int ends = s->evaluated > most || s->examined > 4 * most || used > most / 8 ||
                (used > most / 32 && left > first / 4 * 3) || (used > most / 16 && left > first / 2);
@@ -91,6 +77,14 @@ GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
     for (int x = 0; x < schedule->length; x++)
         sum += schedule->live_bytes[x] > limit ? schedule->live_bytes[x] - limit : 0;
     return sum;
+}
+
+/* Makes s->next the current schedule. */
+GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
+{
+    gckpti_schedule swap = s->now;
+    s->now = s->next;
+    s->next = swap;
 }
 
 /* ---- forward passes (scans) over the current schedule, with definitions in s->state ---- */
@@ -120,16 +114,18 @@ GCKPTI_FN int gckpti_begin_scan(gckpti_search *s, int64_t limit)
     const gckpti_schedule *now = &s->now;
     size_t n = (size_t)now->length + 1;
     if (!gckpti_reserve(&s->scratch, &s->excess_sum, n, sizeof *s->excess_sum) ||
-        !gckpti_reserve(&s->scratch, &s->excess_count, n, sizeof(int)))
+        !gckpti_reserve(&s->scratch, &s->excess_count, n, sizeof(int)) ||
+        !gckpti_reserve(&s->scratch, &s->excess, n, sizeof *s->excess))
         return 0;
     s->excess_sum[0] = 0;
     s->excess_count[0] = 0;
     for (int x = 0; x < now->length; x++) {
-        int64_t excess = now->live_bytes[x] > limit ? now->live_bytes[x] - limit : 0;
+        const int64_t excess = now->live_bytes[x] > limit ? now->live_bytes[x] - limit : 0;
+        s->excess[s->excess_count[x]] = excess;
         s->excess_sum[x + 1] = s->excess_sum[x] + excess;
         s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
     }
-    s->moves = s->pooled = 0;
+    s->moves = s->members = 0;
     s->first_backward = 0;
     while (s->first_backward < now->length && now->entry[s->first_backward] >= 0)
         s->first_backward++;
@@ -242,60 +238,26 @@ GCKPTI_FN int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *c
     return candidate->length > 0 && candidate->overhead - candidate->bound <= s->margin;
 }
 
-/* Returns whether span list a sorts before b; the lists differ at a and b. */
-static int gckpti_span_before(const gckpti_span *a, const gckpti_span *b)
+/* Stores the current schedule as a new initial, unless an initial has the same entries. */
+GCKPTI_FN void gckpti_add_initial(gckpti_search *s)
 {
-    return a->first != b->first  ? a->first < b->first
-           : a->count < b->count ? a[1].first < b->first + a->count
-                                 : a->first + b->count < b[1].first;
-}
-
-/* Orders placed candidates by bytes, cost, length and entries, the same way on every machine. */
-GCKPTI_FN int gckpti_candidate_before(const void *first, const void *second, const void *context)
-{
-    const gckpti_candidate *a = (const gckpti_candidate *)first,
-                           *b = (const gckpti_candidate *)second;
-    int x = 0, k = 0;
-    (void)context;
-    while (a->length == b->length && x < a->length && a->span[k].first == b->span[k].first &&
-           a->span[k].count == b->span[k].count)
-        x += a->span[k++].count;
-    return a->arena != b->arena         ? a->arena < b->arena
-           : a->overhead != b->overhead ? a->overhead < b->overhead
-           : a->length != b->length     ? a->length < b->length
-                                    : x < a->length && gckpti_span_before(a->span + k, b->span + k);
-}
-
-/* Returns whether spans expand to these `length` entries. */
-static int gckpti_same_entries(const gckpti_span *span, const int *entry, int length)
-{
-    for (int x = 0; x < length; span++)
-        for (int k = 0; k < span->count; k++)
-            if (entry[x++] != span->first + k)
-                return 0;
-    return 1;
+    gckpti_candidate *added = gckpti_candidate_new(s, &s->initial, &s->initials);
+    if (!added)
+        return;
+    added->limit = s->now.peak;
+    gckpti_candidate_store(s, added, &s->now);
+    for (const gckpti_candidate *q = s->initial; q < added && !s->p->failed; q++)
+        if (q->length == added->length && q->spans == added->spans &&
+            !memcmp(q->span, added->span, (size_t)q->spans * sizeof *q->span)) {
+            s->initials--;
+            return;
+        }
 }
 
 /* Makes a builder's entries the current schedule, and stores it as a new initial. */
-GCKPTI_FN void gckpti_add_initial(gckpti_search *s, int dense)
+GCKPTI_FN void gckpti_add_built(gckpti_search *s)
 {
-    const gckpti_schedule *now = &s->now;
-    int dominated = 0;
-    if (!gckpti_take_built(s))
-        return;
-    for (int i = 0; i < s->initials; i++) {
-        gckpti_candidate *q = &s->initial[i];
-        if (q->length == now->length && gckpti_same_entries(q->span, now->entry, now->length)) {
-            q->dense = q->dense && dense;
-            return;
-        }
-        dominated = dominated || (q->peak <= s->now.peak && q->overhead <= now->overhead);
-    }
-    gckpti_candidate *candidate = gckpti_candidate_new(s, &s->initial, &s->initials);
-    if (!candidate)
-        return;
-    gckpti_candidate_store(s, candidate, &s->now);
-    candidate->dominated = dominated;
-    candidate->dense = dense;
+    if (gckpti_take_built(s))
+        gckpti_add_initial(s);
 }
 #endif

@@ -65,15 +65,14 @@ typedef struct gckpti_bound {
     const gckpti_planner *p;
     gckpti_scratch *scratch;
     gckpti_cut_point point[GCKPTI_POINTS];
-    size_t capacity;        /* cuts that each pool has space for */
+    size_t capacity;        /* cuts that each of `memory` has space for */
     int points, hulls_only; /* hulls_only: lists keep only the cuts of their hulls */
     int copy_cost;          /* weight of copies (gckpti_scaled_cost) */
     int shift;              /* copies count 2^-shift of that weight */
     int64_t min_bytes;      /* least arena bytes of any schedule */
     int64_t padding;        /* how much live bytes, rounded up, may exceed the arena */
     uint64_t base_cost;     /* cost of a step that recomputes nothing */
-    gckpti_cut *pool[3];    /* memory of lists before a node, after it, and of a merge */
-    unsigned char *action;  /* by node: action of the last marked cut (GCKPTI_CUT_..) */
+    gckpti_cut *memory[3];  /* memory of lists before a node, after it, and of a merge */
     int64_t examined;       /* number of cuts examined so far */
 } gckpti_bound;
 
@@ -100,22 +99,14 @@ GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p);
 typedef struct gckpti_candidate {
     gckpti_span *span; /* its entries, compressed */
     int spans, length;
-    int64_t limit, peak;
+    int64_t limit, peak;                    /* limit: of the level; of an initial its peak */
     uint64_t overhead, bound;               /* bound: least overhead proven for the limit */
     size_t arena;                           /* 0 until it is placed */
     uint64_t recompute_cost, transfer_cost; /* cost of recomputes; of copies */
     uint64_t time;                          /* once placed: time of a step above base_cost */
-    int state, dominated;                   /* dominated: an initial has no more bytes and cost */
-    int dense;                              /* an initial that fills a gap: is not improved */
-    struct gckpti_candidate *tight;  /* if a level's arena exceeds its limit: a smaller schedule */
+    int solved;                             /* of a level: gckpti_solve_level has run */
     struct gckpti_candidate *hidden; /* this schedule with overlapped copies (gckpti_hide_copies) */
 } gckpti_candidate;
-
-/* The result of placing a cut's schedule; all 0 before that. */
-typedef struct {
-    int64_t peak;
-    size_t arena;
-} gckpti_tried;
 
 /* A change of the schedule. Insertion: closes the live-range hole between uses at `from` and `to`:
  * recomputes the node with its closure before `to`; `start` is the forward that defines the value.
@@ -123,32 +114,19 @@ typedef struct {
 typedef struct {
     uint64_t key; /* moves with a small key are tried first */
     int node, start, from, to;
-    int first, count;     /* range in s->pool: the closure, or the inputs that a removal frees */
+    int first, count;     /* range in s->member: the closure, or the inputs that a removal frees */
     int truncated;        /* the closure was cut off at GCKPTI_MAX_CLOSURE */
+    int entry;            /* of a removal: what replaces the recompute; INT32_MAX: nothing */
     uint64_t cost;        /* cost of the closure */
-    int64_t penalty;      /* excess that inputs kept live for it add */
     int64_t value, saved; /* bytes that it frees after `from` and `start`, or needs there */
+    int64_t freed;        /* of a removal: bytes of the inputs that it frees */
 } gckpti_move;
-
-/* Excess that the chosen moves leave: in total, and per chunk of 2^shift excess positions. */
-typedef struct {
-    int shift;
-    int64_t *chunk, total;
-} gckpti_leftover;
-
-/* Bytes left below a limit, by position: a tree of minima with `width` leaves. */
-typedef struct {
-    int64_t *min;
-    int width;
-} gckpti_slack_tree;
 
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     gckpti_bound *bound;
-    int64_t grain;   /* common divisor of all sizes */
-    int late;        /* some forwards run late, so a cut may cost less than computed */
-    int tiny;        /* a small graph: every schedule is considered for every budget */
+    int64_t grain;   /* power of two that divides all sizes */
     uint64_t margin; /* a cost at most this much above the bound is near-optimal */
     /* a forward pass over the schedule `now` (gckpti_begin_scan, gckpti_scan_entry) */
     gckpti_schedule now, next;
@@ -157,46 +135,44 @@ typedef struct {
     int firsts_end;           /* end of the last first forward before it */
     int64_t *excess_sum;      /* sum of the excess at all positions before one */
     int *excess_count;        /* number of positions with excess before one */
+    int64_t *excess;          /* excess at each of these, after the chosen moves */
     /* moves of gckpti_reduce_peak or gckpti_remove_recomputes */
     gckpti_move *move, *sorted;
     int moves;
-    int *pool, pooled;    /* closures of moves, or inputs that they free */
+    int *member, members; /* closures of moves, or inputs that they free */
     int *chosen;          /* indices of moves */
     gckpti_keyed *key;    /* memory for sorting */
     gckpti_keyed *insert; /* key: position << 32 | node */
     int64_t stamp;        /* number of closures so far */
     int excluded;         /* a node whose holes stay open, or -1 */
-    gckpti_leftover left;
-    gckpti_slack_tree slack;
+    int64_t *slack;       /* gckpti_least_slack: bytes left below a limit, of `width` positions */
+    int width;
     uint64_t *saving; /* by position of a recompute: cost that its removal saves */
     gckpti_candidate *level, *initial, store_all; /* levels by decreasing limit */
     int levels, initials;
-    unsigned char *lower_cut, *upper_cut; /* by node: recomputed in the two cuts around a limit */
+    unsigned char *action, *upper_cut; /* by node: GCKPTI_CUT_..; that of the cut above a limit */
     /* effort so far, in entries (gckpti_should_stop) */
     int64_t evaluated, examined;
     int64_t started; /* effort when the current attempt began, or -1 */
     int incomplete;  /* a truncated closure was used, or the search ended early */
     /* the choice for a budget */
-    gckpti_candidate winner, trial;
-    gckpti_tried *tried[GCKPTI_POINTS]; /* by point and cut */
-    unsigned decider_bits;              /* bit set of the points that decide for some level */
-    gckpt_result result;                /* first error of placing, or GCKPT_OK */
-    int minimise_bytes;                 /* if nonzero, fewer bytes win at any cost */
+    gckpti_candidate winner;
+    gckpt_result result; /* first error of placing, or GCKPT_OK */
+    int minimise_bytes;  /* if nonzero, fewer bytes win at any cost */
 } gckpti_search;
 
 /* ---- search/choose.c ---- */
 /* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner. If there is
  * none, returns GCKPT_OK with s->winner.length 0. p->lowered may be that of another candidate.
- * Candidates are the same for all budgets: cuts, levels and initial schedules. Skips candidates
- * that are proven no cheaper than the best so far. */
+ * Candidates are the same for all budgets: levels and initial schedules. Skips candidates that are
+ * proven no cheaper than the best so far. */
 GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
 
 /* Sets *least to the least budget for which gckpti_find_best finds a schedule (s->winner), or to
  * SIZE_MAX if that is not below `upper`. */
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
 
-/* ---- search/open.c ---- */
-/* Opens a search of a model (gckpti_build_model) with strategy number `strategy` of open.c: sizes,
+/* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes,
  * bound and levels (the first is store-all). Lowers store-all (p->store_all_peak, p->lowered) if
  * needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without p->failed if the bytes
  * are too many to search below. */

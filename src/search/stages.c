@@ -130,13 +130,11 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
                 sends[a * wide + k] += c->s->p->node[u].out;
     for (int a = 0; a < n; a++) {
         gckpti_stage *q = &c->stage[a];
-        q->inside_hash = q->hash = gckpti_hash_stage(c, q);
+        q->hash = gckpti_hash_stage(c, q);
         for (int k = a + 1; k < n && sends[a * wide + k] > 0; k++)
             q->hash = gckpti_fnv_number(q->hash, (uint64_t)sends[a * wide + k]);
-        for (q->owner = 0; c->stage[q->owner].inside_hash != q->inside_hash;)
+        for (q->owner = 0; c->stage[q->owner].hash != q->hash;)
             q->owner++;
-        for (q->first_equal = q->owner; c->stage[q->first_equal].hash != q->hash;)
-            q->first_equal++;
     }
     for (int a = n - 1; a-- > 0;)
         for (int k = a + 2; k < n; k++)
@@ -144,7 +142,7 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
     for (int length = 1; length <= n; length++)
         for (int a = 0; a + length <= n; a++) { /* its rest is equal, and its last stage is */
             int k = 0, b = length - 1, *row = c->row + b;
-            while (k < a && (c->stage[k + b].first_equal != c->stage[a + b].first_equal ||
+            while (k < a && (c->stage[k + b].owner != c->stage[a + b].owner ||
                              (b > 0 && row[k * wide - 1] != row[a * wide - 1])))
                 k++;
             row[a * wide] = k < a ? row[k * wide] : c->rows++;
@@ -248,10 +246,13 @@ GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const un
     return 1;
 }
 
-GCKPTI_FN int gckpti_no_worse(const int64_t *a, uint64_t cost_a, const int64_t *b, uint64_t cost_b)
+/* Returns whether option a is as good as b in bytes and cost. */
+static int gckpti_no_worse(const gckpti_stage_option *a, const gckpti_stage_option *b)
 {
-    return cost_a <= cost_b && a[GCKPTI_DURING] <= b[GCKPTI_DURING] &&
-           a[GCKPTI_BEFORE] <= b[GCKPTI_BEFORE] && a[GCKPTI_AFTER] <= b[GCKPTI_AFTER];
+    int good = a->cost <= b->cost;
+    for (int k = 0; k < GCKPTI_PHASES; k++)
+        good = good && a->bytes[k] <= b->bytes[k];
+    return good;
 }
 
 /* Adds an option with drop counts c->trial, unless another option is as good in bytes and cost. */
@@ -266,9 +267,9 @@ static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
     gckpti_measure_option(c, q, &o);
     for (int i = q->option; i < c->options; i++) {
         gckpti_stage_option *b = &c->option[i];
-        if (gckpti_no_worse(b->bytes, b->cost, o.bytes, o.cost))
+        if (gckpti_no_worse(b, &o))
             return;
-        if (!gckpti_no_worse(o.bytes, o.cost, b->bytes, b->cost))
+        if (!gckpti_no_worse(&o, b))
             c->option[kept++] = *b;
     }
     c->options = kept;

@@ -28,43 +28,12 @@ GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int r
 GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
                                                 int slot)
 {
-    const int full = slot < 0 && (q->external || q->p.storage != GCKPT_STORAGE_F32);
+    const int full = slot < 0 && (q->external || gckpti_is_quantised((int)q->p.storage));
     return gckpti_shard_from(q->p.elements, s->rank, s->ranks, full ? GCKPT_SHARD_NONE : s->shard,
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
 /* ---- the arrays of a parameter: values (in any storage) and state ---- */
-GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
-{
-    return (unsigned)storage <= GCKPT_STORAGE_I4 ? gckpti_storages[storage].name
-                                                 : "not a gckpt_storage";
-}
-
-GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape)
-{
-    if (storage < GCKPT_STORAGE_I8)
-        return 1;
-    return shape->n > 1 &&
-           (storage == GCKPT_STORAGE_I8 || shape->d[shape->n - 1] % GCKPTI_INT4_BLOCK == 0);
-}
-
-GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
-{
-    return p->storage == GCKPT_STORAGE_I8 ? p->shape.d[p->shape.n - 1] : p->elements;
-}
-
-GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p)
-{
-    if (p->storage != GCKPT_STORAGE_I8)
-        return 0;
-    return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
-}
-
-GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
-{
-    return (size_t)gckpti_storage_bytes((int)p->storage, p->elements) + gckpti_scale_bytes(p);
-}
-
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
     const gckpti_shard_range shard = gckpti_array_shard(s, q, i - 1);
@@ -84,10 +53,11 @@ GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
 {
     void *first = block;
+    const size_t scales = gckpti_scale_bytes(&q->p);
     int floats = q->p.storage == GCKPT_STORAGE_F32;
     q->p.values = floats ? (float *)first : NULL;
-    q->p.quantised = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
-    q->p.scales = q->p.storage == GCKPT_STORAGE_I8 ? (float *)first : NULL;
+    q->p.quantised = floats || !block ? NULL : block + scales;
+    q->p.scales = scales ? (float *)first : NULL;
 }
 
 /* Frees values that the store owns. */
@@ -122,104 +92,4 @@ GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots)
         }
     }
     return 1;
-}
-
-/* ---- floats to BF16 and F16; BF16, F16, I8 and I4 to floats ---- */
-GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
-{
-    int large = 0;
-    for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_BF16; i++)
-        half[i] = gckpti_to_bf16(x[i]);
-    for (int64_t i = 0; i < n && storage == GCKPT_STORAGE_F16; i++) {
-        large |= x[i] > 65504 || x[i] < -65504;
-        half[i] = gckpti_to_f16(x[i]);
-    }
-    return !large;
-}
-
-GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
-{
-    uint16_t half;
-    memcpy(&half, (const unsigned char *)from + 2 * k, sizeof half);
-    return half;
-}
-
-/* Converts 16 values (a constant number, so that compilers vectorise the loop). */
-static void gckpti_dequantise_16(gckpt_storage storage, const void *from, float scale, float *to)
-{
-    float y[16];
-    for (int k = 0; k < 16 && storage == GCKPT_STORAGE_BF16; k++)
-        y[k] = gckpti_from_bf16(gckpti_half_at(from, k));
-    for (int k = 0; k < 16 && storage == GCKPT_STORAGE_F16; k++)
-        y[k] = gckpti_from_f16(gckpti_half_at(from, k));
-    for (int k = 0; k < 16 && storage == GCKPT_STORAGE_I8; k++)
-        y[k] = (float)((const int8_t *)from)[k] * scale;
-    memcpy(to, y, sizeof y);
-}
-
-static void gckpti_dequantise_int4(const unsigned char *from, int64_t at, int64_t n, float *x)
-{
-    float y[GCKPTI_INT4_BLOCK];
-    for (int64_t chunk; n > 0; n -= chunk, at += chunk, x += chunk) {
-        const unsigned char *b = from + gckpti_file_count(GCKPT_STORAGE_I4, at);
-        const int64_t first = at % GCKPTI_INT4_BLOCK;
-        const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
-        for (int k = 0; k < GCKPTI_INT4_BLOCK / 2; k++) {
-            y[k] = (float)((b[2 + k] & 15) - 8) * scale;
-            y[GCKPTI_INT4_BLOCK / 2 + k] = (float)((b[2 + k] >> 4) - 8) * scale;
-        }
-        chunk = gckpti_min(n, GCKPTI_INT4_BLOCK - first);
-        memcpy(x, y + first, (size_t)chunk * sizeof *x);
-    }
-}
-
-GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x)
-{
-    const int64_t each = gckpti_storages[u->storage].bytes;
-    const unsigned char *from = (const unsigned char *)u->quantised + at * each;
-    uint16_t last[16] = { 0 };
-    float y[16];
-    if (u->storage == GCKPT_STORAGE_I4) {
-        gckpti_dequantise_int4((const unsigned char *)u->quantised, at, n, x);
-        return;
-    }
-    for (int64_t row; n > 0; n -= row, at += row) {
-        float scale = u->scales ? u->scales[at / u->row] : 1;
-        row = gckpti_min(n, u->row - at % u->row);
-        int64_t i = 0;
-        for (; i + 16 <= row; i += 16, from += 16 * each)
-            gckpti_dequantise_16(u->storage, from, scale, x + i);
-        memcpy(last, from, (size_t)((row - i) * each));
-        gckpti_dequantise_16(u->storage, last, scale, y);
-        memcpy(x + i, y, (size_t)(row - i) * sizeof *x);
-        from += (row - i) * each;
-        x += row;
-    }
-}
-
-GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at)
-{
-    const int64_t skip = gckpti_storage_bytes((int)u->storage, at);
-    gckpt_dequantisation rest = *u;
-    rest.quantised = (const unsigned char *)u->quantised + skip;
-    rest.scales = u->scales ? u->scales + at / u->row : NULL;
-    rest.n -= at;
-    return rest;
-}
-
-GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q)
-{
-    const gckpt_parameter *p = &q->p;
-    gckpt_dequantisation u = { p->storage,           p->quantised, p->scales,
-                               gckpti_row_length(p), p->elements,  NULL };
-    return u;
-}
-
-GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x)
-{
-    const gckpt_dequantisation u = gckpti_param_quant(q);
-    if (q->p.storage == GCKPT_STORAGE_F32)
-        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
-    else
-        gckpti_dequantise(&u, at, n, x);
 }

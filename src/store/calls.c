@@ -100,10 +100,10 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 
 /* Adds a parameter whose values are in the caller's memory. */
 GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
-                                           const gckpt_shape *shape, const void *values,
-                                           int writable, gckpti_param **q)
+                                           const gckpt_shape *shape,
+                                           const gckpt_dequantisation *values, int writable)
 {
-    if (!store || !name || !values)
+    if (!store || !name || !values->quantised)
         return gckpti_error(store, GCKPT_E_ARG,
                             "external parameter: store, name and values are needed");
     if (gckpti_name_problem(name))
@@ -117,26 +117,22 @@ GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
             store, GCKPT_E_ARG,
             "external parameter \"%s\" exists already; bind it before a graph uses it", name);
     gckpt_init none = { 0, 0, 0 };
-    *q = gckpti_param_new(store, name, shape, 1, none);
-    if (!*q) {
+    gckpti_param *q = gckpti_param_new(store, name, shape, 1, none);
+    if (!q) {
         gckpti_error(store, GCKPT_E_MEMORY, "external parameter \"%s\": no memory for its entry",
                      name);
         gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    (*q)->p.frozen = (*q)->locked = !writable;
-    (*q)->assigned = 1;
+    gckpti_use_values(q, values->storage, values->quantised, values->scales, writable);
     return gckpti_ok(store);
 }
 
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable)
 {
-    gckpti_param *q = NULL;
-    gckpt_result result = gckpti_add_external(store, name, &shape, values, writable, &q);
-    if (result == GCKPT_OK)
-        q->p.values = values;
-    return result;
+    const gckpt_dequantisation floats = { GCKPT_STORAGE_F32, values, NULL, 0, 0, NULL };
+    return gckpti_add_external(store, name, &shape, &floats, writable);
 }
 
 GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }

@@ -54,7 +54,7 @@ GCKPTI_FN int gckpti_is_utf8(const char *text)
 GCKPTI_FN const char *gckpti_name_problem(const char *name)
 {
     size_t length;
-    if (!*name || gckpti_same_name(name, "__metadata__") || gckpti_same_name(name, "__sums__"))
+    if (!*name || gckpti_same_name(name, "__metadata__"))
         return "is reserved";
     if (gckpti_slot_of(name, &length) != GCKPTI_VALUES)
         return "ends like the name of optimiser state or scales";

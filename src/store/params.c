@@ -111,13 +111,26 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     return &s->params[s->count - 1];
 }
 
+GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
+                                 const float *scales, int writable)
+{
+    q->p.storage = storage;
+    q->p.quantised = storage == GCKPT_STORAGE_F32 ? NULL : values;
+    q->p.scales = scales;
+    if (storage == GCKPT_STORAGE_F32) /* if not writable, the floats are never written */
+        memcpy(&q->p.values, &values, sizeof values);
+    q->p.frozen = q->locked = !writable;
+    q->external = q->assigned = 1;
+}
+
 GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n)
 {
     const gckpt_init none = { 0, 0, 0 };
     const gckpti_exported *exported = all;
     if (!s || s->count || s->ranks > 1)
-        return gckpti_error(s, GCKPT_E_ARG, "bind: printed weights are for an empty store of one "
-                                            "rank; bind them before anything else");
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "bind: printed weights are for an empty store of one "
+                            "rank; bind them before anything else");
     while (exported < all + n &&
            gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
         exported++; /* first all entries: the array cannot grow in place after values */
@@ -128,15 +141,11 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
     for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         exported = &all[i];
-        q->p.frozen = q->locked = exported->frozen;
-        q->p.storage = (gckpt_storage)exported->storage;
         q->p.lr_scale = gckpti_float(exported->scale_bits[0]);
         q->p.decay_scale = gckpti_float(exported->scale_bits[1]);
-        q->p.scales = (const float *)exported->scales;
-        if (exported->storage != GCKPT_STORAGE_F32)
-            q->p.quantised = exported->values;
-        else if (exported->frozen) /* frozen values are never written */
-            memcpy(&q->p.values, &exported->values, sizeof exported->values);
+        if (exported->frozen)
+            gckpti_use_values(q, (gckpt_storage)exported->storage, exported->values,
+                              (const float *)exported->scales, 0);
         else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
             memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));
         q->uninitialised = 0;
@@ -158,7 +167,7 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
         b->store = NULL;
     gckpti_notes_shrink(store, 0);
     gckpti_allocator memory = store->memory;
-    gckpti_delete(&memory, store->mirrors, store->mirror_count, sizeof *store->mirrors);
+    gckpti_delete_mirrors(store, &memory);
     gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
     gckpti_delete(&memory, store, 1, sizeof *store);
 }

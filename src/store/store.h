@@ -14,16 +14,16 @@
 
 /* ---- store/params.c ---- */
 typedef struct {
-    gckpt_parameter p;        /* public part; owns p.name; values or quantised is NULL */
-    unsigned char *new_block; /* memory for new values during gckpt_store_quantise */
-    unsigned char new_storage;   /* storage of these new values */
-    unsigned char convolution;   /* a convolution reads it, so a file's order of axes matters */
-    unsigned char axes_unknown;  /* loaded from a file that does not state its order of axes */
-    unsigned char assigned;      /* values were loaded, set or trained: not the initial ones */
-    int bucket;    /* head of the hash list of this index: the newest parameter, or -1 */
-    int hash_next; /* next older parameter in this parameter's hash list, or -1 */
-    unsigned char external;      /* values belong to the user */
-    unsigned char locked;        /* external and not writable: stays frozen */
+    gckpt_parameter p;          /* public part; owns p.name; values or quantised is NULL */
+    unsigned char *new_block;   /* memory for new values during gckpt_store_quantise */
+    unsigned char new_storage;  /* storage of these new values */
+    unsigned char axes_matter;  /* an op reads it for which a file's order of axes matters */
+    unsigned char axes_unknown; /* loaded from a file that does not state its order of axes */
+    unsigned char assigned;     /* values were loaded, set or trained: not the initial ones */
+    int bucket;             /* head of the hash list of this index: the newest parameter, or -1 */
+    int hash_next;          /* next older parameter in this parameter's hash list, or -1 */
+    unsigned char external; /* values belong to the user */
+    unsigned char locked;   /* external and not writable: stays frozen */
     unsigned char uninitialised; /* values have memory, but not yet their initial values */
     unsigned char optimiser;     /* of the state: gckpt_optimiser + 1; 0 if none or unknown */
     gckpt_init init;
@@ -33,14 +33,16 @@ typedef struct {
     uint64_t updates; /* number of updates of the state, for Adam's bias correction */
 } gckpti_param;
 
+enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR }; /* which copy of a parameter is the newest */
+
+#ifndef GCKPT_NO_DEVICES
 /* A parameter's copy in a backend's own memory, while an executor has one. */
 typedef struct {
     const gckpt_backend *backend; /* NULL without a mirror */
     float *array[5];              /* values, then state */
     int newest;                   /* which copy is the newest: GCKPTI_BOTH, .. */
 } gckpti_mirror;
-
-enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
+#endif
 
 /* An executor's entry in the list of its store. */
 typedef struct gckpti_binding {
@@ -49,44 +51,10 @@ typedef struct gckpti_binding {
     struct gckpti_binding *next;
 } gckpti_binding;
 
-/* An operand of a product (ops/products): f32, bf16 or quant is set. */
-typedef struct gckpti_operand {
-    const float *f32;
-    const uint16_t *bf16;
-    int64_t stride;       /* step to the next row of c (of b: the next column) */
-    int64_t k_stride;     /* step to the next term */
-    int64_t batch_stride; /* step to the next matrix */
-    const gckpt_dequantisation *quant; /* only in a batch of one matrix */
-} gckpti_operand;
-
-/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. The chain starts
- * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (for a bias the stride is 0),
- * or at +0 if `initial` is NULL. In bf16 plans the k terms are divided into blocks (manual, 5l). A
- * new block begins after each period of k_period terms (0: one period); k_offset terms of the first
- * period precede p = 0. If k_period is shorter than a block, all k terms are an undivided chain. */
-typedef struct gckpti_product {
-    int64_t batch, m, n, k;
-    gckpti_operand a, b; /* fast if one stride of each operand is 1 */
-    const float *initial;
-    int64_t initial_stride; /* nonzero only with batch 1, and in fast kernels only for f32 */
-    int accumulate;
-    float *c;
-    uint16_t *c_bf16; /* or c */
-    int64_t c_stride; /* other than n only where initial_stride may be nonzero */
-    void *workspace;  /* call->workspace, for the fast kernels */
-    int64_t k_period, k_offset;
-} gckpti_product;
-
-static inline int gckpti_has_quant(const gckpti_operand *x)
-{
-    return GCKPTI_WITH_QUANT && x->quant;
-}
-
-/* Returns the quantised parameter that an op reads, or NULL. */
-static inline const gckpt_dequantisation *gckpti_call_quant(const gckpt_call *call)
-{
-    return GCKPTI_WITH_QUANT ? (const gckpt_dequantisation *)call->quantised : NULL;
-}
+typedef struct {
+    char *text;   /* "KEY\0VALUE\0" */
+    size_t index; /* position among the notes, during gckpti_notes_merge */
+} gckpti_note;
 
 struct gckpt_store {
     gckpti_object object;
@@ -95,20 +63,22 @@ struct gckpt_store {
     uint64_t quantise_count; /* number of calls of gckpt_store_quantise */
     gckpti_param *params;
     size_t count, capacity;
-    size_t elements;        /* number of all values except external ones */
+    size_t elements; /* number of all values except external ones */
+#ifndef GCKPT_NO_DEVICES
     gckpti_mirror *mirrors; /* one for each parameter, or fewer */
     size_t mirror_count;
+#endif
     gckpti_binding *bindings; /* list of the store's executors */
     int rank, ranks;          /* set by gckpt_store_ranks */
     gckpt_shard shard;
-    int bound;    /* nonzero once an executor was created */
-    char **notes; /* "KEY\0VALUE\0"; each allocation begins with a size_t */
+    int bound; /* nonzero once an executor was created */
+    gckpti_note *notes;
     size_t note_count, note_capacity;
 };
 
 /* ---- store/arrays.c ---- */
-/* Nonzero if parameters can be sharded; if backends can have the newest copy of one. */
-enum { GCKPTI_HAS_SHARDS = GCKPTI_WITH_RANKS, GCKPTI_HAS_MIRRORS = GCKPTI_WITH_BACKENDS };
+/* Nonzero if parameters can be sharded. */
+enum { GCKPTI_HAS_SHARDS = GCKPTI_WITH_RANKS };
 
 /* A rank's shard of an array of `total` elements: `count` elements from `first`, in whole blocks of
  * GCKPT_UPDATE_BLOCK. Each rank has memory for `capacity` elements, those of the largest shard. */
@@ -169,8 +139,8 @@ enum { GCKPTI_USES_AXES = 1 };
 enum { GCKPTI_DATA_HASH = 5, GCKPTI_AXES, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_USES_AXES };
 
 #define GCKPTI_AXES_PROBLEM                                                                        \
-    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW): load with desc.axes = " \
-    "layers_pytorch_axes, or, if it and weights after a Flatten were permuted, with " \
+    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW): load with desc.axes = "            \
+    "layers_pytorch_axes, or, if it and weights after a Flatten were permuted, with "              \
     "desc.convolutions = GCKPT_AXES_HWIO"
 GCKPTI_FN int gckpti_is_reserved_note(const char *key);
 
@@ -190,6 +160,10 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
                                          int external, gckpt_init init);
 
+/* Makes q use values, and scales, that others own. Without `writable` q is always frozen. */
+GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
+                                 const float *scales, int writable);
+
 /* A parameter as gckpt_store_c prints it. Another layout needs another GCKPT_PLAN_FORMAT. */
 typedef struct {
     const char *name;
@@ -203,42 +177,6 @@ typedef struct {
 GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n);
 
 /* ---- store/arrays.c ---- */
-/* By gckpt_storage: name, type in files, bytes of an element in files. */
-static const struct {
-    const char *name, *type;
-    int bytes;
-} gckpti_storages[] = { { "F32", "F32", 4 },
-                        { "BF16", "BF16", 2 },
-                        { "F16", "F16", 2 },
-                        { "I8", "I8", 1 },
-                        { "I4", "U8", 1 } };
-
-/* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
-enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
-
-/* Returns the length of the array that holds n values in a file: int4 blocks are bytes there. */
-static inline int64_t gckpti_file_count(int storage, int64_t n)
-{
-    return storage == GCKPT_STORAGE_I4 ? n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BYTES : n;
-}
-
-static inline int64_t gckpti_storage_bytes(int storage, int64_t n)
-{
-    return gckpti_file_count(storage, n) * gckpti_storages[storage].bytes;
-}
-
-/* Returns 1 if a parameter of this shape can have the storage. */
-GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape);
-
-GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
-
-/* Returns how many elements share a scale; all elements, if there is no scale. */
-GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
-GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
-
-/* Returns the bytes of all values in their storage. */
-GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
-
 /* Returns the bytes in memory of array i: the values (0) or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
 static inline int gckpti_has_values(const gckpti_param *q) { return q->p.values || q->p.quantised; }
@@ -261,9 +199,59 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 /* Allocates zeroed state arrays up to `slots`; without memory allocates none and returns 0. */
 GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots);
 
-/* Converts n floats to BF16 or F16; returns 0 if F16 cannot hold one. */
-GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
+/* ---- store/kinds.c ---- */
+enum { GCKPTI_KIND_READ = 16, GCKPTI_KIND_MOST = 32 }; /* values in a `read`; most in a block */
 
+/* A way to store values, in memory and in files: one for each gckpt_storage of this build. */
+typedef struct {
+    const char *name, *type; /* for error texts; dtype in files */
+    int bytes;               /* bytes of an element of a file's tensor, to which data are aligned */
+    int block, block_bytes;  /* values that are stored together, at most GCKPTI_KIND_MOST */
+    int by_rows;             /* if nonzero, needs two axes, the last a multiple of `block` */
+    int scaled;              /* if nonzero, each row has a scale, and all scales come first */
+    double limit;            /* greatest magnitude that `write` can convert */
+    const char *beyond;      /* values that `write` refuses, for error texts */
+    /* Converts GCKPTI_KIND_READ values or, if block > 1, one block to floats. */
+    void (*read)(const void *from, float scale, float *y);
+    /* Converts n floats, whole blocks. Returns 0 if one cannot be stored. */
+    int (*write)(const float *x, int64_t n, float scale, void *to);
+} gckpti_storage_kind;
+
+/* Returns the kind of a gckpt_storage, or NULL if this build has none. */
+GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
+GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
+
+/* Returns the length of the array that holds n values in a file: int4 blocks are bytes there. */
+GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n);
+GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n);
+
+/* Returns 1 if a parameter of this shape can have the storage. */
+GCKPTI_FN int gckpti_can_store(int storage, const gckpt_shape *shape);
+
+/* Returns how many elements share a scale; all elements, if there is no scale. */
+GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
+GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
+
+/* Returns the bytes of all values in their storage. */
+GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
+
+/* Returns 1 if the storage is quantised. */
+static inline int gckpti_is_quantised(int storage)
+{
+    return GCKPTI_WITH_QUANT && storage != GCKPT_STORAGE_F32;
+}
+
+/* Returns 1 if parameters can have the storage. */
+static inline int gckpti_has_storage(int storage)
+{
+    return GCKPTI_WITH_QUANT || storage == GCKPT_STORAGE_F32;
+}
+
+/* ---- quant/rows.c ---- */
+/* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
+enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
+
+#ifndef GCKPT_NO_QUANT
 /* Dequantises elements at..at+n-1 of u to x. The source may be at the end of x: an element is read
  * before it is overwritten. Without scales, all scales are 1. */
 GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
@@ -271,46 +259,36 @@ GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int6
 /* Returns u without the elements before `at`, the start of a row or block. */
 GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at);
 
-/* Returns a description of a parameter's quantised values on the host, without destination. */
+/* Returns a description of a parameter's values on the host, without destination. */
 GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
 
 /* Converts n values from element `at` on to floats. */
 GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
-/* ---- quant/rows.c ---- */
-/* Returns 1 if the gckpt_storage is quantised; if this build supports it. */
-static inline int gckpti_is_quantised(int storage)
-{
-    return GCKPTI_WITH_QUANT && storage != GCKPT_STORAGE_F32;
-}
-static inline int gckpti_has_storage(int storage)
-{
-    return GCKPTI_WITH_QUANT || storage == GCKPT_STORAGE_F32;
-}
-
-#ifndef GCKPT_NO_QUANT
-/* Quantises n floats into q's memory from element `at` on: for I8 a row, with its scale; for I4
- * whole blocks. Returns 0 if a float is too large. */
+/* Quantises n floats into q's memory from element `at` on: if rows are scaled a row, with its
+ * scale; else whole blocks. Returns 0 if a float is too large. */
 GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
-
-/* Dequantises all elements to quant->to. */
-GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant);
-
-/* Computes a product whose b is quantised. */
-GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t);
 #else
+static inline void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x)
+{
+    (void)u, (void)at, (void)n, (void)x;
+}
+static inline gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at)
+{
+    return (void)at, *u;
+}
+static inline void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    (void)q, (void)at, (void)n, (void)x;
+}
 static inline int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
     return (void)q, (void)at, (void)n, (void)x, 0;
 }
-static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant)
-{
-    (void)call, (void)quant;
-}
-static inline void gckpti_fp32_quant(const gckpti_product *t) { (void)t; }
 #endif
 
-/* ---- store/values.c ---- */
+/* ---- devices/mirrors.c ---- */
+#ifndef GCKPT_NO_DEVICES
 /* Records that the copy `newest` (host or mirror) has changed values or state. */
 GCKPTI_FN void gckpti_mark_changed(const gckpt_store *s, gckpti_param *q, int newest);
 
@@ -320,6 +298,22 @@ GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
 /* Copies the newest values and state to a backend's own memory; returns 0 if that is full. */
 GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b);
 
+/* Returns the mirror of a parameter's values (slot -1) or of state array `slot`. */
+GCKPTI_FN float *gckpti_mirror_array(const gckpt_store *s, const gckpti_param *q, int slot);
+
+/* Frees the memory of the list of mirrors. */
+#define gckpti_delete_mirrors(s, memory)                                                           \
+    gckpti_delete(memory, (s)->mirrors, (s)->mirror_count, sizeof *(s)->mirrors)
+enum { GCKPTI_MIRROR_BYTES = sizeof(gckpti_mirror) };
+#else
+#define gckpti_mark_changed(s, q, newest) ((void)(s), gckpti_count_change(q))
+#define gckpti_pull(s, q)                 ((void)(s), (void)(q))
+#define gckpti_mirror_array(s, q, slot)   gckpti_array(q, slot)
+#define gckpti_delete_mirrors(s, memory)  ((void)0)
+enum { GCKPTI_MIRROR_BYTES = 0 };
+#endif
+
+/* ---- store/values.c ---- */
 /* Adds an executor to the list; b: its backend if that has own memory. Returns 0 without memory. */
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b);
 
@@ -330,9 +324,13 @@ enum { GCKPTI_CHUNK = 64 }; /* values that are initialised at a time; must be ev
 
 /* Returns *n values from index `at` on (initial ones if the parameter has none yet), in `buf`
  * unless the store has them as floats. Allocates nothing. Does not round initial values of
- * quantised parameters. In a sharded array, `at` counts from the begin of this rank's shard. */
+ * quantised parameters. If values are sharded, `at` must be in this rank's shard. */
 GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                         float buf[GCKPTI_CHUNK], int64_t *n);
+
+/* Returns *n values, as gckpti_values_at does, or if slot >= 0 floats of that state. */
+GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param *q, int slot,
+                                        int64_t at, float buf[GCKPTI_CHUNK], int64_t *n);
 
 /* Allocates values without initialising them. `who` is the caller's name in the error text. */
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);

@@ -1,88 +1,11 @@
 #include "store/internal.h"
 #include "num/num.h"
 
-/* ---- where the newest copy of a parameter is ---- */
-static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
-{
-    size_t i = (size_t)(q - s->params);
-    return GCKPTI_HAS_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i]
-                                                                              : NULL;
-}
-
-GCKPTI_FN void gckpti_mark_changed(const gckpt_store *s, gckpti_param *q, int newest)
-{
-    gckpti_mirror *m = gckpti_mirror_of(s, q);
-    gckpti_count_change(q);
-    if (m)
-        m->newest = newest;
-}
-
-GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
-{
-    gckpti_mirror *m = gckpti_mirror_of(s, q);
-    if (!m || m->newest != GCKPTI_MIRROR)
-        return;
-    for (int i = 0; i <= gckpti_state_slots(q); i++)
-        if (m->array[i])
-            m->backend->copy_out(m->backend->context, gckpti_array(q, i - 1), m->array[i],
-                                 gckpti_array_bytes(s, q, i));
-    m->newest = GCKPTI_BOTH;
-}
-
-/* Copies the newest values to the host, then frees the mirror. */
-GCKPTI_FN void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q)
-{
-    gckpti_mirror *m = gckpti_mirror_of(s, q);
-    gckpti_pull(s, q);
-    for (int i = 0; m && i < 5; i++)
-        if (m->array[i])
-            m->backend->release(m->backend->context, m->array[i], gckpti_array_bytes(s, q, i));
-    if (m)
-        memset(m, 0, sizeof *m);
-}
-
-GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b)
-{
-    gckpti_mirror *m = &s->mirrors[q - s->params];
-    size_t scales = gckpti_scale_bytes(&q->p);
-    if (m->backend != b)
-        gckpti_free_mirror(s, q);
-    m->backend = b;
-    for (int i = q->p.quantised && !b->dequantise; i <= gckpti_state_slots(q); i++) {
-        size_t bytes = gckpti_array_bytes(s, q, i);
-        int fresh = !m->array[i];
-        if (fresh)
-            m->array[i] = (float *)b->allocate(b->context, bytes, 64);
-        if (!m->array[i])
-            return 0;
-        if (!fresh && m->newest != GCKPTI_HOST)
-            continue;
-        if (i || !q->p.quantised) {
-            b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
-            continue;
-        }
-        if (scales) /* scales come before the values, as in an owned block */
-            b->copy_in(b->context, m->array[0], q->p.scales, scales);
-        b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.quantised,
-                   bytes - scales);
-    }
-    if (m->newest == GCKPTI_HOST)
-        m->newest = GCKPTI_BOTH;
-    return 1;
-}
-
+/* ---- the executors of a store ---- */
 GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
 {
-    if (b && s->mirror_count < s->count) {
-        const size_t size = sizeof *s->mirrors;
-        size_t old_bytes = s->mirror_count * size, bytes = s->count * size;
-        void *more = gckpti_resize(&s->memory, s->mirrors, old_bytes, bytes);
-        if (!more)
-            return 0;
-        memset((char *)more + old_bytes, 0, bytes - old_bytes);
-        s->mirrors = (gckpti_mirror *)more;
-        s->mirror_count = s->count;
-    }
+    if (b && !gckpti_open_mirrors(s))
+        return 0;
     binding->store = s;
     binding->backend = b;
     binding->next = s->bindings;
@@ -93,24 +16,14 @@ GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_b
 GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
 {
     gckpt_store *s = binding->store;
-    int others = 0;
     if (!s)
         return;
-    for (gckpti_binding **link = &s->bindings; *link;) {
-        others += *link != binding && (*link)->backend == binding->backend;
-        if (*link == binding)
-            *link = binding->next;
-        else
-            link = &(*link)->next;
-    }
-    for (size_t i = 0; i < s->mirror_count && !others; i++)
-        if (s->mirrors[i].backend == binding->backend)
-            gckpti_free_mirror(s, &s->params[i]);
-    if (!s->bindings) {
-        gckpti_delete(&s->memory, s->mirrors, s->mirror_count, sizeof *s->mirrors);
-        s->mirrors = NULL;
-        s->mirror_count = 0;
-    }
+    gckpti_binding **link = &s->bindings;
+    while (*link && *link != binding)
+        link = &(*link)->next;
+    if (*link)
+        *link = binding->next;
+    gckpti_close_mirrors(s, binding->backend);
 }
 
 /* ---- values: a parameter has none until a call needs them ---- */
@@ -128,18 +41,27 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
             gckpti_init_quantised(s, q, at, n, buf);
         return buf;
     }
-    const gckpti_mirror *m = gckpti_mirror_of(s, q);
-    const int on_device = m && m->newest == GCKPTI_MIRROR;
+    const int on_device = gckpti_is_on_device(s, q);
     at -= shard.first;
     *n = shard.count - at;
     if (!gckpti_is_quantised((int)q->p.storage) && !on_device)
         return q->p.values + at;
     *n = gckpti_min(*n, GCKPTI_CHUNK);
     if (on_device)
-        m->backend->copy_out(m->backend->context, buf, m->array[0] + at, (size_t)*n * sizeof *buf);
+        gckpti_read_mirror(s, q, at, *n, buf);
     else
         gckpti_dequantise_at(q, at, *n, buf);
     return buf;
+}
+
+GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param *q, int slot,
+                                        int64_t at, float buf[GCKPTI_CHUNK], int64_t *n)
+{
+    const gckpti_shard_range shard = gckpti_array_shard(s, q, slot);
+    if (slot < 0)
+        return gckpti_values_at(s, q, at, buf, n);
+    *n = shard.first + shard.count - at;
+    return q->p.state[slot] + at - shard.first;
 }
 
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)

@@ -66,15 +66,8 @@ static void gckpti_set_tile_inputs(const gckpti_tile_run *run, const gckpti_plan
         if (in->reach)
             shape->d[0] = 1, shape->d[1] = (count - 1) * in->stride + in->reach;
     }
-    for (int k = 0; k < node->inputs; k++) {
-        const int type = p->nodes[p->nodes[node->in[k]].base].type;
-        if (type == GCKPT_U8)
-            c->in[k].bytes = (const uint8_t *)from[k];
-        else if (type == GCKPT_I32)
-            c->in[k].index = (const int32_t *)from[k];
-        else
-            c->in[k].data = (const float *)from[k];
-    }
+    for (int k = 0; k < node->inputs; k++)
+        gckpti_set_data(&p->nodes[p->nodes[node->in[k]].base], from[k], &c->in[k]);
 }
 
 /* Computes step i's rows for the next tile. */
@@ -116,6 +109,7 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
     (is_last ? run->last_kernel : run->e->tables.nodes[q->id].forward)(c);
 }
 
+/* Runs a fused group. */
 GCKPTI_FN void gckpti_fused_forward(const gckpt_call *call)
 {
     const gckpti_fused *fused = (const gckpti_fused *)call->attributes;

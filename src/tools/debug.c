@@ -17,14 +17,14 @@ static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narr
 }
 
 /* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be the same ---- */
-GCKPTI_FN void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump)
+static void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump)
 {
     size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
     e->debug.hashes = (uint64_t *)gckpti_bump_alloc(bump, n, sizeof *e->debug.hashes);
 }
 
-GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
-                                              const gckpt_call *c, const uint16_t *narrow)
+static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
+                                           const gckpt_call *c, const uint16_t *narrow)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     const void *data[2] = { narrow ? (const void *)narrow : c->out, c->saved };
@@ -55,15 +55,16 @@ GCKPTI_FN gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *i
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpt_result gckpti_check_reload(gckpt_exec *e, const gckpti_ins *ins)
+/* Checks what an instruction has computed or reloaded. */
+static gckpt_result gckpti_check_results(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    const int checks = ins->kind == GCKPT_RELOAD && gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE;
-    const gckpt_result result =
-        checks ? gckpti_wait_copies(e, INT32_MAX, GCKPT_OK) : GCKPT_OK;
     gckpti_operands o;
     gckpt_call c;
-    if (!checks || result != GCKPT_OK)
+    if ((ins->kind != GCKPT_FORWARD && ins->kind != GCKPT_RELOAD) || !node->op)
+        return GCKPT_OK;
+    const gckpt_result result = gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
+    if (result != GCKPT_OK)
         return result;
     gckpti_operands_of(e->plan->operands, ins, node->inputs, &o);
     gckpti_init_op_call(e, node, ins->id, gckpti_micro_rows(e), &c);
@@ -77,12 +78,10 @@ GCKPTI_FN gckpt_result gckpti_check_reload(gckpt_exec *e, const gckpti_ins *ins)
 enum { GCKPTI_POISON = 0x7fc07fc0 }; /* a NaN as f32, two NaNs as bf16 */
 
 /* Poisons dead buffers; in the body, not those of the prologue: the next micro-batch reads them. */
-GCKPTI_FN void gckpti_poison_dead(gckpt_exec *e)
+static void gckpti_poison_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int in_body = p->accumulates && e->step.pc >= p->body && e->step.pc < p->epilogue;
-    if (!(gckpti_debug(e) & GCKPT_DEBUG_POISON))
-        return;
     for (size_t i = 0; i < p->buffer_count; i++) {
         const gckpt_buffer *buffer = &p->buffers[i];
         if (buffer->end == e->step.pc && !(in_body && buffer->start < p->body))
@@ -96,7 +95,7 @@ static int gckpti_is_measuring(const gckpt_exec *e)
 }
 
 /* Fills the arena with NaN or, for MEASURE, a byte pattern that differs in the two steps. */
-GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
+static void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_is_measuring(e))
         gckpti_fill(e, e->blocks.arena, e->debug.poisoned_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
@@ -121,7 +120,7 @@ static size_t gckpti_high_water(const gckpt_exec *e, size_t low, unsigned char p
     return low;
 }
 
-GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
+static void gckpti_measure_end(gckpt_exec *e)
 {
     if (!gckpti_is_measuring(e))
         return;
@@ -262,10 +261,11 @@ static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *sca
                         gckpti_planned_name(p, scan->id), scan->id, where, why);
 }
 
-GCKPTI_FN unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins *ins)
+/* Returns the kinds (NaN, infinity) that an instruction will read. */
+static unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins *ins)
 {
     gckpti_scan scan = { e, 0, 0, -1, 0, 0, 0 };
-    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
+    if (ins->kind > GCKPT_BACKWARD)
         return 0;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer has these bits */
@@ -277,10 +277,12 @@ GCKPTI_FN unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins 
     return scan.kinds;
 }
 
-GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+/* Reports an error if the instruction made a kind that it did not read. */
+static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins)
 {
+    const unsigned read = e->debug.read;
     gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
-    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
+    if (ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     if (read || node->kind == GCKPTI_PARAM) /* NaN read explains all, infinity an infinity */
@@ -297,22 +299,25 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
                                   node->op ? node->op->name : "param", why);
 }
 
-GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins,
-                                                  const gckpt_update_pass *pass, int done)
+/* Checks a parameter's gradient before its update or, if `done`, its new values and state. */
+static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *ins, int done)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
     gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
+    gckpt_update_pass pass;
     int id = p->params[ins->id].node;
+    gckpti_init_pass(e, ins, &pass);
     if (!done)
-        gckpti_scan_array(&scan, pass->gradient, 0, pass->elements, id, 1);
+        gckpti_scan_array(&scan, pass.gradient, 0, pass.elements, id, 1);
     int slot = done ? -1 : p->state_slots;
     for (; slot < p->state_slots && scan.id < 0; slot++)
-        gckpti_scan_array(&scan, slot < 0 ? pass->values : gckpti_exec_array(e, q, slot), 0,
-                          pass->elements, id, 0);
-    scan.element += pass->elements < q->p.elements ? q->p.first : 0;
-    const char *who = !done ? "the batch"
-                            : slot > 0 ? "the update's optimiser state" : "the update";
+        gckpti_scan_array(&scan, slot < 0 ? pass.values : gckpti_exec_array(e, q, slot), 0,
+                          pass.elements, id, 0);
+    scan.element += pass.elements < q->p.elements ? q->p.first : 0;
+    const char *who = !done      ? "the batch"
+                      : slot > 0 ? "the update's optimiser state"
+                                 : "the update";
     const char *why = "nothing was changed";
     if (done || e->update.begun)
         why = "lower lr, or clip; parameters have changed: load a checkpoint";
@@ -320,10 +325,10 @@ GCKPTI_FN gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_in
 }
 
 /* Reports NaNs in parameters and constants, and infinities in trained parameters. */
-GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
+static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++) {
+    for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
         const int param = node->kind == GCKPTI_PARAM;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
@@ -344,11 +349,13 @@ GCKPTI_FN gckpt_result gckpti_check_finite_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Reports NaNs in feeds. An infinity is allowed, since it may be intended. */
-GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
+/* Reports NaNs in parameters, then in the feeds of `rows` further rows. An infinity is allowed in
+ * feeds, since it may be intended. */
+static gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->inputs && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++) {
+    const gckpt_result result = gckpti_check_finite_params(e);
+    for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         const gckpti_exec_input *in = &e->feeds.inputs[i];
         const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
         const void *fed = in->feed;
@@ -360,6 +367,59 @@ GCKPTI_FN gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
                     e, GCKPT_E_DATA,
                     "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
                     p->names + q->name, e->step.row_end + k / row, k % row);
+    }
+    return result;
+}
+
+/* Checks all gradients before the first update. */
+static gckpt_result gckpti_check_finite_gradients(gckpt_exec *e)
+{
+    gckpt_result result = GCKPT_OK;
+    for (size_t x = 0; x < e->plan->length && result == GCKPT_OK; x++)
+        if (e->plan->ins[x].kind == GCKPT_UPDATE)
+            result = gckpti_check_finite_update(e, &e->plan->ins[x], 0);
+    return result;
+}
+
+/* Runs the checks that follow an instruction. */
+static gckpt_result gckpti_check_instruction_after(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const unsigned debug = gckpti_debug(e);
+    gckpt_result result = GCKPT_OK;
+    if (debug & GCKPT_DEBUG_RECOMPUTE)
+        result = gckpti_check_results(e, ins);
+    if (result == GCKPT_OK && debug & GCKPT_DEBUG_FINITE)
+        result = ins->kind == GCKPT_UPDATE ? gckpti_check_finite_update(e, ins, 1)
+                                           : gckpti_check_finite(e, ins);
+    if (debug & GCKPT_DEBUG_POISON) {
+        result = gckpti_wait_copies(e, e->step.pc + 1, result);
+        gckpti_poison_dead(e);
+    }
+    return result;
+}
+
+GCKPTI_MODULE(debug)
+{
+    const unsigned debug = gckpti_debug(e);
+    const int finite = (debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
+    const gckpti_ins *ins = &e->plan->ins[e->step.pc];
+    switch (event) {
+    case GCKPTI_ON_LAYOUT: gckpti_alloc_hashes(e, (gckpti_bump *)arg); break;
+    case GCKPTI_ON_BIND:
+        e->device.watched |= finite || debug & (GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_POISON);
+        e->update.all_first |= (unsigned char)(finite && !early);
+        break;
+    case GCKPTI_ON_FED:
+        return finite ? gckpti_check_finite_feeds(e, *(const int64_t *)arg) : GCKPT_OK;
+    case GCKPTI_ON_BEGIN: gckpti_measure_start(e); break;
+    case GCKPTI_ON_BEFORE:
+        e->debug.read = finite ? gckpti_nonfinite_kinds(e, ins) : 0;
+        return finite && early && ins->kind == GCKPT_UPDATE ? gckpti_check_finite_update(e, ins, 0)
+                                                            : GCKPT_OK;
+    case GCKPTI_ON_AFTER: return gckpti_check_instruction_after(e, ins);
+    case GCKPTI_ON_GRADIENTS: return finite ? gckpti_check_finite_gradients(e) : GCKPT_OK;
+    case GCKPTI_ON_END: gckpti_measure_end(e); break;
+    default: break;
     }
     return GCKPT_OK;
 }

@@ -11,19 +11,14 @@ typedef struct {
     gckpt_measure_fn measure;
     void *user;
     gckpt_plan_desc desc;
-    int64_t least_rows; /* minimum rows of a micro-batch */
     gckpt_plan *best;
-    uint64_t key;        /* key of the first graph (gckpti_graph_key); 0 before it is built */
-    size_t param_count;  /* number of the store's parameters after the first graph */
-    size_t min_bytes;    /* least bytes in which some micro-batch size has a plan */
-    uint64_t least_cost; /* least cost of a step, over all sizes */
-    size_t fast_bytes;   /* in which some size costs <= gckpti_fast_cost(least_cost) */
-    int unproven;        /* the best plan's proven bounds are not set yet */
-    int phase;           /* if no plan fits: 1 finds min_bytes, 2 finds fast_bytes */
-    int counted;         /* all plans of the last size are counted in min_bytes */
-    int too_large;       /* some size needs more bytes than can be addressed */
-    char mixer[64];      /* an op that rules out some size, or "" */
-    int other_rows;      /* a size had gckpt_graph.depends_on_rows: see error_text */
+    uint64_t key;       /* key of the first graph (gckpti_graph_key); 0 before it is built */
+    size_t param_count; /* number of the store's parameters after the first graph */
+    size_t min_bytes;   /* least bytes in which some micro-batch size has a plan */
+    int finds_least;    /* no plan fits: finds min_bytes */
+    int too_large;      /* some size needs more bytes than can be addressed */
+    char mixer[64];     /* an op that rules out some size, or "" */
+    int other_rows;     /* a size had gckpt_graph.depends_on_rows: see error_text */
     char error_text[GCKPTI_TEXT_BYTES];
 } gckpti_fit_state;
 
@@ -58,29 +53,6 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
     return key ? key : 1;
 }
 
-/* Returns bytes that every plan of a graph needs: the resident bytes, and the most that a backward
- * of the lowered store-all plan uses in buffers that start or end there. */
-GCKPTI_FN size_t gckpti_min_plan_bytes(gckpti_planner *p, gckpti_lowered *lowered)
-{
-    size_t most = 0, resident = gckpti_resident_bytes(p, NULL);
-    size_t *used =
-        (size_t *)gckpti_scratch_alloc(&lowered->scratch, lowered->length + 1, sizeof *used);
-    for (size_t i = 0; i < lowered->buffer_count && used; i++) {
-        const gckpt_buffer *b = &lowered->buffers[i];
-        if (p->accumulates && b->start == 0 &&
-            (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT || b->kind == GCKPT_BUFFER_REDUCTION)) {
-            resident += b->size;
-            continue;
-        }
-        used[b->start] += b->size;
-        used[b->end] += b->end > b->start ? b->size : 0;
-    }
-    for (size_t x = 0; x < lowered->length && used; x++)
-        if (lowered->ins[x].kind == GCKPT_BACKWARD && used[x] > most)
-            most = used[x];
-    return resident + most;
-}
-
 /* Returns whether a plan is invalid: an op mixes rows, but a micro-batch is not a whole virtual
  * rank (the batch, if there is only one), or batch norm would see a single value per channel. */
 static int gckpti_cannot_split(const gckpt_plan *p)
@@ -99,70 +71,47 @@ static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
     int better = !gckpti_cannot_split(plan) && (!best || plan_cost < cost || fewer);
     gckpt_plan_free(better ? best : plan);
     f->best = better ? plan : f->best;
-    f->unproven = better || f->unproven;
 }
 
-/* Returns whether bounds of cost (from the store-all plan) or of bytes exclude every plan of p. */
-static int gckpti_is_hopeless(const gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
+/* Returns whether no plan of a graph can be the result, given its plan without a budget. */
+static int gckpti_is_hopeless(gckpti_fit_state *f, const gckpt_plan *unlimited, size_t most)
 {
-    size_t budget = p->desc->budget, most = f->phase ? f->min_bytes - 1 : budget;
-    most = f->phase == 2 ? f->fast_bytes - 1 : most;
-    int no_repeats = p->best.cost == p->base_cost; /* false if gckpt_recompute demands more */
-    const uint64_t cost = gckpt_plan_describe(plan).step_cost;
-    return (no_repeats && f->best && cost > gckpt_plan_describe(f->best).step_cost) ||
-           gckpti_cannot_split(plan) ||
-           (budget && gckpt_plan_bytes(plan) > budget && gckpti_min_plan_bytes(p, &p->best) > most);
-}
-
-/* Updates least_cost. In phase 2, lets the planner search for the bytes of a fast step, and returns
- * whether even the store-all plan costs more than a fast step. */
-static int gckpti_is_slow(gckpti_fit_state *f, gckpti_planner *p, const gckpt_plan *plan)
-{
-    const uint64_t cost = plan ? gckpt_plan_describe(plan).step_cost : UINT64_MAX;
-    const uint64_t most = gckpti_fast_cost(f->least_cost);
-    const int64_t vrank_rows = gckpti_largest_vrank(&f->desc, NULL), rows = p->g->rows;
-    const int64_t step_rows = (vrank_rows > rows ? vrank_rows : rows) * p->virtual_ranks;
-    if (f->phase < 2) {
-        f->least_cost = cost < f->least_cost && !gckpti_cannot_split(plan) ? cost : f->least_cost;
-        return 0;
-    }
-    p->fast_cost = p->base_cost + (most - cost) / (uint64_t)step_rows * (uint64_t)rows;
-    p->fast_bytes =
-        f->fast_bytes < SIZE_MAX ? f->fast_bytes - gckpti_resident_bytes(p, NULL) : SIZE_MAX;
-    return cost > most;
-}
-
-/* Plans the request of an open planner, with the planner's variant. */
-static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpti_planner *p)
-{
-    gckpt_mode mode = p->desc->mode;
-    int try_store_all = mode == GCKPT_AUTO || mode == GCKPT_STORE_ALL;
-    size_t least = 0;
-    gckpt_result result = gckpti_plan_mode(p, GCKPT_STORE_ALL);
-    if (result != GCKPT_OK && !gckpti_is_too_large(p, result))
-        return result;
-    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(p, &p->best, GCKPT_STORE_ALL) : NULL;
-    int has_store_all = plan != NULL, hopeless = plan && gckpti_is_hopeless(f, p, plan);
-    hopeless = gckpti_is_slow(f, p, plan) || hopeless;
+    const gckpt_plan_info info = gckpt_plan_describe(unlimited);
     gckpti_text mixer = { f->mixer, sizeof f->mixer - 1 };
-    if (plan && gckpti_cannot_split(plan))
-        gckpti_text_add(&mixer, "%s", gckpti_planned_name(plan, plan->mixer));
-    gckpt_plan_free(plan);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    if (hopeless) {
-        f->counted = 0;
-        return GCKPT_OK;
+    if (gckpti_cannot_split(unlimited)) {
+        gckpti_text_add(&mixer, "%s", gckpti_planned_name(unlimited, unlimited->mixer));
+        return 1;
     }
-    plan = gckpti_plan_request(p, p->next, has_store_all && try_store_all, &result, &least);
-    f->too_large = f->too_large || gckpti_is_too_large(p, result);
+    return info.proven_bytes > most || (f->best && !(info.overhead > 0) &&
+                                        info.step_cost > gckpt_plan_describe(f->best).step_cost);
+}
+
+/* Plans a graph, unless its plan without a budget shows that it cannot be the result. */
+static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpt_graph *g, const gckpt_term *terms,
+                                    int count, gckpt_plan_desc d)
+{
+    gckpt_plan_desc unlimited = d;
+    unlimited.budget = 0;
+    unlimited.mode = d.mode == GCKPT_OPTIMAL ? GCKPT_AUTO : d.mode;
+    gckpt_plan *plan = gckpt_plan_new(g, terms, count, &unlimited);
+    if (!plan && g->min_bytes < SIZE_MAX)
+        return g->object.last;
+    const size_t most = f->finds_least ? f->min_bytes - 1 : d.budget ? d.budget : SIZE_MAX;
+    const int hopeless = plan && gckpti_is_hopeless(f, plan, most);
+    gckpt_plan_free(plan);
+    if (hopeless)
+        return GCKPT_OK;
+    d.budget = f->finds_least ? 1 : d.budget;
+    plan = gckpt_plan_new(g, terms, count, &d);
     if (plan)
         gckpti_fit_keep(f, plan);
-    else if (result == GCKPT_OK)
-        f->min_bytes = least < f->min_bytes ? least : f->min_bytes;
-    if (!plan && p->fast_cost && p->fast_bytes < SIZE_MAX)
-        f->fast_bytes = gckpti_resident_bytes(p, NULL) + p->fast_bytes;
-    return gckpti_is_too_large(p, result) ? GCKPT_OK : result;
+    else if (g->min_bytes == SIZE_MAX)
+        f->too_large = 1;
+    else if (g->object.last != GCKPT_E_BUDGET)
+        return g->object.last;
+    else
+        f->min_bytes = g->min_bytes < f->min_bytes ? g->min_bytes : f->min_bytes;
+    return GCKPT_OK;
 }
 
 /* Builds the graph of a micro-batch size. *count: the number of loss terms, negative if refused. */
@@ -197,32 +146,16 @@ static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const 
     gckpt_plan_desc d = f->desc;
     int in_backward = d.update_in_backward;
     for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
-        gckpti_planner p;
-        gckpti_allocator memory = gckpti_allocator_of(&d.memory);
         if (rule ? !in_backward || g->rows != d.batch || d.ranks.virtual_ranks > 1
                  : in_backward == 1)
             continue;
         d.update_in_backward = rule;
-        result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
-        if (result == GCKPT_OK)
-            result = gckpti_add_variants(&p);
-        for (gckpti_planner *q = &p; q && result == GCKPT_OK; q = q->next)
-            result = gckpti_fit_plan(f, q);
-        if (p.failed)
-            result = GCKPT_E_MEMORY;
-        gckpti_planner_report(&p, result);
-        if (f->best && f->unproven) {
-            int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
-            gckpti_open_bounds(&p);
-            gckpti_prove_plan(&p, budget ? d.budget : 0, f->best);
-            f->unproven = 0;
-        }
-        gckpti_planner_free(&p);
+        result = gckpti_fit_plan(f, g, terms, count, d);
     }
     return result;
 }
 
-/* Builds, measures and plans one micro-batch size. Sets f->counted unless it skipped plans. */
+/* Builds, measures and plans one micro-batch size. */
 static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
@@ -230,8 +163,7 @@ static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
     gckpt_cost *costs = NULL;
     size_t before = f->store->count;
     int count = 0;
-    f->counted = 1;
-    if (rows < f->least_rows || (f->desc.update_in_backward == 1 && rows < f->desc.batch))
+    if (f->desc.update_in_backward == 1 && rows < f->desc.batch)
         return GCKPT_OK;
     memset(terms, 0, sizeof terms);
     gckpt_graph *g = gckpt_graph_new(f->store, &f->desc.memory);
@@ -290,16 +222,12 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, i
 static void gckpti_report_no_fit(const gckpti_fit_state *f)
 {
     const int64_t batch = f->desc.batch;
-    gckpti_text text;
-    if (f->min_bytes < SIZE_MAX) {
+    if (f->min_bytes < SIZE_MAX)
         gckpti_error(f->store, GCKPT_E_BUDGET,
                      "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
                      "whatever the micro-batch",
                      f->desc.budget, batch, f->min_bytes);
-        text = gckpti_append_text(&f->store->object);
-        if (f->fast_bytes < SIZE_MAX && f->fast_bytes > f->min_bytes)
-            gckpti_text_add(&text, ", and %z for at most 1.5 times the least cost", f->fast_bytes);
-    } else if (f->too_large)
+    else if (f->too_large)
         gckpti_error(f->store, GCKPT_E_MEMORY,
                      "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
                      "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
@@ -321,9 +249,8 @@ static void gckpti_report_no_fit(const gckpti_fit_state *f)
                      "fit: build refused every divisor of the batch of %I rows", batch);
 }
 
-GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void *user,
-                                 int64_t batch, const gckpt_plan_desc *desc,
-                                 gckpt_measure_fn measure, int64_t least_rows)
+GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
+                                const gckpt_plan_desc *desc, gckpt_measure_fn measure)
 {
     gckpti_fit_state f;
     memset(&f, 0, sizeof f);
@@ -331,8 +258,6 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
         return NULL;
     if (desc)
         f.desc = *desc;
-    unsigned char counted[1536 / 8] = { 0 }; /* a bit per divisor, descending; none has more */
-    int sizes = 0;
     size_t before = store->count;
     gckpt_result result = gckpti_check_fit(store, build, batch, &f.desc);
     f.store = store;
@@ -340,20 +265,11 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
     f.measure = measure;
     f.user = user;
     f.desc.batch = batch;
-    f.least_rows = least_rows;
-    f.min_bytes = f.fast_bytes = SIZE_MAX, f.least_cost = UINT64_MAX;
-    for (; f.phase < (f.min_bytes < SIZE_MAX ? 3 : 2) && !f.best && result == GCKPT_OK; f.phase++) {
-        int index = f.phase ? sizes : 0; /* phase 1 goes from 1 row up */
-        for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
-            index -= f.phase == 1;
-            if (f.phase != 1 || !(counted[index / 8] >> index % 8 & 1))
-                result = gckpti_fit_rows(&f, f.phase == 1 ? batch / d : d);
-            if (!f.phase) {
-                counted[index / 8] |= (unsigned char)(f.counted << index % 8);
-                sizes = ++index;
-            }
-        }
-    }
+    f.min_bytes = SIZE_MAX;
+    for (int passes = f.desc.budget ? 2 : 1; passes-- > 0 && !f.best && result == GCKPT_OK;
+         f.finds_least = 1)
+        for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d))
+            result = gckpti_fit_rows(&f, f.finds_least ? batch / d : d);
     if (result == GCKPT_OK && f.best) {
         gckpti_ok(store);
         return f.best;
@@ -363,11 +279,5 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build_fn build, void 
     gckpt_plan_free(f.best);
     gckpti_store_shrink(store, before);
     return NULL;
-}
-
-GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
-                                const gckpt_plan_desc *desc, gckpt_measure_fn measure)
-{
-    return gckpti_fit(store, build, user, batch, desc, measure, 1);
 }
 #endif

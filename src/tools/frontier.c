@@ -48,7 +48,7 @@ static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t lea
     const size_t align = s->p->alignment;
     size_t low = least, high = budget;
     uint64_t best = gckpti_bound_time(s->p, (int64_t)gckpti_round_up(budget, align), 1);
-    if (!s->tiny && best < UINT64_MAX - s->margin && s->winner.time <= best + s->margin / 2) {
+    if (best < UINT64_MAX - s->margin && s->winner.time <= best + s->margin / 2) {
         while (low < high) {
             size_t middle = low + (high - low) / 2;
             int64_t limit = (int64_t)gckpti_round_up(middle, align);
@@ -116,7 +116,6 @@ static int gckpti_solution_before(const void *first, const void *second, const v
     const gckpti_variant *v = &a->p->variant, *w = &b->p->variant;
     return a->point.cost != b->point.cost ? a->point.cost < b->point.cost
            : v->lowering != w->lowering   ? v->lowering < w->lowering
-           : v->order != w->order         ? v->order < w->order
                                           : v->no_offload < w->no_offload;
 }
 

@@ -542,8 +542,7 @@ static int by_time(const void *a, const void *b)
  * afterwards. */
 static void profile_print(profile *p, int steps)
 {
-    static const char *const kinds[] = { "forward", "backward", "update",      "offload",
-                                         "reload",  "reduce",   "offload_done" };
+    static const char *const kinds[] = { GCKPT_KIND_NAMES };
     double all = 0, printed = 0;
     for (int i = 0; i < p->n; i++)
         all += p->op_times[i].seconds;

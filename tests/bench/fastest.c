@@ -1,10 +1,10 @@
 /* fastest.c - compares, for ten settings, the plan that gckpt_fit predicts to be fastest with the plan that
- * gckpt_fit_timed finds to be fastest; recorded in docs/benchmarks/time.tsv.
+ * tune_fit finds to be fastest; recorded in docs/benchmarks/time.tsv.
  *
  *     make fastest                      prints the table
  *     build/fastest SECONDS             limits the trials of a setting to SECONDS
  *
- * Predictions are sums of the costs that gckpt_calibrate measured for each op, in a store-all plan of the whole batch.
+ * Predictions are sums of the costs that tune_costs measured for each op, in a store-all plan of the whole batch.
  * Then both plans run whole steps alternately; medians of the processor time of the process are compared.
  */
 #include "model.h"
@@ -59,12 +59,13 @@ static int run(bench *b, const size *z, double part, double limit)
     const int count = gckpt_id(b->loss.loss) + 1;
     gckpt_cost *costs = calloc((size_t)count, sizeof *costs);
     gckpt_plan_desc desc = { .budget = (size_t)(part * (double)gckpt_plan_bytes(b->plan)) };
-    gckpt_fit_timing timed = { .clock = seconds, .limit = limit, .feeds = b->feeds, .feed_count = 2 };
-    gckpt_calibrate(b->exec, b->feeds, 2, z->batch, seconds, NULL, costs, count, &update);
+    const tune_input input = { seconds, NULL, b->feeds, 2, z->batch, NULL };
+    tune_timing timed = { .input = input, .limit = limit };
+    tune_costs(b->store, b->plan, &input, costs, count, &update);
     gckpt_exec_free(b->exec);
     b->exec = NULL;
     plan[0] = gckpt_fit(b->store, bench_build, b, z->batch, &desc, NULL);
-    plan[1] = gckpt_fit_timed(b->store, bench_build, b, z->batch, &desc, NULL, &timed);
+    plan[1] = tune_fit(b->store, bench_build, b, z->batch, &desc, NULL, &timed);
     for (int i = 0; i < PLANS && plan[i] != NULL; i++)
         exec[i] = gckpt_exec_new(plan[i], b->store, NULL);
     int rounds = exec[0] != NULL && exec[1] != NULL ? step_all(b, exec, took, limit) : 0;

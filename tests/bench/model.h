@@ -4,6 +4,7 @@
 #define _DEFAULT_SOURCE /* clock_gettime, fork, getrusage, strcasecmp */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#include "examples/tune.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

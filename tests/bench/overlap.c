@@ -148,7 +148,8 @@ int main(int argc, char **argv)
     gckpt_cost *costs = calloc((size_t)count, sizeof *costs);
     uint64_t update = 0;
     gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .threads = 1, .costs.by_id = costs, .costs.count = count };
-    if (costs && gckpt_calibrate(b.exec, b.feeds, 2, z.batch, seconds, NULL, costs, count, &update) == GCKPT_OK) {
+    const tune_input input = { seconds, NULL, b.feeds, 2, z.batch, NULL };
+    if (costs && tune_costs(b.store, b.plan, &input, costs, count, &update) == GCKPT_OK) {
         const size_t all = gckpt_plan_bytes(b.plan), arena = gckpt_plan_describe(b.plan).arena;
         printf("GPT of %d layers, width %d, context %d, batch %d, 1 thread; a file at %.0f MB/s\n\n", z.layers,
                z.dim, z.context, z.batch, megabytes);

@@ -27,7 +27,7 @@ enum { BUDGETS = 10, PROVEN = 40, SAMPLES = 400, MEMORY = 100000000 };
 /* The range of budgets of a network, in bytes as gckpt_plan_bytes counts them. */
 typedef struct {
     const net *n;
-    /* 1 if plans run the graph as it was built, 0 if they choose lowerings and orders of backwards */
+    /* 1 if plans run the graph as it was built, 0 if they choose lowerings */
     int as_built;
     size_t least, all; /* the fewest and the most bytes of a plan of the frontier */
     size_t others;     /* bytes of parameters, which net_bytes does not count */
@@ -57,7 +57,7 @@ typedef struct {
 } comparison;
 
 /* Times of planning in milliseconds. Entry 0 of an array is for plans as built, entry 1 for plans that choose
- * lowerings and orders of backwards. */
+ * lowerings. */
 typedef struct {
     char name[40];
     int ops, points[2], complete[2];
@@ -544,7 +544,7 @@ static void print_comparisons(FILE *f, const subject *s)
         }
 }
 
-/* Prints how much is saved by choosing among lowerings and orders of backwards. */
+/* Prints how much is saved by choosing among lowerings. */
 static void print_chosen(FILE *f, const subject *s)
 {
     for (int i = 0; i < NETS; i++) {

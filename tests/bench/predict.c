@@ -1,4 +1,4 @@
-/* predict.c - compares the time of a step that gckpt_calibrate predicts with the measured time, at five budgets of a
+/* predict.c - compares the time of a step that tune_costs predicts with the measured time, at five budgets of a
  * GPT from the least bytes to store-all; recorded in docs/benchmarks/time.tsv.
  *
  *     make predict                                         prints the table
@@ -57,8 +57,9 @@ static size_t least_bytes(bench *b, int threads)
 
 static int calibrate(bench *b, const size *z, gckpt_cost *costs, int count, uint64_t *update)
 {
-    return gckpt_calibrate(b->exec, b->feeds, 2, z->batch, seconds, &the_clock, costs, count,
-                           update) == GCKPT_OK;
+    const gckpt_exec_desc how = { .backend = bench_backend };
+    const tune_input input = { seconds, &the_clock, b->feeds, 2, z->batch, &how };
+    return tune_costs(b->store, b->plan, &input, costs, count, update) == GCKPT_OK;
 }
 
 static int run(bench *b, const size *z, point *points, gckpt_cost *costs, int count, int threads)
@@ -67,7 +68,7 @@ static int run(bench *b, const size *z, point *points, gckpt_cost *costs, int co
     uint64_t update = 0;
     size_t least = least_bytes(b, threads), most = gckpt_plan_bytes(b->plan);
     if (!calibrate(b, z, costs, count, &update))
-        return fprintf(stderr, "predict: %s\n", gckpt_error_text(b->exec)), 1;
+        return fprintf(stderr, "predict: %s\n", gckpt_error_text(b->store)), 1;
     for (int i = 0; i < POINTS; i++) {
         size_t budget = least + (size_t)(budget_parts[i] * (double)(most - least));
         if (!plan_point(b, &points[i], budget, costs, count, threads))
@@ -77,7 +78,7 @@ static int run(bench *b, const size *z, point *points, gckpt_cost *costs, int co
     int rounds = 0;
     for (; rounds < 5 || (rounds < MOST_ROUNDS && now() - start < 30); rounds++) {
         if (!calibrate(b, z, costs, count, &update))
-            return fprintf(stderr, "predict: %s\n", gckpt_error_text(b->exec)), 1;
+            return fprintf(stderr, "predict: %s\n", gckpt_error_text(b->store)), 1;
         for (int i = 0; i < POINTS; i++) {
             point *q = &points[i];
             q->predicted[rounds] = predict(q->plan, costs, update);

@@ -6,7 +6,7 @@
  *     build/limited RANK OWN_ADDRESS PEER_ADDRESS RATE
  *
  * Rank 0 prints Markdown. RATE is only printed. First the program measures the link, by exchanges in both directions at
- * once, and every op, by gckpt_calibrate, on both ranks at the same time. */
+ * once, and every op, by tune_costs, on both ranks at the same time. */
 #define _GNU_SOURCE
 #include "bench/model.h"
 #include "examples/simulate.h"
@@ -132,9 +132,9 @@ static int measure(peer *p, const size *z, simulate_machine *to, gckpt_cost **co
     int good = bytes != NULL && bench_new(&b, z, GCKPT_STORE_ALL, 1);
     *count = good ? gckpt_id(b.loss.loss) + 1 : 0;
     *costs = (gckpt_cost *)calloc((size_t)*count + 1, sizeof **costs);
+    const tune_input input = { wall, NULL, b.feeds, 2, z->batch, NULL };
     good = good && *costs != NULL &&
-           gckpt_calibrate(b.exec, b.feeds, 2, z->batch, wall, NULL, *costs, *count, &update) ==
-               GCKPT_OK;
+           tune_costs(b.store, b.plan, &input, *costs, *count, &update) == GCKPT_OK;
     memset(to, 0, sizeof *to);
     to->throughput = 1e9;
     to->mem_bandwidth = 1e9 * SIMULATE_UPDATE_BYTES * (double)b.parameters / (double)(update > 0 ? update : 1);

@@ -2076,7 +2076,7 @@ static void change_weights(gckpt_store *s, int how, float *held, file *saved)
         held[7 * i] += 0.25f;
     CHECK(how != PUSHED || gckpt_store_push(s, "w") == GCKPT_OK);
     CHECK(how != RESET || gckpt_store_reset(s, "*") == GCKPT_OK);
-    CHECK(how != LOADED || gckpt_store_read(s, file_read, saved, saved->size) == GCKPT_OK);
+    CHECK(how != LOADED || gckpt_store_read(s, file_read, saved, saved->size, NULL) == GCKPT_OK);
 }
 
 /* Trains three steps, changing weights after the first, and runs an inference plan of the same store after each step.
@@ -2131,7 +2131,7 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     file saved = { 0 };
     uint64_t hash = GCKPTI_FNV_START;
     CHECK(gckpt_store_peek(s, gckpt_store_find(s, "w"), &w) == GCKPT_OK);
-    CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK);
+    CHECK(gckpt_store_write(s, file_write, &saved, NULL) == GCKPT_OK);
     for (int step = 0; step < 3; step++) {
         gckpt_report report = { 0, 0, 0, 0 };
         gckpt_exec *now = how == BY_ANOTHER && step == 1 ? another : e;

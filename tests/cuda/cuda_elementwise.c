@@ -4,6 +4,7 @@
  *     build/cuda_elementwise [first seed] */
 #include "num/num.h"
 #include "ops/internal.h"
+#include "images/images.h"
 #include "cpu/internal.h"
 #include "block.h"
 #include <math.h>

@@ -5,6 +5,8 @@
  *     build/cuda_images [first seed] [rounds] */
 #include "graph/graph.h"
 #include "ops/internal.h"
+#include "images/images.h"
+#include "recurrent/recurrent.h"
 #include "block.h"
 #ifdef GCKPT_CUDA_SHIM
 #include "cuda_shim.h"

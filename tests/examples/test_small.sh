@@ -43,16 +43,6 @@ compiles()
     check "$file compiles" $link $language $warnings -I. "$@" "$file" -o "$work/$name"
 }
 
-feed="-Wall -Wextra -Werror -fsyntax-only -I. -DGRADCKPT_IMPLEMENTED tests/compile/feed.c"
-for language in "$CC -std=c11" "$CXX -std=c++11 -xc++"; do
-    [ "$language" = "none -std=c++11 -xc++" ] && continue
-    check "feeds of arrays: $language" $language $feed
-    for wrong in double int64_t int16_t "char *"; do
-        check "but not of $wrong: $language" sh -c "! $language '-DWRONG=$wrong' $feed 2> /dev/null"
-    done
-done
-check "feeds of any array: C99" $CC -std=c99 -DWRONG=double $feed
-
 check "digits.c has 45 lines at most" test "$(wc -l < examples/digits.c)" -le 45
 for file in examples/digits.c examples/small/*.c examples/small/*.cpp; do
     name=$(basename "${file%.*}")

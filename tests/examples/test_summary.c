@@ -140,7 +140,7 @@ static void check_rows(const summary *m, const gckpt_plan *p, unsigned seed)
 }
 
 /* Checks that the milliseconds in the lines add up to the total. */
-static void check_time(const char *text, const gckpt_profile *p, unsigned seed)
+static void check_time(const char *text, const tune_profile *p, unsigned seed)
 {
     double sum = 0, all = 1e3 * p->total_seconds / (double)p->steps;
     int tables = 0, lines = 0;
@@ -178,23 +178,25 @@ static void test_random(unsigned seed)
     if (seed % 4 == 0)
         gckpt_store_freeze(net.s, "*1*", 1);
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
-    gckpt_exec *e = p ? gckpt_exec_new(p, net.s, NULL) : NULL;
+    double clock = 0;
+    gckpt_exec_desc x = { .debug = 0 };
+    tune_profile prof = { .clock = tick, .user = &clock };
+    CHECK(p == NULL || tune_open(&prof, p, &x) == GCKPT_OK);
+    gckpt_exec *e = p ? gckpt_exec_new(p, net.s, &x) : NULL;
     if (!e) { /* the random net has no trained parameter left */
+        tune_close(&prof);
         util_free(e, p, NULL, NULL);
         destroy();
         return;
     }
     summary m;
-    double clock = 0;
     file f = { 0 };
     CHECK(summary_open(&m, net.g, net.s, p) == GCKPT_OK);
     check_rows(&m, p, seed);
-    gckpt_profile prof = { .clock = tick, .user = &clock, .count = gckpt_plan_describe(p).instructions };
-    prof.entries = (gckpt_profile_entry *)calloc((size_t)prof.count, sizeof *prof.entries);
     gckpt_feed feeds[NET_FEEDS];
     const gckpt_hyper hyper = { .lr = 0.01f };
     for (int i = 0; i < 3; i++)
-        CHECK_MSG(gckpt_profile_step(e, feeds, net_feed(NULL, 0, feeds), net.batch, &hyper, &prof) == GCKPT_OK,
+        CHECK_MSG(tune_step(&prof, e, feeds, net_feed(NULL, 0, feeds), net.batch, &hyper, NULL) == GCKPT_OK,
                   "seed %u: %s", seed, gckpt_error_text(e));
     for (int columns = 80; columns <= 120; columns += 20) {
         f.size = 0;
@@ -211,7 +213,7 @@ static void test_random(unsigned seed)
         f.calls = f.size = 0;
         CHECK(summary_time(&m, &prof, 0, file_write, &f) == (f.calls >= (size_t)i ? GCKPT_E_FILE : GCKPT_OK));
     }
-    free(prof.entries);
+    tune_close(&prof);
     free(f.bytes);
     summary_close(&m);
     CHECK(summary_open(&m, net.g, net.s, NULL) == GCKPT_OK); /* a summary without a plan */

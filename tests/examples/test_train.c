@@ -521,7 +521,7 @@ static void test_notes(const train_data *data, train_options *o)
     };
     gckpt_store *s = gckpt_store_new(NULL);
     train_report r;
-    CHECK(gckpt_store_load(s, o->save) == GCKPT_OK);
+    CHECK(gckpt_store_load(s, o->save, NULL) == GCKPT_OK);
     const char *was = gckpt_store_note(s, "train"), *of = was ? strstr(was, " of ") : NULL;
     char recipe[256], note[300];
     snprintf(recipe, sizeof recipe, "0 0 0%s", of ? of : "");
@@ -529,7 +529,7 @@ static void test_notes(const train_data *data, train_options *o)
         snprintf(note, sizeof note, "%s%s", wrong[i][0], recipe);
         CHECK(gckpt_store_set_note(s, "train", note) == GCKPT_OK);
         CHECK(gckpt_store_set_note(s, "train.within", wrong[i][1]) == GCKPT_OK);
-        CHECK(gckpt_store_save(s, o->save) == GCKPT_OK);
+        CHECK(gckpt_store_save(s, o->save, NULL) == GCKPT_OK);
         CHECK_MSG(fit(data, o, &r) == 0 && strstr(r.error, "is damaged: its notes say epoch"), "%zu: %s",
                   i, r.error);
     }

@@ -217,7 +217,7 @@ static inline void tuning_open(int argc, char **argv)
     snprintf(tuning_folder, sizeof tuning_folder, "%s", argc > 1 ? argv[1] : "/tmp/tuning.XXXXXX");
     CHECK(argc > 1 || mkdtemp(tuning_folder) != NULL);
     expected = gckpt_store_new(NULL);
-    CHECK_MSG(gckpt_store_load(expected, GOLDEN "expected.safetensors") == GCKPT_OK, "%s",
+    CHECK_MSG(gckpt_store_load(expected, GOLDEN "expected.safetensors", NULL) == GCKPT_OK, "%s",
               gckpt_error_text(expected));
 }
 

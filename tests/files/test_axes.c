@@ -60,13 +60,13 @@ static gckpt_result read_as(gckpt_store *s, const file *f, const gckpt_file_desc
 {
     file copy = *f;
     copy.at = copy.calls = 0;
-    return gckpt_store_read_as(s, file_read, &copy, f->size, d);
+    return gckpt_store_read(s, file_read, &copy, f->size, d);
 }
 
 static file written(gckpt_store *s, const gckpt_file_desc *d)
 {
     file f = { 0 };
-    CHECK_MSG(gckpt_store_write_as(s, file_write, &f, d) == GCKPT_OK, "%s", gckpt_error_text(s));
+    CHECK_MSG(gckpt_store_write(s, file_write, &f, d) == GCKPT_OK, "%s", gckpt_error_text(s));
     return f;
 }
 
@@ -676,7 +676,7 @@ static void test_axes_refused(void)
         d.user = &w;
         CHECK(read_as(s, &f, &d) == GCKPT_E_ARG && gckpt_store_hash(s) == before &&
               strstr(gckpt_error_text(s), "tensor \"p0\": desc.axes gives "));
-        CHECK(gckpt_store_write_as(s, file_write, &none, &d) == GCKPT_E_ARG && none.size == 0);
+        CHECK(gckpt_store_write(s, file_write, &none, &d) == GCKPT_E_ARG && none.size == 0);
         CHECK_MSG(strstr(gckpt_error_text(s), "\"p0\"") && strstr(gckpt_error_text(s), "[3,32]"),
                   "%s", gckpt_error_text(s));
         gckpt_store *t = store_new();
@@ -698,7 +698,7 @@ static void test_axes_refused(void)
                   gckpt_store_count(t) == 0 && strstr(gckpt_error_text(t), "tensor \"p0\""));
             CHECK_MSG(strstr(gckpt_error_text(t), "I8 and I4"), "%s", gckpt_error_text(t));
         }
-        CHECK(gckpt_store_write_as(s, file_write, &none, &d) == GCKPT_E_DATA && none.size == 0 &&
+        CHECK(gckpt_store_write(s, file_write, &none, &d) == GCKPT_E_DATA && none.size == 0 &&
               strstr(gckpt_error_text(s), "\"p0\""));
         gckpt_graph *h = gckpt_graph_new(t, NULL); /* permuted F32 cannot be read into a parameter in I8 or I4 */
         gckpt_param(h, "p0", gckpt_shape2(32, 32), (gckpt_init){ 1, 0, 0 });
@@ -716,7 +716,7 @@ static void test_axes_refused(void)
     CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK);
     p.values[5] = 1e6f;
     d.storage = GCKPT_STORAGE_F16;
-    CHECK(gckpt_store_write_as(s, file_write, &none, &d) == GCKPT_E_DATA &&
+    CHECK(gckpt_store_write(s, file_write, &none, &d) == GCKPT_E_DATA &&
           strstr(gckpt_error_text(s), "65504"));
     d.storage = GCKPT_STORAGE_F32;
     file reordered = written(s, &d);
@@ -751,9 +751,9 @@ static void test_axes_failing(void)
     for (size_t n = 1; n < 300 && result != GCKPT_OK; n++) {
         file copy = { .bytes = f.bytes, .size = f.size, .fail_call = n }, out = { .fail_call = n };
         gckpt_store *t = store_new();
-        result = gckpt_store_read_as(t, file_read, &copy, f.size, &permuting);
+        result = gckpt_store_read(t, file_read, &copy, f.size, &permuting);
         CHECK(result == GCKPT_OK || (result == GCKPT_E_FILE && gckpt_store_count(t) == 0));
-        CHECK(gckpt_store_write_as(s, file_write, &out, &permuting) ==
+        CHECK(gckpt_store_write(s, file_write, &out, &permuting) ==
               (n > 1 && result == GCKPT_OK ? GCKPT_OK : gckpt_error(s)));
         free(out.bytes);
         gckpt_store_free(t);
@@ -811,12 +811,12 @@ static void test_axes_changing(void)
     int done = 0;
     for (int i = 0; i < 200; i++) {
         file out = { 0 };
-        done += gckpt_store_write_as(s, file_write, &out, &permuting) == GCKPT_OK;
+        done += gckpt_store_write(s, file_write, &out, &permuting) == GCKPT_OK;
         gckpt_store *t = store_new();
         file copy = out;
         copy.at = copy.calls = 0;
         if (out.size)
-            CHECK(gckpt_store_read_as(t, file_read, &copy, out.size, &permuting) == GCKPT_OK ||
+            CHECK(gckpt_store_read(t, file_read, &copy, out.size, &permuting) == GCKPT_OK ||
                   gckpt_store_count(t) == 0);
         free(out.bytes);
         gckpt_store_free(t);

@@ -71,7 +71,7 @@ static gckpt_result read_as(gckpt_store *s, const file *f, const gckpt_file_desc
 {
     file copy = *f;
     copy.at = copy.calls = 0;
-    return gckpt_store_read_as(s, file_read, &copy, f->size, d);
+    return gckpt_store_read(s, file_read, &copy, f->size, d);
 }
 
 /* ---- stores ---- */
@@ -164,9 +164,9 @@ static uint64_t snapshot(const gckpt_store *s)
                               : gckpti_fnv_number(h, 2);
     }
     for (size_t i = 0; i < s->note_count; i++) {
-        h = gckpti_fnv(h, s->notes[i], strlen(s->notes[i]) + 1);
-        h = gckpti_fnv(h, gckpt_store_note(s, s->notes[i]),
-                       strlen(gckpt_store_note(s, s->notes[i])) + 1);
+        h = gckpti_fnv(h, s->notes[i].text, strlen(s->notes[i].text) + 1);
+        h = gckpti_fnv(h, gckpt_store_note(s, s->notes[i].text),
+                       strlen(gckpt_store_note(s, s->notes[i].text)) + 1);
     }
     return h;
 }
@@ -174,7 +174,7 @@ static uint64_t snapshot(const gckpt_store *s)
 static file write_as(gckpt_store *s, const gckpt_file_desc *d)
 {
     file f = { 0 };
-    CHECK_MSG(gckpt_store_write_as(s, file_write, &f, d) == GCKPT_OK, "%s", gckpt_error_text(s));
+    CHECK_MSG(gckpt_store_write(s, file_write, &f, d) == GCKPT_OK, "%s", gckpt_error_text(s));
     return f;
 }
 
@@ -197,7 +197,7 @@ static void fail_reads(gckpt_store *s, const file *f, const gckpt_file_desc *d)
     gckpt_result result = GCKPT_E_FILE;
     for (size_t n = 1; n < 300 && result != GCKPT_OK; n++) {
         file copy = { .bytes = f->bytes, .size = f->size, .fail_call = n };
-        result = gckpt_store_read_as(s, file_read, &copy, f->size, d);
+        result = gckpt_store_read(s, file_read, &copy, f->size, d);
         CHECK_MSG(result == GCKPT_OK || (result == GCKPT_E_FILE && snapshot(s) == before), "%s",
                   gckpt_error_text(s));
     }
@@ -383,11 +383,11 @@ static void test_write(void)
     file f = { 0 };
     for (int i = 0; i < 2; i++) {
         d.storage = i ? GCKPT_STORAGE_I4 : GCKPT_STORAGE_I8;
-        CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_ARG && f.size == 0);
+        CHECK(gckpt_store_write(s, file_write, &f, &d) == GCKPT_E_ARG && f.size == 0);
     }
     d.storage = GCKPT_STORAGE_F16;
     s->params[0].p.values[3] = -65520;
-    CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_DATA);
+    CHECK(gckpt_store_write(s, file_write, &f, &d) == GCKPT_E_DATA);
     CHECK(strstr(gckpt_error_text(s), "\"w\" has values beyond 65504"));
     /* The rename callback gives two tensors the same name, gives invalid names, or answers differently from call to
      * call. */
@@ -395,20 +395,20 @@ static void test_write(void)
     d.rename = all_one;
     d.user = (void *)text;
     strcpy(text, "same");
-    CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_ARG);
+    CHECK(gckpt_store_write(s, file_write, &f, &d) == GCKPT_E_ARG);
     CHECK(strstr(gckpt_error_text(s), "\"w\" and \"b\" were given the same name"));
     strcpy(text, "b#scale");
-    CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_ARG);
+    CHECK(gckpt_store_write(s, file_write, &f, &d) == GCKPT_E_ARG);
     CHECK(strstr(gckpt_error_text(s), "\"b\" was given a name that ends like"));
     int calls = 0, failed = 0;
     d.rename = fickle;
     d.user = &calls;
     for (int start = 0; start < 7; calls = ++start)
-        failed += gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_ARG &&
+        failed += gckpt_store_write(s, file_write, &f, &d) == GCKPT_E_ARG &&
                   strstr(gckpt_error_text(s), "the same name each time") != NULL;
     CHECK(failed > 0);
-    CHECK(gckpt_store_write_as(NULL, file_write, &f, &d) == GCKPT_E_ARG &&
-          gckpt_store_write_as(s, NULL, &f, &d) == GCKPT_E_ARG);
+    CHECK(gckpt_store_write(NULL, file_write, &f, &d) == GCKPT_E_ARG &&
+          gckpt_store_write(s, NULL, &f, &d) == GCKPT_E_ARG);
     gckpt_store_free(s);
     gckpt_store_free(t);
     free(f.bytes);
@@ -518,7 +518,7 @@ static void test_failures(void)
                 copy.fail_call = what == 1 ? (size_t)n : 0;
                 mem.fail_at = what == 1 ? 0 : mem.calls + n;
                 gckpt_result result = what == 2 ? gckpt_store_map(t, f.bytes, f.size, NULL)
-                                                : gckpt_store_read(t, file_read, &copy, f.size);
+                                                : gckpt_store_read(t, file_read, &copy, f.size, NULL);
                 mem.fail_at = 0;
                 done = result == GCKPT_OK;
                 CHECK_MSG(done ? n > 3 : result == (what == 1 ? GCKPT_E_FILE : GCKPT_E_MEMORY),
@@ -554,7 +554,7 @@ static void test_save_failures(void)
             size_t live = mem.live;
             file f = { .fail_call = what ? (size_t)n : 0 };
             mem.fail_at = what ? 0 : mem.calls + n;
-            result = gckpt_store_write_as(s, file_write, &f, &d);
+            result = gckpt_store_write(s, file_write, &f, &d);
             mem.fail_at = 0;
             CHECK_MSG(result == GCKPT_OK || result == (what ? GCKPT_E_FILE : GCKPT_E_MEMORY), "%s",
                       gckpt_error_text(s));
@@ -586,7 +586,7 @@ static void test_damage(void)
         if (size == f.size)
             bytes[i / 8] ^= (unsigned char)(1u << i % 8);
         file copy = { .bytes = bytes, .size = size };
-        gckpt_result result = gckpt_store_read_as(like, file_read, &copy, size, i % 2 ? &d : NULL);
+        gckpt_result result = gckpt_store_read(like, file_read, &copy, size, i % 2 ? &d : NULL);
         if (result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT) {
             loaded++;
             gckpt_store_free(like);
@@ -694,9 +694,6 @@ static void test_legal(void)
         { "", "\"dtype\":\"F8_E4M3\",\"shape\":[2,0,3]", 0, "" },
         { "", "\"dtype\":\"I64\",\"shape\":[0]", 0, "" },
         { "\"__metadata__\":null,", "\"dtype\":\"F32\",\"shape\":[0]", 0, "" },
-        { "", "\"more\":{\"a\":[1,-2.5e3,null,{}],\"b\":\"}]\\\"\"},\"dtype\":\"F32\",\"shape\":[0],\"x\":true", 0,
-          "" },
-        { "", "\"more\":1 ,\"dtype\":\"F32\",\"a\": [ ] \n,\"shape\":[0],\"x\": {} ", 0, "" },
         { "", "\"dtype\":\"I64\",\"shape\":[1]", 8,
           "load: tensor \"extra\": F32, F16 or BF16 is needed; convert it from dtype I64, or leave it out "
           "(desc.rename returns NULL for it)" },
@@ -707,7 +704,7 @@ static void test_legal(void)
           "load: tensor \"extra\": 7 axes, and 6 is the most: reshape it, or leave it out (desc.rename returns "
           "NULL for it)" },
     };
-    static const char *const wrong[] = { "[1,2", "{\"a\":1", "\"\\x\"", "[\"\\x\"]", "\"", "", "]" };
+    static const char *const wrong[] = { "1", "[1,2", "{\"a\":1", "\"\\x\"", "\"", "", "]" };
     const gckpt_file_desc without = { .rename = no_extras };
     for (size_t i = 0; i < sizeof cases / sizeof *cases + sizeof wrong / sizeof *wrong; i++) {
         const size_t bad = i - sizeof cases / sizeof *cases;
@@ -800,7 +797,7 @@ static const struct {
     { T("a", "I4", "2,18", 0, 36), 36, 0, GCKPT_E_DATA, "convert it from dtype I4" },
     { T("n#scale", "F32", "2", 0, 8), 8, 1, GCKPT_E_DATA, "values of I8" },
     { T("a", "F32", "2,2", 0, 16) "," T("b", "F32", "2,2", 16, 32), 32, 0, GCKPT_E_DATA,
-      "\"a\" for parameter \"w\": so is \"b\"" },
+      "\"a\" for parameter \"w\": two tensors are renamed to it" },
     { T("a", "F32", "2,2", 0, 16) "," T("b#state0", "F32", "2,2", 16, 32), 32, 0, GCKPT_OK, "" },
     { T("n", "F32", "2,2", 0, 16), 16, 1, GCKPT_E_DATA,
       "\"n\": is none of the store's 1 parameters, also when renamed" },
@@ -914,7 +911,7 @@ static void test_large_header(void)
     memset(text, 1, N);
     text[N] = 0;
     CHECK(gckpt_store_set_note(s, "n", text) == GCKPT_OK);
-    CHECK(gckpt_store_write(s, file_write, &f) == GCKPT_E_DATA && f.calls == 0 &&
+    CHECK(gckpt_store_write(s, file_write, &f, NULL) == GCKPT_E_DATA && f.calls == 0 &&
           strstr(gckpt_error_text(s), "bytes, but 100000000 are the most"));
     free(text);
     gckpt_store_free(s);
@@ -1171,8 +1168,8 @@ static void test_order_of_notes(void)
     for (int again = 0; again < 2; again++) {
         CHECK_MSG(read_as(s, &f, NULL) == GCKPT_OK && s->note_count == 5, "%s", gckpt_error_text(s));
         for (size_t i = 0; i < s->note_count && i < 5; i++)
-            CHECK_MSG(!strcmp(s->notes[i], want[2 * i]) && !strcmp(gckpt_store_note(s, want[2 * i]), want[2 * i + 1]),
-                      "%d: %s", (int)i, s->notes[i]);
+            CHECK_MSG(!strcmp(s->notes[i].text, want[2 * i]) && !strcmp(gckpt_store_note(s, want[2 * i]), want[2 * i + 1]),
+                      "%d: %s", (int)i, s->notes[i].text);
     }
     free(f.bytes);
     gckpt_store_free(s);
@@ -1287,7 +1284,7 @@ static void test_untrusted(void)
         snprintf(says, sizeof says, "no safetensors file, cut off or damaged: \"%s\" begins its %d bytes",
                  all[i].begin, (int)f.size);
         CHECK_MSG(read_as(s, &f, NULL) == GCKPT_E_DATA && strstr(gckpt_error_text(s), says) &&
-                      strstr(gckpt_error_text(s), "git lfs pull; index of ranks: gckpt_ranks_load"),
+                      strstr(gckpt_error_text(s), "git lfs pull)"),
                   "%s", gckpt_error_text(s));
         CHECK(gckpt_store_count(s) == 0);
     }

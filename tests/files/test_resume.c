@@ -59,7 +59,7 @@ static void watch(void) {}
 static file write_all(gckpt_store *s)
 {
     file b = { NULL, 0, 0, 0, 0, 0, 0 };
-    CHECK_MSG(gckpt_store_write(s, file_write, &b) == GCKPT_OK, "%s", gckpt_error_text(s));
+    CHECK_MSG(gckpt_store_write(s, file_write, &b, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
     return b;
 }
 
@@ -67,7 +67,7 @@ static gckpt_result read_all(gckpt_store *s, const file *saved)
 {
     file b = *saved;
     b.at = 0;
-    return gckpt_store_read(s, file_read, &b, b.size);
+    return gckpt_store_read(s, file_read, &b, b.size, NULL);
 }
 
 /* Returns the file saved with the text `from` in its header replaced by `to`. */
@@ -445,7 +445,7 @@ static void test_wrong_counts(void)
         gckpt_store_desc desc = { .memory = heap_memory(&h), .seed = 3 };
         gckpt_store *t = gckpt_store_new(&desc);
         file from = b;
-        result = gckpt_store_read(t, file_read, &from, b.size);
+        result = gckpt_store_read(t, file_read, &from, b.size, NULL);
         CHECK(result == GCKPT_OK ? n > 3 && snapshot(t) == snapshot(s) : result == GCKPT_E_MEMORY && !t->count);
         gckpt_store_free(t);
         CHECK(h.blocks == 0);
@@ -586,7 +586,7 @@ static mode_t kind_of(const char *path) /* returns the type of the file, of a li
 static int loads(const char *path, uint64_t step)
 {
     gckpt_store *t = store_new();
-    int good = gckpt_store_load(t, path) == GCKPT_OK && gckpt_store_step(t) == step;
+    int good = gckpt_store_load(t, path, NULL) == GCKPT_OK && gckpt_store_step(t) == step;
     gckpt_store_free(t);
     return good;
 }
@@ -610,8 +610,8 @@ static void test_memory_of_paths(void)
     gckpt_param(g, "w", gckpt_shape2(3, 5), normal);
     gckpt_graph_free(g);
     const long calls = h.calls, blocks = h.blocks;
-    CHECK(!symlink("m.st", "to m") && gckpt_store_save(s, "to m") == GCKPT_OK && h.calls > calls);
-    CHECK(gckpt_store_load(s, "m.st") == GCKPT_OK && gckpt_store_save(s, "no/such") == GCKPT_E_FILE);
+    CHECK(!symlink("m.st", "to m") && gckpt_store_save(s, "to m", NULL) == GCKPT_OK && h.calls > calls);
+    CHECK(gckpt_store_load(s, "m.st", NULL) == GCKPT_OK && gckpt_store_save(s, "no/such", NULL) == GCKPT_E_FILE);
     CHECK_MSG(h.wrong_sizes == 0 && h.blocks <= blocks + 1, "%ld of %ld calls with another size", h.wrong_sizes,
               h.calls);
     gckpt_store_free(s);
@@ -631,10 +631,10 @@ static void test_long_names(void)
                 path[at + (size_t)i] = utf8 && i < n / 2 * 2 ? "\303\251"[i % 2] : 'n';
             path[at + (size_t)n] = 0;
             gckpt_store *s = store_new();
-            const gckpt_result first = gckpt_store_save(s, path), again = gckpt_store_save(s, path);
+            const gckpt_result first = gckpt_store_save(s, path, NULL), again = gckpt_store_save(s, path, NULL);
             CHECK_MSG(first == again && first == (n < 256 ? GCKPT_OK : GCKPT_E_FILE), "%d: %s", n,
                       gckpt_error_text(s));
-            CHECK(first || gckpt_store_load(s, path) == GCKPT_OK);
+            CHECK(first || gckpt_store_load(s, path, NULL) == GCKPT_OK);
             CHECK(nothing_like("*.gckpt-tmp*"));
             remove(path);
             gckpt_store_free(s);
@@ -650,20 +650,20 @@ static void test_links(void)
     char absolute[128];
     snprintf(absolute, sizeof absolute, "%s/there/mid", folder);
     CHECK(!symlink("../real/x.st", "there/mid") && !symlink(absolute, "l.st"));
-    CHECK_MSG(gckpt_store_save(s, "l.st") == GCKPT_OK, "%s", gckpt_error_text(s));
+    CHECK_MSG(gckpt_store_save(s, "l.st", NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
     CHECK(kind_of("l.st") == S_IFLNK && kind_of("there/mid") == S_IFLNK);
     CHECK(kind_of("real/x.st") == S_IFREG && loads("real/x.st", 1) && loads("l.st", 1));
     /* A link whose target does not exist yet: the save creates the target. */
-    CHECK(!symlink("real/new.st", "dangling") && gckpt_store_save(s, "dangling") == GCKPT_OK);
+    CHECK(!symlink("real/new.st", "dangling") && gckpt_store_save(s, "dangling", NULL) == GCKPT_OK);
     CHECK(kind_of("dangling") == S_IFLNK && loads("real/new.st", 1));
-    CHECK(!symlink("no/such/folder", "nowhere") && gckpt_store_save(s, "nowhere") == GCKPT_E_FILE);
+    CHECK(!symlink("no/such/folder", "nowhere") && gckpt_store_save(s, "nowhere", NULL) == GCKPT_E_FILE);
     CHECK(kind_of("nowhere") == S_IFLNK);
-    CHECK(!symlink("loop", "loop") && gckpt_store_save(s, "loop") == GCKPT_E_FILE);
+    CHECK(!symlink("loop", "loop") && gckpt_store_save(s, "loop", NULL) == GCKPT_E_FILE);
     CHECK(kind_of("loop") == S_IFLNK);
-    CHECK(!symlink("real", "to a folder") && gckpt_store_save(s, "to a folder") == GCKPT_E_FILE);
+    CHECK(!symlink("real", "to a folder") && gckpt_store_save(s, "to a folder", NULL) == GCKPT_E_FILE);
     CHECK(kind_of("to a folder") == S_IFLNK && kind_of("real") == S_IFDIR);
-    CHECK(gckpt_store_save(s, "to a folder/y.st") == GCKPT_OK && loads("real/y.st", 1));
-    CHECK(gckpt_store_save(s, "real/y.st/z.st") == GCKPT_E_FILE && strstr(gckpt_error_text(s), strerror(ENOTDIR)));
+    CHECK(gckpt_store_save(s, "to a folder/y.st", NULL) == GCKPT_OK && loads("real/y.st", 1));
+    CHECK(gckpt_store_save(s, "real/y.st/z.st", NULL) == GCKPT_E_FILE && strstr(gckpt_error_text(s), strerror(ENOTDIR)));
     /* A chain of 39 links is followed; one of 40 is refused. */
     char link[8], to[16] = "real/z.st";
     for (int i = 1; i <= 40; i++) {
@@ -671,26 +671,26 @@ static void test_links(void)
         CHECK(!symlink(to, link));
         snprintf(to, sizeof to, "%s", link);
     }
-    CHECK(gckpt_store_save(s, "c40") == GCKPT_E_FILE && kind_of("c40") == S_IFLNK && !kind_of("real/z.st"));
-    CHECK(gckpt_store_save(s, "c39") == GCKPT_OK && kind_of("c1") == S_IFLNK && loads("real/z.st", 1));
+    CHECK(gckpt_store_save(s, "c40", NULL) == GCKPT_E_FILE && kind_of("c40") == S_IFLNK && !kind_of("real/z.st"));
+    CHECK(gckpt_store_save(s, "c39", NULL) == GCKPT_OK && kind_of("c1") == S_IFLNK && loads("real/z.st", 1));
     char longest[1100]; /* a link's target that is longer than the buffer: refused, not cut off */
     memset(longest, 'a', sizeof longest);
     longest[sizeof longest - 1] = 0;
     for (int i = 200; i < 1099; i += 200)
         longest[i] = '/';
-    CHECK(symlink(longest, "long") || gckpt_store_save(s, "long") == GCKPT_E_FILE);
+    CHECK(symlink(longest, "long") || gckpt_store_save(s, "long", NULL) == GCKPT_E_FILE);
     CHECK(nothing_like("*.gckpt-tmp*") && nothing_like("*/*.gckpt-tmp*"));
     /* A target that is not a regular file must stay unchanged, and the save must not wait for a reader. */
-    CHECK(!mkfifo("fifo", 0600) && gckpt_store_save(s, "fifo") == GCKPT_E_FILE && kind_of("fifo") == S_IFIFO);
+    CHECK(!mkfifo("fifo", 0600) && gckpt_store_save(s, "fifo", NULL) == GCKPT_E_FILE && kind_of("fifo") == S_IFIFO);
     CHECK_MSG(strstr(gckpt_error_text(s), "folder, device or pipe; is") &&
                   strstr(gckpt_error_text(s), "\"fifo\""),
               "%s", gckpt_error_text(s));
-    CHECK(gckpt_store_save(s, "real") == GCKPT_E_FILE && kind_of("real") == S_IFDIR);
+    CHECK(gckpt_store_save(s, "real", NULL) == GCKPT_E_FILE && kind_of("real") == S_IFDIR);
     if (!mknod("device", S_IFCHR | 0600,
                0)) { /* works only for root; the device has no driver and is never opened */
-        CHECK(gckpt_store_save(s, "device") == GCKPT_E_FILE && kind_of("device") == S_IFCHR);
+        CHECK(gckpt_store_save(s, "device", NULL) == GCKPT_E_FILE && kind_of("device") == S_IFCHR);
         CHECK(!symlink("device", "to a device"));
-        CHECK(gckpt_store_save(s, "to a device") == GCKPT_E_FILE && kind_of("device") == S_IFCHR);
+        CHECK(gckpt_store_save(s, "to a device", NULL) == GCKPT_E_FILE && kind_of("device") == S_IFCHR);
     }
     CHECK(nothing_like("*.gckpt-tmp*"));
     gckpt_store_free(s);
@@ -703,11 +703,11 @@ static void test_permissions(void)
     struct stat now;
     mode_t mask = umask(022);
     steps(s, GCKPT_SGD, 1);
-    CHECK(gckpt_store_save(s, "mode.st") == GCKPT_OK);
+    CHECK(gckpt_store_save(s, "mode.st", NULL) == GCKPT_OK);
     CHECK(!stat("mode.st", &now) && (now.st_mode & 0777) == 0644);
     for (size_t i = 0; i < 4; i++) {
         umask(i % 2 ? 077 : 022);
-        CHECK(!chmod("mode.st", modes[i]) && gckpt_store_save(s, "mode.st") == GCKPT_OK);
+        CHECK(!chmod("mode.st", modes[i]) && gckpt_store_save(s, "mode.st", NULL) == GCKPT_OK);
         CHECK(!stat("mode.st", &now));
         CHECK_MSG((now.st_mode & 0777) == modes[i], "%o became %o", modes[i], now.st_mode & 0777);
     }
@@ -715,24 +715,19 @@ static void test_permissions(void)
     gckpt_store_free(s);
 }
 
-static size_t die(void *user, const void *bytes, size_t size)
+static size_t die(const void *bytes, size_t size, size_t n, FILE *f)
 {
-    (void)user, (void)bytes, (void)size;
+    (void)bytes, (void)size, (void)n, (void)f;
     raise(SIGKILL);
     return 0;
 }
 
-static gckpt_result save_as(gckpt_store **s, const char *path,
-                            gckpt_result (*body)(const void *what, gckpt_write_fn write, void *user))
+/* Ends the process while it writes the file. */
+static void killed_save(gckpt_store *s, const char *path)
 {
-    gckpti_content content = { *s, &(*s)->memory, body, s, NULL, 0 };
-    return gckpti_save(&content, path);
-}
-
-static gckpt_result half(const void *what, gckpt_write_fn write, void *user)
-{
-    write(user, "half", 4);
-    return gckpt_store_write(*(gckpt_store *const *)what, die, user);
+    gckpti_hooks.fwrite = die;
+    gckpt_store_save(s, path, NULL);
+    _exit(0);
 }
 
 /* A killed save leaves its temporary file; the next save must remove it. */
@@ -740,12 +735,11 @@ static void test_killed(void)
 {
     gckpt_store *s = store_new();
     steps(s, GCKPT_SGD, 1);
-    CHECK(gckpt_store_save(s, "killed.st") == GCKPT_OK);
+    CHECK(gckpt_store_save(s, "killed.st", NULL) == GCKPT_OK);
     for (int i = 0; i < 105; i++) {
         pid_t child = fork();
         if (!child) {
-            save_as(&s, "killed.st", half);
-            _exit(0);
+            killed_save(s, "killed.st");
         }
         int status = 0;
         CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
@@ -753,7 +747,7 @@ static void test_killed(void)
     CHECK(loads("killed.st", 1) && nothing_like("*.gckpt-tmp1"));
     CHECK(kind_of("killed.st.gckpt-tmp0") == S_IFREG);
     steps(s, GCKPT_SGD, 1);
-    CHECK_MSG(gckpt_store_save(s, "killed.st") == GCKPT_OK, "%s", gckpt_error_text(s));
+    CHECK_MSG(gckpt_store_save(s, "killed.st", NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
     CHECK(loads("killed.st", 2) && nothing_like("*.gckpt-tmp*"));
     /* If all 100 temporary names are taken and cannot be removed, the error text must say so. */
     char name[40];
@@ -761,7 +755,7 @@ static void test_killed(void)
         snprintf(name, sizeof name, "killed.st.gckpt-tmp%d", i);
         CHECK(!mkdir(name, 0700));
     }
-    CHECK(gckpt_store_save(s, "killed.st") == GCKPT_E_FILE && loads("killed.st", 2));
+    CHECK(gckpt_store_save(s, "killed.st", NULL) == GCKPT_E_FILE && loads("killed.st", 2));
     CHECK_MSG(strstr(gckpt_error_text(s), "tmp0 to 99)"), "%s", gckpt_error_text(s));
     for (int i = 0; i < 100; i++) {
         snprintf(name, sizeof name, "killed.st.gckpt-tmp%d", i);
@@ -788,19 +782,18 @@ static void test_killed_read_only(void)
     gckpt_store *s = store_new();
     steps(s, GCKPT_SGD, 1);
     gckpti_hooks.open = open_as_any;
-    CHECK(gckpt_store_save(s, "kept.st") == GCKPT_OK && !chmod("kept.st", 0444));
+    CHECK(gckpt_store_save(s, "kept.st", NULL) == GCKPT_OK && !chmod("kept.st", 0444));
     for (int i = 0; i < 3; i++) {
         pid_t child = fork();
         if (!child) {
-            save_as(&s, "kept.st", half);
-            _exit(0);
+            killed_save(s, "kept.st");
         }
         int status = 0;
         CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
     }
     CHECK(kind_of("kept.st.gckpt-tmp0") == S_IFREG && nothing_like("kept.st.gckpt-tmp1"));
     steps(s, GCKPT_SGD, 1);
-    CHECK_MSG(gckpt_store_save(s, "kept.st") == GCKPT_OK && loads("kept.st", 2), "%s", gckpt_error_text(s));
+    CHECK_MSG(gckpt_store_save(s, "kept.st", NULL) == GCKPT_OK && loads("kept.st", 2), "%s", gckpt_error_text(s));
     CHECK(nothing_like("*.gckpt-tmp*"));
     gckpti_hooks = was;
     CHECK(!system("rm -f *.gckpt-tmp*"));
@@ -809,12 +802,11 @@ static void test_killed_read_only(void)
 
 static int go[2], ready[2]; /* pipes between the test and its child processes */
 
-/* Writes the whole store, tells the test so, then waits for a byte from it. */
-static gckpt_result paused(const void *what, gckpt_write_fn write_some, void *user)
+/* Replaces fflush(): when the whole store is written, tells the test so and waits for a byte from it. */
+static int paused(FILE *f)
 {
     char c = 0;
-    gckpt_result result = gckpt_store_write(*(gckpt_store *const *)what, write_some, user);
-    return write(ready[1], &c, 1) == 1 && read(go[0], &c, 1) == 1 ? result : GCKPT_E_FILE;
+    return write(ready[1], &c, 1) == 1 && read(go[0], &c, 1) == 1 ? fflush(f) : EOF;
 }
 
 /* Several processes save to one path at the same time: the file must be complete at any time, and no save may remove
@@ -828,33 +820,35 @@ static void test_at_once(void)
     steps(s, GCKPT_SGD, 1);
     CHECK(!pipe(go) && !pipe(ready));
     child[0] = fork();
-    if (!child[0])
-        _exit(save_as(&s, "at once.st", paused) != GCKPT_OK);
+    if (!child[0]) {
+        gckpti_hooks.fflush = paused;
+        _exit(gckpt_store_save(s, "at once.st", NULL) != GCKPT_OK);
+    }
     CHECK(read(ready[0], &c, 1) == 1); /* The first save waits before its end while other saves run, some killed. */
     steps(s, GCKPT_SGD, 1);
     for (int i = 0; i < 3; i++) {
-        CHECK_MSG(gckpt_store_save(s, "at once.st") == GCKPT_OK, "%s", gckpt_error_text(s));
+        CHECK_MSG(gckpt_store_save(s, "at once.st", NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
         CHECK(loads("at once.st", 2) && kind_of("at once.st.gckpt-tmp0") == S_IFREG);
         child[1] = fork();
         if (!child[1])
-            _exit(save_as(&s, "at once.st", half) != GCKPT_OK);
+            killed_save(s, "at once.st");
         CHECK(waitpid(child[1], &status, 0) == child[1] && WIFSIGNALED(status));
     }
     CHECK(write(go[1], &c, 1) == 1);
     CHECK(waitpid(child[0], &status, 0) == child[0] && status == 0 && loads("at once.st", 1));
-    CHECK(gckpt_store_save(s, "at once.st") == GCKPT_OK);
+    CHECK(gckpt_store_save(s, "at once.st", NULL) == GCKPT_OK);
     for (int i = 0; i < 2; i++) {
         child[i] = fork();
         if (!child[i]) {
             int bad = 0;
             for (int k = 0; k < 200; k++)
-                bad += gckpt_store_save(s, "at once.st") != GCKPT_OK;
+                bad += gckpt_store_save(s, "at once.st", NULL) != GCKPT_OK;
             _exit(bad > 0);
         }
     }
     for (int i = 0; i < 2; i++)
         CHECK(waitpid(child[i], &status, 0) == child[i] && status == 0);
-    CHECK(gckpt_store_save(s, "at once.st") == GCKPT_OK && loads("at once.st", 2));
+    CHECK(gckpt_store_save(s, "at once.st", NULL) == GCKPT_OK && loads("at once.st", 2));
     remove("at once.st.gckpt-tmp1"); /* left by a save that was killed while another save used tmp0 */
     CHECK(nothing_like("*.gckpt-tmp*"));
     gckpt_store_free(s);
@@ -868,31 +862,31 @@ static void test_flush(void)
     gckpt_store *s = store_new();
     steps(s, GCKPT_SGD, 1);
     fsync_calls = 0;
-    CHECK(gckpt_store_save(s, "flush.st") == GCKPT_OK && fsync_calls == 2);
+    CHECK(gckpt_store_save(s, "flush.st", NULL) == GCKPT_OK && fsync_calls == 2);
     for (fsync_fails = 1; fsync_fails <= 2; fsync_fails++) {
         for (size_t i = 0; i < sizeof cannot / sizeof *cannot; i++) {
             fsync_error = cannot[i];
             fsync_calls = 0;
-            CHECK(gckpt_store_save(s, "flush.st") == GCKPT_OK && fsync_calls == 2);
+            CHECK(gckpt_store_save(s, "flush.st", NULL) == GCKPT_OK && fsync_calls == 2);
         }
         for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
             uint64_t old = gckpt_store_step(s);
             steps(s, GCKPT_SGD, 1);
             fsync_error = real[i];
             fsync_calls = 0;
-            CHECK(gckpt_store_save(s, "flush.st") == GCKPT_E_FILE && fsync_calls == fsync_fails);
+            CHECK(gckpt_store_save(s, "flush.st", NULL) == GCKPT_E_FILE && fsync_calls == fsync_fails);
             CHECK_MSG(strstr(gckpt_error_text(s), strerror(real[i])) &&
                           strstr(gckpt_error_text(s), fsync_fails == 1 ? "unharmed" : "in place") &&
                           strstr(gckpt_error_text(s), "\"flush.st\""),
                       "%s", gckpt_error_text(s));
             CHECK(loads("flush.st", fsync_fails == 1 ? old : old + 1));
             fsync_calls = 2;
-            CHECK(gckpt_store_save(s, "flush.st") == GCKPT_OK);
+            CHECK(gckpt_store_save(s, "flush.st", NULL) == GCKPT_OK);
         }
     }
     fsync_fails = 1; /* at a first save there is no old file, so the error text must not say that one is unharmed */
     fsync_calls = 0;
-    CHECK(gckpt_store_save(s, "first.st") == GCKPT_E_FILE && nothing_like("first.st"));
+    CHECK(gckpt_store_save(s, "first.st", NULL) == GCKPT_E_FILE && nothing_like("first.st"));
     CHECK_MSG(strstr(gckpt_error_text(s), "No file was there, none is left: \"first.st\""), "%s", gckpt_error_text(s));
     fsync_fails = 0;
     CHECK(nothing_like("*.gckpt-tmp*"));
@@ -908,11 +902,11 @@ static void test_unlooked(void)
     for (stat_keeps = 0; stat_keeps < 2; stat_keeps++)
         for (int at = 1, done = 0; !done; at++) {
             uint64_t old = gckpt_store_step(s);
-            CHECK(gckpt_store_save(s, "unlooked.st") == GCKPT_OK);
+            CHECK(gckpt_store_save(s, "unlooked.st", NULL) == GCKPT_OK);
             steps(s, GCKPT_SGD, 1);
             stat_calls = 0;
             stat_fails = at;
-            gckpt_result result = gckpt_store_save(s, "unlooked.st");
+            gckpt_result result = gckpt_store_save(s, "unlooked.st", NULL);
             stat_fails = 0;
             done = stat_calls < at;
             CHECK(done ? result == GCKPT_OK && at > 3 : result == GCKPT_E_FILE);
@@ -958,7 +952,7 @@ static void test_meddled(void)
     for (int how = 1; how < 3; how++) {
         steps(s, GCKPT_SGD, 1);
         meddle = how;
-        CHECK_MSG(gckpt_store_save(s, "meddled.st") == GCKPT_OK, "%s", gckpt_error_text(s));
+        CHECK_MSG(gckpt_store_save(s, "meddled.st", NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
         CHECK(!meddle && loads("meddled.st", (uint64_t)how));
     }
     gckpti_hooks = was;
@@ -966,10 +960,10 @@ static void test_meddled(void)
     CHECK(f && fread(text, 1, sizeof text - 1, f) && !fclose(f) && !strcmp(text, "another's"));
     steps(s, GCKPT_SGD, 1);
     gckpti_hooks.remove = kept;
-    CHECK_MSG(gckpt_store_save(s, "meddled.st") == GCKPT_OK, "%s", gckpt_error_text(s));
+    CHECK_MSG(gckpt_store_save(s, "meddled.st", NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
     gckpti_hooks = was;
     CHECK(loads("meddled.st", 3) && kind_of("meddled.st.gckpt-tmp0") == S_IFREG);
-    CHECK(gckpt_store_save(s, "meddled.st") == GCKPT_OK && nothing_like("*.gckpt-tmp*"));
+    CHECK(gckpt_store_save(s, "meddled.st", NULL) == GCKPT_OK && nothing_like("*.gckpt-tmp*"));
     gckpt_store_free(s);
 }
 
@@ -997,13 +991,13 @@ static void test_fat(void)
     const gckpti_test_hooks was = gckpti_hooks;
     gckpt_store *s = store_new();
     steps(s, GCKPT_SGD, 1);
-    CHECK(gckpt_store_save(s, "fat.st") == GCKPT_OK);
+    CHECK(gckpt_store_save(s, "fat.st", NULL) == GCKPT_OK);
     for (int readable = 0; readable < 2; readable++) {
         steps(s, GCKPT_SGD, 1);
         flock_error = readable ? EMFILE : EACCES;
         gckpti_hooks.statfs = on_fat;
         gckpti_hooks.open = not_held;
-        const gckpt_result result = gckpt_store_save(s, "fat.st");
+        const gckpt_result result = gckpt_store_save(s, "fat.st", NULL);
         gckpti_hooks = was;
         CHECK_MSG(result == (readable ? GCKPT_E_FILE : GCKPT_OK), "%s", gckpt_error_text(s));
         CHECK(loads("fat.st", 2) && nothing_like("*.gckpt-tmp*"));

@@ -24,7 +24,7 @@ static heap mem;
 static file write_all(gckpt_store *s)
 {
     file b = { 0 };
-    CHECK_MSG(gckpt_store_write(s, file_write, &b) == GCKPT_OK, "%s", gckpt_error_text(s));
+    CHECK_MSG(gckpt_store_write(s, file_write, &b, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
     return b;
 }
 
@@ -34,7 +34,7 @@ static gckpt_result read_size(gckpt_store *s, const unsigned char *bytes, size_t
     b.bytes = (unsigned char *)malloc(have ? have : 1);     /* no spare bytes: sanitizers detect overruns */
     memcpy(b.bytes, bytes, have);
     b.size = have;
-    gckpt_result result = gckpt_store_read(s, file_read, &b, size);
+    gckpt_result result = gckpt_store_read(s, file_read, &b, size, NULL);
     free(b.bytes);
     return result;
 }
@@ -196,7 +196,7 @@ static void test_round_trip(void)
                              : !q.state[k] || (q.state[k][2] == 0 && q.state[k][3] == 0));
     }
     gckpt_store_get(like, gckpt_store_find(like, "w"), &q);
-    CHECK(gckpt_store_read(like, NULL, NULL, 8) == GCKPT_E_ARG && gckpt_error(like) == GCKPT_E_ARG);
+    CHECK(gckpt_store_read(like, NULL, NULL, 8, NULL) == GCKPT_E_ARG && gckpt_error(like) == GCKPT_E_ARG);
     float *values = q.values, *state = q.state[1];
     CHECK(read_size(like, b.bytes, b.size, b.size) == GCKPT_OK);
     gckpt_store_get(like, gckpt_store_find(like, "w"), &q);
@@ -427,7 +427,7 @@ static const struct { const char *header; int data; gckpt_result want; const cha
       "once" },
     { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"shape\":[2],\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA,
       "once" },
-    { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}," B "}", 12, GCKPT_OK, "" },
+    { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}," B "}", 12, GCKPT_E_DATA, "once each" },
     { "{\"w\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA, "F64" },
     { "{\"w\":{\"dtype\":\"\",\"shape\":[2],\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA, "F32" },
     { "{\"w\":{\"dtype\":32,\"shape\":[2],\"data_offsets\":[0,8]}," B "}", 12, GCKPT_E_DATA, "'\"'" },
@@ -648,19 +648,19 @@ static void test_write_fails(void)
         file broken = { 0 };
         broken.fail_call = n;
         long before_calls = mem.calls;
-        CHECK(gckpt_store_write(s, file_write, &broken) == GCKPT_E_FILE && gckpt_error(s) == GCKPT_E_FILE);
+        CHECK(gckpt_store_write(s, file_write, &broken, NULL) == GCKPT_E_FILE && gckpt_error(s) == GCKPT_E_FILE);
         CHECK(broken.calls == n && mem.calls == before_calls && snapshot(s) == before);
         CHECK(broken.size < b.size && !memcmp(broken.bytes, b.bytes, broken.size));
         free(broken.bytes);
     }
-    CHECK(gckpt_store_write(s, NULL, NULL) == GCKPT_E_ARG && gckpt_store_write(NULL, file_write, &b) == GCKPT_E_ARG);
-    CHECK(gckpt_store_read(NULL, file_read, &b, 8) == GCKPT_E_ARG);
+    CHECK(gckpt_store_write(s, NULL, NULL, NULL) == GCKPT_E_ARG && gckpt_store_write(NULL, file_write, &b, NULL) == GCKPT_E_ARG);
+    CHECK(gckpt_store_read(NULL, file_read, &b, 8, NULL) == GCKPT_E_ARG);
     done(&b, s, NULL, NULL);
 }
 
 static void test_names(void)
 {
-    static const char *const wrong[] = { "w#state0", "#state9", "__metadata__", "__sums__",
+    static const char *const wrong[] = { "w#state0", "#state9", "__metadata__",
                                          "\200",     "a\303",   "\355\260\200" };
     static const char *const right[] = {
         "w#state", "w#state10", "w#State0", "#state0.", "__metadata", "a b\t\"\303\251"
@@ -714,7 +714,7 @@ static void test_names(void)
     *at = 0;
     replace(text, "\"t10\":", "\"t11\":");
     CHECK(read_text(s, text, (size_t)(at - text), 4 * n) == GCKPT_E_DATA &&
-          strstr(gckpt_error_text(s), "\"t11\": comes twice: \"t11\""));
+          strstr(gckpt_error_text(s), "\"t11\": comes twice"));
     gckpt_store_free(s);
     free(text);
     CHECK(mem.live == 0);
@@ -787,51 +787,51 @@ static void test_path(void)
     sprintf(path, "test_save_%lx.safetensors", (unsigned long)time(NULL) * 1000003u + (unsigned long)(uintptr_t)path);
     sprintf(temporary, "%s.gckpt-tmp0", path);
     gckpt_store *s = store_full("e"), *t = store_new();
-    CHECK_MSG(gckpt_store_save(s, path) == GCKPT_OK, "%s", gckpt_error_text(s));
+    CHECK_MSG(gckpt_store_save(s, path, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
     CHECK(!file_exists(temporary));
-    CHECK_MSG(gckpt_store_load(t, path) == GCKPT_OK, "%s", gckpt_error_text(t));
+    CHECK_MSG(gckpt_store_load(t, path, NULL) == GCKPT_OK, "%s", gckpt_error_text(t));
     CHECK(snapshot(s) == snapshot(t));
     t->step = 99;
-    CHECK(gckpt_store_save(t, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK && gckpt_store_step(s) == 99);
+    CHECK(gckpt_store_save(t, path, NULL) == GCKPT_OK && gckpt_store_load(s, path, NULL) == GCKPT_OK && gckpt_store_step(s) == 99);
 #if !TEST_POSIX
     /* Without file locks, an existing temporary file may belong to a running save, so a save must not touch it. */
     FILE *other = fopen(temporary, "wb");
-    CHECK(other && fputc('x', other) == 'x' && !fclose(other) && gckpt_store_save(t, path) == GCKPT_OK);
+    CHECK(other && fputc('x', other) == 'x' && !fclose(other) && gckpt_store_save(t, path, NULL) == GCKPT_OK);
     other = fopen(temporary, "rb");
     CHECK(other && fgetc(other) == 'x' && fgetc(other) == EOF && !fclose(other));
     remove(temporary);
     sprintf(temporary + strlen(path), ".gckpt-tmp1");
-    CHECK(!file_exists(temporary) && gckpt_store_load(s, path) == GCKPT_OK);
+    CHECK(!file_exists(temporary) && gckpt_store_load(s, path, NULL) == GCKPT_OK);
     sprintf(temporary + strlen(path), ".gckpt-tmp0");
 #endif
     const gckpt_file_desc values = { .values_only = 1 };
-    CHECK(gckpt_store_save_as(t, path, &values) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK &&
-          gckpt_store_save(t, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK);
+    CHECK(gckpt_store_save(t, path, &values) == GCKPT_OK && gckpt_store_load(s, path, NULL) == GCKPT_OK &&
+          gckpt_store_save(t, path, NULL) == GCKPT_OK && gckpt_store_load(s, path, NULL) == GCKPT_OK);
     /* A store with a permanent error, as after a failed self-test: every call reports that error and does nothing
      * else. */
     gckpti_error(t, GCKPT_E_BACKEND, "self-test");
     t->object.sticky = GCKPT_E_BACKEND;
-    CHECK(gckpt_store_load(t, path) == GCKPT_E_BACKEND && !strcmp(gckpt_error_text(t), "self-test"));
+    CHECK(gckpt_store_load(t, path, NULL) == GCKPT_E_BACKEND && !strcmp(gckpt_error_text(t), "self-test"));
     t->object.sticky = GCKPT_OK;
     /* The following calls must fail: loading a missing file, saving into a missing folder, and calls with an empty
      * path, a NULL path or no memory. */
     uint64_t before = snapshot(s);
-    CHECK(gckpt_store_load(s, temporary) == GCKPT_E_FILE && strstr(gckpt_error_text(s), temporary));
-    CHECK(gckpt_store_save(s, "no such folder/x") == GCKPT_E_FILE && strstr(gckpt_error_text(s), "no such folder/x"));
-    CHECK(gckpt_store_save(s, "") != GCKPT_OK && gckpt_store_load(s, "") == GCKPT_E_FILE);
-    CHECK(gckpt_store_save(s, NULL) == GCKPT_E_ARG && gckpt_store_save(NULL, path) == GCKPT_E_ARG);
-    CHECK(gckpt_store_load(s, NULL) == GCKPT_E_ARG && gckpt_store_load(NULL, path) == GCKPT_E_ARG);
+    CHECK(gckpt_store_load(s, temporary, NULL) == GCKPT_E_FILE && strstr(gckpt_error_text(s), temporary));
+    CHECK(gckpt_store_save(s, "no such folder/x", NULL) == GCKPT_E_FILE && strstr(gckpt_error_text(s), "no such folder/x"));
+    CHECK(gckpt_store_save(s, "", NULL) != GCKPT_OK && gckpt_store_load(s, "", NULL) == GCKPT_E_FILE);
+    CHECK(gckpt_store_save(s, NULL, NULL) == GCKPT_E_ARG && gckpt_store_save(NULL, path, NULL) == GCKPT_E_ARG);
+    CHECK(gckpt_store_load(s, NULL, NULL) == GCKPT_E_ARG && gckpt_store_load(NULL, path, NULL) == GCKPT_E_ARG);
     mem.fail_at = mem.calls + 1;
-    CHECK(gckpt_store_save(s, path) == GCKPT_E_MEMORY);
+    CHECK(gckpt_store_save(s, path, NULL) == GCKPT_E_MEMORY);
     mem.fail_at = 0;
-    CHECK(!file_exists(temporary) && gckpt_store_load(s, path) == GCKPT_OK && snapshot(s) == before);
+    CHECK(!file_exists(temporary) && gckpt_store_load(s, path, NULL) == GCKPT_OK && snapshot(s) == before);
     /* If a file is damaged, the error text has the reason and the path. */
     FILE *f = fopen(path, "ab");
     CHECK(f && fputc(0, f) == 0 && !fclose(f));
-    CHECK(gckpt_store_load(s, path) == GCKPT_E_DATA && strstr(gckpt_error_text(s), path) &&
+    CHECK(gckpt_store_load(s, path, NULL) == GCKPT_E_DATA && strstr(gckpt_error_text(s), path) &&
           strstr(gckpt_error_text(s), "bytes of data"));
     CHECK(snapshot(s) == before);
-    CHECK(gckpt_store_save(s, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK);
+    CHECK(gckpt_store_save(s, path, NULL) == GCKPT_OK && gckpt_store_load(s, path, NULL) == GCKPT_OK);
 #if TEST_POSIX
     /* The disk is full after n bytes: the old file must stay complete, and the temporary file must be removed. */
     struct rlimit old, small;
@@ -843,14 +843,14 @@ static void test_path(void)
         small = old;
         small.rlim_cur = (rlim_t)n;
         CHECK(!setrlimit(RLIMIT_FSIZE, &small));
-        gckpt_result result = gckpt_store_save(s, path);
+        gckpt_result result = gckpt_store_save(s, path, NULL);
         CHECK(!setrlimit(RLIMIT_FSIZE, &old));
         CHECK(result == GCKPT_E_FILE && gckpt_error(s) == result && snapshot(s) == now);
         CHECK_MSG(strstr(gckpt_error_text(s), path) && strstr(gckpt_error_text(s), "disk full"), "%s",
                   gckpt_error_text(s));
         CHECK(!file_exists(temporary));
         gckpt_store *u = store_new();
-        CHECK(gckpt_store_load(u, path) == GCKPT_OK && snapshot(u) == before);
+        CHECK(gckpt_store_load(u, path, NULL) == GCKPT_OK && snapshot(u) == before);
         gckpt_store_free(u);
     }
     signal(SIGXFSZ, handler);
@@ -858,90 +858,22 @@ static void test_path(void)
      * write there. */
     remove(path);
     CHECK(!mkdir(path, 0700));
-    CHECK(gckpt_store_save(s, path) == GCKPT_E_FILE && !file_exists(temporary));
+    CHECK(gckpt_store_save(s, path, NULL) == GCKPT_E_FILE && !file_exists(temporary));
     CHECK_MSG(strstr(gckpt_error_text(s), "a folder"), "%s", gckpt_error_text(s));
-    CHECK_MSG(gckpt_store_load(s, path) == GCKPT_E_FILE && strstr(gckpt_error_text(s), path), "%s",
+    CHECK_MSG(gckpt_store_load(s, path, NULL) == GCKPT_E_FILE && strstr(gckpt_error_text(s), path), "%s",
               gckpt_error_text(s));
     char inside[80];
     sprintf(inside, "%s/x", path);
-    CHECK(gckpt_store_save(s, inside) == GCKPT_OK && gckpt_store_load(t, inside) != GCKPT_OK);
+    CHECK(gckpt_store_save(s, inside, NULL) == GCKPT_OK && gckpt_store_load(t, inside, NULL) != GCKPT_OK);
     remove(inside);
     CHECK(!chmod(path, 0500));
     if (geteuid() != 0)
-        CHECK(gckpt_store_save(s, inside) == GCKPT_E_FILE && !file_exists(inside));
+        CHECK(gckpt_store_save(s, inside, NULL) == GCKPT_E_FILE && !file_exists(inside));
     CHECK(!chmod(path, 0700) && !rmdir(path));
     CHECK(snapshot(s) == now);
 #endif
     remove(path);
     done(NULL, s, t, NULL);
-    CHECK(mem.live == 0);
-}
-#endif
-
-#if !defined(GCKPT_NO_STDIO) && (TEST_POSIX || defined(_WIN32))
-/* Saves a checkpoint as the ranks of a process group do, here as a single rank. A save removes leftovers of earlier
- * saves and no other file, on systems where a folder can be listed. test_shards.c tests all cases on POSIX systems. */
-static gckpt_result save_by_ranks(gckpt_store *s, const char *path)
-{
-    gckpti_rank_save x;
-    gckpt_result result = gckpti_rank_save_start(&x, s, path);
-    if (result == GCKPT_OK)
-        result = gckpti_rank_save_part(&x);
-    if (result == GCKPT_OK)
-        result = gckpti_rank_save_commit(&x);
-    gckpti_rank_save_end(&x);
-    return result;
-}
-
-static void test_left(void)
-{
-    /* Files that exist before the second save. stays: nonzero if the save must not remove the file. part: if nonzero,
-     * the file is a copy of the first save's part; if 0, it is another file. */
-    static const struct {
-        const char *name;
-        int stays, part;
-    } files[] = { { ".1-0.safetensors", 0, 1 },            { ".7-0.safetensors", 0, 1 },
-                  { ".1-5.safetensors", 1, 0 },            { ".2-0.safetensors", 1, 0 },
-                  { ".2-1.safetensors", 1, 1 },            { ".9-3.safetensors.gckpt-tmp4", 0, 0 },
-                  { ".gckpt-tmp1", 0, 0 },                 { ".gckpt-tmp2.old", 1, 0 },
-                  { ".gckpt-tmp3", 2 * !TEST_POSIX, 0 } }; /* `stays` of 2: the file is kept open */
-    char path[64], name[120];
-    sprintf(path, "test_save_%lx.ckpt", (unsigned long)time(NULL) * 1000003u + (unsigned long)(uintptr_t)path);
-    gckpt_store *s = store_full("e"), *t = store_new();
-    uint64_t before = snapshot(s);
-    file f = { 0 };
-    CHECK_MSG(save_by_ranks(s, path) == GCKPT_OK, "%s", gckpt_error_text(s));
-    sprintf(name, "%s%s", path, files[0].name);
-    FILE *from = fopen(name, "rb"), *held = NULL;
-    for (int c; from && (c = fgetc(from)) != EOF;) {
-        unsigned char byte = (unsigned char)c;
-        file_write(&f, &byte, 1);
-    }
-    CHECK(from && !fclose(from) && f.size > 100);
-    for (size_t i = 1; i < sizeof files / sizeof *files; i++) {
-        sprintf(name, "%s%s", path, files[i].name);
-        FILE *to = fopen(name, "wb");
-        CHECK(to && fwrite(files[i].part ? (const char *)f.bytes : "mine", 1, files[i].part ? f.size : 4, to) > 3);
-        if (to && files[i].stays == 2)
-            held = to;
-        else
-            CHECK(to && !fclose(to));
-    }
-    CHECK_MSG(save_by_ranks(s, path) == GCKPT_OK, "%s", gckpt_error_text(s));
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        sprintf(name, "%s%s", path, files[i].name);
-        CHECK_MSG(file_exists(name) == (files[i].stays > 0), "%s", name);
-    }
-    if (held)
-        fclose(held);
-    CHECK_MSG(gckpt_ranks_load(t, path) == GCKPT_OK && snapshot(t) == before, "%s", gckpt_error_text(t));
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        sprintf(name, "%s%s", path, files[i].name);
-        remove(name);
-    }
-    sprintf(name, "%s.3-0.safetensors", path); /* the second save has number 3, since number 2 was taken */
-    CHECK(!remove(name) && !remove(path));
-    done(&f, s, t, NULL);
     CHECK(mem.live == 0);
 }
 #endif
@@ -961,9 +893,6 @@ int main(void)
     test_python();
 #ifndef GCKPT_NO_STDIO
     test_path();
-#if TEST_POSIX || defined(_WIN32)
-    test_left();
-#endif
 #endif
     return check_report("test_save");
 }

@@ -225,7 +225,7 @@ check "three ops: device trains with GCKPT_SMALL within its memory" "$work/devic
 if [ "$sections" != -Os ] && command -v nm > /dev/null; then
     nm "$work/device0" > "$work/symbols0"
     check "GCKPT_SMALL links nothing for other types, memories, backends and debugging" none_of "$work/symbols0" none \
-        src/bf16/convert.c src/tools/debug.c src/run/host.c src/bf16/run.c src/tools/profile.c src/quant/run.c src/quant/rows.c
+        src/bf16/convert.c src/tools/debug.c src/devices/host.c src/bf16/run.c src/quant/run.c src/quant/rows.c
     check "GCKPT_SMALL links no texts, shape rules and operation counts" \
         sh -c "! grep -E ' [Tt] gckpti_(text|.*_shape|.*_flops|hash_)' \
         $work/symbols0 | grep -v -E ' gckpti_(node|same|planned)_shape'"
@@ -260,7 +260,7 @@ if whole && [ "$sections" != -Os ] && command -v nm > /dev/null; then
     nm "$work/device6" > "$work/symbols6"
     check "autoencoder: device links no training code" \
         sh -c "! grep -E ' [TtRr] gckpti_[a-z0-9_]*($trains)' $work/symbols6"
-    check "autoencoder: device links no update" none_of "$work/symbols6" none src/run/update.c src/run/train.c
+    check "autoencoder: device links no update" none_of "$work/symbols6" none src/training/update.c src/training/step.c
 fi
 
 # Limits for the flash and the stack of a transformer with the compiler of make size, and for its stack with this

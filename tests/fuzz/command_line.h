@@ -165,7 +165,7 @@ static void words_note(const char *from, size_t size)
         }
         at = line + 1;
     }
-    must(gckpt_store_save(kept, file) == GCKPT_OK);
+    must(gckpt_store_save(kept, file, NULL) == GCKPT_OK);
 }
 
 /* A mutator for command lines: inserts or removes an option of the program's table, with or without a value, or

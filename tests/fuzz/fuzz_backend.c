@@ -309,14 +309,9 @@ static void begin(net_run *l, bytes b, int64_t rows)
     net_run_open(l, &memory);
     net_make(&l->net, l->g, b, rows);
 }
-static double seconds(void *user) { return (*(double *)user += 0.25); }
 static gckpt_result step(gckpt_exec *e, int way, const gckpt_feed *f, int n, int64_t rows,
-                         int64_t of, const gckpt_hyper *h, gckpt_report *report, int length,
-                         int updates)
+                         int64_t of, const gckpt_hyper *h, gckpt_report *report, int updates)
 {
-    static gckpt_profile_entry spent[2048];
-    double clock = 0;
-    gckpt_profile profile;
     gckpt_result r;
     switch (way) {
     case 1: /* in pieces */
@@ -332,15 +327,6 @@ static gckpt_result step(gckpt_exec *e, int way, const gckpt_feed *f, int n, int
             r = gckpt_step_add(e, f, n, rows - i < of ? rows - i : of);
         return r == GCKPT_OK ? gckpt_step_end(e, report) : r;
     case 3:
-        if (length > 2048)
-            return gckpt_step(e, f, n, rows, h, report);
-        memset(&profile, 0, sizeof profile);
-        profile.clock = seconds, profile.user = &clock;
-        profile.entries = spent, profile.count = length;
-        r = gckpt_profile_step(e, f, n, rows, h, &profile);
-        *report = profile.report;
-        return r;
-    case 4:
         if (updates)
             return gckpt_step(e, f, n, rows, h, report);
         return gckpt_gradients(e, f, n, rows, report);
@@ -356,7 +342,7 @@ static void steps(net_run *l, const gckpt_exec_desc *d, const gckpt_feed *f, int
         memset(&l->report[i], 0, sizeof l->report[i]);
         l->result[i] = inference ? gckpt_forward(l->e, f, n, rows, &l->report[i])
                                  : step(l->e, i ? way : 0, f, n, rows, info.rows, h,
-                                        &l->report[i], info.instructions, updates);
+                                        &l->report[i], updates);
         MUST(l->result[i] < GCKPT_E_SHAPE ||
                  (gckpt_error(l->e) == l->result[i] && gckpt_error_text(l->e)[0]),
              "no text");

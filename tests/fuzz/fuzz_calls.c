@@ -644,36 +644,28 @@ static int net_build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user
 }
 static void fit(int command)
 {
-    const int i = choose(&in, PLANS), net = find_net(), timed = choose(&in, 3) == 0;
+    const int i = choose(&in, PLANS), net = find_net();
     if (net < 0)
         return;
     gckpt_fetch_spec fetch[NET_FETCHES];
     gckpt_plan_desc d = options(&nets[net], fetch);
     gckpt_store *s = stores[nets[net].store].s;
     const int64_t batch = 1 + number(&in, 8);
-    const int digested = timed ? INITIALISED : VALUES; /* a timed call creates values */
-    const uint64_t before = store_digest(s, digested);
+    const uint64_t before = store_digest(s, VALUES);
     const size_t live = memory.live;
-    double clock = 0;
-    gckpt_fit_timing t;
-    memset(&t, 0, sizeof t);
     if (!in.odd)
         d.costs.by_id = NULL, d.costs.count = 0, d.fetch.count = 0, d.fetch.specs = NULL,
         d.mode = d.mode == GCKPT_INFERENCE ? GCKPT_AUTO : d.mode;
     d.costs.count = d.costs.count > 256 ? 256 : d.costs.count;
     if (choose(&in, 4) == 0)
         d.update_in_backward = GCKPT_IF_USEFUL;
-    gckpt_feed feeds[FEEDS];
-    t.clock = seconds, t.user = &clock, t.limit = 2, t.feeds = feeds;
-    t.feed_count = net_feed_all(nets[net].g, &in, feeds, FEEDS);
-    if (batch > BATCH || (timed && t.feed_count < 0))
+    if (batch > BATCH)
         return;
-    gckpt_plan *p = timed ? gckpt_fit_timed(s, net_build, &nets[net], batch, &d, NULL, &t)
-                          : gckpt_fit(s, net_build, &nets[net], batch, &d, NULL);
+    gckpt_plan *p = gckpt_fit(s, net_build, &nets[net], batch, &d, NULL);
     if (!check_object(command, p, s)) {
-        MUST(store_digest(s, digested) == before, "a fit that failed changed the store: %s",
+        MUST(store_digest(s, VALUES) == before, "a fit that failed changed the store: %s",
              gckpt_error_text(s));
-        MUST(timed || memory.live <= live, "a fit that was refused left %ld bytes",
+        MUST(memory.live <= live, "a fit that was refused left %ld bytes",
              (long)(memory.live - live));
         return;
     }
@@ -954,16 +946,7 @@ static void step(int command)
         r = gckpt_forward(x->e, f, n, rows, &report);
     else if (how == 0)
         r = gckpt_gradients(x->e, f, n, rows, &report);
-    else if (how == 1) {
-        static gckpt_profile_entry spent[4096];
-        double clock = 0;
-        gckpt_profile profile;
-        memset(&profile, 0, sizeof profile);
-        profile.clock = seconds, profile.user = &clock, profile.entries = spent;
-        profile.count = byte(&in) > 250 ? whole(&in, 5) : x->of.length;
-        profile.count = profile.count > 4096 ? 0 : profile.count;
-        r = gckpt_profile_step(x->e, f, n, rows, &h, &profile);
-    } else if (how == 2) {
+    else if (how == 2) {
         if ((r = gckpt_step_begin(x->e, &h)) == GCKPT_OK) {
             for (int64_t at = 0; at < rows && r == GCKPT_OK;) {
                 const int64_t part_rows = 1 + number(&in, 4);
@@ -1064,14 +1047,14 @@ static void compare_plans(int command)
         file kept = { 0 };
         gckpt_feed f[FEEDS]; /* these feeds are valid for both executors, since their graphs have equal ids */
         memcpy(f, x[0]->of.feed, sizeof f);
-        const gckpt_result wrote = gckpt_store_write(s, file_write, &kept);
+        const gckpt_result wrote = gckpt_store_write(s, file_write, &kept, NULL);
         before = store_digest(s, INITIALISED);
         r[k] = inference ? gckpt_forward(x[k]->e, f, x[0]->of.feeds, rows, &report[k])
                          : gckpt_step(x[k]->e, f, x[0]->of.feeds, rows, &h, &report[k]);
         check_result(command, x[k]->e, r[k]);
         x[k]->steps = -1000, x[k]->under_way = 0;
         hash[k] = store_digest(s, INITIALISED);
-        if (wrote != GCKPT_OK || (gckpt_store_read(s, file_read, &kept, kept.size) != GCKPT_OK)) {
+        if (wrote != GCKPT_OK || (gckpt_store_read(s, file_read, &kept, kept.size, NULL) != GCKPT_OK)) {
             free(kept.bytes);
             return;
         }
@@ -1129,10 +1112,7 @@ static void positions(int command)
 }
 static void checks(int command)
 {
-    static gckpt_cost costs[256];
-    const int i = find_exec(), how = choose(&in, 2);
-    double clock = 0;
-    uint64_t update;
+    const int i = find_exec();
     if (i < 0 || execs[i].of.feeds < 0)
         return;
     exec_slot *x = &execs[i];
@@ -1141,16 +1121,14 @@ static void checks(int command)
     const int n = feeds_of(x, f);
     gckpt_store *s = stores[x->of.store].s;
     const uint64_t before = store_digest(s, VALUES);
-    const int64_t rows = how ? x->of.d.batch : rows_of(x);
+    const int64_t rows = rows_of(x);
     if (rows > NET_ROWS)
         return;
-    const gckpt_result r = how ? gckpt_calibrate(x->e, f, n, rows, seconds, &clock, costs,
-                                                 x->of.tensors > 256 ? 0 : x->of.tensors, &update)
-                               : gckpt_check_gradients(x->e, f, n, rows, &check);
+    const gckpt_result r = gckpt_check_gradients(x->e, f, n, rows, &check);
     check_result(command, x->e, r);
     x->steps = -1000, x->under_way = 0;
-    MUST(store_digest(s, VALUES) == before, "%s (%s) changed the store",
-         how ? "calibrate" : "check_gradients", gckpt_error_text(x->e));
+    MUST(store_digest(s, VALUES) == before, "check_gradients (%s) changed the store",
+         gckpt_error_text(x->e));
 }
 
 /* ---- stores: values, files ---- */
@@ -1253,8 +1231,8 @@ static void files(int command)
     d.rename = a & 8 ? net_rename : NULL;
     d.convolutions = a & 16 ? GCKPT_AXES_HWIO : GCKPT_AXES_UNKNOWN;
     const uint64_t wrote_from = store_digest(stores[from].s, INITIALISED);
-    gckpt_result r = a & 32 ? gckpt_store_write(stores[from].s, io_write, &f)
-                            : gckpt_store_write_as(stores[from].s, io_write, &f, &d);
+    gckpt_result r = a & 32 ? gckpt_store_write(stores[from].s, io_write, &f, NULL)
+                            : gckpt_store_write(stores[from].s, io_write, &f, &d);
     const int wrote = check_result(command, stores[from].s, r);
     MUST(store_digest(stores[from].s, INITIALISED) == wrote_from, "writing changed the store");
     if (a & 64) {
@@ -1269,8 +1247,8 @@ static void files(int command)
                 (unsigned char)byte(&in);
         const size_t size = changes == 3 ? f.size / 2 : f.size;
         const uint64_t before = store_digest(s, VALUES);
-        r = a & 32 ? gckpt_store_read(s, io_read, &f, size)
-                   : gckpt_store_read_as(s, io_read, &f, size, &d);
+        r = a & 32 ? gckpt_store_read(s, io_read, &f, size, NULL)
+                   : gckpt_store_read(s, io_read, &f, size, &d);
         if (!check_result(command + 1, s, r))
             MUST(store_digest(s, VALUES) == before, "a file that was refused changed the store: %s",
                  gckpt_error_text(s));
@@ -1291,7 +1269,7 @@ static void map(int command)
     memset(&d, 0, sizeof d);
     d.values_only = a & 1;
     d.storage = a & 4 ? (gckpt_storage)(byte(&in) % 3) : GCKPT_STORAGE_F32;
-    if (gckpt_store_write_as(stores[from].s, file_write, &f, &d) == GCKPT_OK && f.size) {
+    if (gckpt_store_write(stores[from].s, file_write, &f, &d) == GCKPT_OK && f.size) {
         gckpt_store *s = stores[to].s;
         const unsigned changes = a & 8 ? 1 + a / 64 : 0, shift = a & 16 ? byte(&in) % 16 : 0;
         const size_t size = a & 8 && a & 32 ? f.size * byte(&in) / 256 : f.size;
@@ -1379,7 +1357,7 @@ static void by_path(int command)
         fprintf(stderr, "  path %.80s\n", path);
     gckpt_store *s = stores[from].s, *t = stores[to].s;
     const uint64_t wrote_from = store_digest(s, INITIALISED);
-    gckpt_result r = a & 32 ? gckpt_store_save(s, path) : gckpt_store_save_as(s, path, &d);
+    gckpt_result r = a & 32 ? gckpt_store_save(s, path, NULL) : gckpt_store_save(s, path, &d);
     const int saved = check_result(command, s, r);
     MUST(store_digest(s, INITIALISED) == wrote_from, "saving changed the store");
     MUST(saved || file_hash(path) == old, "a save that failed changed the file");
@@ -1391,7 +1369,7 @@ static void by_path(int command)
         MUST(putc((int)byte(&in), f) != EOF && fclose(f) == 0, "%s", path);
     }
     const uint64_t before = store_digest(t, VALUES);
-    r = a & 32 ? gckpt_store_load(t, path) : gckpt_store_load_as(t, path, &d);
+    r = a & 32 ? gckpt_store_load(t, path, NULL) : gckpt_store_load(t, path, &d);
     if (!check_result(command + 1, t, r))
         MUST(store_digest(t, VALUES) == before, "a file that was refused changed the store: %s",
              gckpt_error_text(t));
@@ -1517,7 +1495,7 @@ static const struct {
     { plan_params, 11, A_PLAN, "plan_params" },
     { fetch_values, 12, AN_EXECUTOR, "fetch, collect" },
     { positions, 13, AN_EXECUTOR, "rewind" },
-    { checks, 14, AN_EXECUTOR, "check_gradients, calibrate" },
+    { checks, 14, AN_EXECUTOR, "check_gradients" },
     { settings, 15, A_STORE, "freeze, group, reset, ranks, notes" },
     { settings, 15, A_STORE, "" },
     { pack, 16, A_STORE, "pack" },

@@ -85,7 +85,7 @@ static gckpt_store *new_store(void)
 static fuzz_file all_of(gckpt_store *s)
 {
     fuzz_file f = { NULL, 0, 0, 0, 0 };
-    MUST(gckpt_store_write(s, fuzz_write, &f) == GCKPT_OK);
+    MUST(gckpt_store_write(s, fuzz_write, &f, NULL) == GCKPT_OK);
     return f;
 }
 
@@ -138,7 +138,7 @@ static void try_load(void)
     gckpt_result result = GCKPT_OK;
     if (newest >= 0) {
         fuzz_file f = { image + newest * SLOT + sizeof h, h.size, 0, 0, 0 };
-        result = gckpt_store_read(alone, fuzz_read, &f, f.size);
+        result = gckpt_store_read(alone, fuzz_read, &f, f.size, NULL);
     }
     const int taken = result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT;
     MUST(loaded == (newest >= 0 && taken) && (gckpt_error(s) == GCKPT_OK) == taken);

@@ -1,11 +1,10 @@
 /* fuzz_ranks.c - two or four threads as ranks train a net made from the input, save it and load it, with any shards,
  * virtual ranks, modes and kinds of steps. In some runs a transport fails, hangs or loses a rank at any call, or an
- * allocation fails. Before the save there may be an index, damaged or of other ranks, and leftover shard files and
- * temporary files.
+ * allocation fails. Before the save there may be a file, complete or damaged.
  *
  * The rules: Sanitizers report nothing, and the ranks keep the transport's rules. Without a fault, the steps give
  * the bits of one process with the same number of virtual ranks, any number of ranks loads the checkpoint to the
- * same bits, and a save changes no files of other programs. With a fault, all calls return, errors have a text, and
+ * same bits. With a fault, all calls return, errors have a text, and
  * the old or the new checkpoint can be loaded. */
 #define _XOPEN_SOURCE 700
 #include "gradckpt.h"
@@ -17,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FEEDS = 24, RANKS = 4, PLANTED = 6 };
+enum { FEEDS = 24, RANKS = 4 };
 
 typedef struct {
     heap memory;
@@ -151,40 +150,6 @@ static void empty_folder(void)
     closedir(d);
 }
 
-/* A file that this target writes before a save, with a name like that of a shard file; its contents begin like a shard
- * file or not. stays: nonzero if the save must not remove the file. */
-typedef struct {
-    char name[64];
-    int stays;
-} planted;
-static int plant(bytes *b, const char *index, planted *p)
-{
-    static const char foreign[] = "somebody else's";
-    char part[200];
-    const int n = choose(b, PLANTED + 1);
-    for (int i = 0; i < n; i++) {
-        const unsigned how = byte(b), k = byte(b);
-        const int number = (int)(k % 5) + (k > 250 ? INT32_MAX - 4 : 0), rank = (int)(k / 5 % 6);
-        static const char *const forms[] = {
-            "%s.%d-%d.safetensors",     "%s.%d-%d.safetensors.gckpt-tmp1",
-            "%s.%d-%d.safetensors.bak", "%sx.%d-%d.safetensors",
-            "%s.0%d-%d.safetensors",    "%s.%d-%d.safetensors.gckpt-tmp",
-            "%s.%d--%d.safetensors",    "%s.gckpt-tmp%d%d"
-        };
-        const unsigned shape_kind = how % 8;
-        snprintf(p[i].name, sizeof p[i].name, forms[shape_kind], index, number, rank);
-        const int n8 = snprintf(part + 8, sizeof part - 8,
-                                "{\"__metadata__\":{\"format\":\"gradckpt part\",\"part\":\"%d of "
-                                "%d\"}}",
-                                rank, 4);
-        for (int j = 0; j < 8; j++)
-            part[j] = (char)((unsigned)n8 >> 8 * j % 32 & (j < 4 ? 0xff : 0));
-        const int share = how & 64;
-        write_file(p[i].name, share ? part : foreign, share ? (size_t)n8 + 8 : sizeof foreign - 1);
-        p[i].stays = (shape_kind == 0 && !share) || shape_kind == 2 || shape_kind == 3 || shape_kind == 6;
-    }
-    return n;
-}
 static int is_there(const char *name)
 {
     char path[1200];
@@ -201,7 +166,7 @@ static int load(const trial *t, int ranks, gckpt_shard shard, gckpt_result *resu
         heap memory;
         memset(&memory, 0, sizeof memory);
         gckpt_store *s = store_of(&memory, i, ranks, shard);
-        *result = gckpt_ranks_load(s, t->path);
+        *result = gckpt_store_load(s, t->path, NULL);
         MUST(*result == GCKPT_OK || gckpt_error_text(s)[0], "no text");
         h = *result == GCKPT_OK && ranks == 1 ? gckpt_store_hash(s) : h;
         if (*result == GCKPT_OK && ranks == 1 && t->rank[0].saved == GCKPT_OK &&
@@ -219,11 +184,10 @@ static int load(const trial *t, int ranks, gckpt_shard shard, gckpt_result *resu
 /* ---- one input ---- */
 static void try_one(bytes in)
 {
-    static const char *const indices[] = { "ckpt",     "two words", "a.1-0.safetensors", "%s%n",
-                                           "\xc3\xbc", "\xff",      "ckpt.gckpt-tmp3" };
+    static const char *const names[] = { "ckpt",     "two words", "a.1-0.safetensors", "%s%n",
+                                         "\xc3\xbc", "\xff",      "ckpt.gckpt-tmp3" };
     static trial t, alone, old;
     ranks_world w;
-    planted left[PLANTED];
     memset(&t, 0, sizeof t), memset(&alone, 0, sizeof alone);
     const bytes net = part(&in, byte(&in) % 72);
     const unsigned a = byte(&in), b = byte(&in), c = byte(&in);
@@ -252,13 +216,12 @@ static void try_one(bytes in)
     train(NULL, 0, &alone);
     /* files that exist before */
     byte(&in), byte(&in);
-    const char *index = indices[c / 4 % 2 ? 0 : c / 8 % 7];
+    const char *name = names[c / 4 % 2 ? 0 : c / 8 % 7];
     const unsigned before = byte(&in), f = byte(&in);
     /* no saves with this fault: a thread that ends within a save does not free its names */
     if (f % 2 && f & 2 && f >> 4 & 2)
         t.saves = 0;
-    const int planted_there = t.saves ? plant(&in, index, left) : 0;
-    snprintf(t.path, sizeof t.path, "%s/%s", folder, index);
+    snprintf(t.path, sizeof t.path, "%s/%s", folder, name);
     d.mode = b & 4 ? GCKPT_MEMORY_POOR : b & 8 ? GCKPT_SQRT : GCKPT_STORE_ALL;
     int sound_before = 0, ready = 1;
     ranks_open(&w, t.ranks);
@@ -267,7 +230,7 @@ static void try_one(bytes in)
         x.transport = &w.rank[i].transport;
         ready = prepare(&t, i, shard, net, rows, &d, x, feeds);
     }
-    if (ready && t.saves && before & 1) { /* first lets the ranks save an index, which may then be damaged */
+    if (ready && t.saves && before & 1) { /* first lets the ranks save a file, which may then be damaged */
         old = t;
         ranks_world other;
         ranks_open(&other, t.ranks);
@@ -291,14 +254,14 @@ static void try_one(bytes in)
             t.rank[i].result = t.rank[i].saved = GCKPT_OK;
         }
     }
-    if (before & 2 && t.saves && is_there(index)) {
+    if (before & 2 && t.saves && is_there(name)) {
         FILE *at = fopen(t.path, "rb+");
         MUST(at && fseek(at, byte(&in) * 8, SEEK_SET) == 0 && putc((int)byte(&in), at) != EOF &&
                  fclose(at) == 0,
              "%s", t.path);
         sound_before = 0;
-    } else if (before & 4 && t.saves && !is_there(index))
-        write_file(index, "{\"gckpt\":[1,7,8],\"files\":{", before & 8 ? 10 : 26);
+    } else if (before & 4 && t.saves && !is_there(name))
+        write_file(name, "{\"gckpt\":[1,7,8],\"files\":{", before & 8 ? 10 : 26);
     /* chooses the fault of this run: of the transport, or of memory */
     const int faulty = f % 2;
     if (faulty && f & 2) {
@@ -327,17 +290,12 @@ static void try_one(bytes in)
                          r->report[k].count == alone.rank[0].report[k].count,
                      "rank %d: loss %.17g, not %.17g", i, u, v);
             }
-            /* a save to a name that is not UTF-8 is refused, even if only the names of temporary files are not */
             if (t.saves)
-                MUST(r->saved == GCKPT_OK || index[0] == '\xff', "save: %s",
-                     gckpt_error_text(r->e));
+                MUST(r->saved == GCKPT_OK, "save: %s", gckpt_error_text(r->e));
         }
         saves += t.saves && t.rank[0].saved == GCKPT_OK;
-        for (int i = 0; i < planted_there; i++)
-            MUST(!left[i].stays || strcmp(left[i].name, index) == 0 || is_there(left[i].name),
-                 "%s is gone", left[i].name);
         gckpt_result result = GCKPT_OK;
-        if (t.saves && index[0] != '\xff') {
+        if (t.saves) {
             const int there = load(&t, 1, GCKPT_SHARD_NONE, &result);
             MUST(there || (faulty && !sound_before) || result == GCKPT_OTHER_CONTRACT,
                  "what was saved is gone: %d", (int)result);

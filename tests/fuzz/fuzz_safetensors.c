@@ -1,4 +1,4 @@
-/* fuzz_safetensors.c - reads any bytes as a file of parameters: gckpt_store_read, _read_as and _map with every
+/* fuzz_safetensors.c - reads any bytes as a file of parameters: gckpt_store_read and _map with every
  * option, into stores of every kind.
  *
  * The first 8 bytes choose the store (empty; with or without values, trained, quantised, external, read by a
@@ -84,7 +84,7 @@ static void subject_begin(subject *s, int kind)
     s->graph = NULL;
     if (kind == TRAINED || kind == FROZEN) {
         fuzz_file f = trained;
-        must(s, gckpt_store_read(s->store, fuzz_read, &f, f.size));
+        must(s, gckpt_store_read(s->store, fuzz_read, &f, f.size, NULL));
     }
     if (kind == FROZEN)
         must(s, gckpt_store_freeze(s->store, "b", 1));
@@ -168,7 +168,7 @@ static int ordered(void *user, const char *name, gckpt_shape shape, int *axes)
 static fuzz_file written(gckpt_store *s)
 {
     fuzz_file f = { NULL, 0, 0, 0, 0 };
-    const gckpt_result result = gckpt_store_write(s, fuzz_write, &f);
+    const gckpt_result result = gckpt_store_write(s, fuzz_write, &f, NULL);
     if (result != GCKPT_OK)
         fprintf(stderr, "%s\n", gckpt_error_text(s));
     MUST(result == GCKPT_OK);
@@ -262,7 +262,7 @@ static void check_again(subject *s, int kind, int into_empty)
 {
     const gckpt_file_desc hwio = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_HWIO, NULL };
     fuzz_file f = written(s->store), again, g = f;
-    MUST(gckpt_store_read_as(s->store, fuzz_read, &g, g.size, kind == CONVOLUTION ? &hwio : NULL) ==
+    MUST(gckpt_store_read(s->store, fuzz_read, &g, g.size, kind == CONVOLUTION ? &hwio : NULL) ==
          GCKPT_OK);
     again = written(s->store);
     MUST(kind == CONVOLUTION ? f.size - again.size < 64 || again.size - f.size < 64
@@ -272,7 +272,7 @@ static void check_again(subject *s, int kind, int into_empty)
         listed a, b;
         subject_begin(&empty, EMPTY);
         g = f;
-        must(&empty, gckpt_store_read(empty.store, fuzz_read, &g, g.size));
+        must(&empty, gckpt_store_read(empty.store, fuzz_read, &g, g.size, NULL));
         list(s->store, &a);
         list(empty.store, &b);
         MUST(a.count == b.count);
@@ -303,8 +303,8 @@ static gckpt_result load(subject *s, const uint8_t *o, const uint8_t *bytes, siz
             f.fail_at = 1 + (size_t)(o[6] - 192) * size / 64;
         if (o[7] >= 224)
             said = size + o[7] > 240 ? size + o[7] - 240 : 0;
-        result = o[1] % 4 == 0 ? gckpt_store_read(s->store, fuzz_read, &f, said)
-                               : gckpt_store_read_as(s->store, fuzz_read, &f, said, desc);
+        result = o[1] % 4 == 0 ? gckpt_store_read(s->store, fuzz_read, &f, said, NULL)
+                               : gckpt_store_read(s->store, fuzz_read, &f, said, desc);
         MUST(f.at <= said);
         MUST(result > GCKPT_SKIPPED || f.fail_at == 0 || f.fail_at >= said);
         free(f.bytes);
@@ -417,7 +417,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         desc.values_only = storage != GCKPT_STORAGE_F32;
         desc.storage = (gckpt_storage)storage;
         fuzz_file f = { NULL, 0, 0, 0, 0 };
-        must(&s, gckpt_store_write_as(s.store, fuzz_write, &f, &desc));
+        must(&s, gckpt_store_write(s.store, fuzz_write, &f, &desc));
         for (int kind = 0; kind < KINDS; kind++)
             for (int how = 0; how < 4; how++)
                 seed(folder, &number, kind, how, how == 0 ? 0 : 8 | storage, &f);

@@ -144,7 +144,7 @@ static void try_notes(const reader_parts *p, unsigned how)
         if (gckpt_store_set_note(base, keys[i], there ? note : NULL) != GCKPT_OK)
             gckpt_store_set_note(base, keys[i], NULL); /* not UTF-8 */
     }
-    must(gckpt_store_save(base, save) == GCKPT_OK);
+    must(gckpt_store_save(base, save, NULL) == GCKPT_OK);
     reader_write_to(best, base_best, base_size);
     if (how & 8)
         remove(best), unchanged = 0;
@@ -153,7 +153,7 @@ static void try_notes(const reader_parts *p, unsigned how)
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_param(g, "v", gckpt_shape1(3), ones);
         gckpt_graph_free(g);
-        must(gckpt_store_save(s, best) == GCKPT_OK);
+        must(gckpt_store_save(s, best, NULL) == GCKPT_OK);
         gckpt_store_free(s);
         unchanged = 0;
     }
@@ -245,7 +245,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     remove(save);
     begun(save, STEPS + 1);
     base = gckpt_store_new(NULL);
-    must(gckpt_store_load(base, save) == GCKPT_OK);
+    must(gckpt_store_load(base, save, NULL) == GCKPT_OK);
     for (int i = 0; i < NOTES; i++) {
         const char *note = gckpt_store_note(base, keys[i]);
         must(note != NULL && (left[i] = strdup(note)) != NULL);

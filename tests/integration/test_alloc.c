@@ -63,8 +63,8 @@ static int lifecycle(const gckpt_memory *memory, gckpt_mode mode, int check)
         CHECK(gckpt_gradients(e, feeds, 2, 4, NULL) == GCKPT_OK && gckpt_store_hash(s) == hash);
         worked = !check || gckpt_check_gradients(e, feeds, 2, 4, NULL) == GCKPT_OK;
         saved.size = saved.at = 0;
-        worked = worked && gckpt_store_write(s, file_write, &saved) == GCKPT_OK;
-        worked = worked && gckpt_store_read(s, file_read, &saved, saved.size) == GCKPT_OK;
+        worked = worked && gckpt_store_write(s, file_write, &saved, NULL) == GCKPT_OK;
+        worked = worked && gckpt_store_read(s, file_read, &saved, saved.size, NULL) == GCKPT_OK;
         CHECK(worked || gckpt_error(s) == GCKPT_E_MEMORY || gckpt_error(e) == GCKPT_E_MEMORY);
         CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 1);
     }

@@ -9,7 +9,7 @@
  * - the clock stops, jumps, goes back or returns no number.
  *
  * Each kind of fault hits the calls of a program in turn (short runs leave some calls out). The program builds store,
- * graph, plan and executor, trains, calibrates, saves and loads.
+ * graph, plan and executor, trains, saves and loads.
  *
  * After each fault there is an error with its text (or, for a harmless fault, the same bits), nothing leaks, no
  * file is left open, and the file on disk is the old or the new one. The library trusts a backend's arithmetic and
@@ -53,8 +53,6 @@ typedef enum {
     OFFLOAD,
     RELOAD,
     WAIT,
-    CALIBRATE,
-    PROFILE,
     RENAME,
     AXES,
     BACKEND_GET,
@@ -258,21 +256,6 @@ static const gckpt_op indexed = { .name = "beside",
                                  .classes = indexed_classes,
                                  .flags = GCKPT_INDEX(1) };
 
-/* A clock that advances by one tick with each call. From the faulty call on, it returns NaN, infinity, a time far
- * back or far ahead, always the same time, or earlier and earlier times. */
-static double now_is, tick;
-static double seconds(void *user)
-{
-    const double now = now_is += tick;
-    (void)user;
-    if (!is_faulty(setup))
-        return now;
-    const double odd[] = { (double)NAN, (double)INFINITY, -1e300, 1e300, now, now };
-    now_is = odd[fault.how];
-    tick = fault.how == 4 ? 0 : fault.how == 5 ? -0.05 : tick;
-    return now_is;
-}
-
 /* A gckpt_file_desc.rename: returns "in a file NAME" for parameter NAME. */
 static const char *renamed(void *user, const char *name)
 {
@@ -461,28 +444,6 @@ static int bad(const void *object, gckpt_result result)
     return 1;
 }
 
-/* Calibrates the executor, which must change no values. */
-static gckpt_result time_it(gckpt_exec *e, const gckpt_feed *feeds, int n)
-{
-    gckpt_cost costs[64];
-    uint64_t update;
-    const gckpt_result result = gckpt_calibrate(e, feeds, 2, ROWS, seconds, NULL, costs, n, &update);
-    for (int i = 0; i < n && result == GCKPT_OK; i++)
-        CHECK(costs[i].forward >= 1 && costs[i].backward >= 1);
-    return result;
-}
-
-static gckpt_result step(gckpt_exec *e, gckpt_plan *p, const gckpt_feed *feeds, const gckpt_hyper *hyper)
-{
-    static gckpt_profile_entry spent[300];
-    gckpt_profile profile = { .clock = seconds, .entries = spent, .count = gckpt_plan_describe(p).instructions };
-    if (setup != PROFILE)
-        return gckpt_step(e, feeds, setup == OP_CLASSES ? 3 : 2, ROWS, hyper, NULL);
-    CHECK(profile.count <= 300);
-    memset(spent, 0, sizeof spent);
-    return gckpt_profile_step(e, feeds, 2, ROWS, hyper, &profile);
-}
-
 /* Runs the program into which faults are injected. Returns the hash of the store at the end; if a call failed, copies
  * its error text to error_text and returns 0. */
 static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
@@ -502,7 +463,6 @@ static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
                                  .axes = setup == AXES ? permuted : NULL,
                                  .user = &writing };
     *error_text = 0;
-    now_is = tick = 0.05;
     gckpt_store *s = gckpt_store_new(&in), *t = gckpt_store_new(&in);
     if (!s || !t)
         strcpy(error_text, "no store");
@@ -532,12 +492,7 @@ static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
         static const int32_t index[ROWS];
         const gckpt_feed feeds[] = { { 0, x }, { 1, y }, { index_id, index } };
         before = gckpt_store_hash(s);
-        failed = bad(e, step(e, p, feeds, &hyper));
-        if (!failed && setup == CALIBRATE) {
-            before = gckpt_store_hash(s);
-            failed = bad(e, time_it(e, feeds, gckpt_graph_size(g)));
-            CHECK(gckpt_store_hash(s) == before);
-        }
+        failed = bad(e, gckpt_step(e, feeds, setup == OP_CLASSES ? 3 : 2, ROWS, &hyper, NULL));
         /* A failed step must change no values. Exceptions: faults of the backend's `finish`, which are reported late,
          * and of the kinds after BACKEND_FINISH, which hit functions whose work the library trusts. */
         if (fault.kind < BACKEND_FINISH)
@@ -549,14 +504,14 @@ static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
     failed = failed || !e || bad(s, gckpt_store_pull(s, "*"));
     before = failed ? 0 : gckpt_store_hash(s);
     const uint64_t empty = t ? gckpt_store_hash(t) : 0;
-    failed = failed || bad(s, gckpt_store_write_as(s, odd_write, &f, &fd));
+    failed = failed || bad(s, gckpt_store_write(s, odd_write, &f, &fd));
     writing = 0;
     if (!failed) {
-        failed = bad(t, gckpt_store_read_as(t, odd_read, &f, f.size, &fd));
+        failed = bad(t, gckpt_store_read(t, odd_read, &f, f.size, &fd));
         CHECK(!failed || gckpt_store_hash(t) == empty);
     }
-    failed = failed || bad(s, gckpt_store_save(s, path));
-    failed = failed || bad(t, gckpt_store_load(t, path));
+    failed = failed || bad(s, gckpt_store_save(s, path, NULL));
+    failed = failed || bad(t, gckpt_store_load(t, path, NULL));
     if (before)
         CHECK(gckpt_store_hash(s) == before);
     if (!failed && fault.kind != RENAME) /* a faulty `rename` may omit tensors from the file */
@@ -618,8 +573,7 @@ enum { HARMLESS, HARMS, TRUSTED };
  * faults hit and with which outcomes. */
 static void inject_all(kind k, const char *layer, const char *what, int ways, int harms)
 {
-    const long part = check_iterations(9) < 9 ? 61 : 7, of = check_iterations(9) > 1 ? 1 : 3;
-    const long stride = k == CALIBRATE ? part : k == PROFILE ? 7 : of;
+    const long stride = check_iterations(9) > 1 ? 1 : 3;
 
     const gckpt_backend *backend = k >= BACKEND_GET ? &odd_backend : NULL;
     const int fitted = k == BUILD || k == MEASURE || k == COSTS, before = open_files();
@@ -713,8 +667,6 @@ int main(void)
     inject_all(OFFLOAD, "run", "bytes offloaded", 4, HARMLESS);
     inject_all(RELOAD, "run", "bytes reloaded", 4, HARMLESS);
     inject_all(WAIT, "run", "what wait returns", 4, HARMS);
-    inject_all(CALIBRATE, "run", "calibrate's clock", 6, HARMLESS);
-    inject_all(PROFILE, "run", "a profile's clock", 6, HARMLESS);
     inject_all(BACKEND_GET, "run", "a backend's memory", 1, HARMS);
     inject_all(BACKEND_WORKSPACE, "run", "a backend's workspace", 4, HARMLESS);
     inject_all(BACKEND_FIND, "run", "a kernel that it lacks", 1, HARMLESS);

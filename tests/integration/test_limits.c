@@ -399,14 +399,14 @@ static void beyond(void)
     desc.costs.by_id = h.costs;
     desc.costs.count = gckpt_id(h.term.loss) + 1;
     CHECK(!gckpt_plan_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);
-    desc.mode = GCKPT_SQRT; /* with most segment sizes the plan is too large, with some it fits */
+    desc.mode = GCKPT_SQRT;
     p = gckpt_plan_new(h.g, &h.term, 1, &desc);
     CHECK_MSG(p && gckpt_plan_describe(p).arena <= PTRDIFF_MAX / 8 && gckpt_error(h.g) == GCKPT_OK,
               "sqrt: %s", gckpt_error_text(h.g));
     unrolled(&h, p, desc);
     gckpt_plan_free(p);
     huge_free(&h);
-    h = huge_new(4 * columns); /* with every segment size the plan is too large */
+    h = huge_new(4 * columns); /* the plan is too large */
     CHECK(!gckpt_plan_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);
     desc.mode = GCKPT_AUTO;
     CHECK(!gckpt_frontier_new(h.g, &h.term, 1, &desc) && gckpt_error(h.g) == GCKPT_E_MEMORY);

@@ -36,33 +36,10 @@ typedef struct {
 static struct { int id, gradient, data; int64_t n; float *values; } fetched[FETCHES];
 static int fetch_count, not_finite;
 
-static double profile_clock(void *user) { return (*(double *)user += 0.5); }
-
-/* Runs a whole step with gckpt_profile_step and a clock that ticks once for each instruction. */
-static gckpt_result profiled_step(gckpt_exec *e, const gckpt_feed *f, int n, const gckpt_hyper *hyper, int length,
-                             gckpt_report *report)
+static gckpt_result one_step(gckpt_exec *e, const run *r, gckpt_report *report)
 {
-    double clock = 0, seconds = 0;
-    gckpt_profile_entry *spent = (gckpt_profile_entry *)calloc((size_t)length, sizeof *spent);
-    gckpt_profile p = { .clock = profile_clock, .user = &clock, .entries = spent, .count = length };
-    const gckpt_result result = gckpt_profile_step(e, f, n, net.batch, hyper, &p);
-    for (int i = 0; i < length; i++) {
-        seconds += spent[i].seconds;
-        CHECK(spent[i].seconds == 0.5 * (double)spent[i].runs);
-    }
-    CHECK(result != GCKPT_OK || (p.steps == 1 && p.total_seconds == seconds + 1));
-    *report = p.report;
-    free(spent);
-    return result;
-}
-
-static gckpt_result one_step(gckpt_exec *e, const run *r, int length, gckpt_report *report)
-{
-    static unsigned turns;
     gckpt_feed f[NET_FEEDS];
     gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f, .clip = r->in_backward || r->no_clip ? 0 : 0.3f };
-    if (!r->stream && !r->pieces && ++turns % 4 == 0)
-        return profiled_step(e, f, net_feed(NULL, 0, f), r->mode == GCKPT_INFERENCE ? NULL : &hyper, length, report);
     if (r->mode == GCKPT_INFERENCE)
         return gckpt_forward(e, f, net_feed(NULL, 0, f), net.batch, report);
     return util_step(e, net_feed, NULL, net.batch, r->stream, r->pieces, &hyper, report);
@@ -111,7 +88,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     CHECK(!r->budget || o.bytes <= r->budget);
     gckpt_result result = GCKPT_OK;
     for (int i = 0; i < STEPS && result == GCKPT_OK; i++) {
-        result = one_step(e, r, info.instructions, &report);
+        result = one_step(e, r, &report);
         o.loss[i] = report.loss, o.norm[i] = report.grad_norm, o.count = report.count;
         if (result == GCKPT_OK)
             o.terms[i] = util_term_losses(e, net.term, net.terms, &report);

@@ -46,7 +46,7 @@ again() { printf 'static int gckpti_recompute_dropped(void)\n{\n    return 0;\n}
 bare() { change cpu/rows.c '/^#if GCKPTI_HAS_FAST/d'; }
 tested_within() { echo 'static const int gckpti_early = GCKPTI_WITH_RANKS;' >> plan/types.c; }
 tested() { printf '#ifdef GCKPT_NO_FILES\n#endif\n' >> plan/types.c; }
-public() { printf 'static int gckpti_early(void)\n{\n    return gckpt_store_write(0, 0, 0);\n}\n' >> num/sums.c; }
+public() { printf 'static int gckpti_early(void)\n{\n    return gckpt_store_write(0, 0, 0, NULL);\n}\n' >> num/sums.c; }
 inside() { change DEPS 's/^gradckpt_cuda.cu .*/gradckpt_cuda.cu 0 base/'; }
 cuda_long() { yes '' | head -n 100 >> device/replay.cu; }
 cuda_few() { change MANIFEST 's/ and [0-9]* functions/ and 0 functions/'; }

@@ -121,8 +121,8 @@ static void close_training(training *t)
     memset(t, 0, sizeof *t);
 }
 
-/* Trains until the store's step is `end`. If profile is not NULL, profiles each step. */
-static void run_to(training *t, uint64_t end, int rank, gckpt_profile *profile)
+/* Trains until the store's step is `end`. */
+static void run_to(training *t, uint64_t end, int rank)
 {
     float x[BATCH * SHAPES * IN], y[BATCH * SHAPES * IN];
     while (!t->failed && gckpt_store_step(t->s) < end) {
@@ -139,9 +139,7 @@ static void run_to(training *t, uint64_t end, int rank, gckpt_profile *profile)
         gckpt_plan_rank_rows(t->p[shape], BATCH, rank, &first);
         const gckpt_feed feeds[] = { { 0, x + first * row }, { 1, y + first * row } };
         gckpt_exec *e = t->e[shape];
-        const gckpt_result result =
-            profile ? gckpt_profile_step(e, feeds, 2, BATCH, &hyper, &profile[shape])
-                    : gckpt_step(e, feeds, 2, BATCH, &hyper, NULL);
+        const gckpt_result result = gckpt_step(e, feeds, 2, BATCH, &hyper, NULL);
         if (result != GCKPT_OK)
             fail(t, "step", e);
     }
@@ -154,11 +152,11 @@ static gckpt_store *store_new(void)
 }
 
 /* Trains without interruption and returns the hash of the weights. */
-static uint64_t uninterrupted(uint64_t steps, const way *w, gckpt_profile *profile)
+static uint64_t uninterrupted(uint64_t steps, const way *w)
 {
     training t = { .s = store_new() };
     if (open_training(&t, w))
-        run_to(&t, steps, 0, profile);
+        run_to(&t, steps, 0);
     const uint64_t hash = t.failed ? 0 : gckpt_store_hash(t.s);
     close_training(&t);
     CHECK(mem.live == 0);
@@ -191,16 +189,16 @@ static uint64_t in_sessions(uint64_t steps)
         end = end + SESSION < steps ? end + SESSION : steps;
         saved.at = 0;
         if (lives && lives % PATHS == 0
-                ? gckpt_store_load(t.s, path) != GCKPT_OK
-                : lives && gckpt_store_read(t.s, file_read, &saved, saved.size) != GCKPT_OK)
+                ? gckpt_store_load(t.s, path, NULL) != GCKPT_OK
+                : lives && gckpt_store_read(t.s, file_read, &saved, saved.size, NULL) != GCKPT_OK)
             fail(&t, "load", t.s);
         if (open_training(&t, &w))
-            run_to(&t, end, 0, NULL);
+            run_to(&t, end, 0);
         saved.size = 0;
-        if (!t.failed && gckpt_store_write(t.s, file_write, &saved) != GCKPT_OK)
+        if (!t.failed && gckpt_store_write(t.s, file_write, &saved, NULL) != GCKPT_OK)
             fail(&t, "write", t.s);
         if (!t.failed && (lives + 1) % PATHS == 0 && ++by_path &&
-            gckpt_store_save(t.s, path) != GCKPT_OK)
+            gckpt_store_save(t.s, path, NULL) != GCKPT_OK)
             fail(&t, "save", t.s);
         hash = t.failed ? 0 : gckpt_store_hash(t.s);
         failed = t.failed;
@@ -299,10 +297,10 @@ static void rank_body(ranks_world *world, int rank, void *context)
     };
     training t = { .s = gckpt_store_new(&d) };
     if (gckpt_store_ranks(t.s, rank, world->size, (gckpt_shard)v->shard) != GCKPT_OK ||
-        (v->loads && gckpt_ranks_load(t.s, path) != GCKPT_OK))
+        (v->loads && gckpt_store_load(t.s, path, NULL) != GCKPT_OK))
         fail(&t, "load by ranks", t.s);
     if (open_training(&t, &w))
-        run_to(&t, v->end, rank, NULL);
+        run_to(&t, v->end, rank);
     if (!t.failed && gckpt_ranks_save(t.e[0], path) != GCKPT_OK)
         fail(&t, "save by ranks", t.e[0]);
     if (!t.failed && gckpt_gather_hash(t.e[0], &v->hash[rank]) != GCKPT_OK)
@@ -350,35 +348,17 @@ int main(int argc, char **argv)
     const way whole = { .mode = GCKPT_STORE_ALL, .rows = BATCH, .threads = 1 };
     const way by_four = { .mode = GCKPT_STORE_ALL, .rows = 1, .threads = 1, .virtual_ranks = 4 };
     const gckpt_exec_desc pool = { .parallel_for = pool_for };
-    gckpt_profile profile[SHAPES];
-    memset(profile, 0, sizeof profile);
     /* runs before all other trainings, since it measures the peak memory of the process */
     const uint64_t lives = in_sessions(steps);
-    same("lives of 50 steps, other plans each", steps, lives, uninterrupted(steps, &whole, NULL));
-    const uint64_t want = uninterrupted(some, &whole, NULL), want_by_four = uninterrupted(some, &by_four, NULL);
+    same("lives of 50 steps, other plans each", steps, lives, uninterrupted(steps, &whole));
+    const uint64_t want_by_four = uninterrupted(some, &by_four);
     const way wide = { .mode = GCKPT_STORE_ALL, .rows = BATCH, .wide = 1, .threads = 1 };
-    const uint64_t few = some < POOLED ? some : POOLED, want_wide = uninterrupted(few, &wide, NULL);
+    const uint64_t few = some < POOLED ? some : POOLED, want_wide = uninterrupted(few, &wide);
     way w = { .mode = GCKPT_MEMORY_POOR, .rows = 4, .wide = 1, .threads = POOL_SIZE, .exec_desc = &pool };
-    same("64 threads of a pool", few, uninterrupted(few, &w, NULL), want_wide);
+    same("64 threads of a pool", few, uninterrupted(few, &w), want_wide);
     CHECK(pools_used > (long)few);
     w.exec_desc = NULL;
-    same("64 threads of the build's own", few, uninterrupted(few, &w, NULL), want_wide);
-    w.threads = 1, w.wide = 0;
-    training t = { .s = store_new() };
-    CHECK(open_training(&t, &w));
-    for (int k = 0; k < SHAPES && !t.failed; k++) {
-        gckpt_instruction in;
-        int n = 0;
-        while (gckpt_plan_get(t.p[k], n, &in) == GCKPT_OK)
-            n++;
-        profile[k].clock = odd_clock;
-        profile[k].count = n;
-        profile[k].entries = (gckpt_profile_entry *)calloc((size_t)n, sizeof *profile[k].entries);
-    }
-    close_training(&t);
-    same("profiled by a clock that jumps", some, uninterrupted(some, &w, profile), want);
-    for (int k = 0; k < SHAPES; k++)
-        free(profile[k].entries);
+    same("64 threads of the build's own", few, uninterrupted(few, &w), want_wide);
     same("ranks: 4, 2, 1, .., one slow, clocks that jump", some, by_ranks(some, 7), want_by_four);
     return check_report("long");
 }

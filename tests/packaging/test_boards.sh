@@ -77,7 +77,7 @@ keywords()              # true tabs; every function; types are types; constants 
     sed -n 's/	KEYWORD2$//p' "$library/keywords.txt" | grep '^gckpt_' | sort | diff - "$work/functions" || return 1
     awk -F '\t' 'BEGIN { print "#include \"gradckpt.h\"" }
         $2 == "KEYWORD1" { print $1, "*t" NR ";" }
-        $1 ~ /_NO_|GRADCKPT|_(API|FREE|REALLOC|SMALL|STATIC|OPENBLAS|FORCE_SOFT_FMA)$/ { next } # for a sketch to define
+        $1 ~ /_NO_|GRADCKPT|_(API|FREE|REALLOC|SMALL|STATIC|FORCE_SOFT_FMA)$/ { next } # for a sketch to define
         $2 == "LITERAL1" { print "enum { v" NR " = " $1 " };" }' "$library/keywords.txt" > "$work/keywords.c"
     [ "$(grep -c . "$work/keywords.c")" -gt 150 ] && $CC -std=gnu99 -I. -fsyntax-only "$work/keywords.c"
 }

@@ -205,7 +205,7 @@ static void test_bits(void)
             if (check_sampled((unsigned)(10 * i) + (unsigned)way, 3))
                 same_bits(&entries[i], GCKPT_BF16, 1 + way % 2, way == 7, way % 5);
     for (int lowering = 0; lowering < GCKPTI_LOWERINGS; lowering++) /* every lowering ran */
-        CHECK((ran[FUSED][lowering] > check_iterations(50) || lowering == 4) &&
+        CHECK((ran[FUSED][lowering] > check_iterations(50) || lowering == GCKPTI_LOWERINGS - 1) &&
               ran[MATMUL][lowering] > check_iterations(20) && ran[LINEAR][lowering] > check_iterations(20));
 }
 
@@ -373,51 +373,6 @@ static void test_costs(void)
     }
 }
 
-/* A clock by which each instruction takes 1 millisecond, and each backward that the executor runs takes 3
- * milliseconds. */
-typedef struct {
-    double now;
-    const gckpt_exec *e;
-} stopwatch;
-static double tick(void *user)
-{
-    stopwatch *w = (stopwatch *)user;
-    const gckpti_ins *ins = w->e->step.pc ? &w->e->plan->ins[w->e->step.pc - 1] : NULL;
-    return w->now += ins && ins->kind == GCKPT_BACKWARD ? 3e-3 : 1e-3;
-}
-
-/* Tests that gckpt_calibrate reports costs of the graph as built: the measured cost of a lowering that joins two ops
- * is divided between the two in proportion, and a loss that runs as built has its measured cost. */
-static void test_calibrated(void)
-{
-    static int32_t classes[80];
-    for (int kind = 0; kind < KINDS; kind++) {
-        size z = { kind, 40, 2, 4, 2000, 0 };
-        net n = net_new(&z);
-        gckpt_cost costs[64] = { { 0, 0 } };
-        gckpt_plan *p = gckpt_plan_new(n.g, n.terms, n.count, NULL);
-        gckpt_exec *e = gckpt_exec_new(p, n.s, NULL);
-        const gckpt_feed feeds[2] = { { gckpt_id(n.tokens), classes }, { gckpt_id(n.targets), classes } };
-        stopwatch w = { 0, e };
-        CHECK(p && p->lowering > 0 && p->node_count <= 64 && p->term_count == 2);
-        CHECK_MSG(gckpt_calibrate(e, feeds, 2, 40, tick, &w, costs, (int)p->node_count, NULL) == GCKPT_OK, "%s",
-                  gckpt_error_text(e));
-        for (int i = 0; i < 2; i++) {
-            const gckpt_cost *built = &p->terms[i].built_cost, *it = &p->info[p->terms[i].id].cost,
-                             *c = &costs[p->terms[i].id];
-            const double unit = 4e6 / (double)(it->forward + it->backward);
-            const double forward = i ? 1e6 : unit * (double)built->forward;
-            const double backward = i ? 3e6 : unit * (double)built->backward;
-            CHECK((built->forward == it->forward && built->backward == it->backward) == i);
-            CHECK_MSG((double)c->forward < forward + 2 && (double)c->forward > forward - 2 &&
-                          (double)c->backward < backward + 2 && (double)c->backward > backward - 2,
-                      "kind %d, loss %d: %g and %g ns, not %g and %g", kind, i, (double)c->forward, (double)c->backward,
-                      forward, backward);
-        }
-        util_free(e, p, n.g, n.s);
-    }
-}
-
 /* Tests losses of logits for which linear_cross_entropy has no lowering: w with three axes, w that depends on the
  * batch, and logits without a batch axis. */
 static void test_not_taken(void)
@@ -494,7 +449,6 @@ int main(void)
     test_large_numbers();
     test_printed();
     test_costs();
-    test_calibrated();
     test_bits();
     test_offered();
     test_choice();

@@ -475,22 +475,6 @@ static int cancels(void *user, const gckpt_progress *now)
     return ++instruction_count == cancel_at;
 }
 
-/* The following helper functions run a step by one of three calls: gckpt_step, gckpt_profile_step (which measures
- * instructions) or gckpt_calibrate (which runs several steps). */
-static double tick(void *user) { return *(double *)user += 1; }
-static gckpt_result step_by(int call, gckpt_exec *e, const gckpt_plan *p, const gckpt_feed *feeds, const gckpt_hyper *h)
-{
-    static gckpt_profile_entry spent[4096];
-    static gckpt_cost costs[512];
-    double now = 0;
-    gckpt_profile profile = { .clock = tick, .user = &now, .entries = spent, .count = gckpt_plan_describe(p).instructions };
-    if (!CHECK(profile.count <= 4096 && gckpt_graph_size(net.g) <= 512))
-        return GCKPT_E_ARG;
-    return call == 0   ? gckpt_step(e, feeds, 4, 4, h, NULL)
-           : call == 1 ? gckpt_profile_step(e, feeds, 4, 4, h, &profile)
-                       : gckpt_calibrate(e, feeds, 4, 4, tick, &now, costs, gckpt_graph_size(net.g), NULL);
-}
-
 /* Tests copies that overlap computation: the bits are the same in every way to run, and a failed or cancelled copy
  * ends all copies in flight. */
 static void overlapped(void)
@@ -579,12 +563,11 @@ static void overlapped(void)
         const uint64_t begin = gckpt_store_hash(net.s);
         for (cancel_at = 1; cancel_at < all; cancel_at += 3) {
             instruction_count = 0;
-            const int call = cancel_at / 3 % 3;
-            gckpt_result result = step_by(call, e, p, feeds, &h);
+            gckpt_result result = gckpt_step(e, feeds, 4, 4, &h, NULL);
             cancelled += result == GCKPT_CANCELLED;
             if (result != GCKPT_CANCELLED)
                 break; /* the updates begin */
-            CHECK_MSG(copier.begun == copier.done, "call %d, cancelled at %d: %d copies are under way", call, cancel_at,
+            CHECK_MSG(copier.begun == copier.done, "cancelled at %d: %d copies are under way", cancel_at,
                       copier.begun - copier.done);
             CHECK(gckpt_store_hash(net.s) == begin);
         }
@@ -1022,7 +1005,7 @@ static void schedules(unsigned first, unsigned n)
         gckpti_search s = { 0 };
         gckpt_result result = gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d);
         if (result == GCKPT_OK)
-            result = gckpti_lower_mode(&p, GCKPT_SCHEDULE, 0);
+            result = gckpti_lower_mode(&p, GCKPT_SCHEDULE);
         if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {
             const gckpti_lowered *q = &p.lowered;
             s.p = &p;
@@ -1440,18 +1423,17 @@ static void holes(unsigned first, unsigned n)
         gckpt_result result = gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d);
         result = result == GCKPT_OK ? gckpti_search_open(&s, &p, 0) : result;
         if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {
-            for (int part = 1; part < 8; part++)
-                for (int wide = 0; wide < 2; wide++) {
-                    CHECK(gckpti_candidate_load(&s, &s.store_all));
-                    /* half of the schedules have no space left in slower memory */
-                    s.now.host_bytes = chance(50) ? p.host_limit : s.now.host_bytes;
-                    gckpti_find_holes(&s, s.store_all.peak / 8 * part, wide, 0);
-                    for (int i = 0; i < s.moves; i++, moves++)
-                        CHECK_MSG(s.move[i].key < UINT64_MAX && s.move[i].count > 0, "seed %u: move %d of %d", seed, i,
-                                  s.moves);
-                    for (int u = 0; u < p.nodes; u++)
-                        refused += p.node[u].runs_once && p.node[u].can_offload && s.now.host_bytes == p.host_limit;
-                }
+            for (int part = 1; part < 15; part++) {
+                CHECK(gckpti_candidate_load(&s, &s.store_all));
+                /* half of the schedules have no space left in slower memory */
+                s.now.host_bytes = chance(50) ? p.host_limit : s.now.host_bytes;
+                gckpti_find_holes(&s, s.store_all.peak / 15 * part);
+                for (int i = 0; i < s.moves; i++, moves++)
+                    CHECK_MSG(s.move[i].key < UINT64_MAX && s.move[i].count > 0, "seed %u: move %d of %d", seed, i,
+                              s.moves);
+                for (int u = 0; u < p.nodes; u++)
+                    refused += p.node[u].runs_once && p.node[u].can_offload && s.now.host_bytes == p.host_limit;
+            }
             gckpti_scratch_free(&s.scratch);
         }
         gckpti_planner_free(&p);

@@ -123,7 +123,7 @@ static int save_one(const char *path, int n)
     training t = { 0 };
     if (open_training(&t, 0, 1, GCKPT_SHARD_NONE, NULL)) {
         train_to(&t, 0, n);
-        if (gckpt_store_save(t.s, path) != GCKPT_OK)
+        if (gckpt_store_save(t.s, path, NULL) != GCKPT_OK)
             t.failed = fail("save", gckpt_error_text(t.s));
     }
     close_training(&t);
@@ -247,7 +247,7 @@ static int config_is_whole(const char *folder)
 static file bytes_of(gckpt_store *s)
 {
     file f = { 0 };
-    if (gckpt_store_write(s, file_write, &f) != GCKPT_OK)
+    if (gckpt_store_write(s, file_write, &f, NULL) != GCKPT_OK)
         fail("write", gckpt_error_text(s));
     return f;
 }
@@ -264,7 +264,7 @@ static int train_from_start(training *t, int n)
     gckpt_store *s = gckpt_store_new(&seed);
     t->s = gckpt_store_new(NULL);
     int failed = train_epochs(s, path, n);
-    if (!failed && gckpt_store_load(t->s, path) != GCKPT_OK)
+    if (!failed && gckpt_store_load(t->s, path, NULL) != GCKPT_OK)
         failed = fail("load", gckpt_error_text(t->s));
     gckpt_store_free(s);
     remove(path), remove(values), rmdir(folder);
@@ -292,8 +292,7 @@ static int is_state(const file *found, const char *kind, int n)
 static int load(const char *kind, const char *folder, const char *path, const char *values)
 {
     gckpt_store *s = gckpt_store_new(NULL);
-    gckpt_result result =
-        strcmp(kind, "ranks") ? gckpt_store_load(s, path) : gckpt_ranks_load(s, path);
+    gckpt_result result = gckpt_store_load(s, path, NULL);
     struct stat is;
     if (result != GCKPT_OK) {
         if (stat(path, &is) && errno == ENOENT)
@@ -310,7 +309,7 @@ static int load(const char *kind, const char *folder, const char *path, const ch
         const char *note = gckpt_store_note(s, "train");
         gckpt_store *best = gckpt_store_new(NULL);
         n = note ? atoi(note) : -1;
-        if (gckpt_store_load(best, values) != GCKPT_OK)
+        if (gckpt_store_load(best, values, NULL) != GCKPT_OK)
             printf("without its best values: %s; ", gckpt_error_text(best));
         gckpt_store_free(best);
     }

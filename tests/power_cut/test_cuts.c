@@ -1,4 +1,4 @@
-/* test_cuts.c - cuts the power within saves of one process and of ranks (src/files), on a model of a file system that
+/* test_cuts.c - cuts the power within saves (src/files), on a model of a file system that
  * keeps no more than POSIX promises.
  *
  * The test records the system calls of a save: files that are created, written, synchronised, renamed and removed, and
@@ -264,44 +264,25 @@ static gckpt_store *store_new(int rank, int ranks, unsigned salt)
     return s;
 }
 
-/* Saves the state of this salt with gckpt_store_save if ranks is 0, or with the steps of gckpt_ranks_save. */
-static gckpt_result save(int ranks, unsigned salt)
+static gckpt_result save(unsigned salt)
 {
-    gckpt_store *s[4];
-    gckpti_rank_save x[4];
-    gckpt_result result = GCKPT_OK;
-    const int n = ranks ? ranks : 1;
-    for (int k = 0; k < n; k++)
-        s[k] = store_new(k, n, salt);
-    if (!ranks)
-        result = gckpt_store_save(s[0], path);
-    for (int k = 0; k < ranks; k++) {
-        const gckpt_result each = gckpti_rank_save_start(&x[k], s[k], path);
-        result = result == GCKPT_OK ? each : result;
-        x[k].number = x[0].number;
-    }
-    for (int k = 0; k < ranks && result == GCKPT_OK; k++)
-        result = gckpti_rank_save_part(&x[k]);
-    if (ranks && result == GCKPT_OK)
-        result = gckpti_rank_save_commit(&x[0]);
-    for (int k = 0; k < ranks; k++)
-        gckpti_rank_save_end(&x[k]);
-    CHECK_MSG(result == GCKPT_OK, "save %u by %d: %s", salt, ranks, gckpt_error_text(s[0]));
-    for (int k = 0; k < n; k++)
-        gckpt_store_free(s[k]);
+    gckpt_store *s = store_new(0, 1, salt);
+    const gckpt_result result = gckpt_store_save(s, path, NULL);
+    CHECK_MSG(result == GCKPT_OK, "save %u: %s", salt, gckpt_error_text(s));
+    gckpt_store_free(s);
     return result;
 }
 
 /* Loads the checkpoint. Returns the number of its state, 0 if nothing is saved, or -1 if the load is refused or gives
  * something else. */
-static int load(int ranks)
+static int load(void)
 {
     gckpt_store *s = store_new(0, 1, 0);
     struct stat is;
     int found = -1;
     file f = { 0 };
-    if ((ranks ? gckpt_ranks_load(s, path) : gckpt_store_load(s, path)) == GCKPT_OK) {
-        CHECK(gckpt_store_write(s, file_write, &f) == GCKPT_OK);
+    if (gckpt_store_load(s, path, NULL) == GCKPT_OK) {
+        CHECK(gckpt_store_write(s, file_write, &f, NULL) == GCKPT_OK);
         for (int i = 1; i < STATES; i++)
             found = same_file(&f, &state[i]) ? i : found;
     } else if (stat(path, &is) && errno == ENOENT) {
@@ -395,10 +376,9 @@ static void put_folder(int cut, kept in_folder, kept in_files)
 /* ---- cuts ---- */
 static long cuts, old_ones, new_ones;
 
-/* Saves SAVES states; save n is made by ranks[n] ranks, or by one process if that is 0. Then cuts the power after each
- * recorded call, in `ways` random ways, and loads. The saves omit calls of kind `what`. Returns the number of loads
- * with a wrong result. */
-static long cut_saves(const int *ranks, int ways, int what)
+/* Saves SAVES states. Then cuts the power after each recorded call, in `ways` random ways, and loads. The saves omit
+ * calls of kind `what`. Returns the number of loads with a wrong result. */
+static long cut_saves(int ways, int what)
 {
     int begun[SAVES], done[SAVES];
     long wrong = 0;
@@ -411,11 +391,11 @@ static long cut_saves(const int *ranks, int ways, int what)
     op_log_on = 1;
     for (int n = 0; n < SAVES; n++) {
         begun[n] = op_count;
-        CHECK(save(ranks[n], (unsigned)n + 1) == GCKPT_OK);
+        CHECK(save((unsigned)n + 1) == GCKPT_OK);
         done[n] = op_count;
     }
     op_log_on = broken = 0;
-    CHECK(load(ranks[0]) == SAVES);
+    CHECK(load() == SAVES);
     for (int cut = 0; cut <= op_count; cut++)
         for (int way = 0; way < ways; way++) {
             int old = 0, last = 0;
@@ -427,7 +407,7 @@ static long cut_saves(const int *ranks, int ways, int what)
                        way < 4   ? (kept)(way / 2)
                        : way % 3 ? ANY
                                  : ALL);
-            const int found = load(ranks[0]);
+            const int found = load();
             const int right = found == old || found == last;
             cuts++;
             old_ones += found == old;
@@ -438,10 +418,8 @@ static long cut_saves(const int *ranks, int ways, int what)
             CHECK_MSG(right, "cut behind %d of %d, way %d: %d saved, %d being saved, %d found", cut,
                       op_count, way, old, last, found);
             if (way % 8 == 5) {
-                const int now = ranks[found < SAVES ? found : 1];
-                CHECK(save(now, (unsigned)found + 1) == GCKPT_OK && load(now) == found + 1);
-                CHECK_MSG(files() == now + 1, "cut behind %d, way %d: %d files of %d", cut, way,
-                          files(), now + 1);
+                CHECK(save((unsigned)found + 1) == GCKPT_OK && load() == found + 1);
+                CHECK_MSG(files() == 1, "cut behind %d, way %d: %d files", cut, way, files());
             }
         }
     return wrong;
@@ -458,38 +436,36 @@ static void test_fat(void)
     for (unsigned n = 0; n < 2; n++) {
         *order = 0;
         on_fat = 1;
-        CHECK(save(0, n + 1) == GCKPT_OK);
+        CHECK(save(n + 1) == GCKPT_OK);
         on_fat = 0;
         CHECK_MSG(!strcmp(order, right[n]), "save %u: %s", n, order);
     }
-    CHECK(load(0) == 2);
+    CHECK(load() == 2);
 #endif
 }
 
 int main(void)
 {
-    static const int one[SAVES] = { 0, 0, 0, 0 }, by_ranks[SAVES] = { 2, 4, 1, 2 };
     const int ways = 4 + check_iterations(60);
     CHECK(!mkdir("cuts", 0777) || errno == EEXIST);
     for (unsigned i = 1; i < STATES; i++) {
         gckpt_store *s = store_new(0, 1, i);
-        CHECK(gckpt_store_write(s, file_write, &state[i]) == GCKPT_OK);
+        CHECK(gckpt_store_write(s, file_write, &state[i], NULL) == GCKPT_OK);
         gckpt_store_free(s);
     }
     watch();
-    CHECK(cut_saves(one, ways, NOTHING) == 0);
-    CHECK(cut_saves(by_ranks, ways, NOTHING) == 0);
+    CHECK(cut_saves(ways, NOTHING) == 0);
     printf("%ld cuts: %ld old, %ld new\n", cuts, old_ones, new_ones);
     CHECK(new_ones > cuts / 100 && old_ones > cuts / 2);
     /* saves that omit any of these calls must give wrong results, which shows that the test notices */
     for (int what = FILE_SYNC; what <= FLUSH; what++) {
-        const long of_one = cut_saves(one, 12, what), of_ranks = cut_saves(by_ranks, 12, what);
-        printf("without %s: %ld and %ld wrong\n",
+        const long lost = cut_saves(12, what);
+        printf("without %s: %ld wrong\n",
                what == FILE_SYNC     ? "fsync of files"
                : what == FOLDER_SYNC ? "fsync of the folder"
                                      : "fflush",
-               of_one, of_ranks);
-        CHECK(of_one > 0 && of_ranks > 0);
+               lost);
+        CHECK(lost > 0);
     }
     test_fat();
     clear();

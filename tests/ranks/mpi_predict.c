@@ -5,7 +5,7 @@
  *     mpirun -np 2 build/mpi_predict
  *
  * First it measures the link between ranks, by exchanges of small and large messages in both directions at
- * once, and every op, by gckpt_calibrate on all ranks at the same time (they share memory and caches).
+ * once, and every op, by tune_costs on all ranks at the same time (they share memory and caches).
  * Of several steps the least time counts, since other programs can only make a step slower. */
 #include "bench/model.h"
 #include "examples/mpi.h"
@@ -64,9 +64,9 @@ static int measure_ops(const size *z, measured *to)
     int good = bench_new(&b, z, GCKPT_STORE_ALL, 1);
     to->count = good ? gckpt_id(b.loss.loss) + 1 : 0;
     to->costs = (gckpt_cost *)calloc((size_t)to->count + 1, sizeof *to->costs);
+    const tune_input input = { wall, NULL, b.feeds, 2, z->batch, NULL };
     good = good && to->costs != NULL &&
-           gckpt_calibrate(b.exec, b.feeds, 2, z->batch, wall, NULL, to->costs, to->count,
-                           &update) == GCKPT_OK;
+           tune_costs(b.store, b.plan, &input, to->costs, to->count, &update) == GCKPT_OK;
     to->machine.throughput = 1e9;
     to->machine.mem_bandwidth =
         1e9 * SIMULATE_UPDATE_BYTES * (double)b.parameters / (double)(update > 0 ? update : 1);

@@ -32,24 +32,6 @@ typedef struct {
     int64_t size[FETCHES];
 } trial;
 
-static double profile_clock(void *user) { return (*(double *)user += 0.5); }
-
-/* Runs a step with gckpt_profile_step and checks that the times of its parts add up. */
-static gckpt_result profiled_step(rank_run *r, const gckpt_feed *f, int n, int64_t rows,
-                                  const gckpt_hyper *hyper, gckpt_report *report)
-{
-    double clock = 0, sum = 1;
-    const int length = gckpt_plan_describe(r->p).instructions;
-    gckpt_profile p = { profile_clock, &clock, NULL, length, 0, 0, { 0, 0, 0, 0 } };
-    p.entries = (gckpt_profile_entry *)calloc((size_t)length, sizeof *p.entries);
-    const gckpt_result result = gckpt_profile_step(r->e, f, n, rows, hyper, &p);
-    for (int i = 0; i < length; i++)
-        sum += p.entries[i].seconds;
-    free(p.entries);
-    *report = p.report;
-    return result == GCKPT_OK && sum != p.total_seconds ? GCKPT_E_DATA : result;
-}
-
 static void train(ranks_world *w, int rank, void *context)
 {
     trial *t = (trial *)context;
@@ -64,8 +46,6 @@ static void train(ranks_world *w, int rank, void *context)
             r->result = gckpt_step_start(r->e, f, n, rows, &hyper);
             for (r->result = r->result ? r->result : GCKPT_MORE; r->result == GCKPT_MORE;)
                 r->result = gckpt_run_some(r->e, t->s.pieces + rank, &r->report[step]);
-        } else if (step == 1) {
-            r->result = profiled_step(r, f, n, rows, &hyper, &r->report[step]);
         } else {
             r->result = gckpt_step(r->e, f, n, rows, &hyper, &r->report[step]);
         }

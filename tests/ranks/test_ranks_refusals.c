@@ -64,12 +64,6 @@ static void fails(gckpt_result result, gckpt_result want, const void *object, co
               (int)result, gckpt_error_text(object), why);
 }
 
-static double no_time(void *user)
-{
-    (void)user;
-    return 0;
-}
-
 static void test_transports(void)
 {
     int silent = 0;
@@ -109,19 +103,10 @@ static void test_one_process_only(void)
     gckpt_exec *e = gckpt_exec_new(p, m.s, &(gckpt_exec_desc){ .transport = &transport });
     gckpt_feed feeds[] = { { gckpt_id(m.x), x }, { gckpt_id(m.y), y } };
     gckpt_hyper hyper = gckpt_hyper_lr(0.1f);
-    gckpt_fit_timing timed = { .clock = no_time };
     gckpt_check check;
-    gckpt_cost costs[8];
     float values[80 * 70];
     CHECK_MSG(e != NULL, "%s", gckpt_error_text(m.s));
     fails(gckpt_check_gradients(e, feeds, 2, 8, &check), GCKPT_E_ARG, e, "2 ranks");
-    fails(gckpt_calibrate(e, feeds, 2, 8, no_time, NULL, costs, gckpt_id(m.loss.loss) + 1, NULL),
-          GCKPT_E_ARG, e, "2 ranks");
-    CHECK(gckpt_fit_timed(m.s, NULL, NULL, 8, NULL, NULL, &timed) == NULL);
-    fails(gckpt_error(m.s), GCKPT_E_ARG, m.s, "2 ranks");
-    exchanges = 0; /* counts exchanges, since the other rank must learn of the refusal, to refuse the call as well */
-    fails(gckpt_profile_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "profile_step: needs a clock");
-    CHECK(exchanges > 0);
     fails(gckpt_step_begin(e, &hyper), GCKPT_E_ARG, e, "GCKPT_SHARD_VALUES");
     fails(gckpt_gather_values(e, 1, values), GCKPT_E_ARG, e, "index 1");
     /* how often each instruction was returned by gckpt_next_instruction before it ran, in each micro-batch */
@@ -140,7 +125,6 @@ static void test_one_process_only(void)
     CHECK(gckpt_step_start(e, feeds, 2, 8, &hyper) == GCKPT_OK);
     fails(gckpt_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "under way");
     fails(gckpt_gather_hash(e, NULL), GCKPT_E_ARG, e, "under way");
-    fails(gckpt_profile_step(e, feeds, 2, 8, &hyper, NULL), GCKPT_E_ARG, e, "under way");
     silent = 1;
     gckpt_result result = GCKPT_MORE;
     while (result == GCKPT_MORE)

@@ -1,5 +1,5 @@
 /* test_backend.c - the executor on a backend whose memory the host cannot read (backend.h). Plans, splits, streams,
- * fetches, files, debug modes, gckpt_check_gradients and gckpt_calibrate must give the bits that the processor gives.
+ * fetches, files, debug modes, gckpt_check_gradients must give the bits that the processor gives.
  * A step that does not clip waits for nothing before its first update, even if that update is then skipped.
  *
  *     build/test_backend [first seed] [graphs] */
@@ -248,12 +248,12 @@ static uint64_t small_run(const setting *o, float clip)
         }
         hash ^= gckpt_store_hash(m.s);
     }
-    CHECK(gckpt_store_write(m.s, file_write, &saved) == GCKPT_OK);
+    CHECK(gckpt_store_write(m.s, file_write, &saved, NULL) == GCKPT_OK);
     hash = gckpti_fnv(hash, saved.bytes, saved.size);
     gckpt_exec_free(m.e); /* the store must have all values after the executor is freed */
     m.e = NULL;
     file again = { 0 };
-    CHECK(gckpt_store_write(m.s, file_write, &again) == GCKPT_OK && same_file(&saved, &again));
+    CHECK(gckpt_store_write(m.s, file_write, &again, NULL) == GCKPT_OK && same_file(&saved, &again));
     free(saved.bytes);
     free(again.bytes);
     small_free(&m, 0);
@@ -313,7 +313,7 @@ static void test_skipped(void)
                 }
                 small_step(&m, step, hyper.clip);
             }
-            CHECK(gckpt_store_write(m.s, file_write, &saved) == GCKPT_OK);
+            CHECK(gckpt_store_write(m.s, file_write, &saved, NULL) == GCKPT_OK);
             uint64_t hash = gckpti_fnv(gckpt_store_hash(m.s), saved.bytes, saved.size);
             want = bad ? want : hash;
             CHECK_MSG(hash == want, "way %d: a skipped step left a trace", way);
@@ -448,15 +448,7 @@ static void test_one_store(void)
     }
 }
 
-/* A clock for gckpt_calibrate in test_tools. The test also reads a store file while an executor exists; the results of
- * gckpt_check_gradients and gckpt_calibrate must be those of the processor. */
-static double clock_now;
-static double ticks(void *user)
-{
-    (void)user;
-    return clock_now += 0.001;
-}
-
+/* Reads a store file while an executor exists; the results of gckpt_check_gradients must be those of the processor. */
 static void test_tools(void)
 {
     gckpt_check check[2];
@@ -467,16 +459,12 @@ static void test_tools(void)
         file f = { 0 };
         gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
         small_step(&m, 0, 0);
-        CHECK(gckpt_store_write(m.s, file_write, &f) == GCKPT_OK);
+        CHECK(gckpt_store_write(m.s, file_write, &f, NULL) == GCKPT_OK);
         small_step(&m, 1, 0);
-        CHECK(gckpt_store_read(m.s, file_read, &f, f.size) == GCKPT_OK);
+        CHECK(gckpt_store_read(m.s, file_read, &f, f.size, NULL) == GCKPT_OK);
         small_step(&m, 2, 0);
         hash[way] = gckpt_store_hash(m.s);
         gckpt_check_gradients(m.e, feeds, 2, ROWS, &check[way]);
-        CHECK(gckpt_store_hash(m.s) == hash[way]);
-        gckpt_cost costs[64] = { { 0, 0 } };
-        gckpt_result result = gckpt_calibrate(m.e, feeds, 2, ROWS, ticks, NULL, costs, (int)m.p->node_count, NULL);
-        CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(m.e));
         CHECK(gckpt_store_hash(m.s) == hash[way]);
         small_step(&m, 3, 0.5f);
         hash[way] ^= gckpt_store_hash(m.s);
@@ -707,55 +695,6 @@ static void test_staged(void)
     }
 }
 
-/* Tests that the executors which gckpt_fit_timed creates on the same backend do not change the results of an executor
- * that trains there. */
-static int build_rows(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
-{
-    gckpt_feed *feeds = (gckpt_feed *)user;
-    const gckpt_init init = { 0.3f, 0, 0 };
-    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, WIDTH)), *x = in;
-    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(rows));
-    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(WIDTH, WIDTH), init);
-    for (int i = 0; i < 4; i++)
-        x = gckpt_gelu(gckpt_linear(x, w, NULL));
-    term->loss = gckpt_cross_entropy(x, target, NULL, 0);
-    term->weight = 1;
-    feeds[0].input = gckpt_id(in);
-    feeds[1].input = gckpt_id(target);
-    return 1;
-}
-
-static void test_trials(void)
-{
-    uint64_t hash[2];
-    small_data(0);
-    for (int timed = 0; timed < 2; timed++) {
-        gckpt_store *s = gckpt_store_new(NULL);
-        gckpt_feed feeds[2] = { { 0, small_x }, { 0, small_targets } };
-        const gckpt_plan_desc d = { .backend = tested[1] };
-        const gckpt_exec_desc how = { .backend = tested[1] };
-        const gckpt_hyper hyper = { .lr = 0.01f };
-        double dt = 1;
-        gckpt_fit_timing t = { .clock = ticks, .user = &dt, .limit = 100, .feeds = feeds,
-                .feed_count = 2, .exec = &how };
-        gckpt_exec *e = NULL;
-        for (int step = 0; step < 4; step++) {
-            gckpt_plan *p = timed && step % 2 == 0
-                                ? gckpt_fit_timed(s, build_rows, feeds, ROWS, &d, NULL, &t)
-                                : gckpt_fit(s, build_rows, feeds, ROWS, &d, NULL);
-            CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
-            e = e ? e : gckpt_exec_new(p, s, &how);
-            CHECK(gckpt_step(e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_OK);
-            gckpt_plan_free(p);
-        }
-        hash[timed] = gckpt_store_hash(s);
-        CHECK(!timed || (t.count > 1 && t.trials[0].runs > 0));
-        util_free(e, NULL, NULL, s);
-        CHECK(tested_blocks(1) == 0);
-    }
-    CHECK(hash[0] == hash[1]);
-}
-
 /* Tests a backend in host memory that implements only some ops: the library's kernels run the others. */
 static long found;
 static gckpt_kernel find_some(void *context, const gckpt_op *op, gckpt_kind kind)
@@ -816,7 +755,6 @@ static void test_tested(unsigned first, unsigned count)
     test_out_of_memory();
     test_promise();
     test_staged();
-    test_trials();
     test_partial();
     test_caches();
     for (unsigned i = 0; i < count; i++) {

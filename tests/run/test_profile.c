@@ -1,5 +1,5 @@
 /* test_profile.c - reports of a step: gckpt_term_loss, which gives each loss term, compared in every way to run with
- * sums computed here; gckpt_profile_step with a clock that counts its calls; GCKPT_DEBUG_RECOMPUTE with an op whose
+ * sums computed here; GCKPT_DEBUG_RECOMPUTE with an op whose
  * result changes from call to call. */
 #include "gradckpt.h"
 #include "util.h"
@@ -230,136 +230,6 @@ static void test_streamed(void)
     drop(&m);
 }
 
-/* ---- gckpt_profile_step ---- */
-static double tick(void *user) { return ++*(double *)user; }
-
-typedef struct {
-    double clock;
-    gckpt_profile_entry spent[64];
-    gckpt_profile p;
-} profile;
-
-static gckpt_profile *opened(profile *t, const net *m)
-{
-    memset(t, 0, sizeof *t);
-    t->p.clock = tick;
-    t->p.user = &t->clock;
-    t->p.entries = t->spent;
-    t->p.count = gckpt_plan_describe(m->p).instructions;
-    CHECK(t->p.count <= 64);
-    return &t->p;
-}
-
-/* Tests gckpt_profile_step with a clock that counts its calls: the clock is called twice before the first instruction,
- * once after each instruction that runs, and once at the end of the step. */
-static void test_profile(gckpt_mode mode, int64_t micro)
-{
-    net m, plain;
-    profile t;
-    gckpt_feed f[3];
-    gckpt_report r;
-    const gckpt_plan_desc d = { .mode = mode, .threads = 2 };
-    const int inference = mode == GCKPT_INFERENCE;
-    graph(&plain, micro);
-    plan(&plain, d, NULL);
-    const int n = feed(&plain, f);
-    for (int i = 0; i < 2; i++)
-        CHECK((inference ? gckpt_forward(plain.e, f, n, ROWS, &r)
-                         : gckpt_step(plain.e, f, n, ROWS, &hyper, &r)) == GCKPT_OK);
-    graph(&m, micro);
-    plan(&m, d, NULL);
-    gckpt_profile *p = opened(&t, &m);
-    for (int i = 0; i < 2; i++)
-        CHECK_MSG(gckpt_profile_step(m.e, f, n, ROWS, inference ? NULL : &hyper, p) == GCKPT_OK,
-                  "%s", gckpt_error_text(m.e));
-    CHECK(gckpt_store_hash(m.s) == gckpt_store_hash(plain.s));
-    CHECK(p->steps == 2 && p->report.loss == r.loss && p->report.step == r.step && reported_losses(&m));
-    double spent = 0;
-    int again = 0;
-    gckpt_instruction in;
-    gckpt_usage u;
-    for (int i = 0; gckpt_plan_get(m.p, i, &in) == GCKPT_OK; i++) {
-        const gckpt_profile_entry *s = &t.spent[i];
-        const char *op = gckpt_plan_op(m.p, in.id), *name = gckpt_plan_name(m.p, in.id);
-        gckpt_plan_usage(m.p, i, &u);
-        const int64_t runs = u.once && !inference ? 2 : 2 * ROWS / micro;
-        CHECK_MSG(s->runs == runs && s->seconds == (double)runs, "%s %d: %d runs, %g s", op, i,
-                  (int)s->runs, s->seconds);
-        spent += s->seconds;
-        again += u.recompute;
-        CHECK((in.kind <= GCKPT_BACKWARD) == (s->flops > 0 && s->bytes > 0));
-        const uint64_t B = (uint64_t)micro, product = 2 * B * IN * WIDE;
-        if (!strcmp(op, "linear") && in.id < gckpt_id(m.h)) { /* x needs no gradient */
-            CHECK(s->flops == product * (in.kind == GCKPT_BACKWARD ? 2 : 1));
-            CHECK(s->bytes == (in.kind == GCKPT_FORWARD
-                                   ? 4 * (B * IN + IN * WIDE + WIDE + B * WIDE)
-                                   : 4 * (B * WIDE + B * IN + 2 * (IN * WIDE + WIDE))));
-        }
-        if (!strcmp(op, "linear") && in.id > gckpt_id(m.h))
-            CHECK(s->flops == 2 * B * WIDE * OUT * (in.kind == GCKPT_BACKWARD ? 2 : 1));
-        if (!strcmp(name, "h") && in.kind == GCKPT_FORWARD)
-            CHECK(s->bytes == 4 * 2 * B * WIDE);
-    }
-    CHECK(p->total_seconds == spent + 4);
-    CHECK((again > 0) == (mode == GCKPT_MEMORY_POOR));
-    drop(&m);
-    drop(&plain);
-}
-
-/* Tests gckpt_profile_step with steps that end early: a cancelled step is not counted as a step, a skipped one is. */
-static int stops(void *user, const gckpt_progress *p)
-{
-    (void)user, (void)p;
-    return 1;
-}
-static void test_profile_unfinished(void)
-{
-    static float bad[ROWS * IN];
-    for (int k = 0; k < 2; k++) {
-        net m;
-        profile t;
-        gckpt_feed f[3];
-        const gckpt_exec_desc x = { .progress = k ? NULL : stops, .skip_nonfinite = k };
-        graph(&m, 2);
-        plan(&m, (gckpt_plan_desc){ .mode = GCKPT_AUTO }, &x);
-        const int n = feed(&m, f);
-        const uint64_t hash = gckpt_store_hash(m.s);
-        bad[1] = (float)NAN;
-        f[0].data = k ? bad : f[0].data;
-        gckpt_profile *p = opened(&t, &m);
-        CHECK(gckpt_profile_step(m.e, f, n, ROWS, &hyper, p) == (k ? GCKPT_SKIPPED : GCKPT_CANCELLED));
-        CHECK(p->steps == k && gckpt_store_hash(m.s) == hash);
-        drop(&m);
-    }
-}
-
-static void test_profile_refused(void)
-{
-    net m;
-    profile t;
-    gckpt_feed f[3];
-    graph(&m, 2);
-    plan(&m, (gckpt_plan_desc){ .mode = GCKPT_AUTO }, NULL);
-    const int n = feed(&m, f);
-    gckpt_profile *p = opened(&t, &m);
-    CHECK(gckpt_profile_step(NULL, f, n, ROWS, &hyper, p) == GCKPT_E_ARG);
-    CHECK(gckpt_profile_step(m.e, f, n, ROWS, &hyper, NULL) == GCKPT_E_ARG);
-    p->count--;
-    CHECK(gckpt_profile_step(m.e, f, n, ROWS, &hyper, p) == GCKPT_E_ARG &&
-          strstr(gckpt_error_text(m.e), "an entry for each instruction"));
-    opened(&t, &m)->clock = NULL;
-    CHECK(gckpt_profile_step(m.e, f, n, ROWS, &hyper, p) == GCKPT_E_ARG);
-    opened(&t, &m)->entries = NULL;
-    CHECK(gckpt_profile_step(m.e, f, n, ROWS, &hyper, p) == GCKPT_E_ARG);
-    opened(&t, &m);
-    CHECK(gckpt_profile_step(m.e, f, n, ROWS, NULL, p) == GCKPT_E_ARG &&
-          strstr(gckpt_error_text(m.e), "this plan trains"));
-    CHECK(gckpt_profile_step(m.e, f, n - 1, ROWS, &hyper, p) == GCKPT_E_ARG);
-    CHECK(p->steps == 0 && p->total_seconds == 0 && t.spent[0].runs == 0);
-    CHECK(gckpt_profile_step(m.e, f, n, ROWS, &hyper, p) == GCKPT_OK && p->steps == 1);
-    drop(&m);
-}
-
 /* ---- an op whose value differs from call to call ---- */
 static int drifts, calls;
 
@@ -410,18 +280,13 @@ static void test_recomputed(void)
 
 int main(void)
 {
-    static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_MEMORY_POOR, GCKPT_INFERENCE };
+    static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_MEMORY_POOR };
     for (int64_t micro = 1; micro <= ROWS; micro++)
         for (int k = 0; k < 2; k++)
             test_calls(micro, modes[k]);
     test_none(2);
     test_none(ROWS);
     test_streamed();
-    for (int k = 0; k < 3; k++)
-        for (int64_t micro = 2; micro <= ROWS; micro += micro == 3 ? 3 : 1)
-            test_profile(modes[k], micro);
-    test_profile_refused();
-    test_profile_unfinished();
     test_recomputed();
     return check_report("test_profile");
 }

@@ -122,7 +122,7 @@ static void test_way(const way *o)
         for (int what = 1; what < WRONGS; what++) {
             long calls = skipping.own_calls;
             before.size = got.size = 0;
-            CHECK(gckpt_store_write(skipping.s, file_write, &before) == GCKPT_OK);
+            CHECK(gckpt_store_write(skipping.s, file_write, &before, NULL) == GCKPT_OK);
             gckpt_result result = step(&skipping, o, 20 + what, (wrong)what, &r);
             CHECK_MSG(result == GCKPT_SKIPPED && gckpt_error(skipping.e) == GCKPT_SKIPPED,
                       "wrong %d: %s", what, gckpt_result_text(result));
@@ -131,15 +131,15 @@ static void test_way(const way *o)
             int lost = r.loss - r.loss != 0;
             CHECK_MSG(lost == (what < GRADIENT_ONLY), "wrong %d: loss %g", what, r.loss);
             CHECK(r.grad_norm - r.grad_norm != 0 && r.count == ROWS * OUT && r.step == (uint64_t)i);
-            CHECK(gckpt_store_write(skipping.s, file_write, &got) == GCKPT_OK && same_file(&before, &got));
+            CHECK(gckpt_store_write(skipping.s, file_write, &got, NULL) == GCKPT_OK && same_file(&before, &got));
             CHECK(skipping.own_calls == calls);
         }
         CHECK(step(&plain, o, i, FINE, &last) == GCKPT_OK && step(&skipping, o, i, FINE, &r) == GCKPT_OK);
         CHECK(!memcmp(&r, &last, sizeof r) && r.step == (uint64_t)i + 1 && gckpt_error(skipping.e) == GCKPT_OK);
     }
     want.size = got.size = 0;
-    CHECK(gckpt_store_write(plain.s, file_write, &want) == GCKPT_OK);
-    CHECK(gckpt_store_write(skipping.s, file_write, &got) == GCKPT_OK && same_file(&want, &got));
+    CHECK(gckpt_store_write(plain.s, file_write, &want, NULL) == GCKPT_OK);
+    CHECK(gckpt_store_write(skipping.s, file_write, &got, NULL) == GCKPT_OK && same_file(&want, &got));
     /* the same bad step without skip_nonfinite must change the weights */
     CHECK(step(&plain, o, 0, GRADIENT_ONLY, &r) == GCKPT_OK);
     CHECK(gckpt_store_hash(plain.s) != gckpt_store_hash(skipping.s));

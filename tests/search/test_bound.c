@@ -124,7 +124,7 @@ static void try_list(const gckpt_instruction *list, int n, unsigned seed)
     int at;
     request.d.schedule.instructions = list;
     request.d.schedule.count = n;
-    if (gckpti_lower_mode(&request.p, GCKPT_SCHEDULE, 0) != GCKPT_OK)
+    if (gckpti_lower_mode(&request.p, GCKPT_SCHEDULE) != GCKPT_OK)
         return;
     int64_t peak = live_peak(d->buffers, d->buffer_count, d->length);
     uint64_t least, work = lowered_cost(&request.p, d, &least);
@@ -237,6 +237,10 @@ static void check_request(unsigned seed)
                                         GCKPT_MEMORY_POOR };
     static gckpt_instruction list[LIST + 8], changed[LIST + 8];
     gckpt_point least, most;
+    gckpt_plan *first = plan_mode(GCKPT_STORE_ALL, 0);
+    if (!first && strstr(gckpt_error_text(request.g), "nothing to train"))
+        return; /* all parameters of this random net are frozen */
+    gckpt_plan_free(first);
     for (int i = 0; i < 4; i++) {
         gckpt_plan *p = plan_mode(modes[i], 0);
         check_plan(p, "mode", seed);
@@ -495,13 +499,11 @@ static void check_cut(const gckpti_cut_point *t, const gckpti_cut_table *table, 
     unsigned r = 0;
     int64_t bytes;
     uint64_t work;
-    gckpti_mark_cut(&request.b, table, cut);
+    unsigned char action[32];
+    gckpti_mark_cut(&request.b, table, cut, action);
     for (int u = 0; u < request.p.nodes; u++)
-        r |= request.b.action[u] ? 1u << u : 0;
-    const uint64_t slant =
-        table == &t->table[GCKPTI_FULL] ? q->cost >> GCKPTI_TIE_SHIFT : 0; /* late nodes cost more */
-    CHECK_MSG(closure(t->backward_index, r, &bytes, &work) && bytes == q->bytes && work <= q->cost &&
-                  work >= q->cost - slant,
+        r |= action[u] ? 1u << u : 0;
+    CHECK_MSG(closure(t->backward_index, r, &bytes, &work) && bytes == q->bytes && work == q->cost,
               "seed %u, point %d, cut %d: %ld bytes, work %lu", seed, t->backward_index, cut,
               (long)q->bytes, (unsigned long)q->cost);
 }
@@ -524,8 +526,8 @@ static void check_point(gckpti_cut_point *t, int64_t grain, uint64_t cost, unsig
     for (int capacity = 0; capacity < MOST_BYTES; capacity++) {
         least = least_cost[capacity] < least ? least_cost[capacity] : least;
         cut = gckpti_cut_within(&all->last, capacity * grain);
-        uint64_t found = cut < 0 ? UINT64_MAX : gckpti_cut_cost(t, cut);
-        CHECK_MSG(found <= least && (!exact || least - found <= found >> (GCKPTI_TIE_SHIFT - 1)),
+        uint64_t found = cut < 0 ? UINT64_MAX : all->last.cut[cut].cost;
+        CHECK_MSG(found <= least && (!exact || found == least),
                   "seed %u, point %d, %d units: a cut of %lu, the least closure has %lu", seed,
                   t->backward_index, capacity, (unsigned long)found, (unsigned long)least);
         if (capacity % 4 && capacity > 40)

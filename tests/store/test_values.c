@@ -178,7 +178,7 @@ static void test_same_bits(void)
         CHECK_MSG(gckpt_store_hash(s) == model_hash, "0x%llx",
                   (unsigned long long)gckpt_store_hash(s));
         saved.size = saved.at = again.size = again.at = 0;
-        CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK && count_initialised(s) == 0);
+        CHECK(gckpt_store_write(s, file_write, &saved, NULL) == GCKPT_OK && count_initialised(s) == 0);
         for (int i = 0; i < PARAMS && way < 2; i++) {
             CHECK(gckpt_store_get(s, way ? PARAMS - 1 - i : i, &q) == GCKPT_OK && q.values);
             CHECK(count_initialised(s) == i + 1);
@@ -188,7 +188,7 @@ static void test_same_bits(void)
         if (way > 1 && way < 4)
             e = gckpt_exec_new(p, s, NULL);
         if (way == 4) {
-            CHECK(gckpt_store_read(s, file_read, &saved, saved.size) == GCKPT_OK);
+            CHECK(gckpt_store_read(s, file_read, &saved, saved.size, NULL) == GCKPT_OK);
             saved.at = 0;
         }
         CHECK(count_initialised(s) == PARAMS && gckpt_store_hash(s) == model_hash);
@@ -196,7 +196,7 @@ static void test_same_bits(void)
             gckpt_parameter after;
             CHECK(gckpt_store_get(s, 3, &after) == GCKPT_OK && after.values == q.values);
         }
-        CHECK(gckpt_store_write(s, file_write, &again) == GCKPT_OK);
+        CHECK(gckpt_store_write(s, file_write, &again, NULL) == GCKPT_OK);
         CHECK(again.size == saved.size && !memcmp(again.bytes, saved.bytes, saved.size));
         gckpt_exec_free(e);
         gckpt_plan_free(p);
@@ -254,7 +254,7 @@ static void test_reads(void)
     CHECK(gckpt_store_peek(s, 3, &q) == GCKPT_OK && !q.values && q.elements == WIDE);
     CHECK(!memcmp(&was, s, sizeof was) && !memcmp(params, s->params, sizeof params));
     saved.size = 0;
-    CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK && h.calls == calls);
+    CHECK(gckpt_store_write(s, file_write, &saved, NULL) == GCKPT_OK && h.calls == calls);
     gckpt_graph_free(n.g);
     gckpt_store_free(s);
 }
@@ -293,12 +293,12 @@ static void test_all_or_none(void)
     CHECK(gckpt_store_get(s, 0, &q) == GCKPT_OK);
     q.values[0] = 5;
     saved.size = 0;
-    CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK);
+    CHECK(gckpt_store_write(s, file_write, &saved, NULL) == GCKPT_OK);
     int loaded = 0;
     for (long k = 1; k < 100 && !loaded; k++) {
         h.fail_at = h.calls + k;
         saved.at = 0;
-        loaded = gckpt_store_read(t, file_read, &saved, saved.size) == GCKPT_OK;
+        loaded = gckpt_store_read(t, file_read, &saved, saved.size, NULL) == GCKPT_OK;
         h.fail_at = 0;
         CHECK(loaded || (h.live == live && count_initialised(t) == 0 && gckpt_error(t) == GCKPT_E_MEMORY));
     }
@@ -311,7 +311,7 @@ static void test_all_or_none(void)
     /* reading a truncated file fails, leaves the store unchanged and initialises no values */
     for (size_t cut = 0; cut < saved.size; cut += 7) {
         saved.at = 0;
-        CHECK(gckpt_store_read(t, file_read, &saved, cut) != GCKPT_OK);
+        CHECK(gckpt_store_read(t, file_read, &saved, cut, NULL) != GCKPT_OK);
         CHECK(h.live == live && count_initialised(t) == 0 && gckpt_store_hash(t) == model_hash);
     }
     gckpt_plan_free(p);
@@ -384,7 +384,7 @@ static void test_block(void)
         q.values[0] = 9;
     }
     saved.size = 0;
-    CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK);
+    CHECK(gckpt_store_write(s, file_write, &saved, NULL) == GCKPT_OK);
     for (int way = 0; way < 3; way++)
         for (size_t less = 0; less < 2; less++) {
             gckpt_memory memory;
@@ -397,11 +397,11 @@ static void test_block(void)
             if (way == 2) {
                 cut = saved;
                 cut.at = 0;
-                CHECK(gckpt_store_read(t, file_read, &cut, cut.size - 4) == GCKPT_E_DATA);
+                CHECK(gckpt_store_read(t, file_read, &cut, cut.size - 4, NULL) == GCKPT_E_DATA);
             }
             saved.at = 0;
             if (way)
-                CHECK_MSG(gckpt_store_read(t, file_read, &saved, saved.size) == GCKPT_OK, "%s",
+                CHECK_MSG(gckpt_store_read(t, file_read, &saved, saved.size, NULL) == GCKPT_OK, "%s",
                           gckpt_error_text(t));
             gckpt_exec *e = gckpt_exec_new(p, t, NULL);
             CHECK_MSG((e != NULL) == !less, "%s", gckpt_error_text(t));
@@ -809,13 +809,13 @@ static void test_names(void)
         CHECK(h.calls > calls);
     }
     CHECK(found(s, NAMES) && gckpt_store_bytes(s) == 0);
-    CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK);
-    CHECK(gckpt_store_read(t, file_read, &saved, saved.size - 4) == GCKPT_E_DATA && found(t, 0));
+    CHECK(gckpt_store_write(s, file_write, &saved, NULL) == GCKPT_OK);
+    CHECK(gckpt_store_read(t, file_read, &saved, saved.size - 4, NULL) == GCKPT_E_DATA && found(t, 0));
     for (int whole = 0; whole < 2;
          whole++) { /* a read whose data end early removes the names that it has added; a whole read adds all names */
         saved.at = 0;
         saved.fail_call = whole ? 0 : saved.calls + 3;
-        CHECK(gckpt_store_read(t, file_read, &saved, saved.size) ==
+        CHECK(gckpt_store_read(t, file_read, &saved, saved.size, NULL) ==
               (whole ? GCKPT_OK : GCKPT_E_FILE));
         CHECK(found(t, whole ? NAMES : 0));
     }
@@ -919,11 +919,11 @@ static void test_initial(void)
     for (int i = 0; i < 5; i++)
         CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK);
     CHECK(!strcmp(initial_text(s, 5, saved, 0), "ok"));
-    CHECK(gckpt_store_write(s, file_write, &f) == GCKPT_OK);
+    CHECK(gckpt_store_write(s, file_write, &f, NULL) == GCKPT_OK);
     gckpt_store_free(s);
 
     s = store_in(NULL); /* first a file is loaded, then a graph with other names is built */
-    CHECK(gckpt_store_read(s, file_read, &f, f.size) == GCKPT_OK);
+    CHECK(gckpt_store_read(s, file_read, &f, f.size, NULL) == GCKPT_OK);
     CHECK(!strcmp(initial_text(s, 5, saved, 0), "ok"));
     text = initial_text(s, 2, other, 0);
     CHECK_MSG(strstr(text, "\"fc.weight\" has") &&

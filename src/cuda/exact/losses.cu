@@ -119,7 +119,7 @@ __global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const Step
                 const float t = SOFT ? l.soft[at] : at == target ? p_on : p_off, y = x[k] - max;
                 float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
                 if (l.cap > 0.0f)
-                    p *= gckpti_softcap_deriv(x[k], l.cap);
+                    p *= gckpti_softcap_deriv(x[k], 1.0f / l.cap);
                 if (out && to_x && !x_accumulate)
                     dx[at] = 0.0f;
                 if (out && to_t && !t_accumulate)

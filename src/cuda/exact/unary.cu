@@ -4,10 +4,7 @@ template <auto F, int N = 0> struct Unary {
     float o[N + 1];
     __device__ void operator()(float *d, float x, float, int) const
     {
-        if constexpr (N > 0)
-            *d = F(x, o);
-        else
-            *d = F(x);
+        *d = F(x, o);
     }
 };
 
@@ -17,10 +14,7 @@ template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct
     float o[N + 1];
     __device__ void operator()(float *d, float at, float g, int accumulate) const
     {
-        if constexpr (N > 0)
-            PUT(d, g, DERIV(at, o), accumulate);
-        else
-            PUT(d, g, DERIV(at), accumulate);
+        PUT(d, g, DERIV(at, o), accumulate);
     }
 };
 
@@ -44,34 +38,21 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
 }
 
-#define UNARY_WITH(name, n, value, deriv, rule, at)                                                \
+#define UNARY_WITH(name, n, rule, reads)                                                           \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
-        map_forward(call, by_attributes<Unary<value, n>>(call));                                   \
+        map_forward(call, by_attributes<Unary<gckpti_##name##_value, n>>(call));                   \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
         map_gradient(call, call->in[0],                                                            \
-                     by_attributes<UnaryGrad<deriv, gckpti_put_##rule, n>>(call), at,              \
-                     call->grad_out);                                                              \
+                     by_attributes<UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule, n>>(call),  \
+                     (reads) & GCKPT_OUT ? call->out : call->in[0].data, call->grad_out);          \
     }
-#define UNARY(name, rule, at) UNARY_WITH(name, 0, gckpti_##name, gckpti_##name##_deriv, rule, at)
-UNARY(relu, masked, call->out)
-UNARY(gelu, product, call->in[0].data)
-UNARY(gelu_erf, product, call->in[0].data)
-UNARY(silu, product, call->in[0].data)
-UNARY(tanh, product, call->out)
-UNARY(sigmoid, product, call->out)
-UNARY(exp, product, call->out)
-UNARY(log, quotient, call->in[0].data)
-UNARY(sqrt, quotient, call->out)
-UNARY(abs, product, call->in[0].data)
-UNARY(reciprocal, product, call->out)
-UNARY(softplus, product, call->out)
-UNARY(sin, product, call->in[0].data)
-UNARY(cos, product, call->in[0].data)
-UNARY_WITH(clamp, 2, gckpti_value_clamp, gckpti_deriv_clamp, masked, call->in[0].data)
-UNARY_WITH(leaky_relu, 1, gckpti_value_leaky_relu, gckpti_deriv_leaky_relu, product, call->out)
+#define UNARY(name, flops, reads, value, rule, deriv) UNARY_WITH(name, 0, rule, reads)
+GCKPTI_UNARY_OPS(UNARY)
+UNARY_WITH(clamp, 2, masked, GCKPT_IN(0))
+UNARY_WITH(leaky_relu, 1, product, GCKPT_OUT)
 #undef UNARY
 #undef UNARY_WITH
 
@@ -83,7 +64,7 @@ struct PowerGradient {
         if (*o == 0.0f)
             gckpti_put(d, 0.0f, accumulate);
         else
-            gckpti_put_product(d, g, gckpti_deriv_pow(x, o), accumulate);
+            gckpti_put_product(d, g, gckpti_pow_slope(x, o), accumulate);
     }
 };
 
@@ -93,7 +74,7 @@ void pow_by(const gckpt_call *call, bool backward)
     if (backward)
         map_gradient(call, x, by_attributes<PowerGradient>(call), x.data, call->grad_out);
     else
-        map_forward(call, by_attributes<Unary<gckpti_value_pow, 1>>(call));
+        map_forward(call, by_attributes<Unary<gckpti_pow_value, 1>>(call));
 }
 BOTH_PASSES(pow, pow_by)
 

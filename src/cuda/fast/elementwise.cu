@@ -19,11 +19,11 @@ template <class F> void map_grad(const gckpt_call *call, F f, const Values &at)
 #define UNARY(name, put, at)                                                                       \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
-        map_out(call, Unary<gckpti_##name>(), value_of(call->in[0]), NONE);                        \
+        map_out(call, Unary<gckpti_##name##_value>(), value_of(call->in[0]), NONE);                \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_grad(call, UnaryGrad<gckpti_##name##_deriv, put>(), at);                               \
+        map_grad(call, UnaryGrad<gckpti_##name##_slope, put>(), at);                               \
     }
 using ::dropout_backward, ::dropout_forward, ::rotary_backward, ::rotary_forward; /* take bf16 */
 UNARY(gelu_erf, put_product, value_of(call->in[0]))
@@ -33,18 +33,21 @@ UNARY(sigmoid, put_product, value_out_of(call))
 UNARY(relu, gckpti_put_masked, value_out_of(call))
 #undef UNARY
 
+__device__ inline float gelu_value(float x, const float *) { return gelu_of(x); }
+__device__ inline float gelu_deriv(float x, const float *) { return gelu_deriv_of(x); }
+
 void gelu_forward(const gckpt_call *call)
 {
     const Values x = value_of(call->in[0]);
     if (!try_fuse(call, GELU, x, NONE, out_of(call)))
-        map_out(call, Unary<gelu_of>(), x, NONE);
+        map_out(call, Unary<gelu_value>(), x, NONE);
 }
 
 void gelu_backward(const gckpt_call *call)
 {
     const gckpt_arg &x = call->in[0];
     if (x.accumulate || !try_fuse(call, GELU_GRAD, grad_out_of(call), value_of(x), grad_of(x)))
-        map_grad(call, UnaryGrad<gelu_deriv_of, put_product>(), value_of(x));
+        map_grad(call, UnaryGrad<gelu_deriv, put_product>(), value_of(x));
 }
 
 void scale_by(const gckpt_call *call, bool backward)

@@ -1,0 +1,27 @@
+#ifndef GCKPT_NO_CACHES
+/* Key/value cache: x (B,T,C) -> (B,capacity,C): the rows that earlier calls of gckpt_forward wrote,
+ * then the T rows of x; causal attention ignores the rest. With it a model generates token by
+ * token, with the bits of one call with all tokens. Only causal attention (as keys or values) and
+ * gckpt_concat along axis 1 (as its last input) may read the result. Only INFERENCE plans may have
+ * caches; a call takes at most the graph's rows; all caches of a graph have one capacity and one T.
+ * The executor holds them (gckpt_exec_desc.caches_of) in the precision of the plan's activations;
+ * their bytes are GCKPT_BYTES_CACHES. */
+GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
+/* Key/value cache for attention with windows of `window` keys or fewer: the cache holds `rows` =
+ * window + 63 keys, rounded up to a multiple of 64, for positions up to capacity. If window is 0 or
+ * rows >= capacity, it works as gckpt_cache. x (B,T,C) -> (B,rows,C), position p in row p % rows.
+ * A call may add rows - window + 1 positions, at least 64 (if one attention has a longer window w,
+ * rows - w + 1), so longer prompts need several calls. gckpt_concat refuses it. A graph may have
+ * caches of both kinds. */
+GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window);
+
+/* gckpt_position returns the number of positions in the caches. Each successful gckpt_forward adds
+ * its T; it returns E_ARG if that exceeds the capacity, or if it has more rows than the last call.
+ * gckpt_rewind forgets positions from `position` on (after 0 any number of rows may follow). It
+ * returns E_ARG if there are fewer positions, or if a gckpt_cache_window has overwritten keys that
+ * this executor's attention needs there: it can go back by up to rows - window + 1 from the highest
+ * position reached, with the cache's rows and attention's window. Another executor of the caches
+ * checks for its own windows when it runs. */
+GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
+GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
+#endif

@@ -1,0 +1,95 @@
+#ifndef GCKPT_NO_DEVICES
+#include "run/internal.h"
+
+GCKPTI_COLD_BEGIN
+
+/* Returns 1 if the backend can replay micro-batches: nothing in them needs the host. */
+static int gckpti_can_replay(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_backend(e);
+    int can = b->replay && b->captured && !gckpti_debug(e) && !e->desc.progress;
+    for (int x = p->body; x < p->epilogue && can; x++) {
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
+        const gckpti_plan_node *node = &p->nodes[ins->id];
+        if (ins->kind == GCKPT_UPDATE)
+            can = 0;
+        else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
+            can = gckpti_backend_offloads(e);
+        else if (!node->op)
+            can = !gckpti_is_quantised(p->params[node->index].storage) || b->dequantise;
+        else
+            can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
+    }
+    return can && p->body < p->epilogue;
+}
+
+GCKPTI_MODULE(devices)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    if (event == GCKPTI_ON_LAYOUT)
+        e->devices.scales = (gckpt_loss_scale *)gckpti_bump_alloc(
+            (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
+    else if (event == GCKPTI_ON_BIND && e->tables.nodes)
+        e->devices.can_replay = (unsigned char)gckpti_can_replay(e);
+    else if ((event == GCKPTI_ON_MOVED || event == GCKPTI_ON_FREE) && b->discard_captures)
+        b->discard_captures(b->context, e);
+    return GCKPT_OK;
+}
+
+GCKPTI_COLD_END
+
+/* Returns 1 if a micro-batch, or a part of one, begins at step.pc and the backend replayed it: then
+ * step.pc is after it. Returns 0 if the instruction must run; the backend may capture from there
+ * on, unless a regulariser's gradient needs a count that is not known yet. */
+GCKPTI_FN int gckpti_replay(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const int pc = e->step.pc;
+    int64_t part = 0;
+    if (!e->devices.can_replay || !e->step.to_end || e->devices.capturing || pc < p->body ||
+        pc >= p->epilogue || (pc > p->body && pc < e->devices.end))
+        return 0;
+    e->devices.begin = pc;
+    e->devices.end = gckpti_group_of(e) ? gckpti_capture_part_end(e, &part)
+                     : pc == p->body    ? p->epilogue
+                                        : pc;
+    if (e->devices.end == pc)
+        return 0;
+    gckpt_step_params params = { e,
+                                 part,
+                                 e->step.row,
+                                 gckpti_micro_rows(e),
+                                 e->step.position,
+                                 e->store->seed,
+                                 e->step.number,
+                                 e->devices.scales,
+                                 (int)p->term_count };
+    for (size_t i = 0; i < p->term_count; i++) {
+        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
+            return 0;
+        e->devices.scales[i].id = p->terms[i].id;
+        e->devices.scales[i].scale = gckpti_loss_scale(e, (int)i);
+    }
+    e->devices.capturing = !gckpti_backend(e)->replay(gckpti_backend(e)->context, &params);
+    e->step.pc = e->devices.capturing ? pc : e->devices.end;
+    return !e->devices.capturing;
+}
+
+/* Ends the capture in progress if its part is complete, or if it `failed`. If the backend could
+ * not capture, nothing was computed: moves step.pc back to the capture's begin, and captures no
+ * more. */
+GCKPTI_FN void gckpti_end_capture(gckpt_exec *e, int failed)
+{
+    if (!e->devices.capturing || (e->step.pc != e->devices.end && !failed))
+        return;
+    if (e->devices.begin == e->plan->body && e->step.pc == e->plan->epilogue)
+        (void)gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* a micro-batch's copies end within it */
+    e->devices.capturing = 0;
+    if (!gckpti_backend(e)->captured(gckpti_backend(e)->context)) {
+        e->devices.can_replay = 0;
+        e->step.pc = e->devices.begin;
+    }
+}
+#endif

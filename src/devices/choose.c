@@ -1,0 +1,112 @@
+#ifndef GCKPT_NO_DEVICES
+#include "run/internal.h"
+
+GCKPTI_COLD_BEGIN
+
+GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = e->desc.backend;
+    if (p->backend_id > GCKPTI_BACKEND_PLAIN ? b && gckpti_backend_id(b, 0) == p->backend_id : !b)
+        return GCKPT_OK;
+    return gckpti_error(e->store, GCKPT_E_ARG,
+                        "exec: the plan was made for %s, desc.backend is %s; plan with "
+                        "gckpt_plan_desc.backend = the one that runs it",
+                        p->backend_id > GCKPTI_BACKEND_PLAIN ? "another backend" : "the processor",
+                        b ? b->name : "NULL");
+}
+
+GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
+{
+    const void *kernels;
+    const gckpt_backend *b = e->desc.backend;
+    const gckpt_backend *plain = gckpti_cpu_backend(GCKPT_ISA_PLAIN, &kernels);
+    gckpt_backend *backend = &e->devices.backend;
+    if (!b) {
+        *backend = *gckpti_cpu_backend(e->device.isa, &kernels);
+        backend->dequantise = e->plan->quantised ? gckpti_dequantise_all : NULL;
+        return GCKPT_OK;
+    }
+    if (b->own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
+                           b->find && b->fill && b->add && b->convert && b->update && b->finish &&
+                           (!b->copy_async || (b->host_get && b->host_release && b->wait_copies))))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: backend %s has its own memory, so all functions up to finish "
+                            "except workspace are needed",
+                            b->name);
+    *backend = *b;
+    e->update.writes_back = !b->update || b->writes_back;
+    backend->copy_in = b->copy_in ? b->copy_in : plain->copy_in;
+    backend->copy_out = b->copy_out ? b->copy_out : plain->copy_out;
+    backend->copy = b->copy ? b->copy : plain->copy;
+    backend->fill = b->fill ? b->fill : plain->fill;
+    backend->add = b->add ? b->add : plain->add;
+    backend->convert = b->convert ? b->convert : plain->convert;
+    backend->update = b->update ? b->update : plain->update;
+    backend->finish = b->finish ? b->finish : plain->finish;
+    if (e->plan->quantised && !b->own_memory && !b->dequantise)
+        backend->dequantise = gckpti_dequantise_all;
+    return GCKPT_OK;
+}
+
+GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan_node *node,
+                                          gckpti_exec_node *kernels)
+{
+    const gckpt_backend *b = e->desc.backend;
+    gckpt_kernel forward = NULL, backward = NULL;
+    if (!b)
+        return;
+    if (gckpti_precision_of(node->rounding) == GCKPT_BF16_FAST) {
+        forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
+        backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
+    } else if (b->find && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN)) {
+        forward = b->find(b->context, node->op, GCKPT_FORWARD);
+        backward = b->find(b->context, node->op, GCKPT_BACKWARD);
+    }
+    if (forward || b->own_memory)
+        kernels->forward = forward;
+    if (backward || b->own_memory)
+        kernels->backward = backward;
+}
+
+/* Returns the backend's advice after an allocation failed, or "". */
+static const char *gckpti_memory_hint(const gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    return b->memory_hint ? b->memory_hint(b->context) : "";
+}
+
+GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    const size_t size = e->blocks.backend_size;
+    if (size < (size_t)PTRDIFF_MAX / 2)
+        e->blocks.backend = (unsigned char *)b->allocate(b->context, size, e->plan->alignment);
+    return e->blocks.backend ? GCKPT_OK
+                             : gckpti_error(e->store, GCKPT_E_MEMORY,
+                                            "exec: no memory for %z bytes of arena, sums, feeds, "
+                                            "caches%s",
+                                            size, gckpti_memory_hint(e));
+}
+
+GCKPTI_FN void gckpti_free_backend(gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    if (e->blocks.backend)
+        b->release(b->context, e->blocks.backend, e->blocks.backend_size);
+}
+
+GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step)
+{
+    if (!gckpti_backend(e)->own_memory)
+        gckpti_pull(e->store, q);
+    else if (!gckpti_push(e->store, q, e->desc.backend))
+        return gckpti_error(in_step ? (void *)e : e->store, GCKPT_E_MEMORY,
+                            "%s: backend %s has no memory for its copy of \"%s\"%s",
+                            in_step ? "step" : "exec", gckpti_backend(e)->name, q->p.name,
+                            gckpti_memory_hint(e));
+    return GCKPT_OK;
+}
+
+GCKPTI_COLD_END
+#endif

@@ -1,0 +1,92 @@
+#pragma once
+#include "cpu/cpu.h"
+
+/* Devices: backends that a user brings in desc.backend. GCKPTI_OF(b, name) is a function or a value
+ * of backend b; in a build without devices it is the CPU's gckpti_cpu_NAME, whatever b is. */
+static inline const char *gckpti_cpu_finish(void *context)
+{
+    (void)context;
+    return NULL;
+}
+
+#ifndef GCKPT_NO_DEVICES
+#define GCKPTI_OF(b, name) (b)->name
+
+typedef struct {
+    gckpt_backend backend;    /* desc.backend or a CPU backend, with all functions set */
+    gckpt_loss_scale *scales; /* one for each loss term */
+    unsigned char can_replay; /* the backend captures and replays micro-batches, or parts of them */
+    unsigned char capturing;  /* instructions begin to end are being captured */
+    int begin, end;           /* the part last replayed or captured */
+} gckpti_device_state;
+
+#define gckpti_is_capturing(e) (e)->devices.capturing
+
+/* Returns the CPU's functions for an instruction set, and its kernels; NULL as gckpti_cpu_has. */
+GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
+
+/* ---- devices/choose.c ---- */
+/* Refuses a desc.backend for which the plan was not made. */
+GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e);
+
+/* Takes desc.backend, completed by the CPU's plain functions, or the CPU's functions. */
+GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e);
+
+/* Allocates the backend's block. */
+GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e);
+
+/* Frees the backend's block, if there is one. */
+GCKPTI_FN void gckpti_free_backend(gckpt_exec *e);
+
+/* Copies a parameter's newest values and state to where this executor reads them. */
+GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step);
+
+/* ---- devices/host.c ---- */
+/* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
+ * until the next call, a kernel on the host, or a copy of an offloaded value uses that memory. */
+GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n);
+
+/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
+GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
+#else
+#define GCKPTI_OF(b, name)           ((void)(b), gckpti_cpu_##name)
+#define gckpti_cpu_own_memory        0
+#define gckpti_cpu_context           ((void *)0)
+#define gckpti_cpu_name              "processor"
+#define gckpti_cpu_copy_in           gckpti_cpu_copy
+#define gckpti_cpu_copy_out          gckpti_cpu_copy
+#define gckpti_cpu_dequantise        gckpti_dequantise_all
+/* The CPU has no optional function of a backend. */
+#define gckpti_cpu_nonfinite         ((gckpti_nonfinite_fn)0)
+#define gckpti_cpu_use_comm_queue    ((gckpti_queue_fn)0)
+#define gckpti_cpu_wait_comm_queue   ((gckpti_wait_fn)0)
+#define gckpti_cpu_wait_copies_until ((gckpti_wait_fn)0)
+#define gckpti_cpu_wait_copies       ((gckpti_wait_all_fn)0)
+#define gckpti_cpu_copy_async        ((gckpti_copy_fn)0)
+#define gckpti_cpu_host_get          ((gckpti_get_fn)0)
+#define gckpti_cpu_host_release      ((gckpti_release_fn)0)
+typedef void (*gckpti_nonfinite_fn)(const gckpt_call *, const float *, int64_t, uint32_t *);
+typedef void *(*gckpti_queue_fn)(void *, int);
+typedef void (*gckpti_wait_fn)(void *, int);
+typedef void (*gckpti_wait_all_fn)(void *);
+typedef void (*gckpti_copy_fn)(void *, void *, const void *, size_t, int);
+typedef void *(*gckpti_get_fn)(void *, size_t);
+typedef void (*gckpti_release_fn)(void *, void *, size_t);
+
+#define gckpti_check_backend(e)                      GCKPT_OK
+#define gckpti_use_backend(e)                        GCKPT_OK
+#define gckpti_take_device_kernels(e, node, kernels) ((void)(node))
+#define gckpti_alloc_backend(e)                      GCKPT_E_MEMORY
+#define gckpti_free_backend(e)                       ((void)0)
+#define gckpti_sync_param(e, q, in_step)             GCKPT_OK
+#define gckpti_host_floats(e, x, n)                  (x)
+#define gckpti_run_on_host(e, kernel, c)             ((void)(op))
+#define gckpti_host_scratch_bytes(e)                 0
+#define gckpti_is_capturing(e)                       0
+#define gckpti_replay(e)                             0
+#define gckpti_end_capture(e, failed)                ((void)(failed))
+#endif
+#define gckpti_copy(b, to, from, n)     GCKPTI_OF(b, copy)(GCKPTI_OF(b, context), to, from, n)
+#define gckpti_copy_in(b, to, from, n)  GCKPTI_OF(b, copy_in)(GCKPTI_OF(b, context), to, from, n)
+#define gckpti_copy_out(b, to, from, n) GCKPTI_OF(b, copy_out)(GCKPTI_OF(b, context), to, from, n)
+#define gckpti_finish(b)                GCKPTI_OF(b, finish)(GCKPTI_OF(b, context))

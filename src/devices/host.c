@@ -1,0 +1,127 @@
+#ifndef GCKPT_NO_DEVICES
+#include "run/internal.h"
+#include "graph/graph.h"
+
+GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n)
+{
+    if (!gckpti_backend(e)->own_memory)
+        return x;
+    gckpti_from_backend(e, e->blocks.host_scratch, x, n * sizeof *x);
+    return (const float *)(const void *)e->blocks.host_scratch;
+}
+
+typedef struct {
+    const gckpt_exec *e;
+    gckpti_bump scratch;
+    int count;
+    struct {
+        const void *from;
+        void *back_to, *host; /* back_to: where `host` is copied after the kernel, or NULL */
+        size_t bytes;
+    } entry[4 * GCKPT_MAX_INPUTS + 8];
+} gckpti_host_copies;
+
+/* Returns a host copy of an operand. After the kernel it is copied to `to`, if that is not NULL. */
+static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void *to, size_t bytes)
+{
+    int i = 0;
+    if (!from)
+        return NULL;
+    while (i < copies->count && copies->entry[i].from != from)
+        i++;
+    if (i == copies->count) {
+        copies->entry[i].host = gckpti_bump_alloc(&copies->scratch, bytes, 1);
+        copies->entry[i].from = from;
+        copies->entry[copies->count++].bytes = bytes;
+        gckpti_from_backend(copies->e, copies->entry[i].host, from, bytes);
+    }
+    if (to)
+        copies->entry[i].back_to = to;
+    return copies->entry[i].host;
+}
+
+/* Returns 1 if the data of input i are quantised or a shard, which no kernel reads on the host. */
+static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
+{
+    const gckpti_plan_node *nodes = e->plan->nodes;
+    const int base = nodes[nodes[c->id].in[i]].base;
+    if (nodes[base].kind != GCKPTI_PARAM || c->in[i].data != e->tables.nodes[base].data)
+        return 0;
+    const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
+    return gckpti_is_quantised((int)q->p.storage) ||
+           gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
+}
+
+/* Runs an op's plain kernel on host copies of its operands. */
+GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
+{
+    gckpt_call c = *call;
+    gckpti_host_copies copies;
+    size_t n = (size_t)gckpti_elements(&c.shape);
+    memset(&copies, 0, sizeof copies);
+    copies.e = e;
+    copies.scratch.base = e->blocks.host_scratch;
+    for (int i = 0; i < c.inputs; i++) {
+        gckpt_arg *arg = &c.in[i];
+        size_t size = (size_t)gckpti_elements(&arg->shape);
+        if (arg->data && gckpti_is_partial(e, &c, i))
+            arg->data = NULL;
+        arg->data = (const float *)gckpti_host_copy(&copies, arg->data, NULL, size * 4);
+        arg->index = (const int32_t *)gckpti_host_copy(&copies, arg->index, NULL, size * 4);
+        arg->bf16 = (const uint16_t *)gckpti_host_copy(&copies, arg->bf16, NULL, size * 2);
+        arg->bytes = (const uint8_t *)gckpti_host_copy(&copies, arg->bytes, NULL, size);
+        arg->grad = (float *)gckpti_host_copy(&copies, arg->grad, arg->grad, size * 4);
+        void *comp = arg->compensation, *narrow = arg->grad_bf16;
+        arg->compensation = (float *)gckpti_host_copy(&copies, comp, comp, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_host_copy(&copies, narrow, narrow, size * 2);
+    }
+    c.grad_out = (const float *)gckpti_host_copy(&copies, c.grad_out, NULL, n * 4);
+    c.grad_out_bf16 = (const uint16_t *)gckpti_host_copy(&copies, c.grad_out_bf16, NULL, n * 2);
+    c.out = (float *)gckpti_host_copy(&copies, c.out, c.out, n * 4);
+    c.out_bf16 = (uint16_t *)gckpti_host_copy(&copies, c.out_bf16, c.out_bf16, n * 2);
+    c.saved = gckpti_host_copy(&copies, c.saved, c.saved, e->plan->nodes[c.id].saved_bytes);
+    c.loss_sum = (double *)gckpti_host_copy(&copies, c.loss_sum, c.loss_sum, sizeof(double));
+    c.loss_count = (int64_t *)gckpti_host_copy(&copies, c.loss_count, c.loss_count, 8);
+    c.workspace = c.workspace ? copies.scratch.base + copies.scratch.used : NULL; /* the rest */
+    c.plain = 1;
+    c.kernels = NULL;
+    c.backend = NULL;
+    kernel(&c);
+    for (int i = 0; i < copies.count; i++)
+        if (copies.entry[i].back_to)
+            gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host,
+                              copies.entry[i].bytes);
+}
+
+/* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
+GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t most = e->update.square_count * sizeof(float);
+    for (size_t i = 0; i < p->param_count; i++) {
+        const int quant = p->params[i].storage != GCKPT_STORAGE_F32;
+        int64_t n = p->params[i].trained ? p->params[i].elements : quant ? GCKPTI_GRAIN_SIZE : 0;
+        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
+    }
+    for (size_t id = 0; id < p->node_count; id++) {
+        const gckpti_plan_node *node = &p->nodes[id];
+        gckpt_call c;
+        if (node->kind != GCKPTI_OP || node->index < 0)
+            continue;
+        gckpti_exec_node n = gckpti_op_kernels(e, node);
+        if ((n.forward || gckpti_is_fused_op(node->op)) && (n.backward || !node->op->backward))
+            continue;
+        gckpti_init_op_call(e, node, (int)id, p->rows, &c);
+        c.plain = 1;
+        (void)node->op->shape(&c);
+        size_t bytes = c.workspace_forward;
+        bytes = bytes > c.workspace_backward ? bytes : c.workspace_backward;
+        bytes += node->saved_bytes + 8 * (size_t)gckpti_planned_elements(p, node);
+        for (int i = 0; i < node->inputs; i++) /* values, gradient, compensation */
+            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
+        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
+        most = bytes > most ? bytes : most;
+    }
+    return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
+}
+#endif

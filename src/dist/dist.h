@@ -1,0 +1,181 @@
+#pragma once
+#include "base/base.h"
+#include "store/store.h"
+#include "plan/plan.h"
+
+/* =================================================================================================
+ * >>dist: several processes, virtual ranks, shards
+ *
+ * The process group (e->group; NULL if there is one rank with one virtual rank). Each rank runs
+ * its virtual ranks one after the other, all ranks in lockstep; here 2 ranks with 2 each:
+ *   rank 0:  B | m m r | m m R | B updates B      m: micro-batch, p: padding (one without rows)
+ *   rank 1:  B | m p r | m m R | B updates B      r, R: REDUCE. r adds a virtual rank's sum to the
+ *                                                 rank's; R starts the sum over ranks. B: barrier
+ * 1. All ranks start the same collectives in the same order, that of the instructions. A rank
+ *    without rows, or one that failed, takes part in them but computes nothing (see advance.c).
+ * 2. A failure on one rank is stored (gckpti_defer_error). The next status barrier (gckpti_agree)
+ *    ends the step on all ranks with the error of the lowest rank that failed.
+ * 3. Collectives run one after the other, in the order of their start. Each is complete before an
+ *    instruction that needs it (gckpti_is_due); all are complete at a barrier.
+ * 4. A failed exchange aborts the communication for good: every later call returns GCKPT_E_PEER.
+ * The functions of group.c and micro_batches.c also work without a group: callers need no check.
+ * ============================================================================================== */
+
+/* Calls that all ranks make together. */
+typedef enum {
+    GCKPTI_CALL_NONE,
+    GCKPTI_CALL_STEP,
+    GCKPTI_CALL_STREAM,
+    GCKPTI_CALL_GATHER,
+    GCKPTI_CALL_SAVE
+} gckpti_group_call;
+
+#ifndef GCKPT_NO_RANKS
+enum { GCKPTI_MUST_MATCH = 7 };
+
+/* The failure of the lowest rank that failed or, without one, numbers that ranks must agree on:
+ * 256 agree_count + the call, rows, step, seed, exchange_hash, hashes of hyper and of replicas. */
+typedef struct {
+    int32_t result, rank; /* that failed; else the lowest merged; -1: numbers differ */
+    uint64_t must_match[GCKPTI_MUST_MATCH];
+    char text[GCKPTI_TEXT_BYTES];
+} gckpti_status;
+
+typedef enum {
+    GCKPTI_REDUCE_SCATTER, /* a sum of which each rank gets its shard */
+    GCKPTI_ALL_REDUCE,
+    GCKPTI_ALL_GATHER, /* every rank gets the shards of all ranks */
+    GCKPTI_FAST_REDUCE /* an all-reduce by the transport's own all_reduce */
+} gckpti_collective;
+
+/* The collective in progress. At a level, two ranks exchange whose numbers differ in bit `bit`. */
+typedef struct {
+    gckpti_collective kind;
+    float *x, *workspace;    /* n floats; received floats, which are added to x */
+    float *shard;            /* as in gckpti_pending */
+    int64_t n, first, count; /* this rank's floats in x after a level of a sum (gather: before) */
+    int bit;                 /* 1, 2, 4, ..: the level; 0 if no collective is in progress */
+} gckpti_tree;
+
+/* A collective that a REDUCE or a gather started. */
+enum { GCKPTI_MAX_PENDING = 8 };
+typedef struct {
+    gckpti_collective kind;
+    int id; /* node of which a gather stages the values in the arena; else -1 */
+    float *x, *workspace;
+    float *shard; /* where to copy this rank's shard of the sum; NULL means nowhere */
+    int64_t n;
+} gckpti_pending;
+
+/* Communication of this rank with the others. */
+typedef struct {
+    const gckpt_transport *transport; /* NULL means there is one rank */
+    const gckpt_backend *backend;     /* the floats are in its memory */
+    int rank, ranks;
+    int busy;         /* nonzero while an exchange is in progress */
+    int peer;         /* the other rank of the last exchange; -1 means any rank */
+    int aborted;      /* an exchange failed, so no other is started */
+    int uses_queue;   /* exchanges of floats are enqueued in a queue of the backend */
+    int in_flight;    /* exchanges were enqueued since the host last waited for them */
+    int waiting;      /* the host waits for enqueued exchanges now */
+    void *queue;      /* that queue while gckpti_start_collective fills it, else NULL */
+    size_t copied_in; /* bytes copied to the backend since the host last waited */
+    unsigned char *send_buf, *recv_buf; /* host memory */
+    void *copy_to; /* where in backend memory recv_buf is copied after the exchange, or NULL */
+    size_t recv_bytes;
+    uint64_t bytes_sent;
+    gckpti_tree tree;
+    gckpti_status status; /* for the next status barrier */
+} gckpti_comm;
+
+/* Progress of a step of several virtual ranks or ranks. All ranks begin their next virtual rank at
+ * the same time; the one with most rows decides how many lockstep micro-batches it takes (>= 1). */
+typedef struct gckpti_process_group {
+    gckpti_comm comm;
+    int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
+    int in_body;          /* 0 means the last micro-batch of the step is done */
+    int last_micro;       /* this micro-batch is the last of its virtual rank */
+    int padding;          /* this micro-batch has no rows on this rank */
+    int call_ended;       /* a status barrier ended the call with an error */
+    int squares_summed;   /* update.squares are summed over ranks */
+    int losses_summed;    /* losses are summed over virtual ranks and ranks */
+    int replicas_checked; /* hashes of values that are not sharded were compared */
+    int agree_count;      /* number of status barriers */
+    int pending_count;    /* entries of `pending`, oldest first; pending[0] is in progress */
+    gckpti_pending pending[GCKPTI_MAX_PENDING];
+    uint64_t exchange_hash; /* result of gckpti_hash_exchanges */
+    struct gckpti_loss_total *totals;
+    size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
+} gckpti_process_group;
+
+/* Returns the process group of an executor, or NULL. */
+#define gckpti_group_of(e) ((e)->group)
+
+/* Returns 1 if the plan needs a process group. */
+static inline int gckpti_has_group(const gckpt_plan *p)
+{
+    return p->virtual_ranks > 1 || p->ranks > 1;
+}
+
+/* Returns how many virtual ranks this rank runs: its part, or all if every rank runs all rows. */
+static inline int gckpti_local_vranks(const gckpt_plan *p)
+{
+    return p->virtual_ranks < p->ranks ? p->virtual_ranks : p->virtual_ranks / p->ranks;
+}
+
+/* Returns 1 if rows are divided among ranks, 0 if every rank runs all rows (text generation). */
+static inline int gckpti_is_data_parallel(const gckpt_plan *p)
+{
+    return p->ranks > 1 && p->virtual_ranks >= p->ranks;
+}
+
+/* Waits for enqueued collectives, or aborts after the transport's timeout. Must be called before
+ * the host waits for the backend or copies copied_in bytes to it (which may wait). */
+GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in);
+
+/* Returns the number of micro-batches of the last `rows` rows of this rank, up to step.row_end. The
+ * last one of each virtual rank may have fewer rows than the others. */
+GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows);
+
+/* Runs the status barrier that begins a call. `call` and `number` must be equal on all ranks. */
+GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call call, int64_t number,
+                                            gckpt_result result);
+
+/* Handles a result between two barriers. Stores a local failure for the next barrier and returns
+ * OK: the step goes on. If an exchange failed, sets e idle and returns GCKPT_E_PEER, whatever
+ * `result` is. With one rank, or if no barrier follows, returns `result`. */
+GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result);
+
+/* Returns *n floats from element `at` of a parameter's values or state: every rank calls it, and
+ * the rank whose shard has the floats sends them to all. After a failure (gckpti_defer_error) the
+ * floats are undefined. */
+GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int slot,
+                                           int64_t at, float scratch[GCKPTI_CHUNK], int64_t *n);
+
+/* Merges the bytes of another rank into `mine`. */
+typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
+#else /* one rank with one virtual rank */
+typedef struct gckpti_process_group {
+    int none;
+} gckpti_process_group;
+#define gckpti_group_of(e)                    ((void)(e), (gckpti_process_group *)0)
+#define gckpti_local_vranks(p)                1
+#define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)
+#define gckpti_count_micro_batches(e, n)      (((n) + (e)->plan->rows - 1) / (e)->plan->rows)
+#define gckpti_agree_on_step(e, rows, result) (result)
+#define gckpti_agree(e, result)               (result)
+#define gckpti_defer_error(e, result)         (result)
+#define gckpti_local_failure(e)               GCKPT_OK
+#define gckpti_prepare_micro_batch            gckpti_feed_rows
+#define gckpti_end_micro_batch                gckpti_next_rows
+#define gckpti_sum_losses(e)                  GCKPT_OK
+#define gckpti_end_stream(e)                  GCKPT_OK
+#define gckpti_sync_then_skips(e, ins)        0
+#define gckpti_capture_part_end(e, part)      0
+#define gckpti_run_reduce                     ((gckpti_handler)0)
+#define gckpti_sum_squares(e)                 ((void)0)
+#define gckpti_run_gather(...)                0
+#define gckpti_restrict_to_shard(...)         ((void)0)
+#define gckpti_gather_updated(...)            ((void)0)
+#define gckpti_wait_in_flight(e, copied_in)   ((void)(e), (void)(copied_in))
+#endif

@@ -1,0 +1,80 @@
+#ifndef GCKPT_NO_FILES
+/* The order of the axes of convolution weights in a file. */
+typedef enum {
+    GCKPT_AXES_UNKNOWN,
+    GCKPT_AXES_HWIO /* as gckpt_conv2d reads weights: (KH,KW,I/groups,O); conv1d: (K,I/groups,O) */
+} gckpt_axes;
+/* Options for files of other programs and for parts of a store. NULL or all 0 is the default. */
+typedef struct {
+    /* When reading, returns the name of the parameter for the file's tensor `name`; when writing,
+     * the name in the file for parameter `name`. NULL leaves the tensor out, whatever its type. The
+     * text must live until the next call; calls may repeat a name. State and scales follow their
+     * parameter. Two tensors for one parameter are refused, as is one name for two. */
+    const char *(*rename)(void *user, const char *name);
+    void *user; /* for rename and axes */
+    /* If nonzero, reads and writes no optimiser state and no step count: reading keeps those of the
+     * store, and a written file says "format":"pt", as other tools expect. If 0 (default), state
+     * and step count are read and written. Notes always are. */
+    int values_only;
+    int partial;  /* loading: if nonzero, parameters that the file lacks keep their values */
+    int writable; /* gckpt_store_map: if nonzero, F32 values may be trained in the mapped memory,
+                   * which must be writable; if 0, they are frozen */
+    gckpt_storage storage; /* format in which F32 values are written: F32, BF16, F16 (<= 65504) */
+    /* The axis order of convolution weights in a file that is read and does not state its order.
+     * PyTorch's weights, (O,I/groups,KH,KW), may fit a shape by chance. With UNKNOWN (default),
+     * such a file is refused (E_DATA) for a parameter that a convolution in a graph of the store
+     * reads, directly, reshaped or through elementwise ops; if the file is loaded first, building
+     * the convolution fails. HWIO asserts that these weights were permuted, and so were weights
+     * after a Flatten (docs/from-pytorch.md). Files of this library state their order; other files
+     * can do so by "convolution_axes":"HWIO" in __metadata__. GCKPT_NO_STDIO disables the check. */
+    gckpt_axes convolutions;
+    /* Sets axes[] so that axis i of the file's tensor is axis axes[i] of parameter `name`, and
+     * returns shape.n; or returns 0 to keep the order. NULL keeps all orders. examples/layers.h has
+     * layers_pytorch_axes for PyTorch's files. `shape` is the parameter's, or the file's if the
+     * store lacks the parameter. State is permuted with its parameter; permuting I8 or I4 is
+     * E_DATA. A returned order, even the identity, counts as a stated order for `convolutions`.
+     * When reading, it is not called for files that state HWIO; a file written with a permuted
+     * tensor states no order. A mapped tensor that is permuted is copied into the store's memory.
+     * Calls may repeat a name. Other return values, and any axes with GCKPT_NO_STDIO, are E_ARG. */
+    int (*axes)(void *user, const char *name, gckpt_shape shape, int *axes);
+} gckpt_file_desc;
+/* Write and read safetensors files with values, optimiser state, the optimiser's name and update
+ * counts, step count and notes. Loading is strict and all-or-nothing: each tensor must be a
+ * parameter of the store (an empty store gets all tensors) and have its shape. A file that is
+ * truncated, damaged or otherwise wrong is refused with the reason, and the store keeps its values.
+ * So loading holds existing values and state twice; missing values (load before gckpt_exec_new) are
+ * read into their final memory, which is freed if the file is bad. Files contain a hash of their
+ * tensors (data_fnv1a in __metadata__). If a file has the hash, loading compares it (E_DATA),
+ * except gckpt_store_map and GCKPT_NO_STDIO builds. Returns GCKPT_OTHER_CONTRACT if all is loaded
+ * but the file was written under another GCKPT_CONTRACT, so that training continues with other bits
+ * than in the program that wrote it. Saving by path writes a temporary file next to the target
+ * (PATH.gckpt-tmpN; a long PATH is shortened), flushes it and renames it: after a power cut either
+ * the old or the new file exists. On FAT this holds with Linux only, except that an empty file may
+ * be left if there was none before (if the volume is then read-only, run fsck.vfat); with other
+ * systems save to two paths alternately. Saving replaces the target of a symbolic link, keeps the
+ * permissions of a replaced file, and refuses folders, devices and pipes. Tensors may be F32, BF16,
+ * F16, I8 (scales in an F32 tensor "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of
+ * d values); with GCKPT_NO_QUANT only F32. Other types are refused with the tensor's name, except
+ * PyTorch's counters "..num_batches_tracked" (I64), which only leave a note of that name. Reading
+ * converts a tensor to the storage of its parameter in the store, or else to floats (I8 only to I8
+ * or floats), and keeps the bits if the two agree. Writing keeps the storage, and aligns data to
+ * their type. desc may be NULL. */
+GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user,
+                                         const gckpt_file_desc *desc);
+GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
+                                        size_t size, const gckpt_file_desc *desc);
+#ifndef GCKPT_NO_STDIO
+GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path,
+                                        const gckpt_file_desc *desc);
+GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
+                                        const gckpt_file_desc *desc);
+#endif
+/* Reads a file in memory (flash, mmap), which must outlive the store. Parameters that the store
+ * lacks are added and point into the file where possible (data aligned to their type, on a
+ * little-endian machine): F32 as floats, frozen unless desc.writable is nonzero; BF16, F16, I8 and
+ * I4 quantised and frozen. Where not possible, they become floats in the store's memory. Parameters
+ * that the store has are read as by gckpt_store_read. Map a model in several files one by one with
+ * desc.partial. */
+GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
+                                       const gckpt_file_desc *desc);
+#endif /* GCKPT_NO_FILES */

@@ -1,0 +1,159 @@
+#pragma once
+#include "ops/ops.h"
+
+/* Convolutions, pools, upsample, groupnorm and batchnorm: attributes, states of calls, kernels. */
+#ifndef GCKPT_NO_IMAGES
+/* ---- images/pools.c ---- */
+typedef struct {
+    int size[2], stride[2], padding[2];
+} gckpti_pool;
+
+struct gckpti_pool_state;
+/* Computes the maxima y and their tap indices of window (p,q) of image x; y or tap may be NULL. */
+typedef void (*gckpti_max_window_fn)(const struct gckpti_pool_state *s, const float *x, int64_t p,
+                                     int64_t q, float *y, uint16_t *tap);
+
+typedef struct { /* offsets of an image in x and of a row p of windows in y */
+    int64_t x, y, p;
+} gckpti_window_row;
+
+/* The state of a pool: rows and columns of x (in) and y (out); channels; the kernels' functions. */
+typedef struct gckpti_pool_state {
+    gckpti_pool o;
+    int64_t images, in[2], out[2], channels;
+    const gckpt_call *call;
+    int backward;
+    void (*windows)(const struct gckpti_pool_state *s, const gckpti_window_row *at, int64_t worker);
+    gckpti_max_window_fn max_window;
+    void (*add)(float *to, const float *from, int64_t n);
+    void (*divide)(float *x, float divisor, int64_t n);
+} gckpti_pool_state;
+
+GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
+                                   gckpti_max_window_fn window);
+GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
+                                       void (*add)(float *to, const float *from, int64_t n),
+                                       void (*divide)(float *x, float divisor, int64_t n));
+
+/* Returns the first tap of window `at` within x, *end after the last; *first: where tap 0 is. */
+GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
+                                    int64_t *first, int64_t *end);
+
+/* ---- images/upsample.c ---- */
+typedef struct {
+    int size[2]; /* of the result: rows, columns */
+    int mode;
+} gckpti_upsample;
+
+typedef struct { /* n (1 or 2) source positions along an axis, and their weights */
+    int64_t index[2];
+    float weight[2];
+    int n;
+} gckpti_interp;
+
+/* Returns the source positions, of `size`, from which result i of n is interpolated. */
+GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, int64_t i)
+{
+    const int aligned = mode == GCKPT_BILINEAR_ALIGNED && n > 1;
+    const float half = mode == GCKPT_BILINEAR ? 0.5f : 0.0f;
+    const float ratio = (float)(size - aligned) / (float)(n - aligned);
+    const float p = gckpti_mul(ratio, (float)i + half) - half;
+    const int64_t at = gckpti_min((int64_t)p, size - 1), next = gckpti_min(at + 1, size - 1);
+    const float fraction = mode == GCKPT_NEAREST || p < 0.0f ? 0.0f : p - (float)at;
+    const gckpti_interp x = { { at, next }, { 1.0f - fraction, fraction }, 1 + (fraction > 0.0f) };
+    return x;
+}
+
+typedef void (*gckpti_scaled_add_fn)(float *to, float factor, const float *from, int64_t n);
+GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add_fn add);
+
+/* ---- images/channels.c ---- */
+typedef struct {
+    int groups;     /* 0 means batchnorm */
+    int gain, bias; /* index of the input; 0 means none */
+} gckpti_channel_norm;
+
+typedef struct gckpti_channel_pass { /* a pass over an image; unused fields are NULL */
+    const float *x, *g;
+    const float *gain, *bias; /* one value per channel, as in all arrays below */
+    float *mean, *rstd;
+    float *s, *t; /* sums of x - mean, of its squares, or of g and g h; or their means */
+    float *to;    /* the result: y or dx */
+    int64_t pixels, channels;
+    int squares, accumulate;
+} gckpti_channel_pass;
+
+/* Kernels for channels first..end-1 of a pass. */
+typedef void (*gckpti_channel_fn)(const gckpti_channel_pass *p, int64_t first, int64_t end);
+typedef struct {
+    gckpti_channel_fn sums, out, dx;
+} gckpti_channel_kernels;
+
+GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
+                                   const gckpti_channel_kernels *kernels);
+
+/* ---- images/conv.c ---- */
+typedef struct {
+    gckpt_window window;
+    int transposed;
+} gckpti_conv2d;
+
+typedef struct { /* index 0 means rows, index 1 columns */
+    gckpt_window window;
+    int64_t rows, image[2], windows[2], taps[2];
+    int64_t c, o, group_c, group_o;
+} gckpti_conv_sizes;
+
+/* One axis. Tap k of result i reads element i * stride + k * dilation + first of an axis of `size`.
+ * Result i is output out_first + i * out_step; tap k is tap_first + k * tap_step of w. */
+typedef struct {
+    int64_t size, results, taps;
+    int64_t stride, dilation, first;
+    int64_t out_first, out_step, tap_first, tap_step;
+} gckpti_axis_map;
+
+enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
+
+/* Returns floats of workspace: a product's, and space for rows of a that a convolution gathers. */
+GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k);
+
+/* Returns the index in w of tap (ky,kx) of r. */
+GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_axis_map *r, int64_t ky,
+                                  int64_t kx);
+
+/* Adds one term to each of n chains: d[i] += x[i] y[i]; x NULL stands for zeros. */
+typedef void (*gckpti_multiply_add_fn)(float *d, const float *x, const float *y, int64_t n);
+
+/* Work of one kind, for UP of one phase. For DW, `from` is the image, w the windows, out is dw. */
+typedef struct {
+    const gckpti_conv_sizes *z;
+    gckpti_axis_map r[2];
+    int kind, accumulate;
+    const float *from, *start, *w;
+    float *out;
+    gckpti_multiply_add_fn run;
+} gckpti_conv;
+
+/* Computes results begin..end-1 of all rows, in chains from `start`, the old value, or +0; for DW,
+ * adds the terms of windows begin..end-1. If groups have one channel: only channels c..c+n-1. */
+GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
+                                   int64_t n);
+
+/* Computes the results, phase by phase, then dw: `run` reads from s->kind what to compute. */
+typedef void (*gckpti_conv_fn)(const gckpt_call *call, gckpti_conv *s);
+GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
+                               gckpti_multiply_add_fn multiply_add);
+#ifdef GCKPTI_SEPARATE_TU
+#pragma push_macro("GCKPTI_ISA")
+#undef GCKPTI_ISA
+#define GCKPTI_ISA (-1)
+#include "num/isa.h"
+#include "images/loops.h"
+#include "num/isa_end.h"
+#undef GCKPTI_ISA
+#pragma pop_macro("GCKPTI_ISA")
+#endif
+#define GCKPTI_IF_IMAGES(x) x
+#else
+#define GCKPTI_IF_IMAGES(x) NULL
+#endif

@@ -1,0 +1,127 @@
+#ifndef GCKPT_NO_IMAGES
+GCKPTI_KERNEL void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += W) {
+        FLOATS a = x ? V(load_n)(x + i, n - i) : V(zero)();
+        V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
+    }
+}
+
+GCKPTI_KERNEL void V(scaled_add)(float *to, float factor, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)
+    (to + i, V(fma)(V(set1)(factor), V(load_n)(from + i, n - i), V(load_n)(to + i, n - i)), n - i);
+}
+
+/* ---- max_pool: y is the first tap that no other exceeds, or the first NaN ---- */
+GCKPTI_KERNEL void V(max_window)(const gckpti_pool_state *s, const float *x, int64_t p, int64_t q,
+                                 float *y, uint16_t *tap)
+{
+    int64_t h, w, h_end, w_end, h_begin = gckpti_valid_taps(s, 0, p, &h, &h_end);
+    int64_t w_begin = gckpti_valid_taps(s, 1, q, &w, &w_end), n = s->channels;
+    uint32_t index[W];
+    for (int64_t c = 0; c < n; c += W) {
+        const INTS none = V(bits)(V(zero)());
+        INTS at = none + (uint32_t)(h_begin * s->o.size[1] + w_begin);
+        FLOATS best = V(load_n)(x + ((h + h_begin) * s->in[1] + w + w_begin) * n + c, n - c);
+        for (int64_t i = h_begin; i < h_end; i++)
+            for (int64_t j = w_begin; j < w_end; j++) {
+                FLOATS v = V(load_n)(x + ((h + i) * s->in[1] + w + j) * n + c, n - c);
+                INTS take = GCKPTI_MASK_OF(best == best) & ~GCKPTI_MASK_OF(v <= best);
+                best = V(floats)((take & V(bits)(v)) | (~take & V(bits)(best)));
+                at = (take & (none + (uint32_t)(i * s->o.size[1] + j))) | (~take & at);
+            }
+        if (y)
+            V(store_n)(y + c, best, n - c);
+        memcpy(index, &at, sizeof at);
+        for (int64_t k = 0; tap && k < W && k < n - c; k++)
+            tap[c + k] = (uint16_t)index[k];
+    }
+}
+
+/* ---- groupnorm, batchnorm: sums over pixels ---- */
+/* Sums channels j..j+n-1 like V(column_sums_of): d = x - mean, d d, g or, if `both`, g and g h. */
+GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n,
+                                       int vectors, int both)
+{
+    const float *from = p->g ? p->g : p->x, *x = both ? p->x : from;
+    const int squares = p->squares;
+    const int64_t each = vectors > 1 ? W : n, channels = p->channels;
+    FLOATS s[GCKPTI_COLUMN_VECTORS], s_comp[GCKPTI_COLUMN_VECTORS], t[GCKPTI_COLUMN_VECTORS];
+    FLOATS t_comp[GCKPTI_COLUMN_VECTORS], mean[GCKPTI_COLUMN_VECTORS], rstd[GCKPTI_COLUMN_VECTORS];
+    int64_t at[GCKPTI_COLUMN_VECTORS];
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++) {
+        at[i] = V(col_at)(j, n, i);
+        s[i] = s_comp[i] = t[i] = t_comp[i] = V(zero)();
+        mean[i] = V(sum_load)(both || !p->g ? p->mean : NULL, at[i], each);
+        rstd[i] = V(sum_load)(both ? p->rstd : NULL, at[i], each);
+    }
+    for (int64_t place = p->pixels; place > 0; place--, from += channels, x += channels) {
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            FLOATS a = V(load_n)(from + at[i], each), d = a - mean[i];
+            if (both) {
+                d = (V(load_n)(x + at[i], each) - mean[i]) * rstd[i];
+                V(sum_add)(&s[i], &s_comp[i], a);
+                V(sum_add)(&t[i], &t_comp[i], V(fma)(a, d, V(zero)()));
+            } else {
+                V(sum_add)(&s[i], &s_comp[i], squares ? V(fma)(d, d, V(zero)()) : d);
+            }
+        }
+    }
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++) {
+        V(sum_store)(p->s, at[i], s[i], each);
+        V(sum_store)(both ? p->t : NULL, at[i], t[i], each);
+    }
+}
+
+GCKPTI_KERNEL void V(channel_sums)(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    const int both = p->g && p->t;
+    for (int64_t j = first, n; j < end; j += n) {
+        n = V(sum_columns)(end - j);
+        if (n < W && both)
+            V(channel_sums_of)(p, j, n, 1, 1);
+        else if (n < W)
+            V(channel_sums_of)(p, j, n, 1, 0);
+        else if (both)
+            V(channel_sums_of)(p, j, n, GCKPTI_COLUMN_VECTORS, 1);
+        else
+            V(channel_sums_of)(p, j, n, GCKPTI_COLUMN_VECTORS, 0);
+    }
+}
+
+GCKPTI_KERNEL void V(channel_out)(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    for (int64_t place = 0; place < p->pixels; place++)
+        for (int64_t c = first, at = place * p->channels + first; c < end; c += W, at += W) {
+            FLOATS y = V(load_n)(p->rstd + c, end - c);
+            FLOATS h = V(load_n)(p->x + at, end - c) - V(load_n)(p->mean + c, end - c);
+            if (p->gain)
+                h = h * y, y = V(load_n)(p->gain + c, end - c);
+            if (p->bias)
+                y = V(fma)(h, y, V(load_n)(p->bias + c, end - c));
+            else
+                y = h * y;
+            V(store_n)(p->to + at, y, end - c);
+        }
+}
+
+GCKPTI_KERNEL void V(channel_dx)(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    const FLOATS zero = V(zero)();
+    for (int64_t place = 0; place < p->pixels; place++)
+        for (int64_t c = first, at = place * p->channels + first; c < end; c += W, at += W) {
+            const FLOATS rstd = V(load_n)(p->rstd + c, end - c);
+            FLOATS h = V(load_n)(p->x + at, end - c) - V(load_n)(p->mean + c, end - c);
+            FLOATS u = V(load_n)(p->g + at, end - c);
+            if (p->gain)
+                u = V(fma)(u, V(load_n)(p->gain + c, end - c), zero);
+            u = V(fnma)(h * rstd, V(load_n)(p->t + c, end - c), u - V(load_n)(p->s + c, end - c));
+            V(put_product_n)(p->to + at, rstd, u, p->accumulate, end - c);
+        }
+}
+#endif

@@ -1,0 +1,27 @@
+#pragma once
+#include "plan/plan.h"
+
+/* Copies of values to slower memory and back. */
+#ifndef GCKPT_NO_OFFLOAD
+typedef struct {
+    unsigned char *host; /* offloaded values; NULL means desc.offload stores them */
+    int by_backend;      /* the backend copies */
+    int async;           /* copies are started first and waited for later */
+    int *due;            /* for each pending copy, oldest first: the waiting instruction */
+    int pending_count;
+} gckpti_offload_state;
+
+#define gckpti_backend_offloads(e) (e)->offload.by_backend
+
+/* Waits for the copies due at instruction x or before, and for all that were started earlier.
+ * Returns `result` or, if that is OK or MORE and a copy failed, an error. */
+GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result);
+
+/* Returns the first instruction that must wait for a pending copy, at most `end`. */
+GCKPTI_FN int gckpti_first_due(const gckpt_exec *e, int end);
+#else
+#define gckpti_backend_offloads(e)       0
+#define gckpti_wait_copies(e, x, result) (result)
+#define gckpti_first_due(e, end)         (end)
+#define gckpti_run_copies ((gckpti_handler)0)
+#endif

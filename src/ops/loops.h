@@ -1,0 +1,283 @@
+/* ---- one vector of a gradient: the versions for n <= W elements of gckpti_put, _put_product,
+ * _put_quotient and _put_masked ---- */
+GCKPTI_INLINED void V(put_n)(float *d, FLOATS x, int accumulate, int64_t n)
+{
+    if (accumulate)
+        x = V(load_n)(d, n) + x;
+    V(store_n)(d, x, n);
+}
+
+GCKPTI_INLINED void V(put_product_n)(float *d, FLOATS a, FLOATS b, int accumulate, int64_t n)
+{
+    if (accumulate)
+        a = V(fma)(a, b, V(load_n)(d, n));
+    else
+        a = a * b;
+    V(store_n)(d, a, n);
+}
+
+GCKPTI_INLINED void V(put_quotient_n)(float *d, FLOATS a, FLOATS b, int accumulate, int64_t n)
+{
+    V(put_n)(d, a / b, accumulate, n);
+}
+
+GCKPTI_INLINED void V(put_masked_n)(float *d, FLOATS g, FLOATS mask, int accumulate, int64_t n)
+{
+    V(put_n)(d, V(if_less)(V(zero)(), mask, g, V(zero)()), accumulate, n);
+}
+
+/* Prefetches elements at..at+W-1 after the hints' pointers, once for each cache line. */
+GCKPTI_INLINED void V(prefetch_next)(const gckpti_hints *a, int64_t at)
+{
+#if GCKPTI_ISA >= 0
+    if (at & 31 & -W)
+        return;
+    __builtin_prefetch(a->x + 2 * at, 0, 2);
+    __builtin_prefetch(a->y + 2 * at, 0, 2);
+    __builtin_prefetch(a->z + 2 * at, 0, 2);
+#else
+    (void)a, (void)at;
+#endif
+}
+
+/* ---- elementwise ops of one input: functions and loops of the rows of GCKPTI_UNARY_OPS ---- */
+/* Defines an op's value at x, its slope (the derivative) at x or y, and the loops over both. */
+#define GCKPTI_UNARY_LOOPS(name, flops, reads, value, rule, deriv)                                 \
+    GCKPTI_INLINED FLOATS V(name##_value)(FLOATS x, const float *o) { return (void)o, value; }     \
+    GCKPTI_INLINED FLOATS V(name##_slope)(FLOATS x, const float *o)                                \
+    {                                                                                              \
+        return (void)x, (void)o, deriv;                                                            \
+    }                                                                                              \
+    GCKPTI_KERNEL void V(name##_values)(const gckpti_loop *loop)                                   \
+    {                                                                                              \
+        const gckpti_loop s = *loop; /* a copy that no store can alias */                          \
+        for (int64_t j = 0; j < s.n; j += W) {                                                     \
+            V(prefetch_next)(&s.ahead, j);                                                         \
+            V(store_n)(s.to + j, V(name##_value)(V(load_n)(s.x + j, W), s.o), W);                  \
+        }                                                                                          \
+    }                                                                                              \
+    GCKPTI_KERNEL void V(name##_gradients)(const gckpti_loop *loop)                                \
+    {                                                                                              \
+        const gckpti_loop s = *loop;                                                               \
+        for (int64_t j = 0; j < s.n; j += W) {                                                     \
+            const FLOATS df = V(name##_slope)(V(load_n)(s.x + j, W), s.o);                         \
+            V(prefetch_next)(&s.ahead, j);                                                         \
+            V(put_##rule##_n)(s.to + j, V(load_n)(s.g + j, W), df, s.accumulate, W);               \
+        }                                                                                          \
+    }
+GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS)
+GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
+#undef GCKPTI_UNARY_LOOPS
+
+GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
+
+/* Return cap tanh(x scale); its derivative at `score`, which is such a value; inverse: 1 / cap. */
+GCKPTI_INLINED FLOATS V(softcap)(FLOATS x, float scale, float cap)
+{
+    const FLOATS y = V(tanh_noinline)(V(fma)(x, V(set1)(scale), V(zero)()));
+    return V(fma)(V(set1)(cap), y, V(zero)());
+}
+GCKPTI_INLINED FLOATS V(softcap_deriv)(FLOATS score, FLOATS inverse)
+{
+    const FLOATS y = score * inverse;
+    return V(fnma)(y, y, V(set1)(1.0f));
+}
+
+/* gckpti_softcap of n elements of x, in place. */
+GCKPTI_KERNEL void V(softcaps)(float *x, int64_t n, float scale, float cap)
+{
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(x + i, V(softcap)(V(load_n)(x + i, n - i), scale, cap), n - i);
+}
+
+/* ---- losses over classes: one row of n logits (ops/losses.c) ---- */
+GCKPTI_KERNEL void V(class_gradients)(const float *x, float *d, int64_t n,
+                                      const gckpti_class_row *c)
+{
+    const FLOATS max = V(set1)(c->max), log_sum = V(set1)(c->log_sum), scale = V(set1)(c->scale);
+    const FLOATS mass = V(set1)(c->target_sum), uniform = V(set1)(c->uniform);
+    const FLOATS inverse = V(set1)(c->cap > 0.0f ? 1.0f / c->cap : 0.0f);
+    for (int64_t j = 0; j < n; j += W) {
+        const FLOATS logit = V(load_n)(x + j, n - j);
+        const FLOATS t =
+            GCKPTI_WITH_LOSSES && c->targets ? V(load_n)(c->targets + j, n - j) : uniform;
+        FLOATS p = V(fma)(V(exp)(logit - max - log_sum), mass, -t);
+        if (c->cap > 0.0f)
+            p = p * V(softcap_deriv)(logit, inverse);
+        V(put_product_n)(d + j, p, scale, c->accumulate, n - j);
+    }
+}
+
+/* Returns fma(w a, b, sum), but sum + w in lanes where w is 0 or NaN, whatever a and b are. */
+GCKPTI_INLINED FLOATS V(weigh)(FLOATS w, FLOATS a, FLOATS b, FLOATS sum)
+{
+    return V(if_less)(V(zero)(), V(abs)(w), V(fma)(w * a, b, sum), sum + w);
+}
+
+GCKPTI_KERNEL float V(surprisal)(const float *x, int64_t n, const gckpti_class_row *c)
+{
+    const FLOATS max = V(set1)(c->max), log_sum = V(set1)(c->log_sum), one = V(set1)(1.0f);
+    float lane[32] = { 0.0f };
+    for (int64_t j = 0; j < n; j += W) {
+        const FLOATS s = log_sum - (V(load_n)(x + j, n - j) - max);
+        const FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : one;
+        float *sum = lane + (uint32_t)j % 32;
+        V(store_n)(sum, V(weigh)(t, one, s, V(load_n)(sum, W)), n - j);
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+/* ---- losses of elements (formulas: ops/losses.c): one entry of axis 0 ---- */
+/* Returns factor a of an element's loss a b, and sets *b. */
+GCKPTI_INLINED FLOATS V(element_factors)(gckpti_loss_kind kind, FLOATS x, FLOATS y, float delta,
+                                         FLOATS *b)
+{
+    const FLOATS d = x - y, size = V(abs)(d), limit = V(set1)(delta), one = V(set1)(1.0f);
+    *b = d;
+    if (gckpti_loss_is(kind, GCKPTI_LOSS_HUBER)) {
+        *b = V(if_less)(size, limit, d, size - 0.5f * delta);
+        return V(if_less)(size, limit, 0.5f * d, limit);
+    }
+    if (gckpti_loss_is(kind, GCKPTI_LOSS_BINARY))
+        *b = V(fma)(-x, y, V(vmax)(x, V(zero)())) + V(log1p)(V(exp)(-V(abs)(x)));
+    return gckpti_loss_is(kind, GCKPTI_LOSS_SQUARED) ? d : one;
+}
+
+/* Returns the derivative of an element's loss by x. */
+GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y, float delta)
+{
+    const FLOATS d = x - y, limit = V(set1)(delta);
+    if (gckpti_loss_is(kind, GCKPTI_LOSS_SUM))
+        return V(set1)(1.0f);
+    if (gckpti_loss_is(kind, GCKPTI_LOSS_SQUARED))
+        return 2.0f * d;
+    if (gckpti_loss_is(kind, GCKPTI_LOSS_BINARY))
+        return V(sigmoid)(x) - y;
+    return V(if_less)(d, -limit, -limit, V(if_less)(limit, d, limit, d));
+}
+
+/* Runs, for vectors, one of four loops in which the kind of loss is a constant: a loop that checks
+ * the kind for every vector takes 1.5 times as long. */
+#if GCKPTI_ISA < 0
+#define GCKPTI_OF_KIND(run) run(e, e->kind, row)
+#else
+#define GCKPTI_OF_KIND(run)                                                                        \
+    (gckpti_loss_is(e->kind, GCKPTI_LOSS_SUM)      ? run(e, GCKPTI_LOSS_SUM, row)                  \
+     : gckpti_loss_is(e->kind, GCKPTI_LOSS_HUBER)  ? run(e, GCKPTI_LOSS_HUBER, row)                \
+     : gckpti_loss_is(e->kind, GCKPTI_LOSS_BINARY) ? run(e, GCKPTI_LOSS_BINARY, row)               \
+                                                   : run(e, GCKPTI_LOSS_SQUARED, row))
+#endif
+
+/* Returns weights of W elements, of which n exist; before *until, all elements have these. */
+GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n,
+                                         int64_t *until)
+{
+    float w[W];
+    if (e->per_weight == 1)
+        return V(load_n)(e->weights + at, n);
+    const int64_t first = at / e->per_weight;
+    if (at + n <= (first + 1) * e->per_weight) {
+        *until = (first + 1) * e->per_weight;
+        return V(set1)(e->weights[first]);
+    }
+    for (int64_t i = 0; i < W; i++)
+        w[i] = e->weights[(at + (i < n ? i : 0)) / e->per_weight];
+    return V(load_n)(w, W);
+}
+
+GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
+                                                int64_t row)
+{
+    const int summed = gckpti_loss_is(kind, GCKPTI_LOSS_SUM);
+    float lane[32] = { 0.0f };
+    FLOATS w = V(set1)(1.0f);
+    int64_t until = GCKPTI_WITH_LOSSES && e->weights ? -1 : INT64_MAX;
+    for (int64_t i = 0; i < e->n; i += W) {
+        const int64_t at = row * e->n + i, n = gckpti_min(e->n - i, W);
+        const FLOATS x = V(load_n)(e->x + at, n);
+        FLOATS a, b;
+        if (at + n > until)
+            w = V(element_weights)(e, at, n, &until);
+        a = V(element_factors)(kind, x, summed ? V(zero)() : V(load_n)(e->y + at, n), e->delta, &b);
+        V(store_n)(lane + i % 32, V(weigh)(w, a, b, V(load_n)(lane + i % 32, W)), n);
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+GCKPTI_KERNEL float V(element_loss_forward)(const gckpti_element_loss *e, int64_t row)
+{
+    return GCKPTI_OF_KIND(V(element_loss_forward_of));
+}
+
+/* Puts w d into the gradients of n <= W elements; puts 0 where the weight w is 0. */
+GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckpt_arg *to,
+                                        int64_t at, int64_t n, FLOATS w, FLOATS d)
+{
+    const FLOATS scale = V(set1)(e->call->loss_scale);
+    if (!to->grad)
+        return;
+    w = V(if_less)(V(zero)(), V(abs)(w), w * d, w);
+    V(put_product_n)(to->grad + at, w, scale, to->accumulate, n);
+}
+
+GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
+                                                int64_t row)
+{
+    FLOATS w = V(set1)(1.0f);
+    int64_t until = GCKPTI_WITH_LOSSES && e->weights ? -1 : INT64_MAX;
+    for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
+        const int64_t n = gckpti_min(end - at, W);
+        FLOATS x = V(zero)(), y = x, d;
+        if (at + n > until)
+            w = V(element_weights)(e, at, n, &until);
+        if (!gckpti_loss_is(kind, GCKPTI_LOSS_SUM)) /* whose derivative reads neither x nor y */
+            x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
+        d = V(element_deriv)(kind, x, y, e->delta);
+        V(element_loss_put)(e, &e->call->in[0], at, n, w, d);
+        if (!gckpti_loss_is(kind, GCKPTI_LOSS_SUM))
+            V(element_loss_put)
+        (e, &e->call->in[1], at, n, w, gckpti_loss_is(kind, GCKPTI_LOSS_BINARY) ? -x : -d);
+    }
+}
+
+GCKPTI_KERNEL void V(element_loss_backward)(const gckpti_element_loss *e, int64_t row)
+{
+    GCKPTI_OF_KIND(V(element_loss_backward_of));
+}
+#undef GCKPTI_OF_KIND
+GCKPTI_UNUSED static const gckpti_element_kernels V(element_loss_kernels) = {
+    V(element_loss_forward), GCKPTI_IF_TRAINING(V(element_loss_backward))
+};
+
+/* ---- sums over rows, each as gckpti_sum_add does, of several vectors of columns at a time ---- */
+#if GCKPTI_ISA >= 0
+GCKPTI_INLINED void V(sum_add)(FLOATS *sum, FLOATS *comp, FLOATS x)
+{
+    FLOATS y = x - *comp, s = *sum + y;
+    *comp = s - *sum - y;
+    *sum = s;
+}
+#endif
+
+GCKPTI_INLINED FLOATS V(sum_load)(const float *x, int64_t at, int64_t n)
+{
+    return x && n > 0 ? V(load_n)(x + at, n) : V(zero)();
+}
+
+GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
+{
+    if (d && n > 0)
+        V(store_n)(d + at, x, n);
+}
+
+/* Returns where vector i of n columns from j on begins; beyond n, the first vector is repeated. */
+GCKPTI_INLINED int64_t V(col_at)(int64_t j, int64_t n, int i) { return W * i < n ? j + W * i : j; }
+
+/* Vectors of columns that are summed at once: in registers, or a cache line of plain floats. */
+#define GCKPTI_COLUMN_VECTORS (W > 1 ? 4 : 16)
+
+/* Returns how many of the columns left are summed at once: whole vectors, or all if < W. */
+GCKPTI_INLINED int64_t V(sum_columns)(int64_t left)
+{
+    return left < W ? left : gckpti_min(left, GCKPTI_COLUMN_VECTORS * W) / W * W;
+}

@@ -1,0 +1,130 @@
+#include "store/internal.h"
+#include "num/num.h"
+
+#ifndef GCKPT_NO_QUANT
+/* ---- storage kinds: BF16; F16; I8 with a scale per row; I4 with one in each block ---- */
+GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
+{
+    uint16_t half;
+    memcpy(&half, (const unsigned char *)from + 2 * k, sizeof half);
+    return half;
+}
+
+GCKPTI_FN void gckpti_read_bf16(const void *from, float scale, float *y)
+{
+    (void)scale;
+    for (int k = 0; k < GCKPTI_KIND_READ; k++)
+        y[k] = gckpti_from_bf16(gckpti_half_at(from, k));
+}
+
+GCKPTI_FN void gckpti_read_f16(const void *from, float scale, float *y)
+{
+    (void)scale;
+    for (int k = 0; k < GCKPTI_KIND_READ; k++)
+        y[k] = gckpti_from_f16(gckpti_half_at(from, k));
+}
+
+GCKPTI_FN int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to)
+{
+    (void)scale;
+    for (int64_t i = 0; i < n; i++)
+        ((uint16_t *)to)[i] = gckpti_to_bf16(x[i]);
+    return 1;
+}
+
+GCKPTI_FN int gckpti_write_f16(const float *x, int64_t n, float scale, void *to)
+{
+    int large = 0;
+    (void)scale;
+    for (int64_t i = 0; i < n; i++) {
+        large |= x[i] > 65504 || x[i] < -65504;
+        ((uint16_t *)to)[i] = gckpti_to_f16(x[i]);
+    }
+    return !large;
+}
+
+/* Returns x / scale, rounded to nearest even and clamped to least..most. */
+GCKPTI_INLINE float gckpti_quotient(float x, float scale, float least, float most)
+{
+    const float q = scale < 0 || scale > 0 ? x / scale : 0;
+    return (q < least ? least : q > most ? most : q) + 12582912.0f - 12582912.0f; /* 3 * 2^22 */
+}
+
+/* Returns the sum of the squares of a block's errors x - y * scale, added by halves. The squares
+ * are exact in double, and so are the products: y are small integers, the scale has 11 bits. */
+static double gckpti_quant_error(const float *x, const float *y, float scale)
+{
+    double e[GCKPTI_INT4_BLOCK];
+    for (int i = 0; i < GCKPTI_INT4_BLOCK; i++) {
+        const double error = (double)(x[i] - y[i] * scale);
+        e[i] = error * error;
+    }
+    for (int half = GCKPTI_INT4_BLOCK / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            e[i] += e[i + half];
+    return e[0];
+}
+
+/* Quantises a block to I4 (manual, 5n); returns 0 if no scale is large enough. */
+static int gckpti_write_int4_block(const float *x, unsigned char *to)
+{
+    static const float divisors[] = { -8, -7.625f, -8.25f, -8.5f, -8.75f, -9 };
+    float y[GCKPTI_INT4_BLOCK], extreme = 0;
+    double best = 0;
+    for (int i = 0; i < GCKPTI_INT4_BLOCK; i++) {
+        if (!(gckpti_fabs((double)x[i]) <= (double)GCKPTI_INT4_MAX))
+            return 0;
+        extreme = (x[i] < 0 ? -x[i] : x[i]) > (extreme < 0 ? -extreme : extreme) ? x[i] : extreme;
+    }
+    for (size_t k = 0; k < sizeof divisors / sizeof *divisors; k++) {
+        const float unrounded = extreme / divisors[k];
+        if (unrounded < -65504 || unrounded > 65504)
+            continue;
+        const unsigned half = gckpti_to_f16(unrounded), bits = half & 0x7fff ? half : 0;
+        const float scale = gckpti_from_f16((uint16_t)bits);
+        for (int i = 0; i < GCKPTI_INT4_BLOCK; i++)
+            y[i] = gckpti_quotient(x[i], scale, -8, 7);
+        const double error = gckpti_quant_error(x, y, scale);
+        if (k > 0 && !(error < best))
+            continue;
+        best = error;
+        to[0] = (unsigned char)(bits & 255), to[1] = (unsigned char)(bits >> 8);
+        for (int i = 0; i < GCKPTI_INT4_BLOCK / 2; i++)
+            to[2 + i] = (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_INT4_BLOCK / 2] + 136);
+    }
+    return 1;
+}
+
+GCKPTI_FN int gckpti_write_int4(const float *x, int64_t n, float scale, void *to)
+{
+    int fits = 1;
+    (void)scale;
+    for (int64_t i = 0; i < n / GCKPTI_INT4_BLOCK; i++)
+        fits &= gckpti_write_int4_block(x + i * GCKPTI_INT4_BLOCK,
+                                        (unsigned char *)to + i * GCKPTI_INT4_BYTES);
+    return fits;
+}
+
+GCKPTI_FN void gckpti_read_int4(const void *from, float scale, float *y)
+{
+    const unsigned char *b = (const unsigned char *)from;
+    scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
+    for (int k = 0; k < GCKPTI_INT4_BLOCK / 2; k++) {
+        y[k] = (float)((b[2 + k] & 15) - 8) * scale;
+        y[GCKPTI_INT4_BLOCK / 2 + k] = (float)((b[2 + k] >> 4) - 8) * scale;
+    }
+}
+
+GCKPTI_FN int gckpti_write_int8(const float *x, int64_t n, float scale, void *to)
+{
+    for (int64_t i = 0; i < n; i++)
+        ((int8_t *)to)[i] = (int8_t)gckpti_quotient(x[i], scale, -127, 127);
+    return scale * 127 <= FLT_MAX; /* false for NaN */
+}
+
+GCKPTI_FN void gckpti_read_int8(const void *from, float scale, float *y)
+{
+    for (int k = 0; k < GCKPTI_KIND_READ; k++)
+        y[k] = (float)((const int8_t *)from)[k] * scale;
+}
+#endif

@@ -1,0 +1,65 @@
+#pragma once
+#include "ops/ops.h"
+
+/* gru and lstm: their attributes, the state of a call, and the kernels of a step. */
+#ifndef GCKPT_NO_RECURRENT
+enum { GCKPTI_CELL_ROWS = 32 }; /* rows of a work item of the fast kernels; affects speed only */
+
+typedef struct {
+    int gates;       /* 3 in a gru, 4 in an lstm */
+    int bias, state; /* index of the bias, and of h0 (c0 is the next input); 0 means none */
+} gckpti_recurrent;
+
+/* A row at step t. Pointers that are not required are NULL.
+ * forward   reads p, a; updates state, h [and c], from step t - 1 to step t; writes saved
+ * backward  reads saved, g, out, and h, c of step t - 1; updates d, D [and E], from step t + 1 to
+ * t, except for the chains of da wh; writes da and dp */
+typedef struct gckpti_cell {
+    int64_t units;
+    const float *p, *a, *g, *out, *h, *c;
+    float *state, *saved, *d, *da, *dp;
+    int accumulate;
+} gckpti_cell;
+typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
+
+/* Functions of the kernels. */
+struct gckpti_sequence;
+typedef struct {
+    gckpti_cell_fn gates, gate_grads;
+    gckpti_product_fn product;                          /* computes the chains of an item's rows */
+    void (*transpose)(struct gckpti_sequence *s);       /* writes wh_t; NULL if items are one row */
+    void (*add_grads)(const struct gckpti_sequence *s); /* add a block's rows to dwh and dbias */
+} gckpti_cell_kernels;
+
+/* An item is some rows. A block: all rows (forward); one item per thread, or one row (backward). */
+typedef struct gckpti_sequence {
+    const gckpt_call *call;
+    const gckpti_cell_kernels *kernels;
+    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
+    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
+    int64_t first, block, item_rows;          /* first row and rows of a block; rows of an item */
+    float *wh_t, *zero, *d; /* wh transposed; H zeros; gradient of a block's state */
+    float *h, *da, *pack;   /* h of step t - 1 (rows,T,H); da (rows,T,G) */
+} gckpti_sequence;
+
+GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
+                                   const gckpti_cell_kernels *kernels);
+
+/* The kernels of a step in an instruction set. */
+typedef struct gckpti_cell_loops {
+    gckpti_cell_fn gru_gates, gru_gate_grads, lstm_gates, lstm_gate_grads;
+} gckpti_cell_loops;
+#define GCKPTI_IF_RECURRENT(x) x
+#ifdef GCKPTI_SEPARATE_TU
+#pragma push_macro("GCKPTI_ISA")
+#undef GCKPTI_ISA
+#define GCKPTI_ISA (-1)
+#include "num/isa.h"
+#include "recurrent/loops.h"
+#include "num/isa_end.h"
+#undef GCKPTI_ISA
+#pragma pop_macro("GCKPTI_ISA")
+#endif
+#else
+#define GCKPTI_IF_RECURRENT(x) NULL
+#endif

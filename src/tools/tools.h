@@ -1,0 +1,11 @@
+#pragma once
+#include "plan/plan.h"
+
+#ifndef GCKPT_NO_DEBUG
+typedef struct {
+    uint64_t *hashes;   /* GCKPT_DEBUG_RECOMPUTE: two for each node: of value and saved */
+    size_t high_water;  /* GCKPT_DEBUG_MEASURE: end of the bytes that steps wrote */
+    int poisoned_steps; /* GCKPT_DEBUG_MEASURE */
+    unsigned read;      /* GCKPT_DEBUG_FINITE: kinds of numbers that the instruction reads */
+} gckpti_debug_state;
+#endif

@@ -1,0 +1,243 @@
+#ifndef GCKPT_NO_TRAINING
+#include "run/internal.h"
+#include "num/num.h"
+
+GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
+{
+    const gckpt_hyper hyper = { lr, 0, 0, 0, 0, 0, 0 };
+    return hyper;
+}
+
+GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
+                                float min_lr)
+{
+    if (step < warmup)
+        return lr * (float)(step + 1) / (float)warmup;
+    if (step >= steps || steps <= warmup)
+        return min_lr;
+    float t = (float)(step - warmup) / (float)(steps - warmup), sine, cosine;
+    gckpti_sincos(3.14159265f * t, &sine, &cosine);
+    return gckpti_fma(0.5f * (lr - min_lr), 1 + cosine, min_lr);
+}
+
+/* Returns a setting of gckpt_hyper: `fallback` if `value` is 0, and 0 if it is negative. */
+static float gckpti_hyper_value(float value, float fallback)
+{
+    return value < 0 ? 0 : value > 0 ? value : fallback;
+}
+
+/* Divides by the first loss's count; running statistics, sums weighted by rows, by the rows. */
+GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
+{
+    const gckpti_plan_param *q = &e->plan->params[ins->id];
+    gckpti_operands o;
+    gckpti_operands_of(e->plan->operands, ins, 0, &o);
+    memset(pass, 0, sizeof *pass);
+    pass->elements = q->elements;
+    pass->gradient = gckpti_arena_f32(e, o.gradient);
+    pass->base = e->blocks.arena;
+    pass->more = o.addends;
+    pass->adds = ins->uses - 1;
+    pass->count = q->running ? (float)(q->running * e->step.rows) : (float)gckpti_loss_count(e);
+    pass->write_back = e->update.writes_back;
+    pass->squares = q->running ? NULL : e->update.squares + e->tables.params[ins->id].first_square;
+    pass->values = gckpti_exec_array(e, gckpti_param_of(e, ins->id), -1);
+    gckpti_restrict_to_shard(e, ins, pass);
+}
+
+/* Adds up a parameter's accumulators and computes the square sums of the divided gradient. */
+GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpt_call c;
+    gckpt_update_pass pass;
+    gckpti_init_opless_call(e, &c);
+    gckpti_init_pass(e, ins, &pass);
+    GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
+}
+
+/* Computes norm and clipping scale. Returns the first parameter that is not finite, else NULL. */
+static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const float *squares = gckpti_host_floats(e, e->update.squares, e->update.square_count);
+    const gckpti_plan_param *bad = NULL;
+    double sum = 0;
+    for (size_t i = 0; i < p->param_count; i++) {
+        size_t x = (size_t)e->tables.params[i].store_order,
+               first = e->tables.params[x].first_square;
+        size_t n = ((size_t)p->params[x].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        double param_sum = 0;
+        for (size_t b = 0; b < n && p->params[x].trained; b++)
+            param_sum += (double)squares[first + b];
+        bad = bad || gckpti_is_finite(param_sum) ? bad : &p->params[x];
+        sum += param_sum;
+    }
+    e->update.grad_norm = gckpti_sqrt_double(sum);
+    e->update.clip_scale =
+        e->update.hyper.clip > 0 && e->update.grad_norm > (double)e->update.hyper.clip
+            ? (float)((double)e->update.hyper.clip / e->update.grad_norm)
+            : 1;
+    return bad;
+}
+
+/* Sets update.nonfinite if a square sum is not finite: the backend then skips all updates. */
+GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
+{
+    gckpt_call c;
+    gckpti_init_opless_call(e, &c);
+    GCKPTI_OF(gckpti_backend(e), nonfinite)
+    (&c, e->update.squares, (int64_t)e->update.square_count, e->update.nonfinite);
+}
+
+/* Finishes all gradients, then computes norm and clipping scale. */
+GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
+{
+    for (size_t x = 0; x < e->plan->length; x++)
+        if (e->plan->ins[x].kind == GCKPT_UPDATE)
+            gckpti_finish_gradient(e, &e->plan->ins[x]);
+    gckpti_sum_squares(e);
+    const gckpt_result result = gckpti_notify(e, GCKPTI_ON_GRADIENTS, NULL);
+    if (result != GCKPT_OK)
+        return result;
+    if (e->update.nonfinite && e->update.square_count)
+        gckpti_flag_nonfinite(e);
+    if (e->update.nonfinite && !(e->update.hyper.clip > 0))
+        return GCKPT_OK;
+    gckpti_total_norm(e); /* waits for the backend */
+    return gckpti_wait_backend(e);
+}
+
+/* Calls desc.custom_optimiser on the host; if the backend has own memory, with host copies. */
+static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
+                                 uint64_t step)
+{
+    gckpt_update u;
+    gckpt_update_pass pass;
+    gckpti_init_pass(e, ins, &pass);
+    memset(&u, 0, sizeof u);
+    gckpti_wait_in_flight(e, 0);
+    gckpti_pull(e->store, q);
+    u.name = q->p.name;
+    u.elements = pass.elements;
+    u.first = q->p.count < q->p.elements ? q->p.first : 0;
+    u.values = gckpti_array(q, -1) + (pass.values - gckpti_exec_array(e, q, -1));
+    u.gradient = gckpti_host_floats(e, pass.gradient, (size_t)pass.elements);
+    for (int i = 0; i < e->plan->state_slots; i++)
+        u.state[i] = gckpti_array(q, i);
+    u.clip_scale = e->update.clip_scale;
+    u.lr_scale = q->p.lr_scale;
+    u.decay_scale = q->p.decay_scale;
+    u.step = step;
+    u.hyper = &e->update.hyper;
+    e->desc.custom_optimiser(e->desc.user, &u);
+    gckpti_mark_changed(e->store, q, GCKPTI_HOST);
+    (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */
+}
+
+/* Sets the optimiser's constants for update number `step` of parameter q. Running statistics use
+ * SGD: w + momentum (g - w) = fma(momentum, g, fma(-momentum, w, w)). */
+static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *param,
+                                      const gckpti_param *q, uint64_t step, gckpt_update_pass *pass)
+{
+    const gckpt_hyper *h = &e->update.hyper;
+    gckpt_update_constants *constants = &pass->rates;
+    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_hyper_value(h->beta1, 0.9f),
+          beta2 = gckpti_hyper_value(h->beta2, 0.999f);
+    pass->optimiser = param->running ? GCKPT_SGD : e->plan->optimiser;
+    pass->momentum = gckpti_hyper_value(h->momentum, 0.9f);
+    constants->scale = param->running ? 1 : e->update.clip_scale;
+    constants->decay =
+        param->running ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
+    constants->rate = param->running ? -constants->decay : lr;
+    if (pass->optimiser != GCKPT_ADAMW)
+        return;
+    constants->beta1 = beta1;
+    constants->rest1 = (float)(1 - (double)beta1);
+    constants->beta2 = beta2;
+    constants->rest2 = (float)(1 - (double)beta2);
+    constants->eps = gckpti_hyper_value(h->eps, 1e-8f);
+    if (e->update.bias_step != step) { /* most parameters have the same step */
+        e->update.bias_step = step;
+        e->update.bias_correction[0] = 1 - gckpti_powi((double)beta1, step);
+        e->update.bias_correction[1] = 1 - gckpti_powi((double)beta2, step);
+    }
+    constants->rate = (float)((double)lr / e->update.bias_correction[0]);
+    constants->correct2 = (float)(1 / e->update.bias_correction[1]);
+}
+
+GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
+                                                  gckpti_grad_state grad_state)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_param *param = &p->params[ins->id];
+    gckpti_param *q = gckpti_param_of(e, ins->id);
+    uint64_t step = e->step.number + 1;
+    gckpt_call c;
+    gckpt_update_pass pass;
+    if (p->state_slots > 0 && param->trained) { /* state not used so far begins at 1 */
+        step = q->optimiser ? q->updates + 1 : 1;
+        q->optimiser = (unsigned char)(p->optimiser + 1);
+        q->updates = step;
+    }
+    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && param->trained) {
+        if (grad_state == GCKPTI_GRAD_SUMS)
+            gckpti_finish_gradient(e, ins);
+        gckpti_custom_update(e, ins, q, step);
+        gckpti_gather_updated(e, q);
+        return;
+    }
+    gckpti_init_opless_call(e, &c);
+    gckpti_init_pass(e, ins, &pass);
+    if (grad_state == GCKPTI_GRAD_DIVIDED) { /* a gradient not written back is divided again */
+        pass.adds = 0;
+        pass.squares = NULL;
+        pass.count = e->update.writes_back ? 0 : pass.count;
+    }
+    pass.update = 1;
+    pass.skip_flag = e->update.square_count > 0 ? e->update.nonfinite : NULL;
+    for (int i = 0; i < p->state_slots && param->trained; i++)
+        pass.state[i] = gckpti_exec_array(e, q, i);
+    gckpti_set_pass_constants(e, param, q, step, &pass);
+    pass.bf16 = gckpti_bf16_copy_of(e, ins->id);
+    GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
+    gckpti_mark_changed(e->store, q,
+                        GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
+    gckpti_mark_bf16_fresh(e, ins->id);
+    gckpti_gather_updated(e, q);
+}
+
+/* Runs an update. Before the first update, finishes all gradients if clipping or checks need it. */
+GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins,
+                                                 gckpt_call *c)
+{
+    (void)c;
+    const int first = e->update.hyper.clip > 0 || e->update.all_first;
+    gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
+    if (!e->update.begun)
+        result = gckpti_agree(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    e->update.begun = 1;
+    if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_is_finite(e->update.grad_norm))
+        gckpti_run_update(e, ins, first ? GCKPTI_GRAD_DIVIDED : GCKPTI_GRAD_SUMS);
+    return GCKPT_OK;
+}
+
+/* Counts the step. If it was skipped, returns a parameter whose gradient is not finite. */
+GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
+{
+    const gckpti_plan_param *bad = gckpti_total_norm(e);
+    const gckpt_plan *p = e->plan;
+    bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
+    for (size_t i = 0; bad && e->update.nonfinite && i < p->param_count; i++) {
+        gckpti_param *q = gckpti_param_of(e, (int)i); /* the backend skipped its update */
+        if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
+            q->optimiser = 0;
+    }
+    const int counts = e->update.begun && !bad;
+    for (size_t i = 0; i < p->param_count && counts && GCKPTI_CHECKS_INITIAL; i++)
+        gckpti_param_of(e, (int)i)->assigned = 1; /* also frozen parameters */
+    e->store->step += (uint64_t)counts;
+    return bad;
+}
+#endif
