@@ -223,7 +223,7 @@
  *                 types, plan, devices/plan, tensors, bf16/plan, order, dist/plan, gradients,
  *                 place, tiles/op, tiles/group, tiles/fuse, model, schedule, offload/time,
  *                 lowered, builders, dist/prefetch, encode
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2821
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2825
  *                 bound, search, offload/search, offload/hide, reduce_peak, remove_recomputes,
  *                 stages, chain, levels, choose
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1339
@@ -22806,6 +22806,10 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
         if (s->winner.length && (int64_t)s->winner.arena + s->bound->padding <= s->level[k].limit)
             break;
     }
+    if (gckpti_is_ok(s)) /* no builder's plan takes fewer bytes */
+        gckpti_find_initials(s);
+    for (int i = 0; i < s->initials; i++)
+        gckpti_consider(s, &s->initial[i], 0, SIZE_MAX / 4);
     *least = s->winner.length ? s->winner.arena : SIZE_MAX;
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }

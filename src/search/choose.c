@@ -141,6 +141,10 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
         if (s->winner.length && (int64_t)s->winner.arena + s->bound->padding <= s->level[k].limit)
             break;
     }
+    if (gckpti_is_ok(s)) /* no builder's plan takes fewer bytes */
+        gckpti_find_initials(s);
+    for (int i = 0; i < s->initials; i++)
+        gckpti_consider(s, &s->initial[i], 0, SIZE_MAX / 4);
     *least = s->winner.length ? s->winner.arena : SIZE_MAX;
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
