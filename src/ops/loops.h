@@ -172,6 +172,10 @@ GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y
 GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n,
                                          int64_t *until)
 {
+#if GCKPTI_ISA < 0
+    (void)n, (void)until;
+    return gckpti_element_weight(e, at);
+#else
     float w[W];
     if (e->per_weight == 1)
         return V(load_n)(e->weights + at, n);
@@ -183,6 +187,7 @@ GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t a
     for (int64_t i = 0; i < W; i++)
         w[i] = e->weights[(at + (i < n ? i : 0)) / e->per_weight];
     return V(load_n)(w, W);
+#endif
 }
 
 GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
@@ -193,13 +198,14 @@ GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gc
     FLOATS w = V(set1)(1.0f);
     int64_t until = GCKPTI_WITH_LOSSES && e->weights ? -1 : INT64_MAX;
     for (int64_t i = 0; i < e->n; i += W) {
-        const int64_t at = row * e->n + i, n = gckpti_min(e->n - i, W);
+        const int64_t at = row * e->n + i, n = W == 1 ? 1 : gckpti_min(e->n - i, W);
+        float *sum = lane + (uint32_t)i % 32;
         const FLOATS x = V(load_n)(e->x + at, n);
         FLOATS a, b;
         if (at + n > until)
             w = V(element_weights)(e, at, n, &until);
         a = V(element_factors)(kind, x, summed ? V(zero)() : V(load_n)(e->y + at, n), e->delta, &b);
-        V(store_n)(lane + i % 32, V(weigh)(w, a, b, V(load_n)(lane + i % 32, W)), n);
+        V(store_n)(sum, V(weigh)(w, a, b, V(load_n)(sum, W)), n);
     }
     return gckpti_lanes_sum(lane);
 }
@@ -226,17 +232,17 @@ GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gc
     FLOATS w = V(set1)(1.0f);
     int64_t until = GCKPTI_WITH_LOSSES && e->weights ? -1 : INT64_MAX;
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
-        const int64_t n = gckpti_min(end - at, W);
-        FLOATS x = V(zero)(), y = x, d;
+        const int64_t n = W == 1 ? 1 : gckpti_min(end - at, W);
+        FLOATS x = V(zero)(), y = x, d, dy;
         if (at + n > until)
             w = V(element_weights)(e, at, n, &until);
         if (!gckpti_loss_is(kind, GCKPTI_LOSS_SUM)) /* whose derivative reads neither x nor y */
             x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
         d = V(element_deriv)(kind, x, y, e->delta);
+        dy = gckpti_loss_is(kind, GCKPTI_LOSS_BINARY) ? -x : -d;
         V(element_loss_put)(e, &e->call->in[0], at, n, w, d);
         if (!gckpti_loss_is(kind, GCKPTI_LOSS_SUM))
-            V(element_loss_put)
-        (e, &e->call->in[1], at, n, w, gckpti_loss_is(kind, GCKPTI_LOSS_BINARY) ? -x : -d);
+            V(element_loss_put)(e, &e->call->in[1], at, n, w, dy);
     }
 }
 
