@@ -219,7 +219,7 @@
  *                 images/cpu, bf16/convert, plain, products, bf16/cpu, rows, attention,
  *                 losses, weighted, recurrent/cpu, kernels, calls, devices/cpu
  *     >>tiles     fused groups, which run a tile of rows at a time                              93
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4699
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4698
  *                 types, plan, devices/plan, tensors, bf16/plan, order, dist/plan, gradients,
  *                 place, tiles/op, tiles/group, tiles/fuse, model, schedule, offload/time,
  *                 lowered, builders, dist/prefetch, encode
@@ -4606,7 +4606,7 @@ typedef struct {
 
 /* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
  * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
- * in which ranks' sums are added (run/exchange), so that each sum ends on its owner. */
+ * in which ranks' sums are added (dist/exchange), so that each sum ends on its owner. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
 
 /* Returns the shard of an array that is sharded if `shard` is min_level or a higher level. */
@@ -15667,7 +15667,6 @@ struct gckpt_plan {
 /* Nonzero if this build can run plans with the feature. */
 enum {
     GCKPTI_RUNS_TRAINING = GCKPTI_WITH_TRAINING,
-    GCKPTI_RUNS_RANKS = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_FETCHES = GCKPTI_WITH_FETCH,
     GCKPTI_RUNS_OFFLOAD = GCKPTI_WITH_OFFLOAD,
     GCKPTI_RUNS_DEVICES = GCKPTI_WITH_DEVICES,

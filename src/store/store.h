@@ -88,7 +88,7 @@ typedef struct {
 
 /* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
  * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
- * in which ranks' sums are added (run/exchange), so that each sum ends on its owner. */
+ * in which ranks' sums are added (dist/exchange), so that each sum ends on its owner. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
 
 /* Returns the shard of an array that is sharded if `shard` is min_level or a higher level. */
