@@ -212,7 +212,7 @@ gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/finetu
 shim-programs: $(addprefix build/shim/,$(CUDA_TESTS)) build/gpt-shim build/predict-shim build/bench-shim build/launches
 
 mpi: mpi-programs
-	@sh tests/ranks/test_mpi.sh
+	@sh tests/dist/test_mpi.sh
 
 mpi-programs: build/gpt build/gpt-mpi build/mpi_transport build/accumulation-mpi
 
@@ -541,7 +541,7 @@ build/shim/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h tests/cuda/cuda_shim.h $
 build/shim/gradckpt.o: tests/compile/implementation.c gradckpt.h $(OBJ_DIR)/options | build/shim
 	$(filter-out -fopenmp,$(COMPILE)) -c -o $@ $<
 
-IS_INTERNAL = $(shell grep -lE '^$(HASH)include "($(subst $(SPACE),|,$(LAYERS)))/|run/test_backend.c' $<)
+IS_INTERNAL = $(shell grep -lE '^$(HASH)include "($(subst $(SPACE),|,$(LAYERS)))/|devices/test_backend.c' $<)
 COMPILE_CUDA_TEST = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. -Itests \
     $(if $(IS_INTERNAL),-Isrc,-DGRADCKPT_IMPLEMENTED)
 $(addprefix build/shim/,$(CUDA_TESTS) nccl_ranks): build/shim/%: tests/cuda/%.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o build/libsrc.a
@@ -578,8 +578,8 @@ build/gpt-mpi: examples/gpt.c $(wildcard examples/*.h) build/libsrc.a
 	$(MPI_COMPILE) -DGPT_MPI -o $@ $< build/libsrc.a
 build/accumulation-mpi: examples/accumulation.c $(wildcard examples/*.h) build/libsrc.a
 	$(MPI_COMPILE) -DACCUMULATION_MPI -o $@ $< build/libsrc.a
-build/mpi_transport build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/ranks/*.h tests/bench/*.h) build/libsrc.a
-build/mpi_transport build/mpi_predict: build/%: tests/ranks/%.c
+build/mpi_transport build/mpi_predict build/scaling: $(wildcard examples/*.h tests/*.h tests/dist/*.h tests/bench/*.h) build/libsrc.a
+build/mpi_transport build/mpi_predict: build/%: tests/dist/%.c
 	$(MPI_COMPILE) -o $@ $< build/libsrc.a
 build/limited: tests/bench/slow_link.c $(wildcard examples/*.h tests/bench/*.h) build/gradckpt.o
 	$(LINKED) -Itests -I. -o $@ $< build/gradckpt.o -lm

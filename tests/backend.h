@@ -213,14 +213,25 @@ static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel 
     device_close(d);
 }
 
+#ifndef GCKPT_NO_LOSSES
+#define DEVICE_LOSSES(X)                                                                           \
+    X(cross_entropy_with) X(soft_cross_entropy) X(mean_squared_error_with) X(huber)                \
+    X(binary_cross_entropy)
+#else
+#define DEVICE_LOSSES(X)
+#endif
+#ifndef GCKPT_NO_CACHES
+#define DEVICE_CACHE(X) X(cache)
+#else
+#define DEVICE_CACHE(X)
+#endif
 #define DEVICE_OPS(X)                                                                              \
     X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(softmax) X(scale) X(dropout) X(add)   \
     X(sub) X(mul) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(embed)         \
     X(matmul) X(linear) X(layernorm) X(rmsnorm) X(attention) X(rotary) X(cross_entropy) X(linear_cross_entropy)        \
-    X(mean_squared_error) X(sum_loss) X(cache) X(log_softmax) X(exp) X(log) X(sqrt) X(abs)         \
-    X(reciprocal) X(pow) X(clamp) X(div) X(maximum) X(minimum) X(cross_entropy_with)               \
-    X(soft_cross_entropy) X(mean_squared_error_with) X(huber) X(binary_cross_entropy)              \
-    X(leaky_relu) X(softplus) X(sin) X(cos) X(where)
+    X(mean_squared_error) X(sum_loss) X(log_softmax) X(exp) X(log) X(sqrt) X(abs)         \
+    X(reciprocal) X(pow) X(clamp) X(div) X(maximum) X(minimum) X(leaky_relu) X(softplus)           \
+    X(sin) X(cos) X(where) DEVICE_LOSSES(X) DEVICE_CACHE(X)
 #define X(name)                                                                                    \
     static void device_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \

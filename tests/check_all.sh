@@ -219,6 +219,57 @@ tests_with()
     done
 }
 
+# Modules of src/ whose tests have a folder of their own, each with the parts that its tests need besides, after commas.
+# Most tests read results by gckpt_fetch, so part fetch is in each of these builds.
+modules="bf16,tools quant,cache,tools,export images recurrent dist,quant,notes,tools,export cache,tools
+  devices,quant,images,cache,tools,export export,recurrent,tools offload,devices,tools,export tiles,images,tools
+  tools,devices,export,dist"
+core=$(sed -n 's/^edition core  *//p' src/EDITIONS)
+
+# without_parts PART...: prints the options that leave out these parts of src/EDITIONS
+without_parts()
+{
+    for part; do
+        sed -n "s/^part $part  *\(.*\) : .*/\1/p" src/EDITIONS
+    done | tr ' ' '\n' | sed -n 's/^GCKPT_/-DGCKPT_/p'
+}
+
+# module_alone MODULE,PART...: the tests of a module with the smallest edition that has it: the stripped header, or for
+# tests of private functions the files of src/ with its switches
+module_alone()
+{
+    module=${1%%,*}
+    wanted=$(echo "$1" | tr ',' ' ')
+    mkdir -p "$B/with-$module"
+    rm -f "$B/with-$module.o"
+    sh src/header.sh src core "$wanted" > "$B/with-$module/gradckpt.h" || return 1
+    lacks=$(for part in $(sed -n 's/^part \([a-z0-9]*\) .*/\1/p' src/EDITIONS); do
+        case " $core $wanted " in *" $part "*) ;; *) echo "$part" ;; esac
+    done)
+    inside=
+    tests=
+    for test in tests/"$module"/test_*.c; do
+        if looks_inside "$test"; then inside="$inside $test"; else tests="$tests $test"; fi
+    done
+    [ -z "$tests" ] || tests_with "with-$module" "${CC:-cc}" -std=gnu99 -O1 -w -I"$B/with-$module" || return 1
+    tests=$inside
+    [ -z "$tests" ] || tests_with "src-with-$module" "${CC:-cc}" -std=gnu99 -O1 -w $(without_parts $lacks)
+}
+
+# module_absent MODULE,PART...: the tests of all other modules that do not need it, with the whole header without it
+module_absent()
+{
+    module=${1%%,*}
+    tests=
+    for other in $modules; do
+        case ",$other," in
+        *",$module,"*) ;;
+        *) tests="$tests $(ls tests/"${other%%,*}"/test_*.c)" ;;
+        esac
+    done
+    tests_with "without-$module" "${CC:-cc}" -std=gnu99 -O1 -w $(without_parts "$module")
+}
+
 # exchange NAME COMPILER OPTIONS...: tests that programs compiled with these options (run by $run, with $lib of
 # tests_with) and programs of the default compiler can read each other's files
 exchange()
@@ -362,8 +413,8 @@ run_check()
             $emulated -DGCKPTI_ISA=3 -c src/kernels/all.c -o $B/$1-kernels.o &&
             $emulated -c src/cpu/kernels.c -o $B/$1-choice.o || return 1
         objdump -d $B/$1-kernels.o | grep -q ymm && ! objdump -d $B/$1-kernels.o | grep -q zmm || return 1
-        for test in "cpu/test_kernels.c 10" "cpu/test_bf16.c quick" "cpu/test_amx.c quick" integration/test_hash.c \
-            store/test_pack.c ops/test_special.c ops/test_user_ops.c num/test_numerics.c; do
+        for test in "cpu/test_kernels.c 10" "bf16/test_bf16.c quick" "bf16/test_amx.c quick" integration/test_hash.c \
+            quant/test_pack.c ops/test_special.c ops/test_user_ops.c num/test_numerics.c; do
             echo "== $test"
             what=
             case $test in *amx*) ;; *) what="$B/$1-kernels.o $B/$1-choice.o" ;; esac # amx has its own
@@ -511,6 +562,14 @@ END
             grep '#error.*define GRADCKPT_FILE' $B/$1/said.txt ;;
     editions)               # editions train to the same bits; the header without each part compiles
         sh tests/compile/editions.sh ;;
+    modules)                # one module a commit: its tests in its smallest edition, and all others' tests without it
+        some="bf16:quick amx:quick ranks_random:$SEED,3 offload:$SEED,6 pack:$SEED,3 backend:$SEED,2 rings:$SEED,10"
+        result=0
+        for each in $(one_of $modules); do
+            module_alone "$each" || { echo "FAIL ${each%%,*} alone"; result=1; }
+            module_absent "$each" || { echo "FAIL without ${each%%,*}"; result=1; }
+        done
+        return $result ;;
     features)                  # each part left out compiles; three sets train; with make check-all, each part left out trains
         need gcc nm size
         plain_object && sh tests/compile/features.sh check "$object" ;;
@@ -670,13 +729,13 @@ END
         need mpicc mpicxx mpirun make
         for c in gcc clang; do
             have $c || continue
-            for p in "examples/gpt.c -DGPT_MPI" "examples/accumulation.c -DACCUMULATION_MPI" tests/ranks/mpi_transport.c \
-                tests/ranks/mpi_predict.c tests/bench/scaling.c; do
+            for p in "examples/gpt.c -DGPT_MPI" "examples/accumulation.c -DACCUMULATION_MPI" tests/dist/mpi_transport.c \
+                tests/dist/mpi_predict.c tests/bench/scaling.c; do
                 OMPI_CC=$c mpicc -std=gnu99 $W -Isrc -Itests -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -c -o $B/$1.o $p || return 1
             done
         done
-        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -Isrc -Itests -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/ranks/mpi_transport.c || return 1
-        one_make -s mpi-programs && sh tests/ranks/test_mpi.sh ;;
+        mpicxx -std=c++11 -x c++ -DOMPI_SKIP_MPICXX $W -Isrc -Itests -DGRADCKPT_IMPLEMENTED -fsyntax-only tests/dist/mpi_transport.c || return 1
+        one_make -s mpi-programs && sh tests/dist/test_mpi.sh ;;
     nccl)                   # examples/nccl.h compiles in both languages, and links; it is not run
         need nvcc
         root=${NCCL_HOME:-$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")}
@@ -864,7 +923,7 @@ debug hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAS
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols
-fast-math-refused power firmware no-heap nccl macros features editions layout contract long"
+fast-math-refused power firmware no-heap nccl macros features editions modules layout contract long"
 more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-stages cuda-indexes cuda-ptx cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu

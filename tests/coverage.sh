@@ -90,8 +90,8 @@ emulated()
     avx512="-O1 -std=gnu99 -w -include tests/cpu/avx512.h -I. -Isrc -Itests -DGRADCKPT_IMPLEMENTED"
     run counting $avx512 -DGCKPTI_ISA=3 -c src/kernels/all.c -o build/avx512.o &&
         run counting $avx512 -c src/cpu/kernels.c -o build/avx512-choice.o || return
-    for test in "cpu/test_kernels.c 30" "cpu/test_bf16.c all" "cpu/test_amx.c quick" "integration/test_hash.c all" \
-        "store/test_pack.c " "ops/test_special.c " "ops/test_user_ops.c " "num/test_numerics.c "; do
+    for test in "cpu/test_kernels.c 30" "bf16/test_bf16.c all" "bf16/test_amx.c quick" "integration/test_hash.c all" \
+        "quant/test_pack.c " "ops/test_special.c " "ops/test_user_ops.c " "num/test_numerics.c "; do
         objects="build/avx512.o build/avx512-choice.o"
         case $test in *amx*) objects= ;; esac # its own
         program=build/avx512-$(basename "${test% *}" .c)
@@ -121,7 +121,7 @@ builds()
 {
     with soft -DGCKPT_FORCE_SOFT_FMA tests/integration/test_hash.c
     with plain -mfma tests/cpu/test_kernels.c 10
-    with plain -mfma tests/cpu/test_bf16.c quick
+    with plain -mfma tests/bf16/test_bf16.c quick
     with heapless -DGCKPT_NO_HEAP tests/compile/no_heap.c
     left=$(printf -- '-DGCKPT_NO_%s ' FAST SEARCH RANKS FETCH CACHES DEBUG TILES QUANT BF16)
     with fewer "$left" '-include plan/plan.h tests/compile/features.c'

@@ -142,7 +142,12 @@ static inline void gen_check_same(int style, const gckpt_plan_desc *d, const gck
     other.caches_of = eight.e;
     generator one = gen_start(s, B, 1, ALL, style, d, &other);
     const int64_t kept = style == WINDOWED ? KEPT + ALL : DEPTH * ALL, restart = style == WINDOWED ? 31 : 11;
-    size_t caches = (size_t)(2 * B * kept * (style == SHARED ? C / HEADS : C) * (d->bf16.precision ? 2 : 4));
+#ifndef GCKPT_NO_BF16
+    const int element = d->bf16.precision ? 2 : 4;
+#else
+    const int element = 4;
+#endif
+    size_t caches = (size_t)(2 * B * kept * (style == SHARED ? C / HEADS : C) * element);
     CHECK(gckpt_plan_kind_bytes(eight.p, GCKPT_BYTES_CACHES) == caches);
     CHECK(gckpt_plan_bytes(one.p) == gckpt_store_bytes(s) + gckpt_plan_describe(one.p).arena + caches);
     CHECK(gckpt_plan_kind_bytes(all.p, GCKPT_BYTES_CACHES) == 0);

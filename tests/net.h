@@ -28,6 +28,8 @@
  *     a compiler evaluates arguments.
  *  2. A way changes no bits.
  *  3. Losses stay finite on most nets. Losses of nets with even seeds are smooth.
+ * A header without a part (GCKPT_NO_IMAGES) gives other nets, which have no op and no option of this part; seeds and
+ * ways are then comparable only among headers that lack the same parts.
  * Coverage. The nets count which builders, op descriptors, fields of gckpt_plan_desc and enumerators they use.
  * net_check_coverage reads the complete lists from gradckpt.h and fails for each one that no net has used.
  */
@@ -356,12 +358,17 @@ static T *loss_weights(T *x, int n)
 static T *loss_elements(int kind, T *x, T *t)
 {
     T *w = loss_weights(x, 1 + (int)below(gckpt_shape_of(x).n));
+#ifdef GCKPT_NO_LOSSES
+    kind = 5, w = NULL;
+#endif
     if (kind == 5)
         return note3(B(mean_squared_error)(x, t, w), x, t, w);
+#ifndef GCKPT_NO_LOSSES
     if (kind == 6)
         return note3(B(huber)(x, t, w, 0.7f), x, t, w);
     t = note(B(sigmoid)(t), t);
     return note3(B(binary_cross_entropy)(x, t, w), x, t, w);
+#endif
 }
 
 static void add_loss(T *x)
@@ -378,9 +385,11 @@ static void add_loss(T *x)
         /* squares before summing: in a sum whose terms cancel, differences in rounding could disappear */
         t = net.smooth || chance(70) ? mul(x, x) : x;
         t = note(B(sum_loss)(t), t);
+#ifndef GCKPT_NO_LOSSES
     } else if (kind == 8) {
         t = note(B(softmax)(t), t), w = loss_weights(x, s.n - 1);
         t = note3(B(soft_cross_entropy)(x, t, w), x, t, w);
+#endif
     } else if (kind >= 5 && kind <= 7) {
         t = loss_elements(kind, x, t == x && elements(x) == elements(net.x) ? view(net.x, s) : t);
     } else {
@@ -396,15 +405,20 @@ static void add_loss(T *x)
                       x, w, t);
         } else {
             x = note2(B(linear_transposed)(x, w, NULL), x, w);
+#ifndef GCKPT_NO_LOSSES
             w = kind == 9 ? loss_weights(x, 1 + (int)below(2)) : NULL;
             t = kind == 9 ? note3(B(cross_entropy)(x, t, w, 0.125f), x, t, w)
                           : note2(B(cross_entropy)(x, t, NULL, 0), x, t);
+#else
+            t = note2(B(cross_entropy)(x, t, NULL, 0), x, t);
+#endif
         }
     }
     net.term[net.terms] = (gckpt_term){ t, net.terms == 0 || chance(50) ? 1.0f : 0.3f, 0 };
     net.terms++;
 }
 
+#ifndef GCKPT_NO_RECURRENT
 /* Returns a recurrent layer over x; bias and start (the initial state) may be NULL. */
 static T *recurrent(T *x, int gru, int64_t units, T *bias, T *start)
 {
@@ -413,7 +427,9 @@ static T *recurrent(T *x, int gru, int64_t units, T *bias, T *start)
     T *t = gru ? B(gru)(x, wx, NULL, wh, bias, start) : B(lstm)(x, wx, wh, bias, start, start);
     return note3(t, x, wx, wh);
 }
+#endif
 
+#ifndef GCKPT_NO_IMAGES
 /* Returns a convolution of x, which is an image or a signal. */
 static T *convolution(T *x, T *bias, int64_t o, int transposed)
 {
@@ -485,6 +501,62 @@ static T *net_trunk(T *x)
     t = view(t, gckpt_shape3(net.rows, s.d[1], -1));
     return note(B(mean)(t, 1), t);
 }
+/* Applies an op on images to x. random_op has drawn the other arguments: o is a number of channels. */
+static T *image_op(T *x, int kind, int64_t o, int a, int b)
+{
+    const gckpt_shape s = gckpt_shape_of(x);
+    int64_t c = s.d[s.n - 1], per_row = elements(x) / net.rows;
+    gckpt_window w = { .groups = 0 };
+    char name[16];
+    T *y, *z;
+    switch (kind) {
+    case 34:
+    case 35: /* a convolution of x; an x with two axes, and sometimes one with three, becomes an image first */
+        if (s.n == 2 || (s.n == 3 && chance(50)))
+            x = view(x, gckpt_shape4(net.rows, s.n == 2 ? 1 : s.d[1], -1, s.n == 2 ? 1 : c));
+        return gckpt_shape_of(x).n < 5 ? convolution(x, a ? vector(o, 0) : NULL, o, kind == 34)
+                                       : NULL;
+    case 36: /* pools an image or a signal; max pooling has kinks */
+        if (s.n < 3 || s.n > 4 || (net.smooth && b))
+            return NULL;
+        for (int i = 0; i < 2; i++) {
+            const int64_t n = s.d[s.n - 3 + i];
+            o = 1 + (int64_t)below(3), w.size[i] = (int)(i || s.n == 4 ? o < n ? o : n : 1);
+            w.stride[i] = (int)below(3), w.padding[i] = (int)below(w.size[i]);
+        }
+        return note(b ? B(max_pool)(x, &w) : B(average_pool)(x, &w), x);
+    case 37:
+        if (s.n > 2 && chance(30))
+            return note(B(global_average_pool)(x), x);
+        /* with few values to normalise, the function would be too nonlinear for finite differences */
+        o = c % 4 == 0   ? 1 << below(3)
+            : chance(50) ? c
+                         : 1;
+        o = per_row / o < 6 ? 1 : o, y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
+        int64_t values = 1; /* values that share an index of the first axis, which is not always a row of the batch */
+        for (int i = 1; i < s.n; i++)
+            values *= s.d[i];
+        if (values == o) /* groupnorm refuses groups of one value */
+            return NULL;
+        return note3(B(groupnorm)(x, (int)o, y, z), x, y, z);
+    case 38: /* batch norm mixes rows; its running statistics are not trained */
+        if (!(net_features & NET_MIXING) || net.seed % 6 != 2 || s.d[0] != net.rows || per_row == c)
+            return NULL; /* batch norm needs two values per channel, which a micro-batch of one row would not have */
+        snprintf(name, sizeof name, "m%d", net.mixes++);
+        y = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 0 }, 0.25f), NULL);
+        name[0] = 'v';
+        z = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 1 }, 0.25f), NULL);
+        return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
+    default: /* upsampling; an x with two or three axes becomes an image first */
+        if (s.n > 4)
+            return NULL;
+        x = s.n == 4 ? x : view(x, gckpt_shape4(s.d[0], s.n == 2 ? 1 : s.d[1], -1, s.n == 2 || a ? 1 : c));
+        o = 1 + below(5), c = 1 + below(5);
+        y = note(B(upsample)(x, o, c, (gckpt_upsampling)below(3)), x);
+        return s.n == 4 ? y : view(y, gckpt_shape3(s.d[0], gckpt_shape_of(y).d[1], -1));
+    }
+}
+#endif
 
 /* Returns attention with queries x, keys y and values z. Two heads may share the first half of keys and values, or
  * keys and values may be cached. */
@@ -498,10 +570,12 @@ static T *attention(T *x, T *y, T *z, int heads)
         y = note(B(slice)(y, 2, 0, s.d[2] / 2), y);
         z = same ? y : note(B(slice)(z, 2, 0, s.d[2] / 2), z);
     }
+#ifndef GCKPT_NO_CACHES
     if (cached) {
         y = note(chance(50) ? B(cache)(y, NET_CAPACITY) : B(cache_window)(y, NET_CAPACITY, 1 + below(4)), y);
         z = own || chance(50) ? y : note(B(cache)(z, NET_CAPACITY), z);
     }
+#endif
     desc.causal = cached || chance(50);
     if (!cached && s.d[0] == net.rows && s.d[1] >= NET_LENGTH && chance(50))
         desc.lengths = net.lengths;
@@ -559,8 +633,6 @@ static T *random_op(T *x)
         even = s.n == 3 && c % (2 * heads) == 0;
     int a = chance(50), b = chance(50), axes[GCKPT_MAX_DIMS] = { 0, 1, 2, 3, 4, 5 };
     const int kind = (int)below(NET_KINDS);
-    gckpt_window w = { .groups = 0 };
-    char name[16];
     switch (kind) {
     case 0:
     case 1:
@@ -655,6 +727,7 @@ static T *random_op(T *x)
             : s.n == 2 && c == net.t      ? net.tokens
                                           : NULL;
         return z ? choice(z, x, partner(x, 0)) : NULL;
+#ifndef GCKPT_NO_RECURRENT
     case 31:
     case 32: /* a recurrent layer whose initial state is a mean of x over time */
         if (s.n != 3)
@@ -663,47 +736,19 @@ static T *random_op(T *x)
         z = a ? note2(B(linear)(x, y, NULL), x, y) : NULL;
         z = z ? note(B(mean)(z, 1), z) : NULL;
         return recurrent(x, kind == 31, o, b ? vector(kind == 31 ? 3 * o : 4 * o, 0) : NULL, z);
+#endif
     case 33: /* gathers elements of x, reshaped, at indices from the tokens */
         y = per_row % (V + 1) == 0 ? view(x, gckpt_shape3(net.rows, V + 1, -1)) : NULL;
         y = !y && per_row > V ? view(x, gckpt_shape3(net.rows, per_row, 1)) : y;
         return y ? note2(B(gather)(y, net.tokens), y, net.tokens) : NULL;
+#ifndef GCKPT_NO_IMAGES
     case 34:
-    case 35: /* a convolution of x; an x with two axes, and sometimes one with three, becomes an image first */
-        if (s.n == 2 || (s.n == 3 && chance(50)))
-            x = view(x, gckpt_shape4(net.rows, s.n == 2 ? 1 : s.d[1], -1, s.n == 2 ? 1 : c));
-        return gckpt_shape_of(x).n < 5 ? convolution(x, a ? vector(o, 0) : NULL, o, kind == 34)
-                                       : NULL;
-    case 36: /* pools an image or a signal; max pooling has kinks */
-        if (s.n < 3 || s.n > 4 || (net.smooth && b))
-            return NULL;
-        for (int i = 0; i < 2; i++) {
-            const int64_t n = s.d[s.n - 3 + i];
-            o = 1 + (int64_t)below(3), w.size[i] = (int)(i || s.n == 4 ? o < n ? o : n : 1);
-            w.stride[i] = (int)below(3), w.padding[i] = (int)below(w.size[i]);
-        }
-        return note(b ? B(max_pool)(x, &w) : B(average_pool)(x, &w), x);
+    case 35:
+    case 36:
     case 37:
-        if (s.n > 2 && chance(30))
-            return note(B(global_average_pool)(x), x);
-        /* with few values to normalise, the function would be too nonlinear for finite differences */
-        o = c % 4 == 0   ? 1 << below(3)
-            : chance(50) ? c
-                         : 1;
-        o = per_row / o < 6 ? 1 : o, y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
-        int64_t values = 1; /* values that share an index of the first axis, which is not always a row of the batch */
-        for (int i = 1; i < s.n; i++)
-            values *= s.d[i];
-        if (values == o) /* groupnorm refuses groups of one value */
-            return NULL;
-        return note3(B(groupnorm)(x, (int)o, y, z), x, y, z);
-    case 38: /* batch norm mixes rows; its running statistics are not trained */
-        if (!(net_features & NET_MIXING) || net.seed % 6 != 2 || s.d[0] != net.rows || per_row == c)
-            return NULL; /* batch norm needs two values per channel, which a micro-batch of one row would not have */
-        snprintf(name, sizeof name, "m%d", net.mixes++);
-        y = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 0 }, 0.25f), NULL);
-        name[0] = 'v';
-        z = note(B(running)(net.g, name, gckpt_shape1(c), (gckpt_init){ 0, 0, 1 }, 0.25f), NULL);
-        return note3(B(batchnorm)(x, NULL, a ? vector(c, 0) : NULL, y, z), x, y, z);
+    case 38:
+    case 46: return image_op(x, kind, o, a, b);
+#endif
     case 39: return net_apply(&net_saving, x);
     case 40: return chance(30) ? net_apply(&net_once, x) : NULL;
     case 41: /* an op that reads x twice: a matrix product, a sum or an elementwise product */
@@ -724,13 +769,6 @@ static T *random_op(T *x)
         z = a ? note(B(argmax)(x, axis), x) : NULL, y = a ? weight(s.d[axis] + b, o) : NULL;
         y = a ? note2(B(embed)(y, z), y, z) : note(B(max)(x, axis - s.n), x), s.d[axis] = 1;
         return !a && (s.n == 2 || b) ? view(y, s) : y;
-    case 46: /* upsampling; an x with two or three axes becomes an image first */
-        if (s.n > 4)
-            return NULL;
-        x = s.n == 4 ? x : view(x, gckpt_shape4(s.d[0], s.n == 2 ? 1 : s.d[1], -1, s.n == 2 || a ? 1 : c));
-        o = 1 + below(5), c = 1 + below(5), axis = (int)below(3);
-        y = note(B(upsample)(x, o, c, (gckpt_upsampling)axis), x);
-        return s.n == 4 ? y : view(y, gckpt_shape3(s.d[0], gckpt_shape_of(y).d[1], -1));
     default: /* adds an input of bytes, or an embedding of the tokens */
         if (a) {
             y = b ? view(net.bytes, gckpt_shape2(net.rows, -1)) : net.bytes;
@@ -800,7 +838,9 @@ static void build(unsigned seed, int64_t rows)
     net.g = net_target_graph ? net_target_graph : gckpt_graph_new(net.s, NULL);
     net.batch = net_batch();
     net.t = chance(4) ? 67 : 1 + (int64_t)below(6); /* 67 is more keys than one tile of attention has */
+#ifndef GCKPT_NO_CACHES
     net.cached = net_features & NET_CACHES && seed % 8 == 3;
+#endif
     net.alone = net_features & NET_ALONE && seed % 16 == 5;
     net.t = net.cached && net.t > NET_CAPACITY ? 2 : net.t;
     net.c = net.t > 60 ? 4 : chance(15) ? (seed % 2 ? 20 : 32) : 4 * (1 + (int64_t)below(3));
@@ -820,12 +860,14 @@ static void build(unsigned seed, int64_t rows)
     t = param(gckpt_shape2(net.c, net.c), 0.5f, 0);
     net.pool[net.pooled++] = note2(B(linear)(net.x, t, NULL), net.x, t);
     net.pool[net.pooled++] = net.x;
+#ifndef GCKPT_NO_IMAGES
     if (seed % 4 == 2) {
         /* the random numbers after the frozen layers must not depend on these layers */
         const uint64_t rest = random_state;
         net.pool[net.pooled++] = net_trunk(net.x);
         random_state = rest;
     }
+#endif
     int grown = net_op_count ? 1 + (int)below(net_op_count) : 5 + (int)below(net.smooth ? 6 : 14);
     for (; grown > 0; grown -= net_op_count ? 2 : 1)
         if (chance(25))
@@ -853,6 +895,7 @@ static void build(unsigned seed, int64_t rows)
 static void destroy(void) { util_free(NULL, NULL, net.g, net.s); }
 
 /* ---- requests ---- */
+#ifndef GCKPT_NO_QUANT
 /* Quantises some parameters, which also freezes them; the first parameter stays trainable. */
 static inline void net_pack(void)
 {
@@ -872,6 +915,7 @@ static inline void net_pack(void)
                                           : NET_COVER(GCKPT_STORAGE_F32)) == GCKPT_OK);
     }
 }
+#endif
 
 /* Chooses values and gradients to fetch, such that the planner accepts the request. Returns their number. */
 static inline int net_choose_fetches(int most)
@@ -916,13 +960,19 @@ static inline void net_numeric_options(gckpt_plan_desc *d)
     default: d->optimiser = NET_COVER(GCKPT_ADAMW);
     }
     d->bf16.precision = NET_COVER(GCKPT_FP32);
+#ifndef GCKPT_NO_BF16
     if (chance(35))
         d->bf16.precision =
             chance(60) || net.cached ? NET_COVER(GCKPT_BF16) : NET_COVER(GCKPT_BF16_STOCHASTIC);
+#endif
+#ifndef GCKPT_NO_RANKS
     if (chance(25))
         d->ranks.virtual_ranks = 2 << below(3);
+#endif
+#ifndef GCKPT_NO_QUANT
     if (chance(30))
         net_pack();
+#endif
 }
 
 /* Draws the options of the request that do not change bits. */
@@ -935,14 +985,19 @@ static inline void net_neutral_options(gckpt_plan_desc *d)
     d->kernels.alignment = chance(50) ? alignments[below(7)] : 0;
     d->kernels.stage_parameters = chance(20);
     d->kernels.plain = chance(25);
+#ifndef GCKPT_NO_BF16
     d->bf16.copy_weights = chance(30);
+#endif
     d->schedule.segment_size = chance(30) ? (int)below(9) - 4 : 0;
+#ifndef GCKPT_NO_OFFLOAD
     if (chance(25)) {
         d->offload.bytes = (size_t)64 << below(14);
         d->offload.cost = 1 + below(60);
         d->offload.cost <<= chance(50) ? 20 : 12;
         d->offload.overlap = chance(60);
     }
+#endif
+#ifndef GCKPT_NO_RANKS
     if (d->ranks.virtual_ranks > 1 && chance(50) && net_features & NET_RANKS) {
         net.ranks = 2 << below(3);
         net.ranks = net.ranks < d->ranks.virtual_ranks ? net.ranks : d->ranks.virtual_ranks;
@@ -956,6 +1011,7 @@ static inline void net_neutral_options(gckpt_plan_desc *d)
         d->ranks.overlap = (int)(d->ranks.link_cost & 1);
         CHECK(gckpt_store_ranks(net.s, (int)below(net.ranks), net.ranks, net.shard) == GCKPT_OK);
     }
+#endif
     if (chance(20) && !net_target_graph && net.count <= MOST) {
         for (int i = 0; i < net.count; i++) {
             net.cost[i].forward = 1 + (uint64_t)below(chance(50) ? 9 : 100000);
@@ -966,8 +1022,10 @@ static inline void net_neutral_options(gckpt_plan_desc *d)
     }
     if (chance(30))
         net_set_policies();
+#ifndef GCKPT_NO_DEVICES
     if (net_backend && chance(10))
         d->backend = net_backend;
+#endif
     if (chance(35) && !net_target_graph) {
         d->fetch.count = net_choose_fetches(1 + (int)below(NET_FETCHES));
         d->fetch.specs = d->fetch.count ? net.fetch : NULL;

@@ -548,7 +548,12 @@ PC_API int plan_facts_print(plan_facts *f, const gckpt_plan *plan)
 {
     pc_text t;
     memset(&t, 0, sizeof t);
+#ifndef GCKPT_NO_EXPORT
     int printed = gckpt_plan_c(plan, "x", pc_write, &t) == GCKPT_OK;
+#else
+    int printed = 0;
+    (void)plan;
+#endif
     if (printed)
         pc_read_printed(f, &t);
     free(t.bytes);
@@ -1996,21 +2001,6 @@ PC_API const char *plan_check(const gckpt_plan *plan, const gckpt_graph *graph,
 
 /* ---- the macros that check every plan which a test makes ---- */
 #if defined(TESTS_CHECK_H) && !defined(PLAN_CHECK_OFF)
-typedef struct {
-    const gckpt_frontier *frontier;
-    const gckpt_graph *graph;
-    gckpt_plan_desc desc;
-} pc_frontier;
-typedef struct {
-    gckpt_build_fn build;
-    gckpt_measure_fn measure;
-    void *user;
-    pc_graph **graph; /* an array with a graph for each number of rows that the build function has built */
-    int64_t *rows;
-    size_t count;
-} pc_builds;
-static PC_LOCAL pc_frontier pc_frontiers[64]; /* the latest frontiers */
-static PC_LOCAL unsigned pc_frontier_count;
 #ifndef PLAN_CHECK_PRINTS
 #define PLAN_CHECK_PRINTS 8
 #endif
@@ -2043,27 +2033,58 @@ static inline gckpt_plan *pc_checked_of(gckpt_plan *plan, const gckpt_graph *gra
     return plan;
 }
 
+/* Returns a request without the options of parts that the header lacks, so that tests of other parts run with it. */
+static inline gckpt_plan_desc pc_without_missing_parts(const gckpt_plan_desc *desc)
+{
+    gckpt_plan_desc d;
+    memset(&d, 0, sizeof d);
+    if (desc)
+        d = *desc;
+#ifdef GCKPT_NO_BF16
+    d.bf16.precision = GCKPT_FP32;
+    d.bf16.copy_weights = 0;
+#endif
+#ifdef GCKPT_NO_RANKS
+    d.ranks.virtual_ranks = d.ranks.overlap = 0;
+    d.ranks.link_cost = 0;
+#endif
+#ifdef GCKPT_NO_OFFLOAD
+    d.offload.bytes = 0;
+    d.offload.overlap = 0;
+#endif
+    return d;
+}
+
 static inline gckpt_plan *pc_plan_new(const char *file, int line, gckpt_graph *graph,
                                       const gckpt_term *terms, int count,
                                       const gckpt_plan_desc *desc)
 {
-    static gckpt_plan_desc defaults; /* all zero */
-    return pc_checked_of(gckpt_plan_new(graph, terms, count, desc), graph, terms, count,
-                         desc ? desc : &defaults, file, line);
+    const gckpt_plan_desc d = pc_without_missing_parts(desc);
+    return pc_checked_of(gckpt_plan_new(graph, terms, count, desc ? &d : NULL), graph, terms, count,
+                         &d, file, line);
 }
+
+#ifndef GCKPT_NO_FRONTIER
+typedef struct {
+    const gckpt_frontier *frontier;
+    const gckpt_graph *graph;
+    gckpt_plan_desc desc;
+} pc_frontier;
+static PC_LOCAL pc_frontier pc_frontiers[64]; /* the latest frontiers */
+static PC_LOCAL unsigned pc_frontier_count;
 
 static inline gckpt_frontier *pc_frontier_new(gckpt_graph *graph, const gckpt_term *terms,
                                               int count, const gckpt_plan_desc *desc)
 {
     pc_frontier *p = &pc_frontiers[pc_frontier_count % 64];
-    gckpt_frontier *frontier = gckpt_frontier_new(graph, terms, count, desc);
+    const gckpt_plan_desc d = pc_without_missing_parts(desc);
+    gckpt_frontier *frontier = gckpt_frontier_new(graph, terms, count, desc ? &d : NULL);
     if (frontier) {
         pc_frontier_count++;
         memset(p, 0, sizeof *p);
         p->frontier = frontier;
         p->graph = graph;
-        if (desc)
-            p->desc = *desc;
+        p->desc = d;
         p->desc.mode = GCKPT_OPTIMAL;
     }
     return frontier;
@@ -2086,6 +2107,19 @@ static inline gckpt_plan *pc_frontier_plan(const char *file, int line,
     }
     return plan;
 }
+#define gckpt_frontier_new(...)  pc_frontier_new(__VA_ARGS__)
+#define gckpt_frontier_plan(...) pc_frontier_plan(__FILE__, __LINE__, __VA_ARGS__)
+#endif
+
+#ifndef GCKPT_NO_FIT
+typedef struct {
+    gckpt_build_fn build;
+    gckpt_measure_fn measure;
+    void *user;
+    pc_graph **graph; /* an array with a graph for each number of rows that the build function has built */
+    int64_t *rows;
+    size_t count;
+} pc_builds;
 
 static inline int pc_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user)
 {
@@ -2119,10 +2153,7 @@ static inline gckpt_plan *pc_fitted(gckpt_plan *plan, pc_builds *b, const gckpt_
                                     const char *file, int line)
 {
     static gckpt_cost measured;
-    gckpt_plan_desc d;
-    memset(&d, 0, sizeof d);
-    if (desc)
-        d = *desc;
+    gckpt_plan_desc d = pc_without_missing_parts(desc);
     d.costs.by_id = b->measure ? &measured : NULL;
     for (size_t i = b->count; i-- > 0;) {
         if (plan && b->rows[i] == gckpt_plan_describe(plan).rows) {
@@ -2142,10 +2173,13 @@ static inline gckpt_plan *pc_fit(const char *file, int line, gckpt_store *store,
                                  gckpt_measure_fn measure)
 {
     pc_builds b = { build, measure, user, NULL, NULL, 0 };
-    gckpt_plan *plan =
-        gckpt_fit(store, build ? pc_build : NULL, &b, batch, desc, measure ? pc_measure : NULL);
+    const gckpt_plan_desc d = pc_without_missing_parts(desc);
+    gckpt_plan *plan = gckpt_fit(store, build ? pc_build : NULL, &b, batch, desc ? &d : NULL,
+                                 measure ? pc_measure : NULL);
     return pc_fitted(plan, &b, desc, file, line);
 }
+#define gckpt_fit(...) pc_fit(__FILE__, __LINE__, __VA_ARGS__)
+#endif
 
 static inline gckpt_graph *pc_graph_begin(gckpt_store *store, const gckpt_memory *memory)
 {
@@ -2168,13 +2202,10 @@ static inline gckpt_tensor *pc_set_policy(gckpt_tensor *t, int keep)
     return keep ? gckpt_keep(t) : gckpt_recompute(t);
 }
 
-#define gckpt_plan_new(...)      pc_plan_new(__FILE__, __LINE__, __VA_ARGS__)
-#define gckpt_frontier_new(...)  pc_frontier_new(__VA_ARGS__)
-#define gckpt_frontier_plan(...) pc_frontier_plan(__FILE__, __LINE__, __VA_ARGS__)
-#define gckpt_fit(...)           pc_fit(__FILE__, __LINE__, __VA_ARGS__)
-#define gckpt_graph_new(...)     pc_graph_begin(__VA_ARGS__)
-#define gckpt_apply(...)         pc_apply(__VA_ARGS__)
-#define gckpt_keep(t)            pc_set_policy(t, 1)
-#define gckpt_recompute(t)       pc_set_policy(t, 0)
+#define gckpt_plan_new(...)  pc_plan_new(__FILE__, __LINE__, __VA_ARGS__)
+#define gckpt_graph_new(...) pc_graph_begin(__VA_ARGS__)
+#define gckpt_apply(...)     pc_apply(__VA_ARGS__)
+#define gckpt_keep(t)        pc_set_policy(t, 1)
+#define gckpt_recompute(t)   pc_set_policy(t, 0)
 #endif /* checks of every plan */
 #endif

@@ -49,6 +49,8 @@ GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, s
 /* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
 GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #else
+#include "cpu/internal.h" /* the functions of the CPU that take the place of a backend's */
+
 #define GCKPTI_OF(b, name)           ((void)(b), gckpti_cpu_##name)
 #define gckpti_cpu_own_memory        0
 #define gckpti_cpu_context           ((void *)0)

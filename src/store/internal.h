@@ -42,13 +42,6 @@ static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *f
 }
 #endif
 
-/* Counts a change of values, so that bf16 copies are refreshed; skips 0, which means "never". */
-#ifndef GCKPT_NO_BF16
-#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
-#else
-#define gckpti_count_change(q) ((void)0)
-#endif
-
 /* ---- devices/mirrors.c ---- */
 #ifndef GCKPT_NO_DEVICES
 /* Copies the newest values to the host, then frees the mirror. */

@@ -287,6 +287,13 @@ static inline int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, co
 }
 #endif
 
+/* Counts a change of values, so that bf16 copies are refreshed; skips 0, which means "never". */
+#ifndef GCKPT_NO_BF16
+#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
+#else
+#define gckpti_count_change(q) ((void)0)
+#endif
+
 /* ---- devices/mirrors.c ---- */
 #ifndef GCKPT_NO_DEVICES
 /* Records that the copy `newest` (host or mirror) has changed values or state. */

@@ -5,7 +5,7 @@
  *
  *     build/shim/nccl_ranks [table]    with "table", also prints the counts */
 #include "gradckpt.h"
-#include "ranks/rank_training.h"
+#include "dist/rank_training.h"
 #include "cuda_shim.h"
 
 enum { DEVICES = 4, ID = 128 };
@@ -14,6 +14,7 @@ extern gckpt_transport *nccl_transport_open(int rank, int size, const void *id, 
 extern void nccl_transport_close(gckpt_transport *ranks);
 
 static const gckpt_backend *gpu[DEVICES];
+static const gckpt_backend *backend_of_rank[DEVICES]; /* backend_of_rank[i] is &backends[i] */
 static gckpt_backend backends[DEVICES]; /* backends[i] is gpu[i] with functions that count calls */
 static int verbose;   /* if nonzero, prints a line for each run */
 static int polled; /* if nonzero, the host waits for each collective instead of enqueuing it */
@@ -190,7 +191,7 @@ static void test_faults(void)
                   .flags = SMALL,
                   .rows = 2,
                   .ranks = 2,
-                  .backends = backends,
+                  .backends = backend_of_rank,
                   .transport = transport_of,
                   .on_backend = 1 };
     static const long at[] = { 1, 15, 22 }; /* a reduction, a gather after updates, a gather within a step */
@@ -238,7 +239,7 @@ static void go(const a_run *r, int unclipped, const outcome *wanted)
                   .flags = DROPOUT | (r->feed == STREAM ? 0 : SECOND) | SMALL | r->flags,
                   .repeats = r->flags ? 1 : 3, .feed = r->feed,
                   .ranks = r->ranks, .shard = (gckpt_shard)r->shard, .rows = r->rows, .mode = (gckpt_mode)r->mode,
-                  .overlap = r->overlap, .offload = r->offload, .on_backend = 1, .no_debug = 1, .backends = backends,
+                  .overlap = r->overlap, .offload = r->offload, .on_backend = 1, .no_debug = 1, .backends = backend_of_rank,
                   .transport = transport_of, .on_step = stepping };
     polled = r->polled;
     if (r->flags & FAST) { /* a run with FAST is compared with ranks on the processor */
@@ -265,6 +266,7 @@ int main(int argc, char **argv)
         gpu[i] = gckpt_cuda_backend(i, &why);
         if (!CHECK_MSG(gpu[i] != NULL, "%s", why))
             return 1;
+        backend_of_rank[i] = &backends[i];
         backends[i] = *gpu[i];
         backends[i].finish = counted_finish;
         backends[i].copy_out = counted_copy_out;

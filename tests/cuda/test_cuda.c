@@ -4,7 +4,7 @@
  *     test_cuda [first seed] [graphs]
  * With GCKPT_CUDA_SHIM, the test also checks the shim's counters and lets calls fail (cuda_shim.h). */
 #define TESTED_ELSEWHERE
-#include "run/test_backend.c"
+#include "devices/test_backend.c"
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -11,7 +11,7 @@
 #define PLAN_CHECK_OFF "plans of several ranks are not printed"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/fuzz_net.h"
-#include "tests/ranks/rank_threads.h"
+#include "tests/dist/rank_threads.h"
 #include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>

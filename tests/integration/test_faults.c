@@ -14,7 +14,7 @@
  * After each fault there is an error with its text (or, for a harmless fault, the same bits), nothing leaks, no
  * file is left open, and the file on disk is the old or the new one. The library trusts a backend's arithmetic and
  * the names that `rename` returns: these faults may give other bits, and are counted. Then the same program without
- * the fault must give the same bits as before. tests/ranks/test_ranks_faults.c tests failing exchanges between
+ * the fault must give the same bits as before. tests/dist/test_ranks_faults.c tests failing exchanges between
  * ranks. Prints the number of faults of each kind. */
 #if !defined(__unix__) && !defined(__APPLE__)
 int main(void) { return 0; }

@@ -8,7 +8,7 @@
 #include "net.h"
 #include <math.h>
 
-/* tests/run/test_backend.c defines RANDOM_BACKEND and includes this file, to run the graphs on memory that the host
+/* tests/devices/test_backend.c defines RANDOM_BACKEND and includes this file, to run the graphs on memory that the host
  * cannot read. */
 #ifndef RANDOM_BACKEND
 #define RANDOM_BACKEND(wanted) NULL

@@ -17,7 +17,7 @@
 
 #include "gradckpt.h"
 
-#include "ranks/rank_threads.h"
+#include "dist/rank_threads.h"
 #include "util.h"
 
 enum {

@@ -49,12 +49,12 @@ EXPLAINED = "tests/mutants/explained.txt"
 WEIGHTS = {"base": 2, "num": 2, "store": 2, "graph": 1, "ops": 4, "cpu": 5, "plan": 6, "search": 5, "planner": 3,
            "run": 6, "check": 1, "files": 5, "export": 2, "kernels": 5}
 # Folders with the tests of a layer, where they are not in the folder of the same name.
-FOLDERS = {"kernels": ["cpu", "ops", "store"], "cpu": ["cpu", "ops"], "base": ["graph", "store"], "num": ["num", "cpu"],
-           "check": ["check", "run", "store"]}
+FOLDERS = {"kernels": ["cpu", "bf16", "ops", "images", "recurrent", "quant"], "cpu": ["cpu", "bf16", "ops"],
+           "base": ["graph", "store"], "num": ["num", "cpu"], "check": ["run", "store"], "planner": ["tools", "search"],
+           "notes": ["files"], "training": ["run"]}
 # A test that includes files of src/: these files are compiled as a part of the test, so it is linked without their
 # objects.
-TEST_AMX = "tests/cpu/test_amx.c", ["-Itests", "-Ibuild/api", "-DPLAN_CHECK_LINKED"], "build/o/test_amx.o"
-OF_RANKS = r"ranks|run/(exchange|group|micro_batches)\.c|plan/prefetch\.c"
+TEST_AMX = "tests/bf16/test_amx.c", ["-Itests", "-Ibuild/api", "-DPLAN_CHECK_LINKED"], "build/o/test_amx.o"
 TIMES = 5           # times its normal time: then a test is stopped
 LEAST = 2           # seconds that any test may take
 MEMORY = 12 << 30   # bytes of addresses that a test may have
@@ -558,19 +558,18 @@ class Times:
 
 
 def tests_in(folder):
-    return sorted(n[:-2] for n in os.listdir("tests/" + folder) if re.fullmatch(r"test_\w+\.c", n))
+    names = os.listdir("tests/" + folder) if os.path.isdir("tests/" + folder) else []
+    return sorted(n[:-2] for n in names if re.fullmatch(r"test_\w+\.c", n))
 
 
 def tests_for(file, rest):
     """Returns (the tests of its layer, the other tests to run)."""
     layer = file.split("/")[1]
     folders = FOLDERS.get(layer, [layer])
-    if re.search(OF_RANKS, file):
-        folders = ["ranks"] + folders
     first = [t for folder in folders for t in tests_in(folder)]
-    others = tests_in("whole")
+    others = tests_in("integration")
     if rest:
-        others += [t for d in sorted(os.listdir("tests")) if os.path.isdir("tests/" + d) and d not in ("cuda", "whole")
+        others += [t for d in sorted(os.listdir("tests")) if os.path.isdir("tests/" + d) and d not in ("cuda", "integration")
                    for t in tests_in(d) if t not in first]
     return first, others
 

@@ -22,7 +22,7 @@
 #include "gradckpt.h"
 
 #include "model.h"
-#include "ranks/rank_threads.h"
+#include "dist/rank_threads.h"
 #include "util.h"
 #include "train.h"
 

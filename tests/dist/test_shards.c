@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "num/num.h"
+#include "cpu/internal.h"
 #include "store/internal.h"
 #include "run/internal.h"
 #include "files/internal.h"
@@ -253,6 +254,7 @@ static void test_held(void)
     CHECK(mem.live == 0 && mem.wrong_sizes == 0);
 }
 
+#ifndef GCKPT_NO_DEVICES
 /* ---- a store whose values are in the memory of a backend takes as many bytes there as in the host's memory ---- */
 static size_t mirrored;
 static void *mirror_get(void *context, size_t bytes, size_t alignment)
@@ -308,6 +310,7 @@ static void test_mirrors(void)
         }
     CHECK(mem.live == 0);
 }
+#endif
 
 static void test_refused(void)
 {
@@ -807,7 +810,9 @@ int main(void)
     test_shard();
     test_space_for_squares();
     test_held();
+#ifndef GCKPT_NO_DEVICES
     test_mirrors();
+#endif
     test_refused();
     test_whole_file();
     CHECK(!mkdir("shards", 0777) || errno == EEXIST);

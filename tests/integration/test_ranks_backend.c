@@ -4,11 +4,12 @@
 #if defined(__unix__) || defined(__APPLE__)
 #include "gradckpt.h"
 #include "backend.h"
-#include "rank_training.h"
+#include "dist/rank_training.h"
 
 enum { DEVICES = 4 };
 static device devices[DEVICES];
 static gckpt_backend backends[DEVICES];
+static const gckpt_backend *backend_of_rank[DEVICES]; /* backend_of_rank[i] is &backends[i] */
 
 /* Emulates a backend with a second queue for communication by its only queue. Counts the switches to the
  * communication queue and checks the order of calls. */
@@ -59,8 +60,10 @@ int main(void)
     static const unsigned features[] = { DROPOUT | SECOND, PACKED, FAST, INFINITE };
     outcome want;
     int n = 0, opened = 0, ready = 1;
-    for (int i = 0; i < DEVICES; i++)
+    for (int i = 0; i < DEVICES; i++) {
+        backend_of_rank[i] = &backends[i];
         ready &= device_start(&devices[i], &backends[i], "pages", GCKPT_ISA_PLAIN);
+    }
     fill();
     for (size_t k = 0; ready && k < sizeof features / sizeof *features; k++) {
         setting s = {
@@ -87,7 +90,7 @@ int main(void)
                 s.on_backend = n / 2 % 2;
                 s.blocking = n % 3 == 1;
                 s.mode = n % 4 == 3 ? GCKPT_OPTIMAL : GCKPT_STORE_ALL;
-                s.backends = backends;
+                s.backends = backend_of_rank;
                 s.queued = s.on_backend && n % 4 > 1;
                 for (int i = 0; i < DEVICES; i++) {
                     backends[i].use_comm_queue = s.queued ? comm_queue : NULL;
@@ -105,7 +108,7 @@ int main(void)
     }
     if (ready) { /* tests an enqueue that fails, with parameters that need larger exchange buffers */
         setting s = { .mode = GCKPT_STORE_ALL, .virtual_ranks = VRANKS, .flags = LARGE, .rows = 2, .ranks = 2,
-                      .backends = backends, .on_backend = 1, .queued = 1 };
+                      .backends = backend_of_rank, .on_backend = 1, .queued = 1 };
         for (; opened < DEVICES; opened++)
             device_open(&devices[opened]);
         for (int i = 0; i < DEVICES; i++)

@@ -332,6 +332,7 @@ static void test_blocks(void)
     }
 }
 
+#ifndef GCKPT_NO_QUANT
 /* A product that reads quantised weights directly, without an f32 copy, must have the bits of the product of weights
  * that plain C has dequantised. */
 static void test_quantised(void)
@@ -373,6 +374,7 @@ static void test_quantised(void)
         }
     }
 }
+#endif
 
 /* Tests products whose scratch memory is too small for all partial results of c, with few terms in samples of two
  * blocks. The kernels must then process c in parts: a panel of columns at a time and, if that is too large, a few
@@ -1758,13 +1760,20 @@ static void test_two_users(void)
     }
 }
 
+/* A backend that has no kernels, so that all ops get f32 copies and run on the processor. */
+#ifndef GCKPT_NO_DEVICES
+static const gckpt_backend copies = { .name = "copies" };
+static const gckpt_backend *const f32_copies = &copies;
+#else
+static const gckpt_backend *const f32_copies = NULL;
+#endif
+
 /* Returns a hash after training a net with three groups of ops: those that process bf16 operands in strips of elements,
  * those that process them row by row (some rows too long for a strip), and those that read f32 copies (embed,
  * cross_entropy). `how`: 0 for f32 copies everywhere, as other backends have; 1 for plain kernels; 2 for AVX2; 3 and 4
  * for the fastest kernels with 1 and 3 threads. */
 static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_t micro)
 {
-    static const gckpt_backend copies = { .name = "copies" };
     const gckpt_init normal = { 0.5f, 0, 0 }, one = { 0.2f, 0, 1 };
     enum { ROWS = 6, WORDS = 5, IN = 3 };
     float data[ROWS * WORDS * IN];
@@ -1804,7 +1813,7 @@ static uint64_t strips(int how, gckpt_precision precision, int64_t width, int64_
                                   { gckpt_id(t), tokens },
                                   { gckpt_id(y), targets } };
     desc.threads = how == 4 ? 3 : 1;
-    desc.backend = x_desc.backend = how ? NULL : &copies;
+    desc.backend = x_desc.backend = how ? NULL : f32_copies;
     if (how == 2 && gckpt_isa_available(GCKPT_ISA_AVX2))
         x_desc.isa = GCKPT_ISA_AVX2;
     gckpt_plan *p = gckpt_plan_new(g, terms, 3, &desc);
@@ -1833,8 +1842,6 @@ static void test_strips(void)
 
 /* ---- more about bf16 plans: sums in strips, values that depend only on parameters, recomputed values, ops with index
  * inputs, f32 copies ---- */
-static const gckpt_backend f32_copies = { .name = "copies" };
-
 /* Returns a hash after training a net that sums gradients in strips. `which`: 0 for a layernorm whose gain is computed
  * from the batch; 1 for the same with the gain fetched; 2 for a bias with as many elements as its other operand; 3 for
  * one gradient passed on to two ops. `how` is as in strips(). */
@@ -1864,7 +1871,7 @@ static uint64_t sums(int how, int which)
     const gckpt_hyper hyper = { .lr = 0.01f };
     const gckpt_feed feed = { gckpt_id(x), data };
     desc.fetch.count = which == 1 ? 2 : 0;
-    desc.backend = exec.backend = how ? NULL : &f32_copies;
+    desc.backend = exec.backend = how ? NULL : f32_copies;
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, &exec);
     CHECK_MSG(e && gckpt_step(e, &feed, 1, ROWS, &hyper, NULL) == GCKPT_OK, "%s %s",
@@ -2068,8 +2075,10 @@ static void half_rate(void *user, const gckpt_update *u)
 static void change_weights(gckpt_store *s, int how, float *held, file *saved)
 {
     gckpt_parameter w;
+#ifndef GCKPT_NO_QUANT
     CHECK(how != REPACKED || (gckpt_store_quantise(s, "v", GCKPT_STORAGE_I8) == GCKPT_OK &&
                               gckpt_store_quantise(s, "v", GCKPT_STORAGE_F32) == GCKPT_OK));
+#endif
     if (how == GOT)
         CHECK(gckpt_store_get(s, gckpt_store_find(s, "w"), &w) == GCKPT_OK && w.values == held);
     for (int i = 0; i < 40 && (how == GOT || how == PUSHED || how == UNREPORTED); i++)
@@ -2110,8 +2119,12 @@ static uint64_t weights_trained(int how, int with, const gckpt_plan_desc *way)
     d.optimiser = how == OWN_UPDATE ? GCKPT_CUSTOM_OPTIMISER : d.optimiser;
     if (how == FROZEN || how == PACKED || how == REPACKED)
         gckpt_store_freeze(s, "v", 1);
+#ifndef GCKPT_NO_QUANT
     if (how == PACKED)
         CHECK(gckpt_store_quantise(s, "v", GCKPT_STORAGE_BF16) == GCKPT_OK);
+#else
+    how = how == PACKED ? FROZEN : how;
+#endif
     const gckpt_exec_desc by = { .custom_optimiser = half_rate };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d), *q = gckpt_plan_new(g, NULL, 0, &sees);
     gckpt_exec *e = gckpt_exec_new(p, s, &by), *view = gckpt_exec_new(q, s, NULL);
@@ -2285,7 +2298,9 @@ int main(int argc, char **argv)
                   { "kernels by edges", test_edge, 1 },
                   { "kernels by terms", test_terms, 1 },
                   { "kernels by blocks", test_blocks, 1 },
+#ifndef GCKPT_NO_QUANT
                   { "kernels of quantised weights", test_quantised, 1 },
+#endif
                   { "kernels of products", test_products, 0 },
                   { "kernels in small scratch", test_little_space, 0 },
                   { "kernels of attention", test_attention_kernels, 0 },

@@ -41,7 +41,7 @@ typedef struct {
     int no_debug, unclipped;
     int batch; /* if 0, BATCH */
     unsigned debug;                /* if 0, GCKPT_DEBUG_MEASURE */
-    const gckpt_backend *backends; /* a backend for each rank, or NULL for the processor */
+    const gckpt_backend *const *backends; /* a backend for each rank, or NULL for the processor */
     /* on_backend: nonzero if exchanges read and write the backend's memory; queued: nonzero if these exchanges run in a
      * separate queue of the backend */
     int on_backend, queued;
@@ -151,11 +151,13 @@ static inline model build(gckpt_store *store, const setting *s)
     gckpt_tensor *h =
         gckpt_add(gckpt_embed(table, m.tokens),
                   gckpt_linear(m.x, weight(&m, "in", D, C), weight(&m, "bias", C, 0)));
+#ifndef GCKPT_NO_IMAGES
     if (s->flags & RUNNING) {
         gckpt_init one = { 0, 0, 1 };
         h = gckpt_batchnorm(h, NULL, NULL, gckpt_running(m.g, "mean", gckpt_shape1(C), one, 0.25f),
                             gckpt_running(m.g, "variance", gckpt_shape1(C), one, 0.25f));
     }
+#endif
     if (s->flags & DROPOUT)
         h = gckpt_dropout(h, 0.25f);
     gckpt_tensor *n = gckpt_layernorm(h, weight(&m, "gain", C, 0), weight(&m, "shift", C, 0), 0);
@@ -180,8 +182,10 @@ static inline model build(gckpt_store *store, const setting *s)
     }
     if (s->flags & (FROZEN | PACKED))
         gckpt_store_freeze(store, "down", 1);
+#ifndef GCKPT_NO_QUANT
     if (s->flags & PACKED)
         gckpt_store_quantise(store, "down", GCKPT_STORAGE_I8);
+#endif
     return m;
 }
 
@@ -200,7 +204,7 @@ static inline gckpt_plan *plan_of(const model *m, const setting *s)
                              .offload.bytes = s->offload,
                              .offload.cost = s->overlap ? 1 << 24 : 1,
                              .offload.overlap = s->overlap,
-                             .backend = s->backends };
+                             .backend = s->backends ? s->backends[0] : NULL };
     if (s->mode == GCKPT_OPTIMAL) {
         desc.mode = GCKPT_STORE_ALL;
         gckpt_plan *all = gckpt_plan_new(m->g, m->terms, m->term_count, &desc);
@@ -349,7 +353,7 @@ static inline void prepare(trial *t, ranks_world *w, int rank)
                                       : t->s.transport   ? t->s.transport(w, rank)
                                                       : &w->rank[rank].transport,
                              .fast_reduce = (t->s.flags & FAST) != 0,
-                             .backend = t->s.backends ? &t->s.backends[rank] : NULL,
+                             .backend = t->s.backends ? t->s.backends[rank] : NULL,
                              .progress = watched ? watch : NULL,
                              .custom_optimiser = own_optimiser,
                              .user = &t->user[rank],

@@ -12,7 +12,9 @@
 
 #include <math.h>
 
+#ifndef GCKPT_NO_DEVICES
 #include "backend.h"
+#endif
 #include "examples/model.h"
 #include "net.h"
 
@@ -672,6 +674,7 @@ static void test_fetched(gckpt_storage storage, int beside, int precision)
     }
 }
 
+#ifndef GCKPT_NO_DEVICES
 /* A backend with separate memory. */
 static void test_backend(unsigned seed)
 {
@@ -698,6 +701,7 @@ static void test_backend(unsigned seed)
     }
     device_end(&d);
 }
+#endif
 
 /* ---- frozen weights take exactly the bytes and the cost that they need ---- */
 enum { B = 2, TOKENS = 70, WIDE = 16, WORDS = 33, LOW = 1, HIGH = 2, RANK = 2 };
@@ -928,6 +932,7 @@ static void test_state_lost(void)
     }
 }
 
+#ifndef GCKPT_NO_DEVICES
 /* Tests that quantising a parameter removes its optimiser state and the device's copy of it. */
 static void test_device(void)
 {
@@ -971,6 +976,7 @@ static void test_device(void)
     CHECK(hash[0] == hash[1]);
     device_end(&d);
 }
+#endif
 
 /* Tests plans for a small budget: quantised weights are read in place; with staging, the tied table is dropped between
  * its uses, and so dequantised at least twice. */
@@ -1242,7 +1248,9 @@ int main(int argc, char **argv)
     test_frozen(GCKPT_STORAGE_I4);
     test_plans();
     test_state_lost();
+#ifndef GCKPT_NO_DEVICES
     test_device();
+#endif
     test_few_bytes();
     test_large();
     test_allocations();
@@ -1259,7 +1267,9 @@ int main(int argc, char **argv)
         if (trains(seed, seed)) {
             test_modes(seed, seed % 3 ? GCKPT_FP32 : GCKPT_BF16);
             test_budgets(seed);
+#ifndef GCKPT_NO_DEVICES
             test_backend(seed);
+#endif
         }
         if (trains(2 * seed, seed))
             test_gradients(seed);

@@ -108,7 +108,7 @@ static void tile_block(int to, int left, int right)
 #define GCKPTI_AMX_BLOCK(c, a, b)    tile_block(c, a, b)
 #define GCKPTI_CPU_HAS_AMX()          1
 #define main                         test_bf16
-#include "cpu/test_bf16.c"
+#include "bf16/test_bf16.c"
 #undef main
 #include "cpu/kernels.c"
 

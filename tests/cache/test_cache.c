@@ -124,12 +124,14 @@ static void apart(void)
 
 /* ---- caches of another executor ---- */
 /* The functions below create executors with caches of shape (6,8,C), which a batch of 3 or 6 rows fills. */
+#ifndef GCKPT_NO_DEVICES
 static gckpt_kernel finds_none(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context, (void)op, (void)kind;
     return NULL;
 }
 static const gckpt_backend elsewhere = { .name = "elsewhere", .find = finds_none };
+#endif
 
 static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of, const gckpt_backend *backend)
 {
@@ -145,6 +147,7 @@ static gckpt_exec *merged(gckpt_store *s, int64_t rows, gckpt_exec *caches_of, c
     return e;
 }
 
+#ifndef GCKPT_NO_RANKS
 /* Tests that gckpt_forward refuses a plan with both caches and virtual ranks: virtual ranks would divide the rows of a
  * call, but a cache holds all rows. */
 static void cut_by_vranks(gckpt_store *s)
@@ -163,6 +166,7 @@ static void cut_by_vranks(gckpt_store *s)
               gckpt_error_text(e ? (void *)e : (void *)g));
     util_free(e, p, g, NULL);
 }
+#endif
 
 static void sharing(void)
 {
@@ -182,6 +186,10 @@ static void sharing(void)
                    { s, B, 4, 20, ROTARY, &bf16, 0 }, { s2, B, 4, 20, ROTARY, &d, 0 },
                    { s, 2 * B, 4, 10, ROTARY, &d, 0 }, { s, B, 4, 40, ROTARY, &bf16, 0 } };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+#ifdef GCKPT_NO_BF16
+        if (others[i].d == &bf16)
+            continue;
+#endif
         gckpt_store *home = others[i].s;
         generator r = gen_start(home, others[i].rows, others[i].t, others[i].capacity, others[i].style,
                               others[i].d, NULL);
@@ -193,10 +201,14 @@ static void sharing(void)
     }
     gckpt_exec *of_three = merged(s, 3, NULL, NULL), *same = merged(s, 3, of_three, NULL);
     CHECK(of_three && same && !merged(s, 6, of_three, NULL) && says(s, "desc.caches_of has other caches"));
+#ifndef GCKPT_NO_DEVICES
     CHECK(!merged(s, 3, of_three, &elsewhere) && says(s, "desc.caches_of has other caches"));
     gckpt_exec_free(merged(s, 3, NULL, &elsewhere));
+#endif
+#ifndef GCKPT_NO_RANKS
     cut_by_vranks(s);
     CHECK(gckpt_error(s) == GCKPT_OK); /* the last executor of this store was created without an error */
+#endif
     gckpt_exec_free(same);
     gckpt_exec_free(of_three);
     /* the third executor shares the caches of the second, which shares those of the first; the second may be freed
@@ -390,9 +402,11 @@ static void refusals(void)
     gckpt_plan_desc d = { .threads = 1 };
     CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "gckpt_cache is for GCKPT_INFERENCE"));
     d.mode = GCKPT_INFERENCE;
+#ifndef GCKPT_NO_BF16
     d.bf16.precision = GCKPT_BF16_STOCHASTIC;
     CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "with stochastic rounding"));
     d.bf16.precision = GCKPT_FP32;
+#endif
     d.fetch.specs = &fetch;
     d.fetch.count = 1;
     for (all = c; all; all = all == c ? k : NULL, fetch.tensor = k)

@@ -2,7 +2,7 @@
  * bits with sums in the order that the manual (5o) defines. Wrong calls must be refused with the expected error
  * text. */
 #include "gradckpt.h"
-#include "convolve.h"
+#include "ops/convolve.h"
 #include "golden/convolutions.h"
 
 enum { CASES = sizeof golden_convolutions / sizeof golden_convolutions[0] };
