@@ -469,19 +469,20 @@ build/api/gradckpt.h: src/api.h $(wildcard src/*/api.h)
 build/plan_check.o: tests/compile/plan_check.c build/api/gradckpt.h $(OBJ_DIR)/options
 	$(LINKED) -Isrc $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
 
-# $(OBJ_DIR)/libsrc.a has the files of src/, each compiled separately, except that those of layer run are one text.
+# $(OBJ_DIR)/libsrc.a has the files of src/, each compiled separately, except that those of a layer in ONE_TEXT are one text.
 ISAS = 0 1 2 3
-RUN_FILES := $(shell awk '$$1 ~ /\/$$/ { layer = $$1 } layer == "run/" && $$1 ~ /\.[ch]$$/ { print $$1 }' src/MANIFEST)
+ONE_TEXT := plan run
+layer_files = $(shell awk '$$1 ~ /\/$$/ { layer = $$1 } layer == "$1/" && $$1 ~ /\.[ch]$$/ { print $$1 }' src/MANIFEST)
 KERNEL_OBJECTS := $(ISAS:%=$(OBJ_DIR)/src/kernels/%.o)
-SRC_OBJECTS := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(filter-out $(RUN_FILES),$(shell awk '$$1 == "kernels/" { exit } $$1 ~ /\/.*\.c$$/ { print $$1 }' src/MANIFEST)))
-RUN_OBJECT := $(OBJ_DIR)/src/run/all.o
+SRC_OBJECTS := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(filter-out $(foreach layer,$(ONE_TEXT),$(call layer_files,$(layer))),$(shell awk '$$1 == "kernels/" { exit } $$1 ~ /\/.*\.c$$/ { print $$1 }' src/MANIFEST)))
+TEXT_OBJECTS := $(ONE_TEXT:%=$(OBJ_DIR)/src/%/all.o)
 COMPUTING := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(shell awk '$$1 ~ /\/$$/ { layer = $$1 } layer ~ /^(num|ops|cpu)\/$$/ && $$1 ~ /\.c$$/ { print $$1 }' src/MANIFEST))
-$(OBJ_DIR)/libsrc.a: $(SRC_OBJECTS) $(RUN_OBJECT) $(KERNEL_OBJECTS)
+$(OBJ_DIR)/libsrc.a: $(SRC_OBJECTS) $(TEXT_OBJECTS) $(KERNEL_OBJECTS)
 	@rm -f $@
 	$(AR) rcs $@ $^
 # build/libsrc.o has the same files as one object, for scripts that run compile lines of pages, which link a
 # gradckpt.o.
-build/libsrc.o: $(SRC_OBJECTS) $(RUN_OBJECT) $(KERNEL_OBJECTS)
+build/libsrc.o: $(SRC_OBJECTS) $(TEXT_OBJECTS) $(KERNEL_OBJECTS)
 	$(LD) -r -o $@ $^
 $(KERNEL_OBJECTS): $(OBJ_DIR)/src/kernels/%.o: src/kernels/all.c $(OBJ_DIR)/options
 	@mkdir -p $(@D)
@@ -492,9 +493,9 @@ $(SRC_OBJECTS): $(OBJ_DIR)/src/%.o: src/%.c $(OBJ_DIR)/options
 	@mkdir -p $(@D)
 	@$(if $(wildcard $(OBJ_DIR)/libsrc.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: about 40 s on 2 processors'))
 	$(COMPILE_SRC) $(DEPENDS) -c -o $@ $<
-$(RUN_OBJECT): src/MANIFEST $(OBJ_DIR)/options
+$(TEXT_OBJECTS): $(OBJ_DIR)/src/%/all.o: src/MANIFEST $(OBJ_DIR)/options
 	@mkdir -p $(@D)
-	printf '#include "%s"\n' $(RUN_FILES) | $(COMPILE_SRC) $(DEPENDS) -c -o $@ -x c -
+	printf '#include "%s"\n' $(call layer_files,$*) | $(COMPILE_SRC) $(DEPENDS) -c -o $@ -x c -
 
 $(EXAMPLES:build/%=build/o/%.o): build/o/%.o: examples/%.c build/api/gradckpt.h $(OBJ_DIR)/options | build/o
 	$(LINKED) $(DEPENDS) -c -o $@ $<

@@ -92,8 +92,8 @@
  *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_SEARCH, NO_RANKS,
  *                                  NO_DEBUG, NO_BF16, NO_EXPORT, NO_CHECK, NO_DEVICES; int64_t is
  *                                  int32_t in all declarations. gckpt_plan_new does not exist.
- *                                  Graphs, debug modes, desc.backend, copy_feeds, custom_optimiser
- *                                  and parallel_for return E_ARG. Plans with bf16, virtual ranks or
+ *                                  Graphs, debug modes, desc.backend, custom_optimiser and
+ *                                  parallel_for return E_ARG. Plans with bf16, virtual ranks or
  *                                  offloading do not compile. Tables and ops are not hashed
  *    GCKPT_FORCE_SOFT_FMA [I]      software fma even if the processor has the instruction (tests)
  *    GRADCKPT_FILE [I]             the header's file name in quotes, if not "gradckpt.h": it
@@ -116,6 +116,7 @@
  *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
  *    GCKPT_NO_TILES     fused groups of ops in row tiles (7), in plans made, read or printed
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
+ *    GCKPT_NO_AXES      gckpt_permute, _concat, _pad, _sum, _mean, _max, _argmax (and IMAGES)
  *    GCKPT_NO_IMAGES    convolutions, pools, upsample, group and batch norm
  *    GCKPT_NO_LOSSES    weights, smoothing; soft, binary and huber losses
  *    GCKPT_NO_QUANT     weights as bf16, f16, int8, int4, in the store and in files; only floats
@@ -188,9 +189,9 @@
  *    An executor copies its plan, unless that is a C constant, and names, attributes and descs are
  *    copied. Memory blocks, arena, backend, callbacks' user pointer and caches_of of a desc must
  *    live as long as the object made with it; data of a constant as long as graph, plans and
- *    executors; external values as long as the store; feeds until the step ends (with copy_feeds
- *    until the call returns). The result of gckpt_fetch is valid until something runs in the same
- *    arena, an error text until the object's next error.
+ *    executors; external values as long as the store; feeds until the step ends. The result of
+ *    gckpt_fetch is valid until something runs in the same arena, an error text until the object's
+ *    next error.
  *    Accepted or refused. A request that is out of range, contradicts itself or names something
  *    that does not exist is refused with an error that names it, and nothing changes. In a desc, 0
  *    selects the default. Unusual requests are honoured: a learning rate of 0 (moments change),
@@ -205,46 +206,48 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1221
  *                 arithmetic, per_isa_begin, isa, vectors, formulas, per_isa_end, angles,
  *                 random, halves, sums, chains
- *     >>store     parameters and optimiser state, however they are stored                     1836
- *                 quant/kinds, kinds, arrays, names, notes/notes, initial, quant/rows,
- *                 devices/mirrors, values, quant/copy, params, dist/store, calls, quant/calls
- *     >>graph     tensors, views, segments, gckpt_apply                                        666
+ *     >>store     parameters and optimiser state, however they are stored                     1832
+ *                 quant/kinds, kinds, dist/shards, arrays, names, notes/notes, initial,
+ *                 quant/rows, devices/mirrors, values, quant/copy, params, dist/store, calls,
+ *                 quant/calls
+ *     >>graph     tensors, views, segments, gckpt_apply                                        647
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6356
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6316
  *                 per_isa_begin, loops, rows, images/loops, recurrent/loops, num/isa_end,
- *                 per_isa_end, quant/ops, gemm, unary, broadcast, axis, cache/ops, embed,
- *                 bf16/ops, products, norms, attention, rotary, losses, weighted, linear_loss,
- *                 images/pools, images/upsample, images/channels, images/conv, recurrent/ops
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1934
- *                 images/cpu, bf16/convert, plain, products, bf16/cpu, rows, attention,
+ *                 per_isa_end, quant/ops, gemm, unary, broadcast, axis, axes/ops, cache/ops,
+ *                 embed, bf16/ops, products, norms, attention, rotary, losses, weighted,
+ *                 linear_loss, images/pools, images/upsample, images/channels, images/conv,
+ *                 recurrent/ops
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1936
+ *                 bf16/cpu, images/cpu, bf16/convert, plain, products, rows, attention,
  *                 losses, weighted, recurrent/cpu, kernels, calls, devices/cpu
- *     >>tiles     fused groups, which run a tile of rows at a time                              93
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4698
- *                 types, plan, devices/plan, tensors, bf16/plan, order, dist/plan, gradients,
- *                 place, tiles/op, tiles/group, tiles/fuse, model, schedule, offload/time,
- *                 lowered, builders, dist/prefetch, encode
+ *     >>tiles     fused groups, which run a tile of rows at a time                              92
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4854
+ *                 dist/plan, bf16/plan, offload/plan, devices/plan, types, dist/rows, plan,
+ *                 tensors, order, gradients, place, tiles/op, tiles/group, tiles/fuse, model,
+ *                 offload/time, schedule, lowered, builders, dist/prefetch, encode, passes
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2825
  *                 bound, search, offload/search, offload/hide, reduce_peak, remove_recomputes,
  *                 stages, chain, levels, choose
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1339
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1330
  *                 getters, checks, planner, request, tools/frontier, tools/fit
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5424
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5149
  *                 call, memory, dist/exchange, devices/choose, backend, dist/group, params,
  *                 devices/host, offload/copies, feeds, losses, dist/micro_batches,
  *                 devices/capture, cache/run, fetch/run, bf16/run, quant/run, tiles/run,
  *                 training/update, tools/debug, instructions, advance, layout, open, step,
- *                 training/step, modules
- *     >>check     gradients against finite differences                                         345
+ *                 training/step, training/stream, modules
+ *     >>check     gradients against finite differences                                         328
  *                 gradients
- *     >>files     safetensors                                                                 1889
- *                 axes, write, header, resolve, read, path, dist/save
- *     >>export    plans and weights as C constants                                             536
- *                 c, weights
- *     >>kernels   the loops of the fast kernels, for each instruction set                     3127
- *                 begin, vectors, products, gemv, quant/int4, quant/kernels, product_block,
- *                 elementwise, random, bf16/kernels, bf16/avx512, column_sums, images/kernels,
- *                 attention, online_softmax, bf16/attention, bf16/gradients, bf16/amx,
- *                 recurrent/kernels, table, end
+ *     >>files     safetensors                                                                 1700
+ *                 write, header, resolve, read, path, dist/save
+ *     >>export    plans and weights as C constants                                             598
+ *                 params, c, weights
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     3064
+ *                 begin, vectors, quant/vectors, products, gemv, quant/int4, quant/kernels,
+ *                 product_block, elementwise, random, bf16/kernels, bf16/avx512, column_sums,
+ *                 images/kernels, attention, cache/kernels, online_softmax, bf16/attention,
+ *                 bf16/gradients, bf16/amx, recurrent/kernels, table, end
  */
 
 #ifndef GRADCKPT_H
@@ -306,6 +309,10 @@
 #define GCKPT_NO_FRONTIER
 #undef GCKPT_NO_FIT
 #define GCKPT_NO_FIT
+#endif
+#ifdef GCKPT_NO_AXES
+#undef GCKPT_NO_IMAGES
+#define GCKPT_NO_IMAGES
 #endif
 #ifdef GCKPT_NO_AVX2
 #undef GCKPT_NO_AVX512
@@ -506,11 +513,6 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
 #ifndef GCKPT_NO_FILES
-/* The order of the axes of convolution weights in a file. */
-typedef enum {
-    GCKPT_AXES_UNKNOWN,
-    GCKPT_AXES_HWIO /* as gckpt_conv2d reads weights: (KH,KW,I/groups,O); conv1d: (K,I/groups,O) */
-} gckpt_axes;
 /* Options for files of other programs and for parts of a store. NULL or all 0 is the default. */
 typedef struct {
     /* When reading, returns the name of the parameter for the file's tensor `name`; when writing,
@@ -518,7 +520,7 @@ typedef struct {
      * text must live until the next call; calls may repeat a name. State and scales follow their
      * parameter. Two tensors for one parameter are refused, as is one name for two. */
     const char *(*rename)(void *user, const char *name);
-    void *user; /* for rename and axes */
+    void *user; /* for rename */
     /* If nonzero, reads and writes no optimiser state and no step count: reading keeps those of the
      * store, and a written file says "format":"pt", as other tools expect. If 0 (default), state
      * and step count are read and written. Notes always are. */
@@ -527,23 +529,6 @@ typedef struct {
     int writable; /* gckpt_store_map: if nonzero, F32 values may be trained in the mapped memory,
                    * which must be writable; if 0, they are frozen */
     gckpt_storage storage; /* format in which F32 values are written: F32, BF16, F16 (<= 65504) */
-    /* The axis order of convolution weights in a file that is read and does not state its order.
-     * PyTorch's weights, (O,I/groups,KH,KW), may fit a shape by chance. With UNKNOWN (default),
-     * such a file is refused (E_DATA) for a parameter that a convolution in a graph of the store
-     * reads, directly, reshaped or through elementwise ops; if the file is loaded first, building
-     * the convolution fails. HWIO asserts that these weights were permuted, and so were weights
-     * after a Flatten (docs/from-pytorch.md). Files of this library state their order; other files
-     * can do so by "convolution_axes":"HWIO" in __metadata__. GCKPT_NO_STDIO disables the check. */
-    gckpt_axes convolutions;
-    /* Sets axes[] so that axis i of the file's tensor is axis axes[i] of parameter `name`, and
-     * returns shape.n; or returns 0 to keep the order. NULL keeps all orders. examples/layers.h has
-     * layers_pytorch_axes for PyTorch's files. `shape` is the parameter's, or the file's if the
-     * store lacks the parameter. State is permuted with its parameter; permuting I8 or I4 is
-     * E_DATA. A returned order, even the identity, counts as a stated order for `convolutions`.
-     * When reading, it is not called for files that state HWIO; a file written with a permuted
-     * tensor states no order. A mapped tensor that is permuted is copied into the store's memory.
-     * Calls may repeat a name. Other return values, and any axes with GCKPT_NO_STDIO, are E_ARG. */
-    int (*axes)(void *user, const char *name, gckpt_shape shape, int *axes);
 } gckpt_file_desc;
 /* Write and read safetensors files with values, optimiser state, the optimiser's name and update
  * counts, step count and notes. Loading is strict and all-or-nothing: each tensor must be a
@@ -561,8 +546,7 @@ typedef struct {
  * systems save to two paths alternately. Saving replaces the target of a symbolic link, keeps the
  * permissions of a replaced file, and refuses folders, devices and pipes. Tensors may be F32, BF16,
  * F16, I8 (scales in an F32 tensor "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of
- * d values); with GCKPT_NO_QUANT only F32. Other types are refused with the tensor's name, except
- * PyTorch's counters "..num_batches_tracked" (I64), which only leave a note of that name. Reading
+ * d values); with GCKPT_NO_QUANT only F32. Other types are refused with the tensor's name. Reading
  * converts a tensor to the storage of its parameter in the store, or else to floats (I8 only to I8
  * or floats), and keeps the bits if the two agree. Writing keeps the storage, and aligns data to
  * their type. desc may be NULL. */
@@ -615,6 +599,7 @@ typedef struct {
 } gckpt_init;
 GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                     gckpt_init init);
+#ifndef GCKPT_NO_IMAGES
 /* Adds a parameter that is measured, not trained: running statistics. Ops that measure
  * (gckpt_batchnorm) give a value for each micro-batch, in their backward; at its end a step moves
  * the parameter by `momentum` (0 to 1) of the way to the mean of these values, weighted by rows.
@@ -622,6 +607,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
  * norm, clipping, decay and gckpt_check_gradients; its gradient, fetched, is that mean. */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
+#endif
 
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor); /* NULL for NULL */
 GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor);  /* n = -1 for NULL */
@@ -749,8 +735,8 @@ typedef struct {
 } gckpt_window;
 /* Convolution: x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding
  * - dilation (KH - 1) - 1) / stride + 1. It is the correlation of x with w; a 1x1 w runs as
- * gckpt_linear. PyTorch's weights are (O,I,KH,KW): permute them (2,3,1,0), e.g. by
- * gckpt_file_desc.axes; else loading refuses them (gckpt_file_desc.convolutions). */
+ * gckpt_linear. PyTorch's weights are (O,I,KH,KW): permute them (2,3,1,0), as layers_pytorch_load
+ * of examples/layers.h does. */
 GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window);
 /* Convolution of signals, gckpt_conv2d with an H of 1; x (B,T,I), w (K,I/groups,O) -> (B,P,O). */
@@ -844,10 +830,11 @@ GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor); /* factor * 
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
 /* Returns the same elements in another shape, at no cost. One size may be -1 and is computed. */
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape);
-/* Permutes the n axes: axis i of the result is axis axes[i] of x. */
-GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
 /* Takes elements begin..end-1 along an axis. Negative axis, begin or end count from the end. */
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end);
+#ifndef GCKPT_NO_AXES
+/* Permutes the n axes: axis i of the result is axis axes[i] of x. */
+GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
 /* Concatenates n <= GCKPT_MAX_INPUTS tensors along an axis. */
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);
 /* Adds `before` and `after` (0 or more) elements equal to `value` at the ends of an axis. */
@@ -860,6 +847,7 @@ GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
 /* The index (i32) of the element that gckpt_max returns; no gradient passes. Only ops that take
  * indices may read the result (E_SHAPE if `axis` is longer than their table), and gckpt_fetch. */
 GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
+#endif /* GCKPT_NO_AXES */
 
 /* >>api-losses ------------------------------------------------------------------------------------
  * A loss is a (sum, count) pair; only a gckpt_term can use it (manual, 3). */
@@ -1436,7 +1424,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
  * in the file with the implementation, after the #include (manual, 8). An enum names ids:
  * NAME_tokens for input "tokens", and likewise for desc.fetch. NAME_store_bytes and NAME_exec_bytes
  * are sizes of blocks that suffice on every machine for a store of its parameters and for an
- * executor whose desc only sets memory (options such as copy_feeds take more: gckpt_exec_need). A
+ * executor whose desc only sets memory (its other options take more: gckpt_exec_need). A
  * user's op is printed as the variable named as the op, which must be declared before, with the
  * needs and flags of planning; attributes as gckpt_apply says. Firmware needs desc.kernels.plain
  * and the seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason;
@@ -1728,12 +1716,12 @@ typedef struct {
 #define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that 2 steps touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* A step returns E_DATA at the first instruction that makes a NaN or an infinity, in a value, a
- * gradient or a loss's sum, from inputs without any (an infinity that was fed, constant or frozen,
- * as in a mask, may spread); the error text names op, tensor, element and row of the batch. Also
- * refuses NaN in a feed (even where nothing reads it), parameter or constant, infinities in trained
- * parameters, and NaN or infinities in gradients before the first update (but not in their norm,
- * which may overflow). Then nothing is changed, except if the update itself made the value (lr too
- * high), or in plans that update in the backward. */
+ * gradient or a loss's sum; the error text names op, tensor, element and row of the batch. If an
+ * infinity was fed, or is a constant or frozen, as in a mask, infinities may spread, and only a NaN
+ * is an error. Also refuses NaN in a feed (even where nothing reads it), parameter or constant,
+ * infinities in trained parameters, and NaN or infinities in gradients before the first update (but
+ * not in their norm, which may overflow). Then nothing is changed, except if the update itself made
+ * the value (lr too high), or in plans that update in the backward. */
 #define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets with kernels; all give the same bits. */
 typedef enum {
@@ -1759,9 +1747,6 @@ typedef struct {
      * then in its memory. Parameters and state are copied to it and, when its last executor is
      * freed, back. It also holds the feeds of a micro-batch, constants and sums. */
     const gckpt_backend *backend;
-    /* If nonzero, a training step copies its feeds at once (into memory for desc.batch rows, not
-     * counted by gckpt_plan_bytes). If 0 (default), feeds must stay in place until it ends. */
-    int copy_feeds;
     /* If nonzero, a step whose gradient norm is not finite changes nothing (values, state, step)
      * and returns SKIPPED; the error text names a parameter, and the report is filled in. Costs a
      * pass over the gradients, as clipping does; E_ARG if the plan updates in the backward. */
@@ -1846,14 +1831,14 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
  * them: begin, add for each part, end. Feeds are read during the call only. desc.batch must exceed
- * the graph's rows, and all losses must count the same targets. */
+ * the graph's rows, all losses must count the same targets, and there is one virtual rank. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
 /* Run a step in slices of instructions: call start, then run_some until it no longer returns
- * GCKPT_MORE. Feeds must stay in place, unless copied (copy_feeds). Starting another step abandons
- * this one, but not the updates that it has done. */
+ * GCKPT_MORE. Feeds must stay in place. Starting another step abandons this one, but not the
+ * updates that it has done. */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
@@ -2041,7 +2026,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #define GCKPTI_ALIGNED
 #else
 #define GCKPTI_HAS_FAST 1
-#define GCKPTI_ALIGNED  __attribute__((aligned(64))) /* no vector in it crosses a cache line */
+#define GCKPTI_ALIGNED  __attribute__((aligned(64))) /* no vector in it crosses a line of L1 */
 #endif
 #if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
     !defined(GCKPT_NO_AVX2)
@@ -4532,12 +4517,10 @@ GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
 
 /* ---- store/params.c ---- */
 typedef struct {
-    gckpt_parameter p;          /* public part; owns p.name; values or quantised is NULL */
-    unsigned char *new_block;   /* memory for new values during gckpt_store_quantise */
-    unsigned char new_storage;  /* storage of these new values */
-    unsigned char axes_matter;  /* an op reads it for which a file's order of axes matters */
-    unsigned char axes_unknown; /* loaded from a file that does not state its order of axes */
-    unsigned char assigned;     /* values were loaded, set or trained: not the initial ones */
+    gckpt_parameter p;         /* public part; owns p.name; values or quantised is NULL */
+    unsigned char *new_block;  /* memory for new values during gckpt_store_quantise */
+    unsigned char new_storage; /* storage of these new values */
+    unsigned char assigned;    /* values were loaded, set or trained: not the initial ones */
     int bucket;             /* head of the hash list of this index: the newest parameter, or -1 */
     int hash_next;          /* next older parameter in this parameter's hash list, or -1 */
     unsigned char external; /* values belong to the user */
@@ -4594,7 +4577,7 @@ struct gckpt_store {
     size_t note_count, note_capacity;
 };
 
-/* ---- store/arrays.c ---- */
+/* ---- dist/shards.c ---- */
 /* Nonzero if parameters can be sharded. */
 enum { GCKPTI_HAS_SHARDS = GCKPTI_WITH_RANKS };
 
@@ -4604,6 +4587,7 @@ typedef struct {
     int64_t first, count, capacity, total;
 } gckpti_shard_range;
 
+#ifndef GCKPT_NO_RANKS
 /* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
  * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
  * in which ranks' sums are added (dist/exchange), so that each sum ends on its owner. */
@@ -4617,6 +4601,16 @@ GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int r
  * quantised values are not sharded. Updates are sharded as states are. */
 GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
                                                 int slot);
+#else
+static inline gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
+{
+    const gckpti_shard_range all = { 0, elements, elements, elements };
+    return (void)rank, (void)ranks, all;
+}
+#define gckpti_shard_from(elements, rank, ranks, shard, min_level)                                 \
+    gckpti_shard_of(elements, rank, ranks)
+#define gckpti_array_shard(s, q, slot) ((void)(s), gckpti_shard_of((q)->p.elements, slot, 1))
+#endif
 static inline int gckpti_is_sharded(gckpti_shard_range shard)
 {
     return GCKPTI_HAS_SHARDS && shard.capacity < shard.total;
@@ -4625,13 +4619,13 @@ static inline int gckpti_is_sharded(gckpti_shard_range shard)
 /* ---- store/params.c ---- */
 /* Returns the bytes of the UTF-8 character at s; 0 if overlong, a surrogate or cut off. */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left);
-/* Suffixes of a parameter's other tensors in a file, by slot: states (no optimiser has more than
- * four), scales of I8, and the metadata key that has the state's optimiser. */
+/* Suffixes of a parameter's other tensors in a file, by slot: states, scales of I8, more states (no
+ * optimiser has more than four), and the metadata key that has the state's optimiser. */
 static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
-                                               "#state4", "#state5", "#state6", "#state7",
-                                               "#state8", "#state9", "#scale",  "#updates" };
+                                               "#scale",  "#state4", "#state5", "#state6",
+                                               "#state7", "#state8", "#state9", "#updates" };
 
-enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
+enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 4, GCKPTI_UPDATES = 11 };
 
 /* Returns the address of the suffix if it ends the name, else NULL. */
 GCKPTI_FN const char *gckpti_find_suffix(const char *name, const char *suffix);
@@ -4643,24 +4637,17 @@ GCKPTI_FN int gckpti_is_utf8(const char *text);
 /* Returns why a file cannot have a parameter of this name, or NULL. */
 GCKPTI_FN const char *gckpti_name_problem(const char *name);
 /* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors.
- * convolution_axes is "HWIO" if convolutions can read the file's weights; without it, the order of
- * axes in another program's file is unknown. Small builds leave it out to save flash. */
+ * convolution_axes, which older versions wrote, is ignored. */
 static const char *const gckpti_metadata_keys[] = {
     "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
 };
 
 #ifdef GCKPT_NO_STDIO
-enum { GCKPTI_USES_AXES = 0 };
+enum { GCKPTI_HASHES_FILES = 0 };
 #else
-enum { GCKPTI_USES_AXES = 1 };
+enum { GCKPTI_HASHES_FILES = 1 };
 #endif
-enum { GCKPTI_DATA_HASH = 5, GCKPTI_AXES, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_USES_AXES };
-
-#define GCKPTI_AXES_PROBLEM                                                                        \
-    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW): load with desc.axes = "            \
-    "layers_pytorch_axes, or, if it and weights after a Flatten were permuted, with "              \
-    "desc.convolutions = GCKPT_AXES_HWIO"
-GCKPTI_FN int gckpti_is_reserved_note(const char *key);
+enum { GCKPTI_DATA_HASH = 5, GCKPTI_METADATA_KEYS = 7 };
 
 /* Returns values (slot GCKPTI_VALUES) or a state on the host; NULL if absent or not floats. */
 static inline float *gckpti_array(const gckpti_param *q, int slot)
@@ -4718,6 +4705,8 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots);
 
 /* ---- store/kinds.c ---- */
+/* Nonzero if a storage kind of this build can have a scale for each row. */
+enum { GCKPTI_HAS_SCALES = GCKPTI_WITH_QUANT };
 enum { GCKPTI_KIND_READ = 16, GCKPTI_KIND_MOST = 32 }; /* values in a `read`; most in a block */
 
 /* A way to store values, in memory and in files: one for each gckpt_storage of this build. */
@@ -4743,9 +4732,6 @@ GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n);
 GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n);
 
-/* Returns 1 if a parameter of this shape can have the storage. */
-GCKPTI_FN int gckpti_can_store(int storage, const gckpt_shape *shape);
-
 /* Returns how many elements share a scale; all elements, if there is no scale. */
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
 GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
@@ -4765,44 +4751,11 @@ static inline int gckpti_has_storage(int storage)
     return GCKPTI_WITH_QUANT || storage == GCKPT_STORAGE_F32;
 }
 
-/* ---- quant/rows.c ---- */
-/* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
-enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
-
-#ifndef GCKPT_NO_QUANT
-/* Dequantises elements at..at+n-1 of u to x. The source may be at the end of x: an element is read
- * before it is overwritten. Without scales, all scales are 1. */
-GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
-
-/* Returns u without the elements before `at`, the start of a row or block. */
-GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at);
-
-/* Returns a description of a parameter's values on the host, without destination. */
-GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
-
-/* Converts n values from element `at` on to floats. */
-GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
-
-/* Quantises n floats into q's memory from element `at` on: if rows are scaled a row, with its
- * scale; else whole blocks. Returns 0 if a float is too large. */
-GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
+/* Counts a change of values, so that bf16 copies are refreshed; skips 0, which means "never". */
+#ifndef GCKPT_NO_BF16
+#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
 #else
-static inline void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x)
-{
-    (void)u, (void)at, (void)n, (void)x;
-}
-static inline gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at)
-{
-    return (void)at, *u;
-}
-static inline void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x)
-{
-    (void)q, (void)at, (void)n, (void)x;
-}
-static inline int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
-{
-    return (void)q, (void)at, (void)n, (void)x, 0;
-}
+#define gckpti_count_change(q) ((void)0)
 #endif
 
 /* ---- devices/mirrors.c ---- */
@@ -4822,12 +4775,14 @@ GCKPTI_FN float *gckpti_mirror_array(const gckpt_store *s, const gckpti_param *q
 /* Frees the memory of the list of mirrors. */
 #define gckpti_delete_mirrors(s, memory)                                                           \
     gckpti_delete(memory, (s)->mirrors, (s)->mirror_count, sizeof *(s)->mirrors)
+enum { GCKPTI_HAS_MIRRORS = 1 };
 enum { GCKPTI_MIRROR_BYTES = sizeof(gckpti_mirror) };
 #else
 #define gckpti_mark_changed(s, q, newest) ((void)(s), gckpti_count_change(q))
 #define gckpti_pull(s, q)                 ((void)(s), (void)(q))
 #define gckpti_mirror_array(s, q, slot)   gckpti_array(q, slot)
 #define gckpti_delete_mirrors(s, memory)  ((void)0)
+enum { GCKPTI_HAS_MIRRORS = 0 };
 enum { GCKPTI_MIRROR_BYTES = 0 };
 #endif
 
@@ -4840,13 +4795,9 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding);
 
 enum { GCKPTI_CHUNK = 64 }; /* values that are initialised at a time; must be even */
 
-/* Returns *n values from index `at` on (initial ones if the parameter has none yet), in `buf`
- * unless the store has them as floats. Allocates nothing. Does not round initial values of
- * quantised parameters. If values are sharded, `at` must be in this rank's shard. */
-GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                        float buf[GCKPTI_CHUNK], int64_t *n);
-
-/* Returns *n values, as gckpti_values_at does, or if slot >= 0 floats of that state. */
+/* Returns *n floats of values (slot GCKPTI_VALUES) or of a state from index `at` on, in `buf`
+ * unless the store has them as floats; initial values if the parameter has none yet (not rounded to
+ * their storage). Allocates nothing. `at` must be in this rank's shard of the array. */
 GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param *q, int slot,
                                         int64_t at, float buf[GCKPTI_CHUNK], int64_t *n);
 
@@ -4873,6 +4824,7 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 
 /* ---- notes/notes.c ---- */
 #ifndef GCKPT_NO_NOTES
+enum { GCKPTI_HAS_NOTES = 1 };
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 
 /* Appends a note, even if the key exists. Returns 0 without memory. */
@@ -4881,22 +4833,48 @@ GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value
 /* Replaces older notes by notes from index `first` on that have the same keys. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first);
 #else
-static inline void gckpti_notes_shrink(gckpt_store *s, size_t count) { (void)s, (void)count; }
-static inline void gckpti_notes_merge(gckpt_store *s, size_t first) { (void)s, (void)first; }
-static inline int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
-{
-    (void)s, (void)key, (void)value;
-    return 1;
-}
+enum { GCKPTI_HAS_NOTES = 0 };
+#define gckpti_notes_shrink(s, count)  ((void)0)
+#define gckpti_notes_merge(s, first)   ((void)0)
+#define gckpti_note_add(s, key, value) ((void)(value), 1)
 #endif
 
 /* ---- store/calls.c ---- */
 /* Returns the bytes of optimiser state. */
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
 
-/* Declarations shared by the files of layer store (MANIFEST); some are in folders of features. */
+/* >>quant/kinds */
+/* Functions by which layer store reads and writes quantised values. */
 
-/* ---- quant/kinds.c, quant/rows.c, quant/copy.c ---- */
+/* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
+enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
+
+#ifndef GCKPT_NO_QUANT
+/* Dequantises elements at..at+n-1 of u to x. The source may be at the end of x: an element is read
+ * before it is overwritten. Without scales, all scales are 1. */
+GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
+
+/* Returns u without the elements before `at`, the start of a row or block. */
+GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at);
+
+/* Returns a description of a parameter's values on the host, without destination. */
+GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
+
+/* Converts n values from element `at` on to floats. */
+GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
+
+/* Quantises n floats into q's memory from element `at` on: if rows are scaled a row, with its
+ * scale; else whole blocks. Returns 0 if a float is too large. */
+GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
+#else
+#define gckpti_dequantise(u, at, n, x)    ((void)(u), (void)(at), (void)(x))
+#define gckpti_quant_from(u, at)          ((void)(at), *(u))
+#define gckpti_dequantise_at(q, at, n, x) ((void)0)
+#define gckpti_quantise_row(q, at, n, x)  ((void)(q), 0)
+#endif
+
+/* Storage kinds of quantised values, and calls of layer store. */
+
 #ifndef GCKPT_NO_QUANT
 GCKPTI_FN void gckpti_read_bf16(const void *from, float scale, float *y);
 GCKPTI_FN int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to);
@@ -4909,8 +4887,7 @@ GCKPTI_FN int gckpti_write_int4(const float *x, int64_t n, float scale, void *to
 #define GCKPTI_MODULE_KINDS                                                                        \
     { "BF16", "BF16", 2, 1, 2, 0, 0, 1e300, "", gckpti_read_bf16, gckpti_write_bf16 },             \
     { "F16", "F16", 2, 1, 2, 0, 0, 65504, "beyond 65504", gckpti_read_f16, gckpti_write_f16 },     \
-    { "I8", "I8", 1, 1, 1, 1, 1, 3e38, "not finite", gckpti_read_int8,                  \
-      gckpti_write_int8 },                                                                         \
+    { "I8", "I8", 1, 1, 1, 1, 1, 3e38, "not finite", gckpti_read_int8, gckpti_write_int8 },        \
     { "I4", "U8", 1, GCKPTI_INT4_BLOCK, GCKPTI_INT4_BYTES, 1, 0, GCKPTI_INT4_MAX,                  \
       "beyond 524032, or not finite", gckpti_read_int4, gckpti_write_int4 },
 
@@ -4921,25 +4898,25 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
 /* Rounds *n initial values in x as q's storage does, or fewer (*n): blocks, or within a row. */
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      int64_t *n, float *x);
+
 #else
 #define GCKPTI_MODULE_KINDS
-static inline void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                         int64_t *n, float *x)
-{
-    (void)s, (void)q, (void)at, (void)n, (void)x;
-}
-static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
-                                     gckpti_param *to)
-{
-    return (void)s, (void)from, (void)to, 1;
-}
+#define gckpti_init_quantised(s, q, at, n, x) ((void)0)
+#define gckpti_values_copy(s, from, to)       ((void)(s), 1)
 #endif
 
-/* Counts a change of values, so that bf16 copies are refreshed; skips 0, which means "never". */
-#ifndef GCKPT_NO_BF16
-#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
+/* Declarations shared by the files of layer store (MANIFEST); some are in folders of features. */
+
+/* ---- dist/shards.c ---- */
+#ifndef GCKPT_NO_RANKS
+/* Sets first and count: the elements of a parameter that this rank updates. */
+GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p);
+
+/* Sets new values after the end of a shard that is not the largest to 0. */
+GCKPTI_FN void gckpti_clear_shard_end(const gckpt_store *s, gckpti_param *q);
 #else
-#define gckpti_count_change(q) ((void)0)
+#define gckpti_clear_shard_end(s, q) ((void)0)
+#define gckpti_set_param_shard(s, p) ((void)((p)->count = (p)->elements))
 #endif
 
 /* ---- devices/mirrors.c ---- */
@@ -4967,7 +4944,6 @@ GCKPTI_FN void gckpti_read_mirror(const gckpt_store *s, const gckpti_param *q, i
 #define gckpti_read_mirror(s, q, at, n, to) ((void)0)
 #endif
 
-/* >>quant/kinds */
 #ifndef GCKPT_NO_QUANT
 /* ---- storage kinds: BF16; F16; I8 with a scale per row; I4 with one in each block ---- */
 GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
@@ -5125,12 +5101,6 @@ GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n)
     return n / gckpti_kinds[storage].block * gckpti_kinds[storage].block_bytes;
 }
 
-GCKPTI_FN int gckpti_can_store(int storage, const gckpt_shape *shape)
-{
-    const gckpti_storage_kind *kind = &gckpti_kinds[storage];
-    return !kind->by_rows || (shape->n > 1 && shape->d[shape->n - 1] % kind->block == 0);
-}
-
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
 {
     return gckpti_kinds[p->storage].scaled ? p->shape.d[p->shape.n - 1] : p->elements;
@@ -5148,13 +5118,15 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
     return (size_t)gckpti_storage_bytes((int)p->storage, p->elements) + gckpti_scale_bytes(p);
 }
 
-/* >>store/arrays */
+/* >>dist/shards */
+#ifndef GCKPT_NO_RANKS
+
 /* ---- shards ---- */
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
 {
     const int64_t block = GCKPT_UPDATE_BLOCK, blocks = (elements + block - 1) / block;
     int64_t low = 0, high = blocks;
-    for (int bit = 1; GCKPTI_HAS_SHARDS && bit < ranks; bit *= 2) {
+    for (int bit = 1; bit < ranks; bit *= 2) {
         int64_t middle = low + (high - low + 1) / 2;
         *(rank & bit ? &low : &high) = middle;
     }
@@ -5168,7 +5140,7 @@ GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int r
                                                gckpt_shard shard, gckpt_shard min_level)
 {
     const gckpti_shard_range full = { 0, elements, elements, elements };
-    if (!GCKPTI_HAS_SHARDS || shard < min_level || elements <= GCKPT_UPDATE_BLOCK)
+    if (shard < min_level || elements <= GCKPT_UPDATE_BLOCK)
         return full;
     return gckpti_shard_of(elements, rank, ranks);
 }
@@ -5181,6 +5153,23 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
+GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
+{
+    const gckpti_shard_range shard =
+        gckpti_shard_from(p->elements, s->rank, s->ranks, s->shard, GCKPT_SHARD_STATE);
+    p->first = shard.first;
+    p->count = shard.count;
+}
+
+GCKPTI_FN void gckpti_clear_shard_end(const gckpt_store *s, gckpti_param *q)
+{
+    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
+    for (int64_t k = shard.count; k < shard.capacity; k++)
+        q->p.values[k] = 0;
+}
+#endif
+
+/* >>store/arrays */
 /* ---- the arrays of a parameter: values (in any storage) and state ---- */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
@@ -5304,20 +5293,13 @@ GCKPTI_FN const char *gckpti_name_problem(const char *name)
     return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
 }
 
-GCKPTI_FN int gckpti_is_reserved_note(const char *key)
-{
-    int reserved = !*key || gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
-    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
-        reserved |= gckpti_same_name(key, gckpti_metadata_keys[i]);
-    return reserved;
-}
-
 GCKPTI_COLD_END
 
 /* >>notes/notes */
+#ifndef GCKPT_NO_NOTES
+
 GCKPTI_COLD_BEGIN
 
-#ifndef GCKPT_NO_NOTES
 static void gckpti_note_free(gckpt_store *s, gckpti_note note)
 {
     const char *value = note.text + strlen(note.text) + 1;
@@ -5342,6 +5324,15 @@ static size_t gckpti_note_find(const gckpt_store *s, const char *key)
     while (i < s->note_count && strcmp(s->notes[i].text, key))
         i++;
     return i;
+}
+
+/* Returns 1 if a file means something else by this key. */
+static int gckpti_is_reserved_note(const char *key)
+{
+    int reserved = !*key || gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
+    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
+        reserved |= gckpti_same_name(key, gckpti_metadata_keys[i]);
+    return reserved;
 }
 
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
@@ -5421,9 +5412,9 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     }
     return gckpti_ok(store);
 }
-#endif
 
 GCKPTI_COLD_END
+#endif
 
 /* >>store/initial */
 /* Computes initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of
@@ -5710,40 +5701,31 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
 
 /* ---- values: a parameter has none until a call needs them ---- */
 
-GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                        float buf[GCKPTI_CHUNK], int64_t *n)
-{
-    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-    *n = q->p.elements - at;
-    if (!gckpti_has_values(q) || q->uninitialised) {
-        *n = gckpti_min(*n, GCKPTI_CHUNK);
-        gckpti_init_span d = { { 0, 0, 0 }, q->init, at, *n, buf };
-        gckpti_init_values(s, q, &d, NULL);
-        if (!q->uninitialised && gckpti_is_quantised((int)q->p.storage))
-            gckpti_init_quantised(s, q, at, n, buf);
-        return buf;
-    }
-    const int on_device = gckpti_is_on_device(s, q);
-    at -= shard.first;
-    *n = shard.count - at;
-    if (!gckpti_is_quantised((int)q->p.storage) && !on_device)
-        return q->p.values + at;
-    *n = gckpti_min(*n, GCKPTI_CHUNK);
-    if (on_device)
-        gckpti_read_mirror(s, q, at, *n, buf);
-    else
-        gckpti_dequantise_at(q, at, *n, buf);
-    return buf;
-}
-
 GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param *q, int slot,
                                         int64_t at, float buf[GCKPTI_CHUNK], int64_t *n)
 {
     const gckpti_shard_range shard = gckpti_array_shard(s, q, slot);
-    if (slot < 0)
-        return gckpti_values_at(s, q, at, buf, n);
-    *n = shard.first + shard.count - at;
-    return q->p.state[slot] + at - shard.first;
+    if (slot < 0 && (!gckpti_has_values(q) || q->uninitialised)) {
+        *n = gckpti_min(q->p.elements - at, GCKPTI_CHUNK);
+        gckpti_init_span d = { { 0, 0, 0 }, q->init, at, *n, buf };
+        gckpti_init_values(s, q, &d, NULL);
+        if (GCKPTI_HAS_SCALES && !q->uninitialised && q->p.storage != GCKPT_STORAGE_F32)
+            gckpti_init_quantised(s, q, at, n, buf);
+        return buf;
+    }
+    at -= shard.first;
+    *n = shard.count - at;
+    if (GCKPTI_HAS_SCALES && slot < 0 && q->p.storage != GCKPT_STORAGE_F32) {
+        *n = gckpti_min(*n, GCKPTI_CHUNK);
+        gckpti_dequantise_at(q, at, *n, buf);
+        return buf;
+    }
+    if (GCKPTI_HAS_MIRRORS && slot < 0 && gckpti_is_on_device(s, q)) {
+        *n = gckpti_min(*n, GCKPTI_CHUNK);
+        gckpti_read_mirror(s, q, at, *n, buf);
+        return buf;
+    }
+    return gckpti_array(q, slot) + at;
 }
 
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
@@ -5755,9 +5737,8 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     if (!gckpti_has_values(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
-    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-    for (int64_t k = shard.count; k < shard.capacity; k++)
-        q->p.values[k] = 0; /* end of a shard that is not the largest */
+    if (GCKPTI_HAS_SHARDS)
+        gckpti_clear_shard_end(s, q);
     q->uninitialised = 1;
     return GCKPT_OK;
 }
@@ -5783,12 +5764,12 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
     for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
         uint32_t peak = 0;
         for (int64_t i = at, end = at + row; to->p.scales && at % row == 0 && i < end; i += n) {
-            const float *x = gckpti_values_at(s, from, i, buf, &n);
+            const float *x = gckpti_floats_at(s, from, GCKPTI_VALUES, i, buf, &n);
             n = gckpti_min(n, end - i);
             peak = gckpti_max_abs(peak, x, n);
         }
         scale = at % row ? scale : gckpti_row_scale(peak);
-        const float *x = gckpti_values_at(s, from, at, buf, &n);
+        const float *x = gckpti_floats_at(s, from, GCKPTI_VALUES, at, buf, &n);
         n = gckpti_min(n, row - at % row);
         fits = gckpti_quantise_at(to, at, n, x, scale);
     }
@@ -5867,15 +5848,6 @@ static void gckpti_index_names(gckpt_store *s, int all)
         s->params[i].hash_next = *first;
         *first = (int)i;
     }
-}
-
-/* Sets first and count: the elements of a parameter that this rank updates. */
-GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
-{
-    const gckpti_shard_range shard =
-        gckpti_shard_from(p->elements, s->rank, s->ranks, s->shard, GCKPT_SHARD_STATE);
-    p->first = shard.first;
-    p->count = shard.count;
 }
 
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
@@ -5974,10 +5946,12 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn)
         gckpti_param *q = &s->params[i];
         const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
         gckpti_init_span d = { { 0, 0, 0 }, q->init, shard.first, shard.count, q->p.values };
-        if (q->uninitialised && !gckpti_is_quantised((int)q->p.storage))
+        if (GCKPTI_HAS_SCALES && q->uninitialised && q->p.storage != GCKPT_STORAGE_F32) {
+            (void)gckpti_values_copy(s, q, q); /* gckpt_store_quantise checked that they fit */
+            q->uninitialised = 0;
+        }
+        if (q->uninitialised)
             gckpti_init_values(s, q, &d, init_fn);
-        else if (q->uninitialised)
-            (void)gckpti_values_copy(s, q, q); /* gckpti_quantise_begin checked that it fits */
         q->uninitialised = 0;
     }
 }
@@ -6214,10 +6188,10 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     float buf[GCKPTI_CHUNK];
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        if (gckpti_is_sharded(gckpti_array_shard(store, q, GCKPTI_VALUES)))
+        if (GCKPTI_HAS_SHARDS && gckpti_is_sharded(gckpti_array_shard(store, q, GCKPTI_VALUES)))
             return 0;
         for (int64_t at = 0, n; at < q->p.elements; at += n) {
-            const float *x = gckpti_values_at(store, q, at, buf, &n);
+            const float *x = gckpti_floats_at(store, q, GCKPTI_VALUES, at, buf, &n);
             hash = gckpti_hash_floats(hash, x, n);
         }
     }
@@ -6230,6 +6204,13 @@ GCKPTI_COLD_END
 #ifndef GCKPT_NO_QUANT
 
 GCKPTI_COLD_BEGIN
+
+/* Returns 1 if a parameter of this shape can have the storage. */
+static int gckpti_can_store(int storage, const gckpt_shape *shape)
+{
+    const gckpti_storage_kind *kind = gckpti_kind_of(storage);
+    return !kind->by_rows || (shape->n > 1 && shape->d[shape->n - 1] % kind->block == 0);
+}
 
 /* Returns q as it will be: with its new storage and block. */
 static gckpti_param gckpti_quantised_param(const gckpti_param *q)
@@ -6418,6 +6399,7 @@ struct gckpt_graph {
 };
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
+enum { GCKPTI_HAS_CACHES = GCKPTI_WITH_CACHES };
 
 /* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
@@ -6434,12 +6416,12 @@ GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result r
 enum { GCKPTI_ANY_TYPE = 1 << 12 };
 
 /* Flag of ops that may have a cache as input: its rows that are not written yet do not matter. With
- * GCKPT_SIDE_EFFECT it marks gckpt_cache itself, whose result is in the executor's caches. */
+ * GCKPT_SIDE_EFFECT it marks the op that writes these rows, whose result is not in the arena. */
 enum { GCKPTI_CACHED = 1 << 22 };
 static inline int gckpti_is_cache(const gckpt_op *op)
 {
     const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
-    return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
+    return GCKPTI_HAS_CACHES && op && (op->flags & cache) == cache;
 }
 
 /* Flag of an op whose result is i32, each element below classes(); it has no backward. In a loss,
@@ -6699,26 +6681,6 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     return t;
 }
 
-GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
-                                      gckpt_init init, float momentum)
-{
-    size_t before = graph ? graph->count : 0;
-    if (graph && !(momentum >= 0 && momentum <= 1))
-        return gckpti_fail(graph, GCKPT_E_ARG, "running \"%s\": momentum %g must be from 0 to 1",
-                           name ? name : "", (double)momentum);
-    gckpt_tensor *t = gckpt_param(graph, name, shape, init);
-    if (t && graph->count > before) {
-        t->running = 1;
-        t->momentum = momentum;
-    } else if (t && (!t->running || t->momentum != momentum)) {
-        return gckpti_fail(graph, GCKPT_E_ARG,
-                           t->running ? "running \"%s\": the graph has it with another momentum"
-                                      : "running \"%s\": the graph has a gckpt_param of this name",
-                           name);
-    }
-    return t;
-}
-
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor)
 {
     return tensor ? tensor->graph : NULL;
@@ -6833,7 +6795,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     }
     if (inferred >= 0)
         shape.d[inferred] = elements / known;
-    if (x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
+    if (GCKPTI_HAS_CACHES && x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
         return gckpti_fail_cached(g, "reshape", x);
     if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != elements)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
@@ -6881,13 +6843,13 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
         const gckpt_type type = in[i]->type, needed = gckpti_needed_type(op, i);
         const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
         int needs_running = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
+        if (GCKPTI_HAS_CACHES && in[i]->cache_capacity && !(op->flags & GCKPTI_CACHED))
+            gckpti_fail_cached(g, op->name, in[i]);
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name,
                         in[i]);
-        else if (in[i]->cache_capacity && !(op->flags & GCKPTI_CACHED))
-            gckpti_fail_cached(g, op->name, in[i]);
         else if (in[i]->base->running != needs_running && (needs_running || op->backward))
             gckpti_fail(g, GCKPT_E_ARG,
                         needs_running ? "%s: input %i, %T, must be a gckpt_running"
@@ -7045,9 +7007,9 @@ GCKPTI_COLD_END
 typedef struct gckpti_operand {
     const float *f32;
     const uint16_t *bf16;
-    int64_t stride;       /* step to the next row of c (of b: the next column) */
-    int64_t k_stride;     /* step to the next term */
-    int64_t batch_stride; /* step to the next matrix */
+    int64_t stride;                    /* step to the next row of c (of b: the next column) */
+    int64_t k_stride;                  /* step to the next term */
+    int64_t batch_stride;              /* step to the next matrix */
     const gckpt_dequantisation *quant; /* only in a batch of one matrix */
 } gckpti_operand;
 
@@ -7097,16 +7059,16 @@ static inline void gckpti_fp32_quant(const gckpti_product *t) { (void)t; }
 
 /* ---- the list of ops; flags of their descriptors ---- */
 /* clang-format off */
-/* Calls fast(name) for an op with vector kernels in cpu, plain(name) for an op without; recurrent,
- * image and loss stand for fast in ops that a switch can leave out of the build. */
-#define GCKPTI_ALL_OPS(fast, plain, recurrent, image, loss)                                        \
+/* Calls fast(name) for an op with vector kernels in cpu, plain(name) for an op without; axis stands
+ * for plain, and recurrent, image and loss for fast, in ops that a switch can leave out. */
+#define GCKPTI_ALL_OPS(fast, plain, axis, recurrent, image, loss)                                  \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) fast(scale)     \
     fast(dropout) plain(from_u8) fast(add) fast(sub) fast(mul) fast(div) fast(maximum)            \
     fast(minimum) fast(where)                                                                      \
-    plain(permute) plain(slice) plain(concat) plain(pad) plain(sum) plain(mean) plain(max)         \
-    plain(argmax) plain(cache)                                                                     \
+    axis(permute) plain(slice) axis(concat) axis(pad) axis(sum) axis(mean) axis(max) axis(argmax)  \
+    plain(cache)                                                                                   \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     fast(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
@@ -7118,8 +7080,14 @@ static inline void gckpti_fp32_quant(const gckpti_product *t) { (void)t; }
 
 /* The ops of this build: declarations of kernels and printed C (gckpt_plan_c) use this list. */
 #define GCKPTI_OPS(fast, plain)                                                                    \
-    GCKPTI_ALL_OPS(fast, plain, GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast), GCKPTI_LOSSES(fast))
+    GCKPTI_ALL_OPS(fast, plain, GCKPTI_AXES(plain), GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast),   \
+                   GCKPTI_LOSSES(fast))
 #define GCKPTI_LEFT_OUT(name)
+#ifndef GCKPT_NO_AXES
+#define GCKPTI_AXES(plain) plain
+#else
+#define GCKPTI_AXES(plain) GCKPTI_LEFT_OUT
+#endif
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT(fast) fast
 #else
@@ -7176,33 +7144,7 @@ GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate
     *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
 }
 
-GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulate)
-{
-    gckpti_put(d, a / b, accumulate);
-}
-
-GCKPTI_INLINE void gckpti_put_masked(float *d, float g, float mask, int accumulate)
-{
-    gckpti_put(d, mask > 0.0f ? g : 0.0f, accumulate);
-}
-
 /* ---- ops/loops.h ---- */
-/* Addresses that a kernel prefetches for the next strip of a bf16 plan (gckpti_strip_item), 2 bytes
- * per element; a `fallback` is data in the cache. */
-typedef struct {
-    const char *x, *y, *z;
-} gckpti_hints;
-
-static inline gckpti_hints gckpti_hints_of(const gckpt_call *call, const float *fallback,
-                                           const uint16_t *x, const uint16_t *y, const uint16_t *z)
-{
-    int64_t n = gckpti_elements(&call->shape);
-    const gckpti_hints a = { x ? (const char *)(x + n) : (const char *)fallback,
-                             y ? (const char *)(y + n) : (const char *)fallback,
-                             z ? (const char *)(z + n) : (const char *)fallback };
-    return a;
-}
-
 /* Reductions of a row, in 32 lanes as in num/sums.h. */
 enum {
     GCKPTI_ROW_SUM,
@@ -7225,13 +7167,13 @@ typedef struct {
 
 /* A loop that stores, or adds to, n elements of `to`; o: the attributes. Forward: x and y are the
  * inputs. Backward: g is the output's gradient, x the result or input at which the derivative is
- * taken; of a binary op, x is the other input and y the input itself. */
+ * taken; of a binary op, x is the input itself and y the other input. */
 typedef struct {
     const float *x, *y, *g, *o;
-    float *to;
-    int64_t n;
+    float *to, *comp;    /* comp: NULL, or the compensation of sums in `to`, whose step is that of
+                             * x; only plain loops have compensation and read the steps */
+    int64_t n, steps[2]; /* steps in x and y: 1, or 0 for an element that is repeated */
     int accumulate;
-    gckpti_hints ahead;
 } gckpti_loop;
 typedef void (*gckpti_loop_fn)(const gckpti_loop *loop);
 
@@ -7279,6 +7221,32 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(scale, NULL, 0, o[0] * x, product, V(set1)(o[0]))                                            \
     X(leaky_relu, NULL, GCKPT_OUT, V(if_less)(V(zero)(), x, x, o[0] * x), product,                 \
       V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])))
+/* Gradients of an input of a binary op: name, rule (as above, or passed: g alone), the arguments of
+ * the rule: g, and a factor or divisor. x: the input; y: the other input. */
+#define GCKPTI_BINARY_GRADS(X)                                                                     \
+    X(identity, passed, g, g)                                                                      \
+    X(negate, passed, -g, g)                                                                       \
+    X(times_other, product, g, y)                                                                  \
+    X(numerator, quotient, g, y)                                                                   \
+    X(denominator, product, -g, y / x / x)                                                         \
+    X(larger, product, V(if_less)(x, y, V(zero)(), g),                                             \
+      V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))                                             \
+    X(smaller, product, V(if_less)(y, x, V(zero)(), g),                                            \
+      V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))
+/* Elementwise ops of two inputs, which are broadcast: name, cost, flags, value, then for both
+ * inputs the gradient and what it reads. maximum: NaN if x or y is NaN, x if they are equal; da = g
+ * where x > y, g/2 where x = y, +0 where x < y, g where x or y is NaN. minimum: the same with < in
+ * place of >. */
+#define GCKPTI_BINARY_OPS(X)                                                                       \
+    X(add, NULL, GCKPT_PASSES_GRAD(0) | GCKPT_PASSES_GRAD(1), x + y, identity, 0, identity, 0)     \
+    X(sub, NULL, GCKPT_PASSES_GRAD(0), x - y, identity, 0, negate, 0)                              \
+    X(mul, NULL, 0, (x * y), times_other, GCKPT_IN(1), times_other, GCKPT_IN(0))                   \
+    X(div, gckpti_flops_8, 0, x / y, numerator, GCKPT_IN(1), denominator, GCKPTI_BOTH_INPUTS)      \
+    X(maximum, NULL, 0, V(if_equal)(y, y, V(vmax)(y, x), y), larger, GCKPTI_BOTH_INPUTS,  \
+      larger, GCKPTI_BOTH_INPUTS)                                                                  \
+    X(minimum, NULL, 0, V(if_equal)(y, y, V(vmin)(y, x), y), smaller, GCKPTI_BOTH_INPUTS, \
+      smaller, GCKPTI_BOTH_INPUTS)
+enum { GCKPTI_BOTH_INPUTS = 3 }; /* GCKPT_IN(0) | GCKPT_IN(1) */
 /* clang-format on */
 
 /* dropout: element i is x times `scale` if the upper 24 bits of random word offset + i (Philox,
@@ -7324,63 +7292,25 @@ GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
 }
 
 /* ---- ops/broadcast.c ---- */
+/* Walks through axes of two tensors at once, innermost axis first. Adjacent axes are merged where
+ * both tensors cross them with a single step: equal shapes are one axis, and (B,T,C) with (C) has
+ * axes of C and of B*T. */
 typedef struct {
     int n;
     int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
-    int64_t offset[2]; /* elements at which the current run begins in both tensors */
+    int64_t offset[2]; /* the element of each tensor that the iterator has reached */
 } gckpti_iter;
 
-GCKPTI_FN void gckpti_iter_begin(gckpti_iter *it);
+/* Returns an iterator over `axes` of tensors of shapes a and b. Axes match from the last; a size of
+ * 1 or a missing axis is repeated (step 0). */
+GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shape *a,
+                                       const gckpt_shape *b);
 
 /* Adds an axis; the caller adds the innermost axis first. */
 GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1);
 
-/* Iterates over the output; offset[0] is an element of input 0, offset[1] of input i. The innermost
- * step is 1, or 0 for an input that broadcasting repeats. */
-GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, int i);
-
-GCKPTI_INLINE float gckpti_binary_maximum(float a, float b) { return a < b || b != b ? b : a; }
-GCKPTI_INLINE float gckpti_binary_minimum(float a, float b) { return b < a || b != b ? b : a; }
-
-/* Gradients of the binary ops: the value returned, times *factor if the function sets it. */
-GCKPTI_INLINE float gckpti_grad_identity(float g, float self, float other, float *factor)
-{
-    return (void)self, (void)other, (void)factor, g;
-}
-
-GCKPTI_INLINE float gckpti_grad_negate(float g, float self, float other, float *factor)
-{
-    return (void)self, (void)other, (void)factor, -g;
-}
-
-GCKPTI_INLINE float gckpti_grad_product(float g, float self, float other, float *factor)
-{
-    return (void)self, *factor = other, g;
-}
-
-GCKPTI_INLINE float gckpti_grad_numerator(float g, float a, float b, float *factor)
-{
-    return (void)a, (void)factor, g / b;
-}
-
-GCKPTI_INLINE float gckpti_grad_denominator(float g, float b, float a, float *factor)
-{
-    return *factor = a / b / b, -g;
-}
-
-GCKPTI_INLINE float gckpti_grad_maximum(float g, float self, float other, float *factor)
-{
-    *factor = self == other ? 0.5f : 1.0f;
-    return self < other ? 0.0f : g;
-}
-
-GCKPTI_INLINE float gckpti_grad_minimum(float g, float self, float other, float *factor)
-{
-    return gckpti_grad_maximum(g, other, self, factor);
-}
-
-/* Iterates over the output; offset[0]: the element of x to read (forward), to add to (backward). */
-GCKPTI_FN void gckpti_permute_iter(gckpti_iter *it, const gckpt_call *call);
+/* Advances along the axes from `axis` on; the caller walks those before. Returns 0 at the end. */
+GCKPTI_FN int gckpti_iter_next(gckpti_iter *it, int axis);
 
 /* ---- ops/axis.c ---- */
 typedef struct {
@@ -7402,11 +7332,6 @@ GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
 }
 
 typedef struct {
-    int axis, before, after;
-    float value;
-} gckpti_pad;
-
-typedef struct {
     int capacity;
     int window; /* number of latest rows to keep; 0, which is omitted, means all */
 } gckpti_cache;
@@ -7419,6 +7344,13 @@ static inline int64_t gckpti_cache_rows(const gckpti_cache *o)
     return o->window ? (rows + GCKPTI_CACHE_STEP - 1) / GCKPTI_CACHE_STEP * GCKPTI_CACHE_STEP
                      : o->capacity;
 }
+
+/* ---- cache/ops.c ---- */
+#ifndef GCKPT_NO_CACHES
+GCKPTI_FN int gckpti_check_positions(gckpt_graph *g);
+#else
+#define gckpti_check_positions(g) ((g)->object.sticky == GCKPT_OK)
+#endif
 
 GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
                                     int64_t to)
@@ -7632,9 +7564,6 @@ static inline int gckpti_uses_position(const gckpti_attention *o)
     return o->causal > 1 || o->extras > 1;
 }
 
-/* Returns the attributes with omitted fields and the scale filled in. */
-GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call);
-
 /* Returns which keys exist and are visible (all if not causal); kernels read no other keys. */
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
 
@@ -7684,7 +7613,19 @@ static inline float gckpti_attn_post_scale(const gckpti_attn *h)
     return h->cap > 0.0f ? 1.0f : h->scale;
 }
 
-/* Returns the state of a call. Zeroes results that no query writes (unless they accumulate). */
+/* Returns the offset of a head's first query in q, or first key in k; head 0 is that of row 0. */
+static inline int64_t gckpti_attn_at_q(const gckpti_attn *h, int64_t head)
+{
+    return head / h->heads * h->t * h->c + head % h->heads * h->d;
+}
+static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
+{
+    return head / h->heads * h->s * h->kv_c + head % h->heads / h->group * h->d;
+}
+
+/* Return the state of a call; _begin also zeroes results that no query writes, unless they
+ * accumulate. */
+GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
 GCKPTI_FN gckpti_attn gckpti_attention_begin(const gckpt_call *call, int backward);
 
 /* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
@@ -7778,11 +7719,11 @@ typedef enum {
     GCKPTI_LOSS_CLASSES
 } gckpti_loss_kind;
 
-/* Returns kind == is; the constant 0 for kinds that this build leaves out. */
-GCKPTI_INLINE int gckpti_loss_is(gckpti_loss_kind kind, gckpti_loss_kind is)
-{
-    return kind == is && (GCKPTI_WITH_LOSSES || is == GCKPTI_LOSS_SUM || is == GCKPTI_LOSS_SQUARED);
-}
+#ifndef GCKPT_NO_LOSSES
+#define GCKPTI_IF_LOSSES(x) x
+#else
+#define GCKPTI_IF_LOSSES(x) NULL
+#endif
 
 typedef struct gckpti_element_loss {
     const gckpt_call *call;
@@ -7834,9 +7775,8 @@ typedef struct { /* `element` is NULL in losses over classes, and `classes` in l
 } gckpti_loss_kernels;
 typedef gckpti_loss_kernels (*gckpti_loss_fn)(const gckpt_call *call);
 
-GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                                       const gckpti_element_kernels *kernels);
-GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_fn fn);
+GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
+                               gckpti_loss_fn kernels);
 
 /* ---- ops/linear_loss.c ---- */
 typedef struct {
@@ -7856,6 +7796,25 @@ static inline float gckpti_linear_loss_cap(const gckpt_call *call)
 GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
                                                gckpti_loss_fn fn);
 
+/* Permutations, concatenations, pads, sums, means and maxima of axes (GCKPT_NO_AXES). */
+#ifndef GCKPT_NO_AXES
+typedef struct {
+    int n, axes[GCKPT_MAX_DIMS];
+} gckpti_permute;
+
+typedef struct {
+    int axis, before, after;
+    float value;
+} gckpti_pad;
+
+/* Returns which elements of input i and of the result correspond, as an iterator over both. */
+typedef gckpti_iter gckpti_move_fn(const gckpt_call *call, int i);
+GCKPTI_FN gckpti_iter gckpti_permute_move(const gckpt_call *call, int i);
+GCKPTI_FN gckpti_iter gckpti_concat_move(const gckpt_call *call, int i);
+GCKPTI_FN gckpti_iter gckpti_pad_move(const gckpt_call *call, int i);
+GCKPTI_FN gckpti_iter gckpti_sum_move(const gckpt_call *call, int i);
+#endif
+
 /* Convolutions, pools, upsample, groupnorm and batchnorm: attributes, states of calls, kernels. */
 #ifndef GCKPT_NO_IMAGES
 /* ---- images/pools.c ---- */
@@ -7863,36 +7822,36 @@ typedef struct {
     int size[2], stride[2], padding[2];
 } gckpti_pool;
 
-struct gckpti_pool_state;
-/* Computes the maxima y and their tap indices of window (p,q) of image x; y or tap may be NULL. */
-typedef void (*gckpti_max_window_fn)(const struct gckpti_pool_state *s, const float *x, int64_t p,
-                                     int64_t q, float *y, uint16_t *tap);
-
-typedef struct { /* offsets of an image in x and of a row p of windows in y */
-    int64_t x, y, p;
-} gckpti_window_row;
-
-/* The state of a pool: rows and columns of x (in) and y (out); channels; the kernels' functions. */
+/* The state of a pool: rows and columns of x (in) and y (out), channels. `windows` computes row
+ * `row` of the windows of all images or, in a backward, adds these windows' gradients to dx. */
 typedef struct gckpti_pool_state {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
     const gckpt_call *call;
     int backward;
-    void (*windows)(const struct gckpti_pool_state *s, const gckpti_window_row *at, int64_t worker);
-    gckpti_max_window_fn max_window;
-    void (*add)(float *to, const float *from, int64_t n);
-    void (*divide)(float *x, float divisor, int64_t n);
+    void (*windows)(const struct gckpti_pool_state *s, int64_t row);
 } gckpti_pool_state;
+typedef void (*gckpti_windows_fn)(const gckpti_pool_state *s, int64_t row);
 
-GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
-                                   gckpti_max_window_fn window);
-GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
-                                       void (*add)(float *to, const float *from, int64_t n),
-                                       void (*divide)(float *x, float divisor, int64_t n));
+GCKPTI_FN void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_windows_fn windows);
 
-/* Returns the first tap of window `at` within x, *end after the last; *first: where tap 0 is. */
-GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
-                                    int64_t *first, int64_t *end);
+/* The taps of a window that are within x: begin..end-1 along each axis. Tap (0,0), which may be
+ * outside, is element `x` of the input, and element `line` if it were in column 0; the result is
+ * element `y`. */
+typedef struct {
+    int64_t begin[2], end[2], line, x, y;
+} gckpti_taps;
+
+/* Returns the state before a row's first window; gckpti_next_taps goes to window q, in order. */
+GCKPTI_FN gckpti_taps gckpti_taps_of(const gckpti_pool_state *s, int64_t row);
+
+GCKPTI_INLINE void gckpti_next_taps(const gckpti_pool_state *s, int64_t q, gckpti_taps *t)
+{
+    const int64_t first = q * s->o.stride[1] - s->o.padding[1];
+    t->begin[1] = first < 0 ? -first : 0;
+    t->end[1] = gckpti_min(s->o.size[1], s->in[1] - first);
+    t->x = t->line + first * s->channels, t->y += s->channels;
+}
 
 /* ---- images/upsample.c ---- */
 typedef struct {
@@ -8064,13 +8023,18 @@ typedef struct gckpti_cell_loops {
 #ifdef GCKPTI_ISA
 
 /* >>ops/loops */
-/* ---- one vector of a gradient: the versions for n <= W elements of gckpti_put, _put_product,
- * _put_quotient and _put_masked ---- */
+/* ---- one vector of a gradient, n <= W elements: put_n, and the rules of rows (ops.h) ---- */
 GCKPTI_INLINED void V(put_n)(float *d, FLOATS x, int accumulate, int64_t n)
 {
     if (accumulate)
         x = V(load_n)(d, n) + x;
     V(store_n)(d, x, n);
+}
+
+GCKPTI_INLINED void V(put_passed_n)(float *d, FLOATS g, FLOATS any, int accumulate, int64_t n)
+{
+    (void)any;
+    V(put_n)(d, g, accumulate, n);
 }
 
 GCKPTI_INLINED void V(put_product_n)(float *d, FLOATS a, FLOATS b, int accumulate, int64_t n)
@@ -8092,20 +8056,6 @@ GCKPTI_INLINED void V(put_masked_n)(float *d, FLOATS g, FLOATS mask, int accumul
     V(put_n)(d, V(if_less)(V(zero)(), mask, g, V(zero)()), accumulate, n);
 }
 
-/* Prefetches elements at..at+W-1 after the hints' pointers, once for each cache line. */
-GCKPTI_INLINED void V(prefetch_next)(const gckpti_hints *a, int64_t at)
-{
-#if GCKPTI_ISA >= 0
-    if (at & 31 & -W)
-        return;
-    __builtin_prefetch(a->x + 2 * at, 0, 2);
-    __builtin_prefetch(a->y + 2 * at, 0, 2);
-    __builtin_prefetch(a->z + 2 * at, 0, 2);
-#else
-    (void)a, (void)at;
-#endif
-}
-
 /* ---- elementwise ops of one input: functions and loops of the rows of GCKPTI_UNARY_OPS ---- */
 /* Defines an op's value at x, its slope (the derivative) at x or y, and the loops over both. */
 #define GCKPTI_UNARY_LOOPS(name, flops, reads, value, rule, deriv)                                 \
@@ -8118,7 +8068,6 @@ GCKPTI_INLINED void V(prefetch_next)(const gckpti_hints *a, int64_t at)
     {                                                                                              \
         const gckpti_loop s = *loop; /* a copy that no store can alias */                          \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            V(prefetch_next)(&s.ahead, j);                                                         \
             V(store_n)(s.to + j, V(name##_value)(V(load_n)(s.x + j, W), s.o), W);                  \
         }                                                                                          \
     }                                                                                              \
@@ -8127,13 +8076,72 @@ GCKPTI_INLINED void V(prefetch_next)(const gckpti_hints *a, int64_t at)
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
             const FLOATS df = V(name##_slope)(V(load_n)(s.x + j, W), s.o);                         \
-            V(prefetch_next)(&s.ahead, j);                                                         \
             V(put_##rule##_n)(s.to + j, V(load_n)(s.g + j, W), df, s.accumulate, W);               \
         }                                                                                          \
     }
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS)
 GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
 #undef GCKPTI_UNARY_LOOPS
+
+/* ---- elementwise ops of two inputs: loops of the rows of GCKPTI_BINARY_OPS and _GRADS ---- */
+/* Returns W elements of x from j on; plain loops may repeat one element (step 0). */
+GCKPTI_INLINED FLOATS V(load_step)(const float *x, int64_t j, int64_t step)
+{
+#if GCKPTI_ISA < 0
+    return x[j * step];
+#else
+    return (void)step, V(load_n)(x + j, W);
+#endif
+}
+
+#define GCKPTI_BINARY_LOOP(name, flops, flags, value, ...)                                         \
+    GCKPTI_INLINED FLOATS V(name##_value)(FLOATS x, FLOATS y) { return value; }                    \
+    GCKPTI_KERNEL void V(name##_values)(const gckpti_loop *loop)                                   \
+    {                                                                                              \
+        const gckpti_loop s = *loop;                                                               \
+        for (int64_t j = 0; j < s.n; j += W) {                                                     \
+            const FLOATS x = V(load_step)(s.x, j, s.steps[0]);                                     \
+            V(store_n)(s.to + j, V(name##_value)(x, V(load_step)(s.y, j, s.steps[1])), W);         \
+        }                                                                                          \
+    }
+GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOP)
+#undef GCKPTI_BINARY_LOOP
+
+/* Return what a rule adds to for a term of a compensated sum: then g passes as it is, also -0, and
+ * no compiler can contract the term. */
+GCKPTI_INLINED float V(start_passed)(void) { return -0.0f; }
+GCKPTI_INLINED float V(start_product)(void) { return 0.0f; }
+GCKPTI_INLINED float V(start_quotient)(void) { return 0.0f; }
+
+/* Stores or adds W elements of a gradient; its loop. `sums` is a constant. */
+#define GCKPTI_GRADIENT_LOOP(name, rule, a, b)                                                     \
+    GCKPTI_INLINED void V(name##_put)(float *d, FLOATS g, FLOATS x, FLOATS y, int accumulate)      \
+    {                                                                                              \
+        (void)x, (void)y;                                                                          \
+        V(put_##rule##_n)(d, a, b, accumulate, W);                                                 \
+    }                                                                                              \
+    GCKPTI_INLINED void V(name##_gradient_of)(const gckpti_loop *loop, int sums)                   \
+    {                                                                                              \
+        const gckpti_loop s = *loop;                                                               \
+        for (int64_t j = 0; j < s.n; j += W) {                                                     \
+            const FLOATS x = V(load_step)(s.x, j, s.steps[0]);                                     \
+            const FLOATS y = V(load_step)(s.y, j, s.steps[1]);                                     \
+            float term[W] = { V(start_##rule)() };                                                 \
+            float *to = sums ? term : s.to + j;                                                    \
+            V(name##_put)(to, V(load_n)(s.g + j, W), x, y, sums || s.accumulate);                  \
+            if (sums)                                                                              \
+                gckpti_sum_add(&s.to[j * s.steps[0]], &s.comp[j * s.steps[0]], *term);             \
+        }                                                                                          \
+    }                                                                                              \
+    GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
+    {                                                                                              \
+        if (W == 1 && loop->comp)                                                                  \
+            V(name##_gradient_of)(loop, 1);                                                        \
+        else                                                                                       \
+            V(name##_gradient_of)(loop, 0);                                                        \
+    }
+GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
+#undef GCKPTI_GRADIENT_LOOP
 
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 
@@ -8180,6 +8188,7 @@ GCKPTI_INLINED FLOATS V(weigh)(FLOATS w, FLOATS a, FLOATS b, FLOATS sum)
     return V(if_less)(V(zero)(), V(abs)(w), V(fma)(w * a, b, sum), sum + w);
 }
 
+#ifndef GCKPT_NO_LOSSES
 GCKPTI_KERNEL float V(surprisal)(const float *x, int64_t n, const gckpti_class_row *c)
 {
     const FLOATS max = V(set1)(c->max), log_sum = V(set1)(c->log_sum), one = V(set1)(1.0f);
@@ -8192,34 +8201,38 @@ GCKPTI_KERNEL float V(surprisal)(const float *x, int64_t n, const gckpti_class_r
     }
     return gckpti_lanes_sum(lane);
 }
+#endif
 
 /* ---- losses of elements (formulas: ops/losses.c): one entry of axis 0 ---- */
 /* Returns factor a of an element's loss a b, and sets *b. */
 GCKPTI_INLINED FLOATS V(element_factors)(gckpti_loss_kind kind, FLOATS x, FLOATS y, float delta,
                                          FLOATS *b)
 {
-    const FLOATS d = x - y, size = V(abs)(d), limit = V(set1)(delta), one = V(set1)(1.0f);
+    const FLOATS d = x - y;
     *b = d;
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_HUBER)) {
+    if (GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_HUBER) {
+        const FLOATS size = V(abs)(d), limit = V(set1)(delta);
         *b = V(if_less)(size, limit, d, size - 0.5f * delta);
         return V(if_less)(size, limit, 0.5f * d, limit);
     }
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_BINARY))
+    if (GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_BINARY)
         *b = V(fma)(-x, y, V(vmax)(x, V(zero)())) + V(log1p)(V(exp)(-V(abs)(x)));
-    return gckpti_loss_is(kind, GCKPTI_LOSS_SQUARED) ? d : one;
+    return (void)delta, kind == GCKPTI_LOSS_SQUARED ? d : V(set1)(1.0f);
 }
 
 /* Returns the derivative of an element's loss by x. */
 GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y, float delta)
 {
-    const FLOATS d = x - y, limit = V(set1)(delta);
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_SUM))
-        return V(set1)(1.0f);
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_SQUARED))
-        return 2.0f * d;
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_BINARY))
+    const FLOATS d = x - y;
+    if (GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_HUBER) {
+        const FLOATS limit = V(set1)(delta);
+        return V(if_less)(d, -limit, -limit, V(if_less)(limit, d, limit, d));
+    }
+    if (GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_BINARY)
         return V(sigmoid)(x) - y;
-    return V(if_less)(d, -limit, -limit, V(if_less)(limit, d, limit, d));
+    if (kind == GCKPTI_LOSS_SUM)
+        return V(set1)(1.0f);
+    return (void)delta, 2.0f * d;
 }
 
 /* Runs, for vectors, one of four loops in which the kind of loss is a constant: a loop that checks
@@ -8228,10 +8241,10 @@ GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y
 #define GCKPTI_OF_KIND(run) run(e, e->kind, row)
 #else
 #define GCKPTI_OF_KIND(run)                                                                        \
-    (gckpti_loss_is(e->kind, GCKPTI_LOSS_SUM)      ? run(e, GCKPTI_LOSS_SUM, row)                  \
-     : gckpti_loss_is(e->kind, GCKPTI_LOSS_HUBER)  ? run(e, GCKPTI_LOSS_HUBER, row)                \
-     : gckpti_loss_is(e->kind, GCKPTI_LOSS_BINARY) ? run(e, GCKPTI_LOSS_BINARY, row)               \
-                                                   : run(e, GCKPTI_LOSS_SQUARED, row))
+    (e->kind == GCKPTI_LOSS_SUM                            ? run(e, GCKPTI_LOSS_SUM, row)          \
+     : e->kind == GCKPTI_LOSS_SQUARED                      ? run(e, GCKPTI_LOSS_SQUARED, row)      \
+     : GCKPTI_WITH_LOSSES && e->kind == GCKPTI_LOSS_BINARY ? run(e, GCKPTI_LOSS_BINARY, row)       \
+                                                           : run(e, GCKPTI_LOSS_HUBER, row))
 #endif
 
 /* Returns weights of W elements, of which n exist; before *until, all elements have these. */
@@ -8259,21 +8272,21 @@ GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t a
 GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
                                                 int64_t row)
 {
-    const int summed = gckpti_loss_is(kind, GCKPTI_LOSS_SUM);
+    const int summed = kind == GCKPTI_LOSS_SUM;
     float lane[32] = { 0.0f };
     FLOATS w = V(set1)(1.0f);
-    int64_t until = GCKPTI_WITH_LOSSES && e->weights ? -1 : INT64_MAX;
+    int64_t until = e->weights ? -1 : INT64_MAX;
     for (int64_t i = 0; i < e->n; i += W) {
         const int64_t at = row * e->n + i, n = W == 1 ? 1 : gckpti_min(e->n - i, W);
         float *sum = lane + (uint32_t)i % 32;
         const FLOATS x = V(load_n)(e->x + at, n);
         FLOATS a, b;
-        if (at + n > until)
+        if (GCKPTI_WITH_LOSSES && at + n > until)
             w = V(element_weights)(e, at, n, &until);
         a = V(element_factors)(kind, x, summed ? V(zero)() : V(load_n)(e->y + at, n), e->delta, &b);
         V(store_n)(sum, V(weigh)(w, a, b, V(load_n)(sum, W)), n);
     }
-    return gckpti_lanes_sum(lane);
+    return (void)until, gckpti_lanes_sum(lane);
 }
 
 GCKPTI_KERNEL float V(element_loss_forward)(const gckpti_element_loss *e, int64_t row)
@@ -8296,20 +8309,21 @@ GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gc
                                                 int64_t row)
 {
     FLOATS w = V(set1)(1.0f);
-    int64_t until = GCKPTI_WITH_LOSSES && e->weights ? -1 : INT64_MAX;
+    int64_t until = e->weights ? -1 : INT64_MAX;
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         const int64_t n = W == 1 ? 1 : gckpti_min(end - at, W);
         FLOATS x = V(zero)(), y = x, d, dy;
-        if (at + n > until)
+        if (GCKPTI_WITH_LOSSES && at + n > until)
             w = V(element_weights)(e, at, n, &until);
-        if (!gckpti_loss_is(kind, GCKPTI_LOSS_SUM)) /* whose derivative reads neither x nor y */
+        if (kind != GCKPTI_LOSS_SUM) /* whose derivative reads neither x nor y */
             x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
         d = V(element_deriv)(kind, x, y, e->delta);
-        dy = gckpti_loss_is(kind, GCKPTI_LOSS_BINARY) ? -x : -d;
+        dy = GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_BINARY ? -x : -d;
         V(element_loss_put)(e, &e->call->in[0], at, n, w, d);
-        if (!gckpti_loss_is(kind, GCKPTI_LOSS_SUM))
+        if (kind != GCKPTI_LOSS_SUM)
             V(element_loss_put)(e, &e->call->in[1], at, n, w, dy);
     }
+    (void)until;
 }
 
 GCKPTI_KERNEL void V(element_loss_backward)(const gckpti_element_loss *e, int64_t row)
@@ -8389,8 +8403,7 @@ GCKPTI_INLINED float V(fold)(FLOATS *lane, int largest)
 {
 #if GCKPTI_ISA < 0
     for (int half = 16, i = 31; i > 0; half = i-- > half ? half : half / 2)
-        lane[i - half] =
-            largest ? V(vmax)(lane[i], lane[i - half]) : lane[i] + lane[i - half];
+        lane[i - half] = largest ? V(vmax)(lane[i], lane[i - half]) : lane[i] + lane[i - half];
 #else
     GCKPTI_UNROLL
     for (int i = 32 / W - 1; i > 0; i--) { /* one loop, or gcc keeps lanes in memory */
@@ -8477,9 +8490,12 @@ GCKPTI_KERNEL float V(online)(const float *x, float *p, int64_t n, int first, fl
 }
 
 GCKPTI_UNUSED static const gckpti_class_kernels V(class_loss_kernels) = {
-    V(online),     GCKPTI_WITH_LOSSES ? V(surprisal) : NULL,
+    V(online),
+    GCKPTI_IF_LOSSES(V(surprisal)),
     GCKPTI_IF_TRAINING(V(class_gradients)),
-    V(exp_scalar), V(log_scalar), V(softcaps)
+    V(exp_scalar),
+    V(log_scalar),
+    V(softcaps)
 };
 
 GCKPTI_KERNEL void V(divide)(float *x, float divisor, int64_t n)
@@ -8503,8 +8519,7 @@ GCKPTI_KERNEL float V(update_block)(const gckpt_update_pass *p, const float *ext
     enum { LANES = 32 / W };
     const gckpt_update_constants copy = p->rates, *a = GCKPTI_IS_SMALL ? &p->rates : &copy;
     const FLOATS count = V(set1)(p->count > 0 ? p->count : 1.0f), inverse = V(set1)(1.0f) / count;
-    const int exact =
-        !GCKPTI_IS_SMALL && (!(p->count > 0) || gckpti_bits(p->count) << 9 == 0);
+    const int exact = !GCKPTI_IS_SMALL && (!(p->count > 0) || gckpti_bits(p->count) << 9 == 0);
     const int kind = update ? (int)p->optimiser : -1, back = p->write_back && p->count > 0;
     const int keep = extra && !back && (!update || p->write_back);
     float *g = p->gradient + at, *w = p->values, *m = p->state[0], *v = p->state[1];
@@ -8604,10 +8619,7 @@ GCKPTI_KERNEL void V(norm_row)(const gckpt_call *call, int64_t r)
     row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + gckpti_norm_epsilon(o));
     const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
     const FLOATS first = V(set1)(row.first), neg_zero = V(set1)(-0.0f);
-    const gckpti_hints hints =
-        gckpti_hints_of(call, call->in[0].data, call->in[0].bf16, call->out_bf16, NULL);
     for (int64_t j = 0; call->out && j < n; j += W) {
-        V(prefetch_next)(&hints, r * n + j);
         FLOATS h = V(load_n)(x + j, n - j) - first - center, y = rstd, b = neg_zero;
         if (gain)
             h = h * rstd, y = V(load_n)(gain + j, n - j);
@@ -8637,10 +8649,7 @@ GCKPTI_KERNEL void V(norm_row_grad)(const gckpt_call *call, int64_t r)
     float sum = !o->center ? 0.0f : row.z ? V(reduce)(&products, n) : V(sum_from)(row.y, n, 0.0f);
     const FLOATS a = V(set1)(sum / (float)n);
     const FLOATS b = V(set1)(V(reduce)(&row, n) / (float)n);
-    const gckpti_hints hints = gckpti_hints_of(call, call->in[0].data, call->in[0].bf16,
-                                               call->grad_out_bf16, call->in[0].grad_bf16);
     for (int64_t j = 0; j < n; j += W) {
-        V(prefetch_next)(&hints, r * n + j);
         FLOATS h = V(load_n)(row.x + j, n - j) - first;
         FLOATS u = V(load_n)(row.y + j, n - j);
         if (row.z)
@@ -8695,30 +8704,81 @@ GCKPTI_KERNEL void V(scaled_add)(float *to, float factor, const float *from, int
 }
 
 /* ---- max_pool: y is the first tap that no other exceeds, or the first NaN ---- */
-GCKPTI_KERNEL void V(max_window)(const gckpti_pool_state *s, const float *x, int64_t p, int64_t q,
-                                 float *y, uint16_t *tap)
+/* Computes or, in a backward, adds the gradient of the window with the taps t. */
+GCKPTI_INLINED void V(max_window)(const gckpti_pool_state *s, const gckpti_taps *t)
 {
-    int64_t h, w, h_end, w_end, h_begin = gckpti_valid_taps(s, 0, p, &h, &h_end);
-    int64_t w_begin = gckpti_valid_taps(s, 1, q, &w, &w_end), n = s->channels;
+    const gckpt_call *call = s->call;
+    const int64_t n = s->channels, wide = s->o.size[1], line = s->in[1] * n;
+    uint16_t *tap = call->saved ? (uint16_t *)call->saved + t->y : NULL;
     uint32_t index[W];
+    if (s->backward) {
+        const float *g = call->grad_out + t->y;
+        float *dx = call->in[0].grad + t->x;
+        for (int64_t c = 0; c < n; c++) {
+            const int64_t h = (int64_t)(tap[c] / (uint32_t)wide), w = tap[c] - h * wide;
+            dx[h * line + w * n + c] += g[c];
+        }
+        return;
+    }
     for (int64_t c = 0; c < n; c += W) {
+        const float *x = call->in[0].data + t->x + c;
         const INTS none = V(bits)(V(zero)());
-        INTS at = none + (uint32_t)(h_begin * s->o.size[1] + w_begin);
-        FLOATS best = V(load_n)(x + ((h + h_begin) * s->in[1] + w + w_begin) * n + c, n - c);
-        for (int64_t i = h_begin; i < h_end; i++)
-            for (int64_t j = w_begin; j < w_end; j++) {
-                FLOATS v = V(load_n)(x + ((h + i) * s->in[1] + w + j) * n + c, n - c);
+        INTS at = none + (uint32_t)(t->begin[0] * wide + t->begin[1]);
+        FLOATS best = V(load_n)(x + t->begin[0] * line + t->begin[1] * n, n - c);
+        for (int64_t h = t->begin[0]; h < t->end[0]; h++)
+            for (int64_t w = t->begin[1]; w < t->end[1]; w++) {
+                FLOATS v = V(load_n)(x + h * line + w * n, n - c);
                 INTS take = GCKPTI_MASK_OF(best == best) & ~GCKPTI_MASK_OF(v <= best);
                 best = V(floats)((take & V(bits)(v)) | (~take & V(bits)(best)));
-                at = (take & (none + (uint32_t)(i * s->o.size[1] + j))) | (~take & at);
+                at = (take & (none + (uint32_t)(h * wide + w))) | (~take & at);
             }
-        if (y)
-            V(store_n)(y + c, best, n - c);
+        if (call->out)
+            V(store_n)(call->out + t->y + c, best, n - c);
         memcpy(index, &at, sizeof at);
         for (int64_t k = 0; tap && k < W && k < n - c; k++)
             tap[c + k] = (uint16_t)index[k];
     }
 }
+
+/* ---- average_pool: y is the sum of the taps / size; backward: each tap's dx += g / size ---- */
+GCKPTI_INLINED void V(average_window)(const gckpti_pool_state *s, const gckpti_taps *t)
+{
+    const gckpt_call *call = s->call;
+    const int64_t n = s->channels;
+    const FLOATS size = V(set1)((float)s->o.size[0] * (float)s->o.size[1]);
+    for (int64_t c = 0; c < n; c += W) {
+        const int64_t left = n - c;
+        FLOATS y = V(zero)();
+        if (s->backward)
+            y = V(load_n)(call->grad_out + t->y + c, left) / size;
+        for (int64_t h = t->begin[0]; h < t->end[0]; h++)
+            for (int64_t w = t->begin[1]; w < t->end[1]; w++) {
+                const int64_t at = t->x + (h * s->in[1] + w) * n + c;
+                float *dx = call->in[0].grad;
+                if (s->backward)
+                    V(put_n)(dx + at, y, 1, left);
+                else
+                    y = y + V(load_n)(call->in[0].data + at, left);
+            }
+        if (!s->backward)
+            V(store_n)(call->out + t->y + c, y / size, left);
+    }
+}
+
+/* Runs a function of one window for a row of windows. */
+#define GCKPTI_WINDOWS(name)                                                                       \
+    GCKPTI_KERNEL void V(name##s)(const gckpti_pool_state *s, int64_t row)                         \
+    {                                                                                              \
+        const gckpti_pool_state copy = *s; /* which no store can alias */                          \
+        gckpti_taps t = gckpti_taps_of(&copy, row);                                                \
+        for (int64_t q = 0; q < copy.out[1]; q++) {                                                \
+            gckpti_next_taps(&copy, q, &t);                                                        \
+            V(name)(&copy, &t);                                                                    \
+        }                                                                                          \
+    }
+GCKPTI_WINDOWS(max_window)
+GCKPTI_WINDOWS(average_window)
+#undef GCKPTI_WINDOWS
 
 /* ---- groupnorm, batchnorm: sums over pixels ---- */
 /* Sums channels j..j+n-1 like V(column_sums_of): d = x - mean, d d, g or, if `both`, g and g h. */
@@ -8990,11 +9050,6 @@ static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a,
     return gckpt_apply(op, in, c ? 3 : 2, attributes, size);
 }
 
-/* ---- ops/broadcast.c ---- */
-typedef struct {
-    int n, axes[GCKPT_MAX_DIMS];
-} gckpti_permute;
-
 /* ---- ops/products.c ---- */
 GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 {
@@ -9013,6 +9068,13 @@ static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, floa
     return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, 1.0f / h->cap) : dp) * h->scale;
 }
 
+/* ---- cache/ops.c ---- */
+#ifndef GCKPT_NO_CACHES
+GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const *in);
+#else
+#define gckpti_attention_of_cache(o, in) 1
+#endif
+
 /* ---- bf16/ops.c ---- */
 #ifndef GCKPT_NO_BF16
 /* Writes to out[first..end-1] the products of a query and of keys first..end-1 in bf16 attention.
@@ -9023,13 +9085,16 @@ GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key
  * 0's head in in[2], in elements. */
 GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
                                    int64_t end, float *out);
+GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                                   int64_t d, int backward);
 /* Adds the gradients of a query head in bf16 attention. The gradients of keys and values stay in
  * scratch until the last query head that reads the same keys. */
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch);
 #else
-#define gckpti_mixed_scores(h, at, key, first, end, out) (void)0
-#define gckpti_mixed_values(h, p, key, first, end, out)  (void)0
-#define gckpti_mixed_gradients(h, head, scratch)         (void)(scratch)
+#define gckpti_mixed_scores(h, at, key, first, end, out)          (void)0
+#define gckpti_mixed_values(h, p, key, first, end, out)           (void)0
+#define gckpti_mixed_gradients(h, head, scratch)                  (void)0
+#define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
 #endif
 
 /* ---- ops/losses.c ---- */
@@ -9069,6 +9134,10 @@ static inline float gckpti_loss_smoothing(const gckpti_loss *loss)
 {
     return GCKPTI_WITH_LOSSES ? loss->e.delta : 0.0f;
 }
+static inline int gckpti_loss_reads_all(const gckpti_loss *loss)
+{
+    return GCKPTI_WITH_LOSSES && (loss->soft || loss->e.delta > 0.0f);
+}
 static inline float gckpti_loss_weight(const gckpti_loss *loss, int64_t r)
 {
     return loss->e.kind == GCKPTI_LOSS_CLASSES ? gckpti_element_weight(&loss->e, loss->row + r)
@@ -9084,18 +9153,10 @@ static inline int gckpti_has_weights(const gckpt_call *call)
     {                                                                                              \
         return gckpti_element_loss_shape(call, #name);                                             \
     }                                                                                              \
-    GCKPTI_OP_KERNELS(name,                                                                        \
-                      gckpti_run_element_loss(call, backward, kind, &gckpti_element_loss_kernels)) \
+    GCKPTI_OP_KERNELS(name, gckpti_run_loss(call, backward, kind, gckpti_plain_element_loss))      \
     GCKPTI_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops,                                   \
                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
 #define GCKPTI_READS_XY(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
-
-/* Pointer to the descriptor of a loss with weights, or NULL if GCKPT_NO_LOSSES leaves it out. */
-#ifndef GCKPT_NO_LOSSES
-#define GCKPTI_WEIGHTED_OP(name) (&gckpti_op_##name)
-#else
-#define GCKPTI_WEIGHTED_OP(name) NULL
-#endif
 
 /* >>quant/ops */
 #ifndef GCKPT_NO_QUANT
@@ -9456,14 +9517,15 @@ GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 }
 
 /* >>ops/broadcast */
-/* ---- strided iterator over a tensor in row-major order, with two other tensors at their own
- * steps. Axis 0 is the innermost. Adjacent axes are merged if both other tensors cross them with a
- * single step: equal shapes are one run, and (B,T,C) with (C) is B*T runs of C. */
-
-GCKPTI_FN void gckpti_iter_begin(gckpti_iter *it)
+/* ---- the iterator of all ops that broadcast or move elements (ops.h) ---- */
+GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
 {
-    memset(it, 0, sizeof *it);
-    it->size[0] = 1; /* a scalar is one run of one element */
+    gckpti_axis_split v = { 1, 1, 1 };
+    if (axis < 0)
+        axis += s->n;
+    for (int i = 0; i < s->n; i++)
+        *(i < axis ? &v.outer : i == axis ? &v.size : &v.inner) *= s->d[i];
+    return v;
 }
 
 GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1)
@@ -9471,20 +9533,33 @@ GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0
     int k = it->n - 1;
     if (size == 1)
         return;
-    if (k >= 0 && step0 == it->size[k] * it->step[0][k] && step1 == it->size[k] * it->step[1][k]) {
-        it->size[k] *= size;
-        return;
-    }
-    k = it->n++;
-    it->size[k] = size;
-    it->step[0][k] = step0;
-    it->step[1][k] = step1;
+    if (k < 0 || step0 != it->size[k] * it->step[0][k] || step1 != it->size[k] * it->step[1][k])
+        k = it->n++, it->size[k] = 1, it->step[0][k] = step0, it->step[1][k] = step1;
+    it->size[k] *= size;
 }
 
-/* Advances to the next run of size[0] elements; returns 0 at the end. */
-static int gckpti_iter_next(gckpti_iter *it)
+GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shape *a,
+                                       const gckpt_shape *b)
 {
-    for (int k = 1; k < it->n; k++) {
+    int64_t stride[2] = { 1, 1 }, step[2];
+    gckpti_iter it;
+    memset(&it, 0, sizeof it);
+    it.size[0] = it.size[1] = it.step[0][0] = it.step[1][0] = 1; /* one element */
+    for (int k = 1; k <= axes->n; k++) {
+        for (int i = 0; i < 2; i++) {
+            const gckpt_shape *s = i ? b : a;
+            const int64_t size = k <= s->n ? s->d[s->n - k] : 1;
+            step[i] = size == 1 ? 0 : stride[i];
+            stride[i] *= size;
+        }
+        gckpti_iter_add_axis(&it, axes->d[axes->n - k], step[0], step[1]);
+    }
+    return it;
+}
+
+GCKPTI_FN int gckpti_iter_next(gckpti_iter *it, int axis)
+{
+    for (int k = axis; k < it->n; k++) {
         it->offset[0] += it->step[0][k];
         it->offset[1] += it->step[1][k];
         if (++it->index[k] < it->size[k])
@@ -9518,102 +9593,33 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, int second)
+/* Runs the loop of the values or, if `backward`, of the gradient of input i, run by run. */
+static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpti_loop_fn loop)
 {
-    int64_t stride[2] = { 1, 1 }, step[2];
-    gckpti_iter_begin(it);
-    for (int k = 1; k <= call->shape.n; k++) {
-        for (int i = 0; i < 2; i++) {
-            const gckpt_shape *s = &call->in[i ? second : 0].shape;
-            int64_t size = k <= s->n ? s->d[s->n - k] : 1;
-            step[i] = size == 1 ? 0 : stride[i];
-            stride[i] *= size;
-        }
-        gckpti_iter_add_axis(it, call->shape.d[call->shape.n - k], step[0], step[1]);
-    }
-}
-
-/* A run of n elements of a gradient d. `step` is that of d, comp and self; it is 1 without comp. */
-typedef struct {
-    const float *g, *self, *other;
-    float *d, *comp;
-    int64_t n, step, other_step; /* the step of g is 1 */
-    int accumulate;
-} gckpti_grad_span;
-
-/* Adds fn(..), times *factor if fn sets it, to each element of d. */
-static inline void gckpti_grad_span_add(const gckpti_grad_span *r, int reads_self, int reads_other,
-                                       float (*fn)(float g, float self, float other, float *factor))
-{
-    const int64_t n = r->n, step = r->step, other_step = r->other_step;
-    const float *g = r->g, *self = r->self, *other = r->other;
-    float *d = r->d, *comp = r->comp, factor = 1.0f;
-    if (comp)
-        for (int64_t j = 0; j < n; j++) {
-            float u = fn(g[j], reads_self ? self[j * step] : 0.0f,
-                         reads_other ? other[j * other_step] : 0.0f, &factor);
-            gckpti_sum_add(&d[j * step], &comp[j * step], reads_other ? gckpti_mul(u, factor) : u);
-        }
-    else
-        for (int64_t j = 0; j < n; j++) {
-            float u = fn(g[j], reads_self ? self[j] : 0.0f,
-                         reads_other ? other[j * other_step] : 0.0f, &factor);
-            if (reads_other)
-                gckpti_put_product(&d[j], u, factor, r->accumulate);
-            else
-                gckpti_put(&d[j], u, r->accumulate);
-        }
-}
-#define GCKPTI_BINARY_GRAD(name, reads_self, reads_other)                                          \
-    static void gckpti_grad_span_##name(const gckpti_grad_span *r)                                 \
-    {                                                                                              \
-        gckpti_grad_span_add(r, reads_self, reads_other, gckpti_grad_##name);                      \
-    }
-GCKPTI_BINARY_GRAD(identity, 0, 0)
-GCKPTI_BINARY_GRAD(negate, 0, 0)
-GCKPTI_BINARY_GRAD(product, 0, 1)
-GCKPTI_BINARY_GRAD(numerator, 0, 1)
-GCKPTI_BINARY_GRAD(denominator, 1, 1)
-GCKPTI_BINARY_GRAD(maximum, 1, 1)
-GCKPTI_BINARY_GRAD(minimum, 1, 1)
-#undef GCKPTI_BINARY_GRAD
-
-/* Computes input i's gradient, run by run. */
-static void gckpti_binary_gradient(const gckpt_call *call, int i,
-                                   void (*add)(const gckpti_grad_span *r))
-{
-    const gckpt_arg *in = &call->in[i], *other = &call->in[1 - i];
-    gckpti_grad_span r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
+    const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
     gckpti_iter it;
-    if (!in->grad || in->grad == call->grad_out) /* not required, or its buffer is g's */
+    gckpti_loop s;
+    if (backward &&
+        (!x->grad || x->grad == call->grad_out)) /* not required, or its buffer is g's */
         return;
-    gckpti_broadcast_iter(&it, call, 1);
-    r.n = it.size[0], r.step = it.step[i][0], r.other_step = it.step[1 - i][0];
-    if (in->compensation && !in->accumulate)
-        memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
+    if (backward && x->compensation)
+        gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
+    it = gckpti_iter_over(&call->shape, &x->shape, &y->shape);
+    memset(&s, 0, sizeof s);
+    s.n = it.size[0], s.steps[0] = it.step[0][0], s.steps[1] = it.step[1][0];
+    s.g = call->grad_out, s.to = call->out, s.accumulate = x->accumulate;
     do {
-        r.d = in->grad + it.offset[i],
-        r.comp = in->compensation ? in->compensation + it.offset[i] : NULL;
-        r.self = in->data ? in->data + it.offset[i] : NULL;
-        r.other = other->data ? other->data + it.offset[1 - i] : NULL;
-        add(&r);
-        r.g += r.n;
-    } while (gckpti_iter_next(&it));
-}
-
-/* Computes out = f(a, b), run by run. */
-static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
-{
-    gckpti_iter it;
-    float *o = call->out;
-    gckpti_broadcast_iter(&it, call, 1);
-    int64_t n = it.size[0], sa = it.step[0][0], sb = it.step[1][0];
-    do {
-        const float *a = call->in[0].data + it.offset[0], *b = call->in[1].data + it.offset[1];
-        for (int64_t j = 0; j < n; j++)
-            o[j] = f(a[j * sa], b[j * sb]);
-        o += n;
-    } while (gckpti_iter_next(&it));
+        s.x = x->data ? x->data + it.offset[0] : s.g; /* a NULL array is not used */
+        s.y = y->data ? y->data + it.offset[1] : s.g;
+        if (backward)
+            s.to = x->grad + it.offset[0];
+        if (x->compensation)
+            s.comp = x->compensation + it.offset[0];
+        loop(&s);
+        if (backward)
+            s.g += s.n;
+        s.to += s.n;
+    } while (gckpti_iter_next(&it, 1));
 }
 
 #ifndef GCKPTI_NO_GRAPH
@@ -9625,34 +9631,15 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 #else
 #define GCKPTI_BINARY_BUILDER(name)
 #endif
-/* Defines a binary op; `first`, `second`: the inputs that the gradient of a, of b reads. */
-#define GCKPTI_BINARY_OP(name, grad_first, grad_second, flops, flags, first, second)               \
-    GCKPTI_OP_KERNELS(name,                                                                        \
-                      backward ? (gckpti_binary_gradient(call, 0, gckpti_grad_span_##grad_first),  \
-                                  gckpti_binary_gradient(call, 1, gckpti_grad_span_##grad_second)) \
-                               : gckpti_binary_forward(call, gckpti_binary_##name))                \
+#define GCKPTI_BINARY_OP(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)              \
+    GCKPTI_OP_KERNELS(name, backward ? (gckpti_run_binary(call, 1, 0, gckpti_##grad_a##_gradient), \
+                                        gckpti_run_binary(call, 1, 1, gckpti_##grad_b##_gradient)) \
+                                     : gckpti_run_binary(call, 0, 0, gckpti_##name##_values))      \
     GCKPTI_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                  \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
-                (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                      \
+                (reads_a) | GCKPT_SUMS, (reads_b) | GCKPT_SUMS);                                   \
     GCKPTI_BINARY_BUILDER(name)
-
-/* add: da = g, db = g.  sub: da = g, db = -g.  mul: da = g b, db = g a.
- * div: y = a / b;  da = g / b, db = -g ((a / b) / b)
- * maximum: NaN if a or b is NaN, a if they are equal;  da = g where a > b, g/2 where a = b, +0
- * where a < b, g where a or b is NaN.  minimum: the same with < in place of >. */
-GCKPTI_INLINE float gckpti_binary_add(float a, float b) { return a + b; }
-GCKPTI_INLINE float gckpti_binary_sub(float a, float b) { return a - b; }
-GCKPTI_INLINE float gckpti_binary_mul(float a, float b) { return a * b; }
-GCKPTI_INLINE float gckpti_binary_div(float a, float b) { return a / b; }
-
-#define GCKPTI_BOTH_INPUTS (GCKPT_IN(0) | GCKPT_IN(1))
-GCKPTI_BINARY_OP(add, identity, identity, NULL, GCKPT_PASSES_GRAD(0) | GCKPT_PASSES_GRAD(1), 0, 0)
-GCKPTI_BINARY_OP(sub, identity, negate, NULL, GCKPT_PASSES_GRAD(0), 0, 0)
-GCKPTI_BINARY_OP(mul, product, product, NULL, 0, GCKPT_IN(1), GCKPT_IN(0))
-GCKPTI_BINARY_OP(div, numerator, denominator, gckpti_flops_8, 0, GCKPT_IN(1), GCKPTI_BOTH_INPUTS)
-GCKPTI_BINARY_OP(maximum, maximum, maximum, NULL, 0, GCKPTI_BOTH_INPUTS, GCKPTI_BOTH_INPUTS)
-GCKPTI_BINARY_OP(minimum, minimum, minimum, NULL, 0, GCKPTI_BOTH_INPUTS, GCKPTI_BOTH_INPUTS)
-#undef GCKPTI_BOTH_INPUTS
+GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
 #undef GCKPTI_BINARY_OP
 
 /* where: y = a where the condition is not 0 (NaN is not 0), else b;  da = g where a is selected, db
@@ -9661,7 +9648,7 @@ GCKPTI_BINARY_OP(minimum, minimum, minimum, NULL, 0, GCKPTI_BOTH_INPUTS, GCKPTI_
 static void gckpti_where_take(const gckpt_call *call, int i, int backward)
 {
     const gckpt_arg *c = &call->in[0], *in = &call->in[i];
-    gckpti_iter it;
+    gckpti_iter it = gckpti_iter_over(&call->shape, &c->shape, &in->shape);
     int64_t o = 0;
     if (backward && !in->grad)
         return;
@@ -9669,7 +9656,6 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
         gckpti_zero_unless(in->grad, gckpti_elements(&in->shape), in->accumulate);
     if (i == 0) /* the condition's gradient is 0 */
         return;
-    gckpti_broadcast_iter(&it, call, i);
     do
         for (int64_t j = 0; j < it.size[0]; j++, o++) {
             const int64_t at = it.offset[1] + j * it.step[1][0],
@@ -9683,7 +9669,7 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
             else if (taken)
                 call->out[o] = in->data[at];
         }
-    while (gckpti_iter_next(&it));
+    while (gckpti_iter_next(&it, 1));
 }
 GCKPTI_OP_KERNELS(where, for (int i = !backward; i < 3; i++) gckpti_where_take(call, i, backward))
 GCKPTI_DESC(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
@@ -9697,91 +9683,8 @@ GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gc
     return gckpt_apply(&gckpti_op_where, in, 3, NULL, 0);
 }
 
-/* ---- permute: axis i of the result is axis axes[i] of x; dx is g with its axes moved back. */
-
-/* Shape rule: `axes` has each axis once. Moving the batch axis mixes rows. */
-static gckpt_result gckpti_permute_shape(gckpt_call *call)
-{
-    const gckpti_permute *p = (const gckpti_permute *)call->attributes;
-    const gckpt_shape *x = &call->in[0].shape;
-    unsigned seen = 0;
-    if (p->n != x->n)
-        return gckpt_fail(call, GCKPT_E_ARG, "permute: %i axes given, %S has %i: name each once",
-                          p->n, x, x->n);
-    call->shape = *x;
-    for (int i = 0; i < x->n; i++) {
-        int axis = p->axes[i] < 0 ? p->axes[i] + x->n : p->axes[i];
-        if (axis < 0 || axis >= x->n || seen >> axis & 1u)
-            return gckpt_fail(call, GCKPT_E_ARG,
-                              "permute: axes[%i] = %i is repeated or not in %S: "
-                              "name each axis once",
-                              i, p->axes[i], x);
-        seen |= 1u << axis;
-        call->shape.d[i] = x->d[axis];
-        if (i == 0 && axis != 0)
-            call->mixes_rows = 1;
-    }
-    return GCKPT_OK;
-}
-
-GCKPTI_FN void gckpti_permute_iter(gckpti_iter *it, const gckpt_call *call)
-{
-    const gckpti_permute *p = (const gckpti_permute *)call->attributes;
-    const gckpt_shape *x = &call->in[0].shape;
-    gckpti_iter_begin(it);
-    for (int i = x->n; i-- > 0;) {
-        int64_t step = 1;
-        for (int k = (p->axes[i] < 0 ? p->axes[i] + x->n : p->axes[i]) + 1; k < x->n; k++)
-            step *= x->d[k];
-        gckpti_iter_add_axis(it, call->shape.d[i], step, 0);
-    }
-}
-static inline void gckpti_run_permute(const gckpt_call *call, int backward)
-{
-    gckpti_iter it;
-    const gckpt_arg *x = &call->in[0];
-    const float *g = call->grad_out;
-    float *o = call->out;
-    if (backward && !x->grad)
-        return;
-    gckpti_permute_iter(&it, call);
-    do {
-        float *to = backward ? x->grad + it.offset[0] : NULL;
-        for (int64_t j = 0; j < it.size[0] && !backward; j++)
-            *o++ = x->data[it.offset[0] + j * it.step[0][0]];
-        if (backward && x->accumulate)
-            for (int64_t j = 0; j < it.size[0]; j++)
-                to[j * it.step[0][0]] += *g++;
-        else if (backward)
-            for (int64_t j = 0; j < it.size[0]; j++)
-                to[j * it.step[0][0]] = *g++;
-    } while (gckpti_iter_next(&it));
-}
-GCKPTI_OP_KERNELS(permute, gckpti_run_permute(call, backward))
-GCKPTI_DESC(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
-GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
-{
-    gckpti_permute p = { axes ? n : 0, { 0 } };
-    for (int i = 0; i < p.n && i < GCKPT_MAX_DIMS; i++)
-        p.axes[i] = axes[i];
-    return gckpt_apply(&gckpti_op_permute, &x, 1, &p, sizeof p);
-}
-
 /* >>ops/axis */
-/* ---- ops along one axis treat a tensor as (outer, size, inner); `size` is the axis's ---- */
-
-GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
-{
-    gckpti_axis_split v = { 1, 1, 1 };
-    if (axis < 0)
-        axis += s->n;
-    for (int i = 0; i < s->n; i++)
-        *(i < axis ? &v.outer : i == axis ? &v.size : &v.inner) *= s->d[i];
-    return v;
-}
-
-/* Returns `axis` counted from the first axis, or records an error and returns -1. */
-static int gckpti_axis(gckpt_call *call, const char *op, int axis)
+GCKPTI_FN int gckpti_axis(gckpt_call *call, const char *op, int axis)
 {
     const gckpt_shape *s = &call->in[0].shape;
     if (axis >= -s->n && axis < s->n)
@@ -9871,16 +9774,93 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
     return gckpti_slice_of(x, axis, begin, end, 0);
 }
 
-/* Fails if a table of gckpt_positions has fewer rows from `first` on than the caches can hold. */
-GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
+/* >>axes/ops */
+#ifndef GCKPT_NO_AXES
+/* ---- ops that move or combine elements along axes. An axis divides a tensor into (outer, size,
+ * inner); `size` is the axis's ---- */
+
+/* Copies (d = s) or, if `accumulate`, adds (d += s) two axes of s, which is tensor `from` of it. */
+static void gckpti_put_plane(const gckpti_iter *it, int from, float *d, const float *s,
+                             int accumulate)
 {
-    if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
-        gckpti_fail(
-            g, GCKPT_E_SHAPE,
-            "positions: caches have a capacity of %I rows, but the table has %I positions from "
-            "`first` on; make it larger",
-            g->cache_capacity, g->min_positions);
-    return g->object.sticky == GCKPT_OK;
+    const int64_t n = it->size[0], d_step = it->step[!from][0], s_step = it->step[from][0];
+    const int64_t d_next = it->step[!from][1], s_next = it->step[from][1];
+    const int dense = d_step == 1 && s_step == 1;
+    int64_t rows = it->size[1];
+    for (; dense && !accumulate && rows > 0; rows--, d += d_next, s += s_next)
+        memcpy(d, s, (size_t)n * sizeof *d);
+    for (; rows > 0; rows--, d += d_next, s += s_next)
+        if (dense)
+            for (int64_t j = 0; j < n; j++)
+                d[j] += s[j];
+        else if (accumulate)
+            for (int64_t j = 0; j < n; j++)
+                d[j * d_step] += s[j * s_step];
+        else
+            for (int64_t at = 0, x = 0; at != n * d_step; at += d_step, x += s_step)
+                d[at] = s[x];
+}
+
+/* Runs an op that moves elements. Forward: copies each input's elements to the result, or adds them
+ * if `adds`. Backward: copies or adds the result's gradient to the gradients of the inputs. */
+static void gckpti_run_moves(const gckpt_call *call, int backward, int adds, gckpti_move_fn *move)
+{
+    for (int i = 0; i < call->inputs; i++) {
+        const gckpt_arg *x = &call->in[i];
+        const float *from = backward ? call->grad_out : x->data;
+        float *to = backward ? x->grad : call->out;
+        gckpti_iter it = move(call, i);
+        do
+            if (to)
+                gckpti_put_plane(&it, backward, to + it.offset[!backward],
+                                 from + it.offset[backward], backward ? x->accumulate : adds);
+        while (gckpti_iter_next(&it, 2));
+    }
+}
+
+/* permute: axis i of the result is axis axes[i] of x; moving the batch axis mixes rows. */
+static gckpt_result gckpti_permute_shape(gckpt_call *call)
+{
+    const gckpti_permute *p = (const gckpti_permute *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    unsigned seen = 0;
+    if (p->n != x->n)
+        return gckpt_fail(call, GCKPT_E_ARG, "permute: %i axes given, %S has %i: name each once",
+                          p->n, x, x->n);
+    call->shape = *x;
+    for (int i = 0; i < x->n; i++) {
+        int axis = p->axes[i] < 0 ? p->axes[i] + x->n : p->axes[i];
+        if (axis < 0 || axis >= x->n || seen >> axis & 1u)
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "permute: axes[%i] = %i is repeated or not in %S: "
+                              "name each axis once",
+                              i, p->axes[i], x);
+        seen |= 1u << axis;
+        call->shape.d[i] = x->d[axis];
+        if (i == 0 && axis != 0)
+            call->mixes_rows = 1;
+    }
+    return GCKPT_OK;
+}
+
+GCKPTI_FN gckpti_iter gckpti_permute_move(const gckpt_call *call, int i)
+{
+    const gckpti_permute *p = (const gckpti_permute *)call->attributes;
+    const gckpt_shape *x = &call->in[i].shape, none = gckpt_shape1(1);
+    gckpti_iter it = gckpti_iter_over(&none, x, x);
+    int64_t step = 1;
+    for (int k = x->n; k-- > 0; step *= call->shape.d[k])
+        gckpti_iter_add_axis(&it, call->shape.d[k], gckpti_split_at(x, p->axes[k]).inner, step);
+    return it;
+}
+GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, 0, gckpti_permute_move))
+GCKPTI_DESC(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
+GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
+{
+    gckpti_permute p = { axes ? n : 0, { 0 } };
+    for (int i = 0; i < p.n && i < GCKPT_MAX_DIMS; i++)
+        p.axes[i] = axes[i];
+    return gckpt_apply(&gckpti_op_permute, &x, 1, &p, sizeof p);
 }
 
 /* concat: joins the inputs along an axis */
@@ -9903,22 +9883,18 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-/* Backward: each input's gradient is its slice of g. */
-static void gckpti_run_concat(const gckpt_call *call, int backward)
+GCKPTI_FN gckpti_iter gckpti_concat_move(const gckpt_call *call, int i)
 {
-    int axis = *(const int *)call->attributes;
-    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    int64_t row = all.size * all.inner, at = 0, n;
-    for (int i = 0; i < call->inputs; i++, at += n) {
-        const gckpt_arg *x = &call->in[i];
-        n = gckpti_split_at(&x->shape, axis).size * all.inner;
-        if (!backward)
-            gckpti_put_blocks(call->out + at, row, x->data, n, all.outer, n, 0);
-        else if (x->grad)
-            gckpti_put_blocks(x->grad, n, call->grad_out + at, row, all.outer, n, x->accumulate);
+    const int axis = *(const int *)call->attributes;
+    const gckpt_shape *x = &call->in[i].shape;
+    gckpti_iter it = gckpti_iter_over(x, x, &call->shape);
+    while (i-- > 0) {
+        const gckpti_axis_split before = gckpti_split_at(&call->in[i].shape, axis);
+        it.offset[1] += before.size * before.inner;
     }
+    return it;
 }
-GCKPTI_OP_KERNELS(concat, gckpti_run_concat(call, backward))
+GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, 0, gckpti_concat_move))
 static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
@@ -9937,7 +9913,8 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
                                "concat: %T is a gckpt_cache_window, whose rows are not in order; "
                                "only causal attention can read it",
                                x[i]);
-        if (x[i]->cache_capacity && (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
+        if (GCKPTI_HAS_CACHES && x[i]->cache_capacity &&
+            (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
             return gckpti_fail_cached(t->graph, "concat", x[i]);
         t->cache_capacity = x[i]->cache_capacity;
     }
@@ -9956,19 +9933,23 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
+GCKPTI_FN gckpti_iter gckpti_pad_move(const gckpt_call *call, int i)
+{
+    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
+    const gckpt_shape *x = &call->in[i].shape;
+    gckpti_iter it = gckpti_iter_over(x, x, &call->shape);
+    it.offset[1] = p->before * gckpti_split_at(x, p->axis).inner;
+    return it;
+}
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpt_arg *x = &call->in[0];
-    gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
+    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     const int64_t n = v.size * v.inner, at = p->before * v.inner, all = n + at + p->after * v.inner;
     for (int64_t i = 0; !backward && i < v.outer; i++)
         for (int64_t j = 0; j < all - n; j++)
             call->out[i * all + (j < at ? j : j + n)] = p->value;
-    if (!backward)
-        gckpti_put_blocks(call->out + at, all, x->data, n, v.outer, n, 0);
-    else if (x->grad)
-        gckpti_put_blocks(x->grad, n, call->grad_out + at, all, v.outer, n, x->accumulate);
+    gckpti_run_moves(call, backward, 0, gckpti_pad_move);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
 GCKPTI_DESC(pad, GCKPTI_PLAIN, gckpti_pad_shape, NULL, 0, 0);
@@ -10006,35 +9987,45 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
     }
 GCKPTI_REDUCE_SHAPE(sum, gckpti_reduce_shape)
 GCKPTI_REDUCE_SHAPE(mean, gckpti_reduce_shape)
-/* Sums the last axis by lanes, another axis row by row. */
-static void gckpti_reduce_forward(const gckpt_call *call, int mean)
+GCKPTI_FN gckpti_iter gckpti_sum_move(const gckpt_call *call, int i)
 {
-    int axis = *(const int *)call->attributes;
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
-    const float *x = call->in[0].data;
-    float *o = call->out;
-    for (int64_t i = 0; i < v.outer; i++, x += v.size * v.inner, o += v.inner)
-        if (axis == -1 || axis == call->in[0].shape.n - 1)
-            *o = gckpti_sum_from(x, v.size, 0.0f);
-        else {
-            gckpti_zero_unless(o, v.inner, 0);
-            gckpti_put_blocks(o, 0, x, v.inner, v.size, v.inner, 1);
-        }
-    for (int64_t i = 0; mean && i < v.outer * v.inner; i++)
-        call->out[i] = call->out[i] / (float)v.size;
+    const int axis = *(const int *)call->attributes;
+    const gckpt_shape *x = &call->in[i].shape;
+    gckpt_shape sums = *x;
+    sums.d[axis < 0 ? axis + x->n : axis] = 1;
+    return gckpti_iter_over(x, x, &sums);
 }
-/* Passes g, or g / size for a mean, to each element of the axis. */
-static void gckpti_reduce_backward(const gckpt_call *call, int mean)
+/* Forward: sums the last axis by lanes, another axis row by row. Backward: passes g, or g / size
+ * for a mean, to each element of the axis. */
+static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
 {
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    float *d = call->in[0].grad, size = mean ? (float)v.size : 1.0f;
-    for (int64_t i = 0; d && i < v.outer; i++)
-        for (int64_t k = 0; k < v.size; k++)
-            for (int64_t j = 0; j < v.inner; j++)
-                gckpti_put(d++, call->grad_out[i * v.inner + j] / size, call->in[0].accumulate);
+    const gckpt_arg *x = &call->in[0];
+    const int axis = *(const int *)call->attributes;
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
+    const int64_t n = v.outer * v.inner;
+    const int last = axis == -1 || axis == x->shape.n - 1;
+    const float size = mean ? (float)v.size : 1.0f;
+    gckpti_iter it = gckpti_sum_move(call, 0);
+    float *d = x->grad;
+    if (backward) {
+        do {
+            const float *g = call->grad_out + it.offset[1];
+            for (int64_t j = 0; d && j < it.size[0]; j++, g += it.step[1][0])
+                gckpti_put(d++, *g / size, x->accumulate);
+        } while (gckpti_iter_next(&it, 1));
+        return;
+    }
+    for (int64_t i = 0; last && i < n; i++)
+        call->out[i] = gckpti_sum_from(x->data + i * v.size, v.size, 0.0f);
+    if (!last) {
+        gckpti_zero_unless(call->out, n, 0);
+        gckpti_run_moves(call, 0, 1, gckpti_sum_move);
+    }
+    for (int64_t i = 0; mean && i < n; i++)
+        call->out[i] = call->out[i] / size;
 }
-GCKPTI_OP_KERNELS(sum, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 0))
-GCKPTI_OP_KERNELS(mean, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 1))
+GCKPTI_OP_KERNELS(sum, gckpti_run_reduction(call, backward, 0))
+GCKPTI_OP_KERNELS(mean, gckpti_run_reduction(call, backward, 1))
 GCKPTI_DESC(sum, GCKPTI_PLAIN, gckpti_sum_shape, gckpti_flops_1, 0, 0);
 GCKPTI_DESC(mean, GCKPTI_PLAIN, gckpti_mean_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
@@ -10122,9 +10113,22 @@ GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_argmax, &x, 1, &axis, sizeof axis);
 }
+#endif
 
 /* >>cache/ops */
 #ifndef GCKPT_NO_CACHES
+
+/* Fails if a table of gckpt_positions has fewer rows from `first` on than the caches can hold. */
+GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
+{
+    if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
+        gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "positions: caches have a capacity of %I rows, but the table has %I positions from "
+            "`first` on; make it larger",
+            g->cache_capacity, g->min_positions);
+    return g->object.sticky == GCKPT_OK;
+}
 
 /* cache: writes its T rows of x from row `position` on (with a window, position p is row p % rows).
  * The result is in the executor's caches, not in the arena. */
@@ -10186,6 +10190,41 @@ GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, in
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 {
     return gckpt_cache_window(x, capacity, 0);
+}
+
+/* Checks in (q, k, v, lengths); if k is a cache, sets which keys are missing at position 0. Returns
+ * 0 after an error. */
+GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const *in)
+{
+    const gckpt_tensor *q = in[0], *k = in[1], *v = in[2];
+    gckpt_graph *g = q->graph;
+    if (!k->cache_capacity && !q->cache_capacity && !v->cache_capacity)
+        return 1;
+    const int64_t keys = k->shape.d[1], added = g->new_positions;
+    if (!k->cache_capacity)
+        gckpti_fail_cached(g, "attention: q is cached, or v without k", v->cache_capacity ? v : q);
+    else if (k->cache_window && (!o->window || o->window > k->cache_window))
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: %T has a window of %I keys; attention on it needs a window of at "
+                    "most that, not %i (0: all)",
+                    k, k->cache_window, o->window);
+    else if (k->cache_window && o->window - 1 + added > keys)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: %T holds %I rows; with a window of %i a call can add %I of them, "
+                    "not %I: feed fewer at a time, or give the cache a longer window",
+                    k, keys, o->window, keys - o->window + 1, added);
+    else if (in[3])
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: keys of a gckpt_cache allow no lengths, since all rows of a "
+                    "cache have equally many keys; leave desc.lengths NULL");
+    else if (!o->causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != added)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: keys of a gckpt_cache need causal attention, values of a "
+                    "gckpt_cache, and the %I queries of the rows that a call adds; q is %S",
+                    added, &q->shape);
+    o->extras += k->cache_window && keys == added;
+    o->causal += (int)((k->cache_window ? keys : g->cache_capacity) - added);
+    return g->object.sticky == GCKPT_OK;
 }
 #endif
 
@@ -10413,6 +10452,20 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
         }
 }
 
+GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                                   int64_t d, int backward)
+{
+    const int64_t tile = GCKPTI_KEY_TILE, multiple = gckpti_is_plain(call) ? GCKPTI_K_BLOCK : tile;
+    const int64_t operand = tile / 2 * gckpti_ceil_to(d, GCKPTI_K_BLOCK); /* packed operands */
+    const int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* rows of dk and dv, in f32 */
+    const int64_t d_vec = gckpti_ceil_to(d, 16), along = tile * d_vec, scores = tile * tile;
+    if (gckpti_is_plain(call))
+        return backward ? (t + 2 * keys + 2) * d + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK : d;
+    return backward ? 2 * keys * d_vec + along / 2 + 3 * operand + 5 * scores / 2 +
+                          gckpti_ceil_to(t, GCKPTI_KEY_TILE) * (d_vec + 1)
+                    : along + 2 * operand + scores;
+}
+
 /* ---- attention (see ops/attention.c). A result that is a zero becomes +0, since a backend may add
  * masked terms as zeros. */
 static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti_operand *b,
@@ -10439,7 +10492,7 @@ GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t
     const gckpti_terms exps = { p, NULL, 1 };
     for (int64_t e = 0; e < h->d; e++) {
         const gckpti_terms y = gckpti_terms_of(&v, e, h->kv_c);
-        out[e] = gckpti_mixed_blocks(&exps, &y, first, end, out[e]);
+        out[e] = gckpti_mixed_blocks(&exps, &y, first, end, out[e]) + 0.0f;
     }
 }
 
@@ -10509,7 +10562,7 @@ static void gckpti_tile_p_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_t *d
     for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
         int64_t from;
         const int64_t n = gckpti_tile_visible_keys(s, r, &from), query = s->i + r;
-        const int64_t at = (s->head / h->heads * h->t + query) * h->c + s->head % h->heads * d;
+        const int64_t at = gckpti_attn_at_q(h, s->head) + query * h->c;
         const float lse = ((const float *)call->saved)[s->head * h->t + query];
         float delta = 0.0f;
         if (n && needs_ds) /* delta: sum(g out) */
@@ -10568,8 +10621,7 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float 
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
                              call->grad_out_bf16, NULL, NULL };
     const int64_t c = h->c, kv_c = h->kv_c, d = h->d, index = head % h->group;
-    const int64_t at_q = head / h->heads * h->t * c + head % h->heads * d;
-    const int64_t at_k = head / h->heads * h->s * kv_c + head % h->heads / h->group * d;
+    const int64_t at_q = gckpti_attn_at_q(h, head), at_k = gckpti_attn_at_k(h, head);
     const int64_t key_step = h->shared_keys ? d : 0;
     const int64_t all_keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_K_BLOCK) * d;
     float *row_pair = scratch + 2 * all_keys, *p_ds = row_pair + 2 * d;
@@ -10941,35 +10993,24 @@ GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call)
     return visible;
 }
 
-static int64_t gckpti_attention_d_vec(const gckpt_call *call, int64_t d)
-{
-    return gckpti_ceil_to(d, gckpti_is_mixed(call) ? 16 : 32);
-}
-
 GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                              int64_t d, int backward)
 {
-    int64_t d_vec = gckpti_attention_d_vec(call, d), along = GCKPTI_KEY_TILE * d_vec;
-    int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
-    int64_t operand = GCKPTI_KEY_TILE / 2 * gckpti_ceil_to(d, GCKPTI_K_BLOCK); /* packed operands */
-    int64_t multiple = gckpti_is_plain(call) ? GCKPTI_K_BLOCK : GCKPTI_KEY_TILE;
-    int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* rows of dk and of dv, in f32 */
-    if (gckpti_is_plain(call))
-        return backward ? (t + 2 * keys + 2) * d + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK : d;
+    const int64_t tile = GCKPTI_KEY_TILE, along = tile * gckpti_ceil_to(d, 32);
+    const int64_t across = tile * (d + 16), scores = tile * tile;
     if (gckpti_is_mixed(call))
-        return backward ? 2 * keys * d_vec + along / 2 + 3 * operand + 5 * scores / 2 +
-                              gckpti_ceil_to(t, GCKPTI_KEY_TILE) * (d_vec + 1)
-                        : along + 2 * operand + scores;
+        return gckpti_mixed_attention_workspace(call, t, s, d, backward);
+    (void)t, (void)s;
+    if (gckpti_is_plain(call))
+        return 0;
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
 }
 
-/* Sets the workspace of a call; plain kernels need one in bf16 plans only. */
+/* Sets the workspace of a call. */
 static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape;
-    if (gckpti_is_plain(call) && !gckpti_is_mixed(call))
-        return;
     /* sizes are cut at `most`, so that nothing overflows; such a plan is refused later */
     int64_t bytes = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
     int64_t most = INT64_MAX / 4096 / bytes;
@@ -11013,18 +11054,7 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call)
-{
-    const gckpti_attention *all = (const gckpti_attention *)call->attributes;
-    gckpti_attention o = { all->heads, all->causal, all->key_heads, all->extras, 0, 0.0f, 0.0f };
-    if (o.extras)
-        o = *all;
-    if (!(o.scale > 0.0f))
-        o.scale = 1.0f / gckpti_sqrt((float)(call->in[0].shape.d[2] / o.heads));
-    return o;
-}
-
-static gckpti_attn gckpti_attn_of(const gckpt_call *call)
+GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
@@ -11035,7 +11065,7 @@ static gckpti_attn gckpti_attn_of(const gckpt_call *call)
     h.call = call, h.visible = gckpti_visible_keys(call), h.mixed = gckpti_is_mixed(call);
     h.t = t, h.s = s, h.c = c, h.d = d, h.heads = o->heads, h.kv_c = kv_c, h.group = group;
     h.blocks = (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE;
-    h.d_vec = gckpti_attention_d_vec(call, d), h.d_block = gckpti_ceil_to(d, GCKPTI_K_BLOCK);
+    h.d_vec = gckpti_ceil_to(d, h.mixed ? 16 : 32), h.d_block = gckpti_ceil_to(d, GCKPTI_K_BLOCK);
     h.scale = scale, h.dot_scale = cap > 0.0f ? scale / cap : scale, h.cap = cap;
     h.shared_keys = group > 1 ? s : 0;
     h.window = o->extras && o->window ? o->window : INT64_MAX / 4;
@@ -11052,10 +11082,11 @@ GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row)
 /* Zeroes n elements from element `at` on: of x or, if x is NULL, of the bf16 array `narrow`. */
 static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
 {
+    if (gckpti_has_bf16(narrow))
+        memset(narrow + at, 0, (size_t)n * sizeof *narrow);
     if (x)
         gckpti_zero_unless(x + at, n, 0);
-    else if (gckpti_has_bf16(narrow))
-        memset(narrow + at, 0, (size_t)n * sizeof *narrow);
+    (void)narrow;
 }
 
 /* Zeroes results that no query of this row writes: dk and dv of masked keys (after or before all
@@ -11101,49 +11132,49 @@ static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const fl
     gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
 }
 
-/* Computes queries first..end-1 of all rows and heads. scratch: D floats if out is bf16. */
-static void gckpti_attn_queries(const gckpti_attn *h, int64_t first, int64_t end, float *scratch)
+/* Computes the queries of a head. scratch: D floats if the output is bf16. */
+static void gckpti_attention_output(const gckpti_attn *h, int64_t head, float *scratch)
 {
     const gckpt_call *call = h->call;
-    const int64_t t = h->t, c = h->c, d = h->d;
-    const int narrow = gckpti_has_bf16(call->out_bf16);
+    const int64_t d = h->d, kv_c = h->kv_c, at_k = gckpti_attn_at_k(h, head);
     float p[GCKPTI_KEY_TILE];
-    for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
-        int64_t row = i / t / h->heads, head = i / t % h->heads;
-        int64_t at = (row * t + i % t) * c + head * d;
-        int64_t key = row * h->s * h->kv_c + head / h->group * d;
-        float max = 0.0f, sum = 0.0f, *out = narrow ? scratch : call->out ? call->out + at : NULL;
-        int64_t visible = gckpti_min(h->visible.keys, i % t + 1 + h->visible.ahead);
-        const int64_t first_tile = gckpti_attn_first_tile(h, i % t);
+    for (int64_t i = 0; i < h->t; i++) {
+        const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
+        const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
+        const int64_t first_tile = gckpti_attn_first_tile(h, i);
+        float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
+        if (gckpti_has_bf16(call->out_bf16))
+            out = scratch;
         if (out)
             gckpti_zero_unless(out, d, 0);
         for (int64_t j0 = first_tile; j0 < visible; j0 += GCKPTI_KEY_TILE) {
             const int64_t n = gckpti_min(visible - j0, GCKPTI_KEY_TILE);
-            const int64_t tile = key + gckpti_attn_offset(h, j0);
-            const int64_t from = gckpti_attn_masked(h, i % t, j0, n);
-            if (h->mixed)
+            const int64_t tile = at_k + gckpti_attn_offset(h, j0);
+            const int64_t from = gckpti_attn_masked(h, i, j0, n);
+            if (gckpti_is_mixed(call))
                 gckpti_mixed_scores(h, at, tile, from, n, p);
-            else
+            if (!h->mixed)
                 gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = j < from ? -GCKPTI_INFINITY : gckpti_attn_score(h, p[j]);
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
-            if (out && h->mixed)
+            if (gckpti_is_mixed(call) && out)
                 gckpti_mixed_values(h, p, tile, from, n, out);
-            else if (out)
-                gckpti_axpy_rows(p + from, 1, call->in[2].data + tile + from * h->kv_c, h->kv_c, d,
+            if (!h->mixed && out)
+                gckpti_axpy_rows(p + from, 1, call->in[2].data + tile + from * kv_c, kv_c, d,
                                  n - from, out);
         }
         gckpti_softmax_end(&max, &sum);
-        for (int64_t e = 0; out && e < d; e++)
-            out[e] = (h->mixed ? out[e] + 0.0f : out[e]) / sum;
-        if (narrow)
+        if (out)
+            gckpti_divide(out, sum, d);
+        if (gckpti_has_bf16(call->out_bf16))
             gckpti_to_bf16s(out, call->out_bf16 + at, d);
         if (call->saved)
-            ((float *)call->saved)[i] = max + gckpti_log(sum);
+            ((float *)call->saved)[head * h->t + i] = max + gckpti_log(sum);
     }
+    (void)scratch;
 }
 
 static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
@@ -11151,20 +11182,21 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const int64_t t = h->t, c = h->c, d = h->d;
-    const int64_t at_q = head / h->heads * t * c + head % h->heads * d,
-                  at_k = head / h->heads * h->s * h->kv_c + head % h->heads / h->group * d;
+    const int64_t t = h->t, d = h->d;
     float score[KEYS], dp[KEYS];
-    if (h->mixed) {
+    if (gckpti_is_mixed(call)) {
         gckpti_mixed_gradients(h, head, scratch);
         return;
     }
+    (void)scratch;
     for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
-            int64_t at = at_q + i * c, key = at_k + j0 * h->kv_c, n = h->visible.keys - j0;
+            const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
+            const int64_t left = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead) - j0;
+            const int64_t n = gckpti_min(left, KEYS);
+            int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;
             const float *q = in[0].data + at, *g = call->grad_out + at;
             float lse = ((const float *)call->saved)[head * t + i], delta = 0.0f;
-            n = gckpti_min(gckpti_min(n, KEYS), i + 1 + h->visible.ahead - j0);
             const int64_t from = n > 0 ? gckpti_attn_masked(h, i, j0, n) : 0;
             if (n <= from)
                 continue;
@@ -11193,34 +11225,28 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float
 static void gckpti_plain_attention(const gckpt_call *call, int backward)
 {
     gckpti_attn h = gckpti_attention_begin(call, backward);
-    const int64_t queries = h.heads * h.t;
-    float *scratch = (float *)call->workspace;
     if (backward)
         gckpti_zero_gradients(call, 0, 3);
-    for (int64_t row = 0; row < call->shape.d[0]; row++) {
-        if (!gckpti_attn_set_row(&h, row))
-            continue;
-        if (!backward)
-            gckpti_attn_queries(&h, row * queries, (row + 1) * queries, scratch);
-        for (int64_t i = row * h.heads; backward && i < (row + 1) * h.heads; i++)
-            gckpti_attention_gradients(&h, i, scratch);
-    }
+    for (int64_t head = 0; head < call->shape.d[0] * h.heads; head++)
+        if (gckpti_attn_set_row(&h, head / h.heads))
+            (backward ? gckpti_attention_gradients
+                      : gckpti_attention_output)(&h, head, (float *)call->workspace);
 }
 GCKPTI_OP_KERNELS(attention, gckpti_plain_attention(call, backward))
 
-/* Causal: query i + 1 sees one key more than query i; the last one sees all (of a full cache). */
+/* Causal: query i + 1 sees one key more than query i, but at most `window` of them; the last query
+ * sees all others (of a full cache). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
-    const gckpti_attention o = gckpti_attention_of(call);
-    uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
-    uint64_t c = (uint64_t)call->shape.d[2], keys = (uint64_t)call->in[1].shape.d[1];
-    uint64_t window = (uint64_t)o.window, pairs = t * keys - (o.causal ? t * (t - 1) / 2 : 0);
-    if (window) { /* from query `fewer` on, each sees `window` keys */
+    const gckpti_attn h = gckpti_attn_of(call);
+    const uint64_t t = (uint64_t)h.t, keys = (uint64_t)h.s, window = (uint64_t)h.window;
+    uint64_t rows = (uint64_t)call->shape.d[0], pairs = t * keys;
+    if (((const gckpti_attention *)call->attributes)->causal) {
         uint64_t least = keys - t + 1, fewer = window > least ? window - least : 0;
-        fewer = fewer < t ? fewer : t;
+        fewer = fewer < t ? fewer : t; /* from query `fewer` on, each sees `window` keys */
         pairs = fewer * least + fewer * (fewer + 1) / 2 - fewer + (t - fewer) * window;
     }
-    return rows * pairs * (4 * c + (o.cap > 0.0f ? 34 : 14) * (uint64_t)o.heads);
+    return rows * pairs * (4 * (uint64_t)h.c + (h.cap > 0.0f ? 34 : 14) * (uint64_t)h.heads);
 }
 
 static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
@@ -11263,16 +11289,6 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
                     "attention: cap is %g, scale %g; cap must be 1e-30 to 1e30 (0: none), scale "
                     "positive (0: 1 / sqrt(D)), and scale / cap a normal float",
                     (double)desc->cap, (double)desc->scale);
-    else if (k->cache_window && (!desc->window || desc->window > k->cache_window))
-        gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: %T has a window of %I keys; attention on it needs a window of at "
-                    "most that, not %I (0: all)",
-                    k, k->cache_window, desc->window);
-    else if (k->cache_window && desc->window - 1 + g->new_positions > keys)
-        gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: %T holds %I rows; with a window of %I a call can add %I of them, "
-                    "not %I: feed fewer at a time, or give the cache a longer window",
-                    k, keys, desc->window, keys - desc->window + 1, g->new_positions);
     o->window = desc->window < keys || k->cache_window ? (int)desc->window : 0;
     o->cap = desc->cap, o->scale = desc->scale;
     o->extras = o->window || o->cap > 0.0f || o->scale > 0.0f;
@@ -11291,22 +11307,8 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
         o.key_heads = 0;
     if (g && k->graph == g && !gckpti_attention_set_extras(&o, desc, k))
         return NULL;
-    if (g && k->cache_capacity && desc->lengths)
-        return gckpti_fail(g, GCKPT_E_ARG,
-                           "attention: keys of a gckpt_cache allow no lengths, since all rows of a "
-                           "cache have equally many keys; leave desc.lengths NULL");
-    if (g && k->cache_capacity &&
-        (!o.causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != g->new_positions))
-        return gckpti_fail(g, GCKPT_E_ARG,
-                           "attention: keys of a gckpt_cache need causal attention, values of a "
-                           "gckpt_cache, and the %I queries of the rows that a call adds; q is %S",
-                           g->new_positions, &q->shape);
-    if (g && !k->cache_capacity && (q->cache_capacity || v->cache_capacity))
-        return gckpti_fail_cached(g, "attention: q is cached, or v without k",
-                                  v->cache_capacity ? v : q);
-    o.extras += g && k->cache_window && k->shape.d[1] == g->new_positions;
-    if (g && k->cache_capacity)
-        o.causal += (int)((k->cache_window ? k->shape.d[1] : g->cache_capacity) - g->new_positions);
+    if (g && !gckpti_attention_of_cache(&o, in))
+        return NULL;
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
                        o.extras      ? sizeof o
                        : o.key_heads ? offsetof(gckpti_attention, extras)
@@ -11513,6 +11515,12 @@ GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
     return kernels;
 }
 
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_element_loss(const gckpt_call *call)
+{
+    const gckpti_loss_kernels kernels = { &gckpti_element_loss_kernels, NULL, NULL, NULL, NULL };
+    return (void)call, kernels;
+}
+
 /* ---- rows of losses over classes ---- */
 
 /* Returns the target of row r of the block (if < 0, ignored), or 0 if there are no targets. */
@@ -11521,20 +11529,31 @@ static int64_t gckpti_loss_target(const gckpti_loss *loss, int64_t r)
     return loss->targets ? loss->targets[loss->row + r] : 0;
 }
 
-/* Returns the unweighted loss of row r. x: its logits, read for soft or smoothed targets only. */
-static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float *x, float logit,
-                                float max, float log_sum)
+/* Returns the unweighted loss of row r, whose target has this logit. */
+static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit, float max,
+                                float log_sum)
 {
-    gckpti_class_row c = { max, log_sum, NULL, 0, 0, 0, 0, 0 };
-    if (gckpti_loss_soft(loss)) {
-        c.targets = loss->soft + (loss->row + r) * loss->v;
-        return loss->kernels.classes->surprisal(x, loss->v, &c);
+    const float nll = log_sum - (logit - max);
+    if (gckpti_loss_reads_all(loss)) {
+        const float *t = loss->soft ? loss->soft + (loss->row + r) * loss->v : NULL;
+        const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f };
+        const float *x = loss->x + (loss->begin + r) * loss->n, smoothing = loss->e.delta;
+        const float sum = loss->kernels.classes->surprisal(x, loss->v, &c);
+        return t ? sum
+                 : gckpti_fma(smoothing / (float)loss->v, sum, gckpti_mul(1.0f - smoothing, nll));
     }
-    float nll = log_sum - (logit - max), smoothing = gckpti_loss_smoothing(loss);
-    return smoothing > 0.0f ? gckpti_fma(smoothing / (float)loss->v,
-                                         loss->kernels.classes->surprisal(x, loss->v, &c),
-                                         gckpti_mul(1.0f - smoothing, nll))
-                            : nll;
+    return (void)loss, (void)r, nll;
+}
+
+/* Returns n logits from element `at` on; widens bf16 logits into `wide`. */
+static const float *gckpti_loss_logits(const gckpti_loss *loss, int64_t at, int64_t n, float *wide)
+{
+    if (gckpti_has_bf16(loss->x_bf16)) {
+        loss->kernels.widen(loss->x_bf16 + at, wide, n);
+        return wide;
+    }
+    (void)n, (void)wide;
+    return loss->x + at;
 }
 
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
@@ -11542,7 +11561,6 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     gckpti_loss *loss = (gckpti_loss *)context;
     const int64_t target = gckpti_loss_target(loss, r), at = target - loss->first;
     const int64_t begin = (loss->begin + r) * loss->n;
-    const float *x = loss->x ? loss->x + begin : NULL, *chunk;
     float wide[GCKPTI_LOSS_F32];
     (void)worker;
     if (target < 0) {
@@ -11551,19 +11569,17 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     }
     for (int64_t j = 0, n; j < loss->n; j += n) {
         n = gckpti_min(loss->n - j, GCKPTI_LOSS_CHUNK);
-        chunk = x ? x + j : wide;
-        if (gckpti_has_bf16(loss->x_bf16))
-            loss->kernels.widen(loss->x_bf16 + begin + j, wide, n);
-        loss->kernels.classes->online(chunk, NULL, n, loss->first + j == 0, &loss->max[r],
+        const float *x = gckpti_loss_logits(loss, begin + j, n, wide);
+        loss->kernels.classes->online(x, NULL, n, loss->first + j == 0, &loss->max[r],
                                       &loss->sum[r]);
         if ((uint64_t)(at - j) < (uint64_t)n)
-            loss->value[r] = chunk[at - j];
+            loss->value[r] = x[at - j];
     }
     if (loss->first + loss->n < loss->v)
         return;
     gckpti_softmax_end(&loss->max[r], &loss->sum[r]);
     loss->sum[r] = loss->kernels.classes->log(loss->sum[r]);
-    loss->value[r] = gckpti_loss_of_row(loss, r, x, loss->value[r], loss->max[r], loss->sum[r]);
+    loss->value[r] = gckpti_loss_of_row(loss, r, loss->value[r], loss->max[r], loss->sum[r]);
 }
 
 static void gckpti_loss_soft_row(const gckpti_loss *loss, const float *x, float *d, float w,
@@ -11598,37 +11614,37 @@ static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_ro
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
+    const int narrow = gckpti_has_bf16(loss->d_bf16);
     const int64_t target = gckpti_loss_target(loss, r), begin = (loss->begin + r) * loss->n;
-    const float w = gckpti_loss_weight(loss, r), *saved = loss->saved + 2 * r, *x = loss->x;
-    float uniform = gckpti_loss_smoothing(loss) / (float)loss->v, *d = loss->d;
+    const int64_t most =
+        narrow || gckpti_has_bf16(loss->x_bf16) ? (int64_t)GCKPTI_LOSS_CHUNK : loss->n;
+    const float w = gckpti_loss_weight(loss, r), *saved = loss->saved + 2 * r;
     float wide[GCKPTI_LOSS_F32], gradient[GCKPTI_LOSS_F32];
-    gckpti_class_row c = { saved[0], saved[1],         NULL,     uniform, 1.0f,
-                           0.0f,     loss->accumulate, loss->cap };
-    c.scale = w * loss->call->loss_scale;
+    gckpti_class_row c = { saved[0], saved[1], NULL, 0.0f, 1.0f, 0.0f, 0, loss->cap };
+    c.uniform = gckpti_loss_smoothing(loss) / (float)loss->v;
+    c.scale = w * loss->call->loss_scale, c.accumulate = loss->accumulate;
     (void)worker;
     if (gckpti_loss_soft(loss)) {
-        c.targets = loss->soft + (loss->row + r) * loss->v;
+        const int64_t at = (loss->row + r) * loss->v;
+        float *dt = loss->call->in[1].grad;
+        c.targets = loss->soft + at;
         c.target_sum =
             w == 0.0f ? 0.0f : gckpti_sum_from(c.targets, loss->v, 0.0f); /* not read if w = 0 */
-        if (loss->call->in[1].grad)
-            gckpti_loss_soft_row(loss, x + begin,
-                                 loss->call->in[1].grad + (loss->row + r) * loss->v, w, &c);
+        if (dt)
+            gckpti_loss_soft_row(loss, loss->x + begin, dt + at, w, &c);
     }
-    for (int64_t j = 0, n = loss->n; j < loss->n && (d || gckpti_has_bf16(loss->d_bf16)); j += n) {
-        if (gckpti_has_bf16(loss->x_bf16) || gckpti_has_bf16(loss->d_bf16))
-            n = gckpti_min(loss->n - j, GCKPTI_LOSS_CHUNK);
-        if (gckpti_has_bf16(loss->x_bf16))
-            loss->kernels.widen(loss->x_bf16 + begin + j, wide, n);
+    for (int64_t j = 0, n; j < loss->n && (loss->d || narrow); j += n) {
+        float *d = loss->d ? loss->d + begin + j : gradient;
+        n = gckpti_min(loss->n - j, most);
         if (gckpti_has_bf16(loss->d_bf16) && loss->accumulate)
-            loss->kernels.widen(loss->d_bf16 + begin + j, gradient, n);
-        float *to = gckpti_has_bf16(loss->d_bf16) ? gradient : d + begin + j;
+            loss->kernels.widen(loss->d_bf16 + begin + j, d, n);
         if (target < 0 || w == 0.0f)
-            gckpti_zero_unless(to, n, loss->accumulate);
+            gckpti_zero_unless(d, n, loss->accumulate);
         else
-            gckpti_loss_gradients(loss, &c, gckpti_has_bf16(loss->x_bf16) ? wide : x + begin + j,
-                                  to, n, target - loss->first - j);
+            gckpti_loss_gradients(loss, &c, gckpti_loss_logits(loss, begin + j, n, wide), d, n,
+                                  target - loss->first - j);
         if (gckpti_has_bf16(loss->d_bf16))
-            loss->kernels.narrow(gradient, loss->d_bf16 + begin + j, n);
+            loss->kernels.narrow(d, loss->d_bf16 + begin + j, n);
     }
 }
 
@@ -11643,26 +11659,25 @@ static void gckpti_element_loss_row(void *context, int64_t r, int64_t worker)
         loss->value[r] = loss->kernels.element->sum(&loss->e, loss->row + r);
 }
 
-/* Computes the gradient of weight k: the sum of the losses it multiplies; loss->row is 0. */
+/* Computes the gradient of weight k, the sum of the losses it multiplies; the block is all rows. */
 static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
     const gckpt_arg *w = &loss->call->in[2];
     gckpti_element_loss e = loss->e;
-    float lane[32] = { 0.0f };
+    float lane[32] = { 0.0f }, sum = 0.0f;
     (void)worker;
     e.n = e.per_weight, e.weights = NULL;
-    for (int64_t i = 0, at = k * e.n; i < e.n && e.kind == GCKPTI_LOSS_CLASSES; i++, at++) {
-        const float *x = loss->x + at * loss->n;
-        const int64_t target = gckpti_loss_target(loss, at);
+    if (e.kind != GCKPTI_LOSS_CLASSES)
+        sum = loss->kernels.element->sum(&e, k);
+    for (int64_t i = 0, r = k * e.n; i < e.n && e.kind == GCKPTI_LOSS_CLASSES; i++, r++) {
+        const int64_t target = gckpti_loss_target(loss, r);
         if (target >= 0)
-            lane[i & 31] += gckpti_loss_of_row(loss, at, x, x[target], loss->saved[2 * at],
-                                               loss->saved[2 * at + 1]);
+            lane[i & 31] += gckpti_loss_of_row(loss, r, loss->x[r * loss->n + target],
+                                               loss->saved[2 * r], loss->saved[2 * r + 1]);
     }
-    gckpti_put_product(&w->grad[k],
-                       e.kind == GCKPTI_LOSS_CLASSES ? gckpti_lanes_sum(lane)
-                                                     : loss->kernels.element->sum(&e, k),
-                       loss->call->loss_scale, w->accumulate);
+    gckpti_put_product(&w->grad[k], sum + gckpti_lanes_sum(lane), loss->call->loss_scale,
+                       w->accumulate);
 }
 
 GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t rows)
@@ -11687,54 +11702,39 @@ GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
         loss->saved[2 * r] = loss->max[r], loss->saved[2 * r + 1] = loss->sum[r];
 }
 
-/* Runs `body` for each row, block by block; in a backward, then computes the weights' gradient. */
-static void gckpti_run_loss_rows(gckpti_loss *loss, int64_t rows, gckpti_loss_row_fn *body)
+/* Runs each row, block by block; in a backward, then computes the weights' gradient. */
+GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
+                               gckpti_loss_fn kernels)
 {
-    const gckpt_call *call = loss->call;
-    const gckpt_arg *x = &call->in[0], *w = &call->in[2];
-    int wanted = !loss->backward || x->grad || gckpti_has_bf16(x->grad_bf16) || call->in[1].grad;
-    int64_t most = loss->backward ? rows : (int64_t)GCKPTI_LOSS_MAX_ROWS;
-    for (int64_t row = 0; row < rows && wanted; row += most) {
-        gckpti_loss_begin_block(loss, row, gckpti_min(rows - row, most));
-        loss->begin = row;
-        gckpt_parallel(call, loss->rows, 16 * loss->n, body, loss);
-        if (!loss->backward)
-            gckpti_loss_finish_block(loss);
+    const gckpt_arg *x = &call->in[0], *y = &call->in[1];
+    const int classes = kind == GCKPTI_LOSS_CLASSES;
+    const int wanted = !backward || x->grad || gckpti_has_bf16(x->grad_bf16) || y->grad;
+    gckpti_loss_row_fn *body = gckpti_element_loss_row;
+    gckpti_loss loss;
+    memset(&loss, 0, offsetof(gckpti_loss, max));
+    loss.call = call, loss.kernels = kernels(call), loss.backward = backward;
+    loss.e = gckpti_element_loss_of(call, kind), loss.n = loss.e.n;
+    int64_t rows = gckpti_elements(&x->shape) / loss.n;
+    if (classes) {
+        body = backward ? gckpti_loss_backward_row : gckpti_loss_forward_row;
+        loss.n = loss.v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
+        loss.e.per_weight /= loss.v, loss.accumulate = x->accumulate;
+        loss.targets = y->index, loss.soft = y->data;
+        loss.x = x->data, loss.d = x->grad, loss.x_bf16 = x->bf16, loss.d_bf16 = x->grad_bf16;
     }
-    if (!loss->backward || !gckpti_has_weights(call) || !w->grad)
-        return;
-    loss->row = 0, loss->saved = (float *)call->saved;
-    gckpt_parallel(call, gckpti_elements(&w->shape),
-                   (loss->e.kind == GCKPTI_LOSS_CLASSES ? 4 * loss->n : 16) * loss->e.per_weight,
-                   gckpti_loss_weight_item, loss);
-}
-
-GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                                       const gckpti_element_kernels *kernels)
-{
-    const gckpt_shape *shape = &call->in[0].shape;
-    gckpti_loss loss;
-    memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels.element = kernels, loss.e = gckpti_element_loss_of(call, kind),
-    loss.n = loss.e.n;
-    loss.backward = backward;
-    gckpti_run_loss_rows(&loss, shape->n ? shape->d[0] : 1, gckpti_element_loss_row);
-}
-
-GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_fn fn)
-{
-    const gckpt_arg *x = &call->in[0];
-    gckpti_loss loss;
-    memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels = fn(call), loss.accumulate = x->accumulate;
-    loss.e = gckpti_element_loss_of(call, GCKPTI_LOSS_CLASSES),
-    loss.n = loss.v = gckpti_last(&x->shape);
-    loss.e.per_weight /= loss.v;
-    loss.targets = call->in[1].index, loss.soft = call->in[1].data;
-    loss.x = x->data, loss.d = x->grad, loss.x_bf16 = x->bf16, loss.d_bf16 = x->grad_bf16;
-    loss.backward = backward;
-    gckpti_run_loss_rows(&loss, gckpti_rows(&x->shape),
-                         backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
+    const int64_t most = backward ? rows : (int64_t)GCKPTI_LOSS_MAX_ROWS;
+    for (int64_t row = 0; row < rows; row += most) {
+        gckpti_loss_begin_block(&loss, row, gckpti_min(rows - row, most));
+        loss.begin = row;
+        if (wanted)
+            gckpt_parallel(call, loss.rows, 16 * loss.n, body, &loss);
+        if (!backward)
+            gckpti_loss_finish_block(&loss);
+    }
+    if (gckpti_has_weights(call) && backward && call->in[2].grad)
+        gckpt_parallel(call, gckpti_elements(&call->in[2].shape),
+                       (classes ? 4 * loss.n : 16) * loss.e.per_weight, gckpti_loss_weight_item,
+                       &loss);
 }
 
 GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
@@ -11784,7 +11784,8 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
     return gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_OP_KERNELS(cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
+GCKPTI_OP_KERNELS(cross_entropy,
+                  gckpti_run_loss(call, backward, GCKPTI_LOSS_CLASSES, gckpti_plain_loss))
 GCKPTI_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                  gckpti_cross_entropy_classes,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
@@ -11815,8 +11816,10 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
     return gckpti_classes_shape(call, "soft_cross_entropy", 1);
 }
 
-GCKPTI_OP_KERNELS(cross_entropy_with, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
-GCKPTI_OP_KERNELS(soft_cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
+GCKPTI_OP_KERNELS(cross_entropy_with,
+                  gckpti_run_loss(call, backward, GCKPTI_LOSS_CLASSES, gckpti_plain_loss))
+GCKPTI_OP_KERNELS(soft_cross_entropy,
+                  gckpti_run_loss(call, backward, GCKPTI_LOSS_CLASSES, gckpti_plain_loss))
 
 GCKPTI_DESC_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                  NULL, gckpti_cross_entropy_classes,
@@ -11964,6 +11967,7 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
             rows = gckpti_quant_from(gckpti_call_quant(call), loss->first * c);
             gckpti_operand_set_quant(call, &rows, &t.b);
         }
+        (void)rows;
         if (loss->counted > 0 && !has_logits)
             gckpti_gemm(call, loss->kernels.product, &t, loss->rows, loss->n, c, loss->d, 0);
         if (loss->counted > 0 && !has_logits && loss->cap > 0.0f)
@@ -12082,8 +12086,8 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
                                             gckpt_tensor *weights, float smoothing)
 {
     if (weights || smoothing < 0.0f || !(smoothing <= 0.0f))
-        return gckpti_weighted_loss(GCKPTI_WEIGHTED_OP(cross_entropy_with), logits, targets,
-                                    weights, &smoothing);
+        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_cross_entropy_with), logits,
+                                    targets, weights, &smoothing);
     return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
 }
 
@@ -12091,8 +12095,8 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
                                                  gckpt_tensor *weights)
 {
     if (weights)
-        return gckpti_weighted_loss(GCKPTI_WEIGHTED_OP(mean_squared_error_with), prediction, target,
-                                    weights, NULL);
+        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_mean_squared_error_with),
+                                    prediction, target, weights, NULL);
     return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
 }
 
@@ -12126,12 +12130,15 @@ static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
     return s;
 }
 
-GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
-                                    int64_t *first, int64_t *end)
+GCKPTI_FN gckpti_taps gckpti_taps_of(const gckpti_pool_state *s, int64_t row)
 {
-    *first = at * s->o.stride[axis] - s->o.padding[axis];
-    *end = gckpti_min(s->o.size[axis], s->in[axis] - *first);
-    return *first < 0 ? -*first : 0;
+    const int64_t image = row / s->out[0];
+    const int64_t first = (row - image * s->out[0]) * s->o.stride[0] - s->o.padding[0];
+    gckpti_taps t = { { first < 0 ? -first : 0, 0 }, { 0, 0 }, 0, 0, 0 };
+    t.end[0] = gckpti_min(s->o.size[0], s->in[0] - first);
+    t.line = (image * s->in[0] + first) * s->in[1] * s->channels;
+    t.y = (row * s->out[1] - 1) * s->channels;
+    return t;
 }
 
 /* Each window has a tap within x: padding is less than the window, which fits into padded x. */
@@ -12175,9 +12182,6 @@ static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
 
 static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
 {
-    if (!gckpti_is_plain(call))
-        call->workspace_backward =
-            (size_t)call->threads * (size_t)gckpti_last(&call->in[0].shape) * sizeof(float);
     return gckpti_pool_shape(call, "average_pool");
 }
 
@@ -12185,109 +12189,27 @@ static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
 static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_pool_state *s = (const gckpti_pool_state *)context;
-    const int64_t n = s->channels, size = s->in[0] * s->in[1] * n;
-    const int64_t image = s->backward ? item : item / s->out[0];
-    int64_t p = s->backward ? 0 : item % s->out[0], end = s->backward ? s->out[0] : p + 1;
-    gckpti_window_row row = { image * size, (image * s->out[0] + p) * s->out[1] * n, p };
-    if (s->backward)
-        gckpti_zero_unless(s->call->in[0].grad + row.x, size, s->call->in[0].accumulate);
-    for (; row.p < end; row.p++, row.y += s->out[1] * n)
-        s->windows(s, &row, worker);
-}
-
-static void gckpti_run_pool(const gckpt_call *call, gckpti_pool_state *s, int backward)
-{
-    int64_t row = s->out[1] * s->channels * s->o.size[0] * s->o.size[1];
-    s->call = call, s->backward = backward;
-    gckpt_parallel(call, backward ? s->images : s->images * s->out[0],
-                   backward ? row * s->out[0] : row, gckpti_pool_item, s);
-}
-
-static void gckpti_max_pool_windows(const gckpti_pool_state *s, const gckpti_window_row *row,
-                                    int64_t worker)
-{
-    const gckpt_call *call = s->call;
-    const int64_t n = s->channels, columns = s->in[1], wide = s->o.size[1];
-    uint16_t *tap = (uint16_t *)call->saved;
-    int64_t h, w, end, y = row->y;
+    const gckpt_arg *x = &s->call->in[0];
+    const int64_t size = s->in[0] * s->in[1] * s->channels;
+    const int64_t rows = s->backward ? s->out[0] : 1;
     (void)worker;
-    (void)gckpti_valid_taps(s, 0, row->p, &h, &end);
-    for (int64_t q = 0; q < s->out[1]; q++, y += n) {
-        if (!s->backward) {
-            s->max_window(s, call->in[0].data + row->x, row->p, q, call->out ? call->out + y : NULL,
-                          tap ? tap + y : NULL);
-            continue;
-        }
-        (void)gckpti_valid_taps(s, 1, q, &w, &end);
-        int64_t first = row->x + (h * columns + w) * n;
-        for (int64_t c = 0; c < n; c++) {
-            int64_t i = (int64_t)(tap[y + c] / (uint32_t)wide), j = tap[y + c] - i * wide;
-            call->in[0].grad[first + (i * columns + j) * n + c] += call->grad_out[y + c];
-        }
-    }
+    if (s->backward)
+        gckpti_zero_unless(x->grad + item * size, size, x->accumulate);
+    for (int64_t row = item * rows; row < (item + 1) * rows; row++)
+        s->windows(s, row);
 }
 
-GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
-                                   gckpti_max_window_fn window)
+GCKPTI_FN void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_windows_fn windows)
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
-    s.windows = gckpti_max_pool_windows, s.max_window = window;
-    gckpti_run_pool(call, &s, backward);
+    int64_t row = s.out[1] * s.channels * s.o.size[0] * s.o.size[1];
+    s.call = call, s.backward = backward, s.windows = windows;
+    gckpt_parallel(call, backward ? s.images : s.images * s.out[0], backward ? row * s.out[0] : row,
+                   gckpti_pool_item, &s);
 }
 
-/* Forward: y is the mean of taps of x. Backward: taps of dx += g / size. `add` may be NULL. */
-static void gckpti_average_pool_windows(const gckpti_pool_state *s, const gckpti_window_row *row,
-                                        int64_t worker)
-{
-    const gckpt_call *call = s->call;
-    const float size = (float)s->o.size[0] * (float)s->o.size[1];
-    const int64_t n = s->channels;
-    const int backward = s->backward;
-    void (*add)(float *to, const float *from, int64_t n) = s->add;
-    int64_t h, w, h_end, w_end, top = gckpti_valid_taps(s, 0, row->p, &h, &h_end), y = row->y;
-    for (int64_t q = 0; q < s->out[1]; q++, y += n) {
-        int64_t left = gckpti_valid_taps(s, 1, q, &w, &w_end);
-        const float *from = backward ? call->grad_out + y : call->in[0].data;
-        float *to = backward ? call->in[0].grad : call->out + y;
-        if (!backward)
-            gckpti_zero_unless(to, n, 0);
-        else if (add) {
-            float *scaled = (float *)call->workspace + worker * n;
-            memcpy(scaled, from, (size_t)n * sizeof *scaled);
-            s->divide(scaled, size, n);
-            from = scaled;
-        }
-        for (int64_t a = top; a < h_end; a++) {
-            int64_t tap = row->x + ((h + a) * s->in[1] + w + left) * n;
-            for (int64_t b = left; b < w_end; b++, tap += n)
-                if (add)
-                    add(to + (backward ? tap : 0), from + (backward ? 0 : tap), n);
-                else if (backward)
-                    for (int64_t c = 0; c < n; c++)
-                        to[tap + c] += from[c] / size;
-                else
-                    for (int64_t c = 0; c < n; c++)
-                        to[c] += from[tap + c];
-        }
-        if (!backward && add)
-            s->divide(to, size, n);
-        else if (!backward)
-            for (int64_t c = 0; c < n; c++)
-                to[c] /= size;
-    }
-}
-
-GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
-                                       void (*add)(float *to, const float *from, int64_t n),
-                                       void (*divide)(float *x, float divisor, int64_t n))
-{
-    gckpti_pool_state s = gckpti_pool_state_of(call);
-    s.windows = gckpti_average_pool_windows, s.add = add, s.divide = divide;
-    gckpti_run_pool(call, &s, backward);
-}
-
-GCKPTI_OP_KERNELS(max_pool, gckpti_run_max_pool(call, backward, gckpti_max_window))
-GCKPTI_OP_KERNELS(average_pool, gckpti_run_average_pool(call, backward, NULL, NULL))
+GCKPTI_OP_KERNELS(max_pool, gckpti_run_pool(call, backward, gckpti_max_windows))
+GCKPTI_OP_KERNELS(average_pool, gckpti_run_pool(call, backward, gckpti_average_windows))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
 {
@@ -12687,6 +12609,26 @@ GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tenso
     return gckpt_apply(&gckpti_op_groupnorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
 }
 
+GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                      gckpt_init init, float momentum)
+{
+    size_t before = graph ? graph->count : 0;
+    if (graph && !(momentum >= 0 && momentum <= 1))
+        return gckpti_fail(graph, GCKPT_E_ARG, "running \"%s\": momentum %g must be from 0 to 1",
+                           name ? name : "", (double)momentum);
+    gckpt_tensor *t = gckpt_param(graph, name, shape, init);
+    if (t && graph->count > before) {
+        t->running = 1;
+        t->momentum = momentum;
+    } else if (t && (!t->running || t->momentum != momentum)) {
+        return gckpti_fail(graph, GCKPT_E_ARG,
+                           t->running ? "running \"%s\": the graph has it with another momentum"
+                                      : "running \"%s\": the graph has a gckpt_param of this name",
+                           name);
+    }
+    return t;
+}
+
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
                                         gckpt_tensor *mean, gckpt_tensor *variance)
 {
@@ -13004,21 +12946,6 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_recepti
 GCKPTI_DESC_FIELD(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
                   gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
-/* Returns the parameter from which reshapes and elementwise ops made w, or NULL. */
-static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
-{
-    const int64_t elements = gckpti_elements(&w->shape);
-    const gckpt_tensor *t = w->base, *next;
-    for (; t && t->kind == GCKPTI_OP; t = next) {
-        next = NULL;
-        for (int i = 0; t->batch_invariant && t->op != &gckpti_op_permute && i < t->inputs && !next;
-             i++)
-            if (gckpti_elements(&t->in[i]->shape) == elements)
-                next = t->in[i]->base;
-    }
-    return t && t->kind == GCKPTI_PARAM ? &t->graph->store->params[t->index] : NULL;
-}
-
 /* Returns whether a signal's window has its sizes at index [0], as in PyTorch, instead of [1]. */
 static int gckpti_conv_is_misplaced(const gckpt_window *w)
 {
@@ -13032,12 +12959,7 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
                                      const gckpt_window *window, int transposed, int axes)
 {
     gckpt_tensor *in[3] = { x, w, bias };
-    gckpti_param *q = GCKPTI_USES_AXES && x && w ? gckpti_conv_parameter(w) : NULL;
     gckpti_conv2d a;
-    if (q && q->axes_unknown)
-        return gckpti_fail(w->graph, GCKPT_E_DATA, "param \"%s\": " GCKPTI_AXES_PROBLEM, q->p.name);
-    if (q)
-        q->axes_matter = 1;
     memset(&a, 0, sizeof a);
     if (window)
         a.window = *window;
@@ -13381,7 +13303,7 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
 /* =================================================================================================
  * >>cpu: plain kernels, and vector kernels with the same bits
  *
- * gckpti_cpu_fill, _add, _convert and _update do the work between ops as the numeric specification
+ * The functions gckpti_cpu_.. (cpu/plain.c) do the work between ops as the numeric specification
  * defines it, by vector kernels if the call has any. Ops run by their plain kernels, or by the fast
  * ones, which differ only in speed.
  *
@@ -13391,20 +13313,18 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * set, defined in kernels/, chosen when an executor is created; so a plain `cc -O2` is enough.
  * ============================================================================================== */
 
-/* ---- bf16/convert.c ---- */
-/* The state of a conversion; its element i is element offset + i of the whole batch. */
-typedef struct {
-    const gckpt_call *call;
-    const gckpt_conversion *c;
-    gckpti_random random;
-    uint64_t offset;
-} gckpti_convert_state;
-
-/* Entries of tables, NULL with GCKPT_NO_BF16; calls that are omitted with GCKPT_NO_QUANT. */
+/* Entries of tables and calls that need bf16 plans or quantised parameters. */
 #ifndef GCKPT_NO_BF16
-#define GCKPTI_IF_BF16(x) x
+#define GCKPTI_IF_BF16(x)                 x
+#define GCKPTI_LOAD_ANY(x, narrow, at, n) V(load_any)(x, narrow, at, n)
 #else
-#define GCKPTI_IF_BF16(x) NULL
+#define GCKPTI_IF_BF16(x)                 NULL
+#define GCKPTI_LOAD_ANY(x, narrow, at, n) ((void)(narrow), V(load_n)((x) + (at), n))
+#endif
+#ifndef GCKPT_NO_CACHES
+#define GCKPTI_FEW_QUERIES(h, row, head, first, m) V(few_queries)(h, row, head, first, m)
+#else
+#define GCKPTI_FEW_QUERIES(h, row, head, first, m) 0
 #endif
 #ifndef GCKPT_NO_QUANT
 #define GCKPTI_IF_QUANTISED(call) call
@@ -13413,30 +13333,6 @@ typedef struct {
 #endif
 
 #if GCKPTI_HAS_FAST
-/* AVX512-BF16 kernels need a compiler that knows the instructions; clang 16 and 17 crash. */
-#if !defined(GCKPT_NO_BF16) && GCKPTI_AVX512 &&                                                    \
-    ((defined(__clang__) && __clang_major__ >= 11 && __clang_major__ / 2 != 8) ||                  \
-     (!defined(__clang__) && __GNUC__ >= 10))
-#define GCKPTI_AVX512_BF16 1
-#else
-#define GCKPTI_AVX512_BF16 0
-#endif
-/* AMX kernels need an assembler that knows AMX, and Linux, for the system call for permission. */
-#if GCKPTI_AVX512_BF16 && defined(__linux__) && !defined(GCKPT_NO_AMX) &&                          \
-    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
-#define GCKPTI_AMX 1
-#else
-#define GCKPTI_AMX 0
-#endif
-
-/* Returns x from element `at` on. */
-static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
-{
-    gckpti_operand y = *x;
-    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
-    return y;
-}
-
 /* Returns where chains of row i start, from column j on: in c, in t->initial, or NULL for +0. */
 static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t i, int64_t j)
 {
@@ -13460,15 +13356,17 @@ typedef struct {
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                                  int64_t rows, int64_t width)
 {
-    const int narrow = gckpti_has_bf16(x->bf16), quant = gckpti_has_quant(x);
-    const int size = quant ? 1 : narrow ? 2 : 4, storage = quant ? (int)x->quant->storage : 0;
-    const void *base = quant    ? x->quant->quantised
-                       : narrow ? (const void *)x->bf16
-                                : (const void *)x->f32;
-    gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
-    f.x += quant ? gckpti_storage_bytes(storage, at) : at * size;
-    f.row = quant ? gckpti_storage_bytes(storage, row) : f.row;
-    f.width = quant ? gckpti_storage_bytes(storage, width) : f.width;
+    gckpti_prefetch f = { (const char *)x->f32, 4 * row, rows, 4 * width, 0, 1 };
+#if !defined(GCKPT_NO_BF16) || !defined(GCKPT_NO_QUANT)
+    const int storage = x->quant ? (int)x->quant->storage : GCKPT_STORAGE_BF16;
+    if (x->quant || x->bf16) {
+        f.x = (const char *)(x->quant ? x->quant->quantised : (const void *)x->bf16);
+        f.x += gckpti_storage_bytes(storage, at);
+        f.row = gckpti_storage_bytes(storage, row), f.width = gckpti_storage_bytes(storage, width);
+        return f;
+    }
+#endif
+    f.x += 4 * at;
     return f;
 }
 
@@ -13503,9 +13401,8 @@ typedef struct {
     int64_t a_row, a_step, b_step, c_row;
     int edge, from_zero;
     int64_t diagonal;
-    const float *row_scale; /* f32: NULL, or a factor of each row of c before its first term */
     const gckpti_attn *attn;
-    const float *prefetch; /* f32: NULL, or rows to prefetch: as many as c has */
+    const float *prefetch; /* NULL, or rows to prefetch: as many as c has */
 } gckpti_attn_gemm;
 
 /* Block sizes of a product in L2: blocks of b have nc columns and kc terms. */
@@ -13529,6 +13426,117 @@ typedef struct {
     int64_t last;        /* columns of the last vector */
     const float *next_c; /* the next tile of c, to be prefetched */
 } gckpti_tile;
+
+/* ---- cpu/rows.c ---- */
+#define GCKPTI_KIND(name, ...) GCKPTI_KIND_##name,
+/* Elementwise ops; from GCKPTI_FIRST_BINARY on, they have two inputs. */
+enum {
+    GCKPTI_UNARY_OPS(GCKPTI_KIND) GCKPTI_UNARY_OPS_WITH(GCKPTI_KIND) GCKPTI_BINARY_OPS(GCKPTI_KIND)
+        GCKPTI_KIND_where,
+    GCKPTI_FIRST_BINARY = GCKPTI_KIND_add,
+    GCKPTI_ELEMENTS = 4096
+};
+#undef GCKPTI_KIND
+
+/* ---- the kernels of an instruction set (folder kernels/) ---- */
+/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
+typedef struct {
+    void (*forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first, float *scratch);
+    void (*backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
+} gckpti_attention_kernels;
+
+/* The table of kernels of an instruction set; optional kernels come last (kernels/table.c). */
+typedef struct {
+    void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
+                          int64_t scratch);
+    void (*divide)(float *x, float divisor, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
+    float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n,
+                    int update);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    void (*elementwise_forward)(const gckpt_call *call, int kind);
+    void (*elementwise_backward)(const gckpt_call *call, int kind);
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*norm_forward)(const gckpt_call *call, int64_t row);
+    void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
+    void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
+    gckpti_attention_kernels attention;
+    const gckpti_element_kernels *element_losses;
+    const gckpti_class_kernels *class_losses;
+    void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
+    gckpti_init_fn *draw;
+    const struct gckpti_mixed_kernels *mixed;  /* NULL with GCKPT_NO_BF16 */
+    const struct gckpti_image_kernels *images; /* NULL with GCKPT_NO_IMAGES */
+    const struct gckpti_cell_loops *recurrent; /* NULL with GCKPT_NO_RECURRENT */
+} gckpti_kernels;
+
+static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
+{
+    return (const gckpti_kernels *)call->kernels;
+}
+
+#endif
+
+/* ---- cpu/calls.c ---- */
+/* Sets *kernels to the kernels of an instruction set (NULL if plain). Returns 0 if processor or
+ * build lacks the set, or if its kernels return other bits than the plain ones. */
+GCKPTI_FN int gckpti_cpu_has(gckpt_isa isa, const void **kernels);
+
+/* Returns the switch that leaves `isa` out of this build, in brackets for an error text, or "". */
+static inline const char *gckpti_isa_left_out(gckpt_isa isa)
+{
+    (void)isa;
+#if defined(GCKPT_NO_FAST)
+    return " (GCKPT_NO_FAST)";
+#elif defined(GCKPT_NO_AVX2)
+    return isa >= GCKPT_ISA_AVX2 ? " (GCKPT_NO_AVX2)" : "";
+#elif defined(GCKPT_NO_AVX512)
+    return isa >= GCKPT_ISA_AVX512 ? " (GCKPT_NO_AVX512)" : "";
+#elif defined(GCKPT_NO_AMX)
+    return isa == GCKPT_ISA_AMX ? " (GCKPT_NO_AMX)" : "";
+#else
+    return "";
+#endif
+}
+
+/* >>bf16/cpu */
+/* ---- bf16/convert.c ---- */
+/* The state of a conversion; its element i is element offset + i of the whole batch. */
+typedef struct {
+    const gckpt_call *call;
+    const gckpt_conversion *c;
+    gckpti_random random;
+    uint64_t offset;
+} gckpti_convert_state;
+
+/* AVX512-BF16 kernels need a compiler that knows the instructions; clang 16 and 17 crash. */
+#if !defined(GCKPT_NO_BF16) && GCKPTI_AVX512 &&                                                    \
+    ((defined(__clang__) && __clang_major__ >= 11 && __clang_major__ / 2 != 8) ||                  \
+     (!defined(__clang__) && __GNUC__ >= 10))
+#define GCKPTI_AVX512_BF16 1
+#else
+#define GCKPTI_AVX512_BF16 0
+#endif
+/* AMX kernels need an assembler that knows AMX, and Linux, for the system call for permission. */
+#if GCKPTI_AVX512_BF16 && defined(__linux__) && !defined(GCKPT_NO_AMX) &&                          \
+    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#define GCKPTI_AMX 1
+#else
+#define GCKPTI_AMX 0
+#endif
+
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
+/* Returns x from element `at` on. */
+static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
+{
+    gckpti_operand y = *x;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
+    return y;
+}
 
 /* Packed operands of products in bf16 plans (manual, 5l): a as rows of bf16 in blocks of 32 terms;
  * b as panels of words of two terms, whose order the kernels choose; a block is 16 rows of a panel.
@@ -13571,7 +13579,7 @@ typedef struct {
 /* Kernels of bf16 plans. tiles: [0] for blocks, [1] for a chain. configure: NULL, or called before
  * (1) and after (0) the tiles of an item. align: alignment in bytes of rows of an a in place; 0 if
  * a is always packed. pack_a writes lane i to d + i * row; pack_b writes a panel, +0 after n. */
-typedef struct {
+typedef struct gckpti_mixed_kernels {
     gckpti_tile_kernel tiles[2];
     void (*configure)(int start);
     int64_t align;
@@ -13579,9 +13587,8 @@ typedef struct {
     void (*pack_b)(const gckpti_pack_lanes *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                              float *scratch);
-    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
+    void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
+    gckpti_attention_kernels attention;
 } gckpti_mixed_kernels;
 
 static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, int start)
@@ -13611,94 +13618,21 @@ typedef struct {
 } gckpti_packed_product;
 
 /* ---- bf16/cpu.c ---- */
-#ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif
 
-/* ---- cpu/rows.c ---- */
-#define GCKPTI_BINARY_OPS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(where)
-
-#define GCKPTI_KIND(name)                                         GCKPTI_KIND_##name,
-#define GCKPTI_UNARY_KIND(name, flops, reads, value, rule, deriv) GCKPTI_KIND_##name,
-/* Elementwise ops; from GCKPTI_FIRST_BINARY on, they have two inputs. */
-enum {
-    GCKPTI_UNARY_OPS(GCKPTI_UNARY_KIND) GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_KIND)
-        GCKPTI_BINARY_OPS(GCKPTI_KIND) GCKPTI_FIRST_BINARY = GCKPTI_KIND_add,
-    GCKPTI_ELEMENTS = 4096
-};
-#undef GCKPTI_KIND
-#undef GCKPTI_UNARY_KIND
-
-/* ---- the kernels of an instruction set (folder kernels/) ---- */
-/* The table of kernels of an instruction set; optional kernels come last (kernels/table.c). */
-typedef struct {
-    void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
-                          int64_t scratch);
-    void (*divide)(float *x, float divisor, int64_t n);
-    float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n,
-                    int update);
-    void (*add)(float *to, const float *from, int64_t n); /* to += from */
-    void (*elementwise_forward)(const gckpt_call *call, int kind);
-    void (*elementwise_backward)(const gckpt_call *call, int kind);
-    void (*softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*norm_forward)(const gckpt_call *call, int64_t row);
-    void (*norm_backward)(const gckpt_call *call, int64_t row);
-    void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
-    void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
-    void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                              float *scratch);
-    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
-    const gckpti_element_kernels *element_losses;
-    const gckpti_class_kernels *class_losses;
-    void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
-    gckpti_init_fn *draw;
-    void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
-    const gckpti_mixed_kernels *mixed;
-    const struct gckpti_image_kernels *images; /* NULL with GCKPT_NO_IMAGES */
-    const struct gckpti_cell_loops *recurrent; /* NULL with GCKPT_NO_RECURRENT */
-} gckpti_kernels;
-
-static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
+#if GCKPTI_HAS_FAST
+static inline const gckpti_attention_kernels *gckpti_attention_kernels_of(const gckpt_call *call,
+                                                                          int mixed)
 {
-    return (const gckpti_kernels *)call->kernels;
-}
-
-/* Returns the kernels of bf16 plans; all entries are NULL in a build without bf16 plans. */
-static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
-{
-    static const gckpti_mixed_kernels none = {
-        { { 0, 0, 0, 0, NULL }, { 0, 0, 0, 0, NULL } }, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL
-    };
-    return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
-}
-
+#ifndef GCKPT_NO_BF16
+    if (mixed)
+        return &gckpti_kernels_of(call)->mixed->attention;
 #endif
-
-/* ---- cpu/calls.c ---- */
-/* Sets *kernels to the kernels of an instruction set (NULL if plain). Returns 0 if processor or
- * build lacks the set, or if its kernels return other bits than the plain ones. */
-GCKPTI_FN int gckpti_cpu_has(gckpt_isa isa, const void **kernels);
-
-/* Returns the switch that leaves `isa` out of this build, in brackets for an error text, or "". */
-static inline const char *gckpti_isa_left_out(gckpt_isa isa)
-{
-    (void)isa;
-#if defined(GCKPT_NO_FAST)
-    return " (GCKPT_NO_FAST)";
-#elif defined(GCKPT_NO_AVX2)
-    return isa >= GCKPT_ISA_AVX2 ? " (GCKPT_NO_AVX2)" : "";
-#elif defined(GCKPT_NO_AVX512)
-    return isa >= GCKPT_ISA_AVX512 ? " (GCKPT_NO_AVX512)" : "";
-#elif defined(GCKPT_NO_AMX)
-    return isa == GCKPT_ISA_AMX ? " (GCKPT_NO_AMX)" : "";
-#else
-    return "";
-#endif
+    (void)mixed;
+    return &gckpti_kernels_of(call)->attention;
 }
+#endif
 
 /* >>images/cpu */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
@@ -13741,7 +13675,7 @@ typedef struct gckpti_image_kernels {
     void (*conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block, float *pack,
                        int64_t scratch);
     gckpti_multiply_add_fn multiply_add;
-    gckpti_max_window_fn max_window;
+    gckpti_windows_fn max_windows, average_windows;
     gckpti_channel_kernels channels;
     gckpti_scaled_add_fn scaled_add;
 } gckpti_image_kernels;
@@ -13750,7 +13684,7 @@ typedef struct gckpti_image_kernels {
 /* Declarations shared by the files of layer cpu (MANIFEST); some are in folders of features. */
 
 /* ---- cpu/plain.c ---- */
-enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays are in no cache */
+enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L3 */
 
 /* ---- bf16/convert.c ---- */
 #ifndef GCKPT_NO_BF16
@@ -13786,11 +13720,8 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
 #endif
 
 /* ---- cpu/losses.c ---- */
-#define GCKPTI_FAST_CLASSES(name)                                                                  \
-    GCKPTI_OP_KERNELS(fast_##name, gckpti_run_cross_entropy(call, backward, gckpti_fast_loss))
-#define GCKPTI_FAST_ELEMENT_LOSS(name, kind)                                                       \
-    GCKPTI_OP_KERNELS(fast_##name, gckpti_run_element_loss(call, backward, kind,                   \
-                                                           gckpti_fast_loss(call).element))
+#define GCKPTI_FAST_LOSS(name, kind)                                                               \
+    GCKPTI_OP_KERNELS(fast_##name, gckpti_run_loss(call, backward, kind, gckpti_fast_loss))
 
 /* >>bf16/convert */
 #ifndef GCKPT_NO_BF16
@@ -13833,7 +13764,7 @@ static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
     if (k && c->kind == GCKPT_WIDEN)
         k->mixed->widen(c->from + at, c->x + at, n);
     else if (k && c->kind >= GCKPT_NARROW && stochastic)
-        k->round_stochastic(s, at, at + n);
+        k->mixed->round_stochastic(s, at, at + n);
     else if (k && c->kind == GCKPT_NARROW)
         k->mixed->narrow(c->x + at, c->to + at, n);
     else
@@ -14008,7 +13939,7 @@ GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 
 /* Splits c into blocks, nearly square, since each block reads its rows of a and columns of b: 4 per
  * thread, so that a thread that loses its core delays others little; 1 if a is a row or c is small.
- * If b is transposed, columns are split first. The rows of a of a block fit into a cache. */
+ * If b is transposed, columns are split first. The rows of a of a block fit into L2. */
 GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
@@ -14037,7 +13968,6 @@ GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
 }
 #endif
 
-/* >>bf16/cpu */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
 /* ---- products of bf16 plans: an item is some rows and columns of c. For some blocks of terms at
  * a time, it packs a (unless tiles read it in place), then packs and multiplies b by panels ---- */
@@ -14537,42 +14467,43 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
     return 1;
 }
 
-/* The gradient of an input repeated as whole rows (a table of positions) is like a bias's. */
-static void gckpti_add_backward_broadcast(const gckpt_call *call)
+/* Computes gradients of a binary op by its plain kernel. But the gradient of an input that is
+ * repeated as whole rows, as a table of positions, is like a bias's if it is the sum of g. */
+static void gckpti_broadcast_gradients(const gckpt_call *call, unsigned flags,
+                                       void (*backward)(const gckpt_call *call))
 {
     gckpt_call plain = *call;
     for (int i = 0; i < 2; i++) {
-        gckpti_iter it;
+        const gckpti_iter it =
+            gckpti_iter_over(&call->shape, &call->in[0].shape, &call->in[1].shape);
         gckpt_call c = *call;
         int64_t n = gckpti_elements(&call->in[i].shape);
-        gckpti_broadcast_iter(&it, call, 1);
-        if (!call->in[i].grad || !call->in[i].compensation || it.size[0] != n || it.step[i][0] != 1)
+        if (!call->in[i].grad || !call->in[i].compensation || it.size[0] != n ||
+            it.step[i][0] != 1 || !(flags & GCKPT_PASSES_GRAD(i)))
             continue;
         c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
         c.in[1] = call->in[i];
         gckpti_run_column_sums(&c, 0, 1);
         plain.in[i].grad = NULL;
     }
-    gckpti_add_backward(&plain);
+    backward(&plain);
 }
 
-#define GCKPTI_ELEMENTWISE_WITH(name, gradients)                                                   \
-    GCKPTI_OP_KERNELS(fast_##name, if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))(   \
-                                       backward ? gradients : gckpti_##name##_forward)(call))
-#define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
-#define GCKPTI_ELEMENTWISE_UNARY(name, flops, reads, value, rule, deriv) GCKPTI_ELEMENTWISE(name)
-GCKPTI_UNARY_OPS(GCKPTI_ELEMENTWISE_UNARY)
-GCKPTI_UNARY_OPS_WITH(GCKPTI_ELEMENTWISE_UNARY)
-GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_broadcast)
-GCKPTI_ELEMENTWISE(sub)
-GCKPTI_ELEMENTWISE(mul)
-GCKPTI_ELEMENTWISE(div)
-GCKPTI_ELEMENTWISE(maximum)
-GCKPTI_ELEMENTWISE(minimum)
-GCKPTI_ELEMENTWISE(where)
-#undef GCKPTI_ELEMENTWISE_WITH
-#undef GCKPTI_ELEMENTWISE
-#undef GCKPTI_ELEMENTWISE_UNARY
+#define GCKPTI_FAST_UNARY(name, ...)                                                               \
+    GCKPTI_OP_KERNELS(fast_##name,                                                                 \
+                      if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))(                \
+                          backward ? gckpti_##name##_backward : gckpti_##name##_forward)(call))
+#define GCKPTI_FAST_BINARY(name, flops, flags, ...)                                                \
+    GCKPTI_OP_KERNELS(                                                                             \
+        fast_##name, if (gckpti_elementwise(call, backward, GCKPTI_KIND_##name)) return;           \
+        else if (backward) gckpti_broadcast_gradients(call, flags, gckpti_##name##_backward);      \
+        else gckpti_##name##_forward(call))
+GCKPTI_UNARY_OPS(GCKPTI_FAST_UNARY)
+GCKPTI_UNARY_OPS_WITH(GCKPTI_FAST_UNARY)
+GCKPTI_FAST_UNARY(where, )
+GCKPTI_BINARY_OPS(GCKPTI_FAST_BINARY)
+#undef GCKPTI_FAST_UNARY
+#undef GCKPTI_FAST_BINARY
 
 /* ---- dropout: a work item is 4096 elements ---- */
 static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
@@ -14597,12 +14528,13 @@ enum { GCKPTI_TAKE_ITEM = 64 };
 
 static void gckpti_fast_take_row(const gckpt_call *call, int64_t r)
 {
-    int64_t n = gckpti_last(&call->shape);
+    const int64_t n = gckpti_last(&call->shape);
+    (void)n; /* unused without bf16 */
     if (gckpti_has_f32(call->out) || gckpti_call_quant(call))
         gckpti_take_row(call, r);
     else
-        gckpti_mixed_of(gckpti_kernels_of(call))
-            ->narrow(call->in[0].data + gckpti_source_row(call, r) * n, call->out_bf16 + r * n, n);
+        (void)GCKPTI_IF_BF16(gckpti_kernels_of(call)->mixed->narrow(
+            call->in[0].data + gckpti_source_row(call, r) * n, call->out_bf16 + r * n, n));
 }
 
 static int64_t gckpti_take_samples(const gckpt_call *call)
@@ -14621,7 +14553,7 @@ static void gckpti_take_columns(const gckpt_call *call, int64_t i)
         const int is_wide = gckpti_has_f32(call->grad_out);
         const float *g = is_wide ? call->grad_out + r * n + j : wide;
         if (!is_wide)
-            gckpti_mixed_of(k)->widen(call->grad_out_bf16 + r * n + j, wide, width);
+            (void)GCKPTI_IF_BF16(k->mixed->widen(call->grad_out_bf16 + r * n + j, wide, width));
         k->add(call->in[0].grad + gckpti_source_row(call, r) * n + j, g, width);
     }
 }
@@ -14816,10 +14748,9 @@ GCKPTI_OP_KERNELS(fast_conv2d, gckpti_run_conv(call, backward, gckpti_conv_fast,
                                                gckpti_kernels_of(call)->images->multiply_add);
                   if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
 GCKPTI_OP_KERNELS(fast_max_pool,
-                  gckpti_run_max_pool(call, backward, gckpti_kernels_of(call)->images->max_window))
+                  gckpti_run_pool(call, backward, gckpti_kernels_of(call)->images->max_windows))
 GCKPTI_OP_KERNELS(fast_average_pool,
-                  gckpti_run_average_pool(call, backward, gckpti_kernels_of(call)->add,
-                                          gckpti_kernels_of(call)->divide))
+                  gckpti_run_pool(call, backward, gckpti_kernels_of(call)->images->average_windows))
 GCKPTI_OP_KERNELS(fast_upsample, (void)backward;
                   gckpti_run_upsample(call, gckpti_kernels_of(call)->images->scaled_add))
 GCKPTI_OP_KERNELS(fast_groupnorm,
@@ -14836,8 +14767,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
     gckpti_attn h = *(const gckpti_attn *)context;
     const gckpt_call *call = h.call;
-    const gckpti_kernels *kernels = gckpti_kernels_of(call);
-    const gckpti_mixed_kernels *mixed = gckpti_mixed_of(kernels);
+    const gckpti_attention_kernels *kernels = gckpti_attention_kernels_of(call, h.mixed);
     const int backward = call->grad_out || call->grad_out_bf16;
     const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: the last queries cost most */
     float *scratch = (float *)call->workspace;
@@ -14845,16 +14775,10 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     i = backward ? i * h.group : i / h.blocks;
     if (!gckpti_attn_set_row(&h, i / h.heads))
         return;
-    if (h.mixed)
-        gckpti_mixed_configure(mixed, 1);
     for (int64_t end = i + h.group; backward && i < end; i++)
-        (h.mixed ? mixed->attention_backward : kernels->attention_backward)(&h, i / h.heads,
-                                                                            i % h.heads, scratch);
+        kernels->backward(&h, i / h.heads, i % h.heads, scratch);
     if (!backward)
-        (h.mixed ? mixed->attention_forward : kernels->attention_forward)(
-            &h, i / h.heads, i % h.heads, block * GCKPTI_QK_TILE, scratch);
-    if (h.mixed)
-        gckpti_mixed_configure(mixed, 0);
+        kernels->forward(&h, i / h.heads, i % h.heads, block * GCKPTI_QK_TILE, scratch);
 }
 
 static void gckpti_fast_attention(const gckpt_call *call, int backward, gckpti_attn h)
@@ -14879,25 +14803,26 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
     const gckpti_loss_kernels kernels = { k->element_losses, k->class_losses,
-                                          gckpti_fast_products(call), gckpti_mixed_of(k)->widen,
-                                          gckpti_mixed_of(k)->narrow };
+                                          gckpti_fast_products(call),
+                                          GCKPTI_IF_BF16(k->mixed->widen),
+                                          GCKPTI_IF_BF16(k->mixed->narrow) };
     return kernels;
 }
 
 GCKPTI_OP_KERNELS(fast_linear_cross_entropy,
                   gckpti_run_linear_cross_entropy(call, backward, gckpti_fast_loss))
-GCKPTI_FAST_CLASSES(cross_entropy)
-GCKPTI_FAST_ELEMENT_LOSS(sum_loss, GCKPTI_LOSS_SUM)
-GCKPTI_FAST_ELEMENT_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED)
+GCKPTI_FAST_LOSS(cross_entropy, GCKPTI_LOSS_CLASSES)
+GCKPTI_FAST_LOSS(sum_loss, GCKPTI_LOSS_SUM)
+GCKPTI_FAST_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED)
 #endif
 
 /* >>cpu/weighted */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_LOSSES)
-GCKPTI_FAST_CLASSES(cross_entropy_with)
-GCKPTI_FAST_CLASSES(soft_cross_entropy)
-GCKPTI_FAST_ELEMENT_LOSS(mean_squared_error_with, GCKPTI_LOSS_SQUARED)
-GCKPTI_FAST_ELEMENT_LOSS(huber, GCKPTI_LOSS_HUBER)
-GCKPTI_FAST_ELEMENT_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY)
+GCKPTI_FAST_LOSS(cross_entropy_with, GCKPTI_LOSS_CLASSES)
+GCKPTI_FAST_LOSS(soft_cross_entropy, GCKPTI_LOSS_CLASSES)
+GCKPTI_FAST_LOSS(mean_squared_error_with, GCKPTI_LOSS_SQUARED)
+GCKPTI_FAST_LOSS(huber, GCKPTI_LOSS_HUBER)
+GCKPTI_FAST_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY)
 #endif
 
 /* >>recurrent/cpu */
@@ -15233,6 +15158,7 @@ GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, s
 /* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
 GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #else
+
 #define GCKPTI_OF(b, name)           ((void)(b), gckpti_cpu_##name)
 #define gckpti_cpu_own_memory        0
 #define gckpti_cpu_context           ((void *)0)
@@ -15264,11 +15190,9 @@ typedef void (*gckpti_release_fn)(void *, void *, size_t);
 #define gckpti_free_backend(e)                       ((void)0)
 #define gckpti_sync_param(e, q, in_step)             GCKPT_OK
 #define gckpti_host_floats(e, x, n)                  (x)
-#define gckpti_run_on_host(e, kernel, c)             ((void)(op))
+#define gckpti_run_on_host(e, ins, c)                ((void)0)
 #define gckpti_host_scratch_bytes(e)                 0
 #define gckpti_is_capturing(e)                       0
-#define gckpti_replay(e)                             0
-#define gckpti_end_capture(e, failed)                ((void)(failed))
 #endif
 #define gckpti_copy(b, to, from, n)     GCKPTI_OF(b, copy)(GCKPTI_OF(b, context), to, from, n)
 #define gckpti_copy_in(b, to, from, n)  GCKPTI_OF(b, copy_in)(GCKPTI_OF(b, context), to, from, n)
@@ -15402,7 +15326,6 @@ typedef struct {
     uint64_t extra_cost; /* cost of the group minus the cost of its ops outside a group */
     int64_t workspace;   /* bytes */
 } gckpti_fused_builder;
-
 #endif
 
 /* =================================================================================================
@@ -15421,12 +15344,8 @@ typedef struct {
  *   place        an offset in the arena for each buffer
  *   prefetch     lowers once more, with gathers that begin earlier
  *   encode       the plan: constant data without pointers into the graph
- * The calls, in order:
- *   gckpti_build_model (planner/planner.c), for a planner whose request is complete and checked:
- *     gckpti_model_ops, gckpti_model_nodes
- *   gckpti_plan_mode (planner/request.c): a builder, gckpti_lower_schedule, gckpti_place_buffers,
- *     gckpti_keep_lowered; or gckpti_search_open, gckpti_find_best, gckpti_place_candidate (search)
- *   gckpti_prefetch_gathers, gckpti_encode_plan
+ * Features (ranks, bf16, row tiles, copies to slower memory) add to these steps by passes, one
+ * function per feature, called at the stages of gckpti_plan_stage (plan/internal.h, plan/passes.h).
  *
  * A schedule is an array of int. With n = p->nodes and 0 <= u < n, an entry is
  *     u         the forward of node u; every forward of u but the first is a recompute
@@ -15565,13 +15484,6 @@ enum {
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o);
 
-/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan (bf16/plan.c): input
- * i's value [2 * i], gradient [2 * i + 1], then the output's. None where a kernel takes bf16. */
-static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
-{
-    return o->addends + ins->uses - 1;
-}
-
 /* The choices that are made before there is a schedule. All 0 means the graph as built. */
 typedef struct {
     int lowering;   /* lowering of the ops that have several (gckpti_take_lowering) */
@@ -15592,10 +15504,9 @@ typedef struct {
     size_t offset;
 } gckpti_plan_fetch;
 
-/* backend_id of plans without a backend; the number of lowerings of an op (0 is as built); the most
- * virtual ranks (their square fits into 32 bits). */
+/* backend_id of plans without a backend; the number of lowerings of an op (0 is as built). */
 enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
-enum { GCKPTI_LOWERINGS = 4, GCKPTI_MAX_VRANKS = 32768 };
+enum { GCKPTI_LOWERINGS = 4 };
 
 /* The scalars of a plan, in the order of plans printed as C. A change of any type of this section
  * is a change of GCKPT_PLAN_FORMAT. */
@@ -15688,76 +15599,17 @@ GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_plan
 /* Returns a node's name for errors: its own, else its op's, else "". */
 GCKPTI_FN const char *gckpti_planned_name(const gckpt_plan *plan, int id);
 
-/* Returns how many partial sums the reduction tree of a power of two of virtual ranks keeps. */
-GCKPTI_FN int gckpti_tree_depth(int vranks);
-
-/* Returns the first row of a virtual rank: the least r with floor(r * vranks / batch) >= vrank. */
-GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank);
-
-/* Returns the batch that virtual ranks divide in a step of `rows` rows. */
-GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows);
-
-/* Returns how many rows of a step a virtual rank has. */
-GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank);
-
-/* Returns whether op is batch norm with one value per channel in each row of the shape's `rows`. */
-GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows);
-
-/* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
-GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
-
-/* Each extends a hash: by a node of a plan as it runs (plan->check), or by the number of virtual
- * ranks, on which the bits of results depend. */
+/* Extends a hash by a node of a plan as it runs (plan->check). */
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i);
-GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks);
 
-/* Bits of `rounding`. Builds without bf16 define those of bf16 plans as 0. */
-enum {
-    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
-    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
-    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
-    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (bf16/run.c) */
-    GCKPTI_MIXES = 16, /* with fast kernels, the op's bits depend on the size of the micro-batch */
-    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* factor of the op's gckpt_precision in `rounding` */
-};
-
-static inline gckpt_precision gckpti_precision_of(int rounding)
-{
-    return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
-}
-
-/* Most floats of an operand's strip; of all strips of an op (at most six); of a row in a strip. */
-enum {
-    GCKPTI_STRIP_FLOATS = 2048,
-    GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
-    GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS
-};
+/* A bit of `rounding` (the others: bf16/plan.h): with fast kernels, the op's bits depend on the
+ * size of the micro-batch. */
+enum { GCKPTI_MIXES = 16 };
 
 /* Scope of a gradient that is a compensated sum over rows of the batch or over repetitions. IN_OP:
  * one instruction computes the sum; its compensation is in the workspace. IN_STEP (plans that
  * accumulate): the sum continues through the step; its compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
-
-/* ---- bf16/plan.c ---- */
-/* Return whether a plan is a bf16 plan, and whether this build has a precision. */
-static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
-{
-    return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
-}
-static inline int gckpti_has_precision(gckpt_precision precision)
-{
-    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
-}
-/* Returns the plan's bytes without the optional bf16 copies of parameters. */
-static inline size_t gckpti_required_bytes(const gckpt_plan *p)
-{
-    return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
-}
-#ifndef GCKPT_NO_BF16
-/* Return the parameter of which a node's op reads a bf16 copy, or -1; and a copy's bytes. */
-GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
-GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
-#endif
 
 /* ---- plan/plan.c ---- */
 /* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
@@ -15768,27 +15620,6 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 enum { GCKPTI_ALWAYS_PLAIN = 1 };
 #else
 enum { GCKPTI_ALWAYS_PLAIN = 0 };
-#endif
-
-/* ---- devices/plan.c ---- */
-#ifndef GCKPT_NO_DEVICES
-/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
-GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
-
-/* Returns the name of a backend, or "the processor" for NULL. */
-GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b);
-
-/* Returns 1 if a backend has kernels of GCKPT_BF16_FAST for an op or, if `op` is NULL, for any. */
-GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op);
-
-/* Asks a backend for the workspace of an op; `call` is as op->shape left it. */
-GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_op *op,
-                                            gckpt_call *call);
-#else
-#define gckpti_backend_id(b, plain)       ((plain) ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU)
-#define gckpti_backend_name(b)            "the processor"
-#define gckpti_has_fast_kernel(b, op)     0
-#define gckpti_query_backend(b, op, call) GCKPT_OK
 #endif
 
 /* Returns the input whose elements a loss counts; of i32 elements only those that are >= 0. */
@@ -15811,7 +15642,6 @@ typedef struct {
     int target;         /* target[target..]: where its backward writes gradients, by input */
     int64_t out, saved, workspace;  /* bytes of its results and its forward's workspace, aligned */
     uint64_t cost;                  /* cost of the forward */
-    int reduce, reduces;            /* reduction[reduce..]: the REDUCEs that follow its backward */
     unsigned char accumulate, zero; /* as in gckpti_ins */
     unsigned char reads_saved;      /* the backward reads `saved` */
     unsigned char runs_once;        /* runs once: must_save, a side effect, or in the prologue */
@@ -15821,15 +15651,6 @@ typedef struct {
     unsigned char in_place;         /* bit i: may overwrite the value of edges[in + i] */
     unsigned char can_offload;
 } gckpti_node;
-
-/* A REDUCE adds up a tensor's gradient over virtual ranks, after the last backward of the body that
- * writes it. Fields are indices of gradients, or -1. */
-typedef struct {
-    int id;
-    int partials; /* the first of p->tree_depth partial sums */
-    int recv;     /* receive buffer, shared by all REDUCEs after one backward */
-    int shard;    /* this rank's shard of the sum, if it has a buffer apart from the accumulator */
-} gckpti_reduction;
 
 /* The memory of a gradient: it depends on the order of backwards, but not on the schedule. */
 typedef struct {
@@ -15841,6 +15662,7 @@ typedef struct {
     int alias_root, next_alias; /* first gradient of the list, itself if alone; the next one */
     int last_alias, first_live; /* root: the list's last gradient; its first one still in use */
     int last_use;               /* of the root: the last use of the whole list */
+    int result;                 /* the gradient that an UPDATE reads instead of this one: itself */
     gckpt_buffer_kind kind;
     size_t size;
 } gckpti_gradient;
@@ -15848,15 +15670,16 @@ typedef struct {
 /* Where a node's backward writes the gradient of an input. Fields are indices, or -1. */
 typedef struct {
     int node, gradient;
-    int total; /* if >= 0, `gradient` is scratch that is added to this gradient */
-    int next;  /* the next target of the same tensor's gradient, in the order of addition, or -1 */
+    int total;   /* if >= 0, `gradient` is scratch that is added to this gradient */
+    int reduced; /* an instruction of the body adds it up, before the UPDATE */
+    int next; /* the next target of the same tensor's gradient, in the order of addition, or -1 */
 } gckpti_target;
 
 /* A schedule with its live ranges (gckpti_find_live_ranges). Arrays are by position. */
 typedef struct {
     int *entry, length;
     int *value_end, *saved_end; /* last uses of results of a forward or reload, or -1 */
-    int *offload_parts;         /* of a forward: parts (GCKPTI_VALUE, ..) offloaded after it; */
+    int *copied_parts;          /* of a forward: parts (GCKPTI_VALUE, ..) offloaded after it; */
                                 /* of an offload_done: the parts that it keeps live */
     int64_t *live_bytes, peak;  /* peak INT64_MAX: offloads more than the limit */
     uint64_t recompute_cost;    /* of all forwards but the first of each node */
@@ -15880,8 +15703,8 @@ typedef struct {
     int run_count;            /* forwards before the position */
     int touched;              /* search: a move chosen so far computes or reads it */
     int persistent;           /* it is in the prologue, and every micro-batch reads its value */
-    int reload_parts;         /* parts that a later reload copies back */
-    int offload_parts;        /* parts that are ever offloaded */
+    int awaited_parts;        /* parts that a later reload copies back */
+    int copied_parts;         /* parts that are ever offloaded */
     int dropped;              /* its result was dropped (must_recompute) */
 } gckpti_node_state;
 
@@ -15947,9 +15770,7 @@ typedef struct gckpti_planner {
     int gradients;
     gckpti_target *target;
     int targets;
-    int virtual_ranks, tree_depth; /* tree_depth: most partial sums that this rank keeps */
-    gckpti_reduction *reduction;   /* in the order of their backwards */
-    int reductions, *reduction_of; /* by id, or -1 */
+    struct gckpti_dist_model *dist;          /* reductions of gradients (dist/plan.h), or NULL */
     int64_t *gradient_at, *gradient_between; /* by backward_index: bytes of gradients */
     struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL at first */
     int *first_use;             /* by id: the first gckpti_target of its gradient, or -1 */
@@ -15973,37 +15794,11 @@ typedef struct gckpti_planner {
 /* ---- plan/tensors.c ---- */
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
 
-/* Returns whether t is a parameter that ops read in the arena: a gathered one; any parameter with
- * desc.kernels.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
-GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
-
 /* Returns whether the tensor is a parameter that a step changes. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
 /* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-
-/* Return the parts of a definition with a last use (not -1), as bits; the bytes of such parts. */
-enum { GCKPTI_VALUE = 1, GCKPTI_SAVED = 2 };
-GCKPTI_FN int gckpti_parts(int value_end, int saved_end);
-GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts);
-
-/* Returns the cost of an offload or a reload of these parts of a node. */
-GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts);
-
-/* Returns the cost of copies as searches for time count it: times a / (8 - a) at copy_cost a. */
-enum { GCKPTI_FULL_COPY_COST = 4, GCKPTI_COPY_COSTS };
-static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
-{
-    uint64_t divisor = 8 - (uint64_t)copy_cost, factor = (uint64_t)copy_cost;
-    return cost / divisor * factor + cost % divisor * factor / divisor;
-}
-
-/* Returns the lowest copy_cost for which a bound is proven: 0 if copies overlap computation. */
-static inline int gckpti_lowest_copy_cost(const gckpti_planner *p)
-{
-    return p->overlap ? 0 : GCKPTI_FULL_COPY_COST;
-}
 
 /* Returns whether the variant has an effect: some op has its lowering, some group is fused. */
 static inline int gckpti_variant_applies(const gckpti_planner *p)
@@ -16042,10 +15837,7 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group);
 GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group);
 
 /* ---- plan/schedule.c ---- */
-/* Return whether an entry is an offload_done or a reload, and the node of an entry. */
-GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int entry);
-GCKPTI_FN int gckpti_is_reload(const gckpti_planner *p, int entry);
-
+/* Returns the node of an entry. */
 static inline int gckpti_entry_node(const gckpti_planner *p, int entry)
 {
     return entry < 0 ? ~entry : entry >= p->nodes ? entry % p->nodes : entry;
@@ -16111,22 +15903,11 @@ static inline int64_t gckpti_end_live_range(gckpti_node_state *v)
     return bytes;
 }
 
-/* ---- offload/time.c ---- */
 /* Returns the cost of a forward or backward. */
 static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 {
     return entry < 0 ? p->cost[p->node[~entry].id].backward : p->node[entry].cost;
 }
-
-/* Returns the time of a schedule whose live ranges are known. If `out` is not NULL (length 0, space
- * for twice the entries), copies the schedule there, with an offload_done entry for each offload
- * whose buffers may stay live until it has finished, within `limit` live bytes. */
-#ifndef GCKPT_NO_OFFLOAD
-GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
-                                        gckpti_schedule *out);
-#else
-#define gckpti_schedule_time(p, s, limit, out) 0
-#endif
 
 /* ---- plan/lowered.c, plan/place.c, plan/builders.c ---- */
 /* Lowers the body of a schedule to p->lowered, without offsets. Returns E_MEMORY without p->failed
@@ -16156,8 +15937,62 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i);
 /* Lowers and places the schedule of a mode as p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
-/* ---- dist/plan.c, dist/prefetch.c ---- */
+/* ---- plan/encode.c ---- */
+/* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
+ * saturating at SIZE_MAX. If not NULL, kind_bytes gets each. */
+GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes);
+
+/* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */
+GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
+
+/* Returns the plan of p->best, which is placed, or NULL if it is out of memory. */
+GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode);
+#endif /* GCKPT_SMALL */
+
+/* Declarations of features. */
+
+/* >>dist/plan */
+#ifndef GCKPT_SMALL
+#endif
+
+/* ---- several ranks and virtual ranks: what plans and planners know of them ---- */
+enum { GCKPTI_MAX_VRANKS = 32768 }; /* the square of the number fits into 32 bits */
+
+/* ---- dist/rows.c ---- */
+/* Returns the first row of a virtual rank: the least r with floor(r * vranks / batch) >= vrank. */
+GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank);
+
+/* Returns the batch that virtual ranks divide in a step of `rows` rows. */
+GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows);
+
+/* Returns how many rows of a step a virtual rank has. */
+GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank);
+
+/* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
+GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
+
+/* Extends a hash by the number of virtual ranks, on which the bits of results depend. */
+static inline uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
+{
+    return vranks > 1 ? gckpti_fnv_number(hash, (uint64_t)vranks) : hash;
+}
+
+#ifndef GCKPT_SMALL
 #ifndef GCKPT_NO_RANKS
+/* Returns this rank's shard of a parameter's update. All ranks plan with the largest one. */
+static inline gckpti_shard_range gckpti_update_shard(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return gckpti_array_shard(p->g->store, &p->g->store->params[t->index], 0);
+}
+
+/* Returns whether t is a sharded parameter, whose values are gathered in the arena. */
+static inline int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_store *s = p->g->store;
+    return t->kind == GCKPTI_PARAM &&
+           gckpti_is_sharded(gckpti_array_shard(s, &s->params[t->index], GCKPTI_VALUES));
+}
+
 /* Checks the numbers of virtual ranks and ranks of a request. */
 GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d);
 
@@ -16165,6 +16000,7 @@ GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc
  * first readers, as far as the arena stays within `arena` bytes. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
+#define gckpti_is_gathered(p, t)          0
 #define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
 static inline gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
@@ -16176,23 +16012,163 @@ static inline gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_
                               d->ranks.virtual_ranks);
 }
 #endif
-
-/* ---- plan/encode.c ---- */
-/* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
- * saturating at SIZE_MAX. If not NULL, kind_bytes gets each; padding is added to its entry. */
-GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes);
-
-/* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */
-GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
-
-/* Returns the plan of a lowered plan that is placed, or NULL if it is out of memory. */
-GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
-                                         gckpt_mode mode);
 #endif /* GCKPT_SMALL */
+
+/* >>bf16/plan */
+/* ---- bf16 plans: roundings, and the kernels that take bf16 (bf16/plan.c) ---- */
+/* Bits of `rounding`, next to GCKPTI_MIXES. Builds without bf16 define them as 0. */
+enum {
+    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
+    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
+    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
+    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (bf16/run.c) */
+    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* factor of the op's gckpt_precision in `rounding` */
+};
+
+static inline gckpt_precision gckpti_precision_of(int rounding)
+{
+    return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
+}
+
+/* Return the bytes of a float of a node's value, and of its gradient. */
+static inline size_t gckpti_value_size(int rounding)
+{
+    return rounding & GCKPTI_BF16_VALUE ? 2 : 4;
+}
+static inline size_t gckpti_gradient_size(int rounding)
+{
+    return rounding & GCKPTI_BF16_GRADIENT ? 2 : 4;
+}
+
+/* Most floats of an operand's strip; of all strips of an op (at most six); of a row in a strip. */
+enum {
+    GCKPTI_STRIP_FLOATS = 2048,
+    GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
+    GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS
+};
+
+/* Return whether a plan is a bf16 plan, and whether this build has a precision. */
+static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
+{
+    return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
+}
+static inline int gckpti_has_precision(gckpt_precision precision)
+{
+    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
+}
+
+/* Returns the plan's bytes without the optional bf16 copies of parameters. */
+static inline size_t gckpti_required_bytes(const gckpt_plan *p)
+{
+    return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
+}
+
+/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan: input i's value
+ * [2 * i], gradient [2 * i + 1], then the output's. None where a kernel takes bf16. */
+static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
+{
+    return o->addends + ins->uses - 1;
+}
+
+#ifndef GCKPT_NO_BF16
+/* Return the parameter of which a node's op reads a bf16 copy, or -1; and a copy's bytes. */
+GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
+GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
+#endif
+
+#ifdef GCKPT_NO_BF16
+#define gckpti_first_precision(p, t)              GCKPT_FP32
+#define gckpti_mark_operands(p, t, call)          ((void)0)
+#define gckpti_falls_back(call, precision)        ((void)(precision), 0)
+#define gckpti_mark_precision(...)                ((void)0)
+#define gckpti_place_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
+#define gckpti_copy_operands(p, kind, t)          ((size_t)0)
+#endif
+
+/* >>offload/plan */
+#ifndef GCKPT_SMALL
+
+/* ---- copies of results to slower memory and back: their part of schedules and costs ---- */
+/* Return whether an entry waits for an offload, or is a reload. */
+static inline int gckpti_is_offload_done(const gckpti_planner *p, int entry)
+{
+    return entry >= 2 * p->nodes;
+}
+static inline int gckpti_is_reload(const gckpti_planner *p, int entry)
+{
+    return entry >= p->nodes && entry < 2 * p->nodes;
+}
+
+/* Return the parts of a definition with a last use (not -1), as bits; the bytes of such parts. */
+enum { GCKPTI_VALUE = 1, GCKPTI_SAVED = 2 };
+static inline int gckpti_parts(int value_end, int saved_end)
+{
+    return (value_end < 0 ? 0 : GCKPTI_VALUE) | (saved_end < 0 ? 0 : GCKPTI_SAVED);
+}
+static inline int64_t gckpti_parts_bytes(const gckpti_node *u, int parts)
+{
+    return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_SAVED ? u->saved : 0);
+}
+
+/* Returns the cost of an offload or a reload of these parts of a node. */
+static inline uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts)
+{
+    return gckpti_transfer_cost(p->desc->offload.cost, gckpti_parts_bytes(&p->node[node], parts));
+}
+
+/* Returns the cost of copies as searches for time count it: times a / (8 - a) at copy_cost a. */
+enum { GCKPTI_FULL_COPY_COST = 4, GCKPTI_COPY_COSTS };
+static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
+{
+    uint64_t divisor = 8 - (uint64_t)copy_cost, factor = (uint64_t)copy_cost;
+    return cost / divisor * factor + cost % divisor * factor / divisor;
+}
+
+/* Returns the lowest copy_cost for which a bound is proven: 0 if copies overlap computation. */
+static inline int gckpti_lowest_copy_cost(const gckpti_planner *p)
+{
+    return p->overlap ? 0 : GCKPTI_FULL_COPY_COST;
+}
+
+/* ---- offload/time.c ---- */
+#ifndef GCKPT_NO_OFFLOAD
+/* Returns the time of a schedule whose live ranges are known. If `out` is not NULL (length 0, space
+ * for twice the entries), copies the schedule there, with an offload_done entry for each offload
+ * whose buffers may stay live until it has finished, within `limit` live bytes. */
+GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
+                                        gckpti_schedule *out);
+#else
+#define gckpti_extend_offload(p, s, u, x)      0
+#define gckpti_count_reload(p, s, u)           ((void)0)
+#define gckpti_schedule_time(p, s, limit, out) 0
+#endif
+#endif
+
+/* >>devices/plan */
+/* ---- what planning asks a backend; NULL is the processor (devices/plan.c) ---- */
+#ifndef GCKPT_NO_DEVICES
+/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
+GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
+
+/* Returns the name of a backend, or "the processor" for NULL. */
+GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b);
+
+/* Returns 1 if a backend has kernels of GCKPT_BF16_FAST for an op or, if `op` is NULL, for any. */
+GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op);
+
+/* Asks a backend for the workspace of an op; `call` is as op->shape left it. */
+GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_op *op,
+                                            gckpt_call *call);
+#else
+#define gckpti_backend_id(b, plain)       ((plain) ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU)
+#define gckpti_backend_name(b)            "the processor"
+#define gckpti_has_fast_kernel(b, op)     0
+#define gckpti_query_backend(b, op, call) GCKPT_OK
+#endif
 
 #ifndef GCKPT_SMALL
 
-/* Declarations shared by the files of layer plan (MANIFEST); some are in folders of features. */
+/* Declarations shared by the files of layer plan, which compilers see in the order of MANIFEST. */
 
 /* ---- plan/model.c ---- */
 /* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */
@@ -16233,47 +16209,51 @@ typedef struct {
     gckpti_keyed *keys;  /* 2 n, for sorting */
 } gckpti_skyline;
 
-/* ---- dist/plan.c ---- */
-#ifndef GCKPT_NO_RANKS
-/* Returns whether the ranks need only their shards of a parameter's gradient after its REDUCE. */
-GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id);
-GCKPTI_FN void gckpti_list_reductions(gckpti_planner *p);
-GCKPTI_FN void gckpti_add_partial_sums(gckpti_planner *p);
-GCKPTI_FN void gckpti_add_recv_buffers(gckpti_planner *p);
-#else
-#define gckpti_is_scattered(p, id) ((void)(id), 0)
-#define gckpti_list_reductions(p)  ((void)0)
-#define gckpti_add_partial_sums(p) ((void)0)
-#define gckpti_add_recv_buffers(p) ((void)0)
-#endif
+/* ---- plan/lowered.c ---- */
+/* An instruction whose operands are listed. */
+typedef struct {
+    int x,
+        position; /* its index; the position of its entry in the schedule, or -1 if it has none */
+} gckpti_ins_at;
 
-/* ---- bf16/plan.c ---- */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
-GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
-                                     gckpt_precision precision);
-GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
-                                     size_t *copy);
-GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
-                                    size_t *operand);
-/* Decides whether a plan that is otherwise complete has bf16 copies of parameters. */
-GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan);
-#else
-static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
-#define gckpti_mark_precision(...)                ((void)0)
-#define gckpti_place_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
-#define gckpti_encode_copies(...)                 ((void)0)
-#define gckpti_encode_weights(...)                ((void)0)
-#endif
+/* ---- plan/encode.c ---- */
+/* A plan that is being written, with its arrays, which are in p->temp, without const. */
+typedef struct {
+    gckpt_plan plan;
+#define GCKPTI_WRITABLE(type, name, count, optional) type *name;
+    GCKPTI_PLAN_ARRAYS(GCKPTI_WRITABLE)
+#undef GCKPTI_WRITABLE
+    uint32_t *words;
+    char *names;
+} gckpti_encoder;
 
-/* ---- tiles/fuse.c ---- */
-#ifndef GCKPT_NO_TILES
-/* Replaces ops, whose bytes and cost are known, by fused groups; sets p->has_fused. */
-GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p);
-#else
-static inline void gckpti_fuse_ops(gckpti_planner *p) { (void)p; }
-#endif
+/* ---- passes: what features add to a plan ---- */
+/* The stages of planning at which a feature (a folder of src) may act. In parentheses: the type to
+ * which `arg` points. */
+typedef enum {
+    GCKPTI_PASS_START,        /* the model has tensors, and no bytes or cost of ops yet */
+    GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
+    GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */
+    GCKPTI_PASS_NODE,         /* (gckpti_node) the model has a further node */
+    GCKPTI_PASS_BACKWARDS,    /* backwards have their order, and there are no gradients yet */
+    GCKPTI_PASS_ACCUMULATORS, /* gradients that live all step exist */
+    GCKPTI_PASS_GRADIENTS,    /* all gradients exist, and share no bytes yet */
+    GCKPTI_PASS_ENTRY,        /* (int) the instruction of the entry at this position is listed */
+    GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
+    GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) an instruction has its operands, or, if its kind */
+                              /* is a feature's, none yet */
+    GCKPTI_PASS_PEAK,         /* (int) the bytes by kind at the peak, this instruction, are known */
+    GCKPTI_PASS_NUMBERS,      /* (gckpti_encoder) the plan has its scalars */
+    GCKPTI_PASS_ENCODED       /* (gckpti_encoder) the plan is complete */
+} gckpti_plan_stage;
 
+/* The passes of a feature are one function, which the planner calls at each stage. */
+#define GCKPTI_PASSES(name)                                                                        \
+    GCKPTI_FN gckpt_result gckpti_##name##_passes(gckpti_planner *p, gckpti_plan_stage stage,      \
+                                                  void *arg)
+
+/* Calls the passes of all features of this build (plan/passes.h), until one returns an error. */
+GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, void *arg);
 #endif /* GCKPT_SMALL */
 
 /* >>plan/types */
@@ -16326,7 +16306,7 @@ GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_plan
 
 GCKPTI_FN size_t gckpti_planned_bytes(const gckpt_plan *p, const gckpti_plan_node *q)
 {
-    const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_BF16_VALUE ? 2 : 4;
+    const size_t size = q->type == GCKPT_U8 ? 1 : gckpti_value_size(q->rounding);
     return (size_t)gckpti_planned_elements(p, q) * size;
 }
 
@@ -16338,6 +16318,16 @@ GCKPTI_FN const char *gckpti_planned_name(const gckpt_plan *plan, int id)
                                          : "";
 }
 
+/* Returns whether op is batch norm with one value per channel in each row of the shape's `rows`. */
+GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
+{
+    return op && op->flags & GCKPTI_BUILTIN_OP && gckpti_has_running(op) &&
+           gckpti_rows(shape) == rows;
+}
+
+/* >>dist/rows */
+/* ---- which rows of a batch a virtual rank has ---- */
+/* Returns how many partial sums the reduction tree of a power of two of virtual ranks keeps. */
 GCKPTI_FN int gckpti_tree_depth(int vranks)
 {
     int n = 0;
@@ -16361,12 +16351,6 @@ GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t v
     int64_t batch = gckpti_vrank_batch(p, rows);
     return gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), rows) -
            gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank), rows);
-}
-
-GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
-{
-    return op && op->flags & GCKPTI_BUILTIN_OP && gckpti_has_running(op) &&
-           gckpti_rows(shape) == rows;
 }
 
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
@@ -16422,11 +16406,6 @@ GCKPTI_FN uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
         hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
     name = q->op ? q->op->name : name;
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
-}
-
-GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
-{
-    return vranks > 1 ? gckpti_fnv_number(hash, (uint64_t)vranks) : hash;
 }
 
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i)
@@ -16507,7 +16486,6 @@ GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 
 GCKPTI_COLD_END
 
-/* >>devices/plan */
 #ifndef GCKPT_NO_DEVICES
 
 /* ---- what planning asks a backend; NULL is the processor ---- */
@@ -16543,14 +16521,8 @@ GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_
 /* ---- properties of a tensor in a plan ---- */
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
-/* Returns whether t is a sharded parameter, whose values are gathered in the arena. */
-GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_store *s = p->g->store;
-    return t->kind == GCKPTI_PARAM &&
-           gckpti_is_sharded(gckpti_array_shard(s, &s->params[t->index], GCKPTI_VALUES));
-}
-
+/* Returns whether t is a parameter that ops read in the arena: a gathered one; any parameter with
+ * desc.kernels.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -16558,18 +16530,6 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
         return t->kind == GCKPTI_PARAM;
     return gckpti_is_quantised((int)p->g->store->params[t->index].p.storage) &&
            (d->backend || t->f32_uses);
-}
-
-/* Returns this rank's shard of a parameter's update. All ranks plan with the largest one. */
-GCKPTI_FN gckpti_shard_range gckpti_update_shard(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_store *s = p->g->store;
-    return gckpti_array_shard(s, &s->params[t->index], 0);
-}
-
-GCKPTI_FN size_t gckpti_shard_bytes(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    return sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
 }
 
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
@@ -16609,28 +16569,28 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 }
 
 /* ---- bytes of values and gradients; fp32 copies and compensations at a workspace's start ---- */
-GCKPTI_FN size_t gckpti_tensor_bytes(const gckpti_planner *p, const gckpt_tensor *t, int bf16_flag)
-{
-    return (size_t)gckpti_elements(&t->shape) * (p->rounding[t->base->id] & bf16_flag ? 2
-                                                 : t->type == GCKPT_U8                ? 1
-                                                                       : sizeof(float));
-}
-
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return gckpti_tensor_bytes(p, t, GCKPTI_BF16_VALUE);
+    return (size_t)gckpti_elements(&t->shape) *
+           (t->type == GCKPT_U8 ? 1 : gckpti_value_size(p->rounding[t->base->id]));
 }
 
 GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return gckpti_tensor_bytes(p, t, GCKPTI_BF16_GRADIENT);
+    return (size_t)gckpti_elements(&t->shape) * gckpti_gradient_size(p->rounding[t->base->id]);
+}
+
+/* Returns the bytes of t's elements as floats. */
+GCKPTI_FN size_t gckpti_f32_bytes(const gckpt_tensor *t)
+{
+    return sizeof(float) * (size_t)gckpti_elements(&t->shape);
 }
 
 /* Adds space for a float for each element of t to *bytes. Returns the offset of this space. */
 GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t)
 {
     size_t offset = gckpti_round_up(*bytes, 64);
-    *bytes = offset + sizeof(float) * (size_t)gckpti_elements(&t->shape);
+    *bytes = offset + gckpti_f32_bytes(t);
     return offset;
 }
 
@@ -16648,21 +16608,6 @@ GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, i
 
 /* ---- cost ---- */
 
-GCKPTI_FN int gckpti_parts(int value_end, int saved_end)
-{
-    return (value_end < 0 ? 0 : GCKPTI_VALUE) | (saved_end < 0 ? 0 : GCKPTI_SAVED);
-}
-
-GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts)
-{
-    return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_SAVED ? u->saved : 0);
-}
-
-GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts)
-{
-    return gckpti_transfer_cost(p->desc->offload.cost, gckpti_parts_bytes(&p->node[node], parts));
-}
-
 /* Returns about x * a / b, rounded down, for a / b that is not much more than 1; b > 0. */
 GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
 {
@@ -16672,7 +16617,6 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
 }
 #endif
 
-/* >>bf16/plan */
 #ifndef GCKPT_NO_BF16
 /* ---- bf16 plans (manual, 5l) ----
  * Values and gradients that depend on the batch are rounded. They are bf16 in the arena, unless
@@ -16687,7 +16631,7 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
  * (GCKPT_TAKES_BF16); or all operands (fast kernels of a backend; on the CPU, kernels with
  * GCKPTI_TAKES_ALL_BF16 or in strips). Stochastic rounding takes copies nevertheless, as its random
  * numbers depend on the index in the whole tensor. */
-GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
+static void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->bf16.precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->tensors[i];
@@ -16719,6 +16663,35 @@ static int gckpti_has_strips(const gckpti_planner *p, const gckpt_tensor *t)
         strips = rows ? i == 0 || !gckpti_is_bf16(p, t->in[i], bf16_flag)
                       : gckpti_elements(&t->in[i]->shape) == gckpti_elements(&t->shape);
     return strips;
+}
+
+/* Returns the precision that the kernel of op t is first requested for. */
+GCKPTI_FN gckpt_precision gckpti_first_precision(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_precision precision = t->batch_invariant ? GCKPT_FP32 : p->desc->bf16.precision;
+    return precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel(p->desc->backend, t->op)
+               ? GCKPT_BF16
+               : precision;
+}
+
+/* Marks the operands of op t's call that are bf16 in the arena. */
+GCKPTI_FN void gckpti_mark_operands(const gckpti_planner *p, const gckpt_tensor *t,
+                                    gckpt_call *call)
+{
+    static uint16_t narrow; /* only the address counts */
+    for (int k = 0; k < t->inputs; k++)
+        if (gckpti_is_bf16(p, t->in[k], GCKPTI_BF16_VALUE))
+            call->in[k].bf16 = &narrow;
+    call->out_bf16 = gckpti_is_bf16(p, t, GCKPTI_BF16_VALUE) ? &narrow : NULL;
+    call->grad_out_bf16 = gckpti_is_bf16(p, t, GCKPTI_BF16_GRADIENT) ? &narrow : NULL;
+}
+
+/* Returns 1, and the next precision to ask for, if a backend has no kernel of the one before. */
+GCKPTI_FN int gckpti_falls_back(const gckpt_call *call, gckpt_precision *precision)
+{
+    const int falls = *precision == GCKPT_BF16_FAST && call->precision != *precision;
+    *precision = falls ? GCKPT_BF16 : *precision;
+    return falls;
 }
 
 /* Sets the precision of op t, and whether it runs in strips. */
@@ -16773,15 +16746,20 @@ GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor
     return bytes;
 }
 
+/* Returns how many operands, offsets of fp32 copies, follow the other ones of an instruction. */
+GCKPTI_FN size_t gckpti_copy_operands(const gckpti_planner *p, int kind, const gckpt_tensor *t)
+{
+    const int runs = t->op && kind <= GCKPT_BACKWARD && p->desc->bf16.precision != GCKPT_FP32;
+    return runs ? 2 + 2 * (size_t)t->inputs : 0;
+}
+
 /* Writes the offsets of an instruction's copies into a plan's operands. Where the op passes a
  * gradient on, the copy of the incoming gradient serves. The rest of the workspace is the op's. */
-GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins, size_t *operand)
+static void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins, size_t *operand)
 {
     const gckpt_tensor *t = p->tensors[ins->id];
     const int backward = ins->kind == GCKPT_BACKWARD, out = 2 * t->inputs;
     gckpti_operands o;
-    if (p->desc->bf16.precision == GCKPT_FP32 || ins->kind > GCKPT_BACKWARD || !t->op)
-        return;
     gckpti_operands_of(operand, ins, t->inputs, &o);
     size_t *copy = operand + (gckpti_f32_copies(ins, &o) - operand);
     size_t bytes = gckpti_place_copies(p, t, backward, copy);
@@ -16818,7 +16796,8 @@ GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param)
     return 0;
 }
 
-GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
+/* Decides whether a plan that is otherwise complete has bf16 copies of parameters. */
+static void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
 {
     const gckpt_plan_desc *d = p->desc;
     const int sharded = plan->ranks > 1 && plan->shard != GCKPT_SHARD_NONE;
@@ -16830,6 +16809,21 @@ GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
         bytes = gckpti_add_bytes(bytes, gckpti_bf16_bytes(plan, i));
     plan->bf16_weights = bytes > 0 && gckpti_add_bytes(bytes, gckpt_plan_bytes(plan)) <= budget;
     plan->kind_bytes[GCKPT_BYTES_COPIES] = plan->bf16_weights ? bytes : 0;
+}
+
+GCKPTI_PASSES(bf16)
+{
+    gckpti_encoder *e = (gckpti_encoder *)arg;
+    const gckpti_lowered *d = &p->best;
+    if (stage == GCKPTI_PASS_START)
+        gckpti_mark_rounding(p);
+    if (stage != GCKPTI_PASS_ENCODED)
+        return GCKPT_OK;
+    for (size_t x = 0; x < d->length; x++)
+        if (gckpti_copy_operands(p, d->ins[x].kind, p->tensors[d->ins[x].id]))
+            gckpti_encode_copies(p, &d->ins[x], e->operands);
+    gckpti_encode_weights(p, &e->plan);
+    return GCKPT_OK;
 }
 #endif
 
@@ -16848,8 +16842,7 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
     for (int u = 0; u < p->nodes; u++)
         n += p->node[u].backward_index < 0 ? 0 : (size_t)p->tensors[p->node[u].id]->inputs;
-    size_t sums = p->virtual_ranks > 1 ? n * (size_t)(3 + p->tree_depth) : n; /* gckpti_reduction */
-    p->gradient = (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, sums, sizeof *p->gradient);
+    p->gradient = (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->gradient);
     p->target = (gckpti_target *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->target);
     memset(p->first_use, 0xff, ids);
     memset(p->total, 0xff, ids);
@@ -16861,7 +16854,7 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
         p->targets += t->inputs;
         for (int i = t->inputs; i-- > 0;) {
             int *first = &p->first_use[t->in[i]->base->id];
-            const gckpti_target target = { u, -1, -1, *first };
+            const gckpti_target target = { u, -1, -1, 0, *first };
             p->target[p->node[u].target + i] = target;
             *first = p->node[u].target + i;
         }
@@ -16875,7 +16868,7 @@ GCKPTI_FN int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size
     v->id = t->id;
     v->owner = v->next_alias = -1;
     v->first = v->last = index;
-    v->alias_root = v->last_alias = v->first_live = p->gradients;
+    v->alias_root = v->last_alias = v->first_live = v->result = p->gradients;
     v->kind = gckpti_is_use_sum(t) ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
     v->size = size;
     return p->gradients++;
@@ -16912,78 +16905,66 @@ GCKPTI_FN int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size
  * of fma. Contributions to a sum over uses are computed apart: in any order if the plan
  * accumulates; else the first two may change places, since a + b = b + a. The prologue's backwards
  * come last, in the reverse of creation. */
-typedef struct {
-    int to, next;
-} gckpti_edge;
-typedef struct {
-    const gckpti_planner *p;
-    int *wait_count, *first_edge; /* by node: backwards it waits for, -1 if it ran; first edge */
-    gckpti_edge *edge;            /* edges to nodes that wait for it */
-    int edges;
-} gckpti_ordering;
-
-static void gckpti_order_edge(gckpti_ordering *o, int from, int to)
+/* Returns whether the body's backward u may come next in the user's order: backwards of all users
+ * of its result have run, as have those that add to one of its gradients before it. Of a sum over
+ * uses the first two may change places; if the plan accumulates, all may. */
+static int gckpti_is_next(const gckpti_planner *p, int u)
 {
-    const gckpti_edge edge = { to, o->first_edge[from] };
-    if (from == to || to < o->p->prologue)
-        return;
-    o->edge[o->edges] = edge;
-    o->first_edge[from] = o->edges++;
-    o->wait_count[to]++;
-}
-
-/* Finds the edges among the body's backwards. */
-static void gckpti_order_edges(gckpti_ordering *o)
-{
-    const gckpti_planner *p = o->p;
-    memset(o->first_edge, 0xff, (size_t)p->nodes * sizeof(int));
-    for (int id = 0; id < p->n; id++) {
-        int unordered = gckpti_is_use_sum(p->tensors[id]),
-            k = p->active[id] ? p->first_use[id] : -1;
-        for (int n = 0, u; k >= 0 && (u = p->target[k].node) >= p->prologue; n++) {
-            int next = p->target[k].next, later = next;
-            if (unordered && n == 0 && next >= 0)
-                later = p->target[next].next;
-            if (later >= 0 && !(unordered && p->accumulates))
-                gckpti_order_edge(o, u, p->target[later].node);
-            if (p->active[id] & GCKPTI_HAS_BACKWARD)
-                gckpti_order_edge(o, u, p->node_of[id]);
-            k = next;
-        }
+    const gckpti_node *q = &p->node[u];
+    const gckpt_tensor *t = p->tensors[q->id];
+    for (int k = p->first_use[q->id]; k >= 0 && gckpti_is_in_body(p, k); k = p->target[k].next)
+        if (p->node[p->target[k].node].backward_index == INT32_MAX)
+            return 0;
+    for (int i = 0; i < t->inputs; i++) {
+        const gckpt_tensor *in = t->in[i]->base;
+        int n = 0, waits = 0;
+        for (int k = p->first_use[in->id]; k != q->target + i; k = p->target[k].next, n++)
+            waits |=
+                p->target[k].node != u && p->node[p->target[k].node].backward_index == INT32_MAX;
+        if (waits && p->active[in->id] && !(gckpti_is_use_sum(in) && (p->accumulates || n == 1)))
+            return 0;
     }
+    return 1;
 }
 
-/* Takes the user's order as far as it is valid. Returns the number of backwards that it has. */
-static int gckpti_order_user(gckpti_planner *p)
+/* Checks the instructions of the user's schedule, and takes its order of backwards. */
+static gckpt_result gckpti_order_user(gckpti_planner *p)
 {
-    gckpti_ordering o = { p, NULL, NULL, NULL, 0 };
-    size_t n = (size_t)p->nodes, edges = 2 * (size_t)p->targets;
-    int count = 0;
-    o.wait_count = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    o.first_edge = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    o.edge = (gckpti_edge *)gckpti_scratch_alloc(&p->scratch, edges, sizeof *o.edge);
-    if (p->failed)
-        return 0;
-    gckpti_order_edges(&o);
     for (int i = 0; i < p->desc->schedule.count; i++) {
-        gckpt_instruction in = p->desc->schedule.instructions[i];
-        int u = in.kind == GCKPT_BACKWARD && in.id >= 0 && in.id < p->n ? p->node_of[in.id] : -1;
-        if (u < p->prologue || p->node[u].backward_index < 0 || o.wait_count[u] != 0)
+        const gckpt_instruction in = p->desc->schedule.instructions[i];
+        const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
+        const int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
+        if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
+                        in.kind == GCKPT_REDUCE || (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: instruction %i: id %i is no op that its kind can run", i,
+                                in.id);
+        const int u = p->node_of[in.id];
+        if (in.kind >= GCKPT_OFFLOAD && u >= 0 && !p->node[u].can_offload)
+            return gckpti_error(
+                p->g, GCKPT_E_ARG,
+                "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes "
+                "is 0, update_in_backward is set, the tensor has gckpt_recompute, or "
+                "it depends on parameters only",
+                i, t);
+        if (in.kind != GCKPT_BACKWARD || u < p->prologue || p->node[u].backward_index < 0)
             continue;
-        for (int e = o.first_edge[u]; e >= 0; e = o.edge[e].next)
-            o.wait_count[o.edge[e].to]--;
-        o.wait_count[u] = -1;
-        p->node[u].backward_index = count;
-        p->backward[count++] = u;
+        if (p->node[u].backward_index != INT32_MAX || !gckpti_is_next(p, u))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: instruction %i: backward of %T is repeated, or precedes "
+                                "that of one of its readers, or of an op that adds to the same "
+                                "gradient first (readers in reverse order of creation)",
+                                i, t);
+        p->node[u].backward_index = p->backwards;
+        p->backward[p->backwards++] = u;
     }
-    return count;
+    return GCKPT_OK;
 }
 
 /* Orders the backwards: sets p->backward and backward_index, which is INT32_MAX at first. */
-GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_order_backwards(gckpti_planner *p)
 {
-    if (p->desc->mode == GCKPT_SCHEDULE)
-        p->backwards = gckpti_order_user(p);
+    gckpt_result result = p->desc->mode == GCKPT_SCHEDULE ? gckpti_order_user(p) : GCKPT_OK;
     for (int u = p->nodes; u-- > 0;) {
         gckpti_node *q = &p->node[u];
         p->body_backwards += q->backward_index >= 0 && u >= p->prologue;
@@ -16992,6 +16973,7 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
         q->backward_index = p->backwards;
         p->backward[p->backwards++] = u;
     }
+    return result;
 }
 
 /* ---- the order of late forwards ---- */
@@ -17048,131 +17030,6 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 }
 #endif
 
-/* >>dist/plan */
-#if !defined(GCKPT_NO_RANKS) && !defined(GCKPT_SMALL)
-
-/* ---- plans of several virtual ranks: reductions of gradients, shards, receive buffers ---- */
-static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
-{
-    return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
-}
-
-/* Finds the backwards of the body that REDUCEs follow: each is the last to write some gradient. */
-GCKPTI_FN void gckpti_list_reductions(gckpti_planner *p)
-{
-    size_t n = (size_t)p->n;
-    if (p->virtual_ranks == 1)
-        return;
-    p->reduction = (gckpti_reduction *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->reduction);
-    p->reduction_of = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    if (p->failed)
-        return;
-    memset(p->reduction_of, 0xff, n * sizeof(int));
-    for (int r = 0; r < p->body_backwards; r++) {
-        gckpti_node *u = &p->node[p->backward[r]];
-        const gckpt_tensor *t = p->tensors[u->id];
-        u->reduce = p->reductions;
-        for (int i = 0; i < t->inputs; i++) {
-            const gckpt_tensor *q = t->in[i]->base;
-            const gckpti_reduction sum = { q->id, -1, -1, -1 };
-            if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
-                gckpti_next_write(p, q->id, r) < p->body_backwards)
-                continue;
-            int k = p->reductions++; /* the largest last: it overlaps the next backward */
-            for (; k > u->reduce && gckpti_is_larger(p, p->reduction[k - 1].id, q->id); k--)
-                p->reduction[k] = p->reduction[k - 1];
-            p->reduction[k] = sum;
-        }
-        u->reduces = p->reductions - u->reduce;
-        for (int k = u->reduce; k < p->reductions; k++)
-            p->reduction_of[p->reduction[k].id] = k;
-    }
-}
-
-/* Adds the partial sums of each reduction, which live through the whole step. */
-GCKPTI_FN void gckpti_add_partial_sums(gckpti_planner *p)
-{
-    for (int k = 0; k < p->tree_depth * p->reductions; k++) {
-        gckpti_reduction *sum = &p->reduction[k / p->tree_depth];
-        const gckpt_tensor *t = p->tensors[sum->id];
-        int v = gckpti_add_resident(p, t, gckpti_tensor_bytes(p, t, 0));
-        p->gradient[v].kind = GCKPT_BUFFER_REDUCTION;
-        sum->partials = k % p->tree_depth ? sum->partials : v;
-    }
-}
-
-/* Returns whether the ranks need only their shards of a parameter's gradient after its REDUCE. */
-GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id)
-{
-    int use = p->first_use[id];
-    while (use >= 0 && gckpti_is_in_body(p, use))
-        use = p->target[use].next;
-    return use < 0 && gckpti_is_updated(p, id) &&
-           gckpti_is_sharded(gckpti_update_shard(p, p->tensors[id]));
-}
-
-/* Adds receive buffers, and shards of sums that are stored apart. Receive buffers live until the
- * next backward that is followed by REDUCEs, since collectives may be in flight until then. */
-GCKPTI_FN void gckpti_add_recv_buffers(gckpti_planner *p)
-{
-    for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
-        const gckpti_node *u = &p->node[p->backward[r]];
-        int recv = -1;
-        for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
-            gckpti_reduction *sum = &p->reduction[k];
-            const gckpt_tensor *t = p->tensors[sum->id];
-            size_t half = (size_t)gckpti_shard_of(gckpti_elements(&t->shape), 0, 2).count * 4;
-            recv = recv < 0 ? gckpti_gradient_new(p, t, 0, r) : recv;
-            gckpti_gradient *buffer = &p->gradient[recv];
-            buffer->kind = GCKPT_BUFFER_REDUCTION;
-            buffer->id = half > buffer->size ? sum->id : buffer->id;
-            buffer->size = half > buffer->size ? half : buffer->size;
-            sum->recv = recv;
-            if (!p->accumulates && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
-                gckpti_is_scattered(p, sum->id)) {
-                sum->shard = gckpti_gradient_new(p, t, gckpti_shard_bytes(p, t), r);
-                p->gradient[sum->shard].last = p->backwards - 1;
-            }
-        }
-    }
-    for (int r = p->body_backwards, last = r; r-- > 0;) {
-        const gckpti_node *u = &p->node[p->backward[r]];
-        for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
-            const gckpti_reduction *sum = &p->reduction[k];
-            if (sum->recv >= 0)
-                p->gradient[sum->recv].last = last;
-            if (sum->shard >= 0)
-                p->gradient[p->total[sum->id]].last = last;
-        }
-        last = u->reduces > 0 ? r : last;
-    }
-}
-
-/* Checks the numbers of virtual ranks and ranks. */
-GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
-{
-    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1, ranks = g->store->ranks;
-    if (vranks & (vranks - 1))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.ranks.virtual_ranks is %i: must be a power of two", vranks);
-    if (d->mode == GCKPT_INFERENCE)
-        return GCKPT_OK;
-    if (ranks > vranks)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
-            "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks",
-            ranks, vranks, ranks);
-    if (vranks > 1 && d->update_in_backward)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
-            "complete only when those of all %i virtual ranks are added",
-            vranks);
-    return GCKPT_OK;
-}
-#endif
-
 /* >>plan/gradients */
 #ifndef GCKPT_SMALL
 
@@ -17189,10 +17046,10 @@ static void gckpti_add_accumulators(gckpti_planner *p)
                 continue;
             size_t arrays = gckpti_sum_scope(p, t, k) == GCKPTI_SUM_IN_STEP ? 2u : 1u;
             p->target[p->node[p->node_of[i]].target + k].gradient =
-                gckpti_add_resident(p, q, arrays * gckpti_tensor_bytes(p, q, 0));
+                gckpti_add_resident(p, q, arrays * gckpti_f32_bytes(q));
         }
     }
-    gckpti_add_partial_sums(p);
+    gckpti_pass(p, GCKPTI_PASS_ACCUMULATORS, NULL);
     for (int id = 0; id < p->n; id++)
         if (p->active[id] && gckpti_is_use_sum(p->tensors[id]) && p->first_use[id] >= 0)
             p->total[id] = p->target[p->first_use[id]].gradient;
@@ -17220,7 +17077,7 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_node *u, const gckpt_te
     } else {
         target->total = so_far;
         target->gradient = gckpti_gradient_new(
-            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_tensor_bytes(p, q, 0),
+            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_f32_bytes(q),
             u->backward_index);
         if (sums) {
             u->accumulate |= bit;
@@ -17308,7 +17165,6 @@ static void gckpti_sum_gradient_bytes(gckpti_planner *p)
 /* Models all gradients: targets, sums, shared bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
-    gckpti_list_reductions(p);
     if (p->failed)
         return;
     if (p->accumulates)
@@ -17325,7 +17181,7 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
     for (int i = 0; i < p->n; i++) /* an update at the end of the step reads it */
         if (gckpti_is_updated(p, i) && !p->accumulates && !p->desc->update_in_backward)
             p->gradient[p->total[i]].last = p->backwards - 1;
-    gckpti_add_recv_buffers(p);
+    gckpti_pass(p, GCKPTI_PASS_GRADIENTS, NULL);
     for (int i = 0; i < p->desc->fetch.count; i++)
         if (p->desc->fetch.specs[i].gradient)
             p->gradient[p->total[p->desc->fetch.specs[i].tensor->base->id]].last = p->backwards + 1;
@@ -18072,7 +17928,8 @@ static void gckpti_fuse_stretch(gckpti_fused_builder *r, const int *id, int n, i
             gckpti_put_fused(r, temp, id + best[j].from, j - best[j].from);
 }
 
-GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p)
+/* Replaces ops, whose bytes and cost are known, by fused groups; sets p->has_fused. */
+static void gckpti_fuse_ops(gckpti_planner *p)
 {
     gckpti_scratch temp = gckpti_scratch_new(p->memory, &p->failed);
     const size_t n = (size_t)p->n;
@@ -18104,6 +17961,14 @@ GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p)
         count = 0;
     }
     gckpti_scratch_free(&temp);
+}
+
+GCKPTI_PASSES(tiles)
+{
+    (void)arg;
+    if (stage == GCKPTI_PASS_OPS && p->variant.fused && p->desc->bf16.precision == GCKPT_FP32)
+        gckpti_fuse_ops(p);
+    return GCKPT_OK;
 }
 
 GCKPTI_COLD_END
@@ -18284,30 +18149,20 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
 static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
-    uint16_t narrow;
     gckpt_call call;
     gckpt_result result;
-    gckpt_precision precision = t->batch_invariant ? GCKPT_FP32 : p->desc->bf16.precision;
-    if (precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel(p->desc->backend, t->op))
-        precision = GCKPT_BF16;
-    for (;;) {
+    gckpt_precision precision = gckpti_first_precision(p, t);
+    do {
         call = gckpti_shape_call(t->in, t->inputs, t->attributes);
         call.threads = p->threads;
         call.plain = p->plain;
         call.precision = precision;
         result = t->op->shape(&call);
         mixes = call.mixes_rows;
-        for (int k = 0; k < t->inputs; k++)
-            if (p->rounding[t->in[k]->base->id] & GCKPTI_BF16_VALUE)
-                call.in[k].bf16 = &narrow;
-        call.out_bf16 = p->rounding[i] & GCKPTI_BF16_VALUE ? &narrow : NULL;
-        call.grad_out_bf16 = p->rounding[i] & GCKPTI_BF16_GRADIENT ? &narrow : NULL;
+        gckpti_mark_operands(p, t, &call);
         if (result == GCKPT_OK)
             result = gckpti_query_backend(p->desc->backend, t->op, &call);
-        if (result != GCKPT_OK || precision != GCKPT_BF16_FAST || call.precision == precision)
-            break;
-        precision = GCKPT_BF16; /* the backend has no fast kernel: query again */
-    }
+    } while (result == GCKPT_OK && gckpti_falls_back(&call, &precision));
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "plan: %T: backend %s cannot run this op or shape", t,
                             gckpti_backend_name(p->desc->backend));
@@ -18344,20 +18199,19 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
     gckpt_result result = GCKPT_OK;
     if (!gckpti_model_memory(p))
         return GCKPT_E_MEMORY;
-    gckpti_mark_rounding(p);
+    gckpti_pass(p, GCKPTI_PASS_START, NULL);
     gckpti_find_active(p);
     if (p->variant.lowering) {
         gckpti_take_lowering(p);
-        if (!p->failed)
-            gckpti_find_active(p);
+        if (p->failed || !p->has_lowering)
+            return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+        gckpti_find_active(p);
     }
-    const int skips = p->variant.lowering && !p->has_lowering;
-    for (int i = 0; i < p->n && !skips && !p->failed && result == GCKPT_OK; i++)
+    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
-    if (p->variant.fused && !skips && p->desc->bf16.precision == GCKPT_FP32 && !p->failed &&
-        result == GCKPT_OK)
-        gckpti_fuse_ops(p);
+    if (!p->failed && result == GCKPT_OK)
+        result = gckpti_pass(p, GCKPTI_PASS_OPS, NULL);
     return p->failed ? GCKPT_E_MEMORY : result;
 }
 
@@ -18442,8 +18296,7 @@ static void gckpti_add_node(gckpti_planner *p, const gckpt_tensor *t, int prolog
     u->must_recompute = (unsigned char)(t->must_recompute && !u->runs_once);
     p->recompute_count += u->must_recompute;
     u->side_effect = (unsigned char)side_effect;
-    u->can_offload = p->host_limit > 0 && !prologue && t->op && !u->must_recompute;
-    p->can_offload = p->can_offload || u->can_offload;
+    gckpti_pass(p, GCKPTI_PASS_NODE, u);
     p->state[p->nodes].out = u->out;
     p->state[p->nodes].saved = u->saved;
     p->node_of[t->id] = p->nodes++;
@@ -18463,16 +18316,12 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             const gckpt_tensor *q = t->in[k]->base;
             if (!gckpti_is_staged(p, q) || p->node_of[q->id] >= 0)
                 continue;
+            int id = q->id;
             const gckpt_parameter *param = &p->g->store->params[q->index].p;
             const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
             p->cost[q->id] = p->desc->costs.by_id ? p->desc->costs.by_id[q->id] : copy;
-            if (gckpti_is_gathered(p, q)) {
-                size_t bytes = gckpti_value_bytes(p, q) - gckpti_shard_bytes(p, q);
-                const uint64_t gather =
-                    gckpti_transfer_cost(p->desc->ranks.link_cost, (int64_t)bytes);
-                p->cost[q->id].forward = gckpti_add_cost(p->cost[q->id].forward, gather);
-            }
+            gckpti_pass(p, GCKPTI_PASS_STAGED, &id);
             gckpti_add_node(p, q, prologue);
             if (!prologue)
                 p->body[p->body_count++] = q->id;
@@ -18506,7 +18355,7 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
 }
 
 /* Finds all nodes, their edges, and the order of their backwards. */
-static void gckpti_find_nodes(gckpti_planner *p)
+static gckpt_result gckpti_find_nodes(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
     size_t edges = 0;
@@ -18514,7 +18363,7 @@ static void gckpti_find_nodes(gckpti_planner *p)
         edges += p->tensors[i]->kind == GCKPTI_OP ? 2 * (size_t)p->tensors[i]->inputs + 1 : 0;
     p->edges = (int *)gckpti_scratch_alloc(&p->scratch, edges, sizeof(int));
     if (p->failed)
-        return;
+        return GCKPT_E_MEMORY;
     gckpti_find_needed(p, needed);
     memset(p->node_of, 0xff, (size_t)p->n * sizeof(int));
     gckpti_add_part(p, 1, needed);
@@ -18529,15 +18378,16 @@ static void gckpti_find_nodes(gckpti_planner *p)
         if (!p->desc->fetch.specs[i].gradient)
             p->node[p->node_of[p->desc->fetch.specs[i].tensor->base->id]].fetched = 1;
     gckpti_list_uses(p);
-    if (!p->failed)
-        gckpti_order_backwards(p);
+    return p->failed ? GCKPT_E_MEMORY : gckpti_order_backwards(p);
 }
 
 GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
 {
-    gckpti_find_nodes(p);
-    if (!p->failed)
-        gckpti_model_gradients(p);
+    gckpt_result result = gckpti_find_nodes(p);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_pass(p, GCKPTI_PASS_BACKWARDS, NULL);
+    gckpti_model_gradients(p);
     gckpti_find_late(p);
     for (int u = 0; u < p->nodes; u++) {
         const gckpt_cost *cost = &p->cost[p->node[u].id];
@@ -18550,6 +18400,154 @@ GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
 }
 #endif
 
+/* >>offload/time */
+#ifndef GCKPT_NO_OFFLOAD
+
+/* ---- offloads and reloads in a scan of a schedule from its end ---- */
+/* Makes the parts of node u's results that a later reload copies back (awaited_parts) live at
+ * position x of a scan from the end: at the forward after which they are offloaded, whose cost is
+ * added, or at an offload_done. Returns the bytes that have no other use there. */
+GCKPTI_FN int64_t gckpti_extend_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
+{
+    gckpti_node_state *v = &p->state[u];
+    const int parts = v->awaited_parts, added = parts & ~gckpti_parts(v->value_end, v->saved_end);
+    s->copied_parts[x] = parts;
+    v->value_end = added & GCKPTI_VALUE ? x : v->value_end;
+    v->saved_end = added & GCKPTI_SAVED ? x : v->saved_end;
+    if (s->entry[x] == u) {
+        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
+        s->host_bytes += gckpti_parts_bytes(&p->node[u], parts & ~v->copied_parts);
+        v->copied_parts |= parts;
+        v->awaited_parts = 0;
+    }
+    return gckpti_parts_bytes(&p->node[u], added);
+}
+
+/* Adds the cost of a reload of node u, which a scan from the end meets. */
+GCKPTI_FN void gckpti_count_reload(gckpti_planner *p, gckpti_schedule *s, int u)
+{
+    gckpti_node_state *v = &p->state[u];
+    const int parts = gckpti_parts(v->value_end, v->saved_end);
+    s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
+    v->awaited_parts |= parts;
+}
+
+/* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----
+ * A copy starts at its position, an offload right after its forward, once earlier copies are done.
+ * Readers of a reload wait for it. The buffers of an offload are free after their last use, which
+ * may be an offload_done; the next computation waits for the copy. Copies end with the body. */
+typedef struct {
+    const gckpti_planner *p;
+    gckpti_schedule *sched, *out;   /* out: receives sched with offload_done entries; or NULL */
+    int64_t limit;                  /* limit of live bytes, buffers of pending offloads included */
+    uint64_t compute_end, copy_end; /* end of the computation and of the copies so far */
+    uint64_t free_at;               /* time at which released bytes are free */
+    gckpti_keyed *in_flight;        /* offloads; value: position of the forward; key: end */
+    int count;                      /* length of in_flight */
+} gckpti_timeline;
+
+/* Returns the last position at which the offloaded parts of the forward at x are all live. */
+static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
+{
+    int until = s->copied_parts[x] & GCKPTI_SAVED ? s->saved_end[x] : INT32_MAX, count;
+    int end = s->copied_parts[x] & GCKPTI_VALUE ? s->value_end[x] : INT32_MAX;
+    if (end > x && end < s->length && s->entry[end] >= 0) { /* it may be overwritten there */
+        const int *edges = gckpti_entry_reads(p, s->entry[end], &count);
+        const int in_place = p->node[gckpti_entry_node(p, s->entry[end])].in_place;
+        for (int k = 0; k < count; k++)
+            end -= edges[k] == s->entry[x] && in_place >> k & 1;
+    }
+    return end < until ? end : until;
+}
+
+/* Returns the bytes of the offload at `from` that are live at x only if an offload_done follows. */
+static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
+{
+    const gckpti_schedule *s = c->sched;
+    const gckpti_node *u = &c->p->node[s->entry[from]];
+    int value = s->copied_parts[from] & GCKPTI_VALUE && s->value_end[from] <= x;
+    int saved = s->copied_parts[from] & GCKPTI_SAVED && s->saved_end[from] < x;
+    return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (saved ? u->saved : 0)
+                                                   : 0;
+}
+
+/* Before position x, removes offloads in flight: those that are done, those whose node the entry
+ * defines again, and those that are dead and do not fit into the limit. */
+static void gckpti_release_offloads(gckpti_timeline *c, int x)
+{
+    gckpti_schedule *s = c->sched;
+    const int defines = s->entry[x] >= 0 && !gckpti_is_offload_done(c->p, s->entry[x]);
+    const int node = defines ? gckpti_entry_node(c->p, s->entry[x]) : -1;
+    int64_t excess = s->live_bytes[x] - c->limit;
+    int pending = 0;
+    for (int k = 0; k < c->count && c->out; k++)
+        excess += gckpti_kept_bytes(c, c->in_flight[k].value, x);
+    for (int k = 0; k < c->count; k++) {
+        const gckpti_keyed copy = c->in_flight[k];
+        const int from = copy.value, until = gckpti_offload_until(c->p, s, from);
+        const int64_t bytes = gckpti_kept_bytes(c, from, x);
+        if (copy.key > c->compute_end && s->entry[from] != node &&
+            (until >= x || (c->out && (excess <= 0 || !bytes)))) {
+            c->in_flight[pending++] = copy;
+            continue;
+        }
+        excess -= bytes;
+        c->free_at = copy.key > c->free_at ? copy.key : c->free_at;
+        if (c->out && until < x - 1)
+            c->out->entry[c->out->length++] = s->entry[from] + 2 * c->p->nodes;
+    }
+    c->count = pending;
+}
+
+/* Starts a copy of parts of node u. */
+static void gckpti_start_copy(gckpti_timeline *c, int u, int parts)
+{
+    c->copy_end = gckpti_add_cost(c->copy_end > c->compute_end ? c->copy_end : c->compute_end,
+                                  gckpti_parts_cost(c->p, u, parts));
+}
+
+GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
+                                        gckpti_schedule *out)
+{
+    gckpti_timeline c = { p, s, out, limit, 0, 0, 0, NULL, 0 };
+    gckpti_scratch_clear(&p->temp);
+    c.in_flight =
+        (gckpti_keyed *)gckpti_scratch_alloc(&p->temp, (size_t)s->length + 1, sizeof *c.in_flight);
+    if (p->failed)
+        return 0;
+    for (int u = 0; u < p->nodes; u++)
+        p->state[u].ready = 0;
+    for (int x = 0; x < s->length; x++) {
+        int i = s->entry[x], u = gckpti_entry_node(p, i), count;
+        const int *edges = gckpti_entry_reads(p, i, &count);
+        gckpti_release_offloads(&c, x);
+        if (out)
+            out->entry[out->length++] = i;
+        if (gckpti_is_reload(p, i)) {
+            gckpti_start_copy(&c, u, gckpti_parts(s->value_end[x], s->saved_end[x]));
+            p->state[u].ready = c.copy_end;
+        }
+        if (i >= p->nodes)
+            continue;
+        if (i < 0 && p->node[u].backward_index == p->body_backwards)
+            c.free_at = c.copy_end;
+        c.compute_end = c.compute_end > c.free_at ? c.compute_end : c.free_at;
+        for (int k = 0; k < count; k++)
+            c.compute_end =
+                c.compute_end > p->state[edges[k]].ready ? c.compute_end : p->state[edges[k]].ready;
+        if (i < 0 && p->node[u].reads_saved && p->state[u].ready > c.compute_end)
+            c.compute_end = p->state[u].ready;
+        c.compute_end = gckpti_add_cost(c.compute_end, gckpti_entry_cost(p, i));
+        p->state[u].ready = i < 0 ? p->state[u].ready : 0;
+        if (i >= 0 && s->copied_parts[x]) {
+            gckpti_start_copy(&c, u, s->copied_parts[x]);
+            c.in_flight[c.count].key = c.copy_end, c.in_flight[c.count++].value = x;
+        }
+    }
+    return c.compute_end > c.copy_end ? c.compute_end : c.copy_end;
+}
+#endif
+
 /* >>plan/schedule */
 #ifndef GCKPT_SMALL
 
@@ -18559,7 +18557,7 @@ GCKPTI_FN void gckpti_reset_states(gckpti_planner *p)
     for (int u = 0; u < p->nodes; u++) {
         gckpti_node_state *v = &p->state[u];
         v->value_end = v->saved_end = v->start = v->prev_use = -1;
-        v->run_count = v->reload_parts = v->offload_parts = v->dropped = 0;
+        v->run_count = v->awaited_parts = v->copied_parts = v->dropped = 0;
     }
 }
 
@@ -18571,7 +18569,7 @@ static void gckpti_compact_schedule(gckpti_schedule *s, int dropped)
         int value_end = s->value_end[x + dropped], saved_end = s->saved_end[x + dropped];
         s->entry[x] = s->entry[x + dropped];
         s->live_bytes[x] = s->live_bytes[x + dropped];
-        s->offload_parts[x] = s->offload_parts[x + dropped];
+        s->copied_parts[x] = s->copied_parts[x + dropped];
         s->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
         s->saved_end[x] = saved_end < 0 ? -1 : saved_end - dropped;
     }
@@ -18590,22 +18588,6 @@ static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
     return bytes;
 }
 
-/* Adds an offload after node u's forward at position x: the cost of copying the parts (value,
- * saved) that are reloaded later, and a use of them. Returns the bytes of parts without other use.
- */
-static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
-{
-    gckpti_node_state *v = &p->state[u];
-    int only_reload = v->reload_parts & ~gckpti_parts(v->value_end, v->saved_end);
-    s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, v->reload_parts));
-    s->host_bytes += gckpti_parts_bytes(&p->node[u], v->reload_parts & ~v->offload_parts);
-    v->offload_parts |= v->reload_parts;
-    v->value_end = only_reload & GCKPTI_VALUE ? x : v->value_end;
-    v->saved_end = only_reload & GCKPTI_SAVED ? x : v->saved_end;
-    v->reload_parts = 0;
-    return gckpti_parts_bytes(&p->node[u], only_reload);
-}
-
 /* Begins a definition where the scan from the end meets its forward or reload at position x: adds
  * its cost and records its last uses. Returns the bytes whose live range begins here. */
 static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, int is_forward, int x)
@@ -18613,28 +18595,12 @@ static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, in
     gckpti_node_state *v = &p->state[u];
     s->value_end[x] = v->value_end;
     s->saved_end[x] = v->saved_end;
-    if (is_forward) {
-        s->recompute_cost =
-            v->start < 0 ? s->recompute_cost : gckpti_add_cost(s->recompute_cost, p->node[u].cost);
-        v->start = x;
-    } else {
-        int parts = gckpti_parts(v->value_end, v->saved_end);
-        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
-        v->reload_parts |= parts;
-    }
+    if (!is_forward)
+        gckpti_count_reload(p, s, u);
+    else if (v->start >= 0)
+        s->recompute_cost = gckpti_add_cost(s->recompute_cost, p->node[u].cost);
+    v->start = is_forward ? x : v->start;
     return gckpti_end_live_range(v);
-}
-
-/* Extends the live ranges of parts that are being offloaded to an offload_done at position x. Adds
- * their bytes to *live. Returns all parts of the offload. */
-static int gckpti_extend_offload(gckpti_planner *p, int node, int x, int64_t *live)
-{
-    gckpti_node_state *v = &p->state[node];
-    int added = v->reload_parts & ~gckpti_parts(v->value_end, v->saved_end);
-    v->value_end = added & GCKPTI_VALUE ? x : v->value_end;
-    v->saved_end = added & GCKPTI_SAVED ? x : v->saved_end;
-    *live += gckpti_parts_bytes(&p->node[node], added);
-    return v->reload_parts;
 }
 
 GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
@@ -18659,23 +18625,22 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
             live += gckpti_extend_prologue(p, kept - 1);
             body_end = -1;
         }
-        const int is_done = gckpti_is_offload_done(p, i);
+        const int waits = i >= 2 * p->nodes, parts = is_forward || waits ? v->awaited_parts : 0;
         v->run_count -= is_forward;
-        const int parts = is_forward ? v->reload_parts : 0;
-        int dead = i >= 0 && v->value_end < 0 && v->saved_end < 0;
-        dead = dead && !parts && !(is_forward && u->side_effect && v->run_count == 0);
-        if (is_done ? !v->reload_parts : dead)
+        if (i >= 0 && !parts && !(is_forward && u->side_effect && v->run_count == 0) &&
+            (waits || (v->value_end < 0 && v->saved_end < 0)))
             continue;
         s->entry[--kept] = i;
-        s->offload_parts[kept] = is_done ? gckpti_extend_offload(p, self, kept, &live) : parts;
-        live += parts ? gckpti_begin_offload(p, s, self, kept) : 0;
+        s->copied_parts[kept] = 0;
+        if (parts)
+            live += gckpti_extend_offload(p, s, self, kept);
         int in_place = gckpti_mark_uses(p, 0, i, kept, &live);
         int64_t reused = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
         int64_t extra = (is_forward ? u->workspace : 0) - reused;
         int64_t sum = live + (i < 0 ? p->gradient_at[--index] : p->gradient_between[index] + extra);
         s->live_bytes[kept] = sum;
         s->peak = sum > s->peak ? sum : s->peak;
-        live -= i < 0 || is_done ? 0 : gckpti_begin_def(p, s, self, is_forward, kept);
+        live -= i < 0 || waits ? 0 : gckpti_begin_def(p, s, self, is_forward, kept);
     }
     gckpti_compact_schedule(s, kept);
     s->overhead =
@@ -18684,20 +18649,13 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
 }
 
 /* ---- from the output of a builder to a schedule ---- */
-GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int i) { return i >= 2 * p->nodes; }
-
-GCKPTI_FN int gckpti_is_reload(const gckpti_planner *p, int entry)
-{
-    return entry >= p->nodes && !gckpti_is_offload_done(p, entry);
-}
-
 GCKPTI_FN int gckpti_schedule_reserve(gckpti_scratch *scratch, gckpti_schedule *s, int length)
 {
     size_t n = (size_t)length + 1;
     gckpti_reserve(scratch, &s->entry, n, sizeof *s->entry);
     gckpti_reserve(scratch, &s->value_end, n, sizeof *s->value_end);
     gckpti_reserve(scratch, &s->saved_end, n, sizeof *s->saved_end);
-    gckpti_reserve(scratch, &s->offload_parts, n, sizeof *s->offload_parts);
+    gckpti_reserve(scratch, &s->copied_parts, n, sizeof *s->copied_parts);
     return gckpti_reserve(scratch, &s->live_bytes, n, sizeof *s->live_bytes) && !*scratch->failed;
 }
 
@@ -18814,169 +18772,37 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
 }
 #endif
 
-/* >>offload/time */
-#ifndef GCKPT_NO_OFFLOAD
-
-/* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----
- * A copy starts at its position, an offload right after its forward, once earlier copies are done.
- * Readers of a reload wait for it. The buffers of an offload are free after their last use, which
- * may be an offload_done; the next computation waits for the copy. Copies end with the body. */
-typedef struct {
-    const gckpti_planner *p;
-    gckpti_schedule *sched, *out;   /* out: receives sched with offload_done entries; or NULL */
-    int64_t limit;                  /* limit of live bytes, buffers of pending offloads included */
-    uint64_t compute_end, copy_end; /* end of the computation and of the copies so far */
-    uint64_t free_at;               /* time at which released bytes are free */
-    gckpti_keyed *in_flight;        /* offloads; value: position of the forward; key: end */
-    int count;                      /* length of in_flight */
-} gckpti_timeline;
-
-/* Returns the last position at which the offloaded parts of the forward at x are all live. */
-static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
-{
-    int until = s->offload_parts[x] & GCKPTI_SAVED ? s->saved_end[x] : INT32_MAX, count;
-    int end = s->offload_parts[x] & GCKPTI_VALUE ? s->value_end[x] : INT32_MAX;
-    if (end > x && end < s->length && s->entry[end] >= 0) { /* it may be overwritten there */
-        const int *edges = gckpti_entry_reads(p, s->entry[end], &count);
-        const int in_place = p->node[gckpti_entry_node(p, s->entry[end])].in_place;
-        for (int k = 0; k < count; k++)
-            end -= edges[k] == s->entry[x] && in_place >> k & 1;
-    }
-    return end < until ? end : until;
-}
-
-/* Returns the bytes of the offload at `from` that are live at x only if an offload_done follows. */
-static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
-{
-    const gckpti_schedule *s = c->sched;
-    const gckpti_node *u = &c->p->node[s->entry[from]];
-    int value = s->offload_parts[from] & GCKPTI_VALUE && s->value_end[from] <= x;
-    int saved = s->offload_parts[from] & GCKPTI_SAVED && s->saved_end[from] < x;
-    return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (saved ? u->saved : 0)
-                                                   : 0;
-}
-
-/* Before position x, removes offloads in flight: those that are done, those whose node the entry
- * defines again, and those that are dead and do not fit into the limit. */
-static void gckpti_release_offloads(gckpti_timeline *c, int x)
-{
-    gckpti_schedule *s = c->sched;
-    const int defines = s->entry[x] >= 0 && !gckpti_is_offload_done(c->p, s->entry[x]);
-    const int node = defines ? gckpti_entry_node(c->p, s->entry[x]) : -1;
-    int64_t excess = s->live_bytes[x] - c->limit;
-    int pending = 0;
-    for (int k = 0; k < c->count && c->out; k++)
-        excess += gckpti_kept_bytes(c, c->in_flight[k].value, x);
-    for (int k = 0; k < c->count; k++) {
-        const gckpti_keyed copy = c->in_flight[k];
-        const int from = copy.value, until = gckpti_offload_until(c->p, s, from);
-        const int64_t bytes = gckpti_kept_bytes(c, from, x);
-        if (copy.key > c->compute_end && s->entry[from] != node &&
-            (until >= x || (c->out && (excess <= 0 || !bytes)))) {
-            c->in_flight[pending++] = copy;
-            continue;
-        }
-        excess -= bytes;
-        c->free_at = copy.key > c->free_at ? copy.key : c->free_at;
-        if (c->out && until < x - 1)
-            c->out->entry[c->out->length++] = s->entry[from] + 2 * c->p->nodes;
-    }
-    c->count = pending;
-}
-
-/* Starts a copy of parts of node u. */
-static void gckpti_start_copy(gckpti_timeline *c, int u, int parts)
-{
-    c->copy_end = gckpti_add_cost(c->copy_end > c->compute_end ? c->copy_end : c->compute_end,
-                                  gckpti_parts_cost(c->p, u, parts));
-}
-
-GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
-                                        gckpti_schedule *out)
-{
-    gckpti_timeline c = { p, s, out, limit, 0, 0, 0, NULL, 0 };
-    gckpti_scratch_clear(&p->temp);
-    c.in_flight =
-        (gckpti_keyed *)gckpti_scratch_alloc(&p->temp, (size_t)s->length + 1, sizeof *c.in_flight);
-    if (p->failed)
-        return 0;
-    for (int u = 0; u < p->nodes; u++)
-        p->state[u].ready = 0;
-    for (int x = 0; x < s->length; x++) {
-        int i = s->entry[x], u = gckpti_entry_node(p, i), count;
-        const int *edges = gckpti_entry_reads(p, i, &count);
-        gckpti_release_offloads(&c, x);
-        if (out)
-            out->entry[out->length++] = i;
-        if (gckpti_is_reload(p, i)) {
-            gckpti_start_copy(&c, u, gckpti_parts(s->value_end[x], s->saved_end[x]));
-            p->state[u].ready = c.copy_end;
-        }
-        if (i >= p->nodes)
-            continue;
-        if (i < 0 && p->node[u].backward_index == p->body_backwards)
-            c.free_at = c.copy_end;
-        c.compute_end = c.compute_end > c.free_at ? c.compute_end : c.free_at;
-        for (int k = 0; k < count; k++)
-            c.compute_end =
-                c.compute_end > p->state[edges[k]].ready ? c.compute_end : p->state[edges[k]].ready;
-        if (i < 0 && p->node[u].reads_saved && p->state[u].ready > c.compute_end)
-            c.compute_end = p->state[u].ready;
-        c.compute_end = gckpti_add_cost(c.compute_end, gckpti_entry_cost(p, i));
-        p->state[u].ready = i < 0 ? p->state[u].ready : 0;
-        if (i >= 0 && s->offload_parts[x]) {
-            gckpti_start_copy(&c, u, s->offload_parts[x]);
-            c.in_flight[c.count].key = c.copy_end, c.in_flight[c.count++].value = x;
-        }
-    }
-    return c.compute_end > c.copy_end ? c.compute_end : c.copy_end;
-}
-#endif
-
 /* >>plan/lowered */
 #ifndef GCKPT_SMALL
 
 /* ---- lowering: the instructions of a schedule, their buffers, and live ranges of these ---- */
+/* Allocates the arrays of a lowered plan, except instructions and operands, which grow. */
 static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
-    size_t n = (size_t)d->sched.length + 1, operands = 0, offloads = 0;
-    size_t buffers = (size_t)p->gradients;
-    const size_t copies = p->desc->bf16.precision != GCKPT_FP32;
+    gckpti_scratch *s = &d->scratch;
+    size_t n = (size_t)d->sched.length + 1, buffers = (size_t)p->gradients;
     for (int x = 0; x < d->sched.length; x++) {
         int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
-        size_t inputs = (size_t)p->tensors[id]->inputs;
-        operands += (i < 0 ? 4 + 3 * inputs : 3 + inputs) + copies * (2 + 2 * inputs);
         buffers += i < 0 ? p->workspace_backward[id] > 0
                          : (p->workspace_forward[id] > 0) + (size_t)(d->sched.value_end[x] >= 0) +
                                (d->sched.saved_end[x] >= 0);
-        offloads += i >= 0 && d->sched.offload_parts[x];
     }
-    gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(2 * p->targets + p->n) + 2 * offloads; /* of addends; updates, offloads */
-    size_t reductions = (size_t)p->reductions, most = n + offloads + (size_t)p->n + reductions;
-    operands += reductions * (size_t)(3 + p->tree_depth);
+    d->buffers = (gckpt_buffer *)gckpti_scratch_alloc(s, buffers, sizeof *d->buffers);
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));
-    d->ins = (gckpti_ins *)gckpti_scratch_alloc(s, most, sizeof *d->ins);
-    d->live_bytes = (size_t *)gckpti_scratch_alloc(s, most, sizeof *d->live_bytes);
-    d->buffers = (gckpt_buffer *)gckpti_scratch_alloc(s, buffers, sizeof *d->buffers);
-    d->operands = (size_t *)gckpti_scratch_alloc(s, operands, sizeof *d->operands);
     d->value = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->saved = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->gradient = (int *)gckpti_scratch_alloc(s, (size_t)p->gradients, sizeof(int));
     d->latest_def = (int *)gckpti_scratch_alloc(s, (size_t)p->nodes, sizeof(int));
-    d->host_offset =
-        (size_t *)gckpti_scratch_alloc(s, 2 * (size_t)p->nodes, sizeof *d->host_offset);
-    d->length = d->buffer_count = d->operand_count = 0;
     return !p->failed;
 }
 
-static void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
+/* Appends an instruction. */
+GCKPTI_FN void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
 {
-    gckpti_ins *ins = &d->ins[d->length++];
-    ins->kind = (unsigned char)kind;
-    ins->id = (gckpti_id)id;
-    ins->uses = 1;
+    const gckpti_ins ins = { (unsigned char)kind, 0, 0, 0, (gckpti_id)id, 1, 0 };
+    if (gckpti_reserve(&d->scratch, &d->ins, d->length + 1, sizeof ins))
+        d->ins[d->length++] = ins;
 }
 
 /* Adds an UPDATE of each parameter last used at position x, but none before position `counted`,
@@ -19029,19 +18855,11 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             d->epilogue = d->length;
         d->entry_ins[x] = (int)d->length;
         gckpti_add_instruction(d, i < 0 ? GCKPT_BACKWARD : kinds[i / p->nodes], p->node[u].id);
-        if (i < 0) {
+        if (i < 0)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
-            for (int k = 0; k < p->node[u].reduces; k++) {
-                int id = p->reduction[p->node[u].reduce + k].id;
-                gckpti_add_instruction(d, GCKPT_REDUCE, id);
-                d->ins[d->length - 1].accumulate = (unsigned char)gckpti_is_scattered(p, id);
-            }
-        } else if (i == u) {
-            d->ins[d->entry_ins[x]].first = !d->latest_def[u];
-            d->latest_def[u] = 1;
-            if (d->sched.offload_parts[x])
-                gckpti_add_instruction(d, GCKPT_OFFLOAD, p->node[u].id);
-        }
+        if (i == u && !p->failed)
+            d->ins[d->entry_ins[x]].first = !d->latest_def[u]++;
+        gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
         if (early)
             gckpti_add_updates_after(p, d, x, counted, last);
     }
@@ -19064,17 +18882,18 @@ static int gckpti_add_buffer(gckpti_lowered *d, size_t size, int start, int end,
 }
 
 /* Adds an operand of instruction x: a buffer, whose live range it extends, or -1. */
-static void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
+GCKPTI_FN void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
 {
     if (buffer >= 0 && d->buffers[buffer].end < x)
         d->buffers[buffer].end = x;
-    d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NO_OFFSET : (size_t)buffer;
+    if (gckpti_reserve(&d->scratch, &d->operands, d->operand_count + 1, sizeof *d->operands))
+        d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NO_OFFSET : (size_t)buffer;
 }
 
 /* Returns the buffer of a gradient (or of its alias root), or -1 if `gradient` is -1. If there is
  * none yet, adds a buffer that begins at instruction x. */
-static int gckpti_get_or_add_gradient(const gckpti_planner *p, gckpti_lowered *d, int gradient,
-                                      int x)
+GCKPTI_FN int gckpti_get_or_add_gradient(const gckpti_planner *p, gckpti_lowered *d, int gradient,
+                                         int x)
 {
     if (gradient < 0)
         return -1;
@@ -19137,46 +18956,23 @@ static void gckpti_add_forward_operands(gckpti_planner *p, gckpti_lowered *d, in
     d->latest_def[node] = position;
 }
 
-/* Returns the REDUCE of a tensor's gradient, or NULL. */
-static const gckpti_reduction *gckpti_reduction_of(const gckpti_planner *p, int id)
+/* Adds a gradient as an operand of instruction x; -1 if there is none. */
+GCKPTI_FN void gckpti_add_gradient(const gckpti_planner *p, gckpti_lowered *d, int gradient, int x)
 {
-    int k = p->reductions > 0 ? p->reduction_of[id] : -1;
-    return k < 0 ? NULL : &p->reduction[k];
+    gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, gradient, x), x);
 }
 
-/* Appends addends of a tensor's gradient to an instruction's operands: if `others` is 0 the first
- * (-1 for a loss), else the further ones (of batch-invariant tensors in plans that accumulate; for
- * a REDUCE the body's). Returns 1 + their number (the ins' `uses`). */
-static int gckpti_append_addends(const gckpti_planner *p, gckpti_lowered *d, int id, int others,
-                                 int x)
+/* Appends the further accumulators that instruction x adds up, in a plan that accumulates: those
+ * that a feature adds up before the update (`reduced`), or the others. Counts them in its uses. */
+GCKPTI_FN void gckpti_add_addends(const gckpti_planner *p, gckpti_lowered *d, int id, int reduced,
+                                  int x)
 {
-    int count = 1, several = p->accumulates && gckpti_is_use_sum(p->tensors[id]);
-    int use = others && several ? p->first_use[id] : -1, reduces = d->ins[x].kind == GCKPT_REDUCE;
-    const gckpti_reduction *sum = gckpti_reduction_of(p, id);
-    int first =
-        d->ins[x].kind == GCKPT_UPDATE && sum && sum->shard >= 0 ? sum->shard : p->total[id];
-    if (!others)
-        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, first, x), x);
-    for (use = use < 0 ? -1 : p->target[use].next; use >= 0; use = p->target[use].next) {
-        if (sum && gckpti_is_in_body(p, use) != reduces)
-            continue;
-        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, p->target[use].gradient, x), x);
-        count++;
-    }
-    return count;
-}
-
-/* Appends a REDUCE's operands. Its receive buffer is live from the backward that it follows. */
-static void gckpti_add_reduce_operands(const gckpti_planner *p, gckpti_lowered *d, int x)
-{
-    gckpti_ins *ins = &d->ins[x];
-    const gckpti_reduction *sum = gckpti_reduction_of(p, ins->id);
-    gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, sum->recv, x), x);
-    gckpti_append_addends(p, d, ins->id, 0, x);
-    gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, sum->shard, x), x);
-    ins->uses = (gckpti_id)gckpti_append_addends(p, d, ins->id, 1, x);
-    for (int k = 0; k < p->tree_depth; k++)
-        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, sum->partials + k, x), x);
+    int use = p->accumulates && gckpti_is_use_sum(p->tensors[id]) ? p->first_use[id] : -1;
+    for (use = use < 0 ? -1 : p->target[use].next; use >= 0; use = p->target[use].next)
+        if (p->target[use].reduced == reduced) {
+            gckpti_add_gradient(p, d, p->target[use].gradient, x);
+            d->ins[x].uses++;
+        }
 }
 
 /* Adds the buffers and operands of a backward. */
@@ -19195,38 +18991,15 @@ static void gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, i
         workspace =
             gckpti_add_buffer(d, p->workspace_backward[u->id], x, x, u->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_add_operand(d, workspace, x);
-    gckpti_append_addends(p, d, u->id, 0, x);
+    gckpti_add_gradient(p, d, p->total[u->id], x);
     for (int i = 0; i < t->inputs; i++) {
         const gckpti_target *target = &p->target[u->target + i];
         int value = mask & GCKPT_IN(i) ? gckpti_value_buffer(p, d, t->in[i]->base->id) : -1;
         gckpti_add_operand(d, value, x);
-        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, target->gradient, x), x);
-        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, target->total, x), x);
+        gckpti_add_gradient(p, d, target->gradient, x);
+        gckpti_add_gradient(p, d, target->total, x);
     }
-    ins->uses = (gckpti_id)gckpti_append_addends(p, d, u->id, 1, x);
-    for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* REDUCEs after it use these */
-        gckpti_get_or_add_gradient(p, d, p->reduction[k].recv, x);
-        gckpti_get_or_add_gradient(p, d, p->reduction[k].shard, x);
-    }
-}
-
-/* Assigns offsets in slower memory to the offloaded parts of each node, one after another. */
-static void gckpti_place_offloaded(const gckpti_planner *p, gckpti_lowered *d)
-{
-    size_t offset = 0;
-    for (int x = 0; x < d->sched.length; x++)
-        for (int part = 0; part < 2; part++)
-            d->host_offset[2 * gckpti_entry_node(p, d->sched.entry[x]) + part] |=
-                d->sched.offload_parts[x] >> part & 1;
-    for (int k = 0; k < 2 * p->nodes; k++) {
-        const gckpt_tensor *t = p->tensors[p->node[k / 2].id];
-        int offloaded = d->host_offset[k] != 0;
-        offset = offloaded ? gckpti_round_up(offset, p->alignment) : offset;
-        d->host_offset[k] = offloaded ? offset : GCKPTI_NO_OFFSET;
-        offset += !offloaded ? 0 : k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t);
-        offset = offset < PTRDIFF_MAX / 2 ? offset : PTRDIFF_MAX / 2;
-    }
-    d->offloaded = offset;
+    gckpti_add_addends(p, d, u->id, 0, x);
 }
 
 /* Lists the buffers and operands of all instructions. */
@@ -19236,28 +19009,21 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
     memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
     for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
         gckpti_get_or_add_gradient(p, d, v, 0);
-    for (int y = 0, x = 0; y < end; y++) {
+    for (int y = 0, x = 0; y < end && !p->failed; y++) {
         gckpti_ins *ins = &d->ins[y];
-        const gckpt_tensor *t = p->tensors[ins->id];
-        int copies = p->desc->bf16.precision != GCKPT_FP32 && t->op && ins->kind <= GCKPT_BACKWARD;
+        gckpti_ins_at at = { y, d->entry_ins[x] == y ? x++ : -1 };
         ins->operands = (gckpti_offset)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
-            gckpti_add_forward_operands(p, d, x++, y);
-        } else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_OFFLOAD_DONE) {
-            int v = d->latest_def[p->node_of[ins->id]];
-            int parts = d->sched.offload_parts[ins->kind == GCKPT_OFFLOAD_DONE ? x++ : v];
-            gckpti_add_operand(d, parts & GCKPTI_VALUE ? d->value[v] : -1, y);
-            gckpti_add_operand(d, parts & GCKPTI_SAVED ? d->saved[v] : -1, y);
+            gckpti_add_forward_operands(p, d, at.position, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
-            gckpti_add_backward_operands(p, d, ~d->sched.entry[x++], y);
-        } else if (ins->kind == GCKPT_REDUCE) {
-            gckpti_add_reduce_operands(p, d, y);
-        } else {
-            gckpti_append_addends(p, d, ins->id, 0, y);
-            ins->uses = (gckpti_id)gckpti_append_addends(p, d, ins->id, 1, y);
+            gckpti_add_backward_operands(p, d, ~d->sched.entry[at.position], y);
+        } else if (ins->kind == GCKPT_UPDATE) {
+            gckpti_add_gradient(p, d, p->gradient[p->total[ins->id]].result, y);
+            gckpti_add_addends(p, d, ins->id, 0, y);
         }
-        for (int k = 0; k < copies * (2 + 2 * t->inputs); k++) /* see gckpti_encode_copies */
-            gckpti_add_operand(d, -1, y);
+        for (size_t k = gckpti_copy_operands(p, ins->kind, p->tensors[ins->id]); k > 0; k--)
+            gckpti_add_operand(d, -1, y); /* gckpti_encode_copies writes these */
+        gckpti_pass(p, GCKPTI_PASS_OPERANDS, &at);
     }
     for (int v = 0; v < p->gradients; v++) { /* some outlive their last use */
         int b = d->gradient[v], last_use = d->backward_ins[p->gradient[v].last_use];
@@ -19279,24 +19045,25 @@ GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
  * overflow, in double; finds the peak and its bytes by kind. */
 static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
 {
+    const size_t slots = d->length + 2;
     double estimate = 0;
-    size_t live = 0, slots = d->length + 2;
+    size_t live = 0;
     int peak = 0;
     gckpti_scratch_clear(&p->temp);
-    double *estimates = (double *)gckpti_scratch_alloc(&p->temp, slots, sizeof *estimates);
-    size_t *change = (size_t *)gckpti_scratch_alloc(&p->temp, slots, sizeof *change);
+    d->live_bytes = (size_t *)gckpti_scratch_alloc(&d->scratch, slots, sizeof *d->live_bytes);
+    double *change = (double *)gckpti_scratch_alloc(&p->temp, slots, sizeof *change);
     if (p->failed)
         return GCKPT_E_MEMORY;
     for (size_t i = 0; i < d->buffer_count; i++) {
         const gckpt_buffer *b = &d->buffers[i];
-        estimates[b->start] += (double)b->size;
-        estimates[b->end + 1] -= (double)b->size;
-        change[b->start] += b->size;
-        change[b->end + 1] -= b->size; /* unsigned wrap-around, undone by the sum */
+        change[b->start] += (double)b->size;
+        change[b->end + 1] -= (double)b->size;
+        d->live_bytes[b->start] += b->size;
+        d->live_bytes[b->end + 1] -= b->size; /* unsigned wrap-around, undone by the sum */
     }
     for (int x = 0; x <= (int)d->length; x++) {
-        estimate += estimates[x];
-        live += change[x];
+        estimate += change[x];
+        live += d->live_bytes[x];
         d->live_bytes[x] = live;
         d->peak_estimate = estimate > d->peak_estimate ? estimate : d->peak_estimate;
         peak = live > d->peak ? x : peak;
@@ -19305,18 +19072,11 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
     d->peak = d->peak_estimate > (double)GCKPTI_ARENA_MAX ? SIZE_MAX : d->peak;
     for (size_t i = 0; i < d->buffer_count && d->peak < SIZE_MAX; i++) {
         const gckpt_buffer *b = &d->buffers[i];
-        const gckpt_tensor *t = p->tensors[b->id];
-        if (b->start > peak || b->end < peak)
-            continue;
-        size_t full = gckpti_tensor_bytes(p, t, 0);
-        int gathered = b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t);
-        int kind = gathered ? GCKPT_BYTES_GATHERED : gckpti_bytes_kind(b->kind);
-        d->kind_bytes[kind] += b->size;
-        if (kind == GCKPT_BYTES_GRADIENTS && b->size < full) /* this buffer is a shard */
-            d->kind_bytes[GCKPT_BYTES_PADDING] += b->size - full / (size_t)p->g->store->ranks;
+        if (b->start <= peak && peak <= b->end)
+            d->kind_bytes[gckpti_bytes_kind(b->kind)] += b->size;
     }
     if (d->peak < SIZE_MAX)
-        return GCKPT_OK;
+        return gckpti_pass(p, GCKPTI_PASS_PEAK, &peak);
     return gckpti_error(p->g, GCKPT_E_MEMORY,
                         "plan: the step arena would need %g bytes, more than "
                         "this machine can address; use fewer rows or another mode",
@@ -19339,17 +19099,15 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
         return GCKPT_E_MEMORY;
     d->cost = gckpti_add_cost(p->base_cost,
                               gckpti_add_cost(d->sched.recompute_cost, d->sched.transfer_cost));
-    d->hidden = p->overlap ? d->cost - gckpti_schedule_time(p, &d->sched, 0, NULL) : 0;
-    d->cost -= d->hidden;
     gckpti_build_instructions(p, d);
     if (p->failed)
         return GCKPT_E_MEMORY;
-    gckpti_place_offloaded(p, d);
+    result = gckpti_pass(p, GCKPTI_PASS_LISTED, NULL);
+    if (result != GCKPT_OK)
+        return result;
     gckpti_build_buffers(p, d);
-    if (d->offloaded > p->desc->offload.bytes || d->offloaded >= PTRDIFF_MAX / 2)
-        return gckpti_error(p->g, GCKPT_E_BUDGET,
-                            "schedule: it offloads %z bytes, but desc.offload.bytes is only %z",
-                            d->offloaded, p->desc->offload.bytes);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
     return gckpti_sum_live(p, d);
 }
 
@@ -19361,6 +19119,367 @@ GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *
         return GCKPT_E_MEMORY;
     gckpti_from_spans(spans, length, entry);
     return gckpti_lower_schedule(p, entry, length);
+}
+#endif
+
+#if !defined(GCKPT_NO_RANKS) && !defined(GCKPT_SMALL)
+
+/* ---- plans of several virtual ranks: reductions of gradients, shards, receive buffers ---- */
+/* A REDUCE adds up a tensor's gradient over virtual ranks, after the last backward of the body that
+ * writes it. Fields are indices of gradients, or -1. */
+typedef struct {
+    int id;
+    int partials; /* the first of tree_depth partial sums */
+    int recv;     /* receive buffer, shared by all REDUCEs after one backward */
+    int shard;    /* this rank's shard of the sum, if it has a buffer apart from the accumulator */
+} gckpti_reduction;
+
+typedef struct gckpti_dist_model {
+    int tree_depth;              /* most partial sums that this rank keeps */
+    gckpti_reduction *reduction; /* in the order of the backwards that they follow */
+    int *first;                  /* by backward_index: the first reduction after this backward */
+    int *of;                     /* by id: its reduction */
+} gckpti_dist_model;
+
+/* Begins the model of a plan of several virtual ranks. */
+static void gckpti_start_dist(gckpti_planner *p)
+{
+    const int vranks = p->inference ? 1 : p->desc->ranks.virtual_ranks;
+    p->dist = NULL;
+    if (vranks <= 1)
+        return;
+    p->dist = (gckpti_dist_model *)gckpti_scratch_alloc(&p->scratch, 1, sizeof *p->dist);
+    if (p->dist)
+        p->dist->tree_depth = gckpti_tree_depth(vranks / p->g->store->ranks);
+    p->accumulates = p->accumulates || (p->dist && p->dist->tree_depth > 0);
+}
+
+/* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
+GCKPTI_FN uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
+    return gckpti_is_gathered(p, t)
+               ? gckpti_transfer_cost(p->desc->ranks.link_cost,
+                                      (int64_t)(gckpti_value_bytes(p, t) - shard))
+               : 0;
+}
+
+static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
+{
+    return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
+}
+
+/* Finds the backwards of the body that REDUCEs follow: each is the last to write some gradient.
+ * Makes space for the gradients of reductions. */
+static void gckpti_list_reductions(gckpti_planner *p)
+{
+    gckpti_dist_model *d = p->dist;
+    const size_t n = (size_t)p->n, gradients = (size_t)p->targets * (size_t)(3 + d->tree_depth);
+    int count = 0;
+    d->reduction = (gckpti_reduction *)gckpti_scratch_alloc(&p->scratch, n, sizeof *d->reduction);
+    d->first = (int *)gckpti_scratch_alloc(&p->scratch, (size_t)p->backwards + 1, sizeof(int));
+    d->of = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
+    p->gradient =
+        (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, gradients, sizeof *p->gradient);
+    for (int r = 0; r < p->backwards && !p->failed; r++) {
+        const gckpt_tensor *t = p->tensors[p->node[p->backward[r]].id];
+        for (int i = 0; i < t->inputs && r < p->body_backwards; i++) {
+            const gckpt_tensor *q = t->in[i]->base;
+            const gckpti_reduction sum = { q->id, -1, -1, -1 };
+            if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
+                gckpti_next_write(p, q->id, r) < p->body_backwards)
+                continue;
+            int k = count++; /* the largest last: it overlaps the next backward */
+            for (; k > d->first[r] && gckpti_is_larger(p, d->reduction[k - 1].id, q->id); k--)
+                d->reduction[k] = d->reduction[k - 1];
+            d->reduction[k] = sum;
+            for (k = p->first_use[q->id]; k >= 0; k = p->target[k].next)
+                p->target[k].reduced = gckpti_is_in_body(p, k);
+        }
+        d->first[r + 1] = count;
+        for (int k = d->first[r]; k < count; k++)
+            d->of[d->reduction[k].id] = k;
+    }
+}
+
+/* Adds the partial sums of each reduction, which live through the whole step. */
+static void gckpti_add_partial_sums(gckpti_planner *p)
+{
+    const int depth = p->dist->tree_depth, reductions = p->dist->first[p->backwards];
+    for (int k = 0; k < depth * reductions; k++) {
+        gckpti_reduction *sum = &p->dist->reduction[k / depth];
+        const gckpt_tensor *t = p->tensors[sum->id];
+        int v = gckpti_add_resident(p, t, gckpti_f32_bytes(t));
+        p->gradient[v].kind = GCKPT_BUFFER_REDUCTION;
+        sum->partials = k % depth ? sum->partials : v;
+    }
+}
+
+/* Returns whether the ranks need only their shards of a parameter's gradient after its REDUCE. */
+static int gckpti_is_scattered(const gckpti_planner *p, int id)
+{
+    int use = p->first_use[id];
+    while (use >= 0 && gckpti_is_in_body(p, use))
+        use = p->target[use].next;
+    return use < 0 && gckpti_is_updated(p, id) &&
+           gckpti_is_sharded(gckpti_update_shard(p, p->tensors[id]));
+}
+
+/* Adds receive buffers, and shards of sums that are stored apart. Receive buffers live until the
+ * next backward that is followed by REDUCEs, since collectives may be in flight until then. */
+static void gckpti_add_recv_buffers(gckpti_planner *p)
+{
+    const gckpti_dist_model *d = p->dist;
+    for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
+        int recv = -1;
+        for (int k = d->first[r]; k < d->first[r + 1]; k++) {
+            gckpti_reduction *sum = &d->reduction[k];
+            const gckpt_tensor *t = p->tensors[sum->id];
+            size_t half = (size_t)gckpti_shard_of(gckpti_elements(&t->shape), 0, 2).count * 4;
+            recv = recv < 0 ? gckpti_gradient_new(p, t, 0, r) : recv;
+            gckpti_gradient *buffer = &p->gradient[recv];
+            buffer->kind = GCKPT_BUFFER_REDUCTION;
+            buffer->id = half > buffer->size ? sum->id : buffer->id;
+            buffer->size = half > buffer->size ? half : buffer->size;
+            sum->recv = recv;
+            if (!p->accumulates && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
+                gckpti_is_scattered(p, sum->id)) {
+                size_t bytes = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
+                sum->shard = gckpti_gradient_new(p, t, bytes, r);
+                p->gradient[sum->shard].last = p->backwards - 1;
+                p->gradient[p->total[sum->id]].result = sum->shard;
+            }
+        }
+    }
+    for (int r = p->body_backwards, last = r; r-- > 0;) {
+        for (int k = d->first[r]; k < d->first[r + 1]; k++) {
+            const gckpti_reduction *sum = &d->reduction[k];
+            if (sum->recv >= 0)
+                p->gradient[sum->recv].last = last;
+            if (sum->shard >= 0)
+                p->gradient[p->total[sum->id]].last = last;
+        }
+        last = d->first[r + 1] > d->first[r] ? r : last;
+    }
+}
+
+/* Lists the REDUCEs that follow a backward of the body. */
+static void gckpti_list_reduces(gckpti_planner *p, int entry)
+{
+    const int r = entry < 0 ? p->node[~entry].backward_index : p->body_backwards;
+    for (int k = p->dist->first[r]; k < p->dist->first[r + (entry < 0)] && !p->failed; k++) {
+        const int id = p->dist->reduction[k].id;
+        gckpti_add_instruction(&p->lowered, GCKPT_REDUCE, id);
+        p->lowered.ins[p->lowered.length - 1].accumulate =
+            (unsigned char)gckpti_is_scattered(p, id);
+    }
+}
+
+/* Adds the operands of a REDUCE, whose buffers are live from the backward that it follows. */
+static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *at)
+{
+    const gckpti_dist_model *m = p->dist;
+    gckpti_lowered *d = &p->lowered;
+    const gckpti_ins *ins = &d->ins[at->x];
+    if (ins->kind == GCKPT_BACKWARD) {
+        const int r = p->node[~d->sched.entry[at->position]].backward_index;
+        for (int k = m->first[r]; k < m->first[r + 1]; k++) {
+            gckpti_get_or_add_gradient(p, d, m->reduction[k].recv, at->x);
+            gckpti_get_or_add_gradient(p, d, m->reduction[k].shard, at->x);
+        }
+    } else if (ins->kind == GCKPT_REDUCE) {
+        const gckpti_reduction *sum = &m->reduction[m->of[ins->id]];
+        gckpti_add_gradient(p, d, sum->recv, at->x);
+        gckpti_add_gradient(p, d, p->total[ins->id], at->x);
+        gckpti_add_gradient(p, d, sum->shard, at->x);
+        gckpti_add_addends(p, d, ins->id, 1, at->x);
+        for (int k = 0; k < m->tree_depth; k++)
+            gckpti_add_gradient(p, d, sum->partials + k, at->x);
+    }
+}
+
+/* Counts gathered values, and padding of shards of gradients, among the bytes at the peak. */
+static void gckpti_count_shards(gckpti_planner *p, int peak)
+{
+    gckpti_lowered *d = &p->lowered;
+    for (size_t i = 0; i < d->buffer_count && p->g->store->ranks > 1; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        const size_t full = gckpti_f32_bytes(p->tensors[b->id]);
+        if (b->start > peak || b->end < peak)
+            continue;
+        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, p->tensors[b->id])) {
+            d->kind_bytes[GCKPT_BYTES_ACTIVATIONS] -= b->size;
+            d->kind_bytes[GCKPT_BYTES_GATHERED] += b->size;
+        }
+        if (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT && b->size < full)
+            d->kind_bytes[GCKPT_BYTES_PADDING] += b->size - full / (size_t)p->g->store->ranks;
+    }
+}
+
+/* Sets the numbers of a plan, and adds the padding in a rank's shards of values and state. */
+static void gckpti_encode_dist(const gckpti_planner *p, gckpt_plan *plan)
+{
+    plan->virtual_ranks = p->desc->ranks.virtual_ranks > 1 ? p->desc->ranks.virtual_ranks : 1;
+    plan->ranks = p->g->store->ranks;
+    plan->shard = p->g->store->shard;
+    plan->comm_cost = p->desc->ranks.link_cost;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_shard(p, t)))
+            continue;
+        const int state = gckpti_is_updated(p, i) && !t->running ? plan->state_slots : 0;
+        const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
+        plan->kind_bytes[GCKPT_BYTES_PADDING] +=
+            (size_t)(gckpti_is_gathered(p, t) + state) *
+            (shard - gckpti_f32_bytes(t) / (size_t)plan->ranks);
+    }
+}
+
+GCKPTI_PASSES(dist)
+{
+    gckpti_encoder *e = (gckpti_encoder *)arg;
+    switch ((int)stage) {
+    case GCKPTI_PASS_START: gckpti_start_dist(p); break;
+    case GCKPTI_PASS_STAGED: {
+        uint64_t *cost = &p->cost[*(const int *)arg].forward;
+        *cost = gckpti_add_cost(*cost, gckpti_gather_transfer(p, p->tensors[*(const int *)arg]));
+        break;
+    }
+    case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
+    case GCKPTI_PASS_NUMBERS: gckpti_encode_dist(p, &e->plan); break;
+    case GCKPTI_PASS_ENCODED:
+        e->plan.hash = gckpti_hash_vranks(e->plan.hash, e->plan.virtual_ranks);
+        e->plan.check = gckpti_hash_vranks(e->plan.check, e->plan.virtual_ranks);
+    }
+    switch (p->dist ? (int)stage : -1) { /* of several virtual ranks */
+    case GCKPTI_PASS_BACKWARDS: gckpti_list_reductions(p); break;
+    case GCKPTI_PASS_ACCUMULATORS: gckpti_add_partial_sums(p); break;
+    case GCKPTI_PASS_GRADIENTS: gckpti_add_recv_buffers(p); break;
+    case GCKPTI_PASS_ENTRY:
+        gckpti_list_reduces(p, p->lowered.sched.entry[*(const int *)arg]);
+        break;
+    case GCKPTI_PASS_OPERANDS: gckpti_add_reduce_operands(p, (const gckpti_ins_at *)arg);
+    }
+    return GCKPT_OK;
+}
+
+/* Checks the numbers of virtual ranks and ranks. */
+GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
+{
+    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1, ranks = g->store->ranks;
+    if (vranks & (vranks - 1))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.ranks.virtual_ranks is %i: must be a power of two", vranks);
+    if (d->mode == GCKPT_INFERENCE)
+        return GCKPT_OK;
+    if (ranks > vranks)
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
+            "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks",
+            ranks, vranks, ranks);
+    if (vranks > 1 && d->update_in_backward)
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
+            "complete only when those of all %i virtual ranks are added",
+            vranks);
+    return GCKPT_OK;
+}
+#endif
+
+#if !defined(GCKPT_NO_OFFLOAD) && !defined(GCKPT_SMALL)
+
+/* ---- offloads and reloads in lowered plans and plans ---- */
+/* Sets the bytes of slower memory that a planner may use. */
+static void gckpti_start_offload(gckpti_planner *p)
+{
+    const size_t most = PTRDIFF_MAX / 2, bytes = p->desc->offload.bytes;
+    p->host_limit = p->inference || p->desc->update_in_backward || p->variant.no_offload
+                        ? 0
+                        : (int64_t)(bytes < most ? bytes : most);
+    p->max_host_limit = p->host_limit;
+    p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
+}
+
+/* Assigns offsets in slower memory to the offloaded parts of each node, one after another. */
+static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
+{
+    const size_t parts = 2 * (size_t)p->nodes, most = PTRDIFF_MAX / 2;
+    d->host_offset = (size_t *)gckpti_scratch_alloc(&d->scratch, parts, sizeof *d->host_offset);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    for (int x = 0; x < d->sched.length; x++)
+        for (int part = 0; part < 2; part++)
+            d->host_offset[2 * gckpti_entry_node(p, d->sched.entry[x]) + part] |=
+                d->sched.copied_parts[x] >> part & 1;
+    for (size_t k = 0; k < parts; k++) {
+        const gckpt_tensor *t = p->tensors[p->node[k / 2].id];
+        if (!d->host_offset[k]) {
+            d->host_offset[k] = GCKPTI_NO_OFFSET;
+            continue;
+        }
+        d->host_offset[k] = gckpti_round_up(d->offloaded, p->alignment);
+        d->offloaded = d->host_offset[k] + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
+        d->offloaded = d->offloaded < most ? d->offloaded : most;
+    }
+    if (d->offloaded > p->desc->offload.bytes || d->offloaded >= most)
+        return gckpti_error(p->g, GCKPT_E_BUDGET,
+                            "schedule: it offloads %z bytes, but desc.offload.bytes is only %z",
+                            d->offloaded, p->desc->offload.bytes);
+    d->hidden = p->overlap ? d->cost - gckpti_schedule_time(p, &d->sched, 0, NULL) : 0;
+    d->cost -= d->hidden;
+    return GCKPT_OK;
+}
+
+/* Adds the operands of an OFFLOAD or OFFLOAD_DONE: the parts that are copied. */
+static void gckpti_add_offload_operands(gckpti_planner *p, const gckpti_ins_at *at)
+{
+    gckpti_lowered *d = &p->lowered;
+    const gckpti_ins *ins = &d->ins[at->x];
+    if (ins->kind != GCKPT_OFFLOAD && ins->kind != GCKPT_OFFLOAD_DONE)
+        return;
+    const int x = d->latest_def[p->node_of[ins->id]];
+    const int parts = d->sched.copied_parts[at->position >= 0 ? at->position : x];
+    gckpti_add_operand(d, parts & GCKPTI_VALUE ? d->value[x] : -1, at->x);
+    gckpti_add_operand(d, parts & GCKPTI_SAVED ? d->saved[x] : -1, at->x);
+}
+
+/* Sets the numbers and offsets of a plan. */
+static void gckpti_encode_offload(const gckpti_planner *p, gckpti_encoder *e)
+{
+    e->plan.hidden = p->best.hidden;
+    e->plan.offload_cost = p->desc->offload.cost;
+    e->plan.overlap_offload = p->desc->offload.overlap != 0;
+    e->plan.offloaded = p->best.offloaded;
+    for (int u = 0; u < p->nodes; u++) {
+        e->info[p->node[u].id].host_value = p->best.host_offset[2 * u];
+        e->info[p->node[u].id].host_saved = p->best.host_offset[2 * u + 1];
+    }
+}
+
+GCKPTI_PASSES(offload)
+{
+    switch ((int)stage) {
+    case GCKPTI_PASS_START: gckpti_start_offload(p); break;
+    case GCKPTI_PASS_NODE: {
+        gckpti_node *u = (gckpti_node *)arg;
+        u->can_offload = p->host_limit > 0 && p->tensors[u->id]->op &&
+                         !p->tensors[u->id]->batch_invariant && !u->must_recompute;
+        p->can_offload = p->can_offload || u->can_offload;
+        break;
+    }
+    case GCKPTI_PASS_ENTRY: {
+        const int x = *(const int *)arg, entry = p->lowered.sched.entry[x];
+        if (entry >= 0 && entry < p->nodes && p->lowered.sched.copied_parts[x])
+            gckpti_add_instruction(&p->lowered, GCKPT_OFFLOAD, p->node[entry].id);
+        break;
+    }
+    case GCKPTI_PASS_LISTED: return gckpti_place_offloaded(p, &p->lowered);
+    case GCKPTI_PASS_OPERANDS: gckpti_add_offload_operands(p, (const gckpti_ins_at *)arg); break;
+    case GCKPTI_PASS_ENCODED: gckpti_encode_offload(p, (gckpti_encoder *)arg);
+    }
+    return GCKPT_OK;
 }
 #endif
 
@@ -19473,46 +19592,13 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
     }
 }
 
-/* Checks instruction i of the user's schedule. *index: backward_index of the next backward. */
-static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *index)
-{
-    gckpt_instruction in = p->desc->schedule.instructions[i];
-    const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
-    int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
-    if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
-                    in.kind == GCKPT_REDUCE || (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
-        return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: id %i is no op that its kind can run", i,
-                            in.id);
-    int u = in.kind == GCKPT_BACKWARD ? p->node_of[in.id] : -1;
-    if (u >= p->prologue && p->node[u].backward_index >= 0 &&
-        p->node[u].backward_index != (*index)++)
-        return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: backward of %T is repeated, or precedes "
-                            "that of one of its readers, or of an op that adds to the same "
-                            "gradient first (readers in reverse order of creation)",
-                            i, t);
-    if (in.kind >= GCKPT_OFFLOAD && p->node_of[in.id] >= 0 &&
-        !p->node[p->node_of[in.id]].can_offload)
-        return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes "
-                            "is 0, update_in_backward is set, the tensor has gckpt_recompute, or "
-                            "it depends on parameters only",
-                            i, t);
-    return GCKPT_OK;
-}
-
 /* Copies the user's schedule, and adds missing staged parameters before their first reader. */
 static gckpt_result gckpti_build_user(gckpti_planner *p)
 {
     enum { FORWARD = 1, BACKWARD = 2 };
     unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
-    int index = 0;
     for (int i = 0; i < p->desc->schedule.count && seen; i++) {
-        gckpt_instruction in = p->desc->schedule.instructions[i];
-        gckpt_result result = gckpti_check_instruction(p, i, &index);
-        if (result != GCKPT_OK)
-            return result;
+        const gckpt_instruction in = p->desc->schedule.instructions[i];
         const gckpt_tensor *t = p->tensors[in.id];
         for (int k = 0; k < t->inputs; k++) {
             int q = t->in[k]->base->id;
@@ -19632,11 +19718,8 @@ typedef struct {
 /* Returns the communication cost of entry i if it is a gather, else 0. */
 static uint64_t gckpti_gather_cost(const gckpti_planner *p, int i)
 {
-    const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, i)].id];
-    if (i < p->prologue || i >= p->nodes || !gckpti_is_gathered(p, t))
-        return 0;
-    const size_t bytes = gckpti_value_bytes(p, t) - gckpti_shard_bytes(p, t);
-    return gckpti_transfer_cost(p->desc->ranks.link_cost, (int64_t)bytes);
+    return i < p->prologue || i >= p->nodes ? 0
+                                            : gckpti_gather_transfer(p, p->tensors[p->node[i].id]);
 }
 
 /* Returns the first position after x that reads the value of the entry at x. */
@@ -19753,8 +19836,6 @@ GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena)
 
 GCKPTI_COLD_BEGIN
 
-/* ---- the hash of a graph: all that a plan's bytes and bits depend on, the same on all machines */
-
 /* Returns a plan's node without the parts in other arrays: name, attributes, shape, index. */
 static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
 {
@@ -19774,112 +19855,114 @@ static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
     return node;
 }
 
-static uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
+/* ---- from lowered plan to plan ---- */
+/* Allocates the arrays of a plan. Those whose length is not known yet get the most that nodes need,
+ * and length 0. */
+static void gckpti_alloc_arrays(gckpti_planner *p, gckpti_encoder *e)
 {
-    const gckpt_store *s = t->graph->store;
-    gckpti_plan_node node = gckpti_plan_node_of(t);
-    return gckpti_hash_fields(hash, &node, &t->shape, t->attributes,
-                              t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
-                              : t->kind == GCKPTI_VIEW ? NULL
-                                                       : t->name);
-}
-
-/* ---- from lowered plan to plan; a plan's block ---- */
-
-/* Returns, without const, an array in the block of a plan that is being written. */
-static void *gckpti_writable(gckpt_plan *plan, const void *part)
-{
-    return (unsigned char *)plan + ((const unsigned char *)part - (const unsigned char *)plan);
-}
-
-/* Appends a name to plan->names, or only counts it if the plan has no block. Returns its offset. */
-static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
-{
-    size_t offset = plan->name_bytes, size = strlen(name) + 1;
-    if (plan->block)
-        memcpy((char *)gckpti_writable(plan, plan->names) + offset, name, size);
-    plan->name_bytes = offset + size;
-    return offset;
-}
-
-/* Returns the id of one of the 256 tensors before i that has the same shape as i, else i. */
-static int gckpti_shared_shape(const gckpti_planner *p, int i)
-{
-    for (int k = i - 1; k >= 0 && k >= i - 256; k--)
-        if (gckpti_same_shape(&p->tensors[k]->shape, &p->tensors[i]->shape))
-            return k;
-    return i;
-}
-
-/* Writes nodes, parameters, names and attributes, or only counts them if the plan has no block. */
-static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
-{
-    plan->node_count = (size_t)p->n;
-    plan->param_count = plan->inputs = plan->word_count = plan->name_bytes = 0;
-    plan->size_count = 0;
+    gckpt_plan *plan = &e->plan;
+    plan->node_count = plan->param_count = (size_t)p->n;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        size_t offset = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
-        size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
-        int fused = p->fused_into ? p->fused_into[i] : -1;
-        int index = t->kind == GCKPTI_OP && p->node_of[fused < 0 ? i : fused] < 0 ? -1 : 0;
-        const int shared = gckpti_shared_shape(p, i);
-        const size_t shape = plan->size_count;
-        plan->size_count += shared == i ? 1 + (size_t)t->shape.n : 0;
-        plan->word_count = gckpti_round_up(offset + (t->attribute_bytes + 3) / 4, 4);
-        if (t->kind == GCKPTI_INPUT)
-            index = (int)plan->inputs++;
-        if (t->kind == GCKPTI_PARAM) {
-            const char *param_name =
-                p->g->store->params[t->index].p.name; /* t's own name may have changed */
-            int updated = gckpti_is_updated(p, i), uses = 0;
-            for (int k = updated && t->running ? p->first_use[i] : -1; k >= 0; uses++)
-                k = p->target[k].next;
-            gckpti_plan_param q = { gckpti_elements(&t->shape),
-                                    { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
-                                      gckpti_bits(t->init.constant) },
-                                    gckpti_bits(t->momentum),
-                                    (gckpti_offset)gckpti_name_add(plan, param_name),
-                                    (gckpti_id)i,
-                                    (gckpti_id)t->index,
-                                    (gckpti_id)uses,
-                                    (gckpti_byte)(updated && !t->running),
-                                    (gckpti_byte)p->g->store->params[t->index].external,
-                                    (gckpti_byte)p->g->store->params[t->index].p.storage };
-            index = (int)plan->param_count++;
-            plan->quantised |= gckpti_is_quantised(q.storage);
-            if (plan->block)
-                ((gckpti_plan_param *)gckpti_writable(plan, plan->params))[index] = q;
-        }
-        if (!plan->block)
-            continue;
-        plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
-        gckpti_plan_node *node = (gckpti_plan_node *)gckpti_writable(plan, plan->nodes) + i;
+        plan->size_count += 1 + (size_t)t->shape.n;
+        plan->word_count += gckpti_round_up((t->attribute_bytes + 3) / 4, 4);
+        plan->name_bytes += t->name ? strlen(t->name) + 1 : 0;
+        if (t->kind == GCKPTI_PARAM)
+            plan->name_bytes += strlen(p->g->store->params[t->index].p.name) + 1;
+    }
+#define GCKPTI_ALLOC(type, name, count, optional)                                                  \
+    plan->name = e->name = (type *)gckpti_scratch_alloc(&p->temp, plan->count, sizeof(type));
+    GCKPTI_PLAN_ARRAYS(GCKPTI_ALLOC)
+#undef GCKPTI_ALLOC
+    plan->words = e->words =
+        (uint32_t *)gckpti_scratch_alloc(&p->temp, plan->word_count, sizeof(uint32_t));
+    plan->names = e->names = (char *)gckpti_scratch_alloc(&p->temp, plan->name_bytes, 1);
+    plan->param_count = plan->size_count = plan->word_count = plan->name_bytes = 0;
+}
+
+/* Appends a name to a plan. Returns its offset. */
+static gckpti_offset gckpti_add_name(gckpti_encoder *e, const char *name)
+{
+    const size_t offset = e->plan.name_bytes, size = strlen(name) + 1;
+    memcpy(e->names + offset, name, size);
+    e->plan.name_bytes += size;
+    return (gckpti_offset)offset;
+}
+
+/* Returns the index of the sizes of tensor i: those of one of the 256 tensors before it that has
+ * the same shape, else appended ones. */
+static gckpti_offset gckpti_add_shape(const gckpti_planner *p, gckpti_encoder *e, int i)
+{
+    const gckpt_shape *shape = &p->tensors[i]->shape;
+    const size_t first = e->plan.size_count;
+    for (int k = i - 1; k >= 0 && k >= i - 256; k--)
+        if (gckpti_same_shape(&p->tensors[k]->shape, shape))
+            return e->nodes[k].shape;
+    e->sizes[e->plan.size_count++] = shape->n;
+    for (int k = 0; k < shape->n; k++)
+        e->sizes[e->plan.size_count++] = shape->d[k];
+    return (gckpti_offset)first;
+}
+
+/* Appends parameter t. Returns its index. */
+static size_t gckpti_add_param(const gckpti_planner *p, gckpti_encoder *e, const gckpt_tensor *t)
+{
+    const gckpti_param *param = &p->g->store->params[t->index]; /* its name may differ from t's */
+    const int updated = gckpti_is_updated(p, t->id);
+    gckpti_plan_param *q = &e->params[e->plan.param_count];
+    q->elements = gckpti_elements(&t->shape);
+    q->init[0] = gckpti_bits(t->init.normal);
+    q->init[1] = gckpti_bits(t->init.uniform);
+    q->init[2] = gckpti_bits(t->init.constant);
+    q->momentum = gckpti_bits(t->momentum);
+    q->name = gckpti_add_name(e, param->p.name);
+    q->node = (gckpti_id)t->id;
+    q->store_index = (gckpti_id)t->index;
+    for (int k = updated && t->running ? p->first_use[t->id] : -1; k >= 0; k = p->target[k].next)
+        q->running++;
+    q->trained = (gckpti_byte)(updated && !t->running);
+    q->external = (gckpti_byte)param->external;
+    q->storage = (gckpti_byte)param->p.storage;
+    e->plan.quantised |= gckpti_is_quantised(q->storage);
+    return e->plan.param_count++;
+}
+
+/* Writes nodes, parameters, shapes, names and attributes. */
+static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
+{
+    gckpt_plan *plan = &e->plan;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        const gckpt_tensor *built = p->g->tensors[i];
+        const gckpti_plan_node built_node = gckpti_plan_node_of(built);
+        const int fused = p->fused_into ? p->fused_into[i] : -1;
+        gckpti_plan_node *node = &e->nodes[i];
         *node = gckpti_plan_node_of(t);
-        node->shape = shared < i ? node[shared - i].shape : (gckpti_offset)shape;
-        gckpti_extent *sizes = (gckpti_extent *)gckpti_writable(plan, plan->sizes) + shape;
-        for (int k = 0; shared == i && k <= t->shape.n; k++)
-            sizes[k] = k ? t->shape.d[k - 1] : t->shape.n;
-        gckpti_node_info *info = (gckpti_node_info *)gckpti_writable(plan, plan->info) + i;
-        node->attributes = (gckpti_offset)offset;
-        node->name = (gckpti_offset)name;
-        node->index = (gckpti_id)index;
+        node->attributes = (gckpti_offset)plan->word_count;
+        if (t->attribute_bytes)
+            memcpy(e->words + plan->word_count, t->attributes, t->attribute_bytes);
+        plan->word_count += gckpti_round_up((t->attribute_bytes + 3) / 4, 4); /* GCKPTI_ALIGN */
+        node->shape = gckpti_add_shape(p, e, i);
+        node->name = t->name ? gckpti_add_name(e, t->name) : GCKPTI_NAMELESS;
+        node->index = t->kind == GCKPTI_OP && p->node_of[fused < 0 ? i : fused] < 0 ? -1 : 0;
+        if (t->kind == GCKPTI_INPUT)
+            node->index = (gckpti_id)plan->inputs++;
+        if (t->kind == GCKPTI_PARAM)
+            node->index = (gckpti_id)gckpti_add_param(p, e, t);
         node->rounding = p->rounding[i];
         for (int k = 0; k < t->inputs && t->op; k++)
             node->compensated |= (gckpti_byte)((gckpti_sum_scope(p, t, k) != 0) << k);
-        info->hash = plan->hash;
-        info->cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost ? p->built_cost[i]
-                                                                                : p->cost[i];
-        info->host_value = info->host_saved = GCKPTI_NO_OFFSET;
-        if (t->attribute_bytes)
-            memcpy((uint32_t *)gckpti_writable(plan, plan->words) + offset, t->attributes,
-                   t->attribute_bytes);
-    }
-    for (size_t i = 0; i < plan->node_count && plan->block; i++)
-        plan->check = gckpti_hash_plan_node(plan->check, plan, i);
-    if (plan->block) {
-        plan->hash = gckpti_hash_vranks(plan->hash, plan->virtual_ranks);
-        plan->check = gckpti_hash_vranks(plan->check, plan->virtual_ranks);
+        plan->hash =
+            gckpti_hash_fields(plan->hash, &built_node, &built->shape, built->attributes,
+                               t->kind == GCKPTI_PARAM  ? p->g->store->params[t->index].p.name
+                               : t->kind == GCKPTI_VIEW ? NULL
+                                                        : built->name);
+        e->info[i].hash = plan->hash;
+        e->info[i].cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost
+                              ? p->built_cost[i]
+                              : p->cost[i];
+        e->info[i].host_value = e->info[i].host_saved = GCKPTI_NO_OFFSET;
+        plan->check = gckpti_hash_plan_node(plan->check, plan, (size_t)i);
     }
 }
 
@@ -19911,22 +19994,6 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                     : 0;
 }
 
-/* Returns the padding bytes in a rank's shards of values and state. */
-static size_t gckpti_resident_padding(const gckpti_planner *p)
-{
-    size_t sum = 0;
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        int arrays = gckpti_is_gathered(p, t);
-        if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_shard(p, t)))
-            continue;
-        arrays += gckpti_is_updated(p, i) && !t->running ? gckpti_state_floats(p->desc) : 0;
-        size_t part = gckpti_tensor_bytes(p, t, 0) / (size_t)p->g->store->ranks;
-        sum += (size_t)arrays * (gckpti_shard_bytes(p, t) - part);
-    }
-    return sum;
-}
-
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
@@ -19943,7 +20010,6 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
             state = gckpti_add_bytes(state, gckpti_array_bytes(s, q, 1));
     }
     if (kind_bytes) {
-        kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
         kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
         kind_bytes[GCKPT_BYTES_STATE] = state;
         kind_bytes[GCKPT_BYTES_CACHES] = caches;
@@ -19984,7 +20050,8 @@ static int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
 }
 
 /* Sets the scalars of the plan that is made from a lowered plan. */
-static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gckpt_plan *plan)
+static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered *d,
+                                  gckpt_plan *plan)
 {
     const gckpt_plan_desc *desc = p->desc;
     memset(plan, 0, sizeof *plan);
@@ -20009,20 +20076,11 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     if (p->forward_cost)
         plan->recompute = (double)d->sched.recompute_cost / (double)p->forward_cost;
     plan->cost = d->cost;
-    plan->hidden = d->hidden;
     plan->least_cost = p->least_cost;
-    plan->offload_cost = desc->offload.cost;
-    plan->overlap_offload = desc->offload.overlap != 0;
-    plan->offloaded = d->offloaded;
-    plan->virtual_ranks = p->virtual_ranks;
-    plan->ranks = p->g->store->ranks;
-    plan->shard = p->g->store->shard;
-    plan->comm_cost = desc->ranks.link_cost;
+    plan->virtual_ranks = plan->ranks = 1;
     plan->body = (int)d->body, plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
-    plan->ins = d->ins; /* gckpti_plan_copy copies it into the block */
-    plan->live_bytes = d->live_bytes;
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
     plan->fetch_count = (size_t)desc->fetch.count;
@@ -20033,27 +20091,18 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
 
 /* Writes the other arrays: instructions, operands, loss terms, fetches, buffers by `order`. */
 static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *d, const int *order,
-                                 gckpt_plan *plan)
+                                 gckpti_encoder *e)
 {
-    gckpti_ins *ins = (gckpti_ins *)gckpti_writable(plan, plan->ins);
-    size_t *operand = (size_t *)gckpti_writable(plan, plan->operands);
-    gckpti_plan_term *term = (gckpti_plan_term *)gckpti_writable(plan, plan->terms);
-    gckpti_plan_fetch *fetch = (gckpti_plan_fetch *)gckpti_writable(plan, plan->fetches);
-    gckpt_buffer *buffers = (gckpt_buffer *)gckpti_writable(plan, plan->buffers);
-    gckpti_node_info *info = (gckpti_node_info *)gckpti_writable(plan, plan->info);
-    for (int u = 0; u < p->nodes; u++) {
-        info[p->node[u].id].host_value = d->host_offset[2 * u];
-        info[p->node[u].id].host_saved = d->host_offset[2 * u + 1];
+    for (size_t x = 0; x < d->length; x++) {
+        e->ins[x] = d->ins[x];
+        if (d->ins[x].kind == GCKPT_UPDATE)
+            e->ins[x].id = e->nodes[d->ins[x].id].index;
+        e->live_bytes[x] = d->live_bytes[x];
     }
-    for (size_t x = 0; x < d->length; x++)
-        if (ins[x].kind == GCKPT_UPDATE)
-            ins[x].id = plan->nodes[ins[x].id].index;
     for (size_t i = 0; i < d->operand_count; i++)
-        operand[i] = d->operands[i] == GCKPTI_NO_OFFSET ? GCKPTI_NO_OFFSET
-                                                        : d->buffers[d->operands[i]].offset;
-    for (size_t x = 0; x < d->length; x++)
-        gckpti_encode_copies(p, &d->ins[x], operand);
-    for (size_t i = 0; i < plan->term_count; i++) {
+        e->operands[i] = d->operands[i] == GCKPTI_NO_OFFSET ? GCKPTI_NO_OFFSET
+                                                            : d->buffers[d->operands[i]].offset;
+    for (int i = 0; i < p->term_count; i++) {
         int id = p->terms[i].loss->id;
         const gckpt_tensor *t = p->tensors[id];
         gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
@@ -20064,43 +20113,73 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
                                    ? call.elements_per_count
                                    : 1,
                                p->built_cost ? p->built_cost[id] : p->cost[id] };
-        term[i] = q;
+        e->terms[i] = q;
     }
-    for (size_t i = 0; i < plan->fetch_count; i++) {
+    for (int i = 0; i < p->desc->fetch.count; i++) {
         const gckpt_fetch_spec *q = &p->desc->fetch.specs[i];
         int id = q->tensor->base->id;
-        fetch[i].id = q->tensor->id;
-        fetch[i].gradient = q->gradient;
         int b = q->gradient ? d->gradient[p->total[id]] : d->value[d->latest_def[p->node_of[id]]];
-        fetch[i].offset = d->buffers[b].offset;
+        const gckpti_plan_fetch fetch = { q->tensor->id, q->gradient, d->buffers[b].offset };
+        e->fetches[i] = fetch;
     }
     for (size_t i = 0; i < d->buffer_count; i++)
-        buffers[i] = d->buffers[order[i]];
+        e->buffers[i] = d->buffers[order[i]];
 }
 
-GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
-                                         gckpt_mode mode)
+GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
 {
-    gckpt_plan header, *plan = NULL;
+    const gckpti_lowered *d = &p->best;
+    gckpti_encoder e;
+    gckpt_plan *plan = NULL;
     gckpti_scratch_clear(&p->temp);
     const int *order = gckpti_buffers_by_end(p, d);
-    gckpti_encode_numbers(p, d, &header);
-    header.mode = mode;
-    gckpti_encode_nodes(p, &header);
-    if (order)
-        plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &header), 1);
+    gckpti_encode_numbers(p, d, &e.plan);
+    e.plan.mode = mode;
+    gckpti_pass(p, GCKPTI_PASS_NUMBERS, &e);
+    gckpti_alloc_arrays(p, &e);
+    if (!p->failed) {
+        gckpti_encode_nodes(p, &e);
+        gckpti_encode_arrays(p, d, order, &e);
+        gckpti_pass(p, GCKPTI_PASS_ENCODED, &e);
+        plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &e.plan), 1);
+    }
     p->failed = !plan;
-    if (!plan)
-        return NULL;
-    header.memory = *p->memory;
-    gckpti_plan_copy(plan, &header);
-    gckpti_encode_nodes(p, plan);
-    gckpti_encode_arrays(p, d, order, plan);
-    gckpti_encode_weights(p, plan);
+    if (plan) {
+        e.plan.memory = *p->memory;
+        gckpti_plan_copy(plan, &e.plan);
+    }
     return plan;
 }
 
 GCKPTI_COLD_END
+#endif
+
+/* >>plan/passes */
+#ifndef GCKPT_SMALL
+
+/* The features of this build that take part in planning, in the order in which they are called. */
+GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, void *arg)
+{
+    static gckpt_result (*const passes[])(gckpti_planner *, gckpti_plan_stage, void *) = {
+#ifndef GCKPT_NO_RANKS
+        gckpti_dist_passes,
+#endif
+#ifndef GCKPT_NO_BF16
+        gckpti_bf16_passes,
+#endif
+#ifndef GCKPT_NO_TILES
+        gckpti_tiles_passes,
+#endif
+#ifndef GCKPT_NO_OFFLOAD
+        gckpti_offload_passes,
+#endif
+        NULL
+    };
+    gckpt_result result = GCKPT_OK;
+    for (int i = 0; passes[i] && result == GCKPT_OK; i++)
+        result = passes[i](p, stage, arg);
+    return result;
+}
 #endif
 
 #ifndef GCKPT_SMALL
@@ -23370,8 +23449,6 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 {
     gckpti_planner_reset(p);
-    p->max_host_limit = p->host_limit = p->variant.no_offload ? 0 : p->host_limit;
-    p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
     p->copy_cost = GCKPTI_FULL_COPY_COST;
     gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
@@ -23417,13 +23494,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->threads = d->threads ? d->threads : 1;
     p->alignment = d->kernels.alignment ? d->kernels.alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
-    p->virtual_ranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
-    p->tree_depth = p->inference ? 0 : gckpti_tree_depth(p->virtual_ranks / graph->store->ranks);
-    p->accumulates =
-        !p->inference && (p->tree_depth > 0 || gckpti_largest_vrank(d, graph) > graph->rows);
-    if (!p->inference && !d->update_in_backward)
-        p->host_limit = (int64_t)(d->offload.bytes < PTRDIFF_MAX / 2 ? d->offload.bytes
-                                                                     : (size_t)PTRDIFF_MAX / 2);
+    p->accumulates = !p->inference && gckpti_largest_vrank(d, graph) > graph->rows;
     p->plain = GCKPTI_ALWAYS_PLAIN || d->kernels.plain != 0 || d->backend;
     return gckpti_check_request(graph, terms, count, d);
 }
@@ -23644,8 +23715,7 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
     *least = gckpti_resident_bytes(first, NULL) + needed;
     if (best)
         *result = gckpti_prefetch_gathers(best, first->desc->budget ? arena : best->best.arena);
-    gckpt_plan *plan =
-        best && *result == GCKPT_OK ? gckpti_encode_plan(best, &best->best, mode) : NULL;
+    gckpt_plan *plan = best && *result == GCKPT_OK ? gckpti_encode_plan(best, mode) : NULL;
     if (best && !plan && *result == GCKPT_OK)
         *result = GCKPT_E_MEMORY;
     return plan;
@@ -23974,7 +24044,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpti_keep_lowered(&p);
     if (result == GCKPT_OK)
         result = gckpti_prefetch_gathers(&p, p.best.arena);
-    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(&p, &p.best, GCKPT_OPTIMAL) : NULL;
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(&p, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
         gckpti_prove_plan(&f->p, budget, plan);
@@ -24267,23 +24337,14 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *
 }
 #endif
 
-/* The training of parameters: updates, gradients, steps. */
-/* State of a gradient when its UPDATE runs: sums to be added up, or added up and divided. */
-typedef enum { GCKPTI_GRAD_SUMS, GCKPTI_GRAD_DIVIDED } gckpti_grad_state;
-
-#ifndef GCKPT_NO_TRAINING
-/* Updates a parameter. GCKPTI_GRAD_SUMS: first adds up the addends of its gradient and divides. */
-GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                                  gckpti_grad_state grad_state);
-
-/* Ends a run of gckpt_gradients: divides gradients and computes their norm. */
-GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *report);
-#else /* plans for inference have no updates */
+/* The training of parameters: updates, gradients, steps. Plans for inference have no updates. */
+#ifdef GCKPT_NO_TRAINING
 #define gckpti_run_checked_update      ((gckpti_handler)0)
 #define gckpti_count_step(e)           ((const gckpti_plan_param *)0)
 #define gckpti_init_pass(e, ins, pass) memset(pass, 0, sizeof *(pass))
 #endif
 
+#ifndef GCKPT_NO_RANKS
 /* =================================================================================================
  * >>dist: several processes, virtual ranks, shards
  *
@@ -24297,7 +24358,7 @@ GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *repo
  * 2. A failure on one rank is stored (gckpti_defer_error). The next status barrier (gckpti_agree)
  *    ends the step on all ranks with the error of the lowest rank that failed.
  * 3. Collectives run one after the other, in the order of their start. Each is complete before an
- *    instruction that needs it (gckpti_is_due); all are complete at a barrier.
+ *    instruction that needs it (gckpti_find_due); all are complete at a barrier.
  * 4. A failed exchange aborts the communication for good: every later call returns GCKPT_E_PEER.
  * The functions of group.c and micro_batches.c also work without a group: callers need no check.
  * ============================================================================================== */
@@ -24306,12 +24367,10 @@ GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *repo
 typedef enum {
     GCKPTI_CALL_NONE,
     GCKPTI_CALL_STEP,
-    GCKPTI_CALL_STREAM,
     GCKPTI_CALL_GATHER,
     GCKPTI_CALL_SAVE
 } gckpti_group_call;
 
-#ifndef GCKPT_NO_RANKS
 enum { GCKPTI_MUST_MATCH = 7 };
 
 /* The failure of the lowest rank that failed or, without one, numbers that ranks must agree on:
@@ -24342,7 +24401,7 @@ typedef struct {
 enum { GCKPTI_MAX_PENDING = 8 };
 typedef struct {
     gckpti_collective kind;
-    int id; /* node of which a gather stages the values in the arena; else -1 */
+    int due; /* the first instruction that must wait for it */
     float *x, *workspace;
     float *shard; /* where to copy this rank's shard of the sum; NULL means nowhere */
     int64_t n;
@@ -24374,9 +24433,7 @@ typedef struct {
 typedef struct gckpti_process_group {
     gckpti_comm comm;
     int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
-    int in_body;          /* 0 means the last micro-batch of the step is done */
     int last_micro;       /* this micro-batch is the last of its virtual rank */
-    int padding;          /* this micro-batch has no rows on this rank */
     int call_ended;       /* a status barrier ended the call with an error */
     int squares_summed;   /* update.squares are summed over ranks */
     int losses_summed;    /* losses are summed over virtual ranks and ranks */
@@ -24409,6 +24466,10 @@ static inline int gckpti_is_data_parallel(const gckpt_plan *p)
 {
     return p->ranks > 1 && p->virtual_ranks >= p->ranks;
 }
+
+/* Returns 1, with an error, if a step of several ranks is in progress: the caller must end it
+ * first. A step of one rank can be abandoned at any time. */
+GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 
 /* Waits for enqueued collectives, or aborts after the transport's timeout. Must be called before
  * the host waits for the backend or copies copied_in bytes to it (which may wait). */
@@ -24443,15 +24504,14 @@ typedef struct gckpti_process_group {
 #define gckpti_local_vranks(p)                1
 #define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)
 #define gckpti_count_micro_batches(e, n)      (((n) + (e)->plan->rows - 1) / (e)->plan->rows)
+#define gckpti_is_under_way(e)                0
+#define gckpti_rank_rows(e, rows, first)      (*(first) = 0, (rows))
 #define gckpti_agree_on_step(e, rows, result) (result)
 #define gckpti_agree(e, result)               (result)
 #define gckpti_defer_error(e, result)         (result)
-#define gckpti_local_failure(e)               GCKPT_OK
 #define gckpti_prepare_micro_batch            gckpti_feed_rows
 #define gckpti_end_micro_batch                gckpti_next_rows
 #define gckpti_sum_losses(e)                  GCKPT_OK
-#define gckpti_end_stream(e)                  GCKPT_OK
-#define gckpti_sync_then_skips(e, ins)        0
 #define gckpti_capture_part_end(e, part)      0
 #define gckpti_run_reduce                     ((gckpti_handler)0)
 #define gckpti_sum_squares(e)                 ((void)0)
@@ -24477,29 +24537,22 @@ typedef struct {
 } gckpti_cache_state;
 #endif
 
-/* Returns the random stream that rounds a node's value (which 0) or the gradient that its backward
- * passes to input i (which 1 + i). Dropout uses the streams below 2^31. */
-static inline uint32_t gckpti_rng_stream(int id, int which)
-{
-    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
-}
-
 typedef struct {      /* a parameter's bf16 copy */
     uint16_t *values; /* NULL without a copy */
     uint32_t changes; /* parameter's `changes` when it was copied; 0 means never */
 } gckpti_bf16_copy;
 
 #ifdef GCKPT_NO_BF16
-#define gckpti_widen(e, c, kind, from, x, n)          ((void)(from), (void)(n))
-#define gckpti_round_bf16(e, c, stream, x, narrow, n) ((void)(narrow), (void)(n))
-#define gckpti_mixed_operands(e, ins, o, c)           ((void)(o))
-#define gckpti_bf16_copy_of(e, i)                     NULL
-#define gckpti_mark_bf16_fresh(e, i)                  ((void)0)
-#define gckpti_run_strips(e, ins, c, kernel)          ((void)(kernel))
+#define gckpti_end_mixed_output(e, ins, o, c)      ((void)(o))
+#define gckpti_end_mixed_gradient(e, ins, o, c, i) ((void)(o))
+#define gckpti_mixed_operands(e, ins, o, c)        ((void)(o))
+#define gckpti_bf16_copy_of(e, i)                  NULL
+#define gckpti_mark_bf16_fresh(e, i)               ((void)0)
+#define gckpti_run_strips(e, ins, c, kernel)       0
 #endif
 
 #ifdef GCKPT_NO_QUANT
-#define gckpti_run_dequantise(e, q, values, to, c)        ((void)(c))
+#define gckpti_run_dequantise(e, q, values, to)           ((void)(to))
 #define gckpti_set_quant_operand(e, node, kind, c, quant) ((void)(quant))
 #endif
 
@@ -24533,7 +24586,7 @@ typedef struct {
     uint64_t *hashes;   /* GCKPT_DEBUG_RECOMPUTE: two for each node: of value and saved */
     size_t high_water;  /* GCKPT_DEBUG_MEASURE: end of the bytes that steps wrote */
     int poisoned_steps; /* GCKPT_DEBUG_MEASURE */
-    unsigned read;      /* GCKPT_DEBUG_FINITE: kinds of numbers that the instruction reads */
+    unsigned given;     /* GCKPT_DEBUG_FINITE: kinds of numbers with which the step began */
 } gckpti_debug_state;
 #endif
 
@@ -24549,7 +24602,8 @@ GCKPTI_COLD_END /* begun by planner */
  *                       gckpti_take_feeds (feeds) checks the rows and predicts the losses' counts.
  *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
  *                       At the epilogue it jumps back to the body while there are rows.
- *   gckpti_handlers     (instructions) by kind: the function that runs an instruction
+ *   gckpti_handlers     (advance) by kind: the function that runs an instruction. Before it, a
+ *                       module may wait, or move step.pc: skip it, replay a captured part.
  *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses, bf16/run makes
  *                       f32 copies of bf16 operands. The op's kernel runs, in strips if the plan
  *                       says so, or on host copies if the backend has no kernel for it (host).
@@ -24612,8 +24666,7 @@ typedef struct {
 
 typedef struct {
     int node;                    /* node of the plan; -1 if no instruction reads the input */
-    const unsigned char *feed;   /* rows from feeds.first_row on: the caller's, or `copy` */
-    unsigned char *copy;         /* host copy of a step's rows (desc.copy_feeds), or NULL */
+    const unsigned char *feed;   /* the caller's rows, from feeds.first_row on */
     unsigned char *backend_copy; /* a micro-batch's rows in backend memory, or NULL */
 } gckpti_exec_input;
 
@@ -24748,12 +24801,14 @@ static inline int gckpti_is_watched(const gckpt_exec *e)
 /* Copies n bytes between the host and the backend's memory. */
 static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    gckpti_wait_in_flight(e, 0);
+    if (gckpti_group_of(e))
+        gckpti_wait_in_flight(e, 0);
     gckpti_copy_out(gckpti_backend(e), to, from, n);
 }
 static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    gckpti_wait_in_flight(e, n);
+    if (gckpti_group_of(e))
+        gckpti_wait_in_flight(e, n);
     gckpti_copy_in(gckpti_backend(e), to, from, n);
 }
 
@@ -24775,14 +24830,17 @@ static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
     return &e->store->params[e->tables.params[i].index];
 }
 
+/* ---- run/open.c ---- */
+/* Returns 1 if a plan is a constant of the program. */
+static inline int gckpti_is_constant_plan(const gckpt_plan *p) { return !p->block; }
+
+/* Returns the reason why such a plan cannot run (another header or other ops made it), or NULL. */
+GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p);
+
 /* ---- run/call.c ---- */
 
 /* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
 GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset);
-
-/* Initialises a call without op and inputs; all operands are NULL. gckpti_set_op_call makes it an
- * op's. Between ops, gckpti_init_opless_call is enough, which leaves the operands unchanged. */
-GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c);
 
 /* ---- run/backend.c ---- */
 /* Waits until the backend has finished all its work; returns its error. */
@@ -24792,30 +24850,6 @@ GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e);
 
 /* Returns the first loss's count in this step: computed from the feeds, or the one last read. */
 GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e);
-
-/* ---- run/advance.c ---- */
-/* Runs one instruction; all of a run share the call c (gckpti_init_call). Returns GCKPT_MORE if the
- * run goes on, OK at its goal (or a stream's last row so far), else an error; then e is idle. */
-GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c);
-
-/* Runs `job`, which calls gckpti_advance, in a team of threads, then waits for pending copies. The
- * job sets *result; an error of a copy replaces it. Returns *result. */
-GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
-                                          gckpt_result *result);
-
-/* Calls gckpti_advance in a team, at most `instructions` times. INT64_MAX means that the run goes
- * to the end of the step, so that the backend may replay micro-batches. */
-GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions);
-
-/* ---- run/step.c ---- */
-/* Returns 1, with an error, if a step of several ranks is in progress: the caller must end it
- * first. A step of one rank can be abandoned at any time. */
-GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
-
-/* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
-GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, gckpti_goal goal,
-                                           const gckpt_hyper *hyper);
 
 /* Declarations shared by the files of layer run, which a compiler sees in the order of MANIFEST.
  * Stubs of disabled features do nothing and return their `result` argument. */
@@ -24829,8 +24863,8 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
 } gckpti_bump;
 
 /* ---- modules ---- */
-/* What a module can react to. In parentheses: the type to which `arg` points. REACH, BEFORE, AFTER
- * and RUN_END occur only if a module has set device.watched. */
+/* What a module can react to. In parentheses: the type to which `arg` points. REACH, AFTER and
+ * RUN_END occur only if a module has set device.watched. */
 typedef enum {
     GCKPTI_ON_LAYOUT,   /* (gckpti_bump) allocates its tables, zeroed, or counts their bytes */
     GCKPTI_ON_BIND,     /* checks desc: first without tables; then with all memory, for good */
@@ -24838,12 +24872,11 @@ typedef enum {
     GCKPTI_ON_BEGIN,    /* a step begins, which nothing refuses from here on */
     GCKPTI_ON_BODY_END, /* a micro-batch is computed */
     GCKPTI_ON_END,      /* the losses of a step are final */
-    GCKPTI_ON_SUCCESS,  /* a step has succeeded on all ranks */
+    GCKPTI_ON_SUCCESS,  /* a step has succeeded */
     /* No module of GCKPT_SMALL reacts to the following events. */
     GCKPTI_ON_FED,       /* (int64_t) may refuse the feeds of this number of further rows */
-    GCKPTI_ON_REACH,     /* instruction step.pc is next, for the first time or again */
-    GCKPTI_ON_BEFORE,    /* instruction step.pc will run */
-    GCKPTI_ON_AFTER,     /* instruction step.pc has run */
+    GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means that the module moved step.pc */
+    GCKPTI_ON_AFTER,     /* (gckpti_ins) this one has run; NULL if a module moved step.pc */
     GCKPTI_ON_GRADIENTS, /* all gradients are divided, and no parameter has changed */
     GCKPTI_ON_RUN_END,   /* (gckpt_result) a run has ended with this result, perhaps in a step */
     GCKPTI_ON_MOVED,     /* the address of a parameter's values has changed */
@@ -24865,8 +24898,8 @@ static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void
 /* Nonzero if gckpt_forward refuses initial values (unless desc.allow_initial is set). */
 enum { GCKPTI_CHECKS_INITIAL = GCKPTI_TEXT_BYTES > 1 };
 
-/* Runs an instruction. All instructions of a run share the call c; with GCKPT_SMALL it is NULL. */
-typedef gckpt_result (*gckpti_handler)(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
+/* Runs an instruction. */
+typedef gckpt_result (*gckpti_handler)(gckpt_exec *e, const gckpti_ins *ins);
 
 /* ---- run/memory.c, run/feeds.c ---- */
 /* Returns how input i's gradient sum is compensated: GCKPTI_SUM_IN_OP, _IN_STEP, or 0 (not). */
@@ -24920,12 +24953,10 @@ GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
     return gckpti_min(e->step.vrank_end - e->step.row, e->plan->rows);
 }
 
-/* Initialises a call without op. Does not clear its inputs, which would be slow in each update. */
-GCKPTI_FN void gckpti_init_opless_call(const gckpt_exec *e, gckpt_call *c)
+/* Initialises a call without op and inputs; all operands are NULL. */
+GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c)
 {
-    const size_t rest = offsetof(gckpt_call, shape);
-    c->inputs = 0;
-    memset((unsigned char *)c + rest, 0, sizeof *c - rest);
+    memset(c, 0, sizeof *c);
     c->seed = e->store->seed;
     c->step = e->step.number;
     c->threads = e->plan->threads;
@@ -24936,36 +24967,12 @@ GCKPTI_FN void gckpti_init_opless_call(const gckpt_exec *e, gckpt_call *c)
     c->backend = GCKPTI_OF(gckpti_backend(e), context);
 }
 
-GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c)
-{
-    memset(c->in, 0, sizeof c->in);
-    gckpti_init_opless_call(e, c);
-}
-
-/* Clears the fields that gckpti_set_op_call does not set; clearing all would take too long. */
-static void gckpti_clear_call(gckpt_call *c, int inputs)
-{
-    for (int i = inputs; i < c->inputs; i++)
-        memset(&c->in[i], 0, sizeof c->in[i]);
-    for (int i = 0; i < inputs; i++) {
-        memset(&c->in[i], 0, offsetof(gckpt_arg, shape));
-        c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL, c->in[i].bytes = NULL;
-    }
-    c->out = NULL, c->grad_out = NULL, c->saved = NULL, c->workspace = NULL;
-    c->out_bf16 = NULL, c->grad_out_bf16 = NULL;
-    c->loss_sum = NULL, c->loss_count = NULL, c->loss_scale = 0;
-    c->rounded = 0, c->quantised = NULL;
-}
-
-/* Sets an op's call except arena addresses. c is the call of a run (GCKPT_SMALL: any call). */
-GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
-                                  int64_t rows, gckpt_call *c)
+/* Initialises an op's call, except arena addresses. */
+GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
+                                   int64_t rows, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
-    if (GCKPTI_IS_SMALL)
-        gckpti_init_call(e, c);
-    else
-        gckpti_clear_call(c, node->inputs);
+    gckpti_init_call(e, c);
     c->inputs = node->inputs;
     c->shape = gckpti_node_shape(e, node, rows);
     for (int i = 0; i < node->inputs; i++)
@@ -24975,11 +24982,13 @@ GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *n
     c->rows = node->batch_invariant ? 1 : rows;
     c->position = e->step.position;
     c->id = id;
-    c->precision = gckpti_precision_of(node->rounding);
-    for (int i = 0; i < node->inputs && gckpti_is_bf16_plan(p); i++)
-        if (p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED)
-            c->rounded |= GCKPT_IN(i);
-    c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
+    if (gckpti_is_bf16_plan(p)) {
+        c->precision = gckpti_precision_of(node->rounding);
+        c->rounded = node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
+        for (int i = 0; i < node->inputs; i++)
+            if (p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED)
+                c->rounded |= GCKPT_IN(i);
+    }
 }
 
 /* Sets the values of an operand: those of node q, in its type. */
@@ -25004,15 +25013,6 @@ GCKPTI_FN int gckpti_reads_node(const gckpt_plan *p, int user, int id)
     return 0;
 }
 
-/* Initialises a call, then sets it as gckpti_set_op_call does. */
-GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
-                                   int64_t rows, gckpt_call *c)
-{
-    if (!GCKPTI_IS_SMALL)
-        gckpti_init_call(e, c);
-    gckpti_set_op_call(e, node, id, rows, c);
-}
-
 /* Sets device.in_call, which the caller clears. Fails if a call runs or the store was freed. */
 GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
 {
@@ -25026,15 +25026,6 @@ GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
                             "around this callback: each thread needs an executor of its own");
     e->device.in_call = GCKPTI_RUNS_BACKENDS;
     return GCKPT_OK;
-}
-
-GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
-{
-    if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
-        return 0;
-    gckpti_error(e, GCKPT_E_ARG,
-                 "step: one is under way, and all ranks run it: end that step first");
-    return 1;
 }
 
 /* >>run/memory */
@@ -25053,7 +25044,7 @@ GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
 GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
 {
     gckpt_call c;
-    gckpti_init_opless_call(e, &c);
+    gckpti_init_call(e, &c);
     if (bytes / 4)
         GCKPTI_OF(gckpti_backend(e), fill)(&c, to, word, (int64_t)(bytes / 4));
     if (bytes % 4)
@@ -25487,7 +25478,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     const gckpt_isa requested = e->desc.isa;
     int isa = GCKPT_ISA_PLAIN;
     e->update.writes_back = 1;
-    if (gckpti_check_backend(e) != GCKPT_OK)
+    if (GCKPTI_RUNS_DEVICES && gckpti_check_backend(e) != GCKPT_OK)
         return GCKPT_E_ARG;
     if (GCKPTI_RUNS_BACKENDS || requested > GCKPT_ISA_PLAIN) {
         if (!gckpt_isa_available(requested))
@@ -25515,14 +25506,16 @@ GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_p
         kernels.forward = op->forward_fast;
     if (e->device.kernels && op->backward_fast)
         kernels.backward = op->backward_fast;
-    gckpti_take_device_kernels(e, node, &kernels);
+    if (GCKPTI_RUNS_DEVICES)
+        gckpti_take_device_kernels(e, node, &kernels);
     return kernels;
 }
 
 GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
 {
     const gckpt_backend *b = gckpti_backend(e);
-    gckpti_wait_in_flight(e, 0);
+    if (gckpti_group_of(e))
+        gckpti_wait_in_flight(e, 0);
     const char *problem = gckpti_finish(b);
     return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", GCKPTI_OF(b, name), problem)
                    : GCKPT_OK;
@@ -25541,7 +25534,7 @@ GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
     const int copies =
         GCKPTI_OF(gckpti_backend(e), own_memory) && transport && !transport->device_aware;
     size_t most = 16 * GCKPT_UPDATE_BLOCK, squares = e->update.square_count * sizeof(float);
-    const size_t totals = (p->term_count + 1) * sizeof(gckpti_loss_total);
+    const size_t totals = p->term_count * sizeof(gckpti_loss_total);
     most = most > squares ? most : squares;
     most = most > totals ? most : totals;
     for (size_t id = 0; id < p->node_count && copies; id++) {
@@ -25555,11 +25548,11 @@ GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
 }
 
 /* Allocates e->group with its tables. */
-static void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
+GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, vranks = (size_t)gckpti_local_vranks(p);
-    const size_t totals = p->term_count + 1 > vranks ? p->term_count + 1 : vranks;
+    const size_t totals = p->term_count > vranks ? p->term_count : vranks;
     gckpti_process_group counted, *group;
     e->group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
     group = e->group ? e->group : &counted;
@@ -25570,7 +25563,7 @@ static void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
 }
 
 /* Checks desc.transport, and initialises e->group->comm. */
-static gckpt_result gckpti_bind_group(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_transport *transport = p->ranks > 1 ? e->desc.transport : NULL;
@@ -25595,24 +25588,25 @@ static gckpt_result gckpti_bind_group(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-GCKPTI_MODULE(dist)
+GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
-    if (event == GCKPTI_ON_LAYOUT && gckpti_has_group(e->plan))
-        gckpti_alloc_group(e, (gckpti_bump *)arg);
-    else if (event == GCKPTI_ON_BIND)
-        return gckpti_bind_group(e);
-    else if (event == GCKPTI_ON_FREE && e->group && e->group->comm.transport &&
-             e->step.state != GCKPTI_IDLE)
-        gckpti_abort_comm(&e->group->comm); /* ends the step on the other ranks */
-    return GCKPT_OK;
+    if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
+        return 0;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "step: one is under way, and all ranks run it: end that step first");
+    return 1;
+}
+
+/* Returns how many of a step's rows this rank runs; *first is the first one. */
+GCKPTI_FN int64_t gckpti_rank_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
+{
+    *first = 0;
+    return e->group ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, first) : rows;
 }
 
 /* Errors that could end a step on this rank only must go through gckpti_defer_error or gckpti_agree
  * (invariant 2 of run.h). The text is in e (in the store while e is being created). */
 
-/* Handles a result between two barriers. Stores a local failure for the next barrier and returns
- * OK: the step goes on. If an exchange failed, sets e idle and returns GCKPT_E_PEER, whatever
- * `result` is. With one rank, or if no barrier follows, returns `result`. */
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
 {
     if (!e->group)
@@ -25636,15 +25630,6 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
         memcpy(comm->status.text, e->object.text, sizeof comm->status.text);
     }
     return GCKPT_OK;
-}
-
-/* Returns the failure stored for the next barrier, or OK. */
-GCKPTI_FN gckpt_result gckpti_local_failure(gckpt_exec *e)
-{
-    const gckpti_status *status = e->group ? &e->group->comm.status : NULL;
-    return status && status->result != GCKPT_OK
-               ? gckpti_error(e, (gckpt_result)status->result, "%s", status->text)
-               : GCKPT_OK;
 }
 
 /* Merges two ranks' statuses: keeps the failure of the lower rank, or the first mismatch. */
@@ -25816,7 +25801,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     const gckpti_plan_param *planned = &e->plan->params[i];
     const char *who = in_step ? "step" : "exec", *name = q->p.name;
     void *object = in_step ? (void *)e : e->store;
-    if (planned->storage != (gckpti_byte)q->p.storage)
+    if (gckpti_has_storage(GCKPT_STORAGE_I8) && planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
                             "so (gckpt_store_quantise), or make a new plan",
@@ -25896,8 +25881,10 @@ static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
 }
 
 /* Runs an op's plain kernel on host copies of its operands. */
-GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
+GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, const gckpti_ins *ins,
+                                  const gckpt_call *call)
 {
+    const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_call c = *call;
     gckpti_host_copies copies;
     size_t n = (size_t)gckpti_elements(&c.shape);
@@ -25929,7 +25916,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     c.plain = 1;
     c.kernels = NULL;
     c.backend = NULL;
-    kernel(&c);
+    (ins->kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
     for (int i = 0; i < copies.count; i++)
         if (copies.entry[i].back_to)
             gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host,
@@ -26072,9 +26059,8 @@ static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, 
 }
 
 /* Offloads or reloads a node's value and saved data; of a short micro-batch, the rows it has. */
-GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 {
-    (void)c;
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
     size_t value = gckpti_planned_bytes(p, node);
@@ -26118,6 +26104,10 @@ GCKPTI_MODULE(offload)
     switch (event) {
     case GCKPTI_ON_LAYOUT: gckpti_alloc_offload(e, (gckpti_bump *)arg); break;
     case GCKPTI_ON_BIND:
+        if (!e->desc.offload != !e->desc.reload || (e->desc.wait && !e->desc.offload))
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: set both desc.offload and desc.reload, or neither; "
+                                "desc.wait needs them");
         e->device.watched |= e->offload.async && p->offloaded;
         if (!e->offload.by_backend || !e->tables.nodes)
             break;
@@ -26222,19 +26212,6 @@ GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds,
                 result = gckpti_check_indices(e, node, ins->id, i, rows);
     }
     return result;
-}
-
-/* Copies the rows of the feeds that were taken, for desc.copy_feeds. */
-GCKPTI_FN void gckpti_copy_feeds(gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->inputs; i++) {
-        gckpti_exec_input *in = &e->feeds.inputs[i];
-        if (!in->copy)
-            continue;
-        memcpy(in->copy, in->feed, gckpti_row_bytes(p, &p->nodes[in->node]) * (size_t)rows);
-        in->feed = in->copy;
-    }
 }
 
 /* Points the plan's inputs to the rows of this micro-batch, or copies these rows to the backend. */
@@ -26361,30 +26338,6 @@ GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
     }
 }
 
-/* Checks that all losses except regularisers have equal counts, which rows that stream in need. */
-GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *first = &p->nodes[p->terms[0].id];
-    for (size_t i = 1; i < p->term_count; i++) {
-        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
-        const gckpti_plan_node *a = &p->nodes[first->in[gckpti_counted_input(first->op)]];
-        const gckpti_plan_node *b = &p->nodes[node->in[gckpti_counted_input(node->op)]];
-        int same =
-            a->type == b->type &&
-            (a->type == GCKPT_I32 ? a->base == b->base
-                                  : gckpti_planned_elements(p, a) / p->terms[0].sample_size ==
-                                        gckpti_planned_elements(p, b) / p->terms[i].sample_size);
-        if (!p->terms[i].regulariser && !same)
-            return gckpti_error(
-                e, GCKPT_E_ARG,
-                "step_begin: loss %s #%i has a count of its own, which is not known while rows "
-                "stream in; use gckpt_step",
-                node->op->name, p->terms[i].id);
-    }
-    return GCKPT_OK;
-}
-
 /* Reads the losses. In a step that trains, checks each count that the feeds determine. */
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
@@ -26420,7 +26373,9 @@ GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
 GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
 {
     gckpt_result result = GCKPT_OK;
-    if (!e->losses.finalized && !gckpti_has_known_counts(e))
+    if (GCKPTI_RUNS_DEVICES && gckpti_has_known_counts(e))
+        e->losses.finalized = 1;
+    if (!e->losses.finalized)
         result = gckpti_check_counts(e);
     e->losses.finalized = result == GCKPT_OK;
     return result;
@@ -26439,28 +26394,13 @@ static void gckpti_merge_totals(void *mine, const void *received, size_t bytes)
     }
 }
 
-/* Sums group->totals over ranks if they divide the rows; the entry after the terms sums `rows`. */
-static void gckpti_all_reduce_totals(gckpt_exec *e, int64_t rows)
+/* Sums group->totals over ranks if they divide the rows. */
+static void gckpti_all_reduce_totals(gckpt_exec *e)
 {
     gckpti_process_group *group = e->group;
-    const gckpti_loss_total last = { 0, rows };
-    group->totals[e->plan->term_count] = last;
     if (gckpti_is_data_parallel(e->plan))
-        gckpti_merge_all(&group->comm, group->totals,
-                         (e->plan->term_count + 1) * sizeof *group->totals, gckpti_merge_totals);
-}
-
-/* Sums the expected counts of the losses, and the rows, over ranks. */
-static void gckpti_sum_expected_counts(gckpt_exec *e, int64_t rows)
-{
-    gckpti_process_group *group = e->group;
-    for (size_t i = 0; i < e->plan->term_count; i++) {
-        group->totals[i].sum = 0;
-        group->totals[i].count = e->losses.terms[i].expected;
-    }
-    gckpti_all_reduce_totals(e, rows);
-    for (size_t i = 0; i < e->plan->term_count; i++)
-        e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : group->totals[i].count;
+        gckpti_merge_all(&group->comm, group->totals, e->plan->term_count * sizeof *group->totals,
+                         gckpti_merge_totals);
 }
 
 /* Returns a hash of all settings on which the order and the results of exchanges depend. */
@@ -26511,8 +26451,7 @@ static uint64_t gckpti_hash_replicated(gckpt_exec *e)
 }
 
 /* Runs the barrier before the first instruction, with this rank's result; must_match must be equal
- * on all ranks. Then sums the losses' expected counts over ranks, unless rows is 0 (stream), for
- * which gckpti_end_stream sums them. */
+ * on all ranks. Then sums the losses' expected counts over ranks. */
 GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_result result)
 {
     if (!e->group)
@@ -26520,7 +26459,6 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     gckpti_process_group *group = e->group;
     uint64_t *must_match = group->comm.status.must_match;
     group->micro_done = group->squares_summed = group->losses_summed = 0;
-    group->in_body = 1;
     must_match[2] = e->store->step;
     must_match[3] = e->store->seed;
     if (!group->replicas_checked)
@@ -26529,13 +26467,18 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     must_match[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
     if (!group->replicas_checked && group->comm.ranks > 1 && result == GCKPT_OK)
         must_match[6] = gckpti_hash_replicated(e);
-    result = gckpti_agree_on_call(e, gckpti_is_streaming(e) ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP,
-                                  rows, result);
+    result = gckpti_agree_on_call(e, GCKPTI_CALL_STEP, rows, result);
     if (result != GCKPT_OK)
         return result;
     group->replicas_checked = 1;
-    if (rows > 0)
-        gckpti_sum_expected_counts(e, 0);
+    for (size_t i = 0; i < e->plan->term_count; i++) {
+        const gckpti_loss_total expected = { 0, e->losses.terms[i].expected };
+        group->totals[i] = expected;
+    }
+    gckpti_all_reduce_totals(e);
+    for (size_t i = 0; i < e->plan->term_count; i++)
+        if (e->losses.terms[i].expected >= 0)
+            e->losses.terms[i].expected = group->totals[i].count;
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
@@ -26554,15 +26497,15 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
 /* Returns 1 if another micro-batch follows the one that step.row is in. */
 GCKPTI_FN int gckpti_has_next_micro_batch(const gckpt_exec *e)
 {
-    const gckpti_process_group *group = e->group;
-    const int last =
-        group && group->last_micro && e->step.vrank + 1 == gckpti_local_vranks(e->plan);
-    return group ? group->in_body && !last : e->step.row_end - e->step.row > e->plan->rows;
+    const int last = gckpti_local_vranks(e->plan) - 1;
+    return e->group ? e->step.vrank < last || (e->step.vrank == last && !e->group->last_micro)
+                    : e->step.row_end - e->step.row > e->plan->rows;
 }
 
-/* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if the step has none left, or
- * its rows have not streamed in: gckpt_step_end prepares a stream's last one, which exchanges the
- * sums. Must be called when a step begins and when rows were added. */
+/* Returns 1 if this micro-batch has no rows on this rank. */
+static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->step.vrank_end; }
+
+/* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if the step has none left. */
 GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
 {
     if (!e->group) {
@@ -26577,17 +26520,9 @@ GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
     int64_t end = gckpti_vrank_first_row(gckpti_vrank_batch(p, e->step.rows), p->virtual_ranks,
                                          group->comm.rank * per_rank + e->step.vrank + 1);
     e->step.vrank_end = gckpti_min(end, e->step.row_end);
-    if (!gckpti_is_streaming(e))
-        group->last_micro = group->micro_done + 1 == gckpti_lockstep_count(e);
-    else if (e->step.state == GCKPTI_STREAMING)
-        group->last_micro = e->step.row + gckpti_micro_rows(e) == end && e->step.vrank + 1 < vranks;
-    else
-        group->last_micro = 1;
-    group->padding = e->step.row == e->step.vrank_end;
-    if (group->padding && !group->last_micro && e->step.state == GCKPTI_STREAMING)
-        return 0;
+    group->last_micro = group->micro_done + 1 == gckpti_lockstep_count(e);
     e->step.pc = e->step.prologue_done && p->mode != GCKPT_INFERENCE ? p->body : 0;
-    if (!group->padding)
+    if (!gckpti_is_padding(e))
         gckpti_feed_rows(e);
     return 1;
 }
@@ -26616,14 +26551,14 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
         return result;
     for (size_t i = 0; i < p->term_count; i++)
         group->totals[i] = e->losses.terms[i].total;
-    gckpti_all_reduce_totals(e, 0);
+    gckpti_all_reduce_totals(e);
     for (size_t i = 0; i < p->term_count; i++)
         e->losses.terms[i].total = group->totals[i];
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
 /* Ends a micro-batch (step.pc is at the epilogue) and prepares the next one or, after the last,
- * runs a barrier and sums losses. Returns MORE if more rows of a stream must come first. */
+ * runs a barrier and sums losses. */
 GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
 {
     if (!e->group)
@@ -26640,38 +26575,9 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
     }
     if (gckpti_prepare_micro_batch(e))
         return GCKPT_OK;
-    if (e->step.state == GCKPTI_STREAMING)
-        return GCKPT_MORE;
-    group->in_body = 0;
     const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
     const int known = gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0;
     return deferred && known ? gckpti_agree(e, GCKPT_OK) : gckpti_sum_losses(e);
-}
-
-/* Ends a stream: runs a barrier, counts the rows of all ranks, prepares the last micro-batch. */
-GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
-{
-    if (!e->group)
-        return GCKPT_OK;
-    const gckpt_plan *p = e->plan;
-    gckpti_process_group *group = e->group;
-    int64_t rank_rows = e->step.row_end - e->step.first_row;
-    gckpt_result result = gckpti_agree(e, GCKPT_OK);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_sum_expected_counts(e, rank_rows);
-    e->step.rows = group->totals[p->term_count].count;
-    result = gckpti_defer_error(e, GCKPT_OK);
-    const int64_t planned = gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL);
-    if (result == GCKPT_OK && rank_rows != planned)
-        result = gckpti_error(e, GCKPT_E_ARG,
-                              "step_end: %I rows streamed in here, %I on all ranks, of which "
-                              "%I must be this rank's (gckpt_plan_rank_rows)",
-                              rank_rows, e->step.rows, planned);
-    result = gckpti_agree(e, result);
-    if (result == GCKPT_OK)
-        gckpti_prepare_micro_batch(e);
-    return result;
 }
 
 /* Returns 1 if the instruction gathers a parameter's shards. */
@@ -26683,35 +26589,36 @@ static int gckpti_is_gather(const gckpt_exec *e, const gckpti_ins *ins)
                gckpti_array_shard(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
 }
 
-/* Returns 1 if instruction x must not run before a collective is complete: a reader of gathered
- * values; after a sum, each REDUCE and UPDATE. */
-static int gckpti_is_due(const gckpt_exec *e, const gckpti_pending *pending, int x)
+/* Returns the first instruction that must wait for a collective which starts now: a reader of node
+ * `id`, whose values are gathered; after a sum, a REDUCE or UPDATE. */
+static int gckpti_find_due(const gckpt_exec *e, gckpti_collective kind, int id)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_ins *ins = &p->ins[x];
-    const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
-    int reads = 0;
-    gckpti_operands o;
-    if (pending->kind != GCKPTI_ALL_GATHER)
-        return ins->kind == GCKPT_REDUCE || ins->kind == GCKPT_UPDATE;
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    for (int i = 0; ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
-        reads |= o.in[i].value != GCKPTI_NO_OFFSET && p->nodes[node->in[i]].base == pending->id;
-    return reads;
+    int due = 0, x = e->step.pc;
+    while (!due && ++x < (int)p->length) {
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
+        gckpti_operands o;
+        gckpti_operands_of(p->operands, ins, node->inputs, &o);
+        if (kind != GCKPTI_ALL_GATHER)
+            due = ins->kind == GCKPT_REDUCE || ins->kind == GCKPT_UPDATE;
+        for (int i = 0; id >= 0 && ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
+            due |= o.in[i].value != GCKPTI_NO_OFFSET && p->nodes[node->in[i]].base == id;
+    }
+    return x;
 }
 
-/* Polls pending collectives and waits for those that are due at this instruction. Then returns 1 if
- * this rank must not run it (invariant 1 of run.h). Must be called again after desc.progress. */
-GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins)
+/* Polls pending collectives and waits for those that are due at step.pc. Then, if this rank must
+ * not run the instruction (invariant 1 of dist.h), moves step.pc after it and returns 1. */
+static int gckpti_sync_then_skips(gckpt_exec *e)
 {
-    if (!e->group)
-        return 0;
     const gckpt_plan *p = e->plan;
+    const gckpti_ins *ins = &p->ins[e->step.pc];
     const gckpti_process_group *group = e->group;
-    int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && group->padding;
+    int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && gckpti_is_padding(e);
     int max_pending = GCKPTI_MAX_PENDING;
     for (int i = 0; i < group->pending_count; i++)
-        if (gckpti_is_due(e, &group->pending[i], e->step.pc))
+        if (group->pending[i].due <= e->step.pc)
             max_pending = group->pending_count - 1 - i;
     if (!gckpti_is_capturing(e)) /* within a captured part nothing is due */
         gckpti_wait_pending(e, max_pending);
@@ -26719,11 +26626,13 @@ GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins)
     const int polls = shared && (e->device.runner.team || p->threads == 1);
     e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
     e->device.runner.poll_context = e->group;
+    int skips = padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
     if (ins->kind == GCKPT_REDUCE)
-        return !group->last_micro;
-    if (ins->kind == GCKPT_UPDATE || gckpti_is_gather(e, ins))
-        return 0;
-    return padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
+        skips = !group->last_micro;
+    else if (ins->kind == GCKPT_UPDATE || gckpti_is_gather(e, ins))
+        skips = 0;
+    e->step.pc += skips;
+    return skips;
 }
 
 /* Returns the end of the part of a micro-batch, from step.pc on, which can be replayed because no
@@ -26734,12 +26643,10 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     const gckpti_process_group *group = e->group;
     const int last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
     int pc = e->step.pc, end = p->epilogue, x, copies = pc > p->body; /* p->body: none is pending */
-    if (gckpti_sync_then_skips(e, &p->ins[pc]) || group->padding ||
-        group->comm.status.result != GCKPT_OK)
+    if (gckpti_is_padding(e) || group->comm.status.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < group->pending_count; i++)
-        for (x = end; x-- > pc;)
-            end = gckpti_is_due(e, &group->pending[i], x) ? x : end;
+        gckpti_set_min(&end, group->pending[i].due);
     end = gckpti_first_due(e, end);
     do { /* a part has no offload copies, unless it is a whole micro-batch */
         for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
@@ -26754,22 +26661,20 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
 
 /* Adds up a gradient's accumulators of this virtual rank, then partial sums of earlier ones, like
  * the carries of a binary counter. On the last virtual rank, starts the sum over ranks. */
-GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
-    gckpti_process_group *group = e->group;
     int64_t n = gckpti_planned_elements(p, &p->nodes[ins->id]);
     int level = 0, last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p);
     gckpti_operands o;
-    gckpt_call own; /* the inputs of the run's call must stay as they are */
-    c = &own;
-    gckpti_init_opless_call(e, c);
+    gckpt_call call, *c = &call;
+    gckpti_init_call(e, c);
     gckpti_operands_of(p->operands, ins, 0, &o);
     float *sum = gckpti_arena_f32(e, o.gradient);
     const size_t *carries = o.addends + ins->uses - 1;
-    if (group->padding && !p->accumulates) /* no backward wrote it */
+    if (gckpti_is_padding(e) && !p->accumulates) /* no backward wrote it */
         GCKPTI_OF(gckpti_backend(e), fill)(c, sum, 0, n);
-    for (int u = 1; u < ins->uses && (p->accumulates || !group->padding); u++)
+    for (int u = 1; u < ins->uses && (p->accumulates || !gckpti_is_padding(e)); u++)
         GCKPTI_OF(gckpti_backend(e), add)(c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
     for (; e->step.vrank >> level & 1; level++)
         GCKPTI_OF(gckpti_backend(e), add)(c, sum, gckpti_arena_f32(e, carries[level]), n);
@@ -26781,7 +26686,8 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins, g
                                        : ins->accumulate   ? GCKPTI_REDUCE_SCATTER
                                                            : GCKPTI_ALL_REDUCE;
         float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.shard);
-        const gckpti_pending pending = { kind, -1, sum, workspace, shard, n };
+        const int due = gckpti_find_due(e, kind, -1);
+        const gckpti_pending pending = { kind, due, sum, workspace, shard, n };
         gckpti_start_collective(e, &pending);
         if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* POISON does not wait for sums */
             gckpti_wait_pending(e, 0);
@@ -26792,7 +26698,8 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins, g
 /* Starts an all-gather of n floats: the values of node `id` in the arena; in the store if -1. */
 static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int id)
 {
-    const gckpti_pending pending = { GCKPTI_ALL_GATHER, id, x, NULL, NULL, n };
+    const int due = gckpti_find_due(e, GCKPTI_ALL_GATHER, id);
+    const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
     gckpti_start_collective(e, &pending);
     if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* FINITE reads the floats now */
         gckpti_wait_pending(e, 0);
@@ -26872,12 +26779,28 @@ GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
     gckpti_merge_all(&group->comm, squares, bytes, gckpti_merge_floats);
     gckpti_to_backend(e, e->update.squares, squares, bytes);
 }
+
+GCKPTI_MODULE(dist)
+{
+    switch (event) {
+    case GCKPTI_ON_LAYOUT:
+        if (gckpti_has_group(e->plan))
+            gckpti_alloc_group(e, (gckpti_bump *)arg);
+        break;
+    case GCKPTI_ON_BIND: e->device.watched |= e->group != NULL; return gckpti_bind_group(e);
+    case GCKPTI_ON_REACH: return e->group && gckpti_sync_then_skips(e) ? GCKPT_MORE : GCKPT_OK;
+    case GCKPTI_ON_FREE:
+        if (e->group && e->group->comm.transport && e->step.state != GCKPTI_IDLE)
+            gckpti_abort_comm(&e->group->comm); /* ends the step on the other ranks */
+        break;
+    default: break;
+    }
+    return GCKPT_OK;
+}
 #endif
 
 /* >>devices/capture */
 #ifndef GCKPT_NO_DEVICES
-
-GCKPTI_COLD_BEGIN
 
 /* Returns 1 if the backend can replay micro-batches: nothing in them needs the host. */
 static int gckpti_can_replay(const gckpt_exec *e)
@@ -26901,25 +26824,10 @@ static int gckpti_can_replay(const gckpt_exec *e)
     return can && p->body < p->epilogue;
 }
 
-GCKPTI_MODULE(devices)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    if (event == GCKPTI_ON_LAYOUT)
-        e->devices.scales = (gckpt_loss_scale *)gckpti_bump_alloc(
-            (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
-    else if (event == GCKPTI_ON_BIND && e->tables.nodes)
-        e->devices.can_replay = (unsigned char)gckpti_can_replay(e);
-    else if ((event == GCKPTI_ON_MOVED || event == GCKPTI_ON_FREE) && b->discard_captures)
-        b->discard_captures(b->context, e);
-    return GCKPT_OK;
-}
-
-GCKPTI_COLD_END
-
 /* Returns 1 if a micro-batch, or a part of one, begins at step.pc and the backend replayed it: then
  * step.pc is after it. Returns 0 if the instruction must run; the backend may capture from there
  * on, unless a regulariser's gradient needs a count that is not known yet. */
-GCKPTI_FN int gckpti_replay(gckpt_exec *e)
+static int gckpti_replay(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int pc = e->step.pc;
@@ -26953,13 +26861,10 @@ GCKPTI_FN int gckpti_replay(gckpt_exec *e)
     return !e->devices.capturing;
 }
 
-/* Ends the capture in progress if its part is complete, or if it `failed`. If the backend could
- * not capture, nothing was computed: moves step.pc back to the capture's begin, and captures no
- * more. */
-GCKPTI_FN void gckpti_end_capture(gckpt_exec *e, int failed)
+/* Ends the capture in progress. If the backend could not capture, nothing was computed: moves
+ * step.pc back to the capture's begin, and captures no more. */
+static void gckpti_end_capture(gckpt_exec *e)
 {
-    if (!e->devices.capturing || (e->step.pc != e->devices.end && !failed))
-        return;
     if (e->devices.begin == e->plan->body && e->step.pc == e->plan->epilogue)
         (void)gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* a micro-batch's copies end within it */
     e->devices.capturing = 0;
@@ -26967,6 +26872,34 @@ GCKPTI_FN void gckpti_end_capture(gckpt_exec *e, int failed)
         e->devices.can_replay = 0;
         e->step.pc = e->devices.begin;
     }
+}
+
+GCKPTI_MODULE(devices)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    switch (event) {
+    case GCKPTI_ON_LAYOUT:
+        e->devices.scales = (gckpt_loss_scale *)gckpti_bump_alloc(
+            (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
+        break;
+    case GCKPTI_ON_BIND:
+        e->devices.can_replay = (unsigned char)(e->tables.nodes && gckpti_can_replay(e));
+        e->device.watched |= e->devices.can_replay;
+        break;
+    case GCKPTI_ON_REACH: return gckpti_replay(e) ? GCKPT_MORE : GCKPT_OK;
+    case GCKPTI_ON_AFTER:
+    case GCKPTI_ON_RUN_END:
+        if (e->devices.capturing && (e->step.pc == e->devices.end || event == GCKPTI_ON_RUN_END))
+            gckpti_end_capture(e);
+        break;
+    case GCKPTI_ON_MOVED:
+    case GCKPTI_ON_FREE:
+        if (b->discard_captures)
+            b->discard_captures(b->context, e);
+        break;
+    default: break;
+    }
+    return GCKPT_OK;
 }
 #endif
 
@@ -27201,10 +27134,12 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
         return NULL;
     }
     const float *here = gckpti_arena_f32(exec, fetch->offset);
-    if (!GCKPTI_OF(gckpti_backend(exec), own_memory))
-        return here;
-    gckpti_from_backend(exec, exec->fetches[k].copy, here, gckpti_fetch_bytes(exec->plan, fetch));
-    return exec->fetches[k].copy;
+    if (GCKPTI_RUNS_DEVICES && exec->fetches[k].copy) {
+        gckpti_from_backend(exec, exec->fetches[k].copy, here,
+                            gckpti_fetch_bytes(exec->plan, fetch));
+        return exec->fetches[k].copy;
+    }
+    return here;
 }
 
 /* Returns how many elements `rows` rows of a tensor have, if a whole micro-batch has n elements. */
@@ -27325,17 +27260,24 @@ GCKPTI_COLD_END
 
 /* >>bf16/run */
 #ifndef GCKPT_NO_BF16
+/* Returns the random stream that rounds a node's value (which 0) or the gradient that its backward
+ * passes to input i (which 1 + i). Dropout uses the streams below 2^31. */
+static uint32_t gckpti_rng_stream(int id, int which)
+{
+    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
+}
+
 /* Converts n bf16 to floats at x or, for GCKPT_WIDEN_ADD, adds them to x. */
-GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
-                            const uint16_t *from, float *x, int64_t n)
+static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
+                         const uint16_t *from, float *x, int64_t n)
 {
     const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
     GCKPTI_OF(gckpti_backend(e), convert)(c, &widening);
 }
 
 /* Rounds n floats to bf16, written to `to` or, if that is NULL, as floats in place. */
-GCKPTI_FN void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, uint32_t stream,
-                                 float *x, uint16_t *to, int64_t n)
+static void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                              uint16_t *to, int64_t n)
 {
     const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
     GCKPTI_OF(gckpti_backend(e), convert)(c, &rounding);
@@ -27387,7 +27329,7 @@ static const uint16_t *gckpti_refresh_bf16(const gckpt_exec *e, int i)
     const gckpti_param *q = gckpti_param_of(e, i);
     gckpt_call call;
     if (copy->changes != q->changes) {
-        gckpti_init_opless_call(e, &call);
+        gckpti_init_call(e, &call);
         gckpti_round_bf16(e, &call, 0, q->p.values, copy->values, q->p.elements);
         gckpti_mark_bf16_fresh(e, i);
     }
@@ -27432,6 +27374,40 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
     }
 }
 
+/* Rounds the output of a forward, unless its kernel did. */
+GCKPTI_FN void gckpti_end_mixed_output(const gckpt_exec *e, const gckpti_ins *ins,
+                                       const gckpti_operands *o, const gckpt_call *c)
+{
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    const void *data = e->tables.nodes[ins->id].data; /* NULL unless it outlives the step */
+    void *out = data ? (void *)(uintptr_t)data : gckpti_arena_ptr(e, o->out);
+    uint16_t *narrow = node->rounding & GCKPTI_BF16_VALUE ? (uint16_t *)out : NULL;
+    if (c->out && node->rounding & GCKPTI_ROUNDED)
+        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
+                          gckpti_elements(&c->shape));
+}
+
+/* Adds the gradient of input i to the total, if it is separate, and rounds it. */
+GCKPTI_FN void gckpti_end_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                         const gckpti_operands *o, const gckpt_call *c, int i)
+{
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    const gckpti_plan_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+    const int64_t n = gckpti_elements(&c->in[i].shape);
+    const int adds = o->in[i].total != GCKPTI_NO_OFFSET;
+    const size_t to = adds ? o->in[i].total : o->in[i].gradient;
+    uint16_t *narrow = q->rounding & GCKPTI_BF16_GRADIENT ? gckpti_arena_bf16(e, to) : NULL;
+    float *x = c->in[i].grad;
+    if (adds && narrow) {
+        gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
+    } else if (adds) {
+        GCKPTI_OF(gckpti_backend(e), add)(c, gckpti_arena_f32(e, to), x, n);
+        x = gckpti_arena_f32(e, to);
+    }
+    if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
+        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 1 + i), x, narrow, n);
+}
+
 typedef struct {
     const gckpt_exec *e;
     const gckpt_call *call;
@@ -27456,7 +27432,7 @@ static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c
     return x;
 }
 
-/* Runs strip i as a separate call; its bf16 addresses let fast kernels prefetch the next strip. */
+/* Runs strip i as a separate call. */
 static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_strips *strips = (const gckpti_strips *)context;
@@ -27500,13 +27476,16 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
             gckpti_round_bf16(strips->e, &c, 0, c.in[k].grad, c.in[k].grad_bf16, n);
 }
 
-/* Runs a kernel that takes floats on bf16 operands, strip by strip. Sums over rows: plain kernels
- * add strip by strip; fast ones compute them after all strips. */
-GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
-                                 gckpt_kernel kernel)
+/* If the node runs in strips, runs a kernel that takes floats on bf16 operands, strip by strip, and
+ * returns 1. Sums over rows: plain kernels add strip by strip; fast ones compute them after all
+ * strips. */
+GCKPTI_FN int gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
+                                gckpt_kernel kernel)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
+    if (!(node->rounding & GCKPTI_IN_STRIPS))
+        return 0;
     gckpt_call strip_call = *call, sum_call = *call; /* sum_call: sums over rows */
     gckpti_strips strips = { e, &strip_call,         kernel, ins->kind == GCKPT_BACKWARD,
                              0, GCKPTI_STRIP_FLOATS, 0,      0 };
@@ -27536,6 +27515,7 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
         gckpt_parallel(call, items, 4 * strips.n, gckpti_strip_item, &strips);
     if (sums && !strips.sums)
         kernel(&sum_call);
+    return 1;
 }
 #endif
 
@@ -27543,8 +27523,9 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
 #ifndef GCKPT_NO_QUANT
 /* ---- quantised parameters: dequantised into the arena, or read by kernels as they are ---- */
 GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
-                                     const float *values, float *to, gckpt_call *c)
+                                     const float *values, float *to)
 {
+    gckpt_call c;
     const gckpt_backend *b = gckpti_backend(e);
     gckpt_dequantisation u = gckpti_param_quant(q);
     u.to = to;
@@ -27552,9 +27533,9 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
         u.scales = u.scales ? values : NULL;
         u.quantised = (const unsigned char *)(const void *)values + gckpti_scale_bytes(&q->p);
     }
-    gckpti_init_call(e, c);
+    gckpti_init_call(e, &c);
     if (GCKPTI_OF(b, dequantise))
-        GCKPTI_OF(b, dequantise)(c, &u);
+        GCKPTI_OF(b, dequantise)(&c, &u);
     for (int64_t at = 0, n; !GCKPTI_OF(b, dequantise) && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_GRAIN_SIZE);
         gckpti_dequantise_at(q, at, n, (float *)(void *)e->blocks.host_scratch);
@@ -27769,7 +27750,8 @@ GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckp
     pass->write_back = e->update.writes_back;
     pass->squares = q->running ? NULL : e->update.squares + e->tables.params[ins->id].first_square;
     pass->values = gckpti_exec_array(e, gckpti_param_of(e, ins->id), -1);
-    gckpti_restrict_to_shard(e, ins, pass);
+    if (gckpti_group_of(e))
+        gckpti_restrict_to_shard(e, ins, pass);
 }
 
 /* Adds up a parameter's accumulators and computes the square sums of the divided gradient. */
@@ -27777,7 +27759,7 @@ GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_
 {
     gckpt_call c;
     gckpt_update_pass pass;
-    gckpti_init_opless_call(e, &c);
+    gckpti_init_call(e, &c);
     gckpti_init_pass(e, ins, &pass);
     GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
 }
@@ -27811,7 +27793,7 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
 {
     gckpt_call c;
-    gckpti_init_opless_call(e, &c);
+    gckpti_init_call(e, &c);
     GCKPTI_OF(gckpti_backend(e), nonfinite)
     (&c, e->update.squares, (int64_t)e->update.square_count, e->update.nonfinite);
 }
@@ -27822,7 +27804,8 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->ins[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->ins[x]);
-    gckpti_sum_squares(e);
+    if (gckpti_group_of(e))
+        gckpti_sum_squares(e);
     const gckpt_result result = gckpti_notify(e, GCKPTI_ON_GRADIENTS, NULL);
     if (result != GCKPT_OK)
         return result;
@@ -27842,7 +27825,8 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     gckpt_update_pass pass;
     gckpti_init_pass(e, ins, &pass);
     memset(&u, 0, sizeof u);
-    gckpti_wait_in_flight(e, 0);
+    if (gckpti_group_of(e))
+        gckpti_wait_in_flight(e, 0);
     gckpti_pull(e->store, q);
     u.name = q->p.name;
     u.elements = pass.elements;
@@ -27892,8 +27876,12 @@ static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *pa
     constants->correct2 = (float)(1 / e->update.bias_correction[1]);
 }
 
-GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                                  gckpti_grad_state grad_state)
+/* State of a gradient when its UPDATE runs: sums to be added up, or added up and divided. */
+typedef enum { GCKPTI_GRAD_SUMS, GCKPTI_GRAD_DIVIDED } gckpti_grad_state;
+
+/* Updates a parameter. GCKPTI_GRAD_SUMS: first adds up the addends of its gradient and divides. */
+GCKPTI_OWN_FRAME static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
+                                               gckpti_grad_state grad_state)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];
@@ -27910,10 +27898,11 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
         if (grad_state == GCKPTI_GRAD_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_custom_update(e, ins, q, step);
-        gckpti_gather_updated(e, q);
+        if (gckpti_group_of(e))
+            gckpti_gather_updated(e, q);
         return;
     }
-    gckpti_init_opless_call(e, &c);
+    gckpti_init_call(e, &c);
     gckpti_init_pass(e, ins, &pass);
     if (grad_state == GCKPTI_GRAD_DIVIDED) { /* a gradient not written back is divided again */
         pass.adds = 0;
@@ -27925,26 +27914,34 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_exec_array(e, q, i);
     gckpti_set_pass_constants(e, param, q, step, &pass);
-    pass.bf16 = gckpti_bf16_copy_of(e, ins->id);
+    if (gckpti_is_bf16_plan(p))
+        pass.bf16 = gckpti_bf16_copy_of(e, ins->id);
     GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
     gckpti_mark_changed(e->store, q,
                         GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
-    gckpti_mark_bf16_fresh(e, ins->id);
-    gckpti_gather_updated(e, q);
+    if (gckpti_is_bf16_plan(p))
+        gckpti_mark_bf16_fresh(e, ins->id);
+    if (gckpti_group_of(e))
+        gckpti_gather_updated(e, q);
 }
 
-/* Runs an update. Before the first update, finishes all gradients if clipping or checks need it. */
-GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins,
-                                                 gckpt_call *c)
+/* Runs an update. Before the first one, the losses' counts become final, all gradients are finished
+ * if something needs them, and all ranks agree. gckpt_gradients ends there. */
+GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
 {
-    (void)c;
-    const int first = e->update.hyper.clip > 0 || e->update.all_first;
-    gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
-    if (!e->update.begun)
-        result = gckpti_agree(e, result);
-    if (result != GCKPT_OK)
-        return result;
-    e->update.begun = 1;
+    const int ends = e->step.goal == GCKPTI_GOAL_GRADIENTS;
+    const int first = e->update.hyper.clip > 0 || e->update.all_first || ends;
+    if (!e->update.begun) {
+        gckpt_result result = gckpti_defer_error(e, gckpti_finalize_counts(e));
+        if (result != GCKPT_OK || !gckpti_loss_count(e))
+            return result;
+        result = gckpti_agree(e, first ? gckpti_finish_gradients(e) : GCKPT_OK);
+        if (result != GCKPT_OK || ends) {
+            e->step.pc = (int)e->plan->length - 1;
+            return result;
+        }
+        e->update.begun = 1;
+    }
     if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_is_finite(e->update.grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_GRAD_DIVIDED : GCKPTI_GRAD_SUMS);
     return GCKPT_OK;
@@ -27956,10 +27953,12 @@ GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
     const gckpti_plan_param *bad = gckpti_total_norm(e);
     const gckpt_plan *p = e->plan;
     bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
-    for (size_t i = 0; bad && e->update.nonfinite && i < p->param_count; i++) {
-        gckpti_param *q = gckpti_param_of(e, (int)i); /* the backend skipped its update */
-        if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
-            q->optimiser = 0;
+    if (e->update.nonfinite && bad) {
+        for (size_t i = 0; i < p->param_count; i++) { /* the backend skipped the updates */
+            gckpti_param *q = gckpti_param_of(e, (int)i);
+            if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
+                q->optimiser = 0;
+        }
     }
     const int counts = e->update.begun && !bad;
     for (size_t i = 0; i < p->param_count && counts && GCKPTI_CHECKS_INITIAL; i++)
@@ -27986,28 +27985,32 @@ static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narr
 }
 
 /* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be the same ---- */
-static void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump)
+/* Compares the result of an instruction with the result of the node's first forward. */
+static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins)
 {
-    size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
-    e->debug.hashes = (uint64_t *)gckpti_bump_alloc(bump, n, sizeof *e->debug.hashes);
-}
-
-static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
-                                           const gckpt_call *c, const uint16_t *narrow)
-{
-    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    const void *data[2] = { narrow ? (const void *)narrow : c->out, c->saved };
-    const int64_t saved = (int64_t)(node->saved_bytes / 4);
-    const int64_t n[2] = { gckpti_elements(&c->shape),
-                           node->batch_invariant ? saved : saved / e->plan->rows * c->rows };
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    if ((ins->kind != GCKPT_FORWARD && ins->kind != GCKPT_RELOAD) || !node->op)
+        return GCKPT_OK;
+    const gckpt_result result = gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    const void *data[2] = { gckpti_arena_ptr(e, o.out), gckpti_arena_ptr(e, o.saved) };
+    const int64_t rows = gckpti_micro_rows(e), saved = (int64_t)(node->saved_bytes / 4);
+    const gckpt_shape shape = gckpti_node_shape(e, node, rows);
+    const int64_t n[2] = { gckpti_elements(&shape),
+                           node->batch_invariant ? saved : saved / p->rows * rows };
     for (int k = 0; k < 2; k++) {
         uint64_t *expected = &e->debug.hashes[2 * ins->id + k], hash = GCKPTI_FNV_START;
+        const int narrow = !k && node->rounding & GCKPTI_BF16_VALUE;
         float chunk[64];
         *expected = ins->first ? 0 : *expected;
         if (!data[k])
             continue;
         for (int64_t at = 0, count; at < n[k]; at += count) {
-            count = gckpti_read_chunk(e, data[k], narrow && k == 0, at, n[k], chunk);
+            count = gckpti_read_chunk(e, data[k], narrow, at, n[k], chunk);
             hash = gckpti_hash_floats(hash, chunk, count);
         }
         hash |= 1; /* 0 means no value yet */
@@ -28015,8 +28018,8 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
-                k ? "the saved data" : "the value", gckpti_planned_name(e->plan, ins->id),
-                node->op->name, ins->id,
+                k ? "the saved data" : "the value", gckpti_planned_name(p, ins->id), node->op->name,
+                ins->id,
                 ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
                                           : "the op is not a function of its inputs");
         *expected = hash;
@@ -28024,36 +28027,18 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
     return GCKPT_OK;
 }
 
-/* Checks what an instruction has computed or reloaded. */
-static gckpt_result gckpti_check_results(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    gckpti_operands o;
-    gckpt_call c;
-    if ((ins->kind != GCKPT_FORWARD && ins->kind != GCKPT_RELOAD) || !node->op)
-        return GCKPT_OK;
-    const gckpt_result result = gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_operands_of(e->plan->operands, ins, node->inputs, &o);
-    gckpti_init_op_call(e, node, ins->id, gckpti_micro_rows(e), &c);
-    c.out = gckpti_arena_f32(e, o.out);
-    c.saved = gckpti_arena_f32(e, o.saved);
-    return gckpti_check_recompute(
-        e, ins, &c, node->rounding & GCKPTI_BF16_VALUE ? gckpti_arena_bf16(e, o.out) : NULL);
-}
-
 /* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
 enum { GCKPTI_POISON = 0x7fc07fc0 }; /* a NaN as f32, two NaNs as bf16 */
 
-/* Poisons dead buffers; in the body, not those of the prologue: the next micro-batch reads them. */
-static void gckpti_poison_dead(gckpt_exec *e)
+/* Poisons the buffers that die at instruction x; in the body, not those of the prologue, which the
+ * next micro-batch reads. */
+static void gckpti_poison_dead(gckpt_exec *e, int x)
 {
     const gckpt_plan *p = e->plan;
-    const int in_body = p->accumulates && e->step.pc >= p->body && e->step.pc < p->epilogue;
+    const int in_body = p->accumulates && x >= p->body && x < p->epilogue;
     for (size_t i = 0; i < p->buffer_count; i++) {
         const gckpt_buffer *buffer = &p->buffers[i];
-        if (buffer->end == e->step.pc && !(in_body && buffer->start < p->body))
+        if (buffer->end == x && !(in_body && buffer->start < p->body))
             gckpti_fill(e, e->blocks.arena + buffer->offset, GCKPTI_POISON, buffer->size / 4 * 4);
     }
 }
@@ -28156,52 +28141,41 @@ static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int6
 }
 
 /* Scans a node's value or gradient in this micro-batch. If scratch is nonzero, x is always f32. */
-static void gckpti_scan_node(gckpti_scan *scan, const void *x, int id, int gradient, int scratch)
+static void gckpti_scan_node(gckpti_scan *scan, size_t offset, int id, int gradient, int scratch)
 {
-    const gckpti_plan_node *q = &scan->e->plan->nodes[id];
-    gckpt_shape shape = gckpti_node_shape(scan->e, q, gckpti_micro_rows(scan->e));
-    int narrow = q->rounding & (gradient ? GCKPTI_BF16_GRADIENT : GCKPTI_BF16_VALUE);
-    if (q->type == GCKPT_F32)
+    const gckpt_exec *e = scan->e;
+    const gckpti_plan_node *q = &e->plan->nodes[id];
+    const gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
+    const int narrow = q->rounding & (gradient ? GCKPTI_BF16_GRADIENT : GCKPTI_BF16_VALUE);
+    const void *x = gckpti_arena_ptr(e, offset);
+    if (!gradient && gckpti_is_cache(q->op))
+        x = e->tables.nodes[id].data;
+    if (x && q->type == GCKPT_F32)
         gckpti_scan_array(scan, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
 }
 
-/* Scans the operands that an instruction is about to read, or has written. */
-static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int written)
+/* Scans the results of a FORWARD or BACKWARD. */
+static void gckpti_scan_results(gckpti_scan *scan, const gckpti_ins *ins)
 {
     const gckpt_exec *e = scan->e;
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
-    int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
-    int loss = node->op && node->op->flags & GCKPT_LOSS;
-    unsigned needs = backward ? 0 : UINT32_MAX;
+    const int backward = ins->kind == GCKPT_BACKWARD;
+    const int loss = node->op && node->op->flags & GCKPT_LOSS;
     gckpti_operands o;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    for (int i = 0; i < node->inputs && backward; i++)
-        needs |= o.in[i].gradient != GCKPTI_NO_OFFSET ? node->op->needs[i] : 0;
     if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
         gckpti_loss_total sum;
-        const int term = gckpti_term_of(p, ins->id);
-        gckpti_from_backend(e, &sum, gckpti_running_loss(e, term), sizeof sum);
+        gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)),
+                            sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
-    } else if (!loss && written != backward) { /* the output: of a forward, or read by a backward */
-        gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out),
-                         ins->id, 0, 0);
+    } else if (!loss && !backward) {
+        gckpti_scan_node(scan, o.out, ins->id, 0, 0);
     }
-    if (backward && !written)
-        gckpti_scan_node(scan, gckpti_arena_ptr(e, o.gradient), ins->id, 1, 0);
-    for (int u = 1; u < ins->uses && !written; u++)
-        gckpti_scan_node(scan, gckpti_arena_ptr(e, o.addends[u - 1]), ins->id, 1, 0);
-    for (int i = 0; i < node->inputs; i++) {
-        int id = p->nodes[node->in[i]].base, scratch = o.in[i].total != GCKPTI_NO_OFFSET;
-        if (!written && needs & GCKPT_IN(i))
-            gckpti_scan_node(scan,
-                             o.in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o.in[i].value)
-                                                               : e->tables.nodes[id].data,
-                             id, 0, 0);
-        if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
-            gckpti_scan_node(scan, gckpti_arena_ptr(e, o.in[i].gradient), id, 1, scratch);
-        if (backward)
-            gckpti_scan_node(scan, gckpti_arena_ptr(e, o.in[i].total), id, 1, 0);
+    for (int i = 0; i < node->inputs && backward; i++) {
+        const int id = p->nodes[node->in[i]].base, scratch = o.in[i].total != GCKPTI_NO_OFFSET;
+        gckpti_scan_node(scan, o.in[i].gradient, id, 1, scratch);
+        gckpti_scan_node(scan, o.in[i].total, id, 1, 0);
     }
 }
 
@@ -28230,37 +28204,23 @@ static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *sca
                         gckpti_planned_name(p, scan->id), scan->id, where, why);
 }
 
-/* Returns the kinds (NaN, infinity) that an instruction will read. */
-static unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins *ins)
-{
-    gckpti_scan scan = { e, 0, 0, -1, 0, 0, 0 };
-    if (ins->kind > GCKPT_BACKWARD)
-        return 0;
-    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer has these bits */
-        const uint32_t word = e->plan->words[node->attributes + i] & 0x7fffffff;
-        scan.kinds |= word == 0x7f800000 ? (unsigned)GCKPTI_KIND_INF : 0u;
-        scan.kinds |= word == 0x7fc00000 ? (unsigned)GCKPTI_KIND_NAN : 0u;
-    }
-    gckpti_scan_operands(&scan, ins, 0);
-    return scan.kinds;
-}
-
-/* Reports an error if the instruction made a kind that it did not read. */
+/* Reports a NaN that an instruction made, or an infinity if the step has begun with none. */
 static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins)
 {
-    const unsigned read = e->debug.read;
-    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
+    const unsigned given = e->debug.given;
+    gckpti_scan scan = { e, 0, (GCKPTI_KIND_NAN | GCKPTI_KIND_INF) & ~given, -1, 0, 0, 0 };
     if (ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    if (read || node->kind == GCKPTI_PARAM) /* NaN read explains all, infinity an infinity */
-        scan.sought = read & GCKPTI_KIND_NAN ? 0u : (unsigned)GCKPTI_KIND_NAN;
-    gckpti_scan_operands(&scan, ins, 1);
+    if (node->kind == GCKPTI_PARAM) /* another rank's shard may have an infinity */
+        scan.sought = GCKPTI_KIND_NAN;
+    gckpti_scan_results(&scan, ins);
+    if (node->kind == GCKPTI_PARAM)
+        e->debug.given |= scan.kinds;
     if (scan.id < 0)
         return GCKPT_OK;
-    const char *why = read ? "it read infinities, but no NaN; nothing was changed"
-                           : "all it read is finite; nothing was changed";
+    const char *why = given ? "it may have read infinities, but no NaN; nothing was changed"
+                            : "all it read is finite; nothing was changed";
     if (e->update.begun) /* by an earlier update in the backward */
         why = "parameters have changed: load a checkpoint";
     return gckpti_nonfinite_error(e, &scan,
@@ -28293,10 +28253,12 @@ static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *
     return scan.id < 0 ? GCKPT_OK : gckpti_nonfinite_error(e, &scan, who, "", why);
 }
 
-/* Reports NaNs in parameters and constants, and infinities in trained parameters. */
+/* Reports NaNs in parameters and constants, and infinities in trained parameters. Other infinities,
+ * also those in attributes, are given: they may spread. */
 static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    e->debug.given = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
         const int param = node->kind == GCKPTI_PARAM;
@@ -28314,6 +28276,12 @@ static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
                                 "what was loaded or set, made it so",
                                 gckpti_planned_name(p, (int)i), scan.value,
                                 scan.element + (sharded ? q->p.first : 0));
+        for (size_t k = 0; k < node->attribute_bytes / 4; k++) { /* no integer has these bits */
+            const uint32_t word = p->words[node->attributes + k] & 0x7fffffff;
+            if (word == 0x7f800000 || word == 0x7fc00000)
+                gckpti_scan_value(&scan, (double)gckpti_float(word), (int)i, 0, 0);
+        }
+        e->debug.given |= scan.kinds;
     }
     return GCKPT_OK;
 }
@@ -28324,6 +28292,7 @@ static gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_result result = gckpti_check_finite_params(e);
+    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         const gckpti_exec_input *in = &e->feeds.inputs[i];
         const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
@@ -28331,12 +28300,14 @@ static gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
         const float *x = (const float *)fed;
         int64_t row = q ? (int64_t)(gckpti_row_bytes(p, q) / sizeof *x) : 0;
         for (int64_t k = 0; k < row * rows && q->type == GCKPT_F32; k++)
-            if (x[k] != x[k])
-                return gckpti_error(
-                    e, GCKPT_E_DATA,
-                    "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                    p->names + q->name, e->step.row_end + k / row, k % row);
+            gckpti_scan_value(&scan, (double)x[k], in->node, 0, k);
+        if (scan.id >= 0)
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                p->names + q->name, e->step.row_end + scan.element / row, scan.element % row);
     }
+    e->debug.given |= scan.kinds;
     return result;
 }
 
@@ -28350,19 +28321,20 @@ static gckpt_result gckpti_check_finite_gradients(gckpt_exec *e)
     return result;
 }
 
-/* Runs the checks that follow an instruction. */
-static gckpt_result gckpti_check_instruction_after(gckpt_exec *e, const gckpti_ins *ins)
+/* Runs the checks that follow instruction x. */
+static gckpt_result gckpti_debug_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
     const unsigned debug = gckpti_debug(e);
+    const int x = (int)(ins - e->plan->ins);
     gckpt_result result = GCKPT_OK;
     if (debug & GCKPT_DEBUG_RECOMPUTE)
-        result = gckpti_check_results(e, ins);
+        result = gckpti_check_recompute(e, ins);
     if (result == GCKPT_OK && debug & GCKPT_DEBUG_FINITE)
         result = ins->kind == GCKPT_UPDATE ? gckpti_check_finite_update(e, ins, 1)
                                            : gckpti_check_finite(e, ins);
     if (debug & GCKPT_DEBUG_POISON) {
-        result = gckpti_wait_copies(e, e->step.pc + 1, result);
-        gckpti_poison_dead(e);
+        result = gckpti_wait_copies(e, x + 1, result);
+        gckpti_poison_dead(e, x);
     }
     return result;
 }
@@ -28371,9 +28343,12 @@ GCKPTI_MODULE(debug)
 {
     const unsigned debug = gckpti_debug(e);
     const int finite = (debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
-    const gckpti_ins *ins = &e->plan->ins[e->step.pc];
     switch (event) {
-    case GCKPTI_ON_LAYOUT: gckpti_alloc_hashes(e, (gckpti_bump *)arg); break;
+    case GCKPTI_ON_LAYOUT:
+        if (debug & GCKPT_DEBUG_RECOMPUTE)
+            e->debug.hashes = (uint64_t *)gckpti_bump_alloc(
+                (gckpti_bump *)arg, 2 * e->plan->node_count, sizeof *e->debug.hashes);
+        break;
     case GCKPTI_ON_BIND:
         e->device.watched |= finite || debug & (GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_POISON);
         e->update.all_first |= (unsigned char)(finite && !early);
@@ -28381,11 +28356,12 @@ GCKPTI_MODULE(debug)
     case GCKPTI_ON_FED:
         return finite ? gckpti_check_finite_feeds(e, *(const int64_t *)arg) : GCKPT_OK;
     case GCKPTI_ON_BEGIN: gckpti_measure_start(e); break;
-    case GCKPTI_ON_BEFORE:
-        e->debug.read = finite ? gckpti_nonfinite_kinds(e, ins) : 0;
-        return finite && early && ins->kind == GCKPT_UPDATE ? gckpti_check_finite_update(e, ins, 0)
-                                                            : GCKPT_OK;
-    case GCKPTI_ON_AFTER: return gckpti_check_instruction_after(e, ins);
+    case GCKPTI_ON_REACH:
+        return finite && early && e->plan->ins[e->step.pc].kind == GCKPT_UPDATE
+                   ? gckpti_check_finite_update(e, &e->plan->ins[e->step.pc], 0)
+                   : GCKPT_OK;
+    case GCKPTI_ON_AFTER:
+        return arg ? gckpti_debug_instruction(e, (const gckpti_ins *)arg) : GCKPT_OK;
     case GCKPTI_ON_GRADIENTS: return finite ? gckpti_check_finite_gradients(e) : GCKPT_OK;
     case GCKPTI_ON_END: gckpti_measure_end(e); break;
     default: break;
@@ -28402,7 +28378,7 @@ static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *in
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
     gckpti_operands_of(p->operands, ins, node->inputs, o);
-    gckpti_set_op_call(e, node, ins->id, gckpti_micro_rows(e), c);
+    gckpti_init_op_call(e, node, ins->id, gckpti_micro_rows(e), c);
     c->out = gckpti_arena_f32(e, o->out);
     c->saved = gckpti_arena_f32(e, o->saved);
     c->workspace = gckpti_arena_f32(e, o->workspace);
@@ -28418,29 +28394,29 @@ static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *in
 static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c)
 {
     const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
-    const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward;
-    if (e->plan->nodes[ins->id].rounding & GCKPTI_IN_STRIPS)
-        gckpti_run_strips(e, ins, c, kernel);
-    else if (!GCKPTI_RUNS_BACKENDS || kernel)
-        kernel(c);
-    else
-        gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
+    if (gckpti_is_bf16_plan(e->plan) && gckpti_run_strips(e, ins, c, kernel))
+        return;
+    if (GCKPTI_RUNS_DEVICES && !kernel) {
+        gckpti_run_on_host(e, ins, c);
+        return;
+    }
+    kernel(c);
 }
 
 /* Writes a parameter's values into the arena: gathered, dequantised or copied. */
-static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to,
-                               gckpt_call *c)
+static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to)
 {
     const gckpti_param *q = gckpti_param_of(e, node->index);
     const gckpt_backend *b = gckpti_backend(e);
     const float *values = gckpti_exec_array(e, q, -1);
-    if (gckpti_run_gather(e, q, values, to))
+    if (gckpti_group_of(e) && gckpti_run_gather(e, q, values, to))
         return;
-    if (gckpti_is_quantised((int)q->p.storage))
-        gckpti_run_dequantise(e, q, values, to, c);
-    else
-        gckpti_copy(b, to, values, (size_t)q->p.elements * sizeof *to);
+    if (gckpti_is_quantised((int)q->p.storage)) {
+        gckpti_run_dequantise(e, q, values, to);
+        return;
+    }
+    gckpti_copy(b, to, values, (size_t)q->p.elements * sizeof *to);
 }
 
 /* Stages a parameter in the arena, or computes an op. */
@@ -28449,9 +28425,10 @@ static void gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call 
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpt_dequantisation quant;
+    gckpt_dequantisation quant; /* must live as long as the call */
+    (void)quant;
     if (node->kind == GCKPTI_PARAM) {
-        gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]), c);
+        gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]));
         return;
     }
     gckpti_set_ins_call(e, ins, &o, c);
@@ -28460,8 +28437,6 @@ static void gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call 
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     if (gckpti_is_cache(node->op)) /* all other nodes only read `data` */
         c->out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
-    void *out = c->out;
-    uint16_t *narrow = node->rounding & GCKPTI_BF16_VALUE ? (uint16_t *)out : NULL;
     if (p->quantised)
         gckpti_set_quant_operand(e, node, GCKPT_FORWARD, c, &quant);
     if (gckpti_is_bf16_plan(p))
@@ -28472,9 +28447,8 @@ static void gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call 
     }
     c->graph = e; /* for gckpti_fused_forward, which runs other nodes */
     gckpti_run_kernel(e, ins, c);
-    if (c->out && node->rounding & GCKPTI_ROUNDED)
-        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
-                          gckpti_elements(&c->shape));
+    if (gckpti_is_bf16_plan(p))
+        gckpti_end_mixed_output(e, ins, &o, c);
 }
 
 /* Sets the gradient of input i; compensation is in the workspace (IN_OP) or after the gradient. */
@@ -28498,26 +28472,19 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
         arg->compensation = arg->grad + n;
 }
 
-/* Finishes the gradient of input i: adds it to the total if it is separate, and rounds it. */
+/* Adds the gradient of input i to the total, if it is separate. */
 static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                   gckpt_call *c, int i)
 {
-    if (!gckpti_is_bf16_plan(e->plan) && o->in[i].total == GCKPTI_NO_OFFSET)
+    const size_t total = o->in[i].total;
+    if (gckpti_is_bf16_plan(e->plan)) {
+        gckpti_end_mixed_gradient(e, ins, o, c, i);
         return;
-    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    const gckpti_plan_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-    int64_t n = gckpti_elements(&c->in[i].shape);
-    float *x = c->in[i].grad;
-    size_t to = o->in[i].total != GCKPTI_NO_OFFSET ? o->in[i].total : o->in[i].gradient;
-    uint16_t *narrow = q->rounding & GCKPTI_BF16_GRADIENT ? gckpti_arena_bf16(e, to) : NULL;
-    if (o->in[i].total != GCKPTI_NO_OFFSET && narrow) {
-        gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
-    } else if (o->in[i].total != GCKPTI_NO_OFFSET) {
-        GCKPTI_OF(gckpti_backend(e), add)(c, gckpti_arena_f32(e, to), x, n);
-        x = gckpti_arena_f32(e, to);
     }
-    if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
-        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 1 + i), x, narrow, n);
+    const int64_t n = gckpti_elements(&c->in[i].shape);
+    (void)ins;
+    if (total != GCKPTI_NO_OFFSET)
+        GCKPTI_OF(gckpti_backend(e), add)(c, gckpti_arena_f32(e, total), c->in[i].grad, n);
 }
 
 /* Adds up the accumulators of the output's gradient and runs the op's backward. */
@@ -28526,12 +28493,13 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpt_dequantisation quant;
+    gckpt_dequantisation quant; /* must live as long as the call */
+    (void)quant;
     gckpti_set_ins_call(e, ins, &o, c);
     float *grad_out = gckpti_arena_f32(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
         GCKPTI_OF(gckpti_backend(e), add)
-        (c, grad_out, gckpti_arena_f32(e, o.addends[u - 1]), gckpti_planned_elements(p, node));
+    (c, grad_out, gckpti_arena_f32(e, o.addends[u - 1]), gckpti_planned_elements(p, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
@@ -28551,37 +28519,15 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
         gckpti_end_input_grad(e, ins, &o, c, i);
 }
 
-/* With GCKPT_SMALL, a gckpt_call is on the stack only while an op runs. */
-GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins,
-                                                   gckpt_call *c)
+/* Runs an op. Its gckpt_call is on the stack only while the op runs. */
+GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins)
 {
-    gckpt_call local_call;
-    c = GCKPTI_IS_SMALL ? &local_call : c;
+    gckpt_call c;
     if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_FORWARD)
-        gckpti_run_forward(e, ins, c);
+        gckpti_run_forward(e, ins, &c);
     else
-        gckpti_run_backward(e, ins, c);
+        gckpti_run_backward(e, ins, &c);
     return GCKPT_OK;
-}
-
-#define GCKPTI_HANDLER(kind, handler, operands) handler,
-static const gckpti_handler gckpti_handlers[] = { GCKPTI_KINDS(GCKPTI_HANDLER) };
-#undef GCKPTI_HANDLER
-
-/* Runs an instruction. */
-GCKPTI_FN gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
-{
-    const int watched = gckpti_is_watched(e);
-    gckpt_result result = watched ? gckpti_notify(e, GCKPTI_ON_BEFORE, NULL) : GCKPT_OK;
-    if (result != GCKPT_OK)
-        return result;
-    if (!GCKPTI_IS_SMALL)
-        result = gckpti_handlers[ins->kind](e, ins, c);
-    else if (!GCKPTI_RUNS_TRAINING || ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
-        result = gckpti_run_op(e, ins, c);
-    else
-        result = gckpti_run_checked_update(e, ins, c);
-    return result == GCKPT_OK && watched ? gckpti_notify(e, GCKPTI_ON_AFTER, NULL) : result;
 }
 
 /* >>run/advance */
@@ -28602,56 +28548,54 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     return gckpti_defer_error(e, GCKPT_CANCELLED);
 }
 
-/* Prepares instruction step.pc. Returns MORE if the run goes on: *runs is 1 if the instruction
- * must run; else step.pc is after what was skipped or replayed. Returns OK at the run's goal. */
-static gckpt_result gckpti_reach(gckpt_exec *e, int *runs)
+#define GCKPTI_HANDLER(kind, handler, operands) handler,
+static const gckpti_handler gckpti_handlers[] = { GCKPTI_KINDS(GCKPTI_HANDLER) };
+#undef GCKPTI_HANDLER
+
+/* Runs instruction step.pc, unless a module moves step.pc. */
+static gckpt_result gckpti_run_instruction(gckpt_exec *e)
+{
+    const gckpti_ins *ins = &e->plan->ins[e->step.pc];
+    gckpt_result result = GCKPT_OK;
+    if (gckpti_is_watched(e)) {
+        result = gckpti_notify(e, GCKPTI_ON_REACH, NULL);
+        if (result == GCKPT_MORE)
+            return gckpti_notify(e, GCKPTI_ON_AFTER, NULL);
+        result = gckpti_defer_error(e, result);
+    }
+    if (result == GCKPT_OK)
+        result = gckpti_report_progress(e, ins);
+    if (result != GCKPT_OK)
+        return result;
+    if (!GCKPTI_IS_SMALL)
+        result = gckpti_handlers[ins->kind](e, ins);
+    else if (!GCKPTI_RUNS_TRAINING || ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
+        result = gckpti_run_op(e, ins);
+    else
+        result = gckpti_run_checked_update(e, ins);
+    e->step.pc++;
+    if (gckpti_is_watched(e) && result == GCKPT_OK)
+        result = gckpti_notify(e, GCKPTI_ON_AFTER, (void *)(uintptr_t)ins);
+    return result;
+}
+
+/* Runs one instruction. Returns GCKPT_MORE if the run goes on, OK at its end (or a stream's last
+ * row so far), else an error; then e is idle. */
+static gckpt_result gckpti_advance(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
     if (GCKPTI_RUNS_TRAINING && !e->update.grads_cleared) /* here, so that a team does it */
         gckpti_clear_accumulators(e, p->length);
     e->update.grads_cleared = 1;
-    if (gckpti_is_watched(e))
-        result = gckpti_defer_error(e, gckpti_notify(e, GCKPTI_ON_REACH, NULL));
-    if (e->step.pc == p->epilogue && result == GCKPT_OK)
-        result = gckpti_end_micro_batch(e);
-    if (e->step.pc >= (int)p->length || result != GCKPT_OK)
-        return result == GCKPT_MORE ? GCKPT_OK : result;
-    const gckpti_ins *ins = &p->ins[e->step.pc];
-    if (gckpti_replay(e))
-        return GCKPT_MORE;
-    int skipped = gckpti_sync_then_skips(e, ins);
-    if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
-        result = gckpti_defer_error(e, gckpti_finalize_counts(e));
-        skipped = result != GCKPT_OK || !gckpti_loss_count(e);
-        if (!skipped && e->step.goal == GCKPTI_GOAL_GRADIENTS) {
-            e->step.pc++;
-            return GCKPT_OK;
-        }
-    }
-    if (!skipped) {
-        result = gckpti_report_progress(e, ins);
-        skipped = result == GCKPT_OK && gckpti_sync_then_skips(e, ins);
-    }
-    *runs = result == GCKPT_OK && !skipped;
-    e->step.pc += skipped;
-    return result == GCKPT_OK ? GCKPT_MORE : result;
-}
-
-GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
-{
-    int runs = 0;
-    gckpt_result result = gckpti_reach(e, &runs);
-    if (result == GCKPT_OK)
-        return GCKPT_OK;
-    result = result == GCKPT_MORE ? GCKPT_OK : result;
-    if (runs) {
-        result = gckpti_run_instruction(e, &e->plan->ins[e->step.pc], c);
-        e->step.pc++;
-    }
-    gckpti_end_capture(e, result != GCKPT_OK);
-    if (result == GCKPT_OK && e->step.pc == e->plan->epilogue)
+    if (e->step.pc == p->epilogue) {
         (void)gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
+        result = gckpti_end_micro_batch(e);
+    }
+    if (result == GCKPT_MORE || (result == GCKPT_OK && e->step.pc >= (int)p->length))
+        return GCKPT_OK;
+    if (result == GCKPT_OK)
+        result = gckpti_run_instruction(e);
     result = gckpti_defer_error(e, result);
     if (result != GCKPT_OK)
         gckpti_set_state(e, GCKPTI_IDLE);
@@ -28667,47 +28611,35 @@ typedef struct {
 static void gckpti_run_instructions(void *context)
 {
     gckpti_run_context *run = (gckpti_run_context *)context;
-    gckpt_call c;
-    if (!GCKPTI_IS_SMALL)
-        gckpti_init_call(run->e, &c);
     for (int64_t i = 0; i < run->instructions && run->result == GCKPT_MORE; i++)
-        run->result = gckpti_advance(run->e, GCKPTI_IS_SMALL ? NULL : &c);
+        run->result = gckpti_advance(run->e);
 }
 
-GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
-                                          gckpt_result *result)
-{
-    gckpti_with_team(&e->device.runner, e->device.team, job, context);
-    e->step.to_end = 0;
-    gckpt_result ended =
-        gckpti_is_watched(e) ? gckpti_notify(e, GCKPTI_ON_RUN_END, result) : GCKPT_OK;
-    if (ended != GCKPT_OK)
-        ended = gckpti_defer_error(e, ended);
-    if (ended == GCKPT_OK)
-        return *result;
-    gckpti_set_state(e, GCKPTI_IDLE);
-    return *result = ended;
-}
-
+/* Advances in a team of threads, at most `instructions` times. INT64_MAX: to the end of the step,
+ * so that modules may replay micro-batches. */
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 {
     gckpti_run_context run = { e, instructions, GCKPT_MORE };
+    gckpt_result result = GCKPT_OK;
     if (gckpti_enter_call(e) != GCKPT_OK)
         return GCKPT_E_ARG;
-    if (e->step.quantise_count != e->store->quantise_count) {
-        gckpti_error(e, GCKPT_E_ARG,
-                     "step: parameters were quantised during it, which ended it; begin it again");
-        gckpt_result result = gckpti_defer_error(e, GCKPT_E_ARG);
-        if (result != GCKPT_OK) {
-            gckpti_set_state(e, GCKPTI_IDLE);
-            e->device.in_call = 0;
-            return result;
-        }
+    if (e->step.quantise_count != e->store->quantise_count)
+        result = gckpti_error(
+            e, GCKPT_E_ARG,
+            "step: parameters were quantised during it, which ended it; begin it again");
+    result = gckpti_defer_error(e, result);
+    if (result == GCKPT_OK) {
+        e->step.to_end = instructions == INT64_MAX;
+        gckpti_with_team(&e->device.runner, e->device.team, gckpti_run_instructions, &run);
+        e->step.to_end = 0;
+        if (gckpti_is_watched(e))
+            result = gckpti_defer_error(e, gckpti_notify(e, GCKPTI_ON_RUN_END, &run.result));
     }
-    e->step.to_end = instructions == INT64_MAX;
-    gckpti_run_in_team(e, gckpti_run_instructions, &run, &run.result);
     e->device.in_call = 0;
-    return run.result;
+    if (result == GCKPT_OK)
+        return run.result;
+    gckpti_set_state(e, GCKPTI_IDLE);
+    return result;
 }
 
 /* >>run/layout */
@@ -28746,7 +28678,7 @@ static size_t gckpti_count_squares(gckpt_exec *e)
 static gckpti_exec_node gckpti_node_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
 {
     gckpti_exec_node kernels = gckpti_op_kernels(e, node);
-    if (gckpti_is_fused_op(node->op))
+    if (GCKPTI_RUNS_FUSED && gckpti_is_fused_op(node->op))
         kernels.forward = gckpti_fused_forward;
     return kernels;
 }
@@ -28766,25 +28698,21 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
     (void)gckpti_notify(e, GCKPTI_ON_LAYOUT, bump);
 }
 
-/* Allocates copies of inputs and constants. Sets inputs, constants' values and ops' kernels. */
-static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump *bump)
+/* Allocates the backend's copies of inputs and constants. Sets inputs, values of constants, and
+ * kernels of ops. */
+static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
     const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
-    const int copies = GCKPTI_RUNS_BACKENDS && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE;
-    const size_t rows = (size_t)gckpt_plan_rank_rows(p, p->batch, 0, NULL);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
         const size_t bytes = gckpti_planned_bytes(p, q);
-        const size_t row = gckpti_row_bytes(p, q);
-        void *copy = copies && fed ? gckpti_bump_alloc(host_bump, rows, row) : NULL;
         void *to = own_memory && (fed || constant) ? gckpti_bump_alloc(bump, bytes, 1) : NULL;
-        if (!host_bump->base)
+        if (!e->blocks.host)
             continue;
         if (q->kind == GCKPTI_INPUT) {
-            const gckpti_exec_input in = { fed ? (int)i : -1, NULL, (unsigned char *)copy,
-                                           (unsigned char *)to };
+            const gckpti_exec_input in = { fed ? (int)i : -1, NULL, (unsigned char *)to };
             e->feeds.inputs[q->index] = in;
         } else if (q->kind == GCKPTI_OP && q->index >= 0) {
             e->tables.nodes[i] = gckpti_node_kernels(e, q);
@@ -28811,15 +28739,15 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     gckpti_bump *bump = own_memory ? &backend_bump : &host_bump;
     gckpti_alloc_tables(e, &host_bump);
     const size_t tables = host_bump.used;
-    gckpti_bind_nodes(e, &host_bump, bump);
-    if (own_memory)
+    gckpti_bind_nodes(e, bump);
+    if (GCKPTI_RUNS_DEVICES && own_memory)
         e->blocks.host_scratch =
             (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
     const size_t totals = p->term_count * (size_t)gckpti_local_vranks(p);
     e->losses.totals =
         (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    if (e->desc.skip_nonfinite && GCKPTI_OF(backend, nonfinite) &&
+    if (GCKPTI_RUNS_DEVICES && e->desc.skip_nonfinite && GCKPTI_OF(backend, nonfinite) &&
         p->optimiser != GCKPT_CUSTOM_OPTIMISER)
         e->update.nonfinite = (uint32_t *)gckpti_bump_alloc(bump, 1, sizeof *e->update.nonfinite);
     const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
@@ -28854,40 +28782,6 @@ GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *
     return gckpti_count_block(used);
 }
 
-GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
-{
-    gckpt_parameter q;
-    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
-    while (capacity < n)
-        capacity = gckpti_next_capacity(capacity, 1);
-    gckpti_count_alloc(&used, 1, sizeof(gckpt_store));
-    gckpti_count_alloc(&used, capacity, sizeof(gckpti_param));
-    used = gckpti_round_up(used, GCKPTI_ALIGN); /* as gckpti_c_memory does */
-    for (size_t i = 0; i < n; i++) {
-        last = plan->params[i].store_index > plan->params[last].store_index ? i : last;
-        names += gckpti_strlen(plan->names + plan->params[i].name) + 1;
-    }
-    for (size_t k = 0; k < n; k++) { /* values; the parameter created last comes last */
-        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
-        q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
-        q.elements = plan->params[i].elements;
-        q.storage = (gckpt_storage)plan->params[i].storage;
-        const gckpti_shard_range shard =
-            gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES);
-        q.elements = q.storage == GCKPT_STORAGE_F32 ? shard.capacity : q.elements;
-        gckpti_count_alloc(&used, !plan->params[i].external, gckpti_values_bytes(&q));
-    }
-    for (size_t i = 0; i < n; i++) {
-        const gckpti_shard_range shard = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
-                                                           plan->shard, GCKPT_SHARD_STATE);
-        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_alloc(&used, (size_t)shard.capacity, sizeof(float));
-    }
-    if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* this backend may have own memory */
-        gckpti_count_alloc(&used, n, GCKPTI_MIRROR_BYTES);
-    return gckpti_count_block(used + names);
-}
-
 /* Allocates all memory of the executor, copies the plan, and binds the nodes. */
 GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
 {
@@ -28903,9 +28797,9 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
         e->blocks.host = (unsigned char *)gckpti_resize(&e->memory, NULL, 0, host_size);
     if (!e->blocks.host)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of tables, copied feeds and operands%s",
+                            "exec: no memory for %z bytes of tables and copied operands%s",
                             host_size, backend_size ? "" : ", and the step arena");
-    if (backend_size && gckpti_alloc_backend(e) != GCKPT_OK)
+    if (GCKPTI_RUNS_DEVICES && backend_size && gckpti_alloc_backend(e) != GCKPT_OK)
         return GCKPT_E_MEMORY;
     memset(e->blocks.host, 0, tables);
     if (gckpti_plan_copy_bytes(p)) {
@@ -28924,99 +28818,72 @@ GCKPTI_COLD_END
 /* >>run/open */
 GCKPTI_COLD_BEGIN
 
-/* Refuses plans of another header version, of other ops, or that this build cannot run. Error texts
- * begin with `call`, the name of the public call. */
-static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p, const char *call)
+GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
 {
-    uint64_t hash = GCKPTI_FNV_START;
+    const size_t n = GCKPTI_RUNS_BUILT ? p->node_count : 0;
+    uint64_t check = GCKPTI_FNV_START;
     if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "%s: the plan was printed by another version of gradckpt.h (format %i, "
-                            "contract %i; here %i, %i): print it again with gckpt_plan_c",
-                            call, p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
-    for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_BUILT; i++)
-        hash = gckpti_hash_plan_node(hash, p, i);
-    hash = gckpti_hash_vranks(hash, p->virtual_ranks);
-    if (GCKPTI_RUNS_BUILT &&
-        (hash != p->check || (p->node_count && gckpti_hash_vranks(p->info[p->node_count - 1].hash,
-                                                                  p->virtual_ranks) != p->hash)))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "%s: the hash of the plan's graph is not what it was made with: an op "
-                            "or the table was changed; print it again with gckpt_plan_c",
-                            call);
-    if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
-        p->alignment & (p->alignment - 1))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "%s: the plan has %i threads, alignment %z: its table is damaged; "
-                            "print it again with gckpt_plan_c",
-                            call, p->threads, p->alignment);
-    if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "%s: the plan trains; this build (GCKPT_NO_TRAINING) runs only "
-                            "GCKPT_INFERENCE",
-                            call);
-    if (p->quantised && !gckpti_has_storage(GCKPT_STORAGE_I8))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "%s: the plan has quantised parameters; this build has GCKPT_NO_QUANT",
-                            call);
-    if (p->offloaded && !GCKPTI_RUNS_OFFLOAD)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "%s: the plan offloads values; this build has GCKPT_NO_OFFLOAD", call);
-    if (GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU)
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "%s: the plan's workspace is that of the fast kernels, which this build "
-            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.kernels.plain = 1",
-            call);
-    return GCKPT_OK;
+        return "the plan was printed by another version of gradckpt.h: print it again with "
+               "gckpt_plan_c";
+    for (size_t i = 0; i < n; i++)
+        check = gckpti_hash_plan_node(check, p, i);
+    if (n && (gckpti_hash_vranks(check, p->virtual_ranks) != p->check ||
+              gckpti_hash_vranks(p->info[n - 1].hash, p->virtual_ranks) != p->hash))
+        return "the hash of the plan's graph is not what it was made with: an op or the table was "
+               "changed; print it again with gckpt_plan_c";
+    return p->threads >= 1 && p->threads <= 1024 && p->alignment >= sizeof(float) &&
+                   !(p->alignment & (p->alignment - 1))
+               ? NULL
+               : "the plan has impossible threads or alignment: its table is damaged; print it "
+                 "again with gckpt_plan_c";
+}
+
+/* Returns the switch of the part that plan or desc needs and this build lacks, or NULL. */
+static const char *gckpti_missing_part(const gckpt_plan *p, const gckpt_exec_desc *d)
+{
+    const int callbacks = d->custom_optimiser || d->parallel_for;
+    return !GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE     ? "GCKPT_NO_TRAINING"
+           : !gckpti_has_storage(GCKPT_STORAGE_I8) && p->quantised ? "GCKPT_NO_QUANT"
+           : !GCKPTI_RUNS_OFFLOAD && p->offloaded                  ? "GCKPT_NO_OFFLOAD"
+           : !GCKPTI_RUNS_DEVICES && d->backend                    ? "GCKPT_NO_DEVICES"
+           : !GCKPTI_RUNS_CACHES && d->caches_of                   ? "GCKPT_NO_CACHES"
+           : !GCKPTI_RUNS_DEBUG && d->debug                        ? "GCKPT_NO_DEBUG"
+           : !GCKPTI_RUNS_BACKENDS && callbacks                    ? "GCKPT_SMALL"
+           : GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU
+               ? "GCKPT_NO_FAST (plan with desc.kernels.plain = 1)"
+               : NULL;
 }
 
 /* Checks plan and desc before the executor is created. */
 static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                                            const gckpt_exec_desc *d)
 {
-    if (!p)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan is NULL (see gckpt_error_text of its graph)");
     const gckpti_range ranges[] = { { "isa", (int)d->isa, 0, GCKPT_ISA_COUNT - 1 },
                                     { "debug", (int64_t)d->debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_check_ranges(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
-    if (gckpti_check_plan(s, p, "exec") != GCKPT_OK)
-        return GCKPT_E_ARG;
-    if (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard))
+    const char *problem = p ? NULL : "the plan is NULL (see gckpt_error_text of its graph)";
+    if (!problem && gckpti_is_constant_plan(p))
+        problem = gckpti_plan_problem(p);
+    if (!problem && p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
+        !d->custom_optimiser)
+        problem = "the plan has GCKPT_CUSTOM_OPTIMISER; desc.custom_optimiser is missing: set it "
+                  "to your update function";
+    if (!problem && d->skip_nonfinite && p->update_in_backward)
+        problem = "skip_nonfinite needs all gradients before the first update; this plan updates "
+                  "in the backward (desc.update_in_backward)";
+    if (problem)
+        return gckpti_error(s, GCKPT_E_ARG, "exec: %s", problem);
+    const char *missing = gckpti_missing_part(p, d);
+    if (missing)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan or the desc needs what %s left out of this build",
+                            missing);
+    if (GCKPTI_HAS_SHARDS && (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard)))
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan was made for %i ranks and shard %i, the store is for "
                             "%i and %i (gckpt_store_ranks): make a new plan",
                             p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
-        !d->custom_optimiser)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan has GCKPT_CUSTOM_OPTIMISER; "
-                            "desc.custom_optimiser is missing: set it to your update function");
-    if (d->skip_nonfinite && p->update_in_backward)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: skip_nonfinite needs all gradients before the first update; "
-                            "this plan updates in the backward (desc.update_in_backward)");
-    if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->custom_optimiser || d->parallel_for))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.copy_feeds, custom_optimiser or parallel_for is set; this "
-                            "build (GCKPT_SMALL) cannot use them: set all three to 0");
-    if (d->debug && !GCKPTI_RUNS_DEBUG)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
-    if (d->backend && !GCKPTI_RUNS_DEVICES)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.backend: this build leaves out backends "
-                            "(GCKPT_NO_DEVICES): set it to NULL, which runs on the processor");
-    if (d->caches_of && !GCKPTI_RUNS_CACHES)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
-    if (!d->offload != !d->reload)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.offload or desc.reload is missing: set both, or neither");
-    if (d->wait && !d->offload)
-        return gckpti_error(s, GCKPT_E_ARG, "exec: desc.wait needs desc.offload: set both");
     return GCKPT_OK;
 }
 
@@ -29122,47 +28989,6 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     return result;
 }
 
-GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
-{
-    if (!plan || !store)
-        return gckpti_error(store, GCKPT_E_ARG, "plan_params: the plan or the store is NULL");
-    if (store->object.sticky != GCKPT_OK)
-        return store->object.sticky;
-    gckpt_result result = gckpti_check_plan(store, plan, "plan_params");
-    size_t before = store->count;
-    for (int done = -1; result == GCKPT_OK;) { /* in the order of their creation */
-        const gckpti_plan_param *next = NULL;
-        for (size_t i = 0; i < plan->param_count; i++)
-            if (plan->params[i].store_index > done &&
-                (!next || plan->params[i].store_index < next->store_index))
-                next = &plan->params[i];
-        if (!next)
-            return gckpti_ok(store);
-        done = next->store_index;
-        const char *name = plan->names + next->name;
-        const gckpt_shape shape = gckpti_planned_shape(plan, &plan->nodes[next->node]);
-        int index = gckpti_find_param(store, name);
-        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
-                            gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
-        if (q) {
-            q->p.storage = (gckpt_storage)next->storage;
-            q->p.frozen = next->storage != GCKPT_STORAGE_F32;
-        } else if (index < 0) {
-            result = gckpti_error(store, GCKPT_E_MEMORY,
-                                  "plan_params: the store has no memory for %I floats of \"%s\"",
-                                  next->elements, name);
-            gckpti_hint_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
-        } else if (!gckpti_same_shape(&store->params[index].p.shape, &shape)) {
-            result = gckpti_error(store, GCKPT_E_SHAPE,
-                                  "plan_params: \"%s\" is %S in the plan, %S in the store", name,
-                                  &shape, &store->params[index].p.shape);
-        }
-    }
-    gckpti_store_shrink(store, before);
-    return result;
-}
-
 /* Completes a new executor; checks before it allocates. Returns 0, with an error, if it failed. */
 static int gckpti_bind_exec(gckpt_exec *e)
 {
@@ -29184,32 +29010,13 @@ static int gckpti_bind_exec(gckpt_exec *e)
         gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
         return 0;
     }
-    for (size_t i = 0; i < e->plan->param_count; i++)
-        if (gckpti_sync_param(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
-            return 0;
+    if (GCKPTI_RUNS_DEVICES) {
+        for (size_t i = 0; i < e->plan->param_count; i++)
+            if (gckpti_sync_param(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
+                return 0;
+    }
     e->store->bound = 1;
     return 1;
-}
-
-/* Returns 1 if a step takes longer than to start and end a team, which may take 100 us. */
-static int gckpti_is_team_worthwhile(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const double enough = 5e7;
-    double flops = 0, micro_batches = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
-    for (size_t x = 0; x < p->length && flops < enough; x++) {
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpt_op *op = ins->kind >= GCKPT_UPDATE ? NULL : p->nodes[ins->id].op;
-        gckpt_call c;
-        if (ins->kind == GCKPT_UPDATE)
-            flops += 16 * (double)p->params[ins->id].elements;
-        if (!op)
-            continue;
-        gckpti_init_op_call(e, &p->nodes[ins->id], ins->id, p->rows, &c);
-        double forward = (double)(op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
-        flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * micro_batches * forward;
-    }
-    return flops >= enough;
 }
 
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
@@ -29238,9 +29045,10 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpt_exec_free(e);
         return NULL;
     }
-    int teams =
-        GCKPTI_RUNS_BACKENDS && !GCKPTI_OF(gckpti_backend(e), own_memory) && plan->threads > 1;
-    e->device.team = teams && gckpti_is_team_worthwhile(e) ? plan->threads : 1;
+    /* to start and end a team takes 100 us, and is not worth it in shorter steps */
+    const int worth = (double)plan->cost * (double)plan->batch / (double)plan->rows >= 5e7;
+    const int teams = GCKPTI_RUNS_BACKENDS && !GCKPTI_OF(gckpti_backend(e), own_memory) && worth;
+    e->device.team = teams ? plan->threads : 1;
     e->update.writes_back |= (unsigned char)(plan->optimiser == GCKPT_CUSTOM_OPTIMISER);
     e->update.all_first |= (unsigned char)(d.skip_nonfinite != 0);
     gckpti_ok(store);
@@ -29254,7 +29062,8 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_allocator a = exec->memory;
     (void)gckpti_notify(exec, GCKPTI_ON_FREE, NULL);
     gckpti_unbind(&exec->device.binding);
-    gckpti_free_backend(exec);
+    if (GCKPTI_RUNS_DEVICES)
+        gckpti_free_backend(exec);
     gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
@@ -29262,31 +29071,24 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
 GCKPTI_COLD_END
 
 /* >>run/step */
-/* Returns how many of a step's rows this rank runs; *first is the first one. */
-static int64_t gckpti_rank_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
-{
-    *first = 0;
-    return gckpti_group_of(e) ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, first) : rows;
-}
-
 /* Checks the number of rows of a step or call. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const int inference = gckpti_is_inference(p);
     const int streams = gckpti_is_streaming(e);
-    int64_t first, most = p->batch, before = e->step.row_end - e->step.first_row;
-    if (streams)
-        most = gckpti_rank_rows(e, most, &first) - before;
-    if (rows < 1 || (!inference && rows > most))
+    const int64_t before = streams ? e->step.row_end : 0;
+    if (rows < 1 || (!inference && rows > p->batch - before))
         return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
                             rows, p->batch,
                             before ? " (all calls of the step together)" : " (desc.batch)");
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
     int whole = p->mixer >= 0 && (streams || !mixer || !gckpti_has_running(mixer));
     int64_t rest = rows % p->rows;
-    for (int vrank = 0; vrank < p->virtual_ranks && gckpti_group_of(e) && !rest; vrank++)
-        rest = gckpti_vrank_rows(p, streams ? p->batch : rows, vrank) % p->rows;
+    if (gckpti_group_of(e)) {
+        for (int vrank = 0; vrank < p->virtual_ranks && !rest; vrank++)
+            rest = gckpti_vrank_rows(p, rows, vrank) % p->rows;
+    }
     if (whole && rest) /* running statistics allow a short last micro-batch */
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -29300,7 +29102,8 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "step: %I rows in micro-batches of %I leave one row over, and %s #%i cannot normalise "
             "one value per channel: drop that row, or plan other micro-batches",
             rows, p->rows, gckpti_planned_name(p, p->mixer), p->mixer);
-    rows = before + (streams ? rows : gckpti_rank_rows(e, rows, &first));
+    int64_t first;
+    rows = before + gckpti_rank_rows(e, rows, &first);
     return gckpti_notify(e, GCKPTI_ON_CHECK, &rows);
 }
 
@@ -29326,25 +29129,6 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
     return GCKPT_OK;
 }
 
-/* Refuses inference with a parameter's initial values; names parameters that have other values. */
-static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
-{
-    gckpti_error(e, GCKPT_E_ARG,
-                 "forward: \"%s\" has its initial values: it was neither loaded, set nor trained; "
-                 "load a file after the graph is built, or set desc.allow_initial; ",
-                 q->p.name);
-#ifndef GCKPT_NO_TEXT
-    int n = 0;
-    gckpti_text t = gckpti_append_text(&e->object);
-    for (size_t i = 0; i < e->store->count; i++)
-        if (e->store->params[i].assigned && n++ < 3)
-            gckpti_text_add(&t, n > 1 ? ", \"%s\"" : "the store has values for \"%s\"",
-                            e->store->params[i].p.name);
-    gckpti_text_add(&t, n > 3 ? " and %i more" : n ? "" : "no parameter has other values", n - 3);
-#endif
-    return GCKPT_E_ARG;
-}
-
 /* Checks the plan's parameters, and copies their newest values to where they are read. */
 static gckpt_result gckpti_sync_params(gckpt_exec *e)
 {
@@ -29354,13 +29138,17 @@ static gckpt_result gckpti_sync_params(gckpt_exec *e)
         gckpt_result result = gckpti_check_plan_param(e, (int)i, q, 1);
         if (GCKPTI_CHECKS_INITIAL && result == GCKPT_OK && e->step.goal == GCKPTI_GOAL_FORWARD &&
             !q->assigned && !e->desc.allow_initial)
-            result = gckpti_refuse_initial(e, q);
-        if (result == GCKPT_OK)
+            result = gckpti_error(
+                e, GCKPT_E_ARG,
+                "forward: \"%s\" has its initial values: it was neither loaded, set nor trained; "
+                "load a file after the graph is built, or set desc.allow_initial",
+                q->p.name);
+        if (GCKPTI_RUNS_DEVICES && result == GCKPT_OK)
             result = gckpti_sync_param(e, q, 1);
         if (result != GCKPT_OK)
             return result;
         const void **data = &e->tables.nodes[p->params[i].node].data;
-        if (*data != gckpti_exec_array(e, q, -1))
+        if (GCKPTI_RUNS_DEVICES && *data != gckpti_exec_array(e, q, -1))
             (void)gckpti_notify(e, GCKPTI_ON_MOVED, NULL);
         *data = gckpti_exec_array(e, q, -1);
     }
@@ -29373,7 +29161,6 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
 {
     const gckpt_plan *p = e->plan;
     const int inference = !GCKPTI_RUNS_TRAINING || goal == GCKPTI_GOAL_FORWARD;
-    const int64_t all = goal == GCKPTI_GOAL_STREAM ? p->batch : rows;
     gckpti_set_state(e, GCKPTI_IDLE);
     e->losses.valid = 0;
     e->step.goal = goal;
@@ -29401,29 +29188,13 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     e->step.quantise_count = e->store->quantise_count;
     e->losses.finalized = 0;
     e->update.begun = 0;
-    e->step.rows = gckpti_group_of(e) ? all : 0;
-    (void)gckpti_rank_rows(e, all, &e->step.first_row);
+    e->step.rows = gckpti_group_of(e) ? rows : 0;
+    (void)gckpti_rank_rows(e, rows, &e->step.first_row);
     e->step.row = e->step.row_end = e->step.vrank_end = e->feeds.first_row = e->step.first_row;
     e->step.vrank = e->step.prologue_done = 0;
     e->update.grad_norm = 0;
     e->update.clip_scale = 1;
     return gckpti_ok(e);
-}
-
-/* Refuses plans and losses for which rows cannot stream in. */
-static gckpt_result gckpti_check_stream(gckpt_exec *e)
-{
-    if (!e->plan->accumulates)
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "step_begin: rows can stream in only when desc.batch is larger than the graph's "
-            "%I rows",
-            e->plan->rows);
-    if (e->plan->ranks > 1 && e->plan->shard == GCKPT_SHARD_VALUES)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step_begin: rows cannot stream in (gckpt_step_add) where ranks gather "
-                            "values for each micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
-    return gckpti_check_same_counts(e);
 }
 
 /* Takes the feeds of `rows` more rows, and adds to the expected counts. */
@@ -29435,8 +29206,6 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
         result = gckpti_notify(e, GCKPTI_ON_FED, &rows);
     if (result != GCKPT_OK)
         return result;
-    if (rows)
-        gckpti_copy_feeds(e, rows);
     e->step.vrank_end = e->step.row_end += rows;
     if (!gckpti_group_of(e))
         e->step.rows = e->step.row_end;
@@ -29445,6 +29214,7 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
+/* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                            int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
@@ -29453,7 +29223,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
     if (result == GCKPT_OK)
-        result = streams ? gckpti_check_stream(e) : gckpti_check_rows(e, rows);
+        result = streams ? GCKPT_OK : gckpti_check_rows(e, rows);
     if (result == GCKPT_OK) {
         int64_t first, rank_rows = gckpti_rank_rows(e, rows, &first);
         if (GCKPTI_RUNS_TRAINING != 0 || GCKPTI_RUNS_BACKENDS)
@@ -29493,7 +29263,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         result = gckpti_check_canary(e);
     const int64_t count = p->term_count ? e->losses.terms[0].total.count : 0;
     const int inference = gckpti_is_inference(p), counts = !inference && count > 0;
-    if (counts)
+    if (gckpti_group_of(e) && counts)
         gckpti_sum_squares(e);
     result = gckpti_agree(e, result);
     if (result != GCKPT_OK)
@@ -29557,16 +29327,6 @@ GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, 
 /* >>training/step */
 #ifndef GCKPT_NO_TRAINING
 
-GCKPTI_FN gckpt_result gckpti_finish_grad_step(gckpt_exec *e, gckpt_report *report)
-{
-    gckpti_set_state(e, GCKPTI_IDLE);
-    gckpt_result result = gckpti_defer_error(e, gckpti_finalize_counts(e));
-    if (result == GCKPT_OK && gckpti_loss_count(e))
-        result = gckpti_finish_gradients(e);
-    result = gckpti_agree(e, result);
-    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
-}
-
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
 {
@@ -29584,9 +29344,7 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
                             "(desc.update_in_backward); make one that does not");
     const gckpti_goal goal = GCKPTI_GOAL_GRADIENTS;
     gckpt_result result = gckpti_prepare_step(exec, feeds, count, rows, goal, &none);
-    if (result == GCKPT_OK)
-        result = gckpti_run(exec, INT64_MAX);
-    return result == GCKPT_OK ? gckpti_finish_grad_step(exec, report) : result;
+    return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
 }
 
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -29612,9 +29370,52 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
     gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
     return next;
 }
+#endif
+
+/* >>training/stream */
+#ifndef GCKPT_NO_TRAINING
+
+/* ---- steps whose rows stream in ---- */
+
+/* Checks that all losses except regularisers have equal counts, which rows that stream in need. */
+static gckpt_result gckpti_check_same_counts(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *first = &p->nodes[p->terms[0].id];
+    for (size_t i = 1; i < p->term_count; i++) {
+        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
+        const gckpti_plan_node *a = &p->nodes[first->in[gckpti_counted_input(first->op)]];
+        const gckpti_plan_node *b = &p->nodes[node->in[gckpti_counted_input(node->op)]];
+        int same =
+            a->type == b->type &&
+            (a->type == GCKPT_I32 ? a->base == b->base
+                                  : gckpti_planned_elements(p, a) / p->terms[0].sample_size ==
+                                        gckpti_planned_elements(p, b) / p->terms[i].sample_size);
+        if (!p->terms[i].regulariser && !same)
+            return gckpti_error(
+                e, GCKPT_E_ARG,
+                "step_begin: loss %s #%i has a count of its own, which is not known while rows "
+                "stream in; use gckpt_step",
+                node->op->name, p->terms[i].id);
+    }
+    return GCKPT_OK;
+}
+
+/* Refuses plans and losses for which rows cannot stream in. */
+static gckpt_result gckpti_check_stream(gckpt_exec *e)
+{
+    if (!e->plan->accumulates || gckpti_group_of(e))
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step_begin: rows can stream in only with one virtual rank, and when "
+                            "desc.batch is larger than the graph's %I rows; use gckpt_step",
+                            e->plan->rows);
+    return gckpti_check_same_counts(e);
+}
 
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
 {
+    if (!exec || gckpti_check_stream(exec) != GCKPT_OK)
+        return GCKPT_E_ARG;
     return gckpti_prepare_step(exec, NULL, 0, 0, GCKPTI_GOAL_STREAM, hyper);
 }
 
@@ -29624,9 +29425,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     if (!exec || exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
     const int64_t before = exec->step.row_end;
-    gckpt_result result = gckpti_local_failure(exec);
-    if (result == GCKPT_OK) /* else gckpt_step_end returns it on all ranks */
-        result = gckpti_check_rows(exec, rows);
+    gckpt_result result = gckpti_check_rows(exec, rows);
     if (result == GCKPT_OK)
         result = gckpti_add_rows(exec, feeds, count, rows);
     if (result != GCKPT_OK) /* earlier rows stay; the caller may go on */
@@ -29636,8 +29435,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
         exec->step.pc = exec->plan->body;
     exec->feeds.first_row = exec->step.row = before;
     gckpti_prepare_micro_batch(exec);
-    result = gckpti_run(exec, INT64_MAX);
-    return result == GCKPT_OK ? gckpti_local_failure(exec) : result;
+    return gckpti_run(exec, INT64_MAX);
 }
 
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
@@ -29647,9 +29445,6 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     gckpti_ok(exec);
     exec->step.pc = exec->plan->epilogue;
     gckpti_set_state(exec, GCKPTI_RUNNING);
-    gckpt_result result = gckpti_end_stream(exec);
-    if (result != GCKPT_OK)
-        return result;
     if (exec->step.rows > 0)
         return gckpti_run_step(exec, INT64_MAX, report);
     exec->step.pc = 0; /* no rows: nothing was computed */
@@ -29712,31 +29507,16 @@ typedef struct {
 static gckpt_result gckpti_gradients(const gckpti_batch *batch, double *loss)
 {
     gckpt_report report = { 0, 0, 0, 0 };
-    const unsigned char writes_back = batch->exec->update.writes_back;
-    const gckpt_hyper none = { 0, 0, 0, 0, 0, 0, 0 };
     gckpt_exec *e = batch->exec;
-    gckpt_result result = gckpti_prepare_step(e, batch->feeds, batch->count, batch->rows,
-                                              GCKPTI_GOAL_GRADIENTS, &none);
-    if (result == GCKPT_OK)
-        result = gckpti_run(e, INT64_MAX);
+    const unsigned char writes_back = e->update.writes_back;
     e->update.writes_back = 1;
-    if (result == GCKPT_OK)
-        result = gckpti_finish_grad_step(e, &report);
+    const gckpt_result result =
+        gckpt_gradients(e, batch->feeds, batch->count, batch->rows, &report);
     e->update.writes_back = writes_back;
     *loss = report.loss;
     return result != GCKPT_OK || gckpti_loss_count(e)
                ? result
                : gckpti_error(e, GCKPT_E_DATA, "check_gradients: no row has a target >= 0");
-}
-
-/* Returns the number of elements of the largest trained parameter. */
-static int64_t gckpti_max_elements(const gckpt_plan *p)
-{
-    int64_t most = 0;
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && p->params[i].elements > most)
-            most = p->params[i].elements;
-    return most;
 }
 
 /* Returns a parameter's mean gradient on the host; valid until the next call. */
@@ -29962,30 +29742,34 @@ static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
     return result;
 }
 
-/* Checks parameter i along its gradient and along a random direction. copy: space for g and w. */
-static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, float *copy,
-                                       gckpti_tally *tally)
+/* Checks parameter i along its gradient and along a random direction. */
+static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, gckpti_tally *tally)
 {
-    const gckpt_plan *p = batch->exec->plan;
-    size_t n = (size_t)p->params[i].elements;
+    gckpt_exec *e = batch->exec;
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = gckpti_param_of(e, i);
+    const size_t n = (size_t)p->params[i].elements, bytes = n * sizeof(float);
+    float *copy = (float *)gckpti_new(&e->memory, 2 * n, sizeof(float));
+    if (!copy)
+        return gckpti_error(e, GCKPT_E_MEMORY, "check_gradients: no memory for %z floats", 2 * n);
     gckpti_probe start;
     memset(&start, 0, sizeof start);
     start.param = i;
     start.g = copy;
     start.w = copy + n;
     gckpt_result result = gckpti_gradients(batch, &start.loss);
-    if (result != GCKPT_OK)
-        return result;
-    memcpy(start.g, gckpti_gradient_of(batch->exec, i), n * sizeof(float));
-    const gckpti_param *q = gckpti_param_of(batch->exec, i);
-    gckpti_pull(batch->exec->store, q);
-    memcpy(start.w, gckpti_array(q, -1), n * sizeof(float));
+    if (result == GCKPT_OK) {
+        memcpy(start.g, gckpti_gradient_of(e, i), bytes);
+        gckpti_pull(e->store, q);
+        memcpy(start.w, gckpti_array(q, -1), bytes);
+    }
     for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
         gckpti_probe t = start;
         t.random = random;
         result = gckpti_eval_widths(batch, &t);
         gckpti_tally_add(tally, &t, p->names + p->params[i].name);
     }
+    gckpti_delete(&e->memory, copy, 2 * n, sizeof(float));
     return result;
 }
 
@@ -29993,6 +29777,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
                                              int64_t rows, gckpt_check *check)
 {
     gckpti_tally tally;
+    gckpt_result result = GCKPT_OK;
     memset(&tally, 0, sizeof tally);
     if (check)
         *check = tally.check;
@@ -30000,35 +29785,28 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
     const gckpti_batch batch = { exec, feeds, count, rows };
+    const char *problem = NULL;
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "check_gradients: needs a training plan without update_in_backward");
-    if (p->ranks > 1)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "check_gradients: not for %i ranks: check a plan of one process with "
-                            "as many virtual ranks, which has the same gradients",
-                            p->ranks);
-    if (p->precision != GCKPT_FP32)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "check_gradients: rounding to bf16 is coarser than the differences; "
-                            "check a plan of GCKPT_FP32");
-    int64_t most = gckpti_max_elements(p);
-    if (most == 0)
-        return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
-    gckpt_result result = GCKPT_OK;
-    float *copy = (float *)gckpti_new(&exec->memory, (size_t)most, 2 * sizeof(float));
-    if (!copy)
-        return gckpti_error(exec, GCKPT_E_MEMORY, "check_gradients: no memory for %I floats",
-                            2 * most);
+        problem = "check_gradients: needs a training plan without update_in_backward";
+    else if (p->ranks > 1)
+        problem = "check_gradients: not for %i ranks: check a plan of one process with as many "
+                  "virtual ranks, which has the same gradients";
+    else if (p->precision != GCKPT_FP32)
+        problem = "check_gradients: rounding to bf16 is coarser than the differences; check a "
+                  "plan of GCKPT_FP32";
     unsigned debug = exec->desc.debug;
-    exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
-    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
+    /* gradients are read after the call; poison at its end would overwrite them */
+    exec->desc.debug &= ~(GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON);
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK && !problem; i++)
         if (p->params[i].trained)
-            result = gckpti_check_param(&batch, (int)i, copy, &tally);
+            result = gckpti_check_param(&batch, (int)i, &tally);
     exec->desc.debug = debug;
-    gckpti_delete(&exec->memory, copy, (size_t)most, 2 * sizeof(float));
     if (result != GCKPT_OK)
         return result;
+    if (!problem && !tally.check.directions)
+        problem = "check_gradients: this plan trains no parameter";
+    if (problem)
+        return gckpti_error(exec, GCKPT_E_ARG, problem, p->ranks);
     result = gckpti_tally_end(&tally, exec);
     if (check)
         *check = tally.check;
@@ -30052,11 +29830,10 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
  * gckpt_optimiser + 1, or 0 if none. All state is of that optimiser after `step` updates, except
  * where "NAME#updates" has another optimiser and number of updates: above, b's state is that of
  * MOMENTUM after 15 updates. (Version 0.1 had no such keys; other programs may reorder them.)
- * "data_fnv1a", the sum of gckpti_data_hash over tensors, is optional. "convolution_axes" is "HWIO"
- * in files for other tools, "unsaid" if the order of axes is unknown or permuted. Other keys are
- * notes. Loading replaces all state: state that is not in the file becomes zero. An external
- * parameter that is not writable must hold the file's bits already. Files of other programs (any
- * other format) do not change step and seed.
+ * "data_fnv1a", the sum of gckpti_data_hash over tensors, is optional. Other keys are notes.
+ * Loading replaces all state: state that is not in the file becomes zero. An external parameter
+ * that is not writable must hold the file's bits already. Files of other programs (any other
+ * format) do not change step and seed.
  *
  * Loading reads and checks the header before it changes anything. Then it creates parameters that
  * are missing, and reads data to their destination, or (arrays that the store had) to a spare block
@@ -30086,7 +29863,6 @@ typedef struct {
 typedef struct {
     gckpt_store *store;
     const gckpt_file_desc *desc;
-    const uint64_t *total_hash;     /* hash of all data, for the metadata; or NULL */
     const gckpti_group_save *group; /* NULL unless all ranks write the file together */
 } gckpti_save_spec;
 
@@ -30095,41 +29871,29 @@ typedef struct {
 GCKPTI_FN gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path);
 #endif
 
-/* ---- files/axes.c ---- */
-/* Result of desc.axes for a parameter. */
-typedef struct {
-    int count;                          /* of axes; 0: desc.axes gives no order */
-    unsigned char permuted;             /* nonzero if the file has another order of axes */
-    unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's axes, in the file's order */
-} gckpti_axis_order;
-static inline int gckpti_is_permuted(const gckpti_axis_order *order)
-{
-    return GCKPTI_USES_AXES && order->permuted;
-}
-#define GCKPTI_PERMUTE_PROBLEM                                                                     \
-    "desc.axes gives %i axes for %S: it must give each of its axes once, or return 0"
-#define GCKPTI_PERMUTE_NONE "load, save: desc.axes must be NULL with GCKPT_NO_STDIO"
-#define GCKPTI_PERMUTE_ROWS                                                                        \
-    "desc.axes permutes it, which I8 and I4 cannot be: store it as F32, BF16 or F16 in file "      \
-    "and store, and quantise it after loading"
-
 /* ---- files/header.c ---- */
+/* A tensor of the file, or a metadata key "NAME#updates". */
 typedef struct {
-    const char *name;       /* name of the tensor without its suffix (#state0, ..) */
-    signed char slot;       /* index of its suffix in gckpti_suffixes, or GCKPTI_VALUES */
-    signed char type;       /* a gckpt_storage, or -1 for any other type */
-    signed char states;     /* of values: number of states in the file */
-    signed char old_states; /* of values: number of states that the store had */
-    signed char optimiser;  /* as in gckpti_param, or -1 if wrong */
-    unsigned char ignored;  /* nonzero: not loaded; only its offsets are checked */
-    unsigned char axes_unknown; /* neither file nor program defines the order of its axes */
-    gckpti_axis_order order;
-    uint64_t updates;    /* as in gckpti_param */
-    size_t param;        /* index in the store; SIZE_MAX until it is known */
-    unsigned char *dest; /* where data are read to, or NULL if they are only compared */
+    const char *name;      /* name without its suffix (#state0, ..) */
+    signed char slot;      /* index of its suffix in gckpti_suffixes, or GCKPTI_VALUES */
+    signed char type;      /* a gckpt_storage, or -1 for any other type */
+    signed char optimiser; /* of #updates: as in gckpti_param, or -1 if wrong */
+    unsigned char ignored; /* nonzero: not loaded; only its offsets are checked */
+    uint64_t updates;      /* of #updates: as in gckpti_param */
+    size_t param;          /* index in the store; SIZE_MAX until it is known */
+    size_t spare_bytes;    /* bytes that it needs in gckpti_loader.spare */
+    unsigned char *dest;   /* where data are read to, or NULL if they are only compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
+
+/* The entries of a parameter: values, four states, scales, #updates. */
+enum { GCKPTI_FILE_SCALE = 5, GCKPTI_FILE_UPDATES, GCKPTI_FILE_ENTRIES };
+typedef struct {
+    gckpti_file_entry *entry[GCKPTI_FILE_ENTRIES]; /* NULL: not in the file */
+    int states;                                    /* number of states that are loaded */
+    int old_states;                                /* number of states that the store had */
+} gckpti_file_param;
 
 typedef struct {
     gckpt_store *store;
@@ -30141,74 +29905,26 @@ typedef struct {
     size_t bytes_read;        /* bytes of the file read so far */
     char *header, *pos, *end; /* the header, the next character, the header's end */
     int64_t data_bytes;
-    gckpti_file_entry *entries;
+    gckpti_file_entry *entries; /* sorted by offset once the header is parsed */
     size_t count, capacity;
-    size_t total;         /* all entries; ignored ones come after `count` */
+    gckpti_file_param *params; /* for each parameter of the store, also new ones */
+    size_t param_count;
     size_t old_params;    /* parameters that the store had before; if 0, the file's are created */
     size_t old_notes;     /* notes that the store had before; later ones are from the file */
     unsigned char *spare; /* new data for arrays that exist, until everything is read */
     size_t spare_bytes;
-    float *row_buf;             /* the end of `spare`: a row that is being quantised */
-    int own_format;             /* nonzero if this library wrote the file */
-    unsigned char axes_unknown; /* the file does not define the order of axes */
-    unsigned char verify_sum;   /* nonzero to compare the data's hash with `file_hash` */
-    uint64_t file_hash;         /* hash of the data by the file's metadata */
-    uint64_t hash;              /* hash of the current tensor's bytes so far */
+    int own_format;           /* nonzero if this library wrote the file */
+    unsigned char verify_sum; /* nonzero to compare the data's hash with `file_hash` */
+    uint64_t file_hash;       /* hash of the data by the file's metadata */
+    uint64_t hash;            /* hash of the current tensor's bytes so far */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
-#endif
-
-/* >>files/axes */
-#ifndef GCKPT_NO_FILES
-/* Gets the order of axes from desc.axes; returns 0 if that is no permutation of all axes. */
-GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_desc *d,
-                                    const char *name, const gckpt_shape *shape)
-{
-    int axes[GCKPT_MAX_DIMS], seen = 0;
-    memset(order, 0, sizeof *order);
-    memset(axes, -1, sizeof axes);
-    if (!GCKPTI_USES_AXES || !d->axes)
-        return 1;
-    order->count = d->axes(d->user, name, *shape, axes);
-    for (int i = 0; order->count == shape->n && i < shape->n; i++) {
-        if (axes[i] < 0 || axes[i] >= shape->n || seen >> axes[i] & 1)
-            return order->permuted = 0;
-        seen |= 1 << axes[i];
-        order->axes[i] = (unsigned char)axes[i];
-        order->permuted |= axes[i] != i;
-    }
-    return !order->count || order->count == shape->n;
-}
-
-/* Returns the index in the parameter (of shape `shape`) of element k of the file's tensor. */
-GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gckpt_shape *shape,
-                                        int64_t k)
-{
-    int64_t step[GCKPT_MAX_DIMS], n = 1, index = 0;
-    for (int i = shape->n; i-- > 0; n *= shape->d[i])
-        step[i] = n;
-    for (int i = shape->n; i-- > 0; k /= shape->d[order->axes[i]])
-        index += k % shape->d[order->axes[i]] * step[order->axes[i]];
-    return index;
-}
-
-/* Converts a shape from the store's order of axes to the file's (to_file 1), or the reverse (0). */
-GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckpt_shape shape,
-                                            int to_file)
-{
-    gckpt_shape out = shape;
-    for (int i = 0; i < shape.n; i++)
-        out.d[to_file ? i : order->axes[i]] = shape.d[to_file ? order->axes[i] : i];
-    return out;
-}
 #endif
 
 /* >>files/write */
 #ifndef GCKPT_NO_FILES
 /* The gckpt_file_desc that is used if the caller passes NULL. */
-GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
-    NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN, NULL
-};
+GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32 };
 
 /* Converts a name between store and file by desc.rename; returns NULL to leave it out. */
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
@@ -30255,9 +29971,8 @@ typedef struct {
     int slot, size;   /* suffix; bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
-    gckpti_axis_order order; /* order of q's axes */
-    int64_t count;           /* number of elements in the file */
-    uint64_t *hash;          /* receives the FNV-1a of the data, or NULL */
+    int64_t count;  /* number of elements in the file */
+    uint64_t *hash; /* receives the FNV-1a of the data, or NULL */
 } gckpti_out_tensor;
 
 /* Advances w to the next tensor. Returns 0 at the end. */
@@ -30269,10 +29984,8 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
     while (w->next < s->count * sizeof slots) {
         const gckpti_param *q = w->q = &s->params[w->next / sizeof slots];
         w->slot = slots[w->next++ % sizeof slots];
-        if (w->slot == GCKPTI_VALUES) {
+        if (w->slot == GCKPTI_VALUES)
             w->name = gckpti_renamed(d, q->p.name);
-            gckpti_get_axis_order(&w->order, d, q->p.name, &q->p.shape); /* checked at the start */
-        }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
         if (!w->name || (scale && !gckpti_kind_of((int)q->p.storage)->scaled) ||
             (state && (d->values_only || !q->p.state[w->slot])))
@@ -30280,8 +29993,6 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->type = q->p.storage == GCKPT_STORAGE_F32 ? d->storage : q->p.storage;
         w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORAGE_F32;
         w->shape = q->p.shape;
-        if (!scale && gckpti_is_permuted(&w->order))
-            w->shape = gckpti_permuted_shape(&w->order, q->p.shape, 1);
         w->shape.n -= scale; /* one scale for each row */
         w->size = gckpti_kind_of((int)w->type)->bytes;
         w->count = gckpti_file_count((int)w->type, gckpti_elements(&w->shape));
@@ -30292,29 +30003,18 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
     return 0;
 }
 
-/* Writes "convolution_axes" unless the format implies it: HWIO in this library's, else unknown. */
-static void gckpti_sink_axes(gckpti_sink *out, const gckpti_save_spec *spec)
+static void gckpti_sink_notes(gckpti_sink *out, const gckpt_store *s)
 {
-    const gckpt_store *s = spec->store;
-    int unknown = 0, weights = 0;
-    gckpti_axis_order order;
-    for (size_t i = 0; i < s->count; i++) {
-        const gckpti_param *q = &s->params[i];
-        if (!gckpti_renamed(spec->desc, q->p.name))
-            continue;
-        gckpti_get_axis_order(&order, spec->desc, q->p.name, &q->p.shape);
-        unknown |= order.permuted;
-        if (!q->axes_matter && q->p.shape.n < 3)
-            continue;
-        weights |= q->axes_matter || q->p.shape.n > 3;
-        unknown |= q->axes_unknown;
+    for (size_t i = 0; i < s->note_count; i++) {
+        const char *key = s->notes[i].text;
+        gckpti_sink_key(out, key, GCKPTI_VALUES);
+        gckpti_print(out, "\":\"");
+        gckpti_sink_name(out, key + strlen(key) + 1);
+        gckpti_print(out, "\"");
     }
-    if (spec->desc->values_only ? weights && !unknown : unknown)
-        gckpti_print(out, ",\"%s\":\"%s\"", gckpti_metadata_keys[GCKPTI_AXES],
-                     unknown ? "unsaid" : "HWIO");
 }
 
-static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
+static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec, uint64_t hash)
 {
     const gckpt_store *s = spec->store;
     const gckpt_file_desc *d = spec->desc;
@@ -30326,11 +30026,8 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
         gckpti_print(out,
                      ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
                      GCKPT_CONTRACT, s->step, s->seed, optimiser);
-    if (spec->total_hash)
-        gckpti_print(out, ",\"%s\":\"%u\"", gckpti_metadata_keys[GCKPTI_DATA_HASH],
-                     *spec->total_hash);
-    if (GCKPTI_USES_AXES)
-        gckpti_sink_axes(out, spec);
+    if (GCKPTI_HASHES_FILES)
+        gckpti_print(out, ",\"%s\":\"%u\"", gckpti_metadata_keys[GCKPTI_DATA_HASH], hash);
     for (size_t i = 0; i < s->count && !d->values_only; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
@@ -30340,23 +30037,18 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
         gckpti_sink_key(out, name, GCKPTI_UPDATES);
         gckpti_print(out, "\":\"%i:%u\"", q->optimiser, q->updates);
     }
-    for (size_t i = 0; i < s->note_count; i++) {
-        const char *key = s->notes[i].text;
-        gckpti_sink_key(out, key, GCKPTI_VALUES);
-        gckpti_print(out, "\":\"");
-        gckpti_sink_name(out, key + strlen(key) + 1);
-        gckpti_print(out, "\"");
-    }
+    if (GCKPTI_HAS_NOTES)
+        gckpti_sink_notes(out, s);
     gckpti_print(out, "}");
 }
 
 /* Writes the JSON of all tensors. Data are in the order of the header, but first those of 4-byte,
  * last those of 1-byte elements, so that all are aligned. Returns the bytes of data. */
-static int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec)
+static int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec, uint64_t hash)
 {
     int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* bytes of data by element size */
     gckpti_out_tensor w;
-    gckpti_sink_metadata(out, spec);
+    gckpti_sink_metadata(out, spec, hash);
     for (w.next = 0; gckpti_next_out_tensor(spec, &w);)
         bytes[w.size] += w.count * w.size;
     int64_t at[] = { 0, bytes[4] + bytes[2], bytes[4], 0, 0 };
@@ -30385,51 +30077,48 @@ static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, c
     }
 }
 
-/* Writes the data of a tensor. Does not permute quantised data, whatever desc.axes returns now.
- * Returns 0 if F16 cannot hold a value. */
-static int gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec *spec,
-                              const gckpti_out_tensor *w)
+/* Writes n floats, converted to w's type. */
+static gckpt_result gckpti_sink_narrow(gckpti_sink *out, const gckpti_save_spec *spec,
+                                       const gckpti_out_tensor *w, const float *x, int64_t n)
+{
+    uint16_t half[GCKPTI_CHUNK];
+    for (int64_t at = 0, count; at < n; at += count) {
+        count = gckpti_min(n - at, GCKPTI_CHUNK);
+        if (!gckpti_kind_of((int)w->type)->write(x + at, count, 1, half))
+            return gckpti_error(spec->store, GCKPT_E_DATA,
+                                "save: \"%s\" has values beyond 65504, the greatest of F16 (BF16 "
+                                "holds them); what was written is no complete file",
+                                w->q->p.name);
+        gckpti_sink_elements(out, w, half, count);
+    }
+    return GCKPT_OK;
+}
+
+/* Writes the data of a tensor. */
+static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec *spec,
+                                       const gckpti_out_tensor *w)
 {
     float buf[GCKPTI_CHUNK];
-    uint16_t half[GCKPTI_CHUNK];
     const gckpti_param *q = w->q;
     const gckpti_group_save *group = spec->group;
     const void *raw = w->slot == GCKPTI_VALUES  ? q->p.quantised
                       : w->slot == GCKPTI_SCALE ? q->p.scales
                                                 : NULL;
-    const char *all = (const char *)(raw ? raw : gckpti_array(q, w->slot));
-    const size_t size = raw ? (size_t)w->size : sizeof(float);
-    const int permuted =
-        all && !gckpti_kind_of((int)q->p.storage)->by_rows && gckpti_is_permuted(&w->order);
-    int fits = 1;
-    for (int64_t at = 0, n; at < w->count && (group || !out->failed); at += n) {
-        const void *x = buf;
-        n = permuted ? gckpti_min(w->count - at, GCKPTI_CHUNK) : w->count - at;
-        for (int64_t i = 0; permuted && i < n; i++)
-            memcpy((char *)buf + (size_t)i * size,
-                   all + (size_t)gckpti_permuted_index(&w->order, &q->p.shape, at + i) * size,
-                   size);
-        if (raw && !permuted)
-            x = all + (size_t)at * size;
-        else if (!permuted)
+    gckpt_result result = GCKPT_OK;
+    for (int64_t at = 0, n = w->count;
+         at < w->count && result == GCKPT_OK && (group || !out->failed); at += n) {
+        const void *x = raw;
+        if (!raw)
             x = group ? group->gather(group->context, q, w->slot, at, buf, &n)
                       : gckpti_floats_at(spec->store, q, w->slot, at, buf, &n);
         n = gckpti_min(w->count - at, n);
-        if (!raw && w->type != GCKPT_STORAGE_F32) {
-            n = gckpti_min(n, GCKPTI_CHUNK);
-            fits &= gckpti_kind_of((int)w->type)->write((const float *)x, n, 1, half);
-            x = half;
+        if (GCKPTI_HAS_SCALES && !raw && w->type != GCKPT_STORAGE_F32) {
+            result = gckpti_sink_narrow(out, spec, w, (const float *)x, n);
+            continue;
         }
         gckpti_sink_elements(out, w, x, n);
     }
-    return fits;
-}
-
-/* Returns the hash of the name that desc.rename gives parameter i, or i if it is left out. */
-static uint64_t gckpti_name_hash(const gckpti_save_spec *spec, size_t i)
-{
-    const char *name = gckpti_renamed(spec->desc, spec->store->params[i].p.name);
-    return name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : i;
+    return result;
 }
 
 /* Checks the name that desc.rename gives parameter i, also against names of parameters before. */
@@ -30441,48 +30130,50 @@ static gckpt_result gckpti_save_name(const gckpti_save_spec *spec, size_t i)
     if (problem)
         return gckpti_error(s, GCKPT_E_ARG, "save: parameter \"%s\" was given a name that %s", own,
                             problem);
-    const uint64_t hash = gckpti_name_hash(spec, i);
-    for (size_t k = 0; spec->desc->rename && k < i; k++)
-        if (gckpti_name_hash(spec, k) == hash)
+    /* the text of `name` may not outlive the next call of rename */
+    const uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
+    for (size_t k = 0; name && spec->desc->rename && k < i; k++) {
+        const char *other = gckpti_renamed(spec->desc, s->params[k].p.name);
+        if (other && gckpti_fnv(GCKPTI_FNV_START, other, strlen(other)) == hash)
             return gckpti_error(s, GCKPT_E_ARG,
                                 "save: parameters \"%s\" and \"%s\" were given the same name",
                                 s->params[k].p.name, own);
+    }
     return GCKPT_OK;
 }
 
-/* Checks that the store can be saved; initialises values to be scaled (I8) or permuted. */
+/* Refuses to save a store of which another rank has a part. */
+static gckpt_result gckpti_refuse_shards(const gckpti_save_spec *spec)
+{
+    gckpti_out_tensor w;
+    for (w.next = 0; gckpti_next_out_tensor(spec, &w);)
+        if (w.slot != GCKPTI_SCALE &&
+            gckpti_is_sharded(gckpti_array_shard(spec->store, w.q, w.slot)))
+            return gckpti_error(spec->store, GCKPT_E_ARG,
+                                "save: this rank has only a shard of \"%s\"%s; "
+                                "gckpt_ranks_save writes all ranks' shards",
+                                w.q->p.name, w.slot < 0 ? "" : gckpti_suffixes[w.slot]);
+    return GCKPT_OK;
+}
+
+/* Checks that the store can be saved; initialises quantised values. */
 static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 {
     gckpt_store *s = spec->store;
     const gckpt_file_desc *d = spec->desc;
-    gckpti_out_tensor w;
-    gckpti_axis_order order;
-    if (!GCKPTI_USES_AXES && d->axes)
-        return gckpti_error(s, GCKPT_E_ARG, GCKPTI_PERMUTE_NONE);
     const gckpti_storage_kind *kind = gckpti_kind_of((int)d->storage);
     if (!kind || kind->by_rows)
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: desc.storage must be F32, BF16 or F16; parameters quantised to "
                             "I8 or I4 by gckpt_store_quantise are saved so anyway");
     gckpt_result result = GCKPT_OK;
-    for (w.next = 0; result == GCKPT_OK && !spec->group && gckpti_next_out_tensor(spec, &w);)
-        if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_shard(s, w.q, w.slot)))
-            result = gckpti_error(s, GCKPT_E_ARG,
-                                  "save: this rank has only a shard of \"%s\"%s; "
-                                  "gckpt_ranks_save writes all ranks' shards",
-                                  w.q->p.name, w.slot < 0 ? "" : gckpti_suffixes[w.slot]);
+    if (GCKPTI_HAS_SHARDS && !spec->group)
+        result = gckpti_refuse_shards(spec);
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
         result = gckpti_save_name(spec, i);
-        if (result != GCKPT_OK || !gckpti_renamed(d, q->p.name))
-            continue;
-        if (!gckpti_get_axis_order(&order, d, q->p.name, &q->p.shape))
-            result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_PERMUTE_PROBLEM,
-                                  q->p.name, order.count, &q->p.shape);
-        else if (gckpti_is_permuted(&order) && gckpti_kind_of((int)q->p.storage)->by_rows)
-            result = gckpti_error(s, GCKPT_E_DATA, "save: \"%s\": " GCKPTI_PERMUTE_ROWS, q->p.name);
-        else if (gckpti_is_permuted(&order) || q->p.storage != GCKPT_STORAGE_F32)
+        if (result == GCKPT_OK && q->p.storage != GCKPT_STORAGE_F32 && gckpti_renamed(d, q->p.name))
             result = gckpti_values_new(s, q, "save");
     }
     if (result == GCKPT_OK)
@@ -30504,58 +30195,47 @@ static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *s
                 continue;
             hash = GCKPTI_FNV_START;
             w.hash = total ? &hash : NULL;
-            if (!gckpti_sink_tensor(out, spec, &w))
-                result = gckpti_error(spec->store, GCKPT_E_DATA,
-                                      "save: \"%s\" has values beyond 65504, the greatest of F16 "
-                                      "(BF16 holds them); what was written is no complete file",
-                                      w.q->p.name);
+            result = gckpti_sink_tensor(out, spec, &w);
             if (total)
                 *total += gckpti_data_hash(w.name, w.slot, hash);
         }
     return result;
 }
 
-/* Returns `result` or, if ranks write the file together, the failure of any of them. */
-static gckpt_result gckpti_save_agreed(const gckpti_save_spec *spec, gckpt_result result)
-{
-    return spec->group ? spec->group->agree(spec->group->context, result) : result;
-}
-
 /* Writes the store; if `write` is NULL, only takes part in what all ranks do. */
-GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *request, gckpt_write_fn write,
-                                    void *user)
+GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn write, void *user)
 {
-    gckpti_save_spec saving = *request, *const spec = &saving;
     gckpt_store *store = spec->store;
-    gckpti_sink out;
+    gckpti_sink out, count;
     uint64_t total = 0;
-    gckpt_result result = gckpti_save_agreed(spec, gckpti_save_start(spec));
-    memset(&out, 0, sizeof out); /* a sink that only counts bytes */
-    if (result == GCKPT_OK && GCKPTI_USES_AXES) {
+    gckpt_result result = gckpti_save_start(spec);
+    memset(&count, 0, sizeof count); /* a sink that only counts bytes */
+    out = count;
+    if (GCKPTI_HAS_SHARDS && spec->group)
+        result = spec->group->agree(spec->group->context, result);
+    if (result == GCKPT_OK && GCKPTI_HASHES_FILES)
         result = gckpti_sink_data(&out, spec, &total);
-        spec->total_hash = &total;
-    }
     if (result != GCKPT_OK)
         return result;
-    memset(&out, 0, sizeof out);
-    const size_t data = (size_t)gckpti_sink_header(&out, spec);
-    const size_t padding = (8 - out.total % 8) % 8, length = out.total + padding;
+    out = count;
+    const size_t data = (size_t)gckpti_sink_header(&count, spec, total);
+    const size_t padding = (8 - count.total % 8) % 8, length = count.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         result = gckpti_error(store, GCKPT_E_DATA,
                               "save: the header would take %z bytes, but %z are the most: use "
                               "shorter names or notes",
                               length, (size_t)GCKPTI_HEADER_MAX);
-    result = gckpti_save_agreed(spec, result);
+    if (GCKPTI_HAS_SHARDS && spec->group)
+        result = spec->group->agree(spec->group->context, result);
     if (result != GCKPT_OK)
         return result;
-    memset(&out, 0, sizeof out);
     out.write = write;
     out.user = user;
     gckpti_sink_number(&out, length, 8);
-    gckpti_sink_header(&out, spec);
+    gckpti_sink_header(&out, spec, total);
     gckpti_sink_put(&out, "       ", padding);
     result = gckpti_sink_data(&out, spec, NULL);
-    if (spec->group && result == GCKPT_OK)
+    if (GCKPTI_HAS_SHARDS && spec->group && result == GCKPT_OK)
         result = spec->group->check(spec->group->context);
     if (gckpti_sink_flush(&out) != GCKPT_OK)
         return gckpti_error(store, GCKPT_E_FILE,
@@ -30572,10 +30252,10 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *request, gckpt_write
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user,
                                          const gckpt_file_desc *desc)
 {
-    const gckpti_save_spec saving = { store, desc ? desc : &gckpti_file_plain, NULL, NULL };
+    const gckpti_save_spec spec = { store, desc ? desc : &gckpti_file_plain, NULL };
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: the store or the callback is NULL");
-    return gckpti_write(&saving, write, user);
+    return gckpti_write(&spec, write, user);
 }
 #endif
 
@@ -30655,35 +30335,28 @@ static uint32_t gckpti_json_hex(gckpti_loader *load)
     return u;
 }
 
-/* Decodes \n, \u00e9, \ud83d\ude00 (surrogates); returns 0 if it encodes no string character. */
-static uint32_t gckpti_json_escape(gckpti_loader *load)
+/* Decodes \n, \u00e9, \ud83d\ude00 (surrogates) to UTF-8. Returns the number of bytes, or 0 if it
+ * encodes no string character. */
+static int gckpti_json_escape(gckpti_loader *load, char *out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     if (load->end - load->pos < 2)
         return 0;
-    char c = load->pos[1];
-    const char *found = c ? strchr(from, c) : NULL;
+    const char c = load->pos[1], *found = c ? strchr(from, c) : NULL;
     load->pos += 2;
-    if (c != 'u')
-        return found ? (unsigned char)to[found - from] : 0;
-    uint32_t u = gckpti_json_hex(load);
-    if (u >> 10 != 0x36)
-        return u >> 10 == 0x37 ? 0 : u;
-    if (load->end - load->pos < 2 || load->pos[0] != '\\' || load->pos[1] != 'u')
+    uint32_t u = found ? (unsigned char)to[found - from] : c == 'u' ? gckpti_json_hex(load) : 0;
+    if (u >> 10 == 0x36 && load->end - load->pos >= 2 && !memcmp(load->pos, "\\u", 2)) {
+        load->pos += 2;
+        const uint32_t low = gckpti_json_hex(load);
+        u = low >> 10 == 0x37 ? 0x10000 + ((u & 0x3ff) << 10 | (low & 0x3ff)) : 0;
+    }
+    if (u >> 11 == 0x1b)
         return 0;
-    load->pos += 2;
-    uint32_t low = gckpti_json_hex(load);
-    return low >> 10 == 0x37 ? 0x10000 + ((u & 0x3ff) << 10 | (low & 0x3ff)) : 0;
-}
-
-/* Writes a character as UTF-8; returns its bytes, or 0 for the character 0. */
-static int gckpti_utf8_put(uint32_t c, char *out)
-{
-    int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-    out[0] = (char)(unsigned char)(more ? (0xf80u >> more & 0xff) | c >> (6 * more) : c);
+    const int more = u < 0x80 ? 0 : u < 0x800 ? 1 : u < 0x10000 ? 2 : 3;
+    out[0] = (char)(unsigned char)(more ? (0xf80u >> more & 0xff) | u >> (6 * more) : u);
     for (int i = 1; i <= more; i++)
-        out[i] = (char)(unsigned char)(0x80 | (c >> (6 * (more - i)) & 0x3f));
-    return c ? 1 + more : 0;
+        out[i] = (char)(unsigned char)(0x80 | (u >> (6 * (more - i)) & 0x3f));
+    return u ? 1 + more : 0;
 }
 
 /* Decodes a string in place (it never grows), with a final zero; returns NULL on errors. */
@@ -30695,7 +30368,7 @@ static char *gckpti_json_string(gckpti_loader *load)
     int n = 1; /* bytes of the last character, or 0 if it is invalid */
     for (; n && load->pos < load->end && *load->pos != '"'; out += n) {
         if (*load->pos == '\\') {
-            n = gckpti_utf8_put(gckpti_json_escape(load), out);
+            n = gckpti_json_escape(load, out);
             continue;
         }
         const size_t left = (size_t)(load->end - load->pos);
@@ -30775,15 +30448,12 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
     return e;
 }
 
-/* Adds an entry for "NAME#updates":"OPTIMISER:COUNT"; gckpti_load_check checks it later. */
-static int gckpti_parse_updates(gckpti_loader *load, char *key, char *value)
+/* Adds an entry for "NAME#updates":"OPTIMISER:COUNT"; gckpti_load_resolve checks it later. */
+static int gckpti_parse_updates(gckpti_loader *load, char *key, size_t length, char *value)
 {
-    const char *suffix = gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
     const char *end = value + strlen(value);
     uint64_t optimiser = 0;
-    if (!suffix)
-        return 1;
-    gckpti_file_entry *e = gckpti_add_entry(load, key, (size_t)(suffix - key), GCKPTI_UPDATES);
+    gckpti_file_entry *e = gckpti_add_entry(load, key, length, GCKPTI_UPDATES);
     if (!e)
         return 0;
     char *colon = gckpti_digits(value, end, &optimiser);
@@ -30801,33 +30471,32 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     const size_t tensors = load->count;
     uint64_t *const numbers[] = { NULL,        &load->contract,  &load->step,
                                   &load->seed, &load->optimiser, &load->file_hash };
-    char *key, *value, *found[] = { NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    char *key, *value, *found[GCKPTI_METADATA_KEYS + 1] = { NULL }; /* the last: other keys */
     gckpti_json_space(load);
     const int none = load->end - load->pos >= 4 && !memcmp(load->pos, "null", 4);
     load->pos += none ? 4 : 0;
     for (int n = 0;
          !none && (key = gckpti_json_key(load, &n)) && (value = gckpti_json_string(load));) {
-        for (int i = 0; i < GCKPTI_METADATA_KEYS; i++) {
-            if (strcmp(key, keys[i]))
-                continue;
-            if (found[i])
-                return gckpti_json_fail(load, "a key of __metadata__ comes twice");
-            found[i] = value;
-        }
-        if (!gckpti_is_reserved_note(key) && !gckpti_note_add(load->store, key, value))
-            return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for notes");
-        if (!gckpti_parse_updates(load, key, value))
+        const char *suffix = gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
+        int i = 0;
+        while (i < GCKPTI_METADATA_KEYS && strcmp(key, keys[i]))
+            i++;
+        if (i < GCKPTI_METADATA_KEYS && found[i])
+            return gckpti_json_fail(load, "a key of __metadata__ comes twice");
+        found[i] = value;
+        if (suffix && !gckpti_parse_updates(load, key, (size_t)(suffix - key), value))
             return 0;
+        if (GCKPTI_HAS_NOTES && i == GCKPTI_METADATA_KEYS && *key && !suffix &&
+            !gckpti_note_add(load->store, key, value))
+            return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for notes");
     }
     if (load->result != GCKPT_OK)
         return 0;
     load->own_format = found[0] && !strcmp(found[0], "gradckpt");
     load->count = load->own_format ? load->count : tensors;
-    const char *axes = found[GCKPTI_AXES];
-    load->axes_unknown = GCKPTI_USES_AXES && (axes ? strcmp(axes, "HWIO") != 0 : !load->own_format);
-    load->verify_sum = GCKPTI_USES_AXES && found[GCKPTI_DATA_HASH] && !load->file;
-    const int first = load->own_format ? 1 : GCKPTI_DATA_HASH;
-    for (int i = first; i < GCKPTI_DATA_HASH + load->verify_sum; i++) {
+    load->verify_sum = GCKPTI_HASHES_FILES && found[GCKPTI_DATA_HASH] && !load->file;
+    for (int i = load->own_format ? 1 : GCKPTI_DATA_HASH; i < GCKPTI_DATA_HASH + load->verify_sum;
+         i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
             load->optimiser > GCKPT_CUSTOM_OPTIMISER + 1)
@@ -30838,55 +30507,49 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
-/* Converts the shape of a file's tensor, whose last axis may count bytes of blocks, to that of its
- * values. Returns 0 if it cannot. */
-static int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape)
-{
-    const int64_t unit = kind->block_bytes / kind->bytes;
-    int64_t *last = &shape->d[shape->n - (shape->n > 0)];
-    if (unit == 1)
-        return 1;
-    if (shape->n < 2 || *last % unit || *last > INT64_MAX / kind->block)
-        return 0;
-    *last = *last / unit * kind->block;
-    return 1;
-}
-
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
+
+/* Finds the storage kind of an entry's type, and converts its shape, whose last axis may count
+ * bytes of blocks, to that of its values. Returns the bytes of its data, or -1 and an error. */
+static int64_t gckpti_check_type(gckpti_loader *load, gckpti_file_entry *e, const char *type,
+                                 int axes)
+{
+    int64_t *last = &e->shape.d[e->shape.n - (e->shape.n > 0)], unit = 1;
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
+    while (kind && strcmp(type, kind->type))
+        kind = gckpti_kind_of(++e->type);
+    if (kind)
+        unit = kind->block_bytes / kind->bytes;
+    if (axes > GCKPT_MAX_DIMS) {
+        gckpti_refuse(load, GCKPT_E_DATA, e,
+                      "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
+                      GCKPT_MAX_DIMS);
+    } else if (!kind || (e->slot >= 0 && e->type) ||
+               (unit > 1 && (axes < 2 || *last % unit || *last > INT64_MAX / kind->block))) {
+        gckpti_refuse(load, GCKPT_E_DATA, e,
+                      "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
+                      e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
+    } else {
+        *last = unit > 1 ? *last / unit * kind->block : *last;
+        if (gckpti_shape_fits(&e->shape))
+            return gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
+        gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape, gckpti_shape_problem(&e->shape));
+    }
+    return -1;
+}
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
 static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const char *type, int axes)
 {
     const int64_t begin = e->offsets[0], end = e->offsets[1];
-    int empty = 0;
+    int64_t bytes = end - begin;
     for (int i = e->shape.n = (int)gckpti_min(axes, GCKPT_MAX_DIMS); i-- > 0;)
-        empty |= !e->shape.d[i];
-    e->ignored = e->ignored || empty;
-    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
-    while (kind && strcmp(type, kind->type))
-        kind = gckpti_kind_of(++e->type);
-    if (!kind || e->ignored || !gckpti_unpack_shape(kind, &e->shape))
-        e->type = -1;
-    if (GCKPTI_USES_AXES && !e->ignored && !strcmp(type, "I64") &&
-        gckpti_find_suffix(e->name, "num_batches_tracked")) {
-        e->ignored = 1; /* I64 without axes: a counter of PyTorch's batch norms */
-        if (!gckpti_note_add(load->store, e->name, "I64, left out"))
-            return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for notes");
-    }
-    if (!e->ignored && axes > GCKPT_MAX_DIMS)
-        return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
-                             GCKPT_MAX_DIMS);
-    if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
-        return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
-                             e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
-    if (!e->ignored && !gckpti_shape_fits(&e->shape))
-        return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape,
-                             gckpti_shape_problem(&e->shape));
-    int64_t bytes = empty ? 0 : end - begin;
-    if (!e->ignored)
-        bytes = gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
+        if (!e->shape.d[i]) {
+            bytes = 0;
+            e->ignored = 1;
+        }
+    if (!e->ignored && (bytes = gckpti_check_type(load, e, type, axes)) < 0)
+        return 0;
     if (begin > end || end > load->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             load, GCKPT_E_DATA, e,
@@ -30952,23 +30615,14 @@ GCKPTI_FN int gckpti_parse_header(gckpti_loader *load)
 
 /* >>files/resolve */
 #ifndef GCKPT_NO_FILES
-static int gckpti_is_entry_before(const void *first, const void *second, const void *by_param)
+/* ---- which array of the store each tensor of the file belongs to ---- */
+static int gckpti_is_entry_before(const void *first, const void *second, const void *context)
 {
     const gckpti_file_entry *a = (const gckpti_file_entry *)first;
     const gckpti_file_entry *b = (const gckpti_file_entry *)second;
-    if (by_param && a->param != b->param)
-        return a->param < b->param;
-    if (by_param && a->slot != b->slot)
-        return a->slot < b->slot;
+    (void)context;
     return a->offsets[0] < b->offsets[0] ||
            (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
-}
-
-/* Sorts the entries: if by_param is 0, by offset; else by parameter, then slot, values first. */
-GCKPTI_FN void gckpti_load_sort(gckpti_loader *load, int by_param)
-{
-    gckpti_sort(load->entries, load->count, sizeof *load->entries, gckpti_is_entry_before,
-                by_param ? load : NULL);
 }
 
 static int gckpti_refuse_orphan(gckpti_loader *load, const gckpti_file_entry *e)
@@ -30976,23 +30630,8 @@ static int gckpti_refuse_orphan(gckpti_loader *load, const gckpti_file_entry *e)
     return gckpti_refuse(load, GCKPT_E_DATA, e, "is without its parameter, state, or values of I8");
 }
 
-/* Gets the order of a tensor's axes, and permutes e->shape to that of the store's `shape`. */
-static int gckpti_load_axis_order(gckpti_loader *load, gckpti_file_entry *e, const char *name,
-                                  gckpt_shape shape)
-{
-    e->axes_unknown = load->axes_unknown && load->desc->convolutions == GCKPT_AXES_UNKNOWN;
-    if (!GCKPTI_USES_AXES || !load->axes_unknown || e->slot >= 0)
-        return 1;
-    if (!gckpti_get_axis_order(&e->order, load->desc, name, &shape))
-        return gckpti_refuse(load, GCKPT_E_ARG, e, GCKPTI_PERMUTE_PROBLEM, e->order.count, &shape);
-    e->axes_unknown = e->axes_unknown && !e->order.count;
-    if (gckpti_is_permuted(&e->order) && shape.n == e->shape.n)
-        e->shape = gckpti_permuted_shape(&e->order, e->shape, 0);
-    return 1;
-}
-
 /* Finds the parameter of a tensor. In an empty store, creates it if the tensor has its values. */
-static int gckpti_load_resolve(gckpti_loader *load, gckpti_file_entry *e)
+static int gckpti_find_owner(gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpt_store *s = load->store;
     const char *name = gckpti_renamed(load->desc, e->name);
@@ -31008,12 +30647,9 @@ static int gckpti_load_resolve(gckpti_loader *load, gckpti_file_entry *e)
                              "is none of the store's %z parameters%s; build the model that was "
                              "saved, load into an empty store, or leave it out (desc.rename)",
                              s->count, load->desc->rename ? ", also when renamed" : "");
-    if (!gckpti_load_axis_order(load, e, name, index < 0 ? e->shape : s->params[index].p.shape))
-        return 0;
     if (index < 0 && !gckpti_param_new(s, name, &e->shape, 0, none))
         return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for its entry");
     e->param = index < 0 ? s->count - 1 : (size_t)index;
-    e->old_states = (signed char)gckpti_state_slots(&s->params[e->param]);
     return 1;
 }
 
@@ -31021,7 +30657,6 @@ static int gckpti_load_resolve(gckpti_loader *load, gckpti_file_entry *e)
 static int gckpti_check_offsets(gckpti_loader *load)
 {
     int64_t at = 0;
-    gckpti_load_sort(load, 0);
     for (size_t i = 0; i < load->count; i++) {
         gckpti_file_entry *e = &load->entries[i];
         if (e->slot == GCKPTI_UPDATES)
@@ -31038,33 +30673,32 @@ static int gckpti_check_offsets(gckpti_loader *load)
     return 1;
 }
 
-/* Returns the entry with the scales of I8 values e, or NULL. */
-static gckpti_file_entry *gckpti_find_scale(const gckpti_loader *load, gckpti_file_entry *e)
+#define GCKPTI_STATE_PROBLEM "state numbers must be 0 to 3 without a gap"
+
+/* Lists an entry among those of its parameter. */
+static int gckpti_list_entry(gckpti_loader *load, gckpti_file_entry *e)
 {
-    gckpti_file_entry *scale = e, *end = load->entries + load->count;
-    while (scale < end && scale->param == e->param && scale->slot != GCKPTI_SCALE)
-        scale++;
-    return scale < end && scale->param == e->param ? scale : NULL;
+    gckpti_file_param *f = &load->params[e->param];
+    const int updates = e->slot == GCKPTI_UPDATES;
+    if (e->slot > GCKPTI_SCALE && !updates)
+        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_STATE_PROBLEM);
+    gckpti_file_entry **entry = &f->entry[updates ? (int)GCKPTI_FILE_UPDATES : e->slot + 1];
+    f->old_states = gckpti_state_slots(&load->store->params[e->param]);
+    if (*entry)
+        return gckpti_refuse(load, GCKPT_E_DATA, *entry,
+                             strcmp(e->name, (*entry)->name) ? "two tensors are renamed to it"
+                                                             : "comes twice");
+    *entry = e;
+    return 1;
 }
 
-static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
+/* Checks values whose rows have scales. */
+static int gckpti_check_scaled(gckpti_loader *load, const gckpti_file_param *f)
 {
+    const gckpti_file_entry *e = f->entry[0];
     const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     const gckpti_param *q = &load->store->params[e->param];
-    e->optimiser = (signed char)load->optimiser;
-    e->updates = load->step;
-    if (GCKPTI_USES_AXES && e->axes_unknown && q->axes_matter)
-        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_AXES_PROBLEM);
-    if (!gckpti_same_shape(&e->shape, &q->p.shape))
-        return gckpti_refuse(
-            load, GCKPT_E_SHAPE, e, "the file has it as %S%s, the store as %S", &e->shape,
-            gckpti_is_permuted(&e->order) ? ", permuted by desc.axes" : "", &q->p.shape);
-    if (gckpti_is_permuted(&e->order) &&
-        (kind->by_rows || gckpti_kind_of((int)q->p.storage)->by_rows))
-        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_PERMUTE_ROWS);
-    if (!kind->scaled)
-        return 1;
-    if (e->shape.n < 2 || !gckpti_find_scale(load, e))
+    if (e->shape.n < 2 || !f->entry[GCKPTI_FILE_SCALE])
         return gckpti_refuse(load, GCKPT_E_DATA, e,
                              "%s needs two axes or more, and a tensor of this name and #scale",
                              kind->name);
@@ -31075,154 +30709,136 @@ static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Checks a state, #updates or scales against `owner`, the entry of the parameter's values. */
-static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
-                                   gckpti_file_entry *owner)
+/* Checks entry i of a parameter, if the file has it. */
+static int gckpti_check_array(gckpti_loader *load, const gckpti_file_param *f, int i)
 {
-    const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
-    if (!owner || (scale && !gckpti_kind_of(owner->type)->scaled) || (updates && !owner->states))
-        return gckpti_refuse_orphan(load, e);
-    if (updates && e->optimiser < 0)
-        return gckpti_refuse(load, GCKPT_E_DATA, e, "must be \"OPTIMISER:COUNT\" in quotes");
-    if (updates) {
-        owner->optimiser = e->optimiser;
-        owner->updates = e->updates;
-        e->ignored = 1;
+    gckpti_file_entry *const *entry = f->entry, *e = entry[i];
+    const int scale = i == GCKPTI_FILE_SCALE, updates = i == GCKPTI_FILE_UPDATES;
+    if (!e)
         return 1;
+    if (!*entry || (scale && !gckpti_kind_of((*entry)->type)->scaled) || (updates && !entry[1]))
+        return gckpti_refuse_orphan(load, e);
+    if (updates) {
+        e->ignored = 1;
+        return e->optimiser >= 0 ||
+               gckpti_refuse(load, GCKPT_E_DATA, e, "must be \"OPTIMISER:COUNT\" in quotes");
     }
-    if (!scale && (e->slot != owner->states || e->slot > 3))
-        return gckpti_refuse(load, GCKPT_E_DATA, e, "state numbers must be 0 to 3 without a gap");
-    e->order = owner->order;
-    if (gckpti_is_permuted(&e->order) && e->shape.n == owner->shape.n)
-        e->shape = gckpti_permuted_shape(&e->order, e->shape, 0);
-    gckpt_shape shape = owner->shape;
+    if (i && !scale && !entry[i - 1])
+        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_STATE_PROBLEM);
+    const gckpt_shape whole = load->store->params[(*entry)->param].p.shape;
+    gckpt_shape shape = whole;
     shape.n -= scale; /* one scale for each row */
     if (!gckpti_same_shape(&e->shape, &shape))
-        return gckpti_refuse(load, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
-                             &owner->shape);
-    owner->states = (signed char)(owner->states + !scale);
+        return gckpti_refuse(load, GCKPT_E_SHAPE, e,
+                             i ? "%S, but its parameter is %S"
+                               : "the file has it as %S, the store as %S",
+                             &e->shape, &whole);
+    if (GCKPTI_HAS_SCALES && !i && gckpti_kind_of(e->type)->scaled)
+        return gckpti_check_scaled(load, f);
     return 1;
 }
 
-/* Finds all entries' parameters; checks and sorts the entries by parameter, ignored ones last. */
-GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
-{
-    gckpti_file_entry *owner = NULL, missing; /* owner: entry of the current parameter's values */
-    size_t next = 0;                          /* index of the parameter that is expected next */
-    for (size_t i = 0; i < 2 * load->count; i++) { /* first all values, then the rest */
-        gckpti_file_entry *e = &load->entries[i % load->count];
-        if (!e->ignored && (e->slot < 0) == (i < load->count) && !gckpti_load_resolve(load, e))
-            return 0;
-    }
-    if (!gckpti_check_offsets(load))
-        return 0;
-    gckpti_load_sort(load, 1);
-    load->total = load->count;
-    while (load->count && load->entries[load->count - 1].ignored)
-        load->count--;
-    for (size_t i = 0; i < load->count; i++) {
-        gckpti_file_entry *e = &load->entries[i];
-        owner = e->slot < 0 || (owner && owner->param == e->param) ? owner : NULL;
-        if (i + 1 < load->count && e[1].param == e->param && e[1].slot == e->slot)
-            return gckpti_refuse(load, GCKPT_E_DATA, e,
-                                 strcmp(e->name, e[1].name) ? "two tensors are renamed to it"
-                                                            : "comes twice");
-        if (e->slot < 0 ? !gckpti_check_file_values(load, owner = e)
-                        : !gckpti_check_file_state(load, e, owner))
-            return 0;
-        next += e->slot < 0 && e->param == next;
-    }
-    if (load->desc->partial || next >= load->old_params)
-        return 1;
-    missing.name = load->store->params[next].p.name;
-    missing.slot = GCKPTI_VALUES;
-    missing.param = next;
-    return gckpti_refuse(load, GCKPT_E_DATA, &missing,
-                         "is missing in the file; the store has %z parameters; see desc.partial",
-                         load->old_params);
-}
-
 /* Makes a new parameter use values (and scales) in the mapped file, if the format allows that. */
-static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
+static int gckpti_map_values(gckpti_loader *load, const gckpti_file_param *f)
 {
+    gckpti_file_entry *e = f->entry[0], *scale = f->entry[GCKPTI_FILE_SCALE];
     gckpti_param *q = &load->store->params[e->param];
-    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
-    gckpti_file_entry *scale = kind->scaled ? gckpti_find_scale(load, e) : e;
-    if (!load->file || e->param < load->old_params || !gckpti_little_endian() ||
-        gckpti_is_permuted(&e->order))
+    if (!load->file || e->param < load->old_params || !gckpti_little_endian())
         return 0;
     const unsigned char *data = load->file + load->bytes_read;
-    const void *scales = scale != e ? data + (size_t)scale->offsets[0] : NULL;
+    const void *scales = scale ? data + (size_t)scale->offsets[0] : NULL;
     const void *at = data + (size_t)e->offsets[0];
-    if ((uintptr_t)at % (unsigned)kind->bytes || (uintptr_t)scales % sizeof(float))
+    if ((uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes ||
+        (uintptr_t)scales % sizeof(float))
         return 0;
     gckpti_use_values(q, (gckpt_storage)e->type, at, (const float *)scales,
                       !e->type && load->desc->writable);
     load->store->elements -= (size_t)q->p.elements;
-    e->ignored = scale->ignored = 1;
+    e->ignored = 1;
+    if (GCKPTI_HAS_SCALES && scale)
+        scale->ignored = 1;
     return 1;
 }
 
-/* Sets entries' `dest` in new arrays, else in `spare` (if NULL, only counts). Returns its bytes. */
-static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
-{
-    gckpti_file_entry *owner = load->entries;
-    size_t used = 0, row = 0; /* row: floats of the longest row to be converted */
-    for (size_t i = 0; i < load->count; i++) {
-        gckpti_file_entry *e = &load->entries[i];
-        const gckpti_param *q = &load->store->params[e->param];
-        const int values = e->slot < 0, scale = e->slot == GCKPTI_SCALE;
-        owner = values ? e : owner;
-        if (e->ignored || (values && q->locked))
-            continue;
-        if (scale && q->p.storage != GCKPT_STORAGE_F32) {
-            e->dest = owner->dest; /* the block begins with the scales */
-            continue;
-        }
-        if (values && q->uninitialised)
-            e->dest = gckpti_values_block(q);
-        else if (!values && !scale && e->slot >= owner->old_states)
-            e->dest = (unsigned char *)gckpti_array(q, e->slot);
-        else {
-            e->dest = spare ? spare + used : NULL;
-            used += gckpti_round_up(scale ? (size_t)gckpti_elements(&e->shape) * sizeof(float)
-                                          : gckpti_array_bytes(load->store, q, e->slot + 1),
-                                    GCKPTI_ALIGN);
-        }
-        if (values && gckpti_kind_of((int)q->p.storage)->scaled && e->type != (int)q->p.storage &&
-            (size_t)gckpti_row_length(&q->p) > row)
-            row = (size_t)gckpti_row_length(&q->p);
-    }
-    void *last = spare ? spare + used : NULL;
-    load->row_buf = (float *)last;
-    return used + row * sizeof(float);
-}
-
-/* Allocates missing values and states, and `spare`. Returns 0, with an error, without memory. */
-GCKPTI_FN int gckpti_load_create(gckpti_loader *load)
+/* Checks a parameter's entries, allocates missing values and states, and sets the destinations of
+ * data, in new arrays or else (spare_bytes) in the spare block. */
+static int gckpti_load_param(gckpti_loader *load, gckpti_file_param *f, gckpti_param *q)
 {
     gckpt_store *s = load->store;
-    for (size_t i = 0; i < load->count; i++) {
-        gckpti_file_entry *e = &load->entries[i];
-        gckpti_param *q = &s->params[e->param];
-        if (e->slot < 0 && !gckpti_map_values(load, e) &&
-            (load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
+    for (int i = 0; i < GCKPTI_FILE_ENTRIES; i++)
+        if (!gckpti_check_array(load, f, i))
             return 0;
-        if (q->p.storage != GCKPT_STORAGE_F32) { /* only parameters in floats have state */
-            e->states = 0;
-            e->ignored |= e->slot >= 0 && e->slot != GCKPTI_SCALE;
-        }
-        if (e->slot < 0 && !gckpti_ensure_state(s, q, e->states))
-            return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
-                                 e->states);
+    if (!f->entry[0])
+        return 1;
+    if (!gckpti_map_values(load, f) && (load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
+        return 0;
+    const int floats = q->p.storage == GCKPT_STORAGE_F32; /* only floats have state */
+    for (int i = 1; i < GCKPTI_FILE_SCALE && f->entry[i]; i++) {
+        f->entry[i]->ignored = !floats;
+        f->states += floats;
     }
-    load->spare_bytes = gckpti_set_dests(load, NULL);
+    if (!gckpti_ensure_state(s, q, f->states))
+        return gckpti_refuse(load, GCKPT_E_MEMORY, f->entry[0],
+                             "no memory for its %i optimiser states", f->states);
+    for (int i = 0; i <= f->states; i++) {
+        gckpti_file_entry *e = f->entry[i];
+        const int fresh = i ? i > f->old_states : q->uninitialised;
+        if (fresh)
+            e->dest = i ? (unsigned char *)q->p.state[i - 1] : gckpti_values_block(q);
+        else if (i || !(e->ignored || q->locked))
+            e->spare_bytes = gckpti_array_bytes(s, q, i);
+    }
+    if (GCKPTI_HAS_SCALES && floats && f->entry[GCKPTI_FILE_SCALE])
+        f->entry[GCKPTI_FILE_SCALE]->spare_bytes =
+            (size_t)gckpti_elements(&f->entry[GCKPTI_FILE_SCALE]->shape) * sizeof(float);
+    return 1;
+}
+
+/* Finds and checks all tensors' parameters, and allocates the memory that their data need. */
+GCKPTI_FN int gckpti_load_resolve(gckpti_loader *load)
+{
+    gckpt_store *s = load->store;
+    gckpti_file_entry missing, *e, *const end = load->entries + load->count;
+    for (int part = 0; part < 2; part++) /* first all values, then the rest */
+        for (e = load->entries; e < end; e++)
+            if (!e->ignored && (e->slot >= 0) == part && !gckpti_find_owner(load, e))
+                return 0;
+    gckpti_sort(load->entries, load->count, sizeof *e, gckpti_is_entry_before, NULL);
+    if (!gckpti_check_offsets(load))
+        return 0;
+    load->params = (gckpti_file_param *)gckpti_new(&s->memory, s->count, sizeof *load->params);
+    if (!load->params)
+        return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for a list of %z parameters",
+                             s->count);
+    load->param_count = s->count;
+    for (e = load->entries; e < end; e++)
+        if (!e->ignored && !gckpti_list_entry(load, e))
+            return 0;
+    for (size_t i = 0; i < s->count; i++) {
+        if (!gckpti_load_param(load, &load->params[i], &s->params[i]))
+            return 0;
+        if (load->params[i].entry[0] || load->desc->partial || i >= load->old_params)
+            continue;
+        missing.name = s->params[i].p.name;
+        missing.slot = GCKPTI_VALUES;
+        missing.param = i;
+        return gckpti_refuse(load, GCKPT_E_DATA, &missing,
+                             "is missing in the file; the store has %z parameters; see "
+                             "desc.partial",
+                             load->old_params);
+    }
+    for (e = load->entries; e < end; e++)
+        load->spare_bytes += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
     load->spare = (unsigned char *)gckpti_new(&s->memory, load->spare_bytes, 1);
     if (!load->spare)
         return gckpti_refuse(load, GCKPT_E_MEMORY, NULL,
                              "no memory for %z bytes of data in addition to the store's",
                              load->spare_bytes);
-    gckpti_set_dests(load, load->spare);
+    unsigned char *spare = load->spare;
+    for (e = load->entries; e < end; e++) {
+        e->dest = e->spare_bytes ? spare : e->dest;
+        spare += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
+    }
     return 1;
 }
 #endif
@@ -31287,76 +30903,80 @@ static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n
     return 1;
 }
 
-/* Reads a tensor to e->dest, converted to the storage of its array: in one piece if possible, else
- * by chunks or rows. In a shard keeps only its elements. Without e->dest compares the values, which
- * the store may not change. */
+/* Reads n values of a quantised parameter `to`, in one piece, or (from another type) by rows, if
+ * each has a scale, else by chunks. */
+static int gckpti_load_quantised(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
+                                 int64_t n)
+{
+    const gckpti_storage_kind *kind = gckpti_kind_of((int)to->p.storage);
+    gckpti_set_block(to, e->dest);
+    if (e->type == (int)to->p.storage)
+        return gckpti_load_elements(load, e->dest + gckpti_scale_bytes(&to->p),
+                                    gckpti_file_count(e->type, n), kind->bytes);
+    const int64_t most = kind->scaled ? gckpti_row_length(&to->p) : (int64_t)GCKPTI_CHUNK;
+    const size_t bytes = (size_t)most * sizeof(float);
+    float *x = (float *)gckpti_new(&load->store->memory, bytes, 1);
+    int fits = 1;
+    if (!x)
+        return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for a row of %z bytes", bytes);
+    for (int64_t at = 0, count; at < n && fits; at += count) {
+        count = gckpti_min(n - at, most);
+        fits = gckpti_load_floats(load, e->type, x, count) && gckpti_quantise_row(to, at, count, x);
+    }
+    gckpti_delete(&load->store->memory, x, bytes, 1);
+    return fits || load->result != GCKPT_OK
+               ? fits
+               : gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                               kind->name, kind->beyond);
+}
+
+/* Compares a tensor of the file with values or scales that the store may not change. */
+static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
+{
+    const gckpt_parameter *p = &load->store->params[e->param].p;
+    const int stored = e->slot < 0 ? (int)p->storage : GCKPT_STORAGE_F32, type = e->type;
+    const int64_t count = gckpti_elements(&e->shape);
+    const void *at = e->slot >= 0 ? p->scales : p->quantised ? p->quantised : p->values;
+    const unsigned char *values = (const unsigned char *)at;
+    float x[GCKPTI_CHUNK];
+    int equal = type == stored;
+    for (int64_t k = 0, n; k < count && equal; k += n) {
+        n = gckpti_min(count - k, GCKPTI_CHUNK);
+        const size_t bytes = (size_t)gckpti_storage_bytes(type, n);
+        if (!gckpti_load_elements(load, x, gckpti_file_count(type, n), gckpti_kind_of(type)->bytes))
+            return 0;
+        equal = !memcmp(values + gckpti_storage_bytes(type, k), x, bytes);
+    }
+    return equal || gckpti_refuse(load, GCKPT_E_DATA, e,
+                                  "is external and not writable, and the file has other values; "
+                                  "bind it as writable, or leave it out");
+}
+
+/* Reads a tensor to its destination, in a shard only the shard's elements, converted to the storage
+ * of its array. Without a destination compares the values. */
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
     gckpti_param to = load->store->params[e->param];
-    const int compares = !e->dest, permuted = gckpti_is_permuted(&e->order);
-    const gckpt_storage stored = e->slot < 0 ? to.p.storage : GCKPT_STORAGE_F32;
-    const int same = e->type == (int)stored, size = gckpti_kind_of(e->type)->bytes;
-    const int is_row = !same && gckpti_kind_of((int)stored)->scaled;
-    const int64_t all = gckpti_elements(&e->shape), row = gckpti_row_length(&to.p);
-    gckpti_shard_range shard = gckpti_shard_of(all, 0, 1);
-    if (e->dest && e->slot != GCKPTI_SCALE)
+    const int scale = e->slot == GCKPTI_SCALE, floats = to.p.storage == GCKPT_STORAGE_F32;
+    const gckpti_file_entry *owner = scale && !floats ? load->params[e->param].entry[0] : e;
+    gckpti_shard_range shard = gckpti_shard_of(gckpti_elements(&e->shape), 0, 1);
+    unsigned char *data = owner->dest; /* a block of quantised values begins with the scales */
+    if (!data)
+        return gckpti_load_compared(load, e);
+    if (!scale)
         shard = gckpti_array_shard(load->store, &to, e->slot);
-    if (e->dest && e->slot < 0)
-        gckpti_set_block(&to, e->dest);
-    const void *array = e->slot == GCKPTI_SCALE ? (compares ? to.p.scales : (void *)e->dest)
-                        : e->slot >= 0          ? (void *)e->dest
-                        : to.p.quantised        ? to.p.quantised
-                                                : to.p.values;
-    unsigned char *data;
-    memcpy(&data, &array, sizeof data);
-    float buf[GCKPTI_CHUNK], *x = is_row ? load->row_buf : buf;
-    int64_t at = permuted ? 0 : shard.first;
-    const int64_t end = permuted ? all : shard.first + shard.count;
-    int fits = same || !compares;
-    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, at)))
+    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, shard.first)))
         return 0;
-    if (!compares && !permuted && same)
-        return gckpti_load_elements(load, data, gckpti_file_count(e->type, end - at), size);
-    if (!compares && !permuted && stored == GCKPT_STORAGE_F32)
-        return gckpti_load_floats(load, e->type, (float *)(void *)data, end - at);
-    for (int64_t n; at < end && fits; at += n) {
-        n = gckpti_min(end - at, is_row ? row : (int64_t)GCKPTI_CHUNK);
-        const int64_t run = permuted ? 1 : n;
-        if (!(same ? gckpti_load_elements(load, x, gckpti_file_count(e->type, n), size)
-                   : gckpti_load_floats(load, e->type, x, n)))
-            return 0;
-        for (int64_t i = 0; i < n; i += run) {
-            const int64_t index =
-                              permuted ? gckpti_permuted_index(&e->order, &to.p.shape, at + i) : at,
-                          k = index - shard.first;
-            const size_t bytes = (size_t)gckpti_storage_bytes((int)stored, run);
-            const unsigned char *from = (const unsigned char *)x + (size_t)i * bytes;
-            if (k < 0 || k >= shard.count)
-                continue;
-            if (compares)
-                fits &= !memcmp(data + gckpti_storage_bytes((int)stored, k), from, bytes);
-            else if (same || stored == GCKPT_STORAGE_F32)
-                memcpy(data + gckpti_storage_bytes((int)stored, k), from, bytes);
-            else
-                fits &= gckpti_quantise_row(&to, k, run, x + i);
-        }
-    }
-    if (fits || !compares)
-        return fits ||
-               gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
-                             gckpti_storage_name(stored), gckpti_kind_of((int)stored)->beyond);
-    return gckpti_refuse(load, GCKPT_E_DATA, e,
-                         "is external and not writable, and the file has other values; bind it as "
-                         "writable, or leave it out");
+    if (GCKPTI_HAS_SCALES && e->slot < 0 && !floats)
+        return gckpti_load_quantised(load, e, &to, shard.count);
+    return gckpti_load_floats(load, e->type, (float *)(void *)data, shard.count);
 }
 
 /* Reads all data, in the order of the file. */
 static int gckpti_load_data(gckpti_loader *load)
 {
-    const size_t start = load->bytes_read, count = load->count;
+    const size_t start = load->bytes_read;
     uint64_t total = 0;
-    load->count = load->total;
-    gckpti_load_sort(load, 0);
     for (size_t i = 0; i < load->count; i++) {
         const gckpti_file_entry *e = &load->entries[i];
         load->hash = GCKPTI_FNV_START;
@@ -31365,8 +30985,6 @@ static int gckpti_load_data(gckpti_loader *load)
             return 0;
         total += e->slot == GCKPTI_UPDATES ? 0 : gckpti_data_hash(e->name, e->slot, load->hash);
     }
-    gckpti_load_sort(load, 1);
-    load->count = count;
     return !load->verify_sum || total == load->file_hash ||
            gckpti_refuse(load, GCKPT_E_DATA, NULL,
                          "the tensors are not those that were saved (data_fnv1a): the file is "
@@ -31374,55 +30992,64 @@ static int gckpti_load_data(gckpti_loader *load)
                          "kept the metadata, remove that key");
 }
 
+/* Multiplies floats that were I8 in the file by the scales of their rows. */
+static void gckpti_apply_scales(const gckpt_store *s, gckpti_param *q, const gckpti_file_entry *e)
+{
+    const float *scales = e ? (const float *)(const void *)e->dest : NULL;
+    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
+    for (int64_t k = 0; scales && k < shard.count; k++)
+        q->p.values[k] *= scales[(shard.first + k) / q->p.shape.d[q->p.shape.n - 1]];
+}
+
+/* Applies the file's data to a parameter. */
+static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_param *f,
+                                gckpti_param *q)
+{
+    const gckpti_file_entry *updates = f->entry[GCKPTI_FILE_UPDATES];
+    const gckpt_store *s = load->store;
+    gckpti_pull(s, q);
+    gckpti_mark_changed(s, q, GCKPTI_HOST);
+    for (int slot = GCKPTI_VALUES; slot < f->states; slot++) {
+        const gckpti_file_entry *e = f->entry[slot + 1];
+        if (e->spare_bytes)
+            memcpy(slot < 0 ? (void *)gckpti_values_block(q) : q->p.state[slot], e->dest,
+                   e->spare_bytes);
+    }
+    if (GCKPTI_HAS_SCALES)
+        gckpti_apply_scales(s, q, f->entry[GCKPTI_FILE_SCALE]);
+    q->uninitialised = 0;
+    q->assigned = 1;
+    if (load->desc->values_only)
+        return;
+    for (int k = f->states; k < gckpti_state_slots(q); k++)
+        memset(q->p.state[k], 0, gckpti_array_bytes(s, q, 1));
+    const int has_count = f->states && load->own_format;
+    q->optimiser = (unsigned char)(!has_count ? 0
+                                   : updates  ? (uint64_t)updates->optimiser
+                                              : load->optimiser);
+    q->updates = !q->optimiser ? 0 : updates ? updates->updates : load->step;
+}
+
 /* Applies the file's data to the store; cannot fail. */
 static void gckpti_load_commit(gckpti_loader *load)
 {
-    const int values_only = load->desc->values_only;
-    for (size_t i = 0; i < load->count; i++) {
-        const gckpti_file_entry *e = &load->entries[i];
-        gckpti_param *q = &load->store->params[e->param];
-        const size_t bytes = gckpti_array_bytes(load->store, q, 1); /* bytes of one state */
-        void *to = e->dest;
-        gckpti_pull(load->store, q);
-        gckpti_mark_changed(load->store, q, GCKPTI_HOST);
-        if (e->slot == GCKPTI_SCALE) {
-            const int64_t row = q->p.shape.d[q->p.shape.n - 1];
-            const gckpti_shard_range shard = gckpti_array_shard(load->store, q, GCKPTI_VALUES);
-            for (int64_t k = 0; to && q->p.values && k < shard.count; k++)
-                q->p.values[k] *= ((const float *)to)[(shard.first + k) / row];
-            continue;
-        }
-        void *block = e->slot < 0 ? (void *)gckpti_values_block(q)
-                      : to        ? gckpti_array(q, e->slot)
-                                  : NULL; /* ignored state */
-        if (to && to != block)
-            memcpy(block, to, gckpti_array_bytes(load->store, q, e->slot + 1));
-        if (e->slot >= 0)
-            continue;
-        q->uninitialised = 0;
-        q->assigned = 1;
-        if (GCKPTI_USES_AXES)
-            q->axes_unknown = e->axes_unknown;
-        for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
-            memset(gckpti_array(q, k), 0, bytes);
-        if (!values_only) {
-            q->optimiser = (unsigned char)(e->states && load->own_format ? e->optimiser : 0);
-            q->updates = q->optimiser ? e->updates : 0;
-        }
-    }
-    gckpti_notes_merge(load->store, load->old_notes);
-    if (load->own_format && !values_only) {
-        load->store->step = load->step;
-        load->store->seed = load->seed;
+    gckpt_store *s = load->store;
+    for (size_t i = 0; i < s->count; i++)
+        if (load->params[i].entry[0])
+            gckpti_commit_param(load, &load->params[i], &s->params[i]);
+    gckpti_notes_merge(s, load->old_notes);
+    if (load->own_format && !load->desc->values_only) {
+        s->step = load->step;
+        s->seed = load->seed;
     }
 }
 
 static void gckpti_load_undo(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
-    for (size_t i = load->count; i-- > 0;)
-        if (load->entries[i].slot < 0 && load->entries[i].param < s->count)
-            gckpti_state_shrink(s, &s->params[load->entries[i].param], load->entries[i].old_states);
+    for (size_t i = load->param_count; i-- > 0;)
+        if (load->params[i].entry[0])
+            gckpti_state_shrink(s, &s->params[i], load->params[i].old_states);
     if (load->desc->partial) /* without it, gckpti_load_text frees the values after the header */
         gckpti_values_undo(s);
     gckpti_store_shrink(s, load->old_params);
@@ -31446,7 +31073,7 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
     if (!text)
         gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", bytes);
     else if (gckpti_load_bytes(load, text, bytes) && gckpti_parse_header(load) &&
-             gckpti_load_check(load) && gckpti_load_create(load) && gckpti_load_data(load))
+             gckpti_load_resolve(load) && gckpti_load_data(load))
         gckpti_load_commit(load);
     gckpti_delete(&s->memory, load->spare, load->spare_bytes, 1);
     if (load->result != GCKPT_OK)
@@ -31456,6 +31083,7 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
                       "done, but the file is of numeric contract %u, this library of %i: training "
                       "goes on to other bits than it would have there",
                       load->contract, GCKPT_CONTRACT);
+    gckpti_delete(&s->memory, load->params, load->param_count, sizeof *load->params);
     gckpti_delete(&s->memory, load->entries, load->capacity, sizeof *load->entries);
     gckpti_delete(&s->memory, text, capacity, 1);
     gckpti_values_undo(s);
@@ -31470,14 +31098,8 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size
         return store->object.sticky;
     load->store = store;
     load->desc = desc ? desc : &gckpti_file_plain;
-    load->axes_unknown = GCKPTI_USES_AXES;
     load->old_params = store->count;
     load->old_notes = store->note_count;
-    if (GCKPTI_USES_AXES && (unsigned)load->desc->convolutions > GCKPT_AXES_HWIO)
-        return gckpti_error(store, GCKPT_E_ARG, "load: desc.convolutions %i is not a gckpt_axes",
-                            (int)load->desc->convolutions);
-    if (!GCKPTI_USES_AXES && load->desc->axes)
-        return gckpti_error(store, GCKPT_E_ARG, GCKPTI_PERMUTE_NONE);
     if (!gckpti_load_bytes(load, first, size < 8 ? size : 8))
         return load->result;
     const uint64_t length = gckpti_read_le64(first);
@@ -31526,8 +31148,9 @@ GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, siz
 /* ---- files by path ---- */
 typedef struct {
     FILE *f;
-    int error;          /* errno of the first failure, or 0 if there was none */
-    const char *action; /* of a save: text for its error, with the failed action and a hint */
+    int error;           /* errno of the first failure, or 0 if there was none */
+    const char *action;  /* of a save: the failed action and a hint, for its error text */
+    const char *outcome; /* of a save: state of the files, for its error text */
 } gckpti_file;
 
 #if GCKPTI_POSIX && !defined(__cplusplus)
@@ -31544,23 +31167,6 @@ static void gckpti_record_errno(gckpti_file *file, int is_error)
 {
     if (is_error && !file->error)
         file->error = errno ? errno : EIO;
-}
-
-/* Opens a file for reading; a pipe returns at once. Returns NULL and errno, also for a folder. */
-static FILE *gckpti_file_open(const char *path)
-{
-#if GCKPTI_POSIX
-    struct stat s;
-    int fd = open(path, O_RDONLY | O_NONBLOCK);
-    int folder = fd >= 0 && !fstat(fd, &s) && S_ISDIR(s.st_mode);
-    FILE *f = fd < 0 || folder ? NULL : fdopen(fd, "rb");
-    if (fd >= 0 && !f)
-        close(fd);
-    errno = folder ? EISDIR : errno;
-    return f;
-#else
-    return fopen(path, "rb");
-#endif
 }
 
 static size_t gckpti_file_read(void *user, void *bytes, size_t size)
@@ -31746,6 +31352,7 @@ static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *t
     gckpti_record_errno(file, !placed);
     if (placed) {
         file->action = "see to it that the new file outlasts a power cut";
+        file->outcome = ", but it is in place";
         gckpti_sync_folder(file, target);
         gckpti_record_errno(file, on_fat && gckpti_sync(fileno(file->f)));
     }
@@ -31764,7 +31371,7 @@ static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *t
 
 /* Writes the store to the temporary file, open as file->f; then renames or removes the file. */
 static gckpt_result gckpti_save_file(gckpti_file *file, const gckpti_save_spec *spec,
-                                     const char *temporary, char *target, int *placed)
+                                     const char *temporary, char *target)
 {
     file->action = "write; is the disk full";
     errno = 0;
@@ -31779,9 +31386,7 @@ static gckpt_result gckpti_save_file(gckpti_file *file, const gckpti_save_spec *
     gckpti_record_errno(file, fclose(file->f));
     file->f = NULL;
 #endif
-    if (result == GCKPT_OK && !file->error && gckpti_put_in_place(file, temporary, target))
-        *placed = 1;
-    if (*placed <= 0)
+    if (result != GCKPT_OK || file->error || !gckpti_put_in_place(file, temporary, target))
         remove(temporary);
     if (file->f) /* releases the lock */
         gckpti_record_errno(file, fclose(file->f));
@@ -31795,36 +31400,35 @@ GCKPTI_FN gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *pat
     char *target = (char *)gckpti_new(&s->memory, 2 * size, 1);
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
-                         "create a file next to it (.gckpt-tmp0 to 99); is the folder writable" };
+                         "create a file next to it (.gckpt-tmp0 to 99); is the folder writable",
+                         "? What was there is unharmed" };
     if (!target)
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for file names of %z bytes",
                             2 * size);
     memcpy(target, path, strlen(path));
     errno = 0;
     const int mode = gckpti_resolve_target(&file, target, size - 32);
-    int placed = GCKPTI_POSIX && mode < 0 && !file.error ? -1 : 0;
+    if (GCKPTI_POSIX && mode < 0 && !file.error)
+        file.outcome = "? No file was there, none is left";
     char *temporary = (char *)memcpy(target + size, target, strlen(target));
     if (!file.error)
         gckpti_open_temporary(&file, temporary, mode);
     if (file.f)
-        result = gckpti_save_file(&file, spec, temporary, target, &placed);
+        result = gckpti_save_file(&file, spec, temporary, target);
     gckpti_delete(&s->memory, target, 2 * size, 1);
     if (!file.error)
         return result;
-    return gckpti_error(s, GCKPT_E_FILE,
-                        placed > 0 ? "save: %s: could not %s, but it is in place: \"%s\""
-                        : placed ? "save: %s: could not %s? No file was there, none is left: \"%s\""
-                                 : "save: %s: could not %s? What was there is unharmed: \"%s\"",
-                        strerror(file.error), file.action, path);
+    return gckpti_error(s, GCKPT_E_FILE, "save: %s: could not %s%s: \"%s\"", strerror(file.error),
+                        file.action, file.outcome, path);
 }
 
 GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path,
                                         const gckpt_file_desc *desc)
 {
-    const gckpti_save_spec saving = { store, desc ? desc : &gckpti_file_plain, NULL, NULL };
+    const gckpti_save_spec spec = { store, desc ? desc : &gckpti_file_plain, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
-    return gckpti_save(&saving, path);
+    return gckpti_save(&spec, path);
 }
 
 /* Returns the size of a file and seeks to its begin; returns -1 on errors. */
@@ -31842,13 +31446,13 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
                                         const gckpt_file_desc *desc)
 {
     gckpti_loader load;
-    gckpti_file file = { NULL, 0, NULL };
-    gckpt_result result = GCKPT_E_FILE;
+    gckpti_file file = { NULL, 0, NULL, NULL };
+    gckpt_result result = GCKPT_OK;
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     memset(&load, 0, sizeof load);
     errno = 0;
-    file.f = gckpti_file_open(path);
+    file.f = fopen(path, "rb");
     const int64_t size = file.f ? gckpti_file_size(file.f) : -1;
     gckpti_record_errno(&file, size < 0);
     load.read = gckpti_file_read;
@@ -31858,11 +31462,7 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
     if (file.f)
         fclose(file.f);
     if (file.error)
-        return gckpti_error(store, result,
-                            file.error == EISDIR || file.error == ESPIPE
-                                ? "load: %s: could not read a folder, device or pipe; is the path "
-                                  "right? \"%s\""
-                                : "load: %s: could not read \"%s\"",
+        return gckpti_error(store, GCKPT_E_FILE, "load: %s: could not read \"%s\"",
                             strerror(file.error), path);
     if (result != GCKPT_OK && store->object.sticky == GCKPT_OK) {
         gckpti_text t = gckpti_append_text(&store->object);
@@ -31875,52 +31475,41 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
 /* >>dist/save */
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- one file of all ranks: each array's owners send it to all, and rank 0 writes it ---- */
-typedef struct {
-    gckpt_exec *exec;
-    int barriers; /* number of status barriers so far */
-    int ended;    /* nonzero: a status barrier found a failure, so that none follows */
-} gckpti_rank_save;
-
 /* Runs a status barrier; returns the failure of the first rank that has one. */
 static gckpt_result gckpti_rank_save_agree(void *context, gckpt_result result)
 {
-    gckpti_rank_save *save = (gckpti_rank_save *)context;
-    gckpt_exec *e = save->exec;
-    if (save->ended)
+    gckpt_exec *e = (gckpt_exec *)context;
+    if (e->group && e->group->call_ended) /* by a failure: no barrier follows */
         return result;
     if (result != GCKPT_OK)
         gckpti_error(e, result, "%s", gckpt_error_text(e->store));
-    result = gckpti_agree_on_call(e, GCKPTI_CALL_SAVE, ++save->barriers, result);
-    save->ended = result != GCKPT_OK;
-    return result;
+    return gckpti_agree_on_call(e, GCKPTI_CALL_SAVE, 0, result);
 }
 
 static const float *gckpti_rank_save_gather(void *context, const gckpti_param *q, int slot,
                                             int64_t at, float buf[GCKPTI_CHUNK], int64_t *n)
 {
-    return gckpti_gather_chunk(((gckpti_rank_save *)context)->exec, q, slot, at, buf, n);
+    return gckpti_gather_chunk((gckpt_exec *)context, q, slot, at, buf, n);
 }
 
 static gckpt_result gckpti_rank_save_check(void *context)
 {
-    return gckpti_defer_error(((gckpti_rank_save *)context)->exec, GCKPT_OK);
+    return gckpti_defer_error((gckpt_exec *)context, GCKPT_OK);
 }
 
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 {
-    gckpti_rank_save save = { exec, 0, 0 };
-    const gckpti_group_save group = { &save, gckpti_rank_save_agree, gckpti_rank_save_gather,
+    const gckpti_group_save group = { exec, gckpti_rank_save_agree, gckpti_rank_save_gather,
                                       gckpti_rank_save_check };
-    gckpt_result result;
     if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
-    gckpt_store *s = exec->store;
-    const gckpti_save_spec spec = { s, &gckpti_file_plain, NULL, &group };
-    if (!path)
-        result = gckpti_error(s, GCKPT_E_ARG, "save: the path is NULL");
-    else
-        result = s->rank ? gckpti_write(&spec, NULL, NULL) : gckpti_save(&spec, path);
-    result = gckpti_rank_save_agree(&save, result);
+    const gckpti_save_spec spec = { exec->store, &gckpti_file_plain, &group };
+    gckpt_result result =
+        path ? GCKPT_OK : gckpti_error(exec, GCKPT_E_ARG, "save: the path is NULL");
+    result = gckpti_agree_on_call(exec, GCKPTI_CALL_SAVE, 0, result);
+    if (result == GCKPT_OK)
+        result = exec->store->rank ? gckpti_write(&spec, NULL, NULL) : gckpti_save(&spec, path);
+    result = gckpti_rank_save_agree(exec, result);
     return result == GCKPT_OK ? gckpti_ok(exec) : result;
 }
 #endif
@@ -31929,14 +31518,98 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
  * >>export: plans and weights as C constants
  * ============================================================================================== */
 
+/* >>export/params */
+GCKPTI_COLD_BEGIN
+
+/* ---- stores for plans that are compiled into a program ---- */
+GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
+{
+    gckpt_parameter q;
+    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
+    while (capacity < n)
+        capacity = gckpti_next_capacity(capacity, 1);
+    gckpti_count_alloc(&used, 1, sizeof(gckpt_store));
+    gckpti_count_alloc(&used, capacity, sizeof(gckpti_param));
+    used = gckpti_round_up(used, GCKPTI_ALIGN); /* as gckpti_c_memory does */
+    for (size_t i = 0; i < n; i++) {
+        last = plan->params[i].store_index > plan->params[last].store_index ? i : last;
+        names += gckpti_strlen(plan->names + plan->params[i].name) + 1;
+    }
+    for (size_t k = 0; k < n; k++) { /* values; the parameter created last comes last */
+        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
+        q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
+        q.elements = plan->params[i].elements;
+        q.storage = (gckpt_storage)plan->params[i].storage;
+        const gckpti_shard_range shard =
+            gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES);
+        q.elements = q.storage == GCKPT_STORAGE_F32 ? shard.capacity : q.elements;
+        gckpti_count_alloc(&used, !plan->params[i].external, gckpti_values_bytes(&q));
+    }
+    for (size_t i = 0; i < n; i++) {
+        const gckpti_shard_range shard = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
+                                                           plan->shard, GCKPT_SHARD_STATE);
+        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
+            gckpti_count_alloc(&used, (size_t)shard.capacity, sizeof(float));
+    }
+    if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* this backend may have own memory */
+        gckpti_count_alloc(&used, n, GCKPTI_MIRROR_BYTES);
+    return gckpti_count_block(used + names);
+}
+
+GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
+{
+    if (!plan || !store)
+        return gckpti_error(store, GCKPT_E_ARG, "plan_params: the plan or the store is NULL");
+    if (store->object.sticky != GCKPT_OK)
+        return store->object.sticky;
+    const char *problem = gckpti_plan_problem(plan);
+    gckpt_result result =
+        problem ? gckpti_error(store, GCKPT_E_ARG, "plan_params: %s", problem) : GCKPT_OK;
+    size_t before = store->count;
+    for (int done = -1; result == GCKPT_OK;) { /* in the order of their creation */
+        const gckpti_plan_param *next = NULL;
+        for (size_t i = 0; i < plan->param_count; i++)
+            if (plan->params[i].store_index > done &&
+                (!next || plan->params[i].store_index < next->store_index))
+                next = &plan->params[i];
+        if (!next)
+            return gckpti_ok(store);
+        done = next->store_index;
+        const char *name = plan->names + next->name;
+        const gckpt_shape shape = gckpti_planned_shape(plan, &plan->nodes[next->node]);
+        int index = gckpti_find_param(store, name);
+        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
+                            gckpti_float(next->init[2]) };
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
+        if (q) {
+            q->p.storage = (gckpt_storage)next->storage;
+            q->p.frozen = next->storage != GCKPT_STORAGE_F32;
+        } else if (index < 0) {
+            result = gckpti_error(store, GCKPT_E_MEMORY,
+                                  "plan_params: the store has no memory for %I floats of \"%s\"",
+                                  next->elements, name);
+            gckpti_hint_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
+        } else if (!gckpti_same_shape(&store->params[index].p.shape, &shape)) {
+            result = gckpti_error(store, GCKPT_E_SHAPE,
+                                  "plan_params: \"%s\" is %S in the plan, %S in the store", name,
+                                  &shape, &store->params[index].p.shape);
+        }
+    }
+    gckpti_store_shrink(store, before);
+    return result;
+}
+
+GCKPTI_COLD_END
+
 /* >>export/c */
 #ifndef GCKPT_NO_EXPORT
 /* ---- as C. An #if at the top of the output refuses machines whose size_t is too small. ---- */
-/* Prints an offset and then the text `after`. */
-static void gckpti_c_offset(gckpti_sink *out, size_t offset, const char *after)
+/* Writes an offset as a C constant to `text`, and returns it. */
+static const char *gckpti_c_offset(size_t offset, char text[24])
 {
-    gckpti_print(out, offset == GCKPTI_NO_OFFSET ? "SIZE_MAX" : "%z", offset);
-    gckpti_print(out, "%s", after);
+    gckpti_text t = { text, 23 };
+    gckpti_text_add(&t, offset == GCKPTI_NO_OFFSET ? "SIZE_MAX" : "%z", offset);
+    return text;
 }
 
 GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
@@ -32070,7 +31743,9 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
         const gckpt_op *last = op ? (const gckpt_op *)q->data : NULL; /* of a fused group */
         const char *prefix = op && (last || gckpti_c_is_builtin(op)) ? "gckpti_op_" : "";
         gckpti_print(out, op ? "    { &%s%s, " : "    { NULL, ", prefix,
-                     last ? "fused" : op ? op->name : "");
+                     last ? "fused"
+                     : op ? op->name
+                          : "");
         if (last)
             gckpti_print(out, gckpti_c_is_builtin(last) ? "&gckpti_op_%s" : "&%s", last->name);
         else
@@ -32088,84 +31763,55 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
     gckpti_print(out, "};\n");
 }
 
-/* Prints the begin of an array; nothing if it is empty, which C does not allow. */
-static void gckpti_c_begin(gckpti_sink *out, const char *type, const char *name, const char *array,
-                           size_t count)
-{
-    if (count)
-        gckpti_print(out, "static const %s gckpti_%s_%s[] = {\n", type, name, array);
-}
+/* Prints an array of the plan: for each element q a format and its arguments. Prints nothing if it
+ * is empty, which C does not allow. */
+#define GCKPTI_C_ARRAY(type, array, count, ...)                                                    \
+    for (const type *q = p->array, *const end = q + p->count; q < end; q++) {                      \
+        if (q == p->array)                                                                         \
+            gckpti_print(out, "static const " #type " gckpti_%s_" #array "[] = {\n", name);        \
+        gckpti_print(out, __VA_ARGS__);                                                            \
+        gckpti_print(out, q + 1 == end ? "};\n" : "");                                             \
+    }
 
-static void gckpti_c_end(gckpti_sink *out, size_t count) { gckpti_print(out, count ? "};\n" : ""); }
+/* Prints an array of numbers, 8 in a line. */
+#define GCKPTI_C_NUMBERS(type, array, count, number)                                               \
+    GCKPTI_C_ARRAY(type, array, count, (q - p->array) % 8 == 7 ? "%s,\n" : "%s, ", number)
 
 /* Prints the arrays that only builds without GCKPT_SMALL read. */
 static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
+    char at[2][24];
     gckpti_print(out, "#ifndef GCKPT_SMALL\n");
-    gckpti_c_begin(out, "gckpti_node_info", name, "info", p->node_count);
-    for (size_t i = 0; i < p->node_count; i++) {
-        const gckpti_node_info *q = &p->info[i];
-        gckpti_print(out, "    { { UINT64_C(%u), UINT64_C(%u) }, ", q->cost.forward,
-                     q->cost.backward);
-        gckpti_c_offset(out, q->host_value, ", ");
-        gckpti_c_offset(out, q->host_saved, ", ");
-        gckpti_print(out, "UINT64_C(%u) },\n", q->hash);
-    }
-    gckpti_c_end(out, p->node_count);
-    gckpti_c_begin(out, "size_t", name, "live_bytes", p->length);
-    for (size_t x = 0; x < p->length; x++)
-        gckpti_print(out, x % 8 == 7 ? "%z,\n" : "%z, ", p->live_bytes[x]);
-    gckpti_c_end(out, p->length);
-    gckpti_c_begin(out, "gckpt_buffer", name, "buffers", p->buffer_count);
-    for (size_t i = 0; i < p->buffer_count; i++) {
-        const gckpt_buffer *b = &p->buffers[i];
-        gckpti_print(out, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
-                     b->offset, b->size, b->id, (int)b->kind);
-    }
-    gckpti_c_end(out, p->buffer_count);
+    GCKPTI_C_ARRAY(gckpti_node_info, info, node_count,
+                   "    { { UINT64_C(%u), UINT64_C(%u) }, %s, %s, UINT64_C(%u) },\n",
+                   q->cost.forward, q->cost.backward, gckpti_c_offset(q->host_value, at[0]),
+                   gckpti_c_offset(q->host_saved, at[1]), q->hash)
+    GCKPTI_C_NUMBERS(size_t, live_bytes, length, gckpti_c_offset(*q, at[0]))
+    GCKPTI_C_ARRAY(gckpt_buffer, buffers, buffer_count,
+                   "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", q->start, q->end,
+                   q->offset, q->size, q->id, (int)q->kind)
     gckpti_print(out, "#endif\n");
 }
 
 /* Prints the arrays of structs and offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-    gckpti_c_begin(out, "gckpti_extent", name, "sizes", p->size_count);
-    for (size_t i = 0; i < p->size_count; i++)
-        gckpti_print(out, i % 8 == 7 ? "%I,\n" : "%I, ", p->sizes[i]);
-    gckpti_c_end(out, p->size_count);
-    gckpti_c_begin(out, "gckpti_plan_param", name, "params", p->param_count);
-    for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(out, "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i },\n",
-                     q->elements, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2],
-                     (size_t)q->momentum, (size_t)q->name, q->node, q->store_index, q->running,
-                     q->trained, q->external, q->storage);
-    }
-    gckpti_c_end(out, p->param_count);
-    gckpti_c_begin(out, "gckpti_ins", name, "ins", p->length);
-    for (size_t x = 0; x < p->length; x++) {
-        const gckpti_ins *ins = &p->ins[x];
-        gckpti_print(out, "    { %i, %i, %i, %i, %i, %i, %z },\n", ins->kind, ins->first,
-                     ins->accumulate, ins->zero, ins->id, ins->uses, (size_t)ins->operands);
-    }
-    gckpti_c_end(out, p->length);
-    gckpti_c_begin(out, "size_t", name, "operands", p->operand_count);
-    for (size_t i = 0; i < p->operand_count; i++)
-        gckpti_c_offset(out, p->operands[i], i % 8 == 7 ? ",\n" : ", ");
-    gckpti_c_end(out, p->operand_count);
-    gckpti_c_begin(out, "gckpti_plan_term", name, "terms", p->term_count);
-    for (size_t i = 0; i < p->term_count; i++)
-        gckpti_print(out, "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n",
-                     p->terms[i].id, (size_t)p->terms[i].weight, p->terms[i].regulariser,
-                     p->terms[i].sample_size, p->terms[i].built_cost.forward,
-                     p->terms[i].built_cost.backward);
-    gckpti_c_end(out, p->term_count);
-    gckpti_c_begin(out, "gckpti_plan_fetch", name, "fetches", p->fetch_count);
-    for (size_t i = 0; i < p->fetch_count; i++) {
-        gckpti_print(out, "    { %i, %i, ", p->fetches[i].id, p->fetches[i].gradient);
-        gckpti_c_offset(out, p->fetches[i].offset, " },\n");
-    }
-    gckpti_c_end(out, p->fetch_count);
+    char at[24];
+    GCKPTI_C_NUMBERS(gckpti_extent, sizes, size_count, gckpti_c_offset((size_t)*q, at))
+    GCKPTI_C_ARRAY(gckpti_plan_param, params, param_count,
+                   "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i },\n", q->elements,
+                   (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2], (size_t)q->momentum,
+                   (size_t)q->name, q->node, q->store_index, q->running, q->trained, q->external,
+                   q->storage)
+    GCKPTI_C_ARRAY(gckpti_ins, ins, length, "    { %i, %i, %i, %i, %i, %i, %z },\n", q->kind,
+                   q->first, q->accumulate, q->zero, q->id, q->uses, (size_t)q->operands)
+    GCKPTI_C_NUMBERS(size_t, operands, operand_count, gckpti_c_offset(*q, at))
+    GCKPTI_C_ARRAY(gckpti_plan_term, terms, term_count,
+                   "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n", q->id,
+                   (size_t)q->weight, q->regulariser, q->sample_size, q->built_cost.forward,
+                   q->built_cost.backward)
+    GCKPTI_C_ARRAY(gckpti_plan_fetch, fetches, fetch_count, "    { %i, %i, %s },\n", q->id,
+                   q->gradient, gckpti_c_offset(q->offset, at))
 }
 
 /* Prints attributes (aligned for every type) and names as arrays of at least one element each. */
@@ -32258,13 +31904,15 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
 {
 #define GCKPTI_NO(op)
 #define GCKPTI_NAME(op) #op,
-#define GCKPTI_NAMES(recurrent, image, loss)                                                       \
+#define GCKPTI_NAMES(axis, recurrent, image, loss)                                                 \
     {                                                                                              \
-        GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, recurrent, image, loss) NULL                          \
+        GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, axis, recurrent, image, loss) NULL                    \
     }
-    static const char *const recurrent[] = GCKPTI_NAMES(GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO);
-    static const char *const images[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO);
-    static const char *const losses[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME);
+    static const char *const axes[] = GCKPTI_NAMES(GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO, GCKPTI_NO);
+    static const char *const recurrent[] =
+        GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO);
+    static const char *const images[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO);
+    static const char *const losses[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME);
 #undef GCKPTI_NAMES
 #undef GCKPTI_NAME
 #undef GCKPTI_NO
@@ -32277,6 +31925,7 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
                   { "QUANT", p->quantised ? "quantised parameters" : NULL },
                   { "TILES", p->fused ? "fused groups of ops" : NULL },
                   { "BF16", gckpti_is_bf16_plan(p) ? "precision GCKPT_BF16" : NULL },
+                  { "AXES", gckpti_c_find_op(p, axes) },
                   { "RECURRENT", gckpti_c_find_op(p, recurrent) },
                   { "IMAGES", gckpti_c_find_op(p, images) },
                   { "LOSSES", gckpti_c_find_op(p, losses) } };
@@ -32322,7 +31971,8 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     }
     gckpti_print(&out,
                  "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
-                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n", name);
+                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
+                 name);
     gckpti_c_parts(&out, plan, name);
     const size_t bytes = gckpt_plan_bytes(plan), offloaded = plan->offloaded;
     gckpti_print(&out,
@@ -32336,7 +31986,8 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
             &out,
             "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that offload "
             "nothing and have one virtual rank, fewer than 32768 tensors, and 65536 operands\"\n"
-            "#endif\n", name);
+            "#endif\n",
+            name);
     if (plan->backend_id == GCKPTI_BACKEND_CPU)
         gckpti_print(&out,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
@@ -32377,7 +32028,7 @@ static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *
     float buf[GCKPTI_CHUNK]; /* 64 values are whole lines */
     gckpti_c_bits(out, bytes, n, name, "value", i);
     for (int64_t at = 0, chunk; at < n && !from; at += chunk) {
-        const float *x = gckpti_values_at(s, q, at, buf, &chunk);
+        const float *x = gckpti_floats_at(s, q, GCKPTI_VALUES, at, buf, &chunk);
         gckpti_c_words(out, x, (size_t)chunk);
     }
     for (int64_t at = 0; at < n && from; at++)
@@ -32518,13 +32169,25 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_ISA
 #undef GCKPTI_MM
 #undef GCKPTI_FNV_START
-#undef GCKPTI_AXES_PROBLEM
+#undef gckpti_shard_from
+#undef gckpti_array_shard
+#undef gckpti_count_change
 #undef gckpti_delete_mirrors
 #undef gckpti_mark_changed
 #undef gckpti_pull
 #undef gckpti_mirror_array
+#undef gckpti_notes_shrink
+#undef gckpti_notes_merge
+#undef gckpti_note_add
+#undef gckpti_dequantise
+#undef gckpti_quant_from
+#undef gckpti_dequantise_at
+#undef gckpti_quantise_row
 #undef GCKPTI_MODULE_KINDS
-#undef gckpti_count_change
+#undef gckpti_init_quantised
+#undef gckpti_values_copy
+#undef gckpti_clear_shard_end
+#undef gckpti_set_param_shard
 #undef gckpti_free_mirror
 #undef gckpti_open_mirrors
 #undef gckpti_close_mirrors
@@ -32534,13 +32197,16 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_ALL_OPS
 #undef GCKPTI_OPS
 #undef GCKPTI_LEFT_OUT
+#undef GCKPTI_AXES
 #undef GCKPTI_RECURRENT
 #undef GCKPTI_IMAGES
 #undef GCKPTI_LOSSES
 #undef GCKPTI_IF_TRAINING
 #undef GCKPTI_UNARY_OPS_WITH
 #undef GCKPTI_OP_KERNELS
+#undef gckpti_check_positions
 #undef gckpti_mixed_plain
+#undef GCKPTI_IF_LOSSES
 #undef GCKPTI_IF_IMAGES
 #undef GCKPTI_IF_RECURRENT
 #undef GCKPTI_COLUMN_VECTORS
@@ -32551,27 +32217,28 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_DESC
 #undef GCKPTI_PLAIN
 #undef GCKPTI_FAST
+#undef gckpti_attention_of_cache
 #undef gckpti_mixed_scores
 #undef gckpti_mixed_values
 #undef gckpti_mixed_gradients
+#undef gckpti_mixed_attention_workspace
 #undef GCKPTI_ELEMENT_LOSS
 #undef GCKPTI_READS_XY
-#undef GCKPTI_WEIGHTED_OP
 #undef GCKPTI_INPLACE_FLAGS
 #undef GCKPTI_UNARY_FLAGS
 #undef GCKPTI_UNARY_BUILDER
 #undef GCKPTI_BINARY_BUILDER
 #undef GCKPTI_REDUCE_SHAPE
 #undef GCKPTI_IF_BF16
+#undef GCKPTI_LOAD_ANY
+#undef GCKPTI_FEW_QUERIES
 #undef GCKPTI_IF_QUANTISED
 #undef GCKPTI_AVX512_BF16
 #undef GCKPTI_AMX
-#undef GCKPTI_BINARY_OPS
 #undef gckpti_cpu_convert
 #undef gckpti_mixed_fast
 #undef gckpti_mixed_matches
-#undef GCKPTI_FAST_CLASSES
-#undef GCKPTI_FAST_ELEMENT_LOSS
+#undef GCKPTI_FAST_LOSS
 #undef GCKPTI_CPU_HAS_AMX
 #undef GCKPTI_OF
 #undef gckpti_is_capturing
@@ -32598,8 +32265,6 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_host_floats
 #undef gckpti_run_on_host
 #undef gckpti_host_scratch_bytes
-#undef gckpti_replay
-#undef gckpti_end_capture
 #undef gckpti_copy
 #undef gckpti_copy_in
 #undef gckpti_copy_out
@@ -32610,21 +32275,23 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_KINDS
 #undef GCKPTI_PLAN_NUMBERS
 #undef GCKPTI_PLAN_ARRAYS
+#undef GCKPTI_SEARCH_LIMIT
+#undef gckpti_is_gathered
+#undef gckpti_prefetch_gathers
+#undef gckpti_first_precision
+#undef gckpti_mark_operands
+#undef gckpti_falls_back
+#undef gckpti_mark_precision
+#undef gckpti_place_copies
+#undef gckpti_copy_operands
+#undef gckpti_extend_offload
+#undef gckpti_count_reload
+#undef gckpti_schedule_time
 #undef gckpti_backend_id
 #undef gckpti_backend_name
 #undef gckpti_has_fast_kernel
 #undef gckpti_query_backend
-#undef GCKPTI_SEARCH_LIMIT
-#undef gckpti_schedule_time
-#undef gckpti_prefetch_gathers
-#undef gckpti_is_scattered
-#undef gckpti_list_reductions
-#undef gckpti_add_partial_sums
-#undef gckpti_add_recv_buffers
-#undef gckpti_mark_precision
-#undef gckpti_place_copies
-#undef gckpti_encode_copies
-#undef gckpti_encode_weights
+#undef GCKPTI_PASSES
 #undef GCKPTI_DOUBLE_SCORE
 #undef GCKPTI_REST
 #undef GCKPTI_INFINITE_COST
@@ -32637,15 +32304,14 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_local_vranks
 #undef gckpti_has_next_micro_batch
 #undef gckpti_count_micro_batches
+#undef gckpti_is_under_way
+#undef gckpti_rank_rows
 #undef gckpti_agree_on_step
 #undef gckpti_agree
 #undef gckpti_defer_error
-#undef gckpti_local_failure
 #undef gckpti_prepare_micro_batch
 #undef gckpti_end_micro_batch
 #undef gckpti_sum_losses
-#undef gckpti_end_stream
-#undef gckpti_sync_then_skips
 #undef gckpti_capture_part_end
 #undef gckpti_run_reduce
 #undef gckpti_sum_squares
@@ -32653,8 +32319,8 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_restrict_to_shard
 #undef gckpti_gather_updated
 #undef gckpti_wait_in_flight
-#undef gckpti_widen
-#undef gckpti_round_bf16
+#undef gckpti_end_mixed_output
+#undef gckpti_end_mixed_gradient
 #undef gckpti_mixed_operands
 #undef gckpti_bf16_copy_of
 #undef gckpti_mark_bf16_fresh
@@ -32667,10 +32333,10 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_run_copies
 #undef GCKPTI_MODULE
 #undef GCKPTI_HEADER_MAX
-#undef GCKPTI_PERMUTE_PROBLEM
-#undef GCKPTI_PERMUTE_NONE
-#undef GCKPTI_PERMUTE_ROWS
 #undef GCKPTI_LEAVE_OUT
+#undef GCKPTI_STATE_PROBLEM
+#undef GCKPTI_C_ARRAY
+#undef GCKPTI_C_NUMBERS
 #undef gckpt_fail
 
 #ifdef __cplusplus
@@ -32709,6 +32375,69 @@ GCKPTI_COLD_END /* begun in check/check.h */
  * They use the operations of num/vectors.h. Vectors and tiles run along rows and columns of
  * results, so that every chain and each of the 32 lanes of a row's sum keeps its order.
  * ============================================================================================== */
+/* transpose4: word i of vector r[p] is word p of row i, which is at s + i * row (in bytes), for i <
+ * W and p < 4. Where possible, load_quads loads 4 words of rows 0, 4, .., and transposes quads. */
+#if GCKPTI_ISA == 3
+#define GCKPTI_TILE_ROWS    8
+#define GCKPTI_TILE_VECTORS 3
+GCKPTI_ALWAYS FLOATS V(load_quads)(const char *s, int64_t row)
+{
+    __m512 r = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(const void *)s));
+    r = _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 4 * row)), 1);
+    r = _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 8 * row)), 2);
+    return _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 12 * row)), 3);
+}
+#elif GCKPTI_ISA == 2
+#define GCKPTI_TILE_ROWS    4
+#define GCKPTI_TILE_VECTORS 3
+GCKPTI_ALWAYS FLOATS V(load_quads)(const char *s, int64_t row)
+{
+    const __m256 r = _mm256_castps128_ps256(_mm_loadu_ps((const float *)(const void *)s));
+    return _mm256_insertf128_ps(r, _mm_loadu_ps((const float *)(const void *)(s + 4 * row)), 1);
+}
+#elif GCKPTI_ISA == 1
+#define GCKPTI_TILE_ROWS    8
+#define GCKPTI_TILE_VECTORS 3
+#else
+#define GCKPTI_TILE_ROWS    4
+#define GCKPTI_TILE_VECTORS 2
+#endif
+GCKPTI_ALWAYS void V(transpose4)(const void *from, int64_t row, FLOATS *r)
+{
+    const char *s = (const char *)from;
+#if GCKPTI_ISA >= 2
+    FLOATS r0 = V(load_quads)(s, row), r1 = V(load_quads)(s + row, row);
+    FLOATS r2 = V(load_quads)(s + 2 * row, row), r3 = V(load_quads)(s + 3 * row, row);
+    FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
+    FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
+    r[0] = GCKPTI_MM(shuffle_ps)(l01, l23, 0x44), r[1] = GCKPTI_MM(shuffle_ps)(l01, l23, 0xee);
+    r[2] = GCKPTI_MM(shuffle_ps)(h01, h23, 0x44), r[3] = GCKPTI_MM(shuffle_ps)(h01, h23, 0xee);
+#else
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < W; i++) {
+            float x;
+            memcpy(&x, s + i * row + 4 * p, sizeof x);
+            r[p][i] = x;
+        }
+#endif
+}
+
+/* Transposes: d[p * d_row + i] = s[i * row + p] for i < W and p < n, a multiple of 4. */
+static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, float *d,
+                                       int64_t d_row)
+{
+    for (int64_t q = 0; q < n; q += 4) {
+        FLOATS r[4];
+        V(transpose4)(s + q, 4 * row, r);
+        V(store)(d, r[0]), V(store)(d + d_row, r[1]); /* a loop would keep r in memory */
+        V(store)(d + 2 * d_row, r[2]), V(store)(d + 3 * d_row, r[3]);
+        d += 4 * d_row;
+    }
+}
+
+/* >>quant/vectors */
+#if !defined(GCKPT_NO_QUANT) || !defined(GCKPT_NO_BF16)
+/* ---- vectors of elements that are stored as bf16, f16 or int8 ---- */
 #if GCKPTI_ISA == 3
 /* gckpti_from_f16 by an instruction, but every NaN becomes the one NaN of that function. */
 GCKPTI_ALWAYS FLOATS V(half)(__m256i x)
@@ -32803,73 +32532,58 @@ GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOAT
     return V(dequantised_part)(storage, x, scale, left * each);
 }
 
-/* transpose4: word i of vector r[p] is word p of row i, which is at s + i * row (in bytes), for i <
- * W and p < 4. Where possible, load_quads loads 4 words of rows 0, 4, .., and transposes quads. */
-#if GCKPTI_ISA == 3
-#define GCKPTI_TILE_ROWS    8
-#define GCKPTI_TILE_VECTORS 3
-GCKPTI_ALWAYS FLOATS V(load_quads)(const char *s, int64_t row)
+/* ---- dot products of words of such elements ---- */
+/* Adds the 2 terms (I8: 4) of each word of b, lowest bits first, to sum. */
+GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, const float *x,
+                                   FLOATS sum)
 {
-    __m512 r = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(const void *)s));
-    r = _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 4 * row)), 1);
-    r = _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 8 * row)), 2);
-    return _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 12 * row)), 3);
-}
-#elif GCKPTI_ISA == 2
-#define GCKPTI_TILE_ROWS    4
-#define GCKPTI_TILE_VECTORS 3
-GCKPTI_ALWAYS FLOATS V(load_quads)(const char *s, int64_t row)
-{
-    const __m256 r = _mm256_castps128_ps256(_mm_loadu_ps((const float *)(const void *)s));
-    return _mm256_insertf128_ps(r, _mm_loadu_ps((const float *)(const void *)(s + 4 * row)), 1);
-}
-#elif GCKPTI_ISA == 1
-#define GCKPTI_TILE_ROWS    8
-#define GCKPTI_TILE_VECTORS 3
-#else
-#define GCKPTI_TILE_ROWS    4
-#define GCKPTI_TILE_VECTORS 2
-#endif
-GCKPTI_ALWAYS void V(transpose4)(const void *from, int64_t row, FLOATS *r)
-{
-    const char *s = (const char *)from;
-#if GCKPTI_ISA >= 2
-    FLOATS r0 = V(load_quads)(s, row), r1 = V(load_quads)(s + row, row);
-    FLOATS r2 = V(load_quads)(s + 2 * row, row), r3 = V(load_quads)(s + 3 * row, row);
-    FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
-    FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
-    r[0] = GCKPTI_MM(shuffle_ps)(l01, l23, 0x44), r[1] = GCKPTI_MM(shuffle_ps)(l01, l23, 0xee);
-    r[2] = GCKPTI_MM(shuffle_ps)(h01, h23, 0x44), r[3] = GCKPTI_MM(shuffle_ps)(h01, h23, 0xee);
-#else
-    for (int p = 0; p < 4; p++)
-        for (int i = 0; i < W; i++) {
-            float x;
-            memcpy(&x, s + i * row + 4 * p, sizeof x);
-            r[p][i] = x;
-        }
-#endif
+    const INTS word = V(bits)(words);
+    if (storage == GCKPT_STORAGE_BF16) {
+        sum = V(fma)(V(set1)(x[0]), V(floats)(word << 16), sum);
+        return V(fma)(V(set1)(x[1]), V(floats)(word & 0xffff0000u), sum);
+    }
+    if (storage == GCKPT_STORAGE_F16) {
+        sum = V(fma)(V(set1)(x[0]), V(low_half)(word), sum);
+        return V(fma)(V(set1)(x[1]), V(low_half)(word >> 16), sum);
+    }
+    sum = V(fma)(V(set1)(x[0]), V(low_byte)(word) * scale, sum);
+    sum = V(fma)(V(set1)(x[1]), V(low_byte)(word >> 8) * scale, sum);
+    sum = V(fma)(V(set1)(x[2]), V(low_byte)(word >> 16) * scale, sum);
+    return V(fma)(V(set1)(x[3]), V(low_byte)(word >> 24) * scale, sum);
 }
 
-/* Transposes: d[p * d_row + i] = s[i * row + p] for i < W and p < n, a multiple of 4. */
-static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, float *d,
-                                       int64_t d_row)
+/* Adds the terms of 4 words of `vectors` vectors of columns; word q of vector i is
+ * words[4 * i + q]. Does nothing for floats. */
+GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const float *scales,
+                                const float *x, FLOATS *sum)
 {
-    for (int64_t q = 0; q < n; q += 4) {
-        FLOATS r[4];
-        V(transpose4)(s + q, 4 * row, r);
-        V(store)(d, r[0]), V(store)(d + d_row, r[1]); /* a loop would keep r in memory */
-        V(store)(d + 2 * d_row, r[2]), V(store)(d + 3 * d_row, r[3]);
-        d += 4 * d_row;
+    const int each = storage == GCKPT_STORAGE_I8 ? 4 : 2;
+    FLOATS scale[32 / W];
+    if (storage == GCKPT_STORAGE_F32)
+        return;
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        scale[i] = storage == GCKPT_STORAGE_I8 ? V(load)(scales + W * i) : V(zero)();
+    if (W < 16 && storage != GCKPT_STORAGE_BF16) { /* as fast, less code */
+        for (int q = 0; q < 4; q++) {
+            GCKPTI_UNROLL
+            for (int i = 0; i < vectors; i++)
+                sum[i] = V(word_terms)(storage, words[4 * i + q], scale[i], x + q * each, sum[i]);
+        }
+        return;
+    }
+    GCKPTI_UNROLL
+    for (int q = 0; q < 4; q++) {
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++)
+            sum[i] = V(word_terms)(storage, words[4 * i + q], scale[i], x + q * each, sum[i]);
     }
 }
+#endif
 
 /* >>kernels/products */
 /* ---- products (method: Goto & van de Geijn, "Anatomy of high-performance matrix multiplication",
  * 2008) ---- */
-#define GCKPTI_TILE_EACH(X)                                                                        \
-    X(0, a)                                                                                        \
-    X(1, a + row)                                                                                  \
-    X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
 #if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* not in tests: emulation has too few registers */
 #define GCKPTI_IN_REGISTER(x) __asm__("" : "+v"(x));
 #elif !defined(GCKPTI_IN_REGISTER)
@@ -32893,64 +32607,39 @@ GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, f
     V(store)(to, V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(even + odd)));
 }
 
-#define GCKPTI_TILE_NAME(i, at) FLOATS l##i = V(zero)(), m##i = l##i, h##i = l##i;
-#define GCKPTI_TILE_LOAD(i, at)                                                                    \
-    if (rows > i) {                                                                                \
-        l##i = vectors > 1 ? V(load)(from) : V(load_n)(from, t->last);                             \
-        if (vectors > 1)                                                                           \
-            m##i = vectors > 2 ? V(load)(from + W) : V(load_n)(from + W, t->last);                 \
-        if (vectors > 2)                                                                           \
-            h##i = V(load_n)(from + 2 * W, t->last);                                               \
-        from += t->from_row;                                                                       \
-    }
-#define GCKPTI_TILE_STEP(i, at)                                                                    \
-    if (block ? rows > i % 4 && odd == i / 4 : rows > i) {                                         \
-        FLOATS x = V(set1)(*(at));                                                                 \
-        l##i = V(fma)(x, b0, l##i);                                                                \
-        if (vectors > 1)                                                                           \
-            m##i = V(fma)(x, b1, m##i);                                                            \
-        if (vectors > 2)                                                                           \
-            h##i = V(fma)(x, b2, h##i);                                                            \
-    }
-#define GCKPTI_TILE_ADD(i, k)                                                                      \
-    if (rows > i) {                                                                                \
-        V(store_block_sum)(from, l##i, l##k, c);                                                   \
-        if (vectors > 1)                                                                           \
-            V(store_block_sum)(from + W, m##i, m##k, c + W);                                       \
-        if (vectors > 2)                                                                           \
-            V(store_block_sum)(from + 2 * W, h##i, h##k, c + 2 * W);                               \
-        from += t->from_row, c += t->c_row;                                                        \
-    }
-#define GCKPTI_TILE_STORE(i, at)                                                                   \
-    if (rows > i) {                                                                                \
-        if (vectors > 1)                                                                           \
-            V(store)(c, l##i);                                                                     \
-        else                                                                                       \
-            V(store_n)(c, l##i, t->last);                                                          \
-        if (vectors > 2)                                                                           \
-            V(store)(c + W, m##i);                                                                 \
-        else if (vectors > 1)                                                                      \
-            V(store_n)(c + W, m##i, t->last);                                                      \
-        if (vectors > 2)                                                                           \
-            V(store_n)(c + 2 * W, h##i, t->last);                                                  \
-        c += t->c_row;                                                                             \
-    }
+/* Loads and stores `vectors` (a constant) vectors, of which the last has `last` columns. */
+GCKPTI_ALWAYS void V(tile_load)(const float *x, int vectors, int64_t last, FLOATS *row)
+{
+    GCKPTI_UNROLL
+    for (int j = 0; j < vectors; j++)
+        row[j] = j + 1 < vectors ? V(load)(x + W * j) : V(load_n)(x + W * j, last);
+}
+GCKPTI_ALWAYS void V(tile_store)(float *x, int vectors, int64_t last, const FLOATS *row)
+{
+    GCKPTI_UNROLL
+    for (int j = 0; j + 1 < vectors; j++)
+        V(store)(x + W * j, row[j]);
+    V(store_n)(x + W * (vectors - 1), row[vectors - 1], last);
+}
+
 /* Computes a tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each term,
  * multiplies an element of a by b's vectors, row by row; stores c. The last vector has t->last
- * columns. l, m, h are the vectors of a row, single variables since gcc spills arrays. rows,
- * vectors and block are constants. block (bf16 plans): at most 4 rows, two terms at a time:
- * variables of rows 0 to 3 are chains of the first terms, 4 to 7 of the second. Chains start at +0;
- * their sum is added to c. */
+ * columns. rows, vectors and block are constants. block (bf16 plans): at most 4 rows, two terms at
+ * a time: sums of rows 0 to 3 are chains of the first terms, 4 to 7 of the second. Chains start at
+ * +0; their sum is added to c. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
-    const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
+    const int64_t row = t->a_row, step = t->a_step, b_step = t->b_step;
     const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : block), *b = t->b, *from = t->from;
     float *c = t->c;
-    GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
-    if (from && !block) {
-        GCKPTI_TILE_EACH(GCKPTI_TILE_LOAD)
+    FLOATS sum[8][3];
+    GCKPTI_UNROLL
+    for (int i = 0; i < 8; i++) {
+        sum[i][0] = sum[i][1] = sum[i][2] = V(zero)();
+        if (i < rows && from && !block)
+            V(tile_load)(from + i * t->from_row, vectors, t->last, sum[i]);
     }
-    if (rows == GCKPTI_TILE_ROWS && !block) {
+    if (rows == GCKPTI_TILE_ROWS && !block && t->next_c) {
         const float *next = t->next_c;
         for (int i = 0; i < rows; i++, next += t->c_row) {
             for (int j = 0; j < vectors * W; j += 16)
@@ -32967,22 +32656,28 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
             if (block) { /* else gcc loads b in each row that uses it */
                 GCKPTI_IN_REGISTER(b0) GCKPTI_IN_REGISTER(b1) GCKPTI_IN_REGISTER(b2)
             }
-            GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
+            GCKPTI_UNROLL
+            for (int i = 4 * odd; i < 4 * odd + rows; i++) {
+                const FLOATS x = V(set1)((i & 4 ? a4 : a)[(i & 3) * row]);
+                sum[i][0] = V(fma)(x, b0, sum[i][0]);
+                if (vectors > 1)
+                    sum[i][1] = V(fma)(x, b1, sum[i][1]);
+                if (vectors > 2)
+                    sum[i][2] = V(fma)(x, b2, sum[i][2]);
+            }
         }
         a += step, a4 += step;
     }
-    if (block) {
-        GCKPTI_TILE_ADD(0, 4) GCKPTI_TILE_ADD(1, 5) GCKPTI_TILE_ADD(2, 6) GCKPTI_TILE_ADD(3, 7)
-    } else {
-        GCKPTI_TILE_EACH(GCKPTI_TILE_STORE)
+    GCKPTI_UNROLL
+    for (int i = 0; i < rows; i++, c += t->c_row) {
+        GCKPTI_UNROLL
+        for (int j = 0; j < vectors && block; j++)
+            V(store_block_sum)
+            (from + i * t->from_row + W * j, sum[i][j], sum[(i + 4) % 8][j], c + W * j);
+        if (!block)
+            V(tile_store)(c, vectors, t->last, sum[i]);
     }
 }
-#undef GCKPTI_TILE_NAME
-#undef GCKPTI_TILE_LOAD
-#undef GCKPTI_TILE_STEP
-#undef GCKPTI_TILE_ADD
-#undef GCKPTI_TILE_STORE
-#undef GCKPTI_TILE_EACH
 
 #if GCKPTI_TILE_ROWS == 8
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
@@ -33086,8 +32781,8 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
 }
 
 /* Chooses block sizes. As measured, packing pays only if b's columns are not adjacent or the last
- * vector is not full; if vectors are shorter than a cache line, b is also packed, unless few rows
- * use it, and so is an a with adjacent rows, since few rows some KB apart stay in the cache. If k
+ * vector is not full; if vectors are shorter than 64 bytes, b is also packed, unless few rows
+ * use it, and so is an a with adjacent rows, since few rows some KB apart stay in L1. If k
  * is small, a block is one panel wide: it stays in L1. */
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t floats)
 {
@@ -33128,16 +32823,15 @@ typedef struct {
 GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int64_t j,
                                   int64_t left, const FLOATS *x)
 {
-    const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     FLOATS sum = V(load_n)(t->c + j, left);
     GCKPTI_UNROLL
     for (int p = 0; p < terms; p++) {
         const int64_t at = p * t->row + j;
-        FLOATS y;
+        FLOATS y = V(zero)();
         if (storage == GCKPT_STORAGE_F32)
             y = V(load_n)((const float *)t->b + at, left);
         else
-            y = V(dequantised)(storage, (const char *)t->b + at * each, x[8 + p]);
+            GCKPTI_IF_QUANTISED(y = V(load_quant)(storage, t->b, at, x[8 + p], left));
         sum = V(fma)(x[p], y, sum);
     }
     V(store_n)(t->c + j, sum, left);
@@ -33176,46 +32870,17 @@ static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) * gemv)
         V(gemv_axpy_of)(GCKPT_STORAGE_F32, 1, &t);
 }
 
-/* Adds the 2 terms (I8: 4) of each word of b, lowest bits first, to sum. */
-GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, const float *x,
-                                   FLOATS sum)
-{
-    const INTS word = V(bits)(words);
-    if (storage == GCKPT_STORAGE_BF16) {
-        sum = V(fma)(V(set1)(x[0]), V(floats)(word << 16), sum);
-        return V(fma)(V(set1)(x[1]), V(floats)(word & 0xffff0000u), sum);
-    }
-    if (storage == GCKPT_STORAGE_F16) {
-        sum = V(fma)(V(set1)(x[0]), V(low_half)(word), sum);
-        return V(fma)(V(set1)(x[1]), V(low_half)(word >> 16), sum);
-    }
-    sum = V(fma)(V(set1)(x[0]), V(low_byte)(word) * scale, sum);
-    sum = V(fma)(V(set1)(x[1]), V(low_byte)(word >> 8) * scale, sum);
-    sum = V(fma)(V(set1)(x[2]), V(low_byte)(word >> 16) * scale, sum);
-    return V(fma)(V(set1)(x[3]), V(low_byte)(word >> 24) * scale, sum);
-}
-
-/* Calls word_terms for `vectors` vectors of columns; the words of vector i are words[4 * i]. */
-GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const FLOATS *scale,
-                                const float *x, FLOATS *sum)
-{
-    GCKPTI_UNROLL
-    for (int i = 0; i < vectors; i++)
-        sum[i] = V(word_terms)(storage, words[4 * i], scale[i], x, sum[i]);
-}
-
 /* Adds all terms to 32 columns or, if the constant `vectors` is 1, to at most W columns. */
 GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
     const int each = storage == GCKPT_STORAGE_I8 ? 4 : storage == GCKPT_STORAGE_F32 ? 1 : 2;
     const float *b = (const float *)t.b;
-    FLOATS sum[32 / W], scale[32 / W];
+    FLOATS sum[32 / W];
     int64_t p = 0;
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++) {
         sum[i] = t.from ? V(load_n)(t.from + W * i, t.n - W * i) : V(zero)();
-        scale[i] = storage == GCKPT_STORAGE_I8 ? V(load)(t.scales + W * i) : V(zero)();
     }
     for (; t.n >= W && p + 4 <= t.k; p += 4) {
         const float *x = t.a + p * each * t.a_step;
@@ -33230,16 +32895,7 @@ GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv
             for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
                 sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
         }
-        if (storage == GCKPT_STORAGE_F32)
-            continue;
-        if (W < 16 && storage != GCKPT_STORAGE_BF16) { /* as fast, less code */
-            for (int q = 0; q < 4; q++)
-                V(dot_words)(storage, vectors, r + q, scale, x + q * each, sum);
-            continue;
-        }
-        GCKPTI_UNROLL
-        for (int q = 0; q < 4; q++)
-            V(dot_words)(storage, vectors, r + q, scale, x + q * each, sum);
+        GCKPTI_IF_QUANTISED(V(dot_words)(storage, vectors, r, t.scales, x, sum));
     }
     for (; storage == GCKPT_STORAGE_F32 && p < t.k; p++) {
         GCKPTI_UNROLL
@@ -33627,7 +33283,7 @@ static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, 
 static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti_c_block *block,
                                            float *pack, int64_t floats)
 {
-    enum { MANY = 2048 }; /* from this many rows on, a is not in a cache */
+    enum { MANY = 2048 }; /* from this many rows on, a is not in L2 */
     const int64_t i0 = block->i0, i1 = block->i1, j0 = block->j0, j1 = block->j1;
     const gckpti_blocking s = V(blocking)(t, i1 - i0, floats);
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
@@ -33699,54 +33355,22 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
 
 /* >>kernels/elementwise */
 /* ---- elementwise ops ---- */
-/* The loops of ops of two inputs; those of one input are in ops/loops.h. */
-#define GCKPTI_BINARY_LOOP(name, value)                                                            \
-    static GCKPTI_TARGET void V(name)(const gckpti_loop *loop)                                     \
-    {                                                                                              \
-        const gckpti_loop s = *loop; /* a copy that no store can alias */                          \
-        for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            const FLOATS x = V(load)(s.x + j), y = V(load)(s.y + j);                               \
-            V(prefetch_next)(&s.ahead, j);                                                         \
-            value;                                                                                 \
-            (void)y;                                                                               \
-        }                                                                                          \
-    }
-#define GCKPTI_VALUES(name, value) GCKPTI_BINARY_LOOP(name##_values, V(store)(s.to + j, value))
-/* Stores or adds a times b (product) or a / b (quotient). */
-#define GCKPTI_GRADIENTS(name, rule, a, b)                                                         \
-    GCKPTI_BINARY_LOOP(name##_gradients, const FLOATS g = V(load)(s.g + j);                        \
-                       V(put_##rule##_n)(s.to + j, a, b, s.accumulate, W))
-GCKPTI_VALUES(add, x + y)
-GCKPTI_VALUES(sub, x - y)
-GCKPTI_VALUES(mul, (x * y))
-GCKPTI_VALUES(div, x / y)
-GCKPTI_VALUES(maximum, V(if_equal)(y, y, V(if_less)(x, y, y, x), y))
-GCKPTI_VALUES(minimum, V(if_equal)(y, y, V(if_less)(y, x, y, x), y))
-GCKPTI_GRADIENTS(mul, product, g, x)
-GCKPTI_GRADIENTS(div, quotient, g, x)
-GCKPTI_GRADIENTS(divisor, product, -g, x / y / y)
-GCKPTI_GRADIENTS(maximum, product, V(if_less)(y, x, V(zero)(), g),
-                 V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))
-GCKPTI_GRADIENTS(minimum, product, V(if_less)(x, y, V(zero)(), g),
-                 V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))
-#undef GCKPTI_VALUES
-#undef GCKPTI_GRADIENTS
-#undef GCKPTI_BINARY_LOOP
-
-/* The loops of each op, by GCKPTI_KIND_.., and what the gradient of an op of one input reads. */
-#define GCKPTI_LOOPS(name, reads)                                                                  \
-    { V(name##_values), GCKPTI_IF_TRAINING(V(name##_gradients)), reads },
-#define GCKPTI_UNARY_LOOPS(name, flops, reads, value, rule, deriv) GCKPTI_LOOPS(name, reads)
+/* The loops of each op (ops/loops.h), by GCKPTI_KIND_.., and what the gradient of an op of one
+ * input reads. */
+#define GCKPTI_UNARY_LOOPS(name, flops, reads, value, rule, deriv)                                 \
+    { V(name##_values), { GCKPTI_IF_TRAINING(V(name##_gradients)), NULL }, reads },
+#define GCKPTI_BINARY_LOOPS(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)           \
+    { V(name##_values),                                                                            \
+      { GCKPTI_IF_TRAINING(V(grad_a##_gradient)), GCKPTI_IF_TRAINING(V(grad_b##_gradient)) },      \
+      0 },
 static const struct {
-    gckpti_loop_fn values, gradients;
+    gckpti_loop_fn values, gradients[2];
     unsigned reads;
 } V(elementwise)[] = { GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS)
-                           GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS){ V(add_values), NULL, 0 },
-                       { V(sub_values), NULL, 0 },
-                       GCKPTI_LOOPS(mul, 0) GCKPTI_LOOPS(div, 0) GCKPTI_LOOPS(maximum, 0)
-                           GCKPTI_LOOPS(minimum, 0) };
-#undef GCKPTI_LOOPS
+                           GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
+                               GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOPS) };
 #undef GCKPTI_UNARY_LOOPS
+#undef GCKPTI_BINARY_LOOPS
 
 /* Runs a loop; elements after the last whole vector are computed as one padded vector. */
 static GCKPTI_TARGET void V(run_loop)(gckpti_loop *s, gckpti_loop_fn loop)
@@ -33789,10 +33413,8 @@ static GCKPTI_TARGET void V(where_select)(const gckpt_call *call, int i)
 
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
-    const gckpt_arg *x = &call->in[0], *y = &call->in[kind >= GCKPTI_FIRST_BINARY];
     gckpti_loop s = gckpti_loop_of(call, 0, 0);
-    s.y = y->data;
-    s.ahead = gckpti_hints_of(call, x->data, x->bf16, call->out_bf16, x == y ? NULL : y->bf16);
+    s.y = call->in[kind >= GCKPTI_FIRST_BINARY].data;
     if (kind == GCKPTI_KIND_where)
         V(where_select)(call, -1);
     else
@@ -33801,32 +33423,27 @@ static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kin
 
 static GCKPTI_TARGET void V(elementwise_grad)(const gckpt_call *call, int kind, int i)
 {
-    const gckpt_arg *self = &call->in[i], *at = &call->in[kind < GCKPTI_FIRST_BINARY ? 0 : 1 - i];
-    const unsigned reads = V(elementwise)[kind].reads;
-    const int divisor = kind == GCKPTI_KIND_div && i;
-    gckpti_loop s = gckpti_loop_of(call, 1, reads);
-    const uint16_t *x_bf16 = reads & GCKPT_OUT ? call->out_bf16 : at->bf16;
-    if (kind >= GCKPTI_FIRST_BINARY)
-        s.x = at->data, s.y = self->data ? self->data : s.x;
+    const gckpt_arg *self = &call->in[i];
+    gckpti_loop s = gckpti_loop_of(call, 1, V(elementwise)[kind].reads);
+    if (kind >= GCKPTI_FIRST_BINARY) { /* a NULL array is not used */
+        s.x = self->data ? self->data : s.g;
+        s.y = call->in[1 - i].data ? call->in[1 - i].data : s.g;
+    }
     s.to = self->grad, s.accumulate = self->accumulate;
-    s.ahead = gckpti_hints_of(call, call->grad_out, x_bf16, call->grad_out_bf16, self->grad_bf16);
-    V(run_loop)(&s, divisor ? V(divisor_gradients) : V(elementwise)[kind].gradients);
+    V(run_loop)(&s, V(elementwise)[kind].gradients[i]);
 }
 
 static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
-    if (kind == GCKPTI_KIND_add)
-        gckpti_add_backward(call);
-    else if (kind == GCKPTI_KIND_sub)
-        gckpti_sub_backward(call);
-    else if (kind == GCKPTI_KIND_pow && *(const float *)call->attributes == 0.0f)
+    if (kind == GCKPTI_KIND_pow && *(const float *)call->attributes == 0.0f)
         gckpti_pow_backward(call); /* dx = +0 */
     else
         for (int i = 0; i < call->inputs; i++)
-            if (call->in[i].grad && kind != GCKPTI_KIND_where)
-                V(elementwise_grad)(call, kind, i);
-            else if (call->in[i].grad)
+            if (kind == GCKPTI_KIND_where && call->in[i].grad)
                 V(where_select)(call, i);
+            else if (call->in[i].grad &&
+                     (kind < GCKPTI_FIRST_BINARY || call->in[i].grad != call->grad_out))
+                V(elementwise_grad)(call, kind, i);
 }
 
 /* >>kernels/random */
@@ -33951,6 +33568,14 @@ static GCKPTI_TARGET void V(initialise)(const gckpti_init_span *d)
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
     return V(load_quant)(GCKPT_STORAGE_BF16, x, 0, V(zero)(), n);
+}
+
+/* Returns n floats from x[at] on or, if x is NULL, n widened bf16 from narrow[at] on. */
+GCKPTI_INLINED FLOATS V(load_any)(const float *x, const uint16_t *narrow, int64_t at, int64_t n)
+{
+    if (__builtin_expect(x != NULL, 1)) /* otherwise gcc branches for each vector */
+        return V(load_n)(x + at, n);
+    return V(load_bf16)(narrow + at, n);
 }
 
 static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
@@ -34534,14 +34159,6 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_pack_lanes 
 /* >>kernels/column_sums */
 /* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, each as
  * gckpti_sum_add does; the sums of 4 vectors of columns stay in registers ---- */
-/* Returns n floats from x[at] on or, if x is NULL, n widened bf16 from narrow[at] on. */
-GCKPTI_INLINED FLOATS V(load_any)(const float *x, const uint16_t *narrow, int64_t at, int64_t n)
-{
-    if (__builtin_expect(gckpti_has_f32(x), 1)) /* otherwise gcc branches for each vector */
-        return V(load_n)(x + at, n);
-    return V(load_quant)(GCKPT_STORAGE_BF16, narrow + at, 0, V(zero)(), n);
-}
-
 /* Sums columns j..j+n-1: whole vectors (`vectors` is 4) or less than one (1). `gain` (0 for no
  * gain) and `vectors` are constants. */
 GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, int64_t n,
@@ -34567,11 +34184,11 @@ GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, in
             row = gckpti_norm_row_args(s->call, r);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
-            FLOATS x = V(load_any)(s->call->grad_out, narrow, row_start + at[i], each);
+            FLOATS x = GCKPTI_LOAD_ANY(s->call->grad_out, narrow, row_start + at[i], each);
             if (s->bias)
                 V(sum_add)(&b[i], &b_comp[i], x);
             if (gain) {
-                FLOATS h = V(load_any)(in->data, in->bf16, row_start + at[i], each);
+                FLOATS h = GCKPTI_LOAD_ANY(in->data, in->bf16, row_start + at[i], each);
                 h = (h - row.first - row.mean) * row.rstd;
                 V(sum_add)(&g[i], &g_comp[i], V(fma)(x, h, V(zero)()));
             }
@@ -34734,7 +34351,8 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
 
 static const gckpti_image_kernels V(image_kernels) = { V(conv_block),
                                                        V(multiply_add),
-                                                       V(max_window),
+                                                       V(max_windows),
+                                                       V(average_windows),
                                                        { V(channel_sums), V(channel_out),
                                                          GCKPTI_IF_TRAINING(V(channel_dx)) },
                                                        V(scaled_add) };
@@ -34743,133 +34361,102 @@ static const gckpti_image_kernels V(image_kernels) = { V(conv_block),
 /* >>kernels/attention */
 /* ---- attention ---- Scores are stored as (key,query): the softmax of a query then runs down a
  * vector lane, no sum crosses lanes, and sums keep the order of the row's 32 lanes. Tiles are 64
- * queries by 64 keys; the operands of their products are packed, in rows of d_vec floats. */
-#if GCKPTI_ISA == 2
-#define GCKPTI_ATTN_ROWS 6
-#else
-#define GCKPTI_ATTN_ROWS 8
-#endif
-
-/* Up to GCKPTI_ATTN_ROWS rows and 2 W columns of c. Rows add the terms first..end-1; terms before
- * `full` and from `full_end` on form triangles, of which row i has `span` terms from i + low on. b
- * is read in whole vectors. */
-typedef struct {
-    int64_t rows, cols, first, full, full_end, end, low, span;
-    const float *a, *b, *factor;
-    float *c;
-} V(attn_part);
-
-/* The loop's registers: positions in b and in each row of a, and two vectors of c for each row. */
-typedef struct {
-    const float *b, *a[GCKPTI_ATTN_ROWS];
-    FLOATS low[GCKPTI_ATTN_ROWS], high[GCKPTI_ATTN_ROWS];
-} V(chains);
-
-/* Adds terms p..end-1 to all rows. `vectors` and `corner` are constants. */
-GCKPTI_INLINED void V(attn_terms)(const gckpti_attn_gemm *s, const V(attn_part) * t, int vectors,
-                                  int corner, int64_t p, int64_t end, V(chains) * acc)
+ * queries by 64 keys; the operands of their products are packed, in rows of d_vec floats. The
+ * products use V(tiles): terms of all rows of a tile, and row by row those of some rows. */
+/* Prefetches `rows` rows of a head's keys to L2. */
+GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn *h, const float *x, int64_t rows)
 {
-    for (; p < end; p++, acc->b += s->b_step) {
-        const FLOATS b0 = V(load)(acc->b), b1 = vectors > 1 ? V(load)(acc->b + W) : b0;
-        GCKPTI_UNROLL
-        for (int i = 0; i < GCKPTI_ATTN_ROWS; i++) {
-            const FLOATS x = V(set1)(*acc->a[i]);
-            acc->a[i] += s->a_step;
-            if (corner && (uint64_t)(p - t->low - i) >= (uint64_t)t->span)
-                continue;
-            acc->low[i] = V(fma)(x, b0, acc->low[i]);
-            if (vectors > 1)
-                acc->high[i] = V(fma)(x, b1, acc->high[i]);
-        }
-    }
-}
-
-/* c += chains of a(i,p) b(p), from +0 if s->from_zero. rows and n are t's rows and columns, passed
- * as constants where they are known; `vectors` is a constant. */
-GCKPTI_INLINED void V(attn_tile)(const gckpti_attn_gemm *s, const V(attn_part) * t, int64_t rows,
-                                 int64_t n, int vectors)
-{
-    V(chains) acc;
-    acc.b = t->b;
-    GCKPTI_UNROLL
-    for (int i = 0; i < GCKPTI_ATTN_ROWS; i++) {
-        const float *c = t->c + i * s->c_row;
-        acc.a[i] = t->a + (i < rows ? i : 0) * s->a_row;
-        acc.low[i] = acc.high[i] = V(zero)();
-        if (!s->from_zero && i < rows) {
-            acc.low[i] = V(load_n)(c, n);
-            if (vectors > 1)
-                acc.high[i] = V(load_n)(c + W, n - W);
-            if (t->factor)
-                acc.low[i] = acc.low[i] * t->factor[i], acc.high[i] = acc.high[i] * t->factor[i];
-        }
-    }
-    V(attn_terms)(s, t, vectors, 1, t->first, t->full, &acc);
-    V(attn_terms)(s, t, vectors, 0, t->full, t->full_end, &acc);
-    V(attn_terms)(s, t, vectors, 1, t->full_end, t->end, &acc);
-    GCKPTI_UNROLL
-    for (int i = 0; i < GCKPTI_ATTN_ROWS; i++)
-        if (i < rows) {
-            float *c = t->c + i * s->c_row;
-            V(store_n)(c, acc.low[i], n);
-            if (vectors > 1)
-                V(store_n)(c + W, acc.high[i], n - W);
-        }
-}
-
-/* Prefetches columns from..end-1 of `rows` rows of a head's keys to L2. */
-GCKPTI_INLINED void V(prefetch_rows)(const gckpti_attn *h, const float *x, int64_t rows,
-                                     int64_t from, int64_t end)
-{
-    for (end = gckpti_min(end, h->d); rows > 0; rows--, x += h->kv_c)
-        for (int64_t j = from; j < end; j += 16)
+    for (; rows > 0; rows--, x += h->kv_c)
+        for (int64_t j = 0; j < h->d; j += 16)
             __builtin_prefetch(x + j, 0, 2);
 }
 
-/* Sets which of k terms the diagonal and the window leave for the rows of c from row i on. */
-GCKPTI_INLINED void V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t k, V(attn_part) * t)
+/* The terms first..end-1 of some rows of c; all rows add those from `full` to `full_end`, row i of
+ * the others only `span` terms from i + low on. */
+typedef struct {
+    int64_t first, full, full_end, end, low, span;
+} V(attn_part);
+
+/* Returns x, or 0 or k if x is not between them. */
+GCKPTI_INLINED int64_t V(within)(int64_t x, int64_t k) { return x < 0 ? 0 : gckpti_min(x, k); }
+
+/* Returns which of k terms the diagonal and the window leave for `rows` rows of c from row i on. */
+GCKPTI_INLINED V(attn_part)
+    V(attn_range)(const gckpti_attn_gemm *s, int64_t i, int64_t rows, int64_t k)
 {
-    const int64_t window = s->attn->window, to = s->edge == GCKPTI_TERMS_TO;
-    int64_t at[4];
-    t->first = t->full = 0, t->full_end = t->end = k, t->span = window;
-    t->low = to ? i + s->diagonal + 1 - window : i - s->diagonal;
-    if (s->edge == GCKPTI_COLUMNS_FROM || (t->low + t->rows <= 1 && t->low + window >= k))
-        return;
-    at[0] = t->low, at[1] = t->low + t->rows - 1, at[2] = t->low + window;
-    at[3] = at[2] + t->rows - 1;
-    for (int j = 0; j < 4; j++)
-        at[j] = at[j] < 0 ? 0 : gckpti_min(at[j], k);
-    t->first = at[0], t->full = at[1], t->end = at[3];
-    t->full_end = at[2] > at[1] ? at[2] : at[1];
+    const int64_t window = s->attn->window;
+    const int64_t low = s->edge == GCKPTI_TERMS_TO ? i + s->diagonal + 1 - window : i - s->diagonal;
+    V(attn_part) t = { 0, 0, k, k, low, window };
+    if (s->edge == GCKPTI_COLUMNS_FROM || (low + rows <= 1 && low + window >= k))
+        return t;
+    t.first = V(within)(low, k), t.full = V(within)(low + rows - 1, k);
+    t.full_end = V(within)(low + window, k), t.end = V(within)(low + window + rows - 1, k);
+    t.full_end = t.full_end > t.full ? t.full_end : t.full;
+    return t;
 }
 
-/* c (m,n) += chains of k terms, or of those terms that diagonal and window leave. */
+/* Adds the terms first..end-1 of `rows` rows of `all` to n columns, a panel at a time. */
+static GCKPTI_TARGET void V(attn_add)(const gckpti_tile *all, int64_t rows, int64_t n,
+                                      int64_t first, int64_t end)
+{
+    gckpti_tile u = *all;
+    u.k = end - first, u.a += first * u.a_step, u.b += first * u.b_step;
+    for (int64_t j = 0, width; j < n; j += width) {
+        width = V(panel_width)(n, j);
+        u.last = gckpti_min(n - j - width + W, W);
+        V(tiles)[width / W - 1][rows - 1](&u);
+        u.b += width, u.c += width, u.from = u.from ? u.c : NULL;
+    }
+}
+
+/* Adds terms from `begin` to `end` that not all rows have, row by row. */
+static GCKPTI_TARGET void V(attn_corner)(const V(attn_part) * t, gckpti_tile u, int64_t rows,
+                                         int64_t n, int64_t begin, int64_t end)
+{
+    for (int64_t i = 0; i < rows; i++, u.a += u.a_row, u.c += u.c_row) {
+        const int64_t to = t->low + i + t->span, last = gckpti_min(to, end);
+        const int64_t first = t->low + i > begin ? t->low + i : begin;
+        u.from = u.from ? u.c : NULL;
+        V(attn_add)(&u, 1, n, first, last > first ? last : first);
+    }
+}
+
+/* c (m,n) += chains of k terms, or of those terms that diagonal and window leave; from +0 if
+ * s->from_zero. b is read in whole vectors. */
 static GCKPTI_TARGET void V(attn_gemm)(const gckpti_attn_gemm *s, int64_t m, int64_t n, int64_t k,
                                        const float *a, const float *b, float *c)
 {
-    for (int64_t i = 0; i < m; i += GCKPTI_ATTN_ROWS) {
-        V(attn_part)
-        t = { gckpti_min(m - i, GCKPTI_ATTN_ROWS),    0,   0, 0, 0, 0, 0, 0, NULL, NULL,
-              s->row_scale ? s->row_scale + i : NULL, NULL };
-        int64_t at = s->edge == GCKPTI_COLUMNS_FROM && i > s->diagonal ? i - s->diagonal : 0;
-        V(attn_range)(s, i, k, &t);
+    for (int64_t i = 0, rows; i < m; i += rows) {
+        const int64_t skipped =
+            s->edge == GCKPTI_COLUMNS_FROM && i > s->diagonal ? (i - s->diagonal) / W * W : 0;
+        float *to = c + i * s->c_row + skipped;
+        gckpti_tile u = { 0,
+                          a + i * s->a_row,
+                          s->a_row,
+                          s->a_step,
+                          b + skipped,
+                          s->b_step,
+                          s->from_zero ? NULL : to,
+                          s->c_row,
+                          to,
+                          s->c_row,
+                          W,
+                          NULL };
+        rows = gckpti_min(m - i, GCKPTI_TILE_ROWS);
+        const V(attn_part) t = V(attn_range)(s, i, rows, k);
         if (t.first >= t.end && !s->from_zero)
             continue;
-        t.a = a + i * s->a_row + t.first * s->a_step;
-        for (int64_t j = at / W * W; j < n; j += 2 * W) {
-            if (s->prefetch)
-                V(prefetch_rows)(s->attn, s->prefetch + i * s->attn->kv_c, t.rows, j, j + 2 * W);
-            t.b = b + t.first * s->b_step + j, t.c = c + i * s->c_row + j;
-            t.cols = gckpti_min(n - j, 2 * W);
-            if (t.rows == GCKPTI_ATTN_ROWS && t.cols == 2 * W)
-                V(attn_tile)(s, &t, GCKPTI_ATTN_ROWS, 2 * W, 2);
-            else if (t.rows == GCKPTI_ATTN_ROWS && t.cols == W)
-                V(attn_tile)(s, &t, GCKPTI_ATTN_ROWS, W, 1);
-            else if (t.cols > W)
-                V(attn_tile)(s, &t, t.rows, t.cols, 2);
-            else
-                V(attn_tile)(s, &t, t.rows, t.cols, 1);
+        if (s->prefetch)
+            V(prefetch_rows)(s->attn, s->prefetch + i * s->attn->kv_c, rows);
+        if (t.first < t.full) {
+            V(attn_corner)(&t, u, rows, n, t.first, t.full);
+            u.from = to;
         }
+        if (t.full < t.full_end || !u.from)
+            V(attn_add)(&u, rows, n - skipped, t.full, t.full_end);
+        u.from = to;
+        if (t.full_end < t.end)
+            V(attn_corner)(&t, u, rows, n, t.full_end, t.end);
     }
 }
 
@@ -34881,6 +34468,68 @@ static GCKPTI_TARGET void V(gather)(const gckpti_attn *h, const float *x, int64_
         for (int64_t j = 0; j < h->d; j += W)
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
+
+GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
+{
+    for (int64_t e = 0; factor != 1.0f && e < d; e += W)
+        V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
+}
+
+/* >>cache/kernels */
+#ifndef GCKPT_NO_CACHES
+/* ---- attention of the few queries of a generated text ---- */
+/* Computes query i of a head by itself; its scores are a row, not a column. */
+static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, int64_t head,
+                                             int64_t i)
+{
+    const gckpt_call *call = h->call;
+    int64_t at = (row * h->t + i) * h->c + head * h->d;
+    int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
+    const float *q = call->in[0].data + at, scale = gckpti_attn_post_scale(h);
+    float p[GCKPTI_QK_TILE] = { 0.0f }, max = 0.0f, sum = 0.0f;
+    float *out = call->out ? call->out + at : NULL, *saved = (float *)call->saved;
+    int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
+    const int64_t first = gckpti_attn_first_tile(h, i);
+    if (out)
+        memset(out, 0, (size_t)h->d * sizeof *out);
+    for (int64_t j = first; j < visible; j += GCKPTI_QK_TILE) {
+        const int64_t n = gckpti_min(visible - j, GCKPTI_QK_TILE),
+                      at_j = keys + gckpti_attn_offset(h, j);
+        const int64_t from = gckpti_attn_masked(h, i, j, n);
+        const float *k = call->in[1].data + at_j, *v = call->in[2].data + at_j;
+        const V(gemv) scores = { h->d, n, q, 1, k, h->kv_c, NULL, NULL, p, v };
+        const V(gemv) values = { n - from, h->d, p + from, 1,   v + from * h->kv_c,
+                                 h->kv_c,  NULL, NULL,     out, NULL };
+        V(gemv_dot)(&scores);
+        if (h->cap > 0.0f)
+            V(softcaps)(p, n, h->dot_scale, h->cap);
+        for (int64_t e = 0; e < n; e += W)
+            V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(scale), V(zero)()));
+        for (int64_t e = 0; e < from; e++)
+            p[e] = -GCKPTI_INFINITY;
+        float factor = V(online)(p, p, n, j == first, &max, &sum);
+        if (!out)
+            continue;
+        if (j > first)
+            V(rescale)(out, factor, h->d);
+        V(gemv_axpy)(&values);
+    }
+    gckpti_softmax_end(&max, &sum);
+    if (out)
+        V(divide)(out, sum, h->d);
+    if (saved)
+        saved[(row * h->heads + head) * h->t + i] = max + V(log_scalar)(sum);
+}
+
+/* Computes m queries from `first` on if they are too few to fill vectors; else returns 0. */
+static GCKPTI_TARGET int V(few_queries)(const gckpti_attn *h, int64_t row, int64_t head,
+                                        int64_t first, int64_t m)
+{
+    for (int64_t r = 0; m <= 3 && r < m; r++)
+        V(attention_query)(h, row, head, first + r);
+    return m <= 3;
+}
+#endif
 
 /* >>kernels/online_softmax */
 #if !GCKPTI_OPTIMISED && !defined(__clang__) /* see kernels/vectors.c */
@@ -34957,55 +34606,6 @@ GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int6
     return 1;
 }
 
-GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
-{
-    for (int64_t e = 0; factor != 1.0f && e < d; e += W)
-        V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
-}
-
-/* Computes query i of a head by itself; its scores are a row, not a column. */
-static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, int64_t head,
-                                             int64_t i)
-{
-    const gckpt_call *call = h->call;
-    int64_t at = (row * h->t + i) * h->c + head * h->d;
-    int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
-    const float *q = call->in[0].data + at, scale = gckpti_attn_post_scale(h);
-    float p[GCKPTI_QK_TILE] = { 0.0f }, max = 0.0f, sum = 0.0f;
-    float *out = call->out ? call->out + at : NULL, *saved = (float *)call->saved;
-    int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
-    const int64_t first = gckpti_attn_first_tile(h, i);
-    if (out)
-        memset(out, 0, (size_t)h->d * sizeof *out);
-    for (int64_t j = first; j < visible; j += GCKPTI_QK_TILE) {
-        const int64_t n = gckpti_min(visible - j, GCKPTI_QK_TILE),
-                      at_j = keys + gckpti_attn_offset(h, j);
-        const int64_t from = gckpti_attn_masked(h, i, j, n);
-        const float *k = call->in[1].data + at_j, *v = call->in[2].data + at_j;
-        const V(gemv) scores = { h->d, n, q, 1, k, h->kv_c, NULL, NULL, p, v };
-        const V(gemv) values = { n - from, h->d, p + from, 1,   v + from * h->kv_c,
-                                 h->kv_c,  NULL, NULL,     out, NULL };
-        V(gemv_dot)(&scores);
-        if (h->cap > 0.0f)
-            V(softcaps)(p, n, h->dot_scale, h->cap);
-        for (int64_t e = 0; e < n; e += W)
-            V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(scale), V(zero)()));
-        for (int64_t e = 0; e < from; e++)
-            p[e] = -GCKPTI_INFINITY;
-        float factor = V(online)(p, p, n, j == first, &max, &sum);
-        if (!out)
-            continue;
-        if (j > first)
-            V(rescale)(out, factor, h->d);
-        V(gemv_axpy)(&values);
-    }
-    gckpti_softmax_end(&max, &sum);
-    if (out)
-        V(divide)(out, sum, h->d);
-    if (saved)
-        saved[(row * h->heads + head) * h->t + i] = max + V(log_scalar)(sum);
-}
-
 /* Completes m queries from `first` on: their softmax sums, and saved = max + log(sum). */
 static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t row, int64_t head,
                                       int64_t first, int64_t m, float *max, float *sum)
@@ -35031,46 +34631,46 @@ static GCKPTI_TARGET void V(heads_init)(const gckpti_attn *h, float *max, float 
 static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row, int64_t head,
                                                int64_t first, float *scratch)
 {
-    enum { T = GCKPTI_QK_TILE };
+    enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = { h->kv_c, 1, T, T, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL };
-    gckpti_attn_gemm values = { 1, T, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, NULL, h, NULL };
-    int64_t m = gckpti_min(h->t - first, T), ahead = first + h->visible.ahead;
+    gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h, NULL };
+    gckpti_attn_gemm values = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h, NULL };
+    int64_t m = gckpti_min(h->t - first, TILE), ahead = first + h->visible.ahead;
     int64_t visible = gckpti_min(h->visible.keys, ahead + m), j0 = gckpti_attn_first_tile(h, first);
     int64_t at = (row * h->t + first) * h->c + head * h->d;
     int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
-    float *q = scratch, *v = q + T * (h->d + W), *p = v + T * h->d_vec;
-    float max[T], sum[T], factor[T];
+    float *q = scratch, *v = q + TILE * (h->d + W), *p = v + TILE * h->d_vec;
+    float max[TILE], sum[TILE], factor[TILE];
     float *out = call->out ? call->out + at : NULL;
-    if (m <= 3) { /* too few to fill vectors */
-        for (int64_t r = 0; r < m; r++)
-            V(attention_query)(h, row, head, first + r);
+    if (GCKPTI_FEW_QUERIES(h, row, head, first, m))
         return;
-    }
     if (j0 >= visible) /* no key is visible: out is zeros */
         return;
     const float *k = call->in[1].data + keys + gckpti_attn_offset(h, j0);
     const float after = gckpti_attn_post_scale(h);
     V(heads_init)(h, max, sum);
-    V(prefetch_rows)(h, k, gckpti_min(visible - j0, T), 0, h->d);
-    V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, T);
-    for (int64_t j = j0; j < visible; j += T) {
-        const int64_t n = gckpti_min(visible - j, T), at_j = keys + gckpti_attn_offset(h, j);
+    V(prefetch_rows)(h, k, gckpti_min(visible - j0, TILE));
+    V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, TILE);
+    for (int64_t j = j0; j < visible; j += TILE) {
+        const int64_t n = gckpti_min(visible - j, TILE), at_j = keys + gckpti_attn_offset(h, j);
         k = call->in[1].data + at_j;
         scores.diagonal = values.diagonal = ahead - j;
         scores.prefetch = out ? call->in[2].data + at_j : NULL;
         V(attn_gemm)(&scores, n, m, h->d, k, q, p);
         if (h->cap > 0.0f)
-            V(softcaps)(p, n * T, h->dot_scale, h->cap);
+            V(softcaps)(p, n * TILE, h->dot_scale, h->cap);
         for (int64_t i = 0; i < m; i += W)
             (void)V(online_columns)(p + i, n, ahead - j + i, h->window, after, j == j0, max + i,
                                     sum + i, factor + i);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);
-        values.from_zero = j == j0, values.row_scale = factor;
+        values.from_zero = j == j0;
+        for (int64_t r = 0; j > j0 && r < m; r++)
+            V(rescale)(out + r * h->c, factor[r], h->d);
         values.prefetch =
-            visible - j - T >= m ? call->in[1].data + keys + gckpti_attn_offset(h, j + T) : NULL;
+            visible - j - TILE >= m ? call->in[1].data + keys + gckpti_attn_offset(h, j + TILE)
+                                    : NULL;
         V(attn_gemm)(&values, m, h->d, n, p, v, out);
     }
     V(head_end)(h, row, head, first, m, max, sum);
@@ -35105,35 +34705,35 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int6
 static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                                 float *scratch)
 {
-    enum { T = GCKPTI_QK_TILE };
+    enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = { h->kv_c, 1, T, T, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL };
-    gckpti_attn_gemm dkv_tile = { T, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, NULL, h, NULL };
-    gckpti_attn_gemm dq_tile = { 1, T, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, NULL, h, NULL };
-    int64_t c = h->c, kc = h->kv_c, packed = T * (h->d + W), rows = T * h->d_vec;
+    gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h, NULL };
+    gckpti_attn_gemm dkv_tile = { TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, h, NULL };
+    gckpti_attn_gemm dq_tile = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h, NULL };
+    int64_t c = h->c, kc = h->kv_c, packed = TILE * (h->d + W), rows = TILE * h->d_vec;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * kc + head / h->group * h->d;
     float *qt = scratch, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
-    float *p = k + rows, *ds = p + T * T;
-    float lse[T] = { 0.0f }, delta[T] = { 0.0f };
+    float *p = k + rows, *ds = p + TILE * TILE;
+    float lse[TILE] = { 0.0f }, delta[TILE] = { 0.0f };
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
-    for (int64_t first = 0; first < h->t; first += T) {
-        int64_t m = gckpti_min(h->t - first, T), at = at_q + first * c;
+    for (int64_t first = 0; first < h->t; first += TILE) {
+        int64_t m = gckpti_min(h->t - first, TILE), at = at_q + first * c;
         int64_t ahead = first + h->visible.ahead, visible = gckpti_min(h->visible.keys, ahead + m);
         const int64_t j0 = gckpti_attn_first_tile(h, first);
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->saved + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
-        V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, T);
+        V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, TILE);
         V(gather)(h, grad, c, m, g);
         if (dk)
             V(gather)(h, call->in[0].data + at, c, m, q);
         if (dq || dk)
-            V(pack)(grad, 1, c, m, h->d, gt, T);
+            V(pack)(grad, 1, c, m, h->d, gt, TILE);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
-        for (int64_t j = j0; j < visible; j += T) {
-            int64_t n = gckpti_min(h->visible.keys - j, T), key = at_k + j * kc;
-            int full_next = h->visible.keys - j >= 2 * T; /* the next tile is full as well */
+        for (int64_t j = j0; j < visible; j += TILE) {
+            int64_t n = gckpti_min(h->visible.keys - j, TILE), key = at_k + j * kc;
+            int full_next = h->visible.keys - j >= 2 * TILE; /* the next tile is full as well */
             scores.diagonal = dkv_tile.diagonal = dq_tile.diagonal = ahead - j;
             scores.prefetch = dq || dk ? call->in[2].data + key : NULL;
             V(attn_gemm)(&scores, n, m, h->d, call->in[1].data + key, qt, p);
@@ -35141,9 +34741,9 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
             if (dq || dk)
                 V(attn_gemm)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             if (h->cap > 0.0f)
-                V(softcaps)(p, n * T, h->dot_scale, h->cap);
+                V(softcaps)(p, n * TILE, h->dot_scale, h->cap);
             for (int64_t r = 0; r < n; r++) {
-                float *pr = p + r * T, *dr = dq || dk ? ds + r * T : NULL;
+                float *pr = p + r * TILE, *dr = dq || dk ? ds + r * TILE : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;
                 V(head_grads)(h, from - from % W, m, lse, delta, pr, dr);
             }
@@ -35160,7 +34760,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
                 V(attn_gemm)(&dq_tile, m, h->d, n, ds, k, dq + at);
             }
             dkv_tile.from_zero = first_use && !call->in[1].accumulate;
-            dkv_tile.prefetch = full_next ? call->in[1].data + key + T * kc : NULL;
+            dkv_tile.prefetch = full_next ? call->in[1].data + key + TILE * kc : NULL;
             if (dk)
                 V(attn_gemm)(&dkv_tile, n, h->d, m, ds, q, dk + key);
         }
@@ -35351,6 +34951,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     if (s.j >= visible) /* these see no key: zeros */
         return;
     V(heads_init)(h, s.max, s.sum);
+    gckpti_mixed_configure(s.kernels, 1);
     V(head_pack)(s.kernels, &x, s.m, h->d, NULL, s.q);
     for (; s.j < visible; s.j += GCKPTI_QK_TILE) {
         const int64_t at_j = keys + gckpti_attn_offset(h, s.j);
@@ -35364,6 +34965,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
         if (call->out || call->out_bf16)
             V(queries_values)(&s, &v);
     }
+    gckpti_mixed_configure(s.kernels, 0);
     V(head_end)(h, row, head, first, s.m, s.max, s.sum);
     if (!call->out && !call->out_bf16)
         return;
@@ -35592,6 +35194,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
         s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
     float *const dk = s.dk, *const dv = s.dv;
+    gckpti_mixed_configure(s.kernels, 1);
     if (s.dq && (in[0].accumulate || windowed))
         V(load_gradient)(h, &in[0], at_q, h->t, s.dq);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += GCKPTI_QK_TILE) {
@@ -35629,6 +35232,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
             if (to[i] && member + 1 == h->group)
                 V(store_gradient)(h, &in[1 + i], key, s.n, to[i]);
     }
+    gckpti_mixed_configure(s.kernels, 0);
     if (s.dq)
         V(store_gradient)(h, &in[0], at_q, h->t, s.dq);
 }
@@ -35642,8 +35246,8 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
     V(mixed_pack_b),
     V(widen),
     V(narrow),
-    V(mixed_forward),
-    GCKPTI_IF_TRAINING(V(mixed_backward))
+    V(round_stochastic),
+    { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
 };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
@@ -35655,8 +35259,8 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
     gckpti_mixed_pack_b_bf16,
     V(widen),
     gckpti_mixed_narrow_bf16,
-    V(mixed_forward),
-    GCKPTI_IF_TRAINING(V(mixed_backward))
+    V(round_stochastic),
+    { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
 };
 #endif
 #endif
@@ -35766,8 +35370,8 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     gckpti_mixed_pack_b_bf16,
     V(widen),
     gckpti_mixed_narrow_bf16,
-    V(mixed_forward),
-    GCKPTI_IF_TRAINING(V(mixed_backward))
+    V(round_stochastic),
+    { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
 };
 #endif
 
@@ -35787,9 +35391,9 @@ static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
         V(elementwise_forward), GCKPTI_TRAINED(elementwise_backward), V(softmax_row),              \
         GCKPTI_TRAINED(softmax_row_grad), V(log_softmax_row),                                      \
         GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row), GCKPTI_TRAINED(norm_row_grad),          \
-        V(rotary_row), V(column_sums), V(attention_forward), GCKPTI_TRAINED(attention_backward),   \
-        &V(element_loss_kernels), &V(class_loss_kernels), GCKPTI_TRAINED(dropout),                 \
-        GCKPTI_TRAINED(initialise), GCKPTI_IF_BF16(V(round_stochastic)), mixed,                    \
+        V(rotary_row), V(column_sums),                                                             \
+        { V(attention_forward), GCKPTI_TRAINED(attention_backward) }, &V(element_loss_kernels),    \
+        &V(class_loss_kernels), GCKPTI_TRAINED(dropout), GCKPTI_TRAINED(initialise), mixed,        \
         GCKPTI_IF_IMAGES(&V(image_kernels)), GCKPTI_IF_RECURRENT(&V(cell_loops))
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
@@ -35807,7 +35411,6 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_m
 #undef GCKPTI_KERNEL
 #undef GCKPTI_INLINED
 #undef GCKPTI_ISA
-#undef GCKPTI_ATTN_ROWS
 #undef GCKPTI_DOUBLES
 #undef GCKPTI_MASK_OF
 #undef GCKPTI_MM

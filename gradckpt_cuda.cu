@@ -18,13 +18,13 @@
  *                 ptx, memory, replay
  *     >>common    fill, add, convert, update, dequantise                                       673
  *                 map, tiles, convert, update, dequantise
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3707
- *                 unary, axes, sums, broadcast, shapes, reduce, max, upsample, rotary,
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3640
+ *                 unary, axes, sums, broadcast, shapes, reduce, axis_ops, upsample, rotary,
  *                 element_losses, panel, products, linear, conv, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, linear_loss, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1733
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1746
  *                 epilogue, products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            294
+ *     >>backend   which kernels there are, the self-test, the table                            297
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
@@ -1360,12 +1360,12 @@ template <auto F, int N = 0> struct Unary {
 };
 
 /* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
-template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct UnaryGrad {
+template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad {
     static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
     float o[N + 1];
     __device__ void operator()(float *d, float at, float g, int accumulate) const
     {
-        PUT(d, g, DERIV(at, o), accumulate);
+        PUT(d, g, DERIV(at, o), accumulate, 1);
     }
 };
 
@@ -1397,7 +1397,7 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
         map_gradient(call, call->in[0],                                                            \
-                     by_attributes<UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule, n>>(call),  \
+                     by_attributes<UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule##_n, n>>(call),  \
                      (reads) & GCKPT_OUT ? call->out : call->in[0].data, call->grad_out);          \
     }
 #define UNARY(name, flops, reads, value, rule, deriv) UNARY_WITH(name, 0, rule, reads)
@@ -1450,18 +1450,18 @@ void from_u8_forward(const gckpt_call *call)
     RUN_EACH(call, from_u8_kernel, n, call->in[0].bytes, o[0], o[1], call->out, n);
 }
 
-template <void (*PUT)(float *, float, float, int)> struct Scale {
+template <auto PUT> struct Scale {
     static constexpr int READS = READS_A;
     float factor;
     __device__ void operator()(float *d, float x, float, int accumulate) const
     {
-        PUT(d, factor, x, accumulate);
+        PUT(d, factor, x, accumulate, 1);
     }
 };
 
 void scale_by(const gckpt_call *call, bool backward)
 {
-    const Scale<gckpti_put_product> f = { *(const float *)call->attributes };
+    const Scale<gckpti_put_product_n> f = { *(const float *)call->attributes };
     backward ? map_gradient(call, call->in[0], f, call->grad_out, NULL) : map_forward(call, f);
 }
 BOTH_PASSES(scale, scale_by)
@@ -1536,17 +1536,18 @@ template <class I> __device__ Offsets<I> offsets_of(const Axes<I> &x, I i)
     return p;
 }
 
-/* Converts an iterator: its two steps become step[1] and step[2]; step[0] is row-major. */
-Axes<int64_t> axes_of(const gckpti_iter *w)
+/* Returns the axes of an iterator. Its tensors, number `first` before the other one, get the last
+ * steps: step[1] and step[2] after the steps of a dense result or, unless `dense`, the first two. */
+Axes<int64_t> axes_of(const gckpti_iter &w, int first, bool dense)
 {
     Axes<int64_t> x = {};
     int64_t size = 1;
-    x.n = w->n;
-    for (int k = 0; k < w->n; size *= w->size[k++]) {
-        x.size[k] = w->size[k];
+    x.n = w.n;
+    for (int k = 0; k < w.n; size *= w.size[k++]) {
+        x.size[k] = w.size[k];
         x.step[0][k] = size;
-        x.step[1][k] = w->step[0][k];
-        x.step[2][k] = w->step[1][k];
+        x.step[dense][k] = w.step[first][k];
+        x.step[dense + 1][k] = w.step[!first][k];
     }
     return x;
 }
@@ -1596,22 +1597,31 @@ template <int N, class I> __device__ Vec<float, N> load_broadcast(const float *a
     return x;
 }
 
-enum BinaryOp { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
+#define NAME(name, ...) OP_##name,
+enum BinaryOp { GCKPTI_BINARY_OPS(NAME) };
+#undef NAME
 
-/* Computes a op b; without b, the kernel passes `scalar` as b. */
+/* Computes a op b. */
 struct Binary {
     BinaryOp op;
-    float scalar;
-    __device__ void operator()(float *d, float a, float b, float, int accumulate) const
+    __device__ void operator()(float *d, float a, float b, float, int) const
     {
-        if (op == MUL)
-            gckpti_put_product(d, a, b, accumulate);
-        else if (op == DIVIDE)
-            gckpti_put(d, b != 1.0f ? a / b : a, accumulate);
-        else if (op <= SUB)
-            gckpti_put(d, op == ADD ? a + b : a - b, accumulate);
-        else
-            *d = op == MAXIMUM ? gckpti_binary_maximum(a, b) : gckpti_binary_minimum(a, b);
+        switch (op) {
+#define VALUE(name, ...)                                                                           \
+    case OP_##name:                                                                                \
+        *d = gckpti_##name##_value(a, b);                                                          \
+        break;
+            GCKPTI_BINARY_OPS(VALUE)
+#undef VALUE
+        }
+    }
+};
+
+struct Quotient { /* a / divisor */
+    float divisor;
+    __device__ void operator()(float *d, float a, float, float, int accumulate) const
+    {
+        gckpti_put(d, divisor != 1.0f ? a / divisor : a, accumulate);
     }
 };
 
@@ -1621,29 +1631,27 @@ __device__ inline bool holds(float word, bool is_i32)
     return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;
 }
 
-/* How a gradient depends on the other input or on both (as in gckpti_binary_gradient), or on the
- * condition of op `where` (WHERE: passes g where it is true, ELSEWHERE: where it is false). */
-enum Rule { NO_RULE, DIVIDEND, DIVISOR, GREATER, LESS, WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
-struct BinaryGradient {
+/* Rules of gradients: rows of GCKPTI_BINARY_GRADS, or those of op `where`, which pass g where the
+ * condition `other` is true (WHERE) or false (ELSEWHERE). */
+#define NAME(name, ...) GRAD_##name,
+enum Rule { GCKPTI_BINARY_GRADS(NAME) WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
+#undef NAME
+struct Gradient {
     Rule rule;
-    float scalar;
-    __device__ float product_of(float g, float other, float self, float *factor) const
-    {
-        *factor = 1.0f;
-        if (rule >= WHERE)
-            return holds(other, rule >= WHERE_I32) == ((rule - WHERE) % 2 == 0) ? g : 0.0f;
-        return rule == DIVIDEND     ? gckpti_grad_numerator(g, self, other, factor)
-               : rule == DIVISOR   ? gckpti_grad_denominator(g, self, other, factor)
-               : rule == GREATER ? gckpti_grad_maximum(g, self, other, factor)
-                                 : gckpti_grad_minimum(g, self, other, factor);
-    }
     __device__ void operator()(float *d, float g, float other, float self, int accumulate) const
     {
-        float factor, u = product_of(g, other, self, &factor);
-        if (rule >= WHERE)
-            gckpti_put(d, u, accumulate);
-        else
-            gckpti_put_product(d, u, factor, accumulate);
+        switch (rule) {
+#define PUT(name, ...)                                                                             \
+    case GRAD_##name:                                                                              \
+        gckpti_##name##_put(d, g, self, other, accumulate);                                        \
+        break;
+            GCKPTI_BINARY_GRADS(PUT)
+#undef PUT
+        default:
+            if (holds(other, rule >= WHERE_I32) != ((rule - WHERE) % 2 == 0))
+                g = 0.0f;
+            gckpti_put(d, g, accumulate);
+        }
     }
 };
 
@@ -1655,11 +1663,9 @@ __global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float 
 {
     for (EACH(i, vecs)) {
         Offsets<I> at = offsets_of(axes, (I)i);
-        Vec<float, N> x = load_broadcast<N>(a + at.at1, axes.step[1][0]), y, z = {}, w = {};
+        Vec<float, N> x = load_broadcast<N>(a + at.at1, axes.step[1][0]), y = {}, z = {}, w = {};
         if (b)
             y = load_broadcast<N>(b + at.at2, axes.step[2][0]);
-        else
-            y = load_broadcast<N>(&f.scalar, (I)0);
         if (self)
             w = load<N>(self + at.at0);
         if (accumulate)
@@ -1800,19 +1806,18 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
             second, rows, n);
 }
 
-/* Terms of sums over rows of g, in order. A term is g * other or sign * g or, if RULED, follows a
- * rule; `self` is indexed as the sums are. step[0] is for g, step[1] for `other`. */
-template <class I, bool RULED = false> struct Sums {
+/* Terms of sums over rows of g, in order, by a rule of gradients; `self` is indexed as the sums are,
+ * and may be NULL, as may be `other`. step[0] is for g, step[1] for `other`. */
+template <class I> struct Sums {
     static constexpr bool FRESH = false;
     static constexpr int NCOLS = 4;
     struct Column {
         Offsets<I> at;
         float self;
     };
-    Rule rule;
+    Gradient rule;
     Values g;
     const float *other, *self;
-    float sign;
     Sum to;
     Axes<I> column, row; /* sums() sets this and the fields below */
     int64_t columns, rows;
@@ -1820,21 +1825,18 @@ template <class I, bool RULED = false> struct Sums {
 
     __device__ Column column_of(int64_t, int64_t c) const
     {
-        return { offsets_of(column, (I)c), RULED && self ? self[c] : 0.0f };
+        return { offsets_of(column, (I)c), self ? self[c] : 0.0f };
     }
-    __device__ void operator()(const Column &c, int64_t r, float *term) const
+    __device__ void operator()(const Column &c, int64_t r, float *term) const /* *term is +0 */
     {
         const Offsets<I> more = offsets_of(row, (I)r);
-        float x = value_at(g, c.at.at0 + more.at0), y = other ? other[c.at.at1 + more.at1] : sign;
-        if (RULED)
-            x = BinaryGradient{ rule, 1.0f }.product_of(x, y, c.self, &y);
-        *term = gckpti_mul(x, y);
+        rule(term, value_at(g, c.at.at0 + more.at0), other ? other[c.at.at1 + more.at1] : 0.0f,
+             c.self, 1);
     }
 };
 
 /* For many columns: each thread adds up one column, 8 loads at a time. */
-template <class I, bool RULED>
-__global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I, RULED> s)
+template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
 {
     for (EACH(c, s.columns)) {
         const auto cols = s.column_of(0, c);
@@ -1851,12 +1853,12 @@ __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I, RULED> s)
     }
 }
 
-template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
+template <class I> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
 {
-    const Sums<I, RULED> t = { s.rule, s.g, s.other, s.self, s.sign, s.to, axes_in<I>(s.column, 1),
-                               axes_in<I>(s.row, 1), s.columns, s.rows, s.along };
+    const Sums<I> t = { s.rule, s.g, s.other, s.self, s.to, axes_in<I>(s.column, 1),
+                        axes_in<I>(s.row, 1), s.columns, s.rows, s.along };
     if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* enough threads to fill the chip */
-        RUN_EACH(call, (sums_by_thread_kernel<I, RULED>), s.columns, t);
+        RUN_EACH(call, sums_by_thread_kernel<I>, s.columns, t);
     else
         column_sums(call, t, s.to, {}, s.rows, s.columns);
 }
@@ -1873,81 +1875,63 @@ void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
         *(axes.step[1][k] ? &s.columns : &s.rows) *= axes.size[k];
     }
     s.along = s.row.n && s.row.step[0][0] == 1;
-    if (s.rule)
-        fits_int32(axes) ? sums_in<uint32_t, true>(call, s) : sums_in<int64_t, true>(call, s);
-    else
-        fits_int32(axes) ? sums_in<uint32_t, false>(call, s) : sums_in<int64_t, false>(call, s);
+    fits_int32(axes) ? sums_in<uint32_t>(call, s) : sums_in<int64_t>(call, s);
 }
 
 /* >>exact/broadcast */
-Axes<int64_t> broadcast_axes(const gckpt_call *call, int second)
+/* Iterates over the result and inputs i and j. */
+Axes<int64_t> broadcast_axes(const gckpt_call *call, int i, int j)
 {
-    gckpti_iter w;
-    gckpti_broadcast_iter(&w, call, second);
-    return axes_of(&w);
+    const gckpt_arg *in = call->in;
+    return axes_of(gckpti_iter_over(&call->shape, &in[i].shape, &in[j].shape), 0, true);
 }
 
 void broadcast_forward(const gckpt_call *call, BinaryOp op)
 {
     const gckpt_arg *in = call->in;
-    combine(call, broadcast_axes(call, 1), Binary{ op, 1.0f }, call->out, in[0].data, in[1].data,
-            NULL, 0);
+    combine(call, broadcast_axes(call, 0, 1), Binary{ op }, call->out, in[0].data, in[1].data, NULL,
+            0);
 }
 
-/* Gives input i its gradient: sign * g, g * other or, as gckpti_binary_gradient, by a rule. */
-void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other, Rule rule)
+/* Returns the values of an input, or the words of an i32 one. */
+const float *words_of(const gckpt_arg &x)
 {
-    const gckpt_arg *in = &call->in[i];
-    const float *self = rule > DIVIDEND && rule < WHERE ? in->data : NULL;
+    return x.index ? (const float *)(const void *)x.index : x.data;
+}
+
+/* Gives input i its gradient by a rule, which reads input i and another one as `reads` says. */
+void broadcast_gradient(const gckpt_call *call, int i, int other, Rule rule, unsigned reads)
+{
+    const gckpt_arg *in = &call->in[i], *y = &call->in[other];
+    const float *x = reads & GCKPT_IN(i) ? in->data : NULL;
+    const float *at = reads & GCKPT_IN(other) ? words_of(*y) : NULL;
     if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* g is in place already */
         return;
-    Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
-    if (i)
-        std::swap(x.step[1], x.step[2]); /* step[1]: in input i; step[2]: in the other input */
-    if (in->compensation) {
-        sums(call, x, { rule, grad_out_of(call), other, self, sign, sum_of(*in) });
-    } else if (rule) {
-        combine(call, x, BinaryGradient{ rule, 1.0f }, in->grad, call->grad_out, other, self,
-                in->accumulate);
-    } else if (other) {
-        combine(call, x, Binary{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL,
-                in->accumulate);
-    } else {
-        map_gradient(call, *in, Scale<gckpti_put_product>{ sign }, call->grad_out, NULL);
-    }
+    Axes<int64_t> axes = broadcast_axes(call, i, other);
+    if (in->compensation)
+        sums(call, axes, { { rule }, grad_out_of(call), at, x, sum_of(*in) });
+    else
+        combine(call, axes, Gradient{ rule }, in->grad, call->grad_out, at, x, in->accumulate);
 }
 
-/* Defines an op of two inputs. sign: factor of gradient 1; first, second: the gradients' rules. */
-#define PAIRED(name, op, sign, other, first, second)                                               \
-    void name##_forward(const gckpt_call *call) { broadcast_forward(call, op); }                   \
+#define BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                        \
+    void name##_forward(const gckpt_call *call) { broadcast_forward(call, OP_##name); }            \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        broadcast_gradient(call, 0, 1.0f, other ? call->in[1].data : NULL, first);                 \
-        broadcast_gradient(call, 1, sign, other ? call->in[0].data : NULL, second);                \
+        broadcast_gradient(call, 0, 1, GRAD_##grad_a, reads_a);                                    \
+        broadcast_gradient(call, 1, 0, GRAD_##grad_b, reads_b);                                    \
     }
-PAIRED(add, ADD, 1.0f, false, NO_RULE, NO_RULE)
-PAIRED(sub, SUB, -1.0f, false, NO_RULE, NO_RULE)
-PAIRED(mul, MUL, 1.0f, true, NO_RULE, NO_RULE)
-PAIRED(div, DIVIDE, 1.0f, true, DIVIDEND, DIVISOR)
-PAIRED(maximum, MAXIMUM, 1.0f, true, GREATER, GREATER)
-PAIRED(minimum, MINIMUM, 1.0f, true, LESS, LESS)
-#undef PAIRED
+GCKPTI_BINARY_OPS(BINARY)
+#undef BINARY
 
 /* Computes a where the condition equals on_true, and `self` elsewhere. */
 struct Where {
     bool is_i32, on_true;
-    float scalar;
     __device__ void operator()(float *d, float a, float condition, float self, int) const
     {
         *d = holds(condition, is_i32) == on_true ? a : self;
     }
 };
-
-const float *condition_of(const gckpt_call *call)
-{
-    const gckpt_arg *x = &call->in[0];
-    return x->index ? (const float *)(const void *)x->index : x->data;
-}
 
 /* Selects from input `taken`, else `rest`. If both are repeated, expands `rest` into out first. */
 void where_forward(const gckpt_call *call)
@@ -1957,16 +1941,13 @@ void where_forward(const gckpt_call *call)
     const int taken = repeated || gckpti_elements(&call->in[2].shape) == n ? 1 : 2;
     const gckpt_arg *rest = &call->in[3 - taken];
     const float *self = rest->data;
-    const Where f = { call->in[0].index != NULL, taken == 1, 0.0f };
+    const Where f = { call->in[0].index != NULL, taken == 1 };
     if (gckpti_elements(&rest->shape) != n) {
-        Axes<int64_t> all = broadcast_axes(call, 3 - taken);
-        std::swap(all.step[1], all.step[2]);
-        combine(call, all, Binary{ ADD, -0.0f }, call->out, self, NULL, NULL, 0);
+        combine(call, broadcast_axes(call, 3 - taken, 0), Quotient{ 1.0f }, call->out, self, NULL,
+                NULL, 0);
         self = call->out;
     }
-    Axes<int64_t> x = broadcast_axes(call, taken);
-    std::swap(x.step[1], x.step[2]); /* step[1]: in input `taken`; step[2]: in the condition */
-    combine(call, x, f, call->out, call->in[taken].data, condition_of(call), self, 0);
+    combine(call, broadcast_axes(call, taken, 0), f, call->out, call->in[taken].data, words_of(call->in[0]), self, 0);
 }
 
 void where_backward(const gckpt_call *call)
@@ -1975,8 +1956,8 @@ void where_backward(const gckpt_call *call)
     const gckpt_arg *condition = &call->in[0];
     if (condition->grad && !condition->accumulate)
         fill(call, condition->grad, 0, gckpti_elements(&condition->shape));
-    broadcast_gradient(call, 1, 1.0f, condition_of(call), is_i32 ? WHERE_I32 : WHERE);
-    broadcast_gradient(call, 2, 1.0f, condition_of(call), is_i32 ? ELSEWHERE_I32 : ELSEWHERE);
+    broadcast_gradient(call, 1, 0, is_i32 ? WHERE_I32 : WHERE, GCKPT_IN(0));
+    broadcast_gradient(call, 2, 0, is_i32 ? ELSEWHERE_I32 : ELSEWHERE, GCKPT_IN(0));
 }
 
 /* >>exact/shapes */
@@ -1984,24 +1965,7 @@ void where_backward(const gckpt_call *call)
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                float divisor, int accumulate)
 {
-    combine(call, x, Binary{ DIVIDE, divisor }, d, s, NULL, NULL, accumulate);
-}
-
-struct Part { /* `n` floats from `begin` on of each of `blocks` blocks of `whole` floats */
-    int64_t blocks, whole, begin, n;
-};
-
-/* Copies or adds a part from s to d. `which` says whether s (FROM_PLACE), d (TO_PLACE) or both have
- * other data around the part; else a tensor has the part only. */
-enum { FROM_PLACE = 1, TO_PLACE = 2 };
-void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
-               int accumulate)
-{
-    const bool from = which & FROM_PLACE, to = which & TO_PLACE;
-    const Axes<int64_t> x = { 2,
-                              { p.n, p.blocks },
-                              { { 1, to ? p.whole : p.n }, { 1, from ? p.whole : p.n } } };
-    copy_axes(call, x, d + (to ? p.begin : 0), s + (from ? p.begin : 0), 1.0f, accumulate);
+    combine(call, x, Quotient{ divisor }, d, s, NULL, NULL, accumulate);
 }
 
 /* s is contiguous along axis p, d along axis q: a block of 32 x 8 threads transposes 32 x 32 in
@@ -2066,79 +2030,40 @@ void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
         transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
 }
 
-void permute_by(const gckpt_call *call, bool backward)
+/* Moves the elements of each input to the result or, backward, those of the result's gradient to the
+ * gradients of the inputs. */
+template <gckpti_iter MOVE(const gckpt_call *, int)>
+void move_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_arg *in = &call->in[0];
-    gckpti_iter w;
-    gckpti_permute_iter(&w, call);
-    Axes<int64_t> x = axes_of(&w);
-    if (!backward)
-        return transpose(call, x, call->out, in->data, 0);
-    std::swap(x.step[0], x.step[1]);
-    if (in->grad)
-        transpose(call, x, in->grad, call->grad_out, in->accumulate);
+    for (int i = 0; i < call->inputs; i++) {
+        const gckpt_arg *x = &call->in[i];
+        const gckpti_iter w = MOVE(call, i);
+        float *to = backward ? x->grad : call->out;
+        const float *from = backward ? call->grad_out : x->data;
+        if (to)
+            transpose(call, axes_of(w, !backward, false), to + w.offset[!backward],
+                      from + w.offset[backward], backward && x->accumulate);
+    }
 }
-BOTH_PASSES(permute, permute_by)
 
-Part slice_part(const gckpt_call *call)
+gckpti_iter slice_move(const gckpt_call *call, int i)
 {
     const gckpti_slice *o = (const gckpti_slice *)call->attributes;
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
-    int64_t begin = gckpti_join_words(o->begin), end = gckpti_join_words(o->end);
+    const gckpt_shape *x = &call->in[i].shape;
+    gckpti_iter w = gckpti_iter_over(&call->shape, x, &call->shape);
     int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
-    return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
-}
-
-/* Copies s to the part of d, and sets the rest of d to `value`. */
-void pad_with(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
-{
-    fill(call, d, gckpti_bits(value), p.blocks * p.whole);
-    copy_part(call, p, TO_PLACE, d, s, 0);
+    w.offset[0] = (gckpti_join_words(o->begin) + moved) * gckpti_split_at(x, o->axis).inner;
+    return w;
 }
 
 void slice_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
-    const Part p = slice_part(call);
-    if (!backward)
-        copy_part(call, p, FROM_PLACE, call->out, x->data, 0);
-    else if (x->grad && x->accumulate)
-        copy_part(call, p, TO_PLACE, x->grad, call->grad_out, 1);
-    else if (x->grad)
-        pad_with(call, p, x->grad, call->grad_out, 0.0f);
+    if (backward && x->grad && !x->accumulate)
+        fill(call, x->grad, 0, gckpti_elements(&x->shape));
+    move_by<slice_move>(call, backward);
 }
 BOTH_PASSES(slice, slice_by)
-
-void pad_by(const gckpt_call *call, bool backward)
-{
-    const gckpt_arg *x = &call->in[0];
-    const gckpti_pad *o = (const gckpti_pad *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, o->axis);
-    const int64_t whole = gckpti_split_at(&call->shape, o->axis).size * v.inner;
-    const Part p = { v.outer, whole, o->before * v.inner, v.size * v.inner };
-    if (!backward)
-        pad_with(call, p, call->out, x->data, o->value);
-    else if (x->grad)
-        copy_part(call, p, FROM_PLACE, x->grad, call->grad_out, x->accumulate);
-}
-BOTH_PASSES(pad, pad_by)
-
-void concat_by(const gckpt_call *call, bool backward)
-{
-    const int axis = *(const int *)call->attributes;
-    const gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    Part p = { all.outer, all.size * all.inner, 0, 0 };
-    for (int i = 0; i < call->inputs; i++, p.begin += p.n) {
-        const gckpt_arg *x = &call->in[i];
-        p.n = gckpti_split_at(&x->shape, axis).size * all.inner;
-        if (!backward)
-            copy_part(call, p, TO_PLACE, call->out, x->data, 0);
-        else if (x->grad)
-            copy_part(call, p, FROM_PLACE, x->grad, call->grad_out, x->accumulate);
-    }
-}
-
-BOTH_PASSES(concat, concat_by)
 
 /* >>exact/reduce */
 /* Terms of a row's sum: add() adds the VALUES values that read() reads. +0 changes no sum. */
@@ -2229,6 +2154,20 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
         RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divisor);
 }
 
+/* >>exact/axis_ops */
+#ifndef GCKPT_NO_AXES
+BOTH_PASSES(permute, move_by<gckpti_permute_move>)
+BOTH_PASSES(concat, move_by<gckpti_concat_move>)
+
+void pad_by(const gckpt_call *call, bool backward)
+{
+    const gckpti_pad *o = (const gckpti_pad *)call->attributes;
+    if (!backward)
+        fill(call, call->out, gckpti_bits(o->value), gckpti_elements(&call->shape));
+    move_by<gckpti_pad_move>(call, backward);
+}
+BOTH_PASSES(pad, pad_by)
+
 /* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
  * gradient of its sum or mean. */
 template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
@@ -2237,23 +2176,18 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
     const float divisor = MEAN ? (float)v.size : 1.0f;
-    gckpti_iter w; /* axes of the input, innermost first; steps in the result */
-    gckpti_iter_begin(&w);
-    gckpti_iter_add_axis(&w, v.inner, 1, 0);
-    gckpti_iter_add_axis(&w, v.size, 0, 0);
-    gckpti_iter_add_axis(&w, v.outer, v.inner, 0);
+    const Axes<int64_t> axes = axes_of(gckpti_sum_move(call, 0), 0, false);
     if (backward && x->grad)
-        copy_axes(call, axes_of(&w), x->grad, call->grad_out, divisor, x->accumulate);
+        copy_axes(call, axes, x->grad, call->grad_out, divisor, x->accumulate);
     else if (!backward && (axis == -1 || axis == x->shape.n - 1))
         row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divisor);
     else if (!backward)
-        sums(call, axes_of(&w),
-             { NO_RULE, { x->data }, NULL, NULL, 1.0f, { out_of(call), NULL, 0, divisor } });
+        sums(call, axes,
+             { { GRAD_identity }, { x->data }, NULL, NULL, { out_of(call), NULL, 0, divisor } });
 }
 BOTH_PASSES(sum, reduce<false>)
 BOTH_PASSES(mean, reduce<true>)
 
-/* >>exact/max */
 /* ---- max, argmax: the first NaN or, without one, the first element that no other exceeds ---- */
 /* Returns true if element k, of value v, is better than the best one, element `at` (if at >= 0). */
 __device__ bool is_better(float v, int32_t k, float best, int32_t at)
@@ -2321,6 +2255,7 @@ void max_backward(const gckpt_call *call)
         RUN_EACH(call, max_backward_kernel, v.outer * v.size * v.inner, v, call->in[0].grad,
                  call->grad_out, (const int32_t *)call->saved, call->in[0].accumulate);
 }
+#endif
 
 /* >>exact/upsample */
 #ifndef GCKPT_NO_IMAGES
@@ -4827,7 +4762,7 @@ __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const At
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
-            y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], a.cap);
+            y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], 1.0f / a.cap);
     }
 }
 
@@ -5021,20 +4956,18 @@ bool fits_wide_tiles(const gckpt_call *call)
 
 void attention_by(const gckpt_call *call, bool)
 {
-    const gckpti_attention o = gckpti_attention_of(call);
+    const gckpti_attn h = gckpti_attn_of(call);
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
-    const gckpt_shape *shape = &call->shape;
     Attention a = {};
     a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
     a.out = call->out, a.saved = (float *)call->saved, a.delta = (const float *)call->workspace;
-    a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
-    a.heads = o.heads, a.d = (int)(a.c / a.heads);
-    a.kc = k->shape.d[2], a.group = (int)(a.c / a.kc);
+    a.t = (int)h.t, a.s = (int)h.s, a.c = h.c, a.kc = h.kv_c;
+    a.heads = (int)h.heads, a.d = (int)h.d, a.group = (int)h.group;
     a.lengths = call->inputs == 4 ? call->in[3].index : NULL;
     a.keys = keys_of(call);
-    a.scale = o.scale, a.cap = o.cap, a.times = a.cap > 0.0f ? a.scale / a.cap : 0.0f;
-    a.after = a.cap > 0.0f ? 1.0f : a.scale;
-    a.window = o.window ? o.window : INT32_MAX;
+    a.scale = h.scale, a.cap = h.cap, a.times = h.cap > 0.0f ? h.dot_scale : 0.0f;
+    a.after = gckpti_attn_post_scale(&h);
+    a.window = (int)gckpti_min(h.window, INT32_MAX);
     if (a.g) {
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
         for (int i = 0; i < 3; i++)
@@ -5042,7 +4975,7 @@ void attention_by(const gckpt_call *call, bool)
     }
     a.aligned =
         a.d % 4 == 0 && aligned(a.q, a.k, a.v) && aligned(a.g, a.out, a.dq) && aligned(a.dk, a.dv);
-    const int64_t queries = shape->d[0] * a.heads * a.t;
+    const int64_t queries = call->shape.d[0] * a.heads * a.t;
     if (a.dq || a.dk)
         RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call),
                  (float *)call->workspace, queries, (int64_t)a.t, a.heads, a.d, a.c);
@@ -6277,7 +6210,7 @@ gckpt_result attention_workspace(gckpt_call *call)
 {
     Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    if (p.d > 128 || gckpti_attention_of(call).extras) { /* registers do not suffice */
+    if (p.d > 128 || ((const gckpti_attention *)call->attributes)->extras) { /* registers do not suffice */
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
@@ -6459,7 +6392,7 @@ gckpt_result linear_cross_entropy_workspace(gckpt_call *call)
 
 /* >>fast/elementwise */
 /* ---- elementwise ---- Like gckpti_put_product, but rounds the product before it is added. */
-__device__ inline void put_product(float *d, float a, float b, int accumulate)
+__device__ inline void put_product(float *d, float a, float b, int accumulate, int64_t)
 {
     gckpti_put(d, a * b, accumulate);
 }
@@ -6490,7 +6423,7 @@ UNARY(gelu_erf, put_product, value_of(call->in[0]))
 UNARY(silu, put_product, value_of(call->in[0]))
 UNARY(tanh, put_product, value_out_of(call))
 UNARY(sigmoid, put_product, value_out_of(call))
-UNARY(relu, gckpti_put_masked, value_out_of(call))
+UNARY(relu, gckpti_put_masked_n, value_out_of(call))
 #undef UNARY
 
 __device__ inline float gelu_value(float x, const float *) { return gelu_of(x); }
@@ -6581,7 +6514,7 @@ void add_backward(const gckpt_call *call)
 {
     combine_backward(call, 0, Both<plus>(), NONE);
     if (call->in[1].shape.n < call->shape.n)
-        broadcast_gradient(call, 1, 1.0f, NULL, NO_RULE);
+        broadcast_gradient(call, 1, 0, GRAD_identity, 0);
     else
         combine_backward(call, 1, Both<plus>(), NONE);
 }
@@ -6608,6 +6541,19 @@ gckpt_result add_workspace(
 constexpr auto sub_workspace = same_shape_workspace, mul_workspace = same_shape_workspace;
 
 /* ---- slice: copies a part of each block to a tensor of parts, or back ---- */
+struct Part { /* `n` elements from `begin` on of each of `blocks` blocks of `whole` elements */
+    int64_t blocks, whole, begin, n;
+};
+
+Part slice_part(const gckpt_call *call)
+{
+    const gckpti_slice *o = (const gckpti_slice *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
+    int64_t begin = gckpti_join_words(o->begin), end = gckpti_join_words(o->end);
+    int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
+    return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
+}
+
 /* chunk: elements that are moved at once, 8 or 1; sizes count chunks. backward: x is the gradient
  * of the parts; elements of y outside the parts become 0 unless y accumulates. */
 __global__ void slice_kernel(Values x, Results y, Part p, int64_t chunks, int chunk, int backward,
@@ -6793,7 +6739,7 @@ constexpr auto rmsnorm_workspace = layernorm_workspace;
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
     X(pow) X(clamp) X(leaky_relu) X(softplus) X(sin) X(cos) X(where) X(relu) X(scale) X(dropout)   \
     X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
-    X(log_softmax) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(rotary)            \
+    X(log_softmax) X(slice) X(rotary)                                                              \
     X(mean_squared_error) X(huber) X(binary_cross_entropy)                                         \
     X(sum_loss) X(embed) X(linear) X(softmax) X(layernorm) X(cross_entropy)                        \
     X(linear_cross_entropy) X(attention)
@@ -6834,6 +6780,9 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
     FOUND(matmul, linear) FOUND(rmsnorm, layernorm) FOUND(gather, embed)
     FOUND(cross_entropy_with, cross_entropy) FOUND(soft_cross_entropy, cross_entropy)
     FOUND(mean_squared_error_with, mean_squared_error)
+#ifndef GCKPT_NO_AXES
+    X(permute) X(concat) X(pad) X(sum) X(mean) X(max) FORWARD(argmax)
+#endif
 #ifndef GCKPT_NO_IMAGES
     X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) FOUND(batchnorm, groupnorm)
 #endif
@@ -6841,7 +6790,7 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
     X(gru) X(lstm)
 #endif
 #undef X
-    FORWARD(argmax) FORWARD(from_u8) FORWARD(detach) FORWARD(cache)
+    FORWARD(from_u8) FORWARD(detach) FORWARD(cache)
     return NULL;
 }
 

@@ -8,14 +8,13 @@
  * Names, shapes and initial values follow PyTorch; transformer blocks follow their model (GPT-2,
  * Llama). A dense layer is an nn.Linear with "fc1.weight" (64,I) and "fc1.bias". Here images
  * have their channels last, and a convolution's weights are (KH,KW,I,O) instead of PyTorch's
- * (O,I,KH,KW). With layers_pytorch_axes as gckpt_file_desc.axes, files are read and written in
- * PyTorch's order; layers_flatten orders features as nn.Flatten does. So
+ * (O,I,KH,KW). layers_pytorch_load and layers_pytorch_save read and write files in PyTorch's
+ * order; layers_flatten orders features as nn.Flatten does. So
  *
- *     gckpt_file_desc torch = { .values_only = 1, .axes = layers_pytorch_axes };
- *     gckpt_store_load(s, "net.safetensors", &torch);
+ *     layers_pytorch_load(s, "net.safetensors");
  *
- * reads a state_dict, and gckpt_store_save writes a file for load_state_dict
- * (docs/from-pytorch.md). Given a NULL tensor, layers return NULL. */
+ * reads a state_dict into the graph's parameters, and layers_pytorch_save writes a file for
+ * load_state_dict (docs/from-pytorch.md). Given a NULL tensor, layers return NULL. */
 #ifndef LAYERS_H
 #define LAYERS_H
 #include <stdint.h>
@@ -30,7 +29,7 @@ static int layers_share;
 /* Returns parameter NAME.part. Creates it if the graph does not have it yet; otherwise the layers
  * share it. */
 static inline gckpt_tensor *layers_param_shared(gckpt_graph *g, const char *name, const char *part,
-                                               gckpt_shape shape, gckpt_init init)
+                                                gckpt_shape shape, gckpt_init init)
 {
     char full[256];
     const int n = snprintf(full, sizeof full, "%s.%s", name, part);
@@ -77,20 +76,97 @@ static inline void layers_permute(const float *from, gckpt_shape shape, const in
     }
 }
 
-/* A gckpt_file_desc.axes for weights of convolutions in PyTorch's order of axes. Convolutions are
- * recognised by names that end in "weight" and by three axes (1D) or four axes (2D); this includes
- * transposed convolutions. */
-static inline int layers_pytorch_axes(void *user, const char *name, gckpt_shape shape, int *axes)
+/* Sets the order by which layers_permute converts a parameter from PyTorch's order of axes
+ * (to_pytorch 0) or to it (1), and returns the permuted shape. Weights of convolutions, also
+ * transposed ones, are recognised by names that end in "weight" and by three axes (1D) or four axes
+ * (2D); their channels come first in PyTorch, then the kernel's axes. */
+static inline gckpt_shape layers_pytorch_axes(const char *name, gckpt_shape shape, int to_pytorch,
+                                              int *axes)
+{
+    static const int orders[3][4] = { { 2, 1, 0 }, { 2, 3, 1, 0 }, { 3, 2, 0, 1 } };
+    const size_t n = strlen(name);
+    const int moved =
+        (shape.n == 3 || shape.n == 4) && n >= 6 && strcmp(name + n - 6, "weight") == 0;
+    const int *order = orders[shape.n == 3 ? 0 : 1 + to_pytorch];
+    gckpt_shape permuted = shape;
+    for (int i = 0; i < shape.n; i++) {
+        axes[i] = moved ? order[i] : i;
+        permuted.d[i] = shape.d[axes[i]];
+    }
+    return permuted;
+}
+
+/* Copies all parameters of one store to parameters of another store that have the same names and
+ * the permuted shape. On failure prints the parameter's name and returns E_DATA. */
+static inline gckpt_result layers_pytorch_copy(gckpt_store *from, gckpt_store *to, int to_pytorch)
+{
+    gckpt_parameter p, q;
+    int axes[GCKPT_MAX_DIMS];
+    for (int i = 0; i < gckpt_store_count(from); i++) {
+        const int known = gckpt_store_get(from, i, &p) == GCKPT_OK &&
+                          gckpt_store_get(to, gckpt_store_find(to, p.name), &q) == GCKPT_OK;
+        const gckpt_shape shape = layers_pytorch_axes(p.name, p.shape, to_pytorch, axes);
+        int fits = known && q.shape.n == shape.n && p.values != NULL && q.values != NULL;
+        for (int k = 0; k < shape.n && fits; k++)
+            fits = q.shape.d[k] == shape.d[k];
+        if (!fits) {
+            fprintf(stderr,
+                    "layers.h: \"%s\" is not in both model and file, as F32 and of the same "
+                    "shape after permuting its axes\n",
+                    p.name);
+            return GCKPT_E_DATA;
+        }
+        layers_permute(p.values, p.shape, axes, q.values);
+    }
+    return GCKPT_OK;
+}
+
+/* A gckpt_file_desc.rename that leaves out the counters of PyTorch's batch norms. */
+static inline const char *layers_pytorch_name(void *user, const char *name)
 {
     const size_t n = strlen(name);
     (void)user;
-    if (shape.n < 3 || shape.n > 4 || n < 6 || strcmp(name + n - 6, "weight") != 0)
-        return 0;
-    /* in PyTorch's files the axes of output and input channels come first, then the kernel's */
-    axes[0] = shape.n - 1, axes[1] = shape.n - 2;
-    for (int i = 2; i < shape.n; i++)
-        axes[i] = i - 2;
-    return shape.n;
+    return n >= 19 && !strcmp(name + n - 19, "num_batches_tracked") ? NULL : name;
+}
+
+/* Reads PyTorch's values of all parameters of `s`, which a graph must have created. Holds a second
+ * copy of the values. Prints what is wrong with the file and returns an error; parameters read
+ * before that keep the file's values. */
+static inline gckpt_result layers_pytorch_load(gckpt_store *s, const char *path)
+{
+    const gckpt_file_desc values = { layers_pytorch_name, NULL, 1, 0, 0, GCKPT_STORAGE_F32 };
+    gckpt_store *torch = gckpt_store_new(NULL);
+    gckpt_result result = gckpt_store_load(torch, path, &values);
+    if (result != GCKPT_OK)
+        fprintf(stderr, "%s\n", gckpt_error_text(torch));
+    else
+        result = layers_pytorch_copy(torch, s, 0);
+    if (result == GCKPT_OK && gckpt_store_count(torch) != gckpt_store_count(s)) {
+        fprintf(stderr, "layers.h: %s has %d parameters, the model has %d\n", path,
+                gckpt_store_count(torch), gckpt_store_count(s));
+        result = GCKPT_E_DATA;
+    }
+    gckpt_store_free(torch);
+    return result;
+}
+
+/* Writes the values of all parameters in PyTorch's order of axes. Holds a second copy of them. */
+static inline gckpt_result layers_pytorch_save(gckpt_store *s, const char *path)
+{
+    const gckpt_file_desc values = { NULL, NULL, 1, 0, 0, GCKPT_STORAGE_F32 };
+    const gckpt_init zero = { 0, 0, 0 };
+    gckpt_store *torch = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(torch, NULL);
+    gckpt_parameter p;
+    int axes[GCKPT_MAX_DIMS];
+    for (int i = 0; gckpt_store_peek(s, i, &p) == GCKPT_OK; i++)
+        gckpt_param(g, p.name, layers_pytorch_axes(p.name, p.shape, 1, axes), zero);
+    gckpt_result result = layers_pytorch_copy(s, torch, 1);
+    if (result == GCKPT_OK && (result = gckpt_store_save(torch, path, &values)) != GCKPT_OK)
+        fprintf(stderr, "%s\n", gckpt_error_text(torch));
+    gckpt_graph_free(g);
+    gckpt_store_free(torch);
+    return result;
 }
 
 /* Flattens like nn.Flatten: (B,H,W,C) -> (B,C H W), (B,T,C) -> (B,C T). A row of the result has all
@@ -194,7 +270,8 @@ static inline int64_t layers_group_width(int64_t channels, const gckpt_window *w
 static inline gckpt_tensor *layers_conv2d(gckpt_tensor *x, const char *name, int64_t out, int size,
                                           const gckpt_window *window, int bias)
 {
-    const gckpt_shape s = gckpt_shape4(size, size, layers_group_width(layers_width(x), window, 0), out);
+    const gckpt_shape s =
+        gckpt_shape4(size, size, layers_group_width(layers_width(x), window, 0), out);
     return layers_convolve(gckpt_conv2d, x, name, s, bias ? out : 0, window);
 }
 
@@ -225,7 +302,8 @@ static inline gckpt_tensor *layers_conv1d(gckpt_tensor *x, const char *name, int
 static inline gckpt_tensor *layers_conv2d_transposed(gckpt_tensor *x, const char *name, int64_t out,
                                                      int size, const gckpt_window *window, int bias)
 {
-    const gckpt_shape s = gckpt_shape4(size, size, layers_group_width(out, window, 1), layers_width(x));
+    const gckpt_shape s =
+        gckpt_shape4(size, size, layers_group_width(out, window, 1), layers_width(x));
     return layers_convolve(gckpt_conv2d_transposed, x, name, s, bias ? out : 0, window);
 }
 static inline gckpt_tensor *layers_conv1d_transposed(gckpt_tensor *x, const char *name, int64_t out,
@@ -333,7 +411,7 @@ static inline gckpt_tensor *layers_gpt_block(gckpt_tensor *x, const layers_gpt *
 
 /* A dense layer without bias and with the given initial values: x weight', (..,I) -> (..,out). */
 static inline gckpt_tensor *layers_dense_nobias_with(gckpt_tensor *x, const char *name, int64_t out,
-                                            gckpt_init init)
+                                                     gckpt_init init)
 {
     const gckpt_shape shape = gckpt_shape2(out, layers_width(x));
     return gckpt_linear_transposed(x, layers_param(gckpt_graph_of(x), name, "weight", shape, init),
@@ -385,7 +463,7 @@ static inline gckpt_tensor *layers_llama_block(gckpt_tensor *x, int heads, int64
  * NAME.weight_ih_l0 (rows,I), .bias_ih_l0, .weight_hh_l0 (rows,hidden), .bias_hh_l0 for layer 0.
  * All start uniform in (-1,1) / sqrt(hidden). */
 static inline void layers_rnn_params(gckpt_tensor *x, const char *name, int layer, int64_t rows,
-                                int64_t hidden, gckpt_tensor *params[4])
+                                     int64_t hidden, gckpt_tensor *params[4])
 {
     static const char *const parts[4] = { "weight_ih", "bias_ih", "weight_hh", "bias_hh" };
     const gckpt_init init = { 0, layers_rsqrt((double)hidden), 0 };
@@ -394,7 +472,7 @@ static inline void layers_rnn_params(gckpt_tensor *x, const char *name, int laye
         const gckpt_shape wide = gckpt_shape2(rows, i == 0 ? layers_width(x) : hidden);
         snprintf(part, sizeof part, "%s_l%i", parts[i], layer);
         params[i] = layers_param_shared(gckpt_graph_of(x), name, part,
-                                      i % 2 == 0 ? wide : gckpt_shape1(rows), init);
+                                        i % 2 == 0 ? wide : gckpt_shape1(rows), init);
     }
 }
 
@@ -402,7 +480,7 @@ static inline void layers_rnn_params(gckpt_tensor *x, const char *name, int laye
  * (B,I) and h. At the first step h is NULL, which means 0. Steps with the same name share their
  * weights, whose gates are in the order reset, update, new. */
 static inline gckpt_tensor *layers_gru_cell(gckpt_tensor *x, gckpt_tensor *h, const char *name,
-                                       int64_t hidden)
+                                            int64_t hidden)
 {
     const int64_t H = hidden;
     gckpt_tensor *part[2][3], *w[4];
@@ -417,8 +495,8 @@ static inline gckpt_tensor *layers_gru_cell(gckpt_tensor *x, gckpt_tensor *h, co
     gckpt_tensor *update = gckpt_sigmoid(gckpt_add(part[0][1], part[1][1]));
     gckpt_tensor *candidate = gckpt_tanh(gckpt_add(part[0][2], gckpt_mul(reset, part[1][2])));
     /* the result is (1 - update) candidate + update h */
-    return gckpt_add(candidate,
-                     gckpt_mul(update, h != NULL ? gckpt_sub(h, candidate) : gckpt_scale(candidate, -1)));
+    return gckpt_add(candidate, gckpt_mul(update, h != NULL ? gckpt_sub(h, candidate)
+                                                            : gckpt_scale(candidate, -1)));
 }
 
 /* All time steps of a GRU by the op gckpt_gru: x (B,T,I) -> (B,T,hidden). It has the parameters of
@@ -437,8 +515,8 @@ static inline gckpt_tensor *layers_gru_sequence(gckpt_tensor *x, const char *nam
  * (B,hidden). At the first step both are NULL, which means 0. Replaces state[] by the next h and c,
  * and returns the next h. Steps with the same name share their weights, whose gates are in the
  * order input, forget, cell, output. */
-static inline gckpt_tensor *layers_lstm_cell(gckpt_tensor *x, gckpt_tensor *state[2], const char *name,
-                                        int64_t hidden)
+static inline gckpt_tensor *layers_lstm_cell(gckpt_tensor *x, gckpt_tensor *state[2],
+                                             const char *name, int64_t hidden)
 {
     const int64_t H = hidden;
     gckpt_tensor *part[4], *w[4], *h = state[0], *c = state[1];
@@ -458,7 +536,7 @@ static inline gckpt_tensor *layers_lstm_cell(gckpt_tensor *x, gckpt_tensor *stat
  * layer (B,T,hidden). It has the parameters of layers_lstm_cell but not the same bits, and a plan
  * can only keep or recompute all steps together. */
 static inline gckpt_tensor *layers_lstm_sequence(gckpt_tensor *x, const char *name, int64_t hidden,
-                                            int layers)
+                                                 int layers)
 {
     static const int swap[2] = { 1, 0 };
     gckpt_tensor *w[4];

@@ -69,13 +69,13 @@ typedef struct {
     int64_t send, receive, add;
 } simulate_exchange;
 /* SIMULATE_AGREE_BYTES: a status barrier (errors, and values that must agree).
- * SIMULATE_TOTAL_BYTES: sum, count and rows of a loss. SIMULATE_UPDATE_BYTES: memory that the norm
+ * SIMULATE_TOTAL_BYTES: sum and count of a loss. SIMULATE_UPDATE_BYTES: memory that the norm
  * and AdamW read and write for each element. */
 enum {
     SIMULATE_PENDING = 8,
     SIMULATE_LEVELS = 31,
     SIMULATE_AGREE_BYTES = 320,
-    SIMULATE_TOTAL_BYTES = 32,
+    SIMULATE_TOTAL_BYTES = 16,
     SIMULATE_UPDATE_BYTES = 36
 };
 

@@ -58,6 +58,10 @@
 #undef GCKPT_NO_FIT
 #define GCKPT_NO_FIT
 #endif
+#ifdef GCKPT_NO_AXES
+#undef GCKPT_NO_IMAGES
+#define GCKPT_NO_IMAGES
+#endif
 #ifdef GCKPT_NO_AVX2
 #undef GCKPT_NO_AVX512
 #define GCKPT_NO_AVX512
@@ -259,6 +263,7 @@ typedef struct {
 } gckpt_init;
 GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                     gckpt_init init);
+#ifndef GCKPT_NO_IMAGES
 /* Adds a parameter that is measured, not trained: running statistics. Ops that measure
  * (gckpt_batchnorm) give a value for each micro-batch, in their backward; at its end a step moves
  * the parameter by `momentum` (0 to 1) of the way to the mean of these values, weighted by rows.
@@ -266,6 +271,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
  * norm, clipping, decay and gckpt_check_gradients; its gradient, fetched, is that mean. */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
+#endif
 
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor); /* NULL for NULL */
 GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor);  /* n = -1 for NULL */
@@ -401,22 +407,9 @@ GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor); /* factor * 
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
 /* Returns the same elements in another shape, at no cost. One size may be -1 and is computed. */
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape);
-/* Permutes the n axes: axis i of the result is axis axes[i] of x. */
-GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
 /* Takes elements begin..end-1 along an axis. Negative axis, begin or end count from the end. */
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end);
-/* Concatenates n <= GCKPT_MAX_INPUTS tensors along an axis. */
-GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);
-/* Adds `before` and `after` (0 or more) elements equal to `value` at the ends of an axis. */
-GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
-                                  float value);
-GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* sum over an axis; removes it */
-GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* mean over an axis; removes it */
-/* Maximum over an axis; removes it. NaN if an element is. The first maximum gets the gradient. */
-GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
-/* The index (i32) of the element that gckpt_max returns; no gradient passes. Only ops that take
- * indices may read the result (E_SHAPE if `axis` is longer than their table), and gckpt_fetch. */
-GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
+#include "axes/api.h"
 
 /* >>api-losses ------------------------------------------------------------------------------------
  * A loss is a (sum, count) pair; only a gckpt_term can use it (manual, 3). */
@@ -935,12 +928,12 @@ typedef struct {
 #define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that 2 steps touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* A step returns E_DATA at the first instruction that makes a NaN or an infinity, in a value, a
- * gradient or a loss's sum, from inputs without any (an infinity that was fed, constant or frozen,
- * as in a mask, may spread); the error text names op, tensor, element and row of the batch. Also
- * refuses NaN in a feed (even where nothing reads it), parameter or constant, infinities in trained
- * parameters, and NaN or infinities in gradients before the first update (but not in their norm,
- * which may overflow). Then nothing is changed, except if the update itself made the value (lr too
- * high), or in plans that update in the backward. */
+ * gradient or a loss's sum; the error text names op, tensor, element and row of the batch. If an
+ * infinity was fed, or is a constant or frozen, as in a mask, infinities may spread, and only a NaN
+ * is an error. Also refuses NaN in a feed (even where nothing reads it), parameter or constant,
+ * infinities in trained parameters, and NaN or infinities in gradients before the first update (but
+ * not in their norm, which may overflow). Then nothing is changed, except if the update itself made
+ * the value (lr too high), or in plans that update in the backward. */
 #define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets with kernels; all give the same bits. */
 typedef enum {
@@ -966,9 +959,6 @@ typedef struct {
      * then in its memory. Parameters and state are copied to it and, when its last executor is
      * freed, back. It also holds the feeds of a micro-batch, constants and sums. */
     const gckpt_backend *backend;
-    /* If nonzero, a training step copies its feeds at once (into memory for desc.batch rows, not
-     * counted by gckpt_plan_bytes). If 0 (default), feeds must stay in place until it ends. */
-    int copy_feeds;
     /* If nonzero, a step whose gradient norm is not finite changes nothing (values, state, step)
      * and returns SKIPPED; the error text names a parameter, and the report is filled in. Costs a
      * pass over the gradients, as clipping does; E_ARG if the plan updates in the backward. */
@@ -1053,14 +1043,14 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
  * them: begin, add for each part, end. Feeds are read during the call only. desc.batch must exceed
- * the graph's rows, and all losses must count the same targets. */
+ * the graph's rows, all losses must count the same targets, and there is one virtual rank. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
 /* Run a step in slices of instructions: call start, then run_some until it no longer returns
- * GCKPT_MORE. Feeds must stay in place, unless copied (copy_feeds). Starting another step abandons
- * this one, but not the updates that it has done. */
+ * GCKPT_MORE. Feeds must stay in place. Starting another step abandons this one, but not the
+ * updates that it has done. */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);

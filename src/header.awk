@@ -176,7 +176,7 @@ function note_macro(line,    word) {
 }
 function put_undefs(    i) {
     for (i = 1; i <= macros; i++)
-        if (is_defined[macro[i]] && macro[i] !~ /^GCKPTI_(TICKS_PER_RADIAN|UNARY_OPS)$/)
+        if (is_defined[macro[i]] && macro[i] !~ /^GCKPTI_(TICKS_PER_RADIAN|UNARY_OPS|BINARY_(OPS|GRADS))$/)
             put("#undef " macro[i])
 }
 # Checks that no other file defines the name that a line defines (names that macros paste are not checked).
@@ -284,6 +284,7 @@ function place(file, condition,    line_count, separate, depth, blank, more) {
 $1 == "=" && $2 == "part" {
     part_name[++part_count] = $3
     part_names = part_names " " $3
+    switches_of[$3] = "" # a part of public functions only has none
     for (i = 4; i <= NF && $i != ":"; i++)
         if (sub(/^[*]/, "", $i))
             types_of[$3] = types_of[$3] " " $i
@@ -332,6 +333,12 @@ $4 == "separate" || (part "/") in undefined { next }
     place($2, condition)
 }
 # ---- an edition has no statement under a condition that is 0 without a part ----
+# Returns 1 if the edition lacks all parts of a list, a+b+c.
+function are_missing(list,    at, n) {
+    for (n = split(list, at, "+"); n > 0 && index(missing_parts " ", " " at[n] " "); n--)
+        ;
+    return n == 0
+}
 # Returns 1 if an operand of the conjunction in "if (..)" is a constant that EDITIONS lists as 0 in this edition.
 function is_dead(head,    list, n, i) {
     if (head !~ /^ *if \(.*\)( \{)?$/)
@@ -343,6 +350,9 @@ function is_dead(head,    list, n, i) {
     for (n = operands(head, "&&", list); n > 0; n--) {
         i = list[n]
         gsub(/ /, "", i)
+        if (i in is_zero)
+            return 1
+        sub(/\(.*\)$/, "", i) # a call: the function's name
         if (i in is_zero)
             return 1
     }
@@ -394,7 +404,7 @@ function find_functions(    i, k, name, head, begin) {
         head = text[i]
         for (k = i; head !~ /[;{=]/ && k < i + 8; k++)
             head = head " " text[k + 1]
-        if (("kernels/" in undefined) && match(head, /V\([a-z0-9_]+\)\(/)) # with kernels, a V(name) has several definitions
+        if (match(head, /V\([a-z0-9_]+\)\(/))
             head = substr(head, 1, RSTART - 1) "gckpti_" substr(head, RSTART + 2, RLENGTH - 4) substr(head, RSTART + RLENGTH - 1)
         if (head !~ /^[^={]*[;{]/ || !match(head, /gckpti?_[a-z0-9_]+\)?\(/))
             continue
@@ -429,7 +439,8 @@ function comment_before(i,    k) {
         ;
     return text[k] ~ /^\/\* ----/ ? i : k
 }
-# Notes what the lines from..to name, as used by unit u. A macro that pastes names uses every function of that form.
+# Notes the names in lines from..to as used by function u (0: by text between functions). A macro that pastes names uses every
+# function of that form.
 function note_uses(from, to, u,    i, line, in_comment, word, n, at) {
     for (i = from; i <= to; i++) {
         line = text[i]
@@ -454,7 +465,7 @@ function note_uses(from, to, u,    i, line, in_comment, word, n, at) {
                 uses[0] = uses[0] " gckpti_" at[n]
         while (match(line, /gckpti_[a-z0-9_]*##[a-z]+(##[a-z0-9_]+)?/)) {
             word = substr(line, RSTART, RLENGTH)
-            line = substr(line, RSTART + RLENGTH)
+            line = substr(line, 1, RSTART - 1) " " substr(line, RSTART + RLENGTH)
             gsub(/##[a-z]+(##)?/, "[a-z0-9_]+", word)
             if (word != "gckpti_[a-z0-9_]+" && (lacks_types == "" || word !~ /_shape$/))
                 pasted[word] = 1
@@ -489,9 +500,9 @@ function miss_function(name) {
         return
     missing_at[name] = 1
     missing_function[++missing_count] = name
-    missing_part[missing_count] = lacks_part
+    missing_part[missing_count] = (name in part_of_call) ? part_of_call[name] : lacks_part
 }
-function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_count) {
+function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_count, prints) {
     find_functions()
     for (f = 1; f <= functions; f++) {
         gone = 0
@@ -526,12 +537,13 @@ function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_coun
     k = 1
     for (f = 1; f <= functions; f++) {             # text between functions
         note_uses(k, head_of[f] - 1, 0)
-        note_uses(head_of[f], last_of[f], f)
+        note_uses(head_of[f], last_of[f], name_of[f]) # a V(name) can have several definitions
         k = last_of[f] + 1
     }
     note_uses(k, lines, 0)
+    prints = missing_parts !~ / export/ || missing_parts ~ / host/ # such editions compile printed C
     for (f = 1; f <= functions; f++) {
-        if (is_public[f] == 1 || name_of[f] in kept_by_name)
+        if (is_public[f] == 1 || (prints && name_of[f] in kept_by_name))
             keep_function(name_of[f])
         for (form in pasted)
             if (name_of[f] ~ ("^" form "$") && (lacks_types == "" || name_of[f] !~ /_flops_backward$/))
@@ -541,7 +553,7 @@ function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_coun
     for (i = 1; i <= n; i++)
         keep_function(at[i])
     for (k = 1; k <= queued; k++) {
-        n = split(uses[index_of[queue[k]]], at, " ")
+        n = split(uses[queue[k]], at, " ")
         for (i = 1; i <= n; i++)
             keep_function(at[i])
     }
@@ -783,7 +795,7 @@ END {
     if (edition != "" && !bad) {
         if (missing_parts != "") {
             for (name in zero_without)
-                if (index(missing_parts " ", " " zero_without[name] " "))
+                if (are_missing(zero_without[name]))
                     is_zero[name] = 1
             drop_dead_statements()
             drop_unused()

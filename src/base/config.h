@@ -120,7 +120,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #define GCKPTI_ALIGNED
 #else
 #define GCKPTI_HAS_FAST 1
-#define GCKPTI_ALIGNED  __attribute__((aligned(64))) /* no vector in it crosses a cache line */
+#define GCKPTI_ALIGNED  __attribute__((aligned(64))) /* no vector in it crosses a line of L1 */
 #endif
 #if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
     !defined(GCKPT_NO_AVX2)

@@ -102,7 +102,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     gckpti_mixed_pack_b_bf16,
     V(widen),
     gckpti_mixed_narrow_bf16,
-    V(mixed_forward),
-    GCKPTI_IF_TRAINING(V(mixed_backward))
+    V(round_stochastic),
+    { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
 };
 #endif

@@ -181,6 +181,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     if (s.j >= visible) /* these see no key: zeros */
         return;
     V(heads_init)(h, s.max, s.sum);
+    gckpti_mixed_configure(s.kernels, 1);
     V(head_pack)(s.kernels, &x, s.m, h->d, NULL, s.q);
     for (; s.j < visible; s.j += GCKPTI_QK_TILE) {
         const int64_t at_j = keys + gckpti_attn_offset(h, s.j);
@@ -194,6 +195,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
         if (call->out || call->out_bf16)
             V(queries_values)(&s, &v);
     }
+    gckpti_mixed_configure(s.kernels, 0);
     V(head_end)(h, row, head, first, s.m, s.max, s.sum);
     if (!call->out && !call->out_bf16)
         return;

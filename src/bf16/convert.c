@@ -1,3 +1,4 @@
+#include "bf16/cpu.h"
 #include "cpu/internal.h"
 
 #ifndef GCKPT_NO_BF16
@@ -40,7 +41,7 @@ static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
     if (k && c->kind == GCKPT_WIDEN)
         k->mixed->widen(c->from + at, c->x + at, n);
     else if (k && c->kind >= GCKPT_NARROW && stochastic)
-        k->round_stochastic(s, at, at + n);
+        k->mixed->round_stochastic(s, at, at + n);
     else if (k && c->kind == GCKPT_NARROW)
         k->mixed->narrow(c->x + at, c->to + at, n);
     else

@@ -211,6 +211,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
         s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
     float *const dk = s.dk, *const dv = s.dv;
+    gckpti_mixed_configure(s.kernels, 1);
     if (s.dq && (in[0].accumulate || windowed))
         V(load_gradient)(h, &in[0], at_q, h->t, s.dq);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += GCKPTI_QK_TILE) {
@@ -248,6 +249,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
             if (to[i] && member + 1 == h->group)
                 V(store_gradient)(h, &in[1 + i], key, s.n, to[i]);
     }
+    gckpti_mixed_configure(s.kernels, 0);
     if (s.dq)
         V(store_gradient)(h, &in[0], at_q, h->t, s.dq);
 }
@@ -261,8 +263,8 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
     V(mixed_pack_b),
     V(widen),
     V(narrow),
-    V(mixed_forward),
-    GCKPTI_IF_TRAINING(V(mixed_backward))
+    V(round_stochastic),
+    { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
 };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
@@ -274,8 +276,8 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
     gckpti_mixed_pack_b_bf16,
     V(widen),
     gckpti_mixed_narrow_bf16,
-    V(mixed_forward),
-    GCKPTI_IF_TRAINING(V(mixed_backward))
+    V(round_stochastic),
+    { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
 };
 #endif
 #endif

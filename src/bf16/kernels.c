@@ -5,6 +5,14 @@ GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
     return V(load_quant)(GCKPT_STORAGE_BF16, x, 0, V(zero)(), n);
 }
 
+/* Returns n floats from x[at] on or, if x is NULL, n widened bf16 from narrow[at] on. */
+GCKPTI_INLINED FLOATS V(load_any)(const float *x, const uint16_t *narrow, int64_t at, int64_t n)
+{
+    if (__builtin_expect(x != NULL, 1)) /* otherwise gcc branches for each vector */
+        return V(load_n)(x + at, n);
+    return V(load_bf16)(narrow + at, n);
+}
+
 static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i += W)

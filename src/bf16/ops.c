@@ -126,6 +126,20 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
         }
 }
 
+GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                                   int64_t d, int backward)
+{
+    const int64_t tile = GCKPTI_KEY_TILE, multiple = gckpti_is_plain(call) ? GCKPTI_K_BLOCK : tile;
+    const int64_t operand = tile / 2 * gckpti_ceil_to(d, GCKPTI_K_BLOCK); /* packed operands */
+    const int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* rows of dk and dv, in f32 */
+    const int64_t d_vec = gckpti_ceil_to(d, 16), along = tile * d_vec, scores = tile * tile;
+    if (gckpti_is_plain(call))
+        return backward ? (t + 2 * keys + 2) * d + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK : d;
+    return backward ? 2 * keys * d_vec + along / 2 + 3 * operand + 5 * scores / 2 +
+                          gckpti_ceil_to(t, GCKPTI_KEY_TILE) * (d_vec + 1)
+                    : along + 2 * operand + scores;
+}
+
 /* ---- attention (see ops/attention.c). A result that is a zero becomes +0, since a backend may add
  * masked terms as zeros. */
 static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti_operand *b,
@@ -152,7 +166,7 @@ GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t
     const gckpti_terms exps = { p, NULL, 1 };
     for (int64_t e = 0; e < h->d; e++) {
         const gckpti_terms y = gckpti_terms_of(&v, e, h->kv_c);
-        out[e] = gckpti_mixed_blocks(&exps, &y, first, end, out[e]);
+        out[e] = gckpti_mixed_blocks(&exps, &y, first, end, out[e]) + 0.0f;
     }
 }
 
@@ -222,7 +236,7 @@ static void gckpti_tile_p_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_t *d
     for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
         int64_t from;
         const int64_t n = gckpti_tile_visible_keys(s, r, &from), query = s->i + r;
-        const int64_t at = (s->head / h->heads * h->t + query) * h->c + s->head % h->heads * d;
+        const int64_t at = gckpti_attn_at_q(h, s->head) + query * h->c;
         const float lse = ((const float *)call->saved)[s->head * h->t + query];
         float delta = 0.0f;
         if (n && needs_ds) /* delta: sum(g out) */
@@ -281,8 +295,7 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float 
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
                              call->grad_out_bf16, NULL, NULL };
     const int64_t c = h->c, kv_c = h->kv_c, d = h->d, index = head % h->group;
-    const int64_t at_q = head / h->heads * h->t * c + head % h->heads * d;
-    const int64_t at_k = head / h->heads * h->s * kv_c + head % h->heads / h->group * d;
+    const int64_t at_q = gckpti_attn_at_q(h, head), at_k = gckpti_attn_at_k(h, head);
     const int64_t key_step = h->shared_keys ? d : 0;
     const int64_t all_keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_K_BLOCK) * d;
     float *row_pair = scratch + 2 * all_keys, *p_ds = row_pair + 2 * d;

@@ -16,7 +16,7 @@
  * (GCKPT_TAKES_BF16); or all operands (fast kernels of a backend; on the CPU, kernels with
  * GCKPTI_TAKES_ALL_BF16 or in strips). Stochastic rounding takes copies nevertheless, as its random
  * numbers depend on the index in the whole tensor. */
-GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
+static void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->bf16.precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->tensors[i];
@@ -48,6 +48,35 @@ static int gckpti_has_strips(const gckpti_planner *p, const gckpt_tensor *t)
         strips = rows ? i == 0 || !gckpti_is_bf16(p, t->in[i], bf16_flag)
                       : gckpti_elements(&t->in[i]->shape) == gckpti_elements(&t->shape);
     return strips;
+}
+
+/* Returns the precision that the kernel of op t is first requested for. */
+GCKPTI_FN gckpt_precision gckpti_first_precision(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_precision precision = t->batch_invariant ? GCKPT_FP32 : p->desc->bf16.precision;
+    return precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel(p->desc->backend, t->op)
+               ? GCKPT_BF16
+               : precision;
+}
+
+/* Marks the operands of op t's call that are bf16 in the arena. */
+GCKPTI_FN void gckpti_mark_operands(const gckpti_planner *p, const gckpt_tensor *t,
+                                    gckpt_call *call)
+{
+    static uint16_t narrow; /* only the address counts */
+    for (int k = 0; k < t->inputs; k++)
+        if (gckpti_is_bf16(p, t->in[k], GCKPTI_BF16_VALUE))
+            call->in[k].bf16 = &narrow;
+    call->out_bf16 = gckpti_is_bf16(p, t, GCKPTI_BF16_VALUE) ? &narrow : NULL;
+    call->grad_out_bf16 = gckpti_is_bf16(p, t, GCKPTI_BF16_GRADIENT) ? &narrow : NULL;
+}
+
+/* Returns 1, and the next precision to ask for, if a backend has no kernel of the one before. */
+GCKPTI_FN int gckpti_falls_back(const gckpt_call *call, gckpt_precision *precision)
+{
+    const int falls = *precision == GCKPT_BF16_FAST && call->precision != *precision;
+    *precision = falls ? GCKPT_BF16 : *precision;
+    return falls;
 }
 
 /* Sets the precision of op t, and whether it runs in strips. */
@@ -102,15 +131,20 @@ GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor
     return bytes;
 }
 
+/* Returns how many operands, offsets of fp32 copies, follow the other ones of an instruction. */
+GCKPTI_FN size_t gckpti_copy_operands(const gckpti_planner *p, int kind, const gckpt_tensor *t)
+{
+    const int runs = t->op && kind <= GCKPT_BACKWARD && p->desc->bf16.precision != GCKPT_FP32;
+    return runs ? 2 + 2 * (size_t)t->inputs : 0;
+}
+
 /* Writes the offsets of an instruction's copies into a plan's operands. Where the op passes a
  * gradient on, the copy of the incoming gradient serves. The rest of the workspace is the op's. */
-GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins, size_t *operand)
+static void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins, size_t *operand)
 {
     const gckpt_tensor *t = p->tensors[ins->id];
     const int backward = ins->kind == GCKPT_BACKWARD, out = 2 * t->inputs;
     gckpti_operands o;
-    if (p->desc->bf16.precision == GCKPT_FP32 || ins->kind > GCKPT_BACKWARD || !t->op)
-        return;
     gckpti_operands_of(operand, ins, t->inputs, &o);
     size_t *copy = operand + (gckpti_f32_copies(ins, &o) - operand);
     size_t bytes = gckpti_place_copies(p, t, backward, copy);
@@ -147,7 +181,8 @@ GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param)
     return 0;
 }
 
-GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
+/* Decides whether a plan that is otherwise complete has bf16 copies of parameters. */
+static void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
 {
     const gckpt_plan_desc *d = p->desc;
     const int sharded = plan->ranks > 1 && plan->shard != GCKPT_SHARD_NONE;
@@ -159,5 +194,20 @@ GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
         bytes = gckpti_add_bytes(bytes, gckpti_bf16_bytes(plan, i));
     plan->bf16_weights = bytes > 0 && gckpti_add_bytes(bytes, gckpt_plan_bytes(plan)) <= budget;
     plan->kind_bytes[GCKPT_BYTES_COPIES] = plan->bf16_weights ? bytes : 0;
+}
+
+GCKPTI_PASSES(bf16)
+{
+    gckpti_encoder *e = (gckpti_encoder *)arg;
+    const gckpti_lowered *d = &p->best;
+    if (stage == GCKPTI_PASS_START)
+        gckpti_mark_rounding(p);
+    if (stage != GCKPTI_PASS_ENCODED)
+        return GCKPT_OK;
+    for (size_t x = 0; x < d->length; x++)
+        if (gckpti_copy_operands(p, d->ins[x].kind, p->tensors[d->ins[x].id]))
+            gckpti_encode_copies(p, &d->ins[x], e->operands);
+    gckpti_encode_weights(p, &e->plan);
+    return GCKPT_OK;
 }
 #endif

@@ -3,17 +3,24 @@
 #include "ops/ops.h"
 
 #ifndef GCKPT_NO_BF16
+/* Returns the random stream that rounds a node's value (which 0) or the gradient that its backward
+ * passes to input i (which 1 + i). Dropout uses the streams below 2^31. */
+static uint32_t gckpti_rng_stream(int id, int which)
+{
+    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
+}
+
 /* Converts n bf16 to floats at x or, for GCKPT_WIDEN_ADD, adds them to x. */
-GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
-                            const uint16_t *from, float *x, int64_t n)
+static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
+                         const uint16_t *from, float *x, int64_t n)
 {
     const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
     GCKPTI_OF(gckpti_backend(e), convert)(c, &widening);
 }
 
 /* Rounds n floats to bf16, written to `to` or, if that is NULL, as floats in place. */
-GCKPTI_FN void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, uint32_t stream,
-                                 float *x, uint16_t *to, int64_t n)
+static void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                              uint16_t *to, int64_t n)
 {
     const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
     GCKPTI_OF(gckpti_backend(e), convert)(c, &rounding);
@@ -65,7 +72,7 @@ static const uint16_t *gckpti_refresh_bf16(const gckpt_exec *e, int i)
     const gckpti_param *q = gckpti_param_of(e, i);
     gckpt_call call;
     if (copy->changes != q->changes) {
-        gckpti_init_opless_call(e, &call);
+        gckpti_init_call(e, &call);
         gckpti_round_bf16(e, &call, 0, q->p.values, copy->values, q->p.elements);
         gckpti_mark_bf16_fresh(e, i);
     }
@@ -110,6 +117,40 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
     }
 }
 
+/* Rounds the output of a forward, unless its kernel did. */
+GCKPTI_FN void gckpti_end_mixed_output(const gckpt_exec *e, const gckpti_ins *ins,
+                                       const gckpti_operands *o, const gckpt_call *c)
+{
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    const void *data = e->tables.nodes[ins->id].data; /* NULL unless it outlives the step */
+    void *out = data ? (void *)(uintptr_t)data : gckpti_arena_ptr(e, o->out);
+    uint16_t *narrow = node->rounding & GCKPTI_BF16_VALUE ? (uint16_t *)out : NULL;
+    if (c->out && node->rounding & GCKPTI_ROUNDED)
+        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
+                          gckpti_elements(&c->shape));
+}
+
+/* Adds the gradient of input i to the total, if it is separate, and rounds it. */
+GCKPTI_FN void gckpti_end_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                         const gckpti_operands *o, const gckpt_call *c, int i)
+{
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    const gckpti_plan_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+    const int64_t n = gckpti_elements(&c->in[i].shape);
+    const int adds = o->in[i].total != GCKPTI_NO_OFFSET;
+    const size_t to = adds ? o->in[i].total : o->in[i].gradient;
+    uint16_t *narrow = q->rounding & GCKPTI_BF16_GRADIENT ? gckpti_arena_bf16(e, to) : NULL;
+    float *x = c->in[i].grad;
+    if (adds && narrow) {
+        gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
+    } else if (adds) {
+        GCKPTI_OF(gckpti_backend(e), add)(c, gckpti_arena_f32(e, to), x, n);
+        x = gckpti_arena_f32(e, to);
+    }
+    if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
+        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 1 + i), x, narrow, n);
+}
+
 typedef struct {
     const gckpt_exec *e;
     const gckpt_call *call;
@@ -134,7 +175,7 @@ static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c
     return x;
 }
 
-/* Runs strip i as a separate call; its bf16 addresses let fast kernels prefetch the next strip. */
+/* Runs strip i as a separate call. */
 static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_strips *strips = (const gckpti_strips *)context;
@@ -178,13 +219,16 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
             gckpti_round_bf16(strips->e, &c, 0, c.in[k].grad, c.in[k].grad_bf16, n);
 }
 
-/* Runs a kernel that takes floats on bf16 operands, strip by strip. Sums over rows: plain kernels
- * add strip by strip; fast ones compute them after all strips. */
-GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
-                                 gckpt_kernel kernel)
+/* If the node runs in strips, runs a kernel that takes floats on bf16 operands, strip by strip, and
+ * returns 1. Sums over rows: plain kernels add strip by strip; fast ones compute them after all
+ * strips. */
+GCKPTI_FN int gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *call,
+                                gckpt_kernel kernel)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
+    if (!(node->rounding & GCKPTI_IN_STRIPS))
+        return 0;
     gckpt_call strip_call = *call, sum_call = *call; /* sum_call: sums over rows */
     gckpti_strips strips = { e, &strip_call,         kernel, ins->kind == GCKPT_BACKWARD,
                              0, GCKPTI_STRIP_FLOATS, 0,      0 };
@@ -214,5 +258,6 @@ GCKPTI_FN void gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, con
         gckpt_parallel(call, items, 4 * strips.n, gckpti_strip_item, &strips);
     if (sums && !strips.sums)
         kernel(&sum_call);
+    return 1;
 }
 #endif

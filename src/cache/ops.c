@@ -2,6 +2,18 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
+/* Fails if a table of gckpt_positions has fewer rows from `first` on than the caches can hold. */
+GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
+{
+    if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
+        gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "positions: caches have a capacity of %I rows, but the table has %I positions from "
+            "`first` on; make it larger",
+            g->cache_capacity, g->min_positions);
+    return g->object.sticky == GCKPT_OK;
+}
+
 /* cache: writes its T rows of x from row `position` on (with a window, position p is row p % rows).
  * The result is in the executor's caches, not in the arena. */
 static gckpt_result gckpti_cache_shape(gckpt_call *call)
@@ -62,5 +74,40 @@ GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, in
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 {
     return gckpt_cache_window(x, capacity, 0);
+}
+
+/* Checks in (q, k, v, lengths); if k is a cache, sets which keys are missing at position 0. Returns
+ * 0 after an error. */
+GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const *in)
+{
+    const gckpt_tensor *q = in[0], *k = in[1], *v = in[2];
+    gckpt_graph *g = q->graph;
+    if (!k->cache_capacity && !q->cache_capacity && !v->cache_capacity)
+        return 1;
+    const int64_t keys = k->shape.d[1], added = g->new_positions;
+    if (!k->cache_capacity)
+        gckpti_fail_cached(g, "attention: q is cached, or v without k", v->cache_capacity ? v : q);
+    else if (k->cache_window && (!o->window || o->window > k->cache_window))
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: %T has a window of %I keys; attention on it needs a window of at "
+                    "most that, not %i (0: all)",
+                    k, k->cache_window, o->window);
+    else if (k->cache_window && o->window - 1 + added > keys)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: %T holds %I rows; with a window of %i a call can add %I of them, "
+                    "not %I: feed fewer at a time, or give the cache a longer window",
+                    k, keys, o->window, keys - o->window + 1, added);
+    else if (in[3])
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: keys of a gckpt_cache allow no lengths, since all rows of a "
+                    "cache have equally many keys; leave desc.lengths NULL");
+    else if (!o->causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != added)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: keys of a gckpt_cache need causal attention, values of a "
+                    "gckpt_cache, and the %I queries of the rows that a call adds; q is %S",
+                    added, &q->shape);
+    o->extras += k->cache_window && keys == added;
+    o->causal += (int)((k->cache_window ? keys : g->cache_capacity) - added);
+    return g->object.sticky == GCKPT_OK;
 }
 #endif

@@ -16,31 +16,16 @@ typedef struct {
 static gckpt_result gckpti_gradients(const gckpti_batch *batch, double *loss)
 {
     gckpt_report report = { 0, 0, 0, 0 };
-    const unsigned char writes_back = batch->exec->update.writes_back;
-    const gckpt_hyper none = { 0, 0, 0, 0, 0, 0, 0 };
     gckpt_exec *e = batch->exec;
-    gckpt_result result = gckpti_prepare_step(e, batch->feeds, batch->count, batch->rows,
-                                              GCKPTI_GOAL_GRADIENTS, &none);
-    if (result == GCKPT_OK)
-        result = gckpti_run(e, INT64_MAX);
+    const unsigned char writes_back = e->update.writes_back;
     e->update.writes_back = 1;
-    if (result == GCKPT_OK)
-        result = gckpti_finish_grad_step(e, &report);
+    const gckpt_result result =
+        gckpt_gradients(e, batch->feeds, batch->count, batch->rows, &report);
     e->update.writes_back = writes_back;
     *loss = report.loss;
     return result != GCKPT_OK || gckpti_loss_count(e)
                ? result
                : gckpti_error(e, GCKPT_E_DATA, "check_gradients: no row has a target >= 0");
-}
-
-/* Returns the number of elements of the largest trained parameter. */
-static int64_t gckpti_max_elements(const gckpt_plan *p)
-{
-    int64_t most = 0;
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && p->params[i].elements > most)
-            most = p->params[i].elements;
-    return most;
 }
 
 /* Returns a parameter's mean gradient on the host; valid until the next call. */
@@ -266,30 +251,34 @@ static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
     return result;
 }
 
-/* Checks parameter i along its gradient and along a random direction. copy: space for g and w. */
-static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, float *copy,
-                                       gckpti_tally *tally)
+/* Checks parameter i along its gradient and along a random direction. */
+static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, gckpti_tally *tally)
 {
-    const gckpt_plan *p = batch->exec->plan;
-    size_t n = (size_t)p->params[i].elements;
+    gckpt_exec *e = batch->exec;
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = gckpti_param_of(e, i);
+    const size_t n = (size_t)p->params[i].elements, bytes = n * sizeof(float);
+    float *copy = (float *)gckpti_new(&e->memory, 2 * n, sizeof(float));
+    if (!copy)
+        return gckpti_error(e, GCKPT_E_MEMORY, "check_gradients: no memory for %z floats", 2 * n);
     gckpti_probe start;
     memset(&start, 0, sizeof start);
     start.param = i;
     start.g = copy;
     start.w = copy + n;
     gckpt_result result = gckpti_gradients(batch, &start.loss);
-    if (result != GCKPT_OK)
-        return result;
-    memcpy(start.g, gckpti_gradient_of(batch->exec, i), n * sizeof(float));
-    const gckpti_param *q = gckpti_param_of(batch->exec, i);
-    gckpti_pull(batch->exec->store, q);
-    memcpy(start.w, gckpti_array(q, -1), n * sizeof(float));
+    if (result == GCKPT_OK) {
+        memcpy(start.g, gckpti_gradient_of(e, i), bytes);
+        gckpti_pull(e->store, q);
+        memcpy(start.w, gckpti_array(q, -1), bytes);
+    }
     for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
         gckpti_probe t = start;
         t.random = random;
         result = gckpti_eval_widths(batch, &t);
         gckpti_tally_add(tally, &t, p->names + p->params[i].name);
     }
+    gckpti_delete(&e->memory, copy, 2 * n, sizeof(float));
     return result;
 }
 
@@ -297,6 +286,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
                                              int64_t rows, gckpt_check *check)
 {
     gckpti_tally tally;
+    gckpt_result result = GCKPT_OK;
     memset(&tally, 0, sizeof tally);
     if (check)
         *check = tally.check;
@@ -304,35 +294,28 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
     const gckpti_batch batch = { exec, feeds, count, rows };
+    const char *problem = NULL;
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "check_gradients: needs a training plan without update_in_backward");
-    if (p->ranks > 1)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "check_gradients: not for %i ranks: check a plan of one process with "
-                            "as many virtual ranks, which has the same gradients",
-                            p->ranks);
-    if (p->precision != GCKPT_FP32)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "check_gradients: rounding to bf16 is coarser than the differences; "
-                            "check a plan of GCKPT_FP32");
-    int64_t most = gckpti_max_elements(p);
-    if (most == 0)
-        return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
-    gckpt_result result = GCKPT_OK;
-    float *copy = (float *)gckpti_new(&exec->memory, (size_t)most, 2 * sizeof(float));
-    if (!copy)
-        return gckpti_error(exec, GCKPT_E_MEMORY, "check_gradients: no memory for %I floats",
-                            2 * most);
+        problem = "check_gradients: needs a training plan without update_in_backward";
+    else if (p->ranks > 1)
+        problem = "check_gradients: not for %i ranks: check a plan of one process with as many "
+                  "virtual ranks, which has the same gradients";
+    else if (p->precision != GCKPT_FP32)
+        problem = "check_gradients: rounding to bf16 is coarser than the differences; check a "
+                  "plan of GCKPT_FP32";
     unsigned debug = exec->desc.debug;
-    exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
-    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
+    /* gradients are read after the call; poison at its end would overwrite them */
+    exec->desc.debug &= ~(GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON);
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK && !problem; i++)
         if (p->params[i].trained)
-            result = gckpti_check_param(&batch, (int)i, copy, &tally);
+            result = gckpti_check_param(&batch, (int)i, &tally);
     exec->desc.debug = debug;
-    gckpti_delete(&exec->memory, copy, (size_t)most, 2 * sizeof(float));
     if (result != GCKPT_OK)
         return result;
+    if (!problem && !tally.check.directions)
+        problem = "check_gradients: this plan trains no parameter";
+    if (problem)
+        return gckpti_error(exec, GCKPT_E_ARG, problem, p->ranks);
     result = gckpti_tally_end(&tally, exec);
     if (check)
         *check = tally.check;

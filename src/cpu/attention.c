@@ -1,3 +1,4 @@
+#include "bf16/cpu.h"
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
@@ -7,8 +8,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
     gckpti_attn h = *(const gckpti_attn *)context;
     const gckpt_call *call = h.call;
-    const gckpti_kernels *kernels = gckpti_kernels_of(call);
-    const gckpti_mixed_kernels *mixed = gckpti_mixed_of(kernels);
+    const gckpti_attention_kernels *kernels = gckpti_attention_kernels_of(call, h.mixed);
     const int backward = call->grad_out || call->grad_out_bf16;
     const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: the last queries cost most */
     float *scratch = (float *)call->workspace;
@@ -16,16 +16,10 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     i = backward ? i * h.group : i / h.blocks;
     if (!gckpti_attn_set_row(&h, i / h.heads))
         return;
-    if (h.mixed)
-        gckpti_mixed_configure(mixed, 1);
     for (int64_t end = i + h.group; backward && i < end; i++)
-        (h.mixed ? mixed->attention_backward : kernels->attention_backward)(&h, i / h.heads,
-                                                                            i % h.heads, scratch);
+        kernels->backward(&h, i / h.heads, i % h.heads, scratch);
     if (!backward)
-        (h.mixed ? mixed->attention_forward : kernels->attention_forward)(
-            &h, i / h.heads, i % h.heads, block * GCKPTI_QK_TILE, scratch);
-    if (h.mixed)
-        gckpti_mixed_configure(mixed, 0);
+        kernels->forward(&h, i / h.heads, i % h.heads, block * GCKPTI_QK_TILE, scratch);
 }
 
 static void gckpti_fast_attention(const gckpt_call *call, int backward, gckpti_attn h)

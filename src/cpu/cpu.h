@@ -7,7 +7,7 @@
 /* =================================================================================================
  * >>cpu: plain kernels, and vector kernels with the same bits
  *
- * gckpti_cpu_fill, _add, _convert and _update do the work between ops as the numeric specification
+ * The functions gckpti_cpu_.. (cpu/plain.c) do the work between ops as the numeric specification
  * defines it, by vector kernels if the call has any. Ops run by their plain kernels, or by the fast
  * ones, which differ only in speed.
  *
@@ -17,20 +17,18 @@
  * set, defined in kernels/, chosen when an executor is created; so a plain `cc -O2` is enough.
  * ============================================================================================== */
 
-/* ---- bf16/convert.c ---- */
-/* The state of a conversion; its element i is element offset + i of the whole batch. */
-typedef struct {
-    const gckpt_call *call;
-    const gckpt_conversion *c;
-    gckpti_random random;
-    uint64_t offset;
-} gckpti_convert_state;
-
-/* Entries of tables, NULL with GCKPT_NO_BF16; calls that are omitted with GCKPT_NO_QUANT. */
+/* Entries of tables and calls that need bf16 plans or quantised parameters. */
 #ifndef GCKPT_NO_BF16
-#define GCKPTI_IF_BF16(x) x
+#define GCKPTI_IF_BF16(x)                 x
+#define GCKPTI_LOAD_ANY(x, narrow, at, n) V(load_any)(x, narrow, at, n)
 #else
-#define GCKPTI_IF_BF16(x) NULL
+#define GCKPTI_IF_BF16(x)                 NULL
+#define GCKPTI_LOAD_ANY(x, narrow, at, n) ((void)(narrow), V(load_n)((x) + (at), n))
+#endif
+#ifndef GCKPT_NO_CACHES
+#define GCKPTI_FEW_QUERIES(h, row, head, first, m) V(few_queries)(h, row, head, first, m)
+#else
+#define GCKPTI_FEW_QUERIES(h, row, head, first, m) 0
 #endif
 #ifndef GCKPT_NO_QUANT
 #define GCKPTI_IF_QUANTISED(call) call
@@ -39,30 +37,6 @@ typedef struct {
 #endif
 
 #if GCKPTI_HAS_FAST
-/* AVX512-BF16 kernels need a compiler that knows the instructions; clang 16 and 17 crash. */
-#if !defined(GCKPT_NO_BF16) && GCKPTI_AVX512 &&                                                    \
-    ((defined(__clang__) && __clang_major__ >= 11 && __clang_major__ / 2 != 8) ||                  \
-     (!defined(__clang__) && __GNUC__ >= 10))
-#define GCKPTI_AVX512_BF16 1
-#else
-#define GCKPTI_AVX512_BF16 0
-#endif
-/* AMX kernels need an assembler that knows AMX, and Linux, for the system call for permission. */
-#if GCKPTI_AVX512_BF16 && defined(__linux__) && !defined(GCKPT_NO_AMX) &&                          \
-    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
-#define GCKPTI_AMX 1
-#else
-#define GCKPTI_AMX 0
-#endif
-
-/* Returns x from element `at` on. */
-static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
-{
-    gckpti_operand y = *x;
-    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
-    return y;
-}
-
 /* Returns where chains of row i start, from column j on: in c, in t->initial, or NULL for +0. */
 static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t i, int64_t j)
 {
@@ -86,15 +60,17 @@ typedef struct {
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                                  int64_t rows, int64_t width)
 {
-    const int narrow = gckpti_has_bf16(x->bf16), quant = gckpti_has_quant(x);
-    const int size = quant ? 1 : narrow ? 2 : 4, storage = quant ? (int)x->quant->storage : 0;
-    const void *base = quant    ? x->quant->quantised
-                       : narrow ? (const void *)x->bf16
-                                : (const void *)x->f32;
-    gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
-    f.x += quant ? gckpti_storage_bytes(storage, at) : at * size;
-    f.row = quant ? gckpti_storage_bytes(storage, row) : f.row;
-    f.width = quant ? gckpti_storage_bytes(storage, width) : f.width;
+    gckpti_prefetch f = { (const char *)x->f32, 4 * row, rows, 4 * width, 0, 1 };
+#if !defined(GCKPT_NO_BF16) || !defined(GCKPT_NO_QUANT)
+    const int storage = x->quant ? (int)x->quant->storage : GCKPT_STORAGE_BF16;
+    if (x->quant || x->bf16) {
+        f.x = (const char *)(x->quant ? x->quant->quantised : (const void *)x->bf16);
+        f.x += gckpti_storage_bytes(storage, at);
+        f.row = gckpti_storage_bytes(storage, row), f.width = gckpti_storage_bytes(storage, width);
+        return f;
+    }
+#endif
+    f.x += 4 * at;
     return f;
 }
 
@@ -129,9 +105,8 @@ typedef struct {
     int64_t a_row, a_step, b_step, c_row;
     int edge, from_zero;
     int64_t diagonal;
-    const float *row_scale; /* f32: NULL, or a factor of each row of c before its first term */
     const gckpti_attn *attn;
-    const float *prefetch; /* f32: NULL, or rows to prefetch: as many as c has */
+    const float *prefetch; /* NULL, or rows to prefetch: as many as c has */
 } gckpti_attn_gemm;
 
 /* Block sizes of a product in L2: blocks of b have nc columns and kc terms. */
@@ -156,106 +131,24 @@ typedef struct {
     const float *next_c; /* the next tile of c, to be prefetched */
 } gckpti_tile;
 
-/* Packed operands of products in bf16 plans (manual, 5l): a as rows of bf16 in blocks of 32 terms;
- * b as panels of words of two terms, whose order the kernels choose; a block is 16 rows of a panel.
- * Partial blocks are padded with -0 x +0, which changes no chain, not even one at -0. */
-enum gckpti_words {
-    GCKPTI_WORDS_PAIRS,       /* word q has the terms 2 q (first in memory) and 2 q + 1 */
-    GCKPTI_WORDS_INTERLEAVED, /* q even: 2 q + 2 (lower half), 2 q; q odd: 2 q + 1, 2 q - 1 */
-    GCKPTI_WORDS_SWAPPED      /* 2 q + 1 (lower half) and 2 q */
-};
-
-/* A tile: m rows and `width` (16, 32 or 48) columns of c add `blocks` blocks of terms; the last has
- * `last` terms. Row i of a is at a + i * a_row. Element (i,j) starts at from[i * from_row + j], or
- * +0 if from is NULL, and accumulates in c; it ends in c_bf16, rounded, if that is not NULL. */
-typedef struct {
-    int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, bf16_row;
-    const uint16_t *a;
-    const uint32_t *b;
-    const float *from;
-    float *c;
-    uint16_t *c_bf16;
-    int64_t c_rows; /* rows of c from here on: those after the tile may be prefetched */
-    gckpti_prefetch *prefetch;
-} gckpti_mixed_tile;
-
-/* A tile kernel: most rows (multiples of row_step), most columns (a panel of b may be wider:
- * b_row); `words`: the order of both operands' terms, one of gckpti_words. */
-typedef struct {
-    int rows, columns, row_step, words;
-    void (*run)(const gckpti_mixed_tile *t);
-} gckpti_tile_kernel;
-
-/* Operand x to pack: `blocks` blocks of product t, from term p on; lanes 0..n-1, which are rows of
- * a or columns of b. Term 0 of lane 0 is element `at`. In x, lanes or terms are adjacent. */
-typedef struct {
-    const gckpti_product *t;
-    const gckpti_operand *x;
-    int64_t at, n, p, blocks;
-} gckpti_pack_lanes;
-
-/* Kernels of bf16 plans. tiles: [0] for blocks, [1] for a chain. configure: NULL, or called before
- * (1) and after (0) the tiles of an item. align: alignment in bytes of rows of an a in place; 0 if
- * a is always packed. pack_a writes lane i to d + i * row; pack_b writes a panel, +0 after n. */
-typedef struct {
-    gckpti_tile_kernel tiles[2];
-    void (*configure)(int start);
-    int64_t align;
-    void (*pack_a)(const gckpti_pack_lanes *s, int words, uint16_t *d, int64_t row);
-    void (*pack_b)(const gckpti_pack_lanes *s, int words, uint32_t *d, int64_t width);
-    void (*widen)(const uint16_t *x, float *y, int64_t n);
-    void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                              float *scratch);
-    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
-} gckpti_mixed_kernels;
-
-static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, int start)
-{
-    if (kernels->configure)
-        kernels->configure(start);
-}
-
-/* Returns whether tiles can read x, rows of operand a, in place if all its blocks are whole. */
-static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x)
-{
-    return kernels->align && x->bf16 && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
-           (int64_t)((uintptr_t)x->bf16 & 63) % kernels->align == 0;
-}
-
-/* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written. If a
- * is in place, rows_before rows before it are readable. start: NULL, or bf16 values at which c
- * starts, in rows like c_bf16. min_exponent: the least exponent of a, or 0 if not computed yet. */
-typedef struct {
-    const gckpti_mixed_kernels *kernels;
-    gckpti_mixed_tile tile;
-    int64_t n, rows_before;
-    const uint16_t *start;
-    int chain;
-    uint32_t min_exponent;
-    gckpti_prefetch next_prefetch; /* used after tile.prefetch is done */
-} gckpti_packed_product;
-
-/* ---- bf16/cpu.c ---- */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
-#endif
-
 /* ---- cpu/rows.c ---- */
-#define GCKPTI_BINARY_OPS(X) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(where)
-
-#define GCKPTI_KIND(name)                                         GCKPTI_KIND_##name,
-#define GCKPTI_UNARY_KIND(name, flops, reads, value, rule, deriv) GCKPTI_KIND_##name,
+#define GCKPTI_KIND(name, ...) GCKPTI_KIND_##name,
 /* Elementwise ops; from GCKPTI_FIRST_BINARY on, they have two inputs. */
 enum {
-    GCKPTI_UNARY_OPS(GCKPTI_UNARY_KIND) GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_KIND)
-        GCKPTI_BINARY_OPS(GCKPTI_KIND) GCKPTI_FIRST_BINARY = GCKPTI_KIND_add,
+    GCKPTI_UNARY_OPS(GCKPTI_KIND) GCKPTI_UNARY_OPS_WITH(GCKPTI_KIND) GCKPTI_BINARY_OPS(GCKPTI_KIND)
+        GCKPTI_KIND_where,
+    GCKPTI_FIRST_BINARY = GCKPTI_KIND_add,
     GCKPTI_ELEMENTS = 4096
 };
 #undef GCKPTI_KIND
-#undef GCKPTI_UNARY_KIND
 
 /* ---- the kernels of an instruction set (folder kernels/) ---- */
+/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
+typedef struct {
+    void (*forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first, float *scratch);
+    void (*backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
+} gckpti_attention_kernels;
+
 /* The table of kernels of an instruction set; optional kernels come last (kernels/table.c). */
 typedef struct {
     void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
@@ -275,15 +168,12 @@ typedef struct {
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
-    void (*attention_forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                              float *scratch);
-    void (*attention_backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
+    gckpti_attention_kernels attention;
     const gckpti_element_kernels *element_losses;
     const gckpti_class_kernels *class_losses;
     void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
     gckpti_init_fn *draw;
-    void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
-    const gckpti_mixed_kernels *mixed;
+    const struct gckpti_mixed_kernels *mixed;  /* NULL with GCKPT_NO_BF16 */
     const struct gckpti_image_kernels *images; /* NULL with GCKPT_NO_IMAGES */
     const struct gckpti_cell_loops *recurrent; /* NULL with GCKPT_NO_RECURRENT */
 } gckpti_kernels;
@@ -291,15 +181,6 @@ typedef struct {
 static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 {
     return (const gckpti_kernels *)call->kernels;
-}
-
-/* Returns the kernels of bf16 plans; all entries are NULL in a build without bf16 plans. */
-static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
-{
-    static const gckpti_mixed_kernels none = {
-        { { 0, 0, 0, 0, NULL }, { 0, 0, 0, 0, NULL } }, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL
-    };
-    return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
 }
 
 #ifdef GCKPTI_SEPARATE_TU

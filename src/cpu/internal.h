@@ -4,7 +4,7 @@
 /* Declarations shared by the files of layer cpu (MANIFEST); some are in folders of features. */
 
 /* ---- cpu/plain.c ---- */
-enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays are in no cache */
+enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L3 */
 
 /* ---- bf16/convert.c ---- */
 #ifndef GCKPT_NO_BF16
@@ -40,11 +40,8 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
 #endif
 
 /* ---- cpu/losses.c ---- */
-#define GCKPTI_FAST_CLASSES(name)                                                                  \
-    GCKPTI_OP_KERNELS(fast_##name, gckpti_run_cross_entropy(call, backward, gckpti_fast_loss))
-#define GCKPTI_FAST_ELEMENT_LOSS(name, kind)                                                       \
-    GCKPTI_OP_KERNELS(fast_##name, gckpti_run_element_loss(call, backward, kind,                   \
-                                                           gckpti_fast_loss(call).element))
+#define GCKPTI_FAST_LOSS(name, kind)                                                               \
+    GCKPTI_OP_KERNELS(fast_##name, gckpti_run_loss(call, backward, kind, gckpti_fast_loss))
 
 #ifdef GCKPTI_SEPARATE_TU
 /* Prototypes for files that are compiled separately (tests). Definitions have the comments. */

@@ -1,3 +1,4 @@
+#include "bf16/cpu.h"
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST

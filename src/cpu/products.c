@@ -46,7 +46,7 @@ GCKPTI_FN void gckpti_run_products(gckpti_products *s)
 
 /* Splits c into blocks, nearly square, since each block reads its rows of a and columns of b: 4 per
  * thread, so that a thread that loses its core delays others little; 1 if a is a row or c is small.
- * If b is transposed, columns are split first. The rows of a of a block fit into a cache. */
+ * If b is transposed, columns are split first. The rows of a of a block fit into L2. */
 GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };

@@ -1,3 +1,4 @@
+#include "bf16/cpu.h"
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
@@ -76,42 +77,43 @@ static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
     return 1;
 }
 
-/* The gradient of an input repeated as whole rows (a table of positions) is like a bias's. */
-static void gckpti_add_backward_broadcast(const gckpt_call *call)
+/* Computes gradients of a binary op by its plain kernel. But the gradient of an input that is
+ * repeated as whole rows, as a table of positions, is like a bias's if it is the sum of g. */
+static void gckpti_broadcast_gradients(const gckpt_call *call, unsigned flags,
+                                       void (*backward)(const gckpt_call *call))
 {
     gckpt_call plain = *call;
     for (int i = 0; i < 2; i++) {
-        gckpti_iter it;
+        const gckpti_iter it =
+            gckpti_iter_over(&call->shape, &call->in[0].shape, &call->in[1].shape);
         gckpt_call c = *call;
         int64_t n = gckpti_elements(&call->in[i].shape);
-        gckpti_broadcast_iter(&it, call, 1);
-        if (!call->in[i].grad || !call->in[i].compensation || it.size[0] != n || it.step[i][0] != 1)
+        if (!call->in[i].grad || !call->in[i].compensation || it.size[0] != n ||
+            it.step[i][0] != 1 || !(flags & GCKPT_PASSES_GRAD(i)))
             continue;
         c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
         c.in[1] = call->in[i];
         gckpti_run_column_sums(&c, 0, 1);
         plain.in[i].grad = NULL;
     }
-    gckpti_add_backward(&plain);
+    backward(&plain);
 }
 
-#define GCKPTI_ELEMENTWISE_WITH(name, gradients)                                                   \
-    GCKPTI_OP_KERNELS(fast_##name, if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))(   \
-                                       backward ? gradients : gckpti_##name##_forward)(call))
-#define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
-#define GCKPTI_ELEMENTWISE_UNARY(name, flops, reads, value, rule, deriv) GCKPTI_ELEMENTWISE(name)
-GCKPTI_UNARY_OPS(GCKPTI_ELEMENTWISE_UNARY)
-GCKPTI_UNARY_OPS_WITH(GCKPTI_ELEMENTWISE_UNARY)
-GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_broadcast)
-GCKPTI_ELEMENTWISE(sub)
-GCKPTI_ELEMENTWISE(mul)
-GCKPTI_ELEMENTWISE(div)
-GCKPTI_ELEMENTWISE(maximum)
-GCKPTI_ELEMENTWISE(minimum)
-GCKPTI_ELEMENTWISE(where)
-#undef GCKPTI_ELEMENTWISE_WITH
-#undef GCKPTI_ELEMENTWISE
-#undef GCKPTI_ELEMENTWISE_UNARY
+#define GCKPTI_FAST_UNARY(name, ...)                                                               \
+    GCKPTI_OP_KERNELS(fast_##name,                                                                 \
+                      if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))(                \
+                          backward ? gckpti_##name##_backward : gckpti_##name##_forward)(call))
+#define GCKPTI_FAST_BINARY(name, flops, flags, ...)                                                \
+    GCKPTI_OP_KERNELS(                                                                             \
+        fast_##name, if (gckpti_elementwise(call, backward, GCKPTI_KIND_##name)) return;           \
+        else if (backward) gckpti_broadcast_gradients(call, flags, gckpti_##name##_backward);      \
+        else gckpti_##name##_forward(call))
+GCKPTI_UNARY_OPS(GCKPTI_FAST_UNARY)
+GCKPTI_UNARY_OPS_WITH(GCKPTI_FAST_UNARY)
+GCKPTI_FAST_UNARY(where, )
+GCKPTI_BINARY_OPS(GCKPTI_FAST_BINARY)
+#undef GCKPTI_FAST_UNARY
+#undef GCKPTI_FAST_BINARY
 
 /* ---- dropout: a work item is 4096 elements ---- */
 static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
@@ -136,12 +138,13 @@ enum { GCKPTI_TAKE_ITEM = 64 };
 
 static void gckpti_fast_take_row(const gckpt_call *call, int64_t r)
 {
-    int64_t n = gckpti_last(&call->shape);
+    const int64_t n = gckpti_last(&call->shape);
+    (void)n; /* unused without bf16 */
     if (gckpti_has_f32(call->out) || gckpti_call_quant(call))
         gckpti_take_row(call, r);
     else
-        gckpti_mixed_of(gckpti_kernels_of(call))
-            ->narrow(call->in[0].data + gckpti_source_row(call, r) * n, call->out_bf16 + r * n, n);
+        (void)GCKPTI_IF_BF16(gckpti_kernels_of(call)->mixed->narrow(
+            call->in[0].data + gckpti_source_row(call, r) * n, call->out_bf16 + r * n, n));
 }
 
 static int64_t gckpti_take_samples(const gckpt_call *call)
@@ -160,7 +163,7 @@ static void gckpti_take_columns(const gckpt_call *call, int64_t i)
         const int is_wide = gckpti_has_f32(call->grad_out);
         const float *g = is_wide ? call->grad_out + r * n + j : wide;
         if (!is_wide)
-            gckpti_mixed_of(k)->widen(call->grad_out_bf16 + r * n + j, wide, width);
+            (void)GCKPTI_IF_BF16(k->mixed->widen(call->grad_out_bf16 + r * n + j, wide, width));
         k->add(call->in[0].grad + gckpti_source_row(call, r) * n + j, g, width);
     }
 }

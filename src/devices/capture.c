@@ -1,8 +1,6 @@
 #ifndef GCKPT_NO_DEVICES
 #include "run/internal.h"
 
-GCKPTI_COLD_BEGIN
-
 /* Returns 1 if the backend can replay micro-batches: nothing in them needs the host. */
 static int gckpti_can_replay(const gckpt_exec *e)
 {
@@ -25,25 +23,10 @@ static int gckpti_can_replay(const gckpt_exec *e)
     return can && p->body < p->epilogue;
 }
 
-GCKPTI_MODULE(devices)
-{
-    const gckpt_backend *b = gckpti_backend(e);
-    if (event == GCKPTI_ON_LAYOUT)
-        e->devices.scales = (gckpt_loss_scale *)gckpti_bump_alloc(
-            (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
-    else if (event == GCKPTI_ON_BIND && e->tables.nodes)
-        e->devices.can_replay = (unsigned char)gckpti_can_replay(e);
-    else if ((event == GCKPTI_ON_MOVED || event == GCKPTI_ON_FREE) && b->discard_captures)
-        b->discard_captures(b->context, e);
-    return GCKPT_OK;
-}
-
-GCKPTI_COLD_END
-
 /* Returns 1 if a micro-batch, or a part of one, begins at step.pc and the backend replayed it: then
  * step.pc is after it. Returns 0 if the instruction must run; the backend may capture from there
  * on, unless a regulariser's gradient needs a count that is not known yet. */
-GCKPTI_FN int gckpti_replay(gckpt_exec *e)
+static int gckpti_replay(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int pc = e->step.pc;
@@ -77,13 +60,10 @@ GCKPTI_FN int gckpti_replay(gckpt_exec *e)
     return !e->devices.capturing;
 }
 
-/* Ends the capture in progress if its part is complete, or if it `failed`. If the backend could
- * not capture, nothing was computed: moves step.pc back to the capture's begin, and captures no
- * more. */
-GCKPTI_FN void gckpti_end_capture(gckpt_exec *e, int failed)
+/* Ends the capture in progress. If the backend could not capture, nothing was computed: moves
+ * step.pc back to the capture's begin, and captures no more. */
+static void gckpti_end_capture(gckpt_exec *e)
 {
-    if (!e->devices.capturing || (e->step.pc != e->devices.end && !failed))
-        return;
     if (e->devices.begin == e->plan->body && e->step.pc == e->plan->epilogue)
         (void)gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* a micro-batch's copies end within it */
     e->devices.capturing = 0;
@@ -91,5 +71,33 @@ GCKPTI_FN void gckpti_end_capture(gckpt_exec *e, int failed)
         e->devices.can_replay = 0;
         e->step.pc = e->devices.begin;
     }
+}
+
+GCKPTI_MODULE(devices)
+{
+    const gckpt_backend *b = gckpti_backend(e);
+    switch (event) {
+    case GCKPTI_ON_LAYOUT:
+        e->devices.scales = (gckpt_loss_scale *)gckpti_bump_alloc(
+            (gckpti_bump *)arg, e->plan->term_count, sizeof *e->devices.scales);
+        break;
+    case GCKPTI_ON_BIND:
+        e->devices.can_replay = (unsigned char)(e->tables.nodes && gckpti_can_replay(e));
+        e->device.watched |= e->devices.can_replay;
+        break;
+    case GCKPTI_ON_REACH: return gckpti_replay(e) ? GCKPT_MORE : GCKPT_OK;
+    case GCKPTI_ON_AFTER:
+    case GCKPTI_ON_RUN_END:
+        if (e->devices.capturing && (e->step.pc == e->devices.end || event == GCKPTI_ON_RUN_END))
+            gckpti_end_capture(e);
+        break;
+    case GCKPTI_ON_MOVED:
+    case GCKPTI_ON_FREE:
+        if (b->discard_captures)
+            b->discard_captures(b->context, e);
+        break;
+    default: break;
+    }
+    return GCKPT_OK;
 }
 #endif

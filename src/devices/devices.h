@@ -82,11 +82,9 @@ typedef void (*gckpti_release_fn)(void *, void *, size_t);
 #define gckpti_free_backend(e)                       ((void)0)
 #define gckpti_sync_param(e, q, in_step)             GCKPT_OK
 #define gckpti_host_floats(e, x, n)                  (x)
-#define gckpti_run_on_host(e, kernel, c)             ((void)(op))
+#define gckpti_run_on_host(e, ins, c)                ((void)0)
 #define gckpti_host_scratch_bytes(e)                 0
 #define gckpti_is_capturing(e)                       0
-#define gckpti_replay(e)                             0
-#define gckpti_end_capture(e, failed)                ((void)(failed))
 #endif
 #define gckpti_copy(b, to, from, n)     GCKPTI_OF(b, copy)(GCKPTI_OF(b, context), to, from, n)
 #define gckpti_copy_in(b, to, from, n)  GCKPTI_OF(b, copy_in)(GCKPTI_OF(b, context), to, from, n)

@@ -53,8 +53,10 @@ static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
 }
 
 /* Runs an op's plain kernel on host copies of its operands. */
-GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
+GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, const gckpti_ins *ins,
+                                  const gckpt_call *call)
 {
+    const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_call c = *call;
     gckpti_host_copies copies;
     size_t n = (size_t)gckpti_elements(&c.shape);
@@ -86,7 +88,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     c.plain = 1;
     c.kernels = NULL;
     c.backend = NULL;
-    kernel(&c);
+    (ins->kind == GCKPT_FORWARD ? op->forward : op->backward)(&c);
     for (int i = 0; i < copies.count; i++)
         if (copies.entry[i].back_to)
             gckpti_to_backend(e, copies.entry[i].back_to, copies.entry[i].host,

@@ -3,6 +3,7 @@
 #include "store/store.h"
 #include "plan/plan.h"
 
+#ifndef GCKPT_NO_RANKS
 /* =================================================================================================
  * >>dist: several processes, virtual ranks, shards
  *
@@ -16,7 +17,7 @@
  * 2. A failure on one rank is stored (gckpti_defer_error). The next status barrier (gckpti_agree)
  *    ends the step on all ranks with the error of the lowest rank that failed.
  * 3. Collectives run one after the other, in the order of their start. Each is complete before an
- *    instruction that needs it (gckpti_is_due); all are complete at a barrier.
+ *    instruction that needs it (gckpti_find_due); all are complete at a barrier.
  * 4. A failed exchange aborts the communication for good: every later call returns GCKPT_E_PEER.
  * The functions of group.c and micro_batches.c also work without a group: callers need no check.
  * ============================================================================================== */
@@ -25,12 +26,10 @@
 typedef enum {
     GCKPTI_CALL_NONE,
     GCKPTI_CALL_STEP,
-    GCKPTI_CALL_STREAM,
     GCKPTI_CALL_GATHER,
     GCKPTI_CALL_SAVE
 } gckpti_group_call;
 
-#ifndef GCKPT_NO_RANKS
 enum { GCKPTI_MUST_MATCH = 7 };
 
 /* The failure of the lowest rank that failed or, without one, numbers that ranks must agree on:
@@ -61,7 +60,7 @@ typedef struct {
 enum { GCKPTI_MAX_PENDING = 8 };
 typedef struct {
     gckpti_collective kind;
-    int id; /* node of which a gather stages the values in the arena; else -1 */
+    int due; /* the first instruction that must wait for it */
     float *x, *workspace;
     float *shard; /* where to copy this rank's shard of the sum; NULL means nowhere */
     int64_t n;
@@ -93,9 +92,7 @@ typedef struct {
 typedef struct gckpti_process_group {
     gckpti_comm comm;
     int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
-    int in_body;          /* 0 means the last micro-batch of the step is done */
     int last_micro;       /* this micro-batch is the last of its virtual rank */
-    int padding;          /* this micro-batch has no rows on this rank */
     int call_ended;       /* a status barrier ended the call with an error */
     int squares_summed;   /* update.squares are summed over ranks */
     int losses_summed;    /* losses are summed over virtual ranks and ranks */
@@ -128,6 +125,10 @@ static inline int gckpti_is_data_parallel(const gckpt_plan *p)
 {
     return p->ranks > 1 && p->virtual_ranks >= p->ranks;
 }
+
+/* Returns 1, with an error, if a step of several ranks is in progress: the caller must end it
+ * first. A step of one rank can be abandoned at any time. */
+GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 
 /* Waits for enqueued collectives, or aborts after the transport's timeout. Must be called before
  * the host waits for the backend or copies copied_in bytes to it (which may wait). */
@@ -162,15 +163,14 @@ typedef struct gckpti_process_group {
 #define gckpti_local_vranks(p)                1
 #define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)
 #define gckpti_count_micro_batches(e, n)      (((n) + (e)->plan->rows - 1) / (e)->plan->rows)
+#define gckpti_is_under_way(e)                0
+#define gckpti_rank_rows(e, rows, first)      (*(first) = 0, (rows))
 #define gckpti_agree_on_step(e, rows, result) (result)
 #define gckpti_agree(e, result)               (result)
 #define gckpti_defer_error(e, result)         (result)
-#define gckpti_local_failure(e)               GCKPT_OK
 #define gckpti_prepare_micro_batch            gckpti_feed_rows
 #define gckpti_end_micro_batch                gckpti_next_rows
 #define gckpti_sum_losses(e)                  GCKPT_OK
-#define gckpti_end_stream(e)                  GCKPT_OK
-#define gckpti_sync_then_skips(e, ins)        0
 #define gckpti_capture_part_end(e, part)      0
 #define gckpti_run_reduce                     ((gckpti_handler)0)
 #define gckpti_sum_squares(e)                 ((void)0)

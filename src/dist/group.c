@@ -10,7 +10,7 @@ GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
     const int copies =
         GCKPTI_OF(gckpti_backend(e), own_memory) && transport && !transport->device_aware;
     size_t most = 16 * GCKPT_UPDATE_BLOCK, squares = e->update.square_count * sizeof(float);
-    const size_t totals = (p->term_count + 1) * sizeof(gckpti_loss_total);
+    const size_t totals = p->term_count * sizeof(gckpti_loss_total);
     most = most > squares ? most : squares;
     most = most > totals ? most : totals;
     for (size_t id = 0; id < p->node_count && copies; id++) {
@@ -24,11 +24,11 @@ GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
 }
 
 /* Allocates e->group with its tables. */
-static void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
+GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, vranks = (size_t)gckpti_local_vranks(p);
-    const size_t totals = p->term_count + 1 > vranks ? p->term_count + 1 : vranks;
+    const size_t totals = p->term_count > vranks ? p->term_count : vranks;
     gckpti_process_group counted, *group;
     e->group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
     group = e->group ? e->group : &counted;
@@ -39,7 +39,7 @@ static void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
 }
 
 /* Checks desc.transport, and initialises e->group->comm. */
-static gckpt_result gckpti_bind_group(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_transport *transport = p->ranks > 1 ? e->desc.transport : NULL;
@@ -64,24 +64,25 @@ static gckpt_result gckpti_bind_group(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-GCKPTI_MODULE(dist)
+GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
-    if (event == GCKPTI_ON_LAYOUT && gckpti_has_group(e->plan))
-        gckpti_alloc_group(e, (gckpti_bump *)arg);
-    else if (event == GCKPTI_ON_BIND)
-        return gckpti_bind_group(e);
-    else if (event == GCKPTI_ON_FREE && e->group && e->group->comm.transport &&
-             e->step.state != GCKPTI_IDLE)
-        gckpti_abort_comm(&e->group->comm); /* ends the step on the other ranks */
-    return GCKPT_OK;
+    if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
+        return 0;
+    gckpti_error(e, GCKPT_E_ARG,
+                 "step: one is under way, and all ranks run it: end that step first");
+    return 1;
+}
+
+/* Returns how many of a step's rows this rank runs; *first is the first one. */
+GCKPTI_FN int64_t gckpti_rank_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
+{
+    *first = 0;
+    return e->group ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, first) : rows;
 }
 
 /* Errors that could end a step on this rank only must go through gckpti_defer_error or gckpti_agree
  * (invariant 2 of run.h). The text is in e (in the store while e is being created). */
 
-/* Handles a result between two barriers. Stores a local failure for the next barrier and returns
- * OK: the step goes on. If an exchange failed, sets e idle and returns GCKPT_E_PEER, whatever
- * `result` is. With one rank, or if no barrier follows, returns `result`. */
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
 {
     if (!e->group)
@@ -105,15 +106,6 @@ GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
         memcpy(comm->status.text, e->object.text, sizeof comm->status.text);
     }
     return GCKPT_OK;
-}
-
-/* Returns the failure stored for the next barrier, or OK. */
-GCKPTI_FN gckpt_result gckpti_local_failure(gckpt_exec *e)
-{
-    const gckpti_status *status = e->group ? &e->group->comm.status : NULL;
-    return status && status->result != GCKPT_OK
-               ? gckpti_error(e, (gckpt_result)status->result, "%s", status->text)
-               : GCKPT_OK;
 }
 
 /* Merges two ranks' statuses: keeps the failure of the lower rank, or the first mismatch. */

@@ -13,28 +13,13 @@ static void gckpti_merge_totals(void *mine, const void *received, size_t bytes)
     }
 }
 
-/* Sums group->totals over ranks if they divide the rows; the entry after the terms sums `rows`. */
-static void gckpti_all_reduce_totals(gckpt_exec *e, int64_t rows)
+/* Sums group->totals over ranks if they divide the rows. */
+static void gckpti_all_reduce_totals(gckpt_exec *e)
 {
     gckpti_process_group *group = e->group;
-    const gckpti_loss_total last = { 0, rows };
-    group->totals[e->plan->term_count] = last;
     if (gckpti_is_data_parallel(e->plan))
-        gckpti_merge_all(&group->comm, group->totals,
-                         (e->plan->term_count + 1) * sizeof *group->totals, gckpti_merge_totals);
-}
-
-/* Sums the expected counts of the losses, and the rows, over ranks. */
-static void gckpti_sum_expected_counts(gckpt_exec *e, int64_t rows)
-{
-    gckpti_process_group *group = e->group;
-    for (size_t i = 0; i < e->plan->term_count; i++) {
-        group->totals[i].sum = 0;
-        group->totals[i].count = e->losses.terms[i].expected;
-    }
-    gckpti_all_reduce_totals(e, rows);
-    for (size_t i = 0; i < e->plan->term_count; i++)
-        e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : group->totals[i].count;
+        gckpti_merge_all(&group->comm, group->totals, e->plan->term_count * sizeof *group->totals,
+                         gckpti_merge_totals);
 }
 
 /* Returns a hash of all settings on which the order and the results of exchanges depend. */
@@ -85,8 +70,7 @@ static uint64_t gckpti_hash_replicated(gckpt_exec *e)
 }
 
 /* Runs the barrier before the first instruction, with this rank's result; must_match must be equal
- * on all ranks. Then sums the losses' expected counts over ranks, unless rows is 0 (stream), for
- * which gckpti_end_stream sums them. */
+ * on all ranks. Then sums the losses' expected counts over ranks. */
 GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_result result)
 {
     if (!e->group)
@@ -94,7 +78,6 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     gckpti_process_group *group = e->group;
     uint64_t *must_match = group->comm.status.must_match;
     group->micro_done = group->squares_summed = group->losses_summed = 0;
-    group->in_body = 1;
     must_match[2] = e->store->step;
     must_match[3] = e->store->seed;
     if (!group->replicas_checked)
@@ -103,13 +86,18 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
     must_match[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
     if (!group->replicas_checked && group->comm.ranks > 1 && result == GCKPT_OK)
         must_match[6] = gckpti_hash_replicated(e);
-    result = gckpti_agree_on_call(e, gckpti_is_streaming(e) ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP,
-                                  rows, result);
+    result = gckpti_agree_on_call(e, GCKPTI_CALL_STEP, rows, result);
     if (result != GCKPT_OK)
         return result;
     group->replicas_checked = 1;
-    if (rows > 0)
-        gckpti_sum_expected_counts(e, 0);
+    for (size_t i = 0; i < e->plan->term_count; i++) {
+        const gckpti_loss_total expected = { 0, e->losses.terms[i].expected };
+        group->totals[i] = expected;
+    }
+    gckpti_all_reduce_totals(e);
+    for (size_t i = 0; i < e->plan->term_count; i++)
+        if (e->losses.terms[i].expected >= 0)
+            e->losses.terms[i].expected = group->totals[i].count;
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
@@ -128,15 +116,15 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
 /* Returns 1 if another micro-batch follows the one that step.row is in. */
 GCKPTI_FN int gckpti_has_next_micro_batch(const gckpt_exec *e)
 {
-    const gckpti_process_group *group = e->group;
-    const int last =
-        group && group->last_micro && e->step.vrank + 1 == gckpti_local_vranks(e->plan);
-    return group ? group->in_body && !last : e->step.row_end - e->step.row > e->plan->rows;
+    const int last = gckpti_local_vranks(e->plan) - 1;
+    return e->group ? e->step.vrank < last || (e->step.vrank == last && !e->group->last_micro)
+                    : e->step.row_end - e->step.row > e->plan->rows;
 }
 
-/* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if the step has none left, or
- * its rows have not streamed in: gckpt_step_end prepares a stream's last one, which exchanges the
- * sums. Must be called when a step begins and when rows were added. */
+/* Returns 1 if this micro-batch has no rows on this rank. */
+static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->step.vrank_end; }
+
+/* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if the step has none left. */
 GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
 {
     if (!e->group) {
@@ -151,17 +139,9 @@ GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
     int64_t end = gckpti_vrank_first_row(gckpti_vrank_batch(p, e->step.rows), p->virtual_ranks,
                                          group->comm.rank * per_rank + e->step.vrank + 1);
     e->step.vrank_end = gckpti_min(end, e->step.row_end);
-    if (!gckpti_is_streaming(e))
-        group->last_micro = group->micro_done + 1 == gckpti_lockstep_count(e);
-    else if (e->step.state == GCKPTI_STREAMING)
-        group->last_micro = e->step.row + gckpti_micro_rows(e) == end && e->step.vrank + 1 < vranks;
-    else
-        group->last_micro = 1;
-    group->padding = e->step.row == e->step.vrank_end;
-    if (group->padding && !group->last_micro && e->step.state == GCKPTI_STREAMING)
-        return 0;
+    group->last_micro = group->micro_done + 1 == gckpti_lockstep_count(e);
     e->step.pc = e->step.prologue_done && p->mode != GCKPT_INFERENCE ? p->body : 0;
-    if (!group->padding)
+    if (!gckpti_is_padding(e))
         gckpti_feed_rows(e);
     return 1;
 }
@@ -190,14 +170,14 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
         return result;
     for (size_t i = 0; i < p->term_count; i++)
         group->totals[i] = e->losses.terms[i].total;
-    gckpti_all_reduce_totals(e, 0);
+    gckpti_all_reduce_totals(e);
     for (size_t i = 0; i < p->term_count; i++)
         e->losses.terms[i].total = group->totals[i];
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
 /* Ends a micro-batch (step.pc is at the epilogue) and prepares the next one or, after the last,
- * runs a barrier and sums losses. Returns MORE if more rows of a stream must come first. */
+ * runs a barrier and sums losses. */
 GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
 {
     if (!e->group)
@@ -214,38 +194,9 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
     }
     if (gckpti_prepare_micro_batch(e))
         return GCKPT_OK;
-    if (e->step.state == GCKPTI_STREAMING)
-        return GCKPT_MORE;
-    group->in_body = 0;
     const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
     const int known = gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0;
     return deferred && known ? gckpti_agree(e, GCKPT_OK) : gckpti_sum_losses(e);
-}
-
-/* Ends a stream: runs a barrier, counts the rows of all ranks, prepares the last micro-batch. */
-GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
-{
-    if (!e->group)
-        return GCKPT_OK;
-    const gckpt_plan *p = e->plan;
-    gckpti_process_group *group = e->group;
-    int64_t rank_rows = e->step.row_end - e->step.first_row;
-    gckpt_result result = gckpti_agree(e, GCKPT_OK);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_sum_expected_counts(e, rank_rows);
-    e->step.rows = group->totals[p->term_count].count;
-    result = gckpti_defer_error(e, GCKPT_OK);
-    const int64_t planned = gckpt_plan_rank_rows(p, e->step.rows, group->comm.rank, NULL);
-    if (result == GCKPT_OK && rank_rows != planned)
-        result = gckpti_error(e, GCKPT_E_ARG,
-                              "step_end: %I rows streamed in here, %I on all ranks, of which "
-                              "%I must be this rank's (gckpt_plan_rank_rows)",
-                              rank_rows, e->step.rows, planned);
-    result = gckpti_agree(e, result);
-    if (result == GCKPT_OK)
-        gckpti_prepare_micro_batch(e);
-    return result;
 }
 
 /* Returns 1 if the instruction gathers a parameter's shards. */
@@ -257,35 +208,36 @@ static int gckpti_is_gather(const gckpt_exec *e, const gckpti_ins *ins)
                gckpti_array_shard(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
 }
 
-/* Returns 1 if instruction x must not run before a collective is complete: a reader of gathered
- * values; after a sum, each REDUCE and UPDATE. */
-static int gckpti_is_due(const gckpt_exec *e, const gckpti_pending *pending, int x)
+/* Returns the first instruction that must wait for a collective which starts now: a reader of node
+ * `id`, whose values are gathered; after a sum, a REDUCE or UPDATE. */
+static int gckpti_find_due(const gckpt_exec *e, gckpti_collective kind, int id)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_ins *ins = &p->ins[x];
-    const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
-    int reads = 0;
-    gckpti_operands o;
-    if (pending->kind != GCKPTI_ALL_GATHER)
-        return ins->kind == GCKPT_REDUCE || ins->kind == GCKPT_UPDATE;
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    for (int i = 0; ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
-        reads |= o.in[i].value != GCKPTI_NO_OFFSET && p->nodes[node->in[i]].base == pending->id;
-    return reads;
+    int due = 0, x = e->step.pc;
+    while (!due && ++x < (int)p->length) {
+        const gckpti_ins *ins = &p->ins[x];
+        const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
+        gckpti_operands o;
+        gckpti_operands_of(p->operands, ins, node->inputs, &o);
+        if (kind != GCKPTI_ALL_GATHER)
+            due = ins->kind == GCKPT_REDUCE || ins->kind == GCKPT_UPDATE;
+        for (int i = 0; id >= 0 && ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
+            due |= o.in[i].value != GCKPTI_NO_OFFSET && p->nodes[node->in[i]].base == id;
+    }
+    return x;
 }
 
-/* Polls pending collectives and waits for those that are due at this instruction. Then returns 1 if
- * this rank must not run it (invariant 1 of run.h). Must be called again after desc.progress. */
-GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins)
+/* Polls pending collectives and waits for those that are due at step.pc. Then, if this rank must
+ * not run the instruction (invariant 1 of dist.h), moves step.pc after it and returns 1. */
+static int gckpti_sync_then_skips(gckpt_exec *e)
 {
-    if (!e->group)
-        return 0;
     const gckpt_plan *p = e->plan;
+    const gckpti_ins *ins = &p->ins[e->step.pc];
     const gckpti_process_group *group = e->group;
-    int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && group->padding;
+    int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && gckpti_is_padding(e);
     int max_pending = GCKPTI_MAX_PENDING;
     for (int i = 0; i < group->pending_count; i++)
-        if (gckpti_is_due(e, &group->pending[i], e->step.pc))
+        if (group->pending[i].due <= e->step.pc)
             max_pending = group->pending_count - 1 - i;
     if (!gckpti_is_capturing(e)) /* within a captured part nothing is due */
         gckpti_wait_pending(e, max_pending);
@@ -293,11 +245,13 @@ GCKPTI_FN int gckpti_sync_then_skips(gckpt_exec *e, const gckpti_ins *ins)
     const int polls = shared && (e->device.runner.team || p->threads == 1);
     e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
     e->device.runner.poll_context = e->group;
+    int skips = padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
     if (ins->kind == GCKPT_REDUCE)
-        return !group->last_micro;
-    if (ins->kind == GCKPT_UPDATE || gckpti_is_gather(e, ins))
-        return 0;
-    return padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
+        skips = !group->last_micro;
+    else if (ins->kind == GCKPT_UPDATE || gckpti_is_gather(e, ins))
+        skips = 0;
+    e->step.pc += skips;
+    return skips;
 }
 
 /* Returns the end of the part of a micro-batch, from step.pc on, which can be replayed because no
@@ -308,12 +262,10 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
     const gckpti_process_group *group = e->group;
     const int last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
     int pc = e->step.pc, end = p->epilogue, x, copies = pc > p->body; /* p->body: none is pending */
-    if (gckpti_sync_then_skips(e, &p->ins[pc]) || group->padding ||
-        group->comm.status.result != GCKPT_OK)
+    if (gckpti_is_padding(e) || group->comm.status.result != GCKPT_OK)
         return pc;
     for (int i = 0; i < group->pending_count; i++)
-        for (x = end; x-- > pc;)
-            end = gckpti_is_due(e, &group->pending[i], x) ? x : end;
+        gckpti_set_min(&end, group->pending[i].due);
     end = gckpti_first_due(e, end);
     do { /* a part has no offload copies, unless it is a whole micro-batch */
         for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
@@ -328,22 +280,20 @@ GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
 
 /* Adds up a gradient's accumulators of this virtual rank, then partial sums of earlier ones, like
  * the carries of a binary counter. On the last virtual rank, starts the sum over ranks. */
-GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
-    gckpti_process_group *group = e->group;
     int64_t n = gckpti_planned_elements(p, &p->nodes[ins->id]);
     int level = 0, last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p);
     gckpti_operands o;
-    gckpt_call own; /* the inputs of the run's call must stay as they are */
-    c = &own;
-    gckpti_init_opless_call(e, c);
+    gckpt_call call, *c = &call;
+    gckpti_init_call(e, c);
     gckpti_operands_of(p->operands, ins, 0, &o);
     float *sum = gckpti_arena_f32(e, o.gradient);
     const size_t *carries = o.addends + ins->uses - 1;
-    if (group->padding && !p->accumulates) /* no backward wrote it */
+    if (gckpti_is_padding(e) && !p->accumulates) /* no backward wrote it */
         GCKPTI_OF(gckpti_backend(e), fill)(c, sum, 0, n);
-    for (int u = 1; u < ins->uses && (p->accumulates || !group->padding); u++)
+    for (int u = 1; u < ins->uses && (p->accumulates || !gckpti_is_padding(e)); u++)
         GCKPTI_OF(gckpti_backend(e), add)(c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
     for (; e->step.vrank >> level & 1; level++)
         GCKPTI_OF(gckpti_backend(e), add)(c, sum, gckpti_arena_f32(e, carries[level]), n);
@@ -355,7 +305,8 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins, g
                                        : ins->accumulate   ? GCKPTI_REDUCE_SCATTER
                                                            : GCKPTI_ALL_REDUCE;
         float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.shard);
-        const gckpti_pending pending = { kind, -1, sum, workspace, shard, n };
+        const int due = gckpti_find_due(e, kind, -1);
+        const gckpti_pending pending = { kind, due, sum, workspace, shard, n };
         gckpti_start_collective(e, &pending);
         if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* POISON does not wait for sums */
             gckpti_wait_pending(e, 0);
@@ -366,7 +317,8 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins, g
 /* Starts an all-gather of n floats: the values of node `id` in the arena; in the store if -1. */
 static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int id)
 {
-    const gckpti_pending pending = { GCKPTI_ALL_GATHER, id, x, NULL, NULL, n };
+    const int due = gckpti_find_due(e, GCKPTI_ALL_GATHER, id);
+    const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
     gckpti_start_collective(e, &pending);
     if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* FINITE reads the floats now */
         gckpti_wait_pending(e, 0);
@@ -445,5 +397,23 @@ GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
     }
     gckpti_merge_all(&group->comm, squares, bytes, gckpti_merge_floats);
     gckpti_to_backend(e, e->update.squares, squares, bytes);
+}
+
+GCKPTI_MODULE(dist)
+{
+    switch (event) {
+    case GCKPTI_ON_LAYOUT:
+        if (gckpti_has_group(e->plan))
+            gckpti_alloc_group(e, (gckpti_bump *)arg);
+        break;
+    case GCKPTI_ON_BIND: e->device.watched |= e->group != NULL; return gckpti_bind_group(e);
+    case GCKPTI_ON_REACH: return e->group && gckpti_sync_then_skips(e) ? GCKPT_MORE : GCKPT_OK;
+    case GCKPTI_ON_FREE:
+        if (e->group && e->group->comm.transport && e->step.state != GCKPTI_IDLE)
+            gckpti_abort_comm(&e->group->comm); /* ends the step on the other ranks */
+        break;
+    default: break;
+    }
+    return GCKPT_OK;
 }
 #endif

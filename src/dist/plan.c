@@ -3,57 +3,98 @@
 #include "graph/graph.h"
 
 /* ---- plans of several virtual ranks: reductions of gradients, shards, receive buffers ---- */
+/* A REDUCE adds up a tensor's gradient over virtual ranks, after the last backward of the body that
+ * writes it. Fields are indices of gradients, or -1. */
+typedef struct {
+    int id;
+    int partials; /* the first of tree_depth partial sums */
+    int recv;     /* receive buffer, shared by all REDUCEs after one backward */
+    int shard;    /* this rank's shard of the sum, if it has a buffer apart from the accumulator */
+} gckpti_reduction;
+
+typedef struct gckpti_dist_model {
+    int tree_depth;              /* most partial sums that this rank keeps */
+    gckpti_reduction *reduction; /* in the order of the backwards that they follow */
+    int *first;                  /* by backward_index: the first reduction after this backward */
+    int *of;                     /* by id: its reduction */
+} gckpti_dist_model;
+
+/* Begins the model of a plan of several virtual ranks. */
+static void gckpti_start_dist(gckpti_planner *p)
+{
+    const int vranks = p->inference ? 1 : p->desc->ranks.virtual_ranks;
+    p->dist = NULL;
+    if (vranks <= 1)
+        return;
+    p->dist = (gckpti_dist_model *)gckpti_scratch_alloc(&p->scratch, 1, sizeof *p->dist);
+    if (p->dist)
+        p->dist->tree_depth = gckpti_tree_depth(vranks / p->g->store->ranks);
+    p->accumulates = p->accumulates || (p->dist && p->dist->tree_depth > 0);
+}
+
+/* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
+GCKPTI_FN uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
+    return gckpti_is_gathered(p, t)
+               ? gckpti_transfer_cost(p->desc->ranks.link_cost,
+                                      (int64_t)(gckpti_value_bytes(p, t) - shard))
+               : 0;
+}
+
 static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
 {
     return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
 }
 
-/* Finds the backwards of the body that REDUCEs follow: each is the last to write some gradient. */
-GCKPTI_FN void gckpti_list_reductions(gckpti_planner *p)
+/* Finds the backwards of the body that REDUCEs follow: each is the last to write some gradient.
+ * Makes space for the gradients of reductions. */
+static void gckpti_list_reductions(gckpti_planner *p)
 {
-    size_t n = (size_t)p->n;
-    if (p->virtual_ranks == 1)
-        return;
-    p->reduction = (gckpti_reduction *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->reduction);
-    p->reduction_of = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    if (p->failed)
-        return;
-    memset(p->reduction_of, 0xff, n * sizeof(int));
-    for (int r = 0; r < p->body_backwards; r++) {
-        gckpti_node *u = &p->node[p->backward[r]];
-        const gckpt_tensor *t = p->tensors[u->id];
-        u->reduce = p->reductions;
-        for (int i = 0; i < t->inputs; i++) {
+    gckpti_dist_model *d = p->dist;
+    const size_t n = (size_t)p->n, gradients = (size_t)p->targets * (size_t)(3 + d->tree_depth);
+    int count = 0;
+    d->reduction = (gckpti_reduction *)gckpti_scratch_alloc(&p->scratch, n, sizeof *d->reduction);
+    d->first = (int *)gckpti_scratch_alloc(&p->scratch, (size_t)p->backwards + 1, sizeof(int));
+    d->of = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
+    p->gradient =
+        (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, gradients, sizeof *p->gradient);
+    for (int r = 0; r < p->backwards && !p->failed; r++) {
+        const gckpt_tensor *t = p->tensors[p->node[p->backward[r]].id];
+        for (int i = 0; i < t->inputs && r < p->body_backwards; i++) {
             const gckpt_tensor *q = t->in[i]->base;
             const gckpti_reduction sum = { q->id, -1, -1, -1 };
             if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
                 gckpti_next_write(p, q->id, r) < p->body_backwards)
                 continue;
-            int k = p->reductions++; /* the largest last: it overlaps the next backward */
-            for (; k > u->reduce && gckpti_is_larger(p, p->reduction[k - 1].id, q->id); k--)
-                p->reduction[k] = p->reduction[k - 1];
-            p->reduction[k] = sum;
+            int k = count++; /* the largest last: it overlaps the next backward */
+            for (; k > d->first[r] && gckpti_is_larger(p, d->reduction[k - 1].id, q->id); k--)
+                d->reduction[k] = d->reduction[k - 1];
+            d->reduction[k] = sum;
+            for (k = p->first_use[q->id]; k >= 0; k = p->target[k].next)
+                p->target[k].reduced = gckpti_is_in_body(p, k);
         }
-        u->reduces = p->reductions - u->reduce;
-        for (int k = u->reduce; k < p->reductions; k++)
-            p->reduction_of[p->reduction[k].id] = k;
+        d->first[r + 1] = count;
+        for (int k = d->first[r]; k < count; k++)
+            d->of[d->reduction[k].id] = k;
     }
 }
 
 /* Adds the partial sums of each reduction, which live through the whole step. */
-GCKPTI_FN void gckpti_add_partial_sums(gckpti_planner *p)
+static void gckpti_add_partial_sums(gckpti_planner *p)
 {
-    for (int k = 0; k < p->tree_depth * p->reductions; k++) {
-        gckpti_reduction *sum = &p->reduction[k / p->tree_depth];
+    const int depth = p->dist->tree_depth, reductions = p->dist->first[p->backwards];
+    for (int k = 0; k < depth * reductions; k++) {
+        gckpti_reduction *sum = &p->dist->reduction[k / depth];
         const gckpt_tensor *t = p->tensors[sum->id];
-        int v = gckpti_add_resident(p, t, gckpti_tensor_bytes(p, t, 0));
+        int v = gckpti_add_resident(p, t, gckpti_f32_bytes(t));
         p->gradient[v].kind = GCKPT_BUFFER_REDUCTION;
-        sum->partials = k % p->tree_depth ? sum->partials : v;
+        sum->partials = k % depth ? sum->partials : v;
     }
 }
 
 /* Returns whether the ranks need only their shards of a parameter's gradient after its REDUCE. */
-GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id)
+static int gckpti_is_scattered(const gckpti_planner *p, int id)
 {
     int use = p->first_use[id];
     while (use >= 0 && gckpti_is_in_body(p, use))
@@ -64,13 +105,13 @@ GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id)
 
 /* Adds receive buffers, and shards of sums that are stored apart. Receive buffers live until the
  * next backward that is followed by REDUCEs, since collectives may be in flight until then. */
-GCKPTI_FN void gckpti_add_recv_buffers(gckpti_planner *p)
+static void gckpti_add_recv_buffers(gckpti_planner *p)
 {
+    const gckpti_dist_model *d = p->dist;
     for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
-        const gckpti_node *u = &p->node[p->backward[r]];
         int recv = -1;
-        for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
-            gckpti_reduction *sum = &p->reduction[k];
+        for (int k = d->first[r]; k < d->first[r + 1]; k++) {
+            gckpti_reduction *sum = &d->reduction[k];
             const gckpt_tensor *t = p->tensors[sum->id];
             size_t half = (size_t)gckpti_shard_of(gckpti_elements(&t->shape), 0, 2).count * 4;
             recv = recv < 0 ? gckpti_gradient_new(p, t, 0, r) : recv;
@@ -81,22 +122,123 @@ GCKPTI_FN void gckpti_add_recv_buffers(gckpti_planner *p)
             sum->recv = recv;
             if (!p->accumulates && p->g->store->shard >= GCKPT_SHARD_GRADIENTS &&
                 gckpti_is_scattered(p, sum->id)) {
-                sum->shard = gckpti_gradient_new(p, t, gckpti_shard_bytes(p, t), r);
+                size_t bytes = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
+                sum->shard = gckpti_gradient_new(p, t, bytes, r);
                 p->gradient[sum->shard].last = p->backwards - 1;
+                p->gradient[p->total[sum->id]].result = sum->shard;
             }
         }
     }
     for (int r = p->body_backwards, last = r; r-- > 0;) {
-        const gckpti_node *u = &p->node[p->backward[r]];
-        for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
-            const gckpti_reduction *sum = &p->reduction[k];
+        for (int k = d->first[r]; k < d->first[r + 1]; k++) {
+            const gckpti_reduction *sum = &d->reduction[k];
             if (sum->recv >= 0)
                 p->gradient[sum->recv].last = last;
             if (sum->shard >= 0)
                 p->gradient[p->total[sum->id]].last = last;
         }
-        last = u->reduces > 0 ? r : last;
+        last = d->first[r + 1] > d->first[r] ? r : last;
     }
+}
+
+/* Lists the REDUCEs that follow a backward of the body. */
+static void gckpti_list_reduces(gckpti_planner *p, int entry)
+{
+    const int r = entry < 0 ? p->node[~entry].backward_index : p->body_backwards;
+    for (int k = p->dist->first[r]; k < p->dist->first[r + (entry < 0)] && !p->failed; k++) {
+        const int id = p->dist->reduction[k].id;
+        gckpti_add_instruction(&p->lowered, GCKPT_REDUCE, id);
+        p->lowered.ins[p->lowered.length - 1].accumulate =
+            (unsigned char)gckpti_is_scattered(p, id);
+    }
+}
+
+/* Adds the operands of a REDUCE, whose buffers are live from the backward that it follows. */
+static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *at)
+{
+    const gckpti_dist_model *m = p->dist;
+    gckpti_lowered *d = &p->lowered;
+    const gckpti_ins *ins = &d->ins[at->x];
+    if (ins->kind == GCKPT_BACKWARD) {
+        const int r = p->node[~d->sched.entry[at->position]].backward_index;
+        for (int k = m->first[r]; k < m->first[r + 1]; k++) {
+            gckpti_get_or_add_gradient(p, d, m->reduction[k].recv, at->x);
+            gckpti_get_or_add_gradient(p, d, m->reduction[k].shard, at->x);
+        }
+    } else if (ins->kind == GCKPT_REDUCE) {
+        const gckpti_reduction *sum = &m->reduction[m->of[ins->id]];
+        gckpti_add_gradient(p, d, sum->recv, at->x);
+        gckpti_add_gradient(p, d, p->total[ins->id], at->x);
+        gckpti_add_gradient(p, d, sum->shard, at->x);
+        gckpti_add_addends(p, d, ins->id, 1, at->x);
+        for (int k = 0; k < m->tree_depth; k++)
+            gckpti_add_gradient(p, d, sum->partials + k, at->x);
+    }
+}
+
+/* Counts gathered values, and padding of shards of gradients, among the bytes at the peak. */
+static void gckpti_count_shards(gckpti_planner *p, int peak)
+{
+    gckpti_lowered *d = &p->lowered;
+    for (size_t i = 0; i < d->buffer_count && p->g->store->ranks > 1; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        const size_t full = gckpti_f32_bytes(p->tensors[b->id]);
+        if (b->start > peak || b->end < peak)
+            continue;
+        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, p->tensors[b->id])) {
+            d->kind_bytes[GCKPT_BYTES_ACTIVATIONS] -= b->size;
+            d->kind_bytes[GCKPT_BYTES_GATHERED] += b->size;
+        }
+        if (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT && b->size < full)
+            d->kind_bytes[GCKPT_BYTES_PADDING] += b->size - full / (size_t)p->g->store->ranks;
+    }
+}
+
+/* Sets the numbers of a plan, and adds the padding in a rank's shards of values and state. */
+static void gckpti_encode_dist(const gckpti_planner *p, gckpt_plan *plan)
+{
+    plan->virtual_ranks = p->desc->ranks.virtual_ranks > 1 ? p->desc->ranks.virtual_ranks : 1;
+    plan->ranks = p->g->store->ranks;
+    plan->shard = p->g->store->shard;
+    plan->comm_cost = p->desc->ranks.link_cost;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_shard(p, t)))
+            continue;
+        const int state = gckpti_is_updated(p, i) && !t->running ? plan->state_slots : 0;
+        const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
+        plan->kind_bytes[GCKPT_BYTES_PADDING] +=
+            (size_t)(gckpti_is_gathered(p, t) + state) *
+            (shard - gckpti_f32_bytes(t) / (size_t)plan->ranks);
+    }
+}
+
+GCKPTI_PASSES(dist)
+{
+    gckpti_encoder *e = (gckpti_encoder *)arg;
+    switch ((int)stage) {
+    case GCKPTI_PASS_START: gckpti_start_dist(p); break;
+    case GCKPTI_PASS_STAGED: {
+        uint64_t *cost = &p->cost[*(const int *)arg].forward;
+        *cost = gckpti_add_cost(*cost, gckpti_gather_transfer(p, p->tensors[*(const int *)arg]));
+        break;
+    }
+    case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
+    case GCKPTI_PASS_NUMBERS: gckpti_encode_dist(p, &e->plan); break;
+    case GCKPTI_PASS_ENCODED:
+        e->plan.hash = gckpti_hash_vranks(e->plan.hash, e->plan.virtual_ranks);
+        e->plan.check = gckpti_hash_vranks(e->plan.check, e->plan.virtual_ranks);
+    }
+    switch (p->dist ? (int)stage : -1) { /* of several virtual ranks */
+    case GCKPTI_PASS_BACKWARDS: gckpti_list_reductions(p); break;
+    case GCKPTI_PASS_ACCUMULATORS: gckpti_add_partial_sums(p); break;
+    case GCKPTI_PASS_GRADIENTS: gckpti_add_recv_buffers(p); break;
+    case GCKPTI_PASS_ENTRY:
+        gckpti_list_reduces(p, p->lowered.sched.entry[*(const int *)arg]);
+        break;
+    case GCKPTI_PASS_OPERANDS: gckpti_add_reduce_operands(p, (const gckpti_ins_at *)arg);
+    }
+    return GCKPT_OK;
 }
 
 /* Checks the numbers of virtual ranks and ranks. */

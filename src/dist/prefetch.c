@@ -12,11 +12,8 @@ typedef struct {
 /* Returns the communication cost of entry i if it is a gather, else 0. */
 static uint64_t gckpti_gather_cost(const gckpti_planner *p, int i)
 {
-    const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, i)].id];
-    if (i < p->prologue || i >= p->nodes || !gckpti_is_gathered(p, t))
-        return 0;
-    const size_t bytes = gckpti_value_bytes(p, t) - gckpti_shard_bytes(p, t);
-    return gckpti_transfer_cost(p->desc->ranks.link_cost, (int64_t)bytes);
+    return i < p->prologue || i >= p->nodes ? 0
+                                            : gckpti_gather_transfer(p, p->tensors[p->node[i].id]);
 }
 
 /* Returns the first position after x that reads the value of the entry at x. */

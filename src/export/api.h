@@ -3,7 +3,7 @@
  * in the file with the implementation, after the #include (manual, 8). An enum names ids:
  * NAME_tokens for input "tokens", and likewise for desc.fetch. NAME_store_bytes and NAME_exec_bytes
  * are sizes of blocks that suffice on every machine for a store of its parameters and for an
- * executor whose desc only sets memory (options such as copy_feeds take more: gckpt_exec_need). A
+ * executor whose desc only sets memory (its other options take more: gckpt_exec_need). A
  * user's op is printed as the variable named as the op, which must be declared before, with the
  * needs and flags of planning; attributes as gckpt_apply says. Firmware needs desc.kernels.plain
  * and the seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason;

@@ -8,11 +8,12 @@
 
 #ifndef GCKPT_NO_EXPORT
 /* ---- as C. An #if at the top of the output refuses machines whose size_t is too small. ---- */
-/* Prints an offset and then the text `after`. */
-static void gckpti_c_offset(gckpti_sink *out, size_t offset, const char *after)
+/* Writes an offset as a C constant to `text`, and returns it. */
+static const char *gckpti_c_offset(size_t offset, char text[24])
 {
-    gckpti_print(out, offset == GCKPTI_NO_OFFSET ? "SIZE_MAX" : "%z", offset);
-    gckpti_print(out, "%s", after);
+    gckpti_text t = { text, 23 };
+    gckpti_text_add(&t, offset == GCKPTI_NO_OFFSET ? "SIZE_MAX" : "%z", offset);
+    return text;
 }
 
 GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
@@ -146,7 +147,9 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
         const gckpt_op *last = op ? (const gckpt_op *)q->data : NULL; /* of a fused group */
         const char *prefix = op && (last || gckpti_c_is_builtin(op)) ? "gckpti_op_" : "";
         gckpti_print(out, op ? "    { &%s%s, " : "    { NULL, ", prefix,
-                     last ? "fused" : op ? op->name : "");
+                     last ? "fused"
+                     : op ? op->name
+                          : "");
         if (last)
             gckpti_print(out, gckpti_c_is_builtin(last) ? "&gckpti_op_%s" : "&%s", last->name);
         else
@@ -164,84 +167,55 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
     gckpti_print(out, "};\n");
 }
 
-/* Prints the begin of an array; nothing if it is empty, which C does not allow. */
-static void gckpti_c_begin(gckpti_sink *out, const char *type, const char *name, const char *array,
-                           size_t count)
-{
-    if (count)
-        gckpti_print(out, "static const %s gckpti_%s_%s[] = {\n", type, name, array);
-}
+/* Prints an array of the plan: for each element q a format and its arguments. Prints nothing if it
+ * is empty, which C does not allow. */
+#define GCKPTI_C_ARRAY(type, array, count, ...)                                                    \
+    for (const type *q = p->array, *const end = q + p->count; q < end; q++) {                      \
+        if (q == p->array)                                                                         \
+            gckpti_print(out, "static const " #type " gckpti_%s_" #array "[] = {\n", name);        \
+        gckpti_print(out, __VA_ARGS__);                                                            \
+        gckpti_print(out, q + 1 == end ? "};\n" : "");                                             \
+    }
 
-static void gckpti_c_end(gckpti_sink *out, size_t count) { gckpti_print(out, count ? "};\n" : ""); }
+/* Prints an array of numbers, 8 in a line. */
+#define GCKPTI_C_NUMBERS(type, array, count, number)                                               \
+    GCKPTI_C_ARRAY(type, array, count, (q - p->array) % 8 == 7 ? "%s,\n" : "%s, ", number)
 
 /* Prints the arrays that only builds without GCKPT_SMALL read. */
 static void gckpti_c_info(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
+    char at[2][24];
     gckpti_print(out, "#ifndef GCKPT_SMALL\n");
-    gckpti_c_begin(out, "gckpti_node_info", name, "info", p->node_count);
-    for (size_t i = 0; i < p->node_count; i++) {
-        const gckpti_node_info *q = &p->info[i];
-        gckpti_print(out, "    { { UINT64_C(%u), UINT64_C(%u) }, ", q->cost.forward,
-                     q->cost.backward);
-        gckpti_c_offset(out, q->host_value, ", ");
-        gckpti_c_offset(out, q->host_saved, ", ");
-        gckpti_print(out, "UINT64_C(%u) },\n", q->hash);
-    }
-    gckpti_c_end(out, p->node_count);
-    gckpti_c_begin(out, "size_t", name, "live_bytes", p->length);
-    for (size_t x = 0; x < p->length; x++)
-        gckpti_print(out, x % 8 == 7 ? "%z,\n" : "%z, ", p->live_bytes[x]);
-    gckpti_c_end(out, p->length);
-    gckpti_c_begin(out, "gckpt_buffer", name, "buffers", p->buffer_count);
-    for (size_t i = 0; i < p->buffer_count; i++) {
-        const gckpt_buffer *b = &p->buffers[i];
-        gckpti_print(out, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
-                     b->offset, b->size, b->id, (int)b->kind);
-    }
-    gckpti_c_end(out, p->buffer_count);
+    GCKPTI_C_ARRAY(gckpti_node_info, info, node_count,
+                   "    { { UINT64_C(%u), UINT64_C(%u) }, %s, %s, UINT64_C(%u) },\n",
+                   q->cost.forward, q->cost.backward, gckpti_c_offset(q->host_value, at[0]),
+                   gckpti_c_offset(q->host_saved, at[1]), q->hash)
+    GCKPTI_C_NUMBERS(size_t, live_bytes, length, gckpti_c_offset(*q, at[0]))
+    GCKPTI_C_ARRAY(gckpt_buffer, buffers, buffer_count,
+                   "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", q->start, q->end,
+                   q->offset, q->size, q->id, (int)q->kind)
     gckpti_print(out, "#endif\n");
 }
 
 /* Prints the arrays of structs and offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-    gckpti_c_begin(out, "gckpti_extent", name, "sizes", p->size_count);
-    for (size_t i = 0; i < p->size_count; i++)
-        gckpti_print(out, i % 8 == 7 ? "%I,\n" : "%I, ", p->sizes[i]);
-    gckpti_c_end(out, p->size_count);
-    gckpti_c_begin(out, "gckpti_plan_param", name, "params", p->param_count);
-    for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(out, "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i },\n",
-                     q->elements, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2],
-                     (size_t)q->momentum, (size_t)q->name, q->node, q->store_index, q->running,
-                     q->trained, q->external, q->storage);
-    }
-    gckpti_c_end(out, p->param_count);
-    gckpti_c_begin(out, "gckpti_ins", name, "ins", p->length);
-    for (size_t x = 0; x < p->length; x++) {
-        const gckpti_ins *ins = &p->ins[x];
-        gckpti_print(out, "    { %i, %i, %i, %i, %i, %i, %z },\n", ins->kind, ins->first,
-                     ins->accumulate, ins->zero, ins->id, ins->uses, (size_t)ins->operands);
-    }
-    gckpti_c_end(out, p->length);
-    gckpti_c_begin(out, "size_t", name, "operands", p->operand_count);
-    for (size_t i = 0; i < p->operand_count; i++)
-        gckpti_c_offset(out, p->operands[i], i % 8 == 7 ? ",\n" : ", ");
-    gckpti_c_end(out, p->operand_count);
-    gckpti_c_begin(out, "gckpti_plan_term", name, "terms", p->term_count);
-    for (size_t i = 0; i < p->term_count; i++)
-        gckpti_print(out, "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n",
-                     p->terms[i].id, (size_t)p->terms[i].weight, p->terms[i].regulariser,
-                     p->terms[i].sample_size, p->terms[i].built_cost.forward,
-                     p->terms[i].built_cost.backward);
-    gckpti_c_end(out, p->term_count);
-    gckpti_c_begin(out, "gckpti_plan_fetch", name, "fetches", p->fetch_count);
-    for (size_t i = 0; i < p->fetch_count; i++) {
-        gckpti_print(out, "    { %i, %i, ", p->fetches[i].id, p->fetches[i].gradient);
-        gckpti_c_offset(out, p->fetches[i].offset, " },\n");
-    }
-    gckpti_c_end(out, p->fetch_count);
+    char at[24];
+    GCKPTI_C_NUMBERS(gckpti_extent, sizes, size_count, gckpti_c_offset((size_t)*q, at))
+    GCKPTI_C_ARRAY(gckpti_plan_param, params, param_count,
+                   "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i },\n", q->elements,
+                   (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2], (size_t)q->momentum,
+                   (size_t)q->name, q->node, q->store_index, q->running, q->trained, q->external,
+                   q->storage)
+    GCKPTI_C_ARRAY(gckpti_ins, ins, length, "    { %i, %i, %i, %i, %i, %i, %z },\n", q->kind,
+                   q->first, q->accumulate, q->zero, q->id, q->uses, (size_t)q->operands)
+    GCKPTI_C_NUMBERS(size_t, operands, operand_count, gckpti_c_offset(*q, at))
+    GCKPTI_C_ARRAY(gckpti_plan_term, terms, term_count,
+                   "    { %i, %zU, %i, %I, { UINT64_C(%u), UINT64_C(%u) } },\n", q->id,
+                   (size_t)q->weight, q->regulariser, q->sample_size, q->built_cost.forward,
+                   q->built_cost.backward)
+    GCKPTI_C_ARRAY(gckpti_plan_fetch, fetches, fetch_count, "    { %i, %i, %s },\n", q->id,
+                   q->gradient, gckpti_c_offset(q->offset, at))
 }
 
 /* Prints attributes (aligned for every type) and names as arrays of at least one element each. */
@@ -334,13 +308,15 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
 {
 #define GCKPTI_NO(op)
 #define GCKPTI_NAME(op) #op,
-#define GCKPTI_NAMES(recurrent, image, loss)                                                       \
+#define GCKPTI_NAMES(axis, recurrent, image, loss)                                                 \
     {                                                                                              \
-        GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, recurrent, image, loss) NULL                          \
+        GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, axis, recurrent, image, loss) NULL                    \
     }
-    static const char *const recurrent[] = GCKPTI_NAMES(GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO);
-    static const char *const images[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO);
-    static const char *const losses[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME);
+    static const char *const axes[] = GCKPTI_NAMES(GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO, GCKPTI_NO);
+    static const char *const recurrent[] =
+        GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO);
+    static const char *const images[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO);
+    static const char *const losses[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME);
 #undef GCKPTI_NAMES
 #undef GCKPTI_NAME
 #undef GCKPTI_NO
@@ -353,6 +329,7 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
                   { "QUANT", p->quantised ? "quantised parameters" : NULL },
                   { "TILES", p->fused ? "fused groups of ops" : NULL },
                   { "BF16", gckpti_is_bf16_plan(p) ? "precision GCKPT_BF16" : NULL },
+                  { "AXES", gckpti_c_find_op(p, axes) },
                   { "RECURRENT", gckpti_c_find_op(p, recurrent) },
                   { "IMAGES", gckpti_c_find_op(p, images) },
                   { "LOSSES", gckpti_c_find_op(p, losses) } };
@@ -398,7 +375,8 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     }
     gckpti_print(&out,
                  "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
-                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n", name);
+                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
+                 name);
     gckpti_c_parts(&out, plan, name);
     const size_t bytes = gckpt_plan_bytes(plan), offloaded = plan->offloaded;
     gckpti_print(&out,
@@ -412,7 +390,8 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
             &out,
             "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that offload "
             "nothing and have one virtual rank, fewer than 32768 tensors, and 65536 operands\"\n"
-            "#endif\n", name);
+            "#endif\n",
+            name);
     if (plan->backend_id == GCKPTI_BACKEND_CPU)
         gckpti_print(&out,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "

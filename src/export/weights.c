@@ -26,7 +26,7 @@ static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *
     float buf[GCKPTI_CHUNK]; /* 64 values are whole lines */
     gckpti_c_bits(out, bytes, n, name, "value", i);
     for (int64_t at = 0, chunk; at < n && !from; at += chunk) {
-        const float *x = gckpti_values_at(s, q, at, buf, &chunk);
+        const float *x = gckpti_floats_at(s, q, GCKPTI_VALUES, at, buf, &chunk);
         gckpti_c_words(out, x, (size_t)chunk);
     }
     for (int64_t at = 0; at < n && from; at++)

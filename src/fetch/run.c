@@ -81,10 +81,12 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
         return NULL;
     }
     const float *here = gckpti_arena_f32(exec, fetch->offset);
-    if (!GCKPTI_OF(gckpti_backend(exec), own_memory))
-        return here;
-    gckpti_from_backend(exec, exec->fetches[k].copy, here, gckpti_fetch_bytes(exec->plan, fetch));
-    return exec->fetches[k].copy;
+    if (GCKPTI_RUNS_DEVICES && exec->fetches[k].copy) {
+        gckpti_from_backend(exec, exec->fetches[k].copy, here,
+                            gckpti_fetch_bytes(exec->plan, fetch));
+        return exec->fetches[k].copy;
+    }
+    return here;
 }
 
 /* Returns how many elements `rows` rows of a tensor have, if a whole micro-batch has n elements. */

@@ -1,9 +1,4 @@
 #ifndef GCKPT_NO_FILES
-/* The order of the axes of convolution weights in a file. */
-typedef enum {
-    GCKPT_AXES_UNKNOWN,
-    GCKPT_AXES_HWIO /* as gckpt_conv2d reads weights: (KH,KW,I/groups,O); conv1d: (K,I/groups,O) */
-} gckpt_axes;
 /* Options for files of other programs and for parts of a store. NULL or all 0 is the default. */
 typedef struct {
     /* When reading, returns the name of the parameter for the file's tensor `name`; when writing,
@@ -11,7 +6,7 @@ typedef struct {
      * text must live until the next call; calls may repeat a name. State and scales follow their
      * parameter. Two tensors for one parameter are refused, as is one name for two. */
     const char *(*rename)(void *user, const char *name);
-    void *user; /* for rename and axes */
+    void *user; /* for rename */
     /* If nonzero, reads and writes no optimiser state and no step count: reading keeps those of the
      * store, and a written file says "format":"pt", as other tools expect. If 0 (default), state
      * and step count are read and written. Notes always are. */
@@ -20,23 +15,6 @@ typedef struct {
     int writable; /* gckpt_store_map: if nonzero, F32 values may be trained in the mapped memory,
                    * which must be writable; if 0, they are frozen */
     gckpt_storage storage; /* format in which F32 values are written: F32, BF16, F16 (<= 65504) */
-    /* The axis order of convolution weights in a file that is read and does not state its order.
-     * PyTorch's weights, (O,I/groups,KH,KW), may fit a shape by chance. With UNKNOWN (default),
-     * such a file is refused (E_DATA) for a parameter that a convolution in a graph of the store
-     * reads, directly, reshaped or through elementwise ops; if the file is loaded first, building
-     * the convolution fails. HWIO asserts that these weights were permuted, and so were weights
-     * after a Flatten (docs/from-pytorch.md). Files of this library state their order; other files
-     * can do so by "convolution_axes":"HWIO" in __metadata__. GCKPT_NO_STDIO disables the check. */
-    gckpt_axes convolutions;
-    /* Sets axes[] so that axis i of the file's tensor is axis axes[i] of parameter `name`, and
-     * returns shape.n; or returns 0 to keep the order. NULL keeps all orders. examples/layers.h has
-     * layers_pytorch_axes for PyTorch's files. `shape` is the parameter's, or the file's if the
-     * store lacks the parameter. State is permuted with its parameter; permuting I8 or I4 is
-     * E_DATA. A returned order, even the identity, counts as a stated order for `convolutions`.
-     * When reading, it is not called for files that state HWIO; a file written with a permuted
-     * tensor states no order. A mapped tensor that is permuted is copied into the store's memory.
-     * Calls may repeat a name. Other return values, and any axes with GCKPT_NO_STDIO, are E_ARG. */
-    int (*axes)(void *user, const char *name, gckpt_shape shape, int *axes);
 } gckpt_file_desc;
 /* Write and read safetensors files with values, optimiser state, the optimiser's name and update
  * counts, step count and notes. Loading is strict and all-or-nothing: each tensor must be a
@@ -54,8 +32,7 @@ typedef struct {
  * systems save to two paths alternately. Saving replaces the target of a symbolic link, keeps the
  * permissions of a replaced file, and refuses folders, devices and pipes. Tensors may be F32, BF16,
  * F16, I8 (scales in an F32 tensor "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of
- * d values); with GCKPT_NO_QUANT only F32. Other types are refused with the tensor's name, except
- * PyTorch's counters "..num_batches_tracked" (I64), which only leave a note of that name. Reading
+ * d values); with GCKPT_NO_QUANT only F32. Other types are refused with the tensor's name. Reading
  * converts a tensor to the storage of its parameter in the store, or else to floats (I8 only to I8
  * or floats), and keeps the bits if the two agree. Writing keeps the storage, and aligns data to
  * their type. desc may be NULL. */

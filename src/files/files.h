@@ -17,11 +17,10 @@
  * gckpt_optimiser + 1, or 0 if none. All state is of that optimiser after `step` updates, except
  * where "NAME#updates" has another optimiser and number of updates: above, b's state is that of
  * MOMENTUM after 15 updates. (Version 0.1 had no such keys; other programs may reorder them.)
- * "data_fnv1a", the sum of gckpti_data_hash over tensors, is optional. "convolution_axes" is "HWIO"
- * in files for other tools, "unsaid" if the order of axes is unknown or permuted. Other keys are
- * notes. Loading replaces all state: state that is not in the file becomes zero. An external
- * parameter that is not writable must hold the file's bits already. Files of other programs (any
- * other format) do not change step and seed.
+ * "data_fnv1a", the sum of gckpti_data_hash over tensors, is optional. Other keys are notes.
+ * Loading replaces all state: state that is not in the file becomes zero. An external parameter
+ * that is not writable must hold the file's bits already. Files of other programs (any other
+ * format) do not change step and seed.
  *
  * Loading reads and checks the header before it changes anything. Then it creates parameters that
  * are missing, and reads data to their destination, or (arrays that the store had) to a spare block

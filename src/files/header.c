@@ -76,35 +76,28 @@ static uint32_t gckpti_json_hex(gckpti_loader *load)
     return u;
 }
 
-/* Decodes \n, \u00e9, \ud83d\ude00 (surrogates); returns 0 if it encodes no string character. */
-static uint32_t gckpti_json_escape(gckpti_loader *load)
+/* Decodes \n, \u00e9, \ud83d\ude00 (surrogates) to UTF-8. Returns the number of bytes, or 0 if it
+ * encodes no string character. */
+static int gckpti_json_escape(gckpti_loader *load, char *out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     if (load->end - load->pos < 2)
         return 0;
-    char c = load->pos[1];
-    const char *found = c ? strchr(from, c) : NULL;
+    const char c = load->pos[1], *found = c ? strchr(from, c) : NULL;
     load->pos += 2;
-    if (c != 'u')
-        return found ? (unsigned char)to[found - from] : 0;
-    uint32_t u = gckpti_json_hex(load);
-    if (u >> 10 != 0x36)
-        return u >> 10 == 0x37 ? 0 : u;
-    if (load->end - load->pos < 2 || load->pos[0] != '\\' || load->pos[1] != 'u')
+    uint32_t u = found ? (unsigned char)to[found - from] : c == 'u' ? gckpti_json_hex(load) : 0;
+    if (u >> 10 == 0x36 && load->end - load->pos >= 2 && !memcmp(load->pos, "\\u", 2)) {
+        load->pos += 2;
+        const uint32_t low = gckpti_json_hex(load);
+        u = low >> 10 == 0x37 ? 0x10000 + ((u & 0x3ff) << 10 | (low & 0x3ff)) : 0;
+    }
+    if (u >> 11 == 0x1b)
         return 0;
-    load->pos += 2;
-    uint32_t low = gckpti_json_hex(load);
-    return low >> 10 == 0x37 ? 0x10000 + ((u & 0x3ff) << 10 | (low & 0x3ff)) : 0;
-}
-
-/* Writes a character as UTF-8; returns its bytes, or 0 for the character 0. */
-static int gckpti_utf8_put(uint32_t c, char *out)
-{
-    int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-    out[0] = (char)(unsigned char)(more ? (0xf80u >> more & 0xff) | c >> (6 * more) : c);
+    const int more = u < 0x80 ? 0 : u < 0x800 ? 1 : u < 0x10000 ? 2 : 3;
+    out[0] = (char)(unsigned char)(more ? (0xf80u >> more & 0xff) | u >> (6 * more) : u);
     for (int i = 1; i <= more; i++)
-        out[i] = (char)(unsigned char)(0x80 | (c >> (6 * (more - i)) & 0x3f));
-    return c ? 1 + more : 0;
+        out[i] = (char)(unsigned char)(0x80 | (u >> (6 * (more - i)) & 0x3f));
+    return u ? 1 + more : 0;
 }
 
 /* Decodes a string in place (it never grows), with a final zero; returns NULL on errors. */
@@ -116,7 +109,7 @@ static char *gckpti_json_string(gckpti_loader *load)
     int n = 1; /* bytes of the last character, or 0 if it is invalid */
     for (; n && load->pos < load->end && *load->pos != '"'; out += n) {
         if (*load->pos == '\\') {
-            n = gckpti_utf8_put(gckpti_json_escape(load), out);
+            n = gckpti_json_escape(load, out);
             continue;
         }
         const size_t left = (size_t)(load->end - load->pos);
@@ -196,15 +189,12 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
     return e;
 }
 
-/* Adds an entry for "NAME#updates":"OPTIMISER:COUNT"; gckpti_load_check checks it later. */
-static int gckpti_parse_updates(gckpti_loader *load, char *key, char *value)
+/* Adds an entry for "NAME#updates":"OPTIMISER:COUNT"; gckpti_load_resolve checks it later. */
+static int gckpti_parse_updates(gckpti_loader *load, char *key, size_t length, char *value)
 {
-    const char *suffix = gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
     const char *end = value + strlen(value);
     uint64_t optimiser = 0;
-    if (!suffix)
-        return 1;
-    gckpti_file_entry *e = gckpti_add_entry(load, key, (size_t)(suffix - key), GCKPTI_UPDATES);
+    gckpti_file_entry *e = gckpti_add_entry(load, key, length, GCKPTI_UPDATES);
     if (!e)
         return 0;
     char *colon = gckpti_digits(value, end, &optimiser);
@@ -222,33 +212,32 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     const size_t tensors = load->count;
     uint64_t *const numbers[] = { NULL,        &load->contract,  &load->step,
                                   &load->seed, &load->optimiser, &load->file_hash };
-    char *key, *value, *found[] = { NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    char *key, *value, *found[GCKPTI_METADATA_KEYS + 1] = { NULL }; /* the last: other keys */
     gckpti_json_space(load);
     const int none = load->end - load->pos >= 4 && !memcmp(load->pos, "null", 4);
     load->pos += none ? 4 : 0;
     for (int n = 0;
          !none && (key = gckpti_json_key(load, &n)) && (value = gckpti_json_string(load));) {
-        for (int i = 0; i < GCKPTI_METADATA_KEYS; i++) {
-            if (strcmp(key, keys[i]))
-                continue;
-            if (found[i])
-                return gckpti_json_fail(load, "a key of __metadata__ comes twice");
-            found[i] = value;
-        }
-        if (!gckpti_is_reserved_note(key) && !gckpti_note_add(load->store, key, value))
-            return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for notes");
-        if (!gckpti_parse_updates(load, key, value))
+        const char *suffix = gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
+        int i = 0;
+        while (i < GCKPTI_METADATA_KEYS && strcmp(key, keys[i]))
+            i++;
+        if (i < GCKPTI_METADATA_KEYS && found[i])
+            return gckpti_json_fail(load, "a key of __metadata__ comes twice");
+        found[i] = value;
+        if (suffix && !gckpti_parse_updates(load, key, (size_t)(suffix - key), value))
             return 0;
+        if (GCKPTI_HAS_NOTES && i == GCKPTI_METADATA_KEYS && *key && !suffix &&
+            !gckpti_note_add(load->store, key, value))
+            return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for notes");
     }
     if (load->result != GCKPT_OK)
         return 0;
     load->own_format = found[0] && !strcmp(found[0], "gradckpt");
     load->count = load->own_format ? load->count : tensors;
-    const char *axes = found[GCKPTI_AXES];
-    load->axes_unknown = GCKPTI_USES_AXES && (axes ? strcmp(axes, "HWIO") != 0 : !load->own_format);
-    load->verify_sum = GCKPTI_USES_AXES && found[GCKPTI_DATA_HASH] && !load->file;
-    const int first = load->own_format ? 1 : GCKPTI_DATA_HASH;
-    for (int i = first; i < GCKPTI_DATA_HASH + load->verify_sum; i++) {
+    load->verify_sum = GCKPTI_HASHES_FILES && found[GCKPTI_DATA_HASH] && !load->file;
+    for (int i = load->own_format ? 1 : GCKPTI_DATA_HASH; i < GCKPTI_DATA_HASH + load->verify_sum;
+         i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
             load->optimiser > GCKPT_CUSTOM_OPTIMISER + 1)
@@ -259,55 +248,49 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
-/* Converts the shape of a file's tensor, whose last axis may count bytes of blocks, to that of its
- * values. Returns 0 if it cannot. */
-static int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape)
-{
-    const int64_t unit = kind->block_bytes / kind->bytes;
-    int64_t *last = &shape->d[shape->n - (shape->n > 0)];
-    if (unit == 1)
-        return 1;
-    if (shape->n < 2 || *last % unit || *last > INT64_MAX / kind->block)
-        return 0;
-    *last = *last / unit * kind->block;
-    return 1;
-}
-
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
+
+/* Finds the storage kind of an entry's type, and converts its shape, whose last axis may count
+ * bytes of blocks, to that of its values. Returns the bytes of its data, or -1 and an error. */
+static int64_t gckpti_check_type(gckpti_loader *load, gckpti_file_entry *e, const char *type,
+                                 int axes)
+{
+    int64_t *last = &e->shape.d[e->shape.n - (e->shape.n > 0)], unit = 1;
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
+    while (kind && strcmp(type, kind->type))
+        kind = gckpti_kind_of(++e->type);
+    if (kind)
+        unit = kind->block_bytes / kind->bytes;
+    if (axes > GCKPT_MAX_DIMS) {
+        gckpti_refuse(load, GCKPT_E_DATA, e,
+                      "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
+                      GCKPT_MAX_DIMS);
+    } else if (!kind || (e->slot >= 0 && e->type) ||
+               (unit > 1 && (axes < 2 || *last % unit || *last > INT64_MAX / kind->block))) {
+        gckpti_refuse(load, GCKPT_E_DATA, e,
+                      "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
+                      e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
+    } else {
+        *last = unit > 1 ? *last / unit * kind->block : *last;
+        if (gckpti_shape_fits(&e->shape))
+            return gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
+        gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape, gckpti_shape_problem(&e->shape));
+    }
+    return -1;
+}
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
 static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const char *type, int axes)
 {
     const int64_t begin = e->offsets[0], end = e->offsets[1];
-    int empty = 0;
+    int64_t bytes = end - begin;
     for (int i = e->shape.n = (int)gckpti_min(axes, GCKPT_MAX_DIMS); i-- > 0;)
-        empty |= !e->shape.d[i];
-    e->ignored = e->ignored || empty;
-    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
-    while (kind && strcmp(type, kind->type))
-        kind = gckpti_kind_of(++e->type);
-    if (!kind || e->ignored || !gckpti_unpack_shape(kind, &e->shape))
-        e->type = -1;
-    if (GCKPTI_USES_AXES && !e->ignored && !strcmp(type, "I64") &&
-        gckpti_find_suffix(e->name, "num_batches_tracked")) {
-        e->ignored = 1; /* I64 without axes: a counter of PyTorch's batch norms */
-        if (!gckpti_note_add(load->store, e->name, "I64, left out"))
-            return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for notes");
-    }
-    if (!e->ignored && axes > GCKPT_MAX_DIMS)
-        return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
-                             GCKPT_MAX_DIMS);
-    if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
-        return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
-                             e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
-    if (!e->ignored && !gckpti_shape_fits(&e->shape))
-        return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape,
-                             gckpti_shape_problem(&e->shape));
-    int64_t bytes = empty ? 0 : end - begin;
-    if (!e->ignored)
-        bytes = gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
+        if (!e->shape.d[i]) {
+            bytes = 0;
+            e->ignored = 1;
+        }
+    if (!e->ignored && (bytes = gckpti_check_type(load, e, type, axes)) < 0)
+        return 0;
     if (begin > end || end > load->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             load, GCKPT_E_DATA, e,

@@ -22,7 +22,6 @@ typedef struct {
 typedef struct {
     gckpt_store *store;
     const gckpt_file_desc *desc;
-    const uint64_t *total_hash;     /* hash of all data, for the metadata; or NULL */
     const gckpti_group_save *group; /* NULL unless all ranks write the file together */
 } gckpti_save_spec;
 
@@ -31,41 +30,29 @@ typedef struct {
 GCKPTI_FN gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path);
 #endif
 
-/* ---- files/axes.c ---- */
-/* Result of desc.axes for a parameter. */
-typedef struct {
-    int count;                          /* of axes; 0: desc.axes gives no order */
-    unsigned char permuted;             /* nonzero if the file has another order of axes */
-    unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's axes, in the file's order */
-} gckpti_axis_order;
-static inline int gckpti_is_permuted(const gckpti_axis_order *order)
-{
-    return GCKPTI_USES_AXES && order->permuted;
-}
-#define GCKPTI_PERMUTE_PROBLEM                                                                     \
-    "desc.axes gives %i axes for %S: it must give each of its axes once, or return 0"
-#define GCKPTI_PERMUTE_NONE "load, save: desc.axes must be NULL with GCKPT_NO_STDIO"
-#define GCKPTI_PERMUTE_ROWS                                                                        \
-    "desc.axes permutes it, which I8 and I4 cannot be: store it as F32, BF16 or F16 in file "      \
-    "and store, and quantise it after loading"
-
 /* ---- files/header.c ---- */
+/* A tensor of the file, or a metadata key "NAME#updates". */
 typedef struct {
-    const char *name;       /* name of the tensor without its suffix (#state0, ..) */
-    signed char slot;       /* index of its suffix in gckpti_suffixes, or GCKPTI_VALUES */
-    signed char type;       /* a gckpt_storage, or -1 for any other type */
-    signed char states;     /* of values: number of states in the file */
-    signed char old_states; /* of values: number of states that the store had */
-    signed char optimiser;  /* as in gckpti_param, or -1 if wrong */
-    unsigned char ignored;  /* nonzero: not loaded; only its offsets are checked */
-    unsigned char axes_unknown; /* neither file nor program defines the order of its axes */
-    gckpti_axis_order order;
-    uint64_t updates;    /* as in gckpti_param */
-    size_t param;        /* index in the store; SIZE_MAX until it is known */
-    unsigned char *dest; /* where data are read to, or NULL if they are only compared */
+    const char *name;      /* name without its suffix (#state0, ..) */
+    signed char slot;      /* index of its suffix in gckpti_suffixes, or GCKPTI_VALUES */
+    signed char type;      /* a gckpt_storage, or -1 for any other type */
+    signed char optimiser; /* of #updates: as in gckpti_param, or -1 if wrong */
+    unsigned char ignored; /* nonzero: not loaded; only its offsets are checked */
+    uint64_t updates;      /* of #updates: as in gckpti_param */
+    size_t param;          /* index in the store; SIZE_MAX until it is known */
+    size_t spare_bytes;    /* bytes that it needs in gckpti_loader.spare */
+    unsigned char *dest;   /* where data are read to, or NULL if they are only compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
+
+/* The entries of a parameter: values, four states, scales, #updates. */
+enum { GCKPTI_FILE_SCALE = 5, GCKPTI_FILE_UPDATES, GCKPTI_FILE_ENTRIES };
+typedef struct {
+    gckpti_file_entry *entry[GCKPTI_FILE_ENTRIES]; /* NULL: not in the file */
+    int states;                                    /* number of states that are loaded */
+    int old_states;                                /* number of states that the store had */
+} gckpti_file_param;
 
 typedef struct {
     gckpt_store *store;
@@ -77,43 +64,32 @@ typedef struct {
     size_t bytes_read;        /* bytes of the file read so far */
     char *header, *pos, *end; /* the header, the next character, the header's end */
     int64_t data_bytes;
-    gckpti_file_entry *entries;
+    gckpti_file_entry *entries; /* sorted by offset once the header is parsed */
     size_t count, capacity;
-    size_t total;         /* all entries; ignored ones come after `count` */
+    gckpti_file_param *params; /* for each parameter of the store, also new ones */
+    size_t param_count;
     size_t old_params;    /* parameters that the store had before; if 0, the file's are created */
     size_t old_notes;     /* notes that the store had before; later ones are from the file */
     unsigned char *spare; /* new data for arrays that exist, until everything is read */
     size_t spare_bytes;
-    float *row_buf;             /* the end of `spare`: a row that is being quantised */
-    int own_format;             /* nonzero if this library wrote the file */
-    unsigned char axes_unknown; /* the file does not define the order of axes */
-    unsigned char verify_sum;   /* nonzero to compare the data's hash with `file_hash` */
-    uint64_t file_hash;         /* hash of the data by the file's metadata */
-    uint64_t hash;              /* hash of the current tensor's bytes so far */
+    int own_format;           /* nonzero if this library wrote the file */
+    unsigned char verify_sum; /* nonzero to compare the data's hash with `file_hash` */
+    uint64_t file_hash;       /* hash of the data by the file's metadata */
+    uint64_t hash;            /* hash of the current tensor's bytes so far */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
 #ifdef GCKPTI_SEPARATE_TU
-/* files/axes.c */
-GCKPTI_FN int gckpti_get_axis_order(gckpti_axis_order *order, const gckpt_file_desc *d,
-                                    const char *name, const gckpt_shape *shape);
-GCKPTI_FN int64_t gckpti_permuted_index(const gckpti_axis_order *order, const gckpt_shape *shape,
-                                        int64_t k);
-GCKPTI_FN gckpt_shape gckpti_permuted_shape(const gckpti_axis_order *order, gckpt_shape shape,
-                                            int to_file);
 /* files/write.c */
 extern const gckpt_file_desc gckpti_file_plain;
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name);
 GCKPTI_FN uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data);
-GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *request, gckpt_write_fn write,
-                                    void *user);
+GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn write, void *user);
 /* files/header.c */
 GCKPTI_FN int gckpti_refuse(gckpti_loader *load, gckpt_result result, const gckpti_file_entry *e,
                             const char *format, ...);
 GCKPTI_FN int gckpti_parse_header(gckpti_loader *load);
 /* files/resolve.c */
-GCKPTI_FN void gckpti_load_sort(gckpti_loader *load, int by_param);
-GCKPTI_FN int gckpti_load_check(gckpti_loader *load);
-GCKPTI_FN int gckpti_load_create(gckpti_loader *load);
+GCKPTI_FN int gckpti_load_resolve(gckpti_loader *load);
 /* files/read.c */
 GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size_t size,
                                    const gckpt_file_desc *desc);

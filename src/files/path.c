@@ -6,8 +6,9 @@
 /* ---- files by path ---- */
 typedef struct {
     FILE *f;
-    int error;          /* errno of the first failure, or 0 if there was none */
-    const char *action; /* of a save: text for its error, with the failed action and a hint */
+    int error;           /* errno of the first failure, or 0 if there was none */
+    const char *action;  /* of a save: the failed action and a hint, for its error text */
+    const char *outcome; /* of a save: state of the files, for its error text */
 } gckpti_file;
 
 #if GCKPTI_POSIX && !defined(__cplusplus)
@@ -24,23 +25,6 @@ static void gckpti_record_errno(gckpti_file *file, int is_error)
 {
     if (is_error && !file->error)
         file->error = errno ? errno : EIO;
-}
-
-/* Opens a file for reading; a pipe returns at once. Returns NULL and errno, also for a folder. */
-static FILE *gckpti_file_open(const char *path)
-{
-#if GCKPTI_POSIX
-    struct stat s;
-    int fd = open(path, O_RDONLY | O_NONBLOCK);
-    int folder = fd >= 0 && !fstat(fd, &s) && S_ISDIR(s.st_mode);
-    FILE *f = fd < 0 || folder ? NULL : fdopen(fd, "rb");
-    if (fd >= 0 && !f)
-        close(fd);
-    errno = folder ? EISDIR : errno;
-    return f;
-#else
-    return fopen(path, "rb");
-#endif
 }
 
 static size_t gckpti_file_read(void *user, void *bytes, size_t size)
@@ -226,6 +210,7 @@ static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *t
     gckpti_record_errno(file, !placed);
     if (placed) {
         file->action = "see to it that the new file outlasts a power cut";
+        file->outcome = ", but it is in place";
         gckpti_sync_folder(file, target);
         gckpti_record_errno(file, on_fat && gckpti_sync(fileno(file->f)));
     }
@@ -244,7 +229,7 @@ static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *t
 
 /* Writes the store to the temporary file, open as file->f; then renames or removes the file. */
 static gckpt_result gckpti_save_file(gckpti_file *file, const gckpti_save_spec *spec,
-                                     const char *temporary, char *target, int *placed)
+                                     const char *temporary, char *target)
 {
     file->action = "write; is the disk full";
     errno = 0;
@@ -259,9 +244,7 @@ static gckpt_result gckpti_save_file(gckpti_file *file, const gckpti_save_spec *
     gckpti_record_errno(file, fclose(file->f));
     file->f = NULL;
 #endif
-    if (result == GCKPT_OK && !file->error && gckpti_put_in_place(file, temporary, target))
-        *placed = 1;
-    if (*placed <= 0)
+    if (result != GCKPT_OK || file->error || !gckpti_put_in_place(file, temporary, target))
         remove(temporary);
     if (file->f) /* releases the lock */
         gckpti_record_errno(file, fclose(file->f));
@@ -275,36 +258,35 @@ GCKPTI_FN gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *pat
     char *target = (char *)gckpti_new(&s->memory, 2 * size, 1);
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
-                         "create a file next to it (.gckpt-tmp0 to 99); is the folder writable" };
+                         "create a file next to it (.gckpt-tmp0 to 99); is the folder writable",
+                         "? What was there is unharmed" };
     if (!target)
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for file names of %z bytes",
                             2 * size);
     memcpy(target, path, strlen(path));
     errno = 0;
     const int mode = gckpti_resolve_target(&file, target, size - 32);
-    int placed = GCKPTI_POSIX && mode < 0 && !file.error ? -1 : 0;
+    if (GCKPTI_POSIX && mode < 0 && !file.error)
+        file.outcome = "? No file was there, none is left";
     char *temporary = (char *)memcpy(target + size, target, strlen(target));
     if (!file.error)
         gckpti_open_temporary(&file, temporary, mode);
     if (file.f)
-        result = gckpti_save_file(&file, spec, temporary, target, &placed);
+        result = gckpti_save_file(&file, spec, temporary, target);
     gckpti_delete(&s->memory, target, 2 * size, 1);
     if (!file.error)
         return result;
-    return gckpti_error(s, GCKPT_E_FILE,
-                        placed > 0 ? "save: %s: could not %s, but it is in place: \"%s\""
-                        : placed ? "save: %s: could not %s? No file was there, none is left: \"%s\""
-                                 : "save: %s: could not %s? What was there is unharmed: \"%s\"",
-                        strerror(file.error), file.action, path);
+    return gckpti_error(s, GCKPT_E_FILE, "save: %s: could not %s%s: \"%s\"", strerror(file.error),
+                        file.action, file.outcome, path);
 }
 
 GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path,
                                         const gckpt_file_desc *desc)
 {
-    const gckpti_save_spec saving = { store, desc ? desc : &gckpti_file_plain, NULL, NULL };
+    const gckpti_save_spec spec = { store, desc ? desc : &gckpti_file_plain, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
-    return gckpti_save(&saving, path);
+    return gckpti_save(&spec, path);
 }
 
 /* Returns the size of a file and seeks to its begin; returns -1 on errors. */
@@ -322,13 +304,13 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
                                         const gckpt_file_desc *desc)
 {
     gckpti_loader load;
-    gckpti_file file = { NULL, 0, NULL };
-    gckpt_result result = GCKPT_E_FILE;
+    gckpti_file file = { NULL, 0, NULL, NULL };
+    gckpt_result result = GCKPT_OK;
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     memset(&load, 0, sizeof load);
     errno = 0;
-    file.f = gckpti_file_open(path);
+    file.f = fopen(path, "rb");
     const int64_t size = file.f ? gckpti_file_size(file.f) : -1;
     gckpti_record_errno(&file, size < 0);
     load.read = gckpti_file_read;
@@ -338,11 +320,7 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
     if (file.f)
         fclose(file.f);
     if (file.error)
-        return gckpti_error(store, result,
-                            file.error == EISDIR || file.error == ESPIPE
-                                ? "load: %s: could not read a folder, device or pipe; is the path "
-                                  "right? \"%s\""
-                                : "load: %s: could not read \"%s\"",
+        return gckpti_error(store, GCKPT_E_FILE, "load: %s: could not read \"%s\"",
                             strerror(file.error), path);
     if (result != GCKPT_OK && store->object.sticky == GCKPT_OK) {
         gckpti_text t = gckpti_append_text(&store->object);

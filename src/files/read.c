@@ -61,76 +61,80 @@ static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n
     return 1;
 }
 
-/* Reads a tensor to e->dest, converted to the storage of its array: in one piece if possible, else
- * by chunks or rows. In a shard keeps only its elements. Without e->dest compares the values, which
- * the store may not change. */
+/* Reads n values of a quantised parameter `to`, in one piece, or (from another type) by rows, if
+ * each has a scale, else by chunks. */
+static int gckpti_load_quantised(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
+                                 int64_t n)
+{
+    const gckpti_storage_kind *kind = gckpti_kind_of((int)to->p.storage);
+    gckpti_set_block(to, e->dest);
+    if (e->type == (int)to->p.storage)
+        return gckpti_load_elements(load, e->dest + gckpti_scale_bytes(&to->p),
+                                    gckpti_file_count(e->type, n), kind->bytes);
+    const int64_t most = kind->scaled ? gckpti_row_length(&to->p) : (int64_t)GCKPTI_CHUNK;
+    const size_t bytes = (size_t)most * sizeof(float);
+    float *x = (float *)gckpti_new(&load->store->memory, bytes, 1);
+    int fits = 1;
+    if (!x)
+        return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for a row of %z bytes", bytes);
+    for (int64_t at = 0, count; at < n && fits; at += count) {
+        count = gckpti_min(n - at, most);
+        fits = gckpti_load_floats(load, e->type, x, count) && gckpti_quantise_row(to, at, count, x);
+    }
+    gckpti_delete(&load->store->memory, x, bytes, 1);
+    return fits || load->result != GCKPT_OK
+               ? fits
+               : gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                               kind->name, kind->beyond);
+}
+
+/* Compares a tensor of the file with values or scales that the store may not change. */
+static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
+{
+    const gckpt_parameter *p = &load->store->params[e->param].p;
+    const int stored = e->slot < 0 ? (int)p->storage : GCKPT_STORAGE_F32, type = e->type;
+    const int64_t count = gckpti_elements(&e->shape);
+    const void *at = e->slot >= 0 ? p->scales : p->quantised ? p->quantised : p->values;
+    const unsigned char *values = (const unsigned char *)at;
+    float x[GCKPTI_CHUNK];
+    int equal = type == stored;
+    for (int64_t k = 0, n; k < count && equal; k += n) {
+        n = gckpti_min(count - k, GCKPTI_CHUNK);
+        const size_t bytes = (size_t)gckpti_storage_bytes(type, n);
+        if (!gckpti_load_elements(load, x, gckpti_file_count(type, n), gckpti_kind_of(type)->bytes))
+            return 0;
+        equal = !memcmp(values + gckpti_storage_bytes(type, k), x, bytes);
+    }
+    return equal || gckpti_refuse(load, GCKPT_E_DATA, e,
+                                  "is external and not writable, and the file has other values; "
+                                  "bind it as writable, or leave it out");
+}
+
+/* Reads a tensor to its destination, in a shard only the shard's elements, converted to the storage
+ * of its array. Without a destination compares the values. */
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
     gckpti_param to = load->store->params[e->param];
-    const int compares = !e->dest, permuted = gckpti_is_permuted(&e->order);
-    const gckpt_storage stored = e->slot < 0 ? to.p.storage : GCKPT_STORAGE_F32;
-    const int same = e->type == (int)stored, size = gckpti_kind_of(e->type)->bytes;
-    const int is_row = !same && gckpti_kind_of((int)stored)->scaled;
-    const int64_t all = gckpti_elements(&e->shape), row = gckpti_row_length(&to.p);
-    gckpti_shard_range shard = gckpti_shard_of(all, 0, 1);
-    if (e->dest && e->slot != GCKPTI_SCALE)
+    const int scale = e->slot == GCKPTI_SCALE, floats = to.p.storage == GCKPT_STORAGE_F32;
+    const gckpti_file_entry *owner = scale && !floats ? load->params[e->param].entry[0] : e;
+    gckpti_shard_range shard = gckpti_shard_of(gckpti_elements(&e->shape), 0, 1);
+    unsigned char *data = owner->dest; /* a block of quantised values begins with the scales */
+    if (!data)
+        return gckpti_load_compared(load, e);
+    if (!scale)
         shard = gckpti_array_shard(load->store, &to, e->slot);
-    if (e->dest && e->slot < 0)
-        gckpti_set_block(&to, e->dest);
-    const void *array = e->slot == GCKPTI_SCALE ? (compares ? to.p.scales : (void *)e->dest)
-                        : e->slot >= 0          ? (void *)e->dest
-                        : to.p.quantised        ? to.p.quantised
-                                                : to.p.values;
-    unsigned char *data;
-    memcpy(&data, &array, sizeof data);
-    float buf[GCKPTI_CHUNK], *x = is_row ? load->row_buf : buf;
-    int64_t at = permuted ? 0 : shard.first;
-    const int64_t end = permuted ? all : shard.first + shard.count;
-    int fits = same || !compares;
-    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, at)))
+    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, shard.first)))
         return 0;
-    if (!compares && !permuted && same)
-        return gckpti_load_elements(load, data, gckpti_file_count(e->type, end - at), size);
-    if (!compares && !permuted && stored == GCKPT_STORAGE_F32)
-        return gckpti_load_floats(load, e->type, (float *)(void *)data, end - at);
-    for (int64_t n; at < end && fits; at += n) {
-        n = gckpti_min(end - at, is_row ? row : (int64_t)GCKPTI_CHUNK);
-        const int64_t run = permuted ? 1 : n;
-        if (!(same ? gckpti_load_elements(load, x, gckpti_file_count(e->type, n), size)
-                   : gckpti_load_floats(load, e->type, x, n)))
-            return 0;
-        for (int64_t i = 0; i < n; i += run) {
-            const int64_t index =
-                              permuted ? gckpti_permuted_index(&e->order, &to.p.shape, at + i) : at,
-                          k = index - shard.first;
-            const size_t bytes = (size_t)gckpti_storage_bytes((int)stored, run);
-            const unsigned char *from = (const unsigned char *)x + (size_t)i * bytes;
-            if (k < 0 || k >= shard.count)
-                continue;
-            if (compares)
-                fits &= !memcmp(data + gckpti_storage_bytes((int)stored, k), from, bytes);
-            else if (same || stored == GCKPT_STORAGE_F32)
-                memcpy(data + gckpti_storage_bytes((int)stored, k), from, bytes);
-            else
-                fits &= gckpti_quantise_row(&to, k, run, x + i);
-        }
-    }
-    if (fits || !compares)
-        return fits ||
-               gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
-                             gckpti_storage_name(stored), gckpti_kind_of((int)stored)->beyond);
-    return gckpti_refuse(load, GCKPT_E_DATA, e,
-                         "is external and not writable, and the file has other values; bind it as "
-                         "writable, or leave it out");
+    if (GCKPTI_HAS_SCALES && e->slot < 0 && !floats)
+        return gckpti_load_quantised(load, e, &to, shard.count);
+    return gckpti_load_floats(load, e->type, (float *)(void *)data, shard.count);
 }
 
 /* Reads all data, in the order of the file. */
 static int gckpti_load_data(gckpti_loader *load)
 {
-    const size_t start = load->bytes_read, count = load->count;
+    const size_t start = load->bytes_read;
     uint64_t total = 0;
-    load->count = load->total;
-    gckpti_load_sort(load, 0);
     for (size_t i = 0; i < load->count; i++) {
         const gckpti_file_entry *e = &load->entries[i];
         load->hash = GCKPTI_FNV_START;
@@ -139,8 +143,6 @@ static int gckpti_load_data(gckpti_loader *load)
             return 0;
         total += e->slot == GCKPTI_UPDATES ? 0 : gckpti_data_hash(e->name, e->slot, load->hash);
     }
-    gckpti_load_sort(load, 1);
-    load->count = count;
     return !load->verify_sum || total == load->file_hash ||
            gckpti_refuse(load, GCKPT_E_DATA, NULL,
                          "the tensors are not those that were saved (data_fnv1a): the file is "
@@ -148,55 +150,64 @@ static int gckpti_load_data(gckpti_loader *load)
                          "kept the metadata, remove that key");
 }
 
+/* Multiplies floats that were I8 in the file by the scales of their rows. */
+static void gckpti_apply_scales(const gckpt_store *s, gckpti_param *q, const gckpti_file_entry *e)
+{
+    const float *scales = e ? (const float *)(const void *)e->dest : NULL;
+    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
+    for (int64_t k = 0; scales && k < shard.count; k++)
+        q->p.values[k] *= scales[(shard.first + k) / q->p.shape.d[q->p.shape.n - 1]];
+}
+
+/* Applies the file's data to a parameter. */
+static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_param *f,
+                                gckpti_param *q)
+{
+    const gckpti_file_entry *updates = f->entry[GCKPTI_FILE_UPDATES];
+    const gckpt_store *s = load->store;
+    gckpti_pull(s, q);
+    gckpti_mark_changed(s, q, GCKPTI_HOST);
+    for (int slot = GCKPTI_VALUES; slot < f->states; slot++) {
+        const gckpti_file_entry *e = f->entry[slot + 1];
+        if (e->spare_bytes)
+            memcpy(slot < 0 ? (void *)gckpti_values_block(q) : q->p.state[slot], e->dest,
+                   e->spare_bytes);
+    }
+    if (GCKPTI_HAS_SCALES)
+        gckpti_apply_scales(s, q, f->entry[GCKPTI_FILE_SCALE]);
+    q->uninitialised = 0;
+    q->assigned = 1;
+    if (load->desc->values_only)
+        return;
+    for (int k = f->states; k < gckpti_state_slots(q); k++)
+        memset(q->p.state[k], 0, gckpti_array_bytes(s, q, 1));
+    const int has_count = f->states && load->own_format;
+    q->optimiser = (unsigned char)(!has_count ? 0
+                                   : updates  ? (uint64_t)updates->optimiser
+                                              : load->optimiser);
+    q->updates = !q->optimiser ? 0 : updates ? updates->updates : load->step;
+}
+
 /* Applies the file's data to the store; cannot fail. */
 static void gckpti_load_commit(gckpti_loader *load)
 {
-    const int values_only = load->desc->values_only;
-    for (size_t i = 0; i < load->count; i++) {
-        const gckpti_file_entry *e = &load->entries[i];
-        gckpti_param *q = &load->store->params[e->param];
-        const size_t bytes = gckpti_array_bytes(load->store, q, 1); /* bytes of one state */
-        void *to = e->dest;
-        gckpti_pull(load->store, q);
-        gckpti_mark_changed(load->store, q, GCKPTI_HOST);
-        if (e->slot == GCKPTI_SCALE) {
-            const int64_t row = q->p.shape.d[q->p.shape.n - 1];
-            const gckpti_shard_range shard = gckpti_array_shard(load->store, q, GCKPTI_VALUES);
-            for (int64_t k = 0; to && q->p.values && k < shard.count; k++)
-                q->p.values[k] *= ((const float *)to)[(shard.first + k) / row];
-            continue;
-        }
-        void *block = e->slot < 0 ? (void *)gckpti_values_block(q)
-                      : to        ? gckpti_array(q, e->slot)
-                                  : NULL; /* ignored state */
-        if (to && to != block)
-            memcpy(block, to, gckpti_array_bytes(load->store, q, e->slot + 1));
-        if (e->slot >= 0)
-            continue;
-        q->uninitialised = 0;
-        q->assigned = 1;
-        if (GCKPTI_USES_AXES)
-            q->axes_unknown = e->axes_unknown;
-        for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
-            memset(gckpti_array(q, k), 0, bytes);
-        if (!values_only) {
-            q->optimiser = (unsigned char)(e->states && load->own_format ? e->optimiser : 0);
-            q->updates = q->optimiser ? e->updates : 0;
-        }
-    }
-    gckpti_notes_merge(load->store, load->old_notes);
-    if (load->own_format && !values_only) {
-        load->store->step = load->step;
-        load->store->seed = load->seed;
+    gckpt_store *s = load->store;
+    for (size_t i = 0; i < s->count; i++)
+        if (load->params[i].entry[0])
+            gckpti_commit_param(load, &load->params[i], &s->params[i]);
+    gckpti_notes_merge(s, load->old_notes);
+    if (load->own_format && !load->desc->values_only) {
+        s->step = load->step;
+        s->seed = load->seed;
     }
 }
 
 static void gckpti_load_undo(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
-    for (size_t i = load->count; i-- > 0;)
-        if (load->entries[i].slot < 0 && load->entries[i].param < s->count)
-            gckpti_state_shrink(s, &s->params[load->entries[i].param], load->entries[i].old_states);
+    for (size_t i = load->param_count; i-- > 0;)
+        if (load->params[i].entry[0])
+            gckpti_state_shrink(s, &s->params[i], load->params[i].old_states);
     if (load->desc->partial) /* without it, gckpti_load_text frees the values after the header */
         gckpti_values_undo(s);
     gckpti_store_shrink(s, load->old_params);
@@ -220,7 +231,7 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
     if (!text)
         gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", bytes);
     else if (gckpti_load_bytes(load, text, bytes) && gckpti_parse_header(load) &&
-             gckpti_load_check(load) && gckpti_load_create(load) && gckpti_load_data(load))
+             gckpti_load_resolve(load) && gckpti_load_data(load))
         gckpti_load_commit(load);
     gckpti_delete(&s->memory, load->spare, load->spare_bytes, 1);
     if (load->result != GCKPT_OK)
@@ -230,6 +241,7 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
                       "done, but the file is of numeric contract %u, this library of %i: training "
                       "goes on to other bits than it would have there",
                       load->contract, GCKPT_CONTRACT);
+    gckpti_delete(&s->memory, load->params, load->param_count, sizeof *load->params);
     gckpti_delete(&s->memory, load->entries, load->capacity, sizeof *load->entries);
     gckpti_delete(&s->memory, text, capacity, 1);
     gckpti_values_undo(s);
@@ -244,14 +256,8 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size
         return store->object.sticky;
     load->store = store;
     load->desc = desc ? desc : &gckpti_file_plain;
-    load->axes_unknown = GCKPTI_USES_AXES;
     load->old_params = store->count;
     load->old_notes = store->note_count;
-    if (GCKPTI_USES_AXES && (unsigned)load->desc->convolutions > GCKPT_AXES_HWIO)
-        return gckpti_error(store, GCKPT_E_ARG, "load: desc.convolutions %i is not a gckpt_axes",
-                            (int)load->desc->convolutions);
-    if (!GCKPTI_USES_AXES && load->desc->axes)
-        return gckpti_error(store, GCKPT_E_ARG, GCKPTI_PERMUTE_NONE);
     if (!gckpti_load_bytes(load, first, size < 8 ? size : 8))
         return load->result;
     const uint64_t length = gckpti_read_le64(first);

@@ -2,23 +2,14 @@
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
-static int gckpti_is_entry_before(const void *first, const void *second, const void *by_param)
+/* ---- which array of the store each tensor of the file belongs to ---- */
+static int gckpti_is_entry_before(const void *first, const void *second, const void *context)
 {
     const gckpti_file_entry *a = (const gckpti_file_entry *)first;
     const gckpti_file_entry *b = (const gckpti_file_entry *)second;
-    if (by_param && a->param != b->param)
-        return a->param < b->param;
-    if (by_param && a->slot != b->slot)
-        return a->slot < b->slot;
+    (void)context;
     return a->offsets[0] < b->offsets[0] ||
            (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
-}
-
-/* Sorts the entries: if by_param is 0, by offset; else by parameter, then slot, values first. */
-GCKPTI_FN void gckpti_load_sort(gckpti_loader *load, int by_param)
-{
-    gckpti_sort(load->entries, load->count, sizeof *load->entries, gckpti_is_entry_before,
-                by_param ? load : NULL);
 }
 
 static int gckpti_refuse_orphan(gckpti_loader *load, const gckpti_file_entry *e)
@@ -26,23 +17,8 @@ static int gckpti_refuse_orphan(gckpti_loader *load, const gckpti_file_entry *e)
     return gckpti_refuse(load, GCKPT_E_DATA, e, "is without its parameter, state, or values of I8");
 }
 
-/* Gets the order of a tensor's axes, and permutes e->shape to that of the store's `shape`. */
-static int gckpti_load_axis_order(gckpti_loader *load, gckpti_file_entry *e, const char *name,
-                                  gckpt_shape shape)
-{
-    e->axes_unknown = load->axes_unknown && load->desc->convolutions == GCKPT_AXES_UNKNOWN;
-    if (!GCKPTI_USES_AXES || !load->axes_unknown || e->slot >= 0)
-        return 1;
-    if (!gckpti_get_axis_order(&e->order, load->desc, name, &shape))
-        return gckpti_refuse(load, GCKPT_E_ARG, e, GCKPTI_PERMUTE_PROBLEM, e->order.count, &shape);
-    e->axes_unknown = e->axes_unknown && !e->order.count;
-    if (gckpti_is_permuted(&e->order) && shape.n == e->shape.n)
-        e->shape = gckpti_permuted_shape(&e->order, e->shape, 0);
-    return 1;
-}
-
 /* Finds the parameter of a tensor. In an empty store, creates it if the tensor has its values. */
-static int gckpti_load_resolve(gckpti_loader *load, gckpti_file_entry *e)
+static int gckpti_find_owner(gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpt_store *s = load->store;
     const char *name = gckpti_renamed(load->desc, e->name);
@@ -58,12 +34,9 @@ static int gckpti_load_resolve(gckpti_loader *load, gckpti_file_entry *e)
                              "is none of the store's %z parameters%s; build the model that was "
                              "saved, load into an empty store, or leave it out (desc.rename)",
                              s->count, load->desc->rename ? ", also when renamed" : "");
-    if (!gckpti_load_axis_order(load, e, name, index < 0 ? e->shape : s->params[index].p.shape))
-        return 0;
     if (index < 0 && !gckpti_param_new(s, name, &e->shape, 0, none))
         return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for its entry");
     e->param = index < 0 ? s->count - 1 : (size_t)index;
-    e->old_states = (signed char)gckpti_state_slots(&s->params[e->param]);
     return 1;
 }
 
@@ -71,7 +44,6 @@ static int gckpti_load_resolve(gckpti_loader *load, gckpti_file_entry *e)
 static int gckpti_check_offsets(gckpti_loader *load)
 {
     int64_t at = 0;
-    gckpti_load_sort(load, 0);
     for (size_t i = 0; i < load->count; i++) {
         gckpti_file_entry *e = &load->entries[i];
         if (e->slot == GCKPTI_UPDATES)
@@ -88,33 +60,32 @@ static int gckpti_check_offsets(gckpti_loader *load)
     return 1;
 }
 
-/* Returns the entry with the scales of I8 values e, or NULL. */
-static gckpti_file_entry *gckpti_find_scale(const gckpti_loader *load, gckpti_file_entry *e)
+#define GCKPTI_STATE_PROBLEM "state numbers must be 0 to 3 without a gap"
+
+/* Lists an entry among those of its parameter. */
+static int gckpti_list_entry(gckpti_loader *load, gckpti_file_entry *e)
 {
-    gckpti_file_entry *scale = e, *end = load->entries + load->count;
-    while (scale < end && scale->param == e->param && scale->slot != GCKPTI_SCALE)
-        scale++;
-    return scale < end && scale->param == e->param ? scale : NULL;
+    gckpti_file_param *f = &load->params[e->param];
+    const int updates = e->slot == GCKPTI_UPDATES;
+    if (e->slot > GCKPTI_SCALE && !updates)
+        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_STATE_PROBLEM);
+    gckpti_file_entry **entry = &f->entry[updates ? (int)GCKPTI_FILE_UPDATES : e->slot + 1];
+    f->old_states = gckpti_state_slots(&load->store->params[e->param]);
+    if (*entry)
+        return gckpti_refuse(load, GCKPT_E_DATA, *entry,
+                             strcmp(e->name, (*entry)->name) ? "two tensors are renamed to it"
+                                                             : "comes twice");
+    *entry = e;
+    return 1;
 }
 
-static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
+/* Checks values whose rows have scales. */
+static int gckpti_check_scaled(gckpti_loader *load, const gckpti_file_param *f)
 {
+    const gckpti_file_entry *e = f->entry[0];
     const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     const gckpti_param *q = &load->store->params[e->param];
-    e->optimiser = (signed char)load->optimiser;
-    e->updates = load->step;
-    if (GCKPTI_USES_AXES && e->axes_unknown && q->axes_matter)
-        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_AXES_PROBLEM);
-    if (!gckpti_same_shape(&e->shape, &q->p.shape))
-        return gckpti_refuse(
-            load, GCKPT_E_SHAPE, e, "the file has it as %S%s, the store as %S", &e->shape,
-            gckpti_is_permuted(&e->order) ? ", permuted by desc.axes" : "", &q->p.shape);
-    if (gckpti_is_permuted(&e->order) &&
-        (kind->by_rows || gckpti_kind_of((int)q->p.storage)->by_rows))
-        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_PERMUTE_ROWS);
-    if (!kind->scaled)
-        return 1;
-    if (e->shape.n < 2 || !gckpti_find_scale(load, e))
+    if (e->shape.n < 2 || !f->entry[GCKPTI_FILE_SCALE])
         return gckpti_refuse(load, GCKPT_E_DATA, e,
                              "%s needs two axes or more, and a tensor of this name and #scale",
                              kind->name);
@@ -125,154 +96,136 @@ static int gckpti_check_file_values(gckpti_loader *load, gckpti_file_entry *e)
     return 1;
 }
 
-/* Checks a state, #updates or scales against `owner`, the entry of the parameter's values. */
-static int gckpti_check_file_state(gckpti_loader *load, gckpti_file_entry *e,
-                                   gckpti_file_entry *owner)
+/* Checks entry i of a parameter, if the file has it. */
+static int gckpti_check_array(gckpti_loader *load, const gckpti_file_param *f, int i)
 {
-    const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
-    if (!owner || (scale && !gckpti_kind_of(owner->type)->scaled) || (updates && !owner->states))
-        return gckpti_refuse_orphan(load, e);
-    if (updates && e->optimiser < 0)
-        return gckpti_refuse(load, GCKPT_E_DATA, e, "must be \"OPTIMISER:COUNT\" in quotes");
-    if (updates) {
-        owner->optimiser = e->optimiser;
-        owner->updates = e->updates;
-        e->ignored = 1;
+    gckpti_file_entry *const *entry = f->entry, *e = entry[i];
+    const int scale = i == GCKPTI_FILE_SCALE, updates = i == GCKPTI_FILE_UPDATES;
+    if (!e)
         return 1;
+    if (!*entry || (scale && !gckpti_kind_of((*entry)->type)->scaled) || (updates && !entry[1]))
+        return gckpti_refuse_orphan(load, e);
+    if (updates) {
+        e->ignored = 1;
+        return e->optimiser >= 0 ||
+               gckpti_refuse(load, GCKPT_E_DATA, e, "must be \"OPTIMISER:COUNT\" in quotes");
     }
-    if (!scale && (e->slot != owner->states || e->slot > 3))
-        return gckpti_refuse(load, GCKPT_E_DATA, e, "state numbers must be 0 to 3 without a gap");
-    e->order = owner->order;
-    if (gckpti_is_permuted(&e->order) && e->shape.n == owner->shape.n)
-        e->shape = gckpti_permuted_shape(&e->order, e->shape, 0);
-    gckpt_shape shape = owner->shape;
+    if (i && !scale && !entry[i - 1])
+        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_STATE_PROBLEM);
+    const gckpt_shape whole = load->store->params[(*entry)->param].p.shape;
+    gckpt_shape shape = whole;
     shape.n -= scale; /* one scale for each row */
     if (!gckpti_same_shape(&e->shape, &shape))
-        return gckpti_refuse(load, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
-                             &owner->shape);
-    owner->states = (signed char)(owner->states + !scale);
+        return gckpti_refuse(load, GCKPT_E_SHAPE, e,
+                             i ? "%S, but its parameter is %S"
+                               : "the file has it as %S, the store as %S",
+                             &e->shape, &whole);
+    if (GCKPTI_HAS_SCALES && !i && gckpti_kind_of(e->type)->scaled)
+        return gckpti_check_scaled(load, f);
     return 1;
 }
 
-/* Finds all entries' parameters; checks and sorts the entries by parameter, ignored ones last. */
-GCKPTI_FN int gckpti_load_check(gckpti_loader *load)
-{
-    gckpti_file_entry *owner = NULL, missing; /* owner: entry of the current parameter's values */
-    size_t next = 0;                          /* index of the parameter that is expected next */
-    for (size_t i = 0; i < 2 * load->count; i++) { /* first all values, then the rest */
-        gckpti_file_entry *e = &load->entries[i % load->count];
-        if (!e->ignored && (e->slot < 0) == (i < load->count) && !gckpti_load_resolve(load, e))
-            return 0;
-    }
-    if (!gckpti_check_offsets(load))
-        return 0;
-    gckpti_load_sort(load, 1);
-    load->total = load->count;
-    while (load->count && load->entries[load->count - 1].ignored)
-        load->count--;
-    for (size_t i = 0; i < load->count; i++) {
-        gckpti_file_entry *e = &load->entries[i];
-        owner = e->slot < 0 || (owner && owner->param == e->param) ? owner : NULL;
-        if (i + 1 < load->count && e[1].param == e->param && e[1].slot == e->slot)
-            return gckpti_refuse(load, GCKPT_E_DATA, e,
-                                 strcmp(e->name, e[1].name) ? "two tensors are renamed to it"
-                                                            : "comes twice");
-        if (e->slot < 0 ? !gckpti_check_file_values(load, owner = e)
-                        : !gckpti_check_file_state(load, e, owner))
-            return 0;
-        next += e->slot < 0 && e->param == next;
-    }
-    if (load->desc->partial || next >= load->old_params)
-        return 1;
-    missing.name = load->store->params[next].p.name;
-    missing.slot = GCKPTI_VALUES;
-    missing.param = next;
-    return gckpti_refuse(load, GCKPT_E_DATA, &missing,
-                         "is missing in the file; the store has %z parameters; see desc.partial",
-                         load->old_params);
-}
-
 /* Makes a new parameter use values (and scales) in the mapped file, if the format allows that. */
-static int gckpti_map_values(gckpti_loader *load, gckpti_file_entry *e)
+static int gckpti_map_values(gckpti_loader *load, const gckpti_file_param *f)
 {
+    gckpti_file_entry *e = f->entry[0], *scale = f->entry[GCKPTI_FILE_SCALE];
     gckpti_param *q = &load->store->params[e->param];
-    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
-    gckpti_file_entry *scale = kind->scaled ? gckpti_find_scale(load, e) : e;
-    if (!load->file || e->param < load->old_params || !gckpti_little_endian() ||
-        gckpti_is_permuted(&e->order))
+    if (!load->file || e->param < load->old_params || !gckpti_little_endian())
         return 0;
     const unsigned char *data = load->file + load->bytes_read;
-    const void *scales = scale != e ? data + (size_t)scale->offsets[0] : NULL;
+    const void *scales = scale ? data + (size_t)scale->offsets[0] : NULL;
     const void *at = data + (size_t)e->offsets[0];
-    if ((uintptr_t)at % (unsigned)kind->bytes || (uintptr_t)scales % sizeof(float))
+    if ((uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes ||
+        (uintptr_t)scales % sizeof(float))
         return 0;
     gckpti_use_values(q, (gckpt_storage)e->type, at, (const float *)scales,
                       !e->type && load->desc->writable);
     load->store->elements -= (size_t)q->p.elements;
-    e->ignored = scale->ignored = 1;
+    e->ignored = 1;
+    if (GCKPTI_HAS_SCALES && scale)
+        scale->ignored = 1;
     return 1;
 }
 
-/* Sets entries' `dest` in new arrays, else in `spare` (if NULL, only counts). Returns its bytes. */
-static size_t gckpti_set_dests(gckpti_loader *load, unsigned char *spare)
-{
-    gckpti_file_entry *owner = load->entries;
-    size_t used = 0, row = 0; /* row: floats of the longest row to be converted */
-    for (size_t i = 0; i < load->count; i++) {
-        gckpti_file_entry *e = &load->entries[i];
-        const gckpti_param *q = &load->store->params[e->param];
-        const int values = e->slot < 0, scale = e->slot == GCKPTI_SCALE;
-        owner = values ? e : owner;
-        if (e->ignored || (values && q->locked))
-            continue;
-        if (scale && q->p.storage != GCKPT_STORAGE_F32) {
-            e->dest = owner->dest; /* the block begins with the scales */
-            continue;
-        }
-        if (values && q->uninitialised)
-            e->dest = gckpti_values_block(q);
-        else if (!values && !scale && e->slot >= owner->old_states)
-            e->dest = (unsigned char *)gckpti_array(q, e->slot);
-        else {
-            e->dest = spare ? spare + used : NULL;
-            used += gckpti_round_up(scale ? (size_t)gckpti_elements(&e->shape) * sizeof(float)
-                                          : gckpti_array_bytes(load->store, q, e->slot + 1),
-                                    GCKPTI_ALIGN);
-        }
-        if (values && gckpti_kind_of((int)q->p.storage)->scaled && e->type != (int)q->p.storage &&
-            (size_t)gckpti_row_length(&q->p) > row)
-            row = (size_t)gckpti_row_length(&q->p);
-    }
-    void *last = spare ? spare + used : NULL;
-    load->row_buf = (float *)last;
-    return used + row * sizeof(float);
-}
-
-/* Allocates missing values and states, and `spare`. Returns 0, with an error, without memory. */
-GCKPTI_FN int gckpti_load_create(gckpti_loader *load)
+/* Checks a parameter's entries, allocates missing values and states, and sets the destinations of
+ * data, in new arrays or else (spare_bytes) in the spare block. */
+static int gckpti_load_param(gckpti_loader *load, gckpti_file_param *f, gckpti_param *q)
 {
     gckpt_store *s = load->store;
-    for (size_t i = 0; i < load->count; i++) {
-        gckpti_file_entry *e = &load->entries[i];
-        gckpti_param *q = &s->params[e->param];
-        if (e->slot < 0 && !gckpti_map_values(load, e) &&
-            (load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
+    for (int i = 0; i < GCKPTI_FILE_ENTRIES; i++)
+        if (!gckpti_check_array(load, f, i))
             return 0;
-        if (q->p.storage != GCKPT_STORAGE_F32) { /* only parameters in floats have state */
-            e->states = 0;
-            e->ignored |= e->slot >= 0 && e->slot != GCKPTI_SCALE;
-        }
-        if (e->slot < 0 && !gckpti_ensure_state(s, q, e->states))
-            return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
-                                 e->states);
+    if (!f->entry[0])
+        return 1;
+    if (!gckpti_map_values(load, f) && (load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
+        return 0;
+    const int floats = q->p.storage == GCKPT_STORAGE_F32; /* only floats have state */
+    for (int i = 1; i < GCKPTI_FILE_SCALE && f->entry[i]; i++) {
+        f->entry[i]->ignored = !floats;
+        f->states += floats;
     }
-    load->spare_bytes = gckpti_set_dests(load, NULL);
+    if (!gckpti_ensure_state(s, q, f->states))
+        return gckpti_refuse(load, GCKPT_E_MEMORY, f->entry[0],
+                             "no memory for its %i optimiser states", f->states);
+    for (int i = 0; i <= f->states; i++) {
+        gckpti_file_entry *e = f->entry[i];
+        const int fresh = i ? i > f->old_states : q->uninitialised;
+        if (fresh)
+            e->dest = i ? (unsigned char *)q->p.state[i - 1] : gckpti_values_block(q);
+        else if (i || !(e->ignored || q->locked))
+            e->spare_bytes = gckpti_array_bytes(s, q, i);
+    }
+    if (GCKPTI_HAS_SCALES && floats && f->entry[GCKPTI_FILE_SCALE])
+        f->entry[GCKPTI_FILE_SCALE]->spare_bytes =
+            (size_t)gckpti_elements(&f->entry[GCKPTI_FILE_SCALE]->shape) * sizeof(float);
+    return 1;
+}
+
+/* Finds and checks all tensors' parameters, and allocates the memory that their data need. */
+GCKPTI_FN int gckpti_load_resolve(gckpti_loader *load)
+{
+    gckpt_store *s = load->store;
+    gckpti_file_entry missing, *e, *const end = load->entries + load->count;
+    for (int part = 0; part < 2; part++) /* first all values, then the rest */
+        for (e = load->entries; e < end; e++)
+            if (!e->ignored && (e->slot >= 0) == part && !gckpti_find_owner(load, e))
+                return 0;
+    gckpti_sort(load->entries, load->count, sizeof *e, gckpti_is_entry_before, NULL);
+    if (!gckpti_check_offsets(load))
+        return 0;
+    load->params = (gckpti_file_param *)gckpti_new(&s->memory, s->count, sizeof *load->params);
+    if (!load->params)
+        return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for a list of %z parameters",
+                             s->count);
+    load->param_count = s->count;
+    for (e = load->entries; e < end; e++)
+        if (!e->ignored && !gckpti_list_entry(load, e))
+            return 0;
+    for (size_t i = 0; i < s->count; i++) {
+        if (!gckpti_load_param(load, &load->params[i], &s->params[i]))
+            return 0;
+        if (load->params[i].entry[0] || load->desc->partial || i >= load->old_params)
+            continue;
+        missing.name = s->params[i].p.name;
+        missing.slot = GCKPTI_VALUES;
+        missing.param = i;
+        return gckpti_refuse(load, GCKPT_E_DATA, &missing,
+                             "is missing in the file; the store has %z parameters; see "
+                             "desc.partial",
+                             load->old_params);
+    }
+    for (e = load->entries; e < end; e++)
+        load->spare_bytes += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
     load->spare = (unsigned char *)gckpti_new(&s->memory, load->spare_bytes, 1);
     if (!load->spare)
         return gckpti_refuse(load, GCKPT_E_MEMORY, NULL,
                              "no memory for %z bytes of data in addition to the store's",
                              load->spare_bytes);
-    gckpti_set_dests(load, load->spare);
+    unsigned char *spare = load->spare;
+    for (e = load->entries; e < end; e++) {
+        e->dest = e->spare_bytes ? spare : e->dest;
+        spare += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
+    }
     return 1;
 }
 #endif

@@ -4,9 +4,7 @@
 
 #ifndef GCKPT_NO_FILES
 /* The gckpt_file_desc that is used if the caller passes NULL. */
-GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
-    NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN, NULL
-};
+GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32 };
 
 /* Converts a name between store and file by desc.rename; returns NULL to leave it out. */
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
@@ -53,9 +51,8 @@ typedef struct {
     int slot, size;   /* suffix; bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
-    gckpti_axis_order order; /* order of q's axes */
-    int64_t count;           /* number of elements in the file */
-    uint64_t *hash;          /* receives the FNV-1a of the data, or NULL */
+    int64_t count;  /* number of elements in the file */
+    uint64_t *hash; /* receives the FNV-1a of the data, or NULL */
 } gckpti_out_tensor;
 
 /* Advances w to the next tensor. Returns 0 at the end. */
@@ -67,10 +64,8 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
     while (w->next < s->count * sizeof slots) {
         const gckpti_param *q = w->q = &s->params[w->next / sizeof slots];
         w->slot = slots[w->next++ % sizeof slots];
-        if (w->slot == GCKPTI_VALUES) {
+        if (w->slot == GCKPTI_VALUES)
             w->name = gckpti_renamed(d, q->p.name);
-            gckpti_get_axis_order(&w->order, d, q->p.name, &q->p.shape); /* checked at the start */
-        }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
         if (!w->name || (scale && !gckpti_kind_of((int)q->p.storage)->scaled) ||
             (state && (d->values_only || !q->p.state[w->slot])))
@@ -78,8 +73,6 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->type = q->p.storage == GCKPT_STORAGE_F32 ? d->storage : q->p.storage;
         w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORAGE_F32;
         w->shape = q->p.shape;
-        if (!scale && gckpti_is_permuted(&w->order))
-            w->shape = gckpti_permuted_shape(&w->order, q->p.shape, 1);
         w->shape.n -= scale; /* one scale for each row */
         w->size = gckpti_kind_of((int)w->type)->bytes;
         w->count = gckpti_file_count((int)w->type, gckpti_elements(&w->shape));
@@ -90,29 +83,18 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
     return 0;
 }
 
-/* Writes "convolution_axes" unless the format implies it: HWIO in this library's, else unknown. */
-static void gckpti_sink_axes(gckpti_sink *out, const gckpti_save_spec *spec)
+static void gckpti_sink_notes(gckpti_sink *out, const gckpt_store *s)
 {
-    const gckpt_store *s = spec->store;
-    int unknown = 0, weights = 0;
-    gckpti_axis_order order;
-    for (size_t i = 0; i < s->count; i++) {
-        const gckpti_param *q = &s->params[i];
-        if (!gckpti_renamed(spec->desc, q->p.name))
-            continue;
-        gckpti_get_axis_order(&order, spec->desc, q->p.name, &q->p.shape);
-        unknown |= order.permuted;
-        if (!q->axes_matter && q->p.shape.n < 3)
-            continue;
-        weights |= q->axes_matter || q->p.shape.n > 3;
-        unknown |= q->axes_unknown;
+    for (size_t i = 0; i < s->note_count; i++) {
+        const char *key = s->notes[i].text;
+        gckpti_sink_key(out, key, GCKPTI_VALUES);
+        gckpti_print(out, "\":\"");
+        gckpti_sink_name(out, key + strlen(key) + 1);
+        gckpti_print(out, "\"");
     }
-    if (spec->desc->values_only ? weights && !unknown : unknown)
-        gckpti_print(out, ",\"%s\":\"%s\"", gckpti_metadata_keys[GCKPTI_AXES],
-                     unknown ? "unsaid" : "HWIO");
 }
 
-static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
+static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec, uint64_t hash)
 {
     const gckpt_store *s = spec->store;
     const gckpt_file_desc *d = spec->desc;
@@ -124,11 +106,8 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
         gckpti_print(out,
                      ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
                      GCKPT_CONTRACT, s->step, s->seed, optimiser);
-    if (spec->total_hash)
-        gckpti_print(out, ",\"%s\":\"%u\"", gckpti_metadata_keys[GCKPTI_DATA_HASH],
-                     *spec->total_hash);
-    if (GCKPTI_USES_AXES)
-        gckpti_sink_axes(out, spec);
+    if (GCKPTI_HASHES_FILES)
+        gckpti_print(out, ",\"%s\":\"%u\"", gckpti_metadata_keys[GCKPTI_DATA_HASH], hash);
     for (size_t i = 0; i < s->count && !d->values_only; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
@@ -138,23 +117,18 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec)
         gckpti_sink_key(out, name, GCKPTI_UPDATES);
         gckpti_print(out, "\":\"%i:%u\"", q->optimiser, q->updates);
     }
-    for (size_t i = 0; i < s->note_count; i++) {
-        const char *key = s->notes[i].text;
-        gckpti_sink_key(out, key, GCKPTI_VALUES);
-        gckpti_print(out, "\":\"");
-        gckpti_sink_name(out, key + strlen(key) + 1);
-        gckpti_print(out, "\"");
-    }
+    if (GCKPTI_HAS_NOTES)
+        gckpti_sink_notes(out, s);
     gckpti_print(out, "}");
 }
 
 /* Writes the JSON of all tensors. Data are in the order of the header, but first those of 4-byte,
  * last those of 1-byte elements, so that all are aligned. Returns the bytes of data. */
-static int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec)
+static int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec, uint64_t hash)
 {
     int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* bytes of data by element size */
     gckpti_out_tensor w;
-    gckpti_sink_metadata(out, spec);
+    gckpti_sink_metadata(out, spec, hash);
     for (w.next = 0; gckpti_next_out_tensor(spec, &w);)
         bytes[w.size] += w.count * w.size;
     int64_t at[] = { 0, bytes[4] + bytes[2], bytes[4], 0, 0 };
@@ -183,51 +157,48 @@ static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, c
     }
 }
 
-/* Writes the data of a tensor. Does not permute quantised data, whatever desc.axes returns now.
- * Returns 0 if F16 cannot hold a value. */
-static int gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec *spec,
-                              const gckpti_out_tensor *w)
+/* Writes n floats, converted to w's type. */
+static gckpt_result gckpti_sink_narrow(gckpti_sink *out, const gckpti_save_spec *spec,
+                                       const gckpti_out_tensor *w, const float *x, int64_t n)
+{
+    uint16_t half[GCKPTI_CHUNK];
+    for (int64_t at = 0, count; at < n; at += count) {
+        count = gckpti_min(n - at, GCKPTI_CHUNK);
+        if (!gckpti_kind_of((int)w->type)->write(x + at, count, 1, half))
+            return gckpti_error(spec->store, GCKPT_E_DATA,
+                                "save: \"%s\" has values beyond 65504, the greatest of F16 (BF16 "
+                                "holds them); what was written is no complete file",
+                                w->q->p.name);
+        gckpti_sink_elements(out, w, half, count);
+    }
+    return GCKPT_OK;
+}
+
+/* Writes the data of a tensor. */
+static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec *spec,
+                                       const gckpti_out_tensor *w)
 {
     float buf[GCKPTI_CHUNK];
-    uint16_t half[GCKPTI_CHUNK];
     const gckpti_param *q = w->q;
     const gckpti_group_save *group = spec->group;
     const void *raw = w->slot == GCKPTI_VALUES  ? q->p.quantised
                       : w->slot == GCKPTI_SCALE ? q->p.scales
                                                 : NULL;
-    const char *all = (const char *)(raw ? raw : gckpti_array(q, w->slot));
-    const size_t size = raw ? (size_t)w->size : sizeof(float);
-    const int permuted =
-        all && !gckpti_kind_of((int)q->p.storage)->by_rows && gckpti_is_permuted(&w->order);
-    int fits = 1;
-    for (int64_t at = 0, n; at < w->count && (group || !out->failed); at += n) {
-        const void *x = buf;
-        n = permuted ? gckpti_min(w->count - at, GCKPTI_CHUNK) : w->count - at;
-        for (int64_t i = 0; permuted && i < n; i++)
-            memcpy((char *)buf + (size_t)i * size,
-                   all + (size_t)gckpti_permuted_index(&w->order, &q->p.shape, at + i) * size,
-                   size);
-        if (raw && !permuted)
-            x = all + (size_t)at * size;
-        else if (!permuted)
+    gckpt_result result = GCKPT_OK;
+    for (int64_t at = 0, n = w->count;
+         at < w->count && result == GCKPT_OK && (group || !out->failed); at += n) {
+        const void *x = raw;
+        if (!raw)
             x = group ? group->gather(group->context, q, w->slot, at, buf, &n)
                       : gckpti_floats_at(spec->store, q, w->slot, at, buf, &n);
         n = gckpti_min(w->count - at, n);
-        if (!raw && w->type != GCKPT_STORAGE_F32) {
-            n = gckpti_min(n, GCKPTI_CHUNK);
-            fits &= gckpti_kind_of((int)w->type)->write((const float *)x, n, 1, half);
-            x = half;
+        if (GCKPTI_HAS_SCALES && !raw && w->type != GCKPT_STORAGE_F32) {
+            result = gckpti_sink_narrow(out, spec, w, (const float *)x, n);
+            continue;
         }
         gckpti_sink_elements(out, w, x, n);
     }
-    return fits;
-}
-
-/* Returns the hash of the name that desc.rename gives parameter i, or i if it is left out. */
-static uint64_t gckpti_name_hash(const gckpti_save_spec *spec, size_t i)
-{
-    const char *name = gckpti_renamed(spec->desc, spec->store->params[i].p.name);
-    return name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : i;
+    return result;
 }
 
 /* Checks the name that desc.rename gives parameter i, also against names of parameters before. */
@@ -239,48 +210,50 @@ static gckpt_result gckpti_save_name(const gckpti_save_spec *spec, size_t i)
     if (problem)
         return gckpti_error(s, GCKPT_E_ARG, "save: parameter \"%s\" was given a name that %s", own,
                             problem);
-    const uint64_t hash = gckpti_name_hash(spec, i);
-    for (size_t k = 0; spec->desc->rename && k < i; k++)
-        if (gckpti_name_hash(spec, k) == hash)
+    /* the text of `name` may not outlive the next call of rename */
+    const uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
+    for (size_t k = 0; name && spec->desc->rename && k < i; k++) {
+        const char *other = gckpti_renamed(spec->desc, s->params[k].p.name);
+        if (other && gckpti_fnv(GCKPTI_FNV_START, other, strlen(other)) == hash)
             return gckpti_error(s, GCKPT_E_ARG,
                                 "save: parameters \"%s\" and \"%s\" were given the same name",
                                 s->params[k].p.name, own);
+    }
     return GCKPT_OK;
 }
 
-/* Checks that the store can be saved; initialises values to be scaled (I8) or permuted. */
+/* Refuses to save a store of which another rank has a part. */
+static gckpt_result gckpti_refuse_shards(const gckpti_save_spec *spec)
+{
+    gckpti_out_tensor w;
+    for (w.next = 0; gckpti_next_out_tensor(spec, &w);)
+        if (w.slot != GCKPTI_SCALE &&
+            gckpti_is_sharded(gckpti_array_shard(spec->store, w.q, w.slot)))
+            return gckpti_error(spec->store, GCKPT_E_ARG,
+                                "save: this rank has only a shard of \"%s\"%s; "
+                                "gckpt_ranks_save writes all ranks' shards",
+                                w.q->p.name, w.slot < 0 ? "" : gckpti_suffixes[w.slot]);
+    return GCKPT_OK;
+}
+
+/* Checks that the store can be saved; initialises quantised values. */
 static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 {
     gckpt_store *s = spec->store;
     const gckpt_file_desc *d = spec->desc;
-    gckpti_out_tensor w;
-    gckpti_axis_order order;
-    if (!GCKPTI_USES_AXES && d->axes)
-        return gckpti_error(s, GCKPT_E_ARG, GCKPTI_PERMUTE_NONE);
     const gckpti_storage_kind *kind = gckpti_kind_of((int)d->storage);
     if (!kind || kind->by_rows)
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: desc.storage must be F32, BF16 or F16; parameters quantised to "
                             "I8 or I4 by gckpt_store_quantise are saved so anyway");
     gckpt_result result = GCKPT_OK;
-    for (w.next = 0; result == GCKPT_OK && !spec->group && gckpti_next_out_tensor(spec, &w);)
-        if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_shard(s, w.q, w.slot)))
-            result = gckpti_error(s, GCKPT_E_ARG,
-                                  "save: this rank has only a shard of \"%s\"%s; "
-                                  "gckpt_ranks_save writes all ranks' shards",
-                                  w.q->p.name, w.slot < 0 ? "" : gckpti_suffixes[w.slot]);
+    if (GCKPTI_HAS_SHARDS && !spec->group)
+        result = gckpti_refuse_shards(spec);
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
         result = gckpti_save_name(spec, i);
-        if (result != GCKPT_OK || !gckpti_renamed(d, q->p.name))
-            continue;
-        if (!gckpti_get_axis_order(&order, d, q->p.name, &q->p.shape))
-            result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_PERMUTE_PROBLEM,
-                                  q->p.name, order.count, &q->p.shape);
-        else if (gckpti_is_permuted(&order) && gckpti_kind_of((int)q->p.storage)->by_rows)
-            result = gckpti_error(s, GCKPT_E_DATA, "save: \"%s\": " GCKPTI_PERMUTE_ROWS, q->p.name);
-        else if (gckpti_is_permuted(&order) || q->p.storage != GCKPT_STORAGE_F32)
+        if (result == GCKPT_OK && q->p.storage != GCKPT_STORAGE_F32 && gckpti_renamed(d, q->p.name))
             result = gckpti_values_new(s, q, "save");
     }
     if (result == GCKPT_OK)
@@ -302,58 +275,47 @@ static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *s
                 continue;
             hash = GCKPTI_FNV_START;
             w.hash = total ? &hash : NULL;
-            if (!gckpti_sink_tensor(out, spec, &w))
-                result = gckpti_error(spec->store, GCKPT_E_DATA,
-                                      "save: \"%s\" has values beyond 65504, the greatest of F16 "
-                                      "(BF16 holds them); what was written is no complete file",
-                                      w.q->p.name);
+            result = gckpti_sink_tensor(out, spec, &w);
             if (total)
                 *total += gckpti_data_hash(w.name, w.slot, hash);
         }
     return result;
 }
 
-/* Returns `result` or, if ranks write the file together, the failure of any of them. */
-static gckpt_result gckpti_save_agreed(const gckpti_save_spec *spec, gckpt_result result)
-{
-    return spec->group ? spec->group->agree(spec->group->context, result) : result;
-}
-
 /* Writes the store; if `write` is NULL, only takes part in what all ranks do. */
-GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *request, gckpt_write_fn write,
-                                    void *user)
+GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn write, void *user)
 {
-    gckpti_save_spec saving = *request, *const spec = &saving;
     gckpt_store *store = spec->store;
-    gckpti_sink out;
+    gckpti_sink out, count;
     uint64_t total = 0;
-    gckpt_result result = gckpti_save_agreed(spec, gckpti_save_start(spec));
-    memset(&out, 0, sizeof out); /* a sink that only counts bytes */
-    if (result == GCKPT_OK && GCKPTI_USES_AXES) {
+    gckpt_result result = gckpti_save_start(spec);
+    memset(&count, 0, sizeof count); /* a sink that only counts bytes */
+    out = count;
+    if (GCKPTI_HAS_SHARDS && spec->group)
+        result = spec->group->agree(spec->group->context, result);
+    if (result == GCKPT_OK && GCKPTI_HASHES_FILES)
         result = gckpti_sink_data(&out, spec, &total);
-        spec->total_hash = &total;
-    }
     if (result != GCKPT_OK)
         return result;
-    memset(&out, 0, sizeof out);
-    const size_t data = (size_t)gckpti_sink_header(&out, spec);
-    const size_t padding = (8 - out.total % 8) % 8, length = out.total + padding;
+    out = count;
+    const size_t data = (size_t)gckpti_sink_header(&count, spec, total);
+    const size_t padding = (8 - count.total % 8) % 8, length = count.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         result = gckpti_error(store, GCKPT_E_DATA,
                               "save: the header would take %z bytes, but %z are the most: use "
                               "shorter names or notes",
                               length, (size_t)GCKPTI_HEADER_MAX);
-    result = gckpti_save_agreed(spec, result);
+    if (GCKPTI_HAS_SHARDS && spec->group)
+        result = spec->group->agree(spec->group->context, result);
     if (result != GCKPT_OK)
         return result;
-    memset(&out, 0, sizeof out);
     out.write = write;
     out.user = user;
     gckpti_sink_number(&out, length, 8);
-    gckpti_sink_header(&out, spec);
+    gckpti_sink_header(&out, spec, total);
     gckpti_sink_put(&out, "       ", padding);
     result = gckpti_sink_data(&out, spec, NULL);
-    if (spec->group && result == GCKPT_OK)
+    if (GCKPTI_HAS_SHARDS && spec->group && result == GCKPT_OK)
         result = spec->group->check(spec->group->context);
     if (gckpti_sink_flush(&out) != GCKPT_OK)
         return gckpti_error(store, GCKPT_E_FILE,
@@ -370,9 +332,9 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *request, gckpt_write
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user,
                                          const gckpt_file_desc *desc)
 {
-    const gckpti_save_spec saving = { store, desc ? desc : &gckpti_file_plain, NULL, NULL };
+    const gckpti_save_spec spec = { store, desc ? desc : &gckpti_file_plain, NULL };
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: the store or the callback is NULL");
-    return gckpti_write(&saving, write, user);
+    return gckpti_write(&spec, write, user);
 }
 #endif

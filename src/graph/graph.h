@@ -63,6 +63,7 @@ struct gckpt_graph {
 };
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
+enum { GCKPTI_HAS_CACHES = GCKPTI_WITH_CACHES };
 
 /* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
@@ -79,12 +80,12 @@ GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result r
 enum { GCKPTI_ANY_TYPE = 1 << 12 };
 
 /* Flag of ops that may have a cache as input: its rows that are not written yet do not matter. With
- * GCKPT_SIDE_EFFECT it marks gckpt_cache itself, whose result is in the executor's caches. */
+ * GCKPT_SIDE_EFFECT it marks the op that writes these rows, whose result is not in the arena. */
 enum { GCKPTI_CACHED = 1 << 22 };
 static inline int gckpti_is_cache(const gckpt_op *op)
 {
     const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
-    return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
+    return GCKPTI_HAS_CACHES && op && (op->flags & cache) == cache;
 }
 
 /* Flag of an op whose result is i32, each element below classes(); it has no backward. In a loss,

@@ -240,26 +240,6 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     return t;
 }
 
-GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
-                                      gckpt_init init, float momentum)
-{
-    size_t before = graph ? graph->count : 0;
-    if (graph && !(momentum >= 0 && momentum <= 1))
-        return gckpti_fail(graph, GCKPT_E_ARG, "running \"%s\": momentum %g must be from 0 to 1",
-                           name ? name : "", (double)momentum);
-    gckpt_tensor *t = gckpt_param(graph, name, shape, init);
-    if (t && graph->count > before) {
-        t->running = 1;
-        t->momentum = momentum;
-    } else if (t && (!t->running || t->momentum != momentum)) {
-        return gckpti_fail(graph, GCKPT_E_ARG,
-                           t->running ? "running \"%s\": the graph has it with another momentum"
-                                      : "running \"%s\": the graph has a gckpt_param of this name",
-                           name);
-    }
-    return t;
-}
-
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor)
 {
     return tensor ? tensor->graph : NULL;
@@ -374,7 +354,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     }
     if (inferred >= 0)
         shape.d[inferred] = elements / known;
-    if (x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
+    if (GCKPTI_HAS_CACHES && x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
         return gckpti_fail_cached(g, "reshape", x);
     if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != elements)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",

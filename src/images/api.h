@@ -12,8 +12,8 @@ typedef struct {
 } gckpt_window;
 /* Convolution: x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding
  * - dilation (KH - 1) - 1) / stride + 1. It is the correlation of x with w; a 1x1 w runs as
- * gckpt_linear. PyTorch's weights are (O,I,KH,KW): permute them (2,3,1,0), e.g. by
- * gckpt_file_desc.axes; else loading refuses them (gckpt_file_desc.convolutions). */
+ * gckpt_linear. PyTorch's weights are (O,I,KH,KW): permute them (2,3,1,0), as layers_pytorch_load
+ * of examples/layers.h does. */
 GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window);
 /* Convolution of signals, gckpt_conv2d with an H of 1; x (B,T,I), w (K,I/groups,O) -> (B,P,O). */

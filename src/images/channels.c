@@ -1,5 +1,6 @@
 #include "images/images.h"
 #include "ops/internal.h"
+#include "graph/graph.h"
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm: x (B,..,C) as images of pixels times C channels ----
@@ -241,6 +242,26 @@ GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tenso
     gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
     gckpti_channel_norm o = { groups ? groups : INT32_MIN, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
     return gckpt_apply(&gckpti_op_groupnorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                      gckpt_init init, float momentum)
+{
+    size_t before = graph ? graph->count : 0;
+    if (graph && !(momentum >= 0 && momentum <= 1))
+        return gckpti_fail(graph, GCKPT_E_ARG, "running \"%s\": momentum %g must be from 0 to 1",
+                           name ? name : "", (double)momentum);
+    gckpt_tensor *t = gckpt_param(graph, name, shape, init);
+    if (t && graph->count > before) {
+        t->running = 1;
+        t->momentum = momentum;
+    } else if (t && (!t->running || t->momentum != momentum)) {
+        return gckpti_fail(graph, GCKPT_E_ARG,
+                           t->running ? "running \"%s\": the graph has it with another momentum"
+                                      : "running \"%s\": the graph has a gckpt_param of this name",
+                           name);
+    }
+    return t;
 }
 
 GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,

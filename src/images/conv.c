@@ -309,21 +309,6 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_recepti
 GCKPTI_DESC_FIELD(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
                   gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
-/* Returns the parameter from which reshapes and elementwise ops made w, or NULL. */
-static gckpti_param *gckpti_conv_parameter(const gckpt_tensor *w)
-{
-    const int64_t elements = gckpti_elements(&w->shape);
-    const gckpt_tensor *t = w->base, *next;
-    for (; t && t->kind == GCKPTI_OP; t = next) {
-        next = NULL;
-        for (int i = 0; t->batch_invariant && t->op != &gckpti_op_permute && i < t->inputs && !next;
-             i++)
-            if (gckpti_elements(&t->in[i]->shape) == elements)
-                next = t->in[i]->base;
-    }
-    return t && t->kind == GCKPTI_PARAM ? &t->graph->store->params[t->index] : NULL;
-}
-
 /* Returns whether a signal's window has its sizes at index [0], as in PyTorch, instead of [1]. */
 static int gckpti_conv_is_misplaced(const gckpt_window *w)
 {
@@ -337,12 +322,7 @@ static gckpt_tensor *gckpti_conv_new(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
                                      const gckpt_window *window, int transposed, int axes)
 {
     gckpt_tensor *in[3] = { x, w, bias };
-    gckpti_param *q = GCKPTI_USES_AXES && x && w ? gckpti_conv_parameter(w) : NULL;
     gckpti_conv2d a;
-    if (q && q->axes_unknown)
-        return gckpti_fail(w->graph, GCKPT_E_DATA, "param \"%s\": " GCKPTI_AXES_PROBLEM, q->p.name);
-    if (q)
-        q->axes_matter = 1;
     memset(&a, 0, sizeof a);
     if (window)
         a.window = *window;

@@ -89,10 +89,9 @@ GCKPTI_OP_KERNELS(fast_conv2d, gckpti_run_conv(call, backward, gckpti_conv_fast,
                                                gckpti_kernels_of(call)->images->multiply_add);
                   if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
 GCKPTI_OP_KERNELS(fast_max_pool,
-                  gckpti_run_max_pool(call, backward, gckpti_kernels_of(call)->images->max_window))
+                  gckpti_run_pool(call, backward, gckpti_kernels_of(call)->images->max_windows))
 GCKPTI_OP_KERNELS(fast_average_pool,
-                  gckpti_run_average_pool(call, backward, gckpti_kernels_of(call)->add,
-                                          gckpti_kernels_of(call)->divide))
+                  gckpti_run_pool(call, backward, gckpti_kernels_of(call)->images->average_windows))
 GCKPTI_OP_KERNELS(fast_upsample, (void)backward;
                   gckpti_run_upsample(call, gckpti_kernels_of(call)->images->scaled_add))
 GCKPTI_OP_KERNELS(fast_groupnorm,

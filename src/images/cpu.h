@@ -42,7 +42,7 @@ typedef struct gckpti_image_kernels {
     void (*conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block, float *pack,
                        int64_t scratch);
     gckpti_multiply_add_fn multiply_add;
-    gckpti_max_window_fn max_window;
+    gckpti_windows_fn max_windows, average_windows;
     gckpti_channel_kernels channels;
     gckpti_scaled_add_fn scaled_add;
 } gckpti_image_kernels;

@@ -8,36 +8,36 @@ typedef struct {
     int size[2], stride[2], padding[2];
 } gckpti_pool;
 
-struct gckpti_pool_state;
-/* Computes the maxima y and their tap indices of window (p,q) of image x; y or tap may be NULL. */
-typedef void (*gckpti_max_window_fn)(const struct gckpti_pool_state *s, const float *x, int64_t p,
-                                     int64_t q, float *y, uint16_t *tap);
-
-typedef struct { /* offsets of an image in x and of a row p of windows in y */
-    int64_t x, y, p;
-} gckpti_window_row;
-
-/* The state of a pool: rows and columns of x (in) and y (out); channels; the kernels' functions. */
+/* The state of a pool: rows and columns of x (in) and y (out), channels. `windows` computes row
+ * `row` of the windows of all images or, in a backward, adds these windows' gradients to dx. */
 typedef struct gckpti_pool_state {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
     const gckpt_call *call;
     int backward;
-    void (*windows)(const struct gckpti_pool_state *s, const gckpti_window_row *at, int64_t worker);
-    gckpti_max_window_fn max_window;
-    void (*add)(float *to, const float *from, int64_t n);
-    void (*divide)(float *x, float divisor, int64_t n);
+    void (*windows)(const struct gckpti_pool_state *s, int64_t row);
 } gckpti_pool_state;
+typedef void (*gckpti_windows_fn)(const gckpti_pool_state *s, int64_t row);
 
-GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
-                                   gckpti_max_window_fn window);
-GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
-                                       void (*add)(float *to, const float *from, int64_t n),
-                                       void (*divide)(float *x, float divisor, int64_t n));
+GCKPTI_FN void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_windows_fn windows);
 
-/* Returns the first tap of window `at` within x, *end after the last; *first: where tap 0 is. */
-GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
-                                    int64_t *first, int64_t *end);
+/* The taps of a window that are within x: begin..end-1 along each axis. Tap (0,0), which may be
+ * outside, is element `x` of the input, and element `line` if it were in column 0; the result is
+ * element `y`. */
+typedef struct {
+    int64_t begin[2], end[2], line, x, y;
+} gckpti_taps;
+
+/* Returns the state before a row's first window; gckpti_next_taps goes to window q, in order. */
+GCKPTI_FN gckpti_taps gckpti_taps_of(const gckpti_pool_state *s, int64_t row);
+
+GCKPTI_INLINE void gckpti_next_taps(const gckpti_pool_state *s, int64_t q, gckpti_taps *t)
+{
+    const int64_t first = q * s->o.stride[1] - s->o.padding[1];
+    t->begin[1] = first < 0 ? -first : 0;
+    t->end[1] = gckpti_min(s->o.size[1], s->in[1] - first);
+    t->x = t->line + first * s->channels, t->y += s->channels;
+}
 
 /* ---- images/upsample.c ---- */
 typedef struct {

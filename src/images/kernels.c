@@ -132,7 +132,8 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
 
 static const gckpti_image_kernels V(image_kernels) = { V(conv_block),
                                                        V(multiply_add),
-                                                       V(max_window),
+                                                       V(max_windows),
+                                                       V(average_windows),
                                                        { V(channel_sums), V(channel_out),
                                                          GCKPTI_IF_TRAINING(V(channel_dx)) },
                                                        V(scaled_add) };

@@ -15,30 +15,81 @@ GCKPTI_KERNEL void V(scaled_add)(float *to, float factor, const float *from, int
 }
 
 /* ---- max_pool: y is the first tap that no other exceeds, or the first NaN ---- */
-GCKPTI_KERNEL void V(max_window)(const gckpti_pool_state *s, const float *x, int64_t p, int64_t q,
-                                 float *y, uint16_t *tap)
+/* Computes or, in a backward, adds the gradient of the window with the taps t. */
+GCKPTI_INLINED void V(max_window)(const gckpti_pool_state *s, const gckpti_taps *t)
 {
-    int64_t h, w, h_end, w_end, h_begin = gckpti_valid_taps(s, 0, p, &h, &h_end);
-    int64_t w_begin = gckpti_valid_taps(s, 1, q, &w, &w_end), n = s->channels;
+    const gckpt_call *call = s->call;
+    const int64_t n = s->channels, wide = s->o.size[1], line = s->in[1] * n;
+    uint16_t *tap = call->saved ? (uint16_t *)call->saved + t->y : NULL;
     uint32_t index[W];
+    if (s->backward) {
+        const float *g = call->grad_out + t->y;
+        float *dx = call->in[0].grad + t->x;
+        for (int64_t c = 0; c < n; c++) {
+            const int64_t h = (int64_t)(tap[c] / (uint32_t)wide), w = tap[c] - h * wide;
+            dx[h * line + w * n + c] += g[c];
+        }
+        return;
+    }
     for (int64_t c = 0; c < n; c += W) {
+        const float *x = call->in[0].data + t->x + c;
         const INTS none = V(bits)(V(zero)());
-        INTS at = none + (uint32_t)(h_begin * s->o.size[1] + w_begin);
-        FLOATS best = V(load_n)(x + ((h + h_begin) * s->in[1] + w + w_begin) * n + c, n - c);
-        for (int64_t i = h_begin; i < h_end; i++)
-            for (int64_t j = w_begin; j < w_end; j++) {
-                FLOATS v = V(load_n)(x + ((h + i) * s->in[1] + w + j) * n + c, n - c);
+        INTS at = none + (uint32_t)(t->begin[0] * wide + t->begin[1]);
+        FLOATS best = V(load_n)(x + t->begin[0] * line + t->begin[1] * n, n - c);
+        for (int64_t h = t->begin[0]; h < t->end[0]; h++)
+            for (int64_t w = t->begin[1]; w < t->end[1]; w++) {
+                FLOATS v = V(load_n)(x + h * line + w * n, n - c);
                 INTS take = GCKPTI_MASK_OF(best == best) & ~GCKPTI_MASK_OF(v <= best);
                 best = V(floats)((take & V(bits)(v)) | (~take & V(bits)(best)));
-                at = (take & (none + (uint32_t)(i * s->o.size[1] + j))) | (~take & at);
+                at = (take & (none + (uint32_t)(h * wide + w))) | (~take & at);
             }
-        if (y)
-            V(store_n)(y + c, best, n - c);
+        if (call->out)
+            V(store_n)(call->out + t->y + c, best, n - c);
         memcpy(index, &at, sizeof at);
         for (int64_t k = 0; tap && k < W && k < n - c; k++)
             tap[c + k] = (uint16_t)index[k];
     }
 }
+
+/* ---- average_pool: y is the sum of the taps / size; backward: each tap's dx += g / size ---- */
+GCKPTI_INLINED void V(average_window)(const gckpti_pool_state *s, const gckpti_taps *t)
+{
+    const gckpt_call *call = s->call;
+    const int64_t n = s->channels;
+    const FLOATS size = V(set1)((float)s->o.size[0] * (float)s->o.size[1]);
+    for (int64_t c = 0; c < n; c += W) {
+        const int64_t left = n - c;
+        FLOATS y = V(zero)();
+        if (s->backward)
+            y = V(load_n)(call->grad_out + t->y + c, left) / size;
+        for (int64_t h = t->begin[0]; h < t->end[0]; h++)
+            for (int64_t w = t->begin[1]; w < t->end[1]; w++) {
+                const int64_t at = t->x + (h * s->in[1] + w) * n + c;
+                float *dx = call->in[0].grad;
+                if (s->backward)
+                    V(put_n)(dx + at, y, 1, left);
+                else
+                    y = y + V(load_n)(call->in[0].data + at, left);
+            }
+        if (!s->backward)
+            V(store_n)(call->out + t->y + c, y / size, left);
+    }
+}
+
+/* Runs a function of one window for a row of windows. */
+#define GCKPTI_WINDOWS(name)                                                                       \
+    GCKPTI_KERNEL void V(name##s)(const gckpti_pool_state *s, int64_t row)                         \
+    {                                                                                              \
+        const gckpti_pool_state copy = *s; /* which no store can alias */                          \
+        gckpti_taps t = gckpti_taps_of(&copy, row);                                                \
+        for (int64_t q = 0; q < copy.out[1]; q++) {                                                \
+            gckpti_next_taps(&copy, q, &t);                                                        \
+            V(name)(&copy, &t);                                                                    \
+        }                                                                                          \
+    }
+GCKPTI_WINDOWS(max_window)
+GCKPTI_WINDOWS(average_window)
+#undef GCKPTI_WINDOWS
 
 /* ---- groupnorm, batchnorm: sums over pixels ---- */
 /* Sums channels j..j+n-1 like V(column_sums_of): d = x - mean, d d, g or, if `both`, g and g h. */

@@ -31,12 +31,15 @@ static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
     return s;
 }
 
-GCKPTI_FN int64_t gckpti_valid_taps(const gckpti_pool_state *s, int axis, int64_t at,
-                                    int64_t *first, int64_t *end)
+GCKPTI_FN gckpti_taps gckpti_taps_of(const gckpti_pool_state *s, int64_t row)
 {
-    *first = at * s->o.stride[axis] - s->o.padding[axis];
-    *end = gckpti_min(s->o.size[axis], s->in[axis] - *first);
-    return *first < 0 ? -*first : 0;
+    const int64_t image = row / s->out[0];
+    const int64_t first = (row - image * s->out[0]) * s->o.stride[0] - s->o.padding[0];
+    gckpti_taps t = { { first < 0 ? -first : 0, 0 }, { 0, 0 }, 0, 0, 0 };
+    t.end[0] = gckpti_min(s->o.size[0], s->in[0] - first);
+    t.line = (image * s->in[0] + first) * s->in[1] * s->channels;
+    t.y = (row * s->out[1] - 1) * s->channels;
+    return t;
 }
 
 /* Each window has a tap within x: padding is less than the window, which fits into padded x. */
@@ -80,9 +83,6 @@ static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
 
 static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
 {
-    if (!gckpti_is_plain(call))
-        call->workspace_backward =
-            (size_t)call->threads * (size_t)gckpti_last(&call->in[0].shape) * sizeof(float);
     return gckpti_pool_shape(call, "average_pool");
 }
 
@@ -90,109 +90,27 @@ static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
 static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_pool_state *s = (const gckpti_pool_state *)context;
-    const int64_t n = s->channels, size = s->in[0] * s->in[1] * n;
-    const int64_t image = s->backward ? item : item / s->out[0];
-    int64_t p = s->backward ? 0 : item % s->out[0], end = s->backward ? s->out[0] : p + 1;
-    gckpti_window_row row = { image * size, (image * s->out[0] + p) * s->out[1] * n, p };
-    if (s->backward)
-        gckpti_zero_unless(s->call->in[0].grad + row.x, size, s->call->in[0].accumulate);
-    for (; row.p < end; row.p++, row.y += s->out[1] * n)
-        s->windows(s, &row, worker);
-}
-
-static void gckpti_run_pool(const gckpt_call *call, gckpti_pool_state *s, int backward)
-{
-    int64_t row = s->out[1] * s->channels * s->o.size[0] * s->o.size[1];
-    s->call = call, s->backward = backward;
-    gckpt_parallel(call, backward ? s->images : s->images * s->out[0],
-                   backward ? row * s->out[0] : row, gckpti_pool_item, s);
-}
-
-static void gckpti_max_pool_windows(const gckpti_pool_state *s, const gckpti_window_row *row,
-                                    int64_t worker)
-{
-    const gckpt_call *call = s->call;
-    const int64_t n = s->channels, columns = s->in[1], wide = s->o.size[1];
-    uint16_t *tap = (uint16_t *)call->saved;
-    int64_t h, w, end, y = row->y;
+    const gckpt_arg *x = &s->call->in[0];
+    const int64_t size = s->in[0] * s->in[1] * s->channels;
+    const int64_t rows = s->backward ? s->out[0] : 1;
     (void)worker;
-    (void)gckpti_valid_taps(s, 0, row->p, &h, &end);
-    for (int64_t q = 0; q < s->out[1]; q++, y += n) {
-        if (!s->backward) {
-            s->max_window(s, call->in[0].data + row->x, row->p, q, call->out ? call->out + y : NULL,
-                          tap ? tap + y : NULL);
-            continue;
-        }
-        (void)gckpti_valid_taps(s, 1, q, &w, &end);
-        int64_t first = row->x + (h * columns + w) * n;
-        for (int64_t c = 0; c < n; c++) {
-            int64_t i = (int64_t)(tap[y + c] / (uint32_t)wide), j = tap[y + c] - i * wide;
-            call->in[0].grad[first + (i * columns + j) * n + c] += call->grad_out[y + c];
-        }
-    }
+    if (s->backward)
+        gckpti_zero_unless(x->grad + item * size, size, x->accumulate);
+    for (int64_t row = item * rows; row < (item + 1) * rows; row++)
+        s->windows(s, row);
 }
 
-GCKPTI_FN void gckpti_run_max_pool(const gckpt_call *call, int backward,
-                                   gckpti_max_window_fn window)
+GCKPTI_FN void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_windows_fn windows)
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
-    s.windows = gckpti_max_pool_windows, s.max_window = window;
-    gckpti_run_pool(call, &s, backward);
+    int64_t row = s.out[1] * s.channels * s.o.size[0] * s.o.size[1];
+    s.call = call, s.backward = backward, s.windows = windows;
+    gckpt_parallel(call, backward ? s.images : s.images * s.out[0], backward ? row * s.out[0] : row,
+                   gckpti_pool_item, &s);
 }
 
-/* Forward: y is the mean of taps of x. Backward: taps of dx += g / size. `add` may be NULL. */
-static void gckpti_average_pool_windows(const gckpti_pool_state *s, const gckpti_window_row *row,
-                                        int64_t worker)
-{
-    const gckpt_call *call = s->call;
-    const float size = (float)s->o.size[0] * (float)s->o.size[1];
-    const int64_t n = s->channels;
-    const int backward = s->backward;
-    void (*add)(float *to, const float *from, int64_t n) = s->add;
-    int64_t h, w, h_end, w_end, top = gckpti_valid_taps(s, 0, row->p, &h, &h_end), y = row->y;
-    for (int64_t q = 0; q < s->out[1]; q++, y += n) {
-        int64_t left = gckpti_valid_taps(s, 1, q, &w, &w_end);
-        const float *from = backward ? call->grad_out + y : call->in[0].data;
-        float *to = backward ? call->in[0].grad : call->out + y;
-        if (!backward)
-            gckpti_zero_unless(to, n, 0);
-        else if (add) {
-            float *scaled = (float *)call->workspace + worker * n;
-            memcpy(scaled, from, (size_t)n * sizeof *scaled);
-            s->divide(scaled, size, n);
-            from = scaled;
-        }
-        for (int64_t a = top; a < h_end; a++) {
-            int64_t tap = row->x + ((h + a) * s->in[1] + w + left) * n;
-            for (int64_t b = left; b < w_end; b++, tap += n)
-                if (add)
-                    add(to + (backward ? tap : 0), from + (backward ? 0 : tap), n);
-                else if (backward)
-                    for (int64_t c = 0; c < n; c++)
-                        to[tap + c] += from[c] / size;
-                else
-                    for (int64_t c = 0; c < n; c++)
-                        to[c] += from[tap + c];
-        }
-        if (!backward && add)
-            s->divide(to, size, n);
-        else if (!backward)
-            for (int64_t c = 0; c < n; c++)
-                to[c] /= size;
-    }
-}
-
-GCKPTI_FN void gckpti_run_average_pool(const gckpt_call *call, int backward,
-                                       void (*add)(float *to, const float *from, int64_t n),
-                                       void (*divide)(float *x, float divisor, int64_t n))
-{
-    gckpti_pool_state s = gckpti_pool_state_of(call);
-    s.windows = gckpti_average_pool_windows, s.add = add, s.divide = divide;
-    gckpti_run_pool(call, &s, backward);
-}
-
-GCKPTI_OP_KERNELS(max_pool, gckpti_run_max_pool(call, backward, gckpti_max_window))
-GCKPTI_OP_KERNELS(average_pool, gckpti_run_average_pool(call, backward, NULL, NULL))
+GCKPTI_OP_KERNELS(max_pool, gckpti_run_pool(call, backward, gckpti_max_windows))
+GCKPTI_OP_KERNELS(average_pool, gckpti_run_pool(call, backward, gckpti_average_windows))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
 {

@@ -3,6 +3,7 @@
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"
+#include "bf16/cpu.h"
 #include "images/cpu.h"
 #include "recurrent/recurrent.h"
 
@@ -19,6 +20,7 @@
 #include "images/loops.h"
 #include "recurrent/loops.h"
 #include "kernels/vectors.c"
+#include "quant/vectors.c"
 #include "kernels/products.c"
 #include "kernels/gemv.c"
 #include "quant/int4.c"
@@ -31,6 +33,7 @@
 #include "kernels/column_sums.c"
 #include "images/kernels.c"
 #include "kernels/attention.c"
+#include "cache/kernels.c"
 #include "kernels/online_softmax.c"
 #include "bf16/attention.c"
 #include "bf16/gradients.c"

@@ -1,13 +1,5 @@
 /* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, each as
  * gckpti_sum_add does; the sums of 4 vectors of columns stay in registers ---- */
-/* Returns n floats from x[at] on or, if x is NULL, n widened bf16 from narrow[at] on. */
-GCKPTI_INLINED FLOATS V(load_any)(const float *x, const uint16_t *narrow, int64_t at, int64_t n)
-{
-    if (__builtin_expect(gckpti_has_f32(x), 1)) /* otherwise gcc branches for each vector */
-        return V(load_n)(x + at, n);
-    return V(load_quant)(GCKPT_STORAGE_BF16, narrow + at, 0, V(zero)(), n);
-}
-
 /* Sums columns j..j+n-1: whole vectors (`vectors` is 4) or less than one (1). `gain` (0 for no
  * gain) and `vectors` are constants. */
 GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, int64_t n,
@@ -33,11 +25,11 @@ GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, in
             row = gckpti_norm_row_args(s->call, r);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
-            FLOATS x = V(load_any)(s->call->grad_out, narrow, row_start + at[i], each);
+            FLOATS x = GCKPTI_LOAD_ANY(s->call->grad_out, narrow, row_start + at[i], each);
             if (s->bias)
                 V(sum_add)(&b[i], &b_comp[i], x);
             if (gain) {
-                FLOATS h = V(load_any)(in->data, in->bf16, row_start + at[i], each);
+                FLOATS h = GCKPTI_LOAD_ANY(in->data, in->bf16, row_start + at[i], each);
                 h = (h - row.first - row.mean) * row.rstd;
                 V(sum_add)(&g[i], &g_comp[i], V(fma)(x, h, V(zero)()));
             }

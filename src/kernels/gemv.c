@@ -18,16 +18,15 @@ typedef struct {
 GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int64_t j,
                                   int64_t left, const FLOATS *x)
 {
-    const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     FLOATS sum = V(load_n)(t->c + j, left);
     GCKPTI_UNROLL
     for (int p = 0; p < terms; p++) {
         const int64_t at = p * t->row + j;
-        FLOATS y;
+        FLOATS y = V(zero)();
         if (storage == GCKPT_STORAGE_F32)
             y = V(load_n)((const float *)t->b + at, left);
         else
-            y = V(dequantised)(storage, (const char *)t->b + at * each, x[8 + p]);
+            GCKPTI_IF_QUANTISED(y = V(load_quant)(storage, t->b, at, x[8 + p], left));
         sum = V(fma)(x[p], y, sum);
     }
     V(store_n)(t->c + j, sum, left);
@@ -66,46 +65,17 @@ static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) * gemv)
         V(gemv_axpy_of)(GCKPT_STORAGE_F32, 1, &t);
 }
 
-/* Adds the 2 terms (I8: 4) of each word of b, lowest bits first, to sum. */
-GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, const float *x,
-                                   FLOATS sum)
-{
-    const INTS word = V(bits)(words);
-    if (storage == GCKPT_STORAGE_BF16) {
-        sum = V(fma)(V(set1)(x[0]), V(floats)(word << 16), sum);
-        return V(fma)(V(set1)(x[1]), V(floats)(word & 0xffff0000u), sum);
-    }
-    if (storage == GCKPT_STORAGE_F16) {
-        sum = V(fma)(V(set1)(x[0]), V(low_half)(word), sum);
-        return V(fma)(V(set1)(x[1]), V(low_half)(word >> 16), sum);
-    }
-    sum = V(fma)(V(set1)(x[0]), V(low_byte)(word) * scale, sum);
-    sum = V(fma)(V(set1)(x[1]), V(low_byte)(word >> 8) * scale, sum);
-    sum = V(fma)(V(set1)(x[2]), V(low_byte)(word >> 16) * scale, sum);
-    return V(fma)(V(set1)(x[3]), V(low_byte)(word >> 24) * scale, sum);
-}
-
-/* Calls word_terms for `vectors` vectors of columns; the words of vector i are words[4 * i]. */
-GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, const FLOATS *scale,
-                                const float *x, FLOATS *sum)
-{
-    GCKPTI_UNROLL
-    for (int i = 0; i < vectors; i++)
-        sum[i] = V(word_terms)(storage, words[4 * i], scale[i], x, sum[i]);
-}
-
 /* Adds all terms to 32 columns or, if the constant `vectors` is 1, to at most W columns. */
 GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
     const int each = storage == GCKPT_STORAGE_I8 ? 4 : storage == GCKPT_STORAGE_F32 ? 1 : 2;
     const float *b = (const float *)t.b;
-    FLOATS sum[32 / W], scale[32 / W];
+    FLOATS sum[32 / W];
     int64_t p = 0;
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++) {
         sum[i] = t.from ? V(load_n)(t.from + W * i, t.n - W * i) : V(zero)();
-        scale[i] = storage == GCKPT_STORAGE_I8 ? V(load)(t.scales + W * i) : V(zero)();
     }
     for (; t.n >= W && p + 4 <= t.k; p += 4) {
         const float *x = t.a + p * each * t.a_step;
@@ -120,16 +90,7 @@ GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv
             for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
                 sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
         }
-        if (storage == GCKPT_STORAGE_F32)
-            continue;
-        if (W < 16 && storage != GCKPT_STORAGE_BF16) { /* as fast, less code */
-            for (int q = 0; q < 4; q++)
-                V(dot_words)(storage, vectors, r + q, scale, x + q * each, sum);
-            continue;
-        }
-        GCKPTI_UNROLL
-        for (int q = 0; q < 4; q++)
-            V(dot_words)(storage, vectors, r + q, scale, x + q * each, sum);
+        GCKPTI_IF_QUANTISED(V(dot_words)(storage, vectors, r, t.scales, x, sum));
     }
     for (; storage == GCKPT_STORAGE_F32 && p < t.k; p++) {
         GCKPTI_UNROLL

@@ -72,55 +72,6 @@ GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int6
     return 1;
 }
 
-GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
-{
-    for (int64_t e = 0; factor != 1.0f && e < d; e += W)
-        V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
-}
-
-/* Computes query i of a head by itself; its scores are a row, not a column. */
-static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, int64_t head,
-                                             int64_t i)
-{
-    const gckpt_call *call = h->call;
-    int64_t at = (row * h->t + i) * h->c + head * h->d;
-    int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
-    const float *q = call->in[0].data + at, scale = gckpti_attn_post_scale(h);
-    float p[GCKPTI_QK_TILE] = { 0.0f }, max = 0.0f, sum = 0.0f;
-    float *out = call->out ? call->out + at : NULL, *saved = (float *)call->saved;
-    int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
-    const int64_t first = gckpti_attn_first_tile(h, i);
-    if (out)
-        memset(out, 0, (size_t)h->d * sizeof *out);
-    for (int64_t j = first; j < visible; j += GCKPTI_QK_TILE) {
-        const int64_t n = gckpti_min(visible - j, GCKPTI_QK_TILE),
-                      at_j = keys + gckpti_attn_offset(h, j);
-        const int64_t from = gckpti_attn_masked(h, i, j, n);
-        const float *k = call->in[1].data + at_j, *v = call->in[2].data + at_j;
-        const V(gemv) scores = { h->d, n, q, 1, k, h->kv_c, NULL, NULL, p, v };
-        const V(gemv) values = { n - from, h->d, p + from, 1,   v + from * h->kv_c,
-                                 h->kv_c,  NULL, NULL,     out, NULL };
-        V(gemv_dot)(&scores);
-        if (h->cap > 0.0f)
-            V(softcaps)(p, n, h->dot_scale, h->cap);
-        for (int64_t e = 0; e < n; e += W)
-            V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(scale), V(zero)()));
-        for (int64_t e = 0; e < from; e++)
-            p[e] = -GCKPTI_INFINITY;
-        float factor = V(online)(p, p, n, j == first, &max, &sum);
-        if (!out)
-            continue;
-        if (j > first)
-            V(rescale)(out, factor, h->d);
-        V(gemv_axpy)(&values);
-    }
-    gckpti_softmax_end(&max, &sum);
-    if (out)
-        V(divide)(out, sum, h->d);
-    if (saved)
-        saved[(row * h->heads + head) * h->t + i] = max + V(log_scalar)(sum);
-}
-
 /* Completes m queries from `first` on: their softmax sums, and saved = max + log(sum). */
 static GCKPTI_TARGET void V(head_end)(const gckpti_attn *h, int64_t row, int64_t head,
                                       int64_t first, int64_t m, float *max, float *sum)
@@ -146,46 +97,46 @@ static GCKPTI_TARGET void V(heads_init)(const gckpti_attn *h, float *max, float 
 static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row, int64_t head,
                                                int64_t first, float *scratch)
 {
-    enum { T = GCKPTI_QK_TILE };
+    enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = { h->kv_c, 1, T, T, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL };
-    gckpti_attn_gemm values = { 1, T, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, NULL, h, NULL };
-    int64_t m = gckpti_min(h->t - first, T), ahead = first + h->visible.ahead;
+    gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h, NULL };
+    gckpti_attn_gemm values = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h, NULL };
+    int64_t m = gckpti_min(h->t - first, TILE), ahead = first + h->visible.ahead;
     int64_t visible = gckpti_min(h->visible.keys, ahead + m), j0 = gckpti_attn_first_tile(h, first);
     int64_t at = (row * h->t + first) * h->c + head * h->d;
     int64_t keys = row * h->s * h->kv_c + head / h->group * h->d;
-    float *q = scratch, *v = q + T * (h->d + W), *p = v + T * h->d_vec;
-    float max[T], sum[T], factor[T];
+    float *q = scratch, *v = q + TILE * (h->d + W), *p = v + TILE * h->d_vec;
+    float max[TILE], sum[TILE], factor[TILE];
     float *out = call->out ? call->out + at : NULL;
-    if (m <= 3) { /* too few to fill vectors */
-        for (int64_t r = 0; r < m; r++)
-            V(attention_query)(h, row, head, first + r);
+    if (GCKPTI_FEW_QUERIES(h, row, head, first, m))
         return;
-    }
     if (j0 >= visible) /* no key is visible: out is zeros */
         return;
     const float *k = call->in[1].data + keys + gckpti_attn_offset(h, j0);
     const float after = gckpti_attn_post_scale(h);
     V(heads_init)(h, max, sum);
-    V(prefetch_rows)(h, k, gckpti_min(visible - j0, T), 0, h->d);
-    V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, T);
-    for (int64_t j = j0; j < visible; j += T) {
-        const int64_t n = gckpti_min(visible - j, T), at_j = keys + gckpti_attn_offset(h, j);
+    V(prefetch_rows)(h, k, gckpti_min(visible - j0, TILE));
+    V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, TILE);
+    for (int64_t j = j0; j < visible; j += TILE) {
+        const int64_t n = gckpti_min(visible - j, TILE), at_j = keys + gckpti_attn_offset(h, j);
         k = call->in[1].data + at_j;
         scores.diagonal = values.diagonal = ahead - j;
         scores.prefetch = out ? call->in[2].data + at_j : NULL;
         V(attn_gemm)(&scores, n, m, h->d, k, q, p);
         if (h->cap > 0.0f)
-            V(softcaps)(p, n * T, h->dot_scale, h->cap);
+            V(softcaps)(p, n * TILE, h->dot_scale, h->cap);
         for (int64_t i = 0; i < m; i += W)
             (void)V(online_columns)(p + i, n, ahead - j + i, h->window, after, j == j0, max + i,
                                     sum + i, factor + i);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);
-        values.from_zero = j == j0, values.row_scale = factor;
+        values.from_zero = j == j0;
+        for (int64_t r = 0; j > j0 && r < m; r++)
+            V(rescale)(out + r * h->c, factor[r], h->d);
         values.prefetch =
-            visible - j - T >= m ? call->in[1].data + keys + gckpti_attn_offset(h, j + T) : NULL;
+            visible - j - TILE >= m ? call->in[1].data + keys + gckpti_attn_offset(h, j + TILE)
+                                    : NULL;
         V(attn_gemm)(&values, m, h->d, n, p, v, out);
     }
     V(head_end)(h, row, head, first, m, max, sum);
@@ -220,35 +171,35 @@ static GCKPTI_TARGET void V(head_grads)(const gckpti_attn *h, int64_t from, int6
 static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t row, int64_t head,
                                                 float *scratch)
 {
-    enum { T = GCKPTI_QK_TILE };
+    enum { TILE = GCKPTI_QK_TILE };
     const gckpt_call *call = h->call;
-    gckpti_attn_gemm scores = { h->kv_c, 1, T, T, GCKPTI_COLUMNS_FROM, 1, 0, NULL, h, NULL };
-    gckpti_attn_gemm dkv_tile = { T, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, NULL, h, NULL };
-    gckpti_attn_gemm dq_tile = { 1, T, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, NULL, h, NULL };
-    int64_t c = h->c, kc = h->kv_c, packed = T * (h->d + W), rows = T * h->d_vec;
+    gckpti_attn_gemm scores = { h->kv_c, 1, TILE, TILE, GCKPTI_COLUMNS_FROM, 1, 0, h, NULL };
+    gckpti_attn_gemm dkv_tile = { TILE, 1, h->d_vec, h->kv_c, GCKPTI_TERMS_FROM, 0, 0, h, NULL };
+    gckpti_attn_gemm dq_tile = { 1, TILE, h->d_vec, h->c, GCKPTI_TERMS_TO, 0, 0, h, NULL };
+    int64_t c = h->c, kc = h->kv_c, packed = TILE * (h->d + W), rows = TILE * h->d_vec;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * kc + head / h->group * h->d;
     float *qt = scratch, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
-    float *p = k + rows, *ds = p + T * T;
-    float lse[T] = { 0.0f }, delta[T] = { 0.0f };
+    float *p = k + rows, *ds = p + TILE * TILE;
+    float lse[TILE] = { 0.0f }, delta[TILE] = { 0.0f };
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
-    for (int64_t first = 0; first < h->t; first += T) {
-        int64_t m = gckpti_min(h->t - first, T), at = at_q + first * c;
+    for (int64_t first = 0; first < h->t; first += TILE) {
+        int64_t m = gckpti_min(h->t - first, TILE), at = at_q + first * c;
         int64_t ahead = first + h->visible.ahead, visible = gckpti_min(h->visible.keys, ahead + m);
         const int64_t j0 = gckpti_attn_first_tile(h, first);
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->saved + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
-        V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, T);
+        V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, TILE);
         V(gather)(h, grad, c, m, g);
         if (dk)
             V(gather)(h, call->in[0].data + at, c, m, q);
         if (dq || dk)
-            V(pack)(grad, 1, c, m, h->d, gt, T);
+            V(pack)(grad, 1, c, m, h->d, gt, TILE);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
-        for (int64_t j = j0; j < visible; j += T) {
-            int64_t n = gckpti_min(h->visible.keys - j, T), key = at_k + j * kc;
-            int full_next = h->visible.keys - j >= 2 * T; /* the next tile is full as well */
+        for (int64_t j = j0; j < visible; j += TILE) {
+            int64_t n = gckpti_min(h->visible.keys - j, TILE), key = at_k + j * kc;
+            int full_next = h->visible.keys - j >= 2 * TILE; /* the next tile is full as well */
             scores.diagonal = dkv_tile.diagonal = dq_tile.diagonal = ahead - j;
             scores.prefetch = dq || dk ? call->in[2].data + key : NULL;
             V(attn_gemm)(&scores, n, m, h->d, call->in[1].data + key, qt, p);
@@ -256,9 +207,9 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
             if (dq || dk)
                 V(attn_gemm)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             if (h->cap > 0.0f)
-                V(softcaps)(p, n * T, h->dot_scale, h->cap);
+                V(softcaps)(p, n * TILE, h->dot_scale, h->cap);
             for (int64_t r = 0; r < n; r++) {
-                float *pr = p + r * T, *dr = dq || dk ? ds + r * T : NULL;
+                float *pr = p + r * TILE, *dr = dq || dk ? ds + r * TILE : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;
                 V(head_grads)(h, from - from % W, m, lse, delta, pr, dr);
             }
@@ -275,7 +226,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
                 V(attn_gemm)(&dq_tile, m, h->d, n, ds, k, dq + at);
             }
             dkv_tile.from_zero = first_use && !call->in[1].accumulate;
-            dkv_tile.prefetch = full_next ? call->in[1].data + key + T * kc : NULL;
+            dkv_tile.prefetch = full_next ? call->in[1].data + key + TILE * kc : NULL;
             if (dk)
                 V(attn_gemm)(&dkv_tile, n, h->d, m, ds, q, dk + key);
         }

@@ -43,7 +43,7 @@ static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, 
 static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti_c_block *block,
                                            float *pack, int64_t floats)
 {
-    enum { MANY = 2048 }; /* from this many rows on, a is not in a cache */
+    enum { MANY = 2048 }; /* from this many rows on, a is not in L2 */
     const int64_t i0 = block->i0, i1 = block->i1, j0 = block->j0, j1 = block->j1;
     const gckpti_blocking s = V(blocking)(t, i1 - i0, floats);
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;

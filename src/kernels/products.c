@@ -1,9 +1,5 @@
 /* ---- products (method: Goto & van de Geijn, "Anatomy of high-performance matrix multiplication",
  * 2008) ---- */
-#define GCKPTI_TILE_EACH(X)                                                                        \
-    X(0, a)                                                                                        \
-    X(1, a + row)                                                                                  \
-    X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
 #if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* not in tests: emulation has too few registers */
 #define GCKPTI_IN_REGISTER(x) __asm__("" : "+v"(x));
 #elif !defined(GCKPTI_IN_REGISTER)
@@ -27,64 +23,39 @@ GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, f
     V(store)(to, V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(even + odd)));
 }
 
-#define GCKPTI_TILE_NAME(i, at) FLOATS l##i = V(zero)(), m##i = l##i, h##i = l##i;
-#define GCKPTI_TILE_LOAD(i, at)                                                                    \
-    if (rows > i) {                                                                                \
-        l##i = vectors > 1 ? V(load)(from) : V(load_n)(from, t->last);                             \
-        if (vectors > 1)                                                                           \
-            m##i = vectors > 2 ? V(load)(from + W) : V(load_n)(from + W, t->last);                 \
-        if (vectors > 2)                                                                           \
-            h##i = V(load_n)(from + 2 * W, t->last);                                               \
-        from += t->from_row;                                                                       \
-    }
-#define GCKPTI_TILE_STEP(i, at)                                                                    \
-    if (block ? rows > i % 4 && odd == i / 4 : rows > i) {                                         \
-        FLOATS x = V(set1)(*(at));                                                                 \
-        l##i = V(fma)(x, b0, l##i);                                                                \
-        if (vectors > 1)                                                                           \
-            m##i = V(fma)(x, b1, m##i);                                                            \
-        if (vectors > 2)                                                                           \
-            h##i = V(fma)(x, b2, h##i);                                                            \
-    }
-#define GCKPTI_TILE_ADD(i, k)                                                                      \
-    if (rows > i) {                                                                                \
-        V(store_block_sum)(from, l##i, l##k, c);                                                   \
-        if (vectors > 1)                                                                           \
-            V(store_block_sum)(from + W, m##i, m##k, c + W);                                       \
-        if (vectors > 2)                                                                           \
-            V(store_block_sum)(from + 2 * W, h##i, h##k, c + 2 * W);                               \
-        from += t->from_row, c += t->c_row;                                                        \
-    }
-#define GCKPTI_TILE_STORE(i, at)                                                                   \
-    if (rows > i) {                                                                                \
-        if (vectors > 1)                                                                           \
-            V(store)(c, l##i);                                                                     \
-        else                                                                                       \
-            V(store_n)(c, l##i, t->last);                                                          \
-        if (vectors > 2)                                                                           \
-            V(store)(c + W, m##i);                                                                 \
-        else if (vectors > 1)                                                                      \
-            V(store_n)(c + W, m##i, t->last);                                                      \
-        if (vectors > 2)                                                                           \
-            V(store_n)(c + 2 * W, h##i, t->last);                                                  \
-        c += t->c_row;                                                                             \
-    }
+/* Loads and stores `vectors` (a constant) vectors, of which the last has `last` columns. */
+GCKPTI_ALWAYS void V(tile_load)(const float *x, int vectors, int64_t last, FLOATS *row)
+{
+    GCKPTI_UNROLL
+    for (int j = 0; j < vectors; j++)
+        row[j] = j + 1 < vectors ? V(load)(x + W * j) : V(load_n)(x + W * j, last);
+}
+GCKPTI_ALWAYS void V(tile_store)(float *x, int vectors, int64_t last, const FLOATS *row)
+{
+    GCKPTI_UNROLL
+    for (int j = 0; j + 1 < vectors; j++)
+        V(store)(x + W * j, row[j]);
+    V(store_n)(x + W * (vectors - 1), row[vectors - 1], last);
+}
+
 /* Computes a tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each term,
  * multiplies an element of a by b's vectors, row by row; stores c. The last vector has t->last
- * columns. l, m, h are the vectors of a row, single variables since gcc spills arrays. rows,
- * vectors and block are constants. block (bf16 plans): at most 4 rows, two terms at a time:
- * variables of rows 0 to 3 are chains of the first terms, 4 to 7 of the second. Chains start at +0;
- * their sum is added to c. */
+ * columns. rows, vectors and block are constants. block (bf16 plans): at most 4 rows, two terms at
+ * a time: sums of rows 0 to 3 are chains of the first terms, 4 to 7 of the second. Chains start at
+ * +0; their sum is added to c. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
-    const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
+    const int64_t row = t->a_row, step = t->a_step, b_step = t->b_step;
     const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : block), *b = t->b, *from = t->from;
     float *c = t->c;
-    GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
-    if (from && !block) {
-        GCKPTI_TILE_EACH(GCKPTI_TILE_LOAD)
+    FLOATS sum[8][3];
+    GCKPTI_UNROLL
+    for (int i = 0; i < 8; i++) {
+        sum[i][0] = sum[i][1] = sum[i][2] = V(zero)();
+        if (i < rows && from && !block)
+            V(tile_load)(from + i * t->from_row, vectors, t->last, sum[i]);
     }
-    if (rows == GCKPTI_TILE_ROWS && !block) {
+    if (rows == GCKPTI_TILE_ROWS && !block && t->next_c) {
         const float *next = t->next_c;
         for (int i = 0; i < rows; i++, next += t->c_row) {
             for (int j = 0; j < vectors * W; j += 16)
@@ -101,22 +72,28 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
             if (block) { /* else gcc loads b in each row that uses it */
                 GCKPTI_IN_REGISTER(b0) GCKPTI_IN_REGISTER(b1) GCKPTI_IN_REGISTER(b2)
             }
-            GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
+            GCKPTI_UNROLL
+            for (int i = 4 * odd; i < 4 * odd + rows; i++) {
+                const FLOATS x = V(set1)((i & 4 ? a4 : a)[(i & 3) * row]);
+                sum[i][0] = V(fma)(x, b0, sum[i][0]);
+                if (vectors > 1)
+                    sum[i][1] = V(fma)(x, b1, sum[i][1]);
+                if (vectors > 2)
+                    sum[i][2] = V(fma)(x, b2, sum[i][2]);
+            }
         }
         a += step, a4 += step;
     }
-    if (block) {
-        GCKPTI_TILE_ADD(0, 4) GCKPTI_TILE_ADD(1, 5) GCKPTI_TILE_ADD(2, 6) GCKPTI_TILE_ADD(3, 7)
-    } else {
-        GCKPTI_TILE_EACH(GCKPTI_TILE_STORE)
+    GCKPTI_UNROLL
+    for (int i = 0; i < rows; i++, c += t->c_row) {
+        GCKPTI_UNROLL
+        for (int j = 0; j < vectors && block; j++)
+            V(store_block_sum)
+            (from + i * t->from_row + W * j, sum[i][j], sum[(i + 4) % 8][j], c + W * j);
+        if (!block)
+            V(tile_store)(c, vectors, t->last, sum[i]);
     }
 }
-#undef GCKPTI_TILE_NAME
-#undef GCKPTI_TILE_LOAD
-#undef GCKPTI_TILE_STEP
-#undef GCKPTI_TILE_ADD
-#undef GCKPTI_TILE_STORE
-#undef GCKPTI_TILE_EACH
 
 #if GCKPTI_TILE_ROWS == 8
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
@@ -220,8 +197,8 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
 }
 
 /* Chooses block sizes. As measured, packing pays only if b's columns are not adjacent or the last
- * vector is not full; if vectors are shorter than a cache line, b is also packed, unless few rows
- * use it, and so is an a with adjacent rows, since few rows some KB apart stay in the cache. If k
+ * vector is not full; if vectors are shorter than 64 bytes, b is also packed, unless few rows
+ * use it, and so is an a with adjacent rows, since few rows some KB apart stay in L1. If k
  * is small, a block is one panel wide: it stays in L1. */
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t floats)
 {

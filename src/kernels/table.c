@@ -5,9 +5,9 @@
         V(elementwise_forward), GCKPTI_TRAINED(elementwise_backward), V(softmax_row),              \
         GCKPTI_TRAINED(softmax_row_grad), V(log_softmax_row),                                      \
         GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row), GCKPTI_TRAINED(norm_row_grad),          \
-        V(rotary_row), V(column_sums), V(attention_forward), GCKPTI_TRAINED(attention_backward),   \
-        &V(element_loss_kernels), &V(class_loss_kernels), GCKPTI_TRAINED(dropout),                 \
-        GCKPTI_TRAINED(initialise), GCKPTI_IF_BF16(V(round_stochastic)), mixed,                    \
+        V(rotary_row), V(column_sums),                                                             \
+        { V(attention_forward), GCKPTI_TRAINED(attention_backward) }, &V(element_loss_kernels),    \
+        &V(class_loss_kernels), GCKPTI_TRAINED(dropout), GCKPTI_TRAINED(initialise), mixed,        \
         GCKPTI_IF_IMAGES(&V(image_kernels)), GCKPTI_IF_RECURRENT(&V(cell_loops))
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
@@ -25,7 +25,6 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_m
 #undef GCKPTI_KERNEL
 #undef GCKPTI_INLINED
 #undef GCKPTI_ISA
-#undef GCKPTI_ATTN_ROWS
 #undef GCKPTI_DOUBLES
 #undef GCKPTI_MASK_OF
 #undef GCKPTI_MM

@@ -1,8 +1,8 @@
+#ifndef GCKPT_NO_NOTES
 #include "store/internal.h"
 
 GCKPTI_COLD_BEGIN
 
-#ifndef GCKPT_NO_NOTES
 static void gckpti_note_free(gckpt_store *s, gckpti_note note)
 {
     const char *value = note.text + strlen(note.text) + 1;
@@ -27,6 +27,15 @@ static size_t gckpti_note_find(const gckpt_store *s, const char *key)
     while (i < s->note_count && strcmp(s->notes[i].text, key))
         i++;
     return i;
+}
+
+/* Returns 1 if a file means something else by this key. */
+static int gckpti_is_reserved_note(const char *key)
+{
+    int reserved = !*key || gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
+    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
+        reserved |= gckpti_same_name(key, gckpti_metadata_keys[i]);
+    return reserved;
 }
 
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
@@ -106,6 +115,6 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     }
     return gckpti_ok(store);
 }
-#endif
 
 GCKPTI_COLD_END
+#endif

@@ -101,9 +101,8 @@ static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, 
 }
 
 /* Offloads or reloads a node's value and saved data; of a short micro-batch, the rows it has. */
-GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 {
-    (void)c;
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
     size_t value = gckpti_planned_bytes(p, node);
@@ -147,6 +146,10 @@ GCKPTI_MODULE(offload)
     switch (event) {
     case GCKPTI_ON_LAYOUT: gckpti_alloc_offload(e, (gckpti_bump *)arg); break;
     case GCKPTI_ON_BIND:
+        if (!e->desc.offload != !e->desc.reload || (e->desc.wait && !e->desc.offload))
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: set both desc.offload and desc.reload, or neither; "
+                                "desc.wait needs them");
         e->device.watched |= e->offload.async && p->offloaded;
         if (!e->offload.by_backend || !e->tables.nodes)
             break;

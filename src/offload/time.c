@@ -1,6 +1,35 @@
 #ifndef GCKPT_NO_OFFLOAD
 #include "plan/internal.h"
 
+/* ---- offloads and reloads in a scan of a schedule from its end ---- */
+/* Makes the parts of node u's results that a later reload copies back (awaited_parts) live at
+ * position x of a scan from the end: at the forward after which they are offloaded, whose cost is
+ * added, or at an offload_done. Returns the bytes that have no other use there. */
+GCKPTI_FN int64_t gckpti_extend_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
+{
+    gckpti_node_state *v = &p->state[u];
+    const int parts = v->awaited_parts, added = parts & ~gckpti_parts(v->value_end, v->saved_end);
+    s->copied_parts[x] = parts;
+    v->value_end = added & GCKPTI_VALUE ? x : v->value_end;
+    v->saved_end = added & GCKPTI_SAVED ? x : v->saved_end;
+    if (s->entry[x] == u) {
+        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
+        s->host_bytes += gckpti_parts_bytes(&p->node[u], parts & ~v->copied_parts);
+        v->copied_parts |= parts;
+        v->awaited_parts = 0;
+    }
+    return gckpti_parts_bytes(&p->node[u], added);
+}
+
+/* Adds the cost of a reload of node u, which a scan from the end meets. */
+GCKPTI_FN void gckpti_count_reload(gckpti_planner *p, gckpti_schedule *s, int u)
+{
+    gckpti_node_state *v = &p->state[u];
+    const int parts = gckpti_parts(v->value_end, v->saved_end);
+    s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
+    v->awaited_parts |= parts;
+}
+
 /* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----
  * A copy starts at its position, an offload right after its forward, once earlier copies are done.
  * Readers of a reload wait for it. The buffers of an offload are free after their last use, which
@@ -18,8 +47,8 @@ typedef struct {
 /* Returns the last position at which the offloaded parts of the forward at x are all live. */
 static int gckpti_offload_until(const gckpti_planner *p, const gckpti_schedule *s, int x)
 {
-    int until = s->offload_parts[x] & GCKPTI_SAVED ? s->saved_end[x] : INT32_MAX, count;
-    int end = s->offload_parts[x] & GCKPTI_VALUE ? s->value_end[x] : INT32_MAX;
+    int until = s->copied_parts[x] & GCKPTI_SAVED ? s->saved_end[x] : INT32_MAX, count;
+    int end = s->copied_parts[x] & GCKPTI_VALUE ? s->value_end[x] : INT32_MAX;
     if (end > x && end < s->length && s->entry[end] >= 0) { /* it may be overwritten there */
         const int *edges = gckpti_entry_reads(p, s->entry[end], &count);
         const int in_place = p->node[gckpti_entry_node(p, s->entry[end])].in_place;
@@ -34,8 +63,8 @@ static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
 {
     const gckpti_schedule *s = c->sched;
     const gckpti_node *u = &c->p->node[s->entry[from]];
-    int value = s->offload_parts[from] & GCKPTI_VALUE && s->value_end[from] <= x;
-    int saved = s->offload_parts[from] & GCKPTI_SAVED && s->saved_end[from] < x;
+    int value = s->copied_parts[from] & GCKPTI_VALUE && s->value_end[from] <= x;
+    int saved = s->copied_parts[from] & GCKPTI_SAVED && s->saved_end[from] < x;
     return gckpti_offload_until(c->p, s, from) < x ? (value ? u->out : 0) + (saved ? u->saved : 0)
                                                    : 0;
 }
@@ -108,8 +137,8 @@ GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, i
             c.compute_end = p->state[u].ready;
         c.compute_end = gckpti_add_cost(c.compute_end, gckpti_entry_cost(p, i));
         p->state[u].ready = i < 0 ? p->state[u].ready : 0;
-        if (i >= 0 && s->offload_parts[x]) {
-            gckpti_start_copy(&c, u, s->offload_parts[x]);
+        if (i >= 0 && s->copied_parts[x]) {
+            gckpti_start_copy(&c, u, s->copied_parts[x]);
             c.in_flight[c.count].key = c.copy_end, c.in_flight[c.count++].value = x;
         }
     }

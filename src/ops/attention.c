@@ -28,35 +28,24 @@ GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call)
     return visible;
 }
 
-static int64_t gckpti_attention_d_vec(const gckpt_call *call, int64_t d)
-{
-    return gckpti_ceil_to(d, gckpti_is_mixed(call) ? 16 : 32);
-}
-
 GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                              int64_t d, int backward)
 {
-    int64_t d_vec = gckpti_attention_d_vec(call, d), along = GCKPTI_KEY_TILE * d_vec;
-    int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
-    int64_t operand = GCKPTI_KEY_TILE / 2 * gckpti_ceil_to(d, GCKPTI_K_BLOCK); /* packed operands */
-    int64_t multiple = gckpti_is_plain(call) ? GCKPTI_K_BLOCK : GCKPTI_KEY_TILE;
-    int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* rows of dk and of dv, in f32 */
-    if (gckpti_is_plain(call))
-        return backward ? (t + 2 * keys + 2) * d + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK : d;
+    const int64_t tile = GCKPTI_KEY_TILE, along = tile * gckpti_ceil_to(d, 32);
+    const int64_t across = tile * (d + 16), scores = tile * tile;
     if (gckpti_is_mixed(call))
-        return backward ? 2 * keys * d_vec + along / 2 + 3 * operand + 5 * scores / 2 +
-                              gckpti_ceil_to(t, GCKPTI_KEY_TILE) * (d_vec + 1)
-                        : along + 2 * operand + scores;
+        return gckpti_mixed_attention_workspace(call, t, s, d, backward);
+    (void)t, (void)s;
+    if (gckpti_is_plain(call))
+        return 0;
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
 }
 
-/* Sets the workspace of a call; plain kernels need one in bf16 plans only. */
+/* Sets the workspace of a call. */
 static void gckpti_attention_set_workspace(gckpt_call *call, int shared)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape;
-    if (gckpti_is_plain(call) && !gckpti_is_mixed(call))
-        return;
     /* sizes are cut at `most`, so that nothing overflows; such a plan is refused later */
     int64_t bytes = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
     int64_t most = INT64_MAX / 4096 / bytes;
@@ -100,18 +89,7 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call)
-{
-    const gckpti_attention *all = (const gckpti_attention *)call->attributes;
-    gckpti_attention o = { all->heads, all->causal, all->key_heads, all->extras, 0, 0.0f, 0.0f };
-    if (o.extras)
-        o = *all;
-    if (!(o.scale > 0.0f))
-        o.scale = 1.0f / gckpti_sqrt((float)(call->in[0].shape.d[2] / o.heads));
-    return o;
-}
-
-static gckpti_attn gckpti_attn_of(const gckpt_call *call)
+GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
@@ -122,7 +100,7 @@ static gckpti_attn gckpti_attn_of(const gckpt_call *call)
     h.call = call, h.visible = gckpti_visible_keys(call), h.mixed = gckpti_is_mixed(call);
     h.t = t, h.s = s, h.c = c, h.d = d, h.heads = o->heads, h.kv_c = kv_c, h.group = group;
     h.blocks = (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE;
-    h.d_vec = gckpti_attention_d_vec(call, d), h.d_block = gckpti_ceil_to(d, GCKPTI_K_BLOCK);
+    h.d_vec = gckpti_ceil_to(d, h.mixed ? 16 : 32), h.d_block = gckpti_ceil_to(d, GCKPTI_K_BLOCK);
     h.scale = scale, h.dot_scale = cap > 0.0f ? scale / cap : scale, h.cap = cap;
     h.shared_keys = group > 1 ? s : 0;
     h.window = o->extras && o->window ? o->window : INT64_MAX / 4;
@@ -139,10 +117,11 @@ GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row)
 /* Zeroes n elements from element `at` on: of x or, if x is NULL, of the bf16 array `narrow`. */
 static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
 {
+    if (gckpti_has_bf16(narrow))
+        memset(narrow + at, 0, (size_t)n * sizeof *narrow);
     if (x)
         gckpti_zero_unless(x + at, n, 0);
-    else if (gckpti_has_bf16(narrow))
-        memset(narrow + at, 0, (size_t)n * sizeof *narrow);
+    (void)narrow;
 }
 
 /* Zeroes results that no query of this row writes: dk and dv of masked keys (after or before all
@@ -188,49 +167,49 @@ static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const fl
     gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
 }
 
-/* Computes queries first..end-1 of all rows and heads. scratch: D floats if out is bf16. */
-static void gckpti_attn_queries(const gckpti_attn *h, int64_t first, int64_t end, float *scratch)
+/* Computes the queries of a head. scratch: D floats if the output is bf16. */
+static void gckpti_attention_output(const gckpti_attn *h, int64_t head, float *scratch)
 {
     const gckpt_call *call = h->call;
-    const int64_t t = h->t, c = h->c, d = h->d;
-    const int narrow = gckpti_has_bf16(call->out_bf16);
+    const int64_t d = h->d, kv_c = h->kv_c, at_k = gckpti_attn_at_k(h, head);
     float p[GCKPTI_KEY_TILE];
-    for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
-        int64_t row = i / t / h->heads, head = i / t % h->heads;
-        int64_t at = (row * t + i % t) * c + head * d;
-        int64_t key = row * h->s * h->kv_c + head / h->group * d;
-        float max = 0.0f, sum = 0.0f, *out = narrow ? scratch : call->out ? call->out + at : NULL;
-        int64_t visible = gckpti_min(h->visible.keys, i % t + 1 + h->visible.ahead);
-        const int64_t first_tile = gckpti_attn_first_tile(h, i % t);
+    for (int64_t i = 0; i < h->t; i++) {
+        const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
+        const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
+        const int64_t first_tile = gckpti_attn_first_tile(h, i);
+        float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
+        if (gckpti_has_bf16(call->out_bf16))
+            out = scratch;
         if (out)
             gckpti_zero_unless(out, d, 0);
         for (int64_t j0 = first_tile; j0 < visible; j0 += GCKPTI_KEY_TILE) {
             const int64_t n = gckpti_min(visible - j0, GCKPTI_KEY_TILE);
-            const int64_t tile = key + gckpti_attn_offset(h, j0);
-            const int64_t from = gckpti_attn_masked(h, i % t, j0, n);
-            if (h->mixed)
+            const int64_t tile = at_k + gckpti_attn_offset(h, j0);
+            const int64_t from = gckpti_attn_masked(h, i, j0, n);
+            if (gckpti_is_mixed(call))
                 gckpti_mixed_scores(h, at, tile, from, n, p);
-            else
+            if (!h->mixed)
                 gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = j < from ? -GCKPTI_INFINITY : gckpti_attn_score(h, p[j]);
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
-            if (out && h->mixed)
+            if (gckpti_is_mixed(call) && out)
                 gckpti_mixed_values(h, p, tile, from, n, out);
-            else if (out)
-                gckpti_axpy_rows(p + from, 1, call->in[2].data + tile + from * h->kv_c, h->kv_c, d,
+            if (!h->mixed && out)
+                gckpti_axpy_rows(p + from, 1, call->in[2].data + tile + from * kv_c, kv_c, d,
                                  n - from, out);
         }
         gckpti_softmax_end(&max, &sum);
-        for (int64_t e = 0; out && e < d; e++)
-            out[e] = (h->mixed ? out[e] + 0.0f : out[e]) / sum;
-        if (narrow)
+        if (out)
+            gckpti_divide(out, sum, d);
+        if (gckpti_has_bf16(call->out_bf16))
             gckpti_to_bf16s(out, call->out_bf16 + at, d);
         if (call->saved)
-            ((float *)call->saved)[i] = max + gckpti_log(sum);
+            ((float *)call->saved)[head * h->t + i] = max + gckpti_log(sum);
     }
+    (void)scratch;
 }
 
 static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
@@ -238,20 +217,21 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const int64_t t = h->t, c = h->c, d = h->d;
-    const int64_t at_q = head / h->heads * t * c + head % h->heads * d,
-                  at_k = head / h->heads * h->s * h->kv_c + head % h->heads / h->group * d;
+    const int64_t t = h->t, d = h->d;
     float score[KEYS], dp[KEYS];
-    if (h->mixed) {
+    if (gckpti_is_mixed(call)) {
         gckpti_mixed_gradients(h, head, scratch);
         return;
     }
+    (void)scratch;
     for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
-            int64_t at = at_q + i * c, key = at_k + j0 * h->kv_c, n = h->visible.keys - j0;
+            const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
+            const int64_t left = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead) - j0;
+            const int64_t n = gckpti_min(left, KEYS);
+            int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;
             const float *q = in[0].data + at, *g = call->grad_out + at;
             float lse = ((const float *)call->saved)[head * t + i], delta = 0.0f;
-            n = gckpti_min(gckpti_min(n, KEYS), i + 1 + h->visible.ahead - j0);
             const int64_t from = n > 0 ? gckpti_attn_masked(h, i, j0, n) : 0;
             if (n <= from)
                 continue;
@@ -280,34 +260,28 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float
 static void gckpti_plain_attention(const gckpt_call *call, int backward)
 {
     gckpti_attn h = gckpti_attention_begin(call, backward);
-    const int64_t queries = h.heads * h.t;
-    float *scratch = (float *)call->workspace;
     if (backward)
         gckpti_zero_gradients(call, 0, 3);
-    for (int64_t row = 0; row < call->shape.d[0]; row++) {
-        if (!gckpti_attn_set_row(&h, row))
-            continue;
-        if (!backward)
-            gckpti_attn_queries(&h, row * queries, (row + 1) * queries, scratch);
-        for (int64_t i = row * h.heads; backward && i < (row + 1) * h.heads; i++)
-            gckpti_attention_gradients(&h, i, scratch);
-    }
+    for (int64_t head = 0; head < call->shape.d[0] * h.heads; head++)
+        if (gckpti_attn_set_row(&h, head / h.heads))
+            (backward ? gckpti_attention_gradients
+                      : gckpti_attention_output)(&h, head, (float *)call->workspace);
 }
 GCKPTI_OP_KERNELS(attention, gckpti_plain_attention(call, backward))
 
-/* Causal: query i + 1 sees one key more than query i; the last one sees all (of a full cache). */
+/* Causal: query i + 1 sees one key more than query i, but at most `window` of them; the last query
+ * sees all others (of a full cache). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
-    const gckpti_attention o = gckpti_attention_of(call);
-    uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
-    uint64_t c = (uint64_t)call->shape.d[2], keys = (uint64_t)call->in[1].shape.d[1];
-    uint64_t window = (uint64_t)o.window, pairs = t * keys - (o.causal ? t * (t - 1) / 2 : 0);
-    if (window) { /* from query `fewer` on, each sees `window` keys */
+    const gckpti_attn h = gckpti_attn_of(call);
+    const uint64_t t = (uint64_t)h.t, keys = (uint64_t)h.s, window = (uint64_t)h.window;
+    uint64_t rows = (uint64_t)call->shape.d[0], pairs = t * keys;
+    if (((const gckpti_attention *)call->attributes)->causal) {
         uint64_t least = keys - t + 1, fewer = window > least ? window - least : 0;
-        fewer = fewer < t ? fewer : t;
+        fewer = fewer < t ? fewer : t; /* from query `fewer` on, each sees `window` keys */
         pairs = fewer * least + fewer * (fewer + 1) / 2 - fewer + (t - fewer) * window;
     }
-    return rows * pairs * (4 * c + (o.cap > 0.0f ? 34 : 14) * (uint64_t)o.heads);
+    return rows * pairs * (4 * (uint64_t)h.c + (h.cap > 0.0f ? 34 : 14) * (uint64_t)h.heads);
 }
 
 static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
@@ -350,16 +324,6 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
                     "attention: cap is %g, scale %g; cap must be 1e-30 to 1e30 (0: none), scale "
                     "positive (0: 1 / sqrt(D)), and scale / cap a normal float",
                     (double)desc->cap, (double)desc->scale);
-    else if (k->cache_window && (!desc->window || desc->window > k->cache_window))
-        gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: %T has a window of %I keys; attention on it needs a window of at "
-                    "most that, not %I (0: all)",
-                    k, k->cache_window, desc->window);
-    else if (k->cache_window && desc->window - 1 + g->new_positions > keys)
-        gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: %T holds %I rows; with a window of %I a call can add %I of them, "
-                    "not %I: feed fewer at a time, or give the cache a longer window",
-                    k, keys, desc->window, keys - desc->window + 1, g->new_positions);
     o->window = desc->window < keys || k->cache_window ? (int)desc->window : 0;
     o->cap = desc->cap, o->scale = desc->scale;
     o->extras = o->window || o->cap > 0.0f || o->scale > 0.0f;
@@ -378,22 +342,8 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
         o.key_heads = 0;
     if (g && k->graph == g && !gckpti_attention_set_extras(&o, desc, k))
         return NULL;
-    if (g && k->cache_capacity && desc->lengths)
-        return gckpti_fail(g, GCKPT_E_ARG,
-                           "attention: keys of a gckpt_cache allow no lengths, since all rows of a "
-                           "cache have equally many keys; leave desc.lengths NULL");
-    if (g && k->cache_capacity &&
-        (!o.causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != g->new_positions))
-        return gckpti_fail(g, GCKPT_E_ARG,
-                           "attention: keys of a gckpt_cache need causal attention, values of a "
-                           "gckpt_cache, and the %I queries of the rows that a call adds; q is %S",
-                           g->new_positions, &q->shape);
-    if (g && !k->cache_capacity && (q->cache_capacity || v->cache_capacity))
-        return gckpti_fail_cached(g, "attention: q is cached, or v without k",
-                                  v->cache_capacity ? v : q);
-    o.extras += g && k->cache_window && k->shape.d[1] == g->new_positions;
-    if (g && k->cache_capacity)
-        o.causal += (int)((k->cache_window ? k->shape.d[1] : g->cache_capacity) - g->new_positions);
+    if (g && !gckpti_attention_of_cache(&o, in))
+        return NULL;
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
                        o.extras      ? sizeof o
                        : o.key_heads ? offsetof(gckpti_attention, extras)

@@ -73,11 +73,6 @@ static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a,
     return gckpt_apply(op, in, c ? 3 : 2, attributes, size);
 }
 
-/* ---- ops/broadcast.c ---- */
-typedef struct {
-    int n, axes[GCKPT_MAX_DIMS];
-} gckpti_permute;
-
 /* ---- ops/products.c ---- */
 GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 {
@@ -96,6 +91,13 @@ static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, floa
     return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, 1.0f / h->cap) : dp) * h->scale;
 }
 
+/* ---- cache/ops.c ---- */
+#ifndef GCKPT_NO_CACHES
+GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const *in);
+#else
+#define gckpti_attention_of_cache(o, in) 1
+#endif
+
 /* ---- bf16/ops.c ---- */
 #ifndef GCKPT_NO_BF16
 /* Writes to out[first..end-1] the products of a query and of keys first..end-1 in bf16 attention.
@@ -106,13 +108,16 @@ GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key
  * 0's head in in[2], in elements. */
 GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
                                    int64_t end, float *out);
+GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                                   int64_t d, int backward);
 /* Adds the gradients of a query head in bf16 attention. The gradients of keys and values stay in
  * scratch until the last query head that reads the same keys. */
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch);
 #else
-#define gckpti_mixed_scores(h, at, key, first, end, out) (void)0
-#define gckpti_mixed_values(h, p, key, first, end, out)  (void)0
-#define gckpti_mixed_gradients(h, head, scratch)         (void)(scratch)
+#define gckpti_mixed_scores(h, at, key, first, end, out)          (void)0
+#define gckpti_mixed_values(h, p, key, first, end, out)           (void)0
+#define gckpti_mixed_gradients(h, head, scratch)                  (void)0
+#define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
 #endif
 
 /* ---- ops/losses.c ---- */
@@ -152,6 +157,10 @@ static inline float gckpti_loss_smoothing(const gckpti_loss *loss)
 {
     return GCKPTI_WITH_LOSSES ? loss->e.delta : 0.0f;
 }
+static inline int gckpti_loss_reads_all(const gckpti_loss *loss)
+{
+    return GCKPTI_WITH_LOSSES && (loss->soft || loss->e.delta > 0.0f);
+}
 static inline float gckpti_loss_weight(const gckpti_loss *loss, int64_t r)
 {
     return loss->e.kind == GCKPTI_LOSS_CLASSES ? gckpti_element_weight(&loss->e, loss->row + r)
@@ -167,18 +176,10 @@ static inline int gckpti_has_weights(const gckpt_call *call)
     {                                                                                              \
         return gckpti_element_loss_shape(call, #name);                                             \
     }                                                                                              \
-    GCKPTI_OP_KERNELS(name,                                                                        \
-                      gckpti_run_element_loss(call, backward, kind, &gckpti_element_loss_kernels)) \
+    GCKPTI_OP_KERNELS(name, gckpti_run_loss(call, backward, kind, gckpti_plain_element_loss))      \
     GCKPTI_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops,                                   \
                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
 #define GCKPTI_READS_XY(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
-
-/* Pointer to the descriptor of a loss with weights, or NULL if GCKPT_NO_LOSSES leaves it out. */
-#ifndef GCKPT_NO_LOSSES
-#define GCKPTI_WEIGHTED_OP(name) (&gckpti_op_##name)
-#else
-#define GCKPTI_WEIGHTED_OP(name) NULL
-#endif
 
 #ifdef GCKPTI_SEPARATE_TU
 /* Prototypes for files that are compiled separately (tests). Definitions have the comments. */
@@ -187,9 +188,10 @@ static inline int gckpti_has_weights(const gckpt_call *call)
 extern const gckpt_op gckpti_op_detach;
 
 /* ops/axis.c */
+/* Returns `axis` counted from the first axis, or records an error and returns -1. */
+GCKPTI_FN int gckpti_axis(gckpt_call *call, const char *op, int axis);
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int relative);
-GCKPTI_FN int gckpti_check_positions(gckpt_graph *g);
 
 /* ops/embed.c */
 GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i);
@@ -209,6 +211,7 @@ GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);
 
 /* ops/losses.c */
 GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call);
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_element_loss(const gckpt_call *call);
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker);
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker);
 GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t rows);

@@ -108,6 +108,7 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
             rows = gckpti_quant_from(gckpti_call_quant(call), loss->first * c);
             gckpti_operand_set_quant(call, &rows, &t.b);
         }
+        (void)rows;
         if (loss->counted > 0 && !has_logits)
             gckpti_gemm(call, loss->kernels.product, &t, loss->rows, loss->n, c, loss->d, 0);
         if (loss->counted > 0 && !has_logits && loss->cap > 0.0f)
@@ -226,8 +227,8 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
                                             gckpt_tensor *weights, float smoothing)
 {
     if (weights || smoothing < 0.0f || !(smoothing <= 0.0f))
-        return gckpti_weighted_loss(GCKPTI_WEIGHTED_OP(cross_entropy_with), logits, targets,
-                                    weights, &smoothing);
+        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_cross_entropy_with), logits,
+                                    targets, weights, &smoothing);
     return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
 }
 
@@ -235,7 +236,7 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
                                                  gckpt_tensor *weights)
 {
     if (weights)
-        return gckpti_weighted_loss(GCKPTI_WEIGHTED_OP(mean_squared_error_with), prediction, target,
-                                    weights, NULL);
+        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_mean_squared_error_with),
+                                    prediction, target, weights, NULL);
     return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
 }

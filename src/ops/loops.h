@@ -1,10 +1,15 @@
-/* ---- one vector of a gradient: the versions for n <= W elements of gckpti_put, _put_product,
- * _put_quotient and _put_masked ---- */
+/* ---- one vector of a gradient, n <= W elements: put_n, and the rules of rows (ops.h) ---- */
 GCKPTI_INLINED void V(put_n)(float *d, FLOATS x, int accumulate, int64_t n)
 {
     if (accumulate)
         x = V(load_n)(d, n) + x;
     V(store_n)(d, x, n);
+}
+
+GCKPTI_INLINED void V(put_passed_n)(float *d, FLOATS g, FLOATS any, int accumulate, int64_t n)
+{
+    (void)any;
+    V(put_n)(d, g, accumulate, n);
 }
 
 GCKPTI_INLINED void V(put_product_n)(float *d, FLOATS a, FLOATS b, int accumulate, int64_t n)
@@ -26,20 +31,6 @@ GCKPTI_INLINED void V(put_masked_n)(float *d, FLOATS g, FLOATS mask, int accumul
     V(put_n)(d, V(if_less)(V(zero)(), mask, g, V(zero)()), accumulate, n);
 }
 
-/* Prefetches elements at..at+W-1 after the hints' pointers, once for each cache line. */
-GCKPTI_INLINED void V(prefetch_next)(const gckpti_hints *a, int64_t at)
-{
-#if GCKPTI_ISA >= 0
-    if (at & 31 & -W)
-        return;
-    __builtin_prefetch(a->x + 2 * at, 0, 2);
-    __builtin_prefetch(a->y + 2 * at, 0, 2);
-    __builtin_prefetch(a->z + 2 * at, 0, 2);
-#else
-    (void)a, (void)at;
-#endif
-}
-
 /* ---- elementwise ops of one input: functions and loops of the rows of GCKPTI_UNARY_OPS ---- */
 /* Defines an op's value at x, its slope (the derivative) at x or y, and the loops over both. */
 #define GCKPTI_UNARY_LOOPS(name, flops, reads, value, rule, deriv)                                 \
@@ -52,7 +43,6 @@ GCKPTI_INLINED void V(prefetch_next)(const gckpti_hints *a, int64_t at)
     {                                                                                              \
         const gckpti_loop s = *loop; /* a copy that no store can alias */                          \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            V(prefetch_next)(&s.ahead, j);                                                         \
             V(store_n)(s.to + j, V(name##_value)(V(load_n)(s.x + j, W), s.o), W);                  \
         }                                                                                          \
     }                                                                                              \
@@ -61,13 +51,72 @@ GCKPTI_INLINED void V(prefetch_next)(const gckpti_hints *a, int64_t at)
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
             const FLOATS df = V(name##_slope)(V(load_n)(s.x + j, W), s.o);                         \
-            V(prefetch_next)(&s.ahead, j);                                                         \
             V(put_##rule##_n)(s.to + j, V(load_n)(s.g + j, W), df, s.accumulate, W);               \
         }                                                                                          \
     }
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS)
 GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
 #undef GCKPTI_UNARY_LOOPS
+
+/* ---- elementwise ops of two inputs: loops of the rows of GCKPTI_BINARY_OPS and _GRADS ---- */
+/* Returns W elements of x from j on; plain loops may repeat one element (step 0). */
+GCKPTI_INLINED FLOATS V(load_step)(const float *x, int64_t j, int64_t step)
+{
+#if GCKPTI_ISA < 0
+    return x[j * step];
+#else
+    return (void)step, V(load_n)(x + j, W);
+#endif
+}
+
+#define GCKPTI_BINARY_LOOP(name, flops, flags, value, ...)                                         \
+    GCKPTI_INLINED FLOATS V(name##_value)(FLOATS x, FLOATS y) { return value; }                    \
+    GCKPTI_KERNEL void V(name##_values)(const gckpti_loop *loop)                                   \
+    {                                                                                              \
+        const gckpti_loop s = *loop;                                                               \
+        for (int64_t j = 0; j < s.n; j += W) {                                                     \
+            const FLOATS x = V(load_step)(s.x, j, s.steps[0]);                                     \
+            V(store_n)(s.to + j, V(name##_value)(x, V(load_step)(s.y, j, s.steps[1])), W);         \
+        }                                                                                          \
+    }
+GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOP)
+#undef GCKPTI_BINARY_LOOP
+
+/* Return what a rule adds to for a term of a compensated sum: then g passes as it is, also -0, and
+ * no compiler can contract the term. */
+GCKPTI_INLINED float V(start_passed)(void) { return -0.0f; }
+GCKPTI_INLINED float V(start_product)(void) { return 0.0f; }
+GCKPTI_INLINED float V(start_quotient)(void) { return 0.0f; }
+
+/* Stores or adds W elements of a gradient; its loop. `sums` is a constant. */
+#define GCKPTI_GRADIENT_LOOP(name, rule, a, b)                                                     \
+    GCKPTI_INLINED void V(name##_put)(float *d, FLOATS g, FLOATS x, FLOATS y, int accumulate)      \
+    {                                                                                              \
+        (void)x, (void)y;                                                                          \
+        V(put_##rule##_n)(d, a, b, accumulate, W);                                                 \
+    }                                                                                              \
+    GCKPTI_INLINED void V(name##_gradient_of)(const gckpti_loop *loop, int sums)                   \
+    {                                                                                              \
+        const gckpti_loop s = *loop;                                                               \
+        for (int64_t j = 0; j < s.n; j += W) {                                                     \
+            const FLOATS x = V(load_step)(s.x, j, s.steps[0]);                                     \
+            const FLOATS y = V(load_step)(s.y, j, s.steps[1]);                                     \
+            float term[W] = { V(start_##rule)() };                                                 \
+            float *to = sums ? term : s.to + j;                                                    \
+            V(name##_put)(to, V(load_n)(s.g + j, W), x, y, sums || s.accumulate);                  \
+            if (sums)                                                                              \
+                gckpti_sum_add(&s.to[j * s.steps[0]], &s.comp[j * s.steps[0]], *term);             \
+        }                                                                                          \
+    }                                                                                              \
+    GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
+    {                                                                                              \
+        if (W == 1 && loop->comp)                                                                  \
+            V(name##_gradient_of)(loop, 1);                                                        \
+        else                                                                                       \
+            V(name##_gradient_of)(loop, 0);                                                        \
+    }
+GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
+#undef GCKPTI_GRADIENT_LOOP
 
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 
@@ -114,6 +163,7 @@ GCKPTI_INLINED FLOATS V(weigh)(FLOATS w, FLOATS a, FLOATS b, FLOATS sum)
     return V(if_less)(V(zero)(), V(abs)(w), V(fma)(w * a, b, sum), sum + w);
 }
 
+#ifndef GCKPT_NO_LOSSES
 GCKPTI_KERNEL float V(surprisal)(const float *x, int64_t n, const gckpti_class_row *c)
 {
     const FLOATS max = V(set1)(c->max), log_sum = V(set1)(c->log_sum), one = V(set1)(1.0f);
@@ -126,34 +176,38 @@ GCKPTI_KERNEL float V(surprisal)(const float *x, int64_t n, const gckpti_class_r
     }
     return gckpti_lanes_sum(lane);
 }
+#endif
 
 /* ---- losses of elements (formulas: ops/losses.c): one entry of axis 0 ---- */
 /* Returns factor a of an element's loss a b, and sets *b. */
 GCKPTI_INLINED FLOATS V(element_factors)(gckpti_loss_kind kind, FLOATS x, FLOATS y, float delta,
                                          FLOATS *b)
 {
-    const FLOATS d = x - y, size = V(abs)(d), limit = V(set1)(delta), one = V(set1)(1.0f);
+    const FLOATS d = x - y;
     *b = d;
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_HUBER)) {
+    if (GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_HUBER) {
+        const FLOATS size = V(abs)(d), limit = V(set1)(delta);
         *b = V(if_less)(size, limit, d, size - 0.5f * delta);
         return V(if_less)(size, limit, 0.5f * d, limit);
     }
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_BINARY))
+    if (GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_BINARY)
         *b = V(fma)(-x, y, V(vmax)(x, V(zero)())) + V(log1p)(V(exp)(-V(abs)(x)));
-    return gckpti_loss_is(kind, GCKPTI_LOSS_SQUARED) ? d : one;
+    return (void)delta, kind == GCKPTI_LOSS_SQUARED ? d : V(set1)(1.0f);
 }
 
 /* Returns the derivative of an element's loss by x. */
 GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y, float delta)
 {
-    const FLOATS d = x - y, limit = V(set1)(delta);
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_SUM))
-        return V(set1)(1.0f);
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_SQUARED))
-        return 2.0f * d;
-    if (gckpti_loss_is(kind, GCKPTI_LOSS_BINARY))
+    const FLOATS d = x - y;
+    if (GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_HUBER) {
+        const FLOATS limit = V(set1)(delta);
+        return V(if_less)(d, -limit, -limit, V(if_less)(limit, d, limit, d));
+    }
+    if (GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_BINARY)
         return V(sigmoid)(x) - y;
-    return V(if_less)(d, -limit, -limit, V(if_less)(limit, d, limit, d));
+    if (kind == GCKPTI_LOSS_SUM)
+        return V(set1)(1.0f);
+    return (void)delta, 2.0f * d;
 }
 
 /* Runs, for vectors, one of four loops in which the kind of loss is a constant: a loop that checks
@@ -162,10 +216,10 @@ GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y
 #define GCKPTI_OF_KIND(run) run(e, e->kind, row)
 #else
 #define GCKPTI_OF_KIND(run)                                                                        \
-    (gckpti_loss_is(e->kind, GCKPTI_LOSS_SUM)      ? run(e, GCKPTI_LOSS_SUM, row)                  \
-     : gckpti_loss_is(e->kind, GCKPTI_LOSS_HUBER)  ? run(e, GCKPTI_LOSS_HUBER, row)                \
-     : gckpti_loss_is(e->kind, GCKPTI_LOSS_BINARY) ? run(e, GCKPTI_LOSS_BINARY, row)               \
-                                                   : run(e, GCKPTI_LOSS_SQUARED, row))
+    (e->kind == GCKPTI_LOSS_SUM                            ? run(e, GCKPTI_LOSS_SUM, row)          \
+     : e->kind == GCKPTI_LOSS_SQUARED                      ? run(e, GCKPTI_LOSS_SQUARED, row)      \
+     : GCKPTI_WITH_LOSSES && e->kind == GCKPTI_LOSS_BINARY ? run(e, GCKPTI_LOSS_BINARY, row)       \
+                                                           : run(e, GCKPTI_LOSS_HUBER, row))
 #endif
 
 /* Returns weights of W elements, of which n exist; before *until, all elements have these. */
@@ -193,21 +247,21 @@ GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t a
 GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
                                                 int64_t row)
 {
-    const int summed = gckpti_loss_is(kind, GCKPTI_LOSS_SUM);
+    const int summed = kind == GCKPTI_LOSS_SUM;
     float lane[32] = { 0.0f };
     FLOATS w = V(set1)(1.0f);
-    int64_t until = GCKPTI_WITH_LOSSES && e->weights ? -1 : INT64_MAX;
+    int64_t until = e->weights ? -1 : INT64_MAX;
     for (int64_t i = 0; i < e->n; i += W) {
         const int64_t at = row * e->n + i, n = W == 1 ? 1 : gckpti_min(e->n - i, W);
         float *sum = lane + (uint32_t)i % 32;
         const FLOATS x = V(load_n)(e->x + at, n);
         FLOATS a, b;
-        if (at + n > until)
+        if (GCKPTI_WITH_LOSSES && at + n > until)
             w = V(element_weights)(e, at, n, &until);
         a = V(element_factors)(kind, x, summed ? V(zero)() : V(load_n)(e->y + at, n), e->delta, &b);
         V(store_n)(sum, V(weigh)(w, a, b, V(load_n)(sum, W)), n);
     }
-    return gckpti_lanes_sum(lane);
+    return (void)until, gckpti_lanes_sum(lane);
 }
 
 GCKPTI_KERNEL float V(element_loss_forward)(const gckpti_element_loss *e, int64_t row)
@@ -230,20 +284,21 @@ GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gc
                                                 int64_t row)
 {
     FLOATS w = V(set1)(1.0f);
-    int64_t until = GCKPTI_WITH_LOSSES && e->weights ? -1 : INT64_MAX;
+    int64_t until = e->weights ? -1 : INT64_MAX;
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         const int64_t n = W == 1 ? 1 : gckpti_min(end - at, W);
         FLOATS x = V(zero)(), y = x, d, dy;
-        if (at + n > until)
+        if (GCKPTI_WITH_LOSSES && at + n > until)
             w = V(element_weights)(e, at, n, &until);
-        if (!gckpti_loss_is(kind, GCKPTI_LOSS_SUM)) /* whose derivative reads neither x nor y */
+        if (kind != GCKPTI_LOSS_SUM) /* whose derivative reads neither x nor y */
             x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
         d = V(element_deriv)(kind, x, y, e->delta);
-        dy = gckpti_loss_is(kind, GCKPTI_LOSS_BINARY) ? -x : -d;
+        dy = GCKPTI_WITH_LOSSES && kind == GCKPTI_LOSS_BINARY ? -x : -d;
         V(element_loss_put)(e, &e->call->in[0], at, n, w, d);
-        if (!gckpti_loss_is(kind, GCKPTI_LOSS_SUM))
+        if (kind != GCKPTI_LOSS_SUM)
             V(element_loss_put)(e, &e->call->in[1], at, n, w, dy);
     }
+    (void)until;
 }
 
 GCKPTI_KERNEL void V(element_loss_backward)(const gckpti_element_loss *e, int64_t row)

@@ -61,6 +61,12 @@ GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
     return kernels;
 }
 
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_element_loss(const gckpt_call *call)
+{
+    const gckpti_loss_kernels kernels = { &gckpti_element_loss_kernels, NULL, NULL, NULL, NULL };
+    return (void)call, kernels;
+}
+
 /* ---- rows of losses over classes ---- */
 
 /* Returns the target of row r of the block (if < 0, ignored), or 0 if there are no targets. */
@@ -69,20 +75,31 @@ static int64_t gckpti_loss_target(const gckpti_loss *loss, int64_t r)
     return loss->targets ? loss->targets[loss->row + r] : 0;
 }
 
-/* Returns the unweighted loss of row r. x: its logits, read for soft or smoothed targets only. */
-static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, const float *x, float logit,
-                                float max, float log_sum)
+/* Returns the unweighted loss of row r, whose target has this logit. */
+static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit, float max,
+                                float log_sum)
 {
-    gckpti_class_row c = { max, log_sum, NULL, 0, 0, 0, 0, 0 };
-    if (gckpti_loss_soft(loss)) {
-        c.targets = loss->soft + (loss->row + r) * loss->v;
-        return loss->kernels.classes->surprisal(x, loss->v, &c);
+    const float nll = log_sum - (logit - max);
+    if (gckpti_loss_reads_all(loss)) {
+        const float *t = loss->soft ? loss->soft + (loss->row + r) * loss->v : NULL;
+        const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f };
+        const float *x = loss->x + (loss->begin + r) * loss->n, smoothing = loss->e.delta;
+        const float sum = loss->kernels.classes->surprisal(x, loss->v, &c);
+        return t ? sum
+                 : gckpti_fma(smoothing / (float)loss->v, sum, gckpti_mul(1.0f - smoothing, nll));
     }
-    float nll = log_sum - (logit - max), smoothing = gckpti_loss_smoothing(loss);
-    return smoothing > 0.0f ? gckpti_fma(smoothing / (float)loss->v,
-                                         loss->kernels.classes->surprisal(x, loss->v, &c),
-                                         gckpti_mul(1.0f - smoothing, nll))
-                            : nll;
+    return (void)loss, (void)r, nll;
+}
+
+/* Returns n logits from element `at` on; widens bf16 logits into `wide`. */
+static const float *gckpti_loss_logits(const gckpti_loss *loss, int64_t at, int64_t n, float *wide)
+{
+    if (gckpti_has_bf16(loss->x_bf16)) {
+        loss->kernels.widen(loss->x_bf16 + at, wide, n);
+        return wide;
+    }
+    (void)n, (void)wide;
+    return loss->x + at;
 }
 
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
@@ -90,7 +107,6 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     gckpti_loss *loss = (gckpti_loss *)context;
     const int64_t target = gckpti_loss_target(loss, r), at = target - loss->first;
     const int64_t begin = (loss->begin + r) * loss->n;
-    const float *x = loss->x ? loss->x + begin : NULL, *chunk;
     float wide[GCKPTI_LOSS_F32];
     (void)worker;
     if (target < 0) {
@@ -99,19 +115,17 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     }
     for (int64_t j = 0, n; j < loss->n; j += n) {
         n = gckpti_min(loss->n - j, GCKPTI_LOSS_CHUNK);
-        chunk = x ? x + j : wide;
-        if (gckpti_has_bf16(loss->x_bf16))
-            loss->kernels.widen(loss->x_bf16 + begin + j, wide, n);
-        loss->kernels.classes->online(chunk, NULL, n, loss->first + j == 0, &loss->max[r],
+        const float *x = gckpti_loss_logits(loss, begin + j, n, wide);
+        loss->kernels.classes->online(x, NULL, n, loss->first + j == 0, &loss->max[r],
                                       &loss->sum[r]);
         if ((uint64_t)(at - j) < (uint64_t)n)
-            loss->value[r] = chunk[at - j];
+            loss->value[r] = x[at - j];
     }
     if (loss->first + loss->n < loss->v)
         return;
     gckpti_softmax_end(&loss->max[r], &loss->sum[r]);
     loss->sum[r] = loss->kernels.classes->log(loss->sum[r]);
-    loss->value[r] = gckpti_loss_of_row(loss, r, x, loss->value[r], loss->max[r], loss->sum[r]);
+    loss->value[r] = gckpti_loss_of_row(loss, r, loss->value[r], loss->max[r], loss->sum[r]);
 }
 
 static void gckpti_loss_soft_row(const gckpti_loss *loss, const float *x, float *d, float w,
@@ -146,37 +160,37 @@ static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_ro
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
+    const int narrow = gckpti_has_bf16(loss->d_bf16);
     const int64_t target = gckpti_loss_target(loss, r), begin = (loss->begin + r) * loss->n;
-    const float w = gckpti_loss_weight(loss, r), *saved = loss->saved + 2 * r, *x = loss->x;
-    float uniform = gckpti_loss_smoothing(loss) / (float)loss->v, *d = loss->d;
+    const int64_t most =
+        narrow || gckpti_has_bf16(loss->x_bf16) ? (int64_t)GCKPTI_LOSS_CHUNK : loss->n;
+    const float w = gckpti_loss_weight(loss, r), *saved = loss->saved + 2 * r;
     float wide[GCKPTI_LOSS_F32], gradient[GCKPTI_LOSS_F32];
-    gckpti_class_row c = { saved[0], saved[1],         NULL,     uniform, 1.0f,
-                           0.0f,     loss->accumulate, loss->cap };
-    c.scale = w * loss->call->loss_scale;
+    gckpti_class_row c = { saved[0], saved[1], NULL, 0.0f, 1.0f, 0.0f, 0, loss->cap };
+    c.uniform = gckpti_loss_smoothing(loss) / (float)loss->v;
+    c.scale = w * loss->call->loss_scale, c.accumulate = loss->accumulate;
     (void)worker;
     if (gckpti_loss_soft(loss)) {
-        c.targets = loss->soft + (loss->row + r) * loss->v;
+        const int64_t at = (loss->row + r) * loss->v;
+        float *dt = loss->call->in[1].grad;
+        c.targets = loss->soft + at;
         c.target_sum =
             w == 0.0f ? 0.0f : gckpti_sum_from(c.targets, loss->v, 0.0f); /* not read if w = 0 */
-        if (loss->call->in[1].grad)
-            gckpti_loss_soft_row(loss, x + begin,
-                                 loss->call->in[1].grad + (loss->row + r) * loss->v, w, &c);
+        if (dt)
+            gckpti_loss_soft_row(loss, loss->x + begin, dt + at, w, &c);
     }
-    for (int64_t j = 0, n = loss->n; j < loss->n && (d || gckpti_has_bf16(loss->d_bf16)); j += n) {
-        if (gckpti_has_bf16(loss->x_bf16) || gckpti_has_bf16(loss->d_bf16))
-            n = gckpti_min(loss->n - j, GCKPTI_LOSS_CHUNK);
-        if (gckpti_has_bf16(loss->x_bf16))
-            loss->kernels.widen(loss->x_bf16 + begin + j, wide, n);
+    for (int64_t j = 0, n; j < loss->n && (loss->d || narrow); j += n) {
+        float *d = loss->d ? loss->d + begin + j : gradient;
+        n = gckpti_min(loss->n - j, most);
         if (gckpti_has_bf16(loss->d_bf16) && loss->accumulate)
-            loss->kernels.widen(loss->d_bf16 + begin + j, gradient, n);
-        float *to = gckpti_has_bf16(loss->d_bf16) ? gradient : d + begin + j;
+            loss->kernels.widen(loss->d_bf16 + begin + j, d, n);
         if (target < 0 || w == 0.0f)
-            gckpti_zero_unless(to, n, loss->accumulate);
+            gckpti_zero_unless(d, n, loss->accumulate);
         else
-            gckpti_loss_gradients(loss, &c, gckpti_has_bf16(loss->x_bf16) ? wide : x + begin + j,
-                                  to, n, target - loss->first - j);
+            gckpti_loss_gradients(loss, &c, gckpti_loss_logits(loss, begin + j, n, wide), d, n,
+                                  target - loss->first - j);
         if (gckpti_has_bf16(loss->d_bf16))
-            loss->kernels.narrow(gradient, loss->d_bf16 + begin + j, n);
+            loss->kernels.narrow(d, loss->d_bf16 + begin + j, n);
     }
 }
 
@@ -191,26 +205,25 @@ static void gckpti_element_loss_row(void *context, int64_t r, int64_t worker)
         loss->value[r] = loss->kernels.element->sum(&loss->e, loss->row + r);
 }
 
-/* Computes the gradient of weight k: the sum of the losses it multiplies; loss->row is 0. */
+/* Computes the gradient of weight k, the sum of the losses it multiplies; the block is all rows. */
 static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
     const gckpt_arg *w = &loss->call->in[2];
     gckpti_element_loss e = loss->e;
-    float lane[32] = { 0.0f };
+    float lane[32] = { 0.0f }, sum = 0.0f;
     (void)worker;
     e.n = e.per_weight, e.weights = NULL;
-    for (int64_t i = 0, at = k * e.n; i < e.n && e.kind == GCKPTI_LOSS_CLASSES; i++, at++) {
-        const float *x = loss->x + at * loss->n;
-        const int64_t target = gckpti_loss_target(loss, at);
+    if (e.kind != GCKPTI_LOSS_CLASSES)
+        sum = loss->kernels.element->sum(&e, k);
+    for (int64_t i = 0, r = k * e.n; i < e.n && e.kind == GCKPTI_LOSS_CLASSES; i++, r++) {
+        const int64_t target = gckpti_loss_target(loss, r);
         if (target >= 0)
-            lane[i & 31] += gckpti_loss_of_row(loss, at, x, x[target], loss->saved[2 * at],
-                                               loss->saved[2 * at + 1]);
+            lane[i & 31] += gckpti_loss_of_row(loss, r, loss->x[r * loss->n + target],
+                                               loss->saved[2 * r], loss->saved[2 * r + 1]);
     }
-    gckpti_put_product(&w->grad[k],
-                       e.kind == GCKPTI_LOSS_CLASSES ? gckpti_lanes_sum(lane)
-                                                     : loss->kernels.element->sum(&e, k),
-                       loss->call->loss_scale, w->accumulate);
+    gckpti_put_product(&w->grad[k], sum + gckpti_lanes_sum(lane), loss->call->loss_scale,
+                       w->accumulate);
 }
 
 GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t rows)
@@ -235,54 +248,39 @@ GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
         loss->saved[2 * r] = loss->max[r], loss->saved[2 * r + 1] = loss->sum[r];
 }
 
-/* Runs `body` for each row, block by block; in a backward, then computes the weights' gradient. */
-static void gckpti_run_loss_rows(gckpti_loss *loss, int64_t rows, gckpti_loss_row_fn *body)
+/* Runs each row, block by block; in a backward, then computes the weights' gradient. */
+GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
+                               gckpti_loss_fn kernels)
 {
-    const gckpt_call *call = loss->call;
-    const gckpt_arg *x = &call->in[0], *w = &call->in[2];
-    int wanted = !loss->backward || x->grad || gckpti_has_bf16(x->grad_bf16) || call->in[1].grad;
-    int64_t most = loss->backward ? rows : (int64_t)GCKPTI_LOSS_MAX_ROWS;
-    for (int64_t row = 0; row < rows && wanted; row += most) {
-        gckpti_loss_begin_block(loss, row, gckpti_min(rows - row, most));
-        loss->begin = row;
-        gckpt_parallel(call, loss->rows, 16 * loss->n, body, loss);
-        if (!loss->backward)
-            gckpti_loss_finish_block(loss);
+    const gckpt_arg *x = &call->in[0], *y = &call->in[1];
+    const int classes = kind == GCKPTI_LOSS_CLASSES;
+    const int wanted = !backward || x->grad || gckpti_has_bf16(x->grad_bf16) || y->grad;
+    gckpti_loss_row_fn *body = gckpti_element_loss_row;
+    gckpti_loss loss;
+    memset(&loss, 0, offsetof(gckpti_loss, max));
+    loss.call = call, loss.kernels = kernels(call), loss.backward = backward;
+    loss.e = gckpti_element_loss_of(call, kind), loss.n = loss.e.n;
+    int64_t rows = gckpti_elements(&x->shape) / loss.n;
+    if (classes) {
+        body = backward ? gckpti_loss_backward_row : gckpti_loss_forward_row;
+        loss.n = loss.v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
+        loss.e.per_weight /= loss.v, loss.accumulate = x->accumulate;
+        loss.targets = y->index, loss.soft = y->data;
+        loss.x = x->data, loss.d = x->grad, loss.x_bf16 = x->bf16, loss.d_bf16 = x->grad_bf16;
     }
-    if (!loss->backward || !gckpti_has_weights(call) || !w->grad)
-        return;
-    loss->row = 0, loss->saved = (float *)call->saved;
-    gckpt_parallel(call, gckpti_elements(&w->shape),
-                   (loss->e.kind == GCKPTI_LOSS_CLASSES ? 4 * loss->n : 16) * loss->e.per_weight,
-                   gckpti_loss_weight_item, loss);
-}
-
-GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                                       const gckpti_element_kernels *kernels)
-{
-    const gckpt_shape *shape = &call->in[0].shape;
-    gckpti_loss loss;
-    memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels.element = kernels, loss.e = gckpti_element_loss_of(call, kind),
-    loss.n = loss.e.n;
-    loss.backward = backward;
-    gckpti_run_loss_rows(&loss, shape->n ? shape->d[0] : 1, gckpti_element_loss_row);
-}
-
-GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_fn fn)
-{
-    const gckpt_arg *x = &call->in[0];
-    gckpti_loss loss;
-    memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels = fn(call), loss.accumulate = x->accumulate;
-    loss.e = gckpti_element_loss_of(call, GCKPTI_LOSS_CLASSES),
-    loss.n = loss.v = gckpti_last(&x->shape);
-    loss.e.per_weight /= loss.v;
-    loss.targets = call->in[1].index, loss.soft = call->in[1].data;
-    loss.x = x->data, loss.d = x->grad, loss.x_bf16 = x->bf16, loss.d_bf16 = x->grad_bf16;
-    loss.backward = backward;
-    gckpti_run_loss_rows(&loss, gckpti_rows(&x->shape),
-                         backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
+    const int64_t most = backward ? rows : (int64_t)GCKPTI_LOSS_MAX_ROWS;
+    for (int64_t row = 0; row < rows; row += most) {
+        gckpti_loss_begin_block(&loss, row, gckpti_min(rows - row, most));
+        loss.begin = row;
+        if (wanted)
+            gckpt_parallel(call, loss.rows, 16 * loss.n, body, &loss);
+        if (!backward)
+            gckpti_loss_finish_block(&loss);
+    }
+    if (gckpti_has_weights(call) && backward && call->in[2].grad)
+        gckpt_parallel(call, gckpti_elements(&call->in[2].shape),
+                       (classes ? 4 * loss.n : 16) * loss.e.per_weight, gckpti_loss_weight_item,
+                       &loss);
 }
 
 GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
@@ -332,7 +330,8 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
     return gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_OP_KERNELS(cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
+GCKPTI_OP_KERNELS(cross_entropy,
+                  gckpti_run_loss(call, backward, GCKPTI_LOSS_CLASSES, gckpti_plain_loss))
 GCKPTI_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                  gckpti_cross_entropy_classes,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),

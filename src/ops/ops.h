@@ -26,9 +26,9 @@ GCKPTI_COLD_END
 typedef struct gckpti_operand {
     const float *f32;
     const uint16_t *bf16;
-    int64_t stride;       /* step to the next row of c (of b: the next column) */
-    int64_t k_stride;     /* step to the next term */
-    int64_t batch_stride; /* step to the next matrix */
+    int64_t stride;                    /* step to the next row of c (of b: the next column) */
+    int64_t k_stride;                  /* step to the next term */
+    int64_t batch_stride;              /* step to the next matrix */
     const gckpt_dequantisation *quant; /* only in a batch of one matrix */
 } gckpti_operand;
 
@@ -78,16 +78,16 @@ static inline void gckpti_fp32_quant(const gckpti_product *t) { (void)t; }
 
 /* ---- the list of ops; flags of their descriptors ---- */
 /* clang-format off */
-/* Calls fast(name) for an op with vector kernels in cpu, plain(name) for an op without; recurrent,
- * image and loss stand for fast in ops that a switch can leave out of the build. */
-#define GCKPTI_ALL_OPS(fast, plain, recurrent, image, loss)                                        \
+/* Calls fast(name) for an op with vector kernels in cpu, plain(name) for an op without; axis stands
+ * for plain, and recurrent, image and loss for fast, in ops that a switch can leave out. */
+#define GCKPTI_ALL_OPS(fast, plain, axis, recurrent, image, loss)                                  \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) fast(scale)     \
     fast(dropout) plain(from_u8) fast(add) fast(sub) fast(mul) fast(div) fast(maximum)            \
     fast(minimum) fast(where)                                                                      \
-    plain(permute) plain(slice) plain(concat) plain(pad) plain(sum) plain(mean) plain(max)         \
-    plain(argmax) plain(cache)                                                                     \
+    axis(permute) plain(slice) axis(concat) axis(pad) axis(sum) axis(mean) axis(max) axis(argmax)  \
+    plain(cache)                                                                                   \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     fast(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
@@ -99,8 +99,14 @@ static inline void gckpti_fp32_quant(const gckpti_product *t) { (void)t; }
 
 /* The ops of this build: declarations of kernels and printed C (gckpt_plan_c) use this list. */
 #define GCKPTI_OPS(fast, plain)                                                                    \
-    GCKPTI_ALL_OPS(fast, plain, GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast), GCKPTI_LOSSES(fast))
+    GCKPTI_ALL_OPS(fast, plain, GCKPTI_AXES(plain), GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast),   \
+                   GCKPTI_LOSSES(fast))
 #define GCKPTI_LEFT_OUT(name)
+#ifndef GCKPT_NO_AXES
+#define GCKPTI_AXES(plain) plain
+#else
+#define GCKPTI_AXES(plain) GCKPTI_LEFT_OUT
+#endif
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT(fast) fast
 #else
@@ -166,33 +172,7 @@ GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate
     *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
 }
 
-GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulate)
-{
-    gckpti_put(d, a / b, accumulate);
-}
-
-GCKPTI_INLINE void gckpti_put_masked(float *d, float g, float mask, int accumulate)
-{
-    gckpti_put(d, mask > 0.0f ? g : 0.0f, accumulate);
-}
-
 /* ---- ops/loops.h ---- */
-/* Addresses that a kernel prefetches for the next strip of a bf16 plan (gckpti_strip_item), 2 bytes
- * per element; a `fallback` is data in the cache. */
-typedef struct {
-    const char *x, *y, *z;
-} gckpti_hints;
-
-static inline gckpti_hints gckpti_hints_of(const gckpt_call *call, const float *fallback,
-                                           const uint16_t *x, const uint16_t *y, const uint16_t *z)
-{
-    int64_t n = gckpti_elements(&call->shape);
-    const gckpti_hints a = { x ? (const char *)(x + n) : (const char *)fallback,
-                             y ? (const char *)(y + n) : (const char *)fallback,
-                             z ? (const char *)(z + n) : (const char *)fallback };
-    return a;
-}
-
 /* Reductions of a row, in 32 lanes as in num/sums.h. */
 enum {
     GCKPTI_ROW_SUM,
@@ -215,13 +195,13 @@ typedef struct {
 
 /* A loop that stores, or adds to, n elements of `to`; o: the attributes. Forward: x and y are the
  * inputs. Backward: g is the output's gradient, x the result or input at which the derivative is
- * taken; of a binary op, x is the other input and y the input itself. */
+ * taken; of a binary op, x is the input itself and y the other input. */
 typedef struct {
     const float *x, *y, *g, *o;
-    float *to;
-    int64_t n;
+    float *to, *comp;    /* comp: NULL, or the compensation of sums in `to`, whose step is that of
+                             * x; only plain loops have compensation and read the steps */
+    int64_t n, steps[2]; /* steps in x and y: 1, or 0 for an element that is repeated */
     int accumulate;
-    gckpti_hints ahead;
 } gckpti_loop;
 typedef void (*gckpti_loop_fn)(const gckpti_loop *loop);
 
@@ -269,6 +249,32 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(scale, NULL, 0, o[0] * x, product, V(set1)(o[0]))                                            \
     X(leaky_relu, NULL, GCKPT_OUT, V(if_less)(V(zero)(), x, x, o[0] * x), product,                 \
       V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])))
+/* Gradients of an input of a binary op: name, rule (as above, or passed: g alone), the arguments of
+ * the rule: g, and a factor or divisor. x: the input; y: the other input. */
+#define GCKPTI_BINARY_GRADS(X)                                                                     \
+    X(identity, passed, g, g)                                                                      \
+    X(negate, passed, -g, g)                                                                       \
+    X(times_other, product, g, y)                                                                  \
+    X(numerator, quotient, g, y)                                                                   \
+    X(denominator, product, -g, y / x / x)                                                         \
+    X(larger, product, V(if_less)(x, y, V(zero)(), g),                                             \
+      V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))                                             \
+    X(smaller, product, V(if_less)(y, x, V(zero)(), g),                                            \
+      V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))
+/* Elementwise ops of two inputs, which are broadcast: name, cost, flags, value, then for both
+ * inputs the gradient and what it reads. maximum: NaN if x or y is NaN, x if they are equal; da = g
+ * where x > y, g/2 where x = y, +0 where x < y, g where x or y is NaN. minimum: the same with < in
+ * place of >. */
+#define GCKPTI_BINARY_OPS(X)                                                                       \
+    X(add, NULL, GCKPT_PASSES_GRAD(0) | GCKPT_PASSES_GRAD(1), x + y, identity, 0, identity, 0)     \
+    X(sub, NULL, GCKPT_PASSES_GRAD(0), x - y, identity, 0, negate, 0)                              \
+    X(mul, NULL, 0, (x * y), times_other, GCKPT_IN(1), times_other, GCKPT_IN(0))                   \
+    X(div, gckpti_flops_8, 0, x / y, numerator, GCKPT_IN(1), denominator, GCKPTI_BOTH_INPUTS)      \
+    X(maximum, NULL, 0, V(if_equal)(y, y, V(vmax)(y, x), y), larger, GCKPTI_BOTH_INPUTS,  \
+      larger, GCKPTI_BOTH_INPUTS)                                                                  \
+    X(minimum, NULL, 0, V(if_equal)(y, y, V(vmin)(y, x), y), smaller, GCKPTI_BOTH_INPUTS, \
+      smaller, GCKPTI_BOTH_INPUTS)
+enum { GCKPTI_BOTH_INPUTS = 3 }; /* GCKPT_IN(0) | GCKPT_IN(1) */
 /* clang-format on */
 
 /* dropout: element i is x times `scale` if the upper 24 bits of random word offset + i (Philox,
@@ -314,63 +320,25 @@ GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
 }
 
 /* ---- ops/broadcast.c ---- */
+/* Walks through axes of two tensors at once, innermost axis first. Adjacent axes are merged where
+ * both tensors cross them with a single step: equal shapes are one axis, and (B,T,C) with (C) has
+ * axes of C and of B*T. */
 typedef struct {
     int n;
     int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
-    int64_t offset[2]; /* elements at which the current run begins in both tensors */
+    int64_t offset[2]; /* the element of each tensor that the iterator has reached */
 } gckpti_iter;
 
-GCKPTI_FN void gckpti_iter_begin(gckpti_iter *it);
+/* Returns an iterator over `axes` of tensors of shapes a and b. Axes match from the last; a size of
+ * 1 or a missing axis is repeated (step 0). */
+GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shape *a,
+                                       const gckpt_shape *b);
 
 /* Adds an axis; the caller adds the innermost axis first. */
 GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1);
 
-/* Iterates over the output; offset[0] is an element of input 0, offset[1] of input i. The innermost
- * step is 1, or 0 for an input that broadcasting repeats. */
-GCKPTI_FN void gckpti_broadcast_iter(gckpti_iter *it, const gckpt_call *call, int i);
-
-GCKPTI_INLINE float gckpti_binary_maximum(float a, float b) { return a < b || b != b ? b : a; }
-GCKPTI_INLINE float gckpti_binary_minimum(float a, float b) { return b < a || b != b ? b : a; }
-
-/* Gradients of the binary ops: the value returned, times *factor if the function sets it. */
-GCKPTI_INLINE float gckpti_grad_identity(float g, float self, float other, float *factor)
-{
-    return (void)self, (void)other, (void)factor, g;
-}
-
-GCKPTI_INLINE float gckpti_grad_negate(float g, float self, float other, float *factor)
-{
-    return (void)self, (void)other, (void)factor, -g;
-}
-
-GCKPTI_INLINE float gckpti_grad_product(float g, float self, float other, float *factor)
-{
-    return (void)self, *factor = other, g;
-}
-
-GCKPTI_INLINE float gckpti_grad_numerator(float g, float a, float b, float *factor)
-{
-    return (void)a, (void)factor, g / b;
-}
-
-GCKPTI_INLINE float gckpti_grad_denominator(float g, float b, float a, float *factor)
-{
-    return *factor = a / b / b, -g;
-}
-
-GCKPTI_INLINE float gckpti_grad_maximum(float g, float self, float other, float *factor)
-{
-    *factor = self == other ? 0.5f : 1.0f;
-    return self < other ? 0.0f : g;
-}
-
-GCKPTI_INLINE float gckpti_grad_minimum(float g, float self, float other, float *factor)
-{
-    return gckpti_grad_maximum(g, other, self, factor);
-}
-
-/* Iterates over the output; offset[0]: the element of x to read (forward), to add to (backward). */
-GCKPTI_FN void gckpti_permute_iter(gckpti_iter *it, const gckpt_call *call);
+/* Advances along the axes from `axis` on; the caller walks those before. Returns 0 at the end. */
+GCKPTI_FN int gckpti_iter_next(gckpti_iter *it, int axis);
 
 /* ---- ops/axis.c ---- */
 typedef struct {
@@ -392,11 +360,6 @@ GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
 }
 
 typedef struct {
-    int axis, before, after;
-    float value;
-} gckpti_pad;
-
-typedef struct {
     int capacity;
     int window; /* number of latest rows to keep; 0, which is omitted, means all */
 } gckpti_cache;
@@ -409,6 +372,13 @@ static inline int64_t gckpti_cache_rows(const gckpti_cache *o)
     return o->window ? (rows + GCKPTI_CACHE_STEP - 1) / GCKPTI_CACHE_STEP * GCKPTI_CACHE_STEP
                      : o->capacity;
 }
+
+/* ---- cache/ops.c ---- */
+#ifndef GCKPT_NO_CACHES
+GCKPTI_FN int gckpti_check_positions(gckpt_graph *g);
+#else
+#define gckpti_check_positions(g) ((g)->object.sticky == GCKPT_OK)
+#endif
 
 GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
                                     int64_t to)
@@ -622,9 +592,6 @@ static inline int gckpti_uses_position(const gckpti_attention *o)
     return o->causal > 1 || o->extras > 1;
 }
 
-/* Returns the attributes with omitted fields and the scale filled in. */
-GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call);
-
 /* Returns which keys exist and are visible (all if not causal); kernels read no other keys. */
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
 
@@ -674,7 +641,19 @@ static inline float gckpti_attn_post_scale(const gckpti_attn *h)
     return h->cap > 0.0f ? 1.0f : h->scale;
 }
 
-/* Returns the state of a call. Zeroes results that no query writes (unless they accumulate). */
+/* Returns the offset of a head's first query in q, or first key in k; head 0 is that of row 0. */
+static inline int64_t gckpti_attn_at_q(const gckpti_attn *h, int64_t head)
+{
+    return head / h->heads * h->t * h->c + head % h->heads * h->d;
+}
+static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
+{
+    return head / h->heads * h->s * h->kv_c + head % h->heads / h->group * h->d;
+}
+
+/* Return the state of a call; _begin also zeroes results that no query writes, unless they
+ * accumulate. */
+GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
 GCKPTI_FN gckpti_attn gckpti_attention_begin(const gckpt_call *call, int backward);
 
 /* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
@@ -768,11 +747,11 @@ typedef enum {
     GCKPTI_LOSS_CLASSES
 } gckpti_loss_kind;
 
-/* Returns kind == is; the constant 0 for kinds that this build leaves out. */
-GCKPTI_INLINE int gckpti_loss_is(gckpti_loss_kind kind, gckpti_loss_kind is)
-{
-    return kind == is && (GCKPTI_WITH_LOSSES || is == GCKPTI_LOSS_SUM || is == GCKPTI_LOSS_SQUARED);
-}
+#ifndef GCKPT_NO_LOSSES
+#define GCKPTI_IF_LOSSES(x) x
+#else
+#define GCKPTI_IF_LOSSES(x) NULL
+#endif
 
 typedef struct gckpti_element_loss {
     const gckpt_call *call;
@@ -824,9 +803,8 @@ typedef struct { /* `element` is NULL in losses over classes, and `classes` in l
 } gckpti_loss_kernels;
 typedef gckpti_loss_kernels (*gckpti_loss_fn)(const gckpt_call *call);
 
-GCKPTI_FN void gckpti_run_element_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                                       const gckpti_element_kernels *kernels);
-GCKPTI_FN void gckpti_run_cross_entropy(const gckpt_call *call, int backward, gckpti_loss_fn fn);
+GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
+                               gckpti_loss_fn kernels);
 
 /* ---- ops/linear_loss.c ---- */
 typedef struct {

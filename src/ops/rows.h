@@ -32,8 +32,7 @@ GCKPTI_INLINED float V(fold)(FLOATS *lane, int largest)
 {
 #if GCKPTI_ISA < 0
     for (int half = 16, i = 31; i > 0; half = i-- > half ? half : half / 2)
-        lane[i - half] =
-            largest ? V(vmax)(lane[i], lane[i - half]) : lane[i] + lane[i - half];
+        lane[i - half] = largest ? V(vmax)(lane[i], lane[i - half]) : lane[i] + lane[i - half];
 #else
     GCKPTI_UNROLL
     for (int i = 32 / W - 1; i > 0; i--) { /* one loop, or gcc keeps lanes in memory */
@@ -120,9 +119,12 @@ GCKPTI_KERNEL float V(online)(const float *x, float *p, int64_t n, int first, fl
 }
 
 GCKPTI_UNUSED static const gckpti_class_kernels V(class_loss_kernels) = {
-    V(online),     GCKPTI_WITH_LOSSES ? V(surprisal) : NULL,
+    V(online),
+    GCKPTI_IF_LOSSES(V(surprisal)),
     GCKPTI_IF_TRAINING(V(class_gradients)),
-    V(exp_scalar), V(log_scalar), V(softcaps)
+    V(exp_scalar),
+    V(log_scalar),
+    V(softcaps)
 };
 
 GCKPTI_KERNEL void V(divide)(float *x, float divisor, int64_t n)
@@ -146,8 +148,7 @@ GCKPTI_KERNEL float V(update_block)(const gckpt_update_pass *p, const float *ext
     enum { LANES = 32 / W };
     const gckpt_update_constants copy = p->rates, *a = GCKPTI_IS_SMALL ? &p->rates : &copy;
     const FLOATS count = V(set1)(p->count > 0 ? p->count : 1.0f), inverse = V(set1)(1.0f) / count;
-    const int exact =
-        !GCKPTI_IS_SMALL && (!(p->count > 0) || gckpti_bits(p->count) << 9 == 0);
+    const int exact = !GCKPTI_IS_SMALL && (!(p->count > 0) || gckpti_bits(p->count) << 9 == 0);
     const int kind = update ? (int)p->optimiser : -1, back = p->write_back && p->count > 0;
     const int keep = extra && !back && (!update || p->write_back);
     float *g = p->gradient + at, *w = p->values, *m = p->state[0], *v = p->state[1];
@@ -247,10 +248,7 @@ GCKPTI_KERNEL void V(norm_row)(const gckpt_call *call, int64_t r)
     row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + gckpti_norm_epsilon(o));
     const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
     const FLOATS first = V(set1)(row.first), neg_zero = V(set1)(-0.0f);
-    const gckpti_hints hints =
-        gckpti_hints_of(call, call->in[0].data, call->in[0].bf16, call->out_bf16, NULL);
     for (int64_t j = 0; call->out && j < n; j += W) {
-        V(prefetch_next)(&hints, r * n + j);
         FLOATS h = V(load_n)(x + j, n - j) - first - center, y = rstd, b = neg_zero;
         if (gain)
             h = h * rstd, y = V(load_n)(gain + j, n - j);
@@ -280,10 +278,7 @@ GCKPTI_KERNEL void V(norm_row_grad)(const gckpt_call *call, int64_t r)
     float sum = !o->center ? 0.0f : row.z ? V(reduce)(&products, n) : V(sum_from)(row.y, n, 0.0f);
     const FLOATS a = V(set1)(sum / (float)n);
     const FLOATS b = V(set1)(V(reduce)(&row, n) / (float)n);
-    const gckpti_hints hints = gckpti_hints_of(call, call->in[0].data, call->in[0].bf16,
-                                               call->grad_out_bf16, call->in[0].grad_bf16);
     for (int64_t j = 0; j < n; j += W) {
-        V(prefetch_next)(&hints, r * n + j);
         FLOATS h = V(load_n)(row.x + j, n - j) - first;
         FLOATS u = V(load_n)(row.y + j, n - j);
         if (row.z)

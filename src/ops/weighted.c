@@ -15,8 +15,10 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
     return gckpti_classes_shape(call, "soft_cross_entropy", 1);
 }
 
-GCKPTI_OP_KERNELS(cross_entropy_with, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
-GCKPTI_OP_KERNELS(soft_cross_entropy, gckpti_run_cross_entropy(call, backward, gckpti_plain_loss))
+GCKPTI_OP_KERNELS(cross_entropy_with,
+                  gckpti_run_loss(call, backward, GCKPTI_LOSS_CLASSES, gckpti_plain_loss))
+GCKPTI_OP_KERNELS(soft_cross_entropy,
+                  gckpti_run_loss(call, backward, GCKPTI_LOSS_CLASSES, gckpti_plain_loss))
 
 GCKPTI_DESC_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                  NULL, gckpti_cross_entropy_classes,

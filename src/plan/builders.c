@@ -108,46 +108,13 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
     }
 }
 
-/* Checks instruction i of the user's schedule. *index: backward_index of the next backward. */
-static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *index)
-{
-    gckpt_instruction in = p->desc->schedule.instructions[i];
-    const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
-    int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
-    if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
-                    in.kind == GCKPT_REDUCE || (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
-        return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: id %i is no op that its kind can run", i,
-                            in.id);
-    int u = in.kind == GCKPT_BACKWARD ? p->node_of[in.id] : -1;
-    if (u >= p->prologue && p->node[u].backward_index >= 0 &&
-        p->node[u].backward_index != (*index)++)
-        return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: backward of %T is repeated, or precedes "
-                            "that of one of its readers, or of an op that adds to the same "
-                            "gradient first (readers in reverse order of creation)",
-                            i, t);
-    if (in.kind >= GCKPT_OFFLOAD && p->node_of[in.id] >= 0 &&
-        !p->node[p->node_of[in.id]].can_offload)
-        return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes "
-                            "is 0, update_in_backward is set, the tensor has gckpt_recompute, or "
-                            "it depends on parameters only",
-                            i, t);
-    return GCKPT_OK;
-}
-
 /* Copies the user's schedule, and adds missing staged parameters before their first reader. */
 static gckpt_result gckpti_build_user(gckpti_planner *p)
 {
     enum { FORWARD = 1, BACKWARD = 2 };
     unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
-    int index = 0;
     for (int i = 0; i < p->desc->schedule.count && seen; i++) {
-        gckpt_instruction in = p->desc->schedule.instructions[i];
-        gckpt_result result = gckpti_check_instruction(p, i, &index);
-        if (result != GCKPT_OK)
-            return result;
+        const gckpt_instruction in = p->desc->schedule.instructions[i];
         const gckpt_tensor *t = p->tensors[in.id];
         for (int k = 0; k < t->inputs; k++) {
             int q = t->in[k]->base->id;

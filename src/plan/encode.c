@@ -6,8 +6,6 @@
 
 GCKPTI_COLD_BEGIN
 
-/* ---- the hash of a graph: all that a plan's bytes and bits depend on, the same on all machines */
-
 /* Returns a plan's node without the parts in other arrays: name, attributes, shape, index. */
 static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
 {
@@ -27,112 +25,114 @@ static gckpti_plan_node gckpti_plan_node_of(const gckpt_tensor *t)
     return node;
 }
 
-static uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
+/* ---- from lowered plan to plan ---- */
+/* Allocates the arrays of a plan. Those whose length is not known yet get the most that nodes need,
+ * and length 0. */
+static void gckpti_alloc_arrays(gckpti_planner *p, gckpti_encoder *e)
 {
-    const gckpt_store *s = t->graph->store;
-    gckpti_plan_node node = gckpti_plan_node_of(t);
-    return gckpti_hash_fields(hash, &node, &t->shape, t->attributes,
-                              t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
-                              : t->kind == GCKPTI_VIEW ? NULL
-                                                       : t->name);
-}
-
-/* ---- from lowered plan to plan; a plan's block ---- */
-
-/* Returns, without const, an array in the block of a plan that is being written. */
-static void *gckpti_writable(gckpt_plan *plan, const void *part)
-{
-    return (unsigned char *)plan + ((const unsigned char *)part - (const unsigned char *)plan);
-}
-
-/* Appends a name to plan->names, or only counts it if the plan has no block. Returns its offset. */
-static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
-{
-    size_t offset = plan->name_bytes, size = strlen(name) + 1;
-    if (plan->block)
-        memcpy((char *)gckpti_writable(plan, plan->names) + offset, name, size);
-    plan->name_bytes = offset + size;
-    return offset;
-}
-
-/* Returns the id of one of the 256 tensors before i that has the same shape as i, else i. */
-static int gckpti_shared_shape(const gckpti_planner *p, int i)
-{
-    for (int k = i - 1; k >= 0 && k >= i - 256; k--)
-        if (gckpti_same_shape(&p->tensors[k]->shape, &p->tensors[i]->shape))
-            return k;
-    return i;
-}
-
-/* Writes nodes, parameters, names and attributes, or only counts them if the plan has no block. */
-static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
-{
-    plan->node_count = (size_t)p->n;
-    plan->param_count = plan->inputs = plan->word_count = plan->name_bytes = 0;
-    plan->size_count = 0;
+    gckpt_plan *plan = &e->plan;
+    plan->node_count = plan->param_count = (size_t)p->n;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        size_t offset = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
-        size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NAMELESS;
-        int fused = p->fused_into ? p->fused_into[i] : -1;
-        int index = t->kind == GCKPTI_OP && p->node_of[fused < 0 ? i : fused] < 0 ? -1 : 0;
-        const int shared = gckpti_shared_shape(p, i);
-        const size_t shape = plan->size_count;
-        plan->size_count += shared == i ? 1 + (size_t)t->shape.n : 0;
-        plan->word_count = gckpti_round_up(offset + (t->attribute_bytes + 3) / 4, 4);
-        if (t->kind == GCKPTI_INPUT)
-            index = (int)plan->inputs++;
-        if (t->kind == GCKPTI_PARAM) {
-            const char *param_name =
-                p->g->store->params[t->index].p.name; /* t's own name may have changed */
-            int updated = gckpti_is_updated(p, i), uses = 0;
-            for (int k = updated && t->running ? p->first_use[i] : -1; k >= 0; uses++)
-                k = p->target[k].next;
-            gckpti_plan_param q = { gckpti_elements(&t->shape),
-                                    { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
-                                      gckpti_bits(t->init.constant) },
-                                    gckpti_bits(t->momentum),
-                                    (gckpti_offset)gckpti_name_add(plan, param_name),
-                                    (gckpti_id)i,
-                                    (gckpti_id)t->index,
-                                    (gckpti_id)uses,
-                                    (gckpti_byte)(updated && !t->running),
-                                    (gckpti_byte)p->g->store->params[t->index].external,
-                                    (gckpti_byte)p->g->store->params[t->index].p.storage };
-            index = (int)plan->param_count++;
-            plan->quantised |= gckpti_is_quantised(q.storage);
-            if (plan->block)
-                ((gckpti_plan_param *)gckpti_writable(plan, plan->params))[index] = q;
-        }
-        if (!plan->block)
-            continue;
-        plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
-        gckpti_plan_node *node = (gckpti_plan_node *)gckpti_writable(plan, plan->nodes) + i;
+        plan->size_count += 1 + (size_t)t->shape.n;
+        plan->word_count += gckpti_round_up((t->attribute_bytes + 3) / 4, 4);
+        plan->name_bytes += t->name ? strlen(t->name) + 1 : 0;
+        if (t->kind == GCKPTI_PARAM)
+            plan->name_bytes += strlen(p->g->store->params[t->index].p.name) + 1;
+    }
+#define GCKPTI_ALLOC(type, name, count, optional)                                                  \
+    plan->name = e->name = (type *)gckpti_scratch_alloc(&p->temp, plan->count, sizeof(type));
+    GCKPTI_PLAN_ARRAYS(GCKPTI_ALLOC)
+#undef GCKPTI_ALLOC
+    plan->words = e->words =
+        (uint32_t *)gckpti_scratch_alloc(&p->temp, plan->word_count, sizeof(uint32_t));
+    plan->names = e->names = (char *)gckpti_scratch_alloc(&p->temp, plan->name_bytes, 1);
+    plan->param_count = plan->size_count = plan->word_count = plan->name_bytes = 0;
+}
+
+/* Appends a name to a plan. Returns its offset. */
+static gckpti_offset gckpti_add_name(gckpti_encoder *e, const char *name)
+{
+    const size_t offset = e->plan.name_bytes, size = strlen(name) + 1;
+    memcpy(e->names + offset, name, size);
+    e->plan.name_bytes += size;
+    return (gckpti_offset)offset;
+}
+
+/* Returns the index of the sizes of tensor i: those of one of the 256 tensors before it that has
+ * the same shape, else appended ones. */
+static gckpti_offset gckpti_add_shape(const gckpti_planner *p, gckpti_encoder *e, int i)
+{
+    const gckpt_shape *shape = &p->tensors[i]->shape;
+    const size_t first = e->plan.size_count;
+    for (int k = i - 1; k >= 0 && k >= i - 256; k--)
+        if (gckpti_same_shape(&p->tensors[k]->shape, shape))
+            return e->nodes[k].shape;
+    e->sizes[e->plan.size_count++] = shape->n;
+    for (int k = 0; k < shape->n; k++)
+        e->sizes[e->plan.size_count++] = shape->d[k];
+    return (gckpti_offset)first;
+}
+
+/* Appends parameter t. Returns its index. */
+static size_t gckpti_add_param(const gckpti_planner *p, gckpti_encoder *e, const gckpt_tensor *t)
+{
+    const gckpti_param *param = &p->g->store->params[t->index]; /* its name may differ from t's */
+    const int updated = gckpti_is_updated(p, t->id);
+    gckpti_plan_param *q = &e->params[e->plan.param_count];
+    q->elements = gckpti_elements(&t->shape);
+    q->init[0] = gckpti_bits(t->init.normal);
+    q->init[1] = gckpti_bits(t->init.uniform);
+    q->init[2] = gckpti_bits(t->init.constant);
+    q->momentum = gckpti_bits(t->momentum);
+    q->name = gckpti_add_name(e, param->p.name);
+    q->node = (gckpti_id)t->id;
+    q->store_index = (gckpti_id)t->index;
+    for (int k = updated && t->running ? p->first_use[t->id] : -1; k >= 0; k = p->target[k].next)
+        q->running++;
+    q->trained = (gckpti_byte)(updated && !t->running);
+    q->external = (gckpti_byte)param->external;
+    q->storage = (gckpti_byte)param->p.storage;
+    e->plan.quantised |= gckpti_is_quantised(q->storage);
+    return e->plan.param_count++;
+}
+
+/* Writes nodes, parameters, shapes, names and attributes. */
+static void gckpti_encode_nodes(const gckpti_planner *p, gckpti_encoder *e)
+{
+    gckpt_plan *plan = &e->plan;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        const gckpt_tensor *built = p->g->tensors[i];
+        const gckpti_plan_node built_node = gckpti_plan_node_of(built);
+        const int fused = p->fused_into ? p->fused_into[i] : -1;
+        gckpti_plan_node *node = &e->nodes[i];
         *node = gckpti_plan_node_of(t);
-        node->shape = shared < i ? node[shared - i].shape : (gckpti_offset)shape;
-        gckpti_extent *sizes = (gckpti_extent *)gckpti_writable(plan, plan->sizes) + shape;
-        for (int k = 0; shared == i && k <= t->shape.n; k++)
-            sizes[k] = k ? t->shape.d[k - 1] : t->shape.n;
-        gckpti_node_info *info = (gckpti_node_info *)gckpti_writable(plan, plan->info) + i;
-        node->attributes = (gckpti_offset)offset;
-        node->name = (gckpti_offset)name;
-        node->index = (gckpti_id)index;
+        node->attributes = (gckpti_offset)plan->word_count;
+        if (t->attribute_bytes)
+            memcpy(e->words + plan->word_count, t->attributes, t->attribute_bytes);
+        plan->word_count += gckpti_round_up((t->attribute_bytes + 3) / 4, 4); /* GCKPTI_ALIGN */
+        node->shape = gckpti_add_shape(p, e, i);
+        node->name = t->name ? gckpti_add_name(e, t->name) : GCKPTI_NAMELESS;
+        node->index = t->kind == GCKPTI_OP && p->node_of[fused < 0 ? i : fused] < 0 ? -1 : 0;
+        if (t->kind == GCKPTI_INPUT)
+            node->index = (gckpti_id)plan->inputs++;
+        if (t->kind == GCKPTI_PARAM)
+            node->index = (gckpti_id)gckpti_add_param(p, e, t);
         node->rounding = p->rounding[i];
         for (int k = 0; k < t->inputs && t->op; k++)
             node->compensated |= (gckpti_byte)((gckpti_sum_scope(p, t, k) != 0) << k);
-        info->hash = plan->hash;
-        info->cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost ? p->built_cost[i]
-                                                                                : p->cost[i];
-        info->host_value = info->host_saved = GCKPTI_NO_OFFSET;
-        if (t->attribute_bytes)
-            memcpy((uint32_t *)gckpti_writable(plan, plan->words) + offset, t->attributes,
-                   t->attribute_bytes);
-    }
-    for (size_t i = 0; i < plan->node_count && plan->block; i++)
-        plan->check = gckpti_hash_plan_node(plan->check, plan, i);
-    if (plan->block) {
-        plan->hash = gckpti_hash_vranks(plan->hash, plan->virtual_ranks);
-        plan->check = gckpti_hash_vranks(plan->check, plan->virtual_ranks);
+        plan->hash =
+            gckpti_hash_fields(plan->hash, &built_node, &built->shape, built->attributes,
+                               t->kind == GCKPTI_PARAM  ? p->g->store->params[t->index].p.name
+                               : t->kind == GCKPTI_VIEW ? NULL
+                                                        : built->name);
+        e->info[i].hash = plan->hash;
+        e->info[i].cost = t->kind == GCKPTI_OP && p->node_of[i] < 0 && p->built_cost
+                              ? p->built_cost[i]
+                              : p->cost[i];
+        e->info[i].host_value = e->info[i].host_saved = GCKPTI_NO_OFFSET;
+        plan->check = gckpti_hash_plan_node(plan->check, plan, (size_t)i);
     }
 }
 
@@ -164,22 +164,6 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                     : 0;
 }
 
-/* Returns the padding bytes in a rank's shards of values and state. */
-static size_t gckpti_resident_padding(const gckpti_planner *p)
-{
-    size_t sum = 0;
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->tensors[i];
-        int arrays = gckpti_is_gathered(p, t);
-        if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_shard(p, t)))
-            continue;
-        arrays += gckpti_is_updated(p, i) && !t->running ? gckpti_state_floats(p->desc) : 0;
-        size_t part = gckpti_tensor_bytes(p, t, 0) / (size_t)p->g->store->ranks;
-        sum += (size_t)arrays * (gckpti_shard_bytes(p, t) - part);
-    }
-    return sum;
-}
-
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
@@ -196,7 +180,6 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
             state = gckpti_add_bytes(state, gckpti_array_bytes(s, q, 1));
     }
     if (kind_bytes) {
-        kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
         kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
         kind_bytes[GCKPT_BYTES_STATE] = state;
         kind_bytes[GCKPT_BYTES_CACHES] = caches;
@@ -237,7 +220,8 @@ static int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
 }
 
 /* Sets the scalars of the plan that is made from a lowered plan. */
-static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gckpt_plan *plan)
+static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered *d,
+                                  gckpt_plan *plan)
 {
     const gckpt_plan_desc *desc = p->desc;
     memset(plan, 0, sizeof *plan);
@@ -262,20 +246,11 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
     if (p->forward_cost)
         plan->recompute = (double)d->sched.recompute_cost / (double)p->forward_cost;
     plan->cost = d->cost;
-    plan->hidden = d->hidden;
     plan->least_cost = p->least_cost;
-    plan->offload_cost = desc->offload.cost;
-    plan->overlap_offload = desc->offload.overlap != 0;
-    plan->offloaded = d->offloaded;
-    plan->virtual_ranks = p->virtual_ranks;
-    plan->ranks = p->g->store->ranks;
-    plan->shard = p->g->store->shard;
-    plan->comm_cost = desc->ranks.link_cost;
+    plan->virtual_ranks = plan->ranks = 1;
     plan->body = (int)d->body, plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
-    plan->ins = d->ins; /* gckpti_plan_copy copies it into the block */
-    plan->live_bytes = d->live_bytes;
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
     plan->fetch_count = (size_t)desc->fetch.count;
@@ -286,27 +261,18 @@ static void gckpti_encode_numbers(gckpti_planner *p, const gckpti_lowered *d, gc
 
 /* Writes the other arrays: instructions, operands, loss terms, fetches, buffers by `order`. */
 static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *d, const int *order,
-                                 gckpt_plan *plan)
+                                 gckpti_encoder *e)
 {
-    gckpti_ins *ins = (gckpti_ins *)gckpti_writable(plan, plan->ins);
-    size_t *operand = (size_t *)gckpti_writable(plan, plan->operands);
-    gckpti_plan_term *term = (gckpti_plan_term *)gckpti_writable(plan, plan->terms);
-    gckpti_plan_fetch *fetch = (gckpti_plan_fetch *)gckpti_writable(plan, plan->fetches);
-    gckpt_buffer *buffers = (gckpt_buffer *)gckpti_writable(plan, plan->buffers);
-    gckpti_node_info *info = (gckpti_node_info *)gckpti_writable(plan, plan->info);
-    for (int u = 0; u < p->nodes; u++) {
-        info[p->node[u].id].host_value = d->host_offset[2 * u];
-        info[p->node[u].id].host_saved = d->host_offset[2 * u + 1];
+    for (size_t x = 0; x < d->length; x++) {
+        e->ins[x] = d->ins[x];
+        if (d->ins[x].kind == GCKPT_UPDATE)
+            e->ins[x].id = e->nodes[d->ins[x].id].index;
+        e->live_bytes[x] = d->live_bytes[x];
     }
-    for (size_t x = 0; x < d->length; x++)
-        if (ins[x].kind == GCKPT_UPDATE)
-            ins[x].id = plan->nodes[ins[x].id].index;
     for (size_t i = 0; i < d->operand_count; i++)
-        operand[i] = d->operands[i] == GCKPTI_NO_OFFSET ? GCKPTI_NO_OFFSET
-                                                        : d->buffers[d->operands[i]].offset;
-    for (size_t x = 0; x < d->length; x++)
-        gckpti_encode_copies(p, &d->ins[x], operand);
-    for (size_t i = 0; i < plan->term_count; i++) {
+        e->operands[i] = d->operands[i] == GCKPTI_NO_OFFSET ? GCKPTI_NO_OFFSET
+                                                            : d->buffers[d->operands[i]].offset;
+    for (int i = 0; i < p->term_count; i++) {
         int id = p->terms[i].loss->id;
         const gckpt_tensor *t = p->tensors[id];
         gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
@@ -317,39 +283,41 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
                                    ? call.elements_per_count
                                    : 1,
                                p->built_cost ? p->built_cost[id] : p->cost[id] };
-        term[i] = q;
+        e->terms[i] = q;
     }
-    for (size_t i = 0; i < plan->fetch_count; i++) {
+    for (int i = 0; i < p->desc->fetch.count; i++) {
         const gckpt_fetch_spec *q = &p->desc->fetch.specs[i];
         int id = q->tensor->base->id;
-        fetch[i].id = q->tensor->id;
-        fetch[i].gradient = q->gradient;
         int b = q->gradient ? d->gradient[p->total[id]] : d->value[d->latest_def[p->node_of[id]]];
-        fetch[i].offset = d->buffers[b].offset;
+        const gckpti_plan_fetch fetch = { q->tensor->id, q->gradient, d->buffers[b].offset };
+        e->fetches[i] = fetch;
     }
     for (size_t i = 0; i < d->buffer_count; i++)
-        buffers[i] = d->buffers[order[i]];
+        e->buffers[i] = d->buffers[order[i]];
 }
 
-GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
-                                         gckpt_mode mode)
+GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
 {
-    gckpt_plan header, *plan = NULL;
+    const gckpti_lowered *d = &p->best;
+    gckpti_encoder e;
+    gckpt_plan *plan = NULL;
     gckpti_scratch_clear(&p->temp);
     const int *order = gckpti_buffers_by_end(p, d);
-    gckpti_encode_numbers(p, d, &header);
-    header.mode = mode;
-    gckpti_encode_nodes(p, &header);
-    if (order)
-        plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &header), 1);
+    gckpti_encode_numbers(p, d, &e.plan);
+    e.plan.mode = mode;
+    gckpti_pass(p, GCKPTI_PASS_NUMBERS, &e);
+    gckpti_alloc_arrays(p, &e);
+    if (!p->failed) {
+        gckpti_encode_nodes(p, &e);
+        gckpti_encode_arrays(p, d, order, &e);
+        gckpti_pass(p, GCKPTI_PASS_ENCODED, &e);
+        plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &e.plan), 1);
+    }
     p->failed = !plan;
-    if (!plan)
-        return NULL;
-    header.memory = *p->memory;
-    gckpti_plan_copy(plan, &header);
-    gckpti_encode_nodes(p, plan);
-    gckpti_encode_arrays(p, d, order, plan);
-    gckpti_encode_weights(p, plan);
+    if (plan) {
+        e.plan.memory = *p->memory;
+        gckpti_plan_copy(plan, &e.plan);
+    }
     return plan;
 }
 

@@ -15,10 +15,10 @@ static void gckpti_add_accumulators(gckpti_planner *p)
                 continue;
             size_t arrays = gckpti_sum_scope(p, t, k) == GCKPTI_SUM_IN_STEP ? 2u : 1u;
             p->target[p->node[p->node_of[i]].target + k].gradient =
-                gckpti_add_resident(p, q, arrays * gckpti_tensor_bytes(p, q, 0));
+                gckpti_add_resident(p, q, arrays * gckpti_f32_bytes(q));
         }
     }
-    gckpti_add_partial_sums(p);
+    gckpti_pass(p, GCKPTI_PASS_ACCUMULATORS, NULL);
     for (int id = 0; id < p->n; id++)
         if (p->active[id] && gckpti_is_use_sum(p->tensors[id]) && p->first_use[id] >= 0)
             p->total[id] = p->target[p->first_use[id]].gradient;
@@ -46,7 +46,7 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_node *u, const gckpt_te
     } else {
         target->total = so_far;
         target->gradient = gckpti_gradient_new(
-            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_tensor_bytes(p, q, 0),
+            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_f32_bytes(q),
             u->backward_index);
         if (sums) {
             u->accumulate |= bit;
@@ -134,7 +134,6 @@ static void gckpti_sum_gradient_bytes(gckpti_planner *p)
 /* Models all gradients: targets, sums, shared bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
-    gckpti_list_reductions(p);
     if (p->failed)
         return;
     if (p->accumulates)
@@ -151,7 +150,7 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
     for (int i = 0; i < p->n; i++) /* an update at the end of the step reads it */
         if (gckpti_is_updated(p, i) && !p->accumulates && !p->desc->update_in_backward)
             p->gradient[p->total[i]].last = p->backwards - 1;
-    gckpti_add_recv_buffers(p);
+    gckpti_pass(p, GCKPTI_PASS_GRADIENTS, NULL);
     for (int i = 0; i < p->desc->fetch.count; i++)
         if (p->desc->fetch.specs[i].gradient)
             p->gradient[p->total[p->desc->fetch.specs[i].tensor->base->id]].last = p->backwards + 1;

@@ -2,7 +2,7 @@
 #include "plan/plan.h"
 #ifndef GCKPT_SMALL
 
-/* Declarations shared by the files of layer plan (MANIFEST); some are in folders of features. */
+/* Declarations shared by the files of layer plan, which compilers see in the order of MANIFEST. */
 
 /* ---- plan/model.c ---- */
 /* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */
@@ -43,98 +43,49 @@ typedef struct {
     gckpti_keyed *keys;  /* 2 n, for sorting */
 } gckpti_skyline;
 
-/* ---- dist/plan.c ---- */
-#ifndef GCKPT_NO_RANKS
-/* Returns whether the ranks need only their shards of a parameter's gradient after its REDUCE. */
-GCKPTI_FN int gckpti_is_scattered(const gckpti_planner *p, int id);
-GCKPTI_FN void gckpti_list_reductions(gckpti_planner *p);
-GCKPTI_FN void gckpti_add_partial_sums(gckpti_planner *p);
-GCKPTI_FN void gckpti_add_recv_buffers(gckpti_planner *p);
-#else
-#define gckpti_is_scattered(p, id) ((void)(id), 0)
-#define gckpti_list_reductions(p)  ((void)0)
-#define gckpti_add_partial_sums(p) ((void)0)
-#define gckpti_add_recv_buffers(p) ((void)0)
-#endif
+/* ---- plan/lowered.c ---- */
+/* An instruction whose operands are listed. */
+typedef struct {
+    int x,
+        position; /* its index; the position of its entry in the schedule, or -1 if it has none */
+} gckpti_ins_at;
 
-/* ---- bf16/plan.c ---- */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
-GCKPTI_FN void gckpti_mark_precision(gckpti_planner *p, const gckpt_tensor *t,
-                                     gckpt_precision precision);
-GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
-                                     size_t *copy);
-GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
-                                    size_t *operand);
-/* Decides whether a plan that is otherwise complete has bf16 copies of parameters. */
-GCKPTI_FN void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan);
-#else
-static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
-#define gckpti_mark_precision(...)                ((void)0)
-#define gckpti_place_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
-#define gckpti_encode_copies(...)                 ((void)0)
-#define gckpti_encode_weights(...)                ((void)0)
-#endif
+/* ---- plan/encode.c ---- */
+/* A plan that is being written, with its arrays, which are in p->temp, without const. */
+typedef struct {
+    gckpt_plan plan;
+#define GCKPTI_WRITABLE(type, name, count, optional) type *name;
+    GCKPTI_PLAN_ARRAYS(GCKPTI_WRITABLE)
+#undef GCKPTI_WRITABLE
+    uint32_t *words;
+    char *names;
+} gckpti_encoder;
 
-/* ---- tiles/fuse.c ---- */
-#ifndef GCKPT_NO_TILES
-/* Replaces ops, whose bytes and cost are known, by fused groups; sets p->has_fused. */
-GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p);
-#else
-static inline void gckpti_fuse_ops(gckpti_planner *p) { (void)p; }
-#endif
+/* ---- passes: what features add to a plan ---- */
+/* The stages of planning at which a feature (a folder of src) may act. In parentheses: the type to
+ * which `arg` points. */
+typedef enum {
+    GCKPTI_PASS_START,        /* the model has tensors, and no bytes or cost of ops yet */
+    GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
+    GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */
+    GCKPTI_PASS_NODE,         /* (gckpti_node) the model has a further node */
+    GCKPTI_PASS_BACKWARDS,    /* backwards have their order, and there are no gradients yet */
+    GCKPTI_PASS_ACCUMULATORS, /* gradients that live all step exist */
+    GCKPTI_PASS_GRADIENTS,    /* all gradients exist, and share no bytes yet */
+    GCKPTI_PASS_ENTRY,        /* (int) the instruction of the entry at this position is listed */
+    GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
+    GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) an instruction has its operands, or, if its kind */
+                              /* is a feature's, none yet */
+    GCKPTI_PASS_PEAK,         /* (int) the bytes by kind at the peak, this instruction, are known */
+    GCKPTI_PASS_NUMBERS,      /* (gckpti_encoder) the plan has its scalars */
+    GCKPTI_PASS_ENCODED       /* (gckpti_encoder) the plan is complete */
+} gckpti_plan_stage;
 
-#ifdef GCKPTI_SEPARATE_TU
-/* Prototypes for files that tests compile separately; gradckpt.h defines functions before use. */
+/* The passes of a feature are one function, which the planner calls at each stage. */
+#define GCKPTI_PASSES(name)                                                                        \
+    GCKPTI_FN gckpt_result gckpti_##name##_passes(gckpti_planner *p, gckpti_plan_stage stage,      \
+                                                  void *arg)
 
-/* plan/plan.c */
-GCKPTI_FN uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
-                                      const gckpt_shape *shape, const void *attributes,
-                                      const char *name);
-
-/* plan/tensors.c */
-GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t);
-GCKPTI_FN gckpti_shard_range gckpti_update_shard(const gckpti_planner *p, const gckpt_tensor *t);
-GCKPTI_FN size_t gckpti_shard_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-GCKPTI_FN unsigned gckpti_backward_needs(const gckpti_planner *p, const gckpt_tensor *t);
-GCKPTI_FN int gckpti_is_repeated(const gckpt_tensor *t, int i);
-GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes);
-
-GCKPTI_FN size_t gckpti_tensor_bytes(const gckpti_planner *p, const gckpt_tensor *t, int bf16_flag);
-GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, int i);
-GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t);
-GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t,
-                                       int backward);
-
-/* plan/gradients.c */
-GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
-
-/* plan/order.c */
-GCKPTI_FN int gckpti_is_use_sum(const gckpt_tensor *t);
-GCKPTI_FN void gckpti_list_uses(gckpti_planner *p);
-GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p);
-GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
-GCKPTI_FN int gckpti_is_in_body(const gckpti_planner *p, int target);
-GCKPTI_FN int gckpti_next_write(const gckpti_planner *p, int id, int index);
-GCKPTI_FN int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int index);
-GCKPTI_FN int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t size);
-
-/* plan/tensors.c */
-GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b);
-
-/* plan/schedule.c */
-GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s);
-
-/* plan/lowered.c */
-GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind);
-
-/* plan/place.c */
-GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s);
-GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order);
-GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
-                                 size_t n, size_t alignment);
-GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
-                                       size_t alignment);
-#endif
+/* Calls the passes of all features of this build (plan/passes.h), until one returns an error. */
+GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, void *arg);
 #endif /* GCKPT_SMALL */

@@ -3,46 +3,33 @@
 #include "graph/graph.h"
 
 /* ---- lowering: the instructions of a schedule, their buffers, and live ranges of these ---- */
+/* Allocates the arrays of a lowered plan, except instructions and operands, which grow. */
 static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
 {
-    size_t n = (size_t)d->sched.length + 1, operands = 0, offloads = 0;
-    size_t buffers = (size_t)p->gradients;
-    const size_t copies = p->desc->bf16.precision != GCKPT_FP32;
+    gckpti_scratch *s = &d->scratch;
+    size_t n = (size_t)d->sched.length + 1, buffers = (size_t)p->gradients;
     for (int x = 0; x < d->sched.length; x++) {
         int i = d->sched.entry[x], id = p->node[gckpti_entry_node(p, i)].id;
-        size_t inputs = (size_t)p->tensors[id]->inputs;
-        operands += (i < 0 ? 4 + 3 * inputs : 3 + inputs) + copies * (2 + 2 * inputs);
         buffers += i < 0 ? p->workspace_backward[id] > 0
                          : (p->workspace_forward[id] > 0) + (size_t)(d->sched.value_end[x] >= 0) +
                                (d->sched.saved_end[x] >= 0);
-        offloads += i >= 0 && d->sched.offload_parts[x];
     }
-    gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(2 * p->targets + p->n) + 2 * offloads; /* of addends; updates, offloads */
-    size_t reductions = (size_t)p->reductions, most = n + offloads + (size_t)p->n + reductions;
-    operands += reductions * (size_t)(3 + p->tree_depth);
+    d->buffers = (gckpt_buffer *)gckpti_scratch_alloc(s, buffers, sizeof *d->buffers);
     d->entry_ins = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->backward_ins = (int *)gckpti_scratch_alloc(s, (size_t)p->backwards + 2, sizeof(int));
-    d->ins = (gckpti_ins *)gckpti_scratch_alloc(s, most, sizeof *d->ins);
-    d->live_bytes = (size_t *)gckpti_scratch_alloc(s, most, sizeof *d->live_bytes);
-    d->buffers = (gckpt_buffer *)gckpti_scratch_alloc(s, buffers, sizeof *d->buffers);
-    d->operands = (size_t *)gckpti_scratch_alloc(s, operands, sizeof *d->operands);
     d->value = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->saved = (int *)gckpti_scratch_alloc(s, n, sizeof(int));
     d->gradient = (int *)gckpti_scratch_alloc(s, (size_t)p->gradients, sizeof(int));
     d->latest_def = (int *)gckpti_scratch_alloc(s, (size_t)p->nodes, sizeof(int));
-    d->host_offset =
-        (size_t *)gckpti_scratch_alloc(s, 2 * (size_t)p->nodes, sizeof *d->host_offset);
-    d->length = d->buffer_count = d->operand_count = 0;
     return !p->failed;
 }
 
-static void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
+/* Appends an instruction. */
+GCKPTI_FN void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
 {
-    gckpti_ins *ins = &d->ins[d->length++];
-    ins->kind = (unsigned char)kind;
-    ins->id = (gckpti_id)id;
-    ins->uses = 1;
+    const gckpti_ins ins = { (unsigned char)kind, 0, 0, 0, (gckpti_id)id, 1, 0 };
+    if (gckpti_reserve(&d->scratch, &d->ins, d->length + 1, sizeof ins))
+        d->ins[d->length++] = ins;
 }
 
 /* Adds an UPDATE of each parameter last used at position x, but none before position `counted`,
@@ -95,19 +82,11 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             d->epilogue = d->length;
         d->entry_ins[x] = (int)d->length;
         gckpti_add_instruction(d, i < 0 ? GCKPT_BACKWARD : kinds[i / p->nodes], p->node[u].id);
-        if (i < 0) {
+        if (i < 0)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
-            for (int k = 0; k < p->node[u].reduces; k++) {
-                int id = p->reduction[p->node[u].reduce + k].id;
-                gckpti_add_instruction(d, GCKPT_REDUCE, id);
-                d->ins[d->length - 1].accumulate = (unsigned char)gckpti_is_scattered(p, id);
-            }
-        } else if (i == u) {
-            d->ins[d->entry_ins[x]].first = !d->latest_def[u];
-            d->latest_def[u] = 1;
-            if (d->sched.offload_parts[x])
-                gckpti_add_instruction(d, GCKPT_OFFLOAD, p->node[u].id);
-        }
+        if (i == u && !p->failed)
+            d->ins[d->entry_ins[x]].first = !d->latest_def[u]++;
+        gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
         if (early)
             gckpti_add_updates_after(p, d, x, counted, last);
     }
@@ -130,17 +109,18 @@ static int gckpti_add_buffer(gckpti_lowered *d, size_t size, int start, int end,
 }
 
 /* Adds an operand of instruction x: a buffer, whose live range it extends, or -1. */
-static void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
+GCKPTI_FN void gckpti_add_operand(gckpti_lowered *d, int buffer, int x)
 {
     if (buffer >= 0 && d->buffers[buffer].end < x)
         d->buffers[buffer].end = x;
-    d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NO_OFFSET : (size_t)buffer;
+    if (gckpti_reserve(&d->scratch, &d->operands, d->operand_count + 1, sizeof *d->operands))
+        d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NO_OFFSET : (size_t)buffer;
 }
 
 /* Returns the buffer of a gradient (or of its alias root), or -1 if `gradient` is -1. If there is
  * none yet, adds a buffer that begins at instruction x. */
-static int gckpti_get_or_add_gradient(const gckpti_planner *p, gckpti_lowered *d, int gradient,
-                                      int x)
+GCKPTI_FN int gckpti_get_or_add_gradient(const gckpti_planner *p, gckpti_lowered *d, int gradient,
+                                         int x)
 {
     if (gradient < 0)
         return -1;
@@ -203,46 +183,23 @@ static void gckpti_add_forward_operands(gckpti_planner *p, gckpti_lowered *d, in
     d->latest_def[node] = position;
 }
 
-/* Returns the REDUCE of a tensor's gradient, or NULL. */
-static const gckpti_reduction *gckpti_reduction_of(const gckpti_planner *p, int id)
+/* Adds a gradient as an operand of instruction x; -1 if there is none. */
+GCKPTI_FN void gckpti_add_gradient(const gckpti_planner *p, gckpti_lowered *d, int gradient, int x)
 {
-    int k = p->reductions > 0 ? p->reduction_of[id] : -1;
-    return k < 0 ? NULL : &p->reduction[k];
+    gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, gradient, x), x);
 }
 
-/* Appends addends of a tensor's gradient to an instruction's operands: if `others` is 0 the first
- * (-1 for a loss), else the further ones (of batch-invariant tensors in plans that accumulate; for
- * a REDUCE the body's). Returns 1 + their number (the ins' `uses`). */
-static int gckpti_append_addends(const gckpti_planner *p, gckpti_lowered *d, int id, int others,
-                                 int x)
+/* Appends the further accumulators that instruction x adds up, in a plan that accumulates: those
+ * that a feature adds up before the update (`reduced`), or the others. Counts them in its uses. */
+GCKPTI_FN void gckpti_add_addends(const gckpti_planner *p, gckpti_lowered *d, int id, int reduced,
+                                  int x)
 {
-    int count = 1, several = p->accumulates && gckpti_is_use_sum(p->tensors[id]);
-    int use = others && several ? p->first_use[id] : -1, reduces = d->ins[x].kind == GCKPT_REDUCE;
-    const gckpti_reduction *sum = gckpti_reduction_of(p, id);
-    int first =
-        d->ins[x].kind == GCKPT_UPDATE && sum && sum->shard >= 0 ? sum->shard : p->total[id];
-    if (!others)
-        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, first, x), x);
-    for (use = use < 0 ? -1 : p->target[use].next; use >= 0; use = p->target[use].next) {
-        if (sum && gckpti_is_in_body(p, use) != reduces)
-            continue;
-        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, p->target[use].gradient, x), x);
-        count++;
-    }
-    return count;
-}
-
-/* Appends a REDUCE's operands. Its receive buffer is live from the backward that it follows. */
-static void gckpti_add_reduce_operands(const gckpti_planner *p, gckpti_lowered *d, int x)
-{
-    gckpti_ins *ins = &d->ins[x];
-    const gckpti_reduction *sum = gckpti_reduction_of(p, ins->id);
-    gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, sum->recv, x), x);
-    gckpti_append_addends(p, d, ins->id, 0, x);
-    gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, sum->shard, x), x);
-    ins->uses = (gckpti_id)gckpti_append_addends(p, d, ins->id, 1, x);
-    for (int k = 0; k < p->tree_depth; k++)
-        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, sum->partials + k, x), x);
+    int use = p->accumulates && gckpti_is_use_sum(p->tensors[id]) ? p->first_use[id] : -1;
+    for (use = use < 0 ? -1 : p->target[use].next; use >= 0; use = p->target[use].next)
+        if (p->target[use].reduced == reduced) {
+            gckpti_add_gradient(p, d, p->target[use].gradient, x);
+            d->ins[x].uses++;
+        }
 }
 
 /* Adds the buffers and operands of a backward. */
@@ -261,38 +218,15 @@ static void gckpti_add_backward_operands(gckpti_planner *p, gckpti_lowered *d, i
         workspace =
             gckpti_add_buffer(d, p->workspace_backward[u->id], x, x, u->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_add_operand(d, workspace, x);
-    gckpti_append_addends(p, d, u->id, 0, x);
+    gckpti_add_gradient(p, d, p->total[u->id], x);
     for (int i = 0; i < t->inputs; i++) {
         const gckpti_target *target = &p->target[u->target + i];
         int value = mask & GCKPT_IN(i) ? gckpti_value_buffer(p, d, t->in[i]->base->id) : -1;
         gckpti_add_operand(d, value, x);
-        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, target->gradient, x), x);
-        gckpti_add_operand(d, gckpti_get_or_add_gradient(p, d, target->total, x), x);
+        gckpti_add_gradient(p, d, target->gradient, x);
+        gckpti_add_gradient(p, d, target->total, x);
     }
-    ins->uses = (gckpti_id)gckpti_append_addends(p, d, u->id, 1, x);
-    for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* REDUCEs after it use these */
-        gckpti_get_or_add_gradient(p, d, p->reduction[k].recv, x);
-        gckpti_get_or_add_gradient(p, d, p->reduction[k].shard, x);
-    }
-}
-
-/* Assigns offsets in slower memory to the offloaded parts of each node, one after another. */
-static void gckpti_place_offloaded(const gckpti_planner *p, gckpti_lowered *d)
-{
-    size_t offset = 0;
-    for (int x = 0; x < d->sched.length; x++)
-        for (int part = 0; part < 2; part++)
-            d->host_offset[2 * gckpti_entry_node(p, d->sched.entry[x]) + part] |=
-                d->sched.offload_parts[x] >> part & 1;
-    for (int k = 0; k < 2 * p->nodes; k++) {
-        const gckpt_tensor *t = p->tensors[p->node[k / 2].id];
-        int offloaded = d->host_offset[k] != 0;
-        offset = offloaded ? gckpti_round_up(offset, p->alignment) : offset;
-        d->host_offset[k] = offloaded ? offset : GCKPTI_NO_OFFSET;
-        offset += !offloaded ? 0 : k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t);
-        offset = offset < PTRDIFF_MAX / 2 ? offset : PTRDIFF_MAX / 2;
-    }
-    d->offloaded = offset;
+    gckpti_add_addends(p, d, u->id, 0, x);
 }
 
 /* Lists the buffers and operands of all instructions. */
@@ -302,28 +236,21 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
     memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
     for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
         gckpti_get_or_add_gradient(p, d, v, 0);
-    for (int y = 0, x = 0; y < end; y++) {
+    for (int y = 0, x = 0; y < end && !p->failed; y++) {
         gckpti_ins *ins = &d->ins[y];
-        const gckpt_tensor *t = p->tensors[ins->id];
-        int copies = p->desc->bf16.precision != GCKPT_FP32 && t->op && ins->kind <= GCKPT_BACKWARD;
+        gckpti_ins_at at = { y, d->entry_ins[x] == y ? x++ : -1 };
         ins->operands = (gckpti_offset)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
-            gckpti_add_forward_operands(p, d, x++, y);
-        } else if (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_OFFLOAD_DONE) {
-            int v = d->latest_def[p->node_of[ins->id]];
-            int parts = d->sched.offload_parts[ins->kind == GCKPT_OFFLOAD_DONE ? x++ : v];
-            gckpti_add_operand(d, parts & GCKPTI_VALUE ? d->value[v] : -1, y);
-            gckpti_add_operand(d, parts & GCKPTI_SAVED ? d->saved[v] : -1, y);
+            gckpti_add_forward_operands(p, d, at.position, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
-            gckpti_add_backward_operands(p, d, ~d->sched.entry[x++], y);
-        } else if (ins->kind == GCKPT_REDUCE) {
-            gckpti_add_reduce_operands(p, d, y);
-        } else {
-            gckpti_append_addends(p, d, ins->id, 0, y);
-            ins->uses = (gckpti_id)gckpti_append_addends(p, d, ins->id, 1, y);
+            gckpti_add_backward_operands(p, d, ~d->sched.entry[at.position], y);
+        } else if (ins->kind == GCKPT_UPDATE) {
+            gckpti_add_gradient(p, d, p->gradient[p->total[ins->id]].result, y);
+            gckpti_add_addends(p, d, ins->id, 0, y);
         }
-        for (int k = 0; k < copies * (2 + 2 * t->inputs); k++) /* see gckpti_encode_copies */
-            gckpti_add_operand(d, -1, y);
+        for (size_t k = gckpti_copy_operands(p, ins->kind, p->tensors[ins->id]); k > 0; k--)
+            gckpti_add_operand(d, -1, y); /* gckpti_encode_copies writes these */
+        gckpti_pass(p, GCKPTI_PASS_OPERANDS, &at);
     }
     for (int v = 0; v < p->gradients; v++) { /* some outlive their last use */
         int b = d->gradient[v], last_use = d->backward_ins[p->gradient[v].last_use];
@@ -345,24 +272,25 @@ GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
  * overflow, in double; finds the peak and its bytes by kind. */
 static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
 {
+    const size_t slots = d->length + 2;
     double estimate = 0;
-    size_t live = 0, slots = d->length + 2;
+    size_t live = 0;
     int peak = 0;
     gckpti_scratch_clear(&p->temp);
-    double *estimates = (double *)gckpti_scratch_alloc(&p->temp, slots, sizeof *estimates);
-    size_t *change = (size_t *)gckpti_scratch_alloc(&p->temp, slots, sizeof *change);
+    d->live_bytes = (size_t *)gckpti_scratch_alloc(&d->scratch, slots, sizeof *d->live_bytes);
+    double *change = (double *)gckpti_scratch_alloc(&p->temp, slots, sizeof *change);
     if (p->failed)
         return GCKPT_E_MEMORY;
     for (size_t i = 0; i < d->buffer_count; i++) {
         const gckpt_buffer *b = &d->buffers[i];
-        estimates[b->start] += (double)b->size;
-        estimates[b->end + 1] -= (double)b->size;
-        change[b->start] += b->size;
-        change[b->end + 1] -= b->size; /* unsigned wrap-around, undone by the sum */
+        change[b->start] += (double)b->size;
+        change[b->end + 1] -= (double)b->size;
+        d->live_bytes[b->start] += b->size;
+        d->live_bytes[b->end + 1] -= b->size; /* unsigned wrap-around, undone by the sum */
     }
     for (int x = 0; x <= (int)d->length; x++) {
-        estimate += estimates[x];
-        live += change[x];
+        estimate += change[x];
+        live += d->live_bytes[x];
         d->live_bytes[x] = live;
         d->peak_estimate = estimate > d->peak_estimate ? estimate : d->peak_estimate;
         peak = live > d->peak ? x : peak;
@@ -371,18 +299,11 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
     d->peak = d->peak_estimate > (double)GCKPTI_ARENA_MAX ? SIZE_MAX : d->peak;
     for (size_t i = 0; i < d->buffer_count && d->peak < SIZE_MAX; i++) {
         const gckpt_buffer *b = &d->buffers[i];
-        const gckpt_tensor *t = p->tensors[b->id];
-        if (b->start > peak || b->end < peak)
-            continue;
-        size_t full = gckpti_tensor_bytes(p, t, 0);
-        int gathered = b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t);
-        int kind = gathered ? GCKPT_BYTES_GATHERED : gckpti_bytes_kind(b->kind);
-        d->kind_bytes[kind] += b->size;
-        if (kind == GCKPT_BYTES_GRADIENTS && b->size < full) /* this buffer is a shard */
-            d->kind_bytes[GCKPT_BYTES_PADDING] += b->size - full / (size_t)p->g->store->ranks;
+        if (b->start <= peak && peak <= b->end)
+            d->kind_bytes[gckpti_bytes_kind(b->kind)] += b->size;
     }
     if (d->peak < SIZE_MAX)
-        return GCKPT_OK;
+        return gckpti_pass(p, GCKPTI_PASS_PEAK, &peak);
     return gckpti_error(p->g, GCKPT_E_MEMORY,
                         "plan: the step arena would need %g bytes, more than "
                         "this machine can address; use fewer rows or another mode",
@@ -405,17 +326,15 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
         return GCKPT_E_MEMORY;
     d->cost = gckpti_add_cost(p->base_cost,
                               gckpti_add_cost(d->sched.recompute_cost, d->sched.transfer_cost));
-    d->hidden = p->overlap ? d->cost - gckpti_schedule_time(p, &d->sched, 0, NULL) : 0;
-    d->cost -= d->hidden;
     gckpti_build_instructions(p, d);
     if (p->failed)
         return GCKPT_E_MEMORY;
-    gckpti_place_offloaded(p, d);
+    result = gckpti_pass(p, GCKPTI_PASS_LISTED, NULL);
+    if (result != GCKPT_OK)
+        return result;
     gckpti_build_buffers(p, d);
-    if (d->offloaded > p->desc->offload.bytes || d->offloaded >= PTRDIFF_MAX / 2)
-        return gckpti_error(p->g, GCKPT_E_BUDGET,
-                            "schedule: it offloads %z bytes, but desc.offload.bytes is only %z",
-                            d->offloaded, p->desc->offload.bytes);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
     return gckpti_sum_live(p, d);
 }
 

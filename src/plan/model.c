@@ -175,30 +175,20 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
 static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
-    uint16_t narrow;
     gckpt_call call;
     gckpt_result result;
-    gckpt_precision precision = t->batch_invariant ? GCKPT_FP32 : p->desc->bf16.precision;
-    if (precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel(p->desc->backend, t->op))
-        precision = GCKPT_BF16;
-    for (;;) {
+    gckpt_precision precision = gckpti_first_precision(p, t);
+    do {
         call = gckpti_shape_call(t->in, t->inputs, t->attributes);
         call.threads = p->threads;
         call.plain = p->plain;
         call.precision = precision;
         result = t->op->shape(&call);
         mixes = call.mixes_rows;
-        for (int k = 0; k < t->inputs; k++)
-            if (p->rounding[t->in[k]->base->id] & GCKPTI_BF16_VALUE)
-                call.in[k].bf16 = &narrow;
-        call.out_bf16 = p->rounding[i] & GCKPTI_BF16_VALUE ? &narrow : NULL;
-        call.grad_out_bf16 = p->rounding[i] & GCKPTI_BF16_GRADIENT ? &narrow : NULL;
+        gckpti_mark_operands(p, t, &call);
         if (result == GCKPT_OK)
             result = gckpti_query_backend(p->desc->backend, t->op, &call);
-        if (result != GCKPT_OK || precision != GCKPT_BF16_FAST || call.precision == precision)
-            break;
-        precision = GCKPT_BF16; /* the backend has no fast kernel: query again */
-    }
+    } while (result == GCKPT_OK && gckpti_falls_back(&call, &precision));
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "plan: %T: backend %s cannot run this op or shape", t,
                             gckpti_backend_name(p->desc->backend));
@@ -235,20 +225,19 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
     gckpt_result result = GCKPT_OK;
     if (!gckpti_model_memory(p))
         return GCKPT_E_MEMORY;
-    gckpti_mark_rounding(p);
+    gckpti_pass(p, GCKPTI_PASS_START, NULL);
     gckpti_find_active(p);
     if (p->variant.lowering) {
         gckpti_take_lowering(p);
-        if (!p->failed)
-            gckpti_find_active(p);
+        if (p->failed || !p->has_lowering)
+            return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+        gckpti_find_active(p);
     }
-    const int skips = p->variant.lowering && !p->has_lowering;
-    for (int i = 0; i < p->n && !skips && !p->failed && result == GCKPT_OK; i++)
+    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
-    if (p->variant.fused && !skips && p->desc->bf16.precision == GCKPT_FP32 && !p->failed &&
-        result == GCKPT_OK)
-        gckpti_fuse_ops(p);
+    if (!p->failed && result == GCKPT_OK)
+        result = gckpti_pass(p, GCKPTI_PASS_OPS, NULL);
     return p->failed ? GCKPT_E_MEMORY : result;
 }
 
@@ -333,8 +322,7 @@ static void gckpti_add_node(gckpti_planner *p, const gckpt_tensor *t, int prolog
     u->must_recompute = (unsigned char)(t->must_recompute && !u->runs_once);
     p->recompute_count += u->must_recompute;
     u->side_effect = (unsigned char)side_effect;
-    u->can_offload = p->host_limit > 0 && !prologue && t->op && !u->must_recompute;
-    p->can_offload = p->can_offload || u->can_offload;
+    gckpti_pass(p, GCKPTI_PASS_NODE, u);
     p->state[p->nodes].out = u->out;
     p->state[p->nodes].saved = u->saved;
     p->node_of[t->id] = p->nodes++;
@@ -354,16 +342,12 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             const gckpt_tensor *q = t->in[k]->base;
             if (!gckpti_is_staged(p, q) || p->node_of[q->id] >= 0)
                 continue;
+            int id = q->id;
             const gckpt_parameter *param = &p->g->store->params[q->index].p;
             const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
             p->cost[q->id] = p->desc->costs.by_id ? p->desc->costs.by_id[q->id] : copy;
-            if (gckpti_is_gathered(p, q)) {
-                size_t bytes = gckpti_value_bytes(p, q) - gckpti_shard_bytes(p, q);
-                const uint64_t gather =
-                    gckpti_transfer_cost(p->desc->ranks.link_cost, (int64_t)bytes);
-                p->cost[q->id].forward = gckpti_add_cost(p->cost[q->id].forward, gather);
-            }
+            gckpti_pass(p, GCKPTI_PASS_STAGED, &id);
             gckpti_add_node(p, q, prologue);
             if (!prologue)
                 p->body[p->body_count++] = q->id;
@@ -397,7 +381,7 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
 }
 
 /* Finds all nodes, their edges, and the order of their backwards. */
-static void gckpti_find_nodes(gckpti_planner *p)
+static gckpt_result gckpti_find_nodes(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
     size_t edges = 0;
@@ -405,7 +389,7 @@ static void gckpti_find_nodes(gckpti_planner *p)
         edges += p->tensors[i]->kind == GCKPTI_OP ? 2 * (size_t)p->tensors[i]->inputs + 1 : 0;
     p->edges = (int *)gckpti_scratch_alloc(&p->scratch, edges, sizeof(int));
     if (p->failed)
-        return;
+        return GCKPT_E_MEMORY;
     gckpti_find_needed(p, needed);
     memset(p->node_of, 0xff, (size_t)p->n * sizeof(int));
     gckpti_add_part(p, 1, needed);
@@ -420,15 +404,16 @@ static void gckpti_find_nodes(gckpti_planner *p)
         if (!p->desc->fetch.specs[i].gradient)
             p->node[p->node_of[p->desc->fetch.specs[i].tensor->base->id]].fetched = 1;
     gckpti_list_uses(p);
-    if (!p->failed)
-        gckpti_order_backwards(p);
+    return p->failed ? GCKPT_E_MEMORY : gckpti_order_backwards(p);
 }
 
 GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
 {
-    gckpti_find_nodes(p);
-    if (!p->failed)
-        gckpti_model_gradients(p);
+    gckpt_result result = gckpti_find_nodes(p);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_pass(p, GCKPTI_PASS_BACKWARDS, NULL);
+    gckpti_model_gradients(p);
     gckpti_find_late(p);
     for (int u = 0; u < p->nodes; u++) {
         const gckpt_cost *cost = &p->cost[p->node[u].id];

@@ -14,8 +14,7 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
     for (int u = 0; u < p->nodes; u++)
         n += p->node[u].backward_index < 0 ? 0 : (size_t)p->tensors[p->node[u].id]->inputs;
-    size_t sums = p->virtual_ranks > 1 ? n * (size_t)(3 + p->tree_depth) : n; /* gckpti_reduction */
-    p->gradient = (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, sums, sizeof *p->gradient);
+    p->gradient = (gckpti_gradient *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->gradient);
     p->target = (gckpti_target *)gckpti_scratch_alloc(&p->scratch, n, sizeof *p->target);
     memset(p->first_use, 0xff, ids);
     memset(p->total, 0xff, ids);
@@ -27,7 +26,7 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
         p->targets += t->inputs;
         for (int i = t->inputs; i-- > 0;) {
             int *first = &p->first_use[t->in[i]->base->id];
-            const gckpti_target target = { u, -1, -1, *first };
+            const gckpti_target target = { u, -1, -1, 0, *first };
             p->target[p->node[u].target + i] = target;
             *first = p->node[u].target + i;
         }
@@ -41,7 +40,7 @@ GCKPTI_FN int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size
     v->id = t->id;
     v->owner = v->next_alias = -1;
     v->first = v->last = index;
-    v->alias_root = v->last_alias = v->first_live = p->gradients;
+    v->alias_root = v->last_alias = v->first_live = v->result = p->gradients;
     v->kind = gckpti_is_use_sum(t) ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
     v->size = size;
     return p->gradients++;
@@ -78,78 +77,66 @@ GCKPTI_FN int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size
  * of fma. Contributions to a sum over uses are computed apart: in any order if the plan
  * accumulates; else the first two may change places, since a + b = b + a. The prologue's backwards
  * come last, in the reverse of creation. */
-typedef struct {
-    int to, next;
-} gckpti_edge;
-typedef struct {
-    const gckpti_planner *p;
-    int *wait_count, *first_edge; /* by node: backwards it waits for, -1 if it ran; first edge */
-    gckpti_edge *edge;            /* edges to nodes that wait for it */
-    int edges;
-} gckpti_ordering;
-
-static void gckpti_order_edge(gckpti_ordering *o, int from, int to)
+/* Returns whether the body's backward u may come next in the user's order: backwards of all users
+ * of its result have run, as have those that add to one of its gradients before it. Of a sum over
+ * uses the first two may change places; if the plan accumulates, all may. */
+static int gckpti_is_next(const gckpti_planner *p, int u)
 {
-    const gckpti_edge edge = { to, o->first_edge[from] };
-    if (from == to || to < o->p->prologue)
-        return;
-    o->edge[o->edges] = edge;
-    o->first_edge[from] = o->edges++;
-    o->wait_count[to]++;
-}
-
-/* Finds the edges among the body's backwards. */
-static void gckpti_order_edges(gckpti_ordering *o)
-{
-    const gckpti_planner *p = o->p;
-    memset(o->first_edge, 0xff, (size_t)p->nodes * sizeof(int));
-    for (int id = 0; id < p->n; id++) {
-        int unordered = gckpti_is_use_sum(p->tensors[id]),
-            k = p->active[id] ? p->first_use[id] : -1;
-        for (int n = 0, u; k >= 0 && (u = p->target[k].node) >= p->prologue; n++) {
-            int next = p->target[k].next, later = next;
-            if (unordered && n == 0 && next >= 0)
-                later = p->target[next].next;
-            if (later >= 0 && !(unordered && p->accumulates))
-                gckpti_order_edge(o, u, p->target[later].node);
-            if (p->active[id] & GCKPTI_HAS_BACKWARD)
-                gckpti_order_edge(o, u, p->node_of[id]);
-            k = next;
-        }
+    const gckpti_node *q = &p->node[u];
+    const gckpt_tensor *t = p->tensors[q->id];
+    for (int k = p->first_use[q->id]; k >= 0 && gckpti_is_in_body(p, k); k = p->target[k].next)
+        if (p->node[p->target[k].node].backward_index == INT32_MAX)
+            return 0;
+    for (int i = 0; i < t->inputs; i++) {
+        const gckpt_tensor *in = t->in[i]->base;
+        int n = 0, waits = 0;
+        for (int k = p->first_use[in->id]; k != q->target + i; k = p->target[k].next, n++)
+            waits |=
+                p->target[k].node != u && p->node[p->target[k].node].backward_index == INT32_MAX;
+        if (waits && p->active[in->id] && !(gckpti_is_use_sum(in) && (p->accumulates || n == 1)))
+            return 0;
     }
+    return 1;
 }
 
-/* Takes the user's order as far as it is valid. Returns the number of backwards that it has. */
-static int gckpti_order_user(gckpti_planner *p)
+/* Checks the instructions of the user's schedule, and takes its order of backwards. */
+static gckpt_result gckpti_order_user(gckpti_planner *p)
 {
-    gckpti_ordering o = { p, NULL, NULL, NULL, 0 };
-    size_t n = (size_t)p->nodes, edges = 2 * (size_t)p->targets;
-    int count = 0;
-    o.wait_count = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    o.first_edge = (int *)gckpti_scratch_alloc(&p->scratch, n, sizeof(int));
-    o.edge = (gckpti_edge *)gckpti_scratch_alloc(&p->scratch, edges, sizeof *o.edge);
-    if (p->failed)
-        return 0;
-    gckpti_order_edges(&o);
     for (int i = 0; i < p->desc->schedule.count; i++) {
-        gckpt_instruction in = p->desc->schedule.instructions[i];
-        int u = in.kind == GCKPT_BACKWARD && in.id >= 0 && in.id < p->n ? p->node_of[in.id] : -1;
-        if (u < p->prologue || p->node[u].backward_index < 0 || o.wait_count[u] != 0)
+        const gckpt_instruction in = p->desc->schedule.instructions[i];
+        const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
+        const int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
+        if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
+                        in.kind == GCKPT_REDUCE || (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: instruction %i: id %i is no op that its kind can run", i,
+                                in.id);
+        const int u = p->node_of[in.id];
+        if (in.kind >= GCKPT_OFFLOAD && u >= 0 && !p->node[u].can_offload)
+            return gckpti_error(
+                p->g, GCKPT_E_ARG,
+                "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes "
+                "is 0, update_in_backward is set, the tensor has gckpt_recompute, or "
+                "it depends on parameters only",
+                i, t);
+        if (in.kind != GCKPT_BACKWARD || u < p->prologue || p->node[u].backward_index < 0)
             continue;
-        for (int e = o.first_edge[u]; e >= 0; e = o.edge[e].next)
-            o.wait_count[o.edge[e].to]--;
-        o.wait_count[u] = -1;
-        p->node[u].backward_index = count;
-        p->backward[count++] = u;
+        if (p->node[u].backward_index != INT32_MAX || !gckpti_is_next(p, u))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: instruction %i: backward of %T is repeated, or precedes "
+                                "that of one of its readers, or of an op that adds to the same "
+                                "gradient first (readers in reverse order of creation)",
+                                i, t);
+        p->node[u].backward_index = p->backwards;
+        p->backward[p->backwards++] = u;
     }
-    return count;
+    return GCKPT_OK;
 }
 
 /* Orders the backwards: sets p->backward and backward_index, which is INT32_MAX at first. */
-GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_order_backwards(gckpti_planner *p)
 {
-    if (p->desc->mode == GCKPT_SCHEDULE)
-        p->backwards = gckpti_order_user(p);
+    gckpt_result result = p->desc->mode == GCKPT_SCHEDULE ? gckpti_order_user(p) : GCKPT_OK;
     for (int u = p->nodes; u-- > 0;) {
         gckpti_node *q = &p->node[u];
         p->body_backwards += q->backward_index >= 0 && u >= p->prologue;
@@ -158,6 +145,7 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
         q->backward_index = p->backwards;
         p->backward[p->backwards++] = u;
     }
+    return result;
 }
 
 /* ---- the order of late forwards ---- */

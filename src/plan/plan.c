@@ -33,11 +33,6 @@ GCKPTI_FN uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
-GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
-{
-    return vranks > 1 ? gckpti_fnv_number(hash, (uint64_t)vranks) : hash;
-}
-
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i)
 {
     gckpti_plan_node node = p->nodes[i], *q = &node;

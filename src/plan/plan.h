@@ -19,12 +19,8 @@
  *   place        an offset in the arena for each buffer
  *   prefetch     lowers once more, with gathers that begin earlier
  *   encode       the plan: constant data without pointers into the graph
- * The calls, in order:
- *   gckpti_build_model (planner/planner.c), for a planner whose request is complete and checked:
- *     gckpti_model_ops, gckpti_model_nodes
- *   gckpti_plan_mode (planner/request.c): a builder, gckpti_lower_schedule, gckpti_place_buffers,
- *     gckpti_keep_lowered; or gckpti_search_open, gckpti_find_best, gckpti_place_candidate (search)
- *   gckpti_prefetch_gathers, gckpti_encode_plan
+ * Features (ranks, bf16, row tiles, copies to slower memory) add to these steps by passes, one
+ * function per feature, called at the stages of gckpti_plan_stage (plan/internal.h, plan/passes.h).
  *
  * A schedule is an array of int. With n = p->nodes and 0 <= u < n, an entry is
  *     u         the forward of node u; every forward of u but the first is a recompute
@@ -163,13 +159,6 @@ enum {
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o);
 
-/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan (bf16/plan.c): input
- * i's value [2 * i], gradient [2 * i + 1], then the output's. None where a kernel takes bf16. */
-static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
-{
-    return o->addends + ins->uses - 1;
-}
-
 /* The choices that are made before there is a schedule. All 0 means the graph as built. */
 typedef struct {
     int lowering;   /* lowering of the ops that have several (gckpti_take_lowering) */
@@ -190,10 +179,9 @@ typedef struct {
     size_t offset;
 } gckpti_plan_fetch;
 
-/* backend_id of plans without a backend; the number of lowerings of an op (0 is as built); the most
- * virtual ranks (their square fits into 32 bits). */
+/* backend_id of plans without a backend; the number of lowerings of an op (0 is as built). */
 enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
-enum { GCKPTI_LOWERINGS = 4, GCKPTI_MAX_VRANKS = 32768 };
+enum { GCKPTI_LOWERINGS = 4 };
 
 /* The scalars of a plan, in the order of plans printed as C. A change of any type of this section
  * is a change of GCKPT_PLAN_FORMAT. */
@@ -286,76 +274,17 @@ GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_plan
 /* Returns a node's name for errors: its own, else its op's, else "". */
 GCKPTI_FN const char *gckpti_planned_name(const gckpt_plan *plan, int id);
 
-/* Returns how many partial sums the reduction tree of a power of two of virtual ranks keeps. */
-GCKPTI_FN int gckpti_tree_depth(int vranks);
-
-/* Returns the first row of a virtual rank: the least r with floor(r * vranks / batch) >= vrank. */
-GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank);
-
-/* Returns the batch that virtual ranks divide in a step of `rows` rows. */
-GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows);
-
-/* Returns how many rows of a step a virtual rank has. */
-GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank);
-
-/* Returns whether op is batch norm with one value per channel in each row of the shape's `rows`. */
-GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows);
-
-/* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
-GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
-
-/* Each extends a hash: by a node of a plan as it runs (plan->check), or by the number of virtual
- * ranks, on which the bits of results depend. */
+/* Extends a hash by a node of a plan as it runs (plan->check). */
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i);
-GCKPTI_FN uint64_t gckpti_hash_vranks(uint64_t hash, int vranks);
 
-/* Bits of `rounding`. Builds without bf16 define those of bf16 plans as 0. */
-enum {
-    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
-    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
-    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
-    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (bf16/run.c) */
-    GCKPTI_MIXES = 16, /* with fast kernels, the op's bits depend on the size of the micro-batch */
-    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* factor of the op's gckpt_precision in `rounding` */
-};
-
-static inline gckpt_precision gckpti_precision_of(int rounding)
-{
-    return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
-}
-
-/* Most floats of an operand's strip; of all strips of an op (at most six); of a row in a strip. */
-enum {
-    GCKPTI_STRIP_FLOATS = 2048,
-    GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
-    GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS
-};
+/* A bit of `rounding` (the others: bf16/plan.h): with fast kernels, the op's bits depend on the
+ * size of the micro-batch. */
+enum { GCKPTI_MIXES = 16 };
 
 /* Scope of a gradient that is a compensated sum over rows of the batch or over repetitions. IN_OP:
  * one instruction computes the sum; its compensation is in the workspace. IN_STEP (plans that
  * accumulate): the sum continues through the step; its compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
-
-/* ---- bf16/plan.c ---- */
-/* Return whether a plan is a bf16 plan, and whether this build has a precision. */
-static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
-{
-    return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
-}
-static inline int gckpti_has_precision(gckpt_precision precision)
-{
-    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
-}
-/* Returns the plan's bytes without the optional bf16 copies of parameters. */
-static inline size_t gckpti_required_bytes(const gckpt_plan *p)
-{
-    return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
-}
-#ifndef GCKPT_NO_BF16
-/* Return the parameter of which a node's op reads a bf16 copy, or -1; and a copy's bytes. */
-GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
-GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
-#endif
 
 /* ---- plan/plan.c ---- */
 /* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
@@ -366,27 +295,6 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 enum { GCKPTI_ALWAYS_PLAIN = 1 };
 #else
 enum { GCKPTI_ALWAYS_PLAIN = 0 };
-#endif
-
-/* ---- devices/plan.c ---- */
-#ifndef GCKPT_NO_DEVICES
-/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
-GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
-
-/* Returns the name of a backend, or "the processor" for NULL. */
-GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b);
-
-/* Returns 1 if a backend has kernels of GCKPT_BF16_FAST for an op or, if `op` is NULL, for any. */
-GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op);
-
-/* Asks a backend for the workspace of an op; `call` is as op->shape left it. */
-GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_op *op,
-                                            gckpt_call *call);
-#else
-#define gckpti_backend_id(b, plain)       ((plain) ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU)
-#define gckpti_backend_name(b)            "the processor"
-#define gckpti_has_fast_kernel(b, op)     0
-#define gckpti_query_backend(b, op, call) GCKPT_OK
 #endif
 
 /* Returns the input whose elements a loss counts; of i32 elements only those that are >= 0. */
@@ -409,7 +317,6 @@ typedef struct {
     int target;         /* target[target..]: where its backward writes gradients, by input */
     int64_t out, saved, workspace;  /* bytes of its results and its forward's workspace, aligned */
     uint64_t cost;                  /* cost of the forward */
-    int reduce, reduces;            /* reduction[reduce..]: the REDUCEs that follow its backward */
     unsigned char accumulate, zero; /* as in gckpti_ins */
     unsigned char reads_saved;      /* the backward reads `saved` */
     unsigned char runs_once;        /* runs once: must_save, a side effect, or in the prologue */
@@ -419,15 +326,6 @@ typedef struct {
     unsigned char in_place;         /* bit i: may overwrite the value of edges[in + i] */
     unsigned char can_offload;
 } gckpti_node;
-
-/* A REDUCE adds up a tensor's gradient over virtual ranks, after the last backward of the body that
- * writes it. Fields are indices of gradients, or -1. */
-typedef struct {
-    int id;
-    int partials; /* the first of p->tree_depth partial sums */
-    int recv;     /* receive buffer, shared by all REDUCEs after one backward */
-    int shard;    /* this rank's shard of the sum, if it has a buffer apart from the accumulator */
-} gckpti_reduction;
 
 /* The memory of a gradient: it depends on the order of backwards, but not on the schedule. */
 typedef struct {
@@ -439,6 +337,7 @@ typedef struct {
     int alias_root, next_alias; /* first gradient of the list, itself if alone; the next one */
     int last_alias, first_live; /* root: the list's last gradient; its first one still in use */
     int last_use;               /* of the root: the last use of the whole list */
+    int result;                 /* the gradient that an UPDATE reads instead of this one: itself */
     gckpt_buffer_kind kind;
     size_t size;
 } gckpti_gradient;
@@ -446,15 +345,16 @@ typedef struct {
 /* Where a node's backward writes the gradient of an input. Fields are indices, or -1. */
 typedef struct {
     int node, gradient;
-    int total; /* if >= 0, `gradient` is scratch that is added to this gradient */
-    int next;  /* the next target of the same tensor's gradient, in the order of addition, or -1 */
+    int total;   /* if >= 0, `gradient` is scratch that is added to this gradient */
+    int reduced; /* an instruction of the body adds it up, before the UPDATE */
+    int next; /* the next target of the same tensor's gradient, in the order of addition, or -1 */
 } gckpti_target;
 
 /* A schedule with its live ranges (gckpti_find_live_ranges). Arrays are by position. */
 typedef struct {
     int *entry, length;
     int *value_end, *saved_end; /* last uses of results of a forward or reload, or -1 */
-    int *offload_parts;         /* of a forward: parts (GCKPTI_VALUE, ..) offloaded after it; */
+    int *copied_parts;          /* of a forward: parts (GCKPTI_VALUE, ..) offloaded after it; */
                                 /* of an offload_done: the parts that it keeps live */
     int64_t *live_bytes, peak;  /* peak INT64_MAX: offloads more than the limit */
     uint64_t recompute_cost;    /* of all forwards but the first of each node */
@@ -478,8 +378,8 @@ typedef struct {
     int run_count;            /* forwards before the position */
     int touched;              /* search: a move chosen so far computes or reads it */
     int persistent;           /* it is in the prologue, and every micro-batch reads its value */
-    int reload_parts;         /* parts that a later reload copies back */
-    int offload_parts;        /* parts that are ever offloaded */
+    int awaited_parts;        /* parts that a later reload copies back */
+    int copied_parts;         /* parts that are ever offloaded */
     int dropped;              /* its result was dropped (must_recompute) */
 } gckpti_node_state;
 
@@ -545,9 +445,7 @@ typedef struct gckpti_planner {
     int gradients;
     gckpti_target *target;
     int targets;
-    int virtual_ranks, tree_depth; /* tree_depth: most partial sums that this rank keeps */
-    gckpti_reduction *reduction;   /* in the order of their backwards */
-    int reductions, *reduction_of; /* by id, or -1 */
+    struct gckpti_dist_model *dist;          /* reductions of gradients (dist/plan.h), or NULL */
     int64_t *gradient_at, *gradient_between; /* by backward_index: bytes of gradients */
     struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL at first */
     int *first_use;             /* by id: the first gckpti_target of its gradient, or -1 */
@@ -571,37 +469,11 @@ typedef struct gckpti_planner {
 /* ---- plan/tensors.c ---- */
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
 
-/* Returns whether t is a parameter that ops read in the arena: a gathered one; any parameter with
- * desc.kernels.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
-GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
-
 /* Returns whether the tensor is a parameter that a step changes. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
 /* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-
-/* Return the parts of a definition with a last use (not -1), as bits; the bytes of such parts. */
-enum { GCKPTI_VALUE = 1, GCKPTI_SAVED = 2 };
-GCKPTI_FN int gckpti_parts(int value_end, int saved_end);
-GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts);
-
-/* Returns the cost of an offload or a reload of these parts of a node. */
-GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts);
-
-/* Returns the cost of copies as searches for time count it: times a / (8 - a) at copy_cost a. */
-enum { GCKPTI_FULL_COPY_COST = 4, GCKPTI_COPY_COSTS };
-static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
-{
-    uint64_t divisor = 8 - (uint64_t)copy_cost, factor = (uint64_t)copy_cost;
-    return cost / divisor * factor + cost % divisor * factor / divisor;
-}
-
-/* Returns the lowest copy_cost for which a bound is proven: 0 if copies overlap computation. */
-static inline int gckpti_lowest_copy_cost(const gckpti_planner *p)
-{
-    return p->overlap ? 0 : GCKPTI_FULL_COPY_COST;
-}
 
 /* Returns whether the variant has an effect: some op has its lowering, some group is fused. */
 static inline int gckpti_variant_applies(const gckpti_planner *p)
@@ -640,10 +512,7 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group);
 GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group);
 
 /* ---- plan/schedule.c ---- */
-/* Return whether an entry is an offload_done or a reload, and the node of an entry. */
-GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int entry);
-GCKPTI_FN int gckpti_is_reload(const gckpti_planner *p, int entry);
-
+/* Returns the node of an entry. */
 static inline int gckpti_entry_node(const gckpti_planner *p, int entry)
 {
     return entry < 0 ? ~entry : entry >= p->nodes ? entry % p->nodes : entry;
@@ -709,22 +578,11 @@ static inline int64_t gckpti_end_live_range(gckpti_node_state *v)
     return bytes;
 }
 
-/* ---- offload/time.c ---- */
 /* Returns the cost of a forward or backward. */
 static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 {
     return entry < 0 ? p->cost[p->node[~entry].id].backward : p->node[entry].cost;
 }
-
-/* Returns the time of a schedule whose live ranges are known. If `out` is not NULL (length 0, space
- * for twice the entries), copies the schedule there, with an offload_done entry for each offload
- * whose buffers may stay live until it has finished, within `limit` live bytes. */
-#ifndef GCKPT_NO_OFFLOAD
-GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
-                                        gckpti_schedule *out);
-#else
-#define gckpti_schedule_time(p, s, limit, out) 0
-#endif
 
 /* ---- plan/lowered.c, plan/place.c, plan/builders.c ---- */
 /* Lowers the body of a schedule to p->lowered, without offsets. Returns E_MEMORY without p->failed
@@ -754,37 +612,20 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i);
 /* Lowers and places the schedule of a mode as p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
-/* ---- dist/plan.c, dist/prefetch.c ---- */
-#ifndef GCKPT_NO_RANKS
-/* Checks the numbers of virtual ranks and ranks of a request. */
-GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d);
-
-/* For desc.ranks.overlap: lets gathers of p->best begin early enough to finish before their
- * first readers, as far as the arena stays within `arena` bytes. */
-GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
-#else
-#define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
-static inline gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
-{
-    return d->ranks.virtual_ranks <= 1
-               ? GCKPT_OK
-               : gckpti_error(g, GCKPT_E_ARG,
-                              "plan: desc.ranks.virtual_ranks is %i; this build has no virtual "
-                              "ranks (GCKPT_NO_RANKS)",
-                              d->ranks.virtual_ranks);
-}
-#endif
-
 /* ---- plan/encode.c ---- */
 /* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
- * saturating at SIZE_MAX. If not NULL, kind_bytes gets each; padding is added to its entry. */
+ * saturating at SIZE_MAX. If not NULL, kind_bytes gets each. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes);
 
 /* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */
 GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
 
-
-/* Returns the plan of a lowered plan that is placed, or NULL if it is out of memory. */
-GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, const gckpti_lowered *d,
-                                         gckpt_mode mode);
+/* Returns the plan of p->best, which is placed, or NULL if it is out of memory. */
+GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode);
 #endif /* GCKPT_SMALL */
+
+/* Declarations of features. */
+#include "dist/plan.h"
+#include "bf16/plan.h"
+#include "offload/plan.h"
+#include "devices/plan.h"

@@ -8,7 +8,7 @@ GCKPTI_FN void gckpti_reset_states(gckpti_planner *p)
     for (int u = 0; u < p->nodes; u++) {
         gckpti_node_state *v = &p->state[u];
         v->value_end = v->saved_end = v->start = v->prev_use = -1;
-        v->run_count = v->reload_parts = v->offload_parts = v->dropped = 0;
+        v->run_count = v->awaited_parts = v->copied_parts = v->dropped = 0;
     }
 }
 
@@ -20,7 +20,7 @@ static void gckpti_compact_schedule(gckpti_schedule *s, int dropped)
         int value_end = s->value_end[x + dropped], saved_end = s->saved_end[x + dropped];
         s->entry[x] = s->entry[x + dropped];
         s->live_bytes[x] = s->live_bytes[x + dropped];
-        s->offload_parts[x] = s->offload_parts[x + dropped];
+        s->copied_parts[x] = s->copied_parts[x + dropped];
         s->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
         s->saved_end[x] = saved_end < 0 ? -1 : saved_end - dropped;
     }
@@ -39,22 +39,6 @@ static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
     return bytes;
 }
 
-/* Adds an offload after node u's forward at position x: the cost of copying the parts (value,
- * saved) that are reloaded later, and a use of them. Returns the bytes of parts without other use.
- */
-static int64_t gckpti_begin_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
-{
-    gckpti_node_state *v = &p->state[u];
-    int only_reload = v->reload_parts & ~gckpti_parts(v->value_end, v->saved_end);
-    s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, v->reload_parts));
-    s->host_bytes += gckpti_parts_bytes(&p->node[u], v->reload_parts & ~v->offload_parts);
-    v->offload_parts |= v->reload_parts;
-    v->value_end = only_reload & GCKPTI_VALUE ? x : v->value_end;
-    v->saved_end = only_reload & GCKPTI_SAVED ? x : v->saved_end;
-    v->reload_parts = 0;
-    return gckpti_parts_bytes(&p->node[u], only_reload);
-}
-
 /* Begins a definition where the scan from the end meets its forward or reload at position x: adds
  * its cost and records its last uses. Returns the bytes whose live range begins here. */
 static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, int is_forward, int x)
@@ -62,28 +46,12 @@ static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, in
     gckpti_node_state *v = &p->state[u];
     s->value_end[x] = v->value_end;
     s->saved_end[x] = v->saved_end;
-    if (is_forward) {
-        s->recompute_cost =
-            v->start < 0 ? s->recompute_cost : gckpti_add_cost(s->recompute_cost, p->node[u].cost);
-        v->start = x;
-    } else {
-        int parts = gckpti_parts(v->value_end, v->saved_end);
-        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
-        v->reload_parts |= parts;
-    }
+    if (!is_forward)
+        gckpti_count_reload(p, s, u);
+    else if (v->start >= 0)
+        s->recompute_cost = gckpti_add_cost(s->recompute_cost, p->node[u].cost);
+    v->start = is_forward ? x : v->start;
     return gckpti_end_live_range(v);
-}
-
-/* Extends the live ranges of parts that are being offloaded to an offload_done at position x. Adds
- * their bytes to *live. Returns all parts of the offload. */
-static int gckpti_extend_offload(gckpti_planner *p, int node, int x, int64_t *live)
-{
-    gckpti_node_state *v = &p->state[node];
-    int added = v->reload_parts & ~gckpti_parts(v->value_end, v->saved_end);
-    v->value_end = added & GCKPTI_VALUE ? x : v->value_end;
-    v->saved_end = added & GCKPTI_SAVED ? x : v->saved_end;
-    *live += gckpti_parts_bytes(&p->node[node], added);
-    return v->reload_parts;
 }
 
 GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
@@ -108,23 +76,22 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
             live += gckpti_extend_prologue(p, kept - 1);
             body_end = -1;
         }
-        const int is_done = gckpti_is_offload_done(p, i);
+        const int waits = i >= 2 * p->nodes, parts = is_forward || waits ? v->awaited_parts : 0;
         v->run_count -= is_forward;
-        const int parts = is_forward ? v->reload_parts : 0;
-        int dead = i >= 0 && v->value_end < 0 && v->saved_end < 0;
-        dead = dead && !parts && !(is_forward && u->side_effect && v->run_count == 0);
-        if (is_done ? !v->reload_parts : dead)
+        if (i >= 0 && !parts && !(is_forward && u->side_effect && v->run_count == 0) &&
+            (waits || (v->value_end < 0 && v->saved_end < 0)))
             continue;
         s->entry[--kept] = i;
-        s->offload_parts[kept] = is_done ? gckpti_extend_offload(p, self, kept, &live) : parts;
-        live += parts ? gckpti_begin_offload(p, s, self, kept) : 0;
+        s->copied_parts[kept] = 0;
+        if (parts)
+            live += gckpti_extend_offload(p, s, self, kept);
         int in_place = gckpti_mark_uses(p, 0, i, kept, &live);
         int64_t reused = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
         int64_t extra = (is_forward ? u->workspace : 0) - reused;
         int64_t sum = live + (i < 0 ? p->gradient_at[--index] : p->gradient_between[index] + extra);
         s->live_bytes[kept] = sum;
         s->peak = sum > s->peak ? sum : s->peak;
-        live -= i < 0 || is_done ? 0 : gckpti_begin_def(p, s, self, is_forward, kept);
+        live -= i < 0 || waits ? 0 : gckpti_begin_def(p, s, self, is_forward, kept);
     }
     gckpti_compact_schedule(s, kept);
     s->overhead =
@@ -133,20 +100,13 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
 }
 
 /* ---- from the output of a builder to a schedule ---- */
-GCKPTI_FN int gckpti_is_offload_done(const gckpti_planner *p, int i) { return i >= 2 * p->nodes; }
-
-GCKPTI_FN int gckpti_is_reload(const gckpti_planner *p, int entry)
-{
-    return entry >= p->nodes && !gckpti_is_offload_done(p, entry);
-}
-
 GCKPTI_FN int gckpti_schedule_reserve(gckpti_scratch *scratch, gckpti_schedule *s, int length)
 {
     size_t n = (size_t)length + 1;
     gckpti_reserve(scratch, &s->entry, n, sizeof *s->entry);
     gckpti_reserve(scratch, &s->value_end, n, sizeof *s->value_end);
     gckpti_reserve(scratch, &s->saved_end, n, sizeof *s->saved_end);
-    gckpti_reserve(scratch, &s->offload_parts, n, sizeof *s->offload_parts);
+    gckpti_reserve(scratch, &s->copied_parts, n, sizeof *s->copied_parts);
     return gckpti_reserve(scratch, &s->live_bytes, n, sizeof *s->live_bytes) && !*scratch->failed;
 }
 

@@ -6,14 +6,8 @@
 /* ---- properties of a tensor in a plan ---- */
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
-/* Returns whether t is a sharded parameter, whose values are gathered in the arena. */
-GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_store *s = p->g->store;
-    return t->kind == GCKPTI_PARAM &&
-           gckpti_is_sharded(gckpti_array_shard(s, &s->params[t->index], GCKPTI_VALUES));
-}
-
+/* Returns whether t is a parameter that ops read in the arena: a gathered one; any parameter with
+ * desc.kernels.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -21,18 +15,6 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
         return t->kind == GCKPTI_PARAM;
     return gckpti_is_quantised((int)p->g->store->params[t->index].p.storage) &&
            (d->backend || t->f32_uses);
-}
-
-/* Returns this rank's shard of a parameter's update. All ranks plan with the largest one. */
-GCKPTI_FN gckpti_shard_range gckpti_update_shard(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_store *s = p->g->store;
-    return gckpti_array_shard(s, &s->params[t->index], 0);
-}
-
-GCKPTI_FN size_t gckpti_shard_bytes(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    return sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
 }
 
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
@@ -72,28 +54,28 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 }
 
 /* ---- bytes of values and gradients; fp32 copies and compensations at a workspace's start ---- */
-GCKPTI_FN size_t gckpti_tensor_bytes(const gckpti_planner *p, const gckpt_tensor *t, int bf16_flag)
-{
-    return (size_t)gckpti_elements(&t->shape) * (p->rounding[t->base->id] & bf16_flag ? 2
-                                                 : t->type == GCKPT_U8                ? 1
-                                                                       : sizeof(float));
-}
-
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return gckpti_tensor_bytes(p, t, GCKPTI_BF16_VALUE);
+    return (size_t)gckpti_elements(&t->shape) *
+           (t->type == GCKPT_U8 ? 1 : gckpti_value_size(p->rounding[t->base->id]));
 }
 
 GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return gckpti_tensor_bytes(p, t, GCKPTI_BF16_GRADIENT);
+    return (size_t)gckpti_elements(&t->shape) * gckpti_gradient_size(p->rounding[t->base->id]);
+}
+
+/* Returns the bytes of t's elements as floats. */
+GCKPTI_FN size_t gckpti_f32_bytes(const gckpt_tensor *t)
+{
+    return sizeof(float) * (size_t)gckpti_elements(&t->shape);
 }
 
 /* Adds space for a float for each element of t to *bytes. Returns the offset of this space. */
 GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t)
 {
     size_t offset = gckpti_round_up(*bytes, 64);
-    *bytes = offset + sizeof(float) * (size_t)gckpti_elements(&t->shape);
+    *bytes = offset + gckpti_f32_bytes(t);
     return offset;
 }
 
@@ -110,21 +92,6 @@ GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, i
 }
 
 /* ---- cost ---- */
-
-GCKPTI_FN int gckpti_parts(int value_end, int saved_end)
-{
-    return (value_end < 0 ? 0 : GCKPTI_VALUE) | (saved_end < 0 ? 0 : GCKPTI_SAVED);
-}
-
-GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_node *u, int parts)
-{
-    return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_SAVED ? u->saved : 0);
-}
-
-GCKPTI_FN uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int parts)
-{
-    return gckpti_transfer_cost(p->desc->offload.cost, gckpti_parts_bytes(&p->node[node], parts));
-}
 
 /* Returns about x * a / b, rounded down, for a / b that is not much more than 1; b > 0. */
 GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)

@@ -52,7 +52,7 @@ GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_plan
 
 GCKPTI_FN size_t gckpti_planned_bytes(const gckpt_plan *p, const gckpti_plan_node *q)
 {
-    const size_t size = q->type == GCKPT_U8 ? 1 : q->rounding & GCKPTI_BF16_VALUE ? 2 : 4;
+    const size_t size = q->type == GCKPT_U8 ? 1 : gckpti_value_size(q->rounding);
     return (size_t)gckpti_planned_elements(p, q) * size;
 }
 
@@ -64,57 +64,9 @@ GCKPTI_FN const char *gckpti_planned_name(const gckpt_plan *plan, int id)
                                          : "";
 }
 
-GCKPTI_FN int gckpti_tree_depth(int vranks)
-{
-    int n = 0;
-    while (vranks >> n > 1)
-        n++;
-    return n;
-}
-
-GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank)
-{
-    return batch / vranks * vrank + (batch % vranks * vrank + vranks - 1) / vranks;
-}
-
-GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows)
-{
-    return p->mode == GCKPT_INFERENCE ? rows : p->batch;
-}
-
-GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank)
-{
-    int64_t batch = gckpti_vrank_batch(p, rows);
-    return gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), rows) -
-           gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank), rows);
-}
-
+/* Returns whether op is batch norm with one value per channel in each row of the shape's `rows`. */
 GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
 {
     return op && op->flags & GCKPTI_BUILTIN_OP && gckpti_has_running(op) &&
            gckpti_rows(shape) == rows;
-}
-
-GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
-{
-    int single = 0;
-    for (int vrank = 0; p->mixer >= 0 && vrank < p->virtual_ranks && !single; vrank++) {
-        const gckpt_shape shape = gckpti_planned_shape(p, &p->nodes[p->mixer]);
-        single = gckpti_vrank_rows(p, rows, vrank) % p->rows == 1 &&
-                 gckpti_is_single_norm(p->nodes[p->mixer].op, &shape, p->rows);
-    }
-    return single;
-}
-
-GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int rank, int64_t *first)
-{
-    int64_t begin = 0, end = rows > 0 ? rows : 0;
-    if (p && p->ranks > 1 && p->virtual_ranks >= p->ranks && rank >= 0 && rank < p->ranks) {
-        int64_t n = p->virtual_ranks / p->ranks, batch = gckpti_vrank_batch(p, end);
-        begin = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, rank * n), end);
-        end = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, (rank + 1) * n), end);
-    }
-    if (first)
-        *first = begin;
-    return p ? end - begin : 0;
 }

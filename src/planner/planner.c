@@ -38,8 +38,6 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 {
     gckpti_planner_reset(p);
-    p->max_host_limit = p->host_limit = p->variant.no_offload ? 0 : p->host_limit;
-    p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
     p->copy_cost = GCKPTI_FULL_COPY_COST;
     gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
@@ -85,13 +83,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->threads = d->threads ? d->threads : 1;
     p->alignment = d->kernels.alignment ? d->kernels.alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
-    p->virtual_ranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
-    p->tree_depth = p->inference ? 0 : gckpti_tree_depth(p->virtual_ranks / graph->store->ranks);
-    p->accumulates =
-        !p->inference && (p->tree_depth > 0 || gckpti_largest_vrank(d, graph) > graph->rows);
-    if (!p->inference && !d->update_in_backward)
-        p->host_limit = (int64_t)(d->offload.bytes < PTRDIFF_MAX / 2 ? d->offload.bytes
-                                                                     : (size_t)PTRDIFF_MAX / 2);
+    p->accumulates = !p->inference && gckpti_largest_vrank(d, graph) > graph->rows;
     p->plain = GCKPTI_ALWAYS_PLAIN || d->kernels.plain != 0 || d->backend;
     return gckpti_check_request(graph, terms, count, d);
 }

@@ -88,8 +88,7 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
     *least = gckpti_resident_bytes(first, NULL) + needed;
     if (best)
         *result = gckpti_prefetch_gathers(best, first->desc->budget ? arena : best->best.arena);
-    gckpt_plan *plan =
-        best && *result == GCKPT_OK ? gckpti_encode_plan(best, &best->best, mode) : NULL;
+    gckpt_plan *plan = best && *result == GCKPT_OK ? gckpti_encode_plan(best, mode) : NULL;
     if (best && !plan && *result == GCKPT_OK)
         *result = GCKPT_E_MEMORY;
     return plan;

@@ -4,6 +4,13 @@
 
 GCKPTI_COLD_BEGIN
 
+/* Returns 1 if a parameter of this shape can have the storage. */
+static int gckpti_can_store(int storage, const gckpt_shape *shape)
+{
+    const gckpti_storage_kind *kind = gckpti_kind_of(storage);
+    return !kind->by_rows || (shape->n > 1 && shape->d[shape->n - 1] % kind->block == 0);
+}
+
 /* Returns q as it will be: with its new storage and block. */
 static gckpti_param gckpti_quantised_param(const gckpti_param *q)
 {

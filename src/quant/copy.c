@@ -9,12 +9,12 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
     for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
         uint32_t peak = 0;
         for (int64_t i = at, end = at + row; to->p.scales && at % row == 0 && i < end; i += n) {
-            const float *x = gckpti_values_at(s, from, i, buf, &n);
+            const float *x = gckpti_floats_at(s, from, GCKPTI_VALUES, i, buf, &n);
             n = gckpti_min(n, end - i);
             peak = gckpti_max_abs(peak, x, n);
         }
         scale = at % row ? scale : gckpti_row_scale(peak);
-        const float *x = gckpti_values_at(s, from, at, buf, &n);
+        const float *x = gckpti_floats_at(s, from, GCKPTI_VALUES, at, buf, &n);
         n = gckpti_min(n, row - at % row);
         fits = gckpti_quantise_at(to, at, n, x, scale);
     }

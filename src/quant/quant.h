@@ -2,6 +2,6 @@
 #include "plan/plan.h"
 
 #ifdef GCKPT_NO_QUANT
-#define gckpti_run_dequantise(e, q, values, to, c)        ((void)(c))
+#define gckpti_run_dequantise(e, q, values, to)           ((void)(to))
 #define gckpti_set_quant_operand(e, node, kind, c, quant) ((void)(quant))
 #endif

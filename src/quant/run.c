@@ -4,8 +4,9 @@
 #ifndef GCKPT_NO_QUANT
 /* ---- quantised parameters: dequantised into the arena, or read by kernels as they are ---- */
 GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
-                                     const float *values, float *to, gckpt_call *c)
+                                     const float *values, float *to)
 {
+    gckpt_call c;
     const gckpt_backend *b = gckpti_backend(e);
     gckpt_dequantisation u = gckpti_param_quant(q);
     u.to = to;
@@ -13,9 +14,9 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
         u.scales = u.scales ? values : NULL;
         u.quantised = (const unsigned char *)(const void *)values + gckpti_scale_bytes(&q->p);
     }
-    gckpti_init_call(e, c);
+    gckpti_init_call(e, &c);
     if (GCKPTI_OF(b, dequantise))
-        GCKPTI_OF(b, dequantise)(c, &u);
+        GCKPTI_OF(b, dequantise)(&c, &u);
     for (int64_t at = 0, n; !GCKPTI_OF(b, dequantise) && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_GRAIN_SIZE);
         gckpti_dequantise_at(q, at, n, (float *)(void *)e->blocks.host_scratch);

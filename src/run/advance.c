@@ -19,56 +19,54 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     return gckpti_defer_error(e, GCKPT_CANCELLED);
 }
 
-/* Prepares instruction step.pc. Returns MORE if the run goes on: *runs is 1 if the instruction
- * must run; else step.pc is after what was skipped or replayed. Returns OK at the run's goal. */
-static gckpt_result gckpti_reach(gckpt_exec *e, int *runs)
+#define GCKPTI_HANDLER(kind, handler, operands) handler,
+static const gckpti_handler gckpti_handlers[] = { GCKPTI_KINDS(GCKPTI_HANDLER) };
+#undef GCKPTI_HANDLER
+
+/* Runs instruction step.pc, unless a module moves step.pc. */
+static gckpt_result gckpti_run_instruction(gckpt_exec *e)
+{
+    const gckpti_ins *ins = &e->plan->ins[e->step.pc];
+    gckpt_result result = GCKPT_OK;
+    if (gckpti_is_watched(e)) {
+        result = gckpti_notify(e, GCKPTI_ON_REACH, NULL);
+        if (result == GCKPT_MORE)
+            return gckpti_notify(e, GCKPTI_ON_AFTER, NULL);
+        result = gckpti_defer_error(e, result);
+    }
+    if (result == GCKPT_OK)
+        result = gckpti_report_progress(e, ins);
+    if (result != GCKPT_OK)
+        return result;
+    if (!GCKPTI_IS_SMALL)
+        result = gckpti_handlers[ins->kind](e, ins);
+    else if (!GCKPTI_RUNS_TRAINING || ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
+        result = gckpti_run_op(e, ins);
+    else
+        result = gckpti_run_checked_update(e, ins);
+    e->step.pc++;
+    if (gckpti_is_watched(e) && result == GCKPT_OK)
+        result = gckpti_notify(e, GCKPTI_ON_AFTER, (void *)(uintptr_t)ins);
+    return result;
+}
+
+/* Runs one instruction. Returns GCKPT_MORE if the run goes on, OK at its end (or a stream's last
+ * row so far), else an error; then e is idle. */
+static gckpt_result gckpti_advance(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
     if (GCKPTI_RUNS_TRAINING && !e->update.grads_cleared) /* here, so that a team does it */
         gckpti_clear_accumulators(e, p->length);
     e->update.grads_cleared = 1;
-    if (gckpti_is_watched(e))
-        result = gckpti_defer_error(e, gckpti_notify(e, GCKPTI_ON_REACH, NULL));
-    if (e->step.pc == p->epilogue && result == GCKPT_OK)
-        result = gckpti_end_micro_batch(e);
-    if (e->step.pc >= (int)p->length || result != GCKPT_OK)
-        return result == GCKPT_MORE ? GCKPT_OK : result;
-    const gckpti_ins *ins = &p->ins[e->step.pc];
-    if (gckpti_replay(e))
-        return GCKPT_MORE;
-    int skipped = gckpti_sync_then_skips(e, ins);
-    if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_UPDATE) {
-        result = gckpti_defer_error(e, gckpti_finalize_counts(e));
-        skipped = result != GCKPT_OK || !gckpti_loss_count(e);
-        if (!skipped && e->step.goal == GCKPTI_GOAL_GRADIENTS) {
-            e->step.pc++;
-            return GCKPT_OK;
-        }
-    }
-    if (!skipped) {
-        result = gckpti_report_progress(e, ins);
-        skipped = result == GCKPT_OK && gckpti_sync_then_skips(e, ins);
-    }
-    *runs = result == GCKPT_OK && !skipped;
-    e->step.pc += skipped;
-    return result == GCKPT_OK ? GCKPT_MORE : result;
-}
-
-GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
-{
-    int runs = 0;
-    gckpt_result result = gckpti_reach(e, &runs);
-    if (result == GCKPT_OK)
-        return GCKPT_OK;
-    result = result == GCKPT_MORE ? GCKPT_OK : result;
-    if (runs) {
-        result = gckpti_run_instruction(e, &e->plan->ins[e->step.pc], c);
-        e->step.pc++;
-    }
-    gckpti_end_capture(e, result != GCKPT_OK);
-    if (result == GCKPT_OK && e->step.pc == e->plan->epilogue)
+    if (e->step.pc == p->epilogue) {
         (void)gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
+        result = gckpti_end_micro_batch(e);
+    }
+    if (result == GCKPT_MORE || (result == GCKPT_OK && e->step.pc >= (int)p->length))
+        return GCKPT_OK;
+    if (result == GCKPT_OK)
+        result = gckpti_run_instruction(e);
     result = gckpti_defer_error(e, result);
     if (result != GCKPT_OK)
         gckpti_set_state(e, GCKPTI_IDLE);
@@ -84,45 +82,33 @@ typedef struct {
 static void gckpti_run_instructions(void *context)
 {
     gckpti_run_context *run = (gckpti_run_context *)context;
-    gckpt_call c;
-    if (!GCKPTI_IS_SMALL)
-        gckpti_init_call(run->e, &c);
     for (int64_t i = 0; i < run->instructions && run->result == GCKPT_MORE; i++)
-        run->result = gckpti_advance(run->e, GCKPTI_IS_SMALL ? NULL : &c);
+        run->result = gckpti_advance(run->e);
 }
 
-GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
-                                          gckpt_result *result)
-{
-    gckpti_with_team(&e->device.runner, e->device.team, job, context);
-    e->step.to_end = 0;
-    gckpt_result ended =
-        gckpti_is_watched(e) ? gckpti_notify(e, GCKPTI_ON_RUN_END, result) : GCKPT_OK;
-    if (ended != GCKPT_OK)
-        ended = gckpti_defer_error(e, ended);
-    if (ended == GCKPT_OK)
-        return *result;
-    gckpti_set_state(e, GCKPTI_IDLE);
-    return *result = ended;
-}
-
+/* Advances in a team of threads, at most `instructions` times. INT64_MAX: to the end of the step,
+ * so that modules may replay micro-batches. */
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 {
     gckpti_run_context run = { e, instructions, GCKPT_MORE };
+    gckpt_result result = GCKPT_OK;
     if (gckpti_enter_call(e) != GCKPT_OK)
         return GCKPT_E_ARG;
-    if (e->step.quantise_count != e->store->quantise_count) {
-        gckpti_error(e, GCKPT_E_ARG,
-                     "step: parameters were quantised during it, which ended it; begin it again");
-        gckpt_result result = gckpti_defer_error(e, GCKPT_E_ARG);
-        if (result != GCKPT_OK) {
-            gckpti_set_state(e, GCKPTI_IDLE);
-            e->device.in_call = 0;
-            return result;
-        }
+    if (e->step.quantise_count != e->store->quantise_count)
+        result = gckpti_error(
+            e, GCKPT_E_ARG,
+            "step: parameters were quantised during it, which ended it; begin it again");
+    result = gckpti_defer_error(e, result);
+    if (result == GCKPT_OK) {
+        e->step.to_end = instructions == INT64_MAX;
+        gckpti_with_team(&e->device.runner, e->device.team, gckpti_run_instructions, &run);
+        e->step.to_end = 0;
+        if (gckpti_is_watched(e))
+            result = gckpti_defer_error(e, gckpti_notify(e, GCKPTI_ON_RUN_END, &run.result));
     }
-    e->step.to_end = instructions == INT64_MAX;
-    gckpti_run_in_team(e, gckpti_run_instructions, &run, &run.result);
     e->device.in_call = 0;
-    return run.result;
+    if (result == GCKPT_OK)
+        return run.result;
+    gckpti_set_state(e, GCKPTI_IDLE);
+    return result;
 }

@@ -26,7 +26,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     const gckpt_isa requested = e->desc.isa;
     int isa = GCKPT_ISA_PLAIN;
     e->update.writes_back = 1;
-    if (gckpti_check_backend(e) != GCKPT_OK)
+    if (GCKPTI_RUNS_DEVICES && gckpti_check_backend(e) != GCKPT_OK)
         return GCKPT_E_ARG;
     if (GCKPTI_RUNS_BACKENDS || requested > GCKPT_ISA_PLAIN) {
         if (!gckpt_isa_available(requested))
@@ -54,14 +54,16 @@ GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_p
         kernels.forward = op->forward_fast;
     if (e->device.kernels && op->backward_fast)
         kernels.backward = op->backward_fast;
-    gckpti_take_device_kernels(e, node, &kernels);
+    if (GCKPTI_RUNS_DEVICES)
+        gckpti_take_device_kernels(e, node, &kernels);
     return kernels;
 }
 
 GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
 {
     const gckpt_backend *b = gckpti_backend(e);
-    gckpti_wait_in_flight(e, 0);
+    if (gckpti_group_of(e))
+        gckpti_wait_in_flight(e, 0);
     const char *problem = gckpti_finish(b);
     return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", GCKPTI_OF(b, name), problem)
                    : GCKPT_OK;

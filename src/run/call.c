@@ -41,12 +41,10 @@ GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
     return gckpti_min(e->step.vrank_end - e->step.row, e->plan->rows);
 }
 
-/* Initialises a call without op. Does not clear its inputs, which would be slow in each update. */
-GCKPTI_FN void gckpti_init_opless_call(const gckpt_exec *e, gckpt_call *c)
+/* Initialises a call without op and inputs; all operands are NULL. */
+GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c)
 {
-    const size_t rest = offsetof(gckpt_call, shape);
-    c->inputs = 0;
-    memset((unsigned char *)c + rest, 0, sizeof *c - rest);
+    memset(c, 0, sizeof *c);
     c->seed = e->store->seed;
     c->step = e->step.number;
     c->threads = e->plan->threads;
@@ -57,36 +55,12 @@ GCKPTI_FN void gckpti_init_opless_call(const gckpt_exec *e, gckpt_call *c)
     c->backend = GCKPTI_OF(gckpti_backend(e), context);
 }
 
-GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c)
-{
-    memset(c->in, 0, sizeof c->in);
-    gckpti_init_opless_call(e, c);
-}
-
-/* Clears the fields that gckpti_set_op_call does not set; clearing all would take too long. */
-static void gckpti_clear_call(gckpt_call *c, int inputs)
-{
-    for (int i = inputs; i < c->inputs; i++)
-        memset(&c->in[i], 0, sizeof c->in[i]);
-    for (int i = 0; i < inputs; i++) {
-        memset(&c->in[i], 0, offsetof(gckpt_arg, shape));
-        c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL, c->in[i].bytes = NULL;
-    }
-    c->out = NULL, c->grad_out = NULL, c->saved = NULL, c->workspace = NULL;
-    c->out_bf16 = NULL, c->grad_out_bf16 = NULL;
-    c->loss_sum = NULL, c->loss_count = NULL, c->loss_scale = 0;
-    c->rounded = 0, c->quantised = NULL;
-}
-
-/* Sets an op's call except arena addresses. c is the call of a run (GCKPT_SMALL: any call). */
-GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
-                                  int64_t rows, gckpt_call *c)
+/* Initialises an op's call, except arena addresses. */
+GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
+                                   int64_t rows, gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
-    if (GCKPTI_IS_SMALL)
-        gckpti_init_call(e, c);
-    else
-        gckpti_clear_call(c, node->inputs);
+    gckpti_init_call(e, c);
     c->inputs = node->inputs;
     c->shape = gckpti_node_shape(e, node, rows);
     for (int i = 0; i < node->inputs; i++)
@@ -96,11 +70,13 @@ GCKPTI_FN void gckpti_set_op_call(const gckpt_exec *e, const gckpti_plan_node *n
     c->rows = node->batch_invariant ? 1 : rows;
     c->position = e->step.position;
     c->id = id;
-    c->precision = gckpti_precision_of(node->rounding);
-    for (int i = 0; i < node->inputs && gckpti_is_bf16_plan(p); i++)
-        if (p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED)
-            c->rounded |= GCKPT_IN(i);
-    c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
+    if (gckpti_is_bf16_plan(p)) {
+        c->precision = gckpti_precision_of(node->rounding);
+        c->rounded = node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
+        for (int i = 0; i < node->inputs; i++)
+            if (p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED)
+                c->rounded |= GCKPT_IN(i);
+    }
 }
 
 /* Sets the values of an operand: those of node q, in its type. */
@@ -125,15 +101,6 @@ GCKPTI_FN int gckpti_reads_node(const gckpt_plan *p, int user, int id)
     return 0;
 }
 
-/* Initialises a call, then sets it as gckpti_set_op_call does. */
-GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *node, int id,
-                                   int64_t rows, gckpt_call *c)
-{
-    if (!GCKPTI_IS_SMALL)
-        gckpti_init_call(e, c);
-    gckpti_set_op_call(e, node, id, rows, c);
-}
-
 /* Sets device.in_call, which the caller clears. Fails if a call runs or the store was freed. */
 GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
 {
@@ -147,13 +114,4 @@ GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
                             "around this callback: each thread needs an executor of its own");
     e->device.in_call = GCKPTI_RUNS_BACKENDS;
     return GCKPT_OK;
-}
-
-GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
-{
-    if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
-        return 0;
-    gckpti_error(e, GCKPT_E_ARG,
-                 "step: one is under way, and all ranks run it: end that step first");
-    return 1;
 }

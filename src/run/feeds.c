@@ -82,19 +82,6 @@ GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds,
     return result;
 }
 
-/* Copies the rows of the feeds that were taken, for desc.copy_feeds. */
-GCKPTI_FN void gckpti_copy_feeds(gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->inputs; i++) {
-        gckpti_exec_input *in = &e->feeds.inputs[i];
-        if (!in->copy)
-            continue;
-        memcpy(in->copy, in->feed, gckpti_row_bytes(p, &p->nodes[in->node]) * (size_t)rows);
-        in->feed = in->copy;
-    }
-}
-
 /* Points the plan's inputs to the rows of this micro-batch, or copies these rows to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
 {

@@ -9,7 +9,7 @@ static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *in
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
     gckpti_operands_of(p->operands, ins, node->inputs, o);
-    gckpti_set_op_call(e, node, ins->id, gckpti_micro_rows(e), c);
+    gckpti_init_op_call(e, node, ins->id, gckpti_micro_rows(e), c);
     c->out = gckpti_arena_f32(e, o->out);
     c->saved = gckpti_arena_f32(e, o->saved);
     c->workspace = gckpti_arena_f32(e, o->workspace);
@@ -25,29 +25,29 @@ static inline void gckpti_set_ins_call(const gckpt_exec *e, const gckpti_ins *in
 static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c)
 {
     const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
-    const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward;
-    if (e->plan->nodes[ins->id].rounding & GCKPTI_IN_STRIPS)
-        gckpti_run_strips(e, ins, c, kernel);
-    else if (!GCKPTI_RUNS_BACKENDS || kernel)
-        kernel(c);
-    else
-        gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
+    if (gckpti_is_bf16_plan(e->plan) && gckpti_run_strips(e, ins, c, kernel))
+        return;
+    if (GCKPTI_RUNS_DEVICES && !kernel) {
+        gckpti_run_on_host(e, ins, c);
+        return;
+    }
+    kernel(c);
 }
 
 /* Writes a parameter's values into the arena: gathered, dequantised or copied. */
-static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to,
-                               gckpt_call *c)
+static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to)
 {
     const gckpti_param *q = gckpti_param_of(e, node->index);
     const gckpt_backend *b = gckpti_backend(e);
     const float *values = gckpti_exec_array(e, q, -1);
-    if (gckpti_run_gather(e, q, values, to))
+    if (gckpti_group_of(e) && gckpti_run_gather(e, q, values, to))
         return;
-    if (gckpti_is_quantised((int)q->p.storage))
-        gckpti_run_dequantise(e, q, values, to, c);
-    else
-        gckpti_copy(b, to, values, (size_t)q->p.elements * sizeof *to);
+    if (gckpti_is_quantised((int)q->p.storage)) {
+        gckpti_run_dequantise(e, q, values, to);
+        return;
+    }
+    gckpti_copy(b, to, values, (size_t)q->p.elements * sizeof *to);
 }
 
 /* Stages a parameter in the arena, or computes an op. */
@@ -56,9 +56,10 @@ static void gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call 
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpt_dequantisation quant;
+    gckpt_dequantisation quant; /* must live as long as the call */
+    (void)quant;
     if (node->kind == GCKPTI_PARAM) {
-        gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]), c);
+        gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]));
         return;
     }
     gckpti_set_ins_call(e, ins, &o, c);
@@ -67,8 +68,6 @@ static void gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call 
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     if (gckpti_is_cache(node->op)) /* all other nodes only read `data` */
         c->out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
-    void *out = c->out;
-    uint16_t *narrow = node->rounding & GCKPTI_BF16_VALUE ? (uint16_t *)out : NULL;
     if (p->quantised)
         gckpti_set_quant_operand(e, node, GCKPT_FORWARD, c, &quant);
     if (gckpti_is_bf16_plan(p))
@@ -79,9 +78,8 @@ static void gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call 
     }
     c->graph = e; /* for gckpti_fused_forward, which runs other nodes */
     gckpti_run_kernel(e, ins, c);
-    if (c->out && node->rounding & GCKPTI_ROUNDED)
-        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
-                          gckpti_elements(&c->shape));
+    if (gckpti_is_bf16_plan(p))
+        gckpti_end_mixed_output(e, ins, &o, c);
 }
 
 /* Sets the gradient of input i; compensation is in the workspace (IN_OP) or after the gradient. */
@@ -105,26 +103,19 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
         arg->compensation = arg->grad + n;
 }
 
-/* Finishes the gradient of input i: adds it to the total if it is separate, and rounds it. */
+/* Adds the gradient of input i to the total, if it is separate. */
 static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                   gckpt_call *c, int i)
 {
-    if (!gckpti_is_bf16_plan(e->plan) && o->in[i].total == GCKPTI_NO_OFFSET)
+    const size_t total = o->in[i].total;
+    if (gckpti_is_bf16_plan(e->plan)) {
+        gckpti_end_mixed_gradient(e, ins, o, c, i);
         return;
-    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    const gckpti_plan_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-    int64_t n = gckpti_elements(&c->in[i].shape);
-    float *x = c->in[i].grad;
-    size_t to = o->in[i].total != GCKPTI_NO_OFFSET ? o->in[i].total : o->in[i].gradient;
-    uint16_t *narrow = q->rounding & GCKPTI_BF16_GRADIENT ? gckpti_arena_bf16(e, to) : NULL;
-    if (o->in[i].total != GCKPTI_NO_OFFSET && narrow) {
-        gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
-    } else if (o->in[i].total != GCKPTI_NO_OFFSET) {
-        GCKPTI_OF(gckpti_backend(e), add)(c, gckpti_arena_f32(e, to), x, n);
-        x = gckpti_arena_f32(e, to);
     }
-    if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
-        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 1 + i), x, narrow, n);
+    const int64_t n = gckpti_elements(&c->in[i].shape);
+    (void)ins;
+    if (total != GCKPTI_NO_OFFSET)
+        GCKPTI_OF(gckpti_backend(e), add)(c, gckpti_arena_f32(e, total), c->in[i].grad, n);
 }
 
 /* Adds up the accumulators of the output's gradient and runs the op's backward. */
@@ -133,12 +124,13 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpt_dequantisation quant;
+    gckpt_dequantisation quant; /* must live as long as the call */
+    (void)quant;
     gckpti_set_ins_call(e, ins, &o, c);
     float *grad_out = gckpti_arena_f32(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
         GCKPTI_OF(gckpti_backend(e), add)
-        (c, grad_out, gckpti_arena_f32(e, o.addends[u - 1]), gckpti_planned_elements(p, node));
+    (c, grad_out, gckpti_arena_f32(e, o.addends[u - 1]), gckpti_planned_elements(p, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
@@ -158,35 +150,13 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
         gckpti_end_input_grad(e, ins, &o, c, i);
 }
 
-/* With GCKPT_SMALL, a gckpt_call is on the stack only while an op runs. */
-GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins,
-                                                   gckpt_call *c)
+/* Runs an op. Its gckpt_call is on the stack only while the op runs. */
+GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins)
 {
-    gckpt_call local_call;
-    c = GCKPTI_IS_SMALL ? &local_call : c;
+    gckpt_call c;
     if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_FORWARD)
-        gckpti_run_forward(e, ins, c);
+        gckpti_run_forward(e, ins, &c);
     else
-        gckpti_run_backward(e, ins, c);
+        gckpti_run_backward(e, ins, &c);
     return GCKPT_OK;
-}
-
-#define GCKPTI_HANDLER(kind, handler, operands) handler,
-static const gckpti_handler gckpti_handlers[] = { GCKPTI_KINDS(GCKPTI_HANDLER) };
-#undef GCKPTI_HANDLER
-
-/* Runs an instruction. */
-GCKPTI_FN gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
-{
-    const int watched = gckpti_is_watched(e);
-    gckpt_result result = watched ? gckpti_notify(e, GCKPTI_ON_BEFORE, NULL) : GCKPT_OK;
-    if (result != GCKPT_OK)
-        return result;
-    if (!GCKPTI_IS_SMALL)
-        result = gckpti_handlers[ins->kind](e, ins, c);
-    else if (!GCKPTI_RUNS_TRAINING || ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
-        result = gckpti_run_op(e, ins, c);
-    else
-        result = gckpti_run_checked_update(e, ins, c);
-    return result == GCKPT_OK && watched ? gckpti_notify(e, GCKPTI_ON_AFTER, NULL) : result;
 }

@@ -13,8 +13,8 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
 } gckpti_bump;
 
 /* ---- modules ---- */
-/* What a module can react to. In parentheses: the type to which `arg` points. REACH, BEFORE, AFTER
- * and RUN_END occur only if a module has set device.watched. */
+/* What a module can react to. In parentheses: the type to which `arg` points. REACH, AFTER and
+ * RUN_END occur only if a module has set device.watched. */
 typedef enum {
     GCKPTI_ON_LAYOUT,   /* (gckpti_bump) allocates its tables, zeroed, or counts their bytes */
     GCKPTI_ON_BIND,     /* checks desc: first without tables; then with all memory, for good */
@@ -22,12 +22,11 @@ typedef enum {
     GCKPTI_ON_BEGIN,    /* a step begins, which nothing refuses from here on */
     GCKPTI_ON_BODY_END, /* a micro-batch is computed */
     GCKPTI_ON_END,      /* the losses of a step are final */
-    GCKPTI_ON_SUCCESS,  /* a step has succeeded on all ranks */
+    GCKPTI_ON_SUCCESS,  /* a step has succeeded */
     /* No module of GCKPT_SMALL reacts to the following events. */
     GCKPTI_ON_FED,       /* (int64_t) may refuse the feeds of this number of further rows */
-    GCKPTI_ON_REACH,     /* instruction step.pc is next, for the first time or again */
-    GCKPTI_ON_BEFORE,    /* instruction step.pc will run */
-    GCKPTI_ON_AFTER,     /* instruction step.pc has run */
+    GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means that the module moved step.pc */
+    GCKPTI_ON_AFTER,     /* (gckpti_ins) this one has run; NULL if a module moved step.pc */
     GCKPTI_ON_GRADIENTS, /* all gradients are divided, and no parameter has changed */
     GCKPTI_ON_RUN_END,   /* (gckpt_result) a run has ended with this result, perhaps in a step */
     GCKPTI_ON_MOVED,     /* the address of a parameter's values has changed */
@@ -49,8 +48,8 @@ static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void
 /* Nonzero if gckpt_forward refuses initial values (unless desc.allow_initial is set). */
 enum { GCKPTI_CHECKS_INITIAL = GCKPTI_TEXT_BYTES > 1 };
 
-/* Runs an instruction. All instructions of a run share the call c; with GCKPT_SMALL it is NULL. */
-typedef gckpt_result (*gckpti_handler)(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
+/* Runs an instruction. */
+typedef gckpt_result (*gckpti_handler)(gckpt_exec *e, const gckpti_ins *ins);
 
 /* ---- run/memory.c, run/feeds.c ---- */
 /* Returns how input i's gradient sum is compensated: GCKPTI_SUM_IN_OP, _IN_STEP, or 0 (not). */

@@ -36,7 +36,7 @@ static size_t gckpti_count_squares(gckpt_exec *e)
 static gckpti_exec_node gckpti_node_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
 {
     gckpti_exec_node kernels = gckpti_op_kernels(e, node);
-    if (gckpti_is_fused_op(node->op))
+    if (GCKPTI_RUNS_FUSED && gckpti_is_fused_op(node->op))
         kernels.forward = gckpti_fused_forward;
     return kernels;
 }
@@ -56,25 +56,21 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
     (void)gckpti_notify(e, GCKPTI_ON_LAYOUT, bump);
 }
 
-/* Allocates copies of inputs and constants. Sets inputs, constants' values and ops' kernels. */
-static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *host_bump, gckpti_bump *bump)
+/* Allocates the backend's copies of inputs and constants. Sets inputs, values of constants, and
+ * kernels of ops. */
+static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
     const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
-    const int copies = GCKPTI_RUNS_BACKENDS && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE;
-    const size_t rows = (size_t)gckpt_plan_rank_rows(p, p->batch, 0, NULL);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *q = &p->nodes[i];
         const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
         const size_t bytes = gckpti_planned_bytes(p, q);
-        const size_t row = gckpti_row_bytes(p, q);
-        void *copy = copies && fed ? gckpti_bump_alloc(host_bump, rows, row) : NULL;
         void *to = own_memory && (fed || constant) ? gckpti_bump_alloc(bump, bytes, 1) : NULL;
-        if (!host_bump->base)
+        if (!e->blocks.host)
             continue;
         if (q->kind == GCKPTI_INPUT) {
-            const gckpti_exec_input in = { fed ? (int)i : -1, NULL, (unsigned char *)copy,
-                                           (unsigned char *)to };
+            const gckpti_exec_input in = { fed ? (int)i : -1, NULL, (unsigned char *)to };
             e->feeds.inputs[q->index] = in;
         } else if (q->kind == GCKPTI_OP && q->index >= 0) {
             e->tables.nodes[i] = gckpti_node_kernels(e, q);
@@ -101,15 +97,15 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     gckpti_bump *bump = own_memory ? &backend_bump : &host_bump;
     gckpti_alloc_tables(e, &host_bump);
     const size_t tables = host_bump.used;
-    gckpti_bind_nodes(e, &host_bump, bump);
-    if (own_memory)
+    gckpti_bind_nodes(e, bump);
+    if (GCKPTI_RUNS_DEVICES && own_memory)
         e->blocks.host_scratch =
             (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
     const size_t totals = p->term_count * (size_t)gckpti_local_vranks(p);
     e->losses.totals =
         (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    if (e->desc.skip_nonfinite && GCKPTI_OF(backend, nonfinite) &&
+    if (GCKPTI_RUNS_DEVICES && e->desc.skip_nonfinite && GCKPTI_OF(backend, nonfinite) &&
         p->optimiser != GCKPT_CUSTOM_OPTIMISER)
         e->update.nonfinite = (uint32_t *)gckpti_bump_alloc(bump, 1, sizeof *e->update.nonfinite);
     const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
@@ -144,40 +140,6 @@ GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *
     return gckpti_count_block(used);
 }
 
-GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
-{
-    gckpt_parameter q;
-    size_t used = 0, names = 0, n = plan ? plan->param_count : 0, last = 0, capacity = 0;
-    while (capacity < n)
-        capacity = gckpti_next_capacity(capacity, 1);
-    gckpti_count_alloc(&used, 1, sizeof(gckpt_store));
-    gckpti_count_alloc(&used, capacity, sizeof(gckpti_param));
-    used = gckpti_round_up(used, GCKPTI_ALIGN); /* as gckpti_c_memory does */
-    for (size_t i = 0; i < n; i++) {
-        last = plan->params[i].store_index > plan->params[last].store_index ? i : last;
-        names += gckpti_strlen(plan->names + plan->params[i].name) + 1;
-    }
-    for (size_t k = 0; k < n; k++) { /* values; the parameter created last comes last */
-        size_t i = k + 1 == n ? last : k == last ? n - 1 : k;
-        q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
-        q.elements = plan->params[i].elements;
-        q.storage = (gckpt_storage)plan->params[i].storage;
-        const gckpti_shard_range shard =
-            gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES);
-        q.elements = q.storage == GCKPT_STORAGE_F32 ? shard.capacity : q.elements;
-        gckpti_count_alloc(&used, !plan->params[i].external, gckpti_values_bytes(&q));
-    }
-    for (size_t i = 0; i < n; i++) {
-        const gckpti_shard_range shard = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
-                                                           plan->shard, GCKPT_SHARD_STATE);
-        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_alloc(&used, (size_t)shard.capacity, sizeof(float));
-    }
-    if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* this backend may have own memory */
-        gckpti_count_alloc(&used, n, GCKPTI_MIRROR_BYTES);
-    return gckpti_count_block(used + names);
-}
-
 /* Allocates all memory of the executor, copies the plan, and binds the nodes. */
 GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
 {
@@ -193,9 +155,9 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
         e->blocks.host = (unsigned char *)gckpti_resize(&e->memory, NULL, 0, host_size);
     if (!e->blocks.host)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of tables, copied feeds and operands%s",
+                            "exec: no memory for %z bytes of tables and copied operands%s",
                             host_size, backend_size ? "" : ", and the step arena");
-    if (backend_size && gckpti_alloc_backend(e) != GCKPT_OK)
+    if (GCKPTI_RUNS_DEVICES && backend_size && gckpti_alloc_backend(e) != GCKPT_OK)
         return GCKPT_E_MEMORY;
     memset(e->blocks.host, 0, tables);
     if (gckpti_plan_copy_bytes(p)) {

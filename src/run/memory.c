@@ -16,7 +16,7 @@ GCKPTI_FN void *gckpti_bump_alloc(gckpti_bump *bump, size_t n, size_t size)
 GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
 {
     gckpt_call c;
-    gckpti_init_opless_call(e, &c);
+    gckpti_init_call(e, &c);
     if (bytes / 4)
         GCKPTI_OF(gckpti_backend(e), fill)(&c, to, word, (int64_t)(bytes / 4));
     if (bytes % 4)

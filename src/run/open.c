@@ -5,99 +5,72 @@
 
 GCKPTI_COLD_BEGIN
 
-/* Refuses plans of another header version, of other ops, or that this build cannot run. Error texts
- * begin with `call`, the name of the public call. */
-static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p, const char *call)
+GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
 {
-    uint64_t hash = GCKPTI_FNV_START;
+    const size_t n = GCKPTI_RUNS_BUILT ? p->node_count : 0;
+    uint64_t check = GCKPTI_FNV_START;
     if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "%s: the plan was printed by another version of gradckpt.h (format %i, "
-                            "contract %i; here %i, %i): print it again with gckpt_plan_c",
-                            call, p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
-    for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_BUILT; i++)
-        hash = gckpti_hash_plan_node(hash, p, i);
-    hash = gckpti_hash_vranks(hash, p->virtual_ranks);
-    if (GCKPTI_RUNS_BUILT &&
-        (hash != p->check || (p->node_count && gckpti_hash_vranks(p->info[p->node_count - 1].hash,
-                                                                  p->virtual_ranks) != p->hash)))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "%s: the hash of the plan's graph is not what it was made with: an op "
-                            "or the table was changed; print it again with gckpt_plan_c",
-                            call);
-    if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
-        p->alignment & (p->alignment - 1))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "%s: the plan has %i threads, alignment %z: its table is damaged; "
-                            "print it again with gckpt_plan_c",
-                            call, p->threads, p->alignment);
-    if (!GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "%s: the plan trains; this build (GCKPT_NO_TRAINING) runs only "
-                            "GCKPT_INFERENCE",
-                            call);
-    if (p->quantised && !gckpti_has_storage(GCKPT_STORAGE_I8))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "%s: the plan has quantised parameters; this build has GCKPT_NO_QUANT",
-                            call);
-    if (p->offloaded && !GCKPTI_RUNS_OFFLOAD)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "%s: the plan offloads values; this build has GCKPT_NO_OFFLOAD", call);
-    if (GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU)
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "%s: the plan's workspace is that of the fast kernels, which this build "
-            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.kernels.plain = 1",
-            call);
-    return GCKPT_OK;
+        return "the plan was printed by another version of gradckpt.h: print it again with "
+               "gckpt_plan_c";
+    for (size_t i = 0; i < n; i++)
+        check = gckpti_hash_plan_node(check, p, i);
+    if (n && (gckpti_hash_vranks(check, p->virtual_ranks) != p->check ||
+              gckpti_hash_vranks(p->info[n - 1].hash, p->virtual_ranks) != p->hash))
+        return "the hash of the plan's graph is not what it was made with: an op or the table was "
+               "changed; print it again with gckpt_plan_c";
+    return p->threads >= 1 && p->threads <= 1024 && p->alignment >= sizeof(float) &&
+                   !(p->alignment & (p->alignment - 1))
+               ? NULL
+               : "the plan has impossible threads or alignment: its table is damaged; print it "
+                 "again with gckpt_plan_c";
+}
+
+/* Returns the switch of the part that plan or desc needs and this build lacks, or NULL. */
+static const char *gckpti_missing_part(const gckpt_plan *p, const gckpt_exec_desc *d)
+{
+    const int callbacks = d->custom_optimiser || d->parallel_for;
+    return !GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE     ? "GCKPT_NO_TRAINING"
+           : !gckpti_has_storage(GCKPT_STORAGE_I8) && p->quantised ? "GCKPT_NO_QUANT"
+           : !GCKPTI_RUNS_OFFLOAD && p->offloaded                  ? "GCKPT_NO_OFFLOAD"
+           : !GCKPTI_RUNS_DEVICES && d->backend                    ? "GCKPT_NO_DEVICES"
+           : !GCKPTI_RUNS_CACHES && d->caches_of                   ? "GCKPT_NO_CACHES"
+           : !GCKPTI_RUNS_DEBUG && d->debug                        ? "GCKPT_NO_DEBUG"
+           : !GCKPTI_RUNS_BACKENDS && callbacks                    ? "GCKPT_SMALL"
+           : GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU
+               ? "GCKPT_NO_FAST (plan with desc.kernels.plain = 1)"
+               : NULL;
 }
 
 /* Checks plan and desc before the executor is created. */
 static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
                                            const gckpt_exec_desc *d)
 {
-    if (!p)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan is NULL (see gckpt_error_text of its graph)");
     const gckpti_range ranges[] = { { "isa", (int)d->isa, 0, GCKPT_ISA_COUNT - 1 },
                                     { "debug", (int64_t)d->debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_check_ranges(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
-    if (gckpti_check_plan(s, p, "exec") != GCKPT_OK)
-        return GCKPT_E_ARG;
-    if (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard))
+    const char *problem = p ? NULL : "the plan is NULL (see gckpt_error_text of its graph)";
+    if (!problem && gckpti_is_constant_plan(p))
+        problem = gckpti_plan_problem(p);
+    if (!problem && p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
+        !d->custom_optimiser)
+        problem = "the plan has GCKPT_CUSTOM_OPTIMISER; desc.custom_optimiser is missing: set it "
+                  "to your update function";
+    if (!problem && d->skip_nonfinite && p->update_in_backward)
+        problem = "skip_nonfinite needs all gradients before the first update; this plan updates "
+                  "in the backward (desc.update_in_backward)";
+    if (problem)
+        return gckpti_error(s, GCKPT_E_ARG, "exec: %s", problem);
+    const char *missing = gckpti_missing_part(p, d);
+    if (missing)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan or the desc needs what %s left out of this build",
+                            missing);
+    if (GCKPTI_HAS_SHARDS && (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard)))
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan was made for %i ranks and shard %i, the store is for "
                             "%i and %i (gckpt_store_ranks): make a new plan",
                             p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (p->optimiser == GCKPT_CUSTOM_OPTIMISER && p->mode != GCKPT_INFERENCE &&
-        !d->custom_optimiser)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan has GCKPT_CUSTOM_OPTIMISER; "
-                            "desc.custom_optimiser is missing: set it to your update function");
-    if (d->skip_nonfinite && p->update_in_backward)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: skip_nonfinite needs all gradients before the first update; "
-                            "this plan updates in the backward (desc.update_in_backward)");
-    if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->custom_optimiser || d->parallel_for))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.copy_feeds, custom_optimiser or parallel_for is set; this "
-                            "build (GCKPT_SMALL) cannot use them: set all three to 0");
-    if (d->debug && !GCKPTI_RUNS_DEBUG)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
-    if (d->backend && !GCKPTI_RUNS_DEVICES)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.backend: this build leaves out backends "
-                            "(GCKPT_NO_DEVICES): set it to NULL, which runs on the processor");
-    if (d->caches_of && !GCKPTI_RUNS_CACHES)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
-    if (!d->offload != !d->reload)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.offload or desc.reload is missing: set both, or neither");
-    if (d->wait && !d->offload)
-        return gckpti_error(s, GCKPT_E_ARG, "exec: desc.wait needs desc.offload: set both");
     return GCKPT_OK;
 }
 
@@ -203,47 +176,6 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     return result;
 }
 
-GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
-{
-    if (!plan || !store)
-        return gckpti_error(store, GCKPT_E_ARG, "plan_params: the plan or the store is NULL");
-    if (store->object.sticky != GCKPT_OK)
-        return store->object.sticky;
-    gckpt_result result = gckpti_check_plan(store, plan, "plan_params");
-    size_t before = store->count;
-    for (int done = -1; result == GCKPT_OK;) { /* in the order of their creation */
-        const gckpti_plan_param *next = NULL;
-        for (size_t i = 0; i < plan->param_count; i++)
-            if (plan->params[i].store_index > done &&
-                (!next || plan->params[i].store_index < next->store_index))
-                next = &plan->params[i];
-        if (!next)
-            return gckpti_ok(store);
-        done = next->store_index;
-        const char *name = plan->names + next->name;
-        const gckpt_shape shape = gckpti_planned_shape(plan, &plan->nodes[next->node]);
-        int index = gckpti_find_param(store, name);
-        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
-                            gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, &shape, 0, init) : NULL;
-        if (q) {
-            q->p.storage = (gckpt_storage)next->storage;
-            q->p.frozen = next->storage != GCKPT_STORAGE_F32;
-        } else if (index < 0) {
-            result = gckpti_error(store, GCKPT_E_MEMORY,
-                                  "plan_params: the store has no memory for %I floats of \"%s\"",
-                                  next->elements, name);
-            gckpti_hint_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
-        } else if (!gckpti_same_shape(&store->params[index].p.shape, &shape)) {
-            result = gckpti_error(store, GCKPT_E_SHAPE,
-                                  "plan_params: \"%s\" is %S in the plan, %S in the store", name,
-                                  &shape, &store->params[index].p.shape);
-        }
-    }
-    gckpti_store_shrink(store, before);
-    return result;
-}
-
 /* Completes a new executor; checks before it allocates. Returns 0, with an error, if it failed. */
 static int gckpti_bind_exec(gckpt_exec *e)
 {
@@ -265,32 +197,13 @@ static int gckpti_bind_exec(gckpt_exec *e)
         gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
         return 0;
     }
-    for (size_t i = 0; i < e->plan->param_count; i++)
-        if (gckpti_sync_param(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
-            return 0;
+    if (GCKPTI_RUNS_DEVICES) {
+        for (size_t i = 0; i < e->plan->param_count; i++)
+            if (gckpti_sync_param(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
+                return 0;
+    }
     e->store->bound = 1;
     return 1;
-}
-
-/* Returns 1 if a step takes longer than to start and end a team, which may take 100 us. */
-static int gckpti_is_team_worthwhile(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const double enough = 5e7;
-    double flops = 0, micro_batches = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
-    for (size_t x = 0; x < p->length && flops < enough; x++) {
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpt_op *op = ins->kind >= GCKPT_UPDATE ? NULL : p->nodes[ins->id].op;
-        gckpt_call c;
-        if (ins->kind == GCKPT_UPDATE)
-            flops += 16 * (double)p->params[ins->id].elements;
-        if (!op)
-            continue;
-        gckpti_init_op_call(e, &p->nodes[ins->id], ins->id, p->rows, &c);
-        double forward = (double)(op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
-        flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * micro_batches * forward;
-    }
-    return flops >= enough;
 }
 
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
@@ -319,9 +232,10 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpt_exec_free(e);
         return NULL;
     }
-    int teams =
-        GCKPTI_RUNS_BACKENDS && !GCKPTI_OF(gckpti_backend(e), own_memory) && plan->threads > 1;
-    e->device.team = teams && gckpti_is_team_worthwhile(e) ? plan->threads : 1;
+    /* to start and end a team takes 100 us, and is not worth it in shorter steps */
+    const int worth = (double)plan->cost * (double)plan->batch / (double)plan->rows >= 5e7;
+    const int teams = GCKPTI_RUNS_BACKENDS && !GCKPTI_OF(gckpti_backend(e), own_memory) && worth;
+    e->device.team = teams ? plan->threads : 1;
     e->update.writes_back |= (unsigned char)(plan->optimiser == GCKPT_CUSTOM_OPTIMISER);
     e->update.all_first |= (unsigned char)(d.skip_nonfinite != 0);
     gckpti_ok(store);
@@ -335,7 +249,8 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_allocator a = exec->memory;
     (void)gckpti_notify(exec, GCKPTI_ON_FREE, NULL);
     gckpti_unbind(&exec->device.binding);
-    gckpti_free_backend(exec);
+    if (GCKPTI_RUNS_DEVICES)
+        gckpti_free_backend(exec);
     gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }

@@ -10,7 +10,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     const gckpti_plan_param *planned = &e->plan->params[i];
     const char *who = in_step ? "step" : "exec", *name = q->p.name;
     void *object = in_step ? (void *)e : e->store;
-    if (planned->storage != (gckpti_byte)q->p.storage)
+    if (gckpti_has_storage(GCKPT_STORAGE_I8) && planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
                             "so (gckpt_store_quantise), or make a new plan",

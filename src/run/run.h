@@ -26,7 +26,8 @@ GCKPTI_COLD_END /* begun by planner */
  *                       gckpti_take_feeds (feeds) checks the rows and predicts the losses' counts.
  *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
  *                       At the epilogue it jumps back to the body while there are rows.
- *   gckpti_handlers     (instructions) by kind: the function that runs an instruction
+ *   gckpti_handlers     (advance) by kind: the function that runs an instruction. Before it, a
+ *                       module may wait, or move step.pc: skip it, replay a captured part.
  *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses, bf16/run makes
  *                       f32 copies of bf16 operands. The op's kernel runs, in strips if the plan
  *                       says so, or on host copies if the backend has no kernel for it (host).
@@ -89,8 +90,7 @@ typedef struct {
 
 typedef struct {
     int node;                    /* node of the plan; -1 if no instruction reads the input */
-    const unsigned char *feed;   /* rows from feeds.first_row on: the caller's, or `copy` */
-    unsigned char *copy;         /* host copy of a step's rows (desc.copy_feeds), or NULL */
+    const unsigned char *feed;   /* the caller's rows, from feeds.first_row on */
     unsigned char *backend_copy; /* a micro-batch's rows in backend memory, or NULL */
 } gckpti_exec_input;
 
@@ -225,12 +225,14 @@ static inline int gckpti_is_watched(const gckpt_exec *e)
 /* Copies n bytes between the host and the backend's memory. */
 static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    gckpti_wait_in_flight(e, 0);
+    if (gckpti_group_of(e))
+        gckpti_wait_in_flight(e, 0);
     gckpti_copy_out(gckpti_backend(e), to, from, n);
 }
 static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    gckpti_wait_in_flight(e, n);
+    if (gckpti_group_of(e))
+        gckpti_wait_in_flight(e, n);
     gckpti_copy_in(gckpti_backend(e), to, from, n);
 }
 
@@ -252,14 +254,17 @@ static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
     return &e->store->params[e->tables.params[i].index];
 }
 
+/* ---- run/open.c ---- */
+/* Returns 1 if a plan is a constant of the program. */
+static inline int gckpti_is_constant_plan(const gckpt_plan *p) { return !p->block; }
+
+/* Returns the reason why such a plan cannot run (another header or other ops made it), or NULL. */
+GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p);
+
 /* ---- run/call.c ---- */
 
 /* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
 GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset);
-
-/* Initialises a call without op and inputs; all operands are NULL. gckpti_set_op_call makes it an
- * op's. Between ops, gckpti_init_opless_call is enough, which leaves the operands unchanged. */
-GCKPTI_FN void gckpti_init_call(const gckpt_exec *e, gckpt_call *c);
 
 /* ---- run/backend.c ---- */
 /* Waits until the backend has finished all its work; returns its error. */
@@ -269,27 +274,3 @@ GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e);
 
 /* Returns the first loss's count in this step: computed from the feeds, or the one last read. */
 GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e);
-
-/* ---- run/advance.c ---- */
-/* Runs one instruction; all of a run share the call c (gckpti_init_call). Returns GCKPT_MORE if the
- * run goes on, OK at its goal (or a stream's last row so far), else an error; then e is idle. */
-GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c);
-
-/* Runs `job`, which calls gckpti_advance, in a team of threads, then waits for pending copies. The
- * job sets *result; an error of a copy replaces it. Returns *result. */
-GCKPTI_FN gckpt_result gckpti_run_in_team(gckpt_exec *e, void (*job)(void *context), void *context,
-                                          gckpt_result *result);
-
-/* Calls gckpti_advance in a team, at most `instructions` times. INT64_MAX means that the run goes
- * to the end of the step, so that the backend may replay micro-batches. */
-GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions);
-
-/* ---- run/step.c ---- */
-/* Returns 1, with an error, if a step of several ranks is in progress: the caller must end it
- * first. A step of one rank can be abandoned at any time. */
-GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
-
-/* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
-GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, gckpti_goal goal,
-                                           const gckpt_hyper *hyper);

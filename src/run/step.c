@@ -2,31 +2,24 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
-/* Returns how many of a step's rows this rank runs; *first is the first one. */
-static int64_t gckpti_rank_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
-{
-    *first = 0;
-    return gckpti_group_of(e) ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, first) : rows;
-}
-
 /* Checks the number of rows of a step or call. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const int inference = gckpti_is_inference(p);
     const int streams = gckpti_is_streaming(e);
-    int64_t first, most = p->batch, before = e->step.row_end - e->step.first_row;
-    if (streams)
-        most = gckpti_rank_rows(e, most, &first) - before;
-    if (rows < 1 || (!inference && rows > most))
+    const int64_t before = streams ? e->step.row_end : 0;
+    if (rows < 1 || (!inference && rows > p->batch - before))
         return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
                             rows, p->batch,
                             before ? " (all calls of the step together)" : " (desc.batch)");
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
     int whole = p->mixer >= 0 && (streams || !mixer || !gckpti_has_running(mixer));
     int64_t rest = rows % p->rows;
-    for (int vrank = 0; vrank < p->virtual_ranks && gckpti_group_of(e) && !rest; vrank++)
-        rest = gckpti_vrank_rows(p, streams ? p->batch : rows, vrank) % p->rows;
+    if (gckpti_group_of(e)) {
+        for (int vrank = 0; vrank < p->virtual_ranks && !rest; vrank++)
+            rest = gckpti_vrank_rows(p, rows, vrank) % p->rows;
+    }
     if (whole && rest) /* running statistics allow a short last micro-batch */
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -40,7 +33,8 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "step: %I rows in micro-batches of %I leave one row over, and %s #%i cannot normalise "
             "one value per channel: drop that row, or plan other micro-batches",
             rows, p->rows, gckpti_planned_name(p, p->mixer), p->mixer);
-    rows = before + (streams ? rows : gckpti_rank_rows(e, rows, &first));
+    int64_t first;
+    rows = before + gckpti_rank_rows(e, rows, &first);
     return gckpti_notify(e, GCKPTI_ON_CHECK, &rows);
 }
 
@@ -66,25 +60,6 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
     return GCKPT_OK;
 }
 
-/* Refuses inference with a parameter's initial values; names parameters that have other values. */
-static gckpt_result gckpti_refuse_initial(gckpt_exec *e, const gckpti_param *q)
-{
-    gckpti_error(e, GCKPT_E_ARG,
-                 "forward: \"%s\" has its initial values: it was neither loaded, set nor trained; "
-                 "load a file after the graph is built, or set desc.allow_initial; ",
-                 q->p.name);
-#ifndef GCKPT_NO_TEXT
-    int n = 0;
-    gckpti_text t = gckpti_append_text(&e->object);
-    for (size_t i = 0; i < e->store->count; i++)
-        if (e->store->params[i].assigned && n++ < 3)
-            gckpti_text_add(&t, n > 1 ? ", \"%s\"" : "the store has values for \"%s\"",
-                            e->store->params[i].p.name);
-    gckpti_text_add(&t, n > 3 ? " and %i more" : n ? "" : "no parameter has other values", n - 3);
-#endif
-    return GCKPT_E_ARG;
-}
-
 /* Checks the plan's parameters, and copies their newest values to where they are read. */
 static gckpt_result gckpti_sync_params(gckpt_exec *e)
 {
@@ -94,13 +69,17 @@ static gckpt_result gckpti_sync_params(gckpt_exec *e)
         gckpt_result result = gckpti_check_plan_param(e, (int)i, q, 1);
         if (GCKPTI_CHECKS_INITIAL && result == GCKPT_OK && e->step.goal == GCKPTI_GOAL_FORWARD &&
             !q->assigned && !e->desc.allow_initial)
-            result = gckpti_refuse_initial(e, q);
-        if (result == GCKPT_OK)
+            result = gckpti_error(
+                e, GCKPT_E_ARG,
+                "forward: \"%s\" has its initial values: it was neither loaded, set nor trained; "
+                "load a file after the graph is built, or set desc.allow_initial",
+                q->p.name);
+        if (GCKPTI_RUNS_DEVICES && result == GCKPT_OK)
             result = gckpti_sync_param(e, q, 1);
         if (result != GCKPT_OK)
             return result;
         const void **data = &e->tables.nodes[p->params[i].node].data;
-        if (*data != gckpti_exec_array(e, q, -1))
+        if (GCKPTI_RUNS_DEVICES && *data != gckpti_exec_array(e, q, -1))
             (void)gckpti_notify(e, GCKPTI_ON_MOVED, NULL);
         *data = gckpti_exec_array(e, q, -1);
     }
@@ -113,7 +92,6 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
 {
     const gckpt_plan *p = e->plan;
     const int inference = !GCKPTI_RUNS_TRAINING || goal == GCKPTI_GOAL_FORWARD;
-    const int64_t all = goal == GCKPTI_GOAL_STREAM ? p->batch : rows;
     gckpti_set_state(e, GCKPTI_IDLE);
     e->losses.valid = 0;
     e->step.goal = goal;
@@ -141,29 +119,13 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     e->step.quantise_count = e->store->quantise_count;
     e->losses.finalized = 0;
     e->update.begun = 0;
-    e->step.rows = gckpti_group_of(e) ? all : 0;
-    (void)gckpti_rank_rows(e, all, &e->step.first_row);
+    e->step.rows = gckpti_group_of(e) ? rows : 0;
+    (void)gckpti_rank_rows(e, rows, &e->step.first_row);
     e->step.row = e->step.row_end = e->step.vrank_end = e->feeds.first_row = e->step.first_row;
     e->step.vrank = e->step.prologue_done = 0;
     e->update.grad_norm = 0;
     e->update.clip_scale = 1;
     return gckpti_ok(e);
-}
-
-/* Refuses plans and losses for which rows cannot stream in. */
-static gckpt_result gckpti_check_stream(gckpt_exec *e)
-{
-    if (!e->plan->accumulates)
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "step_begin: rows can stream in only when desc.batch is larger than the graph's "
-            "%I rows",
-            e->plan->rows);
-    if (e->plan->ranks > 1 && e->plan->shard == GCKPT_SHARD_VALUES)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "step_begin: rows cannot stream in (gckpt_step_add) where ranks gather "
-                            "values for each micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
-    return gckpti_check_same_counts(e);
 }
 
 /* Takes the feeds of `rows` more rows, and adds to the expected counts. */
@@ -175,8 +137,6 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
         result = gckpti_notify(e, GCKPTI_ON_FED, &rows);
     if (result != GCKPT_OK)
         return result;
-    if (rows)
-        gckpti_copy_feeds(e, rows);
     e->step.vrank_end = e->step.row_end += rows;
     if (!gckpti_group_of(e))
         e->step.rows = e->step.row_end;
@@ -185,6 +145,7 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
+/* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                            int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
@@ -193,7 +154,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
     if (result == GCKPT_OK)
-        result = streams ? gckpti_check_stream(e) : gckpti_check_rows(e, rows);
+        result = streams ? GCKPT_OK : gckpti_check_rows(e, rows);
     if (result == GCKPT_OK) {
         int64_t first, rank_rows = gckpti_rank_rows(e, rows, &first);
         if (GCKPTI_RUNS_TRAINING != 0 || GCKPTI_RUNS_BACKENDS)
@@ -233,7 +194,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         result = gckpti_check_canary(e);
     const int64_t count = p->term_count ? e->losses.terms[0].total.count : 0;
     const int inference = gckpti_is_inference(p), counts = !inference && count > 0;
-    if (counts)
+    if (gckpti_group_of(e) && counts)
         gckpti_sum_squares(e);
     result = gckpti_agree(e, result);
     if (result != GCKPT_OK)

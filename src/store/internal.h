@@ -1,45 +1,19 @@
 #pragma once
 #include "store/store.h"
+#include "quant/internal.h"
 
 /* Declarations shared by the files of layer store (MANIFEST); some are in folders of features. */
 
-/* ---- quant/kinds.c, quant/rows.c, quant/copy.c ---- */
-#ifndef GCKPT_NO_QUANT
-GCKPTI_FN void gckpti_read_bf16(const void *from, float scale, float *y);
-GCKPTI_FN int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to);
-GCKPTI_FN void gckpti_read_f16(const void *from, float scale, float *y);
-GCKPTI_FN int gckpti_write_f16(const float *x, int64_t n, float scale, void *to);
-GCKPTI_FN void gckpti_read_int8(const void *from, float scale, float *y);
-GCKPTI_FN int gckpti_write_int8(const float *x, int64_t n, float scale, void *to);
-GCKPTI_FN void gckpti_read_int4(const void *from, float scale, float *y);
-GCKPTI_FN int gckpti_write_int4(const float *x, int64_t n, float scale, void *to);
-#define GCKPTI_MODULE_KINDS                                                                        \
-    { "BF16", "BF16", 2, 1, 2, 0, 0, 1e300, "", gckpti_read_bf16, gckpti_write_bf16 },             \
-    { "F16", "F16", 2, 1, 2, 0, 0, 65504, "beyond 65504", gckpti_read_f16, gckpti_write_f16 },     \
-    { "I8", "I8", 1, 1, 1, 1, 1, 3e38, "not finite", gckpti_read_int8,                  \
-      gckpti_write_int8 },                                                                         \
-    { "I4", "U8", 1, GCKPTI_INT4_BLOCK, GCKPTI_INT4_BYTES, 1, 0, GCKPTI_INT4_MAX,                  \
-      "beyond 524032, or not finite", gckpti_read_int4, gckpti_write_int4 },
+/* ---- dist/shards.c ---- */
+#ifndef GCKPT_NO_RANKS
+/* Sets first and count: the elements of a parameter that this rank updates. */
+GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p);
 
-/* Quantises the values of `from` (or its initial values, if it has none) into the memory of `to`.
- * Returns 0 if a value does not fit. */
-GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
-
-/* Rounds *n initial values in x as q's storage does, or fewer (*n): blocks, or within a row. */
-GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                     int64_t *n, float *x);
+/* Sets new values after the end of a shard that is not the largest to 0. */
+GCKPTI_FN void gckpti_clear_shard_end(const gckpt_store *s, gckpti_param *q);
 #else
-#define GCKPTI_MODULE_KINDS
-static inline void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                         int64_t *n, float *x)
-{
-    (void)s, (void)q, (void)at, (void)n, (void)x;
-}
-static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
-                                     gckpti_param *to)
-{
-    return (void)s, (void)from, (void)to, 1;
-}
+#define gckpti_clear_shard_end(s, q) ((void)0)
+#define gckpti_set_param_shard(s, p) ((void)((p)->count = (p)->elements))
 #endif
 
 /* ---- devices/mirrors.c ---- */
@@ -72,23 +46,12 @@ GCKPTI_FN void gckpti_read_mirror(const gckpt_store *s, const gckpti_param *q, i
 /* store/names.c */
 GCKPTI_FN int gckpti_same_name(const char *a, const char *b);
 
-#ifndef GCKPT_NO_QUANT
-/* quant/rows.c */
-GCKPTI_FN float gckpti_row_scale(uint32_t max_bits);
-GCKPTI_FN uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n);
-GCKPTI_FN int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x,
-                                 float scale);
-#endif
-
 /* store/initial.c */
 GCKPTI_FN void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, gckpti_init_span *d,
                                   gckpti_init_fn *init_fn);
 
 /* store/arrays.c */
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q);
-
-/* store/params.c */
-GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p);
 
 /* store/calls.c */
 GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,

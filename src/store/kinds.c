@@ -28,12 +28,6 @@ GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n)
     return n / gckpti_kinds[storage].block * gckpti_kinds[storage].block_bytes;
 }
 
-GCKPTI_FN int gckpti_can_store(int storage, const gckpt_shape *shape)
-{
-    const gckpti_storage_kind *kind = &gckpti_kinds[storage];
-    return !kind->by_rows || (shape->n > 1 && shape->d[shape->n - 1] % kind->block == 0);
-}
-
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
 {
     return gckpti_kinds[p->storage].scaled ? p->shape.d[p->shape.n - 1] : p->elements;

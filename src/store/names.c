@@ -61,12 +61,4 @@ GCKPTI_FN const char *gckpti_name_problem(const char *name)
     return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
 }
 
-GCKPTI_FN int gckpti_is_reserved_note(const char *key)
-{
-    int reserved = !*key || gckpti_find_suffix(key, gckpti_suffixes[GCKPTI_UPDATES]);
-    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
-        reserved |= gckpti_same_name(key, gckpti_metadata_keys[i]);
-    return reserved;
-}
-
 GCKPTI_COLD_END

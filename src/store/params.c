@@ -73,15 +73,6 @@ static void gckpti_index_names(gckpt_store *s, int all)
     }
 }
 
-/* Sets first and count: the elements of a parameter that this rank updates. */
-GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
-{
-    const gckpti_shard_range shard =
-        gckpti_shard_from(p->elements, s->rank, s->ranks, s->shard, GCKPT_SHARD_STATE);
-    p->first = shard.first;
-    p->count = shard.count;
-}
-
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
                                          int external, gckpt_init init)
 {
@@ -178,10 +169,12 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn)
         gckpti_param *q = &s->params[i];
         const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
         gckpti_init_span d = { { 0, 0, 0 }, q->init, shard.first, shard.count, q->p.values };
-        if (q->uninitialised && !gckpti_is_quantised((int)q->p.storage))
+        if (GCKPTI_HAS_SCALES && q->uninitialised && q->p.storage != GCKPT_STORAGE_F32) {
+            (void)gckpti_values_copy(s, q, q); /* gckpt_store_quantise checked that they fit */
+            q->uninitialised = 0;
+        }
+        if (q->uninitialised)
             gckpti_init_values(s, q, &d, init_fn);
-        else if (q->uninitialised)
-            (void)gckpti_values_copy(s, q, q); /* gckpti_quantise_begin checked that it fits */
         q->uninitialised = 0;
     }
 }

@@ -14,12 +14,10 @@
 
 /* ---- store/params.c ---- */
 typedef struct {
-    gckpt_parameter p;          /* public part; owns p.name; values or quantised is NULL */
-    unsigned char *new_block;   /* memory for new values during gckpt_store_quantise */
-    unsigned char new_storage;  /* storage of these new values */
-    unsigned char axes_matter;  /* an op reads it for which a file's order of axes matters */
-    unsigned char axes_unknown; /* loaded from a file that does not state its order of axes */
-    unsigned char assigned;     /* values were loaded, set or trained: not the initial ones */
+    gckpt_parameter p;         /* public part; owns p.name; values or quantised is NULL */
+    unsigned char *new_block;  /* memory for new values during gckpt_store_quantise */
+    unsigned char new_storage; /* storage of these new values */
+    unsigned char assigned;    /* values were loaded, set or trained: not the initial ones */
     int bucket;             /* head of the hash list of this index: the newest parameter, or -1 */
     int hash_next;          /* next older parameter in this parameter's hash list, or -1 */
     unsigned char external; /* values belong to the user */
@@ -76,7 +74,7 @@ struct gckpt_store {
     size_t note_count, note_capacity;
 };
 
-/* ---- store/arrays.c ---- */
+/* ---- dist/shards.c ---- */
 /* Nonzero if parameters can be sharded. */
 enum { GCKPTI_HAS_SHARDS = GCKPTI_WITH_RANKS };
 
@@ -86,6 +84,7 @@ typedef struct {
     int64_t first, count, capacity, total;
 } gckpti_shard_range;
 
+#ifndef GCKPT_NO_RANKS
 /* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
  * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
  * in which ranks' sums are added (dist/exchange), so that each sum ends on its owner. */
@@ -99,6 +98,16 @@ GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int r
  * quantised values are not sharded. Updates are sharded as states are. */
 GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
                                                 int slot);
+#else
+static inline gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
+{
+    const gckpti_shard_range all = { 0, elements, elements, elements };
+    return (void)rank, (void)ranks, all;
+}
+#define gckpti_shard_from(elements, rank, ranks, shard, min_level)                                 \
+    gckpti_shard_of(elements, rank, ranks)
+#define gckpti_array_shard(s, q, slot) ((void)(s), gckpti_shard_of((q)->p.elements, slot, 1))
+#endif
 static inline int gckpti_is_sharded(gckpti_shard_range shard)
 {
     return GCKPTI_HAS_SHARDS && shard.capacity < shard.total;
@@ -107,13 +116,13 @@ static inline int gckpti_is_sharded(gckpti_shard_range shard)
 /* ---- store/params.c ---- */
 /* Returns the bytes of the UTF-8 character at s; 0 if overlong, a surrogate or cut off. */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left);
-/* Suffixes of a parameter's other tensors in a file, by slot: states (no optimiser has more than
- * four), scales of I8, and the metadata key that has the state's optimiser. */
+/* Suffixes of a parameter's other tensors in a file, by slot: states, scales of I8, more states (no
+ * optimiser has more than four), and the metadata key that has the state's optimiser. */
 static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
-                                               "#state4", "#state5", "#state6", "#state7",
-                                               "#state8", "#state9", "#scale",  "#updates" };
+                                               "#scale",  "#state4", "#state5", "#state6",
+                                               "#state7", "#state8", "#state9", "#updates" };
 
-enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
+enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 4, GCKPTI_UPDATES = 11 };
 
 /* Returns the address of the suffix if it ends the name, else NULL. */
 GCKPTI_FN const char *gckpti_find_suffix(const char *name, const char *suffix);
@@ -125,24 +134,17 @@ GCKPTI_FN int gckpti_is_utf8(const char *text);
 /* Returns why a file cannot have a parameter of this name, or NULL. */
 GCKPTI_FN const char *gckpti_name_problem(const char *name);
 /* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors.
- * convolution_axes is "HWIO" if convolutions can read the file's weights; without it, the order of
- * axes in another program's file is unknown. Small builds leave it out to save flash. */
+ * convolution_axes, which older versions wrote, is ignored. */
 static const char *const gckpti_metadata_keys[] = {
     "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
 };
 
 #ifdef GCKPT_NO_STDIO
-enum { GCKPTI_USES_AXES = 0 };
+enum { GCKPTI_HASHES_FILES = 0 };
 #else
-enum { GCKPTI_USES_AXES = 1 };
+enum { GCKPTI_HASHES_FILES = 1 };
 #endif
-enum { GCKPTI_DATA_HASH = 5, GCKPTI_AXES, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_USES_AXES };
-
-#define GCKPTI_AXES_PROBLEM                                                                        \
-    "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW): load with desc.axes = "            \
-    "layers_pytorch_axes, or, if it and weights after a Flatten were permuted, with "              \
-    "desc.convolutions = GCKPT_AXES_HWIO"
-GCKPTI_FN int gckpti_is_reserved_note(const char *key);
+enum { GCKPTI_DATA_HASH = 5, GCKPTI_METADATA_KEYS = 7 };
 
 /* Returns values (slot GCKPTI_VALUES) or a state on the host; NULL if absent or not floats. */
 static inline float *gckpti_array(const gckpti_param *q, int slot)
@@ -200,6 +202,8 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots);
 
 /* ---- store/kinds.c ---- */
+/* Nonzero if a storage kind of this build can have a scale for each row. */
+enum { GCKPTI_HAS_SCALES = GCKPTI_WITH_QUANT };
 enum { GCKPTI_KIND_READ = 16, GCKPTI_KIND_MOST = 32 }; /* values in a `read`; most in a block */
 
 /* A way to store values, in memory and in files: one for each gckpt_storage of this build. */
@@ -225,9 +229,6 @@ GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n);
 GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n);
 
-/* Returns 1 if a parameter of this shape can have the storage. */
-GCKPTI_FN int gckpti_can_store(int storage, const gckpt_shape *shape);
-
 /* Returns how many elements share a scale; all elements, if there is no scale. */
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
 GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
@@ -246,46 +247,6 @@ static inline int gckpti_has_storage(int storage)
 {
     return GCKPTI_WITH_QUANT || storage == GCKPT_STORAGE_F32;
 }
-
-/* ---- quant/rows.c ---- */
-/* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
-enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
-
-#ifndef GCKPT_NO_QUANT
-/* Dequantises elements at..at+n-1 of u to x. The source may be at the end of x: an element is read
- * before it is overwritten. Without scales, all scales are 1. */
-GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
-
-/* Returns u without the elements before `at`, the start of a row or block. */
-GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at);
-
-/* Returns a description of a parameter's values on the host, without destination. */
-GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
-
-/* Converts n values from element `at` on to floats. */
-GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
-
-/* Quantises n floats into q's memory from element `at` on: if rows are scaled a row, with its
- * scale; else whole blocks. Returns 0 if a float is too large. */
-GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
-#else
-static inline void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x)
-{
-    (void)u, (void)at, (void)n, (void)x;
-}
-static inline gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at)
-{
-    return (void)at, *u;
-}
-static inline void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x)
-{
-    (void)q, (void)at, (void)n, (void)x;
-}
-static inline int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
-{
-    return (void)q, (void)at, (void)n, (void)x, 0;
-}
-#endif
 
 /* Counts a change of values, so that bf16 copies are refreshed; skips 0, which means "never". */
 #ifndef GCKPT_NO_BF16
@@ -311,12 +272,14 @@ GCKPTI_FN float *gckpti_mirror_array(const gckpt_store *s, const gckpti_param *q
 /* Frees the memory of the list of mirrors. */
 #define gckpti_delete_mirrors(s, memory)                                                           \
     gckpti_delete(memory, (s)->mirrors, (s)->mirror_count, sizeof *(s)->mirrors)
+enum { GCKPTI_HAS_MIRRORS = 1 };
 enum { GCKPTI_MIRROR_BYTES = sizeof(gckpti_mirror) };
 #else
 #define gckpti_mark_changed(s, q, newest) ((void)(s), gckpti_count_change(q))
 #define gckpti_pull(s, q)                 ((void)(s), (void)(q))
 #define gckpti_mirror_array(s, q, slot)   gckpti_array(q, slot)
 #define gckpti_delete_mirrors(s, memory)  ((void)0)
+enum { GCKPTI_HAS_MIRRORS = 0 };
 enum { GCKPTI_MIRROR_BYTES = 0 };
 #endif
 
@@ -329,13 +292,9 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding);
 
 enum { GCKPTI_CHUNK = 64 }; /* values that are initialised at a time; must be even */
 
-/* Returns *n values from index `at` on (initial ones if the parameter has none yet), in `buf`
- * unless the store has them as floats. Allocates nothing. Does not round initial values of
- * quantised parameters. If values are sharded, `at` must be in this rank's shard. */
-GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                        float buf[GCKPTI_CHUNK], int64_t *n);
-
-/* Returns *n values, as gckpti_values_at does, or if slot >= 0 floats of that state. */
+/* Returns *n floats of values (slot GCKPTI_VALUES) or of a state from index `at` on, in `buf`
+ * unless the store has them as floats; initial values if the parameter has none yet (not rounded to
+ * their storage). Allocates nothing. `at` must be in this rank's shard of the array. */
 GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param *q, int slot,
                                         int64_t at, float buf[GCKPTI_CHUNK], int64_t *n);
 
@@ -362,6 +321,7 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 
 /* ---- notes/notes.c ---- */
 #ifndef GCKPT_NO_NOTES
+enum { GCKPTI_HAS_NOTES = 1 };
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 
 /* Appends a note, even if the key exists. Returns 0 without memory. */
@@ -370,15 +330,13 @@ GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value
 /* Replaces older notes by notes from index `first` on that have the same keys. */
 GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first);
 #else
-static inline void gckpti_notes_shrink(gckpt_store *s, size_t count) { (void)s, (void)count; }
-static inline void gckpti_notes_merge(gckpt_store *s, size_t first) { (void)s, (void)first; }
-static inline int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
-{
-    (void)s, (void)key, (void)value;
-    return 1;
-}
+enum { GCKPTI_HAS_NOTES = 0 };
+#define gckpti_notes_shrink(s, count)  ((void)0)
+#define gckpti_notes_merge(s, first)   ((void)0)
+#define gckpti_note_add(s, key, value) ((void)(value), 1)
 #endif
 
 /* ---- store/calls.c ---- */
 /* Returns the bytes of optimiser state. */
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
+#include "quant/kinds.h"

@@ -28,40 +28,31 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
 
 /* ---- values: a parameter has none until a call needs them ---- */
 
-GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                        float buf[GCKPTI_CHUNK], int64_t *n)
-{
-    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-    *n = q->p.elements - at;
-    if (!gckpti_has_values(q) || q->uninitialised) {
-        *n = gckpti_min(*n, GCKPTI_CHUNK);
-        gckpti_init_span d = { { 0, 0, 0 }, q->init, at, *n, buf };
-        gckpti_init_values(s, q, &d, NULL);
-        if (!q->uninitialised && gckpti_is_quantised((int)q->p.storage))
-            gckpti_init_quantised(s, q, at, n, buf);
-        return buf;
-    }
-    const int on_device = gckpti_is_on_device(s, q);
-    at -= shard.first;
-    *n = shard.count - at;
-    if (!gckpti_is_quantised((int)q->p.storage) && !on_device)
-        return q->p.values + at;
-    *n = gckpti_min(*n, GCKPTI_CHUNK);
-    if (on_device)
-        gckpti_read_mirror(s, q, at, *n, buf);
-    else
-        gckpti_dequantise_at(q, at, *n, buf);
-    return buf;
-}
-
 GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param *q, int slot,
                                         int64_t at, float buf[GCKPTI_CHUNK], int64_t *n)
 {
     const gckpti_shard_range shard = gckpti_array_shard(s, q, slot);
-    if (slot < 0)
-        return gckpti_values_at(s, q, at, buf, n);
-    *n = shard.first + shard.count - at;
-    return q->p.state[slot] + at - shard.first;
+    if (slot < 0 && (!gckpti_has_values(q) || q->uninitialised)) {
+        *n = gckpti_min(q->p.elements - at, GCKPTI_CHUNK);
+        gckpti_init_span d = { { 0, 0, 0 }, q->init, at, *n, buf };
+        gckpti_init_values(s, q, &d, NULL);
+        if (GCKPTI_HAS_SCALES && !q->uninitialised && q->p.storage != GCKPT_STORAGE_F32)
+            gckpti_init_quantised(s, q, at, n, buf);
+        return buf;
+    }
+    at -= shard.first;
+    *n = shard.count - at;
+    if (GCKPTI_HAS_SCALES && slot < 0 && q->p.storage != GCKPT_STORAGE_F32) {
+        *n = gckpti_min(*n, GCKPTI_CHUNK);
+        gckpti_dequantise_at(q, at, *n, buf);
+        return buf;
+    }
+    if (GCKPTI_HAS_MIRRORS && slot < 0 && gckpti_is_on_device(s, q)) {
+        *n = gckpti_min(*n, GCKPTI_CHUNK);
+        gckpti_read_mirror(s, q, at, *n, buf);
+        return buf;
+    }
+    return gckpti_array(q, slot) + at;
 }
 
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
@@ -73,9 +64,8 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     if (!gckpti_has_values(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
-    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-    for (int64_t k = shard.count; k < shard.capacity; k++)
-        q->p.values[k] = 0; /* end of a shard that is not the largest */
+    if (GCKPTI_HAS_SHARDS)
+        gckpti_clear_shard_end(s, q);
     q->uninitialised = 1;
     return GCKPT_OK;
 }

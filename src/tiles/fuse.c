@@ -133,7 +133,8 @@ static void gckpti_fuse_stretch(gckpti_fused_builder *r, const int *id, int n, i
             gckpti_put_fused(r, temp, id + best[j].from, j - best[j].from);
 }
 
-GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p)
+/* Replaces ops, whose bytes and cost are known, by fused groups; sets p->has_fused. */
+static void gckpti_fuse_ops(gckpti_planner *p)
 {
     gckpti_scratch temp = gckpti_scratch_new(p->memory, &p->failed);
     const size_t n = (size_t)p->n;
@@ -165,6 +166,14 @@ GCKPTI_FN void gckpti_fuse_ops(gckpti_planner *p)
         count = 0;
     }
     gckpti_scratch_free(&temp);
+}
+
+GCKPTI_PASSES(tiles)
+{
+    (void)arg;
+    if (stage == GCKPTI_PASS_OPS && p->variant.fused && p->desc->bf16.precision == GCKPT_FP32)
+        gckpti_fuse_ops(p);
+    return GCKPT_OK;
 }
 
 GCKPTI_COLD_END

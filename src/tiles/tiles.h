@@ -94,10 +94,4 @@ typedef struct {
     uint64_t extra_cost; /* cost of the group minus the cost of its ops outside a group */
     int64_t workspace;   /* bytes */
 } gckpti_fused_builder;
-
-#ifdef GCKPTI_SEPARATE_TU
-/* tiles/group.c */
-GCKPTI_FN void gckpti_find_row_ops(gckpti_fused_builder *r);
-GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n);
-#endif
 #endif

@@ -17,28 +17,32 @@ static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narr
 }
 
 /* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be the same ---- */
-static void gckpti_alloc_hashes(gckpt_exec *e, gckpti_bump *bump)
+/* Compares the result of an instruction with the result of the node's first forward. */
+static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins)
 {
-    size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
-    e->debug.hashes = (uint64_t *)gckpti_bump_alloc(bump, n, sizeof *e->debug.hashes);
-}
-
-static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
-                                           const gckpt_call *c, const uint16_t *narrow)
-{
-    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    const void *data[2] = { narrow ? (const void *)narrow : c->out, c->saved };
-    const int64_t saved = (int64_t)(node->saved_bytes / 4);
-    const int64_t n[2] = { gckpti_elements(&c->shape),
-                           node->batch_invariant ? saved : saved / e->plan->rows * c->rows };
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    if ((ins->kind != GCKPT_FORWARD && ins->kind != GCKPT_RELOAD) || !node->op)
+        return GCKPT_OK;
+    const gckpt_result result = gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    const void *data[2] = { gckpti_arena_ptr(e, o.out), gckpti_arena_ptr(e, o.saved) };
+    const int64_t rows = gckpti_micro_rows(e), saved = (int64_t)(node->saved_bytes / 4);
+    const gckpt_shape shape = gckpti_node_shape(e, node, rows);
+    const int64_t n[2] = { gckpti_elements(&shape),
+                           node->batch_invariant ? saved : saved / p->rows * rows };
     for (int k = 0; k < 2; k++) {
         uint64_t *expected = &e->debug.hashes[2 * ins->id + k], hash = GCKPTI_FNV_START;
+        const int narrow = !k && node->rounding & GCKPTI_BF16_VALUE;
         float chunk[64];
         *expected = ins->first ? 0 : *expected;
         if (!data[k])
             continue;
         for (int64_t at = 0, count; at < n[k]; at += count) {
-            count = gckpti_read_chunk(e, data[k], narrow && k == 0, at, n[k], chunk);
+            count = gckpti_read_chunk(e, data[k], narrow, at, n[k], chunk);
             hash = gckpti_hash_floats(hash, chunk, count);
         }
         hash |= 1; /* 0 means no value yet */
@@ -46,8 +50,8 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
-                k ? "the saved data" : "the value", gckpti_planned_name(e->plan, ins->id),
-                node->op->name, ins->id,
+                k ? "the saved data" : "the value", gckpti_planned_name(p, ins->id), node->op->name,
+                ins->id,
                 ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
                                           : "the op is not a function of its inputs");
         *expected = hash;
@@ -55,36 +59,18 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins,
     return GCKPT_OK;
 }
 
-/* Checks what an instruction has computed or reloaded. */
-static gckpt_result gckpti_check_results(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    gckpti_operands o;
-    gckpt_call c;
-    if ((ins->kind != GCKPT_FORWARD && ins->kind != GCKPT_RELOAD) || !node->op)
-        return GCKPT_OK;
-    const gckpt_result result = gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_operands_of(e->plan->operands, ins, node->inputs, &o);
-    gckpti_init_op_call(e, node, ins->id, gckpti_micro_rows(e), &c);
-    c.out = gckpti_arena_f32(e, o.out);
-    c.saved = gckpti_arena_f32(e, o.saved);
-    return gckpti_check_recompute(
-        e, ins, &c, node->rounding & GCKPTI_BF16_VALUE ? gckpti_arena_bf16(e, o.out) : NULL);
-}
-
 /* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
 enum { GCKPTI_POISON = 0x7fc07fc0 }; /* a NaN as f32, two NaNs as bf16 */
 
-/* Poisons dead buffers; in the body, not those of the prologue: the next micro-batch reads them. */
-static void gckpti_poison_dead(gckpt_exec *e)
+/* Poisons the buffers that die at instruction x; in the body, not those of the prologue, which the
+ * next micro-batch reads. */
+static void gckpti_poison_dead(gckpt_exec *e, int x)
 {
     const gckpt_plan *p = e->plan;
-    const int in_body = p->accumulates && e->step.pc >= p->body && e->step.pc < p->epilogue;
+    const int in_body = p->accumulates && x >= p->body && x < p->epilogue;
     for (size_t i = 0; i < p->buffer_count; i++) {
         const gckpt_buffer *buffer = &p->buffers[i];
-        if (buffer->end == e->step.pc && !(in_body && buffer->start < p->body))
+        if (buffer->end == x && !(in_body && buffer->start < p->body))
             gckpti_fill(e, e->blocks.arena + buffer->offset, GCKPTI_POISON, buffer->size / 4 * 4);
     }
 }
@@ -187,52 +173,41 @@ static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int6
 }
 
 /* Scans a node's value or gradient in this micro-batch. If scratch is nonzero, x is always f32. */
-static void gckpti_scan_node(gckpti_scan *scan, const void *x, int id, int gradient, int scratch)
+static void gckpti_scan_node(gckpti_scan *scan, size_t offset, int id, int gradient, int scratch)
 {
-    const gckpti_plan_node *q = &scan->e->plan->nodes[id];
-    gckpt_shape shape = gckpti_node_shape(scan->e, q, gckpti_micro_rows(scan->e));
-    int narrow = q->rounding & (gradient ? GCKPTI_BF16_GRADIENT : GCKPTI_BF16_VALUE);
-    if (q->type == GCKPT_F32)
+    const gckpt_exec *e = scan->e;
+    const gckpti_plan_node *q = &e->plan->nodes[id];
+    const gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
+    const int narrow = q->rounding & (gradient ? GCKPTI_BF16_GRADIENT : GCKPTI_BF16_VALUE);
+    const void *x = gckpti_arena_ptr(e, offset);
+    if (!gradient && gckpti_is_cache(q->op))
+        x = e->tables.nodes[id].data;
+    if (x && q->type == GCKPT_F32)
         gckpti_scan_array(scan, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
 }
 
-/* Scans the operands that an instruction is about to read, or has written. */
-static void gckpti_scan_operands(gckpti_scan *scan, const gckpti_ins *ins, int written)
+/* Scans the results of a FORWARD or BACKWARD. */
+static void gckpti_scan_results(gckpti_scan *scan, const gckpti_ins *ins)
 {
     const gckpt_exec *e = scan->e;
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
-    int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
-    int loss = node->op && node->op->flags & GCKPT_LOSS;
-    unsigned needs = backward ? 0 : UINT32_MAX;
+    const int backward = ins->kind == GCKPT_BACKWARD;
+    const int loss = node->op && node->op->flags & GCKPT_LOSS;
     gckpti_operands o;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    for (int i = 0; i < node->inputs && backward; i++)
-        needs |= o.in[i].gradient != GCKPTI_NO_OFFSET ? node->op->needs[i] : 0;
     if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
         gckpti_loss_total sum;
-        const int term = gckpti_term_of(p, ins->id);
-        gckpti_from_backend(e, &sum, gckpti_running_loss(e, term), sizeof sum);
+        gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)),
+                            sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
-    } else if (!loss && written != backward) { /* the output: of a forward, or read by a backward */
-        gckpti_scan_node(scan, cache ? e->tables.nodes[ins->id].data : gckpti_arena_ptr(e, o.out),
-                         ins->id, 0, 0);
+    } else if (!loss && !backward) {
+        gckpti_scan_node(scan, o.out, ins->id, 0, 0);
     }
-    if (backward && !written)
-        gckpti_scan_node(scan, gckpti_arena_ptr(e, o.gradient), ins->id, 1, 0);
-    for (int u = 1; u < ins->uses && !written; u++)
-        gckpti_scan_node(scan, gckpti_arena_ptr(e, o.addends[u - 1]), ins->id, 1, 0);
-    for (int i = 0; i < node->inputs; i++) {
-        int id = p->nodes[node->in[i]].base, scratch = o.in[i].total != GCKPTI_NO_OFFSET;
-        if (!written && needs & GCKPT_IN(i))
-            gckpti_scan_node(scan,
-                             o.in[i].value != GCKPTI_NO_OFFSET ? gckpti_arena_ptr(e, o.in[i].value)
-                                                               : e->tables.nodes[id].data,
-                             id, 0, 0);
-        if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
-            gckpti_scan_node(scan, gckpti_arena_ptr(e, o.in[i].gradient), id, 1, scratch);
-        if (backward)
-            gckpti_scan_node(scan, gckpti_arena_ptr(e, o.in[i].total), id, 1, 0);
+    for (int i = 0; i < node->inputs && backward; i++) {
+        const int id = p->nodes[node->in[i]].base, scratch = o.in[i].total != GCKPTI_NO_OFFSET;
+        gckpti_scan_node(scan, o.in[i].gradient, id, 1, scratch);
+        gckpti_scan_node(scan, o.in[i].total, id, 1, 0);
     }
 }
 
@@ -261,37 +236,23 @@ static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *sca
                         gckpti_planned_name(p, scan->id), scan->id, where, why);
 }
 
-/* Returns the kinds (NaN, infinity) that an instruction will read. */
-static unsigned gckpti_nonfinite_kinds(const gckpt_exec *e, const gckpti_ins *ins)
-{
-    gckpti_scan scan = { e, 0, 0, -1, 0, 0, 0 };
-    if (ins->kind > GCKPT_BACKWARD)
-        return 0;
-    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    for (size_t i = 0; i < node->attribute_bytes / 4; i++) { /* no integer has these bits */
-        const uint32_t word = e->plan->words[node->attributes + i] & 0x7fffffff;
-        scan.kinds |= word == 0x7f800000 ? (unsigned)GCKPTI_KIND_INF : 0u;
-        scan.kinds |= word == 0x7fc00000 ? (unsigned)GCKPTI_KIND_NAN : 0u;
-    }
-    gckpti_scan_operands(&scan, ins, 0);
-    return scan.kinds;
-}
-
-/* Reports an error if the instruction made a kind that it did not read. */
+/* Reports a NaN that an instruction made, or an infinity if the step has begun with none. */
 static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins)
 {
-    const unsigned read = e->debug.read;
-    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
+    const unsigned given = e->debug.given;
+    gckpti_scan scan = { e, 0, (GCKPTI_KIND_NAN | GCKPTI_KIND_INF) & ~given, -1, 0, 0, 0 };
     if (ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    if (read || node->kind == GCKPTI_PARAM) /* NaN read explains all, infinity an infinity */
-        scan.sought = read & GCKPTI_KIND_NAN ? 0u : (unsigned)GCKPTI_KIND_NAN;
-    gckpti_scan_operands(&scan, ins, 1);
+    if (node->kind == GCKPTI_PARAM) /* another rank's shard may have an infinity */
+        scan.sought = GCKPTI_KIND_NAN;
+    gckpti_scan_results(&scan, ins);
+    if (node->kind == GCKPTI_PARAM)
+        e->debug.given |= scan.kinds;
     if (scan.id < 0)
         return GCKPT_OK;
-    const char *why = read ? "it read infinities, but no NaN; nothing was changed"
-                           : "all it read is finite; nothing was changed";
+    const char *why = given ? "it may have read infinities, but no NaN; nothing was changed"
+                            : "all it read is finite; nothing was changed";
     if (e->update.begun) /* by an earlier update in the backward */
         why = "parameters have changed: load a checkpoint";
     return gckpti_nonfinite_error(e, &scan,
@@ -324,10 +285,12 @@ static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *
     return scan.id < 0 ? GCKPT_OK : gckpti_nonfinite_error(e, &scan, who, "", why);
 }
 
-/* Reports NaNs in parameters and constants, and infinities in trained parameters. */
+/* Reports NaNs in parameters and constants, and infinities in trained parameters. Other infinities,
+ * also those in attributes, are given: they may spread. */
 static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    e->debug.given = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
         const int param = node->kind == GCKPTI_PARAM;
@@ -345,6 +308,12 @@ static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
                                 "what was loaded or set, made it so",
                                 gckpti_planned_name(p, (int)i), scan.value,
                                 scan.element + (sharded ? q->p.first : 0));
+        for (size_t k = 0; k < node->attribute_bytes / 4; k++) { /* no integer has these bits */
+            const uint32_t word = p->words[node->attributes + k] & 0x7fffffff;
+            if (word == 0x7f800000 || word == 0x7fc00000)
+                gckpti_scan_value(&scan, (double)gckpti_float(word), (int)i, 0, 0);
+        }
+        e->debug.given |= scan.kinds;
     }
     return GCKPT_OK;
 }
@@ -355,6 +324,7 @@ static gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_result result = gckpti_check_finite_params(e);
+    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         const gckpti_exec_input *in = &e->feeds.inputs[i];
         const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
@@ -362,12 +332,14 @@ static gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
         const float *x = (const float *)fed;
         int64_t row = q ? (int64_t)(gckpti_row_bytes(p, q) / sizeof *x) : 0;
         for (int64_t k = 0; k < row * rows && q->type == GCKPT_F32; k++)
-            if (x[k] != x[k])
-                return gckpti_error(
-                    e, GCKPT_E_DATA,
-                    "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                    p->names + q->name, e->step.row_end + k / row, k % row);
+            gckpti_scan_value(&scan, (double)x[k], in->node, 0, k);
+        if (scan.id >= 0)
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                p->names + q->name, e->step.row_end + scan.element / row, scan.element % row);
     }
+    e->debug.given |= scan.kinds;
     return result;
 }
 
@@ -381,19 +353,20 @@ static gckpt_result gckpti_check_finite_gradients(gckpt_exec *e)
     return result;
 }
 
-/* Runs the checks that follow an instruction. */
-static gckpt_result gckpti_check_instruction_after(gckpt_exec *e, const gckpti_ins *ins)
+/* Runs the checks that follow instruction x. */
+static gckpt_result gckpti_debug_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
     const unsigned debug = gckpti_debug(e);
+    const int x = (int)(ins - e->plan->ins);
     gckpt_result result = GCKPT_OK;
     if (debug & GCKPT_DEBUG_RECOMPUTE)
-        result = gckpti_check_results(e, ins);
+        result = gckpti_check_recompute(e, ins);
     if (result == GCKPT_OK && debug & GCKPT_DEBUG_FINITE)
         result = ins->kind == GCKPT_UPDATE ? gckpti_check_finite_update(e, ins, 1)
                                            : gckpti_check_finite(e, ins);
     if (debug & GCKPT_DEBUG_POISON) {
-        result = gckpti_wait_copies(e, e->step.pc + 1, result);
-        gckpti_poison_dead(e);
+        result = gckpti_wait_copies(e, x + 1, result);
+        gckpti_poison_dead(e, x);
     }
     return result;
 }
@@ -402,9 +375,12 @@ GCKPTI_MODULE(debug)
 {
     const unsigned debug = gckpti_debug(e);
     const int finite = (debug & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
-    const gckpti_ins *ins = &e->plan->ins[e->step.pc];
     switch (event) {
-    case GCKPTI_ON_LAYOUT: gckpti_alloc_hashes(e, (gckpti_bump *)arg); break;
+    case GCKPTI_ON_LAYOUT:
+        if (debug & GCKPT_DEBUG_RECOMPUTE)
+            e->debug.hashes = (uint64_t *)gckpti_bump_alloc(
+                (gckpti_bump *)arg, 2 * e->plan->node_count, sizeof *e->debug.hashes);
+        break;
     case GCKPTI_ON_BIND:
         e->device.watched |= finite || debug & (GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_POISON);
         e->update.all_first |= (unsigned char)(finite && !early);
@@ -412,11 +388,12 @@ GCKPTI_MODULE(debug)
     case GCKPTI_ON_FED:
         return finite ? gckpti_check_finite_feeds(e, *(const int64_t *)arg) : GCKPT_OK;
     case GCKPTI_ON_BEGIN: gckpti_measure_start(e); break;
-    case GCKPTI_ON_BEFORE:
-        e->debug.read = finite ? gckpti_nonfinite_kinds(e, ins) : 0;
-        return finite && early && ins->kind == GCKPT_UPDATE ? gckpti_check_finite_update(e, ins, 0)
-                                                            : GCKPT_OK;
-    case GCKPTI_ON_AFTER: return gckpti_check_instruction_after(e, ins);
+    case GCKPTI_ON_REACH:
+        return finite && early && e->plan->ins[e->step.pc].kind == GCKPT_UPDATE
+                   ? gckpti_check_finite_update(e, &e->plan->ins[e->step.pc], 0)
+                   : GCKPT_OK;
+    case GCKPTI_ON_AFTER:
+        return arg ? gckpti_debug_instruction(e, (const gckpti_ins *)arg) : GCKPT_OK;
     case GCKPTI_ON_GRADIENTS: return finite ? gckpti_check_finite_gradients(e) : GCKPT_OK;
     case GCKPTI_ON_END: gckpti_measure_end(e); break;
     default: break;

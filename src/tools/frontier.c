@@ -256,7 +256,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpti_keep_lowered(&p);
     if (result == GCKPT_OK)
         result = gckpti_prefetch_gathers(&p, p.best.arena);
-    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(&p, &p.best, GCKPT_OPTIMAL) : NULL;
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(&p, GCKPT_OPTIMAL) : NULL;
     if (plan) {
         const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
         gckpti_prove_plan(&f->p, budget, plan);

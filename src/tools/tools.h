@@ -6,6 +6,6 @@ typedef struct {
     uint64_t *hashes;   /* GCKPT_DEBUG_RECOMPUTE: two for each node: of value and saved */
     size_t high_water;  /* GCKPT_DEBUG_MEASURE: end of the bytes that steps wrote */
     int poisoned_steps; /* GCKPT_DEBUG_MEASURE */
-    unsigned read;      /* GCKPT_DEBUG_FINITE: kinds of numbers that the instruction reads */
+    unsigned given;     /* GCKPT_DEBUG_FINITE: kinds of numbers with which the step began */
 } gckpti_debug_state;
 #endif

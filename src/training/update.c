@@ -42,7 +42,8 @@ GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckp
     pass->write_back = e->update.writes_back;
     pass->squares = q->running ? NULL : e->update.squares + e->tables.params[ins->id].first_square;
     pass->values = gckpti_exec_array(e, gckpti_param_of(e, ins->id), -1);
-    gckpti_restrict_to_shard(e, ins, pass);
+    if (gckpti_group_of(e))
+        gckpti_restrict_to_shard(e, ins, pass);
 }
 
 /* Adds up a parameter's accumulators and computes the square sums of the divided gradient. */
@@ -50,7 +51,7 @@ GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_
 {
     gckpt_call c;
     gckpt_update_pass pass;
-    gckpti_init_opless_call(e, &c);
+    gckpti_init_call(e, &c);
     gckpti_init_pass(e, ins, &pass);
     GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
 }
@@ -84,7 +85,7 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
 {
     gckpt_call c;
-    gckpti_init_opless_call(e, &c);
+    gckpti_init_call(e, &c);
     GCKPTI_OF(gckpti_backend(e), nonfinite)
     (&c, e->update.squares, (int64_t)e->update.square_count, e->update.nonfinite);
 }
@@ -95,7 +96,8 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->ins[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->ins[x]);
-    gckpti_sum_squares(e);
+    if (gckpti_group_of(e))
+        gckpti_sum_squares(e);
     const gckpt_result result = gckpti_notify(e, GCKPTI_ON_GRADIENTS, NULL);
     if (result != GCKPT_OK)
         return result;
@@ -115,7 +117,8 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     gckpt_update_pass pass;
     gckpti_init_pass(e, ins, &pass);
     memset(&u, 0, sizeof u);
-    gckpti_wait_in_flight(e, 0);
+    if (gckpti_group_of(e))
+        gckpti_wait_in_flight(e, 0);
     gckpti_pull(e->store, q);
     u.name = q->p.name;
     u.elements = pass.elements;
@@ -165,8 +168,12 @@ static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *pa
     constants->correct2 = (float)(1 / e->update.bias_correction[1]);
 }
 
-GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                                  gckpti_grad_state grad_state)
+/* State of a gradient when its UPDATE runs: sums to be added up, or added up and divided. */
+typedef enum { GCKPTI_GRAD_SUMS, GCKPTI_GRAD_DIVIDED } gckpti_grad_state;
+
+/* Updates a parameter. GCKPTI_GRAD_SUMS: first adds up the addends of its gradient and divides. */
+GCKPTI_OWN_FRAME static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
+                                               gckpti_grad_state grad_state)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];
@@ -183,10 +190,11 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
         if (grad_state == GCKPTI_GRAD_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_custom_update(e, ins, q, step);
-        gckpti_gather_updated(e, q);
+        if (gckpti_group_of(e))
+            gckpti_gather_updated(e, q);
         return;
     }
-    gckpti_init_opless_call(e, &c);
+    gckpti_init_call(e, &c);
     gckpti_init_pass(e, ins, &pass);
     if (grad_state == GCKPTI_GRAD_DIVIDED) { /* a gradient not written back is divided again */
         pass.adds = 0;
@@ -198,26 +206,34 @@ GCKPTI_OWN_FRAME GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_in
     for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_exec_array(e, q, i);
     gckpti_set_pass_constants(e, param, q, step, &pass);
-    pass.bf16 = gckpti_bf16_copy_of(e, ins->id);
+    if (gckpti_is_bf16_plan(p))
+        pass.bf16 = gckpti_bf16_copy_of(e, ins->id);
     GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
     gckpti_mark_changed(e->store, q,
                         GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
-    gckpti_mark_bf16_fresh(e, ins->id);
-    gckpti_gather_updated(e, q);
+    if (gckpti_is_bf16_plan(p))
+        gckpti_mark_bf16_fresh(e, ins->id);
+    if (gckpti_group_of(e))
+        gckpti_gather_updated(e, q);
 }
 
-/* Runs an update. Before the first update, finishes all gradients if clipping or checks need it. */
-GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins,
-                                                 gckpt_call *c)
+/* Runs an update. Before the first one, the losses' counts become final, all gradients are finished
+ * if something needs them, and all ranks agree. gckpt_gradients ends there. */
+GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
 {
-    (void)c;
-    const int first = e->update.hyper.clip > 0 || e->update.all_first;
-    gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
-    if (!e->update.begun)
-        result = gckpti_agree(e, result);
-    if (result != GCKPT_OK)
-        return result;
-    e->update.begun = 1;
+    const int ends = e->step.goal == GCKPTI_GOAL_GRADIENTS;
+    const int first = e->update.hyper.clip > 0 || e->update.all_first || ends;
+    if (!e->update.begun) {
+        gckpt_result result = gckpti_defer_error(e, gckpti_finalize_counts(e));
+        if (result != GCKPT_OK || !gckpti_loss_count(e))
+            return result;
+        result = gckpti_agree(e, first ? gckpti_finish_gradients(e) : GCKPT_OK);
+        if (result != GCKPT_OK || ends) {
+            e->step.pc = (int)e->plan->length - 1;
+            return result;
+        }
+        e->update.begun = 1;
+    }
     if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_is_finite(e->update.grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_GRAD_DIVIDED : GCKPTI_GRAD_SUMS);
     return GCKPT_OK;
@@ -229,10 +245,12 @@ GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
     const gckpti_plan_param *bad = gckpti_total_norm(e);
     const gckpt_plan *p = e->plan;
     bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
-    for (size_t i = 0; bad && e->update.nonfinite && i < p->param_count; i++) {
-        gckpti_param *q = gckpti_param_of(e, (int)i); /* the backend skipped its update */
-        if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
-            q->optimiser = 0;
+    if (e->update.nonfinite && bad) {
+        for (size_t i = 0; i < p->param_count; i++) { /* the backend skipped the updates */
+            gckpti_param *q = gckpti_param_of(e, (int)i);
+            if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
+                q->optimiser = 0;
+        }
     }
     const int counts = e->update.begun && !bad;
     for (size_t i = 0; i < p->param_count && counts && GCKPTI_CHECKS_INITIAL; i++)

@@ -4,6 +4,7 @@
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"
+#include "bf16/cpu.h"
 #include "cpu/internal.h"
 #include "graph/graph.h"
 #include "plan/internal.h"
@@ -11,6 +12,9 @@
 #include "attention_block.h"
 #include "util.h"
 #include <math.h>
+
+/* bf16/plan.c */
+GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward, size_t *copy);
 
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
@@ -1762,8 +1766,8 @@ static void test_two_users(void)
 
 /* A backend that has no kernels, so that all ops get f32 copies and run on the processor. */
 #ifndef GCKPT_NO_DEVICES
-static const gckpt_backend copies = { .name = "copies" };
-static const gckpt_backend *const f32_copies = &copies;
+static const gckpt_backend no_kernels = { .name = "copies" };
+static const gckpt_backend *const f32_copies = &no_kernels;
 #else
 static const gckpt_backend *const f32_copies = NULL;
 #endif

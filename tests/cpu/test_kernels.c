@@ -12,6 +12,7 @@
 #include "base/base.h"
 #include "num/num.h"
 #include "ops/internal.h"
+#include "bf16/cpu.h"
 #include "cpu/internal.h"
 #include "images/images.h"
 #include "recurrent/recurrent.h"
@@ -1482,9 +1483,9 @@ static void stochastic(int64_t n, int64_t first, uint64_t at, gckpt_isa isa)
                                                 : u | 0x7f800000u | (u >> 9 & 1));
         to[i] = 0xabcd;
     }
-    kernels_of(isa)->round_stochastic(&s, first, n);
+    kernels_of(isa)->mixed->round_stochastic(&s, first, n);
     c.kind = GCKPT_ROUND, c.x = y, c.to = NULL;
-    kernels_of(isa)->round_stochastic(&s, first, n);
+    kernels_of(isa)->mixed->round_stochastic(&s, first, n);
     for (int64_t i = 0; i <= n; i++) {
         uint32_t word[4], u = gckpti_bits(x[i]), more;
         gckpti_philox(s.random.key, (at + (uint64_t)i) / 8, s.random.stream, s.random.step, word);

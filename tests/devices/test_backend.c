@@ -121,7 +121,7 @@ typedef struct {
     const gckpt_backend *backend;
     gckpt_optimiser optimiser;
     gckpt_precision precision;
-    int micro, odd, copy_feeds, stage, skips;
+    int micro, odd, stage, skips;
     unsigned debug;
     gckpt_mode mode;
     gckpt_store *store; /* if NULL, makes a new one */
@@ -200,7 +200,7 @@ static small make(const setting *o, int wanted)
     m.p = gckpt_plan_new(m.g, terms, 2, &d);
     CHECK_MSG(m.p != NULL, "%s", gckpt_error_text(m.g));
     gckpt_exec_desc x_desc = { .backend = o->backend, .custom_optimiser = own_optimiser, .debug = o->debug,
-                               .copy_feeds = o->copy_feeds, .skip_nonfinite = o->skips };
+                               .skip_nonfinite = o->skips };
     m.e = wanted ? gckpt_exec_new(m.p, m.s, &x_desc) : NULL;
     CHECK_MSG(!wanted || m.e, "%s", gckpt_error_text(m.s));
     return m;
@@ -270,7 +270,6 @@ static void test_small(void)
                               .precision = (gckpt_precision)precision,
                               .odd = way / 4,
                               .mode = way % 4 < 2 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR,
-                              .copy_feeds = way % 3 == 0,
                               .stage = way % 5 == 3 };
                 uint64_t want = small_run(&o, way % 2 ? 0.1f : 0);
                 for (int i = 0; i < 2; i++) {

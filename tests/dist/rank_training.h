@@ -18,12 +18,11 @@ enum {
     PACKED = 8,
     RUNNING = 16,
     INFINITE = 32, /* the last rank's rows of the second step contain an infinity, so that the step is skipped */
-    COPIED = 64,   /* copy_feeds is set */
     FAST = 128,    /* the ranks have a transport with an all_reduce */
     SMALL = 256,   /* fewer neurons, so that no parameter has more than two blocks of 4096 */
     LARGE = 512    /* more neurons, so that half of a parameter is more than 16 blocks of 4096 */
 };
-typedef enum { WHOLE, PIECES, STREAM, FEEDINGS } feeding;
+typedef enum { WHOLE, PIECES, FEEDINGS } feeding;
 typedef struct {
     int ranks;
     gckpt_shard shard;
@@ -266,7 +265,8 @@ static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial 
                                 .weight_decay = 0.1f,
                                 .clip = t->s.unclipped ? 0 : 0.05f };
     gckpt_feed feeds[4];
-    int64_t rows = step_rows[step], first, share = gckpt_plan_rank_rows(t->plan, rows, rank, &first);
+    int64_t rows = step_rows[step], first;
+    (void)gckpt_plan_rank_rows(t->plan, rows, rank, &first);
     int32_t indices[BATCH * T];
     int n = feeds_of(m, &t->s, step, first, feeds);
     memcpy(indices, token_data, sizeof indices);
@@ -275,30 +275,10 @@ static inline gckpt_result take_step(gckpt_exec *e, const model *m, const trial 
         feeds[0].data = indices + first * T;
     if (t->s.feed == WHOLE)
         return gckpt_step(e, feeds, n, rows - (differs == OTHER_ROWS), &hyper, report);
-    gckpt_result result;
-    if (t->s.feed == PIECES) {
-        result = gckpt_step_start(e, feeds, n, rows - (differs == OTHER_ROWS), &hyper);
-        for (result = result ? result : GCKPT_MORE; result == GCKPT_MORE;)
-            result = gckpt_run_some(e, 3 + rank, report);
-        return result;
-    }
-    result = gckpt_step_begin(e, &hyper);
-    const int begun = result == GCKPT_OK;
-    for (int64_t row = first, take; row < first + share && result == GCKPT_OK; row += take) {
-        take = 1 + rank % 3;
-        take = take < first + share - row ? take : first + share - row;
-        n = feeds_of(m, &t->s, step, row, feeds);
-        const void *good = feeds[0].data;
-        if (bad && t->bad.bad_index)
-            feeds[0].data = indices + row * T;
-        result = gckpt_step_add(e, feeds, n, take);
-        feeds[0].data = good;
-        /* a refused call of gckpt_step_add changes nothing, so the rank adds its rows again, now with valid indices */
-        if (result == GCKPT_E_DATA)
-            result = gckpt_step_add(e, feeds, n, take);
-    }
-    /* after an error of one rank, step_end returns the error on all ranks */
-    return result == GCKPT_E_PEER || !begun ? result : gckpt_step_end(e, report);
+    gckpt_result result = gckpt_step_start(e, feeds, n, rows - (differs == OTHER_ROWS), &hyper);
+    for (result = result ? result : GCKPT_MORE; result == GCKPT_MORE;)
+        result = gckpt_run_some(e, 3 + rank, report);
+    return result;
 }
 
 /* Takes all steps. If a step fails because of the injected fault, repeats that step without the fault. */
@@ -347,7 +327,6 @@ static inline void prepare(trial *t, ranks_world *w, int rank)
                            : t->s.debug       ? t->s.debug
                                               : GCKPT_DEBUG_MEASURE;
     gckpt_exec_desc desc = { .debug = watched ? 0 : debug,
-                             .copy_feeds = (t->s.flags & COPIED) != 0,
                              .skip_nonfinite = (t->s.flags & INFINITE) != 0 || differs == SKIPPING,
                              .transport = t->s.ranks == 1 ? NULL
                                       : t->s.transport   ? t->s.transport(w, rank)

@@ -146,10 +146,10 @@ static void test_within(void)
 static void test_features(int wide)
 {
     static const setting kinds[] = {
-        { .virtual_ranks = 8, .flags = DROPOUT, .feed = STREAM, .rows = 1 },
+        { .virtual_ranks = 8, .flags = DROPOUT, .feed = PIECES, .rows = 1 },
         { .virtual_ranks = 8, .flags = SECOND, .optimiser = GCKPT_SGD, .rows = 1 },
         { .virtual_ranks = 4, .flags = SECOND, .optimiser = GCKPT_MOMENTUM, .rows = 3 },
-        { .virtual_ranks = 16, .flags = SECOND | COPIED, .optimiser = GCKPT_CUSTOM_OPTIMISER, .rows = 1 },
+        { .virtual_ranks = 16, .flags = SECOND, .optimiser = GCKPT_CUSTOM_OPTIMISER, .rows = 1 },
         { .virtual_ranks = 8, .flags = FROZEN, .rows = 2 },
         { .virtual_ranks = 8, .flags = PACKED | DROPOUT, .rows = 4 },
         { .virtual_ranks = 8, .flags = RUNNING, .rows = 2 },
@@ -178,8 +178,6 @@ static void test_features(int wide)
                  * are still being gathered */
                 int looked = s.debug & GCKPT_DEBUG_FINITE && ranks == 2 && shard == GCKPT_SHARD_VALUES;
                 s.blocking = n % 7 == 3 && !looked;
-                if (s.feed == STREAM && shard == GCKPT_SHARD_VALUES)
-                    s.feed = WHOLE; /* streams cannot gather values, so this setting feeds whole batches */
                 if (wide || check_sampled((unsigned)n, 17) || looked)
                     compare(&s, &want);
             }

@@ -95,7 +95,7 @@ net()
 static int checked(const char *from, const char *to, const void *x_data, const gckpt_tensor *like, int classes,
                    const float *want)
 {
-    const gckpt_file_desc torch = { .values_only = 1, .axes = layers_pytorch_axes };
+    const gckpt_file_desc names = { .rename = layers_pytorch_name };
     gckpt_store *s = gckpt_store_new(NULL), *file[2] = { gckpt_store_new(NULL), gckpt_store_new(NULL) };
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_node in;
@@ -103,7 +103,7 @@ static int checked(const char *from, const char *to, const void *x_data, const g
     gckpt_tensor *x = gckpt_input(g, "x", in.type, in.shape);
     gckpt_fetch_spec pick = { model(x), 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch.specs = &pick, .fetch.count = 1 };
-    int ok = gckpt_store_load(s, from, &torch) == GCKPT_OK && gckpt_store_save(s, to, &torch) == GCKPT_OK;
+    int ok = layers_pytorch_load(s, from) == GCKPT_OK && layers_pytorch_save(s, to) == GCKPT_OK;
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feed = { gckpt_id(x), x_data };
@@ -117,7 +117,7 @@ static int checked(const char *from, const char *to, const void *x_data, const g
     fprintf(stderr, "%s: logits %.2g from PyTorch's, %s\n", from, far, gckpt_error_text(s));
     gckpt_parameter a, b; /* of the two files */
     for (int i = 0; i < 2; i++)
-        ok = gckpt_store_load(file[i], i ? to : from, NULL) == GCKPT_OK && ok;
+        ok = gckpt_store_load(file[i], i ? to : from, &names) == GCKPT_OK && ok;
     ok = ok && gckpt_store_count(file[0]) == gckpt_store_count(file[1]) && gckpt_store_count(s) > 9;
     for (int i = 0; ok && gckpt_store_get(file[0], i, &a) == GCKPT_OK; i++) {
         ok = gckpt_store_get(file[1], gckpt_store_find(file[1], a.name), &b) == GCKPT_OK && a.shape.n == b.shape.n;

@@ -426,7 +426,6 @@ static void try_one(bytes in)
                       : by % 16 == 4 ? GCKPT_DEBUG_POISON
                       : by % 16 == 5 ? GCKPT_DEBUG_FINITE
                                      : 0;
-            x.copy_feeds = by / 16 % 2;
             if (by % 16 == 7)
                 gckpt_exec_need(c.p, &x);
             steps(&c, &x, f, n, d.batch, &h, d.mode == GCKPT_INFERENCE, way, d.update_in_backward);

@@ -791,7 +791,6 @@ static void exec_of(int command, int i, int plan)
      * ones */
     d.isa = a & 2 ? (gckpt_isa)(byte(&in) % (in.odd ? 9 : GCKPT_ISA_COUNT)) : GCKPT_ISA_PLAIN;
     d.isa = in.odd || available[d.isa] ? d.isa : GCKPT_ISA_AUTO;
-    d.copy_feeds = a >> 2 & 1;
     d.skip_nonfinite = (a >> 3 & 3) == 3;
     const int host_bytes = a & 32 || (!in.odd && gckpt_plan_describe(plans[plan].p).offloaded > 0);
     d.offload = host_bytes ? offload : NULL, d.reload = host_bytes ? reload : NULL;
@@ -1229,7 +1228,6 @@ static void files(int command)
     d.values_only = a & 1, d.partial = a >> 1 & 1;
     d.storage = a & 4 ? (gckpt_storage)(byte(&in) % (in.odd ? 6 : 3)) : GCKPT_STORAGE_F32;
     d.rename = a & 8 ? net_rename : NULL;
-    d.convolutions = a & 16 ? GCKPT_AXES_HWIO : GCKPT_AXES_UNKNOWN;
     const uint64_t wrote_from = store_digest(stores[from].s, INITIALISED);
     gckpt_result r = a & 32 ? gckpt_store_write(stores[from].s, io_write, &f, NULL)
                             : gckpt_store_write(stores[from].s, io_write, &f, &d);

@@ -47,7 +47,6 @@ static int lifecycle(const gckpt_memory *memory, gckpt_mode mode, int check)
     pd.fetch.specs = fetches;
     pd.fetch.count = h != NULL ? 2 : 0;
     ed.debug = GCKPT_DEBUG_RECOMPUTE;
-    ed.copy_feeds = 1;
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &pd);
     CHECK(p || !g || gckpt_error(g) != GCKPT_OK);
     size_t bytes = gckpt_store_bytes(s);

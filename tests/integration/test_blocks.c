@@ -294,7 +294,7 @@ static void test_own_memory(unsigned seed)
     build(seed, 0);
     gckpt_plan_desc desc = { .batch = 2 * net.batch, .backend = &b };
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &desc);
-    gckpt_exec_desc x = { .backend = &b, .copy_feeds = seed % 2 };
+    gckpt_exec_desc x = { .backend = &b };
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g));
     /* a backend without a kernel for linear gets memory for operands, on which the processor's kernel runs */
     d.missing = seed % 3 ? "linear" : NULL;
@@ -369,7 +369,7 @@ static void test_random(unsigned seed)
     test_exec(p, &x);
     if (seed % 8 == 0)
         test_reported(p);
-    x.copy_feeds = chance(50);
+    (void)chance(50);
     x.skip_nonfinite = chance(50);
     x.debug = below(16);
     if (chance(30) && gckpt_plan_describe(p).arena + 128 < sizeof arena) {

@@ -107,7 +107,7 @@ static model build(gckpt_store *s, int64_t rows, int setting)
 typedef struct {
     gckpt_mode mode;
     int64_t rows;               /* rows of a micro-batch                                                 */
-    int setting, stream, pieces, copies, in_backward, threads, group, batch_of;
+    int setting, stream, pieces, in_backward, threads, group, batch_of;
     unsigned debug;
     const gckpt_instruction *schedule;
     int instructions, policies, momentum;
@@ -132,7 +132,6 @@ static int fill_feeds(const void *user, int64_t row, gckpt_feed *feeds)
 
 static outcome train(const run *r)
 {
-    gckpt_feed feeds[3];
     outcome o = { 0 };
     gckpt_report report = { 0 };
     gckpt_store_desc store_desc = { .seed = 42 };
@@ -155,29 +154,14 @@ static outcome train(const run *r)
     const gckpt_plan_info info = gckpt_plan_describe(p);
     if (!CHECK_MSG(p != NULL, "no plan: %s", gckpt_error_text(m.graph)))
         return o;
-    gckpt_exec_desc exec_desc = { .debug = r->debug | GCKPT_DEBUG_MEASURE,
-            .copy_feeds = r->copies };
+    gckpt_exec_desc exec_desc = { .debug = r->debug | GCKPT_DEBUG_MEASURE };
     gckpt_exec *e = gckpt_exec_new(p, s, &exec_desc);
     if (!CHECK_MSG(e != NULL, "no exec: %s", gckpt_error_text(s)))
         return o;
     gckpt_graph_free(m.graph);                      /* the plan must not need its graph any more */
     gckpt_hyper hyper = { .lr = 1e-2f, .weight_decay = 0.1f, .clip = r->in_backward ? 0 : 0.5f };
     for (int step = 0; step < STEPS; step++) {
-        gckpt_result result = GCKPT_MORE;
-        if (r->copies) {
-            static int32_t mine[2][ROWS * T];
-            memcpy(mine[0], tokens, sizeof tokens);
-            memcpy(mine[1], targets, sizeof targets);
-            fill_feeds(&m, 0, feeds);
-            feeds[0].data = mine[0], feeds[1].data = mine[1];
-            CHECK(gckpt_step_start(e, feeds, 3, ROWS, &hyper) == GCKPT_OK);
-            /* overwrites the caller's feeds, since the executor must use its copies */
-            memset(mine, 0x7f, sizeof mine);
-            while (result == GCKPT_MORE)
-                result = gckpt_run_some(e, r->pieces, &report);
-        } else {
-            result = util_step(e, fill_feeds, &m, ROWS, r->stream, r->pieces, &hyper, &report);
-        }
+        gckpt_result result = util_step(e, fill_feeds, &m, ROWS, r->stream, r->pieces, &hyper, &report);
         CHECK_MSG(result == GCKPT_OK, "step: %s", gckpt_error_text(e));
     }
     o.hash = gckpt_store_hash(s);
@@ -217,8 +201,7 @@ static void test_same_bits(void)
 {
     static gckpt_instruction list[100000];
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS, GCKPT_SQRT };
-    static const run ways[] = { { .policies = 1 }, { .pieces = 3 }, { .pieces = 3,
-            .copies = 1 }, { .threads = 3 },
+    static const run ways[] = { { .policies = 1 }, { .pieces = 3 }, { .threads = 3 },
                                 { .debug = GCKPT_DEBUG_PLAIN }, { .stream = 1 }, { .stream = 5 },
                                 /* a plan for two micro-batches, although this step has only one */
                                 { .batch_of = 2 * ROWS } };

@@ -54,7 +54,6 @@ typedef enum {
     RELOAD,
     WAIT,
     RENAME,
-    AXES,
     BACKEND_GET,
     BACKEND_WORKSPACE,
     BACKEND_FIND,
@@ -275,16 +274,6 @@ static const char *renamed(void *user, const char *name)
     return text;
 }
 
-static int permuted(void *user, const char *name, gckpt_shape shape, int *axes)
-{
-    const int odd[] = { -1, shape.n + 1, INT_MAX, shape.n, shape.n };
-    const int now = is_faulty(AXES);
-    (void)user, (void)name;
-    for (int i = 0; i < shape.n; i++)
-        axes[i] = now && fault.how == 3 ? 0 : now && fault.how == 4 ? INT_MIN : shape.n - 1 - i;
-    return now ? odd[fault.how] : shape.n;
-}
-
 static int progress(void *user, const gckpt_progress *p)
 {
     static const int odd[] = { 1, -1, 2, INT_MIN };
@@ -460,7 +449,6 @@ static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
     uint64_t hash = 0, before = 0;
     int writing = 1;
     const gckpt_file_desc fd = { .rename = setup == RENAME ? renamed : NULL,
-                                 .axes = setup == AXES ? permuted : NULL,
                                  .user = &writing };
     *error_text = 0;
     gckpt_store *s = gckpt_store_new(&in), *t = gckpt_store_new(&in);
@@ -676,7 +664,6 @@ int main(void)
     inject_all(WRITE_FN, "files", "bytes that write says it wrote", 4, HARMS);
     inject_all(READ_FN, "files", "bytes that read says it read", 4, HARMLESS);
     inject_all(RENAME, "files", "what rename returns", 5, TRUSTED);
-    inject_all(AXES, "files", "what axes returns", 5, TRUSTED);
     inject_all(FILE_CALL, "files", "a call of the system", 6, HARMLESS);
     printf("%ld faults\n", all);
     device_end(&faulty_device);

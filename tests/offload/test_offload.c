@@ -1492,7 +1492,7 @@ static void waits(void)
             gckpti_node_state note[3] = { { 0 } };
             gckpt_plan_desc desc = { .offload.cost = 1 << 20 };
             gckpti_schedule a = { .entry = entry, .length = 3, .value_end = value_end, .saved_end = saved_end,
-                                  .offload_parts = offloaded, .live_bytes = live };
+                                  .copied_parts = offloaded, .live_bytes = live };
             gckpti_schedule to = { .entry = with };
             gckpti_allocator memory = gckpti_allocator_of(NULL);
             gckpti_planner p;

@@ -82,7 +82,7 @@ static uint64_t trained(int fed, int rows, int way, gckpt_precision precision)
     gckpt_plan_desc d = { .batch = ROWS, .bf16.precision = precision, .kernels.plain = way % 3 == 1,
                           .mode = way % 2 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL };
     const unsigned debug = GCKPT_DEBUG_FINITE | GCKPT_DEBUG_RECOMPUTE | GCKPT_DEBUG_POISON;
-    gckpt_exec_desc x = { .copy_feeds = way % 4 == 1, .debug = way % 5 ? debug : 0u };
+    gckpt_exec_desc x = { .debug = way % 5 ? debug : 0u };
     const gckpt_hyper hyper = { .lr = 0.05f };
     gckpt_plan *p = gckpt_plan_new(m.g, &m.term, 1, &d);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(m.g));
@@ -120,21 +120,16 @@ static void test_training(void)
  * memory, while the plan with floats has the lower cost, since it converts nothing. The input's type can be queried. */
 static void test_memory(void)
 {
-    size_t need[2];
     uint64_t work[2];
     for (int k = 0; k < 2; k++) {
         model m = model_new(2 * k, ROWS);
         gckpt_plan *p = gckpt_plan_new(m.g, &m.term, 1, NULL);
         gckpt_node n;
         CHECK(gckpt_graph_node(m.g, gckpt_id(m.x), &n) == GCKPT_OK && n.type == (k ? GCKPT_F32 : GCKPT_U8));
-        const gckpt_exec_desc copies = { .copy_feeds = 1 };
-        need[k] = gckpt_exec_need(p, &copies) - gckpt_exec_need(p, NULL);
         work[k] = gckpt_plan_describe(p).cost;
         util_free(NULL, p, m.g, m.s);
     }
-    const size_t labels = sizeof target + 64;
-    CHECK_MSG(need[0] <= sizeof bytes + labels && need[1] >= sizeof floats && work[0] > work[1], "%zu, %zu", need[0],
-              need[1]);
+    CHECK(work[0] > work[1]);
 }
 
 /* == a user-defined op ========================================================================== */

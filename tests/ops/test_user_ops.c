@@ -416,8 +416,8 @@ static uint64_t train(const training *t)
         targets[i] = (float)below(2001) / 1000.0f - 1;
     if (t->check) {
         gckpt_check check;
-        CHECK_MSG(gckpt_check_gradients(e, feeds, 2, BATCH, &check) == GCKPT_OK, "%s",
-                  gckpt_error_text(e));
+        const gckpt_result result = gckpt_check_gradients(e, feeds, 2, BATCH, &check);
+        CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
     } else {
         for (int step = 0; step < 3; step++)
             CHECK_MSG(gckpt_step(e, feeds, 2, BATCH, &hyper, NULL) == GCKPT_OK, "%s",

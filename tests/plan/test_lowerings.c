@@ -10,6 +10,8 @@
 
 #include "util.h"
 
+GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b); /* plan/tensors.c */
+
 enum { FUSED, MATMUL, LINEAR, KINDS };
 /* Flags of a net or a request: each is one difference from the plain net of that kind. */
 enum { TIED = 1, READ_LATER = 2, READ_BETWEEN = 4, BIAS = 8, LOGITS_READ = 16, KEPT = 32, RECOMPUTED = 64, VIEW = 128,
@@ -92,7 +94,7 @@ static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int lowering)
     gckpt_plan *plan = NULL;
     if (result == GCKPT_OK && (lowering == 0 || p.has_lowering)) {
         CHECK(gckpti_plan_mode(&p, d->mode) == GCKPT_OK);
-        plan = gckpti_encode_plan(&p, &p.best, d->mode);
+        plan = gckpti_encode_plan(&p, d->mode);
     }
     gckpti_planner_free(&p);
     return plan;

@@ -8,6 +8,14 @@
 #include "check.h"
 #include <stdlib.h>
 
+/* plan/place.c */
+GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s);
+GCKPTI_FN void gckpti_set_priorities(gckpti_skyline *s, int order);
+GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
+                                 size_t n, size_t alignment);
+GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
+                                       size_t alignment);
+
 enum { MOST = 40000, ALIGN = 64 };
 static gckpt_buffer blocks[MOST];
 static uint64_t state = 1;

@@ -80,11 +80,11 @@ static unsigned cases; /* of the current request */
 
 static int open_bound(void)
 {
-    static const gckpt_instruction nothing = { GCKPT_FORWARD, 0 };
+    const gckpt_instruction loss = { GCKPT_FORWARD, request.term[0].loss->id };
     gckpt_plan_desc *d = &request.d;
     memset(&request.memory, 0, sizeof request.memory);
     d->mode = GCKPT_SCHEDULE;
-    d->schedule.instructions = &nothing;
+    d->schedule.instructions = &loss;
     d->schedule.count = 1;
     gckpt_result result = gckpti_planner_open(&request.p, &request.memory, request.g, request.term, request.terms, d);
     request.scratch = gckpti_scratch_new(&request.memory, &request.p.failed);
@@ -116,6 +116,24 @@ static int64_t live_peak(const gckpt_buffer *buffers, size_t count, size_t lengt
     return peak;
 }
 
+/* Returns whether a list has the kinds of instructions that a user may give, and backwards in the order of the planner,
+ * which checked another list. */
+static int is_legal(const gckpt_instruction *list, int n)
+{
+    const gckpti_planner *p = &request.p;
+    int index = 0;
+    for (int i = 0; i < n; i++) {
+        const int u = p->node_of[list[i].id];
+        if (list[i].kind == GCKPT_UPDATE || list[i].kind == GCKPT_REDUCE ||
+            (list[i].kind >= GCKPT_OFFLOAD && u >= 0 && !p->node[u].can_offload))
+            return 0;
+        if (list[i].kind == GCKPT_BACKWARD && u >= p->prologue && p->node[u].backward_index >= 0 &&
+            p->node[u].backward_index != index++)
+            return 0;
+    }
+    return 1;
+}
+
 /* Checks that a schedule costs no less and takes no fewer bytes than the proven bounds; ignores it if it is not
  * legal. */
 static void try_list(const gckpt_instruction *list, int n, unsigned seed)
@@ -124,7 +142,7 @@ static void try_list(const gckpt_instruction *list, int n, unsigned seed)
     int at;
     request.d.schedule.instructions = list;
     request.d.schedule.count = n;
-    if (gckpti_lower_mode(&request.p, GCKPT_SCHEDULE) != GCKPT_OK)
+    if (!is_legal(list, n) || gckpti_lower_mode(&request.p, GCKPT_SCHEDULE) != GCKPT_OK)
         return;
     int64_t peak = live_peak(d->buffers, d->buffer_count, d->length);
     uint64_t least, work = lowered_cost(&request.p, d, &least);

@@ -9,6 +9,8 @@
 #include "examples/print.h"
 #include "util.h"
 
+GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b); /* plan/tensors.c */
+
 enum { BATCH = 4, FLOATS = BATCH * 24 * 8 * 8 };
 static float images[FLOATS];
 static int32_t labels[BATCH];
@@ -217,7 +219,7 @@ static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int tiles)
     gckpt_plan *plan = NULL;
     if (result == GCKPT_OK && gckpti_variant_applies(&p)) {
         CHECK(gckpti_plan_mode(&p, d->mode) == GCKPT_OK);
-        plan = gckpti_encode_plan(&p, &p.best, d->mode);
+        plan = gckpti_encode_plan(&p, d->mode);
     }
     gckpti_planner_free(&p);
     return plan;

@@ -8,6 +8,8 @@
 #include "util.h"
 #include "text.h"
 
+GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind); /* plan/lowered.c */
+
 /* Checks that each counter event of a trace adds up to the live bytes of the instruction before it. */
 static void check_counters(const gckpt_plan *plan, const text *t)
 {

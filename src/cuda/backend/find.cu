@@ -2,7 +2,7 @@
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
     X(pow) X(clamp) X(leaky_relu) X(softplus) X(sin) X(cos) X(where) X(relu) X(scale) X(dropout)   \
     X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
-    X(log_softmax) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(rotary)            \
+    X(log_softmax) X(slice) X(rotary)                                                              \
     X(mean_squared_error) X(huber) X(binary_cross_entropy)                                         \
     X(sum_loss) X(embed) X(linear) X(softmax) X(layernorm) X(cross_entropy)                        \
     X(linear_cross_entropy) X(attention)
@@ -43,6 +43,9 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
     FOUND(matmul, linear) FOUND(rmsnorm, layernorm) FOUND(gather, embed)
     FOUND(cross_entropy_with, cross_entropy) FOUND(soft_cross_entropy, cross_entropy)
     FOUND(mean_squared_error_with, mean_squared_error)
+#ifndef GCKPT_NO_AXES
+    X(permute) X(concat) X(pad) X(sum) X(mean) X(max) FORWARD(argmax)
+#endif
 #ifndef GCKPT_NO_IMAGES
     X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) FOUND(batchnorm, groupnorm)
 #endif
@@ -50,7 +53,7 @@ gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
     X(gru) X(lstm)
 #endif
 #undef X
-    FORWARD(argmax) FORWARD(from_u8) FORWARD(detach) FORWARD(cache)
+    FORWARD(from_u8) FORWARD(detach) FORWARD(cache)
     return NULL;
 }
 

@@ -123,7 +123,7 @@ __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const At
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
         UNROLL for (int c = 0; c < 4; c++)
-            y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], a.cap);
+            y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], 1.0f / a.cap);
     }
 }
 
@@ -317,20 +317,18 @@ bool fits_wide_tiles(const gckpt_call *call)
 
 void attention_by(const gckpt_call *call, bool)
 {
-    const gckpti_attention o = gckpti_attention_of(call);
+    const gckpti_attn h = gckpti_attn_of(call);
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
-    const gckpt_shape *shape = &call->shape;
     Attention a = {};
     a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
     a.out = call->out, a.saved = (float *)call->saved, a.delta = (const float *)call->workspace;
-    a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
-    a.heads = o.heads, a.d = (int)(a.c / a.heads);
-    a.kc = k->shape.d[2], a.group = (int)(a.c / a.kc);
+    a.t = (int)h.t, a.s = (int)h.s, a.c = h.c, a.kc = h.kv_c;
+    a.heads = (int)h.heads, a.d = (int)h.d, a.group = (int)h.group;
     a.lengths = call->inputs == 4 ? call->in[3].index : NULL;
     a.keys = keys_of(call);
-    a.scale = o.scale, a.cap = o.cap, a.times = a.cap > 0.0f ? a.scale / a.cap : 0.0f;
-    a.after = a.cap > 0.0f ? 1.0f : a.scale;
-    a.window = o.window ? o.window : INT32_MAX;
+    a.scale = h.scale, a.cap = h.cap, a.times = h.cap > 0.0f ? h.dot_scale : 0.0f;
+    a.after = gckpti_attn_post_scale(&h);
+    a.window = (int)gckpti_min(h.window, INT32_MAX);
     if (a.g) {
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
         for (int i = 0; i < 3; i++)
@@ -338,7 +336,7 @@ void attention_by(const gckpt_call *call, bool)
     }
     a.aligned =
         a.d % 4 == 0 && aligned(a.q, a.k, a.v) && aligned(a.g, a.out, a.dq) && aligned(a.dk, a.dv);
-    const int64_t queries = shape->d[0] * a.heads * a.t;
+    const int64_t queries = call->shape.d[0] * a.heads * a.t;
     if (a.dq || a.dk)
         RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call),
                  (float *)call->workspace, queries, (int64_t)a.t, a.heads, a.d, a.c);

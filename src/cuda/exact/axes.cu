@@ -24,17 +24,18 @@ template <class I> __device__ Offsets<I> offsets_of(const Axes<I> &x, I i)
     return p;
 }
 
-/* Converts an iterator: its two steps become step[1] and step[2]; step[0] is row-major. */
-Axes<int64_t> axes_of(const gckpti_iter *w)
+/* Returns the axes of an iterator. Its tensors, number `first` before the other one, get the last
+ * steps: step[1] and step[2] after the steps of a dense result or, unless `dense`, the first two. */
+Axes<int64_t> axes_of(const gckpti_iter &w, int first, bool dense)
 {
     Axes<int64_t> x = {};
     int64_t size = 1;
-    x.n = w->n;
-    for (int k = 0; k < w->n; size *= w->size[k++]) {
-        x.size[k] = w->size[k];
+    x.n = w.n;
+    for (int k = 0; k < w.n; size *= w.size[k++]) {
+        x.size[k] = w.size[k];
         x.step[0][k] = size;
-        x.step[1][k] = w->step[0][k];
-        x.step[2][k] = w->step[1][k];
+        x.step[dense][k] = w.step[first][k];
+        x.step[dense + 1][k] = w.step[!first][k];
     }
     return x;
 }
@@ -84,22 +85,31 @@ template <int N, class I> __device__ Vec<float, N> load_broadcast(const float *a
     return x;
 }
 
-enum BinaryOp { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
+#define NAME(name, ...) OP_##name,
+enum BinaryOp { GCKPTI_BINARY_OPS(NAME) };
+#undef NAME
 
-/* Computes a op b; without b, the kernel passes `scalar` as b. */
+/* Computes a op b. */
 struct Binary {
     BinaryOp op;
-    float scalar;
-    __device__ void operator()(float *d, float a, float b, float, int accumulate) const
+    __device__ void operator()(float *d, float a, float b, float, int) const
     {
-        if (op == MUL)
-            gckpti_put_product(d, a, b, accumulate);
-        else if (op == DIVIDE)
-            gckpti_put(d, b != 1.0f ? a / b : a, accumulate);
-        else if (op <= SUB)
-            gckpti_put(d, op == ADD ? a + b : a - b, accumulate);
-        else
-            *d = op == MAXIMUM ? gckpti_binary_maximum(a, b) : gckpti_binary_minimum(a, b);
+        switch (op) {
+#define VALUE(name, ...)                                                                           \
+    case OP_##name:                                                                                \
+        *d = gckpti_##name##_value(a, b);                                                          \
+        break;
+            GCKPTI_BINARY_OPS(VALUE)
+#undef VALUE
+        }
+    }
+};
+
+struct Quotient { /* a / divisor */
+    float divisor;
+    __device__ void operator()(float *d, float a, float, float, int accumulate) const
+    {
+        gckpti_put(d, divisor != 1.0f ? a / divisor : a, accumulate);
     }
 };
 
@@ -109,29 +119,27 @@ __device__ inline bool holds(float word, bool is_i32)
     return (gckpti_bits(word) & (is_i32 ? 0xffffffffu : 0x7fffffffu)) != 0;
 }
 
-/* How a gradient depends on the other input or on both (as in gckpti_binary_gradient), or on the
- * condition of op `where` (WHERE: passes g where it is true, ELSEWHERE: where it is false). */
-enum Rule { NO_RULE, DIVIDEND, DIVISOR, GREATER, LESS, WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
-struct BinaryGradient {
+/* Rules of gradients: rows of GCKPTI_BINARY_GRADS, or those of op `where`, which pass g where the
+ * condition `other` is true (WHERE) or false (ELSEWHERE). */
+#define NAME(name, ...) GRAD_##name,
+enum Rule { GCKPTI_BINARY_GRADS(NAME) WHERE, ELSEWHERE, WHERE_I32, ELSEWHERE_I32 };
+#undef NAME
+struct Gradient {
     Rule rule;
-    float scalar;
-    __device__ float product_of(float g, float other, float self, float *factor) const
-    {
-        *factor = 1.0f;
-        if (rule >= WHERE)
-            return holds(other, rule >= WHERE_I32) == ((rule - WHERE) % 2 == 0) ? g : 0.0f;
-        return rule == DIVIDEND     ? gckpti_grad_numerator(g, self, other, factor)
-               : rule == DIVISOR   ? gckpti_grad_denominator(g, self, other, factor)
-               : rule == GREATER ? gckpti_grad_maximum(g, self, other, factor)
-                                 : gckpti_grad_minimum(g, self, other, factor);
-    }
     __device__ void operator()(float *d, float g, float other, float self, int accumulate) const
     {
-        float factor, u = product_of(g, other, self, &factor);
-        if (rule >= WHERE)
-            gckpti_put(d, u, accumulate);
-        else
-            gckpti_put_product(d, u, factor, accumulate);
+        switch (rule) {
+#define PUT(name, ...)                                                                             \
+    case GRAD_##name:                                                                              \
+        gckpti_##name##_put(d, g, self, other, accumulate);                                        \
+        break;
+            GCKPTI_BINARY_GRADS(PUT)
+#undef PUT
+        default:
+            if (holds(other, rule >= WHERE_I32) != ((rule - WHERE) % 2 == 0))
+                g = 0.0f;
+            gckpti_put(d, g, accumulate);
+        }
     }
 };
 
@@ -143,11 +151,9 @@ __global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float 
 {
     for (EACH(i, vecs)) {
         Offsets<I> at = offsets_of(axes, (I)i);
-        Vec<float, N> x = load_broadcast<N>(a + at.at1, axes.step[1][0]), y, z = {}, w = {};
+        Vec<float, N> x = load_broadcast<N>(a + at.at1, axes.step[1][0]), y = {}, z = {}, w = {};
         if (b)
             y = load_broadcast<N>(b + at.at2, axes.step[2][0]);
-        else
-            y = load_broadcast<N>(&f.scalar, (I)0);
         if (self)
             w = load<N>(self + at.at0);
         if (accumulate)

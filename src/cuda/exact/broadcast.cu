@@ -1,71 +1,56 @@
-Axes<int64_t> broadcast_axes(const gckpt_call *call, int second)
+/* Iterates over the result and inputs i and j. */
+Axes<int64_t> broadcast_axes(const gckpt_call *call, int i, int j)
 {
-    gckpti_iter w;
-    gckpti_broadcast_iter(&w, call, second);
-    return axes_of(&w);
+    const gckpt_arg *in = call->in;
+    return axes_of(gckpti_iter_over(&call->shape, &in[i].shape, &in[j].shape), 0, true);
 }
 
 void broadcast_forward(const gckpt_call *call, BinaryOp op)
 {
     const gckpt_arg *in = call->in;
-    combine(call, broadcast_axes(call, 1), Binary{ op, 1.0f }, call->out, in[0].data, in[1].data,
-            NULL, 0);
+    combine(call, broadcast_axes(call, 0, 1), Binary{ op }, call->out, in[0].data, in[1].data, NULL,
+            0);
 }
 
-/* Gives input i its gradient: sign * g, g * other or, as gckpti_binary_gradient, by a rule. */
-void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other, Rule rule)
+/* Returns the values of an input, or the words of an i32 one. */
+const float *words_of(const gckpt_arg &x)
 {
-    const gckpt_arg *in = &call->in[i];
-    const float *self = rule > DIVIDEND && rule < WHERE ? in->data : NULL;
+    return x.index ? (const float *)(const void *)x.index : x.data;
+}
+
+/* Gives input i its gradient by a rule, which reads input i and another one as `reads` says. */
+void broadcast_gradient(const gckpt_call *call, int i, int other, Rule rule, unsigned reads)
+{
+    const gckpt_arg *in = &call->in[i], *y = &call->in[other];
+    const float *x = reads & GCKPT_IN(i) ? in->data : NULL;
+    const float *at = reads & GCKPT_IN(other) ? words_of(*y) : NULL;
     if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* g is in place already */
         return;
-    Axes<int64_t> x = broadcast_axes(call, i ? i : 1);
-    if (i)
-        std::swap(x.step[1], x.step[2]); /* step[1]: in input i; step[2]: in the other input */
-    if (in->compensation) {
-        sums(call, x, { rule, grad_out_of(call), other, self, sign, sum_of(*in) });
-    } else if (rule) {
-        combine(call, x, BinaryGradient{ rule, 1.0f }, in->grad, call->grad_out, other, self,
-                in->accumulate);
-    } else if (other) {
-        combine(call, x, Binary{ MUL, 1.0f }, in->grad, call->grad_out, other, NULL,
-                in->accumulate);
-    } else {
-        map_gradient(call, *in, Scale<gckpti_put_product>{ sign }, call->grad_out, NULL);
-    }
+    Axes<int64_t> axes = broadcast_axes(call, i, other);
+    if (in->compensation)
+        sums(call, axes, { { rule }, grad_out_of(call), at, x, sum_of(*in) });
+    else
+        combine(call, axes, Gradient{ rule }, in->grad, call->grad_out, at, x, in->accumulate);
 }
 
-/* Defines an op of two inputs. sign: factor of gradient 1; first, second: the gradients' rules. */
-#define PAIRED(name, op, sign, other, first, second)                                               \
-    void name##_forward(const gckpt_call *call) { broadcast_forward(call, op); }                   \
+#define BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                        \
+    void name##_forward(const gckpt_call *call) { broadcast_forward(call, OP_##name); }            \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        broadcast_gradient(call, 0, 1.0f, other ? call->in[1].data : NULL, first);                 \
-        broadcast_gradient(call, 1, sign, other ? call->in[0].data : NULL, second);                \
+        broadcast_gradient(call, 0, 1, GRAD_##grad_a, reads_a);                                    \
+        broadcast_gradient(call, 1, 0, GRAD_##grad_b, reads_b);                                    \
     }
-PAIRED(add, ADD, 1.0f, false, NO_RULE, NO_RULE)
-PAIRED(sub, SUB, -1.0f, false, NO_RULE, NO_RULE)
-PAIRED(mul, MUL, 1.0f, true, NO_RULE, NO_RULE)
-PAIRED(div, DIVIDE, 1.0f, true, DIVIDEND, DIVISOR)
-PAIRED(maximum, MAXIMUM, 1.0f, true, GREATER, GREATER)
-PAIRED(minimum, MINIMUM, 1.0f, true, LESS, LESS)
-#undef PAIRED
+GCKPTI_BINARY_OPS(BINARY)
+#undef BINARY
 
 /* Computes a where the condition equals on_true, and `self` elsewhere. */
 struct Where {
     bool is_i32, on_true;
-    float scalar;
     __device__ void operator()(float *d, float a, float condition, float self, int) const
     {
         *d = holds(condition, is_i32) == on_true ? a : self;
     }
 };
-
-const float *condition_of(const gckpt_call *call)
-{
-    const gckpt_arg *x = &call->in[0];
-    return x->index ? (const float *)(const void *)x->index : x->data;
-}
 
 /* Selects from input `taken`, else `rest`. If both are repeated, expands `rest` into out first. */
 void where_forward(const gckpt_call *call)
@@ -75,16 +60,13 @@ void where_forward(const gckpt_call *call)
     const int taken = repeated || gckpti_elements(&call->in[2].shape) == n ? 1 : 2;
     const gckpt_arg *rest = &call->in[3 - taken];
     const float *self = rest->data;
-    const Where f = { call->in[0].index != NULL, taken == 1, 0.0f };
+    const Where f = { call->in[0].index != NULL, taken == 1 };
     if (gckpti_elements(&rest->shape) != n) {
-        Axes<int64_t> all = broadcast_axes(call, 3 - taken);
-        std::swap(all.step[1], all.step[2]);
-        combine(call, all, Binary{ ADD, -0.0f }, call->out, self, NULL, NULL, 0);
+        combine(call, broadcast_axes(call, 3 - taken, 0), Quotient{ 1.0f }, call->out, self, NULL,
+                NULL, 0);
         self = call->out;
     }
-    Axes<int64_t> x = broadcast_axes(call, taken);
-    std::swap(x.step[1], x.step[2]); /* step[1]: in input `taken`; step[2]: in the condition */
-    combine(call, x, f, call->out, call->in[taken].data, condition_of(call), self, 0);
+    combine(call, broadcast_axes(call, taken, 0), f, call->out, call->in[taken].data, words_of(call->in[0]), self, 0);
 }
 
 void where_backward(const gckpt_call *call)
@@ -93,6 +75,6 @@ void where_backward(const gckpt_call *call)
     const gckpt_arg *condition = &call->in[0];
     if (condition->grad && !condition->accumulate)
         fill(call, condition->grad, 0, gckpti_elements(&condition->shape));
-    broadcast_gradient(call, 1, 1.0f, condition_of(call), is_i32 ? WHERE_I32 : WHERE);
-    broadcast_gradient(call, 2, 1.0f, condition_of(call), is_i32 ? ELSEWHERE_I32 : ELSEWHERE);
+    broadcast_gradient(call, 1, 0, is_i32 ? WHERE_I32 : WHERE, GCKPT_IN(0));
+    broadcast_gradient(call, 2, 0, is_i32 ? ELSEWHERE_I32 : ELSEWHERE, GCKPT_IN(0));
 }

@@ -85,27 +85,3 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
     else
         RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divisor);
 }
-
-/* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
- * gradient of its sum or mean. */
-template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
-{
-    const gckpt_arg *x = &call->in[0];
-    const int axis = *(const int *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
-    const float divisor = MEAN ? (float)v.size : 1.0f;
-    gckpti_iter w; /* axes of the input, innermost first; steps in the result */
-    gckpti_iter_begin(&w);
-    gckpti_iter_add_axis(&w, v.inner, 1, 0);
-    gckpti_iter_add_axis(&w, v.size, 0, 0);
-    gckpti_iter_add_axis(&w, v.outer, v.inner, 0);
-    if (backward && x->grad)
-        copy_axes(call, axes_of(&w), x->grad, call->grad_out, divisor, x->accumulate);
-    else if (!backward && (axis == -1 || axis == x->shape.n - 1))
-        row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divisor);
-    else if (!backward)
-        sums(call, axes_of(&w),
-             { NO_RULE, { x->data }, NULL, NULL, 1.0f, { out_of(call), NULL, 0, divisor } });
-}
-BOTH_PASSES(sum, reduce<false>)
-BOTH_PASSES(mean, reduce<true>)

@@ -2,24 +2,7 @@
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                float divisor, int accumulate)
 {
-    combine(call, x, Binary{ DIVIDE, divisor }, d, s, NULL, NULL, accumulate);
-}
-
-struct Part { /* `n` floats from `begin` on of each of `blocks` blocks of `whole` floats */
-    int64_t blocks, whole, begin, n;
-};
-
-/* Copies or adds a part from s to d. `which` says whether s (FROM_PLACE), d (TO_PLACE) or both have
- * other data around the part; else a tensor has the part only. */
-enum { FROM_PLACE = 1, TO_PLACE = 2 };
-void copy_part(const gckpt_call *call, const Part &p, int which, float *d, const float *s,
-               int accumulate)
-{
-    const bool from = which & FROM_PLACE, to = which & TO_PLACE;
-    const Axes<int64_t> x = { 2,
-                              { p.n, p.blocks },
-                              { { 1, to ? p.whole : p.n }, { 1, from ? p.whole : p.n } } };
-    copy_axes(call, x, d + (to ? p.begin : 0), s + (from ? p.begin : 0), 1.0f, accumulate);
+    combine(call, x, Quotient{ divisor }, d, s, NULL, NULL, accumulate);
 }
 
 /* s is contiguous along axis p, d along axis q: a block of 32 x 8 threads transposes 32 x 32 in
@@ -84,76 +67,37 @@ void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
         transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
 }
 
-void permute_by(const gckpt_call *call, bool backward)
+/* Moves the elements of each input to the result or, backward, those of the result's gradient to the
+ * gradients of the inputs. */
+template <gckpti_iter MOVE(const gckpt_call *, int)>
+void move_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_arg *in = &call->in[0];
-    gckpti_iter w;
-    gckpti_permute_iter(&w, call);
-    Axes<int64_t> x = axes_of(&w);
-    if (!backward)
-        return transpose(call, x, call->out, in->data, 0);
-    std::swap(x.step[0], x.step[1]);
-    if (in->grad)
-        transpose(call, x, in->grad, call->grad_out, in->accumulate);
+    for (int i = 0; i < call->inputs; i++) {
+        const gckpt_arg *x = &call->in[i];
+        const gckpti_iter w = MOVE(call, i);
+        float *to = backward ? x->grad : call->out;
+        const float *from = backward ? call->grad_out : x->data;
+        if (to)
+            transpose(call, axes_of(w, !backward, false), to + w.offset[!backward],
+                      from + w.offset[backward], backward && x->accumulate);
+    }
 }
-BOTH_PASSES(permute, permute_by)
 
-Part slice_part(const gckpt_call *call)
+gckpti_iter slice_move(const gckpt_call *call, int i)
 {
     const gckpti_slice *o = (const gckpti_slice *)call->attributes;
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
-    int64_t begin = gckpti_join_words(o->begin), end = gckpti_join_words(o->end);
+    const gckpt_shape *x = &call->in[i].shape;
+    gckpti_iter w = gckpti_iter_over(&call->shape, x, &call->shape);
     int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
-    return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
-}
-
-/* Copies s to the part of d, and sets the rest of d to `value`. */
-void pad_with(const gckpt_call *call, const Part &p, float *d, const float *s, float value)
-{
-    fill(call, d, gckpti_bits(value), p.blocks * p.whole);
-    copy_part(call, p, TO_PLACE, d, s, 0);
+    w.offset[0] = (gckpti_join_words(o->begin) + moved) * gckpti_split_at(x, o->axis).inner;
+    return w;
 }
 
 void slice_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
-    const Part p = slice_part(call);
-    if (!backward)
-        copy_part(call, p, FROM_PLACE, call->out, x->data, 0);
-    else if (x->grad && x->accumulate)
-        copy_part(call, p, TO_PLACE, x->grad, call->grad_out, 1);
-    else if (x->grad)
-        pad_with(call, p, x->grad, call->grad_out, 0.0f);
+    if (backward && x->grad && !x->accumulate)
+        fill(call, x->grad, 0, gckpti_elements(&x->shape));
+    move_by<slice_move>(call, backward);
 }
 BOTH_PASSES(slice, slice_by)
-
-void pad_by(const gckpt_call *call, bool backward)
-{
-    const gckpt_arg *x = &call->in[0];
-    const gckpti_pad *o = (const gckpti_pad *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, o->axis);
-    const int64_t whole = gckpti_split_at(&call->shape, o->axis).size * v.inner;
-    const Part p = { v.outer, whole, o->before * v.inner, v.size * v.inner };
-    if (!backward)
-        pad_with(call, p, call->out, x->data, o->value);
-    else if (x->grad)
-        copy_part(call, p, FROM_PLACE, x->grad, call->grad_out, x->accumulate);
-}
-BOTH_PASSES(pad, pad_by)
-
-void concat_by(const gckpt_call *call, bool backward)
-{
-    const int axis = *(const int *)call->attributes;
-    const gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    Part p = { all.outer, all.size * all.inner, 0, 0 };
-    for (int i = 0; i < call->inputs; i++, p.begin += p.n) {
-        const gckpt_arg *x = &call->in[i];
-        p.n = gckpti_split_at(&x->shape, axis).size * all.inner;
-        if (!backward)
-            copy_part(call, p, TO_PLACE, call->out, x->data, 0);
-        else if (x->grad)
-            copy_part(call, p, FROM_PLACE, x->grad, call->grad_out, x->accumulate);
-    }
-}
-
-BOTH_PASSES(concat, concat_by)

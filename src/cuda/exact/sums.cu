@@ -101,19 +101,18 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
             second, rows, n);
 }
 
-/* Terms of sums over rows of g, in order. A term is g * other or sign * g or, if RULED, follows a
- * rule; `self` is indexed as the sums are. step[0] is for g, step[1] for `other`. */
-template <class I, bool RULED = false> struct Sums {
+/* Terms of sums over rows of g, in order, by a rule of gradients; `self` is indexed as the sums are,
+ * and may be NULL, as may be `other`. step[0] is for g, step[1] for `other`. */
+template <class I> struct Sums {
     static constexpr bool FRESH = false;
     static constexpr int NCOLS = 4;
     struct Column {
         Offsets<I> at;
         float self;
     };
-    Rule rule;
+    Gradient rule;
     Values g;
     const float *other, *self;
-    float sign;
     Sum to;
     Axes<I> column, row; /* sums() sets this and the fields below */
     int64_t columns, rows;
@@ -121,21 +120,18 @@ template <class I, bool RULED = false> struct Sums {
 
     __device__ Column column_of(int64_t, int64_t c) const
     {
-        return { offsets_of(column, (I)c), RULED && self ? self[c] : 0.0f };
+        return { offsets_of(column, (I)c), self ? self[c] : 0.0f };
     }
-    __device__ void operator()(const Column &c, int64_t r, float *term) const
+    __device__ void operator()(const Column &c, int64_t r, float *term) const /* *term is +0 */
     {
         const Offsets<I> more = offsets_of(row, (I)r);
-        float x = value_at(g, c.at.at0 + more.at0), y = other ? other[c.at.at1 + more.at1] : sign;
-        if (RULED)
-            x = BinaryGradient{ rule, 1.0f }.product_of(x, y, c.self, &y);
-        *term = gckpti_mul(x, y);
+        rule(term, value_at(g, c.at.at0 + more.at0), other ? other[c.at.at1 + more.at1] : 0.0f,
+             c.self, 1);
     }
 };
 
 /* For many columns: each thread adds up one column, 8 loads at a time. */
-template <class I, bool RULED>
-__global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I, RULED> s)
+template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
 {
     for (EACH(c, s.columns)) {
         const auto cols = s.column_of(0, c);
@@ -152,12 +148,12 @@ __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I, RULED> s)
     }
 }
 
-template <class I, bool RULED> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
+template <class I> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
 {
-    const Sums<I, RULED> t = { s.rule, s.g, s.other, s.self, s.sign, s.to, axes_in<I>(s.column, 1),
-                               axes_in<I>(s.row, 1), s.columns, s.rows, s.along };
+    const Sums<I> t = { s.rule, s.g, s.other, s.self, s.to, axes_in<I>(s.column, 1),
+                        axes_in<I>(s.row, 1), s.columns, s.rows, s.along };
     if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* enough threads to fill the chip */
-        RUN_EACH(call, (sums_by_thread_kernel<I, RULED>), s.columns, t);
+        RUN_EACH(call, sums_by_thread_kernel<I>, s.columns, t);
     else
         column_sums(call, t, s.to, {}, s.rows, s.columns);
 }
@@ -174,8 +170,5 @@ void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
         *(axes.step[1][k] ? &s.columns : &s.rows) *= axes.size[k];
     }
     s.along = s.row.n && s.row.step[0][0] == 1;
-    if (s.rule)
-        fits_int32(axes) ? sums_in<uint32_t, true>(call, s) : sums_in<int64_t, true>(call, s);
-    else
-        fits_int32(axes) ? sums_in<uint32_t, false>(call, s) : sums_in<int64_t, false>(call, s);
+    fits_int32(axes) ? sums_in<uint32_t>(call, s) : sums_in<int64_t>(call, s);
 }

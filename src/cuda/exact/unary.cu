@@ -9,12 +9,12 @@ template <auto F, int N = 0> struct Unary {
 };
 
 /* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
-template <auto DERIV, void (*PUT)(float *, float, float, int), int N = 0> struct UnaryGrad {
+template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad {
     static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
     float o[N + 1];
     __device__ void operator()(float *d, float at, float g, int accumulate) const
     {
-        PUT(d, g, DERIV(at, o), accumulate);
+        PUT(d, g, DERIV(at, o), accumulate, 1);
     }
 };
 
@@ -46,7 +46,7 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
         map_gradient(call, call->in[0],                                                            \
-                     by_attributes<UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule, n>>(call),  \
+                     by_attributes<UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule##_n, n>>(call),  \
                      (reads) & GCKPT_OUT ? call->out : call->in[0].data, call->grad_out);          \
     }
 #define UNARY(name, flops, reads, value, rule, deriv) UNARY_WITH(name, 0, rule, reads)
@@ -99,18 +99,18 @@ void from_u8_forward(const gckpt_call *call)
     RUN_EACH(call, from_u8_kernel, n, call->in[0].bytes, o[0], o[1], call->out, n);
 }
 
-template <void (*PUT)(float *, float, float, int)> struct Scale {
+template <auto PUT> struct Scale {
     static constexpr int READS = READS_A;
     float factor;
     __device__ void operator()(float *d, float x, float, int accumulate) const
     {
-        PUT(d, factor, x, accumulate);
+        PUT(d, factor, x, accumulate, 1);
     }
 };
 
 void scale_by(const gckpt_call *call, bool backward)
 {
-    const Scale<gckpti_put_product> f = { *(const float *)call->attributes };
+    const Scale<gckpti_put_product_n> f = { *(const float *)call->attributes };
     backward ? map_gradient(call, call->in[0], f, call->grad_out, NULL) : map_forward(call, f);
 }
 BOTH_PASSES(scale, scale_by)

@@ -1,5 +1,5 @@
 /* ---- elementwise ---- Like gckpti_put_product, but rounds the product before it is added. */
-__device__ inline void put_product(float *d, float a, float b, int accumulate)
+__device__ inline void put_product(float *d, float a, float b, int accumulate, int64_t)
 {
     gckpti_put(d, a * b, accumulate);
 }
@@ -30,7 +30,7 @@ UNARY(gelu_erf, put_product, value_of(call->in[0]))
 UNARY(silu, put_product, value_of(call->in[0]))
 UNARY(tanh, put_product, value_out_of(call))
 UNARY(sigmoid, put_product, value_out_of(call))
-UNARY(relu, gckpti_put_masked, value_out_of(call))
+UNARY(relu, gckpti_put_masked_n, value_out_of(call))
 #undef UNARY
 
 __device__ inline float gelu_value(float x, const float *) { return gelu_of(x); }
@@ -121,7 +121,7 @@ void add_backward(const gckpt_call *call)
 {
     combine_backward(call, 0, Both<plus>(), NONE);
     if (call->in[1].shape.n < call->shape.n)
-        broadcast_gradient(call, 1, 1.0f, NULL, NO_RULE);
+        broadcast_gradient(call, 1, 0, GRAD_identity, 0);
     else
         combine_backward(call, 1, Both<plus>(), NONE);
 }
@@ -148,6 +148,19 @@ gckpt_result add_workspace(
 constexpr auto sub_workspace = same_shape_workspace, mul_workspace = same_shape_workspace;
 
 /* ---- slice: copies a part of each block to a tensor of parts, or back ---- */
+struct Part { /* `n` elements from `begin` on of each of `blocks` blocks of `whole` elements */
+    int64_t blocks, whole, begin, n;
+};
+
+Part slice_part(const gckpt_call *call)
+{
+    const gckpti_slice *o = (const gckpti_slice *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
+    int64_t begin = gckpti_join_words(o->begin), end = gckpti_join_words(o->end);
+    int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
+    return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
+}
+
 /* chunk: elements that are moved at once, 8 or 1; sizes count chunks. backward: x is the gradient
  * of the parts; elements of y outside the parts become 0 unless y accumulates. */
 __global__ void slice_kernel(Values x, Results y, Part p, int64_t chunks, int chunk, int backward,

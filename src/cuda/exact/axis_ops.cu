@@ -1,3 +1,36 @@
+#ifndef GCKPT_NO_AXES
+BOTH_PASSES(permute, move_by<gckpti_permute_move>)
+BOTH_PASSES(concat, move_by<gckpti_concat_move>)
+
+void pad_by(const gckpt_call *call, bool backward)
+{
+    const gckpti_pad *o = (const gckpti_pad *)call->attributes;
+    if (!backward)
+        fill(call, call->out, gckpti_bits(o->value), gckpti_elements(&call->shape));
+    move_by<gckpti_pad_move>(call, backward);
+}
+BOTH_PASSES(pad, pad_by)
+
+/* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
+ * gradient of its sum or mean. */
+template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    const int axis = *(const int *)call->attributes;
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
+    const float divisor = MEAN ? (float)v.size : 1.0f;
+    const Axes<int64_t> axes = axes_of(gckpti_sum_move(call, 0), 0, false);
+    if (backward && x->grad)
+        copy_axes(call, axes, x->grad, call->grad_out, divisor, x->accumulate);
+    else if (!backward && (axis == -1 || axis == x->shape.n - 1))
+        row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divisor);
+    else if (!backward)
+        sums(call, axes,
+             { { GRAD_identity }, { x->data }, NULL, NULL, { out_of(call), NULL, 0, divisor } });
+}
+BOTH_PASSES(sum, reduce<false>)
+BOTH_PASSES(mean, reduce<true>)
+
 /* ---- max, argmax: the first NaN or, without one, the first element that no other exceeds ---- */
 /* Returns true if element k, of value v, is better than the best one, element `at` (if at >= 0). */
 __device__ bool is_better(float v, int32_t k, float best, int32_t at)
@@ -65,3 +98,4 @@ void max_backward(const gckpt_call *call)
         RUN_EACH(call, max_backward_kernel, v.outer * v.size * v.inner, v, call->in[0].grad,
                  call->grad_out, (const int32_t *)call->saved, call->in[0].accumulate);
 }
+#endif

@@ -1,0 +1,16 @@
+#ifndef GCKPT_NO_AXES
+/* Permutes the n axes: axis i of the result is axis axes[i] of x. */
+GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
+/* Concatenates n <= GCKPT_MAX_INPUTS tensors along an axis. */
+GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);
+/* Adds `before` and `after` (0 or more) elements equal to `value` at the ends of an axis. */
+GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
+                                  float value);
+GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* sum over an axis; removes it */
+GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* mean over an axis; removes it */
+/* Maximum over an axis; removes it. NaN if an element is. The first maximum gets the gradient. */
+GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
+/* The index (i32) of the element that gckpt_max returns; no gradient passes. Only ops that take
+ * indices may read the result (E_SHAPE if `axis` is longer than their table), and gckpt_fetch. */
+GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
+#endif /* GCKPT_NO_AXES */

@@ -1,0 +1,72 @@
+#pragma once
+#include "plan/plan.h"
+
+/* ---- bf16 plans: roundings, and the kernels that take bf16 (bf16/plan.c) ---- */
+/* Bits of `rounding`, next to GCKPTI_MIXES. Builds without bf16 define them as 0. */
+enum {
+    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
+    GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
+    GCKPTI_BF16_GRADIENT = 4 * GCKPTI_WITH_BF16, /* the gradient is bf16 in the arena */
+    GCKPTI_IN_STRIPS = 8 * GCKPTI_WITH_BF16,     /* the kernel runs in strips (bf16/run.c) */
+    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16 /* factor of the op's gckpt_precision in `rounding` */
+};
+
+static inline gckpt_precision gckpti_precision_of(int rounding)
+{
+    return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
+}
+
+/* Return the bytes of a float of a node's value, and of its gradient. */
+static inline size_t gckpti_value_size(int rounding)
+{
+    return rounding & GCKPTI_BF16_VALUE ? 2 : 4;
+}
+static inline size_t gckpti_gradient_size(int rounding)
+{
+    return rounding & GCKPTI_BF16_GRADIENT ? 2 : 4;
+}
+
+/* Most floats of an operand's strip; of all strips of an op (at most six); of a row in a strip. */
+enum {
+    GCKPTI_STRIP_FLOATS = 2048,
+    GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
+    GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS
+};
+
+/* Return whether a plan is a bf16 plan, and whether this build has a precision. */
+static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
+{
+    return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
+}
+static inline int gckpti_has_precision(gckpt_precision precision)
+{
+    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
+}
+
+/* Returns the plan's bytes without the optional bf16 copies of parameters. */
+static inline size_t gckpti_required_bytes(const gckpt_plan *p)
+{
+    return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
+}
+
+/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan: input i's value
+ * [2 * i], gradient [2 * i + 1], then the output's. None where a kernel takes bf16. */
+static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
+{
+    return o->addends + ins->uses - 1;
+}
+
+#ifndef GCKPT_NO_BF16
+/* Return the parameter of which a node's op reads a bf16 copy, or -1; and a copy's bytes. */
+GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
+GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
+#endif
+
+#ifdef GCKPT_NO_BF16
+#define gckpti_first_precision(p, t)              GCKPT_FP32
+#define gckpti_mark_operands(p, t, call)          ((void)0)
+#define gckpti_falls_back(call, precision)        ((void)(precision), 0)
+#define gckpti_mark_precision(...)                ((void)0)
+#define gckpti_place_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
+#define gckpti_copy_operands(p, kind, t)          ((size_t)0)
+#endif

@@ -1,0 +1,23 @@
+#pragma once
+#include "plan/plan.h"
+
+/* ---- what planning asks a backend; NULL is the processor (devices/plan.c) ---- */
+#ifndef GCKPT_NO_DEVICES
+/* Returns a plan's backend_id: GCKPTI_BACKEND_CPU, _PLAIN, or above these a hash of the name. */
+GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
+
+/* Returns the name of a backend, or "the processor" for NULL. */
+GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b);
+
+/* Returns 1 if a backend has kernels of GCKPT_BF16_FAST for an op or, if `op` is NULL, for any. */
+GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op);
+
+/* Asks a backend for the workspace of an op; `call` is as op->shape left it. */
+GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_op *op,
+                                            gckpt_call *call);
+#else
+#define gckpti_backend_id(b, plain)       ((plain) ? GCKPTI_BACKEND_PLAIN : GCKPTI_BACKEND_CPU)
+#define gckpti_backend_name(b)            "the processor"
+#define gckpti_has_fast_kernel(b, op)     0
+#define gckpti_query_backend(b, op, call) GCKPT_OK
+#endif

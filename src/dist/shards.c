@@ -1,0 +1,50 @@
+#ifndef GCKPT_NO_RANKS
+#include "store/internal.h"
+
+/* ---- shards ---- */
+GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
+{
+    const int64_t block = GCKPT_UPDATE_BLOCK, blocks = (elements + block - 1) / block;
+    int64_t low = 0, high = blocks;
+    for (int bit = 1; bit < ranks; bit *= 2) {
+        int64_t middle = low + (high - low + 1) / 2;
+        *(rank & bit ? &low : &high) = middle;
+    }
+    gckpti_shard_range shard = { gckpti_min(low * block, elements), 0, 0, elements };
+    shard.count = gckpti_min(high * block, elements) - shard.first;
+    shard.capacity = gckpti_min((blocks + ranks - 1) / ranks * block, elements);
+    return shard;
+}
+
+GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
+                                               gckpt_shard shard, gckpt_shard min_level)
+{
+    const gckpti_shard_range full = { 0, elements, elements, elements };
+    if (shard < min_level || elements <= GCKPT_UPDATE_BLOCK)
+        return full;
+    return gckpti_shard_of(elements, rank, ranks);
+}
+
+GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
+                                                int slot)
+{
+    const int full = slot < 0 && (q->external || gckpti_is_quantised((int)q->p.storage));
+    return gckpti_shard_from(q->p.elements, s->rank, s->ranks, full ? GCKPT_SHARD_NONE : s->shard,
+                             slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
+}
+
+GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
+{
+    const gckpti_shard_range shard =
+        gckpti_shard_from(p->elements, s->rank, s->ranks, s->shard, GCKPT_SHARD_STATE);
+    p->first = shard.first;
+    p->count = shard.count;
+}
+
+GCKPTI_FN void gckpti_clear_shard_end(const gckpt_store *s, gckpti_param *q)
+{
+    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
+    for (int64_t k = shard.count; k < shard.capacity; k++)
+        q->p.values[k] = 0;
+}
+#endif

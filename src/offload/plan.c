@@ -1,0 +1,96 @@
+#if !defined(GCKPT_NO_OFFLOAD) && !defined(GCKPT_SMALL)
+#include "plan/internal.h"
+#include "graph/graph.h"
+
+/* ---- offloads and reloads in lowered plans and plans ---- */
+/* Sets the bytes of slower memory that a planner may use. */
+static void gckpti_start_offload(gckpti_planner *p)
+{
+    const size_t most = PTRDIFF_MAX / 2, bytes = p->desc->offload.bytes;
+    p->host_limit = p->inference || p->desc->update_in_backward || p->variant.no_offload
+                        ? 0
+                        : (int64_t)(bytes < most ? bytes : most);
+    p->max_host_limit = p->host_limit;
+    p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
+}
+
+/* Assigns offsets in slower memory to the offloaded parts of each node, one after another. */
+static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
+{
+    const size_t parts = 2 * (size_t)p->nodes, most = PTRDIFF_MAX / 2;
+    d->host_offset = (size_t *)gckpti_scratch_alloc(&d->scratch, parts, sizeof *d->host_offset);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    for (int x = 0; x < d->sched.length; x++)
+        for (int part = 0; part < 2; part++)
+            d->host_offset[2 * gckpti_entry_node(p, d->sched.entry[x]) + part] |=
+                d->sched.copied_parts[x] >> part & 1;
+    for (size_t k = 0; k < parts; k++) {
+        const gckpt_tensor *t = p->tensors[p->node[k / 2].id];
+        if (!d->host_offset[k]) {
+            d->host_offset[k] = GCKPTI_NO_OFFSET;
+            continue;
+        }
+        d->host_offset[k] = gckpti_round_up(d->offloaded, p->alignment);
+        d->offloaded = d->host_offset[k] + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
+        d->offloaded = d->offloaded < most ? d->offloaded : most;
+    }
+    if (d->offloaded > p->desc->offload.bytes || d->offloaded >= most)
+        return gckpti_error(p->g, GCKPT_E_BUDGET,
+                            "schedule: it offloads %z bytes, but desc.offload.bytes is only %z",
+                            d->offloaded, p->desc->offload.bytes);
+    d->hidden = p->overlap ? d->cost - gckpti_schedule_time(p, &d->sched, 0, NULL) : 0;
+    d->cost -= d->hidden;
+    return GCKPT_OK;
+}
+
+/* Adds the operands of an OFFLOAD or OFFLOAD_DONE: the parts that are copied. */
+static void gckpti_add_offload_operands(gckpti_planner *p, const gckpti_ins_at *at)
+{
+    gckpti_lowered *d = &p->lowered;
+    const gckpti_ins *ins = &d->ins[at->x];
+    if (ins->kind != GCKPT_OFFLOAD && ins->kind != GCKPT_OFFLOAD_DONE)
+        return;
+    const int x = d->latest_def[p->node_of[ins->id]];
+    const int parts = d->sched.copied_parts[at->position >= 0 ? at->position : x];
+    gckpti_add_operand(d, parts & GCKPTI_VALUE ? d->value[x] : -1, at->x);
+    gckpti_add_operand(d, parts & GCKPTI_SAVED ? d->saved[x] : -1, at->x);
+}
+
+/* Sets the numbers and offsets of a plan. */
+static void gckpti_encode_offload(const gckpti_planner *p, gckpti_encoder *e)
+{
+    e->plan.hidden = p->best.hidden;
+    e->plan.offload_cost = p->desc->offload.cost;
+    e->plan.overlap_offload = p->desc->offload.overlap != 0;
+    e->plan.offloaded = p->best.offloaded;
+    for (int u = 0; u < p->nodes; u++) {
+        e->info[p->node[u].id].host_value = p->best.host_offset[2 * u];
+        e->info[p->node[u].id].host_saved = p->best.host_offset[2 * u + 1];
+    }
+}
+
+GCKPTI_PASSES(offload)
+{
+    switch ((int)stage) {
+    case GCKPTI_PASS_START: gckpti_start_offload(p); break;
+    case GCKPTI_PASS_NODE: {
+        gckpti_node *u = (gckpti_node *)arg;
+        u->can_offload = p->host_limit > 0 && p->tensors[u->id]->op &&
+                         !p->tensors[u->id]->batch_invariant && !u->must_recompute;
+        p->can_offload = p->can_offload || u->can_offload;
+        break;
+    }
+    case GCKPTI_PASS_ENTRY: {
+        const int x = *(const int *)arg, entry = p->lowered.sched.entry[x];
+        if (entry >= 0 && entry < p->nodes && p->lowered.sched.copied_parts[x])
+            gckpti_add_instruction(&p->lowered, GCKPT_OFFLOAD, p->node[entry].id);
+        break;
+    }
+    case GCKPTI_PASS_LISTED: return gckpti_place_offloaded(p, &p->lowered);
+    case GCKPTI_PASS_OPERANDS: gckpti_add_offload_operands(p, (const gckpti_ins_at *)arg); break;
+    case GCKPTI_PASS_ENCODED: gckpti_encode_offload(p, (gckpti_encoder *)arg);
+    }
+    return GCKPT_OK;
+}
+#endif

@@ -1,0 +1,28 @@
+#pragma once
+#include "plan/internal.h"
+#ifndef GCKPT_SMALL
+
+/* The features of this build that take part in planning, in the order in which they are called. */
+GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, void *arg)
+{
+    static gckpt_result (*const passes[])(gckpti_planner *, gckpti_plan_stage, void *) = {
+#ifndef GCKPT_NO_RANKS
+        gckpti_dist_passes,
+#endif
+#ifndef GCKPT_NO_BF16
+        gckpti_bf16_passes,
+#endif
+#ifndef GCKPT_NO_TILES
+        gckpti_tiles_passes,
+#endif
+#ifndef GCKPT_NO_OFFLOAD
+        gckpti_offload_passes,
+#endif
+        NULL
+    };
+    gckpt_result result = GCKPT_OK;
+    for (int i = 0; passes[i] && result == GCKPT_OK; i++)
+        result = passes[i](p, stage, arg);
+    return result;
+}
+#endif
