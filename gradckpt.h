@@ -116,7 +116,7 @@
  *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
  *    GCKPT_NO_TILES     fused groups of ops in row tiles (7), in plans made, read or printed
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
- *    GCKPT_NO_AXES      gckpt_permute, _concat, _pad, _sum, _mean, _max, _argmax (and IMAGES)
+ *    GCKPT_NO_AXES      permute, concat, pad; sum, mean, max, argmax; global average pool
  *    GCKPT_NO_IMAGES    convolutions, pools, upsample, group and batch norm
  *    GCKPT_NO_LOSSES    weights, smoothing; soft, binary and huber losses
  *    GCKPT_NO_QUANT     weights as bf16, f16, int8, int4, in the store and in files; only floats
@@ -218,7 +218,7 @@
  *                 embed, bf16/ops, products, norms, attention, rotary, losses, weighted,
  *                 linear_loss, images/pools, images/upsample, images/channels, images/conv,
  *                 recurrent/ops
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1936
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1935
  *                 bf16/cpu, images/cpu, bf16/convert, plain, products, rows, attention,
  *                 losses, weighted, recurrent/cpu, kernels, calls, devices/cpu
  *     >>tiles     fused groups, which run a tile of rows at a time                              92
@@ -231,7 +231,7 @@
  *                 stages, chain, levels, choose
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1330
  *                 getters, checks, planner, request, tools/frontier, tools/fit
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5149
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5153
  *                 call, memory, dist/exchange, devices/choose, backend, dist/group, params,
  *                 devices/host, offload/copies, feeds, losses, dist/micro_batches,
  *                 devices/capture, cache/run, fetch/run, bf16/run, quant/run, tiles/run,
@@ -309,10 +309,6 @@
 #define GCKPT_NO_FRONTIER
 #undef GCKPT_NO_FIT
 #define GCKPT_NO_FIT
-#endif
-#ifdef GCKPT_NO_AXES
-#undef GCKPT_NO_IMAGES
-#define GCKPT_NO_IMAGES
 #endif
 #ifdef GCKPT_NO_AVX2
 #undef GCKPT_NO_AVX512
@@ -759,8 +755,6 @@ GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *
 typedef enum { GCKPT_NEAREST, GCKPT_BILINEAR, GCKPT_BILINEAR_ALIGNED } gckpt_upsampling;
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how);
-/* The mean over all axes between batch and channels: (B,..,C) -> (B,C). */
-GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
 /* Layernorm of each row of x (B,..,C) over all positions of each of `groups` equal ranges of
  * channels, 2 values or more; gain, bias (C) or NULL. groups = C: instance norm. Wu & He 2018. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
@@ -842,10 +836,12 @@ GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int
                                   float value);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* sum over an axis; removes it */
 GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* mean over an axis; removes it */
+/* The mean over all axes between batch and channels: (B,..,C) -> (B,C). */
+GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
 /* Maximum over an axis; removes it. NaN if an element is. The first maximum gets the gradient. */
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
-/* The index (i32) of the element that gckpt_max returns; no gradient passes. Only ops that take
- * indices may read the result (E_SHAPE if `axis` is longer than their table), and gckpt_fetch. */
+/* The index (i32) of the element that gckpt_max returns; no gradient passes. Only gckpt_fetch and
+ * ops that take indices may read the result (E_SHAPE if `axis` is longer than their table). */
 GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
 #endif /* GCKPT_NO_AXES */
 
@@ -4873,7 +4869,7 @@ GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const 
 #define gckpti_quantise_row(q, at, n, x)  ((void)(q), 0)
 #endif
 
-/* Storage kinds of quantised values, and calls of layer store. */
+/* The storage kinds of quantised values, and functions that layer store calls. */
 
 #ifndef GCKPT_NO_QUANT
 GCKPTI_FN void gckpti_read_bf16(const void *from, float scale, float *y);
@@ -4895,7 +4891,7 @@ GCKPTI_FN int gckpti_write_int4(const float *x, int64_t n, float scale, void *to
  * Returns 0 if a value does not fit. */
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
 
-/* Rounds *n initial values in x as q's storage does, or fewer (*n): blocks, or within a row. */
+/* Rounds *n initial values (lowered to end in the row) from `at` on, in x, as q's storage does. */
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      int64_t *n, float *x);
 
@@ -8023,7 +8019,7 @@ typedef struct gckpti_cell_loops {
 #ifdef GCKPTI_ISA
 
 /* >>ops/loops */
-/* ---- one vector of a gradient, n <= W elements: put_n, and the rules of rows (ops.h) ---- */
+/* ---- one vector of a gradient, n <= W elements: put_n, and the rules of op lists (ops.h) ---- */
 GCKPTI_INLINED void V(put_n)(float *d, FLOATS x, int accumulate, int64_t n)
 {
     if (accumulate)
@@ -8056,8 +8052,8 @@ GCKPTI_INLINED void V(put_masked_n)(float *d, FLOATS g, FLOATS mask, int accumul
     V(put_n)(d, V(if_less)(V(zero)(), mask, g, V(zero)()), accumulate, n);
 }
 
-/* ---- elementwise ops of one input: functions and loops of the rows of GCKPTI_UNARY_OPS ---- */
-/* Defines an op's value at x, its slope (the derivative) at x or y, and the loops over both. */
+/* ---- elementwise ops of one input: functions and loops for each op of GCKPTI_UNARY_OPS ---- */
+/* Defines an op's value at x, its slope (the derivative) at x or the result, and a loop of each. */
 #define GCKPTI_UNARY_LOOPS(name, flops, reads, value, rule, deriv)                                 \
     GCKPTI_INLINED FLOATS V(name##_value)(FLOATS x, const float *o) { return (void)o, value; }     \
     GCKPTI_INLINED FLOATS V(name##_slope)(FLOATS x, const float *o)                                \
@@ -8083,8 +8079,8 @@ GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS)
 GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
 #undef GCKPTI_UNARY_LOOPS
 
-/* ---- elementwise ops of two inputs: loops of the rows of GCKPTI_BINARY_OPS and _GRADS ---- */
-/* Returns W elements of x from j on; plain loops may repeat one element (step 0). */
+/* ---- elementwise ops of two inputs: a loop for each line of GCKPTI_BINARY_OPS and _GRADS ---- */
+/* Returns W elements of x from j on. In plain loops W is 1, and `step` may be 0 to repeat *x. */
 GCKPTI_INLINED FLOATS V(load_step)(const float *x, int64_t j, int64_t step)
 {
 #if GCKPTI_ISA < 0
@@ -8107,13 +8103,13 @@ GCKPTI_INLINED FLOATS V(load_step)(const float *x, int64_t j, int64_t step)
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOP)
 #undef GCKPTI_BINARY_LOOP
 
-/* Return what a rule adds to for a term of a compensated sum: then g passes as it is, also -0, and
- * no compiler can contract the term. */
+/* Return the value to which a rule adds a term of a compensated sum. From -0, `passed` leaves g as
+ * it is, even -0. From 0, `product` is an fma, which no compiler contracts with the sum. */
 GCKPTI_INLINED float V(start_passed)(void) { return -0.0f; }
 GCKPTI_INLINED float V(start_product)(void) { return 0.0f; }
 GCKPTI_INLINED float V(start_quotient)(void) { return 0.0f; }
 
-/* Stores or adds W elements of a gradient; its loop. `sums` is a constant. */
+/* Defines a put (store or add) of W elements of a gradient, and its loop; `sums` is a constant. */
 #define GCKPTI_GRADIENT_LOOP(name, rule, a, b)                                                     \
     GCKPTI_INLINED void V(name##_put)(float *d, FLOATS g, FLOATS x, FLOATS y, int accumulate)      \
     {                                                                                              \
@@ -8145,7 +8141,7 @@ GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
 
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 
-/* Return cap tanh(x scale); its derivative at `score`, which is such a value; inverse: 1 / cap. */
+/* Return cap tanh(x scale); its derivative / (cap scale) at a result `score`; inverse: 1 / cap. */
 GCKPTI_INLINED FLOATS V(softcap)(FLOATS x, float scale, float cap)
 {
     const FLOATS y = V(tanh_noinline)(V(fma)(x, V(set1)(scale), V(zero)()));
@@ -8157,7 +8153,7 @@ GCKPTI_INLINED FLOATS V(softcap_deriv)(FLOATS score, FLOATS inverse)
     return V(fnma)(y, y, V(set1)(1.0f));
 }
 
-/* gckpti_softcap of n elements of x, in place. */
+/* Applies softcap to n elements of x, in place. */
 GCKPTI_KERNEL void V(softcaps)(float *x, int64_t n, float scale, float cap)
 {
     for (int64_t i = 0; i < n; i += W)
@@ -8247,7 +8243,7 @@ GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y
                                                            : run(e, GCKPTI_LOSS_HUBER, row))
 #endif
 
-/* Returns weights of W elements, of which n exist; before *until, all elements have these. */
+/* Returns the weights of n <= W elements from `at` on; they are also those of all before *until. */
 GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n,
                                          int64_t *until)
 {
@@ -8294,7 +8290,7 @@ GCKPTI_KERNEL float V(element_loss_forward)(const gckpti_element_loss *e, int64_
     return GCKPTI_OF_KIND(V(element_loss_forward_of));
 }
 
-/* Puts w d into the gradients of n <= W elements; puts 0 where the weight w is 0. */
+/* Puts w d loss_scale into the gradients of n <= W elements, but 0 where the weight w is 0. */
 GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckpt_arg *to,
                                         int64_t at, int64_t n, FLOATS w, FLOATS d)
 {
@@ -8335,7 +8331,7 @@ GCKPTI_UNUSED static const gckpti_element_kernels V(element_loss_kernels) = {
     V(element_loss_forward), GCKPTI_IF_TRAINING(V(element_loss_backward))
 };
 
-/* ---- sums over rows, each as gckpti_sum_add does, of several vectors of columns at a time ---- */
+/* ---- sums over rows, added as by gckpti_sum_add, of several vectors of columns at a time ---- */
 #if GCKPTI_ISA >= 0
 GCKPTI_INLINED void V(sum_add)(FLOATS *sum, FLOATS *comp, FLOATS x)
 {
@@ -8356,7 +8352,7 @@ GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
         V(store_n)(d + at, x, n);
 }
 
-/* Returns where vector i of n columns from j on begins; beyond n, the first vector is repeated. */
+/* Returns the column at which vector i of n columns from j on begins, or j if there is none. */
 GCKPTI_INLINED int64_t V(col_at)(int64_t j, int64_t n, int i) { return W * i < n ? j + W * i : j; }
 
 /* Vectors of columns that are summed at once: in registers, or a cache line of plain floats. */
@@ -9593,14 +9589,14 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Runs the loop of the values or, if `backward`, of the gradient of input i, run by run. */
+/* Computes values or, if `backward`, input i's gradient, by a `loop` along the innermost axis. */
 static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpti_loop_fn loop)
 {
     const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
     gckpti_iter it;
     gckpti_loop s;
     if (backward &&
-        (!x->grad || x->grad == call->grad_out)) /* not required, or its buffer is g's */
+        (!x->grad || x->grad == call->grad_out)) /* not required, or g itself (PASSES_GRAD) */
         return;
     if (backward && x->compensation)
         gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
@@ -9609,7 +9605,7 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
     s.n = it.size[0], s.steps[0] = it.step[0][0], s.steps[1] = it.step[1][0];
     s.g = call->grad_out, s.to = call->out, s.accumulate = x->accumulate;
     do {
-        s.x = x->data ? x->data + it.offset[0] : s.g; /* a NULL array is not used */
+        s.x = x->data ? x->data + it.offset[0] : s.g; /* `loop` does not read a NULL array */
         s.y = y->data ? y->data + it.offset[1] : s.g;
         if (backward)
             s.to = x->grad + it.offset[0];
@@ -9642,9 +9638,9 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
 #undef GCKPTI_BINARY_OP
 
-/* where: y = a where the condition is not 0 (NaN is not 0), else b;  da = g where a is selected, db
- * = g where b is, else +0 (stored or added). Only selected elements are read: y may share memory
- * with a or b. */
+/* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
+ * db = g where b is, else +0, stored or added. Only selected elements are read, so y may share
+ * memory with a or b. */
 static void gckpti_where_take(const gckpt_call *call, int i, int backward)
 {
     const gckpt_arg *c = &call->in[0], *in = &call->in[i];
@@ -9777,9 +9773,9 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
 /* >>axes/ops */
 #ifndef GCKPT_NO_AXES
 /* ---- ops that move or combine elements along axes. An axis divides a tensor into (outer, size,
- * inner); `size` is the axis's ---- */
+ * inner), where `size` is that of the axis ---- */
 
-/* Copies (d = s) or, if `accumulate`, adds (d += s) two axes of s, which is tensor `from` of it. */
+/* Copies s to d or, if `accumulate`, adds it, on two axes; s is the tensor `from` of `it`. */
 static void gckpti_put_plane(const gckpti_iter *it, int from, float *d, const float *s,
                              int accumulate)
 {
@@ -9921,7 +9917,7 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
-/* pad: y is x between `before` and `after` elements of `value` on an axis; dx is g where x is. */
+/* pad: y is x with `before` and `after` elements `value` at the ends of an axis; dx is g in x. */
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
@@ -9995,8 +9991,8 @@ GCKPTI_FN gckpti_iter gckpti_sum_move(const gckpt_call *call, int i)
     sums.d[axis < 0 ? axis + x->n : axis] = 1;
     return gckpti_iter_over(x, x, &sums);
 }
-/* Forward: sums the last axis by lanes, another axis row by row. Backward: passes g, or g / size
- * for a mean, to each element of the axis. */
+/* Runs sum or mean. Forward: sums the last axis by lanes, another axis row by row. Backward: passes
+ * g, or g / size for a mean, to each element of the axis. */
 static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
 {
     const gckpt_arg *x = &call->in[0];
@@ -10036,14 +10032,24 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
 }
+GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
+{
+    if (x && x->shape.n < 3)
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
+                           "global_average_pool: x %S has no axes between batch and channels",
+                           &x->shape);
+    return x ? gckpt_mean(gckpt_reshape(x, gckpt_shape3(x->shape.d[0], -1, gckpti_last(&x->shape))),
+                          1)
+             : NULL;
+}
 
 /* max and argmax over an axis, which is removed: the first element that no other exceeds, or the
- * first NaN. argmax, and max's saved, is its index. dx = g there, else 0. Items: <= 16 results. */
+ * first NaN. argmax and max's `saved` are its index. dx = g there, else 0. Items: <= 16 results. */
 enum { GCKPTI_MAX_ITEM = 16 };
 typedef struct {
     const gckpt_call *call;
     gckpti_axis_split v;
-    int64_t chunks; /* items per outer index */
+    int64_t chunks; /* items for each outer index */
     float *out;
     int32_t *index;
 } gckpti_max_state;
@@ -10455,7 +10461,8 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
 GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                                    int64_t d, int backward)
 {
-    const int64_t tile = GCKPTI_KEY_TILE, multiple = gckpti_is_plain(call) ? GCKPTI_K_BLOCK : tile;
+    const int64_t block = GCKPTI_K_BLOCK, tile = GCKPTI_KEY_TILE;
+    const int64_t multiple = gckpti_is_plain(call) ? block : tile;
     const int64_t operand = tile / 2 * gckpti_ceil_to(d, GCKPTI_K_BLOCK); /* packed operands */
     const int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* rows of dk and dv, in f32 */
     const int64_t d_vec = gckpti_ceil_to(d, 16), along = tile * d_vec, scores = tile * tile;
@@ -12103,17 +12110,17 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
 /* >>images/pools */
 #ifndef GCKPT_NO_IMAGES
 /* =================================================================================================
- * images: convolutions, pools, norms of images; gather; recurrent layers
+ * images: pools, upsample, norms of images, convolutions; recurrent layers
  *
  * Channels are the last axis. A convolution is the product of a virtual matrix, whose rows are the
  * pixels of one window, with w (kernel rows, kernel columns, channels); its chains have that order.
  * ============================================================================================== */
 
 /* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
- * Of a window, only taps within x are read, row by row. max_pool: y is the first tap that no other
- * exceeds, or the first NaN; saved (B,P,Q,C) is its index, 16 bits. average_pool: a chain of
- * additions over taps from +0, / size (padding counts as zeros). Gradients, windows in order: dx +=
- * g at the saved tap, or g / size at each tap; from +0, or the old value. */
+ * Only taps (elements of a window) within x are read, row by row. max_pool: y is the first tap that
+ * no other exceeds, or the first NaN; `saved` (B,P,Q,C) is its 16-bit index in the window. average:
+ * y is a chain of additions over taps from +0, / size (padding counts as zeros). Gradients: from +0
+ * or its old value, dx adds g at the saved tap or g / size at each tap, window by window. */
 
 static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
 {
@@ -12141,7 +12148,7 @@ GCKPTI_FN gckpti_taps gckpti_taps_of(const gckpti_pool_state *s, int64_t row)
     return t;
 }
 
-/* Each window has a tap within x: padding is less than the window, which fits into padded x. */
+/* Checks that each window has a tap within x: it exceeds its padding, and fits into padded x. */
 static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
 {
     const gckpti_pool *o = (const gckpti_pool *)call->attributes;
@@ -12185,7 +12192,7 @@ static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
     return gckpti_pool_shape(call, "average_pool");
 }
 
-/* A work item is a row of windows of an image (forward), or an image (backward). */
+/* Runs a work item: a row of windows of an image (forward), or an image (backward). */
 static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_pool_state *s = (const gckpti_pool_state *)context;
@@ -12217,7 +12224,7 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-/* Taps outside x count as -inf for a maximum, as +0 for an average. */
+/* Sets the field of a pool; taps outside x are `fill`. Removes the padding from the attributes. */
 static int gckpti_pool_field(const gckpt_call *call, void *attr, float fill,
                              gckpt_receptive_field *field)
 {
@@ -12272,17 +12279,6 @@ GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *wind
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window)
 {
     return gckpti_pool_new(&gckpti_op_average_pool, x, window);
-}
-
-GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
-{
-    if (x && x->shape.n < 3)
-        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
-                           "global_average_pool: x %S has no axes between batch and channels",
-                           &x->shape);
-    return x ? gckpt_mean(gckpt_reshape(x, gckpt_shape3(x->shape.d[0], -1, gckpti_last(&x->shape))),
-                          1)
-             : NULL;
 }
 #endif
 
@@ -15110,8 +15106,8 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
     gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_row, &t);
 }
 
-/* Devices: backends that a user brings in desc.backend. GCKPTI_OF(b, name) is a function or a value
- * of backend b; in a build without devices it is the CPU's gckpti_cpu_NAME, whatever b is. */
+/* Devices: backends that a user passes in desc.backend. GCKPTI_OF(b, name) is a field of backend b,
+ * a function or a value. In a build without devices it is gckpti_cpu_NAME, whatever b is. */
 static inline const char *gckpti_cpu_finish(void *context)
 {
     (void)context;
@@ -15131,28 +15127,27 @@ typedef struct {
 
 #define gckpti_is_capturing(e) (e)->devices.capturing
 
-/* Returns the CPU's functions for an instruction set, and its kernels; NULL as gckpti_cpu_has. */
+/* Returns the CPU's functions for an instruction set, with *kernels, or NULL (gckpti_cpu_has). */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
 
 /* ---- devices/choose.c ---- */
 /* Refuses a desc.backend for which the plan was not made. */
 GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e);
 
-/* Takes desc.backend, completed by the CPU's plain functions, or the CPU's functions. */
+/* Sets devices.backend: desc.backend, completed by plain CPU functions, or the CPU's if NULL. */
 GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e);
 
-/* Allocates the backend's block. */
+/* Allocate the backend's block; free it, if there is one. */
 GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e);
-
-/* Frees the backend's block, if there is one. */
 GCKPTI_FN void gckpti_free_backend(gckpt_exec *e);
 
-/* Copies a parameter's newest values and state to where this executor reads them. */
+/* Copies a parameter's newest values and state to where this executor reads them. An error is set
+ * in e if `in_step` is nonzero, else in its store. */
 GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step);
 
 /* ---- devices/host.c ---- */
 /* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
- * until the next call, a kernel on the host, or a copy of an offloaded value uses that memory. */
+ * until another call, a kernel on the host or the copy of an offloaded value uses that memory. */
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n);
 
 /* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
@@ -15166,7 +15161,7 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #define gckpti_cpu_copy_in           gckpti_cpu_copy
 #define gckpti_cpu_copy_out          gckpti_cpu_copy
 #define gckpti_cpu_dequantise        gckpti_dequantise_all
-/* The CPU has no optional function of a backend. */
+/* The CPU has none of the optional functions of a backend. */
 #define gckpti_cpu_nonfinite         ((gckpti_nonfinite_fn)0)
 #define gckpti_cpu_use_comm_queue    ((gckpti_queue_fn)0)
 #define gckpti_cpu_wait_comm_queue   ((gckpti_wait_fn)0)
@@ -15955,8 +15950,8 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode);
 #ifndef GCKPT_SMALL
 #endif
 
-/* ---- several ranks and virtual ranks: what plans and planners know of them ---- */
-enum { GCKPTI_MAX_VRANKS = 32768 }; /* the square of the number fits into 32 bits */
+/* ---- several ranks and virtual ranks in plans and planners ---- */
+enum { GCKPTI_MAX_VRANKS = 32768 }; /* its square fits into 32 bits */
 
 /* ---- dist/rows.c ---- */
 /* Returns the first row of a virtual rank: the least r with floor(r * vranks / batch) >= vrank. */
@@ -15971,7 +15966,7 @@ GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t v
 /* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
 
-/* Extends a hash by the number of virtual ranks, on which the bits of results depend. */
+/* Returns a hash extended by the number of virtual ranks, on which the bits of results depend. */
 static inline uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
 {
     return vranks > 1 ? gckpti_fnv_number(hash, (uint64_t)vranks) : hash;
@@ -15979,7 +15974,7 @@ static inline uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
 
 #ifndef GCKPT_SMALL
 #ifndef GCKPT_NO_RANKS
-/* Returns this rank's shard of a parameter's update. All ranks plan with the largest one. */
+/* Returns this rank's shard of a parameter's update. Plans use its capacity, equal on all ranks. */
 static inline gckpti_shard_range gckpti_update_shard(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return gckpti_array_shard(p->g->store, &p->g->store->params[t->index], 0);
@@ -15996,8 +15991,8 @@ static inline int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor
 /* Checks the numbers of virtual ranks and ranks of a request. */
 GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d);
 
-/* For desc.ranks.overlap: lets gathers of p->best begin early enough to finish before their
- * first readers, as far as the arena stays within `arena` bytes. */
+/* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,
+ * to finish before their first readers, if that fits into `arena` bytes. Not for GCKPT_SCHEDULE. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_is_gathered(p, t)          0
@@ -16016,7 +16011,7 @@ static inline gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_
 
 /* >>bf16/plan */
 /* ---- bf16 plans: roundings, and the kernels that take bf16 (bf16/plan.c) ---- */
-/* Bits of `rounding`, next to GCKPTI_MIXES. Builds without bf16 define them as 0. */
+/* Bits of `rounding`; GCKPTI_MIXES (16) is another one. Builds without bf16 define these as 0. */
 enum {
     GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
     GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
@@ -16030,7 +16025,7 @@ static inline gckpt_precision gckpti_precision_of(int rounding)
     return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
 }
 
-/* Return the bytes of a float of a node's value, and of its gradient. */
+/* Return the bytes of an element of a node's value, and of its gradient. */
 static inline size_t gckpti_value_size(int rounding)
 {
     return rounding & GCKPTI_BF16_VALUE ? 2 : 4;
@@ -16040,11 +16035,11 @@ static inline size_t gckpti_gradient_size(int rounding)
     return rounding & GCKPTI_BF16_GRADIENT ? 2 : 4;
 }
 
-/* Most floats of an operand's strip; of all strips of an op (at most six); of a row in a strip. */
+/* The most floats in strips. An elementwise op has up to six operands there, a rowwise op three. */
 enum {
-    GCKPTI_STRIP_FLOATS = 2048,
-    GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
-    GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS
+    GCKPTI_STRIP_FLOATS = 2048, /* of one operand, unless a single row is longer */
+    GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS, /* of all operands of an op */
+    GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS     /* of a row */
 };
 
 /* Return whether a plan is a bf16 plan, and whether this build has a precision. */
@@ -16063,22 +16058,22 @@ static inline size_t gckpti_required_bytes(const gckpt_plan *p)
     return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
 }
 
-/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan: input i's value
- * [2 * i], gradient [2 * i + 1], then the output's. None where a kernel takes bf16. */
+/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan: [2 * i] of input i's
+ * value, [2 * i + 1] of its gradient, then of the output's. GCKPTI_NO_OFFSET means no copy. */
 static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
 {
     return o->addends + ins->uses - 1;
 }
 
 #ifndef GCKPT_NO_BF16
-/* Return the parameter of which a node's op reads a bf16 copy, or -1; and a copy's bytes. */
+/* Return the parameter of which a node's op reads a bf16 copy, or -1; the bytes of such a copy. */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
 GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
 #endif
 
 #ifdef GCKPT_NO_BF16
 #define gckpti_first_precision(p, t)              GCKPT_FP32
-#define gckpti_mark_operands(p, t, call)          ((void)0)
+#define gckpti_mark_operands(p, t, call, narrow)  ((void)(narrow))
 #define gckpti_falls_back(call, precision)        ((void)(precision), 0)
 #define gckpti_mark_precision(...)                ((void)0)
 #define gckpti_place_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
@@ -16089,7 +16084,7 @@ GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
 #ifndef GCKPT_SMALL
 
 /* ---- copies of results to slower memory and back: their part of schedules and costs ---- */
-/* Return whether an entry waits for an offload, or is a reload. */
+/* Return whether an entry is an offload_done, and whether it is a reload. */
 static inline int gckpti_is_offload_done(const gckpti_planner *p, int entry)
 {
     return entry >= 2 * p->nodes;
@@ -16099,7 +16094,7 @@ static inline int gckpti_is_reload(const gckpti_planner *p, int entry)
     return entry >= p->nodes && entry < 2 * p->nodes;
 }
 
-/* Return the parts of a definition with a last use (not -1), as bits; the bytes of such parts. */
+/* Return the parts of a definition that are used (last use not -1), as bits; the bytes of parts. */
 enum { GCKPTI_VALUE = 1, GCKPTI_SAVED = 2 };
 static inline int gckpti_parts(int value_end, int saved_end)
 {
@@ -16116,7 +16111,7 @@ static inline uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int 
     return gckpti_transfer_cost(p->desc->offload.cost, gckpti_parts_bytes(&p->node[node], parts));
 }
 
-/* Returns the cost of copies as searches for time count it: times a / (8 - a) at copy_cost a. */
+/* Returns a cost of copies as a search weighs it: times a / (8 - a), where a is copy_cost. */
 enum { GCKPTI_FULL_COPY_COST = 4, GCKPTI_COPY_COSTS };
 static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
 {
@@ -16124,7 +16119,7 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
     return cost / divisor * factor + cost % divisor * factor / divisor;
 }
 
-/* Returns the lowest copy_cost for which a bound is proven: 0 if copies overlap computation. */
+/* Returns the least copy_cost for which a bound is proven: 0 if copies overlap computation. */
 static inline int gckpti_lowest_copy_cost(const gckpti_planner *p)
 {
     return p->overlap ? 0 : GCKPTI_FULL_COPY_COST;
@@ -16132,9 +16127,9 @@ static inline int gckpti_lowest_copy_cost(const gckpti_planner *p)
 
 /* ---- offload/time.c ---- */
 #ifndef GCKPT_NO_OFFLOAD
-/* Returns the time of a schedule whose live ranges are known. If `out` is not NULL (length 0, space
- * for twice the entries), copies the schedule there, with an offload_done entry for each offload
- * whose buffers may stay live until it has finished, within `limit` live bytes. */
+/* Returns the time, in units of cost, of a schedule whose live ranges are known. If `out` is not
+ * NULL (length 0, space for twice the entries), copies the schedule there and adds offload_done
+ * entries, which keep buffers of unfinished offloads live as far as `limit` live bytes allow. */
 GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
                                         gckpti_schedule *out);
 #else
@@ -16173,16 +16168,16 @@ GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_
 /* ---- plan/model.c ---- */
 /* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */
 enum { GCKPTI_HAS_GRADIENT = 1, GCKPTI_HAS_BACKWARD = 2 };
-enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction besides its flops and bytes */
+enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction without flops and bytes */
 
 /* ---- plan/place.c ---- */
-/* By which number buffers are sorted for their initial priorities; AREA is size x lifetime. */
+/* The number by which buffers are sorted for their initial priorities. AREA is size x lifetime. */
 enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_BY_SIZE, GCKPTI_PLACE_ORDERS };
 
-/* A level of the skyline (place.c), stored at its first and at its last instruction. */
+/* A level of the skyline (place.c), with two entries: at its first and at its last instruction. */
 typedef struct {
-    size_t height;  /* at the first instruction */
-    int begin, end; /* begin at the last instruction, end at the first */
+    size_t height;  /* stored in the first entry */
+    int begin, end; /* first and last instruction; begin is in the last entry, end in the first */
 } gckpti_skyline_level;
 
 /* A node of the tree of buffers: the latest start, the earliest end and the first priority among
@@ -16199,9 +16194,9 @@ typedef struct {
 } gckpti_placement;
 
 typedef struct {
-    size_t n, length, alignment, visited; /* visited: tree nodes and levels so far (effort) */
-    size_t goal;                          /* greatest sum of live sizes, each rounded up */
-    size_t resident;                      /* bytes of workspace */
+    size_t n, length, alignment, visited; /* n: placements; length: instructions; visited: effort */
+    size_t goal;                          /* greatest sum of live sizes of placements, rounded up */
+    size_t resident;                      /* end of buffers that are always live, placed first */
     gckpti_skyline_level *level;          /* by instruction */
     gckpti_branch *tree;                  /* 1 is the root, n + i belongs to placement i */
     gckpti_placement *placements;         /* in Z-order */
@@ -16210,14 +16205,14 @@ typedef struct {
 } gckpti_skyline;
 
 /* ---- plan/lowered.c ---- */
-/* An instruction whose operands are listed. */
+/* An instruction whose operands are being listed. */
 typedef struct {
     int x,
         position; /* its index; the position of its entry in the schedule, or -1 if it has none */
 } gckpti_ins_at;
 
 /* ---- plan/encode.c ---- */
-/* A plan that is being written, with its arrays, which are in p->temp, without const. */
+/* A plan that is being written. Its arrays are in p->temp and, unlike the plan, not const. */
 typedef struct {
     gckpt_plan plan;
 #define GCKPTI_WRITABLE(type, name, count, optional) type *name;
@@ -16234,14 +16229,14 @@ typedef enum {
     GCKPTI_PASS_START,        /* the model has tensors, and no bytes or cost of ops yet */
     GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
     GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */
-    GCKPTI_PASS_NODE,         /* (gckpti_node) the model has a further node */
+    GCKPTI_PASS_NODE,         /* (gckpti_node) the model has this new node */
     GCKPTI_PASS_BACKWARDS,    /* backwards have their order, and there are no gradients yet */
     GCKPTI_PASS_ACCUMULATORS, /* gradients that live all step exist */
     GCKPTI_PASS_GRADIENTS,    /* all gradients exist, and share no bytes yet */
     GCKPTI_PASS_ENTRY,        /* (int) the instruction of the entry at this position is listed */
     GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
-    GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) an instruction has its operands, or, if its kind */
-                              /* is a feature's, none yet */
+    GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has its operands, except those */
+                              /* that a feature adds: all of REDUCE, OFFLOAD and OFFLOAD_DONE */
     GCKPTI_PASS_PEAK,         /* (int) the bytes by kind at the peak, this instruction, are known */
     GCKPTI_PASS_NUMBERS,      /* (gckpti_encoder) the plan has its scalars */
     GCKPTI_PASS_ENCODED       /* (gckpti_encoder) the plan is complete */
@@ -16674,16 +16669,15 @@ GCKPTI_FN gckpt_precision gckpti_first_precision(const gckpti_planner *p, const 
                : precision;
 }
 
-/* Marks the operands of op t's call that are bf16 in the arena. */
+/* Marks the operands of op t's call that are bf16 in the arena: they point to *narrow. */
 GCKPTI_FN void gckpti_mark_operands(const gckpti_planner *p, const gckpt_tensor *t,
-                                    gckpt_call *call)
+                                    gckpt_call *call, uint16_t *narrow)
 {
-    static uint16_t narrow; /* only the address counts */
     for (int k = 0; k < t->inputs; k++)
         if (gckpti_is_bf16(p, t->in[k], GCKPTI_BF16_VALUE))
-            call->in[k].bf16 = &narrow;
-    call->out_bf16 = gckpti_is_bf16(p, t, GCKPTI_BF16_VALUE) ? &narrow : NULL;
-    call->grad_out_bf16 = gckpti_is_bf16(p, t, GCKPTI_BF16_GRADIENT) ? &narrow : NULL;
+            call->in[k].bf16 = narrow;
+    call->out_bf16 = gckpti_is_bf16(p, t, GCKPTI_BF16_VALUE) ? narrow : NULL;
+    call->grad_out_bf16 = gckpti_is_bf16(p, t, GCKPTI_BF16_GRADIENT) ? narrow : NULL;
 }
 
 /* Returns 1, and the next precision to ask for, if a backend has no kernel of the one before. */
@@ -18149,6 +18143,7 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
 static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
+    uint16_t narrow = 0;
     gckpt_call call;
     gckpt_result result;
     gckpt_precision precision = gckpti_first_precision(p, t);
@@ -18159,7 +18154,7 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
         call.precision = precision;
         result = t->op->shape(&call);
         mixes = call.mixes_rows;
-        gckpti_mark_operands(p, t, &call);
+        gckpti_mark_operands(p, t, &call, &narrow);
         if (result == GCKPT_OK)
             result = gckpti_query_backend(p->desc->backend, t->op, &call);
     } while (result == GCKPT_OK && gckpti_falls_back(&call, &precision));
@@ -19125,20 +19120,20 @@ GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *
 #if !defined(GCKPT_NO_RANKS) && !defined(GCKPT_SMALL)
 
 /* ---- plans of several virtual ranks: reductions of gradients, shards, receive buffers ---- */
-/* A REDUCE adds up a tensor's gradient over virtual ranks, after the last backward of the body that
- * writes it. Fields are indices of gradients, or -1. */
+/* The buffers of a REDUCE, which adds up a tensor's gradient over virtual ranks, after the last
+ * backward of the body that writes it. All fields except id are indices of gradients, or -1. */
 typedef struct {
-    int id;
+    int id;       /* tensor */
     int partials; /* the first of tree_depth partial sums */
     int recv;     /* receive buffer, shared by all REDUCEs after one backward */
     int shard;    /* this rank's shard of the sum, if it has a buffer apart from the accumulator */
 } gckpti_reduction;
 
 typedef struct gckpti_dist_model {
-    int tree_depth;              /* most partial sums that this rank keeps */
-    gckpti_reduction *reduction; /* in the order of the backwards that they follow */
-    int *first;                  /* by backward_index: the first reduction after this backward */
-    int *of;                     /* by id: its reduction */
+    int tree_depth;              /* number of partial sums of each reduction */
+    gckpti_reduction *reduction; /* in the order of the backwards that reductions follow */
+    int *first;                  /* by backward_index, and for the end: the first reduction */
+    int *of;                     /* by id: index of its reduction */
 } gckpti_dist_model;
 
 /* Begins the model of a plan of several virtual ranks. */
@@ -19157,11 +19152,11 @@ static void gckpti_start_dist(gckpti_planner *p)
 /* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
 GCKPTI_FN uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_tensor *t)
 {
+    if (!gckpti_is_gathered(p, t))
+        return 0;
     const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
-    return gckpti_is_gathered(p, t)
-               ? gckpti_transfer_cost(p->desc->ranks.link_cost,
-                                      (int64_t)(gckpti_value_bytes(p, t) - shard))
-               : 0;
+    return gckpti_transfer_cost(p->desc->ranks.link_cost,
+                                (int64_t)(gckpti_value_bytes(p, t) - shard));
 }
 
 static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
@@ -19169,8 +19164,8 @@ static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
     return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
 }
 
-/* Finds the backwards of the body that REDUCEs follow: each is the last to write some gradient.
- * Makes space for the gradients of reductions. */
+/* Lists a reduction after each backward of the body that is the last to write some gradient, and
+ * marks the gradient's targets. Allocates p->gradient, with space for the buffers of reductions. */
 static void gckpti_list_reductions(gckpti_planner *p)
 {
     gckpti_dist_model *d = p->dist;
@@ -19189,7 +19184,7 @@ static void gckpti_list_reductions(gckpti_planner *p)
             if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
                 gckpti_next_write(p, q->id, r) < p->body_backwards)
                 continue;
-            int k = count++; /* the largest last: it overlaps the next backward */
+            int k = count++; /* the largest comes last: it overlaps the next backward */
             for (; k > d->first[r] && gckpti_is_larger(p, d->reduction[k - 1].id, q->id); k--)
                 d->reduction[k] = d->reduction[k - 1];
             d->reduction[k] = sum;
@@ -19263,7 +19258,7 @@ static void gckpti_add_recv_buffers(gckpti_planner *p)
     }
 }
 
-/* Lists the REDUCEs that follow a backward of the body. */
+/* Lists the REDUCEs that follow an entry, if it is a backward of the body. */
 static void gckpti_list_reduces(gckpti_planner *p, int entry)
 {
     const int r = entry < 0 ? p->node[~entry].backward_index : p->body_backwards;
@@ -19275,7 +19270,7 @@ static void gckpti_list_reduces(gckpti_planner *p, int entry)
     }
 }
 
-/* Adds the operands of a REDUCE, whose buffers are live from the backward that it follows. */
+/* Adds the operands of a REDUCE. Its receive buffer and shard begin at the backward before it. */
 static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *at)
 {
     const gckpti_dist_model *m = p->dist;
@@ -19298,7 +19293,7 @@ static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *a
     }
 }
 
-/* Counts gathered values, and padding of shards of gradients, among the bytes at the peak. */
+/* Counts the bytes of gathered values, and of padding in shards of gradients, at the peak. */
 static void gckpti_count_shards(gckpti_planner *p, int peak)
 {
     gckpti_lowered *d = &p->lowered;
@@ -19351,7 +19346,7 @@ GCKPTI_PASSES(dist)
         e->plan.hash = gckpti_hash_vranks(e->plan.hash, e->plan.virtual_ranks);
         e->plan.check = gckpti_hash_vranks(e->plan.check, e->plan.virtual_ranks);
     }
-    switch (p->dist ? (int)stage : -1) { /* of several virtual ranks */
+    switch (p->dist ? (int)stage : -1) { /* only with several virtual ranks */
     case GCKPTI_PASS_BACKWARDS: gckpti_list_reductions(p); break;
     case GCKPTI_PASS_ACCUMULATORS: gckpti_add_partial_sums(p); break;
     case GCKPTI_PASS_GRADIENTS: gckpti_add_recv_buffers(p); break;
@@ -19391,7 +19386,7 @@ GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc
 #if !defined(GCKPT_NO_OFFLOAD) && !defined(GCKPT_SMALL)
 
 /* ---- offloads and reloads in lowered plans and plans ---- */
-/* Sets the bytes of slower memory that a planner may use. */
+/* Sets the bytes of slower memory that a planner may use, and whether copies overlap. */
 static void gckpti_start_offload(gckpti_planner *p)
 {
     const size_t most = PTRDIFF_MAX / 2, bytes = p->desc->offload.bytes;
@@ -19402,7 +19397,7 @@ static void gckpti_start_offload(gckpti_planner *p)
     p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
 }
 
-/* Assigns offsets in slower memory to the offloaded parts of each node, one after another. */
+/* Assigns offsets in slower memory to offloaded parts, node by node, and sets the hidden cost. */
 static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
 {
     const size_t parts = 2 * (size_t)p->nodes, most = PTRDIFF_MAX / 2;
@@ -19445,7 +19440,7 @@ static void gckpti_add_offload_operands(gckpti_planner *p, const gckpti_ins_at *
     gckpti_add_operand(d, parts & GCKPTI_SAVED ? d->saved[x] : -1, at->x);
 }
 
-/* Sets the numbers and offsets of a plan. */
+/* Sets a plan's numbers about offloads and its offsets in slower memory. */
 static void gckpti_encode_offload(const gckpti_planner *p, gckpti_encoder *e)
 {
     e->plan.hidden = p->best.hidden;
@@ -20157,7 +20152,7 @@ GCKPTI_COLD_END
 /* >>plan/passes */
 #ifndef GCKPT_SMALL
 
-/* The features of this build that take part in planning, in the order in which they are called. */
+/* Calls the passes of the features of this build, in this order, until one returns an error. */
 GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, void *arg)
 {
     static gckpt_result (*const passes[])(gckpti_planner *, gckpti_plan_stage, void *) = {
@@ -24863,31 +24858,31 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
 } gckpti_bump;
 
 /* ---- modules ---- */
-/* What a module can react to. In parentheses: the type to which `arg` points. REACH, AFTER and
- * RUN_END occur only if a module has set device.watched. */
+/* The events to which a module can react. In parentheses: the type to which `arg` points. REACH,
+ * AFTER and RUN_END occur only if a module has set device.watched. */
 typedef enum {
-    GCKPTI_ON_LAYOUT,   /* (gckpti_bump) allocates its tables, zeroed, or counts their bytes */
-    GCKPTI_ON_BIND,     /* checks desc: first without tables; then with all memory, for good */
-    GCKPTI_ON_CHECK,    /* (int64_t) may refuse this number of rows, all that a step has here */
-    GCKPTI_ON_BEGIN,    /* a step begins, which nothing refuses from here on */
-    GCKPTI_ON_BODY_END, /* a micro-batch is computed */
+    GCKPTI_ON_LAYOUT,   /* (gckpti_bump) tables are allocated, zeroed, or their bytes counted */
+    GCKPTI_ON_BIND,     /* desc is checked: first without tables, then again with all memory */
+    GCKPTI_ON_CHECK,    /* (int64_t) this rank's rows of the step so far; they may be refused */
+    GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
+    GCKPTI_ON_BODY_END, /* a micro-batch is computed (at the end of a stream: none) */
     GCKPTI_ON_END,      /* the losses of a step are final */
     GCKPTI_ON_SUCCESS,  /* a step has succeeded */
     /* No module of GCKPT_SMALL reacts to the following events. */
-    GCKPTI_ON_FED,       /* (int64_t) may refuse the feeds of this number of further rows */
+    GCKPTI_ON_FED,       /* (int64_t) the feeds of this number of further rows may be refused */
     GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means that the module moved step.pc */
-    GCKPTI_ON_AFTER,     /* (gckpti_ins) this one has run; NULL if a module moved step.pc */
-    GCKPTI_ON_GRADIENTS, /* all gradients are divided, and no parameter has changed */
-    GCKPTI_ON_RUN_END,   /* (gckpt_result) a run has ended with this result, perhaps in a step */
+    GCKPTI_ON_AFTER,     /* (gckpti_ins) this instruction has run; NULL if a module moved step.pc */
+    GCKPTI_ON_GRADIENTS, /* all gradients are divided, before the first update (all_first) */
+    GCKPTI_ON_RUN_END,   /* (gckpt_result) a run has ended with this result, perhaps in mid-step */
     GCKPTI_ON_MOVED,     /* the address of a parameter's values has changed */
-    GCKPTI_ON_FREE
+    GCKPTI_ON_FREE       /* the executor is freed */
 } gckpti_event;
 
 /* A module of the executor is one function, which the core calls at each event. */
 #define GCKPTI_MODULE(name)                                                                        \
     GCKPTI_FN gckpt_result gckpti_##name##_module(gckpt_exec *e, gckpti_event event, void *arg)
 
-/* Tells all modules of this build (run/modules.h) about an event, until one returns an error. */
+/* Calls the modules of this build (run/modules.h) until one does not return GCKPT_OK. */
 GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void *arg);
 static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void *arg)
 {
@@ -24898,7 +24893,7 @@ static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void
 /* Nonzero if gckpt_forward refuses initial values (unless desc.allow_initial is set). */
 enum { GCKPTI_CHECKS_INITIAL = GCKPTI_TEXT_BYTES > 1 };
 
-/* Runs an instruction. */
+/* A function that runs an instruction of one kind. */
 typedef gckpt_result (*gckpti_handler)(gckpt_exec *e, const gckpti_ins *ins);
 
 /* ---- run/memory.c, run/feeds.c ---- */
@@ -27248,9 +27243,12 @@ GCKPTI_MODULE(fetch)
         gckpti_note_gradient_fetches(e);
     else if (event == GCKPTI_ON_CHECK)
         return gckpti_check_collected(e, *(const int64_t *)arg);
-    else if (event == GCKPTI_ON_BODY_END)
+    else if (event == GCKPTI_ON_BODY_END) {
+        const gckpt_result result = gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* of a reload */
+        if (result != GCKPT_OK)
+            return result;
         gckpti_collect_rows(e);
-    else if (event == GCKPTI_ON_END && trains)
+    } else if (event == GCKPTI_ON_END && trains)
         gckpti_sum_fetched_grads(e);
     return GCKPT_OK;
 }
@@ -28330,8 +28328,9 @@ static gckpt_result gckpti_debug_instruction(gckpt_exec *e, const gckpti_ins *in
     if (debug & GCKPT_DEBUG_RECOMPUTE)
         result = gckpti_check_recompute(e, ins);
     if (result == GCKPT_OK && debug & GCKPT_DEBUG_FINITE)
-        result = ins->kind == GCKPT_UPDATE ? gckpti_check_finite_update(e, ins, 1)
-                                           : gckpti_check_finite(e, ins);
+        result = ins->kind != GCKPT_UPDATE ? gckpti_check_finite(e, ins)
+                 : e->update.begun         ? gckpti_check_finite_update(e, ins, 1)
+                                           : GCKPT_OK;
     if (debug & GCKPT_DEBUG_POISON) {
         result = gckpti_wait_copies(e, x + 1, result);
         gckpti_poison_dead(e, x);
@@ -28579,8 +28578,8 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e)
     return result;
 }
 
-/* Runs one instruction. Returns GCKPT_MORE if the run goes on, OK at its end (or a stream's last
- * row so far), else an error; then e is idle. */
+/* Runs one instruction. Returns GCKPT_MORE if the run goes on, and OK at its end or after the last
+ * row of a stream so far. If it returns an error, e is idle. */
 static gckpt_result gckpti_advance(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -28589,8 +28588,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e)
         gckpti_clear_accumulators(e, p->length);
     e->update.grads_cleared = 1;
     if (e->step.pc == p->epilogue) {
-        (void)gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
-        result = gckpti_end_micro_batch(e);
+        result = gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
+        result = result == GCKPT_OK ? gckpti_end_micro_batch(e) : result;
     }
     if (result == GCKPT_MORE || (result == GCKPT_OK && e->step.pc >= (int)p->length))
         return GCKPT_OK;
@@ -28604,7 +28603,7 @@ static gckpt_result gckpti_advance(gckpt_exec *e)
 
 typedef struct {
     gckpt_exec *e;
-    int64_t instructions; /* at most */
+    int64_t instructions; /* the most that it runs */
     gckpt_result result;
 } gckpti_run_context;
 
@@ -28615,8 +28614,8 @@ static void gckpti_run_instructions(void *context)
         run->result = gckpti_advance(run->e);
 }
 
-/* Advances in a team of threads, at most `instructions` times. INT64_MAX: to the end of the step,
- * so that modules may replay micro-batches. */
+/* Calls gckpti_advance in a team of threads, at most `instructions` times. If that is INT64_MAX,
+ * the run goes to the end of the step, and modules may replay micro-batches. */
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 {
     gckpti_run_context run = { e, instructions, GCKPT_MORE };
@@ -28740,7 +28739,7 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     gckpti_alloc_tables(e, &host_bump);
     const size_t tables = host_bump.used;
     gckpti_bind_nodes(e, bump);
-    if (GCKPTI_RUNS_DEVICES && own_memory)
+    if (GCKPTI_RUNS_DEVICES && own_memory != 0)
         e->blocks.host_scratch =
             (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
     const size_t totals = p->term_count * (size_t)gckpti_local_vranks(p);
@@ -29071,7 +29070,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
 GCKPTI_COLD_END
 
 /* >>run/step */
-/* Checks the number of rows of a step or call. */
+/* Checks the number of rows of a step, or of a gckpt_step_add. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -29129,7 +29128,7 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
     return GCKPT_OK;
 }
 
-/* Checks the plan's parameters, and copies their newest values to where they are read. */
+/* Checks the plan's parameters, and lets nodes refer to their newest values, copied if needed. */
 static gckpt_result gckpti_sync_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -29197,7 +29196,7 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     return gckpti_ok(e);
 }
 
-/* Takes the feeds of `rows` more rows, and adds to the expected counts. */
+/* Takes the feeds of `rows` more rows of this rank, and adds their counts to the expected ones. */
 GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                        int64_t rows)
 {
@@ -29294,7 +29293,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
                                p->names + bad->name, loss);
 }
 
-/* Runs up to `instructions` instructions of a prepared step; after the last one, finishes it. */
+/* Runs up to `instructions` instructions of a prepared step; after the step's last, finishes it. */
 GCKPTI_FN gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report)
 {
     gckpt_result result = gckpti_run(e, instructions);
@@ -29377,7 +29376,7 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
 
 /* ---- steps whose rows stream in ---- */
 
-/* Checks that all losses except regularisers have equal counts, which rows that stream in need. */
+/* Checks that all losses except regularisers have equal counts, as streamed rows require. */
 static gckpt_result gckpti_check_same_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -29453,7 +29452,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 #endif
 
 /* >>run/modules */
-/* The modules of this build, in the order in which they learn of an event. */
+/* Calls the modules of this build, in this order, until one does not return GCKPT_OK. */
 GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void *arg)
 {
     static gckpt_result (*const modules[])(gckpt_exec *, gckpti_event, void *) = {
@@ -29848,12 +29847,12 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 #ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* most bytes of a header, by the safetensors format */
-/* Functions with which ranks that have shards write one file together, in the same order. */
+/* Functions for ranks that have shards and write one file together; all make the same calls. */
 typedef struct {
     void *context;
-    /* Returns the failure of the first rank that has one. */
+    /* Returns the failure of the lowest rank that has one, or GCKPT_OK. */
     gckpt_result (*agree)(void *context, gckpt_result result);
-    /* Returns *n floats of a parameter's values or state from element `at`, also of other ranks. */
+    /* Returns *n floats of values or a state from element `at`, which another rank may hold. */
     const float *(*gather)(void *context, const gckpti_param *q, int slot, int64_t at,
                            float buf[GCKPTI_CHUNK], int64_t *n);
     gckpt_result (*check)(void *context); /* returns an error if a gather failed */
@@ -29867,7 +29866,7 @@ typedef struct {
 } gckpti_save_spec;
 
 #ifndef GCKPT_NO_STDIO
-/* Replaces the file atomically, or leaves it unchanged. */
+/* Writes a file: replaces it atomically, or leaves it unchanged. */
 GCKPTI_FN gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path);
 #endif
 
@@ -29876,13 +29875,13 @@ GCKPTI_FN gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *pat
 typedef struct {
     const char *name;      /* name without its suffix (#state0, ..) */
     signed char slot;      /* index of its suffix in gckpti_suffixes, or GCKPTI_VALUES */
-    signed char type;      /* a gckpt_storage, or -1 for any other type */
+    signed char type;      /* a gckpt_storage */
     signed char optimiser; /* of #updates: as in gckpti_param, or -1 if wrong */
     unsigned char ignored; /* nonzero: not loaded; only its offsets are checked */
     uint64_t updates;      /* of #updates: as in gckpti_param */
     size_t param;          /* index in the store; SIZE_MAX until it is known */
     size_t spare_bytes;    /* bytes that it needs in gckpti_loader.spare */
-    unsigned char *dest;   /* where data are read to, or NULL if they are only compared */
+    unsigned char *dest;   /* destination of the data, or NULL if they are only compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
@@ -29909,13 +29908,13 @@ typedef struct {
     size_t count, capacity;
     gckpti_file_param *params; /* for each parameter of the store, also new ones */
     size_t param_count;
-    size_t old_params;    /* parameters that the store had before; if 0, the file's are created */
+    size_t old_params;    /* parameters that the store had; a file adds more only if 0 or mapped */
     size_t old_notes;     /* notes that the store had before; later ones are from the file */
     unsigned char *spare; /* new data for arrays that exist, until everything is read */
     size_t spare_bytes;
     int own_format;           /* nonzero if this library wrote the file */
     unsigned char verify_sum; /* nonzero to compare the data's hash with `file_hash` */
-    uint64_t file_hash;       /* hash of the data by the file's metadata */
+    uint64_t file_hash;       /* hash of the data according to the metadata */
     uint64_t hash;            /* hash of the current tensor's bytes so far */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
@@ -32584,7 +32583,7 @@ GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, c
 /* >>kernels/products */
 /* ---- products (method: Goto & van de Geijn, "Anatomy of high-performance matrix multiplication",
  * 2008) ---- */
-#if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* not in tests: emulation has too few registers */
+#if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* tests define it: emulation lacks registers */
 #define GCKPTI_IN_REGISTER(x) __asm__("" : "+v"(x));
 #elif !defined(GCKPTI_IN_REGISTER)
 #define GCKPTI_IN_REGISTER(x)
@@ -32601,13 +32600,13 @@ GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 #endif
 }
 
-/* Adds the sum of a block's two chains, even and odd, to the elements at x; stores them at `to`. */
+/* Adds the sum of a block's two chains, even and odd, to the vector at x; stores that at `to`. */
 GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, float *to)
 {
     V(store)(to, V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(even + odd)));
 }
 
-/* Loads and stores `vectors` (a constant) vectors, of which the last has `last` columns. */
+/* Load and store `vectors` (a constant) vectors, of which the last has `last` columns. */
 GCKPTI_ALWAYS void V(tile_load)(const float *x, int vectors, int64_t last, FLOATS *row)
 {
     GCKPTI_UNROLL
@@ -32622,11 +32621,11 @@ GCKPTI_ALWAYS void V(tile_store)(float *x, int vectors, int64_t last, const FLOA
     V(store_n)(x + W * (vectors - 1), row[vectors - 1], last);
 }
 
-/* Computes a tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each term,
- * multiplies an element of a by b's vectors, row by row; stores c. The last vector has t->last
- * columns. rows, vectors and block are constants. block (bf16 plans): at most 4 rows, two terms at
- * a time: sums of rows 0 to 3 are chains of the first terms, 4 to 7 of the second. Chains start at
- * +0; their sum is added to c. */
+/* Computes a tile of c, at most 8 rows and 3 vectors: starts at `from`, or +0 if that is NULL; for
+ * each term and row, multiplies an element of a by b's vectors. The last one has t->last columns.
+ * rows, vectors and block are constants. If block is 1 (bf16 plans), a tile has at most 4 rows, and
+ * each of t->k iterations takes two terms: sum[0..3] are chains of the even ones, sum[4..7] of the
+ * odd ones. These chains start at +0, and their sum is added to `from`. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
     const int64_t row = t->a_row, step = t->a_step, b_step = t->b_step;
@@ -32739,8 +32738,8 @@ static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int
 }
 
 /* Returns the width of the panel, of n columns, that begins at column `at`: GCKPTI_TILE_VECTORS
- * vectors, in the last panel the rest. If the rest is 1 vector, the panel before it gives it one
- * more, since so few chains would be slow. */
+ * vectors; the last panel has the rest. If the rest is 1 vector and a panel has 3, the panel before
+ * the last gives it one, since so few chains would be slow. */
 GCKPTI_INLINED int64_t V(panel_width)(int64_t n, int64_t at)
 {
     const int64_t left = n - at, most = GCKPTI_TILE_VECTORS * W;
@@ -32749,9 +32748,9 @@ GCKPTI_INLINED int64_t V(panel_width)(int64_t n, int64_t at)
     return gckpti_ceil_to(left, W);
 }
 
-/* Packs terms 0..k-1 of n columns at b; the panel of column j goes to d + j * deep. in_place: only
- * a panel whose last vector is not full. If rows of b are contiguous: 8 terms at a time (few pages,
- * long runs), but all terms if V(pack) transposes, since that may write W rows. */
+/* Packs terms 0..k-1 of n columns at b; the panel of column j goes to d + j * deep. If in_place is
+ * nonzero, packs only a panel whose last vector is not full. Takes 8 terms at a time if rows of b
+ * are contiguous (few pages, long runs), else all, since a transposing V(pack) may write W rows. */
 static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
                                          int64_t k, int in_place, float *d, int64_t deep)
 {
@@ -32782,8 +32781,8 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
 
 /* Chooses block sizes. As measured, packing pays only if b's columns are not adjacent or the last
  * vector is not full; if vectors are shorter than 64 bytes, b is also packed, unless few rows
- * use it, and so is an a with adjacent rows, since few rows some KB apart stay in L1. If k
- * is small, a block is one panel wide: it stays in L1. */
+ * use it, and so is an a with adjacent rows, since few rows some KB apart stay in L1. If k is small
+ * and a's terms are adjacent, a block of b is one panel wide: it stays in L1. */
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t floats)
 {
     const int64_t few = t->b.k_stride % 512 ? 128 : 16;

@@ -18,11 +18,11 @@
  *                 ptx, memory, replay
  *     >>common    fill, add, convert, update, dequantise                                       673
  *                 map, tiles, convert, update, dequantise
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3640
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3641
  *                 unary, axes, sums, broadcast, shapes, reduce, axis_ops, upsample, rotary,
  *                 element_losses, panel, products, linear, conv, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, linear_loss, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1746
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1747
  *                 epilogue, products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            297
  *                 find, self_test, open
@@ -1396,8 +1396,8 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_gradient(call, call->in[0],                                                            \
-                     by_attributes<UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule##_n, n>>(call),  \
+        using Gradient = UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule##_n, n>;               \
+        map_gradient(call, call->in[0], by_attributes<Gradient>(call),                             \
                      (reads) & GCKPT_OUT ? call->out : call->in[0].data, call->grad_out);          \
     }
 #define UNARY(name, flops, reads, value, rule, deriv) UNARY_WITH(name, 0, rule, reads)
@@ -1537,7 +1537,7 @@ template <class I> __device__ Offsets<I> offsets_of(const Axes<I> &x, I i)
 }
 
 /* Returns the axes of an iterator. Its tensors, number `first` before the other one, get the last
- * steps: step[1] and step[2] after the steps of a dense result or, unless `dense`, the first two. */
+ * steps: step[1] and step[2] after those of a dense result, or step[0] and step[1] without one. */
 Axes<int64_t> axes_of(const gckpti_iter &w, int first, bool dense)
 {
     Axes<int64_t> x = {};
@@ -1806,8 +1806,8 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
             second, rows, n);
 }
 
-/* Terms of sums over rows of g, in order, by a rule of gradients; `self` is indexed as the sums are,
- * and may be NULL, as may be `other`. step[0] is for g, step[1] for `other`. */
+/* Terms of sums over rows of g, in order, by a rule of gradients. `self` is indexed like the sums;
+ * it may be NULL, and so may `other`. step[0] is for g, step[1] for `other`. */
 template <class I> struct Sums {
     static constexpr bool FRESH = false;
     static constexpr int NCOLS = 4;
@@ -1947,7 +1947,8 @@ void where_forward(const gckpt_call *call)
                 NULL, 0);
         self = call->out;
     }
-    combine(call, broadcast_axes(call, taken, 0), f, call->out, call->in[taken].data, words_of(call->in[0]), self, 0);
+    combine(call, broadcast_axes(call, taken, 0), f, call->out, call->in[taken].data,
+            words_of(call->in[0]), self, 0);
 }
 
 void where_backward(const gckpt_call *call)
@@ -2030,8 +2031,8 @@ void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
         transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
 }
 
-/* Moves the elements of each input to the result or, backward, those of the result's gradient to the
- * gradients of the inputs. */
+/* Moves the elements of each input to the result or, backward, those of the result's gradient to
+ * the gradients of the inputs. */
 template <gckpti_iter MOVE(const gckpt_call *, int)>
 void move_by(const gckpt_call *call, bool backward)
 {
@@ -6210,7 +6211,8 @@ gckpt_result attention_workspace(gckpt_call *call)
 {
     Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    if (p.d > 128 || ((const gckpti_attention *)call->attributes)->extras) { /* registers do not suffice */
+    /* registers suffice for up to 128 columns and without extras */
+    if (p.d > 128 || ((const gckpti_attention *)call->attributes)->extras) {
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }

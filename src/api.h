@@ -58,10 +58,6 @@
 #undef GCKPT_NO_FIT
 #define GCKPT_NO_FIT
 #endif
-#ifdef GCKPT_NO_AXES
-#undef GCKPT_NO_IMAGES
-#define GCKPT_NO_IMAGES
-#endif
 #ifdef GCKPT_NO_AVX2
 #undef GCKPT_NO_AVX512
 #define GCKPT_NO_AVX512

@@ -1,6 +1,6 @@
 # The program of header.sh. Input: "/ FILE" for each file present, "= LINE" of EDITIONS, "+ LINE" of MANIFEST.
 function fail(text) { print "src/header.sh: " text > "/dev/stderr"; bad = 1 }
-# Chooses the parts of the edition, from the lines of EDITIONS.
+# Finds the parts that the edition has, with the changes of PARTS ("dist -losses").
 function choose_parts(    i, k, n, at, has, name) {
     if (!(edition in parts_of))
         fail("no edition is named " edition "; src/EDITIONS has: " edition_names)

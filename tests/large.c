@@ -43,8 +43,7 @@ int main(int argc, char **argv)
         printf("%.0f\n", 8.0 + (sizeof header - 1) + 4617089856.0);
         return wrong;
     }
-    gckpt_file_desc only = { without_hole, NULL, 0, 0, 0, GCKPT_STORAGE_F32, GCKPT_AXES_UNKNOWN,
-                             NULL };
+    const gckpt_file_desc only = { .rename = without_hole };
     gckpt_store *s = gckpt_store_new(NULL);
     int loaded = gckpt_store_load(s, argv[2], &only) == GCKPT_OK;
     int right = loaded && gckpt_store_count(s) == 2 && holds(s, "first") && holds(s, "last");

@@ -8,9 +8,11 @@ GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int
                                   float value);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);  /* sum over an axis; removes it */
 GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis); /* mean over an axis; removes it */
+/* The mean over all axes between batch and channels: (B,..,C) -> (B,C). */
+GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
 /* Maximum over an axis; removes it. NaN if an element is. The first maximum gets the gradient. */
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis);
-/* The index (i32) of the element that gckpt_max returns; no gradient passes. Only ops that take
- * indices may read the result (E_SHAPE if `axis` is longer than their table), and gckpt_fetch. */
+/* The index (i32) of the element that gckpt_max returns; no gradient passes. Only gckpt_fetch and
+ * ops that take indices may read the result (E_SHAPE if `axis` is longer than their table). */
 GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
 #endif /* GCKPT_NO_AXES */

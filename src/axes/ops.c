@@ -4,9 +4,9 @@
 
 #ifndef GCKPT_NO_AXES
 /* ---- ops that move or combine elements along axes. An axis divides a tensor into (outer, size,
- * inner); `size` is the axis's ---- */
+ * inner), where `size` is that of the axis ---- */
 
-/* Copies (d = s) or, if `accumulate`, adds (d += s) two axes of s, which is tensor `from` of it. */
+/* Copies s to d or, if `accumulate`, adds it, on two axes; s is the tensor `from` of `it`. */
 static void gckpti_put_plane(const gckpti_iter *it, int from, float *d, const float *s,
                              int accumulate)
 {
@@ -148,7 +148,7 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
-/* pad: y is x between `before` and `after` elements of `value` on an axis; dx is g where x is. */
+/* pad: y is x with `before` and `after` elements `value` at the ends of an axis; dx is g in x. */
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
@@ -222,8 +222,8 @@ GCKPTI_FN gckpti_iter gckpti_sum_move(const gckpt_call *call, int i)
     sums.d[axis < 0 ? axis + x->n : axis] = 1;
     return gckpti_iter_over(x, x, &sums);
 }
-/* Forward: sums the last axis by lanes, another axis row by row. Backward: passes g, or g / size
- * for a mean, to each element of the axis. */
+/* Runs sum or mean. Forward: sums the last axis by lanes, another axis row by row. Backward: passes
+ * g, or g / size for a mean, to each element of the axis. */
 static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
 {
     const gckpt_arg *x = &call->in[0];
@@ -263,14 +263,24 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
 }
+GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
+{
+    if (x && x->shape.n < 3)
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
+                           "global_average_pool: x %S has no axes between batch and channels",
+                           &x->shape);
+    return x ? gckpt_mean(gckpt_reshape(x, gckpt_shape3(x->shape.d[0], -1, gckpti_last(&x->shape))),
+                          1)
+             : NULL;
+}
 
 /* max and argmax over an axis, which is removed: the first element that no other exceeds, or the
- * first NaN. argmax, and max's saved, is its index. dx = g there, else 0. Items: <= 16 results. */
+ * first NaN. argmax and max's `saved` are its index. dx = g there, else 0. Items: <= 16 results. */
 enum { GCKPTI_MAX_ITEM = 16 };
 typedef struct {
     const gckpt_call *call;
     gckpti_axis_split v;
-    int64_t chunks; /* items per outer index */
+    int64_t chunks; /* items for each outer index */
     float *out;
     int32_t *index;
 } gckpti_max_state;

@@ -129,7 +129,8 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
 GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                                    int64_t d, int backward)
 {
-    const int64_t tile = GCKPTI_KEY_TILE, multiple = gckpti_is_plain(call) ? GCKPTI_K_BLOCK : tile;
+    const int64_t block = GCKPTI_K_BLOCK, tile = GCKPTI_KEY_TILE;
+    const int64_t multiple = gckpti_is_plain(call) ? block : tile;
     const int64_t operand = tile / 2 * gckpti_ceil_to(d, GCKPTI_K_BLOCK); /* packed operands */
     const int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* rows of dk and dv, in f32 */
     const int64_t d_vec = gckpti_ceil_to(d, 16), along = tile * d_vec, scores = tile * tile;

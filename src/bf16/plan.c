@@ -59,16 +59,15 @@ GCKPTI_FN gckpt_precision gckpti_first_precision(const gckpti_planner *p, const 
                : precision;
 }
 
-/* Marks the operands of op t's call that are bf16 in the arena. */
+/* Marks the operands of op t's call that are bf16 in the arena: they point to *narrow. */
 GCKPTI_FN void gckpti_mark_operands(const gckpti_planner *p, const gckpt_tensor *t,
-                                    gckpt_call *call)
+                                    gckpt_call *call, uint16_t *narrow)
 {
-    static uint16_t narrow; /* only the address counts */
     for (int k = 0; k < t->inputs; k++)
         if (gckpti_is_bf16(p, t->in[k], GCKPTI_BF16_VALUE))
-            call->in[k].bf16 = &narrow;
-    call->out_bf16 = gckpti_is_bf16(p, t, GCKPTI_BF16_VALUE) ? &narrow : NULL;
-    call->grad_out_bf16 = gckpti_is_bf16(p, t, GCKPTI_BF16_GRADIENT) ? &narrow : NULL;
+            call->in[k].bf16 = narrow;
+    call->out_bf16 = gckpti_is_bf16(p, t, GCKPTI_BF16_VALUE) ? narrow : NULL;
+    call->grad_out_bf16 = gckpti_is_bf16(p, t, GCKPTI_BF16_GRADIENT) ? narrow : NULL;
 }
 
 /* Returns 1, and the next precision to ask for, if a backend has no kernel of the one before. */

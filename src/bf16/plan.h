@@ -2,7 +2,7 @@
 #include "plan/plan.h"
 
 /* ---- bf16 plans: roundings, and the kernels that take bf16 (bf16/plan.c) ---- */
-/* Bits of `rounding`, next to GCKPTI_MIXES. Builds without bf16 define them as 0. */
+/* Bits of `rounding`; GCKPTI_MIXES (16) is another one. Builds without bf16 define these as 0. */
 enum {
     GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,       /* value and gradient are rounded to bf16 */
     GCKPTI_BF16_VALUE = 2 * GCKPTI_WITH_BF16,    /* the value is bf16 in the arena */
@@ -16,7 +16,7 @@ static inline gckpt_precision gckpti_precision_of(int rounding)
     return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
 }
 
-/* Return the bytes of a float of a node's value, and of its gradient. */
+/* Return the bytes of an element of a node's value, and of its gradient. */
 static inline size_t gckpti_value_size(int rounding)
 {
     return rounding & GCKPTI_BF16_VALUE ? 2 : 4;
@@ -26,11 +26,11 @@ static inline size_t gckpti_gradient_size(int rounding)
     return rounding & GCKPTI_BF16_GRADIENT ? 2 : 4;
 }
 
-/* Most floats of an operand's strip; of all strips of an op (at most six); of a row in a strip. */
+/* The most floats in strips. An elementwise op has up to six operands there, a rowwise op three. */
 enum {
-    GCKPTI_STRIP_FLOATS = 2048,
-    GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS,
-    GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS
+    GCKPTI_STRIP_FLOATS = 2048, /* of one operand, unless a single row is longer */
+    GCKPTI_STRIP_BUFFER = 6 * GCKPTI_STRIP_FLOATS, /* of all operands of an op */
+    GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS     /* of a row */
 };
 
 /* Return whether a plan is a bf16 plan, and whether this build has a precision. */
@@ -49,22 +49,22 @@ static inline size_t gckpti_required_bytes(const gckpt_plan *p)
     return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
 }
 
-/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan: input i's value
- * [2 * i], gradient [2 * i + 1], then the output's. None where a kernel takes bf16. */
+/* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan: [2 * i] of input i's
+ * value, [2 * i + 1] of its gradient, then of the output's. GCKPTI_NO_OFFSET means no copy. */
 static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
 {
     return o->addends + ins->uses - 1;
 }
 
 #ifndef GCKPT_NO_BF16
-/* Return the parameter of which a node's op reads a bf16 copy, or -1; and a copy's bytes. */
+/* Return the parameter of which a node's op reads a bf16 copy, or -1; the bytes of such a copy. */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
 GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
 #endif
 
 #ifdef GCKPT_NO_BF16
 #define gckpti_first_precision(p, t)              GCKPT_FP32
-#define gckpti_mark_operands(p, t, call)          ((void)0)
+#define gckpti_mark_operands(p, t, call, narrow)  ((void)(narrow))
 #define gckpti_falls_back(call, precision)        ((void)(precision), 0)
 #define gckpti_mark_precision(...)                ((void)0)
 #define gckpti_place_copies(p, t, backward, copy) ((void)(copy), (size_t)0)

@@ -1,8 +1,8 @@
 #pragma once
 #include "cpu/cpu.h"
 
-/* Devices: backends that a user brings in desc.backend. GCKPTI_OF(b, name) is a function or a value
- * of backend b; in a build without devices it is the CPU's gckpti_cpu_NAME, whatever b is. */
+/* Devices: backends that a user passes in desc.backend. GCKPTI_OF(b, name) is a field of backend b,
+ * a function or a value. In a build without devices it is gckpti_cpu_NAME, whatever b is. */
 static inline const char *gckpti_cpu_finish(void *context)
 {
     (void)context;
@@ -22,34 +22,33 @@ typedef struct {
 
 #define gckpti_is_capturing(e) (e)->devices.capturing
 
-/* Returns the CPU's functions for an instruction set, and its kernels; NULL as gckpti_cpu_has. */
+/* Returns the CPU's functions for an instruction set, with *kernels, or NULL (gckpti_cpu_has). */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
 
 /* ---- devices/choose.c ---- */
 /* Refuses a desc.backend for which the plan was not made. */
 GCKPTI_FN gckpt_result gckpti_check_backend(const gckpt_exec *e);
 
-/* Takes desc.backend, completed by the CPU's plain functions, or the CPU's functions. */
+/* Sets devices.backend: desc.backend, completed by plain CPU functions, or the CPU's if NULL. */
 GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e);
 
-/* Allocates the backend's block. */
+/* Allocate the backend's block; free it, if there is one. */
 GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e);
-
-/* Frees the backend's block, if there is one. */
 GCKPTI_FN void gckpti_free_backend(gckpt_exec *e);
 
-/* Copies a parameter's newest values and state to where this executor reads them. */
+/* Copies a parameter's newest values and state to where this executor reads them. An error is set
+ * in e if `in_step` is nonzero, else in its store. */
 GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_step);
 
 /* ---- devices/host.c ---- */
 /* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
- * until the next call, a kernel on the host, or a copy of an offloaded value uses that memory. */
+ * until another call, a kernel on the host or the copy of an offloaded value uses that memory. */
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n);
 
 /* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
 GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #else
-#include "cpu/internal.h" /* the functions of the CPU that take the place of a backend's */
+#include "cpu/internal.h" /* the CPU's functions, which GCKPTI_OF names */
 
 #define GCKPTI_OF(b, name)           ((void)(b), gckpti_cpu_##name)
 #define gckpti_cpu_own_memory        0
@@ -58,7 +57,7 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #define gckpti_cpu_copy_in           gckpti_cpu_copy
 #define gckpti_cpu_copy_out          gckpti_cpu_copy
 #define gckpti_cpu_dequantise        gckpti_dequantise_all
-/* The CPU has no optional function of a backend. */
+/* The CPU has none of the optional functions of a backend. */
 #define gckpti_cpu_nonfinite         ((gckpti_nonfinite_fn)0)
 #define gckpti_cpu_use_comm_queue    ((gckpti_queue_fn)0)
 #define gckpti_cpu_wait_comm_queue   ((gckpti_wait_fn)0)

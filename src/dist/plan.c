@@ -3,20 +3,20 @@
 #include "graph/graph.h"
 
 /* ---- plans of several virtual ranks: reductions of gradients, shards, receive buffers ---- */
-/* A REDUCE adds up a tensor's gradient over virtual ranks, after the last backward of the body that
- * writes it. Fields are indices of gradients, or -1. */
+/* The buffers of a REDUCE, which adds up a tensor's gradient over virtual ranks, after the last
+ * backward of the body that writes it. All fields except id are indices of gradients, or -1. */
 typedef struct {
-    int id;
+    int id;       /* tensor */
     int partials; /* the first of tree_depth partial sums */
     int recv;     /* receive buffer, shared by all REDUCEs after one backward */
     int shard;    /* this rank's shard of the sum, if it has a buffer apart from the accumulator */
 } gckpti_reduction;
 
 typedef struct gckpti_dist_model {
-    int tree_depth;              /* most partial sums that this rank keeps */
-    gckpti_reduction *reduction; /* in the order of the backwards that they follow */
-    int *first;                  /* by backward_index: the first reduction after this backward */
-    int *of;                     /* by id: its reduction */
+    int tree_depth;              /* number of partial sums of each reduction */
+    gckpti_reduction *reduction; /* in the order of the backwards that reductions follow */
+    int *first;                  /* by backward_index, and for the end: the first reduction */
+    int *of;                     /* by id: index of its reduction */
 } gckpti_dist_model;
 
 /* Begins the model of a plan of several virtual ranks. */
@@ -35,11 +35,11 @@ static void gckpti_start_dist(gckpti_planner *p)
 /* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
 GCKPTI_FN uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_tensor *t)
 {
+    if (!gckpti_is_gathered(p, t))
+        return 0;
     const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
-    return gckpti_is_gathered(p, t)
-               ? gckpti_transfer_cost(p->desc->ranks.link_cost,
-                                      (int64_t)(gckpti_value_bytes(p, t) - shard))
-               : 0;
+    return gckpti_transfer_cost(p->desc->ranks.link_cost,
+                                (int64_t)(gckpti_value_bytes(p, t) - shard));
 }
 
 static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
@@ -47,8 +47,8 @@ static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
     return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
 }
 
-/* Finds the backwards of the body that REDUCEs follow: each is the last to write some gradient.
- * Makes space for the gradients of reductions. */
+/* Lists a reduction after each backward of the body that is the last to write some gradient, and
+ * marks the gradient's targets. Allocates p->gradient, with space for the buffers of reductions. */
 static void gckpti_list_reductions(gckpti_planner *p)
 {
     gckpti_dist_model *d = p->dist;
@@ -67,7 +67,7 @@ static void gckpti_list_reductions(gckpti_planner *p)
             if (!p->active[q->id] || !gckpti_is_use_sum(q) || gckpti_is_repeated(t, i) ||
                 gckpti_next_write(p, q->id, r) < p->body_backwards)
                 continue;
-            int k = count++; /* the largest last: it overlaps the next backward */
+            int k = count++; /* the largest comes last: it overlaps the next backward */
             for (; k > d->first[r] && gckpti_is_larger(p, d->reduction[k - 1].id, q->id); k--)
                 d->reduction[k] = d->reduction[k - 1];
             d->reduction[k] = sum;
@@ -141,7 +141,7 @@ static void gckpti_add_recv_buffers(gckpti_planner *p)
     }
 }
 
-/* Lists the REDUCEs that follow a backward of the body. */
+/* Lists the REDUCEs that follow an entry, if it is a backward of the body. */
 static void gckpti_list_reduces(gckpti_planner *p, int entry)
 {
     const int r = entry < 0 ? p->node[~entry].backward_index : p->body_backwards;
@@ -153,7 +153,7 @@ static void gckpti_list_reduces(gckpti_planner *p, int entry)
     }
 }
 
-/* Adds the operands of a REDUCE, whose buffers are live from the backward that it follows. */
+/* Adds the operands of a REDUCE. Its receive buffer and shard begin at the backward before it. */
 static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *at)
 {
     const gckpti_dist_model *m = p->dist;
@@ -176,7 +176,7 @@ static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *a
     }
 }
 
-/* Counts gathered values, and padding of shards of gradients, among the bytes at the peak. */
+/* Counts the bytes of gathered values, and of padding in shards of gradients, at the peak. */
 static void gckpti_count_shards(gckpti_planner *p, int peak)
 {
     gckpti_lowered *d = &p->lowered;
@@ -229,7 +229,7 @@ GCKPTI_PASSES(dist)
         e->plan.hash = gckpti_hash_vranks(e->plan.hash, e->plan.virtual_ranks);
         e->plan.check = gckpti_hash_vranks(e->plan.check, e->plan.virtual_ranks);
     }
-    switch (p->dist ? (int)stage : -1) { /* of several virtual ranks */
+    switch (p->dist ? (int)stage : -1) { /* only with several virtual ranks */
     case GCKPTI_PASS_BACKWARDS: gckpti_list_reductions(p); break;
     case GCKPTI_PASS_ACCUMULATORS: gckpti_add_partial_sums(p); break;
     case GCKPTI_PASS_GRADIENTS: gckpti_add_recv_buffers(p); break;

@@ -4,8 +4,8 @@
 #include "graph/graph.h"
 #endif
 
-/* ---- several ranks and virtual ranks: what plans and planners know of them ---- */
-enum { GCKPTI_MAX_VRANKS = 32768 }; /* the square of the number fits into 32 bits */
+/* ---- several ranks and virtual ranks in plans and planners ---- */
+enum { GCKPTI_MAX_VRANKS = 32768 }; /* its square fits into 32 bits */
 
 /* ---- dist/rows.c ---- */
 /* Returns the first row of a virtual rank: the least r with floor(r * vranks / batch) >= vrank. */
@@ -20,7 +20,7 @@ GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t v
 /* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
 
-/* Extends a hash by the number of virtual ranks, on which the bits of results depend. */
+/* Returns a hash extended by the number of virtual ranks, on which the bits of results depend. */
 static inline uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
 {
     return vranks > 1 ? gckpti_fnv_number(hash, (uint64_t)vranks) : hash;
@@ -28,7 +28,7 @@ static inline uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
 
 #ifndef GCKPT_SMALL
 #ifndef GCKPT_NO_RANKS
-/* Returns this rank's shard of a parameter's update. All ranks plan with the largest one. */
+/* Returns this rank's shard of a parameter's update. Plans use its capacity, equal on all ranks. */
 static inline gckpti_shard_range gckpti_update_shard(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return gckpti_array_shard(p->g->store, &p->g->store->params[t->index], 0);
@@ -45,8 +45,8 @@ static inline int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor
 /* Checks the numbers of virtual ranks and ranks of a request. */
 GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d);
 
-/* For desc.ranks.overlap: lets gathers of p->best begin early enough to finish before their
- * first readers, as far as the arena stays within `arena` bytes. */
+/* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,
+ * to finish before their first readers, if that fits into `arena` bytes. Not for GCKPT_SCHEDULE. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_is_gathered(p, t)          0

@@ -195,9 +195,12 @@ GCKPTI_MODULE(fetch)
         gckpti_note_gradient_fetches(e);
     else if (event == GCKPTI_ON_CHECK)
         return gckpti_check_collected(e, *(const int64_t *)arg);
-    else if (event == GCKPTI_ON_BODY_END)
+    else if (event == GCKPTI_ON_BODY_END) {
+        const gckpt_result result = gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* of a reload */
+        if (result != GCKPT_OK)
+            return result;
         gckpti_collect_rows(e);
-    else if (event == GCKPTI_ON_END && trains)
+    } else if (event == GCKPTI_ON_END && trains)
         gckpti_sum_fetched_grads(e);
     return GCKPT_OK;
 }

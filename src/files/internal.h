@@ -7,12 +7,12 @@
 #ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* most bytes of a header, by the safetensors format */
-/* Functions with which ranks that have shards write one file together, in the same order. */
+/* Functions for ranks that have shards and write one file together; all make the same calls. */
 typedef struct {
     void *context;
-    /* Returns the failure of the first rank that has one. */
+    /* Returns the failure of the lowest rank that has one, or GCKPT_OK. */
     gckpt_result (*agree)(void *context, gckpt_result result);
-    /* Returns *n floats of a parameter's values or state from element `at`, also of other ranks. */
+    /* Returns *n floats of values or a state from element `at`, which another rank may hold. */
     const float *(*gather)(void *context, const gckpti_param *q, int slot, int64_t at,
                            float buf[GCKPTI_CHUNK], int64_t *n);
     gckpt_result (*check)(void *context); /* returns an error if a gather failed */
@@ -26,7 +26,7 @@ typedef struct {
 } gckpti_save_spec;
 
 #ifndef GCKPT_NO_STDIO
-/* Replaces the file atomically, or leaves it unchanged. */
+/* Writes a file: replaces it atomically, or leaves it unchanged. */
 GCKPTI_FN gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path);
 #endif
 
@@ -35,13 +35,13 @@ GCKPTI_FN gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *pat
 typedef struct {
     const char *name;      /* name without its suffix (#state0, ..) */
     signed char slot;      /* index of its suffix in gckpti_suffixes, or GCKPTI_VALUES */
-    signed char type;      /* a gckpt_storage, or -1 for any other type */
+    signed char type;      /* a gckpt_storage */
     signed char optimiser; /* of #updates: as in gckpti_param, or -1 if wrong */
     unsigned char ignored; /* nonzero: not loaded; only its offsets are checked */
     uint64_t updates;      /* of #updates: as in gckpti_param */
     size_t param;          /* index in the store; SIZE_MAX until it is known */
     size_t spare_bytes;    /* bytes that it needs in gckpti_loader.spare */
-    unsigned char *dest;   /* where data are read to, or NULL if they are only compared */
+    unsigned char *dest;   /* destination of the data, or NULL if they are only compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
@@ -68,13 +68,13 @@ typedef struct {
     size_t count, capacity;
     gckpti_file_param *params; /* for each parameter of the store, also new ones */
     size_t param_count;
-    size_t old_params;    /* parameters that the store had before; if 0, the file's are created */
+    size_t old_params;    /* parameters that the store had; a file adds more only if 0 or mapped */
     size_t old_notes;     /* notes that the store had before; later ones are from the file */
     unsigned char *spare; /* new data for arrays that exist, until everything is read */
     size_t spare_bytes;
     int own_format;           /* nonzero if this library wrote the file */
     unsigned char verify_sum; /* nonzero to compare the data's hash with `file_hash` */
-    uint64_t file_hash;       /* hash of the data by the file's metadata */
+    uint64_t file_hash;       /* hash of the data according to the metadata */
     uint64_t hash;            /* hash of the current tensor's bytes so far */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;

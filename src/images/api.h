@@ -36,8 +36,6 @@ GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *
 typedef enum { GCKPT_NEAREST, GCKPT_BILINEAR, GCKPT_BILINEAR_ALIGNED } gckpt_upsampling;
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how);
-/* The mean over all axes between batch and channels: (B,..,C) -> (B,C). */
-GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
 /* Layernorm of each row of x (B,..,C) over all positions of each of `groups` equal ranges of
  * channels, 2 values or more; gain, bias (C) or NULL. groups = C: instance norm. Wu & He 2018. */
 GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,

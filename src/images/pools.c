@@ -4,17 +4,17 @@
 
 #ifndef GCKPT_NO_IMAGES
 /* =================================================================================================
- * images: convolutions, pools, norms of images; gather; recurrent layers
+ * images: pools, upsample, norms of images, convolutions; recurrent layers
  *
  * Channels are the last axis. A convolution is the product of a virtual matrix, whose rows are the
  * pixels of one window, with w (kernel rows, kernel columns, channels); its chains have that order.
  * ============================================================================================== */
 
 /* ---- max_pool, average_pool: x (B,H,W,C), or (B,W,C) as H = 1 -> (B,P,Q,C) ----
- * Of a window, only taps within x are read, row by row. max_pool: y is the first tap that no other
- * exceeds, or the first NaN; saved (B,P,Q,C) is its index, 16 bits. average_pool: a chain of
- * additions over taps from +0, / size (padding counts as zeros). Gradients, windows in order: dx +=
- * g at the saved tap, or g / size at each tap; from +0, or the old value. */
+ * Only taps (elements of a window) within x are read, row by row. max_pool: y is the first tap that
+ * no other exceeds, or the first NaN; `saved` (B,P,Q,C) is its 16-bit index in the window. average:
+ * y is a chain of additions over taps from +0, / size (padding counts as zeros). Gradients: from +0
+ * or its old value, dx adds g at the saved tap or g / size at each tap, window by window. */
 
 static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
 {
@@ -42,7 +42,7 @@ GCKPTI_FN gckpti_taps gckpti_taps_of(const gckpti_pool_state *s, int64_t row)
     return t;
 }
 
-/* Each window has a tap within x: padding is less than the window, which fits into padded x. */
+/* Checks that each window has a tap within x: it exceeds its padding, and fits into padded x. */
 static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
 {
     const gckpti_pool *o = (const gckpti_pool *)call->attributes;
@@ -86,7 +86,7 @@ static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
     return gckpti_pool_shape(call, "average_pool");
 }
 
-/* A work item is a row of windows of an image (forward), or an image (backward). */
+/* Runs a work item: a row of windows of an image (forward), or an image (backward). */
 static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_pool_state *s = (const gckpti_pool_state *)context;
@@ -118,7 +118,7 @@ static uint64_t gckpti_pool_flops(const gckpt_call *call)
     return (uint64_t)o->size[0] * (uint64_t)o->size[1] * (uint64_t)gckpti_elements(&call->shape);
 }
 
-/* Taps outside x count as -inf for a maximum, as +0 for an average. */
+/* Sets the field of a pool; taps outside x are `fill`. Removes the padding from the attributes. */
 static int gckpti_pool_field(const gckpt_call *call, void *attr, float fill,
                              gckpt_receptive_field *field)
 {
@@ -173,16 +173,5 @@ GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *wind
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window)
 {
     return gckpti_pool_new(&gckpti_op_average_pool, x, window);
-}
-
-GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
-{
-    if (x && x->shape.n < 3)
-        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
-                           "global_average_pool: x %S has no axes between batch and channels",
-                           &x->shape);
-    return x ? gckpt_mean(gckpt_reshape(x, gckpt_shape3(x->shape.d[0], -1, gckpti_last(&x->shape))),
-                          1)
-             : NULL;
 }
 #endif

@@ -1,6 +1,6 @@
 /* ---- products (method: Goto & van de Geijn, "Anatomy of high-performance matrix multiplication",
  * 2008) ---- */
-#if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* not in tests: emulation has too few registers */
+#if GCKPTI_X86 && !defined(GCKPTI_IN_REGISTER) /* tests define it: emulation lacks registers */
 #define GCKPTI_IN_REGISTER(x) __asm__("" : "+v"(x));
 #elif !defined(GCKPTI_IN_REGISTER)
 #define GCKPTI_IN_REGISTER(x)
@@ -17,13 +17,13 @@ GCKPTI_ALWAYS FLOATS V(flushed)(FLOATS x)
 #endif
 }
 
-/* Adds the sum of a block's two chains, even and odd, to the elements at x; stores them at `to`. */
+/* Adds the sum of a block's two chains, even and odd, to the vector at x; stores that at `to`. */
 GCKPTI_ALWAYS void V(store_block_sum)(const float *x, FLOATS even, FLOATS odd, float *to)
 {
     V(store)(to, V(flushed)(V(flushed)(V(load)(x)) + V(flushed)(even + odd)));
 }
 
-/* Loads and stores `vectors` (a constant) vectors, of which the last has `last` columns. */
+/* Load and store `vectors` (a constant) vectors, of which the last has `last` columns. */
 GCKPTI_ALWAYS void V(tile_load)(const float *x, int vectors, int64_t last, FLOATS *row)
 {
     GCKPTI_UNROLL
@@ -38,11 +38,11 @@ GCKPTI_ALWAYS void V(tile_store)(float *x, int vectors, int64_t last, const FLOA
     V(store_n)(x + W * (vectors - 1), row[vectors - 1], last);
 }
 
-/* Computes a tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each term,
- * multiplies an element of a by b's vectors, row by row; stores c. The last vector has t->last
- * columns. rows, vectors and block are constants. block (bf16 plans): at most 4 rows, two terms at
- * a time: sums of rows 0 to 3 are chains of the first terms, 4 to 7 of the second. Chains start at
- * +0; their sum is added to c. */
+/* Computes a tile of c, at most 8 rows and 3 vectors: starts at `from`, or +0 if that is NULL; for
+ * each term and row, multiplies an element of a by b's vectors. The last one has t->last columns.
+ * rows, vectors and block are constants. If block is 1 (bf16 plans), a tile has at most 4 rows, and
+ * each of t->k iterations takes two terms: sum[0..3] are chains of the even ones, sum[4..7] of the
+ * odd ones. These chains start at +0, and their sum is added to `from`. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
 {
     const int64_t row = t->a_row, step = t->a_step, b_step = t->b_step;
@@ -155,8 +155,8 @@ static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int
 }
 
 /* Returns the width of the panel, of n columns, that begins at column `at`: GCKPTI_TILE_VECTORS
- * vectors, in the last panel the rest. If the rest is 1 vector, the panel before it gives it one
- * more, since so few chains would be slow. */
+ * vectors; the last panel has the rest. If the rest is 1 vector and a panel has 3, the panel before
+ * the last gives it one, since so few chains would be slow. */
 GCKPTI_INLINED int64_t V(panel_width)(int64_t n, int64_t at)
 {
     const int64_t left = n - at, most = GCKPTI_TILE_VECTORS * W;
@@ -165,9 +165,9 @@ GCKPTI_INLINED int64_t V(panel_width)(int64_t n, int64_t at)
     return gckpti_ceil_to(left, W);
 }
 
-/* Packs terms 0..k-1 of n columns at b; the panel of column j goes to d + j * deep. in_place: only
- * a panel whose last vector is not full. If rows of b are contiguous: 8 terms at a time (few pages,
- * long runs), but all terms if V(pack) transposes, since that may write W rows. */
+/* Packs terms 0..k-1 of n columns at b; the panel of column j goes to d + j * deep. If in_place is
+ * nonzero, packs only a panel whose last vector is not full. Takes 8 terms at a time if rows of b
+ * are contiguous (few pages, long runs), else all, since a transposing V(pack) may write W rows. */
 static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
                                          int64_t k, int in_place, float *d, int64_t deep)
 {
@@ -198,8 +198,8 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
 
 /* Chooses block sizes. As measured, packing pays only if b's columns are not adjacent or the last
  * vector is not full; if vectors are shorter than 64 bytes, b is also packed, unless few rows
- * use it, and so is an a with adjacent rows, since few rows some KB apart stay in L1. If k
- * is small, a block is one panel wide: it stays in L1. */
+ * use it, and so is an a with adjacent rows, since few rows some KB apart stay in L1. If k is small
+ * and a's terms are adjacent, a block of b is one panel wide: it stays in L1. */
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t floats)
 {
     const int64_t few = t->b.k_stride % 512 ? 128 : 16;

@@ -3,7 +3,7 @@
 #include "graph/graph.h"
 
 /* ---- offloads and reloads in lowered plans and plans ---- */
-/* Sets the bytes of slower memory that a planner may use. */
+/* Sets the bytes of slower memory that a planner may use, and whether copies overlap. */
 static void gckpti_start_offload(gckpti_planner *p)
 {
     const size_t most = PTRDIFF_MAX / 2, bytes = p->desc->offload.bytes;
@@ -14,7 +14,7 @@ static void gckpti_start_offload(gckpti_planner *p)
     p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
 }
 
-/* Assigns offsets in slower memory to the offloaded parts of each node, one after another. */
+/* Assigns offsets in slower memory to offloaded parts, node by node, and sets the hidden cost. */
 static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
 {
     const size_t parts = 2 * (size_t)p->nodes, most = PTRDIFF_MAX / 2;
@@ -57,7 +57,7 @@ static void gckpti_add_offload_operands(gckpti_planner *p, const gckpti_ins_at *
     gckpti_add_operand(d, parts & GCKPTI_SAVED ? d->saved[x] : -1, at->x);
 }
 
-/* Sets the numbers and offsets of a plan. */
+/* Sets a plan's numbers about offloads and its offsets in slower memory. */
 static void gckpti_encode_offload(const gckpti_planner *p, gckpti_encoder *e)
 {
     e->plan.hidden = p->best.hidden;

@@ -3,7 +3,7 @@
 #ifndef GCKPT_SMALL
 
 /* ---- copies of results to slower memory and back: their part of schedules and costs ---- */
-/* Return whether an entry waits for an offload, or is a reload. */
+/* Return whether an entry is an offload_done, and whether it is a reload. */
 static inline int gckpti_is_offload_done(const gckpti_planner *p, int entry)
 {
     return entry >= 2 * p->nodes;
@@ -13,7 +13,7 @@ static inline int gckpti_is_reload(const gckpti_planner *p, int entry)
     return entry >= p->nodes && entry < 2 * p->nodes;
 }
 
-/* Return the parts of a definition with a last use (not -1), as bits; the bytes of such parts. */
+/* Return the parts of a definition that are used (last use not -1), as bits; the bytes of parts. */
 enum { GCKPTI_VALUE = 1, GCKPTI_SAVED = 2 };
 static inline int gckpti_parts(int value_end, int saved_end)
 {
@@ -30,7 +30,7 @@ static inline uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int 
     return gckpti_transfer_cost(p->desc->offload.cost, gckpti_parts_bytes(&p->node[node], parts));
 }
 
-/* Returns the cost of copies as searches for time count it: times a / (8 - a) at copy_cost a. */
+/* Returns a cost of copies as a search weighs it: times a / (8 - a), where a is copy_cost. */
 enum { GCKPTI_FULL_COPY_COST = 4, GCKPTI_COPY_COSTS };
 static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
 {
@@ -38,7 +38,7 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
     return cost / divisor * factor + cost % divisor * factor / divisor;
 }
 
-/* Returns the lowest copy_cost for which a bound is proven: 0 if copies overlap computation. */
+/* Returns the least copy_cost for which a bound is proven: 0 if copies overlap computation. */
 static inline int gckpti_lowest_copy_cost(const gckpti_planner *p)
 {
     return p->overlap ? 0 : GCKPTI_FULL_COPY_COST;
@@ -46,9 +46,9 @@ static inline int gckpti_lowest_copy_cost(const gckpti_planner *p)
 
 /* ---- offload/time.c ---- */
 #ifndef GCKPT_NO_OFFLOAD
-/* Returns the time of a schedule whose live ranges are known. If `out` is not NULL (length 0, space
- * for twice the entries), copies the schedule there, with an offload_done entry for each offload
- * whose buffers may stay live until it has finished, within `limit` live bytes. */
+/* Returns the time, in units of cost, of a schedule whose live ranges are known. If `out` is not
+ * NULL (length 0, space for twice the entries), copies the schedule there and adds offload_done
+ * entries, which keep buffers of unfinished offloads live as far as `limit` live bytes allow. */
 GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
                                         gckpti_schedule *out);
 #else

@@ -77,14 +77,14 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Runs the loop of the values or, if `backward`, of the gradient of input i, run by run. */
+/* Computes values or, if `backward`, input i's gradient, by a `loop` along the innermost axis. */
 static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpti_loop_fn loop)
 {
     const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
     gckpti_iter it;
     gckpti_loop s;
     if (backward &&
-        (!x->grad || x->grad == call->grad_out)) /* not required, or its buffer is g's */
+        (!x->grad || x->grad == call->grad_out)) /* not required, or g itself (PASSES_GRAD) */
         return;
     if (backward && x->compensation)
         gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
@@ -93,7 +93,7 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
     s.n = it.size[0], s.steps[0] = it.step[0][0], s.steps[1] = it.step[1][0];
     s.g = call->grad_out, s.to = call->out, s.accumulate = x->accumulate;
     do {
-        s.x = x->data ? x->data + it.offset[0] : s.g; /* a NULL array is not used */
+        s.x = x->data ? x->data + it.offset[0] : s.g; /* `loop` does not read a NULL array */
         s.y = y->data ? y->data + it.offset[1] : s.g;
         if (backward)
             s.to = x->grad + it.offset[0];
@@ -126,9 +126,9 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
 #undef GCKPTI_BINARY_OP
 
-/* where: y = a where the condition is not 0 (NaN is not 0), else b;  da = g where a is selected, db
- * = g where b is, else +0 (stored or added). Only selected elements are read: y may share memory
- * with a or b. */
+/* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
+ * db = g where b is, else +0, stored or added. Only selected elements are read, so y may share
+ * memory with a or b. */
 static void gckpti_where_take(const gckpt_call *call, int i, int backward)
 {
     const gckpt_arg *c = &call->in[0], *in = &call->in[i];

@@ -1,4 +1,4 @@
-/* ---- one vector of a gradient, n <= W elements: put_n, and the rules of rows (ops.h) ---- */
+/* ---- one vector of a gradient, n <= W elements: put_n, and the rules of op lists (ops.h) ---- */
 GCKPTI_INLINED void V(put_n)(float *d, FLOATS x, int accumulate, int64_t n)
 {
     if (accumulate)
@@ -31,8 +31,8 @@ GCKPTI_INLINED void V(put_masked_n)(float *d, FLOATS g, FLOATS mask, int accumul
     V(put_n)(d, V(if_less)(V(zero)(), mask, g, V(zero)()), accumulate, n);
 }
 
-/* ---- elementwise ops of one input: functions and loops of the rows of GCKPTI_UNARY_OPS ---- */
-/* Defines an op's value at x, its slope (the derivative) at x or y, and the loops over both. */
+/* ---- elementwise ops of one input: functions and loops for each op of GCKPTI_UNARY_OPS ---- */
+/* Defines an op's value at x, its slope (the derivative) at x or the result, and a loop of each. */
 #define GCKPTI_UNARY_LOOPS(name, flops, reads, value, rule, deriv)                                 \
     GCKPTI_INLINED FLOATS V(name##_value)(FLOATS x, const float *o) { return (void)o, value; }     \
     GCKPTI_INLINED FLOATS V(name##_slope)(FLOATS x, const float *o)                                \
@@ -58,8 +58,8 @@ GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS)
 GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
 #undef GCKPTI_UNARY_LOOPS
 
-/* ---- elementwise ops of two inputs: loops of the rows of GCKPTI_BINARY_OPS and _GRADS ---- */
-/* Returns W elements of x from j on; plain loops may repeat one element (step 0). */
+/* ---- elementwise ops of two inputs: a loop for each line of GCKPTI_BINARY_OPS and _GRADS ---- */
+/* Returns W elements of x from j on. In plain loops W is 1, and `step` may be 0 to repeat *x. */
 GCKPTI_INLINED FLOATS V(load_step)(const float *x, int64_t j, int64_t step)
 {
 #if GCKPTI_ISA < 0
@@ -82,13 +82,13 @@ GCKPTI_INLINED FLOATS V(load_step)(const float *x, int64_t j, int64_t step)
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOP)
 #undef GCKPTI_BINARY_LOOP
 
-/* Return what a rule adds to for a term of a compensated sum: then g passes as it is, also -0, and
- * no compiler can contract the term. */
+/* Return the value to which a rule adds a term of a compensated sum. From -0, `passed` leaves g as
+ * it is, even -0. From 0, `product` is an fma, which no compiler contracts with the sum. */
 GCKPTI_INLINED float V(start_passed)(void) { return -0.0f; }
 GCKPTI_INLINED float V(start_product)(void) { return 0.0f; }
 GCKPTI_INLINED float V(start_quotient)(void) { return 0.0f; }
 
-/* Stores or adds W elements of a gradient; its loop. `sums` is a constant. */
+/* Defines a put (store or add) of W elements of a gradient, and its loop; `sums` is a constant. */
 #define GCKPTI_GRADIENT_LOOP(name, rule, a, b)                                                     \
     GCKPTI_INLINED void V(name##_put)(float *d, FLOATS g, FLOATS x, FLOATS y, int accumulate)      \
     {                                                                                              \
@@ -120,7 +120,7 @@ GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
 
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 
-/* Return cap tanh(x scale); its derivative at `score`, which is such a value; inverse: 1 / cap. */
+/* Return cap tanh(x scale); its derivative / (cap scale) at a result `score`; inverse: 1 / cap. */
 GCKPTI_INLINED FLOATS V(softcap)(FLOATS x, float scale, float cap)
 {
     const FLOATS y = V(tanh_noinline)(V(fma)(x, V(set1)(scale), V(zero)()));
@@ -132,7 +132,7 @@ GCKPTI_INLINED FLOATS V(softcap_deriv)(FLOATS score, FLOATS inverse)
     return V(fnma)(y, y, V(set1)(1.0f));
 }
 
-/* gckpti_softcap of n elements of x, in place. */
+/* Applies softcap to n elements of x, in place. */
 GCKPTI_KERNEL void V(softcaps)(float *x, int64_t n, float scale, float cap)
 {
     for (int64_t i = 0; i < n; i += W)
@@ -222,7 +222,7 @@ GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y
                                                            : run(e, GCKPTI_LOSS_HUBER, row))
 #endif
 
-/* Returns weights of W elements, of which n exist; before *until, all elements have these. */
+/* Returns the weights of n <= W elements from `at` on; they are also those of all before *until. */
 GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n,
                                          int64_t *until)
 {
@@ -269,7 +269,7 @@ GCKPTI_KERNEL float V(element_loss_forward)(const gckpti_element_loss *e, int64_
     return GCKPTI_OF_KIND(V(element_loss_forward_of));
 }
 
-/* Puts w d into the gradients of n <= W elements; puts 0 where the weight w is 0. */
+/* Puts w d loss_scale into the gradients of n <= W elements, but 0 where the weight w is 0. */
 GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckpt_arg *to,
                                         int64_t at, int64_t n, FLOATS w, FLOATS d)
 {
@@ -310,7 +310,7 @@ GCKPTI_UNUSED static const gckpti_element_kernels V(element_loss_kernels) = {
     V(element_loss_forward), GCKPTI_IF_TRAINING(V(element_loss_backward))
 };
 
-/* ---- sums over rows, each as gckpti_sum_add does, of several vectors of columns at a time ---- */
+/* ---- sums over rows, added as by gckpti_sum_add, of several vectors of columns at a time ---- */
 #if GCKPTI_ISA >= 0
 GCKPTI_INLINED void V(sum_add)(FLOATS *sum, FLOATS *comp, FLOATS x)
 {
@@ -331,7 +331,7 @@ GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
         V(store_n)(d + at, x, n);
 }
 
-/* Returns where vector i of n columns from j on begins; beyond n, the first vector is repeated. */
+/* Returns the column at which vector i of n columns from j on begins, or j if there is none. */
 GCKPTI_INLINED int64_t V(col_at)(int64_t j, int64_t n, int i) { return W * i < n ? j + W * i : j; }
 
 /* Vectors of columns that are summed at once: in registers, or a cache line of plain floats. */

@@ -7,16 +7,16 @@
 /* ---- plan/model.c ---- */
 /* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */
 enum { GCKPTI_HAS_GRADIENT = 1, GCKPTI_HAS_BACKWARD = 2 };
-enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction besides its flops and bytes */
+enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction without flops and bytes */
 
 /* ---- plan/place.c ---- */
-/* By which number buffers are sorted for their initial priorities; AREA is size x lifetime. */
+/* The number by which buffers are sorted for their initial priorities. AREA is size x lifetime. */
 enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFETIME, GCKPTI_BY_SIZE, GCKPTI_PLACE_ORDERS };
 
-/* A level of the skyline (place.c), stored at its first and at its last instruction. */
+/* A level of the skyline (place.c), with two entries: at its first and at its last instruction. */
 typedef struct {
-    size_t height;  /* at the first instruction */
-    int begin, end; /* begin at the last instruction, end at the first */
+    size_t height;  /* stored in the first entry */
+    int begin, end; /* first and last instruction; begin is in the last entry, end in the first */
 } gckpti_skyline_level;
 
 /* A node of the tree of buffers: the latest start, the earliest end and the first priority among
@@ -33,9 +33,9 @@ typedef struct {
 } gckpti_placement;
 
 typedef struct {
-    size_t n, length, alignment, visited; /* visited: tree nodes and levels so far (effort) */
-    size_t goal;                          /* greatest sum of live sizes, each rounded up */
-    size_t resident;                      /* bytes of workspace */
+    size_t n, length, alignment, visited; /* n: placements; length: instructions; visited: effort */
+    size_t goal;                          /* greatest sum of live sizes of placements, rounded up */
+    size_t resident;                      /* end of buffers that are always live, placed first */
     gckpti_skyline_level *level;          /* by instruction */
     gckpti_branch *tree;                  /* 1 is the root, n + i belongs to placement i */
     gckpti_placement *placements;         /* in Z-order */
@@ -44,14 +44,14 @@ typedef struct {
 } gckpti_skyline;
 
 /* ---- plan/lowered.c ---- */
-/* An instruction whose operands are listed. */
+/* An instruction whose operands are being listed. */
 typedef struct {
     int x,
         position; /* its index; the position of its entry in the schedule, or -1 if it has none */
 } gckpti_ins_at;
 
 /* ---- plan/encode.c ---- */
-/* A plan that is being written, with its arrays, which are in p->temp, without const. */
+/* A plan that is being written. Its arrays are in p->temp and, unlike the plan, not const. */
 typedef struct {
     gckpt_plan plan;
 #define GCKPTI_WRITABLE(type, name, count, optional) type *name;
@@ -68,14 +68,14 @@ typedef enum {
     GCKPTI_PASS_START,        /* the model has tensors, and no bytes or cost of ops yet */
     GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
     GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */
-    GCKPTI_PASS_NODE,         /* (gckpti_node) the model has a further node */
+    GCKPTI_PASS_NODE,         /* (gckpti_node) the model has this new node */
     GCKPTI_PASS_BACKWARDS,    /* backwards have their order, and there are no gradients yet */
     GCKPTI_PASS_ACCUMULATORS, /* gradients that live all step exist */
     GCKPTI_PASS_GRADIENTS,    /* all gradients exist, and share no bytes yet */
     GCKPTI_PASS_ENTRY,        /* (int) the instruction of the entry at this position is listed */
     GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
-    GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) an instruction has its operands, or, if its kind */
-                              /* is a feature's, none yet */
+    GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has its operands, except those */
+                              /* that a feature adds: all of REDUCE, OFFLOAD and OFFLOAD_DONE */
     GCKPTI_PASS_PEAK,         /* (int) the bytes by kind at the peak, this instruction, are known */
     GCKPTI_PASS_NUMBERS,      /* (gckpti_encoder) the plan has its scalars */
     GCKPTI_PASS_ENCODED       /* (gckpti_encoder) the plan is complete */

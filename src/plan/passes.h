@@ -2,7 +2,7 @@
 #include "plan/internal.h"
 #ifndef GCKPT_SMALL
 
-/* The features of this build that take part in planning, in the order in which they are called. */
+/* Calls the passes of the features of this build, in this order, until one returns an error. */
 GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, void *arg)
 {
     static gckpt_result (*const passes[])(gckpti_planner *, gckpti_plan_stage, void *) = {

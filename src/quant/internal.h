@@ -1,7 +1,7 @@
 #pragma once
 #include "store/store.h"
 
-/* Storage kinds of quantised values, and calls of layer store. */
+/* The storage kinds of quantised values, and functions that layer store calls. */
 
 #ifndef GCKPT_NO_QUANT
 GCKPTI_FN void gckpti_read_bf16(const void *from, float scale, float *y);
@@ -23,12 +23,12 @@ GCKPTI_FN int gckpti_write_int4(const float *x, int64_t n, float scale, void *to
  * Returns 0 if a value does not fit. */
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
 
-/* Rounds *n initial values in x as q's storage does, or fewer (*n): blocks, or within a row. */
+/* Rounds *n initial values (lowered to end in the row) from `at` on, in x, as q's storage does. */
 GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      int64_t *n, float *x);
 
 #ifdef GCKPTI_SEPARATE_TU
-/* quant/rows.c, with the comments */
+/* quant/rows.c, which has the comments */
 GCKPTI_FN float gckpti_row_scale(uint32_t max_bits);
 GCKPTI_FN uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n);
 GCKPTI_FN int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x,

@@ -50,8 +50,8 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e)
     return result;
 }
 
-/* Runs one instruction. Returns GCKPT_MORE if the run goes on, OK at its end (or a stream's last
- * row so far), else an error; then e is idle. */
+/* Runs one instruction. Returns GCKPT_MORE if the run goes on, and OK at its end or after the last
+ * row of a stream so far. If it returns an error, e is idle. */
 static gckpt_result gckpti_advance(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -60,8 +60,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e)
         gckpti_clear_accumulators(e, p->length);
     e->update.grads_cleared = 1;
     if (e->step.pc == p->epilogue) {
-        (void)gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
-        result = gckpti_end_micro_batch(e);
+        result = gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
+        result = result == GCKPT_OK ? gckpti_end_micro_batch(e) : result;
     }
     if (result == GCKPT_MORE || (result == GCKPT_OK && e->step.pc >= (int)p->length))
         return GCKPT_OK;
@@ -75,7 +75,7 @@ static gckpt_result gckpti_advance(gckpt_exec *e)
 
 typedef struct {
     gckpt_exec *e;
-    int64_t instructions; /* at most */
+    int64_t instructions; /* the most that it runs */
     gckpt_result result;
 } gckpti_run_context;
 
@@ -86,8 +86,8 @@ static void gckpti_run_instructions(void *context)
         run->result = gckpti_advance(run->e);
 }
 
-/* Advances in a team of threads, at most `instructions` times. INT64_MAX: to the end of the step,
- * so that modules may replay micro-batches. */
+/* Calls gckpti_advance in a team of threads, at most `instructions` times. If that is INT64_MAX,
+ * the run goes to the end of the step, and modules may replay micro-batches. */
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 {
     gckpti_run_context run = { e, instructions, GCKPT_MORE };

@@ -13,31 +13,31 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
 } gckpti_bump;
 
 /* ---- modules ---- */
-/* What a module can react to. In parentheses: the type to which `arg` points. REACH, AFTER and
- * RUN_END occur only if a module has set device.watched. */
+/* The events to which a module can react. In parentheses: the type to which `arg` points. REACH,
+ * AFTER and RUN_END occur only if a module has set device.watched. */
 typedef enum {
-    GCKPTI_ON_LAYOUT,   /* (gckpti_bump) allocates its tables, zeroed, or counts their bytes */
-    GCKPTI_ON_BIND,     /* checks desc: first without tables; then with all memory, for good */
-    GCKPTI_ON_CHECK,    /* (int64_t) may refuse this number of rows, all that a step has here */
-    GCKPTI_ON_BEGIN,    /* a step begins, which nothing refuses from here on */
-    GCKPTI_ON_BODY_END, /* a micro-batch is computed */
+    GCKPTI_ON_LAYOUT,   /* (gckpti_bump) tables are allocated, zeroed, or their bytes counted */
+    GCKPTI_ON_BIND,     /* desc is checked: first without tables, then again with all memory */
+    GCKPTI_ON_CHECK,    /* (int64_t) this rank's rows of the step so far; they may be refused */
+    GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
+    GCKPTI_ON_BODY_END, /* a micro-batch is computed (at the end of a stream: none) */
     GCKPTI_ON_END,      /* the losses of a step are final */
     GCKPTI_ON_SUCCESS,  /* a step has succeeded */
     /* No module of GCKPT_SMALL reacts to the following events. */
-    GCKPTI_ON_FED,       /* (int64_t) may refuse the feeds of this number of further rows */
+    GCKPTI_ON_FED,       /* (int64_t) the feeds of this number of further rows may be refused */
     GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means that the module moved step.pc */
-    GCKPTI_ON_AFTER,     /* (gckpti_ins) this one has run; NULL if a module moved step.pc */
-    GCKPTI_ON_GRADIENTS, /* all gradients are divided, and no parameter has changed */
-    GCKPTI_ON_RUN_END,   /* (gckpt_result) a run has ended with this result, perhaps in a step */
+    GCKPTI_ON_AFTER,     /* (gckpti_ins) this instruction has run; NULL if a module moved step.pc */
+    GCKPTI_ON_GRADIENTS, /* all gradients are divided, before the first update (all_first) */
+    GCKPTI_ON_RUN_END,   /* (gckpt_result) a run has ended with this result, perhaps in mid-step */
     GCKPTI_ON_MOVED,     /* the address of a parameter's values has changed */
-    GCKPTI_ON_FREE
+    GCKPTI_ON_FREE       /* the executor is freed */
 } gckpti_event;
 
 /* A module of the executor is one function, which the core calls at each event. */
 #define GCKPTI_MODULE(name)                                                                        \
     GCKPTI_FN gckpt_result gckpti_##name##_module(gckpt_exec *e, gckpti_event event, void *arg)
 
-/* Tells all modules of this build (run/modules.h) about an event, until one returns an error. */
+/* Calls the modules of this build (run/modules.h) until one does not return GCKPT_OK. */
 GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void *arg);
 static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void *arg)
 {
@@ -48,7 +48,7 @@ static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void
 /* Nonzero if gckpt_forward refuses initial values (unless desc.allow_initial is set). */
 enum { GCKPTI_CHECKS_INITIAL = GCKPTI_TEXT_BYTES > 1 };
 
-/* Runs an instruction. */
+/* A function that runs an instruction of one kind. */
 typedef gckpt_result (*gckpti_handler)(gckpt_exec *e, const gckpti_ins *ins);
 
 /* ---- run/memory.c, run/feeds.c ---- */

@@ -98,7 +98,7 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     gckpti_alloc_tables(e, &host_bump);
     const size_t tables = host_bump.used;
     gckpti_bind_nodes(e, bump);
-    if (GCKPTI_RUNS_DEVICES && own_memory)
+    if (GCKPTI_RUNS_DEVICES && own_memory != 0)
         e->blocks.host_scratch =
             (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
     const size_t totals = p->term_count * (size_t)gckpti_local_vranks(p);

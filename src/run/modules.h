@@ -1,7 +1,7 @@
 #pragma once
 #include "run/internal.h"
 
-/* The modules of this build, in the order in which they learn of an event. */
+/* Calls the modules of this build, in this order, until one does not return GCKPT_OK. */
 GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void *arg)
 {
     static gckpt_result (*const modules[])(gckpt_exec *, gckpti_event, void *) = {

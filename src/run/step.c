@@ -2,7 +2,7 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
-/* Checks the number of rows of a step or call. */
+/* Checks the number of rows of a step, or of a gckpt_step_add. */
 GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -60,7 +60,7 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
     return GCKPT_OK;
 }
 
-/* Checks the plan's parameters, and copies their newest values to where they are read. */
+/* Checks the plan's parameters, and lets nodes refer to their newest values, copied if needed. */
 static gckpt_result gckpti_sync_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -128,7 +128,7 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     return gckpti_ok(e);
 }
 
-/* Takes the feeds of `rows` more rows, and adds to the expected counts. */
+/* Takes the feeds of `rows` more rows of this rank, and adds their counts to the expected ones. */
 GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                        int64_t rows)
 {
@@ -225,7 +225,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
                                p->names + bad->name, loss);
 }
 
-/* Runs up to `instructions` instructions of a prepared step; after the last one, finishes it. */
+/* Runs up to `instructions` instructions of a prepared step; after the step's last, finishes it. */
 GCKPTI_FN gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report)
 {
     gckpt_result result = gckpti_run(e, instructions);

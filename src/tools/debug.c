@@ -362,8 +362,9 @@ static gckpt_result gckpti_debug_instruction(gckpt_exec *e, const gckpti_ins *in
     if (debug & GCKPT_DEBUG_RECOMPUTE)
         result = gckpti_check_recompute(e, ins);
     if (result == GCKPT_OK && debug & GCKPT_DEBUG_FINITE)
-        result = ins->kind == GCKPT_UPDATE ? gckpti_check_finite_update(e, ins, 1)
-                                           : gckpti_check_finite(e, ins);
+        result = ins->kind != GCKPT_UPDATE ? gckpti_check_finite(e, ins)
+                 : e->update.begun         ? gckpti_check_finite_update(e, ins, 1)
+                                           : GCKPT_OK;
     if (debug & GCKPT_DEBUG_POISON) {
         result = gckpti_wait_copies(e, x + 1, result);
         gckpti_poison_dead(e, x);

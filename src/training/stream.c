@@ -3,7 +3,7 @@
 
 /* ---- steps whose rows stream in ---- */
 
-/* Checks that all losses except regularisers have equal counts, which rows that stream in need. */
+/* Checks that all losses except regularisers have equal counts, as streamed rows require. */
 static gckpt_result gckpti_check_same_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;

@@ -362,7 +362,7 @@ static void ops(void)
     y = gckpt_reshape(weight(x, "w", 18, 3), gckpt_shape4(3, 3, 2, 3));
     y = gckpt_max_pool(gckpt_conv2d(x, y, NULL, NULL), &window);
     y = gckpt_upsample(y, 5, 3, GCKPT_BILINEAR);
-    run_loss(g, s, gckpt_sum_loss(gckpt_global_average_pool(y)), feeds, 1, "IMAGES");
+    run_loss(g, s, gckpt_sum_loss(y), feeds, 1, "IMAGES");
 #endif
 #ifndef GCKPT_NO_LOSSES
     s = gckpt_store_new(NULL);

@@ -979,6 +979,7 @@ static void schedules(unsigned first, unsigned n)
         d.kernels.alignment = chance(50) ? 4 : 64;
         d.offload.overlap = chance(50);
         d.bf16.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
+        d = pc_without_missing_parts(&d);
         for (int i = 0; i < count; i++) { /* inserts reloads of values that were computed before, at random places */
             back = back || list[i].kind == GCKPT_BACKWARD;
             seen[list[i].id] |= list[i].kind == GCKPT_FORWARD;

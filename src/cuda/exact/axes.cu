@@ -25,7 +25,7 @@ template <class I> __device__ Offsets<I> offsets_of(const Axes<I> &x, I i)
 }
 
 /* Returns the axes of an iterator. Its tensors, number `first` before the other one, get the last
- * steps: step[1] and step[2] after the steps of a dense result or, unless `dense`, the first two. */
+ * steps: step[1] and step[2] after those of a dense result, or step[0] and step[1] without one. */
 Axes<int64_t> axes_of(const gckpti_iter &w, int first, bool dense)
 {
     Axes<int64_t> x = {};

@@ -66,7 +66,8 @@ void where_forward(const gckpt_call *call)
                 NULL, 0);
         self = call->out;
     }
-    combine(call, broadcast_axes(call, taken, 0), f, call->out, call->in[taken].data, words_of(call->in[0]), self, 0);
+    combine(call, broadcast_axes(call, taken, 0), f, call->out, call->in[taken].data,
+            words_of(call->in[0]), self, 0);
 }
 
 void where_backward(const gckpt_call *call)

@@ -67,8 +67,8 @@ void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
         transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
 }
 
-/* Moves the elements of each input to the result or, backward, those of the result's gradient to the
- * gradients of the inputs. */
+/* Moves the elements of each input to the result or, backward, those of the result's gradient to
+ * the gradients of the inputs. */
 template <gckpti_iter MOVE(const gckpt_call *, int)>
 void move_by(const gckpt_call *call, bool backward)
 {

@@ -101,8 +101,8 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
             second, rows, n);
 }
 
-/* Terms of sums over rows of g, in order, by a rule of gradients; `self` is indexed as the sums are,
- * and may be NULL, as may be `other`. step[0] is for g, step[1] for `other`. */
+/* Terms of sums over rows of g, in order, by a rule of gradients. `self` is indexed like the sums;
+ * it may be NULL, and so may `other`. step[0] is for g, step[1] for `other`. */
 template <class I> struct Sums {
     static constexpr bool FRESH = false;
     static constexpr int NCOLS = 4;

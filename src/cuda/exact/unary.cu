@@ -45,8 +45,8 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map_gradient(call, call->in[0],                                                            \
-                     by_attributes<UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule##_n, n>>(call),  \
+        using Gradient = UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule##_n, n>;               \
+        map_gradient(call, call->in[0], by_attributes<Gradient>(call),                             \
                      (reads) & GCKPT_OUT ? call->out : call->in[0].data, call->grad_out);          \
     }
 #define UNARY(name, flops, reads, value, rule, deriv) UNARY_WITH(name, 0, rule, reads)

@@ -437,7 +437,8 @@ gckpt_result attention_workspace(gckpt_call *call)
 {
     Workspace forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    if (p.d > 128 || ((const gckpti_attention *)call->attributes)->extras) { /* registers do not suffice */
+    /* registers suffice for up to 128 columns and without extras */
+    if (p.d > 128 || ((const gckpti_attention *)call->attributes)->extras) {
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
