@@ -218,7 +218,7 @@
  *                 embed, bf16/ops, products, norms, attention, rotary, losses, weighted,
  *                 linear_loss, images/pools, images/upsample, images/channels, images/conv,
  *                 recurrent/ops
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1935
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1936
  *                 bf16/cpu, images/cpu, bf16/convert, plain, products, rows, attention,
  *                 losses, weighted, recurrent/cpu, kernels, calls, devices/cpu
  *     >>tiles     fused groups, which run a tile of rows at a time                              92
@@ -13352,17 +13352,18 @@ typedef struct {
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                                  int64_t rows, int64_t width)
 {
-    gckpti_prefetch f = { (const char *)x->f32, 4 * row, rows, 4 * width, 0, 1 };
-#if !defined(GCKPT_NO_BF16) || !defined(GCKPT_NO_QUANT)
-    const int storage = x->quant ? (int)x->quant->storage : GCKPT_STORAGE_BF16;
-    if (x->quant || x->bf16) {
-        f.x = (const char *)(x->quant ? x->quant->quantised : (const void *)x->bf16);
-        f.x += gckpti_storage_bytes(storage, at);
+    const int size = gckpti_has_bf16(x->bf16) ? 2 : 4;
+    const void *base = size == 2 ? (const void *)x->bf16 : (const void *)x->f32;
+    gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
+#ifndef GCKPT_NO_QUANT
+    if (x->quant) {
+        const int storage = (int)x->quant->storage;
+        f.x = (const char *)x->quant->quantised + gckpti_storage_bytes(storage, at);
         f.row = gckpti_storage_bytes(storage, row), f.width = gckpti_storage_bytes(storage, width);
         return f;
     }
 #endif
-    f.x += 4 * at;
+    f.x += size * at;
     return f;
 }
 

@@ -220,7 +220,8 @@ tests_with()
 }
 
 # Modules of src/ whose tests have a folder of their own, each with the parts that its tests need besides, after commas.
-# Most tests read results by gckpt_fetch, so part fetch is in each of these builds.
+# Many tests feed rows one by one and read results by gckpt_fetch: parts stream, constants and fetch are in each of these
+# builds.
 modules="bf16,tools quant,cache,tools,export images recurrent dist,quant,notes,tools,export cache,tools
   devices,quant,images,cache,tools,export export,recurrent,tools offload,devices,tools,export tiles,images,tools
   tools,devices,export,dist"
@@ -239,7 +240,7 @@ without_parts()
 module_alone()
 {
     module=${1%%,*}
-    wanted=$(echo "$1" | tr ',' ' ')
+    wanted="$(echo "$1" | tr ',' ' ') stream constants"
     mkdir -p "$B/with-$module"
     rm -f "$B/with-$module.o"
     sh src/header.sh src core "$wanted" > "$B/with-$module/gradckpt.h" || return 1

@@ -60,17 +60,18 @@ typedef struct {
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                                  int64_t rows, int64_t width)
 {
-    gckpti_prefetch f = { (const char *)x->f32, 4 * row, rows, 4 * width, 0, 1 };
-#if !defined(GCKPT_NO_BF16) || !defined(GCKPT_NO_QUANT)
-    const int storage = x->quant ? (int)x->quant->storage : GCKPT_STORAGE_BF16;
-    if (x->quant || x->bf16) {
-        f.x = (const char *)(x->quant ? x->quant->quantised : (const void *)x->bf16);
-        f.x += gckpti_storage_bytes(storage, at);
+    const int size = gckpti_has_bf16(x->bf16) ? 2 : 4;
+    const void *base = size == 2 ? (const void *)x->bf16 : (const void *)x->f32;
+    gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
+#ifndef GCKPT_NO_QUANT
+    if (x->quant) {
+        const int storage = (int)x->quant->storage;
+        f.x = (const char *)x->quant->quantised + gckpti_storage_bytes(storage, at);
         f.row = gckpti_storage_bytes(storage, row), f.width = gckpti_storage_bytes(storage, width);
         return f;
     }
 #endif
-    f.x += 4 * at;
+    f.x += size * at;
     return f;
 }
 
