@@ -187,8 +187,11 @@ static inline gckpt_result print_plan(const gckpt_plan *plan, gckpt_write_fn wri
     if (!plan || !write)
         return GCKPT_E_ARG;
     const gckpt_plan_info info = gckpt_plan_describe(plan);
-    const int repeats = info.mode != GCKPT_INFERENCE &&
-                        gckpt_plan_rank_rows(plan, info.batch, 0, NULL) > info.rows;
+    int64_t rows = info.batch; /* of one rank */
+#ifndef GCKPT_NO_RANKS
+    rows = gckpt_plan_rank_rows(plan, info.batch, 0, NULL);
+#endif
+    const int repeats = info.mode != GCKPT_INFERENCE && rows > info.rows;
     for (int x = 0; gckpt_plan_get(plan, x, &ins) == GCKPT_OK; x++)
         overlap = overlap || ins.kind == GCKPT_OFFLOAD_DONE;
     printer_print(&o,
