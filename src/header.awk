@@ -41,8 +41,6 @@ function known(operand,    not, name) {
     not = sub(/^!/, "", operand)
     if (operand in undefined)
         return not ? 1 : 0 # a macro that is 0 (GCKPTI_HAS_FAST)
-    if ("kernels/" in undefined && operand ~ /^GCKPTI_ISA(<0|[=>]=[0-9])$/)
-        return operand ~ /</ ? 1 : 0 # without kernels, only plain floats
     if (operand !~ /^defined\([A-Z0-9_]+\)$/)
         return ""
     name = substr(operand, 9, length(operand) - 9)
