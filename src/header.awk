@@ -28,10 +28,19 @@ function choose_parts(    i, k, n, at, has, name) {
             }
             n = split(switches_of[part_name[i]], at, " ")
             for (k = 1; k <= n; k++) {
+                if (!(at[k] in undefined))
+                    defines[++define_count] = at[k]
                 undefined[at[k]] = part_name[i]
-                defines[++define_count] = at[k]
             }
         }
+    for (i = 1; i <= part_count && missing_parts != "" && missing_parts !~ / host/; i++) {
+        n = split(index(present_parts " ", " " part_name[i] " ") ? fixed_with[part_name[i]] : fixed_without[part_name[i]], at, " ")
+        for (k = 1; k <= n; k++)
+            if (!(at[k] in undefined) && !(at[k] in fixed)) {
+                fixed[at[k]] = 1
+                fixed_option[++fixed_count] = at[k]
+            }
+    }
 }
 # Returns 1 or 0 if an operand of an #if is known in this edition, else "".
 function known(operand,    not, name) {
@@ -44,6 +53,8 @@ function known(operand,    not, name) {
     if (operand !~ /^defined\([A-Z0-9_]+\)$/)
         return ""
     name = substr(operand, 9, length(operand) - 9)
+    if (name in fixed)
+        return not ? 1 : 0
     if (!(name in undefined))
         return ""
     return (name ~ /_NO_|^GCKPT_/) == !not ? 1 : 0
@@ -211,7 +222,7 @@ function next_line(path,    at) {
     return next_line(path)
 }
 # Appends a file; the mark of its name and its entry in the table of contents come with its first line.
-function place(file, condition,    line_count, separate, depth, blank, more) {
+function place(file, condition,    line_count, separate, depth, blank, more, at, no_option) {
     blank = 1 # leaves out blank lines at the beginning, and all but the first of several
     name = ""
     line_count = lines
@@ -223,11 +234,15 @@ function place(file, condition,    line_count, separate, depth, blank, more) {
             sub(/^ */, " ", more)
             joined = line = line more
         }
-        if (line ~ /^@(host|end)@$/) { # text for editions that have part host
-            for_others = line == "@host@" && missing_parts ~ / host/
+        if (line ~ /^@[a-z]+@$/ && line !~ /^@(undef|contents)@$/) { # text for editions with a part, up to the next mark
+            for_others = index(missing_parts " ", " " substr(line, 2, length(line) - 2) " ")
             continue
         }
-        if (for_others)
+        if (file == "manual.txt" && line !~ /^ \*                    /) { # an option that the edition does not have, and its text
+            split(line, at, " ")
+            no_option = (at[2] in undefined) || (at[2] in fixed)
+        }
+        if (for_others || no_option)
             continue
         if (condition != "" && line ~ /^#if/) {
             if (line != condition)
@@ -286,8 +301,13 @@ $1 == "=" && $2 == "part" {
     for (i = 4; i <= NF && $i != ":"; i++)
         if (sub(/^[*]/, "", $i))
             types_of[$3] = types_of[$3] " " $i
-        else
+        else if (sub(/^-/, "", $i))
+            fixed_without[$3] = fixed_without[$3] " " $i
+        else {
+            if ($i ~ /^GCKPT_NO_/ && $3 != "host" && $i != "GCKPT_NO_STDIO")
+                fixed_with[$3] = fixed_with[$3] " " $i
             switches_of[$3] = switches_of[$3] " " $i
+        }
     next
 }
 $1 == "=" && $2 == "edition" {
@@ -774,8 +794,9 @@ function edition_head(    i, version, at) {
     print " * lacks the parts:" missing_parts
     print " * Another edition, in the source tree: make header EDITION=core PARTS=\"dist bf16\" */"
 }
-# Switches of the parts that the edition lacks, and their functions as macros that do not compile.
-function edition_macros(    i) {
+# Switches of the parts that the edition lacks, their functions as macros that do not compile, and an error for options that
+# only other editions have.
+function edition_macros(    i, row) {
     for (i = 1; i <= define_count; i++)
         if (defines[i] ~ /^GCKPT_/)
             print "#undef " defines[i] "\n#define " defines[i]
@@ -783,6 +804,19 @@ function edition_macros(    i) {
         print "/* Functions of parts that this edition lacks; a use of one does not compile. */"
     for (i = 1; i <= missing_count; i++)
         print "#define " missing_function[i] "(...) " missing_function[i] "_needs_part_" missing_part[i]
+    for (i = 1; i <= fixed_count; i++) {
+        if (length(row) + length(fixed_option[i]) > 80) {
+            print (row ~ /^#/ ? "" : "    ") row " || \\"
+            row = ""
+        } else if (row != "")
+            row = row " || "
+        row = row (i == 1 ? "#if " : "") "defined(" fixed_option[i] ")"
+    }
+    if (fixed_count) {
+        print (row ~ /^#/ ? "" : "    ") row
+        print "#error \"parts of this edition have no options: make header EDITION=" edition " PARTS=\\\"-search\\\"\""
+        print "#endif"
+    }
 }
 END {
     for (file in present)
