@@ -471,12 +471,12 @@ build/plan_check.o: tests/compile/plan_check.c build/api/gradckpt.h $(OBJ_DIR)/o
 
 # $(OBJ_DIR)/libsrc.a has the files of src/, each compiled separately, except that those of a layer in ONE_TEXT are one text.
 ISAS = 0 1 2 3
-ONE_TEXT := plan run
-layer_files = $(shell awk '$$1 ~ /\/$$/ { layer = $$1 } layer == "$1/" && $$1 ~ /\.[ch]$$/ { print $$1 }' src/MANIFEST)
+ONE_TEXT := store graph ops plan run files export
+layer_files = $(shell awk '$$1 ~ /\/$$/ { layer = $$1 } layer == "$1/" && $$1 ~ /\/.*\.[ch]$$/ { print $$1 }' src/MANIFEST)
 KERNEL_OBJECTS := $(ISAS:%=$(OBJ_DIR)/src/kernels/%.o)
 SRC_OBJECTS := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(filter-out $(foreach layer,$(ONE_TEXT),$(call layer_files,$(layer))),$(shell awk '$$1 == "kernels/" { exit } $$1 ~ /\/.*\.c$$/ { print $$1 }' src/MANIFEST)))
 TEXT_OBJECTS := $(ONE_TEXT:%=$(OBJ_DIR)/src/%/all.o)
-COMPUTING := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(shell awk '$$1 ~ /\/$$/ { layer = $$1 } layer ~ /^(num|ops|cpu)\/$$/ && $$1 ~ /\.c$$/ { print $$1 }' src/MANIFEST))
+COMPUTING := $(patsubst %.c,$(OBJ_DIR)/src/%.o,$(shell awk '$$1 ~ /\/$$/ { layer = $$1 } layer ~ /^(num|cpu)\/$$/ && $$1 ~ /\.c$$/ { print $$1 }' src/MANIFEST))
 $(OBJ_DIR)/libsrc.a: $(SRC_OBJECTS) $(TEXT_OBJECTS) $(KERNEL_OBJECTS)
 	@rm -f $@
 	$(AR) rcs $@ $^
@@ -488,14 +488,14 @@ $(KERNEL_OBJECTS): $(OBJ_DIR)/src/kernels/%.o: src/kernels/all.c $(OBJ_DIR)/opti
 	@mkdir -p $(@D)
 	$(COMPILE_SRC) $(DEPENDS) -DGCKPTI_ISA=$* -c -o $@ $<
 # The files that compute are compiled at -O2.
-$(KERNEL_OBJECTS) $(COMPUTING): OPT_LEVEL = -O2
+$(KERNEL_OBJECTS) $(COMPUTING) $(OBJ_DIR)/src/ops/all.o: OPT_LEVEL = -O2
 $(SRC_OBJECTS): $(OBJ_DIR)/src/%.o: src/%.c $(OBJ_DIR)/options
 	@mkdir -p $(@D)
 	@$(if $(wildcard $(OBJ_DIR)/libsrc.a),,$(if $(filter %/base/host.o,$@),echo 'compiling src/: about 40 s on 2 processors'))
 	$(COMPILE_SRC) $(DEPENDS) -c -o $@ $<
 $(TEXT_OBJECTS): $(OBJ_DIR)/src/%/all.o: src/MANIFEST $(OBJ_DIR)/options
 	@mkdir -p $(@D)
-	printf '#include "%s"\n' $(call layer_files,$*) | $(COMPILE_SRC) $(DEPENDS) -c -o $@ -x c -
+	printf '#include "%s"\n' $(filter-out %/per_isa_begin.h %/loops.h %/rows.h %/isa_end.h %/per_isa_end.h,$(call layer_files,$*)) | $(COMPILE_SRC) $(DEPENDS) -c -o $@ -x c -
 
 $(EXAMPLES:build/%=build/o/%.o): build/o/%.o: examples/%.c build/api/gradckpt.h $(OBJ_DIR)/options | build/o
 	$(LINKED) $(DEPENDS) -c -o $@ $<

@@ -45,12 +45,12 @@
  *    bytes, recomputes nothing and ends with the same weights. The steps:
  *    (1) Compile the implementation once (`cc -O2 -c gradckpt.c`): gradckpt.c only has a definition
  *    of GRADCKPT_IMPLEMENTATION and, after it, the include. Other files only include the header.
- *    Link them with it: `cc -O2 program.c gradckpt.o -o program`. docs/building.md has packages.
+ *    Link them with it: `cc -O2 program.c gradckpt.o -o program`.
  *    (2) Make a store, which holds the parameters and their optimiser state.
  *    (3) Build a graph: tensors and the ops that compute them. Axis 0 of every input is the graph's
- *    number of rows, the micro-batch. The order of creation fixes tensor ids, the order of
- *    parameters and the order in which gradients are added. C does not define which argument of a
- *    call is evaluated first: if two arguments would create something, create it before the call.
+ *    number of rows, the micro-batch. The order of creation fixes ids of tensors, order of
+ *    parameters and sums of gradients, and C does not define which argument of a call is evaluated
+ *    first: if two arguments would create something, create it before the call.
  *    (4) Make a plan: constant data, a list of instructions (forward i, backward i, update p) and
  *    the byte offset of each buffer.
  *    (5) Make an executor, which binds the plan to the store and to memory. New parameters get
@@ -60,9 +60,8 @@
  * 2. Errors
  *    No call aborts the program, and one check at the end is enough. A graph keeps the first error
  *    of its construction: later builders get and return NULL, and gckpt_plan_new returns NULL and
- *    reports that error. Planning, binding, running, saving and loading replace the last error of
- *    their object (graph, executor or store), so you can retry with another budget.
- *    gckpt_error_text names the place, the cause, and a request that would have worked.
+ *    reports that error. Other calls replace the last error of their object (graph, executor or
+ *    store), so you can retry with another budget. gckpt_error_text names place and remedy.
  *
  * 3. Micro-batches, losses and counts
  *    gckpt_step gets the whole batch and runs it in micro-batches of the graph's rows; the last one
@@ -72,12 +71,7 @@
  *    count is weighted by N / its count; both are counted from the feeds before the first forward.
  *    A regulariser, a term that depends on parameters only, is added once a step with its weight
  *    alone. If N is 0, weights, moments and the step count do not change, and report.count and
- *    report.loss are 0 (gckpt_forward still returns the other losses). Nor do they change if
- *    gckpt_exec_desc.skip_nonfinite is nonzero and the norm of the gradient is not finite: the step
- *    returns GCKPT_SKIPPED. Gradients of inputs and of frozen parameters are computed if
- *    gckpt_fetch_spec names them. They are sums: divide them by report.count to get the gradients
- *    of report.loss. Batch norm updates its running statistics once a step, and its bits depend on
- *    the split of the batch (gckpt_plan_split_exact reports this).
+ *    report.loss are 0 (gckpt_forward still returns the other losses).
  *
  * 4. Compile options, defined before the include: [I] in the implementation, [A] in every file
  *    GRADCKPT_IMPLEMENTATION [I]   creates the function bodies
@@ -88,79 +82,41 @@
  *    GCKPT_NO_STDIO [A]            no files by path; callbacks read and write
  *    GCKPT_NO_FAST [I]             no fast kernels; fma in software without an fma instruction
  *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
- *    GCKPT_SMALL [A]               for devices: only runs plans that were printed as C (8). Implies
- *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_SEARCH, NO_RANKS,
- *                                  NO_DEBUG, NO_BF16, NO_EXPORT, NO_CHECK, NO_DEVICES; int64_t is
- *                                  int32_t in all declarations. gckpt_plan_new does not exist.
- *                                  Graphs, debug modes, desc.backend, custom_optimiser and
- *                                  parallel_for return E_ARG. Plans with bf16, virtual ranks or
- *                                  offloading do not compile. Tables and ops are not hashed
+ *    GCKPT_SMALL [A]               for devices: only runs plans that were printed as C (8); the
+ *                                  options that it implies are below. int64_t is int32_t in all
+ *                                  declarations
  *    GCKPT_FORCE_SOFT_FMA [I]      software fma even if the processor has the instruction (tests)
  *    GRADCKPT_FILE [I]             the header's file name in quotes, if not "gradckpt.h": it
  *                                  includes itself for each instruction set
- *    Parts: define these in all files [A] to leave out the parts listed (docs/building.md). Calls
- *    of a missing part are not declared; a plan, file or desc that needs the part is refused with
- *    an error that names it. An option also leaves out the parts of the options in parentheses:
- *    GCKPT_NO_TRAINING  modes except GCKPT_INFERENCE: gckpt_step, gckpt_gradients, gckpt_run_some;
- *                       random initial weights (and SEARCH, RANKS, CHECK)
- *    GCKPT_NO_CHECK     gckpt_check_gradients
- *    GCKPT_NO_EXPORT    plans and weights as C: gckpt_plan_c, gckpt_store_c
- *    GCKPT_NO_FILES     safetensors: gckpt_store_write, _read, _save, _load, _map (and STDIO)
- *    GCKPT_NO_NOTES     gckpt_store_set_note, gckpt_store_note; loading ignores the notes of a file
- *    GCKPT_NO_FIT       gckpt_fit
- *    GCKPT_NO_FRONTIER  gckpt_frontier_new and the functions of frontiers
- *    GCKPT_NO_SEARCH    GCKPT_OPTIMAL and all bounds; AUTO is store-all (and FRONTIER, FIT)
- *    GCKPT_NO_RANKS     desc.ranks; gckpt_store_ranks, gckpt_ranks_.., gckpt_gather_..
- *    GCKPT_NO_FETCH     desc.fetch: gckpt_fetch, gckpt_collect
- *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
- *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
- *    GCKPT_NO_TILES     fused groups of ops in row tiles (7), in plans made, read or printed
- *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
- *    GCKPT_NO_AXES      permute, concat, pad; sum, mean, max, argmax; global average pool
- *    GCKPT_NO_IMAGES    convolutions, pools, upsample, group and batch norm
- *    GCKPT_NO_LOSSES    weights, smoothing; soft, binary and huber losses
- *    GCKPT_NO_QUANT     weights as bf16, f16, int8, int4, in the store and in files; only floats
- *    GCKPT_NO_BF16      desc.bf16.precision: only GCKPT_FP32 (and AMX)
- *    GCKPT_NO_OFFLOAD   desc.offload, in plans made or read
- *    GCKPT_NO_DEVICES   desc.backend: only the processor; gckpt_backend, gckpt_cuda_backend
- *    GCKPT_NO_AMX       kernels for AMX, which only bf16 plans use
- *    GCKPT_NO_AVX512    kernels for AVX-512 (and AMX)
- *    GCKPT_NO_AVX2      kernels for AVX2 (and AVX512)
+ *    GCKPT_NO_TRAINING, GCKPT_NO_AVX512, .. [A] leave out parts (docs/building.md lists them).
+ *                                  Calls of a missing part are not declared; a plan, file or desc
+ *                                  that needs it is refused with an error that names the option
  *
  * 5. The numeric specification (version GCKPT_CONTRACT; a change of any rule is a new version)
  *    docs/numerics.md has the rules, clauses a to r: "manual, 5l" refers to clause l there.
  *    Arithmetic is IEEE-754 binary32, rounded to nearest even, except that sums of losses and of
  *    the gradient norm are binary64; exp, log, tanh and others are polynomials of this header. Each
- *    sum has one order: an element of a product is one chain of fma over k ascending, a sum within
- *    a row has 32 lanes, and a sum over rows continues from micro-batch to micro-batch (over
- *    desc.ranks.virtual_ranks, by a binary tree). So no plan, micro-batch, number of threads or
- *    ranks, compiler or processor changes a bit of weights, losses, norms or state. GCKPT_BF16_FAST
- *    promises this only for plans on one kind of device. Compile code that computes inputs with
- *    -ffp-contract=off, or its bits depend on compiler and processor.
+ *    sum has one order. So no plan, micro-batch, number of threads or ranks, compiler or processor
+ *    changes a bit of weights, losses, norms or state (GCKPT_BF16_FAST: on one kind of device).
+ *    Compile code that computes inputs with -ffp-contract=off.
  *
  * 6. Bytes (docs/guide.md)
  *    gckpt_plan_bytes = parameters as they are stored + optimiser state + caches + copies of
- *    parameters (desc.bf16) + arena. The arena is one block for gradients, activations,
- *    saved values and workspace. It ends with its last buffer, without padding, and a step touches
- *    exactly its bytes. A gradient that is a compensated sum (5e) needs its bytes a second time,
- *    for the step or one instruction. Not included are tables (gckpt_plan_kind_bytes with
- *    GCKPT_BYTES_TABLES; an executor has a copy), libraries, the caller's feeds, and the stack.
- *    Compiled with optimisation, a thread needs less than 64 KiB of stack with the fast backend (96
- *    KiB in bf16 plans), 6 KiB without it, 3 KiB in firmware (GCKPT_SMALL, 4-byte pointers).
+ *    parameters (desc.bf16) + arena. The arena is one block for gradients, activations, saved
+ *    values and workspace, and a step touches exactly its bytes. Not included are tables
+ *    (GCKPT_BYTES_TABLES), libraries, the caller's feeds, and the stack: less than 64 KiB a thread
+ *    with the fast backend (96 in bf16 plans), 6 without it, 3 in firmware.
  *
  * 7. Planning and time (docs/planning.md)
  *    A minimum cut selects values to keep; a search improves that schedule until it is proven
  *    near-optimal or its effort is spent. A plan never exceeds its budget, a larger budget never
  *    costs more, and a plan exists for the least budget that an error names. The planner obeys
- *    gckpt_keep and gckpt_recompute; segments are hints. Without changing a bit of any result,
- *    AUTO, OPTIMAL, frontiers and gckpt_fit also choose lowerings of ops (linear_cross_entropy
- *    computes its logits once, or twice in chunks) and row tiles for ops that need no gradient,
- *    unless desc.schedule.as_built, and copies to slower memory (desc.offload.bytes).
- *    The forward and the backward of an op have a cost (gckpt_cost), from a model that is the same
- *    on every machine, or measured in nanoseconds (examples/tune.h, then desc.costs). With measured
- *    costs, a step takes about gckpt_plan_info.step_cost + the time of its updates. For fast steps
- *    compile with gcc or clang, -O2 and -fopenmp, for a 64-bit processor, and set desc.threads: an
- *    executor takes the widest vectors that the processor has, so -march is not needed.
+ *    gckpt_keep and gckpt_recompute; segments are hints. AUTO, OPTIMAL and frontiers also choose
+ *    lowerings of ops (linear_cross_entropy computes its logits once, or twice in chunks) and row
+ *    tiles for ops that need no gradient, all with the same bits.
+ *    Costs (gckpt_cost) come from a model that is the same on every machine, or are measured in
+ *    nanoseconds (examples/tune.h); then a step takes about gckpt_plan_info.step_cost + the time of
+ *    its updates. Fast steps: a 64-bit processor, gcc or clang -O2 -fopenmp, and desc.threads.
  *
  * 8. Plans as data (docs/device.md)
  *    gckpt_plan_c prints a plan as C, which is compiled into firmware without graph or planner;
@@ -171,12 +127,11 @@
  *
  * 9. Fine-tuning, generating (docs/finetuning.md; examples/model.h, examples/generate.h)
  *    Build the model, freeze parameters that are not trained, quantise them to save bytes, then
- *    load a file; or call gckpt_store_map before building, to use weights in place. The backward
- *    ends at the lowest tensor that needs a gradient. A quantised matrix is read in place if all
- *    its readers are linear, matmul, embed, linear_cross_entropy, positions or slices of rows (on
- *    the processor); otherwise the plan copies it into the arena as floats. To generate, build the
- *    model twice, for a chunk of the prompt and for one token, with keys and values from
- *    gckpt_cache, and give the second executor the caches_of the first.
+ *    load a file; or call gckpt_store_map before building, to use weights in place. A quantised
+ *    matrix is read in place if all its readers are linear, matmul, embed, linear_cross_entropy,
+ *    positions or slices of rows (on the processor); otherwise the plan copies it into the arena as
+ *    floats. To generate, build the model twice, for a chunk of the prompt and for one token, with
+ *    keys and values from gckpt_cache, and give the second executor the caches_of the first.
  *
  * 10. Threads, lifetimes, accepted requests
  *    Threads. There is no global state: threads may use objects of different stores at the same
@@ -184,68 +139,64 @@
  *    and so does a store while a call changes it (building, planning, making or freeing an
  *    executor, loading, training). At other times, calls that take a const store may run at the
  *    same time, and so may gckpt_forward of executors that share no arena or caches.
- *    Lifetimes. A store outlives its graphs and executors. A graph must exist while plans and
- *    frontiers are made from it, and as long as its frontiers; plans and executors do not need it.
- *    An executor copies its plan, unless that is a C constant, and names, attributes and descs are
- *    copied. Memory blocks, arena, backend, callbacks' user pointer and caches_of of a desc must
- *    live as long as the object made with it; data of a constant as long as graph, plans and
- *    executors; external values as long as the store; feeds until the step ends. The result of
- *    gckpt_fetch is valid until something runs in the same arena, an error text until the object's
- *    next error.
- *    Accepted or refused. A request that is out of range, contradicts itself or names something
- *    that does not exist is refused with an error that names it, and nothing changes. In a desc, 0
- *    selects the default. Unusual requests are honoured: a learning rate of 0 (moments change),
- *    unused parameters and inputs, fewer rows than desc.batch, values that are not finite.
+ *    Lifetimes. A store outlives its graphs and executors, a graph its frontiers; plans and
+ *    executors do not need the graph. Executors copy their plan (except a C constant); names,
+ *    attributes and descs are copied. Memory blocks, arena, backend, callbacks' user pointer and
+ *    caches_of of a desc must live as long as the object made with it; data of a constant as long
+ *    as graph, plans and executors; feeds until the step ends.
+ *    Requests. A request that is out of range, contradicts itself or names something that does not
+ *    exist is refused with an error that names it, and nothing changes. In a desc, 0 selects the
+ *    default. Unusual requests are honoured: a learning rate of 0 (moments change), unused inputs
+ *    and parameters, fewer rows than desc.batch, values that are not finite.
  *
  * More: GPUs and other backends (docs/gpu.md), several processes (docs/distributed.md), packages
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1377
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1316
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1221
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1243
  *                 arithmetic, per_isa_begin, isa, vectors, formulas, per_isa_end, angles,
  *                 random, halves, sums, chains
- *     >>store     parameters and optimiser state, however they are stored                     1832
- *                 quant/kinds, kinds, dist/shards, arrays, names, notes/notes, initial,
- *                 quant/rows, devices/mirrors, values, quant/copy, params, dist/store, calls,
- *                 quant/calls
- *     >>graph     tensors, views, segments, gckpt_apply                                        647
- *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6316
+ *     >>store     parameters and optimiser state, however they are stored                     1781
+ *                 quant/kinds, dist/shards, arrays, names, notes/notes, initial, quant/rows,
+ *                 devices/mirrors, values, quant/copy, params, dist/store, calls, quant/calls
+ *     >>graph     tensors, views, segments, gckpt_apply                                        622
+ *                 tensor, schedules/policy, apply
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6169
  *                 per_isa_begin, loops, rows, images/loops, recurrent/loops, num/isa_end,
  *                 per_isa_end, quant/ops, gemm, unary, broadcast, axis, axes/ops, cache/ops,
  *                 embed, bf16/ops, products, norms, attention, rotary, losses, weighted,
  *                 linear_loss, images/pools, images/upsample, images/channels, images/conv,
  *                 recurrent/ops
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1936
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1823
  *                 bf16/cpu, images/cpu, bf16/convert, plain, products, rows, attention,
  *                 losses, weighted, recurrent/cpu, kernels, calls, devices/cpu
  *     >>tiles     fused groups, which run a tile of rows at a time                              92
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4854
- *                 dist/plan, bf16/plan, offload/plan, devices/plan, types, dist/rows, plan,
- *                 tensors, order, gradients, place, tiles/op, tiles/group, tiles/fuse, model,
- *                 offload/time, schedule, lowered, builders, dist/prefetch, encode, passes
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2825
- *                 bound, search, offload/search, offload/hide, reduce_peak, remove_recomputes,
- *                 stages, chain, levels, choose
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans             1330
- *                 getters, checks, planner, request, tools/frontier, tools/fit
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             5153
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4929
+ *                 dist/plan, bf16/plan, offload/plan, devices/plan, plan, dist/rows, tensors,
+ *                 gradients, place, tiles/op, tiles/group, tiles/fuse, model, lowerings/plan,
+ *                 offload/time, schedule, lowered, builders, schedules/plan, dist/prefetch,
+ *                 encode, passes
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2414
+ *                 bound, candidates, offload/search, moves, stages, chain, search
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              988
+ *                 getters, checks, planner, request, tools/frontier
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4966
  *                 call, memory, dist/exchange, devices/choose, backend, dist/group, params,
  *                 devices/host, offload/copies, feeds, losses, dist/micro_batches,
  *                 devices/capture, cache/run, fetch/run, bf16/run, quant/run, tiles/run,
  *                 training/update, tools/debug, instructions, advance, layout, open, step,
  *                 training/step, training/stream, modules
- *     >>check     gradients against finite differences                                         328
+ *     >>check     gradients against finite differences                                         325
  *                 gradients
- *     >>files     safetensors                                                                 1700
+ *     >>files     safetensors                                                                 1609
  *                 write, header, resolve, read, path, dist/save
  *     >>export    plans and weights as C constants                                             598
  *                 params, c, weights
- *     >>kernels   the loops of the fast kernels, for each instruction set                     3064
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2752
  *                 begin, vectors, quant/vectors, products, gemv, quant/int4, quant/kernels,
- *                 product_block, elementwise, random, bf16/kernels, bf16/avx512, column_sums,
+ *                 product_block, elementwise, dropout, bf16/kernels, column_sums,
  *                 images/kernels, attention, cache/kernels, online_softmax, bf16/attention,
  *                 bf16/gradients, bf16/amx, recurrent/kernels, table, end
  */
@@ -307,8 +258,6 @@
 #ifdef GCKPT_NO_SEARCH
 #undef GCKPT_NO_FRONTIER
 #define GCKPT_NO_FRONTIER
-#undef GCKPT_NO_FIT
-#define GCKPT_NO_FIT
 #endif
 #ifdef GCKPT_NO_AVX2
 #undef GCKPT_NO_AVX512
@@ -365,11 +314,11 @@ typedef struct gckpt_backend gckpt_backend;   /* functions that run a plan's ops
 typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
 #undef GCKPT_RESULT_ENUM
 
-/* Returns the last error of a store, graph, plan or executor, or GCKPT_OK. For NULL returns
- * GCKPT_E_MEMORY; gckpt_error_text then says which object has the real error. */
+/* Returns the last error of a store, graph, plan or executor, or GCKPT_OK; GCKPT_E_MEMORY for NULL
+ * (gckpt_error_text then says which object has the real error). */
 GCKPT_API gckpt_result gckpt_error(const void *object);
-/* Returns the text of the object's error: its place, its cause, and a request that would have
- * worked. Never NULL; valid until the object's next error. */
+/* Returns the text of the object's error: place, cause, and a request that would have worked. Never
+ * NULL; valid until the object's next error. */
 GCKPT_API const char *gckpt_error_text(const void *object);
 /* Returns a result in words, e.g. "out of memory". */
 GCKPT_API const char *gckpt_result_text(gckpt_result result);
@@ -416,15 +365,14 @@ GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);            
 GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d); /* (a,b,c,d) */
 
 /* >>api-store -------------------------------------------------------------------------------------
- * A store begins empty; gckpt_param adds parameters to it, or finds them. Values are created only
- * when needed: gckpt_exec_new creates the values of its plan, gckpt_store_get one parameter's,
- * loading those in the file; if memory runs out, they return E_MEMORY and name the bytes. A call
- * that takes a const store allocates and changes nothing (threads: manual, 10). */
+ * A store begins empty; gckpt_param adds parameters to it, or finds them. Values are created when
+ * needed: by gckpt_exec_new, gckpt_store_get and loading; if memory runs out, they return E_MEMORY
+ * and name the bytes. A call that takes a const store changes nothing (threads: manual, 10). */
 typedef struct {
     gckpt_memory memory;
     uint64_t seed; /* seed of initial values, dropout and stochastic rounding; default 0 */
 } gckpt_store_desc;
-/* Creates a store. desc NULL selects all defaults. The store must outlive its graphs and executors.
+/* Creates a store, which must outlive its graphs and executors. desc NULL selects all defaults.
  * Returns NULL if there is no memory. */
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
 /* Frees a store. Its graphs and executors can then only be freed. */
@@ -442,23 +390,22 @@ GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
 /* Adds parameter `name`, which must not exist yet. Its values stay at `values` (a float for each
  * element of `shape`, e.g. in flash or an mmapped file), which must outlive the store. If writable
- * is nonzero, training changes the parameter in place; if 0, the parameter is always frozen. */
+ * is nonzero, training changes them in place; if 0, the parameter is always frozen. */
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
 #ifndef GCKPT_NO_QUANT
 /* Converts the values of matching parameters, which must be frozen (else E_ARG), to `storage`: all
- * parameters or, after an error, none. Missing values are later created in this format, piece by
- * piece; converting existing ones holds two copies. Ops compute with the stored values, so results
- * depend on the storage but not on the plan. An op reads the stored format itself; if it cannot
- * (manual, 9), a FORWARD of the parameter dequantises the values into the arena, planned like any
- * value (gckpt_plan_desc.kernels.stage_parameters). BF16 and F16 round to nearest even; F16 takes
- * values up to 65504 (else E_DATA). I8 stores value / scale with scale = the row's greatest |value|
- * / 127; vectors stay F32. I4 takes the best of six scales for each block (manual, 5n), values up
- * to 524032 (else E_DATA); vectors stay F32, and a last axis that is not a multiple of 32 becomes
- * I8. The parameters lose their optimiser state and stay frozen until they are stored as F32 again,
- * which does not restore lost digits; external values are copied into the store's memory.
- * Invalidates pointers to values and state, and earlier plans; abandons a step under way. */
+ * parameters or, after an error, none. Missing values are later created in this format; converting
+ * existing ones holds two copies. Results depend on the storage but not on the plan. An op reads
+ * the stored format itself or (manual, 9) a FORWARD of the parameter dequantises the values into
+ * the arena. BF16 and F16 round to nearest even; F16 takes values up to 65504 (else E_DATA). I8
+ * stores value / scale with scale = the row's greatest |value| / 127; vectors stay F32. I4 takes
+ * the best of six scales for each block (manual, 5n), values up to 524032 (else E_DATA); vectors
+ * stay F32, and a last axis that is not a multiple of 32 becomes I8. The parameters lose their
+ * optimiser state and stay frozen until they are stored as F32 again; external values are copied
+ * into the store's memory. Invalidates pointers to values and state, and earlier plans; abandons a
+ * step under way. */
 GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *pattern,
                                             gckpt_storage storage);
 /* Adds an external parameter with values in the format `storage`, aligned to the size of a value
@@ -489,12 +436,11 @@ GCKPT_API int gckpt_store_count(const gckpt_store *store); /* number of paramete
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
-/* Synchronise the host's copy of matching parameters with a backend that has its own memory
- * (gckpt_backend.own_memory). gckpt_store_pull copies the newest values and state to the host; a
- * pointer obtained earlier shows the values as of the last pull. gckpt_store_push declares that the
- * program wrote the host's copy, so that the next step uses it. gckpt_store_get pulls and pushes.
- * The CPU has only the host's copy. With it, call push after writing values of a plan with bf16
- * copies (gckpt_plan_desc.bf16), or initial values at a pointer of gckpt_store_peek. */
+/* Synchronise the host's copy of matching parameters with a backend that has its own memory.
+ * gckpt_store_pull copies the newest values and state to the host. gckpt_store_push declares that
+ * the program wrote the host's copy, so that the next step uses it. gckpt_store_get pulls and
+ * pushes. On the CPU, call push after writing values of a plan with bf16 copies
+ * (gckpt_plan_desc.bf16), or initial values at a pointer of gckpt_store_peek. */
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* Returns the bytes of all values, created or not, and of the state that exists. */
@@ -504,7 +450,7 @@ GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* number of upda
  * values are sharded (GCKPT_SHARD_VALUES), where gckpt_gather_hash returns it. */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
-/* Callbacks that read or write the next `size` bytes; they return the number of bytes done. Fewer
+/* Callbacks that read or write the next `size` bytes and return the number of bytes done. Fewer
  * than `size` means the end of the data, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
@@ -527,25 +473,19 @@ typedef struct {
     gckpt_storage storage; /* format in which F32 values are written: F32, BF16, F16 (<= 65504) */
 } gckpt_file_desc;
 /* Write and read safetensors files with values, optimiser state, the optimiser's name and update
- * counts, step count and notes. Loading is strict and all-or-nothing: each tensor must be a
- * parameter of the store (an empty store gets all tensors) and have its shape. A file that is
- * truncated, damaged or otherwise wrong is refused with the reason, and the store keeps its values.
- * So loading holds existing values and state twice; missing values (load before gckpt_exec_new) are
- * read into their final memory, which is freed if the file is bad. Files contain a hash of their
- * tensors (data_fnv1a in __metadata__). If a file has the hash, loading compares it (E_DATA),
- * except gckpt_store_map and GCKPT_NO_STDIO builds. Returns GCKPT_OTHER_CONTRACT if all is loaded
- * but the file was written under another GCKPT_CONTRACT, so that training continues with other bits
- * than in the program that wrote it. Saving by path writes a temporary file next to the target
- * (PATH.gckpt-tmpN; a long PATH is shortened), flushes it and renames it: after a power cut either
- * the old or the new file exists. On FAT this holds with Linux only, except that an empty file may
- * be left if there was none before (if the volume is then read-only, run fsck.vfat); with other
- * systems save to two paths alternately. Saving replaces the target of a symbolic link, keeps the
- * permissions of a replaced file, and refuses folders, devices and pipes. Tensors may be F32, BF16,
- * F16, I8 (scales in an F32 tensor "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of
- * d values); with GCKPT_NO_QUANT only F32. Other types are refused with the tensor's name. Reading
- * converts a tensor to the storage of its parameter in the store, or else to floats (I8 only to I8
- * or floats), and keeps the bits if the two agree. Writing keeps the storage, and aligns data to
- * their type. desc may be NULL. */
+ * counts, step count, notes and a hash of the tensors, which loading compares (except
+ * gckpt_store_map and GCKPT_NO_STDIO builds). Loading is strict and all-or-nothing: each tensor
+ * must be a parameter of the store (an empty store gets all tensors) and have its shape; a wrong
+ * file is refused with the reason, and the store keeps its values. So loading holds existing values
+ * and state twice, but missing values (load before gckpt_exec_new) once. Returns
+ * GCKPT_OTHER_CONTRACT if all is loaded but the file was written under another GCKPT_CONTRACT, so
+ * that training continues with other bits. Saving by path writes a temporary file next to the
+ * target, flushes it and renames it: after a power cut either the old or the new file exists (on
+ * FAT with Linux only). Saving replaces the target of a symbolic link, keeps permissions, and
+ * refuses folders, devices and pipes. Tensors may be F32, BF16, F16, I8 (scales in an F32 tensor
+ * "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of d values). Reading converts a
+ * tensor to the storage of its parameter in the store, or else to floats (I8 only to I8 or floats).
+ * Writing keeps the storage. desc may be NULL. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user,
                                          const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
@@ -557,11 +497,10 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
                                         const gckpt_file_desc *desc);
 #endif
 /* Reads a file in memory (flash, mmap), which must outlive the store. Parameters that the store
- * lacks are added and point into the file where possible (data aligned to their type, on a
- * little-endian machine): F32 as floats, frozen unless desc.writable is nonzero; BF16, F16, I8 and
- * I4 quantised and frozen. Where not possible, they become floats in the store's memory. Parameters
- * that the store has are read as by gckpt_store_read. Map a model in several files one by one with
- * desc.partial. */
+ * lacks are added and point into the file where possible (data aligned to their type, little-endian
+ * machine): F32 as floats, frozen unless desc.writable is nonzero, others quantised and frozen;
+ * elsewhere they become floats in the store's memory. Parameters that the store has are read as by
+ * gckpt_store_read. Map a model in several files one by one with desc.partial. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #endif /* GCKPT_NO_FILES */
@@ -597,10 +536,10 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
                                     gckpt_init init);
 #ifndef GCKPT_NO_IMAGES
 /* Adds a parameter that is measured, not trained: running statistics. Ops that measure
- * (gckpt_batchnorm) give a value for each micro-batch, in their backward; at its end a step moves
- * the parameter by `momentum` (0 to 1) of the way to the mean of these values, weighted by rows.
- * Only such ops and gckpt_detach can read the parameter. It has no optimiser state and no part in
- * norm, clipping, decay and gckpt_check_gradients; its gradient, fetched, is that mean. */
+ * (gckpt_batchnorm) give a value for each micro-batch; at its end a step moves the parameter by
+ * `momentum` (0 to 1) of the way to the mean of these values, weighted by rows (its gradient, when
+ * fetched). Only such ops and gckpt_detach can read it. It has no optimiser state and no part in
+ * norm, clipping, decay and gckpt_check_gradients. */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 #endif
@@ -658,7 +597,7 @@ GCKPT_API gckpt_tensor *gckpt_softplus(gckpt_tensor *x); /* log(1 + exp(x)), wit
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
 GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);     /* 1 - 2 / (exp(2x) + 1) */
+GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);     /* tanh(x) = 1 - 2 / (exp(2x) + 1) */
 GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);  /* 1 / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);  /* exp(x) / sum of exp(x) over last axis */
 /* x - max - log(sum(exp(x - max))) over the last axis: log(softmax(x)) without log(0) */
@@ -668,10 +607,11 @@ GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural log; -inf 
 GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* square root; gradient inf at x = 0 */
 GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* absolute value; gradient 0 at x = 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x of each element */
-/* Sine and cosine of x in radians, for an x of any size; NaN where x is not finite. */
-GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);
-GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);
-/* x^exponent, as C's pow; the gradient is exponent * x^(exponent - 1), and 0 if exponent is 0. */
+GCKPT_API gckpt_tensor *gckpt_sin(
+    gckpt_tensor *x); /* sin(x), x in radians and of any finite size */
+GCKPT_API gckpt_tensor *gckpt_cos(
+    gckpt_tensor *x); /* cos(x), x in radians and of any finite size */
+/* x^exponent, as C's pow, for an exponent other than 0; gradient: exponent * x^(exponent - 1). */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high) with low <= high, either of which may be infinite. NaN stays NaN. The
  * gradient is 1 where low < x < high, else 0 (also where x equals a limit). */
@@ -694,10 +634,10 @@ typedef struct {
     float scale;           /* factor of the dot products q k'; 0 selects 1 / sqrt(D) */
 } gckpt_attention_desc;
 /* Attention, softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C /
- * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022) and never
- * repeats shared heads in memory (Ainslie 2023). Masked keys have no effect, even if NaN, and get
- * gradient 0; a query without keys gives 0. A gckpt_cache as k or v has the keys written so far; it
- * requires causal without lengths (else E_ARG). Keys before a window cost nothing. */
+ * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022) nor repeats
+ * shared heads (Ainslie 2023). Masked keys have no effect, even if NaN, and get gradient 0; a query
+ * without keys gives 0. A gckpt_cache as k or v has the keys written so far and requires causal
+ * without lengths (else E_ARG). Keys before a window cost nothing. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         const gckpt_attention_desc *desc);
 typedef struct {
@@ -714,8 +654,8 @@ typedef struct {
  * a head by position * base^(-2i/D). Su 2021, with the half-split pairing of GPT-NeoX and Llama. */
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc);
 /* x (B,T,C) + rows first..first+T-1 of a learned table (Tmax,C), which depends on no input. In a
- * graph with caches, this op and gckpt_rotary add gckpt_position to their first position, and the
- * table needs first + capacity rows or more. */
+ * graph with caches, this op and gckpt_rotary add gckpt_position to their first position, up to the
+ * capacity. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
 #ifndef GCKPT_NO_IMAGES
 /* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last like all features. A signal is
@@ -810,12 +750,12 @@ GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
-/* Elementwise max and min, broadcast. NaN if a or b is. If a equals b, each gets half the
+/* Elementwise max and min, broadcast; NaN if a or b is. If a equals b, each gets half of the
  * gradient. */
 GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
-/* Returns a where the condition (f32 or i32) is not 0 (NaN counts as not 0), else b; all three are
- * broadcast. Only the chosen elements get a gradient; for all others, even NaN and inf, it is 0. */
+/* Returns a where the condition (f32 or i32) is not 0 (NaN counts as not 0), else b; all broadcast.
+ * Only the chosen elements get a gradient; for all others, even NaN and inf, it is 0. */
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor); /* factor * x, elementwise */
 /* Zeroes each element with probability p and scales the others by 1/(1-p) (Srivastava 2014);
@@ -849,11 +789,9 @@ GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
  * A loss is a (sum, count) pair; only a gckpt_term can use it (manual, 3). */
 /* weights (f32; NULL means all 1) have the first axes, one or more, of the rows ((..) of (..,V),
  * for cross-entropies) or of the elements, and each scales the losses at its index. They scale the
- * sum, not the count (valid targets, rows or elements); to divide by their sum, feed weights *
- * count / sum, both of the whole batch. A weight of 0 removes its losses, even NaN and infinities,
- * and passes no gradient; weights of rows with negative targets are ignored. For weights by class,
- * gckpt_embed a (V,1) table by the targets (none negative) and reshape. GCKPT_NO_LOSSES: weights
- * must be NULL and smoothing 0 (else E_ARG).
+ * sum, not the count (valid targets, rows or elements). A weight of 0 removes its losses, even NaN
+ * and infinities, and passes no gradient. For weights by class, gckpt_embed a (V,1) table by the
+ * targets (none negative) and reshape. GCKPT_NO_LOSSES: weights must be NULL and smoothing 0.
  *
  * logits (..,V), targets i32 (..): sum of -log softmax[target]; count = targets >= 0, as rows with
  * a negative target are ignored. With smoothing, 0 to 1, the target distribution is 1 - smoothing
@@ -871,8 +809,8 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
 /* Sum of (prediction - target)^2 over elements; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
                                                  gckpt_tensor *weights);
-/* Makes a loss of any tensor: the sum of its elements, count = elements. For losses composed of
- * ops, and for regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
+/* Makes a loss of any tensor: the sum of its elements, count = elements, e.g. for a regulariser:
+ * gckpt_sum_loss(gckpt_mul(w, w)). */
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 #ifndef GCKPT_NO_LOSSES
 /* Cross-entropy with soft targets: logits and targets (f32) (..,V): sum over rows of -sum_j
@@ -904,11 +842,13 @@ GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* begins a segment */
 GCKPT_API void gckpt_segment_end(gckpt_graph *graph);   /* ends the innermost segment */
 /* Set a policy for x, which every plan obeys; both return x. */
 GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* computed once, then kept in memory */
+#ifndef GCKPT_NO_SCHEDULES
 GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* recomputed for the backward */
+#endif
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
- * A user's op has a gckpt_op as the built-in ops have (docs/architecture.md). Kernels get the
- * shapes of the present micro-batch. */
+ * A user's op has a gckpt_op as the built-in ops have; docs/architecture.md writes one. Kernels get
+ * the shapes of the present micro-batch. */
 typedef struct gckpt_call gckpt_call;
 typedef struct {
     const float *data;    /* values; NULL in shape() and for a backward that does not need them */
@@ -963,7 +903,7 @@ struct gckpt_call {
 #define GCKPT_SAVED (1u << 9)
 /* needs[i]: the gradient of input i is a sum over rows (bias, gain, broadcasting). If
  * `compensation` (as many floats as grad, +0 at first) is not NULL, set grad to +0 unless
- * `accumulate`, then add each x by gckpt_sum_add(&grad[k], &compensation[k], x): a Kahan sum. */
+ * `accumulate`, then add each x by gckpt_sum_add(&grad[k], &compensation[k], x). */
 #define GCKPT_SUMS (1u << 10)
 /* needs[i]: input i is a gckpt_running, and its gradient is the statistic measured in this
  * micro-batch, times rows. If call->training is 0, use the input. Mixes rows in training. */
@@ -999,8 +939,8 @@ typedef struct {
     uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL selects out's elements */
     /* Returns the exclusive upper bound of the values of i32 input i, which must not be negative
      * (except the last i32 input of a loss: negative targets are ignored). Values that are fed are
-     * checked by each step before anything runs (E_DATA); values that an op computes are checked
-     * when the node is added (E_SHAPE). If `classes` is NULL or returns 0, nothing is checked. */
+     * checked by each step before anything runs (E_DATA); those that an op computes when the node
+     * is added (E_SHAPE). NULL, or a result of 0, checks nothing. */
     int64_t (*classes)(const gckpt_call *call, int i);
     unsigned needs[GCKPT_MAX_INPUTS];             /* GCKPT_IN, ..: read by the gradient of in[i] */
     unsigned flags;                               /* GCKPT_INPLACE, .. */
@@ -1015,14 +955,13 @@ typedef struct {
     int (*receptive_field)(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows);
 } gckpt_op;
 /* Adds a node for `op`, whose descriptor must outlive graph, plans and executors. Inputs must be of
- * one graph; if an input is NULL, returns NULL. Attributes are copied. Printed plans contain them
- * as 4-byte words (int, int32_t, uint32_t, float) and name the descriptor's variable op->name. */
+ * one graph; if one is NULL, returns NULL. Attributes are copied; printed plans contain them as
+ * 4-byte words (int, int32_t, uint32_t, float) and name the descriptor's variable op->name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
 /* Adds x to *sum with Kahan compensation (a plain sum if compensation is NULL). Kahan 1965. */
 GCKPT_API void gckpt_sum_add(float *sum, float *compensation, float x);
-/* ---- Building blocks of the built-in kernels: the same bits on every executor, plain or with
- * threads and vector kernels. docs/architecture.md writes an op with them. ----
+/* ---- Building blocks of the built-in kernels: the same bits on every executor. ----
  *
  * Calls item(context, i, worker) once for each i in 0..items-1, in any order, on up to
  * call->threads threads, and returns when all are done. No item may write memory that another one
@@ -1037,9 +976,8 @@ GCKPT_API float gckpt_fma(float a, float b, float c);
 /* Returns x[0] y[0] + x[1] y[1] + ..., in 32 lanes (manual, 5d). */
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
 /* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c).
- * Strides count elements and may have any value, so that transposing is free: A(i,p) = a[i * a_row
- * + p * a_col]. Fast if c_row or c_col is 1 and C overlaps neither A nor B; faster still if A and B
- * have a stride of 1. */
+ * Strides count elements and may have any value: A(i,p) = a[i * a_row + p * a_col]. Fast if c_row
+ * or c_col is 1 and C overlaps neither A nor B; faster still if A and B have a stride of 1. */
 typedef struct {
     int64_t m, n, k;
     const float *a;
@@ -1154,8 +1092,6 @@ struct gckpt_transport {
     /* Returns 1 if the exchange is complete, 0 if not yet, -1 if it failed; may yield to other
      * programs first. NULL if exchange waits itself. */
     int (*done)(void *user);
-    /* Starts to replace x by the sum over all ranks, added in any order; for fast_reduce. */
-    int (*all_reduce)(void *user, float *x, size_t n);
     /* Makes pending and later exchanges of other ranks with this one fail, and stops using the
      * buffers of the pending one. If NULL, the other ranks wait for their timeout. */
     void (*abort)(void *user);
@@ -1163,9 +1099,9 @@ struct gckpt_transport {
     double timeout;              /* seconds without an answer until E_PEER; 0 disables it */
     void *user;                  /* for the functions */
     /* For a backend with use_comm_queue, on its own memory; both functions or none, with abort.
-     * enqueue adds to that queue an exchange or, if peer is -1, an all_reduce of the floats at
-     * `receive`; returns 0 if it failed. enqueued_done returns as done, for all that was enqueued
-     * so far; called where the host must wait, so the timeout includes queued computation. */
+     * enqueue adds an exchange to that queue; returns 0 if it failed. enqueued_done returns as
+     * done, for all that was enqueued so far; called where the host must wait, so the timeout
+     * includes queued computation. */
     int (*enqueue)(void *user, void *queue, int peer, const void *send, size_t send_bytes,
                    void *receive, size_t receive_bytes);
     int (*enqueued_done)(void *user);
@@ -1206,8 +1142,9 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path);
  * has the last micro-batch and gckpt_collect all rows; their gradients are those of the sum of
  * losses. Gradients of trained parameters are divided by the count, before clipping. A gradient
  * that training does not need (of an f32 input, a constant, a frozen parameter, a function of
- * these) is computed because it is fetched; it is the gradient of the sum of losses, and without a
- * batch axis it is summed over the batch. A plan that has only such gradients updates nothing. */
+ * these) is computed because it is fetched; it is the gradient of the sum of losses. Without a
+ * batch axis it is summed over the batch, which must be one micro-batch if several ops read the
+ * tensor. A plan that has only such gradients updates nothing. */
 typedef struct {
     gckpt_tensor *tensor;
     int gradient; /* if nonzero, fetch its gradient; if 0, its value */
@@ -1237,7 +1174,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
 #endif
 /* gckpt_plan_desc.offload */
 typedef struct {
-    /* Bytes of slower memory to which AUTO, OPTIMAL, frontiers and gckpt_fit may offload values
+    /* Bytes of slower memory to which AUTO, OPTIMAL and frontiers may offload values
      * and saved data instead of recomputing them (manual, 7); 0 (default) offloads nothing.
      * Plans that update in the backward offload nothing, as a failed copy would come too
      * late. */
@@ -1261,8 +1198,8 @@ typedef struct {
     gckpt_optimiser optimiser; /* default GCKPT_ADAMW */
     int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
-     * bytes but excludes clipping and offloading. If 0 (default), updates run at the end of a step.
-     * With GCKPT_IF_USEFUL gckpt_fit chooses. */
+     * bytes but excludes clipping and offloading. If 0 (default), updates run at the end of a
+     * step. */
     int update_in_backward;
     /* Backend that will run the plan; NULL selects the CPU. The table must live until the plan is
      * made. kernels.plain is then ignored, and the plan is neither saved nor printed as C. */
@@ -1285,8 +1222,8 @@ typedef struct {
         /* GCKPT_SQRT: the ops in a segment; -n puts n of the user's outermost segments into one
          * segment; 0 (default) selects sqrt(n) of the n ops. */
         int segment_size;
-        /* If nonzero, runs the ops of the graph as built. If 0 (default), AUTO, OPTIMAL, frontiers
-         * and gckpt_fit choose lowerings of ops with the same bits (manual, 9). */
+        /* If nonzero, runs the ops of the graph as built. If 0 (default), AUTO, OPTIMAL and
+         * frontiers choose lowerings of ops with the same bits (manual, 9). */
         int as_built;
     } schedule;
     struct {
@@ -1303,7 +1240,8 @@ typedef struct {
         /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it,
          * as for quantised parameters that an op reads as floats (manual, 9). The copy is planned
          * like any value: it may be dropped and copied again; gckpt_keep and gckpt_recompute apply;
-         * a schedule may place it, else it precedes its first use. Default 0. */
+         * a schedule may place it, else it precedes its first use. Editions without a part
+         * that needs such copies ignore it. Default 0. */
         int stage_parameters;
         size_t alignment; /* alignment of every offset; a power of two; 0 selects 64 */
     } kernels;
@@ -1363,6 +1301,7 @@ typedef struct {
     int64_t batch;          /* most rows of a step */
     int update_in_backward; /* 1 if it updates in the backward */
     gckpt_mode mode;        /* the mode that AUTO chose */
+    const char *mode_name;  /* e.g. "store-all" */
     int instructions;       /* number of instructions */
     int buffers;            /* number of buffers */
     /* A hash of the plan's graph (ops, attributes, shapes, types, edges, names of inputs, constants
@@ -1373,7 +1312,6 @@ typedef struct {
 /* Returns the figures of a plan; all are 0 if it is NULL. Takes time in proportion to the number of
  * instructions. */
 GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan);
-GCKPT_API const char *gckpt_mode_name(gckpt_mode mode); /* e.g. "store-all" */
 /* Describes instruction i, from 0. Returns E_ARG, as the calls below, if i is out of range.
  * (examples/print.h prints plans and frontiers, examples/pictures.h draws them.) */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
@@ -1419,47 +1357,23 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
 /* Prints the plan as a read-only C constant, `const gckpt_plan NAME`, to be compiled (C99, C++11)
  * in the file with the implementation, after the #include (manual, 8). An enum names ids:
  * NAME_tokens for input "tokens", and likewise for desc.fetch. NAME_store_bytes and NAME_exec_bytes
- * are sizes of blocks that suffice on every machine for a store of its parameters and for an
- * executor whose desc only sets memory (its other options take more: gckpt_exec_need). A
- * user's op is printed as the variable named as the op, which must be declared before, with the
- * needs and flags of planning; attributes as gckpt_apply says. Firmware needs desc.kernels.plain
- * and the seed. If the plan cannot be printed, returns E_ARG and prints an #error with the reason;
- * if the callback fails, E_FILE. */
+ * are sizes of blocks that suffice for a store of its parameters and for an executor whose desc
+ * only sets memory. A user's op is printed as the variable named as the op, which must be declared
+ * before; attributes as gckpt_apply says. Firmware needs desc.kernels.plain and the seed. If the
+ * plan cannot be printed, returns E_ARG and prints an #error with the reason; if the callback
+ * fails, E_FILE. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Prints a store's parameters as C constants, to be compiled next to the plan, and `gckpt_result
  * NAME_bind(gckpt_store *store)`, which adds them to an empty store in their order and storage, to
- * the bit; call it before gckpt_plan_params. Frozen ones stay in flash (gckpt_store_external) and
- * frozen; others are copied. Optimiser state, step count and notes are not printed: a device begins
- * at step 0. The store's block needs NAME_flash_bytes less than NAME_store_bytes of a plan that
- * reads all parameters. Returns E_FILE and E_ARG as gckpt_plan_c; also E_ARG without parameters,
- * for several ranks, and for missing values (gckpt_store_get) if quantised or, with
- * GCKPT_NO_TRAINING, random. */
+ * the bit; call it before gckpt_plan_params. Frozen ones stay in flash (gckpt_store_external),
+ * others are copied; the block needs NAME_flash_bytes less than NAME_store_bytes of a plan that
+ * reads all. Optimiser state, step count and notes are not printed. Returns E_FILE and E_ARG as
+ * gckpt_plan_c; also E_ARG without parameters, for several ranks, and for missing values
+ * (gckpt_store_get) if quantised or, with GCKPT_NO_TRAINING, random. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
 #endif /* GCKPT_NO_EXPORT */
-enum { GCKPT_IF_USEFUL = 2 }; /* value of update_in_backward: gckpt_fit chooses */
-#ifndef GCKPT_NO_FIT
-/* Builds the graph whose inputs have `rows` rows, fills terms (at most GCKPT_MAX_TERMS) and returns
- * their number, or a negative number to exclude this size. Called for each divisor of the batch. It
- * must create the same tensors and parameters each time, so that ids are the same. */
-#define GCKPT_MAX_TERMS 16
-typedef int (*gckpt_build_fn)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user);
-/* Fills in the costs of a graph that gckpt_build_fn just built, e.g. by examples/tune.h. */
-typedef gckpt_result (*gckpt_measure_fn)(gckpt_graph *graph, const gckpt_term *terms, int count,
-                                         gckpt_cost *costs, int cost_count, void *user);
-/* Chooses the micro-batch together with the plan: returns the plan with the least
- * gckpt_plan_info.step_cost, then fewest bytes, then most rows, among the plans of all micro-batch
- * sizes (and update rules, with GCKPT_IF_USEFUL) that fit desc.budget. measure NULL selects the
- * cost model, and so the same plan on every machine. A graph that mixes rows is planned with the
- * whole batch. desc is as for gckpt_plan_new, but without batch, fetch, schedule and costs, and
- * memory must not be a block. Graphs are temporary; parameters that they create stay in the store
- * if a plan is found. Returns NULL after an error, which the store then has; if the budget is too
- * small, the text names the least bytes, and the bytes for 1.5 times the least cost. */
-GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
-                                const gckpt_plan_desc *desc, gckpt_measure_fn measure);
-#endif
-
 /* ---- the frontier: the least cost for every budget ---- */
 /* A plan of this cost fits in `bytes`; the search found no cheaper one. */
 typedef struct {
@@ -1468,6 +1382,13 @@ typedef struct {
     double recompute, overhead; /* gckpt_plan_info.recompute, gckpt_plan_info.overhead */
     uint64_t proven_cost;       /* gckpt_plan_info.proven_cost within these bytes */
 } gckpt_point;
+/* What a frontier has. complete is 1 if every point was searched exhaustively, 0 if a limit of
+ * effort was reached, which is normal for graphs of more than some tens of ops. */
+typedef struct {
+    int points;
+    int complete;
+    size_t proven_bytes; /* no schedule needs fewer bytes */
+} gckpt_frontier_info;
 #ifndef GCKPT_NO_FRONTIER
 /* Finds the points of GCKPT_OPTIMAL for all budgets. Freeze and quantise parameters before. desc is
  * as for gckpt_plan_new; mode and budget are ignored, and its memory must not be a block. Graph and
@@ -1476,13 +1397,10 @@ typedef struct {
 GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                              const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier); /* its plans remain valid */
-/* Number of points; point i. Bytes ascend, cost descends; the last point recomputes nothing. */
-GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
+/* Returns the number of points, whether all were searched exhaustively, and the proven bytes. */
+GCKPT_API gckpt_frontier_info gckpt_frontier_describe(const gckpt_frontier *frontier);
+/* Returns point i. Bytes ascend, cost descends; the last point recomputes nothing. */
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
-/* Returns 1 if every point was searched exhaustively, 0 if a limit of effort was reached, which is
- * normal for graphs of more than some tens of ops; proven_cost says how good a point is. */
-GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
-GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
 /* Return, for a budget (0 sets no limit), the index of its point (-1 if the budget is too small),
  * and that point's plan. gckpt_plan_new with GCKPT_OPTIMAL finds at most 0.1 % of a step less. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
@@ -1528,15 +1446,14 @@ typedef struct {
 enum { GCKPT_UPDATE_BLOCK = 4096 };
 typedef struct {
     int64_t elements;
-    float *gradient;           /* the first accumulator */
-    const void *base;          /* further accumulators are at base + more[i] bytes */
-    const size_t *more;        /* host memory */
-    int adds;                  /* length of more */
-    float count;               /* divisor; 0 if the sum is already divided */
-    int write_back;            /* if nonzero, `gradient` gets the quotient; if 0, the sum */
-    float *squares;            /* receives square sums, by block; may be NULL */
-    int update;                /* if 0, nothing is updated and the fields below are unused */
-    const uint32_t *skip_flag; /* if not NULL and *skip_flag is not 0, nothing is updated */
+    float *gradient;    /* the first accumulator */
+    const void *base;   /* further accumulators are at base + more[i] bytes */
+    const size_t *more; /* host memory */
+    int adds;           /* length of more */
+    float count;        /* divisor; 0 if the sum is already divided */
+    int write_back;     /* if nonzero, `gradient` gets the quotient; if 0, the sum */
+    float *squares;     /* receives square sums, by block; may be NULL */
+    int update;         /* if 0, nothing is updated and the fields below are unused */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -1574,7 +1491,7 @@ typedef struct {
  * may have changed although the step is not counted; load a checkpoint. */
 
 /* The parameters of a micro-batch that a backend replays. Only these may differ from an earlier
- * micro-batch of the same owner, part and `rows`: first row, position, seed and step of its calls,
+ * micro-batch of the same owner and `rows`: first row, position, seed and step of its calls,
  * and loss_scale of its losses, by gckpt_call.id. */
 typedef struct {
     int id;
@@ -1582,7 +1499,6 @@ typedef struct {
 } gckpt_loss_scale;
 typedef struct {
     const void *owner; /* the executor */
-    int64_t part;      /* index of the part, if a micro-batch is replayed in parts */
     int64_t first_row, rows, position;
     uint64_t seed, step;
     const gckpt_loss_scale *scales; /* host memory */
@@ -1643,20 +1559,16 @@ struct gckpt_backend {
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* Offloading to the host: all four functions or none (copy_out and copy_in then replace them).
      * copy_async begins a copy after all earlier calls; it may overlap later calls, and copies keep
-     * their order. wait_copies makes later calls wait for all copies. Host memory comes from
-     * host_get. Until wait_copies, calls leave the device's side alone (if `out`, may read it). */
+     * their order. wait_copies makes later calls wait for all copies except the last `later` (or
+     * for all). Host memory comes from host_get. Until wait_copies, calls leave the device's side
+     * of a copy alone (if `out`, may read it). */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
-    void (*wait_copies)(void *context);
-    /* Sets *found to 1 if one of n floats is not finite, else to 0. If NULL, a step that may be
-     * skipped waits for its square sums before the first update. */
-    void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
+    void (*wait_copies)(void *context, int later);
     /* Dequantises a parameter into the arena. If NULL, the host keeps its values, dequantises them
      * each time and copies them in (slow, and such micro-batches are not replayed). */
     void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
-    /* Waits as wait_copies, except for the last `later` (>= 1) copies. NULL selects wait_copies. */
-    void (*wait_copies_until)(void *context, int later);
     /* Communication of ranks in the backend's memory (gckpt_transport.enqueue): both functions or
      * none. After use_comm_queue(1) the thread's calls of add and copy go to a second queue, after
      * all earlier calls; returns that queue (a cudaStream_t). After use_comm_queue(0) they go to
@@ -1711,13 +1623,11 @@ typedef struct {
 #define GCKPT_DEBUG_RECOMPUTE 2u /* compares hashes of recomputed values; E_DATA names the op */
 #define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that 2 steps touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
-/* A step returns E_DATA at the first instruction that makes a NaN or an infinity, in a value, a
- * gradient or a loss's sum; the error text names op, tensor, element and row of the batch. If an
- * infinity was fed, or is a constant or frozen, as in a mask, infinities may spread, and only a NaN
- * is an error. Also refuses NaN in a feed (even where nothing reads it), parameter or constant,
- * infinities in trained parameters, and NaN or infinities in gradients before the first update (but
- * not in their norm, which may overflow). Then nothing is changed, except if the update itself made
- * the value (lr too high), or in plans that update in the backward. */
+/* A step returns E_DATA at the first instruction that makes a NaN or an infinity; the error text
+ * names op, tensor, element and row of the batch. If an infinity was fed, or is a constant or
+ * frozen, as in a mask, only a NaN is an error. Also refuses NaN in a feed, parameter or constant,
+ * infinities in trained parameters, and both in gradients before the first update. Then nothing is
+ * changed, except if the update itself made the value, or in plans that update in the backward. */
 #define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets with kernels; all give the same bits. */
 typedef enum {
@@ -1767,9 +1677,6 @@ typedef struct {
      * with its text. E_PEER means that a rank does not answer: free this executor, and, if
      * parameters were being updated, load a checkpoint. */
     const gckpt_transport *transport;
-    /* If nonzero, transport->all_reduce adds up gradients: faster, but another number of ranks
-     * gives other bits. If 0 (default), bits do not depend on it. */
-    int fast_reduce;
     int (*progress)(void *user, const gckpt_progress *);        /* before each instruction */
     void (*custom_optimiser)(void *user, const gckpt_update *); /* GCKPT_CUSTOM_OPTIMISER */
     void *user;                                                 /* passed to the callbacks */
@@ -1786,19 +1693,17 @@ typedef struct {
     int allow_initial;
 } gckpt_exec_desc;
 /* Creates an executor, and in the store all missing values and optimiser state (after an error
- * none). Refuses state of another optimiser (gckpt_store_reset clears it); if such state is loaded
- * later, a step refuses it. Where the system overcommits memory, only a request beyond all memory
- * fails. The plan is copied (except a C constant) and may be freed; the store must outlive the
- * executor. Returns NULL after an error, which the store then has. */
+ * none). Refuses state of another optimiser (gckpt_store_reset clears it). Where the system
+ * overcommits memory, only a request beyond all memory fails. The plan is copied (except a C
+ * constant) and may be freed. Returns NULL after an error, which the store then has. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec); /* values and state stay in the store */
-/* Return the bytes of a block (gckpt_memory.memory, at any address) that suffice. gckpt_store_need:
- * for a store with all that the plan needs, built by its graph or by gckpt_plan_params; with plan
- * NULL, for a store without parameters. Notes, and values used before all parameters exist, take
- * more. gckpt_exec_need: for an executor with this desc, whose memory is ignored. SIZE_MAX means
- * that the bytes exceed all memory, or that isa or backend is not available; gckpt_exec_new finds
- * other faults. */
+/* Return the bytes of a block (gckpt_memory.memory) that suffice. gckpt_store_need: for a store
+ * with all that the plan needs, built by its graph or by gckpt_plan_params; with plan NULL, for a
+ * store without parameters. Notes, and values used before all parameters exist, take more.
+ * gckpt_exec_need: for an executor with this desc, whose memory is ignored. SIZE_MAX means that the
+ * bytes exceed all memory, or that isa or backend is not available. */
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc);
 
@@ -1807,16 +1712,15 @@ typedef struct {
     const void *data; /* values of all rows of the step */
 } gckpt_feed;
 typedef struct {
-    double loss;      /* sum over terms of weight * sum / count; 0 in training if count is 0 */
+    double loss; /* total of weight * sum / count (regulariser: weight * sum); 0 if count is 0 */
     double grad_norm; /* norm of the divided gradients, before clipping */
     int64_t count;    /* count of the first loss; if 0, nothing was changed */
     uint64_t step;    /* updates done, this one included */
 } gckpt_report;
 /* Returns one loss of the last call that reports (even one that was SKIPPED): the sum of term
  * number `term` over all rows, micro-batches and ranks, and the number of targets, rows or elements
- * counted, without its weight. report.loss is the total of weight * sum / count (0 if count is 0),
- * for a regulariser weight * sum; 0 in training if the first loss counts nothing. Returns E_ARG if
- * there is no such term, no such call yet, one is under way, or the last one failed. */
+ * counted, without its weight. Returns E_ARG if there is no such term, no such call yet, one is
+ * under way, or the last one failed. */
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
 /* Runs an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -1849,11 +1753,9 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
  * half a cosine to `min_lr` at `steps`. Loshchilov & Hutter 2017. */
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                 float min_lr);
-#endif /* GCKPT_NO_TRAINING */
-/* Return the instruction set of an executor, its name, and whether build and processor have it. */
-GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec);
-GCKPT_API const char *gckpt_isa_name(gckpt_isa isa);
-GCKPT_API int gckpt_isa_available(gckpt_isa isa);
+#endif                                                      /* GCKPT_NO_TRAINING */
+GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec); /* the set that an executor uses */
+GCKPT_API int gckpt_isa_available(gckpt_isa isa); /* nonzero if build and processor have it */
 /* Returns the number of threads that this build can use: OpenMP's, or 1. */
 GCKPT_API int gckpt_threads(void);
 
@@ -1868,13 +1770,11 @@ typedef struct {
 } gckpt_check;
 /* Compares the gradient of every trainable parameter with central differences of the loss, along
  * the gradient and along a random direction. Returns E_DATA if one differs by more than 0.01, or if
- * the first loss counts nothing in these rows. Returns GCKPT_UNRESOLVED if none does but some
- * directions are lost in rounding: a loss in f32 that is large compared with its changes (targets
- * far from the outputs; or one class of many that is nearly certain) is too coarse, and even twice
- * or half the right gradient could pass. The error text has names and figures. A gradient that is 0
- * except for rounding (cancelled by a norm or softmax) is right if the loss shows no slope and is
- * fine enough to show one of 0.01 of the steepest parameter's. Restores weights to the bit. check
- * may be NULL. */
+ * the first loss counts nothing in these rows; GCKPT_UNRESOLVED if none does but some directions
+ * are lost in rounding: a loss in f32 that is large compared with its changes is too coarse, and
+ * even twice or half the right gradient could pass. The error text has names and figures. A
+ * gradient that is 0 except for rounding (cancelled by a norm or softmax) is right if the loss
+ * shows no slope there and is fine enough. Restores weights to the bit. check may be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
 #endif /* GCKPT_NO_CHECK */
@@ -1912,6 +1812,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 #if defined(__unix__) || defined(__APPLE__)
 #define GCKPTI_POSIX 1
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -1931,9 +1832,13 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#if (defined(__unix__) || defined(__APPLE__)) && (defined(_OPENMP) || defined(GCKPTI_TEAMS))
+#if defined(__GNUC__) && (defined(_OPENMP) || defined(GCKPTI_TEAMS))
 #include <sched.h>
+#ifdef _WIN32
+#include <unistd.h>
+#else
 #include <sys/select.h>
+#endif
 #endif
 
 #if defined(GCKPT_REALLOC) != defined(GCKPT_FREE)
@@ -2122,12 +2027,13 @@ enum {
 #else
 #define GCKPTI_OWN_FRAME
 #endif
-/* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions
- * (elsewhere: one region per loop). Tests set it to 1 and use their own threads. */
+/* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions.
+ * Tests set it to 1 and use their own threads. */
 #if !GCKPTI_HAS_FAST
 #undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 0
-#elif !defined(GCKPTI_TEAMS) && (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
+#elif defined(_OPENMP)
+#undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 1
 #elif !defined(GCKPTI_TEAMS)
 #define GCKPTI_TEAMS 0
@@ -2177,13 +2083,14 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 
 /* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
-#ifdef GCKPT_NO_TEXT
-/* Without error texts, only the result is stored. Other arguments count as used. */
+
+/* Likewise without a text. */
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
+#define gckpti_ok(object) gckpti_result(object, GCKPT_OK)
+#ifdef GCKPT_NO_TEXT /* arguments of the text count as used */
 #define gckpti_error(object, result, ...)                                                          \
     (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
-GCKPTI_FN gckpt_result gckpti_ok(void *object);
 
 /* A field of a desc: its name, its value and the range that is allowed. */
 typedef struct {
@@ -2206,9 +2113,6 @@ GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out);
 
 /* Appends n bytes to the buffer; passes full buffers to the callback. */
 GCKPTI_FN void gckpti_sink_put(gckpti_sink *out, const void *bytes, size_t n);
-
-/* Writes the low `bytes` bytes of a number, little-endian. */
-GCKPTI_FN void gckpti_sink_number(gckpti_sink *out, uint64_t value, int bytes);
 
 /* Writes formatted text of at most 511 bytes; directives are those of gckpt_fail. */
 GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...);
@@ -2252,16 +2156,6 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
 /* Appends to an E_MEMORY error the size that the block needs ("at least", if `enough` is 0). */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
                                  size_t enough);
-
-#ifdef GCKPT_NO_TEXT
-#define gckpti_hint_block(object, owner, a, enough)                                                \
-    (0 ? gckpti_hint_block(object, owner, a, enough) : (void)0)
-#endif
-
-/* Returns 0 if the heap does not have that many bytes. Tries one allocation of all: a system that
- * overcommits memory refuses it if it is impossible, but would grant many small ones and end the
- * program when it writes to them. */
-GCKPTI_FN int gckpti_has_memory(gckpti_allocator *a, size_t bytes);
 
 /* Returns the next capacity of a growing array; in_place: the array can grow without a copy. */
 GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place);
@@ -2358,7 +2252,6 @@ typedef struct {
      * gckpti_with_team only; must not start threads. May be NULL. */
     void (*poll)(void *context);
     void *poll_context;
-    int thread; /* number of the thread */
 } gckpti_runner;
 
 /* Returns 1 for a call of a bf16 plan; for an operand in f32; for an operand in bf16. */
@@ -2522,36 +2415,26 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)
     return t;
 }
 
-GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const char *format, ...)
-{
-    gckpti_object *o = (gckpti_object *)object;
-    if (!o || o->sticky != GCKPT_OK)
-        return result;
-    va_list args;
-    va_start(args, format);
-    o->last = result;
-    gckpti_set_text(o, format, args);
-    va_end(args);
-    return result;
-}
-
-#ifdef GCKPT_NO_TEXT
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result)
 {
     gckpti_object *o = (gckpti_object *)object;
-    if (o && o->sticky == GCKPT_OK)
+    if (o && o->sticky == GCKPT_OK) {
         o->last = result;
+        o->text[0] = 0;
+    }
     return result;
 }
-#endif
 
-GCKPTI_FN gckpt_result gckpti_ok(void *object)
+GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const char *format, ...)
 {
     gckpti_object *o = (gckpti_object *)object;
-    o->last = GCKPT_OK;
-    if (o->sticky == GCKPT_OK)
-        o->text[0] = 0;
-    return GCKPT_OK;
+    va_list args;
+    va_start(args, format);
+    gckpti_result(o, result);
+    if (o && o->sticky == GCKPT_OK)
+        gckpti_set_text(o, format, args);
+    va_end(args);
+    return result;
 }
 
 GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n)
@@ -2592,9 +2475,9 @@ GCKPT_API const char *gckpt_error_text(const void *object)
     gckpt_result result = gckpt_error(object);
     if (!o)
         return "NULL: the call that should have made this object failed; call gckpt_error_text "
-               "of its origin: the graph for a plan or a frontier, the store for an executor, a "
-               "graph or gckpt_fit. A store is NULL if there is no memory; a block needs "
-               "gckpt_store_need(NULL) bytes";
+               "of its origin: the graph for a plan or a frontier, the store for an executor or a "
+               "graph. A store is NULL if there is no memory; a block needs gckpt_store_need(NULL) "
+               "bytes";
     return o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0] ? o->text
                                                                         : gckpt_result_text(result);
 }
@@ -2622,14 +2505,6 @@ GCKPTI_FN void gckpti_sink_put(gckpti_sink *out, const void *bytes, size_t n)
         if (out->used == sizeof out->buf)
             gckpti_sink_flush(out);
     }
-}
-
-GCKPTI_FN void gckpti_sink_number(gckpti_sink *out, uint64_t value, int bytes)
-{
-    unsigned char little[8];
-    for (int i = 0; i < bytes; i++)
-        little[i] = (unsigned char)(value >> (8 * i));
-    gckpti_sink_put(out, little, (size_t)bytes);
 }
 
 GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...)
@@ -2791,8 +2666,8 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
         gckpti_delete(a, name, name ? gckpti_strlen(name) + 1 : 0, 1);
 }
 
-GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_allocator *a,
-                                  size_t enough)
+GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
+                                 size_t enough)
 {
 #ifdef GCKPT_NO_TEXT
     (void)object, (void)owner, (void)a, (void)enough;
@@ -2804,15 +2679,6 @@ GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_
                                : "; the %s's block has %z bytes, so far it takes %z",
                         owner, a->desc.size, enough ? enough : a->needed);
 #endif
-}
-
-GCKPTI_FN int gckpti_has_memory(gckpti_allocator *a, size_t bytes)
-{
-    if (!GCKPTI_HEAP_64BIT || a->desc.memory || a->desc.resize)
-        return 1;
-    void *p = gckpti_resize(a, NULL, 0, bytes);
-    gckpti_delete(a, p, bytes, 1);
-    return p != NULL;
 }
 
 GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place)
@@ -2955,12 +2821,10 @@ GCKPTI_FN void gckpti_release(gckpti_scratch *s, void *array)
 /* ---- sorts without recursion: heap sort (not stable), and merge sort by key (stable) ---- */
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
-    unsigned char buf[64];
-    for (size_t n; size > 0; a += n, b += n, size -= n) {
-        n = size < sizeof buf ? size : sizeof buf;
-        memcpy(buf, a, n);
-        memcpy(a, b, n);
-        memcpy(b, buf, n);
+    for (size_t i = 0; i < size; i++) {
+        const unsigned char byte = a[i];
+        a[i] = b[i];
+        b[i] = byte;
     }
 }
 
@@ -3056,25 +2920,60 @@ GCKPT_API int gckpt_threads(void)
 #endif
 }
 
-#if GCKPTI_TEAMS
-/* A loop calls body(context, i) for i = 0..n-1. Only thread 0 starts loops, one after the other; it
- * also runs items. `unclaimed` counts the items that no thread has claimed, `unfinished` the items
- * that are not finished. A thread may be late, or sleep anywhere in this code, because:
- *
- * 1. A thread claims an item by decrementing `unclaimed`, if the old value was positive.
- *    It reads the loop's fields only afterwards. If a loop ended and another began in between, it
- *    has claimed an item of the new one.
- * 2. A claimed item is unfinished until its thread reports it, and thread 0 changes the loop only
- *    when no item is unfinished. So body, context and n are constant while they are read.
- * 3. Decrementing an `unclaimed` of 0 or less claims nothing; the next loop overwrites it.
- * 4. Loop to items: `unclaimed` is set with release after the fields and decremented with acquire
- *    (which continues the release sequence). Items to thread 0: `unfinished`, likewise. */
-typedef struct gckpti_team {
-    void (*body)(void *context, int64_t i);
+#if GCKPTI_HAS_FAST
+/* ---- workers claim a few items at a time, so that a thread may be late or lose its core. A
+ * worker's number selects its scratch. ---- */
+typedef struct {
+    void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t n;
-    int busy; /* nonzero while a loop is running */
-    int stop; /* nonzero if no more loops follow */
+    int64_t n, next, chunk, item_cost;
+    const gckpti_runner *runner;
+} gckpti_parallel_loop;
+
+/* Claims `chunk` items at a time until none is left; `polls`: calls poll between them. */
+static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int polls)
+{
+    int64_t done = 0;
+    for (;;) {
+        int64_t i = __atomic_fetch_add(&loop->next, loop->chunk, __ATOMIC_RELAXED);
+        int64_t end = loop->n - i < loop->chunk ? loop->n : i + loop->chunk;
+        if (i >= loop->n)
+            return;
+        for (; i < end; i++) {
+            loop->body(loop->context, i, worker);
+            done += polls ? loop->item_cost : 0;
+            if (done >= 1 << 18) {
+                loop->runner->poll(loop->runner->poll_context);
+                done = 0;
+            }
+        }
+    }
+}
+
+/* Runs a worker on one of the program's own threads. */
+static void gckpti_run_worker(void *loop, int64_t worker)
+{
+    gckpti_claim_items((gckpti_parallel_loop *)loop, worker, 0);
+}
+#endif
+
+#if GCKPTI_TEAMS
+/* Only thread 0 starts loops, one after the other; it also runs workers. `unclaimed` counts the
+ * workers that no thread has claimed, `unfinished` those that are not finished. A thread may be
+ * late, or sleep anywhere in this code, because:
+ *
+ * 1. A thread claims a worker by decrementing `unclaimed`, if the old value was positive.
+ *    It reads `loop` only afterwards. If a loop ended and another began in between, it has
+ *    claimed a worker of the new one.
+ * 2. A claimed worker is unfinished until its thread reports it, and thread 0 changes the loop only
+ *    when no worker is unfinished. So `loop` and its fields are constant while they are read.
+ * 3. Decrementing an `unclaimed` of 0 or less claims nothing; the next loop overwrites it.
+ * 4. Loop to workers: `unclaimed` is set with release after the loop and decremented with acquire
+ *    (which continues the release sequence). Workers to thread 0: `unfinished`, likewise. */
+typedef struct gckpti_team {
+    gckpti_parallel_loop *loop;
+    int busy;   /* nonzero while a loop is running */
+    int stop;   /* nonzero if no more loops follow */
     int exited; /* threads that have seen `stop` */
     char pad[64];
     int64_t unclaimed;
@@ -3083,14 +2982,14 @@ typedef struct gckpti_team {
     char pad3[64];
 } gckpti_team;
 
-static void gckpti_team_run_items(gckpti_team *team)
+static void gckpti_team_run_workers(gckpti_team *team, int polls)
 {
     int64_t done = 0;
     while (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
         int64_t unclaimed = __atomic_fetch_sub(&team->unclaimed, 1, __ATOMIC_ACQUIRE);
         if (unclaimed <= 0)
             break;
-        team->body(team->context, team->n - unclaimed);
+        gckpti_claim_items(team->loop, unclaimed - 1, polls);
         done++;
     }
     if (done)
@@ -3118,8 +3017,13 @@ static void gckpti_team_backoff(int *spins)
     } else if (*spins < 1004) {
         sched_yield();
     } else {
-        struct timeval pause = { 0, *spins < 1012 ? 20 : 100 };
-        select(0, NULL, NULL, NULL, &pause);
+        const int pause = *spins < 1012 ? 20 : 100; /* microseconds */
+#ifdef _WIN32
+        usleep((useconds_t)pause);
+#else
+        struct timeval time = { 0, pause };
+        select(0, NULL, NULL, NULL, &time);
+#endif
     }
     *spins += *spins < 2000;
 }
@@ -3129,7 +3033,7 @@ GCKPTI_FN void gckpti_team_worker(gckpti_team *team)
 {
     for (int spins = 0; !__atomic_load_n(&team->stop, __ATOMIC_ACQUIRE);) {
         if (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
-            gckpti_team_run_items(team);
+            gckpti_team_run_workers(team, 0);
             spins = 0;
         }
         gckpti_team_backoff(&spins);
@@ -3146,89 +3050,17 @@ GCKPTI_FN void gckpti_team_end(gckpti_team *team, int others)
         gckpti_team_backoff(&spins);
 }
 
-static void gckpti_team_run(gckpti_team *team, int64_t n, void (*body)(void *context, int64_t i),
-                            void *context)
+static void gckpti_team_run(gckpti_team *team, gckpti_parallel_loop *loop, int64_t workers)
 {
     int spins = 0;
-    team->body = body;
-    team->context = context;
-    team->n = n;
+    team->loop = loop;
     team->busy = 1;
-    __atomic_store_n(&team->unfinished, n, __ATOMIC_RELAXED);
-    __atomic_store_n(&team->unclaimed, n, __ATOMIC_RELEASE);
-    gckpti_team_run_items(team);
+    __atomic_store_n(&team->unfinished, workers, __ATOMIC_RELAXED);
+    __atomic_store_n(&team->unclaimed, workers, __ATOMIC_RELEASE);
+    gckpti_team_run_workers(team, loop->runner->poll != NULL);
     while (__atomic_load_n(&team->unfinished, __ATOMIC_ACQUIRE) > 0)
         gckpti_team_backoff(&spins);
     team->busy = 0;
-}
-#endif
-
-/* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-GCKPTI_FN void gckpti_parallel_for(const gckpt_call *call, int64_t n,
-                                   void (*body)(void *context, int64_t i), void *context)
-{
-#if GCKPTI_HAS_FAST
-    const gckpti_runner *runner = (const gckpti_runner *)call->runner;
-    if (n > 1 && call->threads > 1 && runner) {
-        if (runner->parallel_for) {
-            runner->parallel_for(runner->user, n, body, context);
-            return;
-        }
-#if GCKPTI_TEAMS
-        if (runner->team && !runner->team->busy) {
-            gckpti_team_run(runner->team, n, body, context);
-            return;
-        }
-#elif defined(_OPENMP)
-        int threads = n < call->threads ? (int)n : call->threads;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-        for (int64_t i = 0; i < n; i++)
-            body(context, i);
-        return;
-#endif
-    }
-#endif
-    (void)call;
-    for (int64_t i = 0; i < n; i++)
-        body(context, i);
-}
-
-#ifdef _OPENMP
-#define gckpti_thread() omp_get_thread_num()
-#else
-#define gckpti_thread() 0
-#endif
-
-#if GCKPTI_HAS_FAST
-/* ---- workers claim a few items at a time, so that a thread may be late or lose its core. A
- * worker's number selects its scratch. ---- */
-typedef struct {
-    void (*body)(void *context, int64_t item, int64_t worker);
-    void *context;
-    int64_t n, next, chunk, item_cost;
-    const gckpti_runner *runner; /* NULL if this worker must not call poll */
-} gckpti_parallel_loop;
-
-/* Claims `chunk` items at a time until none is left. */
-static void gckpti_run_chunks(void *context, int64_t worker)
-{
-    gckpti_parallel_loop *loop = (gckpti_parallel_loop *)context;
-    const int polls = loop->runner && loop->runner->thread == gckpti_thread();
-    int64_t done = 0;
-    for (;;) {
-        int64_t i = __atomic_fetch_add(&loop->next, loop->chunk, __ATOMIC_RELAXED);
-        int64_t end = loop->n - i < loop->chunk ? loop->n : i + loop->chunk;
-        if (i >= loop->n)
-            return;
-        for (; i < end; i++) {
-            loop->body(loop->context, i, worker);
-            done += polls ? loop->item_cost : 0;
-            if (done >= 1 << 18) {
-                loop->runner->poll(loop->runner->poll_context);
-                done = 0;
-            }
-        }
-    }
 }
 #endif
 
@@ -3237,17 +3069,26 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
 {
 #if GCKPTI_HAS_FAST
     const gckpti_runner *runner = call ? (const gckpti_runner *)call->runner : NULL;
-    runner = runner && runner->poll ? runner : NULL;
-    if (call && item && (call->threads > 1 || runner) && items > 1) {
+    if (runner && item && items > 1 && (call->threads > 1 || runner->poll)) {
         const int64_t capped_cost = cost <= 0 ? 0 : cost < 1 << 18 ? cost : 1 << 18;
         gckpti_parallel_loop loop = { item, context, items, 0, 1, capped_cost, runner };
         loop.chunk += 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
         int64_t workers = items / loop.chunk + (items % loop.chunk != 0);
         workers = workers < call->threads ? workers : call->threads;
-        if (workers > 1 || runner) {
-            gckpti_parallel_for(call, workers, gckpti_run_chunks, &loop);
+        int polls = runner->poll != NULL;
+        if (workers > 1 && runner->parallel_for) {
+            runner->parallel_for(runner->user, workers, gckpti_run_worker, &loop);
             return;
         }
+#if GCKPTI_TEAMS
+        if (workers > 1 && runner->team && !runner->team->busy) {
+            gckpti_team_run(runner->team, &loop, workers);
+            return;
+        }
+        polls = polls && !(runner->team && runner->team->busy); /* else perhaps another thread */
+#endif
+        gckpti_claim_items(&loop, 0, polls);
+        return;
     }
 #endif
     (void)call, (void)cost;
@@ -3265,7 +3106,6 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
 #pragma omp parallel num_threads(threads)
         if (omp_get_thread_num() == 0) {
             runner->team = omp_get_num_threads() > 1 ? &team : NULL;
-            runner->thread = 0;
             main(context);
             runner->team = NULL;
             gckpti_team_end(&team, omp_get_num_threads() - 1);
@@ -3275,8 +3115,7 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
         return;
     }
 #endif
-    (void)threads;
-    runner->thread = gckpti_thread();
+    (void)runner, (void)threads;
     main(context);
 }
 
@@ -3824,6 +3663,50 @@ GCKPTI_ALWAYS FLOATS V(sign_bit)(FLOATS a) { return V(floats)(V(bits)(a) & 0x800
 GCKPTI_ALWAYS FLOATS V(abs)(FLOATS a) { return V(floats)(V(bits)(a) & 0x7fffffffu); }
 GCKPTI_ALWAYS FLOATS V(from_exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
+/* Returns the upper halves of the 64-bit products of b and each word of a. */
+GCKPTI_INLINED INTS V(mul_high)(INTS a, uint32_t b)
+{
+#if GCKPTI_ISA < 0
+    return (uint32_t)((uint64_t)a * b >> 32);
+#elif GCKPTI_ISA == 3
+    const __m512i m = _mm512_set1_epi32((int)b), x = (__m512i)a;
+    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
+    return (INTS)_mm512_mask_mov_epi32(_mm512_srli_epi64(_mm512_mul_epu32(x, m), 32), 0xaaaa, odd);
+#elif GCKPTI_ISA == 2
+    const __m256i m = _mm256_set1_epi32((int)b), x = (__m256i)a;
+    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
+    return (INTS)_mm256_blend_epi32(_mm256_srli_epi64(_mm256_mul_epu32(x, m), 32), odd, 0xaa);
+#else
+    for (int i = 0; i < W; i++)
+        a[i] = (uint32_t)((uint64_t)a[i] * b >> 32);
+    return a;
+#endif
+}
+
+/* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): 128 random
+ * bits that depend only on key and counter: each element can be computed again, in any order.
+ * out[k] has word k of the blocks index..index+W-1. */
+GCKPTI_ISA_NOINLINE void V(philox)(uint64_t key, uint64_t index, uint32_t stream, uint32_t step,
+                                   INTS out[4])
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32), low[W];
+    INTS c0, c1, c2, c3;
+    for (uint32_t i = 0; i < W; i++)
+        low[i] = (uint32_t)index + i;
+    memcpy(&c0, low, sizeof c0);
+    c1 = ((INTS)(c0 < low[0]) & 1u) + (uint32_t)(index >> 32);
+    c2 = (c0 ^ c0) + stream, c3 = (c0 ^ c0) + step;
+    for (int round = 0; round < 10; round++) {
+        const INTS a = V(mul_high)(c0, 0xd2511f53u), b = V(mul_high)(c2, 0xcd9e8d57u);
+        const INTS a_low = c0 * 0xd2511f53u, b_low = c2 * 0xcd9e8d57u;
+        c0 = b ^ c1 ^ k0;
+        c2 = a ^ c3 ^ k1;
+        c1 = b_low, c3 = a_low;
+        k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
 /* >>num/formulas */
 /* ---- exp, tanh, erf, log, pow, and unary ops made of them, operation by operation ----
  * Polynomials are minimax fits (Lawson's weighted least squares in 40 digits, coefficients rounded
@@ -4199,28 +4082,6 @@ GCKPTI_INLINE double gckpti_powi(double base, uint64_t n)
         base = base * base;
     }
     return result;
-}
-
-/* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): 128 random
- * bits that depend only on key and counter: each element can be computed again, in any order. */
-GCKPTI_INLINE void gckpti_philox(uint64_t key, uint64_t index, uint32_t stream, uint32_t step,
-                                 uint32_t out[4])
-{
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = stream, c3 = step;
-    for (int round = 0; round < 10; round++) {
-        uint64_t a = (uint64_t)0xd2511f53u * c0, b = (uint64_t)0xcd9e8d57u * c2;
-        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
-        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
-        c1 = (uint32_t)b;
-        c3 = (uint32_t)a;
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
 }
 
 /* Names random words: block number `index` of a stream at a step. */
@@ -4606,6 +4467,8 @@ static inline gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int
 #define gckpti_shard_from(elements, rank, ranks, shard, min_level)                                 \
     gckpti_shard_of(elements, rank, ranks)
 #define gckpti_array_shard(s, q, slot) ((void)(s), gckpti_shard_of((q)->p.elements, slot, 1))
+#define gckpti_clear_shard_end(s, q)   ((void)0)
+#define gckpti_set_param_shard(s, p)   ((void)((p)->count = (p)->elements))
 #endif
 static inline int gckpti_is_sharded(gckpti_shard_range shard)
 {
@@ -4638,12 +4501,14 @@ static const char *const gckpti_metadata_keys[] = {
     "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
 };
 
-#ifdef GCKPT_NO_STDIO
-enum { GCKPTI_HASHES_FILES = 0 };
-#else
-enum { GCKPTI_HASHES_FILES = 1 };
-#endif
-enum { GCKPTI_DATA_HASH = 5, GCKPTI_METADATA_KEYS = 7 };
+enum {
+    GCKPTI_KEY_CONTRACT = 1,
+    GCKPTI_KEY_STEP,
+    GCKPTI_KEY_SEED,
+    GCKPTI_KEY_OPTIMISER,
+    GCKPTI_KEY_HASH,
+    GCKPTI_METADATA_KEYS = 7
+};
 
 /* Returns values (slot GCKPTI_VALUES) or a state on the host; NULL if absent or not floats. */
 static inline float *gckpti_array(const gckpti_param *q, int slot)
@@ -4688,9 +4553,8 @@ static inline size_t gckpti_add_bytes(size_t sum, size_t more)
     return sum < SIZE_MAX - more ? sum + more : SIZE_MAX;
 }
 
-/* Returns the memory of the values. Quantised ones that the store owns begin with their scales. */
-GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
-GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
+/* Frees values that the store owns. */
+GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q);
 
 GCKPTI_FN int gckpti_state_slots(const gckpti_param *q);
 
@@ -4700,7 +4564,7 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 /* Allocates zeroed state arrays up to `slots`; without memory allocates none and returns 0. */
 GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots);
 
-/* ---- store/kinds.c ---- */
+/* ---- quant/kinds.c ---- */
 /* Nonzero if a storage kind of this build can have a scale for each row. */
 enum { GCKPTI_HAS_SCALES = GCKPTI_WITH_QUANT };
 enum { GCKPTI_KIND_READ = 16, GCKPTI_KIND_MOST = 32 }; /* values in a `read`; most in a block */
@@ -4719,21 +4583,6 @@ typedef struct {
     /* Converts n floats, whole blocks. Returns 0 if one cannot be stored. */
     int (*write)(const float *x, int64_t n, float scale, void *to);
 } gckpti_storage_kind;
-
-/* Returns the kind of a gckpt_storage, or NULL if this build has none. */
-GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
-GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
-
-/* Returns the length of the array that holds n values in a file: int4 blocks are bytes there. */
-GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n);
-GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n);
-
-/* Returns how many elements share a scale; all elements, if there is no scale. */
-GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
-GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
-
-/* Returns the bytes of all values in their storage. */
-GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 
 /* Returns 1 if the storage is quantised. */
 static inline int gckpti_is_quantised(int storage)
@@ -4774,10 +4623,13 @@ GCKPTI_FN float *gckpti_mirror_array(const gckpt_store *s, const gckpti_param *q
 enum { GCKPTI_HAS_MIRRORS = 1 };
 enum { GCKPTI_MIRROR_BYTES = sizeof(gckpti_mirror) };
 #else
-#define gckpti_mark_changed(s, q, newest) ((void)(s), gckpti_count_change(q))
-#define gckpti_pull(s, q)                 ((void)(s), (void)(q))
-#define gckpti_mirror_array(s, q, slot)   gckpti_array(q, slot)
-#define gckpti_delete_mirrors(s, memory)  ((void)0)
+#define gckpti_mark_changed(s, q, newest)   ((void)(s), gckpti_count_change(q))
+#define gckpti_pull(s, q)                   ((void)(s), (void)(q))
+#define gckpti_mirror_array(s, q, slot)     gckpti_array(q, slot)
+#define gckpti_delete_mirrors(s, memory)    ((void)0)
+#define gckpti_free_mirror(s, q)            ((void)(s), (void)(q))
+#define gckpti_open_mirrors(s)              1
+#define gckpti_close_mirrors(s, b)          ((void)(s))
 enum { GCKPTI_HAS_MIRRORS = 0 };
 enum { GCKPTI_MIRROR_BYTES = 0 };
 #endif
@@ -4804,16 +4656,8 @@ static inline int gckpti_is_random(const gckpt_init *init)
 {
     return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
 }
-/* A request for n initial values from index `at` on (store/values.c); a Philox block makes two. */
-typedef struct {
-    gckpti_random random;
-    gckpt_init init;
-    int64_t at, n;
-    float *out;
-} gckpti_init_span;
-typedef void gckpti_init_fn(const gckpti_init_span *d);
-/* Initialises all uninitialised values. init_fn, if not NULL, computes random floats. */
-GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn);
+/* Initialises all uninitialised values. */
+GCKPTI_FN void gckpti_init_all_values(gckpt_store *s);
 
 /* Frees all uninitialised values, the newest first: a block can free only its last allocation. */
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
@@ -4826,12 +4670,12 @@ GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 /* Appends a note, even if the key exists. Returns 0 without memory. */
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value);
 
-/* Replaces older notes by notes from index `first` on that have the same keys. */
-GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first);
+/* Replaces older notes by newer ones that have the same keys. */
+GCKPTI_FN void gckpti_notes_merge(gckpt_store *s);
 #else
 enum { GCKPTI_HAS_NOTES = 0 };
 #define gckpti_notes_shrink(s, count)  ((void)0)
-#define gckpti_notes_merge(s, first)   ((void)0)
+#define gckpti_notes_merge(s)          ((void)0)
 #define gckpti_note_add(s, key, value) ((void)(value), 1)
 #endif
 
@@ -4840,12 +4684,35 @@ enum { GCKPTI_HAS_NOTES = 0 };
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
 
 /* >>quant/kinds */
-/* Functions by which layer store reads and writes quantised values. */
+/* The kinds of storage, and functions that read and write quantised values. */
 
 /* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
 enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
 
 #ifndef GCKPT_NO_QUANT
+/* Returns the kind of a gckpt_storage, or NULL if this build has none. */
+GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
+GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
+
+/* Returns the length of the array that holds n values in a file: int4 blocks are bytes there. */
+GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n);
+GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n);
+
+/* Converts a shape in a file, whose last axis counts bytes if values are in blocks, to that of the
+ * values. Returns 0 if it does not consist of whole blocks. */
+GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape);
+
+/* Returns how many elements share a scale; all elements, if there is no scale. */
+GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
+GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
+
+/* Returns the bytes of all values in their storage. */
+GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
+
+/* Returns the memory of the values. Quantised ones that the store owns begin with their scales. */
+GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
+GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
+
 /* Dequantises elements at..at+n-1 of u to x. The source may be at the end of x: an element is read
  * before it is overwritten. Without scales, all scales are 1. */
 GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
@@ -4862,82 +4729,31 @@ GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n
 /* Quantises n floats into q's memory from element `at` on: if rows are scaled a row, with its
  * scale; else whole blocks. Returns 0 if a float is too large. */
 GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
-#else
-#define gckpti_dequantise(u, at, n, x)    ((void)(u), (void)(at), (void)(x))
-#define gckpti_quant_from(u, at)          ((void)(at), *(u))
-#define gckpti_dequantise_at(q, at, n, x) ((void)0)
-#define gckpti_quantise_row(q, at, n, x)  ((void)(q), 0)
-#endif
-
-/* The storage kinds of quantised values, and functions that layer store calls. */
-
-#ifndef GCKPT_NO_QUANT
-GCKPTI_FN void gckpti_read_bf16(const void *from, float scale, float *y);
-GCKPTI_FN int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to);
-GCKPTI_FN void gckpti_read_f16(const void *from, float scale, float *y);
-GCKPTI_FN int gckpti_write_f16(const float *x, int64_t n, float scale, void *to);
-GCKPTI_FN void gckpti_read_int8(const void *from, float scale, float *y);
-GCKPTI_FN int gckpti_write_int8(const float *x, int64_t n, float scale, void *to);
-GCKPTI_FN void gckpti_read_int4(const void *from, float scale, float *y);
-GCKPTI_FN int gckpti_write_int4(const float *x, int64_t n, float scale, void *to);
-#define GCKPTI_MODULE_KINDS                                                                        \
-    { "BF16", "BF16", 2, 1, 2, 0, 0, 1e300, "", gckpti_read_bf16, gckpti_write_bf16 },             \
-    { "F16", "F16", 2, 1, 2, 0, 0, 65504, "beyond 65504", gckpti_read_f16, gckpti_write_f16 },     \
-    { "I8", "I8", 1, 1, 1, 1, 1, 3e38, "not finite", gckpti_read_int8, gckpti_write_int8 },        \
-    { "I4", "U8", 1, GCKPTI_INT4_BLOCK, GCKPTI_INT4_BYTES, 1, 0, GCKPTI_INT4_MAX,                  \
-      "beyond 524032, or not finite", gckpti_read_int4, gckpti_write_int4 },
 
 /* Quantises the values of `from` (or its initial values, if it has none) into the memory of `to`.
  * Returns 0 if a value does not fit. */
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
-
-/* Rounds *n initial values (lowered to end in the row) from `at` on, in x, as q's storage does. */
-GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                     int64_t *n, float *x);
-
 #else
-#define GCKPTI_MODULE_KINDS
+static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
+{
+    static const gckpti_storage_kind f32 = { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", NULL, NULL };
+    return storage == GCKPT_STORAGE_F32 ? &f32 : NULL;
+}
+#define gckpti_storage_name(storage)          ((void)(storage), "F32")
+#define gckpti_file_count(storage, n)         ((void)(storage), (int64_t)(n))
+#define gckpti_storage_bytes(storage, n)      ((void)(storage), (int64_t)(n)*4)
+#define gckpti_unpack_shape(kind, shape)      1
+#define gckpti_row_length(p)                  ((p)->elements)
+#define gckpti_scale_bytes(p)                 ((void)(p), (size_t)0)
+#define gckpti_values_bytes(p)                ((size_t)(p)->elements * sizeof(float))
+#define gckpti_values_block(q)                ((unsigned char *)(void *)(q)->p.values)
+#define gckpti_set_block(q, block)            ((void)((q)->p.values = (float *)(void *)(block)))
+#define gckpti_dequantise(u, at, n, x)        ((void)(u), (void)(at), (void)(x))
+#define gckpti_quant_from(u, at)              ((void)(at), *(u))
+#define gckpti_dequantise_at(q, at, n, x)     ((void)0)
+#define gckpti_quantise_row(q, at, n, x)      ((void)(q), 0)
 #define gckpti_init_quantised(s, q, at, n, x) ((void)0)
 #define gckpti_values_copy(s, from, to)       ((void)(s), 1)
-#endif
-
-/* Declarations shared by the files of layer store (MANIFEST); some are in folders of features. */
-
-/* ---- dist/shards.c ---- */
-#ifndef GCKPT_NO_RANKS
-/* Sets first and count: the elements of a parameter that this rank updates. */
-GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p);
-
-/* Sets new values after the end of a shard that is not the largest to 0. */
-GCKPTI_FN void gckpti_clear_shard_end(const gckpt_store *s, gckpti_param *q);
-#else
-#define gckpti_clear_shard_end(s, q) ((void)0)
-#define gckpti_set_param_shard(s, p) ((void)((p)->count = (p)->elements))
-#endif
-
-/* ---- devices/mirrors.c ---- */
-#ifndef GCKPT_NO_DEVICES
-/* Copies the newest values to the host, then frees the mirror. */
-GCKPTI_FN void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q);
-
-/* Makes room for a mirror of each parameter; returns 0 without memory. */
-GCKPTI_FN int gckpti_open_mirrors(gckpt_store *s);
-
-/* Frees a backend's mirrors unless another executor uses that backend. */
-GCKPTI_FN void gckpti_close_mirrors(gckpt_store *s, const gckpt_backend *b);
-
-/* Returns 1 if only the mirror has a parameter's newest values. */
-GCKPTI_FN int gckpti_is_on_device(const gckpt_store *s, const gckpti_param *q);
-
-/* Copies n newest values from element `at` of the shard on to the host. */
-GCKPTI_FN void gckpti_read_mirror(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                  int64_t n, float *to);
-#else
-#define gckpti_free_mirror(s, q)            ((void)(s), (void)(q))
-#define gckpti_open_mirrors(s)              1
-#define gckpti_close_mirrors(s, b)          ((void)(s))
-#define gckpti_is_on_device(s, q)           0
-#define gckpti_read_mirror(s, q, at, n, to) ((void)0)
 #endif
 
 #ifndef GCKPT_NO_QUANT
@@ -4949,21 +4765,21 @@ GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
     return half;
 }
 
-GCKPTI_FN void gckpti_read_bf16(const void *from, float scale, float *y)
+static void gckpti_read_bf16(const void *from, float scale, float *y)
 {
     (void)scale;
     for (int k = 0; k < GCKPTI_KIND_READ; k++)
         y[k] = gckpti_from_bf16(gckpti_half_at(from, k));
 }
 
-GCKPTI_FN void gckpti_read_f16(const void *from, float scale, float *y)
+static void gckpti_read_f16(const void *from, float scale, float *y)
 {
     (void)scale;
     for (int k = 0; k < GCKPTI_KIND_READ; k++)
         y[k] = gckpti_from_f16(gckpti_half_at(from, k));
 }
 
-GCKPTI_FN int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to)
+static int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to)
 {
     (void)scale;
     for (int64_t i = 0; i < n; i++)
@@ -4971,7 +4787,7 @@ GCKPTI_FN int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to
     return 1;
 }
 
-GCKPTI_FN int gckpti_write_f16(const float *x, int64_t n, float scale, void *to)
+static int gckpti_write_f16(const float *x, int64_t n, float scale, void *to)
 {
     int large = 0;
     (void)scale;
@@ -5034,7 +4850,7 @@ static int gckpti_write_int4_block(const float *x, unsigned char *to)
     return 1;
 }
 
-GCKPTI_FN int gckpti_write_int4(const float *x, int64_t n, float scale, void *to)
+static int gckpti_write_int4(const float *x, int64_t n, float scale, void *to)
 {
     int fits = 1;
     (void)scale;
@@ -5044,7 +4860,7 @@ GCKPTI_FN int gckpti_write_int4(const float *x, int64_t n, float scale, void *to
     return fits;
 }
 
-GCKPTI_FN void gckpti_read_int4(const void *from, float scale, float *y)
+static void gckpti_read_int4(const void *from, float scale, float *y)
 {
     const unsigned char *b = (const unsigned char *)from;
     scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
@@ -5054,24 +4870,26 @@ GCKPTI_FN void gckpti_read_int4(const void *from, float scale, float *y)
     }
 }
 
-GCKPTI_FN int gckpti_write_int8(const float *x, int64_t n, float scale, void *to)
+static int gckpti_write_int8(const float *x, int64_t n, float scale, void *to)
 {
     for (int64_t i = 0; i < n; i++)
         ((int8_t *)to)[i] = (int8_t)gckpti_quotient(x[i], scale, -127, 127);
     return scale * 127 <= FLT_MAX; /* false for NaN */
 }
 
-GCKPTI_FN void gckpti_read_int8(const void *from, float scale, float *y)
+static void gckpti_read_int8(const void *from, float scale, float *y)
 {
     for (int k = 0; k < GCKPTI_KIND_READ; k++)
         y[k] = (float)((const int8_t *)from)[k] * scale;
 }
-#endif
 
-/* >>store/kinds */
-/* ---- storage kinds: F32, then those that modules add ---- */
 static const gckpti_storage_kind gckpti_kinds[] = {
-    { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", NULL, NULL }, GCKPTI_MODULE_KINDS
+    { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", NULL, NULL },
+    { "BF16", "BF16", 2, 1, 2, 0, 0, 1e300, "", gckpti_read_bf16, gckpti_write_bf16 },
+    { "F16", "F16", 2, 1, 2, 0, 0, 65504, "beyond 65504", gckpti_read_f16, gckpti_write_f16 },
+    { "I8", "I8", 1, 1, 1, 1, 1, 3e38, "not finite", gckpti_read_int8, gckpti_write_int8 },
+    { "I4", "U8", 1, GCKPTI_INT4_BLOCK, GCKPTI_INT4_BYTES, 1, 0, GCKPTI_INT4_MAX,
+      "beyond 524032, or not finite", gckpti_read_int4, gckpti_write_int4 },
 };
 
 GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage)
@@ -5097,6 +4915,18 @@ GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n)
     return n / gckpti_kinds[storage].block * gckpti_kinds[storage].block_bytes;
 }
 
+GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape)
+{
+    const int unit = kind->block_bytes / kind->bytes;
+    int64_t *last = &shape->d[shape->n - (shape->n > 0)];
+    if (unit == 1)
+        return 1;
+    if (shape->n < 2 || *last % unit || *last > INT64_MAX / kind->block)
+        return 0;
+    *last = *last / unit * kind->block;
+    return 1;
+}
+
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
 {
     return gckpti_kinds[p->storage].scaled ? p->shape.d[p->shape.n - 1] : p->elements;
@@ -5113,6 +4943,27 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
 {
     return (size_t)gckpti_storage_bytes((int)p->storage, p->elements) + gckpti_scale_bytes(p);
 }
+
+/* ---- the memory of values in any storage ---- */
+GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
+{
+    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.quantised;
+    void *block = q->p.values;
+    if (first)
+        memcpy(&block, &first, sizeof block); /* the store owns it; it is const only for users */
+    return (unsigned char *)block;
+}
+
+GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
+{
+    void *first = block;
+    const size_t scales = gckpti_scale_bytes(&q->p);
+    int floats = q->p.storage == GCKPT_STORAGE_F32;
+    q->p.values = floats ? (float *)first : NULL;
+    q->p.quantised = floats || !block ? NULL : block + scales;
+    q->p.scales = scales ? (float *)first : NULL;
+}
+#endif
 
 /* >>dist/shards */
 #ifndef GCKPT_NO_RANKS
@@ -5149,7 +5000,8 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
-GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
+/* Sets first and count: the elements of a parameter that this rank updates. */
+static void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
 {
     const gckpti_shard_range shard =
         gckpti_shard_from(p->elements, s->rank, s->ranks, s->shard, GCKPT_SHARD_STATE);
@@ -5157,7 +5009,8 @@ GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
     p->count = shard.count;
 }
 
-GCKPTI_FN void gckpti_clear_shard_end(const gckpt_store *s, gckpti_param *q)
+/* Sets new values after the end of a shard that is not the largest to 0. */
+static void gckpti_clear_shard_end(const gckpt_store *s, gckpti_param *q)
 {
     const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
     for (int64_t k = shard.count; k < shard.capacity; k++)
@@ -5174,26 +5027,6 @@ GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q,
                                          : gckpti_values_bytes(&q->p);
 }
 
-GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
-{
-    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.quantised;
-    void *block = q->p.values;
-    if (first)
-        memcpy(&block, &first, sizeof block); /* the store owns it; it is const only for users */
-    return (unsigned char *)block;
-}
-
-GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
-{
-    void *first = block;
-    const size_t scales = gckpti_scale_bytes(&q->p);
-    int floats = q->p.storage == GCKPT_STORAGE_F32;
-    q->p.values = floats ? (float *)first : NULL;
-    q->p.quantised = floats || !block ? NULL : block + scales;
-    q->p.scales = scales ? (float *)first : NULL;
-}
-
-/* Frees values that the store owns. */
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
     gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
@@ -5247,7 +5080,7 @@ GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 }
 
 /* Compares names. strcmp can take more of a device's flash than this loop. */
-GCKPTI_FN int gckpti_same_name(const char *a, const char *b)
+static int gckpti_same_name(const char *a, const char *b)
 {
     while (*a && *a == *b)
         a++, b++;
@@ -5354,21 +5187,20 @@ static int gckpti_is_note_before(const void *first, const void *second, const vo
 }
 
 /* Sorts notes to find equal keys, since a file may have a million notes. */
-GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first)
+GCKPTI_FN void gckpti_notes_merge(gckpt_store *s)
 {
     gckpti_note *notes = s->notes;
-    const size_t count = first < s->note_count ? s->note_count : 0;
     size_t kept = 0;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < s->note_count; i++)
         notes[i].index = i;
-    gckpti_sort(notes, count, sizeof *notes, gckpti_is_note_before, s);
-    for (size_t i = 0; i < count; notes[kept++] = notes[i++])
+    gckpti_sort(notes, s->note_count, sizeof *notes, gckpti_is_note_before, s);
+    for (size_t i = 0; i < s->note_count; notes[kept++] = notes[i++])
         if (kept && !strcmp(notes[kept - 1].text, notes[i].text)) {
             notes[i].index = notes[--kept].index;
             gckpti_note_free(s, notes[kept]);
         }
     gckpti_sort(notes, kept, sizeof *notes, gckpti_is_note_before, NULL);
-    s->note_count = count ? kept : s->note_count;
+    s->note_count = kept;
 }
 
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
@@ -5390,22 +5222,19 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
                                                             : NULL;
     if (problem)
         return gckpti_error(store, GCKPT_E_ARG, "note \"%s\": %s", key, problem);
-    size_t old = gckpti_note_find(store, key), count = store->note_count;
+    const size_t i = gckpti_note_find(store, key);
     if (value && !gckpti_note_add(store, key, value)) {
         gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
                      strlen(key) + strlen(value) + 2);
         gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    if (old < count) {
-        gckpti_note_free(store, store->notes[old]);
-        store->note_count--;
-        if (value)
-            store->notes[old] = store->notes[count];
-        else
-            memmove(store->notes + old, store->notes + old + 1,
-                    (store->note_count - old) * sizeof *store->notes);
+    if (!value && i < store->note_count) {
+        gckpti_note_free(store, store->notes[i]);
+        memmove(store->notes + i, store->notes + i + 1,
+                (--store->note_count - i) * sizeof *store->notes);
     }
+    gckpti_notes_merge(store);
     return gckpti_ok(store);
 }
 
@@ -5413,33 +5242,30 @@ GCKPTI_COLD_END
 #endif
 
 /* >>store/initial */
-/* Computes initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of
- * seed, name and element only (5j). Philox: key = FNV-1a of the seed's 8 bytes, lowest first, and
- * the name; counter = element / 2, 0, 0. N = gckpti_normal(words 0, 1)[element % 2], U = fma(2,
- * u(word 2 + element % 2), -1). Without a random term, as if all words were 0. */
-GCKPTI_FN void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, gckpti_init_span *d,
-                                  gckpti_init_fn *init_fn)
+/* Computes n initial values from index `at`: fma(uniform, U, fma(normal, N, constant)). They
+ * depend on seed, name and element only (5j). Philox: key = FNV-1a of the seed's 8 bytes, lowest
+ * first, and the name; counter = element / 2, 0, 0. N = gckpti_normal(words 0, 1)[element % 2], U =
+ * fma(2, u(word 2 + element % 2), -1). Without a random term, as if all words were 0. */
+static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
+                               float *out)
 {
     const gckpt_init *init = &q->init;
     const int random = GCKPTI_RANDOM && gckpti_is_random(init);
     const float constant = gckpti_fma(init->uniform, GCKPTI_RANDOM ? -1.0f : 0.0f,
                                       gckpti_fma(init->normal, 0, init->constant));
-    d->random.key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
-    d->random.key = gckpti_fnv(d->random.key, q->p.name, gckpti_strlen(q->p.name));
-    for (int64_t i = 0; i < d->n && !random; i++)
-        d->out[i] = constant;
-    if (random && init_fn)
-        init_fn(d);
-    for (int64_t i = -(d->at & 1); i < d->n && random && !init_fn; i += 2) { /* in pairs */
+    uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
+    key = gckpti_fnv(key, q->p.name, gckpti_strlen(q->p.name));
+    for (int64_t i = 0; i < n && !random; i++)
+        out[i] = constant;
+    for (int64_t i = -(at & 1); i < n && random; i += 2) { /* a block of words makes two values */
         float normal[2] = { 0, 0 };
         uint32_t word[4];
-        gckpti_philox(d->random.key, (uint64_t)(d->at + i) / 2, 0, 0, word);
+        gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
         if (init->normal < 0 || init->normal > 0)
             gckpti_normal(word[0], word[1], normal);
-        for (int j = i < 0; j < 2 && i + j < d->n; j++)
-            d->out[i + j] =
-                gckpti_fma(init->uniform, gckpti_fma(2, gckpti_uniform(word[2 + j]), -1),
-                           gckpti_fma(init->normal, normal[j], init->constant));
+        for (int j = i < 0; j < 2 && i + j < n; j++)
+            out[i + j] = gckpti_fma(init->uniform, gckpti_fma(2, gckpti_uniform(word[2 + j]), -1),
+                                    gckpti_fma(init->normal, normal[j], init->constant));
     }
 }
 
@@ -5494,10 +5320,10 @@ GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n
 
 /* ---- rows ---- */
 /* Returns the scale of a row with this greatest magnitude (as bits: NaN has the greatest). */
-GCKPTI_FN float gckpti_row_scale(uint32_t max_bits) { return gckpti_float(max_bits) / 127; }
+static float gckpti_row_scale(uint32_t max_bits) { return gckpti_float(max_bits) / 127; }
 
 /* Returns the maximum of max_bits and of the bits of |x| for n floats. */
-GCKPTI_FN uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
+static uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
@@ -5507,8 +5333,7 @@ GCKPTI_FN uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
 }
 
 /* Quantises n floats into q's memory from element `at`, with this scale of its row. */
-GCKPTI_FN int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x,
-                                 float scale)
+static int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x, float scale)
 {
     unsigned char *block = gckpti_values_block(q);
     const size_t scales = gckpti_scale_bytes(&q->p);
@@ -5526,8 +5351,9 @@ GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const 
     return gckpti_quantise_at(q, at, n, x, scale);
 }
 
-GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                     int64_t *n, float *x)
+/* Rounds *n initial values (lowered to end in the row) from `at` on, in x, as q's storage does. */
+static void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float *x)
 {
     const int64_t row = gckpti_row_length(&q->p), end = at - at % row + row;
     const int scaled = gckpti_kind_of((int)q->p.storage)->scaled;
@@ -5536,8 +5362,7 @@ GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q
     *n = gckpti_min(*n, end - at);
     for (int64_t i = end - row, count; scaled && i < end; i += count) {
         count = gckpti_min(end - i, GCKPTI_CHUNK);
-        gckpti_init_span d = { { 0, 0, 0 }, q->init, i, count, buf };
-        gckpti_init_values(s, q, &d, NULL);
+        gckpti_init_values(s, q, i, count, buf);
         peak = gckpti_max_abs(peak, buf, count);
     }
     scale = gckpti_row_scale(peak);
@@ -5579,7 +5404,8 @@ GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
     m->newest = GCKPTI_BOTH;
 }
 
-GCKPTI_FN void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q)
+/* Copies the newest values to the host, then frees the mirror. */
+static void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
     gckpti_pull(s, q);
@@ -5625,20 +5451,8 @@ GCKPTI_FN float *gckpti_mirror_array(const gckpt_store *s, const gckpti_param *q
     return s->mirrors[q - s->params].array[1 + slot];
 }
 
-GCKPTI_FN int gckpti_is_on_device(const gckpt_store *s, const gckpti_param *q)
-{
-    const gckpti_mirror *m = gckpti_mirror_of(s, q);
-    return m && m->newest == GCKPTI_MIRROR;
-}
-
-GCKPTI_FN void gckpti_read_mirror(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                  int64_t n, float *to)
-{
-    const gckpti_mirror *m = gckpti_mirror_of(s, q);
-    m->backend->copy_out(m->backend->context, to, m->array[0] + at, (size_t)n * sizeof *to);
-}
-
-GCKPTI_FN int gckpti_open_mirrors(gckpt_store *s)
+/* Makes room for a mirror of each parameter; returns 0 without memory. */
+static int gckpti_open_mirrors(gckpt_store *s)
 {
     const size_t size = sizeof *s->mirrors;
     size_t old_bytes = s->mirror_count * size, bytes = s->count * size;
@@ -5653,7 +5467,8 @@ GCKPTI_FN int gckpti_open_mirrors(gckpt_store *s)
     return 1;
 }
 
-GCKPTI_FN void gckpti_close_mirrors(gckpt_store *s, const gckpt_backend *b)
+/* Frees a backend's mirrors unless another executor uses that backend. */
+static void gckpti_close_mirrors(gckpt_store *s, const gckpt_backend *b)
 {
     int others = 0;
     for (const gckpti_binding *binding = s->bindings; binding; binding = binding->next)
@@ -5703,8 +5518,7 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
     const gckpti_shard_range shard = gckpti_array_shard(s, q, slot);
     if (slot < 0 && (!gckpti_has_values(q) || q->uninitialised)) {
         *n = gckpti_min(q->p.elements - at, GCKPTI_CHUNK);
-        gckpti_init_span d = { { 0, 0, 0 }, q->init, at, *n, buf };
-        gckpti_init_values(s, q, &d, NULL);
+        gckpti_init_values(s, q, at, *n, buf);
         if (GCKPTI_HAS_SCALES && !q->uninitialised && q->p.storage != GCKPT_STORAGE_F32)
             gckpti_init_quantised(s, q, at, n, buf);
         return buf;
@@ -5716,11 +5530,8 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
         gckpti_dequantise_at(q, at, *n, buf);
         return buf;
     }
-    if (GCKPTI_HAS_MIRRORS && slot < 0 && gckpti_is_on_device(s, q)) {
-        *n = gckpti_min(*n, GCKPTI_CHUNK);
-        gckpti_read_mirror(s, q, at, *n, buf);
-        return buf;
-    }
+    if (GCKPTI_HAS_MIRRORS)
+        gckpti_pull(s, q);
     return gckpti_array(q, slot) + at;
 }
 
@@ -5936,18 +5747,17 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
     gckpti_delete(&memory, store, 1, sizeof *store);
 }
 
-GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn)
+GCKPTI_FN void gckpti_init_all_values(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
         const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-        gckpti_init_span d = { { 0, 0, 0 }, q->init, shard.first, shard.count, q->p.values };
         if (GCKPTI_HAS_SCALES && q->uninitialised && q->p.storage != GCKPT_STORAGE_F32) {
             (void)gckpti_values_copy(s, q, q); /* gckpt_store_quantise checked that they fit */
             q->uninitialised = 0;
         }
         if (q->uninitialised)
-            gckpti_init_values(s, q, &d, init_fn);
+            gckpti_init_values(s, q, shard.first, shard.count, q->p.values);
         q->uninitialised = 0;
     }
 }
@@ -6010,8 +5820,8 @@ static int gckpti_match(const char *pattern, const char *name)
 
 /* Returns the next parameter after q (if NULL, the first) that matches the pattern. After the last
  * one returns NULL, with the error in *result if no parameter matched. */
-GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
-                                          const gckpti_param *q, gckpt_result *result)
+static gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern, const gckpti_param *q,
+                                       gckpt_result *result)
 {
     *result = GCKPT_E_ARG;
     for (size_t i = q ? (size_t)(q - s->params) + 1 : 0; s && pattern && i < s->count; i++)
@@ -6084,9 +5894,9 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 }
 
 /* Adds a parameter whose values are in the caller's memory. */
-GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
-                                           const gckpt_shape *shape,
-                                           const gckpt_dequantisation *values, int writable)
+static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
+                                        const gckpt_shape *shape,
+                                        const gckpt_dequantisation *values, int writable)
 {
     if (!store || !name || !values->quantised)
         return gckpti_error(store, GCKPT_E_ARG,
@@ -6148,7 +5958,7 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
     result = gckpti_values_new(store, &store->params[index], "get");
     if (result != GCKPT_OK)
         gckpti_hint_block(store, "store", &store->memory, 0);
-    gckpti_init_all_values(store, NULL);
+    gckpti_init_all_values(store);
     *out = store->params[index].p;
     return result;
 }
@@ -6372,7 +6182,7 @@ struct gckpt_tensor {
 enum { GCKPTI_MIXES_ALWAYS = 1, GCKPTI_MIXES_IN_TRAINING = 2 };
 
 typedef struct {
-    int parent, depth, ordinal; /* ordinal: index among the outermost segments, or -1 */
+    int parent, ordinal; /* ordinal: index among the outermost segments, or -1 */
 } gckpti_segment;
 
 struct gckpt_graph {
@@ -6385,13 +6195,11 @@ struct gckpt_graph {
     gckpti_segment *segments;
     size_t count, segment_count;
     int segment;                           /* the open segment, or -1 */
-    int top_segments, max_depth;           /* number of outermost segments; deepest nesting */
+    int top_segments;                      /* number of outermost segments */
     int param_limit;                       /* 1 + the greatest store index of its parameters */
     int64_t rows;                          /* rows of every input; 0 before the first input */
     int64_t cache_capacity, new_positions; /* capacity of its caches, or 0; new rows of a call */
     int64_t min_positions;                 /* least positions in a gckpt_positions, or 0 */
-    int depends_on_rows;                   /* nonzero if another batch may avoid the error */
-    size_t min_bytes;                      /* after GCKPT_E_BUDGET: bytes that suffice */
 };
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
@@ -6399,14 +6207,6 @@ enum { GCKPTI_HAS_CACHES = GCKPTI_WITH_CACHES };
 
 /* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
-
-#ifdef GCKPT_NO_TEXT
-GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result);
-#define gckpti_fail(g, result, ...)                                                                \
-    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
-#define gckpt_fail(call, result, ...)                                                              \
-    (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
-#endif
 
 /* Flag in gckpt_op.needs: the input may be i32 instead of f32. */
 enum { GCKPTI_ANY_TYPE = 1 << 12 };
@@ -6433,11 +6233,9 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
 /* Returns whether an op updates running statistics. */
 GCKPTI_FN int gckpti_has_running(const gckpt_op *op);
 
-/* Declarations shared by the files of graph; no other folder includes this header. */
-
+/* >>graph/tensor */
 GCKPTI_COLD_BEGIN /* ends in ops/ops.h */
 
-/* >>graph/tensor */
 static const char *gckpti_kind_name(const gckpt_tensor *t)
 {
     static const char *const others[] = { "", "input", "param", "constant", "reshape" };
@@ -6465,7 +6263,7 @@ static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const ch
     g->object.sticky = result;
 }
 
-GCKPTI_FN gckpt_tensor *(gckpti_fail)(gckpt_graph *g, gckpt_result result, const char *format, ...)
+GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -6474,7 +6272,7 @@ GCKPTI_FN gckpt_tensor *(gckpti_fail)(gckpt_graph *g, gckpt_result result, const
     return NULL;
 }
 
-GCKPT_API gckpt_result(gckpt_fail)(gckpt_call *call, gckpt_result result, const char *format, ...)
+GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -6482,20 +6280,6 @@ GCKPT_API gckpt_result(gckpt_fail)(gckpt_call *call, gckpt_result result, const 
     va_end(args);
     return result;
 }
-
-#ifdef GCKPT_NO_TEXT
-static gckpt_tensor *gckpti_graph_failed(gckpt_graph *g, gckpt_result result)
-{
-    if (g && g->object.sticky == GCKPT_OK)
-        g->object.sticky = result;
-    return NULL;
-}
-GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
-{
-    gckpti_graph_failed((gckpt_graph *)call->graph, result);
-    return result;
-}
-#endif
 
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
 {
@@ -6548,15 +6332,15 @@ static void *gckpti_graph_alloc(gckpt_graph *g, size_t size)
     return p ? p : gckpti_fail_memory(g, "graph: no memory for %z bytes", size);
 }
 
-GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
+static const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
 {
     void *copy = gckpti_graph_alloc(g, n);
     return copy ? memcpy(copy, bytes, n) : NULL;
 }
 
 /* Returns a new tensor of the open segment, or NULL; the caller sets the fields of its kind. */
-GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
-                                          gckpt_type type)
+static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
+                                       gckpt_type type)
 {
     if (g->count >= INT32_MAX ||
         !gckpti_reserve(&g->scratch, &g->tensors, g->count, sizeof *g->tensors))
@@ -6595,8 +6379,7 @@ static gckpt_tensor *gckpti_leaf_new(gckpt_graph *g, int kind, const char *name,
     if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
                            shape->n, GCKPT_MAX_DIMS);
-    g->depends_on_rows = !gckpti_shape_fits(shape);
-    if (g->depends_on_rows)
+    if (!gckpti_shape_fits(shape))
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %S: %s", name, shape,
                            gckpti_shape_problem(shape));
     gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);
@@ -6715,16 +6498,12 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
     return GCKPT_OK;
 }
 
-static gckpt_tensor *gckpti_set_policy(gckpt_tensor *x, int must_save)
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x)
 {
-    if (x) {
-        x->base->must_save = must_save;
-        x->base->must_recompute = !must_save;
-    }
+    if (x)
+        x->base->must_save = 1, x->base->must_recompute = 0;
     return x;
 }
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x) { return gckpti_set_policy(x, 1); }
-GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x) { return gckpti_set_policy(x, 0); }
 
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
 {
@@ -6737,9 +6516,7 @@ GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
     }
     gckpti_segment *s = &graph->segments[graph->segment_count];
     s->parent = graph->segment;
-    s->depth = s->parent < 0 ? 1 : graph->segments[s->parent].depth + 1;
     s->ordinal = s->parent < 0 ? graph->top_segments++ : -1;
-    graph->max_depth = s->depth > graph->max_depth ? s->depth : graph->max_depth;
     graph->segment = (int)graph->segment_count++;
 }
 
@@ -6778,22 +6555,20 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     if (!x)
         return NULL;
     gckpt_graph *g = x->graph;
-    gckpt_shape requested = shape;
-    int64_t elements = gckpti_elements(&x->shape), known = 1;
-    int inferred = -1, fits = !x->op || !(x->op->flags & GCKPT_LOSS);
-    for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS && fits; i++) {
+    const gckpt_shape requested = shape;
+    const int64_t elements = gckpti_elements(&x->shape);
+    int inferred = -1;
+    for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS; i++)
         if (shape.d[i] == -1 && inferred < 0) {
             inferred = i;
-        } else {
-            fits = shape.d[i] > 0 && known <= elements / shape.d[i];
-            known *= fits ? shape.d[i] : 1;
+            shape.d[i] = 1;
         }
-    }
-    if (inferred >= 0)
-        shape.d[inferred] = elements / known;
+    if (inferred >= 0 && gckpti_shape_fits(&shape))
+        shape.d[inferred] = elements / gckpti_elements(&shape);
     if (GCKPTI_HAS_CACHES && x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
         return gckpti_fail_cached(g, "reshape", x);
-    if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != elements)
+    if ((x->op && x->op->flags & GCKPT_LOSS) || !gckpti_shape_fits(&shape) ||
+        gckpti_elements(&shape) != elements)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
                            &x->shape, &requested, elements);
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_VIEW, &shape, x->type);
@@ -6809,6 +6584,17 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
         t->mixes_rows |= GCKPTI_MIXES_ALWAYS;
     return t;
 }
+
+/* >>schedules/policy */
+#ifndef GCKPT_NO_SCHEDULES
+
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x)
+{
+    if (x)
+        x->base->must_save = 0, x->base->must_recompute = 1;
+    return x;
+}
+#endif
 
 /* >>graph/apply */
 GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes)
@@ -6948,8 +6734,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         return gckpti_fail_shapes(g, result, op, in, n);
     if (op->flags & GCKPT_LOSS)
         call.shape.n = 0;
-    g->depends_on_rows = !gckpti_shape_fits(&call.shape) || call.saved_bytes > PTRDIFF_MAX / 4;
-    if (g->depends_on_rows)
+    if (!gckpti_shape_fits(&call.shape) || call.saved_bytes > PTRDIFF_MAX / 4)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
     if (!gckpti_check_classes(op, in, &call))
@@ -7042,15 +6827,12 @@ static inline const gckpt_dequantisation *gckpti_call_quant(const gckpt_call *ca
 #ifndef GCKPT_NO_QUANT
 /* Dequantises all elements to quant->to. */
 GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant);
-
-/* Computes a product whose b is quantised. */
-GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t);
 #else
 static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant)
 {
     (void)call, (void)quant;
 }
-static inline void gckpti_fp32_quant(const gckpti_product *t) { (void)t; }
+#define gckpti_fp32_quant(t) (void)(t)
 #endif
 
 /* ---- the list of ops; flags of their descriptors ---- */
@@ -7208,15 +6990,21 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(sin, gckpti_flops_20, GCKPT_IN(0), V(sin)(x), product, V(cos)(x))                            \
     X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))                 \
     X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x)
-/* Ops with attributes o: exponent of pow, limits of clamp, factor of scale, slope of leaky_relu. */
+/* Ops with attributes o: also how many, the condition that they meet, and the error if they do not.
+ * clamp: in bf16 plans y is rounded; it can lie between low and high where x does not. */
 #define GCKPTI_UNARY_OPS_WITH(X)                                                                   \
     X(pow, gckpti_flops_20, GCKPT_IN(0), V(pow_dispatch)(x, o[0]), product,                        \
-      o[0] * V(pow_dispatch)(x, o[0] - 1.0f))                                                      \
+      o[0] * V(pow_dispatch)(x, o[0] - 1.0f),                                                      \
+      1, (o[0] > 0.0f || o[0] < 0.0f),                                                             \
+      "the exponent %g must be a number other than 0 (x^0 is a constant 1)")                       \
     X(clamp, NULL, GCKPT_IN(0), V(vmin)(V(set1)(o[1]), V(vmax)(V(set1)(o[0]), x)), masked,         \
-      V(if_less)(V(set1)(o[0]), x, o[1] - x, V(zero)()))                                           \
-    X(scale, NULL, 0, o[0] * x, product, V(set1)(o[0]))                                            \
+      V(if_less)(V(set1)(o[0]), x, o[1] - x, V(zero)()), 2, (o[0] <= o[1]),                        \
+      "low = %g must not be above high = %g (nor one of them NaN); an infinite one is no limit")   \
+    X(scale, NULL, 0, o[0] * x, product, V(set1)(o[0]), 1, 1, "")                                  \
     X(leaky_relu, NULL, GCKPT_OUT, V(if_less)(V(zero)(), x, x, o[0] * x), product,                 \
-      V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])))
+      V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])),                                      \
+      1, (o[0] >= 0.0f && o[0] < GCKPTI_INFINITY),                                                 \
+      "slope = %g must be finite and 0 or above (if negative: relu(x) - slope * relu(-x))")
 /* Gradients of an input of a binary op: name, rule (as above, or passed: g alone), the arguments of
  * the rule: g, and a factor or divisor. x: the input; y: the other input. */
 #define GCKPTI_BINARY_GRADS(X)                                                                     \
@@ -7230,9 +7018,7 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(smaller, product, V(if_less)(y, x, V(zero)(), g),                                            \
       V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))
 /* Elementwise ops of two inputs, which are broadcast: name, cost, flags, value, then for both
- * inputs the gradient and what it reads. maximum: NaN if x or y is NaN, x if they are equal; da = g
- * where x > y, g/2 where x = y, +0 where x < y, g where x or y is NaN. minimum: the same with < in
- * place of >. */
+ * inputs the gradient and what it reads (maximum and minimum: docs/numerics.md, r1). */
 #define GCKPTI_BINARY_OPS(X)                                                                       \
     X(add, NULL, GCKPT_PASSES_GRAD(0) | GCKPT_PASSES_GRAD(1), x + y, identity, 0, identity, 0)     \
     X(sub, NULL, GCKPT_PASSES_GRAD(0), x - y, identity, 0, negate, 0)                              \
@@ -7302,49 +7088,20 @@ typedef struct {
 GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shape *a,
                                        const gckpt_shape *b);
 
-/* Adds an axis; the caller adds the innermost axis first. */
-GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1);
-
-/* Advances along the axes from `axis` on; the caller walks those before. Returns 0 at the end. */
-GCKPTI_FN int gckpti_iter_next(gckpti_iter *it, int axis);
-
 /* ---- ops/axis.c ---- */
-typedef struct {
-    int64_t outer, size, inner;
-} gckpti_axis_split;
-
-/* Returns the sizes before, at and after `axis` of s; a negative axis counts from the last. */
-GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis);
-
 typedef struct {
     uint32_t begin[2], end[2]; /* low and high word of an int64_t: attributes are words */
     int axis;
     int relative; /* if nonzero, the call's position is added to begin and end; omitted if 0 */
 } gckpti_slice;
 
-GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
-{
-    return (int64_t)((uint64_t)words[1] << 32 | words[0]);
-}
-
 typedef struct {
     int capacity;
     int window; /* number of latest rows to keep; 0, which is omitted, means all */
 } gckpti_cache;
 
-/* A cache with a window also has space for rows that a call may add before it overwrites any. */
-enum { GCKPTI_CACHE_STEP = 64 };
-static inline int64_t gckpti_cache_rows(const gckpti_cache *o)
-{
-    const int64_t rows = (int64_t)o->window + GCKPTI_CACHE_STEP - 1;
-    return o->window ? (rows + GCKPTI_CACHE_STEP - 1) / GCKPTI_CACHE_STEP * GCKPTI_CACHE_STEP
-                     : o->capacity;
-}
-
 /* ---- cache/ops.c ---- */
-#ifndef GCKPT_NO_CACHES
-GCKPTI_FN int gckpti_check_positions(gckpt_graph *g);
-#else
+#ifdef GCKPT_NO_CACHES
 #define gckpti_check_positions(g) ((g)->object.sticky == GCKPT_OK)
 #endif
 
@@ -7395,7 +7152,10 @@ enum {
     GCKPTI_MIXED_KC = 256  /* bf16 plans: k-terms per pass */
 };
 
-GCKPTI_FN int64_t gckpti_ceil_to(int64_t n, int64_t step);
+static inline int64_t gckpti_ceil_to(int64_t n, int64_t step)
+{
+    return (n + step - 1) / step * step;
+}
 
 /* Returns floats of workspace for a product of m rows, n columns and k terms: 320 KiB at most, 0 if
  * the stack suffices. Fewer will do, down to 16 terms: 16 * (GCKPTI_PANEL + GCKPTI_STRIP). */
@@ -7411,15 +7171,12 @@ GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
 GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                              int64_t d, int backward);
 
-/* Zero n floats of d, or the gradients of inputs first..end-1, unless they accumulate. */
-GCKPTI_FN void gckpti_zero_unless(float *d, int64_t n, int accumulate);
-GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end);
+static inline void gckpti_zero_unless(float *d, int64_t n, int accumulate)
+{
+    if (!accumulate)
+        memset(d, 0, (size_t)n * sizeof *d);
+}
 
-typedef struct {
-    int64_t matrices, m, n, k;
-} gckpti_sizes;
-
-GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_fn)(const gckpt_call *call, const gckpti_product *t);
 
 /* Return whether t's elements are one chain each; the terms of the block (or chain) at term p. */
@@ -7434,18 +7191,33 @@ GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
     return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_K_BLOCK);
 }
 
-/* Returns the rows per sample of x; in a bf16 plan they are the terms of a period (manual, 5l).
- * gckpti_loss_block_rows: how many rows, at most `most`, one pass may take from `row` on. */
+/* Returns the rows per sample of x; in a bf16 plan they are the terms of a period (manual, 5l). */
 GCKPTI_INLINE int64_t gckpti_sample_rows(const gckpt_shape *x)
 {
     return x->n > 1 && x->d[0] > 0 ? gckpti_rows(x) / x->d[0] : 1;
 }
-GCKPTI_FN int64_t gckpti_loss_block_rows(const gckpt_call *call, int64_t row, int64_t most);
 
 /* Returns the values of arg, from element `at` on, as an operand with the given strides. */
-GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
-                                            int64_t step, int64_t next);
-GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x);
+static inline gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
+                                                int64_t step, int64_t next)
+{
+    const gckpti_operand x = {
+        arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
+    };
+    return x;
+}
+static inline gckpti_operand gckpti_transpose(const gckpti_operand *x)
+{
+    gckpti_operand y = { x->f32, x->bf16, x->k_stride, x->stride, x->batch_stride, x->quant };
+    return y;
+}
+/* Returns x from element `at` on. */
+static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
+{
+    gckpti_operand y = *x;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
+    return y;
+}
 
 /* Return an f32 operand of a single matrix; a product a b of f32 operands. */
 static inline gckpti_operand gckpti_matrix(const float *x, int64_t row, int64_t step)
@@ -7461,13 +7233,6 @@ static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, 
     return t;
 }
 
-/* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
-GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
-                           int64_t m, int64_t n, int64_t k, float *c, int accumulate);
-
-/* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
-GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t);
-
 GCKPTI_FN void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run);
 
 /* Computes da = g b' and db = a' g, or db = g' a if b is transposed (' is the transpose). */
@@ -7479,21 +7244,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn
 GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag);
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
 
-/* The terms of one element in order, either as bf16 or as floats, which are rounded to bf16. */
-typedef struct {
-    const float *f32;
-    const uint16_t *bf16;
-    int64_t step;
-} gckpti_terms;
-
-GCKPTI_FN gckpti_terms gckpti_terms_of(const gckpti_operand *x, int64_t at, int64_t step);
-
-/* Return `element` after adding terms first..end-1 of one block (gckpti_mixed_block), of each block
- * (_blocks), or (_element) all terms of an element of t, whose operands begin at a and b. */
-GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
-                                   int64_t end, float element);
-GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
-                                    int64_t end, float element);
+/* Returns an element of t, whose operands begin at a and b, after adding all terms to d. */
 GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d);
 #else
 #define gckpti_mixed_plain gckpti_fp32_plain
@@ -7563,8 +7314,17 @@ static inline int gckpti_uses_position(const gckpti_attention *o)
 /* Returns which keys exist and are visible (all if not causal); kernels read no other keys. */
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
 
-typedef struct { /* the state of an attention call */
+struct gckpti_attn;
+/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
+typedef struct {
+    void (*forward)(const struct gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                    float *scratch);
+    void (*backward)(const struct gckpti_attn *h, int64_t row, int64_t head, float *scratch);
+} gckpti_attention_kernels;
+
+typedef struct gckpti_attn { /* the state of an attention call */
     const gckpt_call *call;
+    const gckpti_attention_kernels *kernels;
     int64_t t, s, c, d, heads, blocks; /* blocks: number of blocks of 64 queries */
     int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
     gckpti_visible visible;            /* keys of the current row, from gckpti_attn_set_row */
@@ -7619,27 +7379,29 @@ static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
     return head / h->heads * h->s * h->kv_c + head % h->heads / h->group * h->d;
 }
 
-/* Return the state of a call; _begin also zeroes results that no query writes, unless they
- * accumulate. */
 GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
-GCKPTI_FN gckpti_attn gckpti_attention_begin(const gckpt_call *call, int backward);
 
 /* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
 GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
 
+/* Runs the kernels for all heads, on the threads of `team` (NULL: one). Zeroes results that no
+ * query writes, unless they accumulate. */
+GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
+                                    const gckpti_attention_kernels *kernels,
+                                    const gckpt_call *team);
+
 #ifndef GCKPT_NO_BF16
-/* Element j of row i of a gradient is x[i * row + j * step]; x is NULL if it is not required. */
-typedef struct {
+typedef struct { /* rows of a gradient, or NULL if it is not required */
     float *x;
-    int64_t row, step;
+    int64_t row;
 } gckpti_grad_rows;
 
 /* A block of a head: m queries from query i on, n keys from key j on (GCKPTI_K_BLOCK at most): the
- * operands' rows; p and ds, (query,key); the gradients that gckpti_attn_tile_add adds to. */
+ * operands' rows; p and ds, (query,key); dq, dk and dv, to which gckpti_attn_tile_add adds. */
 typedef struct {
     const gckpti_attn *h;
     gckpti_operand q, k, v, g, p, ds;
-    gckpti_grad_rows dq, dk, dv;
+    gckpti_grad_rows grad[3];
     int64_t head, i, m, j, n;
 } gckpti_attn_tile;
 
@@ -7668,10 +7430,6 @@ static inline const float *gckpti_rotary_frequencies(const gckpti_rotary *o)
 {
     return o->columns && o->has_frequencies ? (const float *)(const void *)(o + 1) : NULL;
 }
-
-/* Returns r = base^(-1/n) in binary64: three steps of Newton's method on r^n = 1 / base, from
- * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n); gckpti_powi computes r^n. */
-GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n);
 
 /* Writes cos and sin (-sin in a backward) of positions begin..end-1 of a sample to workspace. */
 GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end);
@@ -7728,8 +7486,6 @@ typedef struct gckpti_element_loss {
     const float *x, *y, *weights; /* y and weights may be NULL */
     float delta;
 } gckpti_element_loss;
-
-GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gckpti_loss_kind kind);
 
 GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t i)
 {
@@ -7802,13 +7558,6 @@ typedef struct {
     int axis, before, after;
     float value;
 } gckpti_pad;
-
-/* Returns which elements of input i and of the result correspond, as an iterator over both. */
-typedef gckpti_iter gckpti_move_fn(const gckpt_call *call, int i);
-GCKPTI_FN gckpti_iter gckpti_permute_move(const gckpt_call *call, int i);
-GCKPTI_FN gckpti_iter gckpti_concat_move(const gckpt_call *call, int i);
-GCKPTI_FN gckpti_iter gckpti_pad_move(const gckpt_call *call, int i);
-GCKPTI_FN gckpti_iter gckpti_sum_move(const gckpt_call *call, int i);
 #endif
 
 /* Convolutions, pools, upsample, groupnorm and batchnorm: attributes, states of calls, kernels. */
@@ -7983,8 +7732,8 @@ typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 struct gckpti_sequence;
 typedef struct {
     gckpti_cell_fn gates, gate_grads;
-    gckpti_product_fn product;                          /* computes the chains of an item's rows */
-    void (*transpose)(struct gckpti_sequence *s);       /* writes wh_t; NULL if items are one row */
+    gckpti_product_fn product; /* computes the chains of an item's rows */
+    int fast; /* nonzero: items have several rows, and the backward reads wh_t; 0: one row, wh */
     void (*add_grads)(const struct gckpti_sequence *s); /* add a block's rows to dwh and dbias */
 } gckpti_cell_kernels;
 
@@ -8075,9 +7824,12 @@ GCKPTI_INLINED void V(put_masked_n)(float *d, FLOATS g, FLOATS mask, int accumul
             V(put_##rule##_n)(s.to + j, V(load_n)(s.g + j, W), df, s.accumulate, W);               \
         }                                                                                          \
     }
+#define GCKPTI_UNARY_LOOPS_WITH(name, flops, reads, value, rule, deriv, ...)                       \
+    GCKPTI_UNARY_LOOPS(name, flops, reads, value, rule, deriv)
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS)
-GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
+GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS_WITH)
 #undef GCKPTI_UNARY_LOOPS
+#undef GCKPTI_UNARY_LOOPS_WITH
 
 /* ---- elementwise ops of two inputs: a loop for each line of GCKPTI_BINARY_OPS and _GRADS ---- */
 /* Returns W elements of x from j on. In plain loops W is 1, and `step` may be 0 to repeat *x. */
@@ -8243,26 +7995,18 @@ GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y
                                                            : run(e, GCKPTI_LOSS_HUBER, row))
 #endif
 
-/* Returns the weights of n <= W elements from `at` on; they are also those of all before *until. */
-GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n,
-                                         int64_t *until)
+/* Returns the weights of n <= W elements from `at` on. */
+GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n)
 {
-#if GCKPTI_ISA < 0
-    (void)n, (void)until;
-    return gckpti_element_weight(e, at);
-#else
-    float w[W];
+    if (!GCKPTI_WITH_LOSSES || !e->weights)
+        return V(set1)(1.0f);
     if (e->per_weight == 1)
         return V(load_n)(e->weights + at, n);
-    const int64_t first = at / e->per_weight;
-    if (at + n <= (first + 1) * e->per_weight) {
-        *until = (first + 1) * e->per_weight;
-        return V(set1)(e->weights[first]);
-    }
-    for (int64_t i = 0; i < W; i++)
+    const int64_t first = at / e->per_weight, last = (at + n - 1) / e->per_weight;
+    float w[W];
+    for (int64_t i = 0; i < W && first < last; i++)
         w[i] = e->weights[(at + (i < n ? i : 0)) / e->per_weight];
-    return V(load_n)(w, W);
-#endif
+    return first < last ? V(load_n)(w, W) : V(set1)(e->weights[first]);
 }
 
 GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
@@ -8270,19 +8014,15 @@ GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gc
 {
     const int summed = kind == GCKPTI_LOSS_SUM;
     float lane[32] = { 0.0f };
-    FLOATS w = V(set1)(1.0f);
-    int64_t until = e->weights ? -1 : INT64_MAX;
     for (int64_t i = 0; i < e->n; i += W) {
         const int64_t at = row * e->n + i, n = W == 1 ? 1 : gckpti_min(e->n - i, W);
         float *sum = lane + (uint32_t)i % 32;
-        const FLOATS x = V(load_n)(e->x + at, n);
+        const FLOATS x = V(load_n)(e->x + at, n), w = V(element_weights)(e, at, n);
         FLOATS a, b;
-        if (GCKPTI_WITH_LOSSES && at + n > until)
-            w = V(element_weights)(e, at, n, &until);
         a = V(element_factors)(kind, x, summed ? V(zero)() : V(load_n)(e->y + at, n), e->delta, &b);
         V(store_n)(sum, V(weigh)(w, a, b, V(load_n)(sum, W)), n);
     }
-    return (void)until, gckpti_lanes_sum(lane);
+    return gckpti_lanes_sum(lane);
 }
 
 GCKPTI_KERNEL float V(element_loss_forward)(const gckpti_element_loss *e, int64_t row)
@@ -8304,13 +8044,10 @@ GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckp
 GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
                                                 int64_t row)
 {
-    FLOATS w = V(set1)(1.0f);
-    int64_t until = e->weights ? -1 : INT64_MAX;
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         const int64_t n = W == 1 ? 1 : gckpti_min(end - at, W);
+        const FLOATS w = V(element_weights)(e, at, n);
         FLOATS x = V(zero)(), y = x, d, dy;
-        if (GCKPTI_WITH_LOSSES && at + n > until)
-            w = V(element_weights)(e, at, n, &until);
         if (kind != GCKPTI_LOSS_SUM) /* whose derivative reads neither x nor y */
             x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
         d = V(element_deriv)(kind, x, y, e->delta);
@@ -8319,7 +8056,6 @@ GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gc
         if (kind != GCKPTI_LOSS_SUM)
             V(element_loss_put)(e, &e->call->in[1], at, n, w, dy);
     }
-    (void)until;
 }
 
 GCKPTI_KERNEL void V(element_loss_backward)(const gckpti_element_loss *e, int64_t row)
@@ -9073,6 +8809,8 @@ GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const
 
 /* ---- bf16/ops.c ---- */
 #ifndef GCKPT_NO_BF16
+GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                                   int64_t d, int backward);
 /* Writes to out[first..end-1] the products of a query and of keys first..end-1 in bf16 attention.
  * at: offset of the query's head in in[0], in elements; key: offset of key 0's head in in[1]. */
 GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
@@ -9081,15 +8819,14 @@ GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key
  * 0's head in in[2], in elements. */
 GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
                                    int64_t end, float *out);
-GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
-                                                   int64_t d, int backward);
 /* Adds the gradients of a query head in bf16 attention. The gradients of keys and values stay in
  * scratch until the last query head that reads the same keys. */
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch);
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                      float *scratch);
 #else
 #define gckpti_mixed_scores(h, at, key, first, end, out)          (void)0
 #define gckpti_mixed_values(h, p, key, first, end, out)           (void)0
-#define gckpti_mixed_gradients(h, head, scratch)                  (void)0
+#define gckpti_mixed_gradients                                    NULL
 #define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
 #endif
 
@@ -9205,8 +8942,6 @@ GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forwa
     return wanted > 1 ? 2 * forward : forward;
 }
 
-GCKPTI_FN int64_t gckpti_ceil_to(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
-
 GCKPTI_FN int64_t gckpti_product_workspace(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 16777216.0)
@@ -9226,7 +8961,7 @@ GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k)
 }
 
 /* Returns the floats of workspace for a product in this call's plan (f32 or bf16), all threads. */
-GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+static int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     if (gckpti_is_plain(call))
         return 0;
@@ -9234,13 +8969,8 @@ GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, in
                                                   : gckpti_product_workspace(m, n, k));
 }
 
-GCKPTI_FN void gckpti_zero_unless(float *d, int64_t n, int accumulate)
-{
-    if (!accumulate)
-        memset(d, 0, (size_t)n * sizeof *d);
-}
-
-GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
+/* Zeroes the gradients of inputs first..end-1, unless they accumulate. */
+static void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
 {
     for (int i = first; i < end; i++)
         if (call->in[i].grad)
@@ -9248,23 +8978,9 @@ GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
                                call->in[i].accumulate);
 }
 
-GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
-                                            int64_t step, int64_t next)
-{
-    gckpti_operand x = {
-        arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
-    };
-    return x;
-}
-
-GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x)
-{
-    gckpti_operand y = { x->f32, x->bf16, x->k_stride, x->stride, x->batch_stride, x->quant };
-    return y;
-}
-
-GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
-                                        gckpti_operand *x)
+/* Makes u's quantised data an operand (u may be NULL); bf16 counts as quantised in f32 plans. */
+static void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
+                                     gckpti_operand *x)
 {
     const int is_bf16 = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORAGE_BF16;
     if (is_bf16)
@@ -9274,23 +8990,25 @@ GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequ
 }
 
 /* Sets all fields of t except a, b, k_period and k_offset. */
-GCKPTI_FN void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch,
-                                  int64_t m, int64_t n, int64_t k, float *c, uint16_t *c_bf16)
+static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
+                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;
     t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
     t->c = c, t->c_bf16 = c_bf16, t->c_stride = n, t->workspace = call->workspace;
 }
 
-GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
-                           int64_t m, int64_t n, int64_t k, float *c, int accumulate)
+/* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
+static void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t, int64_t m,
+                        int64_t n, int64_t k, float *c, int accumulate)
 {
     gckpti_set_product(call, t, 1, m, n, k, c, NULL);
     t->accumulate = accumulate;
     run(call, t);
 }
 
-GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
+/* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
+static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
 {
     float *c = t->c;
     (void)call;
@@ -9321,6 +9039,16 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* Defines gckpti_<name>_shape of an op with n attributes o, which must meet a condition. */
+#define GCKPTI_CHECKED_SHAPE(name, n, is_valid, problem)                                           \
+    GCKPTI_UNUSED static gckpt_result gckpti_##name##_shape(gckpt_call *call)                      \
+    {                                                                                              \
+        const float *o = (const float *)call->attributes;                                          \
+        return is_valid ? gckpti_unary_shape(call)                                                 \
+                        : gckpt_fail(call, GCKPT_E_ARG, #name ": " problem, (double)o[0],          \
+                                     (double)o[(n)-1]);                                            \
+    }
+
 static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads,
                              gckpti_loop_fn run)
 {
@@ -9332,92 +9060,44 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 #define GCKPTI_UNARY_FLAGS   (GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE)
 #ifndef GCKPTI_NO_GRAPH
-#define GCKPTI_UNARY_BUILDER(name)                                                                 \
+#define GCKPTI_BUILDER_0(name)                                                                     \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
+#define GCKPTI_BUILDER_1(name)                                                                     \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o)                                 \
+    {                                                                                              \
+        return gckpt_apply(&gckpti_op_##name, &x, 1, &o, sizeof o);                                \
+    }
+#define GCKPTI_BUILDER_2(name)                                                                     \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o0, float o1)                      \
+    {                                                                                              \
+        const float o[2] = { o0, o1 };                                                             \
+        return gckpt_apply(&gckpti_op_##name, &x, 1, o, sizeof o);                                 \
+    }
 #else
-#define GCKPTI_UNARY_BUILDER(name)
+#define GCKPTI_BUILDER_0(name)
+#define GCKPTI_BUILDER_1(name)
+#define GCKPTI_BUILDER_2(name)
 #endif
-#define GCKPTI_UNARY_KERNELS(name, reads)                                                          \
+#define GCKPTI_UNARY_DESC(name, shape, flops, reads)                                               \
     GCKPTI_OP_KERNELS(                                                                             \
         name, gckpti_run_unary(call, backward, reads,                                              \
-                               backward ? gckpti_##name##_gradients : gckpti_##name##_values))
-#define GCKPTI_UNARY_OP(name, flops, reads, value, rule, deriv)                                    \
-    GCKPTI_UNARY_KERNELS(name, reads)                                                              \
-    GCKPTI_DESC(name, GCKPTI_FAST, gckpti_unary_shape, flops, GCKPTI_UNARY_FLAGS, reads);          \
-    GCKPTI_UNARY_BUILDER(name)
+                               backward ? gckpti_##name##_gradients : gckpti_##name##_values))     \
+    GCKPTI_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS, reads);
+#define GCKPTI_UNARY_OP(name, flops, reads, ...)                                                   \
+    GCKPTI_UNARY_DESC(name, gckpti_unary_shape, flops, reads)                                      \
+    GCKPTI_BUILDER_0(name)
+#define GCKPTI_UNARY_OP_WITH(name, flops, reads, value, rule, deriv, n, is_valid, problem)         \
+    GCKPTI_CHECKED_SHAPE(name, n, is_valid, problem)                                               \
+    GCKPTI_UNARY_DESC(name, gckpti_##name##_shape, flops, reads)
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_OP)
-#undef GCKPTI_UNARY_OP
-
-/* pow: y = x^e; the derivative is e x^(e - 1), e - 1 being rounded; if e is 0, dx = +0. */
-static gckpt_result gckpti_pow_shape(gckpt_call *call)
-{
-    float e = *(const float *)call->attributes;
-    return e != e ? gckpt_fail(call, GCKPT_E_ARG, "pow: the exponent is NaN")
-                  : gckpti_unary_shape(call);
-}
-static void gckpti_run_pow(const gckpt_call *call, int backward)
-{
-    const gckpti_loop loop = gckpti_loop_of(call, backward, GCKPT_IN(0));
-    if (loop.to && backward && *loop.o == 0.0f)
-        for (int64_t i = 0; i < loop.n; i++)
-            gckpti_put(&loop.to[i], 0.0f, loop.accumulate);
-    else if (loop.to)
-        (backward ? gckpti_pow_gradients : gckpti_pow_values)(&loop);
-}
-GCKPTI_OP_KERNELS(pow, gckpti_run_pow(call, backward))
-GCKPTI_DESC(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
-GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
-{
-    return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
-}
-
-/* clamp: NaN and -0 stay; dx = g where low < x < high. (In bf16 plans y is rounded; it can lie
- * between low and high where x does not.) */
-static gckpt_result gckpti_clamp_shape(gckpt_call *call)
-{
-    const float *o = (const float *)call->attributes;
-    if (!(o[0] <= o[1]))
-        return gckpt_fail(call, GCKPT_E_ARG,
-                          "clamp: low = %g must not be above high = %g (nor one of them NaN); an "
-                          "infinite one is no limit",
-                          (double)o[0], (double)o[1]);
-    return gckpti_unary_shape(call);
-}
-GCKPTI_UNARY_KERNELS(clamp, GCKPT_IN(0))
-GCKPTI_DESC(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
-GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
-{
-    const float o[2] = { low, high };
-    return gckpt_apply(&gckpti_op_clamp, &x, 1, o, sizeof o);
-}
-
-static gckpt_result gckpti_leaky_relu_shape(gckpt_call *call)
-{
-    const float slope = *(const float *)call->attributes;
-    return slope >= 0.0f && slope < GCKPTI_INFINITY
-               ? gckpti_unary_shape(call)
-               : gckpt_fail(call, GCKPT_E_ARG,
-                            "leaky_relu: slope = %g must be finite and 0 or above (if negative: "
-                            "relu(x) - slope * relu(-x))",
-                            (double)slope);
-}
-GCKPTI_UNARY_KERNELS(leaky_relu, GCKPT_OUT)
-GCKPTI_UNARY_KERNELS(scale, 0)
-#undef GCKPTI_UNARY_KERNELS
-GCKPTI_DESC(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_OUT);
-GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope)
-{
-    return gckpt_apply(&gckpti_op_leaky_relu, &x, 1, &slope, sizeof slope);
-}
-
-GCKPTI_DESC(scale, GCKPTI_FAST, gckpti_unary_shape, NULL, GCKPTI_UNARY_FLAGS, 0);
-GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
-{
-    return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
-}
+GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_OP_WITH)
+GCKPTI_BUILDER_1(pow)
+GCKPTI_BUILDER_2(clamp)
+GCKPTI_BUILDER_1(scale)
+GCKPTI_BUILDER_1(leaky_relu)
 
 /* detach: y = x, in place if no later op reads x. */
 GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
@@ -9427,20 +9107,11 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
 }
 GCKPTI_DESC_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
                 GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
-GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
-}
+GCKPTI_BUILDER_0(detach)
 
-/* from_u8: y = fma(x, scale, shift) of a byte x, without a gradient. o: scale, shift */
-static gckpt_result gckpti_from_u8_shape(gckpt_call *call)
-{
-    const float *o = (const float *)call->attributes;
-    if (!(o[0] - o[0] == 0.0f) || !(o[1] - o[1] == 0.0f))
-        return gckpt_fail(call, GCKPT_E_ARG, "from_u8: scale = %g and shift = %g must be finite",
-                          (double)o[0], (double)o[1]);
-    return gckpti_unary_shape(call);
-}
+/* from_u8: y = fma(x, o[0], o[1]) of a byte x, without a gradient. */
+GCKPTI_CHECKED_SHAPE(from_u8, 2, (o[0] - o[0] == 0.0f && o[1] - o[1] == 0.0f),
+                     "scale = %g and shift = %g must be finite")
 GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
 {
     const float *o = (const float *)call->attributes;
@@ -9450,11 +9121,7 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
 }
 GCKPTI_DESC_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
                 GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
-GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
-{
-    const float o[2] = { scale, shift };
-    return gckpt_apply(&gckpti_op_from_u8, &x, 1, o, sizeof o);
-}
+GCKPTI_BUILDER_2(from_u8)
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
  * log_softmax: y = (x - max) - log(sum), rows of -inf stay;  dx = g - exp(y) sum(g) = fma(-exp(y),
@@ -9472,20 +9139,13 @@ GCKPTI_DESC(softmax, GCKPTI_FAST, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
 GCKPTI_DESC(log_softmax, GCKPTI_FAST, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
-GCKPTI_UNARY_BUILDER(softmax)
-GCKPTI_UNARY_BUILDER(log_softmax)
+GCKPTI_BUILDER_0(softmax)
+GCKPTI_BUILDER_0(log_softmax)
 
 /* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, with the mask computed
  * again: puts of (1 / (1 - p)) x or g, or of +0. u is uniform in [0,1), four to a Philox block,
  * numbered by the element's index in the whole batch (manual, 5j). */
-static gckpt_result gckpti_dropout_shape(gckpt_call *call)
-{
-    float p = *(const float *)call->attributes;
-    if (!(p < 1.0f))
-        return gckpt_fail(call, GCKPT_E_ARG, "dropout: p = %g must be below 1 (0 switches it off)",
-                          (double)p);
-    return gckpti_unary_shape(call);
-}
+GCKPTI_CHECKED_SHAPE(dropout, 1, (*o < 1.0f), "p = %g must be below 1 (0 switches it off)")
 static void gckpti_run_dropout(const gckpt_call *call, int backward)
 {
     const gckpti_dropout d = gckpti_dropout_of(call, backward);
@@ -9514,7 +9174,12 @@ GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 
 /* >>ops/broadcast */
 /* ---- the iterator of all ops that broadcast or move elements (ops.h) ---- */
-GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
+typedef struct {
+    int64_t outer, size, inner;
+} gckpti_axis_split;
+
+/* Returns the sizes before, at and after `axis` of s; a negative axis counts from the last. */
+static gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
 {
     gckpti_axis_split v = { 1, 1, 1 };
     if (axis < 0)
@@ -9524,7 +9189,8 @@ GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
     return v;
 }
 
-GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1)
+/* Adds an axis; the caller adds the innermost axis first. */
+static void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1)
 {
     int k = it->n - 1;
     if (size == 1)
@@ -9553,7 +9219,8 @@ GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shap
     return it;
 }
 
-GCKPTI_FN int gckpti_iter_next(gckpti_iter *it, int axis)
+/* Advances along the axes from `axis` on; the caller walks those before. Returns 0 at the end. */
+static int gckpti_iter_next(gckpti_iter *it, int axis)
 {
     for (int k = axis; k < it->n; k++) {
         it->offset[0] += it->step[0][k];
@@ -9680,7 +9347,11 @@ GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gc
 }
 
 /* >>ops/axis */
-GCKPTI_FN int gckpti_axis(gckpt_call *call, const char *op, int axis)
+/* ---- ops that move or combine elements along axes. An axis divides a tensor into (outer, size,
+ * inner), where `size` is that of the axis ---- */
+
+/* Returns `axis` counted from the first axis, or records an error and returns -1. */
+GCKPTI_FN int gckpti_axis_of(gckpt_call *call, const char *op, int axis)
 {
     const gckpt_shape *s = &call->in[0].shape;
     if (axis >= -s->n && axis < s->n)
@@ -9690,16 +9361,48 @@ GCKPTI_FN int gckpti_axis(gckpt_call *call, const char *op, int axis)
     return -1;
 }
 
-/* Copies (d = s) or, if `accumulate`, adds (d += s) `blocks` runs of n floats at fixed steps. */
-static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
-                              int64_t blocks, int64_t n, int accumulate)
+GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
 {
-    for (int64_t i = 0; i < blocks; i++, d += d_step, s += s_step)
-        if (accumulate)
-            for (int64_t j = 0; j < n; j++)
-                d[j] += s[j];
-        else
+    return (int64_t)((uint64_t)words[1] << 32 | words[0]);
+}
+
+/* Copies s to d or, if `accumulate`, adds it, on two axes; s is the tensor `from` of `it`. */
+static void gckpti_put_plane(const gckpti_iter *it, int from, float *d, const float *s,
+                             int accumulate)
+{
+    const int64_t n = it->size[0], d_step = it->step[!from][0], s_step = it->step[from][0];
+    for (int64_t row = 0; row < it->size[1]; row++) {
+        if (d_step == 1 && s_step == 1 && !accumulate)
             memcpy(d, s, (size_t)n * sizeof *d);
+        else if (accumulate)
+            for (int64_t j = 0; j < n; j++)
+                d[j * d_step] += s[j * s_step];
+        else
+            for (int64_t at = 0, x = 0; at != n * d_step; at += d_step, x += s_step)
+                d[at] = s[x];
+        d += it->step[!from][1];
+        s += it->step[from][1];
+    }
+}
+
+/* Returns which elements of input i and of the result correspond, as an iterator over both. */
+typedef gckpti_iter gckpti_move_fn(const gckpt_call *call, int i);
+
+/* Runs an op that moves elements. Forward: copies each input's elements to the result, or adds them
+ * if `adds`. Backward: copies or adds the result's gradient to the gradients of the inputs. */
+static void gckpti_run_moves(const gckpt_call *call, int backward, int adds, gckpti_move_fn *move)
+{
+    for (int i = 0; i < call->inputs; i++) {
+        const gckpt_arg *x = &call->in[i];
+        const float *from = backward ? call->grad_out : x->data;
+        float *to = backward ? x->grad : call->out;
+        gckpti_iter it = move(call, i);
+        do
+            if (to)
+                gckpti_put_plane(&it, backward, to + it.offset[!backward],
+                                 from + it.offset[backward], backward ? x->accumulate : adds);
+        while (gckpti_iter_next(&it, 2));
+    }
 }
 
 /* slice: y is elements begin..end-1 of x along an axis; if `relative`, call->position is added to
@@ -9708,7 +9411,7 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     int64_t begin = gckpti_join_words(p->begin), end = gckpti_join_words(p->end);
-    int axis = gckpti_axis(call, "slice", p->axis);
+    int axis = gckpti_axis_of(call, "slice", p->axis);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
@@ -9721,22 +9424,26 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-/* Forward: copies the slice. Backward: adds g to it, or writes g there and 0 elsewhere. */
-static void gckpti_run_slice(const gckpt_call *call, int backward)
+static gckpti_iter gckpti_slice_move(const gckpt_call *call, int i)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
+    const gckpt_shape *x = &call->in[i].shape;
+    gckpti_iter it = gckpti_iter_over(&call->shape, x, &call->shape);
+    it.offset[0] = gckpti_join_words(p->begin) + (p->relative ? call->position : 0);
+    it.offset[0] *= gckpti_split_at(x, p->axis).inner;
+    return it;
+}
+static void gckpti_run_slice(const gckpt_call *call, int backward)
+{
     const gckpt_arg *x = &call->in[0];
-    gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
-    int64_t begin = gckpti_join_words(p->begin), n = (gckpti_join_words(p->end) - begin) * v.inner;
-    int64_t all = v.size * v.inner, at = (begin + (p->relative ? call->position : 0)) * v.inner;
-    const gckpt_dequantisation *quant = gckpti_call_quant(call);
-    if (backward && x->grad) {
-        gckpti_zero_unless(x->grad, v.outer * all, x->accumulate);
-        gckpti_put_blocks(x->grad + at, all, call->grad_out, n, v.outer, n, x->accumulate);
-    } else if (!backward && quant)
-        gckpti_dequantise(quant, at, n, call->out);
-    else if (!backward)
-        gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
+    const gckpt_dequantisation *quant = backward ? NULL : gckpti_call_quant(call);
+    if (backward && x->grad)
+        gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
+    if (quant) /* then the axis is the first one */
+        gckpti_dequantise(quant, gckpti_slice_move(call, 0).offset[0],
+                          gckpti_elements(&call->shape), call->out);
+    else
+        gckpti_run_moves(call, backward, 0, gckpti_slice_move);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
 static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
@@ -9747,8 +9454,8 @@ static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptiv
     return !p->relative && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
 }
 GCKPTI_DESC_FIELD(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_field, 0, 0);
-GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
-                                        int relative)
+static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
+                                     int relative)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
@@ -9772,48 +9479,6 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
 
 /* >>axes/ops */
 #ifndef GCKPT_NO_AXES
-/* ---- ops that move or combine elements along axes. An axis divides a tensor into (outer, size,
- * inner), where `size` is that of the axis ---- */
-
-/* Copies s to d or, if `accumulate`, adds it, on two axes; s is the tensor `from` of `it`. */
-static void gckpti_put_plane(const gckpti_iter *it, int from, float *d, const float *s,
-                             int accumulate)
-{
-    const int64_t n = it->size[0], d_step = it->step[!from][0], s_step = it->step[from][0];
-    const int64_t d_next = it->step[!from][1], s_next = it->step[from][1];
-    const int dense = d_step == 1 && s_step == 1;
-    int64_t rows = it->size[1];
-    for (; dense && !accumulate && rows > 0; rows--, d += d_next, s += s_next)
-        memcpy(d, s, (size_t)n * sizeof *d);
-    for (; rows > 0; rows--, d += d_next, s += s_next)
-        if (dense)
-            for (int64_t j = 0; j < n; j++)
-                d[j] += s[j];
-        else if (accumulate)
-            for (int64_t j = 0; j < n; j++)
-                d[j * d_step] += s[j * s_step];
-        else
-            for (int64_t at = 0, x = 0; at != n * d_step; at += d_step, x += s_step)
-                d[at] = s[x];
-}
-
-/* Runs an op that moves elements. Forward: copies each input's elements to the result, or adds them
- * if `adds`. Backward: copies or adds the result's gradient to the gradients of the inputs. */
-static void gckpti_run_moves(const gckpt_call *call, int backward, int adds, gckpti_move_fn *move)
-{
-    for (int i = 0; i < call->inputs; i++) {
-        const gckpt_arg *x = &call->in[i];
-        const float *from = backward ? call->grad_out : x->data;
-        float *to = backward ? x->grad : call->out;
-        gckpti_iter it = move(call, i);
-        do
-            if (to)
-                gckpti_put_plane(&it, backward, to + it.offset[!backward],
-                                 from + it.offset[backward], backward ? x->accumulate : adds);
-        while (gckpti_iter_next(&it, 2));
-    }
-}
-
 /* permute: axis i of the result is axis axes[i] of x; moving the batch axis mixes rows. */
 static gckpt_result gckpti_permute_shape(gckpt_call *call)
 {
@@ -9839,7 +9504,7 @@ static gckpt_result gckpti_permute_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpti_iter gckpti_permute_move(const gckpt_call *call, int i)
+static gckpti_iter gckpti_permute_move(const gckpt_call *call, int i)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
     const gckpt_shape *x = &call->in[i].shape, none = gckpt_shape1(1);
@@ -9862,7 +9527,7 @@ GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 /* concat: joins the inputs along an axis */
 static gckpt_result gckpti_concat_shape(gckpt_call *call)
 {
-    int axis = gckpti_axis(call, "concat", *(const int *)call->attributes);
+    int axis = gckpti_axis_of(call, "concat", *(const int *)call->attributes);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
@@ -9879,7 +9544,7 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-GCKPTI_FN gckpti_iter gckpti_concat_move(const gckpt_call *call, int i)
+static gckpti_iter gckpti_concat_move(const gckpt_call *call, int i)
 {
     const int axis = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[i].shape;
@@ -9921,7 +9586,7 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    int axis = gckpti_axis(call, "pad", p->axis);
+    int axis = gckpti_axis_of(call, "pad", p->axis);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
@@ -9929,7 +9594,7 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-GCKPTI_FN gckpti_iter gckpti_pad_move(const gckpt_call *call, int i)
+static gckpti_iter gckpti_pad_move(const gckpt_call *call, int i)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
     const gckpt_shape *x = &call->in[i].shape;
@@ -9939,12 +9604,9 @@ GCKPTI_FN gckpti_iter gckpti_pad_move(const gckpt_call *call, int i)
 }
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
-    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
-    const int64_t n = v.size * v.inner, at = p->before * v.inner, all = n + at + p->after * v.inner;
-    for (int64_t i = 0; !backward && i < v.outer; i++)
-        for (int64_t j = 0; j < all - n; j++)
-            call->out[i * all + (j < at ? j : j + n)] = p->value;
+    const int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; !backward && i < n; i++)
+        call->out[i] = ((const gckpti_pad *)call->attributes)->value;
     gckpti_run_moves(call, backward, 0, gckpti_pad_move);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
@@ -9963,27 +9625,35 @@ GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int
 
 /* sum and mean over an axis, which is removed. The last axis is summed in 32 lanes (5d), the rows
  * of another axis in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
-static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
+static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op, int64_t most,
+                                        size_t saved)
 {
-    int axis = gckpti_axis(call, op, *(const int *)call->attributes);
+    int axis = gckpti_axis_of(call, op, *(const int *)call->attributes);
     if (axis < 0)
         return GCKPT_E_ARG;
+    if (call->in[0].shape.d[axis] > most)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: the axis of %S is longer than 2^31 - 1", op,
+                          &call->in[0].shape);
     call->shape = call->in[0].shape;
     call->shape.n--;
     for (int i = axis; i < call->shape.n; i++)
         call->shape.d[i] = call->shape.d[i + 1];
     call->mixes_rows = axis == 0;
+    if (gckpti_shape_fits(&call->shape))
+        call->saved_bytes = (size_t)gckpti_elements(&call->shape) * saved;
     return GCKPT_OK;
 }
-/* Defines gckpti_<op>_shape as `rule` with the op's name. */
-#define GCKPTI_REDUCE_SHAPE(op, rule)                                                              \
+/* Defines gckpti_<op>_shape: the longest axis, and the bytes saved for each result. */
+#define GCKPTI_REDUCE_SHAPE(op, most, saved)                                                       \
     GCKPTI_UNUSED static gckpt_result gckpti_##op##_shape(gckpt_call *call)                        \
     {                                                                                              \
-        return rule(call, #op);                                                                    \
+        return gckpti_reduce_shape(call, #op, most, saved);                                        \
     }
-GCKPTI_REDUCE_SHAPE(sum, gckpti_reduce_shape)
-GCKPTI_REDUCE_SHAPE(mean, gckpti_reduce_shape)
-GCKPTI_FN gckpti_iter gckpti_sum_move(const gckpt_call *call, int i)
+GCKPTI_REDUCE_SHAPE(sum, INT64_MAX, 0)
+GCKPTI_REDUCE_SHAPE(mean, INT64_MAX, 0)
+GCKPTI_REDUCE_SHAPE(max, INT32_MAX, sizeof(int32_t))
+GCKPTI_REDUCE_SHAPE(argmax, INT32_MAX, 0)
+static gckpti_iter gckpti_sum_move(const gckpt_call *call, int i)
 {
     const int axis = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[i].shape;
@@ -10044,48 +9714,29 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
 }
 
 /* max and argmax over an axis, which is removed: the first element that no other exceeds, or the
- * first NaN. argmax and max's `saved` are its index. dx = g there, else 0. Items: <= 16 results. */
-enum { GCKPTI_MAX_ITEM = 16 };
-typedef struct {
-    const gckpt_call *call;
-    gckpti_axis_split v;
-    int64_t chunks; /* items for each outer index */
-    float *out;
-    int32_t *index;
-} gckpti_max_state;
-
-static void gckpti_max_item(void *context, int64_t item, int64_t worker)
+ * first NaN. argmax and max's `saved` are its index. dx = g there, else 0. */
+static void gckpti_run_max(const gckpt_call *call, float *out, void *saved)
 {
-    const gckpti_max_state *s = (const gckpti_max_state *)context;
-    const gckpt_arg *x = &s->call->in[0];
-    const float *g = s->call->grad_out;
-    const int64_t inner = s->v.inner, from = item % s->chunks * GCKPTI_MAX_ITEM;
-    const int64_t n = gckpti_min(inner - from, GCKPTI_MAX_ITEM),
-                  to = item / s->chunks * inner + from;
-    float best[GCKPTI_MAX_ITEM];
-    int32_t index[GCKPTI_MAX_ITEM];
-    (void)worker;
-    for (int64_t i = 0, here = (to - from) * s->v.size + from; i < s->v.size; i++, here += inner)
-        for (int64_t j = 0; j < n; j++)
-            if (g && s->index[to + j] == i)
-                gckpti_put(&x->grad[here + j], g[to + j], x->accumulate);
-            else if (g)
-                x->grad[here + j] = x->accumulate ? x->grad[here + j] : 0.0f;
-            else if (i == 0 || (best[j] == best[j] && !(x->data[here + j] <= best[j])))
-                best[j] = x->data[here + j], index[j] = (int32_t)i;
-    if (s->out)
-        memcpy(s->out + to, best, (size_t)n * sizeof *best);
-    if (s->index && !g)
-        memcpy(s->index + to, index, (size_t)n * sizeof *index);
-}
-static void gckpti_run_max(const gckpt_call *call, float *out, void *index)
-{
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    const int64_t chunks = (v.inner + GCKPTI_MAX_ITEM - 1) / GCKPTI_MAX_ITEM;
-    gckpti_max_state s = { call, v, chunks, call->grad_out ? NULL : out, (int32_t *)index };
-    if (!call->grad_out || call->in[0].grad)
-        gckpt_parallel(call, v.outer * chunks, v.size * gckpti_min(v.inner, GCKPTI_MAX_ITEM),
-                       gckpti_max_item, &s);
+    const gckpt_arg *x = &call->in[0];
+    const float *g = call->grad_out;
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
+    const int64_t n = !g || x->grad ? v.outer * v.inner : 0;
+    int32_t *index = (int32_t *)saved;
+    for (int64_t r = 0; r < n; r++) {
+        const int64_t first = r / v.inner * v.size * v.inner + r % v.inner;
+        int64_t best = g ? index[r] : 0;
+        for (int64_t i = 0, at = first; i < v.size; i++, at += v.inner) {
+            const float most = g ? 0.0f : x->data[first + best * v.inner];
+            if (g && (i == best || !x->accumulate))
+                gckpti_put(&x->grad[at], i == best ? g[r] : 0.0f, x->accumulate);
+            else if (!g && most == most && !(x->data[at] <= most))
+                best = i;
+        }
+        if (!g && out)
+            out[r] = x->data[first + best * v.inner];
+        if (!g && index)
+            index[r] = (int32_t)best;
+    }
 }
 GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved))
 GCKPTI_FN void gckpti_argmax_forward(const gckpt_call *call)
@@ -10096,18 +9747,6 @@ static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 {
     return (void)i, gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
 }
-static gckpt_result gckpti_max_index_shape(gckpt_call *call, const char *op)
-{
-    gckpt_result result = gckpti_reduce_shape(call, op);
-    if (result == GCKPT_OK && gckpti_argmax_limit(call, 0) > INT32_MAX)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: the axis of %S is longer than 2^31 - 1", op,
-                          &call->in[0].shape);
-    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
-        call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
-    return result;
-}
-GCKPTI_REDUCE_SHAPE(max, gckpti_max_index_shape)
-GCKPTI_REDUCE_SHAPE(argmax, gckpti_max_index_shape)
 GCKPTI_DESC(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_DESC_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
                 gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
@@ -10125,7 +9764,7 @@ GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis)
 #ifndef GCKPT_NO_CACHES
 
 /* Fails if a table of gckpt_positions has fewer rows from `first` on than the caches can hold. */
-GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
+static int gckpti_check_positions(gckpt_graph *g)
 {
     if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
         gckpti_fail(
@@ -10134,6 +9773,15 @@ GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
             "`first` on; make it larger",
             g->cache_capacity, g->min_positions);
     return g->object.sticky == GCKPT_OK;
+}
+
+/* Returns the rows of a cache. With a window, it also has space for rows that a call may add before
+ * it overwrites any. */
+enum { GCKPTI_CACHE_STEP = 64 };
+static int64_t gckpti_cache_rows(const gckpti_cache *o)
+{
+    return o->window ? gckpti_ceil_to((int64_t)o->window + GCKPTI_CACHE_STEP - 1, GCKPTI_CACHE_STEP)
+                     : o->capacity;
 }
 
 /* cache: writes its T rows of x from row `position` on (with a window, position p is row p % rows).
@@ -10262,47 +9910,39 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
 
 GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
-    int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
+    const int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
     const gckpt_dequantisation *quant = gckpti_call_quant(call);
     float row[64];
-    if (quant && gckpti_has_f32(call->out))
-        gckpti_dequantise(quant, at, n, call->out + r * n);
-    for (int64_t i = 0, count; quant && !gckpti_has_f32(call->out) && i < n; i += count) {
-        count = gckpti_min(n - i, 64);
-        gckpti_dequantise(quant, at + i, count, row);
-        gckpti_to_bf16s(row, call->out_bf16 + r * n + i, count);
+    for (int64_t i = 0, count; i < n; i += count) {
+        const float *from = quant ? row : call->in[0].data + at + i;
+        count = quant ? gckpti_min(n - i, 64) : n;
+        if (quant)
+            gckpti_dequantise(quant, at + i, count, row);
+        if (gckpti_has_f32(call->out))
+            memcpy(call->out + r * n + i, from, (size_t)count * sizeof *from);
+        else
+            gckpti_to_bf16s(from, call->out_bf16 + r * n + i, count);
     }
-    if (quant)
-        return;
-    if (gckpti_has_f32(call->out))
-        memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
-    else
-        gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);
 }
 
 static void gckpti_take_rows(const gckpt_call *call, int backward)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     float *table = call->in[0].grad;
-    for (int64_t r = 0; !backward && r < rows; r++)
-        gckpti_take_row(call, r);
-    if (!backward || !table)
-        return;
-    gckpti_zero_unless(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
-    for (int64_t r = 0; r < rows; r++) {
-        float *d = table + gckpti_source_row(call, r) * n;
-        if (gckpti_has_f32(call->grad_out))
-            for (int64_t i = 0; i < n; i++)
-                d[i] += call->grad_out[r * n + i];
-        for (int64_t i = 0; !gckpti_has_f32(call->grad_out) && i < n; i++)
-            d[i] += gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
-    }
+    if (backward && table)
+        gckpti_zero_unless(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
+    for (int64_t r = 0; r < rows; r++)
+        if (!backward)
+            gckpti_take_row(call, r);
+        else
+            for (int64_t i = 0; table && i < n; i++)
+                table[gckpti_source_row(call, r) * n + i] += gckpti_grad_out(call, r * n + i);
 }
 GCKPTI_OP_KERNELS(embed, gckpti_take_rows(call, backward))
 GCKPTI_OP_KERNELS(gather, gckpti_take_rows(call, backward))
 
 /* Returns the limit of input i's indices: the rows of input i - 1, or of one sample of it. */
-GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
+static int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
     const gckpt_shape *table = &call->in[i - 1].shape;
     return table->d[table->n - 2];
@@ -10338,31 +9978,19 @@ GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag)
     return op->flags & GCKPTI_BUILTIN_OP && op->flags & (unsigned)flag;
 }
 
-/* ---- elements of matrix products in bf16 plans (manual, 5l) ---- */
-GCKPTI_FN gckpti_terms gckpti_terms_of(const gckpti_operand *x, int64_t at, int64_t step)
+/* ---- elements of matrix products in bf16 plans (manual, 5l; see ops/products.c) ---- */
+/* Adds term p of two operands, whose f32 values are rounded to bf16, to d. */
+static float gckpti_mixed_term(const gckpti_operand *a, const gckpti_operand *b, int64_t p, float d)
 {
-    const int narrow = gckpti_has_bf16(x->bf16);
-    const gckpti_terms l = { narrow ? NULL : x->f32 + at, narrow ? x->bf16 + at : NULL, step };
-    return l;
-}
-
-static gckpti_terms gckpti_terms_from(const gckpti_terms *x, int64_t p)
-{
-    const gckpti_terms l = { x->f32 ? x->f32 + p * x->step : NULL,
-                             x->bf16 ? x->bf16 + p * x->step : NULL, x->step };
-    return l;
-}
-
-static float gckpti_mixed_term(const gckpti_terms *a, const gckpti_terms *b, int64_t p, float d)
-{
-    const uint16_t x = a->bf16 ? a->bf16[p * a->step] : gckpti_to_bf16(a->f32[p * a->step]);
-    const uint16_t y = b->bf16 ? b->bf16[p * b->step] : gckpti_to_bf16(b->f32[p * b->step]);
+    const uint16_t x = a->bf16 ? a->bf16[p * a->k_stride] : gckpti_to_bf16(a->f32[p * a->k_stride]);
+    const uint16_t y = b->bf16 ? b->bf16[p * b->k_stride] : gckpti_to_bf16(b->f32[p * b->k_stride]);
     return gckpti_flushed_fma(gckpti_flush_to_zero(gckpti_from_bf16(x)),
                               gckpti_flush_to_zero(gckpti_from_bf16(y)), d);
 }
 
-GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
-                                   int64_t end, float element)
+/* Returns `element` after adding terms first..end-1, which are a block. */
+static float gckpti_mixed_block(const gckpti_operand *a, const gckpti_operand *b, int64_t first,
+                                int64_t end, float element)
 {
     float chain[2] = { 0.0f, 0.0f };
     for (int64_t p = first; p < end; p++)
@@ -10371,17 +9999,6 @@ GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b,
                                 gckpti_flush_to_zero(chain[0] + chain[1]));
 }
 
-GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
-                                    int64_t end, float element)
-{
-    for (int64_t p = first, next; p < end; p = next) {
-        next = gckpti_min(p / GCKPTI_K_BLOCK * GCKPTI_K_BLOCK + GCKPTI_K_BLOCK, end);
-        element = gckpti_mixed_block(a, b, p, next, element);
-    }
-    return element;
-}
-
-/* ---- matrix products, element by element (see ops/products.c) ---- */
 static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
@@ -10391,9 +10008,7 @@ static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 
 GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d)
 {
-    const gckpti_terms x = gckpti_terms_of(&t->a, a, t->a.k_stride);
-    const gckpti_terms y = gckpti_terms_of(&t->b, b, t->b.k_stride);
-    const int64_t period = t->k_period ? t->k_period : t->k;
+    const gckpti_operand x = gckpti_operand_at(&t->a, a), y = gckpti_operand_at(&t->b, b);
     if (gckpti_is_chain(t)) {
         d = gckpti_flush_to_zero(d);
         for (int64_t p = 0; p < t->k; p++)
@@ -10401,9 +10016,8 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
         return d;
     }
     for (int64_t p = 0, n; p < t->k; p += n) {
-        const gckpti_terms u = gckpti_terms_from(&x, p), v = gckpti_terms_from(&y, p);
-        n = gckpti_min(period - (t->k_offset + p) % period, t->k - p);
-        d = gckpti_mixed_blocks(&u, &v, 0, n, d);
+        n = gckpti_block_terms(t, p);
+        d = gckpti_mixed_block(&x, &y, p, p + n, d);
     }
     return d;
 }
@@ -10420,7 +10034,7 @@ static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
 static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
 {
     float d[GCKPTI_STRIP], w[GCKPTI_K_BLOCK];
-    const gckpti_terms y = { w, NULL, 1 };
+    const gckpti_operand y = { w, NULL, 0, 1, 0, NULL };
     const int64_t rows = gckpti_min(t->m - i, GCKPTI_STRIP), step = t->b.k_stride;
     for (int64_t r = 0; r < rows; r++)
         d[r] = gckpti_mixed_start(t, (i + r) * t->n + j, j);
@@ -10432,9 +10046,9 @@ static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
         for (int64_t l = 0; l < n && step != 1; l++)
             gckpti_dequantise(t->b.quant, at + l * step, 1, w + l);
         for (int64_t r = 0; r < rows; r++) {
-            const gckpti_terms x =
-                gckpti_terms_of(&t->a, (i + r) * t->a.stride + p * t->a.k_stride, t->a.k_stride);
-            d[r] = gckpti_mixed_blocks(&x, &y, 0, n, d[r]);
+            const gckpti_operand x =
+                gckpti_operand_at(&t->a, (i + r) * t->a.stride + p * t->a.k_stride);
+            d[r] = gckpti_mixed_block(&x, &y, 0, n, d[r]);
         }
     }
     for (int64_t r = 0; r < rows; r++)
@@ -10467,206 +10081,199 @@ GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64
     const int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* rows of dk and dv, in f32 */
     const int64_t d_vec = gckpti_ceil_to(d, 16), along = tile * d_vec, scores = tile * tile;
     if (gckpti_is_plain(call))
-        return backward ? (t + 2 * keys + 2) * d + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK : d;
+        return backward ? (t + 2 * keys + 2) * d : d;
     return backward ? 2 * keys * d_vec + along / 2 + 3 * operand + 5 * scores / 2 +
                           gckpti_ceil_to(t, GCKPTI_KEY_TILE) * (d_vec + 1)
                     : along + 2 * operand + scores;
 }
 
 /* ---- attention (see ops/attention.c). A result that is a zero becomes +0, since a backend may add
- * masked terms as zeros. */
-static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti_operand *b,
-                                int64_t j, int64_t d)
-{
-    const gckpti_terms x = gckpti_terms_of(a, i * a->stride, 1),
-                       y = gckpti_terms_of(b, j * b->stride, 1);
-    return gckpti_mixed_blocks(&x, &y, 0, d, 0.0f);
-}
-
+ * masked terms as zeros. ---- */
 GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
                                    int64_t end, float *out)
 {
-    const gckpti_operand q = gckpti_arg_operand(&h->call->in[0], at, h->c, 1, 0);
-    const gckpti_operand k = gckpti_arg_operand(&h->call->in[1], key, h->kv_c, 1, 0);
-    for (int64_t j = first; j < end; j++)
-        out[j] = gckpti_mixed_score(&q, 0, &k, j, h->d);
+    const gckpti_product t = gckpti_product_of(
+        1, end - first, h->d, gckpti_arg_operand(&h->call->in[0], at, 0, 1, 0),
+        gckpti_arg_operand(&h->call->in[1], key + first * h->kv_c, h->kv_c, 1, 0), out + first);
+    gckpti_mixed_plain(h->call, &t);
 }
 
 GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
                                    int64_t end, float *out)
 {
-    const gckpti_operand v = gckpti_arg_operand(&h->call->in[2], key, h->kv_c, 1, 0);
-    const gckpti_terms exps = { p, NULL, 1 };
-    for (int64_t e = 0; e < h->d; e++) {
-        const gckpti_terms y = gckpti_terms_of(&v, e, h->kv_c);
-        out[e] = gckpti_mixed_blocks(&exps, &y, first, end, out[e]) + 0.0f;
-    }
+    const gckpti_operand v =
+        gckpti_arg_operand(&h->call->in[2], key + first * h->kv_c, 1, h->kv_c, 0);
+    gckpti_product t =
+        gckpti_product_of(1, h->d, end - first, gckpti_matrix(p + first, 0, 1), v, out);
+    t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = first;
+    gckpti_mixed_plain(h->call, &t);
+    for (int64_t e = 0; e < h->d; e++)
+        out[e] += 0.0f;
 }
 
-/* Returns n rows of a gradient in f32, or NULL if it is not required: in place or, if it is bf16,
- * in `scratch`, d apart, filled unless `loaded`. gckpti_mixed_put_grad rounds them to bf16. */
-static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
-                                     float *scratch, int loaded)
+/* ---- gradients of a query head: scratch has dk and dv, in f32, of a block of keys (or of all, if
+ * heads share keys), two rows, and dq ---- */
+static int64_t gckpti_mixed_keys(const gckpti_attn *h)
 {
-    const int64_t row = arg->shape.d[2];
-    if (arg->grad || !gckpti_has_bf16(arg->grad_bf16))
-        return arg->grad ? arg->grad + at : NULL;
-    for (int64_t i = 0; !loaded && i < n; i++)
+    return gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_K_BLOCK) * h->d;
+}
+
+/* Returns where a head's dq (i = 0) begins, or dk and dv of a block's keys. */
+static int64_t gckpti_attn_grad_at(const gckpti_attn_tile *s, int i)
+{
+    return i ? gckpti_attn_at_k(s->h, s->head) + s->j * s->h->kv_c
+             : gckpti_attn_at_q(s->h, s->head);
+}
+
+/* Returns the rows of input i's gradient to which block s adds: all queries (i = 0), or the keys of
+ * the block. If it is bf16, they are in scratch until gckpti_mixed_put_grad rounds them. */
+static gckpti_grad_rows gckpti_mixed_load_grad(const gckpti_attn_tile *s, int i, float *scratch)
+{
+    const gckpti_attn *h = s->h;
+    const gckpt_arg *arg = &h->call->in[i];
+    const int64_t d = h->d, n = i ? s->n : h->t, at = gckpti_attn_grad_at(s, i);
+    const int64_t begin = i ? (i - 1) * gckpti_mixed_keys(h) + (h->shared_keys ? s->j * d : 0)
+                            : 2 * gckpti_mixed_keys(h) + 2 * d;
+    const int in_place = arg->grad || !arg->grad_bf16;
+    const gckpti_grad_rows to = { !in_place   ? scratch + begin
+                                  : arg->grad ? arg->grad + at
+                                              : NULL,
+                                  in_place ? arg->shape.d[2] : d };
+    const int loaded = i && s->head % h->group; /* by the first head with these keys */
+    for (int64_t r = 0; r < n && !in_place && !loaded; r++)
         if (arg->accumulate)
-            gckpti_from_bf16s(arg->grad_bf16 + at + i * row, scratch + i * d, d);
+            gckpti_from_bf16s(arg->grad_bf16 + at + r * arg->shape.d[2], to.x + r * d, d);
         else
-            gckpti_zero_unless(scratch + i * d, d, 0);
-    return scratch;
+            gckpti_zero_unless(to.x + r * d, d, 0);
+    return to;
 }
 
-static void gckpti_mixed_put_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d, float *x)
+static void gckpti_mixed_put_grad(const gckpti_attn_tile *s, int i, gckpti_grad_rows x)
 {
-    const int64_t row = arg->shape.d[2], step = arg->grad ? row : d;
-    for (int64_t i = 0; x && i < n; i++, x += step) {
-        for (int64_t e = 0; e < d; e++)
-            x[e] += 0.0f;
+    const gckpti_attn *h = s->h;
+    const gckpt_arg *arg = &h->call->in[i];
+    const int64_t n = i ? s->n : h->t, at = gckpti_attn_grad_at(s, i);
+    const int last = !i || s->head % h->group + 1 == h->group;
+    for (int64_t r = 0; x.x && last && r < n; r++, x.x += x.row) {
+        for (int64_t e = 0; e < h->d; e++)
+            x.x[e] += 0.0f;
         if (!arg->grad)
-            gckpti_to_bf16s(x, arg->grad_bf16 + at + i * row, d);
+            gckpti_to_bf16s(x.x, arg->grad_bf16 + at + r * arg->shape.d[2], h->d);
     }
 }
 
-/* Returns D elements from `at` on: of x or, widened into `scratch`, of x_bf16. */
-static const float *gckpti_mixed_f32_row(const gckpti_attn *h, const float *x,
-                                         const uint16_t *x_bf16, int64_t at, float *scratch)
+/* Returns sum(g out) of the query at element `at` of g and out. */
+static float gckpti_mixed_delta(const gckpti_attn *h, int64_t at, float *scratch)
 {
-    if (gckpti_has_f32(x))
-        return x + at;
-    gckpti_from_bf16s(x_bf16 + at, scratch, h->d);
-    return scratch;
+    const gckpt_call *call = h->call;
+    float *g = scratch + 2 * gckpti_mixed_keys(h), *out = g + h->d;
+    if (call->grad_out_bf16)
+        gckpti_from_bf16s(call->grad_out_bf16 + at, g, h->d);
+    if (call->out_bf16)
+        gckpti_from_bf16s(call->out_bf16 + at, out, h->d);
+    return gckpti_dot(call->grad_out_bf16 ? g : call->grad_out + at,
+                      call->out_bf16 ? out : call->out + at, h->d);
 }
-
 static int64_t gckpti_clamp_count(int64_t x, int64_t most)
 {
     return x < 0 ? 0 : gckpti_min(x, most);
 }
 
-/* Return ranges of a block: the keys that its query r sees, the queries that see its key r. */
-static int64_t gckpti_tile_visible_keys(const gckpti_attn_tile *s, int64_t r, int64_t *from)
+/* Returns the first of a block's keys that query r sees or, if `across` is 0, of the queries that
+ * see key r, and sets *end. */
+static int64_t gckpti_tile_terms(const gckpti_attn_tile *s, int across, int64_t r, int64_t *end)
 {
-    *from = gckpti_attn_masked(s->h, s->i + r, s->j, s->n);
-    return gckpti_clamp_count(s->i + r + 1 + s->h->visible.ahead - s->j, s->n);
+    const int64_t last = r + s->i + s->h->visible.ahead - s->j, window = s->h->window;
+    const int64_t first = across ? last + 1 - window : 2 * r - last, n = across ? s->n : s->m;
+    *end = gckpti_clamp_count(first + window, n);
+    return gckpti_clamp_count(first, n);
 }
 
-static int64_t gckpti_tile_visible_queries(const gckpti_attn_tile *s, int64_t r, int64_t *end)
-{
-    const int64_t first = s->j + r - s->h->visible.ahead - s->i;
-    *end = gckpti_clamp_count(first + s->h->window, s->m);
-    return gckpti_clamp_count(first, s->m);
-}
-
-/* Computes p and ds of a block in bf16, in rows of GCKPTI_K_BLOCK; scratch: two rows of a head. */
-static void gckpti_tile_p_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_t *ds, float *scratch)
+/* Computes p and ds of a block, in rows of GCKPTI_K_BLOCK. */
+static void gckpti_tile_p_ds(const gckpti_attn_tile *s, float *p, float *ds, float *scratch)
 {
     const gckpti_attn *h = s->h;
     const gckpt_call *call = h->call;
-    const int64_t d = h->d;
-    const int needs_ds = s->dq.x || s->dk.x;
+    const int needs_ds = s->grad[0].x || s->grad[1].x;
     for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
-        int64_t from;
-        const int64_t n = gckpti_tile_visible_keys(s, r, &from), query = s->i + r;
-        const int64_t at = gckpti_attn_at_q(h, s->head) + query * h->c;
+        int64_t end;
+        const int64_t from = gckpti_tile_terms(s, 1, r, &end), n = end - from, query = s->i + r;
         const float lse = ((const float *)call->saved)[s->head * h->t + query];
         float delta = 0.0f;
-        if (n && needs_ds) /* delta: sum(g out) */
-            delta = gckpti_dot(
-                gckpti_mixed_f32_row(h, call->grad_out, call->grad_out_bf16, at, scratch),
-                gckpti_mixed_f32_row(h, call->out, call->out_bf16, at, scratch + d), d);
-        for (int64_t j = from; j < n; j++) {
-            const float score = gckpti_attn_score(h, gckpti_mixed_score(&s->q, r, &s->k, j, d));
-            const float x = gckpti_exp(score - lse);
-            p[j] = gckpti_to_bf16(x);
-            if (needs_ds) {
-                const float dp = gckpti_mixed_score(&s->g, r, &s->v, j, d);
-                ds[j] = gckpti_to_bf16(gckpti_attn_ds(h, x, dp - delta, score));
-            }
+        if (n <= 0)
+            continue;
+        gckpti_product t = gckpti_product_of(1, n, h->d, gckpti_operand_at(&s->q, r * h->c),
+                                             gckpti_operand_at(&s->k, from * h->kv_c), p + from);
+        gckpti_mixed_plain(call, &t);
+        if (needs_ds) {
+            t.a = gckpti_operand_at(&s->g, r * h->c), t.c = ds + from;
+            t.b = gckpti_operand_at(&s->v, from * h->kv_c);
+            gckpti_mixed_plain(call, &t);
+            const int64_t at = gckpti_attn_at_q(h, s->head) + query * h->c;
+            delta = gckpti_mixed_delta(h, at, scratch);
         }
-    }
-}
-
-/* Adds terms first..end-1 of p, times rows of x, to one row (d elements) of a gradient. */
-static void gckpti_tile_gradient(const gckpti_terms *p, int64_t first, int64_t end,
-                                 const gckpti_operand *x, const gckpti_grad_rows *to, int64_t d)
-{
-    for (int64_t e = 0; first < end && e < d; e++) {
-        const gckpti_terms y = gckpti_terms_of(x, e, x->stride);
-        float *at = to->x + e * to->step;
-        *at = gckpti_mixed_block(p, &y, first, end, *at);
+        for (int64_t j = from; j < end; j++) {
+            const float score = gckpti_attn_score(h, p[j]);
+            p[j] = gckpti_exp(score - lse);
+            if (needs_ds)
+                ds[j] = gckpti_attn_ds(h, p[j], ds[j] - delta, score);
+        }
     }
 }
 
 GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s)
 {
-    const int64_t d = s->h->d;
-    gckpti_grad_rows dq = s->dq, dk = s->dk, dv = s->dv;
-    int64_t from, end;
-    for (int64_t r = 0; dq.x && r < s->m; r++, dq.x += dq.row) {
-        const gckpti_terms ds = gckpti_terms_of(&s->ds, r * s->ds.stride, 1);
-        end = gckpti_tile_visible_keys(s, r, &from);
-        gckpti_tile_gradient(&ds, from, end, &s->k, &dq, d);
-    }
-    for (int64_t r = 0; dk.x && r < s->n; r++, dk.x += dk.row) {
-        const gckpti_terms ds = gckpti_terms_of(&s->ds, r, s->ds.stride);
-        from = gckpti_tile_visible_queries(s, r, &end);
-        gckpti_tile_gradient(&ds, from, end, &s->q, &dk, d);
-    }
-    for (int64_t r = 0; dv.x && r < s->n; r++, dv.x += dv.row) {
-        const gckpti_terms p = gckpti_terms_of(&s->p, r, s->p.stride);
-        from = gckpti_tile_visible_queries(s, r, &end);
-        gckpti_tile_gradient(&p, from, end, &s->g, &dv, d);
+    const gckpti_operand *const rows[3] = { &s->k, &s->q, &s->g };
+    for (int i = 0; i < 3; i++) {
+        const gckpti_operand terms = i < 2 ? s->ds : s->p;
+        const gckpti_operand p = i ? gckpti_transpose(&terms) : terms;
+        float *to = s->grad[i].x;
+        for (int64_t r = 0, end; to && r < (i ? s->n : s->m); r++, to += s->grad[i].row) {
+            const int64_t first = gckpti_tile_terms(s, i == 0, r, &end);
+            const gckpti_operand x = gckpti_operand_at(rows[i], first * rows[i]->stride);
+            gckpti_product t = gckpti_product_of(
+                1, s->h->d, end - first, gckpti_operand_at(&p, r * p.stride + first * p.k_stride),
+                gckpti_transpose(&x), to);
+            t.accumulate = 1;
+            if (first < end)
+                gckpti_mixed_plain(s->h->call, &t);
+        }
     }
 }
 
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch)
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                      float *scratch)
 {
+    enum { BLOCK = GCKPTI_K_BLOCK };
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL, NULL };
-    const int64_t c = h->c, kv_c = h->kv_c, d = h->d, index = head % h->group;
-    const int64_t at_q = gckpti_attn_at_q(h, head), at_k = gckpti_attn_at_k(h, head);
-    const int64_t key_step = h->shared_keys ? d : 0;
-    const int64_t all_keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_K_BLOCK) * d;
-    float *row_pair = scratch + 2 * all_keys, *p_ds = row_pair + 2 * d;
-    void *words = p_ds;
-    uint16_t *p = (uint16_t *)words, *ds = p + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK;
+    const gckpti_operand g = { call->grad_out, call->grad_out_bf16, h->c, 1, 0, NULL };
+    float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
     gckpti_attn_tile s;
     memset(&s, 0, sizeof s);
-    s.h = h, s.head = head, s.dq.step = s.dk.step = s.dv.step = 1;
-    s.dq.row = in[0].grad ? c : d, s.dk.row = in[1].grad ? kv_c : d,
-    s.dv.row = in[2].grad ? kv_c : d;
-    s.p.bf16 = p, s.ds.bf16 = ds, s.p.stride = s.ds.stride = GCKPTI_K_BLOCK;
-    float *dq =
-        gckpti_mixed_load_grad(&in[0], at_q, h->t, d, p_ds + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK, 0);
-    for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += GCKPTI_K_BLOCK) {
-        const int64_t key = at_k + s.j * kv_c;
-        float *dk = scratch + s.j * key_step, *dv = dk + all_keys;
-        s.n = gckpti_min(h->visible.keys - s.j, GCKPTI_K_BLOCK);
-        s.k = gckpti_arg_operand(&in[1], key, kv_c, 1, 0);
-        s.v = gckpti_arg_operand(&in[2], key, kv_c, 1, 0);
-        s.dk.x = gckpti_mixed_load_grad(&in[1], key, s.n, d, dk, index > 0);
-        s.dv.x = gckpti_mixed_load_grad(&in[2], key, s.n, d, dv, index > 0);
-        for (s.i = 0; s.i < h->t; s.i += GCKPTI_K_BLOCK) {
-            const int64_t at = at_q + s.i * c;
-            if (gckpti_attn_first_key(h, s.i) >= s.j + s.n)
-                break;
-            s.m = gckpti_min(h->t - s.i, GCKPTI_K_BLOCK);
-            s.q = gckpti_arg_operand(&in[0], at, c, 1, 0),
-            s.g = gckpti_arg_operand(&grad, at, c, 1, 0);
-            s.dq.x = dq ? dq + s.i * s.dq.row : NULL;
-            gckpti_tile_p_ds(&s, p, ds, row_pair);
+    s.h = h, s.head = row * h->heads + head;
+    s.p.f32 = p, s.ds.f32 = ds;
+    s.p.stride = s.ds.stride = BLOCK, s.p.k_stride = s.ds.k_stride = 1;
+    const gckpti_grad_rows dq = gckpti_mixed_load_grad(&s, 0, scratch);
+    for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += BLOCK) {
+        const int64_t key = gckpti_attn_grad_at(&s, 1);
+        s.n = gckpti_min(h->visible.keys - s.j, BLOCK);
+        s.k = gckpti_arg_operand(&in[1], key, h->kv_c, 1, 0);
+        s.v = gckpti_arg_operand(&in[2], key, h->kv_c, 1, 0);
+        for (int i = 1; i < 3; i++)
+            s.grad[i] = gckpti_mixed_load_grad(&s, i, scratch);
+        for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += BLOCK) {
+            const int64_t at = gckpti_attn_at_q(h, s.head) + s.i * h->c;
+            s.m = gckpti_min(h->t - s.i, BLOCK);
+            s.q = gckpti_arg_operand(&in[0], at, h->c, 1, 0), s.g = gckpti_operand_at(&g, at);
+            s.grad[0] = dq, s.grad[0].x = dq.x ? dq.x + s.i * dq.row : NULL;
+            gckpti_tile_p_ds(&s, p, ds, scratch);
             gckpti_attn_tile_add(&s);
         }
-        if (index + 1 < h->group)
-            continue;
-        gckpti_mixed_put_grad(&in[1], key, s.n, d, s.dk.x);
-        gckpti_mixed_put_grad(&in[2], key, s.n, d, s.dv.x);
+        for (int i = 1; i < 3; i++)
+            gckpti_mixed_put_grad(&s, i, s.grad[i]);
     }
-    gckpti_mixed_put_grad(&in[0], at_q, h->t, d, dq);
+    gckpti_mixed_put_grad(&s, 0, dq);
 }
 #endif
 
@@ -10680,22 +10287,36 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float 
  * "mixed": of bf16 plans, whose products round operands to bf16 and add in f32.
  * ============================================================================================== */
 
-/* Sets the workspace for a product (m,k) (k,n) and its gradients; b's may be transposed. */
-static void gckpti_matmul_set_workspace(gckpt_call *call, int64_t m, int64_t n, int64_t k)
+/* Sets shape and workspace of a product of x (..,k) and b, which is (..,k,n) or, if transposed,
+ * (..,n,k). Fails if k differs. Each matrix of the result has m rows. */
+static gckpt_result gckpti_product_shape(gckpt_call *call, const char *name, int64_t m)
 {
-    int transposed = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
-    int64_t da = gckpti_threads_workspace(call, m, k, n);
-    int64_t db = transposed ? gckpti_threads_workspace(call, n, k, m)
-                            : gckpti_threads_workspace(call, k, n, m);
+    const gckpt_shape *x = &call->in[0].shape, *b = &call->in[1].shape;
+    const int transposed = *(const int *)call->attributes;
+    const int64_t k = gckpti_last(x), n = b->d[b->n - 1 - transposed];
+    if (b->d[b->n - 2 + transposed] != k)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s%s: %S x %S: inner sizes %I and %I differ", name,
+                          transposed ? "_transposed" : "", x, b, k, b->d[b->n - 2 + transposed]);
+    const int db_transposed = gckpti_is_mixed(call) ? transposed : k > n;
+    const int64_t da = gckpti_threads_workspace(call, m, k, n);
+    const int64_t db = db_transposed ? gckpti_threads_workspace(call, n, k, m)
+                                     : gckpti_threads_workspace(call, k, n, m);
+    call->shape = *x;
+    call->shape.d[x->n - 1] = n;
     call->workspace_forward = (size_t)gckpti_threads_workspace(call, m, n, k) * sizeof(float);
     call->workspace_backward = (size_t)(da > db ? da : db) * sizeof(float);
+    return GCKPT_OK;
 }
 
 /* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
  * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M and, if one b
  * serves all leading indices, over all their rows in order. */
 
-GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
+typedef struct {
+    int64_t matrices, m, n, k;
+} gckpti_sizes;
+
+static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
 {
     const gckpt_shape *b = &call->in[1].shape;
     int64_t rows = gckpti_rows(&call->in[0].shape), matrices = 1;
@@ -10710,32 +10331,19 @@ GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a 
 static gckpt_result gckpti_matmul_shape(gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
-    int transposed = *(const int *)call->attributes;
+    int64_t matrices = 1;
     if (a->n < 2 || (b->n != 2 && b->n != a->n))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "matmul: %S x %S: a needs two axes or more, b two or as many as a", a, b);
-    for (int i = 0; i + 2 < b->n; i++)
+    for (int i = 0; i + 2 < b->n; matrices *= b->d[i++])
         if (a->d[i] != b->d[i])
             return gckpt_fail(call, GCKPT_E_SHAPE,
                               "matmul: %S x %S: leading sizes %I and %I differ", a, b, a->d[i],
                               b->d[i]);
-    int64_t inner = b->d[b->n - 2 + transposed];
-    if (gckpti_last(a) != inner)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "matmul%s: %S x %S: inner sizes %I and %I differ",
-                          transposed ? "_transposed" : "", a, b, gckpti_last(a), inner);
-    call->shape = *a;
-    call->shape.d[a->n - 1] = b->d[b->n - 1 - transposed];
-    gckpti_sizes sizes = gckpti_matmul_sizes(call);
-    gckpti_matmul_set_workspace(call, sizes.m, sizes.n, sizes.k);
-    return GCKPT_OK;
+    return gckpti_product_shape(call, "matmul", gckpti_rows(a) / matrices);
 }
 
-/* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ---- A chain starts at initial[j] (the
- * bias), at c's old value (accumulate), or at +0. In bf16 plans (manual, 5l) operands are bf16,
- * or rounded to it when they are read, terms are grouped into blocks, and every operation
- * flushes subnormals to zero, as bf16 instructions do; c is f32 or bf16. */
-
-GCKPTI_FN gckpti_product_fn gckpti_plain_products(const gckpt_call *call)
+static gckpti_product_fn gckpti_plain_products(const gckpt_call *call)
 {
     return !gckpti_is_mixed(call) ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
@@ -10787,7 +10395,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn
 }
 
 /* Sums the rows of g into the bias's gradient (input 2); convolutions call it as well. */
-GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
+static void gckpti_bias_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *comp = call->in[2].compensation;
@@ -10845,21 +10453,14 @@ GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b
 static gckpt_result gckpti_linear_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
-    int transposed = *(const int *)call->attributes;
+    const int transposed = *(const int *)call->attributes;
     if (x->n < 1 || w->n != 2)
         return gckpt_fail(call, GCKPT_E_SHAPE, "linear: x %S needs an axis, w %S two axes", x, w);
-    int64_t inner = w->d[transposed], outputs = w->d[1 - transposed];
-    if (gckpti_last(x) != inner)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "linear%s: x %S, w %S: inner sizes %I and %I differ",
-                          transposed ? "_transposed" : "", x, w, gckpti_last(x), inner);
-    if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != outputs))
+    if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != w->d[1 - transposed]))
         return gckpt_fail(call, GCKPT_E_SHAPE, "linear: w %S needs a bias of shape [%I], not %S", w,
-                          outputs, bias);
-    call->shape = *x;
-    call->shape.d[x->n - 1] = outputs;
+                          w->d[1 - transposed], bias);
     call->mixes_rows = x->n < 2;
-    gckpti_matmul_set_workspace(call, gckpti_rows(x), outputs, inner);
-    return GCKPT_OK;
+    return gckpti_product_shape(call, "linear", gckpti_rows(x));
 }
 
 GCKPTI_DESC_FIELD(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
@@ -11096,39 +10697,63 @@ static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
     (void)narrow;
 }
 
-/* Zeroes results that no query of this row writes: dk and dv of masked keys (after or before all
- * windows), the outputs and dq of queries that see no key (the last queries, if any). */
-static void gckpti_attention_zero_masked(const gckpti_attn *h, int64_t row, int backward)
+/* Zeroes a row's results (gradients, unless they accumulate) if some of them are not written: dk
+ * and dv of masked keys, or outputs and dq of queries that see no key. */
+static void gckpti_attention_zero_row(const gckpti_attn *h, int64_t row, int backward)
 {
     const gckpt_call *call = h->call;
-    const int64_t keys = h->visible.keys, none = keys + h->window - 1 - h->visible.ahead;
-    const int64_t first = keys ? gckpti_min(none < 0 ? 0 : none, h->t) : 0, n = h->t - first;
-    const int64_t before = gckpti_min(gckpti_attn_first_tile(h, 0), keys);
-    const int64_t at = (row * h->t + first) * h->c;
-    if (!backward)
-        gckpti_zero_range(call->out, call->out_bf16, at, n * h->c);
-    for (int64_t i = row * h->heads; !backward && i < (row + 1) * h->heads; i++)
-        gckpti_zero_range((float *)call->saved, NULL, i * h->t + first, n);
+    const int64_t queries = h->t * h->c, keys = h->visible.keys;
+    const int64_t seen = keys + h->window - 1 - h->visible.ahead; /* queries before see a key */
+    if (keys == h->s && seen >= h->t && gckpti_attn_first_tile(h, 0) == 0)
+        return;
+    if (!backward) {
+        gckpti_zero_range(call->out, call->out_bf16, row * queries, queries);
+        gckpti_zero_range((float *)call->saved, NULL, row * h->heads * h->t, h->heads * h->t);
+    }
     for (int i = 0; backward && i < 3; i++) {
         const gckpt_arg *in = &call->in[i];
-        const int64_t key = row * h->s * h->kv_c, tail = h->s - keys;
-        if (in->accumulate)
-            continue;
-        gckpti_zero_range(in->grad, in->grad_bf16, i ? key : at, i ? before * h->kv_c : n * h->c);
-        if (i)
-            gckpti_zero_range(in->grad, in->grad_bf16, key + keys * h->kv_c, tail * h->kv_c);
+        const int64_t n = i ? h->s * h->kv_c : queries;
+        if (!in->accumulate)
+            gckpti_zero_range(in->grad, in->grad_bf16, row * n, n);
     }
 }
 
-GCKPTI_FN gckpti_attn gckpti_attention_begin(const gckpt_call *call, int backward)
+/* Runs a work item: 64 queries of a head (forward), or the heads that share keys (backward). */
+static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_attn h = gckpti_attn_of(call);
-    gckpti_attn row_state = h;
+    gckpti_attn h = *(const gckpti_attn *)context;
+    const gckpt_call *call = h.call;
+    const int backward = call->grad_out || call->grad_out_bf16;
+    const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: the last queries cost most */
+    float *scratch = (float *)call->workspace;
+    if (worker)
+        scratch += worker * gckpti_attention_workspace(call, h.t, h.shared_keys, h.d, backward);
+    i = backward ? i * h.group : i / h.blocks;
+    if (!gckpti_attn_set_row(&h, i / h.heads))
+        return;
+    for (int64_t end = i + h.group; backward && i < end; i++)
+        h.kernels->backward(&h, i / h.heads, i % h.heads, scratch);
+    if (!backward)
+        h.kernels->forward(&h, i / h.heads, i % h.heads, block * GCKPTI_KEY_TILE, scratch);
+}
+
+GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
+                                    const gckpti_attention_kernels *kernels, const gckpt_call *team)
+{
+    gckpti_attn h = gckpti_attn_of(call), row_state = h;
     const int windows = backward && h.window < h.s; /* forward: every query sees a key */
-    for (int64_t row = 0; (call->inputs == 4 || windows) && row < call->shape.d[0]; row++)
-        if (gckpti_attn_set_row(&row_state, row) < h.s || windows)
-            gckpti_attention_zero_masked(&row_state, row, backward);
-    return h;
+    const int64_t queries = gckpti_min(h.t, GCKPTI_KEY_TILE) + 8; /* 8: costs of loads */
+    int64_t items = call->shape.d[0] * h.heads / h.group, cost = h.group * h.t * h.s * h.d;
+    if (!backward) {
+        items *= h.group * h.blocks;
+        cost = queries * gckpti_min(h.visible.keys, h.window) * h.d;
+    }
+    h.kernels = kernels;
+    for (int64_t row = 0; (call->inputs == 4 || windows) && row < call->shape.d[0]; row++) {
+        gckpti_attn_set_row(&row_state, row);
+        gckpti_attention_zero_row(&row_state, row, backward);
+    }
+    gckpt_parallel(team, items, cost, gckpti_attention_item, &h);
 }
 
 /* Sets out[j], j < n, to the chain of a and row j of b from +0, in f32 plans. */
@@ -11139,13 +10764,15 @@ static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const fl
     gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
 }
 
-/* Computes the queries of a head. scratch: D floats if the output is bf16. */
-static void gckpti_attention_output(const gckpti_attn *h, int64_t head, float *scratch)
+/* Computes up to 64 queries of a head. scratch: D floats if the output is bf16. */
+static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                                    float *scratch)
 {
     const gckpt_call *call = h->call;
-    const int64_t d = h->d, kv_c = h->kv_c, at_k = gckpti_attn_at_k(h, head);
+    const int64_t d = h->d, kv_c = h->kv_c, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
     float p[GCKPTI_KEY_TILE];
-    for (int64_t i = 0; i < h->t; i++) {
+    head += row * h->heads;
+    for (int64_t i = first; i < end; i++) {
         const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
         const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
         const int64_t first_tile = gckpti_attn_first_tile(h, i);
@@ -11156,7 +10783,7 @@ static void gckpti_attention_output(const gckpti_attn *h, int64_t head, float *s
             gckpti_zero_unless(out, d, 0);
         for (int64_t j0 = first_tile; j0 < visible; j0 += GCKPTI_KEY_TILE) {
             const int64_t n = gckpti_min(visible - j0, GCKPTI_KEY_TILE);
-            const int64_t tile = at_k + gckpti_attn_offset(h, j0);
+            const int64_t tile = gckpti_attn_at_k(h, head) + gckpti_attn_offset(h, j0);
             const int64_t from = gckpti_attn_masked(h, i, j0, n);
             if (gckpti_is_mixed(call))
                 gckpti_mixed_scores(h, at, tile, from, n, p);
@@ -11184,18 +10811,16 @@ static void gckpti_attention_output(const gckpti_attn *h, int64_t head, float *s
     (void)scratch;
 }
 
-static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                       float *scratch)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, d = h->d;
     float score[KEYS], dp[KEYS];
-    if (gckpti_is_mixed(call)) {
-        gckpti_mixed_gradients(h, head, scratch);
-        return;
-    }
     (void)scratch;
+    head += row * h->heads;
     for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
             const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
@@ -11231,13 +10856,13 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float
 
 static void gckpti_plain_attention(const gckpt_call *call, int backward)
 {
-    gckpti_attn h = gckpti_attention_begin(call, backward);
+    gckpti_attention_kernels kernels = { gckpti_attention_output,
+                                         GCKPTI_IF_TRAINING(gckpti_attention_gradients) };
+    if (gckpti_is_mixed(call))
+        kernels.backward = gckpti_mixed_gradients;
     if (backward)
         gckpti_zero_gradients(call, 0, 3);
-    for (int64_t head = 0; head < call->shape.d[0] * h.heads; head++)
-        if (gckpti_attn_set_row(&h, head / h.heads))
-            (backward ? gckpti_attention_gradients
-                      : gckpti_attention_output)(&h, head, (float *)call->workspace);
+    gckpti_run_attention(call, backward, &kernels, NULL); /* the workspace is that of one thread */
 }
 GCKPTI_OP_KERNELS(attention, gckpti_plain_attention(call, backward))
 
@@ -13117,8 +12742,8 @@ static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64
 /* Adds chains of da wh to d for m rows; da points to the first of them, which are T steps apart. */
 static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int64_t m, float *d)
 {
-    const gckpti_operand wh = s->kernels->transpose ? gckpti_matrix(s->wh_t, 1, s->units)
-                                                    : gckpti_matrix(s->wh->data, s->gates, 1);
+    const gckpti_operand wh = s->kernels->fast ? gckpti_matrix(s->wh_t, 1, s->units)
+                                               : gckpti_matrix(s->wh->data, s->gates, 1);
     gckpti_product t =
         gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1), wh, d);
     t.accumulate = 1, t.c_stride = s->state;
@@ -13196,7 +12821,7 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
             cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
             cell.accumulate = s->p->accumulate;
             s->kernels->gate_grads(&cell);
-            if (GCKPTI_HAS_FAST && s->kernels->transpose)
+            if (GCKPTI_HAS_FAST && s->kernels->fast)
                 memcpy(s->h + ((at + r) * s->steps + t) * n, cell.h, (size_t)n * sizeof(float));
         }
         gckpti_cells_backward(s, s->da + (at * s->steps + t) * s->gates, m, d);
@@ -13210,10 +12835,22 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
         }
 }
 
+/* Writes 16 rows (gates) of wh_t. */
+static void gckpti_sequence_transpose(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_sequence *s = (const gckpti_sequence *)context;
+    const int64_t h = s->units, end = gckpti_min(16 * i + 16, s->gates);
+    (void)worker;
+    for (int64_t k0 = 0; k0 < h; k0 += 16)
+        for (int64_t j = 16 * i; j < end; j++)
+            for (int64_t k = k0; k < h && k < k0 + 16; k++)
+                s->wh_t[j * h + k] = s->wh->data[k * s->gates + j];
+}
+
 GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
                                    const gckpti_cell_kernels *kernels)
 {
-    const int fast = GCKPTI_HAS_FAST && kernels->transpose;
+    const int fast = GCKPTI_HAS_FAST && kernels->fast;
     gckpti_sequence s = gckpti_sequence_of(call, !fast);
     const int64_t most = backward || !fast ? s.block : s.rows;
     void (*item)(void *context, int64_t i, int64_t worker) =
@@ -13228,7 +12865,8 @@ GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
         s.pack = s.da + most * s.steps * s.gates;
         gckpti_zero_unless(s.zero, s.units, 0);
         if (fast)
-            kernels->transpose(&s);
+            gckpt_parallel(call, (s.gates - 1) / 16 + 1, 64 * s.units, gckpti_sequence_transpose,
+                           &s);
         gckpti_zero_gradients(call, 1, s.bias ? 3 : 2);
     }
     for (; s.first < s.rows; s.first += s.block) {
@@ -13258,7 +12896,7 @@ static void gckpti_plain_cells_add_grads(const gckpti_sequence *s)
 #define GCKPTI_CELLS(name)                                                                         \
     static const gckpti_cell_kernels gckpti_plain_##name = { gckpti_##name##_gates,                \
                                                              gckpti_##name##_gate_grads,           \
-                                                             gckpti_fp32_plain, NULL,              \
+                                                             gckpti_fp32_plain, 0,                 \
                                                              gckpti_plain_cells_add_grads };       \
     GCKPTI_OP_KERNELS(name, gckpti_run_sequence(call, backward, &gckpti_plain_##name))
 GCKPTI_CELLS(gru)
@@ -13436,12 +13074,6 @@ enum {
 #undef GCKPTI_KIND
 
 /* ---- the kernels of an instruction set (folder kernels/) ---- */
-/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
-typedef struct {
-    void (*forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first, float *scratch);
-    void (*backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
-} gckpti_attention_kernels;
-
 /* The table of kernels of an instruction set; optional kernels come last (kernels/table.c). */
 typedef struct {
     void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
@@ -13465,7 +13097,6 @@ typedef struct {
     const gckpti_element_kernels *element_losses;
     const gckpti_class_kernels *class_losses;
     void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
-    gckpti_init_fn *draw;
     const struct gckpti_mixed_kernels *mixed;  /* NULL with GCKPT_NO_BF16 */
     const struct gckpti_image_kernels *images; /* NULL with GCKPT_NO_IMAGES */
     const struct gckpti_cell_loops *recurrent; /* NULL with GCKPT_NO_RECURRENT */
@@ -13483,23 +13114,6 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
  * build lacks the set, or if its kernels return other bits than the plain ones. */
 GCKPTI_FN int gckpti_cpu_has(gckpt_isa isa, const void **kernels);
 
-/* Returns the switch that leaves `isa` out of this build, in brackets for an error text, or "". */
-static inline const char *gckpti_isa_left_out(gckpt_isa isa)
-{
-    (void)isa;
-#if defined(GCKPT_NO_FAST)
-    return " (GCKPT_NO_FAST)";
-#elif defined(GCKPT_NO_AVX2)
-    return isa >= GCKPT_ISA_AVX2 ? " (GCKPT_NO_AVX2)" : "";
-#elif defined(GCKPT_NO_AVX512)
-    return isa >= GCKPT_ISA_AVX512 ? " (GCKPT_NO_AVX512)" : "";
-#elif defined(GCKPT_NO_AMX)
-    return isa == GCKPT_ISA_AMX ? " (GCKPT_NO_AMX)" : "";
-#else
-    return "";
-#endif
-}
-
 /* >>bf16/cpu */
 /* ---- bf16/convert.c ---- */
 /* The state of a conversion; its element i is element offset + i of the whole batch. */
@@ -13510,16 +13124,8 @@ typedef struct {
     uint64_t offset;
 } gckpti_convert_state;
 
-/* AVX512-BF16 kernels need a compiler that knows the instructions; clang 16 and 17 crash. */
-#if !defined(GCKPT_NO_BF16) && GCKPTI_AVX512 &&                                                    \
-    ((defined(__clang__) && __clang_major__ >= 11 && __clang_major__ / 2 != 8) ||                  \
-     (!defined(__clang__) && __GNUC__ >= 10))
-#define GCKPTI_AVX512_BF16 1
-#else
-#define GCKPTI_AVX512_BF16 0
-#endif
 /* AMX kernels need an assembler that knows AMX, and Linux, for the system call for permission. */
-#if GCKPTI_AVX512_BF16 && defined(__linux__) && !defined(GCKPT_NO_AMX) &&                          \
+#if GCKPTI_AVX512 && defined(__linux__) && !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_AMX) &&    \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #define GCKPTI_AMX 1
 #else
@@ -13527,24 +13133,11 @@ typedef struct {
 #endif
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
-/* Returns x from element `at` on. */
-static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
-{
-    gckpti_operand y = *x;
-    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
-    return y;
-}
-
 /* Packed operands of products in bf16 plans (manual, 5l): a as rows of bf16 in blocks of 32 terms;
- * b as panels of words of two terms, whose order the kernels choose; a block is 16 rows of a panel.
- * Partial blocks are padded with -0 x +0, which changes no chain, not even one at -0. */
-enum gckpti_words {
-    GCKPTI_WORDS_PAIRS,       /* word q has the terms 2 q (first in memory) and 2 q + 1 */
-    GCKPTI_WORDS_INTERLEAVED, /* q even: 2 q + 2 (lower half), 2 q; q odd: 2 q + 1, 2 q - 1 */
-    GCKPTI_WORDS_SWAPPED      /* 2 q + 1 (lower half) and 2 q */
-};
-
-/* A tile: m rows and `width` (16, 32 or 48) columns of c add `blocks` blocks of terms; the last has
+ * b as panels of words: word q has the terms 2 q (first in memory) and 2 q + 1; a block is 16 rows
+ * of a panel. Partial blocks are padded with -0 x +0, which changes no chain, not even one at -0.
+ *
+ * A tile: m rows and `width` (16, 32 or 48) columns of c add `blocks` blocks of terms; the last has
  * `last` terms. Row i of a is at a + i * a_row. Element (i,j) starts at from[i * from_row + j], or
  * +0 if from is NULL, and accumulates in c; it ends in c_bf16, rounded, if that is not NULL. */
 typedef struct {
@@ -13558,10 +13151,9 @@ typedef struct {
     gckpti_prefetch *prefetch;
 } gckpti_mixed_tile;
 
-/* A tile kernel: most rows (multiples of row_step), most columns (a panel of b may be wider:
- * b_row); `words`: the order of both operands' terms, one of gckpti_words. */
+/* A tile kernel: most rows (multiples of row_step), most columns (panels of b may be wider). */
 typedef struct {
-    int rows, columns, row_step, words;
+    int rows, columns, row_step;
     void (*run)(const gckpti_mixed_tile *t);
 } gckpti_tile_kernel;
 
@@ -13574,14 +13166,13 @@ typedef struct {
 } gckpti_pack_lanes;
 
 /* Kernels of bf16 plans. tiles: [0] for blocks, [1] for a chain. configure: NULL, or called before
- * (1) and after (0) the tiles of an item. align: alignment in bytes of rows of an a in place; 0 if
- * a is always packed. pack_a writes lane i to d + i * row; pack_b writes a panel, +0 after n. */
+ * (1) and after (0) the tiles of an item. align: alignment in bytes of rows of an a in place. pack
+ * writes an a in rows of `row` words, or a panel of b that is `row` words wide, +0 after n. */
 typedef struct gckpti_mixed_kernels {
     gckpti_tile_kernel tiles[2];
     void (*configure)(int start);
     int64_t align;
-    void (*pack_a)(const gckpti_pack_lanes *s, int words, uint16_t *d, int64_t row);
-    void (*pack_b)(const gckpti_pack_lanes *s, int words, uint32_t *d, int64_t width);
+    void (*pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d, int64_t row);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
@@ -13597,7 +13188,7 @@ static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, i
 /* Returns whether tiles can read x, rows of operand a, in place if all its blocks are whole. */
 static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x)
 {
-    return kernels->align && x->bf16 && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
+    return x->bf16 && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
            (int64_t)((uintptr_t)x->bf16 & 63) % kernels->align == 0;
 }
 
@@ -13619,14 +13210,12 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif
 
 #if GCKPTI_HAS_FAST
-static inline const gckpti_attention_kernels *gckpti_attention_kernels_of(const gckpt_call *call,
-                                                                          int mixed)
+static inline const gckpti_attention_kernels *gckpti_attention_kernels_of(const gckpt_call *call)
 {
 #ifndef GCKPT_NO_BF16
-    if (mixed)
+    if (gckpti_is_mixed(call))
         return &gckpti_kernels_of(call)->mixed->attention;
 #endif
-    (void)mixed;
     return &gckpti_kernels_of(call)->attention;
 }
 #endif
@@ -13859,7 +13448,6 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
 {
     const gckpti_update_state *s = (const gckpti_update_state *)context;
     const gckpt_update_pass *p = s->pass;
-    const int update = p->update && !(p->skip_flag && *p->skip_flag);
     const int64_t size = GCKPT_UPDATE_BLOCK, at = b * size, n = gckpti_min(p->elements - at, size);
     const float *last = NULL;
     (void)worker;
@@ -13869,8 +13457,8 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
             s->add(p->gradient + at, last, n);
         last = (const float *)addend + at;
     }
-    float squares = s->block(p, last, at, n, update);
-    if (update && p->bf16) {
+    float squares = s->block(p, last, at, n, p->update);
+    if (p->update && p->bf16) {
         const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
         gckpti_cpu_convert(s->call, &copy); /* n is one work item: runs here */
     }
@@ -14216,7 +13804,6 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_tile *tile = &w.packed.tile;
     w.packed.kernels = s->kernels, w.packed.chain = gckpti_is_chain(t);
     w.matrix = block->matrix, w.i = block->i0, tile->m = block->i1 - block->i0;
-    const int words = s->kernels->tiles[w.packed.chain].words;
     const int64_t deep = GCKPTI_K_BLOCK / 2 * s->blocks;
     float *partial = scratch;
     scratch += s->keeps_partial ? s->base.rows * s->base.cols : 0;
@@ -14234,7 +13821,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
             tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.stride,
             w.packed.rows_before = w.i;
         else
-            s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
+            s->kernels->pack(&of_a, 1, (uint32_t *)a, deep);
         w.packed.next_prefetch = gckpti_mixed_next_a(s, &w, block->item);
         for (w.j = block->j0; w.j < block->j1; w.j += w.packed.n) {
             gckpti_pack_lanes of_b = { t, &t->b, w.matrix * t->b.batch_stride + w.j * t->b.stride,
@@ -14242,7 +13829,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
             of_b.n = w.packed.n = gckpti_min(block->j1 - w.j, s->panel);
             tile->b_row = gckpti_ceil_to(w.packed.n, 16);
             w.partial = s->keeps_partial ? partial + s->base.rows * (w.j - block->j0) : NULL;
-            s->kernels->pack_b(&of_b, words, (uint32_t *)b, tile->b_row);
+            s->kernels->pack(&of_b, 0, (uint32_t *)b, tile->b_row);
             gckpti_prefetch fetch = gckpti_mixed_next_b(s, &w, block);
             fetch.pace = 1 + fetch.rows * (fetch.width / 64) / (tile->blocks * (1 + tile->m / 4));
             tile->prefetch = &fetch;
@@ -14758,39 +14345,8 @@ GCKPTI_OP_KERNELS(fast_batchnorm,
 
 /* >>cpu/attention */
 #if GCKPTI_HAS_FAST
-/* ---- attention: a work item is 64 queries of a head (forward), heads that share keys (backward)
- * ---- */
-static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
-{
-    gckpti_attn h = *(const gckpti_attn *)context;
-    const gckpt_call *call = h.call;
-    const gckpti_attention_kernels *kernels = gckpti_attention_kernels_of(call, h.mixed);
-    const int backward = call->grad_out || call->grad_out_bf16;
-    const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: the last queries cost most */
-    float *scratch = (float *)call->workspace;
-    scratch += worker * gckpti_attention_workspace(call, h.t, h.shared_keys, h.d, backward);
-    i = backward ? i * h.group : i / h.blocks;
-    if (!gckpti_attn_set_row(&h, i / h.heads))
-        return;
-    for (int64_t end = i + h.group; backward && i < end; i++)
-        kernels->backward(&h, i / h.heads, i % h.heads, scratch);
-    if (!backward)
-        kernels->forward(&h, i / h.heads, i % h.heads, block * GCKPTI_QK_TILE, scratch);
-}
-
-static void gckpti_fast_attention(const gckpt_call *call, int backward, gckpti_attn h)
-{
-    int64_t items = call->shape.d[0] * h.heads / h.group, cost = h.group * h.t * h.s * h.d;
-    if (!backward) {
-        items *= h.group * h.blocks;
-        cost = (gckpti_min(h.t, GCKPTI_QK_TILE) + 8) * gckpti_min(h.visible.keys, h.window) *
-               h.d; /* 8: loads */
-    }
-    gckpt_parallel(call, items, cost, gckpti_attention_item, &h);
-}
-
 GCKPTI_OP_KERNELS(fast_attention,
-                  gckpti_fast_attention(call, backward, gckpti_attention_begin(call, backward)))
+                  gckpti_run_attention(call, backward, gckpti_attention_kernels_of(call), call))
 #endif
 
 /* >>cpu/losses */
@@ -14833,23 +14389,6 @@ static void gckpti_cells_product(const gckpt_call *call, const gckpti_product *t
     gckpti_kernels_of(call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
 }
 
-/* Writes 16 rows (gates) of wh_t. */
-static void gckpti_cells_transpose_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_sequence *s = (const gckpti_sequence *)context;
-    int64_t j0 = 16 * i, end = j0 + gckpti_min(s->gates - j0, 16), h = s->units;
-    (void)worker;
-    for (int64_t k0 = 0; k0 < h; k0 += 16)
-        for (int64_t j = j0; j < end; j++)
-            for (int64_t k = k0; k < h && k < k0 + 16; k++)
-                s->wh_t[j * h + k] = s->wh->data[k * s->gates + j];
-}
-
-static void gckpti_cells_transpose(gckpti_sequence *s)
-{
-    gckpt_parallel(s->call, (s->gates - 1) / 16 + 1, 64 * s->units, gckpti_cells_transpose_item, s);
-}
-
 static void gckpti_cells_add_grads(const gckpti_sequence *s)
 {
     int64_t terms = s->block * s->steps;
@@ -14874,8 +14413,8 @@ static void gckpti_cells_add_grads(const gckpti_sequence *s)
 static void gckpti_run_cells(const gckpt_call *call, int backward, gckpti_cell_fn gates,
                              gckpti_cell_fn gate_grads)
 {
-    const gckpti_cell_kernels kernels = { gates, gate_grads, gckpti_cells_product,
-                                          gckpti_cells_transpose, gckpti_cells_add_grads };
+    const gckpti_cell_kernels kernels = { gates, gate_grads, gckpti_cells_product, 1,
+                                          gckpti_cells_add_grads };
     gckpti_run_sequence(call, backward, &kernels);
 }
 
@@ -15000,8 +14539,7 @@ static int gckpti_cpu_has_avx512(void)
 }
 #endif
 
-/* Returns the kernels of an instruction set, or NULL (plain) if this processor lacks it. On Intel,
- * the AVX512-BF16 kernels are not used: VDPBF16PS has half the rate of fma. */
+/* Returns the kernels of an instruction set, or NULL (plain) if this processor lacks it. */
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 {
     const gckpti_kernels *kernels = NULL;
@@ -15020,11 +14558,6 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #if GCKPTI_AVX512
     if (isa == GCKPT_ISA_AVX512 && gckpti_cpu_has_avx512())
         kernels = &gckpti_kernels_avx512;
-#endif
-#if GCKPTI_AVX512_BF16
-    if (kernels == &gckpti_kernels_avx512 && __builtin_cpu_supports("avx512bf16") &&
-        !__builtin_cpu_is("intel") && gckpti_kernels_match(&gckpti_kernels_bf16))
-        return &gckpti_kernels_bf16;
 #endif
 #if GCKPTI_AMX
     if (isa == GCKPT_ISA_AMX && gckpti_cpu_has_avx512() && __builtin_cpu_supports("avx512bf16") &&
@@ -15121,12 +14654,9 @@ static inline const char *gckpti_cpu_finish(void *context)
 typedef struct {
     gckpt_backend backend;    /* desc.backend or a CPU backend, with all functions set */
     gckpt_loss_scale *scales; /* one for each loss term */
-    unsigned char can_replay; /* the backend captures and replays micro-batches, or parts of them */
-    unsigned char capturing;  /* instructions begin to end are being captured */
-    int begin, end;           /* the part last replayed or captured */
+    unsigned char can_replay; /* the backend captures and replays micro-batches */
+    unsigned char capturing;  /* the body is being captured */
 } gckpti_device_state;
-
-#define gckpti_is_capturing(e) (e)->devices.capturing
 
 /* Returns the CPU's functions for an instruction set, with *kernels, or NULL (gckpti_cpu_has). */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
@@ -15155,26 +14685,22 @@ GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, s
 GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #else
 
-#define GCKPTI_OF(b, name)           ((void)(b), gckpti_cpu_##name)
-#define gckpti_cpu_own_memory        0
-#define gckpti_cpu_context           ((void *)0)
-#define gckpti_cpu_name              "processor"
-#define gckpti_cpu_copy_in           gckpti_cpu_copy
-#define gckpti_cpu_copy_out          gckpti_cpu_copy
-#define gckpti_cpu_dequantise        gckpti_dequantise_all
+#define GCKPTI_OF(b, name)         ((void)(b), gckpti_cpu_##name)
+#define gckpti_cpu_own_memory      0
+#define gckpti_cpu_context         ((void *)0)
+#define gckpti_cpu_name            "processor"
+#define gckpti_cpu_copy_in         gckpti_cpu_copy
+#define gckpti_cpu_copy_out        gckpti_cpu_copy
+#define gckpti_cpu_dequantise      gckpti_dequantise_all
 /* The CPU has none of the optional functions of a backend. */
-#define gckpti_cpu_nonfinite         ((gckpti_nonfinite_fn)0)
-#define gckpti_cpu_use_comm_queue    ((gckpti_queue_fn)0)
-#define gckpti_cpu_wait_comm_queue   ((gckpti_wait_fn)0)
-#define gckpti_cpu_wait_copies_until ((gckpti_wait_fn)0)
-#define gckpti_cpu_wait_copies       ((gckpti_wait_all_fn)0)
-#define gckpti_cpu_copy_async        ((gckpti_copy_fn)0)
-#define gckpti_cpu_host_get          ((gckpti_get_fn)0)
-#define gckpti_cpu_host_release      ((gckpti_release_fn)0)
-typedef void (*gckpti_nonfinite_fn)(const gckpt_call *, const float *, int64_t, uint32_t *);
+#define gckpti_cpu_use_comm_queue  ((gckpti_queue_fn)0)
+#define gckpti_cpu_wait_comm_queue ((gckpti_wait_fn)0)
+#define gckpti_cpu_wait_copies     ((gckpti_wait_fn)0)
+#define gckpti_cpu_copy_async      ((gckpti_copy_fn)0)
+#define gckpti_cpu_host_get        ((gckpti_get_fn)0)
+#define gckpti_cpu_host_release    ((gckpti_release_fn)0)
 typedef void *(*gckpti_queue_fn)(void *, int);
 typedef void (*gckpti_wait_fn)(void *, int);
-typedef void (*gckpti_wait_all_fn)(void *);
 typedef void (*gckpti_copy_fn)(void *, void *, const void *, size_t, int);
 typedef void *(*gckpti_get_fn)(void *, size_t);
 typedef void (*gckpti_release_fn)(void *, void *, size_t);
@@ -15188,7 +14714,6 @@ typedef void (*gckpti_release_fn)(void *, void *, size_t);
 #define gckpti_host_floats(e, x, n)                  (x)
 #define gckpti_run_on_host(e, ins, c)                ((void)0)
 #define gckpti_host_scratch_bytes(e)                 0
-#define gckpti_is_capturing(e)                       0
 #endif
 #define gckpti_copy(b, to, from, n)     GCKPTI_OF(b, copy)(GCKPTI_OF(b, context), to, from, n)
 #define gckpti_copy_in(b, to, from, n)  GCKPTI_OF(b, copy_in)(GCKPTI_OF(b, context), to, from, n)
@@ -15206,7 +14731,7 @@ typedef void (*gckpti_release_fn)(void *, void *, size_t);
         gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, GCKPTI_IF_TRAINING(gckpti_cpu_add),          \
         GCKPTI_IF_BF16(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                 \
         gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,       \
-        NULL, NULL, NULL }
+        NULL }
 /* clang-format on */
 GCKPTI_CPU_BACKEND(plain, 1, NULL);
 #if GCKPTI_HAS_FAST
@@ -15376,7 +14901,7 @@ typedef struct {
  *   peak            of a schedule or lowered plan: its greatest live bytes
  * ============================================================================================== */
 
-/* ---- plan/types.c ---- */
+/* ---- plan/plan.c ---- */
 /* Types of flags, ids and indices in plans: small in builds that only run compiled plans. */
 #if GCKPTI_IS_SMALL
 typedef unsigned char gckpti_byte;
@@ -15418,17 +14943,15 @@ typedef struct {
     gckpti_id node;
     gckpti_id store_index; /* in the store that the plan was made with */
     gckpti_id running;     /* number of ops that update it as a running statistic; 0 means none */
-    gckpti_byte trained;
-    gckpti_byte external; /* the program owns its values */
-    gckpti_byte storage;  /* gckpt_storage */
+    gckpti_byte trained, external; /* external: the program owns its values */
+    gckpti_byte storage;           /* gckpt_storage */
 } gckpti_plan_param;
 
 /* Returns whether a step changes the parameter: it is trained or a running statistic. */
 GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q);
 
 typedef struct {
-    unsigned char kind;  /* gckpt_kind */
-    unsigned char first; /* nonzero for the first forward of the tensor */
+    unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
      * first. In a REDUCE, accumulate is 1 if each rank needs only its shard of the sum. */
     unsigned char accumulate, zero;
@@ -15482,7 +15005,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
 
 /* The choices that are made before there is a schedule. All 0 means the graph as built. */
 typedef struct {
-    int lowering;   /* lowering of the ops that have several (gckpti_take_lowering) */
+    int lowering;   /* lowering of the ops that have several (lowerings/plan.c) */
     int fused;      /* ops without gradients run in fused groups (gckpti_fuse_ops) */
     int no_offload; /* offloads nothing, although the request allows it */
 } gckpti_variant;
@@ -15500,9 +15023,8 @@ typedef struct {
     size_t offset;
 } gckpti_plan_fetch;
 
-/* backend_id of plans without a backend; the number of lowerings of an op (0 is as built). */
+/* backend_id of plans without a backend. */
 enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
-enum { GCKPTI_LOWERINGS = 4 };
 
 /* The scalars of a plan, in the order of plans printed as C. A change of any type of this section
  * is a change of GCKPT_PLAN_FORMAT. */
@@ -15607,7 +15129,6 @@ enum { GCKPTI_MIXES = 16 };
  * accumulate): the sum continues through the step; its compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
 
-/* ---- plan/plan.c ---- */
 /* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
  * be a block that overlaps the new one at a higher address. */
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
@@ -15628,6 +15149,20 @@ GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more);
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 
 #ifndef GCKPT_SMALL
+/* Code that only some parts need: passes of planning; parameters that are staged, i.e. copied into
+ * the arena for ops that read them; several variants of a request. An edition without all of these
+ * parts lacks the code that these conditions enclose (src/EDITIONS). */
+#define GCKPTI_HAS_PASSES   1
+#define GCKPTI_HAS_STAGED   1
+#define GCKPTI_HAS_VARIANTS 1
+
+/* The number of lowerings of an op (0 is the op as built). */
+#ifdef GCKPT_NO_LOWERINGS
+enum { GCKPTI_LOWERINGS = 1 };
+#else
+enum { GCKPTI_LOWERINGS = 4 };
+#endif
+
 /* ---- the model, schedules, lowered plans, and the planner that owns them ---- */
 /* A node. Nodes are in topological order, those of the prologue first. */
 typedef struct {
@@ -15725,9 +15260,8 @@ typedef struct {
     size_t *host_offset, offloaded; /* [2u], [2u + 1]: of node u's value and saved; bytes of all */
 } gckpti_lowered;
 
-typedef struct {
-    int segment, begin, last; /* indices of the body's ops in it that are not written yet */
-} gckpti_segment_frame;
+/* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */
+enum { GCKPTI_HAS_GRADIENT = 1, GCKPTI_HAS_BACKWARD = 2 };
 
 typedef struct gckpti_planner {
     struct gckpti_planner *next; /* of the request's next variant, or NULL */
@@ -15738,8 +15272,6 @@ typedef struct gckpti_planner {
     gckpti_variant variant;
     uint64_t base_cost, forward_cost; /* cost of a step without recomputes; of its forwards */
     uint64_t least_cost;              /* least cost of all variants without recomputes */
-    uint64_t fast_cost;               /* if nonzero, a failed search lowers fast_bytes */
-    size_t fast_bytes;                /* least arena known to have a plan of at most fast_cost */
     int term_count, n, threads;       /* n: tensors */
     int plain, accumulates, inference;
     size_t alignment;
@@ -15777,14 +15309,13 @@ typedef struct gckpti_planner {
     int *needed_by;             /* by node: first backward that needs it */
     /* By node, for one pass over a schedule. */
     gckpti_node_state *state;
-    int *queue;                          /* nodes to recompute (gckpti_recompute_dropped) */
-    unsigned char *computed;             /* by node: it has run */
-    gckpti_segment_frame *segment_stack; /* gckpti_build_segments: the enclosing segments */
-    int *entries;                        /* output of a builder: the body of a schedule */
-    size_t entry_count, entry_capacity;  /* entry_count is 0 between two builders */
-    gckpti_lowered lowered, best;        /* the latest lowered plan; the best one so far */
-    gckpti_scratch temp;                 /* memory for one pass; the next pass clears it */
-    double store_all_peak;               /* estimated peak of store-all; 0 means not known yet */
+    int *queue;                         /* nodes to recompute (gckpti_recompute_dropped) */
+    unsigned char *computed;            /* by node: it has run */
+    int *entries;                       /* output of a builder: the body of a schedule */
+    size_t entry_count, entry_capacity; /* entry_count is 0 between two builders */
+    gckpti_lowered lowered, best;       /* the latest lowered plan; the best one so far */
+    gckpti_scratch temp;                /* memory for one pass; the next pass clears it */
+    double store_all_peak;              /* estimated peak of store-all; 0 means not known yet */
 } gckpti_planner;
 
 /* ---- plan/tensors.c ---- */
@@ -15802,7 +15333,7 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
     return (!p->variant.lowering || p->has_lowering) && (!p->variant.fused || p->has_fused);
 }
 
-/* ---- plan/order.c, plan/model.c ---- */
+/* ---- plan/model.c ---- */
 /* The largest peak of store-all for which the search runs; so sums of bytes stay below 2^63. */
 #define GCKPTI_SEARCH_LIMIT 17592186044416.0
 
@@ -16166,9 +15697,14 @@ GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_
 
 /* Declarations shared by the files of layer plan, which compilers see in the order of MANIFEST. */
 
+/* ---- plan/tensors.c ---- */
+#if GCKPTI_HAS_STAGED
+#define gckpti_is_staged(p, t) gckpti_must_stage(p, t)
+#else
+#define gckpti_is_staged(p, t) ((void)(p), 0)
+#endif
+
 /* ---- plan/model.c ---- */
-/* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */
-enum { GCKPTI_HAS_GRADIENT = 1, GCKPTI_HAS_BACKWARD = 2 };
 enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction without flops and bytes */
 
 /* ---- plan/place.c ---- */
@@ -16224,16 +15760,24 @@ typedef struct {
 } gckpti_encoder;
 
 /* ---- passes: what features add to a plan ---- */
+#if !GCKPTI_HAS_PASSES
+#define gckpti_pass(p, stage, arg) ((void)(arg), GCKPT_OK)
+#else
 /* The stages of planning at which a feature (a folder of src) may act. In parentheses: the type to
  * which `arg` points. */
 typedef enum {
     GCKPTI_PASS_START,        /* the model has tensors, and no bytes or cost of ops yet */
+    GCKPTI_PASS_ACTIVE,       /* it is known which tensors have gradients */
     GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
     GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */
     GCKPTI_PASS_NODE,         /* (gckpti_node) the model has this new node */
+    GCKPTI_PASS_ORDER,        /* nodes have their edges, and backwards have no order yet */
     GCKPTI_PASS_BACKWARDS,    /* backwards have their order, and there are no gradients yet */
     GCKPTI_PASS_ACCUMULATORS, /* gradients that live all step exist */
     GCKPTI_PASS_GRADIENTS,    /* all gradients exist, and share no bytes yet */
+    GCKPTI_PASS_BODY,         /* the mode is GCKPT_SCHEDULE, and p->entries is empty */
+    GCKPTI_PASS_POLICY,       /* (gckpti_schedule) the recomputes of gckpt_recompute are missing */
+    GCKPTI_PASS_SCHEDULE,     /* (gckpti_schedule) it is complete, and nothing is listed yet */
     GCKPTI_PASS_ENTRY,        /* (int) the instruction of the entry at this position is listed */
     GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
     GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has its operands, except those */
@@ -16250,9 +15794,10 @@ typedef enum {
 
 /* Calls the passes of all features of this build (plan/passes.h), until one returns an error. */
 GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, void *arg);
+#endif
 #endif /* GCKPT_SMALL */
 
-/* >>plan/types */
+/* >>plan/plan */
 GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q) { return q->trained || q->running; }
 
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
@@ -16321,59 +15866,6 @@ GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape
            gckpti_rows(shape) == rows;
 }
 
-/* >>dist/rows */
-/* ---- which rows of a batch a virtual rank has ---- */
-/* Returns how many partial sums the reduction tree of a power of two of virtual ranks keeps. */
-GCKPTI_FN int gckpti_tree_depth(int vranks)
-{
-    int n = 0;
-    while (vranks >> n > 1)
-        n++;
-    return n;
-}
-
-GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank)
-{
-    return batch / vranks * vrank + (batch % vranks * vrank + vranks - 1) / vranks;
-}
-
-GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows)
-{
-    return p->mode == GCKPT_INFERENCE ? rows : p->batch;
-}
-
-GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank)
-{
-    int64_t batch = gckpti_vrank_batch(p, rows);
-    return gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), rows) -
-           gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank), rows);
-}
-
-GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
-{
-    int single = 0;
-    for (int vrank = 0; p->mixer >= 0 && vrank < p->virtual_ranks && !single; vrank++) {
-        const gckpt_shape shape = gckpti_planned_shape(p, &p->nodes[p->mixer]);
-        single = gckpti_vrank_rows(p, rows, vrank) % p->rows == 1 &&
-                 gckpti_is_single_norm(p->nodes[p->mixer].op, &shape, p->rows);
-    }
-    return single;
-}
-
-GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int rank, int64_t *first)
-{
-    int64_t begin = 0, end = rows > 0 ? rows : 0;
-    if (p && p->ranks > 1 && p->virtual_ranks >= p->ranks && rank >= 0 && rank < p->ranks) {
-        int64_t n = p->virtual_ranks / p->ranks, batch = gckpti_vrank_batch(p, end);
-        begin = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, rank * n), end);
-        end = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, (rank + 1) * n), end);
-    }
-    if (first)
-        *first = begin;
-    return p ? end - begin : 0;
-}
-
-/* >>plan/plan */
 GCKPTI_COLD_BEGIN
 
 /* Extends a hash by a node; name is that of an input, constant or parameter (in the store). */
@@ -16482,6 +15974,58 @@ GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 
 GCKPTI_COLD_END
 
+/* >>dist/rows */
+/* ---- which rows of a batch a virtual rank has ---- */
+/* Returns how many partial sums the reduction tree of a power of two of virtual ranks keeps. */
+GCKPTI_FN int gckpti_tree_depth(int vranks)
+{
+    int n = 0;
+    while (vranks >> n > 1)
+        n++;
+    return n;
+}
+
+GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank)
+{
+    return batch / vranks * vrank + (batch % vranks * vrank + vranks - 1) / vranks;
+}
+
+GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows)
+{
+    return p->mode == GCKPT_INFERENCE ? rows : p->batch;
+}
+
+GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank)
+{
+    int64_t batch = gckpti_vrank_batch(p, rows);
+    return gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), rows) -
+           gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank), rows);
+}
+
+GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
+{
+    int single = 0;
+    for (int vrank = 0; p->mixer >= 0 && vrank < p->virtual_ranks && !single; vrank++) {
+        const gckpt_shape shape = gckpti_planned_shape(p, &p->nodes[p->mixer]);
+        single = gckpti_vrank_rows(p, rows, vrank) % p->rows == 1 &&
+                 gckpti_is_single_norm(p->nodes[p->mixer].op, &shape, p->rows);
+    }
+    return single;
+}
+
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int rank, int64_t *first)
+{
+    int64_t begin = 0, end = rows > 0 ? rows : 0;
+    if (p && p->ranks > 1 && p->virtual_ranks >= p->ranks && rank >= 0 && rank < p->ranks) {
+        int64_t n = p->virtual_ranks / p->ranks, batch = gckpti_vrank_batch(p, end);
+        begin = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, rank * n), end);
+        end = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, (rank + 1) * n), end);
+    }
+    if (first)
+        *first = begin;
+    return p ? end - begin : 0;
+}
+
 #ifndef GCKPT_NO_DEVICES
 
 /* ---- what planning asks a backend; NULL is the processor ---- */
@@ -16519,7 +16063,7 @@ GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->fla
 
 /* Returns whether t is a parameter that ops read in the arena: a gathered one; any parameter with
  * desc.kernels.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
-GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
+GCKPTI_FN int gckpti_must_stage(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_plan_desc *d = p->desc;
     if (t->kind != GCKPTI_PARAM || d->kernels.stage_parameters || gckpti_is_gathered(p, t))
@@ -16822,7 +16366,7 @@ GCKPTI_PASSES(bf16)
 }
 #endif
 
-/* >>plan/order */
+/* >>plan/gradients */
 #ifndef GCKPT_SMALL
 
 /* ---- the uses of a gradient: backwards that write it ---- */
@@ -16900,66 +16444,10 @@ GCKPTI_FN int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size
  * of fma. Contributions to a sum over uses are computed apart: in any order if the plan
  * accumulates; else the first two may change places, since a + b = b + a. The prologue's backwards
  * come last, in the reverse of creation. */
-/* Returns whether the body's backward u may come next in the user's order: backwards of all users
- * of its result have run, as have those that add to one of its gradients before it. Of a sum over
- * uses the first two may change places; if the plan accumulates, all may. */
-static int gckpti_is_next(const gckpti_planner *p, int u)
-{
-    const gckpti_node *q = &p->node[u];
-    const gckpt_tensor *t = p->tensors[q->id];
-    for (int k = p->first_use[q->id]; k >= 0 && gckpti_is_in_body(p, k); k = p->target[k].next)
-        if (p->node[p->target[k].node].backward_index == INT32_MAX)
-            return 0;
-    for (int i = 0; i < t->inputs; i++) {
-        const gckpt_tensor *in = t->in[i]->base;
-        int n = 0, waits = 0;
-        for (int k = p->first_use[in->id]; k != q->target + i; k = p->target[k].next, n++)
-            waits |=
-                p->target[k].node != u && p->node[p->target[k].node].backward_index == INT32_MAX;
-        if (waits && p->active[in->id] && !(gckpti_is_use_sum(in) && (p->accumulates || n == 1)))
-            return 0;
-    }
-    return 1;
-}
-
-/* Checks the instructions of the user's schedule, and takes its order of backwards. */
-static gckpt_result gckpti_order_user(gckpti_planner *p)
-{
-    for (int i = 0; i < p->desc->schedule.count; i++) {
-        const gckpt_instruction in = p->desc->schedule.instructions[i];
-        const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
-        const int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
-        if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
-                        in.kind == GCKPT_REDUCE || (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "schedule: instruction %i: id %i is no op that its kind can run", i,
-                                in.id);
-        const int u = p->node_of[in.id];
-        if (in.kind >= GCKPT_OFFLOAD && u >= 0 && !p->node[u].can_offload)
-            return gckpti_error(
-                p->g, GCKPT_E_ARG,
-                "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes "
-                "is 0, update_in_backward is set, the tensor has gckpt_recompute, or "
-                "it depends on parameters only",
-                i, t);
-        if (in.kind != GCKPT_BACKWARD || u < p->prologue || p->node[u].backward_index < 0)
-            continue;
-        if (p->node[u].backward_index != INT32_MAX || !gckpti_is_next(p, u))
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "schedule: instruction %i: backward of %T is repeated, or precedes "
-                                "that of one of its readers, or of an op that adds to the same "
-                                "gradient first (readers in reverse order of creation)",
-                                i, t);
-        p->node[u].backward_index = p->backwards;
-        p->backward[p->backwards++] = u;
-    }
-    return GCKPT_OK;
-}
-
 /* Orders the backwards: sets p->backward and backward_index, which is INT32_MAX at first. */
 GCKPTI_FN gckpt_result gckpti_order_backwards(gckpti_planner *p)
 {
-    gckpt_result result = p->desc->mode == GCKPT_SCHEDULE ? gckpti_order_user(p) : GCKPT_OK;
+    gckpt_result result = gckpti_pass(p, GCKPTI_PASS_ORDER, NULL);
     for (int u = p->nodes; u-- > 0;) {
         gckpti_node *q = &p->node[u];
         p->body_backwards += q->backward_index >= 0 && u >= p->prologue;
@@ -17023,10 +16511,6 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
         p->late_index[key[i].value] = (int)i;
     }
 }
-#endif
-
-/* >>plan/gradients */
-#ifndef GCKPT_SMALL
 
 /* ---- the model's gradients: their sums and memory, for a fixed order of backwards ---- */
 /* Adds the gradients that live all step in a plan that accumulates: an accumulator for each use,
@@ -17044,7 +16528,7 @@ static void gckpti_add_accumulators(gckpti_planner *p)
                 gckpti_add_resident(p, q, arrays * gckpti_f32_bytes(q));
         }
     }
-    gckpti_pass(p, GCKPTI_PASS_ACCUMULATORS, NULL);
+    (void)gckpti_pass(p, GCKPTI_PASS_ACCUMULATORS, NULL);
     for (int id = 0; id < p->n; id++)
         if (p->active[id] && gckpti_is_use_sum(p->tensors[id]) && p->first_use[id] >= 0)
             p->total[id] = p->target[p->first_use[id]].gradient;
@@ -17176,7 +16660,7 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
     for (int i = 0; i < p->n; i++) /* an update at the end of the step reads it */
         if (gckpti_is_updated(p, i) && !p->accumulates && !p->desc->update_in_backward)
             p->gradient[p->total[i]].last = p->backwards - 1;
-    gckpti_pass(p, GCKPTI_PASS_GRADIENTS, NULL);
+    (void)gckpti_pass(p, GCKPTI_PASS_GRADIENTS, NULL);
     for (int i = 0; i < p->desc->fetch.count; i++)
         if (p->desc->fetch.specs[i].gradient)
             p->gradient[p->total[p->desc->fetch.specs[i].tensor->base->id]].last = p->backwards + 1;
@@ -18003,7 +17487,7 @@ static int gckpti_model_memory(gckpti_planner *p)
 
 /* Finds which tensors get a gradient: a loss depends on them, and they are, or depend on, a
  * trainable parameter or a tensor with a fetched gradient. A backward runs if an input gets one. */
-static void gckpti_find_active(gckpti_planner *p)
+GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
     unsigned char *reach = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
@@ -18029,82 +17513,6 @@ static void gckpti_find_active(gckpti_planner *p)
             if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
                 p->active[i] = GCKPTI_HAS_GRADIENT | GCKPTI_HAS_BACKWARD;
     }
-}
-
-/* Makes t, a copy of a cross_entropy of x @ w (w stored transposed), the linear_cross_entropy of x
- * and w. Returns 0 if t is another op, or if the logits must exist: something else reads, keeps or
- * rounds them. Gradients of x and w then come from t, so no op in between may add to them. */
-static int gckpti_join_loss(const gckpti_planner *p, gckpt_tensor *t)
-{
-    const gckpt_tensor *logits = t->in[0];
-    if (t->op != &gckpti_op_cross_entropy || logits->base != logits || logits->inputs != 2 ||
-        (logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
-        !*(const int *)logits->attributes || logits->mixes_rows || logits->batch_invariant ||
-        logits->in[1]->shape.n != 2 || !logits->in[1]->batch_invariant || logits->must_save ||
-        logits->must_recompute || p->rounding[logits->id])
-        return 0;
-    gckpt_tensor *x = logits->in[0], *w = logits->in[1];
-    for (int i = 0; i < p->desc->fetch.count; i++)
-        if (p->desc->fetch.specs[i].tensor && p->desc->fetch.specs[i].tensor->base == logits)
-            return 0;
-    for (int i = logits->id + 1; i < p->n; i++) {
-        const gckpt_tensor *user = p->g->tensors[i];
-        for (int k = 0; i != t->id && user->kind == GCKPTI_OP && k < user->inputs; k++) {
-            const gckpt_tensor *q = user->in[k]->base;
-            if (q == logits || (i < t->id && (q == x->base || q == w->base)))
-                return 0;
-        }
-    }
-    t->op = &gckpti_op_linear_cross_entropy;
-    t->in[2] = t->in[1], t->in[1] = w, t->in[0] = x;
-    t->inputs = 3;
-    return 1;
-}
-
-/* Replaces losses by the lowering number p->variant.lowering, of the same bits: a cross_entropy and
- * its linear layer become a linear_cross_entropy, which computes each logit once, for a block of
- * rows at a time, or twice (the last lowering). Fast kernels of a backend have no lowering. */
-static void gckpti_take_lowering(gckpti_planner *p)
-{
-    static const int rows[GCKPTI_LOWERINGS - 1] = { 256, 64, 0 };
-    const int block_rows = rows[p->variant.lowering - 1];
-    for (int i = 0; i < p->n && !p->failed; i++) {
-        gckpt_tensor t = *p->g->tensors[i];
-        gckpti_linear_loss o = { 0, 0.0f };
-        if (t.kind != GCKPTI_OP || t.batch_invariant || !(p->active[i] & GCKPTI_HAS_BACKWARD) ||
-            p->desc->bf16.precision == GCKPT_BF16_FAST ||
-            (!gckpti_join_loss(p, &t) && (t.op != &gckpti_op_linear_cross_entropy || !block_rows)))
-            continue;
-        if (block_rows) {
-            if (t.attribute_bytes)
-                o = *(const gckpti_linear_loss *)t.attributes;
-            o.block_rows = block_rows;
-            t.attributes = gckpti_scratch_copy(&p->scratch, &o, 1, sizeof o);
-            t.attribute_bytes = o.cap > 0.0f ? sizeof o : offsetof(gckpti_linear_loss, cap);
-            t.saved_bytes = 0;
-        }
-        p->tensors[i] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &t, 1, sizeof t);
-        p->has_lowering = 1;
-    }
-}
-
-/* Returns the cost of op t, a lowering, if desc.costs gives costs of the graph as built: the cost
- * of the ops that it replaces, times (model's cost of t / model's cost of these ops). */
-static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
-    const gckpt_cost *given = p->desc->costs.by_id, *model = p->built_model_cost,
-                     *lowered = &p->model_cost[t->id];
-    uint64_t before = model[t->id].forward + model[t->id].backward;
-    uint64_t cost = gckpti_add_cost(given[t->id].forward, given[t->id].backward);
-    if (replaced != t->in[0]->base) {
-        before += model[replaced->id].forward + model[replaced->id].backward;
-        cost = gckpti_add_cost(
-            cost, gckpti_add_cost(given[replaced->id].forward, given[replaced->id].backward));
-    }
-    gckpt_cost c = { gckpti_mul_div(cost, lowered->forward, before),
-                     gckpti_mul_div(cost, lowered->backward, before) };
-    return c;
 }
 
 /* Returns the cost of op t by the roofline model (Williams 2009): the greater of flops and 10 x
@@ -18162,13 +17570,11 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "plan: %T: backend %s cannot run this op or shape", t,
                             gckpti_backend_name(p->desc->backend));
-    p->g->depends_on_rows = result != GCKPT_OK || call.workspace_forward > PTRDIFF_MAX / 4 ||
-                            call.workspace_backward > PTRDIFF_MAX / 4;
-    if (p->g->depends_on_rows)
+    if (result != GCKPT_OK || call.workspace_forward > PTRDIFF_MAX / 4 ||
+        call.workspace_backward > PTRDIFF_MAX / 4)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "plan: %T cannot be planned for %i threads", t,
                             p->threads);
-    p->g->depends_on_rows = !p->inference && gckpti_is_single_norm(t->op, &t->shape, 1);
-    if (p->g->depends_on_rows)
+    if (!p->inference && gckpti_is_single_norm(t->op, &t->shape, 1))
         return gckpti_error(p->g, GCKPT_E_SHAPE,
                             "plan: %T normalises one value per channel in micro-batches of %I "
                             "rows; training needs 2 or more: build it with more rows",
@@ -18184,9 +17590,7 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
     p->workspace_backward[i] += call.workspace_backward ? gckpti_round_up(backward, 64) : backward;
     call.shape = t->shape;
     p->model_cost[i] = gckpti_model_cost(p, t, &call);
-    p->cost[i] = !p->desc->costs.by_id                          ? p->model_cost[i]
-                 : p->built_model_cost && t != p->g->tensors[i] ? gckpti_lowering_cost(p, t)
-                                                                : p->desc->costs.by_id[i];
+    p->cost[i] = p->desc->costs.by_id ? p->desc->costs.by_id[i] : p->model_cost[i];
     return GCKPT_OK;
 }
 
@@ -18195,14 +17599,11 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
     gckpt_result result = GCKPT_OK;
     if (!gckpti_model_memory(p))
         return GCKPT_E_MEMORY;
-    gckpti_pass(p, GCKPTI_PASS_START, NULL);
+    (void)gckpti_pass(p, GCKPTI_PASS_START, NULL);
     gckpti_find_active(p);
-    if (p->variant.lowering) {
-        gckpti_take_lowering(p);
-        if (p->failed || !p->has_lowering)
-            return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-        gckpti_find_active(p);
-    }
+    (void)gckpti_pass(p, GCKPTI_PASS_ACTIVE, NULL);
+    if (p->variant.lowering && !p->has_lowering)
+        return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
@@ -18289,15 +17690,32 @@ static void gckpti_add_node(gckpti_planner *p, const gckpt_tensor *t, int prolog
     u->workspace = gckpti_model_size(p, p->workspace_forward[t->id]);
     u->cost = p->cost[t->id].forward;
     u->runs_once = prologue || t->must_save || side_effect;
-    u->must_recompute = (unsigned char)(t->must_recompute && !u->runs_once);
-    p->recompute_count += u->must_recompute;
     u->side_effect = (unsigned char)side_effect;
-    gckpti_pass(p, GCKPTI_PASS_NODE, u);
+    (void)gckpti_pass(p, GCKPTI_PASS_NODE, u);
     p->state[p->nodes].out = u->out;
     p->state[p->nodes].saved = u->saved;
     p->node_of[t->id] = p->nodes++;
     if (t->kind == GCKPTI_OP)
         gckpti_add_edges(p, u, t);
+}
+
+/* Adds a node for each staged parameter that t, which gets the next node, is the first to read. */
+static void gckpti_add_staged_inputs(gckpti_planner *p, const gckpt_tensor *t, int prologue)
+{
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k]->base;
+        int id = q->id;
+        if (!gckpti_is_staged(p, q) || p->node_of[id] >= 0)
+            continue;
+        const gckpt_parameter *param = &p->g->store->params[q->index].p;
+        const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
+        const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
+        p->cost[id] = p->desc->costs.by_id ? p->desc->costs.by_id[id] : copy;
+        (void)gckpti_pass(p, GCKPTI_PASS_STAGED, &id);
+        gckpti_add_node(p, q, prologue);
+        if (!prologue)
+            p->body[p->body_count++] = id;
+    }
 }
 
 /* Adds the nodes of the prologue or of the body. A staged parameter comes right before its first
@@ -18308,20 +17726,8 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP || t->batch_invariant != prologue)
             continue;
-        for (int k = 0; k < t->inputs && needed[i]; k++) {
-            const gckpt_tensor *q = t->in[k]->base;
-            if (!gckpti_is_staged(p, q) || p->node_of[q->id] >= 0)
-                continue;
-            int id = q->id;
-            const gckpt_parameter *param = &p->g->store->params[q->index].p;
-            const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
-            const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
-            p->cost[q->id] = p->desc->costs.by_id ? p->desc->costs.by_id[q->id] : copy;
-            gckpti_pass(p, GCKPTI_PASS_STAGED, &id);
-            gckpti_add_node(p, q, prologue);
-            if (!prologue)
-                p->body[p->body_count++] = q->id;
-        }
+        if (GCKPTI_HAS_STAGED && needed[i])
+            gckpti_add_staged_inputs(p, t, prologue);
         if (needed[i])
             gckpti_add_node(p, t, prologue);
         if (!prologue)
@@ -18329,18 +17735,24 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
     }
 }
 
-/* Checks that costs add up to less than 2^64, even if a forward is repeated for every backward. */
-static gckpt_result gckpti_check_costs(const gckpti_planner *p)
+/* Sums the costs of all nodes. Checks that the costs of all ops add up to less than 2^64, even if a
+ * forward is repeated for every backward. */
+static gckpt_result gckpti_sum_costs(gckpti_planner *p)
 {
     uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
     most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
-    for (int i = 0; i < p->n; i++) {
-        sum = gckpti_add_cost(sum, p->cost[i].forward); /* 0 for tensors that are no ops */
-        sum = gckpti_add_cost(sum, p->cost[i].backward);
-        if (p->node_of[i] >= 0 && p->node[p->node_of[i]].can_offload)
+    for (int i = 0; i < p->n; i++) { /* costs are 0 for tensors that are no ops */
+        const gckpt_cost *cost = &p->cost[i];
+        const gckpti_node *u = p->node_of[i] < 0 ? NULL : &p->node[p->node_of[i]];
+        sum = gckpti_add_cost(gckpti_add_cost(sum, cost->forward), cost->backward);
+        if (u && u->can_offload)
             sum = gckpti_add_cost(
                 sum, 2 * gckpti_parts_cost(p, p->node_of[i], GCKPTI_VALUE | GCKPTI_SAVED));
+        p->forward_cost = gckpti_add_cost(p->forward_cost, u ? cost->forward : 0);
+        p->base_cost =
+            gckpti_add_cost(p->base_cost, u && u->backward_index >= 0 ? cost->backward : 0);
     }
+    p->least_cost = p->base_cost = gckpti_add_cost(p->base_cost, p->forward_cost);
     return sum <= most
                ? GCKPT_OK
                : gckpti_error(p->g, GCKPT_E_ARG,
@@ -18350,8 +17762,7 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
                                   : "use fewer rows, or desc.costs in a larger unit");
 }
 
-/* Finds all nodes, their edges, and the order of their backwards. */
-static gckpt_result gckpti_find_nodes(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
     size_t edges = 0;
@@ -18374,26 +17785,113 @@ static gckpt_result gckpti_find_nodes(gckpti_planner *p)
         if (!p->desc->fetch.specs[i].gradient)
             p->node[p->node_of[p->desc->fetch.specs[i].tensor->base->id]].fetched = 1;
     gckpti_list_uses(p);
-    return p->failed ? GCKPT_E_MEMORY : gckpti_order_backwards(p);
-}
-
-GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
-{
-    gckpt_result result = gckpti_find_nodes(p);
+    gckpt_result result = p->failed ? GCKPT_E_MEMORY : gckpti_order_backwards(p);
     if (result != GCKPT_OK)
         return result;
-    gckpti_pass(p, GCKPTI_PASS_BACKWARDS, NULL);
+    (void)gckpti_pass(p, GCKPTI_PASS_BACKWARDS, NULL);
     gckpti_model_gradients(p);
     gckpti_find_late(p);
-    for (int u = 0; u < p->nodes; u++) {
-        const gckpt_cost *cost = &p->cost[p->node[u].id];
-        p->forward_cost = gckpti_add_cost(p->forward_cost, cost->forward);
-        p->base_cost =
-            gckpti_add_cost(p->base_cost, p->node[u].backward_index < 0 ? 0 : cost->backward);
-    }
-    p->least_cost = p->base_cost = gckpti_add_cost(p->base_cost, p->forward_cost);
-    return p->failed ? GCKPT_E_MEMORY : gckpti_check_costs(p);
+    return p->failed ? GCKPT_E_MEMORY : gckpti_sum_costs(p);
 }
+#endif
+
+/* >>lowerings/plan */
+#if !defined(GCKPT_NO_LOWERINGS) && !defined(GCKPT_SMALL)
+
+GCKPTI_COLD_BEGIN
+
+/* ---- lowerings of losses: other ops of the same bits, which take fewer bytes or cost less ---- */
+/* Makes t, a copy of a cross_entropy of x @ w (w stored transposed), the linear_cross_entropy of x
+ * and w. Returns 0 if t is another op, or if the logits must exist: something else reads, keeps or
+ * rounds them. Gradients of x and w then come from t, so no op in between may add to them. */
+static int gckpti_join_loss(const gckpti_planner *p, gckpt_tensor *t)
+{
+    const gckpt_tensor *logits = t->in[0];
+    if (t->op != &gckpti_op_cross_entropy || logits->base != logits || logits->inputs != 2 ||
+        (logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
+        !*(const int *)logits->attributes || logits->mixes_rows || logits->batch_invariant ||
+        logits->in[1]->shape.n != 2 || !logits->in[1]->batch_invariant || logits->must_save ||
+        logits->must_recompute || p->rounding[logits->id])
+        return 0;
+    gckpt_tensor *x = logits->in[0], *w = logits->in[1];
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (p->desc->fetch.specs[i].tensor && p->desc->fetch.specs[i].tensor->base == logits)
+            return 0;
+    for (int i = logits->id + 1; i < p->n; i++) {
+        const gckpt_tensor *user = p->g->tensors[i];
+        for (int k = 0; i != t->id && user->kind == GCKPTI_OP && k < user->inputs; k++) {
+            const gckpt_tensor *q = user->in[k]->base;
+            if (q == logits || (i < t->id && (q == x->base || q == w->base)))
+                return 0;
+        }
+    }
+    t->op = &gckpti_op_linear_cross_entropy;
+    t->in[2] = t->in[1], t->in[1] = w, t->in[0] = x;
+    t->inputs = 3;
+    return 1;
+}
+
+/* Replaces losses by the lowering number p->variant.lowering, of the same bits: a cross_entropy and
+ * its linear layer become a linear_cross_entropy, which computes each logit once, for a block of
+ * rows at a time, or twice (the last lowering). Fast kernels of a backend have no lowering. */
+static void gckpti_take_lowering(gckpti_planner *p)
+{
+    static const int rows[GCKPTI_LOWERINGS - 1] = { 256, 64, 0 };
+    const int block_rows = rows[p->variant.lowering - 1];
+    for (int i = 0; i < p->n && !p->failed; i++) {
+        gckpt_tensor t = *p->g->tensors[i];
+        gckpti_linear_loss o = { 0, 0.0f };
+        if (t.kind != GCKPTI_OP || t.batch_invariant || !(p->active[i] & GCKPTI_HAS_BACKWARD) ||
+            p->desc->bf16.precision == GCKPT_BF16_FAST ||
+            (!gckpti_join_loss(p, &t) && (t.op != &gckpti_op_linear_cross_entropy || !block_rows)))
+            continue;
+        if (block_rows) {
+            if (t.attribute_bytes)
+                o = *(const gckpti_linear_loss *)t.attributes;
+            o.block_rows = block_rows;
+            t.attributes = gckpti_scratch_copy(&p->scratch, &o, 1, sizeof o);
+            t.attribute_bytes = o.cap > 0.0f ? sizeof o : offsetof(gckpti_linear_loss, cap);
+            t.saved_bytes = 0;
+        }
+        p->tensors[i] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &t, 1, sizeof t);
+        p->has_lowering = 1;
+    }
+    if (p->has_lowering && !p->failed)
+        gckpti_find_active(p);
+}
+
+/* Returns the cost of op t, a lowering, if desc.costs gives costs of the graph as built: the cost
+ * of the ops that it replaces, times (model's cost of t / model's cost of these ops). */
+static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
+    const gckpt_cost *given = p->desc->costs.by_id, *model = p->built_model_cost,
+                     *lowered = &p->model_cost[t->id];
+    uint64_t before = model[t->id].forward + model[t->id].backward;
+    uint64_t cost = gckpti_add_cost(given[t->id].forward, given[t->id].backward);
+    if (replaced != t->in[0]->base) {
+        before += model[replaced->id].forward + model[replaced->id].backward;
+        cost = gckpti_add_cost(
+            cost, gckpti_add_cost(given[replaced->id].forward, given[replaced->id].backward));
+    }
+    gckpt_cost c = { gckpti_mul_div(cost, lowered->forward, before),
+                     gckpti_mul_div(cost, lowered->backward, before) };
+    return c;
+}
+
+GCKPTI_PASSES(lowerings)
+{
+    const int priced = p->has_lowering && p->desc->costs.by_id && p->built_model_cost;
+    (void)arg;
+    if (stage == GCKPTI_PASS_ACTIVE && p->variant.lowering)
+        gckpti_take_lowering(p);
+    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && priced; i++)
+        if (p->tensors[i] != p->g->tensors[i])
+            p->cost[i] = gckpti_lowering_cost(p, p->tensors[i]);
+    return GCKPT_OK;
+}
+
+GCKPTI_COLD_END
 #endif
 
 /* >>offload/time */
@@ -18678,57 +18176,19 @@ GCKPTI_FN void gckpti_from_spans(const gckpti_span *span, int length, int *entry
             entry[x++] = span->first + k;
 }
 
-/* Appends to s the forwards of dropped values (gckpt_recompute) that an entry reads, and of dropped
- * values that these forwards read. */
-static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedule *s)
+/* Writes prologue, body and epilogue, without repeated forwards of nodes that run once. */
+static void gckpti_add_other_parts(gckpti_planner *p, const int *entries, int length,
+                                   gckpti_schedule *s)
 {
-    int count = 0, reads;
-    if (entry < 0 && p->node[~entry].reads_saved && p->state[~entry].dropped) {
-        p->state[~entry].dropped = 0;
-        p->queue[count++] = ~entry;
-    }
-    for (int i = -1; i < count; i++) {
-        const int *edges = gckpti_entry_reads(p, i < 0 ? entry : p->queue[i], &reads);
-        for (int k = 0; k < reads; k++)
-            if (p->state[edges[k]].dropped) {
-                p->state[edges[k]].dropped = 0;
-                p->queue[count++] = edges[k];
-            }
-    }
-    for (int i = 1; i < count; i++) /* inputs before users */
-        for (int j = i; j > 0 && p->queue[j] < p->queue[j - 1]; j--) {
-            int swap = p->queue[j];
-            p->queue[j] = p->queue[j - 1];
-            p->queue[j - 1] = swap;
-        }
-    for (int i = 0; i < count; i++)
-        s->entry[s->length++] = p->queue[i];
-}
-
-/* Writes prologue, body and epilogue, without repeated forwards of nodes that run once. From the
- * first backward on, recomputes values of gckpt_recompute for readers, unless `entries` does. */
-static void gckpti_apply_policy(gckpti_planner *p, const int *entries, int length,
-                                gckpti_schedule *s)
-{
-    int backward_seen = 0, firsts = 0;
     gckpti_reset_states(p);
     s->length = 0;
     for (int u = 0; u < p->prologue; u++)
         s->entry[s->length++] = u;
     for (int x = 0; x < length; x++) {
         int i = entries[x], u = gckpti_entry_node(p, i);
-        if (u < p->prologue || (i == u && p->node[u].runs_once && p->state[u].start >= 0))
+        if (u < p->prologue || (i == u && p->node[u].runs_once && p->state[u].run_count > 0))
             continue;
-        if (i < 0 && !backward_seen++)
-            for (int k = p->prologue; k < p->nodes; k++)
-                p->state[k].dropped = p->node[k].must_recompute && p->state[k].start < firsts;
-        if (backward_seen)
-            gckpti_recompute_dropped(p, i, s);
-        if (i >= 0) {
-            firsts = p->state[u].start < 0 ? s->length + 1 : firsts;
-            p->state[u].start = s->length;
-            p->state[u].dropped = 0;
-        }
+        p->state[u].run_count += i == u;
         s->entry[s->length++] = i;
     }
     for (int r = p->body_backwards; r < p->backwards; r++)
@@ -18741,30 +18201,11 @@ GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int 
     int most = length + p->recompute_count + p->prologue + p->backwards - p->body_backwards;
     if (p->failed || !gckpti_schedule_reserve(scratch, s, most))
         return 0;
-    gckpti_apply_policy(p, entries, length, s);
+    gckpti_add_other_parts(p, entries, length, s);
+    if (p->recompute_count > 0)
+        (void)gckpti_pass(p, GCKPTI_PASS_POLICY, s);
     gckpti_find_live_ranges(p, s);
     return 1;
-}
-
-/* Checks that all values are computed before they are read (a user's schedule may be wrong). */
-GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s)
-{
-    static const char *const kinds[] = { "forward", "reload", "offload_done" };
-    memset(p->computed, 0, (size_t)p->nodes);
-    for (int x = 0; x < s->length; x++) {
-        int i = s->entry[x], self = gckpti_entry_node(p, i), count;
-        int needs_self = i >= p->nodes || (i < 0 && p->node[self].reads_saved);
-        int missing = needs_self && !p->computed[self] ? self : -1;
-        for (const int *edges = gckpti_entry_reads(p, i, &count); count-- > 0;)
-            missing = p->computed[edges[count]] ? missing : edges[count];
-        if (missing >= 0)
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "schedule: %s of %T reads %T before any forward of it",
-                                i < 0 ? "backward" : kinds[i / p->nodes],
-                                p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
-        p->computed[self] |= i == self;
-    }
-    return GCKPT_OK;
 }
 #endif
 
@@ -18801,48 +18242,36 @@ GCKPTI_FN void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id
         d->ins[d->length++] = ins;
 }
 
-/* Adds an UPDATE of each parameter last used at position x, but none before position `counted`,
- * where all losses have counted the divisor of gradients (losses may run late). */
-static void gckpti_add_updates_after(gckpti_planner *p, gckpti_lowered *d, int x, int counted,
-                                     int *last)
+/* Finds the position of each parameter's last use, by id. */
+static void gckpti_find_last_uses(const gckpti_planner *p, const gckpti_lowered *d, int *last)
 {
-    int i = d->sched.entry[x];
-    const gckpt_tensor *t = p->tensors[p->node[i < 0 ? ~i : i].id];
-    int all = x == counted;
-    for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
-        int q = all ? k : t->in[k]->base->id;
-        if (!gckpti_is_updated(p, q) || last[q] < 0 || last[q] > x)
-            continue;
-        gckpti_add_instruction(d, GCKPT_UPDATE, q);
-        last[q] = -1;
-    }
-}
-
-/* Finds the position of each parameter's last use, by id. Returns the position of the last loss. */
-static int gckpti_find_last_uses(const gckpti_planner *p, const gckpti_lowered *d, int *last)
-{
-    int counted = 0;
     for (int x = 0; x < d->sched.length; x++) {
-        int i = d->sched.entry[x], u = i < 0 ? ~i : i;
-        const gckpt_tensor *t = p->tensors[p->node[u].id];
-        if (i >= p->prologue && gckpti_is_loss(t) && !d->latest_def[u])
-            counted = x;
-        if (i >= 0)
-            d->latest_def[u] = 1;
+        const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, d->sched.entry[x])].id];
         for (int k = 0; k < t->inputs; k++)
             last[t->in[k]->base->id] = x;
     }
-    return counted;
+}
+
+/* Adds an UPDATE of each parameter that tensor t, computed at position x, uses last. */
+static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, int x, int *last)
+{
+    for (int k = 0; k < t->inputs; k++) {
+        const int id = t->in[k]->base->id;
+        if (!gckpti_is_updated(p, id) || last[id] != x)
+            continue;
+        gckpti_add_instruction(&p->lowered, GCKPT_UPDATE, id);
+        last[id] = -1;
+    }
 }
 
 /* Lists the instructions of a schedule, with updates, and marks first forwards. */
 static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
     static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_RELOAD, GCKPT_OFFLOAD_DONE };
-    int early = !p->inference && p->desc->update_in_backward, counted = 0;
+    int early = !p->inference && p->desc->update_in_backward;
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     if (early && last)
-        counted = gckpti_find_last_uses(p, d, last);
+        gckpti_find_last_uses(p, d, last);
     memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
     d->body = (size_t)p->prologue; /* each node of the prologue runs once, and its result is read */
     for (int x = 0; x < d->sched.length && !p->failed; x++) {
@@ -18855,9 +18284,9 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
         if (i == u && !p->failed)
             d->ins[d->entry_ins[x]].first = !d->latest_def[u]++;
-        gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
+        (void)gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
         if (early)
-            gckpti_add_updates_after(p, d, x, counted, last);
+            gckpti_add_updates_after(p, p->tensors[p->node[u].id], x, last);
     }
     if (p->body_backwards == p->backwards)
         d->epilogue = d->length;
@@ -19019,7 +18448,7 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
         }
         for (size_t k = gckpti_copy_operands(p, ins->kind, p->tensors[ins->id]); k > 0; k--)
             gckpti_add_operand(d, -1, y); /* gckpti_encode_copies writes these */
-        gckpti_pass(p, GCKPTI_PASS_OPERANDS, &at);
+        (void)gckpti_pass(p, GCKPTI_PASS_OPERANDS, &at);
     }
     for (int v = 0; v < p->gradients; v++) { /* some outlive their last use */
         int b = d->gradient[v], last_use = d->backward_ins[p->gradient[v].last_use];
@@ -19088,7 +18517,7 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
     gckpti_scratch_clear(&d->scratch);
     if (!gckpti_finish_schedule(p, entries, length, &d->scratch, &d->sched))
         return GCKPT_E_MEMORY;
-    gckpt_result result = gckpti_check_reads(p, &d->sched);
+    gckpt_result result = gckpti_pass(p, GCKPTI_PASS_SCHEDULE, &d->sched);
     if (result != GCKPT_OK)
         return result;
     if (!gckpti_reserve_lowered(p, d))
@@ -19532,95 +18961,51 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
     gckpti_emit_late(p, &next, INT32_MAX); /* losses of a graph without backwards */
 }
 
+enum { GCKPTI_OUTSIDE = -2 };
+
 /* Returns the segment directly inside `segment` (inside the body, if -1) that has p->body[index]
- * (or, of a staged parameter, its first reader), or -1. group is gckpti_build_segments's, <= 0. */
+ * (or, of a staged parameter, its first reader); -1 if there is none, GCKPTI_OUTSIDE if `segment`
+ * does not have it either. group is gckpti_build_segments's, <= 0. */
 static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int index)
 {
-    int child = -1;
+    const gckpti_segment *all = p->g->segments;
+    int child = -1, s;
     while (p->tensors[p->body[index]]->kind == GCKPTI_PARAM)
         index++;
-    for (int s = p->tensors[p->body[index]]->segment; s >= 0 && s != segment;
-         s = p->g->segments[s].parent)
+    for (s = p->tensors[p->body[index]]->segment; s >= 0 && (group < 0 || s != segment);
+         s = all[s].parent)
         child = s;
-    if (group < 0)
-        return segment < 0 && child >= 0 ? p->g->segments[child].ordinal / -group : -1;
-    return child;
+    if (group == 0)
+        return s == segment ? child : GCKPTI_OUTSIDE;
+    child = child < 0 ? -1 : all[child].ordinal / -group;
+    return segment < 0 ? child : child == segment ? -1 : GCKPTI_OUTSIDE;
 }
 
 GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
 {
+    int segment = -1, high = p->body_count; /* the last emitted forwards end before `high` */
     if (group > 0) {
         gckpti_build_late(p, group);
         return;
     }
-    if (!gckpti_reserve(&p->scratch, &p->segment_stack, (size_t)p->g->max_depth + 2,
-                        sizeof *p->segment_stack))
-        return;
-    gckpti_segment_frame *stack = p->segment_stack;
     gckpti_emit_forwards(p, 0, p->body_count);
-    int depth = 1, high = p->body_count; /* the last emitted forwards end before `high` */
-    stack[0].segment = -1;
-    stack[0].begin = 0;
-    stack[0].last = p->body_count - 1;
-    while (depth > 0) {
-        gckpti_segment_frame *f = &stack[depth - 1];
-        if (f->last < f->begin) {
-            depth--;
-            continue;
-        }
-        int child = gckpti_child_segment(p, group, f->segment, f->last);
-        int low = f->last, end = low + 1;
-        if (child < 0) {
-            int u = p->node_of[p->body[f->last--]];
+    for (int last = p->body_count - 1; last >= 0;) {
+        int child = gckpti_child_segment(p, group, segment, last), low = last;
+        if (child == GCKPTI_OUTSIDE) {
+            segment = group < 0 ? -1 : p->g->segments[segment].parent;
+        } else if (child < 0) {
+            int u = p->node_of[p->body[last--]];
             if (u >= 0 && p->node[u].backward_index >= 0)
                 gckpti_emit(p, ~u);
-            continue;
+        } else {
+            while (low > 0 && gckpti_child_segment(p, group, segment, low - 1) == child)
+                low--;
+            if (last + 1 != high)
+                gckpti_emit_forwards(p, low, last + 1);
+            high = last + 1;
+            segment = child;
         }
-        while (low > f->begin && gckpti_child_segment(p, group, f->segment, low - 1) == child)
-            low--;
-        f->last = low - 1;
-        if (end != high)
-            gckpti_emit_forwards(p, low, end);
-        high = end;
-        stack[depth].segment = child;
-        stack[depth].begin = low;
-        stack[depth++].last = end - 1;
     }
-}
-
-/* Copies the user's schedule, and adds missing staged parameters before their first reader. */
-static gckpt_result gckpti_build_user(gckpti_planner *p)
-{
-    enum { FORWARD = 1, BACKWARD = 2 };
-    unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
-    for (int i = 0; i < p->desc->schedule.count && seen; i++) {
-        const gckpt_instruction in = p->desc->schedule.instructions[i];
-        const gckpt_tensor *t = p->tensors[in.id];
-        for (int k = 0; k < t->inputs; k++) {
-            int q = t->in[k]->base->id;
-            if (!gckpti_is_staged(p, p->tensors[q]))
-                continue;
-            if (p->node_of[q] >= p->prologue && !seen[q])
-                gckpti_emit(p, p->node_of[q]);
-            seen[q] = 1;
-        }
-        int u = p->node_of[in.id];
-        if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_OFFLOAD_DONE) && u >= 0)
-            gckpti_emit(p, u + (in.kind == GCKPT_OFFLOAD_DONE ? 2 : 1) * p->nodes);
-        if (in.kind >= GCKPT_OFFLOAD) /* reloads imply the offloads */
-            continue;
-        seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
-        if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->node[u].backward_index >= 0))
-            gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
-    }
-    for (int u = p->prologue; u < p->nodes && seen; u++) {
-        const gckpti_node *q = &p->node[u];
-        int required = q->backward_index >= 0 ? FORWARD | BACKWARD : q->side_effect || q->fetched;
-        if ((seen[q->id] & required) != required)
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
-                                p->tensors[q->id], q->backward_index >= 0 ? " and a backward" : "");
-    }
-    return GCKPT_OK;
 }
 
 /* ---- modes: the lowered plans of all modes except a search ---- */
@@ -19652,11 +19037,15 @@ GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode)
     case GCKPT_MEMORY_POOR: gckpti_build_late(p, -1); break;
     case GCKPT_SEGMENTS: gckpti_build_segments(p, 0); break;
     case GCKPT_SQRT: gckpti_build_segments(p, gckpti_segment_size(p)); break;
-    case GCKPT_SCHEDULE: result = gckpti_build_user(p); break;
+    case GCKPT_SCHEDULE: result = gckpti_pass(p, GCKPTI_PASS_BODY, NULL); break;
     default: gckpti_build_store_all(p); break;
     }
     if (p->failed)
         return GCKPT_E_MEMORY;
+    if (mode == GCKPT_SCHEDULE && result == GCKPT_OK && p->entry_count == 0)
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "plan: GCKPT_SCHEDULE: this build leaves out schedules of users "
+                            "(GCKPT_NO_SCHEDULES); it has the other modes");
     if (result == GCKPT_OK)
         result = gckpti_lower_schedule(p, p->entries, (int)p->entry_count);
     p->entry_count = 0;
@@ -19695,6 +19084,211 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
     if (result == GCKPT_OK)
         gckpti_keep_lowered(p);
     return result;
+}
+
+GCKPTI_COLD_END
+#endif
+
+/* >>schedules/plan */
+#if !defined(GCKPT_NO_SCHEDULES) && !defined(GCKPT_SMALL)
+
+GCKPTI_COLD_BEGIN
+
+/* ---- GCKPT_SCHEDULE: order of backwards and body of a schedule that the user gives ---- */
+/* Returns whether the body's backward u may come next in the user's order: backwards of all users
+ * of its result have run, as have those that add to one of its gradients before it. Of a sum over
+ * uses the first two may change places; if the plan accumulates, all may. */
+static int gckpti_is_next(const gckpti_planner *p, int u)
+{
+    const gckpti_node *q = &p->node[u];
+    const gckpt_tensor *t = p->tensors[q->id];
+    for (int k = p->first_use[q->id]; k >= 0 && gckpti_is_in_body(p, k); k = p->target[k].next)
+        if (p->node[p->target[k].node].backward_index == INT32_MAX)
+            return 0;
+    for (int i = 0; i < t->inputs; i++) {
+        const gckpt_tensor *in = t->in[i]->base;
+        int n = 0, waits = 0;
+        for (int k = p->first_use[in->id]; k != q->target + i; k = p->target[k].next, n++)
+            waits |=
+                p->target[k].node != u && p->node[p->target[k].node].backward_index == INT32_MAX;
+        if (waits && p->active[in->id] && !(gckpti_is_use_sum(in) && (p->accumulates || n == 1)))
+            return 0;
+    }
+    return 1;
+}
+
+/* Checks the instructions of the user's schedule, and takes its order of backwards. */
+static gckpt_result gckpti_order_user(gckpti_planner *p)
+{
+    if (!p->desc->schedule.instructions || p->desc->schedule.count <= 0)
+        return gckpti_error(
+            p->g, GCKPT_E_ARG,
+            "plan: GCKPT_SCHEDULE needs desc.schedule.instructions and, as its length, "
+            "desc.schedule.count; they are %s and %i",
+            p->desc->schedule.instructions ? "there" : "NULL", p->desc->schedule.count);
+    for (int i = 0; i < p->desc->schedule.count; i++) {
+        const gckpt_instruction in = p->desc->schedule.instructions[i];
+        const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
+        const int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
+        if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
+                        in.kind == GCKPT_REDUCE || (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: instruction %i: id %i is no op that its kind can run", i,
+                                in.id);
+        const int u = p->node_of[in.id];
+        if (in.kind >= GCKPT_OFFLOAD && u >= 0 && !p->node[u].can_offload)
+            return gckpti_error(
+                p->g, GCKPT_E_ARG,
+                "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes "
+                "is 0, update_in_backward is set, the tensor has gckpt_recompute, or "
+                "it depends on parameters only",
+                i, t);
+        if (in.kind == GCKPT_FORWARD && u >= p->prologue && gckpti_is_loss(t)) {
+            if (!p->computed[u] && p->backwards > 0 && p->desc->update_in_backward)
+                return gckpti_error(p->g, GCKPT_E_ARG,
+                                    "schedule: instruction %i: %T is a loss, and comes after a "
+                                    "backward; with update_in_backward all losses come first",
+                                    i, t);
+            p->computed[u] = 1;
+        }
+        if (in.kind != GCKPT_BACKWARD || u < p->prologue || p->node[u].backward_index < 0)
+            continue;
+        if (p->node[u].backward_index != INT32_MAX || !gckpti_is_next(p, u))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: instruction %i: backward of %T is repeated, or precedes "
+                                "that of one of its readers, or of an op that adds to the same "
+                                "gradient first (readers in reverse order of creation)",
+                                i, t);
+        p->node[u].backward_index = p->backwards;
+        p->backward[p->backwards++] = u;
+    }
+    return GCKPT_OK;
+}
+
+/* Copies the user's schedule, and adds missing staged parameters before their first reader. */
+static gckpt_result gckpti_build_user(gckpti_planner *p)
+{
+    enum { FORWARD = 1, BACKWARD = 2 };
+    unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
+    for (int i = 0; i < p->desc->schedule.count && seen; i++) {
+        const gckpt_instruction in = p->desc->schedule.instructions[i];
+        const gckpt_tensor *t = p->tensors[in.id];
+        for (int k = 0; k < t->inputs; k++) {
+            int q = t->in[k]->base->id;
+            if (!gckpti_is_staged(p, p->tensors[q]))
+                continue;
+            if (p->node_of[q] >= p->prologue && !seen[q])
+                gckpti_emit(p, p->node_of[q]);
+            seen[q] = 1;
+        }
+        int u = p->node_of[in.id];
+        if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_OFFLOAD_DONE) && u >= 0)
+            gckpti_emit(p, u + (in.kind == GCKPT_OFFLOAD_DONE ? 2 : 1) * p->nodes);
+        if (in.kind >= GCKPT_OFFLOAD) /* reloads imply the offloads */
+            continue;
+        seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
+        if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->node[u].backward_index >= 0))
+            gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
+    }
+    for (int u = p->prologue; u < p->nodes && seen; u++) {
+        const gckpti_node *q = &p->node[u];
+        int required = q->backward_index >= 0 ? FORWARD | BACKWARD : q->side_effect || q->fetched;
+        if ((seen[q->id] & required) != required)
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
+                                p->tensors[q->id], q->backward_index >= 0 ? " and a backward" : "");
+    }
+    return GCKPT_OK;
+}
+
+/* Checks that all values are computed before they are read. */
+static gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s)
+{
+    static const char *const kinds[] = { "forward", "reload", "offload_done" };
+    memset(p->computed, 0, (size_t)p->nodes);
+    for (int x = 0; x < s->length; x++) {
+        int i = s->entry[x], self = gckpti_entry_node(p, i), count;
+        int needs_self = i >= p->nodes || (i < 0 && p->node[self].reads_saved);
+        int missing = needs_self && !p->computed[self] ? self : -1;
+        for (const int *edges = gckpti_entry_reads(p, i, &count); count-- > 0;)
+            missing = p->computed[edges[count]] ? missing : edges[count];
+        if (missing >= 0)
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: %s of %T reads %T before any forward of it",
+                                i < 0 ? "backward" : kinds[i / p->nodes],
+                                p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
+        p->computed[self] |= i == self;
+    }
+    return GCKPT_OK;
+}
+
+/* ---- gckpt_recompute: values that are recomputed for the backwards ---- */
+/* Appends to s the forwards of dropped values (gckpt_recompute) that an entry reads, and of dropped
+ * values that these forwards read. */
+static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedule *s)
+{
+    int count = 0, reads;
+    if (entry < 0 && p->node[~entry].reads_saved && p->state[~entry].dropped) {
+        p->state[~entry].dropped = 0;
+        p->queue[count++] = ~entry;
+    }
+    for (int i = -1; i < count; i++) {
+        const int *edges = gckpti_entry_reads(p, i < 0 ? entry : p->queue[i], &reads);
+        for (int k = 0; k < reads; k++)
+            if (p->state[edges[k]].dropped) {
+                p->state[edges[k]].dropped = 0;
+                p->queue[count++] = edges[k];
+            }
+    }
+    for (int i = 1; i < count; i++) /* inputs before users */
+        for (int j = i; j > 0 && p->queue[j] < p->queue[j - 1]; j--) {
+            int swap = p->queue[j];
+            p->queue[j] = p->queue[j - 1];
+            p->queue[j - 1] = swap;
+        }
+    for (int i = 0; i < count; i++)
+        s->entry[s->length++] = p->queue[i];
+}
+
+/* From the first backward on, recomputes values of gckpt_recompute for readers, unless the schedule
+ * does. Each value is recomputed at most once. */
+static void gckpti_add_recomputes(gckpti_planner *p, gckpti_schedule *s)
+{
+    const int length = s->length, *entry = s->entry + p->recompute_count;
+    int backward_seen = 0, firsts = 0;
+    memmove(s->entry + p->recompute_count, s->entry, (size_t)length * sizeof *entry);
+    gckpti_reset_states(p);
+    s->length = 0;
+    for (int x = 0; x < length; x++) {
+        const int i = entry[x], u = gckpti_entry_node(p, i);
+        if (i < 0 && !backward_seen++)
+            for (int k = p->prologue; k < p->nodes; k++)
+                p->state[k].dropped = p->node[k].must_recompute && p->state[k].start < firsts;
+        if (backward_seen)
+            gckpti_recompute_dropped(p, i, s);
+        if (i >= 0) {
+            firsts = p->state[u].start < 0 ? s->length + 1 : firsts;
+            p->state[u].start = s->length;
+            p->state[u].dropped = 0;
+        }
+        s->entry[s->length++] = i;
+    }
+}
+
+GCKPTI_PASSES(schedules)
+{
+    gckpti_node *u = (gckpti_node *)arg;
+    if (stage == GCKPTI_PASS_NODE) {
+        u->must_recompute = (unsigned char)(p->tensors[u->id]->must_recompute && !u->runs_once);
+        p->recompute_count += u->must_recompute;
+    }
+    if (stage == GCKPTI_PASS_POLICY)
+        gckpti_add_recomputes(p, (gckpti_schedule *)arg);
+    if (p->desc->mode != GCKPT_SCHEDULE)
+        return GCKPT_OK;
+    return stage == GCKPTI_PASS_ORDER      ? gckpti_order_user(p)
+           : stage == GCKPTI_PASS_BODY     ? gckpti_build_user(p)
+           : stage == GCKPTI_PASS_SCHEDULE ? gckpti_check_reads(p, (const gckpti_schedule *)arg)
+                                           : GCKPT_OK;
 }
 
 GCKPTI_COLD_END
@@ -20131,12 +19725,12 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     const int *order = gckpti_buffers_by_end(p, d);
     gckpti_encode_numbers(p, d, &e.plan);
     e.plan.mode = mode;
-    gckpti_pass(p, GCKPTI_PASS_NUMBERS, &e);
+    (void)gckpti_pass(p, GCKPTI_PASS_NUMBERS, &e);
     gckpti_alloc_arrays(p, &e);
     if (!p->failed) {
         gckpti_encode_nodes(p, &e);
         gckpti_encode_arrays(p, d, order, &e);
-        gckpti_pass(p, GCKPTI_PASS_ENCODED, &e);
+        (void)gckpti_pass(p, GCKPTI_PASS_ENCODED, &e);
         plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &e.plan), 1);
     }
     p->failed = !plan;
@@ -20151,7 +19745,7 @@ GCKPTI_COLD_END
 #endif
 
 /* >>plan/passes */
-#ifndef GCKPT_SMALL
+#if !defined(GCKPT_SMALL) && GCKPTI_HAS_PASSES
 
 /* Calls the passes of the features of this build, in this order, until one returns an error. */
 GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, void *arg)
@@ -20162,6 +19756,12 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
 #endif
 #ifndef GCKPT_NO_BF16
         gckpti_bf16_passes,
+#endif
+#ifndef GCKPT_NO_SCHEDULES
+        gckpti_schedules_passes,
+#endif
+#ifndef GCKPT_NO_LOWERINGS
+        gckpti_lowerings_passes,
 #endif
 #ifndef GCKPT_NO_TILES
         gckpti_tiles_passes,
@@ -20198,9 +19798,9 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
 /* ---- search/bound.c ---- */
 enum { GCKPTI_POINTS = 8 }; /* most points of a model */
 
-/* Cut tables of a point: the hull; three hulls (from CHEAP_HULL on) with copies at 1/2, 1/4 and
- * none of their cost, which prove nothing; all cuts. */
-enum { GCKPTI_HULL, GCKPTI_CHEAP_HULL, GCKPTI_FULL = GCKPTI_CHEAP_HULL + 3, GCKPTI_TABLES };
+/* Cut tables of a point: the hull, and hulls with copies at 1/2, 1/4 and none of their cost, which
+ * prove nothing. */
+enum { GCKPTI_HULL, GCKPTI_TABLES = 4 };
 
 /* State of a node at a point: bit masks of values that only recomputes read (input_bits: its
  * inputs, own_bit: its output), and flags GCKPTI_READ, .. */
@@ -20235,37 +19835,35 @@ typedef struct {
     int64_t base;       /* bytes of gradients and workspace at the point */
     gckpti_cut_node *node;
     gckpti_cut_table table[GCKPTI_TABLES]; /* gckpti_cuts computes each on demand */
-    unsigned computed;                     /* bit set of the tables that exist */
 } gckpti_cut_point;
 
 typedef struct gckpti_bound {
     const gckpti_planner *p;
     gckpti_scratch *scratch;
     gckpti_cut_point point[GCKPTI_POINTS];
-    size_t capacity;        /* cuts that each of `memory` has space for */
-    int points, hulls_only; /* hulls_only: lists keep only the cuts of their hulls */
-    int copy_cost;          /* weight of copies (gckpti_scaled_cost) */
-    int shift;              /* copies count 2^-shift of that weight */
-    int64_t min_bytes;      /* least arena bytes of any schedule */
-    int64_t padding;        /* how much live bytes, rounded up, may exceed the arena */
-    uint64_t base_cost;     /* cost of a step that recomputes nothing */
-    gckpti_cut *memory[3];  /* memory of lists before a node, after it, and of a merge */
-    int64_t examined;       /* number of cuts examined so far */
+    size_t capacity; /* cuts that each of `memory` has space for */
+    int points;
+    int copy_cost;         /* weight of copies (gckpti_scaled_cost) */
+    int shift;             /* copies count 2^-shift of that weight */
+    int64_t min_bytes;     /* least arena bytes of any schedule */
+    int64_t padding;       /* how much live bytes, rounded up, may exceed the arena */
+    uint64_t base_cost;    /* cost of a step that recomputes nothing */
+    gckpti_cut *memory[3]; /* memory of lists before a node, after it, and of a merge */
 } gckpti_bound;
 
-/* Returns a lower bound of the recompute cost of schedules within `limit` live bytes (UINT64_MAX if
- * none fits) from all hulls and all cuts of the deciding point, whose index is *decider. */
-GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decider);
+/* Returns a lower bound of the recompute cost of schedules within `limit` live bytes, or UINT64_MAX
+ * if none fits. *decider is the index of the point that gives it. */
+GCKPTI_FN uint64_t gckpti_bound_cost(const gckpti_bound *b, int64_t limit, int *decider);
 
 /* Returns a lower bound of the time above base_cost of schedules within `limit` live bytes: the
- * best bound of all copy costs (if `all` is 0, hulls only). Without overlap: gckpti_bound_cost. */
-GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int all);
+ * best bound of all copy costs. Without overlap: gckpti_bound_cost. */
+GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit);
 
 /* Opens the bounds of a planner and of the variants after it, unless they are open. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
 
 /* Returns a lower bound of a micro-batch's cost for schedules within `arena` bytes, or UINT64_MAX
- * if none fits. Bounds must be open. Modes that do not search use hulls only. */
+ * if none fits. Bounds must be open. */
 GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena);
 
 /* Returns a lower bound of the arena bytes of any schedule of the model. */
@@ -20282,63 +19880,55 @@ typedef struct gckpti_candidate {
     uint64_t recompute_cost, transfer_cost; /* cost of recomputes; of copies */
     uint64_t time;                          /* once placed: time of a step above base_cost */
     int solved;                             /* of a level: gckpti_solve_level has run */
-    struct gckpti_candidate *hidden; /* this schedule with overlapped copies (gckpti_hide_copies) */
+    int overlaps;                           /* its copies overlap computation */
+    struct gckpti_candidate *overlapped;    /* this schedule with such copies, once it is known */
 } gckpti_candidate;
 
-/* A change of the schedule. Insertion: closes the live-range hole between uses at `from` and `to`:
- * recomputes the node with its closure before `to`; `start` is the forward that defines the value.
- * Removal: deletes the recompute at `to`; `start` is the previous definition. */
+/* A change of the schedule at position `to`: entries of s->member that are inserted there. To close
+ * the hole of a node between its uses at `from` and `to`: its closure; `start` is the forward that
+ * defines the value. To remove the recompute at `to`: GCKPTI_REMOVE, after a copy back or alone;
+ * `start` is the previous definition. */
 typedef struct {
     uint64_t key; /* moves with a small key are tried first */
     int node, start, from, to;
-    int first, count;     /* range in s->member: the closure, or the inputs that a removal frees */
-    int truncated;        /* the closure was cut off at GCKPTI_MAX_CLOSURE */
-    int entry;            /* of a removal: what replaces the recompute; INT32_MAX: nothing */
+    int first, count;     /* range of its entries in s->member */
     uint64_t cost;        /* cost of the closure */
     int64_t value, saved; /* bytes that it frees after `from` and `start`, or needs there */
-    int64_t freed;        /* of a removal: bytes of the inputs that it frees */
 } gckpti_move;
 
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     gckpti_bound *bound;
-    int64_t grain;   /* power of two that divides all sizes */
-    uint64_t margin; /* a cost at most this much above the bound is near-optimal */
-    /* a forward pass over the schedule `now` (gckpti_begin_scan, gckpti_scan_entry) */
-    gckpti_schedule now, next;
-    gckpti_node_state *state; /* the planner's states */
-    int first_backward;       /* position of the first backward */
-    int firsts_end;           /* end of the last first forward before it */
-    int64_t *excess_sum;      /* sum of the excess at all positions before one */
-    int *excess_count;        /* number of positions with excess before one */
-    int64_t *excess;          /* excess at each of these, after the chosen moves */
-    /* moves of gckpti_reduce_peak or gckpti_remove_recomputes */
-    gckpti_move *move, *sorted;
+    uint64_t margin;           /* a cost at most this much above the bound is near-optimal */
+    gckpti_schedule now, next; /* the current schedule; the current one with some moves */
+    gckpti_node_state *state;  /* the planner's states, for forward passes over `now` */
+    /* moves */
+    int64_t *excess_sum;     /* sum of the excess at all positions before one */
+    int *excess_count;       /* number of positions with excess before one */
+    int64_t *excess, *slack; /* excess at each of these, bytes left below a limit: after the */
+                             /* chosen moves */
+    gckpti_move *move;
     int moves;
-    int *member, members; /* closures of moves, or inputs that they free */
-    int *chosen;          /* indices of moves */
-    gckpti_keyed *key;    /* memory for sorting */
-    gckpti_keyed *insert; /* key: position << 32 | node */
-    int64_t stamp;        /* number of closures so far */
-    int excluded;         /* a node whose holes stay open, or -1 */
-    int64_t *slack;       /* gckpti_least_slack: bytes left below a limit, of `width` positions */
-    int width;
-    uint64_t *saving; /* by position of a recompute: cost that its removal saves */
-    gckpti_candidate *level, *initial, store_all; /* levels by decreasing limit */
+    gckpti_keyed *order;               /* moves by key; memory for sorting */
+    int *member, members;              /* entries of moves */
+    int *chosen;                       /* indices of moves */
+    gckpti_keyed *insert;              /* key: position << 32 | node */
+    int64_t stamp;                     /* number of closures so far */
+    int excluded;                      /* a node whose holes stay open, or -1 */
+    uint64_t *saving;                  /* by position of a recompute: cost that its removal saves */
+    gckpti_candidate *level, *initial; /* levels by decreasing limit */
     int levels, initials;
-    unsigned char *action, *upper_cut; /* by node: GCKPTI_CUT_..; that of the cut above a limit */
-    /* effort so far, in entries (gckpti_should_stop) */
-    int64_t evaluated, examined;
-    int64_t started; /* effort when the current attempt began, or -1 */
-    int incomplete;  /* a truncated closure was used, or the search ended early */
+    unsigned char *action; /* by node: GCKPTI_CUT_.. */
+    int64_t effort;        /* effort for the current level, in quarters of entries */
+    int64_t started;       /* effort when the current attempt began */
+    int incomplete;        /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */
     int minimise_bytes;  /* if nonzero, fewer bytes win at any cost */
 } gckpti_search;
 
-/* ---- search/choose.c ---- */
 /* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner. If there is
  * none, returns GCKPT_OK with s->winner.length 0. p->lowered may be that of another candidate.
  * Candidates are the same for all budgets: levels and initial schedules. Skips candidates that are
@@ -20354,9 +19944,6 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
  * needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without p->failed if the bytes
  * are too many to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy);
-
-/* Returns the number of strategies with which a model is searched. */
-GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
 
 /* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If no schedule
  * fits, *least is the smallest arena that was found. */
@@ -20385,6 +19972,14 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
     return GCKPT_E_ARG; /* unreachable: gckpti_check_request refuses the mode */
 }
 #endif
+
+/* ---- offload/search.c ---- */
+#if !defined(GCKPT_NO_SEARCH) && !defined(GCKPT_NO_OFFLOAD)
+/* Returns the number of strategies with which a model is searched. */
+GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
+#else
+#define gckpti_count_strategies(p) 1
+#endif
 #endif /* GCKPT_SMALL */
 
 /* Declarations shared by the files of layer search (MANIFEST); some are in folders of features. */
@@ -20403,45 +19998,40 @@ enum {
     GCKPTI_RUNS_ONCE = 32
 };
 
-/* A cut's action on a node: recompute it, offload some or all of its results, or (0) keep them. */
-enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_OFFLOAD };
+/* A cut's action on a node: recompute it (a drop count, gckpti_emit_backward), offload some or all
+ * of its results, or (0) keep them. */
+enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_OFFLOAD = 254, GCKPTI_CUT_NEVER_KEEP };
 
-/* ---- search/reduce_peak.c ---- */
-#define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 32) /* adding this to a score doubles it */
-
-/* Kinds of moves: insert a closure; replace recomputes or reloads by m->entry, or remove them. */
-enum { GCKPTI_MOVE_INSERT, GCKPTI_MOVE_REPLACE };
-
-/* ---- search/levels.c ---- */
+/* ---- search/search.c ---- */
+#define GCKPTI_NO_ATTEMPT (INT64_MAX / 2) /* s->started outside of an attempt */
+#define GCKPTI_REMOVE     INT32_MAX       /* in a move: the entry at its position is removed */
 /* The most nodes of a graph for which the search does this: */
 enum {
-    GCKPTI_SMALL_N = 100,  /* perturbs levels; lets each node be a stage */
+    GCKPTI_SMALL_N = 100,  /* tries most initials; lets each node be a stage */
     GCKPTI_MEDIUM_N = 400, /* builds memory-poor initials (lists of quadratic length) */
     GCKPTI_LARGE_N = 1000  /* uses fine level grids */
 };
 
 /* ---- search/stages.c ---- */
-enum { GCKPTI_MAX_STAGES = 257, GCKPTI_DROP_CHOICES = 4 }; /* most in a chain; per node */
-/* Bytes of an option: kept DURING the rest of the chain's run; the most BEFORE and AFTER it. */
-enum { GCKPTI_DURING, GCKPTI_BEFORE, GCKPTI_AFTER, GCKPTI_PHASES };
-#define GCKPTI_REST          INT32_MAX /* in a stage's list: the rest of the chain runs here */
-#define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any cost */
+/* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
+ * than at the node before; between any two nodes. */
+typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES } gckpti_border;
+
+enum { GCKPTI_MAX_STAGES = 257 }; /* of a chain */
+#define GCKPTI_REST INT32_MAX     /* in a stage's entries: the rest runs here */
+
 /* A way to run a stage. Bytes count its own values, and gradients above those that are live. */
 typedef struct {
-    int64_t bytes[GCKPTI_PHASES];
-    int64_t steps[GCKPTI_PHASES]; /* `bytes`, in memory steps of the current table */
+    int64_t kept, peak; /* bytes kept while the rest of the chain runs; the most at any time */
     uint64_t cost;
-    int drop, expanded; /* index of its drop counts in c->drop; if its neighbours were tried */
+    int drop; /* index of its drop counts in c->drop */
 } gckpti_stage_option;
 
 typedef struct {
     int first, end, backward, backward_end; /* ranges of nodes and of backward indices */
-    uint64_t hash;                          /* hash of its nodes and outputs */
-    int owner;                              /* first stage with equal hash */
-    int option, options;                    /* first option and number of options, of the owner */
-    int64_t base;                           /* bytes of gradients live when its backwards begin */
-    int64_t forward_peak; /* most bytes inside it when it runs forward keeping only its outputs */
-    uint64_t forward_cost, min_cost; /* cost of that forward; of the cheapest option */
+    int option, options;                    /* first option and number of options */
+    int equal;                              /* first stage with equal nodes */
+    gckpti_stage_option forward;            /* it runs forward, keeping only its outputs */
 } gckpti_stage;
 
 typedef struct {
@@ -20449,33 +20039,62 @@ typedef struct {
     gckpti_scratch scratch;
     int *last_reader; /* by node: last node whose forward or backward reads its value */
     int64_t *livein;  /* by node: bytes of earlier values that it or later nodes read */
+    int64_t widest;   /* most bytes at a narrow border: 1.5 times those between segments */
     gckpti_stage stage[GCKPTI_MAX_STAGES + 1];
-    int n, borders;    /* number of stages; number of possible borders */
+    int n;             /* number of stages */
     int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 produce and k, .. read */
     gckpti_stage_option *option;
     int options, drops;
-    unsigned char *drop, *trial;     /* by node of the stage: drop counts of options; of a trial */
-    unsigned char *present, *needed; /* by node: its results are live; backwards read its results */
-    int *runs;                       /* by node: forwards so far */
-    int *entry, length, capacity;    /* a stage's list of entries */
-    int *row, rows;                  /* [a * (n + 1) + b - a]: the table row of stages a to b */
-    int *need;                       /* by row: fewest memory steps that suffice */
-    uint64_t *cost;                  /* [row * (steps + 1) + m], the least cost in m steps */
+    unsigned char *drop;   /* of options: drop count by node of the stage */
+    unsigned char *mark;   /* [i * nodes + u]: nonzero if the i-th way to keep drops node u */
+    int marks, *row, rows; /* row[a * (n + 1) + b - a]: the table row of stages a to b */
+    int *need;             /* by row: fewest memory steps that suffice */
+    uint64_t *cost;        /* [row * (steps + 1) + m], the least cost in m steps */
     int steps;
     int64_t step;
 } gckpti_chain;
 
-/* Where stages may begin: between the user's outermost segments (SEGMENTS); where few bytes cross,
- * and fewer than at the node before (NARROW); between any two nodes (NODES). */
-enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_BORDERS };
-
-/* ---- offload/hide.c ---- */
+/* ---- offload/search.c ---- */
 #ifndef GCKPT_NO_OFFLOAD
-/* Makes a candidate's copies overlap computation, in candidate->hidden. */
-GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate);
+GCKPTI_FN uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes);
+GCKPTI_FN uint64_t gckpti_copy_cost(const gckpti_search *s, int node, int64_t bytes);
+GCKPTI_FN uint64_t gckpti_restore_cost(const gckpti_search *s, int u, int x);
+GCKPTI_FN void gckpti_begin_strategy(gckpti_planner *p, int strategy);
+GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candidate *candidate);
 #else
-#define gckpti_hide_copies(s, candidate) ((void)0)
+/* Without slower memory no copy is possible, and there is one strategy. */
+#define gckpti_round_trip_cost(s, bytes) 0
+#define gckpti_copy_cost(s, node, bytes) UINT64_MAX
+#define gckpti_restore_cost(s, u, x)     0
+#define gckpti_begin_strategy(p, strategy)                                                         \
+    ((void)(strategy), (p)->copy_cost = GCKPTI_FULL_COPY_COST)
+#define gckpti_overlap_copies(s, candidate) NULL
 #endif
+
+/* ---- search/moves.c ---- */
+#define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 32) /* adding this to a score doubles it */
+/* Returns (cost + 1) / gain as an integer that sorts like a floating-point number: an exponent
+ * above 32 bits of mantissa. No processor rounds it, so plans are the same on every machine. */
+static inline uint64_t gckpti_score(uint64_t cost, int64_t gain)
+{
+    uint64_t a = cost + 1, b = (uint64_t)gain, exponent = 128 - 33;
+    for (int k = 32; k > 0; k /= 2) { /* shifts to 2^62 .. 2^63 */
+        if (a >> (63 - k) == 0) {
+            a <<= k;
+            exponent -= (uint64_t)k;
+        }
+        if (b >> (63 - k) == 0) {
+            b <<= k;
+            exponent += (uint64_t)k;
+        }
+    }
+    a /= b >> 33; /* now 2^32 .. 2^34 */
+    while (a >= UINT64_C(1) << 33) {
+        a >>= 1;
+        exponent++;
+    }
+    return exponent * GCKPTI_DOUBLE_SCORE + (a - GCKPTI_DOUBLE_SCORE);
+}
 
 #endif
 
@@ -20498,12 +20117,10 @@ GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate)
  * This is a cut (project selection, Picard 1976) with a knapsack. A dynamic programme over the
  * nodes from last to first solves it for all M at once. Its states are the sets of values that only
  * recomputation would read (beyond GCKPTI_MAX_OPEN at a time they are free). Each state has a list
- * of cuts: (bytes, cost) pairs of which none dominates another (Nemhauser and Ullmann 1969). Such
- * lists may be long. Their lower convex hulls are short, and since pairs are only shifted and
+ * of cuts: (bytes, cost) pairs, the corners of a lower convex hull. As pairs are only shifted and
  * united, the hull of the last list follows from the earlier hulls: the solutions for all Lagrange
  * multipliers of a byte at once (Gallo, Grigoriadis and Tarjan 1989). Lines between corners of the
- * hull are a bound as well. So each point has its hull; the point that decides has all its cuts if
- * the graph is small enough.
+ * hull are a bound as well.
  *
  * Points are the backwards at which more bytes are live in every schedule than at any earlier one,
  * a selection if there are many. Bounds hold for the model's order of backwards and lowerings. Of
@@ -20514,8 +20131,8 @@ GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate)
  * The least bytes of any schedule are the maximum over: all points, with the closure that keeps
  * least; all backwards; all forwards with their inputs and their result in the arena.
  * ============================================================================================== */
-/* Limits of values with bits; of cuts after a node, on hulls and in all; of nodes for all cuts. */
-enum { GCKPTI_MAX_OPEN = 6, GCKPTI_MAX_HULL = 1024, GCKPTI_MAX_FULL = 16384, GCKPTI_FULL_N = 256 };
+/* Limits of values with bits, and of cuts after a node (four times as many with slower memory). */
+enum { GCKPTI_MAX_OPEN = 6, GCKPTI_MAX_HULL = 1024 };
 
 /* Sets the flags of the nodes at a point. */
 static void gckpti_flag_nodes(const gckpti_planner *p, gckpti_cut_point *point)
@@ -20579,16 +20196,15 @@ static int gckpti_is_product_within(uint64_t a, uint64_t b, uint64_t c, uint64_t
     return high[0] < high[1] || (high[0] == high[1] && low[0] <= low[1]);
 }
 
-/* Appends cut q, which has more bytes, to list v if it costs less than all cuts there. If `hull` is
- * nonzero, removes cuts that are no longer corners. Returns the new length. */
-static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull)
+/* Appends cut q, which has more bytes, to the hull v if it costs less than all cuts there, and
+ * removes cuts that are no longer corners. Returns the new length. */
+static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q)
 {
     if (n > 0 && q->cost >= v[n - 1].cost)
         return n;
-    while (hull && n > 1 &&
-           gckpti_is_product_within(v[n - 2].cost - v[n - 1].cost,
-                                    (uint64_t)(q->bytes - v[n - 1].bytes), v[n - 1].cost - q->cost,
-                                    (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
+    while (n > 1 && gckpti_is_product_within(
+                        v[n - 2].cost - v[n - 1].cost, (uint64_t)(q->bytes - v[n - 1].bytes),
+                        v[n - 1].cost - q->cost, (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
         n--;
     v[n] = *q;
     return n + 1;
@@ -20600,16 +20216,15 @@ static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti
 {
     gckpti_cut *out = b->memory[2], *old = to->cut, *end = old + to->n;
     int n = 0;
-    b->examined += to->n + more->n;
     for (int k = 0; k < more->n; k++) {
         gckpti_cut q = { more->cut[k].bytes + bytes, more->cut[k].cost + cost,
                          first + (uint32_t)k };
         while (old < end && (old->bytes < q.bytes || (old->bytes == q.bytes && old->cost < q.cost)))
-            n = gckpti_append_cut(out, n, old++, b->hulls_only);
-        n = gckpti_append_cut(out, n, &q, b->hulls_only);
+            n = gckpti_append_cut(out, n, old++);
+        n = gckpti_append_cut(out, n, &q);
     }
     while (old < end)
-        n = gckpti_append_cut(out, n, old++, b->hulls_only);
+        n = gckpti_append_cut(out, n, old++);
     to->n = n;
     memcpy(to->cut, out, (size_t)n * sizeof *out);
 }
@@ -20652,21 +20267,6 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
             gckpti_merge_cuts(b, to, from, live, cost, first | UINT32_C(1) << 31);
         part = (part - some) & some;
     } while (part);
-}
-
-/* Allocates memory for lists of hulls or of all cuts. Returns 0 if out of memory. */
-static int gckpti_reserve_lists(gckpti_bound *b, int hulls_only)
-{
-    size_t before = b->capacity, limit = hulls_only ? GCKPTI_MAX_HULL : GCKPTI_MAX_FULL;
-    limit *= b->p->can_offload ? 4 : 1;
-    size_t nodes = (size_t)b->p->nodes;
-    b->hulls_only = hulls_only;
-    b->capacity = nodes < 40 ? 64 + (hulls_only ? 32 : 64) * nodes : limit;
-    b->capacity = b->capacity < limit ? b->capacity : limit;
-    for (int k = 0; k < 3 && b->capacity != before; k++)
-        b->memory[k] =
-            (gckpti_cut *)gckpti_scratch_alloc(b->scratch, b->capacity, sizeof **b->memory);
-    return !b->p->failed;
 }
 
 /* Computes the cuts of a point. The table stays empty if there are too many. */
@@ -20712,13 +20312,11 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
  * since a cut counts a recompute once, which is not enough if a value is recomputed repeatedly. */
 GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which)
 {
-    int found = point->computed >> which & 1, all = which == GCKPTI_FULL;
-    point->computed |= 1u << which;
-    if (!found && (!all || b->p->nodes <= GCKPTI_FULL_N) && gckpti_reserve_lists(b, !all)) {
-        b->shift = all ? 0 : which < GCKPTI_FULL - 1 ? which : 63;
-        gckpti_find_cuts(b, point, &point->table[which]);
-    }
-    return &point->table[which];
+    gckpti_cut_table *table = &point->table[which];
+    b->shift = which < GCKPTI_TABLES - 1 ? which : 63;
+    if (!table->first)
+        gckpti_find_cuts(b, point, table);
+    return table;
 }
 
 /* Returns the index of the last cut that keeps at most `space` bytes, or -1 if none does. */
@@ -20763,9 +20361,7 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
     return off < cost ? a->cost - off : z->cost;
 }
 
-/* Returns a lower bound of the recompute cost of schedules within `limit` live bytes from the
- * hulls, or UINT64_MAX if none fits. *decider is the index of the deciding point. */
-GCKPTI_FN uint64_t gckpti_hulls_cost(const gckpti_bound *b, int64_t limit, int *decider)
+GCKPTI_FN uint64_t gckpti_bound_cost(const gckpti_bound *b, int64_t limit, int *decider)
 {
     uint64_t most = 0;
     *decider = 0;
@@ -20774,25 +20370,10 @@ GCKPTI_FN uint64_t gckpti_hulls_cost(const gckpti_bound *b, int64_t limit, int *
     for (int k = 0; k < b->points; k++) {
         const gckpti_cut_point *point = &b->point[k];
         uint64_t cost = gckpti_hull_cost(&point->table[GCKPTI_HULL].last, limit - point->base);
-        if (cost >= most) {
-            most = cost;
-            *decider = k;
-        }
+        *decider = cost >= most ? k : *decider;
+        most = cost >= most ? cost : most;
     }
     return most;
-}
-
-GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decider)
-{
-    uint64_t most = gckpti_hulls_cost(b, limit, decider), cost = 0;
-    if (most == UINT64_MAX || b->points == 0)
-        return most;
-    gckpti_cut_point *point = &b->point[*decider];
-    const gckpti_cut_list *all = &gckpti_cuts(b, point, GCKPTI_FULL)->last;
-    int cut = gckpti_cut_within(all, limit - point->base);
-    if (cut >= 0)
-        cost = all->cut[cut].cost;
-    return cost > most ? cost : most;
 }
 
 /* Returns bytes that are live in every schedule while an entry runs. For a forward, read[u] is
@@ -20850,6 +20431,11 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
     b->p = p;
     b->copy_cost = copy_cost;
     b->scratch = scratch;
+    b->capacity = (n < 30 ? 64 + 32 * n : (size_t)GCKPTI_MAX_HULL) * (p->can_offload ? 4 : 1);
+    for (int k = 0; k < 3; k++)
+        b->memory[k] = (gckpti_cut *)gckpti_scratch_alloc(scratch, b->capacity, sizeof **b->memory);
+    if (p->failed)
+        return;
     gckpti_sum_bounds(b);
     int *record = (int *)gckpti_scratch_alloc(scratch, (size_t)p->body_backwards, sizeof(int));
     int count = 0;
@@ -20877,73 +20463,78 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
             b->min_bytes = point->base + hull->cut[0].bytes;
     }
 }
-#endif
 
-/* >>search/search */
-#ifndef GCKPT_NO_SEARCH
-/* =================================================================================================
- * search: the schedule of least cost for every budget
- *
- * The level grid, which depends on the model alone, has byte limits from store-all's down to the
- * proven minimum. A level is solved once, when a budget needs it (gckpti_solve_level):
- *   cuts     The cut of the deciding point says what to keep there; the rest is recomputed just
- *            before its first reader. The two cuts of the hull around the limit are combined. A
- *            schedule within 0.1 % of a step of the bound is proven near-optimal; then the level
- *            is done.
- *   initial  Else schedules built once without a limit: store-all, segments, memory-poor, and those
- *            of a dynamic programme over a chain of stages (search/chain). The best that fits, a
- *            few that do not, and the next larger level's are improved by 1. and 2. Of each
- *            GCKPTI_LEVEL_GROUP levels the first tries more initials, and no level above.
- *   1. gckpti_reduce_peak closes live-range holes until the schedule is within the limit: before
- *      the use after a hole it recomputes the value with its closure (what that reads and is not
- *      live), or reloads it. All holes whose cost per excess byte is within twice the best, and
- *      whose closures share no node, are closed at once; the result is evaluated exactly.
- *   2. gckpti_remove_recomputes removes recomputations, largest saving first, within the limit.
- * gckpti_find_best takes the candidate of least cost: of levels from the budget down until the next
- * is proven to cost no less, and of the level above the budget. It ignores a level's schedule that
- * would also fit the next lower level, because smaller budgets never search this level. Initials
- * count at the level that they fit, unless its schedule is near-optimal and its arena is within the
- * limit. So the candidates do not depend on the budget, and more memory never costs more time.
- *
- * Invariants: 1. gckpti_evaluate computes for each position the live bytes of the lowered plan of
- * the same schedule (sizes rounded up to the alignment). 2. A level's schedule is within its limit
- * and depends neither on the budget nor on earlier calls. 3. Effort limits count entries, never
- * time, and all numbers are integers, so that a plan is the same on every machine.
- * ============================================================================================== */
-
-/* Returns the largest power of two that divides all sizes of a model. */
-GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p)
+/* ---- lower bounds from the bounds for all copy costs (search/bound) ----
+ * If copies overlap computation (gckpti_planner.overlap), a schedule that computes for C and copies
+ * for M takes at least max(C, M), hence at least ((8 - a) C + a M) / 8 for each a. That is
+ * (8 - a) / 8 of C + M a / (8 - a), which cuts bound with that copy cost. (It is rounded down per
+ * node, which only lowers the bound.) a is 0 to 4, since M rarely exceeds C. */
+GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
 {
-    int64_t sizes = 0;
-    for (int r = 0; r <= p->backwards; r++)
-        sizes |= p->gradient_at[r] | p->gradient_between[r];
-    for (int u = 0; u < p->nodes; u++)
-        sizes |= p->node[u].out | p->node[u].saved | p->node[u].workspace;
-    return sizes & -sizes;
+    for (; p; p = p->next) {
+        if (p->bound)
+            continue;
+        const size_t copy_costs = (size_t)(GCKPTI_COPY_COSTS - gckpti_lowest_copy_cost(p));
+        p->bound = (gckpti_bound *)gckpti_scratch_alloc(&p->scratch, copy_costs, sizeof *p->bound);
+        for (int k = gckpti_lowest_copy_cost(p); k < GCKPTI_COPY_COSTS && p->bound; k++)
+            gckpti_bound_open(&p->bound[GCKPTI_FULL_COPY_COST - k], p, k, &p->scratch);
+    }
 }
 
-/* Effort limit of a level, per node: evaluated entries, plus 1/4 of those examined for moves. */
-#define GCKPTI_EFFORT_LIMIT INT64_C(700)
+GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit)
+{
+    uint64_t most = 0;
+    int decider;
+    for (int k = gckpti_lowest_copy_cost(p); k < GCKPTI_COPY_COSTS; k++) {
+        const gckpti_bound *b = &p->bound[GCKPTI_FULL_COPY_COST - k];
+        uint64_t cost = gckpti_bound_cost(b, limit, &decider);
+        if (cost == UINT64_MAX || !p->overlap)
+            return cost;
+        cost = gckpti_add_cost(cost, b->base_cost);
+        cost -= cost / 8 * (uint64_t)k + cost % 8 * (uint64_t)k / 8; /* x (8 - k) / 8, rounded up */
+        cost = cost > b->base_cost ? cost - b->base_cost : 0;
+        most = cost > most ? cost : most;
+    }
+    return most;
+}
+GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
+{
+    const gckpti_bound *b = p->bound; /* at full copy cost */
+    int64_t limit = b->padding + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
+    return gckpti_add_cost(gckpti_bound_time(p, limit), b->base_cost);
+}
+
+GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p)
+{
+    const gckpti_bound *b = p->bound; /* at full copy cost */
+    int64_t least = b->min_bytes - b->padding;
+    return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
+}
+#endif
+
+/* >>search/candidates */
+#ifndef GCKPT_NO_SEARCH
+/* ---- the current schedule, s->now, and candidates, which store schedules ---- */
+/* Evaluates a schedule: finds its live ranges, and removes entries whose results nobody reads. */
+GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
+{
+    s->effort += 4 * (int64_t)schedule->length;
+    if (gckpti_schedule_reserve(&s->scratch, schedule, schedule->length))
+        gckpti_find_live_ranges(s->p, schedule);
+}
+
+/* Effort limit of an attempt of the local search, per node. A level has ATTEMPTS times as much. */
+enum { GCKPTI_EFFORT = 350, GCKPTI_ATTEMPTS = 12 };
 
 /* Returns whether the effort is used up. `first` and `left`: an attempt's excess, first and now. */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
 {
-    int64_t nodes = s->p->nodes + 200, most = GCKPTI_EFFORT_LIMIT * nodes;
-    int64_t used = s->started < 0 ? 0 : s->evaluated + s->examined / 4 - s->started;
-    int ends = s->evaluated > most || s->examined > 4 * most || used > most / 8 ||
-               (used > most / 32 && left > first / 4 * 3) || (used > most / 16 && left > first / 2);
+    const int64_t most = GCKPTI_EFFORT * ((int64_t)s->p->nodes + 200);
+    const int64_t used = s->effort - s->started;
+    int ends = s->effort > GCKPTI_ATTEMPTS * most || used > most ||
+               (used > most / 4 && left > first / 4 * 3) || (used > most / 2 && left > first / 2);
     s->incomplete = s->incomplete || ends;
     return ends;
-}
-
-GCKPTI_FN int gckpti_is_exhausted(gckpti_search *s) { return gckpti_should_stop(s, 0, 0); }
-
-/* Evaluates a schedule: finds its live ranges, and removes entries whose results nobody reads. */
-GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
-{
-    s->evaluated += schedule->length;
-    if (gckpti_schedule_reserve(&s->scratch, schedule, schedule->length))
-        gckpti_find_live_ranges(s->p, schedule);
 }
 
 /* Returns a schedule's excess over the limit: live bytes above it, summed over positions. */
@@ -20965,66 +20556,6 @@ GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
     s->next = swap;
 }
 
-/* ---- forward passes (scans) over the current schedule, with definitions in s->state ---- */
-/* Advances the scan past the entry at position x. */
-GCKPTI_FN void gckpti_scan_entry(gckpti_search *s, int x)
-{
-    const gckpti_schedule *now = &s->now;
-    int i = now->entry[x], count;
-    const int *edges = gckpti_entry_reads(s->p, i, &count);
-    for (int k = 0; k < count; k++)
-        s->state[edges[k]].prev_use = x;
-    s->examined += count + 1;
-    if (i < 0) {
-        s->state[~i].prev_use = s->p->node[~i].reads_saved ? x : s->state[~i].prev_use;
-        return;
-    }
-    gckpti_node_state *v = &s->state[gckpti_entry_node(s->p, i)];
-    v->value_end = now->value_end[x];
-    v->saved_end = now->saved_end[x];
-    v->start = v->prev_use = x;
-    v->run_count += !gckpti_is_reload(s->p, i);
-}
-
-/* Sums the excess over a limit by position, and begins a scan. Returns 0 if out of memory. */
-GCKPTI_FN int gckpti_begin_scan(gckpti_search *s, int64_t limit)
-{
-    const gckpti_schedule *now = &s->now;
-    size_t n = (size_t)now->length + 1;
-    if (!gckpti_reserve(&s->scratch, &s->excess_sum, n, sizeof *s->excess_sum) ||
-        !gckpti_reserve(&s->scratch, &s->excess_count, n, sizeof(int)) ||
-        !gckpti_reserve(&s->scratch, &s->excess, n, sizeof *s->excess))
-        return 0;
-    s->excess_sum[0] = 0;
-    s->excess_count[0] = 0;
-    for (int x = 0; x < now->length; x++) {
-        const int64_t excess = now->live_bytes[x] > limit ? now->live_bytes[x] - limit : 0;
-        s->excess[s->excess_count[x]] = excess;
-        s->excess_sum[x + 1] = s->excess_sum[x] + excess;
-        s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
-    }
-    s->moves = s->members = 0;
-    s->first_backward = 0;
-    while (s->first_backward < now->length && now->entry[s->first_backward] >= 0)
-        s->first_backward++;
-    gckpti_reset_states(s->p);
-    s->firsts_end = 0;
-    for (int x = 0; x < s->first_backward && s->p->recompute_count > 0; x++)
-        if (s->state[gckpti_entry_node(s->p, now->entry[x])].run_count++ == 0)
-            s->firsts_end = x + 1;
-    gckpti_reset_states(s->p);
-    return 1;
-}
-
-/* Returns whether gckpt_recompute demands a recompute of `node` for a reader at position x: its
- * last definition is from before the backwards, as gckpti_apply_policy sees it. */
-GCKPTI_FN int gckpti_must_recompute(const gckpti_search *s, int node, int x)
-{
-    return s->p->node[node].must_recompute && x >= s->first_backward &&
-           s->state[node].start < s->firsts_end;
-}
-
-/* ---- the current schedule, s->now, and candidates, which store schedules ---- */
 /* Writes the current schedule's body to p->entries, as a builder does. */
 static void gckpti_emit_now(gckpti_search *s)
 {
@@ -21046,7 +20577,7 @@ GCKPTI_FN int gckpti_take_built(gckpti_search *s)
             gckpti_emit_now(s);
     }
     p->entry_count = 0;
-    s->evaluated += 2 * (int64_t)s->now.length;
+    s->effort += 8 * (int64_t)s->now.length;
     return 1;
 }
 
@@ -21074,7 +20605,7 @@ GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candid
     candidate->recompute_cost = schedule->recompute_cost;
     candidate->transfer_cost = schedule->transfer_cost;
     candidate->arena = 0;
-    candidate->hidden = NULL;
+    candidate->overlapped = NULL;
 }
 
 /* Makes a candidate's schedule the current one, evaluated. Returns 0 if it has none. */
@@ -21110,26 +20641,20 @@ GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candi
         gckpti_candidate_store(s, candidate, now);
 }
 
-/* Returns whether a candidate is proven near-optimal for its limit. */
-GCKPTI_FN int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *candidate)
-{
-    return candidate->length > 0 && candidate->overhead - candidate->bound <= s->margin;
-}
-
-/* Stores the current schedule as a new initial, unless an initial has the same entries. */
+/* Stores the current schedule as a new initial, unless an initial has its length, peak and cost. */
 GCKPTI_FN void gckpti_add_initial(gckpti_search *s)
 {
+    const gckpti_schedule *now = &s->now;
+    for (int i = 0; i < s->initials; i++) {
+        const gckpti_candidate *q = &s->initial[i];
+        if (q->length == now->length && q->peak == now->peak && q->overhead == now->overhead)
+            return;
+    }
     gckpti_candidate *added = gckpti_candidate_new(s, &s->initial, &s->initials);
     if (!added)
         return;
-    added->limit = s->now.peak;
-    gckpti_candidate_store(s, added, &s->now);
-    for (const gckpti_candidate *q = s->initial; q < added && !s->p->failed; q++)
-        if (q->length == added->length && q->spans == added->spans &&
-            !memcmp(q->span, added->span, (size_t)q->spans * sizeof *q->span)) {
-            s->initials--;
-            return;
-        }
+    added->limit = now->peak;
+    gckpti_candidate_store(s, added, now);
 }
 
 /* Makes a builder's entries the current schedule, and stores it as a new initial. */
@@ -21138,12 +20663,47 @@ GCKPTI_FN void gckpti_add_built(gckpti_search *s)
     if (gckpti_take_built(s))
         gckpti_add_initial(s);
 }
+
+/* Emits the backward with index r, after recomputes and reloads of what it and they read of nodes
+ * from `first` on that are not present (p->computed). After drop[u] recomputes of node u, or its
+ * copy back, its results stay present. */
+GCKPTI_FN void gckpti_emit_backward(gckpti_planner *p, int r, int first, const unsigned char *drop)
+{
+    const gckpti_node *u = &p->node[p->backward[r]];
+    const size_t begin = p->entry_count;
+    int *stack = p->queue;
+    for (int k = 0; k < u->reads + u->reads_saved; k++) {
+        int depth = 1;
+        stack[0] = k < u->reads ? p->edges[u->read + k] : p->backward[r];
+        while (depth > 0) {
+            const int top = stack[depth - 1], copied = drop[top] == GCKPTI_CUT_OFFLOAD;
+            const gckpti_node *q = &p->node[top];
+            int missing = -1;
+            for (int i = q->in; i < q->in + q->inputs && missing < 0 && !copied; i++)
+                missing = p->edges[i] < first || p->computed[p->edges[i]] ? -1 : p->edges[i];
+            if (top < first || p->computed[top]) {
+                depth--;
+            } else if (missing >= 0) {
+                stack[depth++] = missing;
+            } else {
+                p->computed[stack[--depth]] = 1;
+                gckpti_emit(p, top + (copied ? p->nodes : 0));
+            }
+        }
+    }
+    for (size_t x = begin; x < p->entry_count; x++) {
+        const int v = gckpti_entry_node(p, p->entries[x]);
+        p->computed[v] = drop[v] == GCKPTI_CUT_OFFLOAD || ++p->state[v].run_count > drop[v];
+    }
+    gckpti_emit(p, ~p->backward[r]);
+}
 #endif
 
 /* >>offload/search */
-#ifndef GCKPT_NO_SEARCH
-/* ---- what the search knows of slower memory: the price of a copy, strategies, bounds for copies
- * that overlap computation, and the schedule with such copies ---- */
+#if !defined(GCKPT_NO_SEARCH) && !defined(GCKPT_NO_OFFLOAD)
+
+/* ---- what the search knows of slower memory: the price of a copy, strategies, and schedules whose
+ * copies overlap computation ---- */
 /* Returns the cost of an offload and a reload of `bytes`, at the search's copy cost. */
 GCKPTI_FN uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
 {
@@ -21158,6 +20718,13 @@ GCKPTI_FN uint64_t gckpti_copy_cost(const gckpti_search *s, int node, int64_t by
     return s->p->node[node].can_offload && s->now.host_bytes <= s->p->host_limit - bytes
                ? gckpti_round_trip_cost(s, bytes)
                : UINT64_MAX;
+}
+
+/* Returns the cost of reloading, with its offload, what is read of u's definition at x. */
+GCKPTI_FN uint64_t gckpti_restore_cost(const gckpti_search *s, int u, int x)
+{
+    const int parts = gckpti_parts(s->now.value_end[x], s->now.saved_end[x]);
+    return gckpti_round_trip_cost(s, gckpti_parts_bytes(&s->p->node[u], parts));
 }
 
 /* Strategies: { copy cost, n }: at most n eighths of the bytes may be offloaded that could be
@@ -21181,45 +20748,6 @@ GCKPTI_FN void gckpti_begin_strategy(gckpti_planner *p, int strategy)
     p->host_limit =
         most && most < (uint64_t)(p->max_host_limit >> 7) ? (int64_t)most << 7 : p->max_host_limit;
 }
-
-/* ---- lower bounds from the bounds for all copy costs (search/bound) ----
- * If copies overlap computation (gckpti_planner.overlap), a schedule that computes for C and copies
- * for M takes at least max(C, M), hence at least ((8 - a) C + a M) / 8 for each a. That is
- * (8 - a) / 8 of C + M a / (8 - a), which cuts bound with that copy cost. (It is rounded down per
- * node, which only lowers the bound.) a is 0 to 4, since M rarely exceeds C. */
-GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
-{
-    for (; p; p = p->next) {
-        if (p->bound)
-            continue;
-        const size_t copy_costs = (size_t)(GCKPTI_COPY_COSTS - gckpti_lowest_copy_cost(p));
-        p->bound = (gckpti_bound *)gckpti_scratch_alloc(&p->scratch, copy_costs, sizeof *p->bound);
-        for (int k = gckpti_lowest_copy_cost(p); k < GCKPTI_COPY_COSTS && p->bound; k++)
-            gckpti_bound_open(&p->bound[GCKPTI_FULL_COPY_COST - k], p, k, &p->scratch);
-    }
-}
-
-GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int all)
-{
-    uint64_t most = 0;
-    int decider;
-    for (int k = gckpti_lowest_copy_cost(p); k < GCKPTI_COPY_COSTS; k++) {
-        gckpti_bound *b = &p->bound[GCKPTI_FULL_COPY_COST - k];
-        uint64_t cost =
-            all ? gckpti_bound_cost(b, limit, &decider) : gckpti_hulls_cost(b, limit, &decider);
-        if (cost == UINT64_MAX || !p->overlap)
-            return cost;
-        cost = gckpti_add_cost(cost, b->base_cost);
-        cost -= cost / 8 * (uint64_t)k + cost % 8 * (uint64_t)k / 8; /* x (8 - k) / 8, rounded up */
-        cost = cost > b->base_cost ? cost - b->base_cost : 0;
-        most = cost > most ? cost : most;
-    }
-    return most;
-}
-#endif
-
-/* >>offload/hide */
-#if !defined(GCKPT_NO_SEARCH) && !defined(GCKPT_NO_OFFLOAD)
 
 /* ---- overlapping copies with computation: offloaded values stay live until copied, and
  * reloads start early, as far as the limit allows (plan/time) ---- */
@@ -21283,20 +20811,26 @@ static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
     }
 }
 
-/* Sets candidate->hidden to its schedule with copies overlapped in its limit, or leaves that empty.
- */
-GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate)
+/* Returns the candidate's schedule with copies that overlap computation, in its limit, or NULL if
+ * it has no copies or none that can. */
+GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candidate *candidate)
 {
     const int64_t limit = candidate->limit;
-    candidate->hidden = (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *candidate);
-    if (!candidate->hidden || !gckpti_candidate_load(s, candidate))
-        return;
+    if (!s->p->overlap || candidate->transfer_cost == 0 || candidate->overlaps)
+        return NULL;
+    if (candidate->overlapped)
+        return candidate->overlapped;
+    candidate->overlapped =
+        (gckpti_candidate *)gckpti_scratch_alloc(&s->scratch, 1, sizeof *candidate);
+    if (!candidate->overlapped || !gckpti_candidate_load(s, candidate))
+        return NULL;
+    candidate->overlapped->overlaps = 1;
     for (int pass = 0; pass < 2; pass++) {
         const size_t n = 2 * (size_t)s->now.length + 1;
         if (!gckpti_schedule_reserve(&s->scratch, &s->next, (int)n) ||
             !gckpti_reserve(&s->scratch, &s->insert, 2 * n, sizeof *s->insert) ||
             !gckpti_reserve(&s->scratch, &s->saving, n, sizeof *s->saving))
-            return;
+            return NULL;
         s->next.length = 0;
         if (pass == 0)
             (void)gckpti_schedule_time(s->p, &s->now, limit, &s->next);
@@ -21307,149 +20841,124 @@ GCKPTI_FN void gckpti_hide_copies(gckpti_search *s, gckpti_candidate *candidate)
         gckpti_reapply_policy(s);
     }
     if (s->now.peak <= limit && !s->p->failed)
-        gckpti_candidate_store(s, candidate->hidden, &s->now);
+        gckpti_candidate_store(s, candidate->overlapped, &s->now);
+    return candidate->overlapped;
 }
 #endif
 
-/* >>search/reduce_peak */
+/* >>search/moves */
 #ifndef GCKPT_NO_SEARCH
-/* ---- moves of gckpti_reduce_peak and gckpti_remove_recomputes: their list, their scores ---- */
-/* Returns (cost + 1) / gain as an integer that sorts like a floating-point number: an exponent
- * above 32 bits of mantissa. Adding GCKPTI_DOUBLE_SCORE doubles it. */
-GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain)
-{
-    uint64_t a = cost + 1, b = (uint64_t)gain, exponent = 128 - 33;
-    for (int k = 32; k > 0; k /= 2) { /* shifts to 2^62 .. 2^63 */
-        if (a >> (63 - k) == 0) {
-            a <<= k;
-            exponent -= (uint64_t)k;
-        }
-        if (b >> (63 - k) == 0) {
-            b <<= k;
-            exponent += (uint64_t)k;
-        }
-    }
-    a /= b >> 33; /* now 2^32 .. 2^34 */
-    while (a >= UINT64_C(1) << 33) {
-        a >>= 1;
-        exponent++;
-    }
-    return exponent * GCKPTI_DOUBLE_SCORE + (a - GCKPTI_DOUBLE_SCORE);
-}
+/* =================================================================================================
+ * the local search for one limit: closes live-range holes of the current schedule, s->now, until
+ * its peak is within the limit, then removes recomputes that are not needed for that
+ *
+ * A move inserts entries before a position, or replaces the entry there. Both parts list all moves,
+ * sort them by their score, choose those that do not conflict, apply them at once and evaluate the
+ * result exactly. If that does not help, half of them are applied, and so on.
+ * ============================================================================================== */
+enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards to close one hole */
 
-/* Appends a move to s->move. */
-GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
-{
-    if (gckpti_reserve(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
-        s->move[s->moves++] = *m;
-}
-
-/* Sorts s->move by key; of equal keys, the later position comes first. Reserves s->chosen. */
-GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
-{
-    size_t n = (size_t)s->moves;
-    if (!gckpti_reserve(&s->scratch, &s->key, 2 * n, sizeof *s->key) ||
-        !gckpti_reserve(&s->scratch, &s->sorted, n, sizeof *s->sorted) ||
-        !gckpti_reserve(&s->scratch, &s->chosen, n, sizeof *s->chosen))
-        return;
-    for (size_t i = 0; i < n; i++) {
-        s->key[i].key = s->move[n - 1 - i].key;
-        s->key[i].value = (int)(n - 1 - i);
-    }
-    gckpti_sort_keys(s->key, s->key + n, n);
-    for (size_t i = 0; i < n; i++)
-        s->sorted[i] = s->move[s->key[i].value];
-    gckpti_move *swap = s->move;
-    s->move = s->sorted;
-    s->sorted = swap;
-}
-
-/* ---- applying moves to the current schedule, s->now: builds s->next, accepts it if better ---- */
-/* Sets s->next to s->now with the closures of n moves inserted. Returns 0 if out of memory. */
-static int gckpti_insert_closures(gckpti_search *s, const int *move, int n)
+/* Advances a scan, which keeps definitions in s->state, past the entry at position x. */
+static void gckpti_scan_entry(gckpti_search *s, int x)
 {
     const gckpti_schedule *now = &s->now;
-    size_t most = 0, k = 0, length = 0;
+    int i = now->entry[x], count;
+    const int *edges = gckpti_entry_reads(s->p, i, &count);
+    for (int k = 0; k < count; k++)
+        s->state[edges[k]].prev_use = x;
+    s->effort += count + 1;
+    if (i < 0) {
+        s->state[~i].prev_use = s->p->node[~i].reads_saved ? x : s->state[~i].prev_use;
+        return;
+    }
+    gckpti_node_state *v = &s->state[gckpti_entry_node(s->p, i)];
+    v->value_end = now->value_end[x];
+    v->saved_end = now->saved_end[x];
+    v->start = v->prev_use = x;
+    v->run_count += !gckpti_is_reload(s->p, i);
+}
+
+/* Reserves entries of one more move, and sets m->first to the first of them. */
+static int gckpti_reserve_members(gckpti_search *s, gckpti_move *m)
+{
+    m->first = s->members;
+    return gckpti_reserve(&s->scratch, &s->member,
+                          (size_t)s->members + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int));
+}
+
+/* Appends a move, and keeps its entries. */
+static void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
+{
+    if (!gckpti_reserve(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
+        return;
+    s->members += m->count;
+    s->move[s->moves++] = *m;
+}
+
+/* Orders moves by key, in s->order (of equal keys, the later move first). Reserves s->chosen. */
+static void gckpti_sort_moves(gckpti_search *s)
+{
+    size_t n = (size_t)s->moves;
+    if (!gckpti_reserve(&s->scratch, &s->order, 2 * n, sizeof *s->order) ||
+        !gckpti_reserve(&s->scratch, &s->chosen, n + 1, sizeof *s->chosen))
+        return;
+    for (size_t i = 0; i < n; i++) {
+        s->order[i].key = s->move[n - 1 - i].key;
+        s->order[i].value = (int)(n - 1 - i);
+    }
+    gckpti_sort_keys(s->order, s->order + n, n);
+}
+
+/* Sets s->next to s->now changed by n moves, without entries nobody reads, and evaluates it. */
+static void gckpti_try_moves(gckpti_search *s, const int *move, int n)
+{
+    const gckpti_schedule *now = &s->now;
+    size_t most = 0, k = 0;
     for (int i = 0; i < n; i++)
         most += (size_t)s->move[move[i]].count;
     if (!gckpti_reserve(&s->scratch, &s->insert, 2 * most, sizeof *s->insert) ||
         !gckpti_schedule_reserve(&s->scratch, &s->next, now->length + (int)most))
-        return 0;
+        return;
     for (int i = 0; i < n; i++) {
         const gckpti_move *m = &s->move[move[i]];
         for (int j = m->first; j < m->first + m->count; j++, k++) {
-            s->insert[k].key =
-                (uint64_t)m->to << 32 | (uint64_t)gckpti_entry_node(s->p, s->member[j]);
-            s->insert[k].value = s->member[j];
+            const int entry = s->member[j];
+            const int node = entry == GCKPTI_REMOVE ? entry : gckpti_entry_node(s->p, entry);
+            s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)node;
+            s->insert[k].value = entry;
         }
-        s->incomplete = s->incomplete || m->truncated;
     }
     gckpti_sort_keys(s->insert, s->insert + most, most);
-    int *out = s->next.entry, x = 0;
-    for (k = 0; k < most; k++) {
-        int to = (int)(s->insert[k].key >> 32);
-        memcpy(out + length, now->entry + x, (size_t)(to - x) * sizeof *out);
-        length += (size_t)(to - x);
-        x = to;
-        if (k == 0 || s->insert[k].key != s->insert[k - 1].key)
-            out[length++] = s->insert[k].value;
+    s->next.length = 0;
+    k = 0;
+    for (int x = 0; x < now->length; x++) {
+        int stays = 1;
+        for (; k < most && (int)(s->insert[k].key >> 32) == x; k++)
+            if (s->insert[k].value == GCKPTI_REMOVE)
+                stays = 0;
+            else if (k == 0 || s->insert[k].key != s->insert[k - 1].key)
+                s->next.entry[s->next.length++] = s->insert[k].value;
+        if (stays)
+            s->next.entry[s->next.length++] = now->entry[x];
     }
-    memcpy(out + length, now->entry + x, (size_t)(now->length - x) * sizeof *out);
-    s->next.length = (int)length + now->length - x;
-    return 1;
+    gckpti_evaluate(s, &s->next);
 }
 
-/* Sets s->next to s->now with the entries of n recomputes replaced by m->entry, or removed if that
- * is INT32_MAX. Returns 0 if out of memory. */
-static int gckpti_replace_recomputes(gckpti_search *s, const int *move, int n)
+/* Applies the n moves in s->chosen, or half of them, and so on, until s->next has less excess over
+ * the limit or, if there is none, less cost. If a schedule with excess does not improve, tries
+ * single moves in order. Returns 0 if nothing helps. */
+static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n)
 {
-    const gckpti_schedule *now = &s->now;
-    if (!gckpti_schedule_reserve(&s->scratch, &s->next, now->length))
-        return 0;
-    int *out = s->next.entry, length = 0;
-    memcpy(out, now->entry, (size_t)now->length * sizeof *out);
-    for (int i = 0; i < n; i++)
-        out[s->move[move[i]].to] = s->move[move[i]].entry;
-    for (int x = 0; x < now->length; x++)
-        if (out[x] != INT32_MAX)
-            out[length++] = out[x];
-    s->next.length = length;
-    return 1;
-}
-
-/* Sets s->next to s->now changed by n moves, without entries nobody reads, and evaluates it. */
-static void gckpti_try_moves(gckpti_search *s, int kind, const int *move, int n)
-{
-    if (kind == GCKPTI_MOVE_INSERT ? gckpti_insert_closures(s, move, n)
-                                   : gckpti_replace_recomputes(s, move, n))
-        gckpti_evaluate(s, &s->next);
-}
-
-/* Applies one move, whether it helps or not. */
-GCKPTI_FN void gckpti_apply_move(gckpti_search *s, int kind, int move)
-{
-    gckpti_try_moves(s, kind, &move, 1);
-    gckpti_accept_next(s);
-}
-
-/* Rates s->next, lower is better: by added cost per byte of excess that it removes from s->now or,
- * without excess, by cost. Returns UINT64_MAX if it is no better than s->now. */
-static uint64_t gckpti_rate_next(const gckpti_search *s, int64_t limit, int64_t excess)
-{
-    int64_t gain = excess - gckpti_excess(&s->next, limit);
-    uint64_t cost = s->next.overhead, before = s->now.overhead;
-    if (excess > 0 && gain > 0)
-        return gckpti_score(cost > before ? cost - before : 0, gain);
-    return excess == 0 && gain == 0 && cost < before ? cost : UINT64_MAX;
-}
-
-/* Applies the n moves in s->chosen, or half of them, and so on, until some help. Else returns 0. */
-GCKPTI_FN int gckpti_apply_moves(gckpti_search *s, int kind, int64_t limit, int n)
-{
-    int64_t excess = gckpti_excess(&s->now, limit);
-    for (; n > 0 && !s->p->failed; n /= 2) {
-        gckpti_try_moves(s, kind, s->chosen, n);
-        if (gckpti_rate_next(s, limit, excess) < UINT64_MAX && !s->p->failed) {
+    const int64_t excess = gckpti_excess(&s->now, limit);
+    const int singles = excess == 0 ? 0 : s->moves < 200 ? s->moves : 200;
+    for (int single = 0; n > 0 || single < singles; n /= 2) {
+        if (n == 0)
+            s->chosen[0] = s->order[single++].value;
+        gckpti_try_moves(s, s->chosen, n > 0 ? n : 1);
+        if (s->p->failed)
+            return 0;
+        const int64_t left = gckpti_excess(&s->next, limit);
+        if (left < excess || (left == 0 && s->next.overhead < s->now.overhead)) {
             gckpti_accept_next(s);
             return 1;
         }
@@ -21457,32 +20966,30 @@ GCKPTI_FN int gckpti_apply_moves(gckpti_search *s, int kind, int64_t limit, int 
     return 0;
 }
 
-/* Tries insertions one at a time, in order, until 8 help or 200 are tried, and applies the best.
- * Returns 0 if none helps. */
-static int gckpti_apply_best_move(gckpti_search *s, int64_t limit)
+/* ---- reducing the peak: moves close live-range holes ---- */
+/* Sums the excess over a limit by position. Returns 0 if out of memory. */
+static int gckpti_sum_excess(gckpti_search *s, int64_t limit)
 {
-    int64_t excess = gckpti_excess(&s->now, limit);
-    uint64_t least = UINT64_MAX;
-    int best = -1, helped = 0;
-    for (int m = 0; m < s->moves && m < 200 && helped < 8 && !s->p->failed; m++) {
-        gckpti_try_moves(s, GCKPTI_MOVE_INSERT, &m, 1);
-        uint64_t rate = gckpti_rate_next(s, limit, excess);
-        helped += rate < UINT64_MAX;
-        best = rate < least ? m : best;
-        least = rate < least ? rate : least;
-    }
-    if (best < 0 || s->p->failed)
+    const gckpti_schedule *now = &s->now;
+    size_t n = (size_t)now->length + 1;
+    if (!gckpti_reserve(&s->scratch, &s->excess_sum, n, sizeof *s->excess_sum) ||
+        !gckpti_reserve(&s->scratch, &s->excess_count, n, sizeof(int)) ||
+        !gckpti_reserve(&s->scratch, &s->excess, n, sizeof *s->excess))
         return 0;
-    gckpti_apply_move(s, GCKPTI_MOVE_INSERT, best);
-    return !s->p->failed;
+    s->excess_sum[0] = 0;
+    s->excess_count[0] = 0;
+    for (int x = 0; x < now->length; x++) {
+        const int64_t excess = now->live_bytes[x] > limit ? now->live_bytes[x] - limit : 0;
+        s->excess[s->excess_count[x]] = excess;
+        s->excess_sum[x + 1] = s->excess_sum[x] + excess;
+        s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
+    }
+    return 1;
 }
 
-/* ---- reducing the peak below a limit by closing live-range holes (search/search) ---- */
-enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards to close one hole */
-
 /* Finds the closure of m's node before position m->to, where the scan must be: entries of s->member
- * from m->first on, and m->cost. An input that is not live is kept live if that adds no excess,
- * else recomputed, or reloaded if that is cheaper. */
+ * from m->first on, and m->cost. Inputs that are not live are recomputed, or reloaded if that is
+ * cheaper. */
 static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
 {
     const gckpti_planner *p = s->p;
@@ -21496,7 +21003,7 @@ static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
             continue;
         }
         m->cost += u->cost;
-        s->examined += u->inputs;
+        s->effort += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             const int q = p->edges[k], fixed = p->node[q].runs_once;
             gckpti_node_state *v = &s->state[q];
@@ -21504,14 +21011,12 @@ static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
                 continue;
             v->stamp = s->stamp;
             const uint64_t copy = gckpti_copy_cost(s, q, v->out);
-            const int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
-            const int excess = from < m->to && s->excess_count[m->to] > s->excess_count[from];
-            if ((excess || gckpti_must_recompute(s, q, m->to - 1)) && (!fixed || copy < UINT64_MAX))
+            if (!fixed || copy < UINT64_MAX)
                 s->member[end++] = fixed || copy < p->node[q].cost ? q + p->nodes : q;
         }
     }
     m->count = end - m->first;
-    m->truncated = h < end;
+    s->incomplete = s->incomplete || h < end;
 }
 
 /* Returns an upper bound of the excess at positions low to x - 1 that `size` fewer bytes remove. */
@@ -21524,27 +21029,23 @@ static int64_t gckpti_excess_gain(const gckpti_search *s, int low, int x, int64_
     return sum < most ? sum : most;
 }
 
-/* Adds the move that closes the hole of `node` before position x, if it lowers the excess. */
+/* Adds the move that closes the hole of `node` before position x, if it lowers the excess: inserts
+ * the node's closure, or a reload if that is cheaper. */
 static void gckpti_consider_hole(gckpti_search *s, int node, int x)
 {
     const gckpti_node_state *v = &s->state[node];
     gckpti_move m;
-    if (node == s->excluded)
-        return;
     memset(&m, 0, sizeof m);
     m.key = UINT64_MAX;
     m.node = node;
     m.start = v->start;
     m.from = v->prev_use;
     m.to = x;
-    m.first = s->members;
     m.value = v->value_end >= x ? v->out : 0;
     m.saved = v->saved_end >= x ? v->saved : 0;
     const int64_t gain = gckpti_excess_gain(s, v->prev_use + 1, x, m.value) +
                          gckpti_excess_gain(s, v->start + 1, x, m.saved);
-    if (gain <= 0 ||
-        !gckpti_reserve(&s->scratch, &s->member,
-                        (size_t)s->members + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int)))
+    if (node == s->excluded || gain <= 0 || !gckpti_reserve_members(s, &m))
         return;
     if (!s->p->node[node].runs_once) {
         gckpti_find_closure(s, &m);
@@ -21555,31 +21056,25 @@ static void gckpti_consider_hole(gckpti_search *s, int node, int x)
         m.key = gckpti_score(copy, gain);
         m.cost = copy;
         m.count = 1;
-        m.truncated = 0;
         s->member[m.first] = node + s->p->nodes;
     }
-    if (m.key == UINT64_MAX)
-        return; /* a node that runs once, if the host is full */
-    s->members += m.count;
-    gckpti_add_move(s, &m);
+    if (m.count > 0) /* else the node runs once, and slower memory is full */
+        gckpti_add_move(s, &m);
 }
 
 /* Lists in s->move the holes whose closing lowers the excess, best first. */
 GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit)
 {
-    int last = 0;
-    if (!gckpti_begin_scan(s, limit))
+    if (!gckpti_sum_excess(s, limit))
         return;
-    for (int x = 0; x < s->now.length; x++)
-        last = s->now.live_bytes[x] > limit ? x : last;
+    s->moves = s->members = 0;
+    gckpti_reset_states(s->p);
     for (int x = 0; x < s->now.length && !s->p->failed; x++) {
         int i = s->now.entry[x], self = i < 0 && s->p->node[~i].reads_saved ? ~i : -1, count;
         const int *edges = gckpti_entry_reads(s->p, i, &count);
         for (int k = 0; k < count && s->excess_count[x] > 0; k++) {
-            const gckpti_node_state *v = &s->state[edges[k]];
             self = edges[k] == self ? -1 : self;
-            if (v->prev_use < last || (v->start < last && v->saved_end >= x))
-                gckpti_consider_hole(s, edges[k], x);
+            gckpti_consider_hole(s, edges[k], x);
         }
         if (self >= 0 && s->excess_count[x] > 0)
             gckpti_consider_hole(s, self, x);
@@ -21588,37 +21083,33 @@ GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit)
     gckpti_sort_moves(s);
 }
 
-/* Returns how much excess `bytes` fewer bytes at positions from `from` to `to` - 1 remove, after
- * the moves chosen so far. If `commit` is nonzero, removes it. */
-static int64_t gckpti_relieve(gckpti_search *s, int from, int to, int64_t bytes, int commit)
+/* Removes the excess that `bytes` fewer bytes at positions from `from` to `to` - 1 remove, after
+ * the moves chosen so far. Returns how much that is. */
+static int64_t gckpti_relieve(gckpti_search *s, int from, int to, int64_t bytes)
 {
     int64_t gain = 0;
     for (int k = s->excess_count[from]; k < s->excess_count[to]; k++) {
         const int64_t part = s->excess[k] < bytes ? s->excess[k] : bytes;
         gain += part;
-        s->excess[k] -= commit ? part : 0;
-        s->examined++;
+        s->excess[k] -= part;
+        s->effort++;
     }
     return gain;
 }
 
-/* Returns how much excess a move removes, after those chosen so far; `commit`: gckpti_relieve. */
-static int64_t gckpti_relief_of_move(gckpti_search *s, const gckpti_move *m, int commit)
+/* Returns whether a node that the move computes or reads is touched. If `mark`, touches all. */
+static int gckpti_touch_nodes(gckpti_search *s, const gckpti_move *m, int mark)
 {
-    const int from = m->from + 1 < m->to ? m->from + 1 : m->to;
-    return (m->saved ? gckpti_relieve(s, m->start + 1, from, m->saved, commit) : 0) +
-           gckpti_relieve(s, from, m->to, m->value + m->saved, commit);
-}
-
-/* Returns whether the entry's node or one it reads is touched. If `mark` is 1, touches all. */
-static int gckpti_touch_nodes(gckpti_search *s, int entry, int mark)
-{
-    int node = gckpti_entry_node(s->p, entry), touched = s->state[node].touched, count;
-    const int *edges = gckpti_entry_reads(s->p, entry, &count);
-    s->state[node].touched = touched || mark;
-    for (int k = 0; k < count; k++) {
-        touched = touched || s->state[edges[k]].touched;
-        s->state[edges[k]].touched |= mark;
+    int touched = s->state[m->node].touched, count;
+    for (int j = m->first; j < m->first + m->count && (mark || !touched); j++) {
+        const int *edges = gckpti_entry_reads(s->p, s->member[j], &count);
+        const int node = gckpti_entry_node(s->p, s->member[j]);
+        touched |= s->state[node].touched;
+        s->state[node].touched |= mark;
+        for (int k = 0; k < count; k++) {
+            touched |= s->state[edges[k]].touched;
+            s->state[edges[k]].touched |= mark;
+        }
     }
     return touched;
 }
@@ -21627,23 +21118,23 @@ static int gckpti_touch_nodes(gckpti_search *s, int entry, int mark)
  * common nodes, until no excess is left. Returns how many. */
 static int gckpti_choose_holes(gckpti_search *s)
 {
-    const uint64_t worst = s->moves > 0 ? s->move[0].key + GCKPTI_DOUBLE_SCORE : 0;
+    const uint64_t worst = s->moves > 0 ? s->order[0].key + GCKPTI_DOUBLE_SCORE : 0;
     int64_t left = s->excess_sum[s->now.length];
     int n = 0;
     for (int u = 0; u < s->p->nodes; u++)
         s->state[u].touched = 0;
-    for (int i = 0; i < s->moves && s->move[i].key <= worst && left > 0; i++) {
-        const gckpti_move *m = &s->move[i];
-        int conflict = s->state[m->node].touched;
-        for (int j = m->first; j < m->first + m->count && !conflict; j++)
-            conflict = gckpti_touch_nodes(s, s->member[j], 0);
-        int64_t gain = conflict ? 0 : gckpti_relief_of_move(s, m, 0);
-        if (gain <= 0 || gckpti_score(m->cost, gain) > worst)
+    for (int i = 0; i < s->moves && s->order[i].key <= worst && left > 0; i++) {
+        const gckpti_move *m = &s->move[s->order[i].value];
+        const int from = m->from + 1 < m->to ? m->from + 1 : m->to;
+        if (gckpti_touch_nodes(s, m, 0))
             continue;
-        for (int j = m->first; j < m->first + m->count; j++)
-            gckpti_touch_nodes(s, s->member[j], 1);
-        left -= gckpti_relief_of_move(s, m, 1);
-        s->chosen[n++] = i;
+        int64_t gain = m->saved ? gckpti_relieve(s, m->start + 1, from, m->saved) : 0;
+        gain += gckpti_relieve(s, from, m->to, m->value + m->saved);
+        if (gain == 0)
+            continue;
+        gckpti_touch_nodes(s, m, 1);
+        left -= gain;
+        s->chosen[n++] = s->order[i].value;
     }
     return n;
 }
@@ -21652,204 +21143,104 @@ static int gckpti_choose_holes(gckpti_search *s)
 GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit)
 {
     int64_t first = 0;
-    for (int iteration = 0; s->now.peak > limit && !s->p->failed; iteration++) {
-        s->incomplete = s->incomplete || iteration > 300;
-        if (iteration > 300 || gckpti_is_exhausted(s))
-            return 0;
+    while (s->now.peak > limit) {
         gckpti_find_holes(s, limit);
         if (s->p->failed)
             return 0;
         const int64_t excess = s->excess_sum[s->now.length];
-        first = iteration ? first : excess;
-        if (gckpti_should_stop(s, first, excess))
-            return 0;
-        if (!gckpti_apply_moves(s, GCKPTI_MOVE_INSERT, limit, gckpti_choose_holes(s)) &&
-            !gckpti_apply_best_move(s, limit))
+        first = first ? first : excess;
+        if (gckpti_should_stop(s, first, excess) ||
+            !gckpti_apply_moves(s, limit, gckpti_choose_holes(s)))
             return 0;
     }
     return !s->p->failed;
 }
-#endif
 
-/* >>search/remove_recomputes */
-#ifndef GCKPT_NO_SEARCH
-/* ---- removing recomputes; s->slack: the bytes left below the limit, as a tree of minima ----
- * The leaf s->slack[s->width + 1 + x] is position x. A vertex has the least slack below it minus
- * what its ancestors have, so that of two siblings one has 0. */
-/* Moves the least of two siblings to their parent. */
-static void gckpti_raise_least(int64_t *slack, int vertex)
-{
-    int64_t *pair = slack + (vertex & ~1), least = pair[0] < pair[1] ? pair[0] : pair[1];
-    pair[0] -= least;
-    pair[1] -= least;
-    slack[vertex / 2] += least;
-}
-
-/* Adds bytes to the slack at positions from .. to. Climbs from the leaves next to both ends: the
- * vertices between both paths are those that change. */
-static void gckpti_add_slack(gckpti_search *s, int from, int to, int64_t bytes)
-{
-    int64_t *slack = s->slack;
-    int left = s->width + from, right = s->width + to + 2;
-    for (; (left ^ right) > 1; left /= 2, right /= 2) {
-        slack[left + 1] += left % 2 ? 0 : bytes;
-        slack[right - 1] += right % 2 ? bytes : 0;
-        gckpti_raise_least(slack, left);
-        gckpti_raise_least(slack, right);
-    }
-    for (; left > 1; left /= 2)
-        gckpti_raise_least(slack, left);
-}
-
-/* Returns the least slack at positions from .. to. */
-static int64_t gckpti_least_slack(const gckpti_search *s, int from, int to)
-{
-    const int64_t *slack = s->slack;
-    int64_t least = INT64_MAX / 2, right_least = least;
-    int left = s->width + from, right = s->width + to + 2;
-    for (; (left ^ right) > 1; left /= 2, right /= 2) {
-        if (left % 2 == 0 && slack[left + 1] < least)
-            least = slack[left + 1];
-        if (right % 2 && slack[right - 1] < right_least)
-            right_least = slack[right - 1];
-        least += slack[left / 2];
-        right_least += slack[right / 2];
-    }
-    least = right_least < least ? right_least : least;
-    for (; left > 1; left /= 2)
-        least += slack[left / 2];
-    return least;
-}
-
-static int gckpti_build_slack(gckpti_search *s, int64_t limit)
-{
-    for (s->width = 1; s->width < s->now.length + 2;)
-        s->width *= 2;
-    if (!gckpti_reserve(&s->scratch, &s->slack, 2 * (size_t)s->width, sizeof *s->slack))
-        return 0;
-    memset(s->slack, 0, 2 * (size_t)s->width * sizeof *s->slack);
-    for (int x = 0; x < s->now.length; x++)
-        s->slack[s->width + 1 + x] = limit - s->now.live_bytes[x];
-    for (int vertex = 2 * s->width - 2; vertex > 0; vertex -= 2)
-        gckpti_raise_least(s->slack, vertex);
-    return 1;
-}
-
-/* Adds (sign 1) or subtracts (-1) the bytes of inputs that only the recompute of m keeps live. */
-static void gckpti_add_inputs(gckpti_search *s, const gckpti_move *m, int sign)
-{
-    for (int k = m->first; k < m->first + m->count; k += 2)
-        gckpti_add_slack(s, s->member[k + 1], m->to, sign * s->state[s->member[k]].out);
-}
-
-/* Returns whether the previous definition can serve the uses of m's recompute: its bytes must fit
- * between both. If so, takes these bytes. */
-static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m)
-{
-    const gckpti_schedule *now = &s->now;
-    int fits = 1, freed = 0;
-    for (int saved = 0; saved < 2 && fits; saved++) {
-        const int *end = saved ? now->saved_end : now->value_end;
-        int from = (end[m->start] > m->start ? end[m->start] : m->start) + 1;
-        int64_t size = saved ? m->saved : m->value;
-        if (end[m->to] < 0 || from >= m->to || size == 0)
-            continue;
-        int64_t least = gckpti_least_slack(s, from, m->to - 1);
-        if (!freed && least < size && least + m->freed >= size) {
-            gckpti_add_inputs(s, m, 1);
-            freed = 1;
-            least = gckpti_least_slack(s, from, m->to - 1);
-        }
-        fits = least >= size;
-        if (fits)
-            gckpti_add_slack(s, from, m->to - 1, -size);
-    }
-    if (freed != fits)
-        gckpti_add_inputs(s, m, freed ? -1 : 1);
-    s->examined += 16 * (1 + m->count);
-    return fits;
-}
-
-/* Returns the cost of reloading, with its offload, what is read of u's definition at x. */
-static uint64_t gckpti_reload_cost(const gckpti_search *s, int u, int x)
-{
-    const int parts = gckpti_parts(s->now.value_end[x], s->now.saved_end[x]);
-    return gckpti_round_trip_cost(s, gckpti_parts_bytes(&s->p->node[u], parts));
-}
-
-/* Records in s->member the values that only the recompute at m->to keeps live, as pairs: a node,
- * and the position from which its value would be free. */
-static void gckpti_record_freed(gckpti_search *s, gckpti_move *m, const int *edges, int count)
-{
-    m->first = s->members;
-    if (!gckpti_reserve(&s->scratch, &s->member, (size_t)s->members + 2 * GCKPT_MAX_INPUTS,
-                        sizeof(int)))
-        return;
-    for (int k = 0; k < count; k++) {
-        const gckpti_node_state *q = &s->state[edges[k]];
-        if (q->value_end != m->to)
-            continue;
-        m->freed += q->out;
-        s->member[s->members++] = edges[k];
-        s->member[s->members++] =
-            q->prev_use + (q->prev_use > q->start || s->saving[q->start] == 0);
-    }
-    m->count = s->members - m->first;
-}
-
+/* ---- removing recomputes: moves use the previous definition instead, or reload it ---- */
 /* Lists the recomputes and reloads of the current schedule in s->move, largest saving first;
  * `start` is the previous definition. A recompute takes along the recomputes that only it reads:
  * they form a tree, so each is counted once. */
-GCKPTI_FN void gckpti_find_recomputes(gckpti_search *s, int64_t limit)
+static void gckpti_find_recomputes(gckpti_search *s)
 {
-    if (!gckpti_begin_scan(s, limit) || !gckpti_build_slack(s, limit) ||
-        !gckpti_reserve(&s->scratch, &s->saving, (size_t)s->now.length, sizeof *s->saving))
+    if (!gckpti_reserve(&s->scratch, &s->saving, (size_t)s->now.length, sizeof *s->saving))
         return;
+    s->moves = s->members = 0;
+    gckpti_reset_states(s->p);
     for (int x = 0; x < s->now.length && !s->p->failed; gckpti_scan_entry(s, x++)) {
         int i = s->now.entry[x], count, self = gckpti_entry_node(s->p, i), is_reload = i > self;
+        const gckpti_node_state *v = &s->state[self];
         const int *edges = gckpti_entry_reads(s->p, i, &count);
         if (i < 0)
             continue;
-        s->saving[x] = s->state[self].run_count > 0 ? s->p->node[self].cost : 0;
-        if (is_reload)
-            s->saving[x] = gckpti_reload_cost(s, self, x);
-        for (int k = 0; k < count && s->state[self].run_count > 0; k++) {
+        const uint64_t copy = gckpti_restore_cost(s, self, x);
+        s->saving[x] = is_reload ? copy : v->run_count > 0 ? s->p->node[self].cost : 0;
+        for (int k = 0; k < count && v->run_count > 0; k++) {
             const gckpti_node_state *q = &s->state[edges[k]];
             if (q->value_end == x && q->prev_use == q->start && q->saved_end < 0)
                 s->saving[x] += s->saving[q->start];
         }
-        if (s->state[self].run_count == 0 || gckpti_must_recompute(s, self, s->now.value_end[x]) ||
-            gckpti_must_recompute(s, self, s->now.saved_end[x]))
+        if (v->run_count <= s->p->node[self].must_recompute)
             continue;
         gckpti_move m;
         memset(&m, 0, sizeof m);
+        if (!gckpti_reserve_members(s, &m))
+            return;
         m.key = UINT64_MAX - s->saving[x];
         m.node = self;
-        m.entry = !is_reload && s->p->node[self].can_offload &&
-                          s->saving[x] > gckpti_reload_cost(s, self, x)
-                      ? self + s->p->nodes
-                      : INT32_MAX;
-        m.start = s->state[self].start;
+        m.start = v->start;
         m.to = x;
-        m.value = s->state[self].out;
-        m.saved = s->state[self].saved;
-        gckpti_record_freed(s, &m, edges, count);
+        m.value = s->now.value_end[x] < 0 ? 0 : v->out;
+        m.saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
+        if (!is_reload && s->p->node[self].can_offload && s->saving[x] > copy)
+            s->member[m.first + m.count++] = self + s->p->nodes;
+        s->member[m.first + m.count++] = GCKPTI_REMOVE;
         gckpti_add_move(s, &m);
     }
     gckpti_sort_moves(s);
 }
 
+/* Returns the bytes at x, between the previous definition and m's recompute, that are not live now
+ * and would be if the recompute were removed. */
+static int64_t gckpti_added_bytes(const gckpti_search *s, const gckpti_move *m, int x)
+{
+    return (x > s->now.value_end[m->start] ? m->value : 0) +
+           (x > s->now.saved_end[m->start] ? m->saved : 0);
+}
+
+/* Returns whether the previous definition can serve the uses of m's recompute: its bytes must fit
+ * between both. If so, takes these bytes. *tight is a position where other bytes did not fit. */
+static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int *tight)
+{
+    if (*tight > m->start && *tight < m->to && gckpti_added_bytes(s, m, *tight) > s->slack[*tight])
+        return 0;
+    s->effort += (m->to - m->start) / 16;
+    for (int x = m->start + 1; x < m->to; x++)
+        if (gckpti_added_bytes(s, m, x) > s->slack[x]) {
+            *tight = x;
+            return 0;
+        }
+    for (int x = m->start + 1; x < m->to; x++)
+        s->slack[x] -= gckpti_added_bytes(s, m, x);
+    return 1;
+}
+
 /* Chooses, one by one, all recomputes whose previous definitions fit, and the other ones that a
  * reload replaces. Returns how many. */
-static int gckpti_choose_recomputes(gckpti_search *s)
+static int gckpti_choose_recomputes(gckpti_search *s, int64_t limit)
 {
-    int n = 0;
-    for (int m = 0; m < s->moves; m++) {
-        if (gckpti_extend_range(s, &s->move[m]))
-            s->move[m].entry = INT32_MAX;
-        else if (s->move[m].entry == INT32_MAX)
+    int n = 0, tight = -1;
+    if (!gckpti_reserve(&s->scratch, &s->slack, (size_t)s->now.length, sizeof *s->slack))
+        return 0;
+    for (int x = 0; x < s->now.length; x++) /* bytes left below the limit */
+        s->slack[x] = limit - s->now.live_bytes[x];
+    for (int i = 0; i < s->moves; i++) {
+        gckpti_move *m = &s->move[s->order[i].value];
+        if (gckpti_extend_range(s, m, &tight)) {
+            m->first += m->count - 1; /* it only removes its recompute */
+            m->count = 1;
+        } else if (m->count == 1)
             continue;
-        s->chosen[n++] = m;
+        s->chosen[n++] = s->order[i].value;
     }
     return n;
 }
@@ -21857,20 +21248,36 @@ static int gckpti_choose_recomputes(gckpti_search *s)
 /* Removes recomputes within the limit, or turns them into cheaper reloads. */
 GCKPTI_FN void gckpti_remove_recomputes(gckpti_search *s, int64_t limit)
 {
-    for (int iteration = 0; iteration < 6 && s->now.overhead > 0; iteration++) {
-        gckpti_find_recomputes(s, limit);
-        if (s->p->failed || gckpti_is_exhausted(s) ||
-            !gckpti_apply_moves(s, GCKPTI_MOVE_REPLACE, limit, gckpti_choose_recomputes(s)))
+    do {
+        if (s->now.overhead == 0 || gckpti_should_stop(s, 0, 0))
             return;
-    }
+        gckpti_find_recomputes(s);
+    } while (!s->p->failed && gckpti_apply_moves(s, limit, gckpti_choose_recomputes(s, limit)));
+}
+
+/* Perturbs the current schedule: removes the recompute with the i-th largest saving, even beyond
+ * the limit, and reduces the peak without dropping its node. Returns 0 if that fails. */
+GCKPTI_FN int gckpti_perturb(gckpti_search *s, int64_t limit, int i)
+{
+    gckpti_find_recomputes(s);
+    if (i >= s->moves || s->p->failed)
+        return 0;
+    i = s->order[i].value;
+    gckpti_move *m = &s->move[i];
+    s->excluded = m->node;
+    m->first += m->count - 1;
+    m->count = 1;
+    gckpti_try_moves(s, &i, 1);
+    gckpti_accept_next(s);
+    const int fits = gckpti_reduce_peak(s, limit);
+    s->excluded = -1;
+    return fits;
 }
 #endif
 
 /* >>search/stages */
 #ifndef GCKPT_NO_SEARCH
-/* ---- stages of the chain programme (search/chain): borders; which stages are equal ---- */
-static const unsigned char gckpti_drop_choices[GCKPTI_DROP_CHOICES] = { 0, 1, 2, 255 };
-
+/* ---- stages and their borders ---- */
 /* Finds the last reader of each value, and the bytes that cross the border before each node, for
  * backwards in reverse order of nodes (other orders have no chain). Returns 0 if out of memory. */
 GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
@@ -21897,39 +21304,43 @@ GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
     return 1;
 }
 
-static int gckpti_is_border(const gckpti_chain *c, int kind, int u, int64_t widest)
+/* Returns the user's outermost segment that node u is in, or -1. */
+static int gckpti_outer_segment(const gckpti_planner *p, int u)
 {
-    const gckpt_graph *g = c->s->p->g;
-    int segment[2];
-    for (int k = 0; k < 2; k++) {
-        segment[k] = g->tensors[c->s->p->node[u - k].id]->segment;
-        while (segment[k] >= 0 && g->segments[segment[k]].parent >= 0)
-            segment[k] = g->segments[segment[k]].parent;
-    }
+    int segment = p->g->tensors[p->node[u].id]->segment;
+    while (segment >= 0 && p->g->segments[segment].parent >= 0)
+        segment = p->g->segments[segment].parent;
+    return segment;
+}
+
+/* Returns whether a stage may begin at node u. */
+static int gckpti_is_border(const gckpti_chain *c, gckpti_border kind, int u)
+{
+    const gckpti_planner *p = c->s->p;
+    if (kind == GCKPTI_AT_SEGMENTS)
+        return gckpti_outer_segment(p, u) != gckpti_outer_segment(p, u - 1);
     return kind == GCKPTI_AT_NODES ||
-           (kind == GCKPTI_AT_SEGMENTS
-                ? segment[0] != segment[1]
-                : c->livein[u] <= widest && c->livein[u] < c->livein[u - 1] &&
-                      c->livein[u] <= c->livein[u + 1]);
+           (c->livein[u] <= c->widest && c->livein[u] < c->livein[u - 1] &&
+            c->livein[u] <= c->livein[u + 1]);
 }
 
 /* Divides the body into at most `most` stages: of each window of borders takes the cheapest. */
-GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int kind, int most)
+GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
 {
     const gckpti_planner *p = c->s->p;
-    int64_t widest = p->g->top_segments < 2 ? INT64_MAX : 0;
-    int borders = 1, window, seen = 0, best = -1, backward = 0;
+    int borders = 1, seen = 0, best = -1, backward = 0;
+    int64_t most_bytes = 0; /* between segments */
     for (int u = p->prologue + 1; u < p->nodes; u++)
-        if (gckpti_is_border(c, GCKPTI_AT_SEGMENTS, u, 0) && c->livein[u] > widest)
-            widest = c->livein[u];
+        if (c->livein[u] > most_bytes && gckpti_is_border(c, GCKPTI_AT_SEGMENTS, u))
+            most_bytes = c->livein[u];
+    c->widest = p->g->top_segments < 2 ? INT64_MAX : most_bytes + most_bytes / 2;
     for (int u = p->prologue + 1; u < p->nodes; u++)
-        borders += gckpti_is_border(c, kind, u, widest);
-    window = (borders + most - 1) / most;
-    c->borders = borders;
+        borders += gckpti_is_border(c, kind, u);
+    const int window = (borders + most - 1) / most;
     c->stage[0].first = p->prologue;
     c->n = 1;
     for (int u = p->prologue + 1; u < p->nodes; u++) {
-        if (!gckpti_is_border(c, kind, u, widest))
+        if (!gckpti_is_border(c, kind, u))
             continue;
         best = best < 0 || c->livein[u] < c->livein[best] ? u : best;
         if (++seen % window == 0) {
@@ -21944,97 +21355,33 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int kind, int most)
         while (backward < p->body_backwards && p->backward[backward] >= q->first)
             backward++;
         q->backward_end = backward;
-        q->base = p->gradient_between[q->backward] - p->gradient_between[0];
     }
 }
 
-/* Returns a hash of all in a stage; stages with equal hashes share a list of options (chain.c). */
-static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
-{
-    const gckpti_planner *p = c->s->p;
-    const int64_t waiting = p->gradient_between[q->backward];
-    uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uint64_t)(q->end - q->first));
-    for (int u = q->first; u < q->end; u++) {
-        const gckpti_node *x = &p->node[u];
-        const int trains = x->backward_index >= 0;
-        const int64_t values[] = { x->out,
-                                   x->saved,
-                                   x->workspace,
-                                   (int64_t)x->cost,
-                                   x->inputs,
-                                   x->in_place,
-                                   x->runs_once,
-                                   x->reads_saved,
-                                   trains ? x->backward_index - q->backward : -1,
-                                   trains ? x->reads : 0,
-                                   c->last_reader[u] < q->end };
-        for (size_t k = 0; k < sizeof values / sizeof *values; k++)
-            hash = gckpti_fnv_number(hash, (uint64_t)values[k]);
-        for (int backward = 0, count; backward < 1 + trains;
-             backward++) /* hashes edges by offset into the stage, or -1 */
-            for (const int *v = gckpti_entry_reads(p, backward ? ~u : u, &count); count-- > 0; v++)
-                hash = gckpti_fnv_number(hash, (uint64_t)(*v < q->first ? -1 : *v - q->first));
-    }
-    for (int r = q->backward; r <= q->backward_end; r++) {
-        hash = gckpti_fnv_number(hash, (uint64_t)(p->gradient_between[r] - waiting));
-        if (r < q->backward_end)
-            hash = gckpti_fnv_number(hash, (uint64_t)(p->gradient_at[r] - waiting));
-    }
-    return hash;
-}
+enum {
+    GCKPTI_MAX_OPTIONS = 64,
+    GCKPTI_MAX_MARKS = 32
+}; /* most of a stage; most cuts they come from */
 
-/* Computes the bytes that each range of stages passes on, and finds equal stages and ranges. */
-GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
-{
-    const int n = c->n, wide = n + 1;
-    int64_t *sends = c->crossing;
-    for (int a = 0; a < n; a++)
-        for (int u = c->stage[a].first; u < c->stage[a].end; u++)
-            for (int k = a + 1; k < n && c->stage[k].first <= c->last_reader[u]; k++)
-                sends[a * wide + k] += c->s->p->node[u].out;
-    for (int a = 0; a < n; a++) {
-        gckpti_stage *q = &c->stage[a];
-        q->hash = gckpti_hash_stage(c, q);
-        for (int k = a + 1; k < n && sends[a * wide + k] > 0; k++)
-            q->hash = gckpti_fnv_number(q->hash, (uint64_t)sends[a * wide + k]);
-        for (q->owner = 0; c->stage[q->owner].hash != q->hash;)
-            q->owner++;
-    }
-    for (int a = n - 1; a-- > 0;)
-        for (int k = a + 2; k < n; k++)
-            sends[a * wide + k] += sends[(a + 1) * wide + k];
-    for (int length = 1; length <= n; length++)
-        for (int a = 0; a + length <= n; a++) { /* its rest is equal, and its last stage is */
-            int k = 0, b = length - 1, *row = c->row + b;
-            while (k < a && (c->stage[k + b].owner != c->stage[a + b].owner ||
-                             (b > 0 && row[k * wide - 1] != row[a * wide - 1])))
-                k++;
-            row[a * wide] = k < a ? row[k * wide] : c->rows++;
-        }
-}
-
-/* ---- options of a stage of the chain programme (search/chain) ---- */
-enum { GCKPTI_MAX_OPTIONS = 128 }; /* most options of one stage */
-
-/* Measures a stage's list as gckpti_find_live_ranges does. Entries nobody reads cost nothing. */
+/* ---- options of a stage ---- */
+/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does.
+ * Entries nobody reads cost nothing. */
 static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
 {
-    const gckpti_planner *p = c->s->p;
-    int64_t live = 0, gradients = 0, base = p->gradient_between[q->backward];
-    int phase = GCKPTI_AFTER;
+    gckpti_planner *p = c->s->p;
+    int64_t live = 0, gradients = 0, base = p->gradient_between[0];
     memset(o, 0, sizeof *o);
     for (int u = q->first; u < q->end; u++)
         p->state[u].value_end = p->state[u].saved_end = -1;
-    for (int x = c->length; x-- > 0;) {
-        int i = c->entry[x], u = i < 0 ? ~i : i;
+    for (int x = (int)p->entry_count; x-- > 0;) {
+        int i = p->entries[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
             for (int v = q->first; v < q->end; v++)
                 if (c->last_reader[v] >= q->end && p->state[v].value_end < 0) {
                     p->state[v].value_end = x;
                     live += p->state[v].out;
                 }
-            o->bytes[GCKPTI_DURING] = live;
-            phase = GCKPTI_BEFORE;
+            o->kept = live;
             gradients = 0;
             continue;
         }
@@ -22045,7 +21392,7 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
         int in_place = gckpti_mark_uses(p, q->first, i, x, &live) && v->value_end >= 0;
         int64_t now = live + (i < 0 ? p->gradient_at[w->backward_index] - base
                                     : gradients + w->workspace - (in_place ? w->out : 0));
-        o->bytes[phase] = now > o->bytes[phase] ? now : o->bytes[phase];
+        o->peak = now > o->peak ? now : o->peak;
         if (i < 0) {
             gradients = p->gradient_between[w->backward_index] - base;
             continue;
@@ -22053,82 +21400,50 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
         o->cost += w->cost;
         live -= gckpti_end_live_range(v);
     }
+    p->entry_count = 0;
 }
 
-/* Appends node i to the stage's list, after those of its inputs that are not live. */
-static void gckpti_list_node(gckpti_chain *c, const gckpti_stage *q, int i)
+/* Emits a stage's backwards, with recomputes for the drop counts in s->action. Returns 0 if there
+ * are too many. */
+GCKPTI_FN int gckpti_emit_stage(gckpti_chain *c, const gckpti_stage *q)
 {
-    enum { PRESENT = 1, NEEDED = 2 };
-    const gckpti_planner *p = c->s->p;
-    int lowest = i, missing = 1;
-    c->present[i] = NEEDED;
-    for (; missing > 0; lowest--)
-        if (c->present[lowest] == NEEDED) {
-            const gckpti_node *u = &p->node[lowest];
-            missing--;
-            for (int k = u->in; k < u->in + u->inputs; k++)
-                if (p->edges[k] >= q->first && !c->present[p->edges[k]]) {
-                    c->present[p->edges[k]] = NEEDED;
-                    missing++;
-                }
-        }
-    while (++lowest <= i)
-        if (c->present[lowest] == NEEDED) {
-            c->present[lowest] = PRESENT;
-            c->runs[lowest]++;
-            c->entry[c->length++] = lowest;
-        }
-}
-
-/* Writes a stage's list for some drop counts: its forwards, the rest of the chain, then its
- * backwards with recomputes of the nodes that they need. Returns 0 if the list is too long. */
-GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *drop)
-{
-    const gckpti_planner *p = c->s->p;
-    int count;
-    c->length = 0;
+    gckpti_planner *p = c->s->p;
+    const size_t most = p->entry_count + 5 * (size_t)(q->end - q->first) + 64;
     for (int u = q->first; u < q->end; u++) {
-        c->entry[c->length++] = u;
-        c->present[u] = drop[u - q->first] == 0;
-        c->runs[u] = 1;
+        p->computed[u] = c->s->action[u] == 0;
+        p->state[u].run_count = 1;
     }
-    c->entry[c->length++] = GCKPTI_REST;
-    for (int r = q->backward; r < q->backward_end; r++) {
-        int u = p->backward[r], before = c->length;
-        const int *edges = gckpti_entry_reads(p, ~u, &count);
-        for (int k = 0; k < count; k++)
-            if (edges[k] >= q->first && !c->present[edges[k]])
-                gckpti_list_node(c, q, edges[k]);
-        if (p->node[u].reads_saved && !c->present[u])
-            gckpti_list_node(c, q, u);
-        for (int x = before; x < c->length; x++)
-            c->present[c->entry[x]] = c->runs[c->entry[x]] > drop[c->entry[x] - q->first];
-        c->entry[c->length++] = ~u;
-        if (c->length > c->capacity)
-            return 0;
-    }
-    return 1;
+    for (int r = q->backward; r < q->backward_end && p->entry_count < most; r++)
+        gckpti_emit_backward(p, r, q->first, c->s->action);
+    return p->entry_count < most;
+}
+
+/* Emits a stage's forwards, then GCKPTI_REST. */
+static void gckpti_emit_forward(gckpti_planner *p, const gckpti_stage *q)
+{
+    p->entry_count = 0;
+    for (int u = q->first; u < q->end; u++)
+        gckpti_emit(p, u);
+    gckpti_emit(p, GCKPTI_REST);
 }
 
 /* Returns whether option a is as good as b in bytes and cost. */
 static int gckpti_no_worse(const gckpti_stage_option *a, const gckpti_stage_option *b)
 {
-    int good = a->cost <= b->cost;
-    for (int k = 0; k < GCKPTI_PHASES; k++)
-        good = good && a->bytes[k] <= b->bytes[k];
-    return good;
+    return a->cost <= b->cost && a->kept <= b->kept && a->peak <= b->peak;
 }
 
-/* Adds an option with drop counts c->trial, unless another option is as good in bytes and cost. */
+/* Adds the option with the drop counts in s->action, unless another one is as good. */
 static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
 {
     size_t size = (size_t)(q->end - q->first);
     gckpti_stage_option o;
-    int fits = gckpti_list_stage(c, q, c->trial), kept = q->option;
-    c->s->examined += 2 * c->length;
+    int kept = q->option;
+    gckpti_emit_forward(c->s->p, q);
+    const int fits = gckpti_emit_stage(c, q) && !c->s->p->failed;
+    gckpti_measure_option(c, q, &o);
     if (!fits)
         return;
-    gckpti_measure_option(c, q, &o);
     for (int i = q->option; i < c->options; i++) {
         gckpti_stage_option *b = &c->option[i];
         if (gckpti_no_worse(b, &o))
@@ -22143,104 +21458,136 @@ static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
         return;
     o.drop = c->drops;
     c->drops += (int)size;
-    memcpy(c->drop + o.drop, c->trial, size);
+    memcpy(c->drop + o.drop, c->s->action + q->first, size);
     c->option[c->options++] = o;
 }
 
-/* Tries first options: no drops; one count for all nodes except at each border, each 2nd, 4th.. */
-static void gckpti_try_first_options(gckpti_chain *c, gckpti_stage *q)
+/* Lists ways to keep values, as marks of those that are dropped: none, what each cut of the first
+ * point's hull keeps (a selection of cuts if there are many), and all. */
+GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c)
 {
-    const gckpti_node *node = &c->s->p->node[q->first];
-    int size = q->end - q->first;
-    memset(c->trial, 0, (size_t)size);
-    gckpti_try_option(c, q);
-    for (int apart = 1; apart <= size && !c->s->p->failed; apart *= 2)
-        for (int l = 1; l < GCKPTI_DROP_CHOICES; l++) {
-            for (int i = 0, borders = 0; i < size; i++) {
-                int u = q->first + i + 1;
-                int border = u < q->end && gckpti_is_border(c, GCKPTI_AT_SEGMENTS, u, 0);
-                borders += border;
-                c->trial[i] = gckpti_drop_choices[c->needed[u - 1] ? l : GCKPTI_DROP_CHOICES - 1];
-                if (node[i].runs_once || (border && borders % apart == 0))
-                    c->trial[i] = 0;
-            }
-            gckpti_try_option(c, q);
-        }
+    gckpti_search *s = c->s;
+    const size_t n = (size_t)s->p->nodes;
+    const gckpti_cut_table *cuts = gckpti_cuts(s->bound, &s->bound->point[0], GCKPTI_HULL);
+    c->mark = (unsigned char *)gckpti_scratch_alloc(&c->scratch, GCKPTI_MAX_MARKS + 3, n);
+    if (!c->mark)
+        return;
+    for (int cut = 0; cut < cuts->last.n; cut += 1 + cuts->last.n / GCKPTI_MAX_MARKS)
+        gckpti_mark_cut(s->bound, cuts, cut, c->mark + n * (size_t)++c->marks);
+    memset(c->mark + n * (size_t)++c->marks, GCKPTI_CUT_RECOMPUTE, n);
+    c->marks++;
 }
 
-/* Finds the options of a stage that no equal stage precedes (it owns them), within an effort. */
-GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t effort)
+/* Finds the options of stage a and of those equal to it: each way in which one of them keeps
+ * values, with three drop counts. */
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
 {
-    const gckpti_search *s = c->s;
-    const gckpti_planner *p = s->p;
-    int size = q->end - q->first, count;
-    gckpti_stage_option forward;
-    for (int u = q->first; u < q->end; u++)
-        c->entry[u - q->first] = u;
-    c->entry[size] = GCKPTI_REST;
-    c->length = size + 1;
-    gckpti_measure_option(c, q, &forward);
-    q->forward_peak = forward.bytes[GCKPTI_BEFORE];
-    q->forward_cost = forward.cost;
-    for (int r = q->backward; r < q->backward_end; r++) {
-        c->needed[p->backward[r]] |= p->node[p->backward[r]].reads_saved;
-        for (const int *v = gckpti_entry_reads(p, ~p->backward[r], &count); count-- > 0; v++)
-            c->needed[*v] = 1;
-    }
+    static const unsigned char counts[] = { GCKPTI_CUT_RECOMPUTE, 2, GCKPTI_CUT_NEVER_KEEP };
+    gckpti_planner *p = c->s->p;
+    gckpti_stage *q = &c->stage[a];
+    const size_t size = (size_t)(q->end - q->first), n = (size_t)p->nodes;
+    gckpti_emit_forward(p, q);
+    gckpti_measure_option(c, q, &q->forward);
     q->option = c->options;
-    effort += s->examined;
-    gckpti_try_first_options(c, q);
-    for (int i = q->option; i < c->options && s->examined < effort; i++) {
-        int drop = c->option[i].drop;
-        if (c->option[i].expanded)
-            continue;
-        c->option[i].expanded = 1;
-        for (int k = 0; k < GCKPTI_DROP_CHOICES * size && s->examined < effort && !p->failed; k++) {
-            int u = k / GCKPTI_DROP_CHOICES;
-            memcpy(c->trial, c->drop + drop, (size_t)size);
-            if (!c->needed[q->first + u] || p->node[q->first + u].runs_once ||
-                c->trial[u] == gckpti_drop_choices[k % GCKPTI_DROP_CHOICES])
+    for (size_t i = 0; i < (size_t)c->marks; i++) {
+        const unsigned char *tried = NULL;
+        for (int b = a; b < c->n; b++) {
+            const unsigned char *mark = c->mark + n * i + c->stage[b].first;
+            if (c->stage[b].equal != a || (tried && !memcmp(tried, mark, size)))
                 continue;
-            c->trial[u] = gckpti_drop_choices[k % GCKPTI_DROP_CHOICES];
-            gckpti_try_option(c, q);
+            tried = mark;
+            for (size_t k = 0; k < sizeof counts && !p->failed; k++) {
+                for (size_t u = 0; u < size; u++)
+                    c->s->action[(size_t)q->first + u] =
+                        mark[u] && !p->node[(size_t)q->first + u].runs_once ? counts[k] : 0;
+                gckpti_try_option(c, q);
+            }
         }
-        i = q->option - 1; /* earlier options may have been removed */
     }
     q->options = c->options - q->option;
-    q->min_cost = GCKPTI_INFINITE_COST;
-    for (int i = q->option; i < c->options; i++)
-        q->min_cost = c->option[i].cost < q->min_cost ? c->option[i].cost : q->min_cost;
 }
 #endif
 
 /* >>search/chain */
 #ifndef GCKPT_NO_SEARCH
-/* ---- the chain programme ----
- * The body is divided into stages. A stage can run in many ways (options), from keeping everything
- * to keeping nothing. An option has a drop count for each node: after that many more runs its
- * results are no longer dropped. With 0 they are kept while the rest of the chain runs forward and
- * backward; with 1 once they are recomputed; .. Options are found once for all equal stages, among
- * those that differ in one count from an option that none dominates.
+/* =================================================================================================
+ * the chain programme: initial schedules by dynamic programming over a chain of stages
+ *
+ * Borders where few bytes cross divide the body into stages. A stage can run in many ways (options)
+ * that differ in the values kept for its backwards: those that a cut of the hull keeps
+ * (search/bound) and, for the others, a drop count: after that many more runs a result is no longer
+ * dropped. With 1 it is kept once it is recomputed, with 255 never. Equal stages share options.
  *
  * A dynamic programme combines them (Beaumont et al. 2019; with options as in Zhao et al. 2023,
  * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
  * a + 1 to b in the middle of that; or a to k - 1 run forward keeping only what crosses the border
  * before some stage k, then k to b run, then a to k - 1. Bytes are counted in steps, without what
- * enters a, and above the gradients live when the backwards of b begin, so that equal ranges of
- * stages share a row of the table. This is optimal among schedules that keep a checkpoint until its
- * stage's backward: however a to b begin, the rest is one or two ranges that share no bytes but
- * checkpoints, and the table has their least cost for each amount of memory. It is an estimate,
- * since options may peak at different times; its schedules are initials, evaluated like all. */
+ * enters a, so that equal ranges of stages share a row of the table. It is an estimate, since
+ * gradients differ and options may peak at different times; its schedules are evaluated like all.
+ * ============================================================================================== */
 enum {
-    GCKPTI_MAX_ROWS = 40000,   /* most rows x stages; with more, stages are merged */
-    GCKPTI_MEMORY_STEPS = 256, /* steps of memory; up to EXACT_STEPS if a step is the grain */
+    GCKPTI_MAX_ROWS = 70000,   /* most rows x stages of more than 64 stages, else fewer stages */
+    GCKPTI_MEMORY_STEPS = 128, /* steps of memory; up to EXACT_STEPS if a step is the grain */
     GCKPTI_EXACT_STEPS = 1024,
-    GCKPTI_EFFORT = 200000, /* entries examined to find options, in all stages */
-    /* Initials are nodes / SPACING of their bytes apart (1/50 to 1/8) */
-    GCKPTI_SPACING = 11000
+    GCKPTI_MAX_ENTRIES = 150000 /* of an initial of the chain: more take memory and time */
 };
+#define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any cost */
 
-/* ---- the table of the chain programme ---- */
+/* Returns whether nodes u and v have the same sizes and cost, and read nodes at equal distances. */
+static int gckpti_equal_nodes(const gckpti_planner *p, int u, int v)
+{
+    const gckpti_node *a = &p->node[u], *b = &p->node[v];
+    int equal = a->out == b->out && a->saved == b->saved && a->workspace == b->workspace &&
+                a->cost == b->cost && a->inputs == b->inputs && a->reads == b->reads &&
+                a->reads_saved == b->reads_saved && a->runs_once == b->runs_once;
+    for (int k = 0; equal && k < a->inputs + a->reads; k++) {
+        const int i = p->edges[k < a->inputs ? a->in + k : a->read + k - a->inputs];
+        const int j = p->edges[k < b->inputs ? b->in + k : b->read + k - b->inputs];
+        equal = i == j || u - i == v - j;
+    }
+    return equal;
+}
+
+/* Returns whether stages a < b have equal nodes, and pass on the same bytes. */
+static int gckpti_equal_stages(const gckpti_chain *c, int a, int b)
+{
+    const gckpti_stage *q = &c->stage[a], *r = &c->stage[b];
+    const int wide = c->n + 1, size = q->end - q->first;
+    int equal = size == r->end - r->first;
+    for (int i = 0; i < size && equal; i++)
+        equal = gckpti_equal_nodes(c->s->p, q->first + i, r->first + i);
+    for (int k = 1; b + k < c->n && equal; k++)
+        equal = c->crossing[a * wide + a + k] == c->crossing[b * wide + b + k];
+    return equal;
+}
+
+/* Computes the bytes that each range of stages passes on, and finds equal stages and ranges. */
+static void gckpti_compare_stages(gckpti_chain *c)
+{
+    const int n = c->n, wide = n + 1;
+    int64_t *sends = c->crossing;
+    for (int a = 0; a < n; a++)
+        for (int u = c->stage[a].first; u < c->stage[a].end; u++)
+            for (int k = a + 1; k < n && c->stage[k].first <= c->last_reader[u]; k++)
+                sends[a * wide + k] += c->s->p->node[u].out;
+    for (int a = 0; a < n; a++)
+        for (c->stage[a].equal = 0;
+             c->stage[a].equal < a && !gckpti_equal_stages(c, c->stage[a].equal, a);)
+            c->stage[a].equal++;
+    for (int a = n - 1; a-- > 0;)
+        for (int k = a + 2; k < n; k++)
+            sends[a * wide + k] += sends[(a + 1) * wide + k];
+    for (int length = 1; length <= n; length++)
+        for (int a = 0; a + length <= n; a++) { /* its rest is equal, and its last stage is */
+            int k = 0, b = length - 1, *row = c->row + b;
+            while (k < a && (c->stage[k + b].equal != c->stage[a + b].equal ||
+                             (b > 0 && row[k * wide - 1] != row[a * wide - 1])))
+                k++;
+            row[a * wide] = k < a ? row[k * wide] : c->rows++;
+        }
+}
+
+/* ---- the table ---- */
 /* Returns the memory steps for some bytes; a small part of a step does not count. */
 static int gckpti_to_steps(const gckpti_chain *c, int64_t bytes)
 {
@@ -22253,19 +21600,17 @@ static size_t gckpti_cells(const gckpti_chain *c, int rows)
     return (size_t)rows * ((size_t)c->steps + 1);
 }
 
-/* Returns by how many memory steps a range of stages up to k may exceed one up to b. */
-static int gckpti_extra_steps(const gckpti_chain *c, int k, int b)
+/* Returns the row of stages a to b, or the row of zeros if there are none. */
+static int gckpti_range_index(const gckpti_chain *c, int a, int b)
 {
-    int64_t more = c->stage[b].base - c->stage[k].base;
-    return more < 0                    ? -gckpti_to_steps(c, -more)
-           : more / c->step > c->steps ? c->steps
-                                       : (int)(more / c->step);
+    return a > b ? c->rows : c->row[a * (c->n + 1) + b - a];
 }
 
-/* A way to run stages a to b: option i of a or, for larger i, a checkpoint before a later stage. In
- * m >= need memory steps it costs cost + later[m - kept] + sooner[m + more] (table rows). */
+/* A way to run stages a to b: option i of a or, for larger i, a checkpoint before a later stage.
+ * Stages from `next` on run in the middle, while `kept` steps are in use. In m >= need steps it
+ * costs cost + later[m - kept] + sooner[m] (table rows). */
 typedef struct {
-    int a, b, i, need, kept, more;
+    int a, b, i, next, need, kept;
     const uint64_t *later, *sooner;
     uint64_t cost, forward_cost;
     int64_t forward_peak; /* most live bytes in the forward */
@@ -22274,124 +21619,85 @@ typedef struct {
 /* Advances w to the next way to run stages w->a to w->b (first: i = -1). Returns 0 at the end. */
 static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
 {
-    const gckpti_stage *stage = c->stage, *q = &stage[stage[w->a].owner];
-    const gckpti_stage_option *o = &c->option[q->option];
-    const uint64_t *none = c->cost + gckpti_cells(c, c->rows);
-    int wide = c->n + 1, k = w->a;
-    w->i++;
-    w->later = w->sooner = none;
-    w->kept = w->more = 0;
-    if (w->i < q->options) {
-        int after =
-            gckpti_to_steps(c, o[w->i].bytes[GCKPTI_AFTER] + stage[k].base - stage[w->b].base);
-        w->need = (int)o[w->i].steps[GCKPTI_BEFORE];
-        w->need = after > w->need ? after : w->need;
-        w->cost = o[w->i].cost;
-        k++;
-        if (k > w->b)
-            return 1;
-        w->kept = (int)o[w->i].steps[GCKPTI_DURING];
-    } else {
-        k += w->i - q->options + 1;
-        if (k > w->b)
-            return 0;
-        const gckpti_stage *last = &stage[stage[k - 1].owner];
-        int64_t peak = c->crossing[w->a * wide + k - 1] + last->forward_peak;
+    const gckpti_stage *stage = c->stage, *q = &stage[w->a];
+    const int wide = c->n + 1, is_option = ++w->i < q->options;
+    const int next = w->next = is_option ? w->a + 1 : w->a + 1 + w->i - q->options;
+    int64_t peak, kept;
+    if (is_option) {
+        const gckpti_stage_option *o = &c->option[q->option + w->i];
+        w->cost = o->cost;
+        peak = o->peak;
+        kept = next > w->b ? 0 : o->kept;
+    } else if (next <= w->b) {
+        const gckpti_stage_option *last = &stage[next - 1].forward;
+        peak = c->crossing[w->a * wide + next - 1] + last->peak;
         w->forward_peak = peak > w->forward_peak ? peak : w->forward_peak;
-        w->cost = w->forward_cost += last->forward_cost;
-        w->need = gckpti_to_steps(c, w->forward_peak);
-        w->kept = gckpti_to_steps(c, c->crossing[w->a * wide + k]);
-        w->more = gckpti_extra_steps(c, k - 1, w->b);
-        int row = c->row[w->a * wide + k - 1 - w->a];
-        w->sooner = c->cost + gckpti_cells(c, row);
-        w->need = c->need[row] - w->more > w->need ? c->need[row] - w->more : w->need;
-    }
-    int row = c->row[k * wide + w->b - k];
-    w->later = c->cost + gckpti_cells(c, row);
-    w->need = c->need[row] + w->kept > w->need ? c->need[row] + w->kept : w->need;
+        w->cost = w->forward_cost += last->cost;
+        peak = w->forward_peak;
+        kept = c->crossing[w->a * wide + next];
+    } else
+        return 0;
+    const int later = gckpti_range_index(c, next, w->b);
+    const int sooner = is_option ? c->rows : gckpti_range_index(c, w->a, next - 1);
+    w->kept = gckpti_to_steps(c, kept);
+    w->need = gckpti_to_steps(c, peak);
+    w->need = w->need > c->need[sooner] ? w->need : c->need[sooner];
+    w->need = w->need > c->need[later] + w->kept ? w->need : c->need[later] + w->kept;
+    w->later = c->cost + gckpti_cells(c, later);
+    w->sooner = c->cost + gckpti_cells(c, sooner);
     return 1;
 }
 
-/* Fills in the row of stages a to b. Tries checkpoints where options cost more than the least. */
+/* Fills in the row of stages a to b. */
 static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
 {
-    uint64_t *cost = c->cost + gckpti_cells(c, row), least = 0;
+    uint64_t *cost = c->cost + gckpti_cells(c, row);
     gckpti_choice w = { a, b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
-    int top = c->steps + 1, *fewest = &c->need[row], options = c->stage[c->stage[a].owner].options;
     for (int m = 0; m <= c->steps; m++)
         cost[m] = GCKPTI_INFINITE_COST;
-    for (int k = a; k <= b; k++)
-        least += c->stage[c->stage[k].owner].min_cost;
-    while (gckpti_next_choice(c, &w)) {
-        if (w.i == options)
-            for (top = 0; top <= c->steps && cost[top] > least;)
-                top++;
-        for (int m = w.need; m < top; m++) {
-            int sooner = m + w.more < c->steps ? m + w.more : c->steps;
-            uint64_t sum = w.cost + w.later[m - w.kept] + w.sooner[sooner];
+    while (gckpti_next_choice(c, &w))
+        for (int m = w.need; m <= c->steps; m++) {
+            uint64_t sum = w.cost + w.later[m - w.kept] + w.sooner[m];
             cost[m] = sum < cost[m] ? sum : cost[m];
         }
-    }
-    for (*fewest = 0; *fewest <= c->steps && cost[*fewest] == GCKPTI_INFINITE_COST;)
-        ++*fewest;
+    for (c->need[row] = 0; c->need[row] <= c->steps && cost[c->need[row]] == GCKPTI_INFINITE_COST;)
+        c->need[row]++;
 }
 
 /* Chooses a step for up to `most` bytes: the grain, or a divisor of the smallest large result. */
 static void gckpti_choose_step(gckpti_chain *c, int64_t most)
 {
     const gckpti_planner *p = c->s->p;
-    int64_t grain = c->s->grain, large = most;
+    int64_t grain = (int64_t)p->alignment, large = most;
     c->step = most / GCKPTI_MEMORY_STEPS > grain ? most / GCKPTI_MEMORY_STEPS : grain;
     for (int u = p->prologue; u < p->nodes; u++)
         large = p->node[u].out > most / 100 && p->node[u].out < large ? p->node[u].out : large;
     c->step = large > c->step ? large / (large / c->step) : c->step;
     c->step = most / grain <= GCKPTI_EXACT_STEPS ? grain : c->step;
     c->steps = (int)(most / c->step);
-    for (int a = 0; a < c->n; a++)
-        for (int i = 0; c->stage[a].owner == a && i < c->stage[a].options; i++) {
-            gckpti_stage_option *o = &c->option[c->stage[a].option + i];
-            for (int k = 0; k < GCKPTI_PHASES; k++)
-                o->steps[k] = gckpti_to_steps(c, o->bytes[k]);
-        }
 }
 
-/* Emits the schedule of all stages in m memory steps. */
-static void gckpti_emit_table(gckpti_chain *c, int m)
+/* Emits the schedule of stages a to b in m memory steps. */
+static void gckpti_emit_range(gckpti_chain *c, int a, int b, int m)
 {
-    gckpti_planner *p = c->s->p;
-    struct {
-        int a, b, m; /* b < 0 means the backwards of stage a, by option m */
-    } todo[2 * GCKPTI_MAX_STAGES + 3], now = { 0, c->n - 1, m };
-    todo[0] = now;
-    for (int count = 1; count > 0;) {
-        now = todo[--count];
-        const gckpti_stage *q = &c->stage[now.a], *owner = &c->stage[q->owner];
-        if (now.b < 0) {
-            gckpti_list_stage(c, q, c->drop + c->option[owner->option + now.m].drop);
-            for (int x = q->end - q->first + 1; x < c->length; x++)
-                gckpti_emit(p, c->entry[x]);
-            continue;
-        }
-        gckpti_choice w = { now.a, now.b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
-        uint64_t cost =
-            c->cost[gckpti_cells(c, c->row[now.a * (c->n + 1) + now.b - now.a]) + (size_t)now.m];
-        int sooner = 0;
-        while (gckpti_next_choice(c, &w)) {
-            sooner = now.m + w.more < c->steps ? now.m + w.more : c->steps;
-            if (w.need <= now.m && w.cost + w.later[now.m - w.kept] + w.sooner[sooner] == cost)
-                break;
-        }
-        int k = w.i < owner->options ? now.a + 1 : now.a + 1 + w.i - owner->options;
-        for (int u = q->first; u < c->stage[k - 1].end; u++)
-            gckpti_emit(p, u);
-        todo[count].a = now.a;
-        todo[count].b = w.i < owner->options ? -1 : k - 1;
-        todo[count++].m = w.i < owner->options ? w.i : sooner;
-        now.a = k;
-        now.m -= w.kept;
-        if (k <= now.b)
-            todo[count++] = now;
+    const gckpti_stage *q = &c->stage[a];
+    gckpti_choice w = { a, b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
+    if (a > b)
+        return;
+    const uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, a, b)) + (size_t)m];
+    while (gckpti_next_choice(c, &w))
+        if (w.need <= m && w.cost + w.later[m - w.kept] + w.sooner[m] == cost)
+            break;
+    for (int u = q->first; u < c->stage[w.next - 1].end; u++)
+        gckpti_emit(c->s->p, u);
+    gckpti_emit_range(c, w.next, b, m - w.kept);
+    if (w.i >= q->options) {
+        gckpti_emit_range(c, a, w.next - 1, m);
+        return;
     }
+    memcpy(c->s->action + q->first, c->drop + c->option[q->option + w.i].drop,
+           (size_t)(q->end - q->first));
+    gckpti_emit_stage(c, q);
 }
 
 /* Adds the table's schedules for amounts of memory from `least` to `most` bytes as initials. */
@@ -22399,209 +21705,131 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
 {
     gckpti_search *s = c->s;
     gckpti_choose_step(c, most);
-    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* an extra row is zeros */
-    int rows = 0, small = s->p->nodes <= GCKPTI_SMALL_N;
+    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* the extra row is zeros */
+    int rows = 0;
     gckpti_reserve(&c->scratch, &c->cost, cells, sizeof *c->cost);
-    gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows, sizeof(int));
-    if (!s->p->failed)
-        memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
-    for (int length = 1; length <= c->n && !s->p->failed; length++)
+    gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows + 1, sizeof(int));
+    if (s->p->failed)
+        return;
+    memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
+    c->need[c->rows] = 0;
+    for (int length = 1; length <= c->n; length++)
         for (int a = 0; a + length <= c->n; a++)
-            if (c->row[a * (c->n + 1) + length - 1] == rows) {
-                gckpti_fill_row(c, a, a + length - 1, rows);
-                rows++;
-            }
-    s->evaluated += (int64_t)cells * c->n / 24;
-    int spacing = GCKPTI_SPACING / s->p->nodes; /* 8 to 50 */
-    spacing = spacing < 8 ? 8 : spacing > 50 ? 50 : spacing;
-    uint64_t last = UINT64_MAX; /* cost of the last initial */
+            if (gckpti_range_index(c, a, a + length - 1) == rows)
+                gckpti_fill_row(c, a, a + length - 1, rows++);
+    const int spacing = s->p->nodes <= GCKPTI_LARGE_N ? 30 : 8;
+    uint64_t last = GCKPTI_INFINITE_COST; /* cost of the last initial */
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
-        uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
-        if (cost >= last || cost == GCKPTI_INFINITE_COST ||
-            (!small && (int64_t)(m - before) * spacing < before))
+        uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, 0, c->n - 1)) + (size_t)m];
+        if (cost >= last || (int64_t)(m - before) * spacing < before)
             continue;
         last = cost;
         before = m;
-        gckpti_emit_table(c, m);
-        gckpti_add_built(s);
+        gckpti_emit_range(c, 0, c->n - 1, m);
+        if (s->p->entry_count <= GCKPTI_MAX_ENTRIES)
+            gckpti_add_built(s);
     }
 }
 
-/* Adds initials of the chain programme for a kind of borders. Returns 0 if it finds no stages. */
-GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, int kind, int64_t most)
+/* Opens a chain of at most `most` stages: the stages and the rows of the table. */
+static void gckpti_open_chain(gckpti_chain *c, gckpti_search *s, gckpti_border kind, int most)
 {
     gckpti_planner *p = s->p;
-    size_t n = (size_t)p->nodes;
+    memset(c, 0, sizeof *c);
+    c->s = s;
+    c->scratch = gckpti_scratch_new(p->memory, &p->failed);
+    if (!gckpti_find_borders(c))
+        return;
+    gckpti_find_stages(c, kind, most);
+    size_t pairs = ((size_t)c->n + 1) * ((size_t)c->n + 1);
+    c->crossing = (int64_t *)gckpti_scratch_alloc(&c->scratch, pairs, sizeof(int64_t));
+    c->row = (int *)gckpti_scratch_alloc(&c->scratch, pairs, sizeof(int));
+    if (!p->failed)
+        gckpti_compare_stages(c);
+}
+
+/* Adds initials of the chain programme for a kind of borders. Returns 0 if it finds no stages;
+ * `most`: bytes of store-all. */
+GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, int64_t most)
+{
     gckpti_chain c;
-    memset(&c, 0, sizeof c);
-    c.s = s;
-    c.scratch = gckpti_scratch_new(p->memory, &p->failed);
-    for (int stages = gckpti_find_borders(&c) ? GCKPTI_MAX_STAGES : 0; !p->failed; stages /= 2) {
-        gckpti_find_stages(&c, kind, stages);
-        size_t pairs = ((size_t)c.n + 1) * ((size_t)c.n + 1);
-        c.crossing = (int64_t *)gckpti_scratch_alloc(&c.scratch, pairs, sizeof(int64_t));
-        c.row = (int *)gckpti_scratch_alloc(&c.scratch, pairs, sizeof(int));
-        c.rows = 0;
-        if (!p->failed)
-            gckpti_compare_stages(&c);
-        if (stages < 64 || (int64_t)c.rows * c.n <= GCKPTI_MAX_ROWS)
-            break;
-    }
-    if (c.n < 2 || (kind == GCKPTI_AT_NARROW && c.borders > c.n)) {
+    int stages = GCKPTI_MAX_STAGES;
+    gckpti_open_chain(&c, s, kind, stages);
+    while (!s->p->failed && stages > 64 && (int64_t)c.rows * c.n > GCKPTI_MAX_ROWS) {
         gckpti_scratch_free(&c.scratch);
-        return c.n > 1;
+        gckpti_open_chain(&c, s, kind, stages /= 2);
     }
-    int64_t nodes = 0, effort = GCKPTI_EFFORT;
-    for (int a = 0; a < c.n; a++) {
-        int size = c.stage[a].end - c.stage[a].first;
-        c.capacity = 5 * size + 64 > c.capacity ? 5 * size + 64 : c.capacity;
-        nodes += c.stage[a].owner == a ? size : 0;
+    const int found = !s->p->failed && c.n > 1;
+    if (found)
+        gckpti_mark_cuts(&c);
+    for (int a = 0; a < c.n && found; a++) {
+        gckpti_stage *q = &c.stage[a], *equal = &c.stage[q->equal];
+        if (q == equal)
+            gckpti_find_options(&c, a);
+        q->option = equal->option;
+        q->options = equal->options;
+        q->forward = equal->forward;
     }
-    c.entry = (int *)gckpti_scratch_alloc(&c.scratch, (size_t)c.capacity * 2, sizeof(int));
-    c.trial = (unsigned char *)gckpti_scratch_alloc(&c.scratch, n, 1);
-    c.present = (unsigned char *)gckpti_scratch_alloc(&c.scratch, n, 1);
-    c.needed = (unsigned char *)gckpti_scratch_alloc(&c.scratch, n, 1);
-    c.runs = (int *)gckpti_scratch_alloc(&c.scratch, n, sizeof(int));
-    for (int a = 0; a < c.n && !p->failed; a++) {
-        int64_t size = c.stage[a].end - c.stage[a].first, before = s->examined;
-        if (c.stage[a].owner != a)
-            continue;
-        gckpti_find_options(&c, &c.stage[a], effort * size / nodes);
-        effort -= s->examined - before;
-        nodes -= size;
-    }
-    for (int part = 1; part <= 16 && !p->failed; part *= 4)
+    for (int part = 1; part <= 16 && found; part *= 4) /* finer steps for fewer bytes */
         gckpti_add_table_initials(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);
-    return 1;
+    return found;
 }
 #endif
 
-/* >>search/levels */
+/* >>search/search */
 #ifndef GCKPT_NO_SEARCH
-/* Emits a body that runs all nodes as late as they are needed, keeps results that `action` does not
- * mark, and recomputes or reloads marked results just before the first backward that needs them. */
-static void gckpti_build_cut(gckpti_planner *p, const unsigned char *action)
+/* =================================================================================================
+ * search: the schedule of least cost for every budget
+ *
+ * The level grid, which depends on the model alone, has byte limits from store-all's down to the
+ * proven minimum. A level is solved once, when a budget needs it (gckpti_solve_level):
+ *   cut      The cut of the deciding point says what to keep there; the rest is recomputed just
+ *            before its first reader. The local search (search/moves) brings that schedule within
+ *            the limit, and removes recomputes that are not needed for it. A schedule within 0.1 %
+ *            of a step of the bound is proven near-optimal; then the level is done.
+ *   initial  Else schedules built once without a limit compete: store-all, segments, memory-poor,
+ *            and those of a dynamic programme over a chain of stages (search/chain). The local
+ *            search improves the best that fits, a few that do not, and the schedule of the next
+ *            larger level, except at the first of each GCKPTI_LEVEL_GROUP levels.
+ * gckpti_find_best takes the candidate of least cost: of levels from the budget down until the next
+ * is proven to cost no less, of the level above the budget, and of the initials. It ignores a
+ * level's schedule that would also fit the next lower level, because smaller budgets never search
+ * this level. So the candidates do not depend on the budget, and more memory never costs more time.
+ *
+ * Invariants: 1. gckpti_evaluate computes for each position the live bytes of the lowered plan of
+ * the same schedule (sizes rounded up to the alignment). 2. A level's schedule is within its limit
+ * and depends neither on the budget nor on earlier calls. 3. Effort limits count entries, never
+ * time, and all numbers are integers, so that a plan is the same on every machine.
+ * ============================================================================================== */
+
+/* Returns whether a candidate is proven near-optimal for its limit. */
+static int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *candidate)
 {
-    int *stack = p->queue, next = p->prologue;
-    unsigned char *present = p->computed;
-    for (int u = 0; u < p->nodes; u++)
-        present[u] = !action[u] || p->needed_by[u] > 0;
-    for (int r = 0; r < p->body_backwards; r++) {
-        const gckpti_node *u = &p->node[p->backward[r]];
-        gckpti_emit_late(p, &next, r);
-        for (int k = 0; k < u->reads + u->reads_saved; k++) {
-            int depth = 1;
-            stack[0] = k < u->reads ? p->edges[u->read + k] : p->backward[r];
-            while (depth > 0) {
-                const gckpti_node *q = &p->node[stack[depth - 1]];
-                int missing = -1, is_reload = action[stack[depth - 1]] == GCKPTI_CUT_OFFLOAD;
-                for (int i = q->in; i < q->in + q->inputs && missing < 0 && !is_reload; i++)
-                    missing = present[p->edges[i]] ? -1 : p->edges[i];
-                if (present[stack[depth - 1]]) {
-                    depth--;
-                } else if (missing >= 0) {
-                    stack[depth++] = missing;
-                } else {
-                    present[stack[--depth]] = 1;
-                    gckpti_emit(p, stack[depth] + (is_reload ? p->nodes : 0));
-                }
-            }
-        }
-        gckpti_emit(p, ~p->backward[r]);
-    }
-    gckpti_emit_late(p, &next, INT32_MAX); /* losses of a graph without backwards */
+    return candidate->length > 0 && candidate->overhead - candidate->bound <= s->margin;
 }
 
-/* Makes the schedule of s->action the current one. Returns its peak; out of memory: INT64_MAX. */
-GCKPTI_FN int64_t gckpti_try_actions(gckpti_search *s)
+/* ---- levels and initial schedules (search/search); the schedule of a cut ---- */
+/* Makes the schedule of s->action the current one: it runs all nodes as late as they are needed,
+ * keeps results that are not marked, and recomputes or reloads marked ones just before the first
+ * backward that needs them. Returns its peak; out of memory: INT64_MAX. */
+static int64_t gckpti_try_actions(gckpti_search *s)
 {
-    gckpti_build_cut(s->p, s->action);
+    gckpti_planner *p = s->p;
+    int next = p->prologue;
+    for (int u = 0; u < p->nodes; u++) {
+        p->computed[u] = !s->action[u] || p->needed_by[u] > 0;
+        p->state[u].run_count = 1;
+    }
+    for (int r = 0; r < p->body_backwards; r++) {
+        gckpti_emit_late(p, &next, r);
+        gckpti_emit_backward(p, r, 0, s->action);
+    }
+    gckpti_emit_late(p, &next, INT32_MAX); /* losses of a graph without backwards */
     return gckpti_take_built(s) ? s->now.peak : INT64_MAX;
 }
 
-/* ---- the local search for one limit ---- */
-/* Reduces the peak of the current schedule to a candidate's limit unless it is far above, removes
- * recomputes, and stores the schedule in the candidate if it is better. */
-static void gckpti_improve(gckpti_search *s, gckpti_candidate *candidate)
-{
-    if (s->now.peak / 5 * 4 > candidate->limit)
-        return;
-    s->started = s->evaluated + s->examined / 4; /* an attempt: 1/8 of all effort */
-    if (gckpti_reduce_peak(s, candidate->limit)) {
-        gckpti_remove_recomputes(s, candidate->limit);
-        gckpti_candidate_update(s, candidate);
-    }
-    s->started = -1;
-}
-
-/* Improves a candidate by another candidate's schedule, first as it is. */
-static void gckpti_improve_from(gckpti_search *s, gckpti_candidate *candidate,
-                                const gckpti_candidate *from)
-{
-    if (!gckpti_candidate_load(s, from))
-        return;
-    gckpti_candidate_update(s, candidate);
-    gckpti_improve(s, candidate);
-}
-
-/* Perturbs a candidate's schedule to leave a local optimum: removes one recompute, even beyond the
- * limit, and reduces the peak without dropping that node again. Tries the four largest savings;
- * starts again after a success. */
-static void gckpti_perturb(gckpti_search *s, gckpti_candidate *candidate)
-{
-    for (int i = 0; i < 4 && candidate->length && !gckpti_is_exhausted(s); i++) {
-        const uint64_t before = candidate->overhead;
-        if (!gckpti_candidate_load(s, candidate))
-            return;
-        gckpti_find_recomputes(s, INT64_MAX);
-        if (i >= s->moves || s->p->failed)
-            return;
-        s->excluded = s->move[i].node;
-        s->move[i].entry = INT32_MAX;
-        gckpti_apply_move(s, GCKPTI_MOVE_REPLACE, i);
-        const int fits = gckpti_reduce_peak(s, candidate->limit);
-        s->excluded = -1;
-        if (!fits)
-            continue;
-        gckpti_remove_recomputes(s, candidate->limit);
-        gckpti_candidate_update(s, candidate);
-        i = candidate->overhead < before ? -1 : i;
-    }
-}
-/* Solves a level from the two cuts around it on a hull: keeps what the lower cut does and, as far
- * as the bytes between both allow, the last nodes that only the upper cut keeps. */
-static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_cut_point *point,
-                             int which)
-{
-    const gckpti_planner *p = s->p;
-    const gckpti_cut_table *cuts = gckpti_cuts(s->bound, point, which);
-    const gckpti_cut_list *hull = &cuts->last;
-    const int64_t space = level->limit - point->base;
-    const int cut = gckpti_cut_within(hull, space);
-    int64_t excess = 1, bytes = cut < 0 ? -1 : space - hull->cut[cut].bytes;
-    for (int tried = 0; tried < 2 && excess > 0 && bytes >= 0; tried++, bytes -= excess) {
-        if (gckpti_is_proven(s, level) || gckpti_is_exhausted(s))
-            return;
-        memset(s->upper_cut, 0, (size_t)p->nodes);
-        if (cut + 1 < hull->n)
-            gckpti_mark_cut(s->bound, cuts, cut + 1, s->upper_cut);
-        gckpti_mark_cut(s->bound, cuts, cut, s->action);
-        int64_t kept = 0;
-        for (int u = p->nodes; u-- > 0;) {
-            const int64_t size = p->node[u].out + p->node[u].saved;
-            if (!s->action[u] || s->upper_cut[u] || kept + size > bytes)
-                continue;
-            kept += size;
-            s->action[u] = 0;
-        }
-        excess = gckpti_try_actions(s) - level->limit;
-        if (excess <= level->limit / 4) /* else the peak is too far above the limit */
-            gckpti_improve(s, level);
-    }
-}
-
-/* ---- initial schedules: built once without a limit (search/search) ---- */
+/* ---- initial schedules: built once without a limit ---- */
 enum { GCKPTI_REDUCED = 10 }; /* most initials that get a copy with a reduced peak */
 
 /* Orders initials by peak, then cost. */
@@ -22626,7 +21854,8 @@ static void gckpti_reduce_initials(gckpti_search *s)
         least = from->overhead < least ? from->overhead : least;
         done++;
         int64_t limit = from->peak - (from->peak - p->gradient_between[0]) / 1000 - 1;
-        s->evaluated = s->examined = 0;
+        s->effort = 0;
+        s->started = GCKPTI_NO_ATTEMPT;
         if (!gckpti_candidate_load(s, from) || !gckpti_reduce_peak(s, limit))
             continue;
         gckpti_remove_recomputes(s, limit);
@@ -22635,31 +21864,30 @@ static void gckpti_reduce_initials(gckpti_search *s)
     }
 }
 
-/* Finds the initials, once: store-all, store-all with late forwards, uniform segments, the user's
- * segments, the chain's, memory-poor. */
-GCKPTI_FN void gckpti_find_initials(gckpti_search *s)
+/* Finds the initials, once: store-all, uniform segments, the user's segments, the chain's,
+ * memory-poor. */
+static void gckpti_find_initials(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->top_segments;
     if (s->initials > 0)
         return;
-    s->evaluated = s->examined = 0;
     gckpti_build_store_all(p);
     gckpti_add_built(s);
     int64_t most = s->initial ? s->initial[0].peak - p->gradient_between[0] : 0;
-    gckpti_build_late(p, 0);
-    gckpti_add_built(s);
-    for (size_t i = 0; i <= groups && !p->failed; i++) {
+    for (size_t i = 0, before = 0; i <= groups && !p->failed; i++) {
         int group = i < groups ? gckpti_group_size(p, i) : 0;
-        if (i < groups && !group)
+        if (i < groups && (!group || (p->nodes > GCKPTI_LARGE_N && i % n - before < before / 8)))
             continue;
+        before = i % n;
         gckpti_build_segments(p, group);
         gckpti_add_built(s);
     }
-    for (int kind = 0, fine = 0; kind < GCKPTI_BORDERS && !p->failed; kind++) {
-        if (kind == GCKPTI_AT_NODES && p->nodes > (fine ? GCKPTI_SMALL_N : GCKPTI_MEDIUM_N))
-            break;
-        fine = gckpti_add_chain_initials(s, kind, most);
+    if (s->bound->points > 0) {
+        gckpti_add_chain_initials(s, GCKPTI_AT_SEGMENTS, most);
+        const int narrow = gckpti_add_chain_initials(s, GCKPTI_AT_NARROW, most);
+        if (p->nodes <= (narrow ? GCKPTI_SMALL_N : GCKPTI_MEDIUM_N))
+            gckpti_add_chain_initials(s, GCKPTI_AT_NODES, most);
     }
     if (p->nodes <= GCKPTI_MEDIUM_N && !p->failed) {
         gckpti_build_late(p, -1);
@@ -22671,25 +21899,22 @@ GCKPTI_FN void gckpti_find_initials(gckpti_search *s)
 }
 
 /* ---- levels ---- */
-enum { GCKPTI_LEVEL_GROUP = 4 }; /* levels that depend on one another */
+enum { GCKPTI_LEVEL_GROUP = 8 }; /* levels that depend on one another */
 
 /* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. */
-GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most)
+static void gckpti_build_levels(gckpti_search *s, int64_t most)
 {
     const int64_t resident = s->p->gradient_between[0], least = s->bound->min_bytes;
-    const int nodes = s->p->nodes, part = nodes <= 64               ? 100
-                                          : nodes <= 300            ? 40
-                                          : nodes <= GCKPTI_LARGE_N ? 90
-                                                                    : 12;
-    const int every = (most - least) / s->grain <= 96;
+    const int64_t grain = (int64_t)s->p->alignment; /* live bytes are multiples of it */
+    const int part = s->p->nodes <= 64 ? 100 : s->p->nodes <= GCKPTI_LARGE_N ? 40 : 16;
     int decider;
-    const uint64_t steep_cost = gckpti_hulls_cost(s->bound, least, &decider) / 8 * 7;
+    const uint64_t steep_cost = gckpti_bound_cost(s->bound, least, &decider) / 8 * 7;
     for (int64_t limit = most; limit >= least;) {
-        int64_t step = every ? s->grain : (limit - resident) / part;
-        if (!every && gckpti_hulls_cost(s->bound, limit, &decider) > steep_cost)
-            step *= nodes <= 300 ? 2 : 3;  /* fewer levels where bounds are weak */
-        step = step / s->grain * s->grain; /* live bytes are multiples of it */
-        step = step > 0 ? step : s->grain;
+        int64_t step = (limit - resident) / part / grain * grain;
+        if (gckpti_bound_cost(s->bound, limit, &decider) > steep_cost)
+            step *= 2; /* fewer levels where bounds are weak */
+        if (step < grain || (most - least) / grain <= 96)
+            step = grain;
         gckpti_candidate *level = gckpti_candidate_new(s, &s->level, &s->levels);
         if (!level)
             return;
@@ -22698,13 +21923,48 @@ GCKPTI_FN void gckpti_build_levels(gckpti_search *s, int64_t most)
     }
 }
 
+/* Reduces the peak of the current schedule to a level's limit unless it is far above, removes
+ * recomputes, and stores the schedule in the level if it is better. */
+static void gckpti_improve(gckpti_search *s, gckpti_candidate *level)
+{
+    s->started = s->effort;
+    if (s->now.peak / 5 * 4 <= level->limit && gckpti_reduce_peak(s, level->limit)) {
+        gckpti_remove_recomputes(s, level->limit);
+        gckpti_candidate_update(s, level);
+    }
+    s->started = GCKPTI_NO_ATTEMPT;
+}
+
+/* Improves a level by another candidate's schedule, first as it is. */
+static void gckpti_improve_from(gckpti_search *s, gckpti_candidate *level,
+                                const gckpti_candidate *from)
+{
+    if (!gckpti_candidate_load(s, from))
+        return;
+    gckpti_candidate_update(s, level);
+    gckpti_improve(s, level);
+}
+
+/* Solves a level from the last cut of a hull that keeps no more bytes than the limit allows. */
+static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_cut_point *point,
+                             int which)
+{
+    const gckpti_cut_table *cuts = gckpti_cuts(s->bound, point, which);
+    const int cut = gckpti_cut_within(&cuts->last, level->limit - point->base);
+    if (cut < 0 || gckpti_is_proven(s, level))
+        return;
+    gckpti_mark_cut(s->bound, cuts, cut, s->action);
+    gckpti_try_actions(s);
+    gckpti_improve(s, level);
+}
+
 /* Solves level k: tries schedules from cuts. Unless one is proven near-optimal, improves initials
  * within or near the limit, and the schedule of the level above in the group. */
 GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 {
     gckpti_candidate *level = &s->level[k];
-    const int grouped = k % GCKPTI_LEVEL_GROUP > 0;
-    const int small = s->p->nodes <= GCKPTI_SMALL_N;
+    const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
+    const int perturbs = small ? 4 : s->p->nodes <= 250 ? 2 : 0; /* to leave a local optimum */
     const int tries = !grouped || small ? 4 : s->p->nodes <= 300 ? 2 : 1; /* 1: grids are fine */
     int decider, i = 0, best = -1;
     if (level->solved || s->p->failed)
@@ -22713,15 +21973,15 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     level->bound = gckpti_bound_cost(s->bound, level->limit, &decider);
     if (level->bound == UINT64_MAX)
         return;
-    s->evaluated = s->examined = 0;
-    for (int c = 0; c < (s->p->can_offload ? GCKPTI_FULL : 1) && decider < s->bound->points; c++)
+    s->effort = 0;
+    for (int c = 0; c < (s->p->can_offload ? GCKPTI_TABLES : 1) && decider < s->bound->points; c++)
         gckpti_solve_cut(s, level, &s->bound->point[decider], c);
     if (gckpti_is_proven(s, level))
         return;
     gckpti_find_initials(s);
     if (grouped)
         gckpti_solve_level(s, k - 1);
-    s->evaluated = s->examined = 0;
+    s->effort = 0;
     for (; i < s->initials && s->initial[i].peak <= level->limit; i++)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
             best = i;
@@ -22740,13 +22000,15 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     }
     if (grouped)
         gckpti_improve_from(s, level, &s->level[k - 1]);
-    if (small)
-        gckpti_perturb(s, level);
+    for (i = 0; i < perturbs && gckpti_candidate_load(s, level); i++) {
+        const uint64_t before = level->overhead;
+        if (gckpti_perturb(s, level->limit, i))
+            gckpti_remove_recomputes(s, level->limit);
+        gckpti_candidate_update(s, level);
+        i = level->overhead < before ? -1 : i;
+    }
 }
-#endif
 
-/* >>search/choose */
-#ifndef GCKPT_NO_SEARCH
 /* ---- placing a candidate ---- */
 /* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. If the
  * arena cannot be addressed, sets candidate->arena to SIZE_MAX, which is no error. */
@@ -22754,8 +22016,7 @@ GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate
 {
     gckpti_planner *p = s->p;
     gckpti_release(&s->scratch, &s->move); /* frees memory: lowering needs no moves */
-    gckpti_release(&s->scratch, &s->sorted);
-    gckpti_release(&s->scratch, &s->key);
+    gckpti_release(&s->scratch, &s->order);
     gckpti_release(&s->scratch, &s->member);
     gckpti_release(&s->scratch, &s->slack);
     gckpt_result result = gckpti_lower_spans(p, candidate->span, candidate->length);
@@ -22777,47 +22038,31 @@ static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *can
     const gckpti_candidate *old = &s->winner;
     const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
     const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
-    return least > (int64_t)most || (old->length && !s->minimise_bytes && cost > old->time) ||
+    return candidate->length == 0 || least > (int64_t)most ||
+           (old->length && !s->minimise_bytes && cost > old->time) ||
            (old->length && least >= (int64_t)old->arena &&
             (s->minimise_bytes || cost == old->time));
 }
 
-/* Places a candidate unless it is placed or empty. */
-static void gckpti_place_once(gckpti_search *s, gckpti_candidate *candidate)
-{
-    if (gckpti_is_ok(s) && candidate->length > 0 && candidate->arena == 0)
-        s->result = gckpti_place_candidate(s, candidate);
-}
-
-/* Makes a candidate the winner if its arena has `lower` to `most` bytes and it takes less time or,
- * in equal time, fewer bytes than the winner. With s->minimise_bytes only bytes count. */
+/* Places a candidate and, if its copies may overlap computation, its schedule with such copies.
+ * Each becomes the winner if its arena has `lower` to `most` bytes and it takes less time or, in
+ * equal time, fewer bytes than the winner. With s->minimise_bytes only bytes count. */
 static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower,
                             size_t most)
 {
-    const gckpti_candidate *old = &s->winner;
-    if (!gckpti_is_ok(s) || candidate->length == 0 || gckpti_is_useless(s, candidate, most))
-        return;
-    gckpti_place_once(s, candidate);
-    int fewer = candidate->arena < old->arena;
-    int better = s->minimise_bytes
-                     ? fewer
-                     : candidate->time < old->time || (candidate->time == old->time && fewer);
-    if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most &&
-        (better || !old->length))
-        s->winner = *candidate;
-}
-
-/* Considers a candidate; if its copies may overlap computation, also with copies so placed. */
-static void gckpti_consider_both(gckpti_search *s, gckpti_candidate *candidate, size_t lower,
-                                 size_t most)
-{
-    gckpti_consider(s, candidate, lower, most);
-    if (!s->p->overlap || candidate->length == 0 || candidate->transfer_cost == 0)
-        return;
-    if (!candidate->hidden)
-        gckpti_hide_copies(s, candidate);
-    if (candidate->hidden)
-        gckpti_consider(s, candidate->hidden, lower, most);
+    for (; candidate; candidate = gckpti_overlap_copies(s, candidate)) {
+        const gckpti_candidate *old = &s->winner;
+        if (!gckpti_is_ok(s) || gckpti_is_useless(s, candidate, most))
+            return;
+        if (candidate->arena == 0)
+            s->result = gckpti_place_candidate(s, candidate);
+        int fewer = candidate->arena < old->arena;
+        int better =
+            s->minimise_bytes || candidate->time == old->time ? fewer : candidate->time < old->time;
+        if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most &&
+            (better || !old->length))
+            s->winner = *candidate;
+    }
 }
 
 /* Returns the least budget that considers level k: the limit of the next lower level, rounded. */
@@ -22827,32 +22072,27 @@ static size_t gckpti_min_budget(const gckpti_search *s, int k)
     return limit > s->bound->padding ? (size_t)(limit - s->bound->padding) : 0;
 }
 
-/* Considers level k's schedule, unless it also fits the next lower level. If it is not proven
- * near-optimal, or its arena exceeds the limit, considers the initials between the limits of both
- * levels. */
+/* Solves level k and considers its schedule, unless that also fits the next lower level. */
 static void gckpti_consider_level(gckpti_search *s, int k, size_t most)
 {
-    gckpti_candidate *level = &s->level[k];
-    const int64_t lower = k + 1 < s->levels ? s->level[k + 1].limit : -1;
     gckpti_solve_level(s, k);
-    gckpti_consider_both(s, level, gckpti_min_budget(s, k), most);
-    if (gckpti_is_proven(s, level)) {
-        gckpti_place_once(s, level);
-        if ((int64_t)level->arena + s->bound->padding <= level->limit)
-            return;
-    }
-    if (gckpti_is_ok(s))
-        gckpti_find_initials(s);
+    gckpti_consider(s, &s->level[k], gckpti_min_budget(s, k), most);
+}
+
+/* Considers all initials, so that no plan is worse than a builder's in the same bytes. Those that
+ * probably win come first; then few others are placed. */
+static void gckpti_consider_initials(gckpti_search *s, size_t most)
+{
+    gckpti_find_initials(s);
     for (int i = 0; i < s->initials; i++)
-        if (s->initial[i].peak <= level->limit && s->initial[i].peak > lower)
-            gckpti_consider_both(s, &s->initial[i], 0, most);
+        gckpti_consider(s, &s->initial[s->minimise_bytes ? i : s->initials - 1 - i], 0, most);
 }
 
 /* Returns whether a schedule within `limit` and the limit of level k may beat the winner. */
 static int gckpti_may_improve(const gckpti_search *s, int k, int64_t limit)
 {
     const int64_t most = s->level[k].limit < limit ? s->level[k].limit : limit;
-    const uint64_t bound = gckpti_bound_time(s->p, most, 1);
+    const uint64_t bound = gckpti_bound_time(s->p, most);
     return gckpti_is_ok(s) && bound < UINT64_MAX && (!s->winner.length || bound < s->winner.time);
 }
 
@@ -22865,15 +22105,12 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
     s->minimise_bytes = 0;
     while (k < s->levels && s->level[k].limit > limit)
         k++;
-    gckpti_consider(s, &s->store_all, 0, most); /* may equal the cost of larger candidates */
     for (int below = k; below < s->levels && gckpti_may_improve(s, below, limit); below++)
         gckpti_consider_level(s, below, most);
     if (k > 0 && gckpti_may_improve(s, k - 1, limit))
         gckpti_consider_level(s, k - 1, most); /* few of its candidates beat the winner */
-    if (gckpti_may_improve(s, 0, limit)) /* no plan is worse than a builder's in the same bytes */
-        gckpti_find_initials(s);
-    for (int i = 0; i < s->initials; i++)
-        gckpti_consider_both(s, &s->initial[i], 0, most);
+    if (gckpti_may_improve(s, 0, limit))
+        gckpti_consider_initials(s, most);
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
@@ -22886,29 +22123,9 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
         if (s->winner.length && (int64_t)s->winner.arena + s->bound->padding <= s->level[k].limit)
             break;
     }
-    if (gckpti_is_ok(s)) /* no builder's plan takes fewer bytes */
-        gckpti_find_initials(s);
-    for (int i = 0; i < s->initials; i++)
-        gckpti_consider(s, &s->initial[i], 0, SIZE_MAX / 4);
+    gckpti_consider_initials(s, SIZE_MAX / 4);
     *least = s->winner.length ? s->winner.arena : SIZE_MAX;
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
-}
-
-/* ---- the proven bounds of a plan ---- */
-GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
-{
-    const gckpti_bound *b = p->bound; /* at full copy cost */
-    gckpt_mode mode = p->desc->mode;
-    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
-    int64_t limit = b->padding + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
-    return gckpti_add_cost(gckpti_bound_time(p, limit, searched), b->base_cost);
-}
-
-GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p)
-{
-    const gckpti_bound *b = p->bound; /* at full copy cost */
-    int64_t least = b->min_bytes - b->padding;
-    return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
 
 /* ---- opening a search; the plan for a budget, from all strategies ---- */
@@ -22919,7 +22136,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     gckpti_begin_strategy(p, strategy);
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->excluded = -1;
-    s->started = -1;
+    s->started = GCKPTI_NO_ATTEMPT;
     s->margin = p->least_cost / 1000;
     gckpt_result result = p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL);
     if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)
@@ -22930,10 +22147,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     if (p->failed || p->store_all_peak > GCKPTI_SEARCH_LIMIT ||
         (result != GCKPT_OK && !gckpti_is_too_large(p, result)))
         return GCKPT_E_MEMORY;
-    s->grain = gckpti_size_grain(p);
     s->state = p->state;
     s->action = (unsigned char *)gckpti_scratch_alloc(&s->scratch, (size_t)p->nodes, 1);
-    s->upper_cut = (unsigned char *)gckpti_scratch_alloc(&s->scratch, (size_t)p->nodes, 1);
     gckpti_open_bounds(p);
     if (!p->failed) {
         s->bound = &p->bound[GCKPTI_FULL_COPY_COST - p->copy_cost];
@@ -22941,31 +22156,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     }
     if (!p->failed)
         gckpti_candidate_update(s, &s->level[0]);
-    gckpti_build_store_all(p);
-    if (!p->failed && gckpti_take_built(s))
-        gckpti_candidate_store(s, &s->store_all, &s->now);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-}
-
-/* Lowers p->fast_bytes by a bisection of levels. Levels, once solved, serve all later budgets. */
-static gckpt_result gckpti_find_fast(gckpti_search *s)
-{
-    gckpti_planner *p = s->p;
-    gckpt_result result = GCKPT_OK;
-    const uint64_t most = p->fast_cost - p->base_cost;
-    int low = 0, high = p->base_cost > p->fast_cost ? 0 : s->levels;
-    for (int k = -1; low < high && result == GCKPT_OK; k = low + (high - low) / 2) {
-        const size_t bytes = k < 0 ? p->fast_bytes - 1 : (size_t)s->level[k].limit;
-        int fast = k >= 0 && bytes >= p->fast_bytes;
-        if (!fast && (k < 0 || gckpti_bound_time(p, (int64_t)bytes, 1) <= most)) {
-            result = gckpti_find_best(s, bytes);
-            fast = result == GCKPT_OK && s->winner.length && s->winner.time <= most;
-            p->fast_bytes = fast ? s->winner.arena : p->fast_bytes;
-        }
-        low = fast ? k + 1 : low;
-        high = fast ? high : k;
-    }
-    return result;
 }
 
 GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
@@ -22990,8 +22181,6 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
             size_t needed;
             result = gckpti_find_min_budget(&s, *least, &needed);
             *least = needed < *least ? needed : *least;
-            if (result == GCKPT_OK && p->fast_cost)
-                result = gckpti_find_fast(&s);
         }
         gckpti_scratch_free(&s.scratch);
         if (found && p->best.cost <= gckpti_proven_cost(p, most_bytes))
@@ -23009,8 +22198,8 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
  * Public calls. A request (graph, terms, gckpt_plan_desc) is checked (checks.c) and becomes
  * a gckpti_planner for each variant (planner.c). Its plan (request.c) follows from the mode,
  * or is store-all if that fits, or comes from a search. gckpti_prove_plan sets its proven bounds.
- * gckpt_frontier keeps planners and searches for one budget after another, from the largest down;
- * gckpt_fit does all of it for each micro-batch size. getters.c reads plans.
+ * gckpt_frontier keeps planners and searches for one budget after another, from the largest down.
+ * getters.c reads plans.
  * ============================================================================================== */
 
 GCKPTI_COLD_BEGIN /* ends in run/run.h */
@@ -23033,15 +22222,10 @@ struct gckpt_frontier {
     gckpti_allocator memory;
     gckpti_planner p;     /* the first variant; its `next` are the others; models are kept */
     gckpt_plan_desc desc; /* with copies of the arrays it points to */
-    gckpt_point *points;
     gckpti_solution *solutions; /* one for each point */
     size_t count, resident;     /* resident: bytes of parameters and optimiser state */
-    size_t proven_bytes;
-    int complete;
+    gckpt_frontier_info info;
 };
-
-/* Returns the maximum cost of a fast step, whose bytes the error of a small budget names. */
-static inline uint64_t gckpti_fast_cost(uint64_t least) { return least + least / 2; }
 
 #endif /* GCKPT_SMALL */
 
@@ -23058,18 +22242,18 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
         return GCKPT_E_ARG;
     const gckpti_ins *ins = &plan->ins[i];
     const int id = gckpti_ins_node(plan, ins);
-    const gckpti_plan_node *node = &plan->nodes[id];
     const gckpt_cost *cost = &plan->info[id].cost;
-    gckpti_operands o;
     size_t planned = 0; /* bytes rounded up, for gckpti_transfer_cost */
     out->moved = 0;
-    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-    for (int part = 0; part < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; part++) {
-        size_t bytes = (part ? o.saved : o.out) == GCKPTI_NO_OFFSET ? 0
-                       : part                                       ? node->saved_bytes
-                              : gckpti_planned_bytes(plan, node);
-        out->moved += bytes;
-        planned += gckpti_round_up(bytes, plan->alignment);
+    if (GCKPTI_RUNS_OFFLOAD && (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)) {
+        const gckpti_plan_node *node = &plan->nodes[id];
+        const size_t align = plan->alignment;
+        gckpti_operands o;
+        gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+        const size_t value = o.out != GCKPTI_NO_OFFSET ? gckpti_planned_bytes(plan, node) : 0;
+        const size_t saved = o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0;
+        out->moved = value + saved;
+        planned = gckpti_round_up(value, align) + gckpti_round_up(saved, align);
     }
     out->cost = ins->kind == GCKPT_FORWARD ? cost->forward
                 : ins->kind == GCKPT_BACKWARD
@@ -23086,7 +22270,8 @@ static uint64_t gckpti_step_cost(const gckpt_plan *plan)
     uint64_t body = 0, once = 0, micro_batches = 1;
     gckpt_usage u;
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    if (plan->virtual_ranks > 1) { /* of one rank; a virtual rank's only micro-batch counts whole */
+    /* of one rank; a virtual rank's only micro-batch counts whole */
+    if (plan->virtual_ranks > 1) {
         uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
         vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
         micro_batches = (vrank_rows + rows - 1) / rows * vranks;
@@ -23108,6 +22293,8 @@ static uint64_t gckpti_step_cost(const gckpt_plan *plan)
 
 GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
 {
+    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
+                                         "sqrt", "optimal",   "schedule",    "inference" };
     gckpt_plan_info d;
     memset(&d, 0, sizeof d);
     if (!plan)
@@ -23127,6 +22314,7 @@ GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
     d.batch = plan->batch;
     d.update_in_backward = plan->update_in_backward != 0;
     d.mode = plan->mode;
+    d.mode_name = names[plan->mode];
     d.instructions = (int)plan->length;
     d.buffers = (int)plan->buffer_count;
     d.hash = plan->hash;
@@ -23179,20 +22367,31 @@ GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
     return plan && mixer < 0;
 }
 
-GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
-{
-    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
-                                         "sqrt", "optimal",   "schedule",    "inference" };
-    return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
-}
-
 /* >>planner/checks */
 #ifndef GCKPT_SMALL
+
+/* A fault for which a request is refused: whether the request has it, and the error's text. */
+typedef struct {
+    int found;
+    const char *text;
+} gckpti_fault;
+
+/* Returns the text of the first fault that was found, or NULL. */
+static const char *gckpti_first_fault(const gckpti_fault *fault, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (fault[i].found)
+            return fault[i].text;
+    return NULL;
+}
+#define GCKPTI_FIRST_FAULT(faults) gckpti_first_fault(faults, sizeof(faults) / sizeof *(faults))
 
 /* Checks loss term i of a request. */
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
 {
     const gckpt_tensor *t = terms[i].loss;
+    const float weight = terms[i].weight;
+    const int regulariser = terms[i].regulariser;
     if (!t && g->count)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: the loss of term %i is NULL, as ops that are given NULL "
@@ -23201,34 +22400,29 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
     if (!t || t->graph != g)
         return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
                             t ? "of another graph" : "NULL, and the graph has no tensor");
-    if (!gckpti_is_loss(t))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i,
-                            t);
-    if (i == 0 && (terms[0].regulariser || t->batch_invariant) && !inference)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: term 0 must depend on an input: its count divides gradients");
-    if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
-        return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
-    if (terms[i].regulariser && !t->batch_invariant)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: term %i: a regulariser may depend on parameters only, %T depends on "
-            "inputs",
-            i, t);
-    if (!terms[i].regulariser && t->batch_invariant)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: term %i: %T depends on parameters only; mark it as regulariser",
-                            i, t);
+    const gckpti_fault faults[] = {
+        { !gckpti_is_loss(t), "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it" },
+        { i == 0 && (regulariser || t->batch_invariant) && !inference,
+          "plan: term 0 must depend on an input: its count divides gradients" },
+        { !(weight >= -FLT_MAX && weight <= FLT_MAX), "plan: the weight of term %i is not finite" },
+        { regulariser && !t->batch_invariant,
+          "plan: term %i: a regulariser may depend on parameters only, %T depends on inputs" },
+        { !regulariser && t->batch_invariant,
+          "plan: term %i: %T depends on parameters only; mark it as regulariser" }
+    };
+    const char *fault = GCKPTI_FIRST_FAULT(faults);
+    if (fault)
+        return gckpti_error(g, GCKPT_E_ARG, fault, i, t);
     for (int k = 0; k < i; k++)
         if (terms[k].loss == t)
             return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k, i);
     return GCKPT_OK;
 }
 
-/* Checks the fields of a desc that can be checked without the graph. */
+/* Checks what a desc asks of this build and of the backend. */
 static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
 {
+    const size_t alignment = d->kernels.alignment;
     const gckpti_range ranges[] = {
         { "mode", (int)d->mode, 0, GCKPT_INFERENCE },
         { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
@@ -23238,139 +22432,88 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         { "schedule.segment_size", d->schedule.segment_size, -INT32_MAX, INT32_MAX },
         { "batch", d->batch, 0, INT64_MAX },
         { "bf16.precision", (int)d->bf16.precision, 0, GCKPT_BF16_FAST },
-        { "update_in_backward", d->update_in_backward, 0, 2 },
+        { "update_in_backward", d->update_in_backward, 0, 1 },
         { "fetch.count", d->fetch.count, 0, INT32_MAX }
     };
-    if (!gckpti_check_ranges(g, "plan", ranges, sizeof ranges / sizeof *ranges))
+    if (!gckpti_check_ranges(g, "plan", ranges, sizeof ranges / sizeof *ranges) ||
+        gckpti_check_vranks(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
-    if (gckpti_check_vranks(g, d) != GCKPT_OK)
-        return GCKPT_E_ARG;
-    if (d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: %s: this build (GCKPT_NO_TRAINING) makes GCKPT_INFERENCE only",
-                            gckpt_mode_name(d->mode));
-    if (d->fetch.count > 0 && !GCKPTI_RUNS_FETCHES)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)");
-    if ((d->offload.bytes || d->offload.overlap) && !GCKPTI_RUNS_OFFLOAD)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.offload: this build leaves out copies to slower memory "
-                            "(GCKPT_NO_OFFLOAD): set offload.bytes and overlap to 0");
-    if (d->backend && !GCKPTI_RUNS_DEVICES)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.backend: this build leaves out backends "
-                            "(GCKPT_NO_DEVICES): set it to NULL, which plans for the processor");
-    if (!gckpti_has_precision(d->bf16.precision))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.bf16.precision asks for bf16, which this build leaves out "
-                            "(GCKPT_NO_BF16)");
-    if (d->mode == GCKPT_OPTIMAL && !GCKPTI_HAS_SEARCH)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "
-                            "(GCKPT_NO_SEARCH); it has the other modes");
-    if (d->bf16.precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel(d->backend, NULL))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
-                            "bytes and runs everywhere",
-                            gckpti_backend_name(d->backend));
-    if (d->kernels.alignment & (d->kernels.alignment - 1) || d->kernels.alignment > 65536 ||
-        (d->kernels.alignment && d->kernels.alignment < sizeof(float)))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: alignment %z must be a power of two from 4 to 65536",
-                            d->kernels.alignment);
-    return GCKPT_OK;
+    const gckpti_fault faults[] = {
+        { d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING,
+          "plan: this build (GCKPT_NO_TRAINING) makes plans of mode GCKPT_INFERENCE only" },
+        { d->fetch.count > 0 && !GCKPTI_RUNS_FETCHES,
+          "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)" },
+        { (d->offload.bytes || d->offload.overlap) && !GCKPTI_RUNS_OFFLOAD,
+          "plan: desc.offload: this build leaves out copies to slower memory "
+          "(GCKPT_NO_OFFLOAD): set offload.bytes and overlap to 0" },
+        { d->backend && !GCKPTI_RUNS_DEVICES,
+          "plan: desc.backend: this build leaves out backends (GCKPT_NO_DEVICES): set it to NULL, "
+          "which plans for the processor" },
+        { !gckpti_has_precision(d->bf16.precision),
+          "plan: desc.bf16.precision asks for bf16, which this build leaves out (GCKPT_NO_BF16)" },
+        { d->mode == GCKPT_OPTIMAL && !GCKPTI_HAS_SEARCH,
+          "plan: GCKPT_OPTIMAL needs the search, which this build leaves out (GCKPT_NO_SEARCH); it "
+          "has the other modes" },
+        { d->bf16.precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel(d->backend, NULL),
+          "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same bytes and runs "
+          "everywhere" },
+        { (alignment & (alignment - 1)) || alignment > 65536 ||
+              (alignment && alignment < sizeof(float)),
+          "plan: desc.kernels.alignment must be a power of two from 4 to 65536" }
+    };
+    const char *fault = GCKPTI_FIRST_FAULT(faults);
+    return fault ? gckpti_error(g, GCKPT_E_ARG, fault, gckpti_backend_name(d->backend)) : GCKPT_OK;
 }
 
 /* Checks a request before any planning. */
 GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d)
 {
-    int inference = d->mode == GCKPT_INFERENCE;
+    const int inference = d->mode == GCKPT_INFERENCE;
     if (gckpti_check_desc(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
-    if (count < 0 || (count > 0 && !terms))
-        return gckpti_error(g, GCKPT_E_ARG, "plan: terms is %s, their count %i; give both",
-                            terms ? "there" : "NULL", count);
-    if (d->fetch.count > 0 && !d->fetch.specs)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.fetch.count is %i, desc.fetch.specs is NULL",
-                            d->fetch.count);
-    if (d->mode == GCKPT_SCHEDULE && (!d->schedule.instructions || d->schedule.count <= 0))
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: GCKPT_SCHEDULE needs desc.schedule.instructions and, as its length, "
-            "desc.schedule.count; they are %s and %i",
-            d->schedule.instructions ? "there" : "NULL", d->schedule.count);
-    if (!inference && d->batch && d->batch < g->rows)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.batch is %I, but the graph has %I rows: build it with at "
-                            "most %I, or leave desc.batch 0 (steps may have fewer rows)",
-                            d->batch, g->rows, d->batch);
-    if (count == 0 && (!inference || d->fetch.count == 0))
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: training needs at least one loss term; inference a term or a fetch");
-    if (g->cache_capacity && (!inference || d->bf16.precision == GCKPT_BF16_STOCHASTIC))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            inference
-                                ? "plan: with stochastic rounding, calls with caches would not "
-                                  "give the bits of one call over all positions; use GCKPT_BF16"
-                                : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
-                                  "that is trained without it");
-    if (d->costs.by_id && (d->costs.count < 0 || (size_t)d->costs.count != g->count))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: costs are given for %i tensors; the graph has %z",
-                            d->costs.count, g->count);
-    if (g->segment >= 0)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: a segment is still open; gckpt_segment_end is missing");
+    const gckpti_fault faults[] = {
+        { count < 0 || (count > 0 && !terms),
+          "plan: terms is NULL, or their count is negative; give both" },
+        { d->fetch.count > 0 && !d->fetch.specs,
+          "plan: desc.fetch.count is not 0, but desc.fetch.specs is NULL" },
+        { !inference && d->batch && d->batch < g->rows,
+          "plan: desc.batch is %I, but the graph has %I rows: build it with fewer, or leave "
+          "desc.batch 0 (steps may have fewer rows)" },
+        { count == 0 && (!inference || d->fetch.count == 0),
+          "plan: training needs at least one loss term; inference a term or a fetch" },
+        { g->cache_capacity && !inference,
+          "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph that is trained without it" },
+        { g->cache_capacity && d->bf16.precision == GCKPT_BF16_STOCHASTIC,
+          "plan: with stochastic rounding, calls with caches would not give the bits of one call "
+          "over all positions; use GCKPT_BF16" },
+        { d->costs.by_id && (d->costs.count < 0 || (size_t)d->costs.count != g->count),
+          "plan: desc.costs must have a cost for each tensor of the graph (gckpt_graph_size)" },
+        { g->segment >= 0, "plan: a segment is still open; gckpt_segment_end is missing" },
+        { d->update_in_backward && (inference || d->batch > g->rows),
+          "plan: update_in_backward needs the whole batch in one micro-batch (batch %I, the graph "
+          "has %I rows)" }
+    };
+    const char *fault = GCKPTI_FIRST_FAULT(faults);
+    if (fault)
+        return gckpti_error(g, GCKPT_E_ARG, fault, d->batch, g->rows);
     for (int i = 0; i < count; i++)
         if (gckpti_check_term(g, terms, i, inference) != GCKPT_OK)
             return GCKPT_E_ARG;
-    if (d->update_in_backward == GCKPT_IF_USEFUL)
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: set update_in_backward to 0 or 1; only gckpt_fit can choose it");
-    if (d->update_in_backward && (inference || (d->batch > g->rows)))
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: update_in_backward needs the whole batch in one micro-batch (batch %I, the "
-            "graph has %I rows)",
-            d->batch, g->rows);
     return GCKPT_OK;
 }
 
-/* Reports why the tensor of fetch i has no gradient. seen[id], first 0, marks its dependants. */
-static gckpt_result gckpti_report_no_gradient(const gckpti_planner *p, int i, unsigned char *seen)
+/* Returns 1 if no instruction adds up t's fetched gradient, which has an accumulator for each use:
+ * t is not trained, depends on nothing that gets a gradient, and does not depend on the batch. */
+static int gckpti_is_never_added(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    const gckpt_tensor *t = p->desc->fetch.specs[i].tensor, *end = NULL;
-    int reaches_loss = 0;
-    if (p->inference)
-        return gckpti_error(p->g, GCKPT_E_ARG,
-                            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
-                            "training, and gckpt_gradients changes nothing (%T)",
-                            i, t);
-    if (t->type != GCKPT_F32 || gckpti_is_loss(t))
-        return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
-                            t->type == GCKPT_I32  ? "i32"
-                            : t->type == GCKPT_U8 ? "u8"
-                                                  : "a loss");
-    seen[t->base->id] = 1;
-    for (int id = 0; id < p->n; id++) {
-        const gckpt_tensor *user = p->tensors[id];
-        for (int k = 0; user->kind == GCKPTI_OP && k < user->inputs; k++) {
-            seen[id] |= seen[user->in[k]->base->id];
-            end = seen[user->in[k]->base->id] && !user->op->backward ? user : end;
-        }
-    }
-    for (int k = 0; k < p->term_count; k++)
-        reaches_loss = reaches_loss || seen[p->terms[k].loss->id];
-    return gckpti_error(p->g, GCKPT_E_ARG,
-                        reaches_loss && end
-                            ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
-                              "loss passes ops without a backward, like %T"
-                            : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
-                              "it",
-                        i, t, end);
+    int uses = 0;
+    for (int id = 0; id < p->n; id++)
+        for (int k = 0; p->active[id] & GCKPTI_HAS_BACKWARD && k < p->tensors[id]->inputs; k++)
+            uses += p->tensors[id]->in[k]->base == t;
+    return uses > 1 && t->batch_invariant && !gckpti_is_updated(p, t->id) &&
+           !(p->active[t->id] & GCKPTI_HAS_BACKWARD) &&
+           (p->accumulates || p->desc->ranks.virtual_ranks > 1);
 }
 
 /* Checks that every fetch has a value or a gradient in the arena. */
@@ -23378,29 +22521,36 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
 {
     for (int i = 0; i < p->desc->fetch.count; i++) {
         const gckpt_tensor *t = p->desc->fetch.specs[i].tensor;
+        const int gradient = p->desc->fetch.specs[i].gradient;
         if (!t || t->graph != p->g)
             return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i,
                                 t ? "of another graph" : "NULL");
-        if (!p->desc->fetch.specs[i].gradient &&
-            (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->cache_capacity))
-            return gckpti_error(
-                p->g, GCKPT_E_ARG,
-                "plan: fetch %i: %T is not the result of an op (values of inputs are the "
-                "caller's, of parameters the store's, of losses the report's, of caches the "
-                "executor's)",
-                i, t);
-        if (p->desc->fetch.specs[i].gradient && gckpti_is_updated(p, t->base->id) &&
-            gckpti_is_sharded(
-                gckpti_array_shard(p->g->store, &p->g->store->params[t->base->index], 0)))
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "plan: fetch %i: each rank has only its shard of the gradient of "
-                                "%T; with GCKPT_SHARD_NONE it is whole",
-                                i, t);
-        if (p->desc->fetch.specs[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
-            unsigned char *seen =
-                (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
-            return seen ? gckpti_report_no_gradient(p, i, seen) : GCKPT_E_MEMORY;
-        }
+        const int loss = gckpti_is_loss(t), updated = gckpti_is_updated(p, t->base->id);
+        const gckpti_fault faults[] = {
+            { !gradient && (t->base->kind != GCKPTI_OP || loss || t->cache_capacity),
+              "plan: fetch %i: %T is not the result of an op (values of inputs are the caller's, "
+              "of parameters the store's, of losses the report's, of caches the executor's)" },
+            { gradient && updated &&
+                  gckpti_is_sharded(
+                      gckpti_array_shard(p->g->store, &p->g->store->params[t->base->index], 0)),
+              "plan: fetch %i: each rank has only its shard of the gradient of %T; with "
+              "GCKPT_SHARD_NONE it is whole" },
+            { gradient && p->inference,
+              "plan: fetch %i: %T has no gradient, as a GCKPT_INFERENCE plan has no gradients; "
+              "plan for training, and gckpt_gradients changes nothing" },
+            { gradient && t->type == GCKPT_I32, "plan: fetch %i: %T has no gradient: it is i32" },
+            { gradient && t->type == GCKPT_U8, "plan: fetch %i: %T has no gradient: it is u8" },
+            { gradient && loss, "plan: fetch %i: %T has no gradient: it is a loss" },
+            { gradient && !p->active[t->base->id],
+              "plan: fetch %i: %T has no gradient: no loss of the plan depends on it, or only "
+              "through ops without a backward" },
+            { gradient && gckpti_is_never_added(p, t->base),
+              "plan: fetch %i: %T is not trained, and several ops read it, so its gradient needs "
+              "the batch in one micro-batch: set desc.batch to 0 and one virtual rank" }
+        };
+        const char *fault = GCKPTI_FIRST_FAULT(faults);
+        if (fault)
+            return gckpti_error(p->g, GCKPT_E_ARG, fault, i, t);
     }
     return GCKPT_OK;
 }
@@ -23468,10 +22618,10 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 }
 
 /* Returns the rows of the largest virtual rank of a request. */
-GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
+static int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
 {
-    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch,
-            vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
+    const int64_t batch = d->batch > 0 ? d->batch : g->rows;
+    const int64_t vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
     return batch / vranks + (batch % vranks > 0);
 }
 
@@ -23505,7 +22655,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
 }
 
 /* Returns the bytes that an op takes in addition to its operands, forward and backward. */
-static size_t gckpti_op_extra_bytes(const gckpti_planner *p, int id)
+static size_t gckpti_extra_bytes(const gckpti_planner *p, int id)
 {
     size_t forward = p->workspace_forward[id], backward = p->workspace_backward[id];
     return p->tensors[id]->saved_bytes + (forward > backward ? forward : backward);
@@ -23518,7 +22668,7 @@ static int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p)
     for (int i = 0; i < p->n && !better; i++)
         better =
             q->cost[i].forward + q->cost[i].backward < p->cost[i].forward + p->cost[i].backward ||
-            gckpti_op_extra_bytes(q, i) < gckpti_op_extra_bytes(p, i);
+            gckpti_extra_bytes(q, i) < gckpti_extra_bytes(p, i);
     return better;
 }
 
@@ -23573,9 +22723,10 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     const int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
     const int rewrites = !d->schedule.as_built && !d->backend;
     const int lowers = optimal && rewrites;
-    const int fuses = GCKPTI_RUNS_FUSED && rewrites && d->bf16.precision == GCKPT_FP32 &&
-                      (lowers || p->inference) && gckpti_may_fuse(p);
+    int fuses = 0;
     gckpt_result result = GCKPT_OK;
+    if (GCKPTI_RUNS_FUSED && d->bf16.precision == GCKPT_FP32)
+        fuses = rewrites && (lowers || p->inference) && gckpti_may_fuse(p);
     for (int k = 1; k < 4 * GCKPTI_LOWERINGS && result == GCKPT_OK; k++) {
         const gckpti_variant v = { k % GCKPTI_LOWERINGS, k / GCKPTI_LOWERINGS % 2,
                                    k / GCKPTI_LOWERINGS / 2 };
@@ -23602,13 +22753,11 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
     }
 }
 
-/* Reports that a budget is too small, with the least budget and the bytes of a fast step. */
-GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
-                                   size_t fast)
+/* Reports that a budget is too small, with the least budget. */
+GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
-    p->g->min_bytes = least;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
                  mode == GCKPT_INFERENCE ? ""
@@ -23616,9 +22765,6 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
                                         "less; a build without GCKPT_NO_SEARCH finds the least)"
                  : searched           ? ""
                                       : " in this mode (GCKPT_AUTO needs least)");
-    gckpti_text text = gckpti_append_text(&p->g->object);
-    if (fast > least)
-        gckpti_text_add(&text, ", and %z for at most 1.5 times the least cost", fast);
 }
 #endif
 
@@ -23666,7 +22812,7 @@ static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_plann
 static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *result, size_t *least)
 {
     gckpt_mode mode = first->desc->mode;
-    int automatic = mode == GCKPT_AUTO, too_large = 0, fits;
+    int automatic = mode == GCKPT_AUTO, fits;
     size_t arena = gckpti_arena_budget(first, &fits), needed, bytes = SIZE_MAX;
     gckpti_planner *best;
     for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
@@ -23682,23 +22828,17 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
             if (mode == GCKPT_OPTIMAL) {
                 if (best && best->best.cost <= gckpti_proven_cost(p, arena) && !p->failed)
                     continue;
-                p->fast_cost = first->fast_cost, p->fast_bytes = first->fast_bytes;
                 *result = gckpti_plan_optimal(p, arena, &bytes);
-                first->fast_bytes = p->fast_bytes;
             } else {
                 *result = gckpti_plan_mode(p, mode);
                 bytes = p->best.arena;
-                if (p->inference && p->best.cost <= first->fast_cost && bytes < first->fast_bytes)
-                    first->fast_bytes = bytes; /* least of the variants: none is searched */
             }
-            if (gckpti_is_too_large(p, *result)) { /* it needs more bytes than can be addressed */
+            if (gckpti_is_too_large(p, *result)) /* it needs more bytes than can be addressed */
                 bytes = SIZE_MAX;
-                too_large = 1;
-            } else if (*result != GCKPT_OK) {
+            else if (*result != GCKPT_OK)
                 return NULL;
-            } else if (p->base_cost < base_cost) {
+            else if (p->base_cost < base_cost)
                 base_cost = p->base_cost;
-            }
             if (fits && bytes <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
                 best = p;
             needed = bytes < needed ? bytes : needed;
@@ -23707,7 +22847,7 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
             (best && best->best.cost <= base_cost))
             break;
     }
-    *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
+    *result = !best && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
     *least = gckpti_resident_bytes(first, NULL) + needed;
     if (best)
         *result = gckpti_prefetch_gathers(best, first->desc->budget ? arena : best->best.arena);
@@ -23717,23 +22857,21 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
     return plan;
 }
 
-/* Sets, for each of n points, the cost that no schedule within the point's bytes can undercut, and
- * *least, the bytes that every schedule needs: the minimum over all variants. */
-GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
+/* Sets *cost, which no schedule within `bytes` can undercut, and *least, the bytes that every
+ * schedule needs: minima over all variants. */
+GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, size_t bytes, uint64_t *cost,
                                     size_t *least)
 {
-    size_t resident = gckpti_resident_bytes(first, NULL);
+    const size_t resident = gckpti_resident_bytes(first, NULL);
+    *cost = UINT64_MAX;
     *least = SIZE_MAX;
     for (const gckpti_planner *p = first; p; p = p->next) {
-        for (size_t i = 0; i < n && !p->failed; i++) {
-            uint64_t cost = gckpti_proven_cost(p, point[i].bytes - resident);
-            if (p == first || cost < point[i].proven_cost)
-                point[i].proven_cost = cost;
-        }
         if (p->failed)
             return GCKPT_E_MEMORY;
-        size_t bytes = resident + gckpti_proven_bytes(p);
-        *least = bytes < *least ? bytes : *least;
+        const uint64_t p_cost = gckpti_proven_cost(p, bytes - resident);
+        const size_t p_least = resident + gckpti_proven_bytes(p);
+        *cost = p_cost < *cost ? p_cost : *cost;
+        *least = p_least < *least ? p_least : *least;
     }
     return GCKPT_OK;
 }
@@ -23742,11 +22880,11 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
  * weak bounds that hold for every plan, since the plan itself is complete. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
-    gckpt_point point = { budget ? budget : gckpti_required_bytes(plan), 0, 0, 0, 0 };
-    size_t least;
-    const int proven = gckpti_prove(first, &point, 1, &least) == GCKPT_OK;
-    plan->proven_cost = proven ? point.proven_cost : first->least_cost;
-    plan->proven_bytes = proven ? least : gckpti_resident_bytes(first, NULL);
+    const size_t bytes = budget ? budget : gckpti_required_bytes(plan);
+    if (gckpti_prove(first, bytes, &plan->proven_cost, &plan->proven_bytes) == GCKPT_OK)
+        return;
+    plan->proven_cost = first->least_cost;
+    plan->proven_bytes = gckpti_resident_bytes(first, NULL);
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
@@ -23763,14 +22901,10 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
         d = *desc;
     gckpti_allocator memory = gckpti_allocator_of(&d.memory);
     gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
-    if (result == GCKPT_OK)
+    if (GCKPTI_HAS_VARIANTS && result == GCKPT_OK)
         result = gckpti_add_variants(&p);
-    p.fast_cost = gckpti_fast_cost(p.least_cost);
-    p.fast_bytes = SIZE_MAX;
     if (result == GCKPT_OK)
         plan = gckpti_plan_request(&p, &result, &least);
-    size_t fast = p.fast_bytes < SIZE_MAX ? gckpti_resident_bytes(&p, NULL) + p.fast_bytes : 0;
-    graph->min_bytes = result == GCKPT_E_MEMORY && !p.failed ? SIZE_MAX : 0;
     gckpti_planner_report(&p, result);
     if (plan) {
         int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
@@ -23779,7 +22913,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     }
     gckpti_planner_free(&p);
     if (result == GCKPT_OK && !plan && !p.failed)
-        gckpti_budget_error(&p, d.budget, least, fast);
+        gckpti_budget_error(&p, d.budget, least);
     return gckpti_plan_compact(plan);
 }
 #endif
@@ -23831,12 +22965,12 @@ static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t lea
 {
     const size_t align = s->p->alignment;
     size_t low = least, high = budget;
-    uint64_t best = gckpti_bound_time(s->p, (int64_t)gckpti_round_up(budget, align), 1);
+    uint64_t best = gckpti_bound_time(s->p, (int64_t)gckpti_round_up(budget, align));
     if (best < UINT64_MAX - s->margin && s->winner.time <= best + s->margin / 2) {
         while (low < high) {
             size_t middle = low + (high - low) / 2;
             int64_t limit = (int64_t)gckpti_round_up(middle, align);
-            if (gckpti_bound_time(s->p, limit, 1) <= best + s->margin / 2)
+            if (gckpti_bound_time(s->p, limit) <= best + s->margin / 2)
                 high = middle;
             else
                 low = middle + 1;
@@ -23886,7 +23020,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         budget = s->winner.arena - 1;
         budget = budget > least_bytes ? budget : least_bytes;
     }
-    f->complete = f->complete && !s->incomplete;
+    f->info.complete = f->info.complete && !s->incomplete;
     return result;
 }
 
@@ -23904,20 +23038,15 @@ static int gckpti_solution_before(const void *first, const void *second, const v
 }
 
 /* Keeps the points that no other dominates. */
-static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
+static void gckpti_frontier_merge(gckpt_frontier *f)
 {
-    size_t n = f->count;
-    f->points = (gckpt_point *)gckpti_scratch_alloc(&f->p.scratch, n, sizeof *f->points);
-    if (!f->points)
-        return GCKPT_E_MEMORY;
+    const size_t n = f->count;
     gckpti_sort(f->solutions, n, sizeof *f->solutions, gckpti_solution_before, NULL);
     f->count = 0;
     for (size_t i = 0; i < n; i++)
-        if (!f->count || f->solutions[i].point.cost < f->points[f->count - 1].cost) {
-            f->solutions[f->count] = f->solutions[i];
-            f->points[f->count++] = f->solutions[i].point;
-        }
-    return GCKPT_OK;
+        if (!f->count || f->solutions[i].point.cost < f->solutions[f->count - 1].point.cost)
+            f->solutions[f->count++] = f->solutions[i];
+    f->info.points = (int)f->count;
 }
 
 /* Searches all variants, places the schedules, and keeps the points of the frontier. */
@@ -23925,7 +23054,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
 {
     gckpt_result result = GCKPT_OK;
     f->resident = gckpti_resident_bytes(&f->p, NULL);
-    f->complete = 1;
+    f->info.complete = 1;
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* the variants that usually win come first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
@@ -23939,12 +23068,15 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
         gckpti_planner_release(p);
     }
     if (result == GCKPT_OK)
-        result = gckpti_frontier_merge(f);
-    if (result == GCKPT_OK)
-        result = gckpti_prove(&f->p, f->points, f->count, &f->proven_bytes);
-    for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* bounds hold in fewer bytes */
-        if (f->points[i - 1].proven_cost < f->points[i].proven_cost)
-            f->points[i - 1].proven_cost = f->points[i].proven_cost;
+        gckpti_frontier_merge(f);
+    uint64_t proven = 0; /* a point's bound also holds in fewer bytes */
+    for (size_t i = f->count; result == GCKPT_OK && i-- > 0;) {
+        gckpt_point *point = &f->solutions[i].point;
+        result = gckpti_prove(&f->p, point->bytes, &point->proven_cost, &f->info.proven_bytes);
+        if (point->proven_cost < proven)
+            point->proven_cost = proven;
+        proven = point->proven_cost;
+    }
     return result;
 }
 
@@ -23990,27 +23122,25 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     return NULL;
 }
 
-GCKPT_API int gckpt_frontier_points(const gckpt_frontier *f) { return f ? (int)f->count : 0; }
-
-GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *f) { return f ? f->complete : 0; }
-
-GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *f)
+GCKPT_API gckpt_frontier_info gckpt_frontier_describe(const gckpt_frontier *f)
 {
-    return f ? f->proven_bytes : 0;
+    gckpt_frontier_info info;
+    memset(&info, 0, sizeof info);
+    return f ? f->info : info;
 }
 
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *f, int i, gckpt_point *out)
 {
     if (!f || !out || i < 0 || (size_t)i >= f->count)
         return GCKPT_E_ARG;
-    *out = f->points[i];
+    *out = f->solutions[i].point;
     return GCKPT_OK;
 }
 
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *f, size_t budget)
 {
     int found = -1;
-    for (size_t i = 0; f && i < f->count && (!budget || f->points[i].bytes <= budget); i++)
+    for (size_t i = 0; f && i < f->count && (!budget || f->solutions[i].point.bytes <= budget); i++)
         found = (int)i;
     return found;
 }
@@ -24021,11 +23151,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         return NULL;
     int i = gckpt_frontier_find(f, budget);
     if (i < 0) {
-        size_t k = 0;
-        while (k < f->count && f->points[k].cost > gckpti_fast_cost(f->p.least_cost))
-            k++;
-        gckpti_budget_error(&f->p, budget, f->count ? f->points[0].bytes : 0,
-                            k < f->count ? f->points[k].bytes : 0);
+        gckpti_budget_error(&f->p, budget, f->count ? f->solutions[0].point.bytes : 0);
         return NULL;
     }
     gckpti_allocator memory = f->memory;
@@ -24042,7 +23168,8 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         result = gckpti_prefetch_gathers(&p, p.best.arena);
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(&p, GCKPT_OPTIMAL) : NULL;
     if (plan) {
-        const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
+        const gckpt_point *next =
+            budget && (size_t)i + 1 < f->count ? &f->solutions[i + 1].point : NULL;
         gckpti_prove_plan(&f->p, budget, plan);
         if (next && next->proven_cost > plan->proven_cost)
             plan->proven_cost = next->proven_cost;
@@ -24050,286 +23177,6 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpti_planner_release(&p);
     gckpti_planner_report(&p, result);
     return plan;
-}
-#endif
-
-/* >>tools/fit */
-#ifndef GCKPT_NO_FIT
-/* ---- gckpt_fit: the micro-batch size is chosen together with the plan ---- */
-typedef struct {
-    gckpt_store *store;
-    gckpt_build_fn build;
-    gckpt_measure_fn measure;
-    void *user;
-    gckpt_plan_desc desc;
-    gckpt_plan *best;
-    uint64_t key;       /* key of the first graph (gckpti_graph_key); 0 before it is built */
-    size_t param_count; /* number of the store's parameters after the first graph */
-    size_t min_bytes;   /* least bytes in which some micro-batch size has a plan */
-    int finds_least;    /* no plan fits: finds min_bytes */
-    int too_large;      /* some size needs more bytes than can be addressed */
-    char mixer[64];     /* an op that rules out some size, or "" */
-    int other_rows;     /* a size had gckpt_graph.depends_on_rows: see error_text */
-    char error_text[GCKPTI_TEXT_BYTES];
-} gckpti_fit_state;
-
-/* Returns the greatest divisor of n below d, or 0 if there is none. */
-static int64_t gckpti_next_divisor(int64_t n, int64_t d)
-{
-    int64_t k = n / d + 1;
-    for (; k <= n / k; k++)
-        if (n % k == 0)
-            return n / k;
-    for (k = k <= d ? k - 1 : d - 1; k > 0; k--)
-        if (n % k == 0)
-            return k;
-    return 0;
-}
-
-/* Returns a nonzero hash of the tensors' kinds, ops and inputs (attributes may depend on rows). */
-static uint64_t gckpti_graph_key(const gckpt_graph *g)
-{
-    uint64_t key = gckpti_fnv(GCKPTI_FNV_START, &g->count, sizeof g->count);
-    for (size_t i = 0; i < g->count; i++) {
-        const gckpt_tensor *t = g->tensors[i];
-        int words[2 + GCKPT_MAX_INPUTS];
-        words[0] = t->kind;
-        words[1] = t->index;
-        for (int k = 0; k < t->inputs; k++)
-            words[2 + k] = t->in[k]->id;
-        key = gckpti_fnv(key, words, (size_t)(2 + t->inputs) * sizeof *words);
-        if (t->op)
-            key = gckpti_fnv(key, t->op->name, strlen(t->op->name));
-    }
-    return key ? key : 1;
-}
-
-/* Returns whether a plan is invalid: an op mixes rows, but a micro-batch is not a whole virtual
- * rank (the batch, if there is only one), or batch norm would see a single value per channel. */
-static int gckpti_cannot_split(const gckpt_plan *p)
-{
-    return p->mixer >= 0 && (p->rows != (p->batch + p->virtual_ranks - 1) / p->virtual_ranks ||
-                             gckpti_has_single_norm(p, p->batch));
-}
-
-/* Keeps a plan if it is the best so far: by cost, then by bytes without copies; else frees it. */
-static void gckpti_fit_keep(gckpti_fit_state *f, gckpt_plan *plan)
-{
-    const gckpt_plan *best = f->best;
-    uint64_t cost = best ? gckpt_plan_describe(best).step_cost : UINT64_MAX,
-             plan_cost = gckpt_plan_describe(plan).step_cost;
-    int fewer = plan_cost == cost && gckpti_required_bytes(plan) < gckpti_required_bytes(best);
-    int better = !gckpti_cannot_split(plan) && (!best || plan_cost < cost || fewer);
-    gckpt_plan_free(better ? best : plan);
-    f->best = better ? plan : f->best;
-}
-
-/* Returns whether no plan of a graph can be the result, given its plan without a budget. */
-static int gckpti_is_hopeless(gckpti_fit_state *f, const gckpt_plan *unlimited, size_t most)
-{
-    const gckpt_plan_info info = gckpt_plan_describe(unlimited);
-    gckpti_text mixer = { f->mixer, sizeof f->mixer - 1 };
-    if (gckpti_cannot_split(unlimited)) {
-        gckpti_text_add(&mixer, "%s", gckpti_planned_name(unlimited, unlimited->mixer));
-        return 1;
-    }
-    return info.proven_bytes > most || (f->best && !(info.overhead > 0) &&
-                                        info.step_cost > gckpt_plan_describe(f->best).step_cost);
-}
-
-/* Plans a graph, unless its plan without a budget shows that it cannot be the result. */
-static gckpt_result gckpti_fit_plan(gckpti_fit_state *f, gckpt_graph *g, const gckpt_term *terms,
-                                    int count, gckpt_plan_desc d)
-{
-    gckpt_plan_desc unlimited = d;
-    unlimited.budget = 0;
-    unlimited.mode = d.mode == GCKPT_OPTIMAL ? GCKPT_AUTO : d.mode;
-    gckpt_plan *plan = gckpt_plan_new(g, terms, count, &unlimited);
-    if (!plan && g->min_bytes < SIZE_MAX)
-        return g->object.last;
-    const size_t most = f->finds_least ? f->min_bytes - 1 : d.budget ? d.budget : SIZE_MAX;
-    const int hopeless = plan && gckpti_is_hopeless(f, plan, most);
-    gckpt_plan_free(plan);
-    if (hopeless)
-        return GCKPT_OK;
-    d.budget = f->finds_least ? 1 : d.budget;
-    plan = gckpt_plan_new(g, terms, count, &d);
-    if (plan)
-        gckpti_fit_keep(f, plan);
-    else if (g->min_bytes == SIZE_MAX)
-        f->too_large = 1;
-    else if (g->object.last != GCKPT_E_BUDGET)
-        return g->object.last;
-    else
-        f->min_bytes = g->min_bytes < f->min_bytes ? g->min_bytes : f->min_bytes;
-    return GCKPT_OK;
-}
-
-/* Builds the graph of a micro-batch size. *count: the number of loss terms, negative if refused. */
-static gckpt_result gckpti_fit_build(gckpti_fit_state *f, gckpt_graph *g, int64_t rows,
-                                     gckpt_term *terms, int *count)
-{
-    *count = f->build(g, rows, terms, f->user);
-    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY && !g->depends_on_rows)
-        return GCKPT_OK;
-    if (g->object.sticky != GCKPT_OK || *count > GCKPT_MAX_TERMS)
-        gckpti_error(g, GCKPT_E_ARG, "build returned %i loss terms; at most %i are allowed", *count,
-                     GCKPT_MAX_TERMS);
-    else if (g->rows != rows)
-        gckpti_error(g, GCKPT_E_ARG, "build made inputs of %I rows, not of %I", g->rows, rows);
-    else if (f->key && (f->key != gckpti_graph_key(g) || f->param_count != f->store->count))
-        gckpti_error(g, GCKPT_E_ARG,
-                     "build made other tensors or parameters than for the batch's other "
-                     "divisors; only shapes may depend on rows");
-    else {
-        f->key = gckpti_graph_key(g);
-        f->param_count = f->store->count;
-        return GCKPT_OK;
-    }
-    return g->object.sticky != GCKPT_OK ? g->object.sticky : GCKPT_E_ARG;
-}
-
-/* Plans a graph with each possible update rule (with and without updates in the backward). */
-static gckpt_result gckpti_fit_rules(gckpti_fit_state *f, gckpt_graph *g, const gckpt_term *terms,
-                                     int count)
-{
-    gckpt_result result = GCKPT_OK;
-    gckpt_plan_desc d = f->desc;
-    int in_backward = d.update_in_backward;
-    for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
-        if (rule ? !in_backward || g->rows != d.batch || d.ranks.virtual_ranks > 1
-                 : in_backward == 1)
-            continue;
-        d.update_in_backward = rule;
-        result = gckpti_fit_plan(f, g, terms, count, d);
-    }
-    return result;
-}
-
-/* Builds, measures and plans one micro-batch size. */
-static gckpt_result gckpti_fit_rows(gckpti_fit_state *f, int64_t rows)
-{
-    gckpt_term terms[GCKPT_MAX_TERMS];
-    gckpti_allocator memory = gckpti_allocator_of(&f->desc.memory);
-    gckpt_cost *costs = NULL;
-    size_t before = f->store->count;
-    int count = 0;
-    if (f->desc.update_in_backward == 1 && rows < f->desc.batch)
-        return GCKPT_OK;
-    memset(terms, 0, sizeof terms);
-    gckpt_graph *g = gckpt_graph_new(f->store, &f->desc.memory);
-    if (!g)
-        return GCKPT_E_MEMORY;
-    gckpt_result result = gckpti_fit_build(f, g, rows, terms, &count);
-    if (result == GCKPT_OK && f->measure && count >= 0) {
-        costs = (gckpt_cost *)gckpti_new(&memory, g->count, sizeof *costs);
-        result = costs ? f->measure(g, terms, count, costs, (int)g->count, f->user)
-                       : gckpti_error(g, GCKPT_E_MEMORY, "no memory for costs");
-        if (costs && result != GCKPT_OK)
-            gckpti_error(g, result, "measure failed: %s", gckpt_result_text(result));
-    }
-    f->desc.costs.by_id = costs;
-    f->desc.costs.count = costs ? (int)g->count : 0;
-    if (result == GCKPT_OK && count >= 0)
-        result = gckpti_fit_rules(f, g, terms, count);
-    if (result != GCKPT_OK)
-        gckpti_error(f->store, result, "fit: micro-batches of %I rows: %s", rows,
-                     gckpt_error_text(g));
-    if (result == GCKPT_E_SHAPE && g->depends_on_rows) {
-        count = g->object.sticky == GCKPT_OK ? count : -1;
-        f->other_rows = 1;
-        memcpy(f->error_text, f->store->object.text, sizeof f->error_text);
-        result = GCKPT_OK;
-    }
-    gckpti_delete(&memory, costs, g->count, sizeof *costs);
-    gckpt_graph_free(g);
-    if (result == GCKPT_OK && count < 0)
-        gckpti_store_shrink(f->store, before);
-    return result;
-}
-
-/* Checks a request before anything is built. */
-static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build_fn build, int64_t batch,
-                                     const gckpt_plan_desc *d)
-{
-    if (!build || batch < 1 || batch > INT32_MAX)
-        return gckpti_error(store, GCKPT_E_ARG, "fit: %s",
-                            build ? "the batch must be 1 to 2147483647" : "build is NULL");
-    if (d->fetch.count || d->costs.by_id || d->mode == GCKPT_SCHEDULE ||
-        d->mode == GCKPT_INFERENCE || d->memory.memory)
-        return gckpti_error(store, GCKPT_E_ARG,
-                            "fit: desc.fetch, costs, a schedule, GCKPT_INFERENCE and a block of "
-                            "memory are refused, as fit makes several plans: use gckpt_plan_new");
-    if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
-        return gckpti_error(store, GCKPT_E_ARG,
-                            "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
-    if (d->update_in_backward == 1 && d->ranks.virtual_ranks > 1)
-        return gckpti_error(store, GCKPT_E_ARG,
-                            "fit: update_in_backward needs desc.ranks.virtual_ranks 1");
-    return GCKPT_OK;
-}
-
-/* Sets the store's error: why no micro-batch size has a plan. */
-static void gckpti_report_no_fit(const gckpti_fit_state *f)
-{
-    const int64_t batch = f->desc.batch;
-    if (f->min_bytes < SIZE_MAX)
-        gckpti_error(f->store, GCKPT_E_BUDGET,
-                     "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
-                     "whatever the micro-batch",
-                     f->desc.budget, batch, f->min_bytes);
-    else if (f->too_large)
-        gckpti_error(f->store, GCKPT_E_MEMORY,
-                     "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
-                     "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
-                     "network",
-                     batch);
-    else if (f->other_rows)
-        gckpti_error(f->store, GCKPT_E_SHAPE, "%s", f->error_text);
-    else if (*f->mixer)
-        gckpti_error(f->store, GCKPT_E_ARG,
-                     f->desc.ranks.virtual_ranks > 1
-                         ? "fit: %s mixes rows, so micro-batches must have the %I rows of a "
-                           "virtual rank; build refuses these, or they do not divide the batch of "
-                           "%I rows: make it a multiple of desc.ranks.virtual_ranks"
-                         : "fit: %s mixes rows, so micro-batches must have the %I rows of the "
-                           "batch, which build refuses",
-                     f->mixer, gckpti_largest_vrank(&f->desc, NULL), batch);
-    else
-        gckpti_error(f->store, GCKPT_E_ARG,
-                     "fit: build refused every divisor of the batch of %I rows", batch);
-}
-
-GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build_fn build, void *user, int64_t batch,
-                                const gckpt_plan_desc *desc, gckpt_measure_fn measure)
-{
-    gckpti_fit_state f;
-    memset(&f, 0, sizeof f);
-    if (!store)
-        return NULL;
-    if (desc)
-        f.desc = *desc;
-    size_t before = store->count;
-    gckpt_result result = gckpti_check_fit(store, build, batch, &f.desc);
-    f.store = store;
-    f.build = build;
-    f.measure = measure;
-    f.user = user;
-    f.desc.batch = batch;
-    f.min_bytes = SIZE_MAX;
-    for (int passes = f.desc.budget ? 2 : 1; passes-- > 0 && !f.best && result == GCKPT_OK;
-         f.finds_least = 1)
-        for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d))
-            result = gckpti_fit_rows(&f, f.finds_least ? batch / d : d);
-    if (result == GCKPT_OK && f.best) {
-        gckpti_ok(store);
-        return f.best;
-    }
-    if (result == GCKPT_OK)
-        gckpti_report_no_fit(&f);
-    gckpt_plan_free(f.best);
-    gckpti_store_shrink(store, before);
-    return NULL;
 }
 #endif
 
@@ -24380,8 +23227,7 @@ typedef struct {
 typedef enum {
     GCKPTI_REDUCE_SCATTER, /* a sum of which each rank gets its shard */
     GCKPTI_ALL_REDUCE,
-    GCKPTI_ALL_GATHER, /* every rank gets the shards of all ranks */
-    GCKPTI_FAST_REDUCE /* an all-reduce by the transport's own all_reduce */
+    GCKPTI_ALL_GATHER /* every rank gets the shards of all ranks */
 } gckpti_collective;
 
 /* The collective in progress. At a level, two ranks exchange whose numbers differ in bit `bit`. */
@@ -24508,7 +23354,6 @@ typedef struct gckpti_process_group {
 #define gckpti_prepare_micro_batch            gckpti_feed_rows
 #define gckpti_end_micro_batch                gckpti_next_rows
 #define gckpti_sum_losses(e)                  GCKPT_OK
-#define gckpti_capture_part_end(e, part)      0
 #define gckpti_run_reduce                     ((gckpti_handler)0)
 #define gckpti_sum_squares(e)                 ((void)0)
 #define gckpti_run_gather(...)                0
@@ -24567,13 +23412,9 @@ typedef struct {
 /* Waits for the copies due at instruction x or before, and for all that were started earlier.
  * Returns `result` or, if that is OK or MORE and a copy failed, an error. */
 GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result);
-
-/* Returns the first instruction that must wait for a pending copy, at most `end`. */
-GCKPTI_FN int gckpti_first_due(const gckpt_exec *e, int end);
 #else
 #define gckpti_backend_offloads(e)       0
 #define gckpti_wait_copies(e, x, result) (result)
-#define gckpti_first_due(e, end)         (end)
 #define gckpti_run_copies ((gckpti_handler)0)
 #endif
 
@@ -24599,7 +23440,7 @@ GCKPTI_COLD_END /* begun by planner */
  *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
  *                       At the epilogue it jumps back to the body while there are rows.
  *   gckpti_handlers     (advance) by kind: the function that runs an instruction. Before it, a
- *                       module may wait, or move step.pc: skip it, replay a captured part.
+ *                       module may wait, or move step.pc: skip it, replay the body.
  *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses, bf16/run makes
  *                       f32 copies of bf16 operands. The op's kernel runs, in strips if the plan
  *                       says so, or on host copies if the backend has no kernel for it (host).
@@ -24720,7 +23561,7 @@ struct gckpt_exec {
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
         gckpti_loss_total *totals; /* one for each loss term and virtual rank */
-        unsigned char finalized;   /* counts are checked, or known: updates may begin */
+        unsigned char finalized;   /* counts are checked: updates may begin */
         unsigned char valid;       /* terms[..].total are results of the last call */
     } losses;
     struct { /* update */
@@ -24731,11 +23572,9 @@ struct gckpt_exec {
         float clip_scale;
         float *squares; /* sums of squared gradients by block, of all parameters */
         size_t square_count;
-        uint32_t *nonfinite; /* backend's flag of a bad square sum; if NULL, the host checks */
-        unsigned char grads_cleared; /* this step's accumulators are cleared */
-        unsigned char begun;         /* a parameter was changed, or gradients were divided */
-        unsigned char writes_back;   /* divided gradients are stored */
-        unsigned char all_first;     /* all gradients are divided before the first update */
+        unsigned char begun;       /* a parameter was changed, or gradients were divided */
+        unsigned char writes_back; /* divided gradients are stored */
+        unsigned char all_first;   /* all gradients are divided before the first update */
     } update;
     /* The states of modules. */
 #ifndef GCKPT_NO_RANKS
@@ -25009,6 +23848,16 @@ GCKPTI_FN int gckpti_reads_node(const gckpt_plan *p, int user, int id)
     return 0;
 }
 
+/* Returns 1 if instruction x has an operand at this offset of the arena. */
+GCKPTI_FN int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
+{
+    size_t k = p->ins[x].operands;
+    size_t end = x + 1 < (int)p->length ? p->ins[x + 1].operands : p->operand_count;
+    while (k < end && p->operands[k] != offset)
+        k++;
+    return k < end && p->ins[x].kind != GCKPT_OFFLOAD_DONE;
+}
+
 /* Sets device.in_call, which the caller clears. Fails if a call runs or the store was freed. */
 GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
 {
@@ -25168,7 +24017,7 @@ GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in)
     comm->waiting = comm->in_flight = 0;
 }
 
-/* Starts to send n floats and to receive m; if peer is -1, starts an all_reduce of n in place. */
+/* Starts to send n floats and to receive m. */
 static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *from, int64_t n,
                                    float *to, int64_t m)
 {
@@ -25177,13 +24026,13 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
     const gckpti_tree *tree = &comm->tree; /* later levels of a gather pass on received floats */
     const int is_own = tree->kind != GCKPTI_ALL_GATHER || tree->bit == comm->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
-    void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? comm->recv_buf : comm->send_buf;
+    void *out = copies ? (void *)comm->send_buf : (void *)(uintptr_t)from;
     void *in = copies ? (void *)comm->recv_buf : (void *)to;
     comm->recv_bytes = (size_t)m * sizeof *to;
     comm->copy_to = copies ? to : NULL;
     if (comm->queue) {
         comm->peer = -1; /* if it fails later, any rank may be the cause */
-        comm->bytes_sent += peer < 0 ? 0 : size;
+        comm->bytes_sent += size;
         if (n + m > 0 && !comm->transport->enqueue(comm->transport->user, comm->queue, peer, from,
                                                    size, to, comm->recv_bytes))
             gckpti_abort_comm(comm);
@@ -25193,14 +24042,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
         gckpti_copy_out(b, out, from, size);
     else if (GCKPTI_OF(b, own_memory) && is_own)
         (void)gckpti_finish(b); /* every later call returns the error again */
-    if (peer >= 0) {
-        gckpti_exchange(comm, peer, out, size, in, comm->recv_bytes);
-        return;
-    }
-    comm->peer = peer;
-    comm->busy = 1;
-    if (!comm->transport->all_reduce(comm->transport->user, (float *)in, (size_t)n))
-        gckpti_abort_comm(comm);
+    gckpti_exchange(comm, peer, out, size, in, comm->recv_bytes);
 }
 
 /* Merges all ranks' `bytes` bytes into `mine`; stops if an exchange fails (comm->aborted). */
@@ -25218,23 +24060,21 @@ GCKPTI_FN void gckpti_merge_all(gckpti_comm *comm, void *mine, size_t bytes, gck
 static void gckpti_exchange_level(gckpti_comm *comm)
 {
     gckpti_tree *tree = &comm->tree;
-    int peer = tree->kind == GCKPTI_FAST_REDUCE ? -1 : comm->rank ^ tree->bit;
-    const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1; /* or all */
+    const int peer = comm->rank ^ tree->bit;
+    const int parts = tree->n > GCKPT_UPDATE_BLOCK ? 2 * tree->bit : 1; /* or all */
     const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts);
     const gckpti_shard_range theirs = gckpti_shard_of(tree->n, peer, parts);
     const int64_t first = theirs.first, n = theirs.count;
     tree->first = mine.first;
     tree->count = mine.count;
-    if (peer < 0)
-        gckpti_exchange_floats(comm, peer, tree->x, n, tree->x, n);
-    else if (tree->kind == GCKPTI_ALL_GATHER)
+    if (tree->kind == GCKPTI_ALL_GATHER)
         gckpti_exchange_floats(comm, peer, tree->x + tree->first, tree->count, tree->x + first, n);
     else
         gckpti_exchange_floats(comm, peer, tree->x + first, n, tree->workspace, tree->count);
 }
 
-/* Starts a collective; the caller completes it before any other exchange. Sums except FAST_REDUCE
- * need a workspace for the larger half of the floats (up to GCKPT_UPDATE_BLOCK: for all). */
+/* Starts a collective; the caller completes it before any other exchange. Sums need a
+ * workspace for the larger half of the floats (up to GCKPT_UPDATE_BLOCK: for all). */
 static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
     const int bit = comm->aborted ? 0 : pending->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
@@ -25253,9 +24093,7 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
     while (tree->bit && (wait ? gckpti_wait_exchange(comm) : gckpti_is_done(comm)) && tree->bit) {
         if (!c && tree->kind != GCKPTI_ALL_GATHER)
             return 0;
-        if (tree->kind == GCKPTI_FAST_REDUCE) {
-            tree->bit = 0;
-        } else if (tree->kind == GCKPTI_ALL_GATHER) {
+        if (tree->kind == GCKPTI_ALL_GATHER) {
             tree->bit /= 2;
         } else {
             GCKPTI_OF(comm->backend, add)(c, tree->x + tree->first, tree->workspace, tree->count);
@@ -25450,7 +24288,7 @@ GCKPTI_COLD_END
 /* >>run/backend */
 GCKPTI_COLD_BEGIN
 
-GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
+static const char *gckpti_isa_name(gckpt_isa isa)
 {
     static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512", "amx" };
     return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
@@ -25479,9 +24317,9 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (GCKPTI_RUNS_BACKENDS || requested > GCKPT_ISA_PLAIN) {
         if (!gckpt_isa_available(requested))
             return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: this processor or build%s has no %s kernels; "
+                                "exec: this processor or build has no %s kernels; "
                                 "gckpt_exec_desc.isa = GCKPT_ISA_AUTO takes what there is",
-                                gckpti_isa_left_out(requested), gckpt_isa_name(requested));
+                                gckpti_isa_name(requested));
         const int most = gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512;
         if (p->backend_id == GCKPTI_BACKEND_CPU && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN))
             isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;
@@ -25535,7 +24373,7 @@ GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
     most = most > totals ? most : totals;
     for (size_t id = 0; id < p->node_count && copies; id++) {
         int64_t n = gckpti_planned_elements(p, &p->nodes[id]);
-        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
+        if (n > GCKPT_UPDATE_BLOCK)
             n = gckpti_shard_of(n, 0, 2).count;
         if (p->nodes[id].batch_invariant && (size_t)n * sizeof(float) > most)
             most = (size_t)n * sizeof(float);
@@ -25563,14 +24401,12 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_transport *transport = p->ranks > 1 ? e->desc.transport : NULL;
-    if (p->ranks > 1 &&
-        (!transport || !transport->exchange || transport->rank != e->store->rank ||
-         transport->size != e->store->ranks || (e->desc.fast_reduce && !transport->all_reduce)))
+    if (p->ranks > 1 && (!transport || !transport->exchange || transport->rank != e->store->rank ||
+                         transport->size != e->store->ranks))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: the store is rank %i of %i: desc.transport must have this "
-                            "rank and size, and exchange%s",
-                            e->store->rank, e->store->ranks,
-                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
+                            "rank and size, and exchange",
+                            e->store->rank, e->store->ranks);
     if (!e->group)
         return GCKPT_OK;
     gckpti_comm *comm = &e->group->comm;
@@ -25955,13 +24791,6 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
 /* >>offload/copies */
 #ifndef GCKPT_NO_OFFLOAD
 
-GCKPTI_FN int gckpti_first_due(const gckpt_exec *e, int end)
-{
-    for (int i = 0; i < e->offload.pending_count; i++)
-        gckpti_set_min(&end, e->offload.due[i]);
-    return end;
-}
-
 GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
 {
     int *due = e->offload.due, n = e->offload.pending_count, failed = 0;
@@ -25972,12 +24801,8 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
     int later = e->offload.pending_count - n;
     if (!e->offload.by_backend && (failed = e->desc.wait(e->desc.user, later)) != 0) {
         e->desc.wait(e->desc.user, later = 0); /* so that no callback writes later */
-    } else if (e->offload.by_backend && GCKPTI_OF(gckpti_backend(e), wait_copies_until) && later) {
-        GCKPTI_OF(gckpti_backend(e), wait_copies_until)
-        (GCKPTI_OF(gckpti_backend(e), context), later);
     } else if (e->offload.by_backend) {
-        GCKPTI_OF(gckpti_backend(e), wait_copies)(GCKPTI_OF(gckpti_backend(e), context));
-        later = 0;
+        GCKPTI_OF(gckpti_backend(e), wait_copies)(GCKPTI_OF(gckpti_backend(e), context), later);
     }
     memmove(due, due + e->offload.pending_count - later, (size_t)later * sizeof *due);
     e->offload.pending_count = later;
@@ -25985,16 +24810,6 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
                ? gckpti_error(e, GCKPT_E_FILE,
                               "step: a copy to slower memory or back failed; nothing was changed")
                : result;
-}
-
-/* Returns 1 if instruction x has an operand at this offset of the arena. */
-static int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
-{
-    size_t k = p->ins[x].operands;
-    size_t end = x + 1 < (int)p->length ? p->ins[x + 1].operands : p->operand_count;
-    while (k < end && p->operands[k] != offset)
-        k++;
-    return k < end && p->ins[x].kind != GCKPT_OFFLOAD_DONE;
 }
 
 /* Records a pending copy and the first instruction that must wait for it: a reader of a reloaded
@@ -26295,20 +25110,25 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
     return count > 0 ? (float)((double)weight * (double)gckpti_loss_count(e) / count) : 0;
 }
 
-/* Adds the count of the rows just fed to the expected count of each loss that has one (not -1). It
- * is counted in the input that the loss reads. An input that is batch-invariant, or whose size is
- * no multiple of the rows, counts once per micro-batch. */
+/* Adds the count of the rows just fed to the expected count of each loss, or sets it to -1 if feeds
+ * do not determine it. The rows are counted in the input that the loss reads. An input that is
+ * batch-invariant, or whose size is no multiple of the rows, counts once per micro-batch. */
 GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
+    int several = 0;
+    for (size_t i = 1; i < p->term_count && !gckpti_is_streaming(e); i++)
+        several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
-        if (e->losses.terms[i].expected < 0)
-            continue;
         const gckpti_plan_node *q =
             &p->nodes[p->nodes[node->in[gckpti_counted_input(node->op)]].base];
         int64_t n = gckpti_planned_elements(p, q);
         int64_t times = gckpti_count_micro_batches(e, rows), ignored = 0;
+        if (node->batch_invariant || !(several || node->op->flags & GCKPT_COUNT_FROM_FEEDS)) {
+            e->losses.terms[i].expected = -1;
+            continue;
+        }
         if (!q->batch_invariant && n % p->rows == 0) {
             n = n / p->rows * rows;
             times = 1;
@@ -26316,21 +25136,6 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
         for (int64_t k = 0; q->type == GCKPT_I32 && q->kind != GCKPTI_OP && k < n; k++)
             ignored += gckpti_indices(e, q)[k] < 0;
         e->losses.terms[i].expected += (n - ignored) / p->terms[i].sample_size * times;
-    }
-}
-
-/* Sets each loss's expected count to 0, or to -1 if feeds do not determine that count. */
-GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int several = 0;
-    for (size_t i = 1; i < p->term_count; i++)
-        several = several || !p->terms[i].regulariser;
-    for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
-        int rule = node->op->flags & GCKPT_COUNT_FROM_FEEDS || (several && !gckpti_is_streaming(e));
-        memset(&e->losses.terms[i], 0, sizeof e->losses.terms[i]);
-        e->losses.terms[i].expected = rule && !node->batch_invariant ? 0 : -1;
     }
 }
 
@@ -26368,11 +25173,9 @@ GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
 /* Before the first update, checks the counts of losses, unless all are known from the feeds. */
 GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
 {
-    gckpt_result result = GCKPT_OK;
-    if (GCKPTI_RUNS_DEVICES && gckpti_has_known_counts(e))
-        e->losses.finalized = 1;
-    if (!e->losses.finalized)
-        result = gckpti_check_counts(e);
+    if (e->losses.finalized || (GCKPTI_RUNS_DEVICES && gckpti_has_known_counts(e)))
+        return GCKPT_OK;
+    gckpt_result result = gckpti_check_counts(e);
     e->losses.finalized = result == GCKPT_OK;
     return result;
 }
@@ -26403,12 +25206,11 @@ static void gckpti_all_reduce_totals(gckpt_exec *e)
 static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const uint64_t fast = e->desc.fast_reduce != 0, queue = (uint64_t)e->group->comm.uses_queue;
+    const uint64_t queue = (uint64_t)e->group->comm.uses_queue;
     const uint64_t skips = e->desc.skip_nonfinite != 0,
                    checks = gckpti_debug(e) & GCKPT_DEBUG_FINITE;
     const uint64_t batch = (uint64_t)p->batch, precision = (uint64_t)p->precision;
-    const uint64_t settings[] = { batch,  precision, (uint64_t)p->optimiser, fast, skips,
-                                  checks, queue };
+    const uint64_t settings[] = { batch, precision, (uint64_t)p->optimiser, skips, checks, queue };
     uint64_t hash = p->check;
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         hash = gckpti_fnv_number(hash, settings[i]);
@@ -26422,9 +25224,10 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 }
 
 /* Returns a hash of all values and optimiser state of which every rank has a full copy. */
-static uint64_t gckpti_hash_replicated(gckpt_exec *e)
+static uint64_t gckpti_hash_replicated(const gckpt_exec *e)
 {
-    void *out = e->group->comm.send_buf;
+    const gckpt_store *s = e->store;
+    float scratch[GCKPTI_CHUNK];
     uint64_t hash = GCKPTI_FNV_START;
     for (size_t i = 0; i < e->plan->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
@@ -26432,14 +25235,11 @@ static uint64_t gckpti_hash_replicated(gckpt_exec *e)
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
-            const float *x = gckpti_exec_array(e, q, slot);
             const int replicated = q->p.storage == GCKPT_STORAGE_F32 &&
-                                   !gckpti_is_sharded(gckpti_array_shard(e->store, q, slot));
+                                   !gckpti_is_sharded(gckpti_array_shard(s, q, slot));
             for (int64_t at = 0, n; replicated && at < q->p.elements; at += n) {
-                n = gckpti_min(q->p.elements - at, (int64_t)(e->group->buffer_bytes / sizeof *x));
-                gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
-                for (int64_t k = 0; k < n; k++)
-                    hash = (hash ^ gckpti_bits(((const float *)out)[k])) * UINT64_C(0x100000001b3);
+                const float *x = gckpti_floats_at(s, q, slot, at, scratch, &n);
+                hash = gckpti_hash_floats(hash, x, n);
             }
         }
     }
@@ -26585,22 +25385,16 @@ static int gckpti_is_gather(const gckpt_exec *e, const gckpti_ins *ins)
                gckpti_array_shard(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
 }
 
-/* Returns the first instruction that must wait for a collective which starts now: a reader of node
- * `id`, whose values are gathered; after a sum, a REDUCE or UPDATE. */
-static int gckpti_find_due(const gckpt_exec *e, gckpti_collective kind, int id)
+/* Returns the first instruction that must wait for a collective which starts now: one that has an
+ * operand at this offset of the arena, where values are gathered; after a sum, REDUCE or UPDATE. */
+static int gckpti_find_due(const gckpt_exec *e, gckpti_collective kind, size_t offset)
 {
     const gckpt_plan *p = e->plan;
     int due = 0, x = e->step.pc;
-    while (!due && ++x < (int)p->length) {
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
-        gckpti_operands o;
-        gckpti_operands_of(p->operands, ins, node->inputs, &o);
-        if (kind != GCKPTI_ALL_GATHER)
-            due = ins->kind == GCKPT_REDUCE || ins->kind == GCKPT_UPDATE;
-        for (int i = 0; id >= 0 && ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
-            due |= o.in[i].value != GCKPTI_NO_OFFSET && p->nodes[node->in[i]].base == id;
-    }
+    while (!due && ++x < (int)p->length)
+        due = kind == GCKPTI_ALL_GATHER
+                  ? gckpti_has_operand(p, x, offset)
+                  : p->ins[x].kind == GCKPT_REDUCE || p->ins[x].kind == GCKPT_UPDATE;
     return x;
 }
 
@@ -26616,8 +25410,7 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
     for (int i = 0; i < group->pending_count; i++)
         if (group->pending[i].due <= e->step.pc)
             max_pending = group->pending_count - 1 - i;
-    if (!gckpti_is_capturing(e)) /* within a captured part nothing is due */
-        gckpti_wait_pending(e, max_pending);
+    gckpti_wait_pending(e, max_pending);
     const int shared = !GCKPTI_OF(gckpti_backend(e), own_memory);
     const int polls = shared && (e->device.runner.team || p->threads == 1);
     e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
@@ -26629,30 +25422,6 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
         skips = 0;
     e->step.pc += skips;
     return skips;
-}
-
-/* Returns the end of the part of a micro-batch, from step.pc on, which can be replayed because no
- * collective starts or is due in it; step.pc for an empty part. *part becomes its unique number. */
-GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_process_group *group = e->group;
-    const int last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
-    int pc = e->step.pc, end = p->epilogue, x, copies = pc > p->body; /* p->body: none is pending */
-    if (gckpti_is_padding(e) || group->comm.status.result != GCKPT_OK)
-        return pc;
-    for (int i = 0; i < group->pending_count; i++)
-        gckpti_set_min(&end, group->pending[i].due);
-    end = gckpti_first_due(e, end);
-    do { /* a part has no offload copies, unless it is a whole micro-batch */
-        for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
-            if (p->ins[x].kind == GCKPT_REDUCE ? group->last_micro && last_vrank
-                                               : copies && p->ins[x].kind > GCKPT_UPDATE)
-                break;
-    } while (x < p->epilogue && !copies++);
-    const int64_t n = (int64_t)p->length;
-    *part = ((2 * e->step.vrank + group->last_micro) * n + pc) * n + x;
-    return x;
 }
 
 /* Adds up a gradient's accumulators of this virtual rank, then partial sums of earlier ones, like
@@ -26678,11 +25447,9 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_copy(gckpti_backend(e), gckpti_arena_f32(e, carries[level]), sum,
                     (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
-        const gckpti_collective kind = e->desc.fast_reduce ? GCKPTI_FAST_REDUCE
-                                       : ins->accumulate   ? GCKPTI_REDUCE_SCATTER
-                                                           : GCKPTI_ALL_REDUCE;
+        const gckpti_collective kind = ins->accumulate ? GCKPTI_REDUCE_SCATTER : GCKPTI_ALL_REDUCE;
         float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.shard);
-        const int due = gckpti_find_due(e, kind, -1);
+        const int due = gckpti_find_due(e, kind, GCKPTI_NO_OFFSET);
         const gckpti_pending pending = { kind, due, sum, workspace, shard, n };
         gckpti_start_collective(e, &pending);
         if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* POISON does not wait for sums */
@@ -26691,10 +25458,10 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     return GCKPT_OK;
 }
 
-/* Starts an all-gather of n floats: the values of node `id` in the arena; in the store if -1. */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int id)
+/* Starts an all-gather of n floats at x: in the arena at `offset`, or in the store (NO_OFFSET). */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, size_t offset)
 {
-    const int due = gckpti_find_due(e, GCKPTI_ALL_GATHER, id);
+    const int due = gckpti_find_due(e, GCKPTI_ALL_GATHER, offset);
     const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
     gckpti_start_collective(e, &pending);
     if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* FINITE reads the floats now */
@@ -26707,7 +25474,8 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
     if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
         return 0;
     gckpti_copy(gckpti_backend(e), to + q->p.first, shard, (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements, e->plan->ins[e->step.pc].id);
+    gckpti_gather_floats(e, to, q->p.elements,
+                         e->plan->operands[e->plan->ins[e->step.pc].operands]);
     return 1;
 }
 
@@ -26740,7 +25508,7 @@ GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
     if (gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)) &&
         !gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
-        gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements, -1);
+        gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements, GCKPTI_NO_OFFSET);
 }
 
 static void gckpti_merge_floats(void *mine, const void *received, size_t bytes)
@@ -26808,37 +25576,27 @@ static int gckpti_can_replay(const gckpt_exec *e)
         const gckpti_ins *ins = &p->ins[x];
         const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
         const gckpti_plan_node *node = &p->nodes[ins->id];
-        if (ins->kind == GCKPT_UPDATE)
-            can = 0;
-        else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
+        if (ins->kind >= GCKPT_OFFLOAD)
             can = gckpti_backend_offloads(e);
+        else if (ins->kind == GCKPT_UPDATE)
+            can = 0;
         else if (!node->op)
             can = !gckpti_is_quantised(p->params[node->index].storage) || b->dequantise;
         else
             can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
     }
-    return can && p->body < p->epilogue;
+    return can && !gckpti_group_of(e) && p->body < p->epilogue;
 }
 
-/* Returns 1 if a micro-batch, or a part of one, begins at step.pc and the backend replayed it: then
- * step.pc is after it. Returns 0 if the instruction must run; the backend may capture from there
- * on, unless a regulariser's gradient needs a count that is not known yet. */
+/* Returns 1 if a micro-batch begins at step.pc and the backend replayed it: then step.pc is after
+ * it. Returns 0 if the instruction must run; the backend may capture from there on, unless a
+ * regulariser's gradient needs a count that is not known yet. */
 static int gckpti_replay(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const int pc = e->step.pc;
-    int64_t part = 0;
-    if (!e->devices.can_replay || !e->step.to_end || e->devices.capturing || pc < p->body ||
-        pc >= p->epilogue || (pc > p->body && pc < e->devices.end))
-        return 0;
-    e->devices.begin = pc;
-    e->devices.end = gckpti_group_of(e) ? gckpti_capture_part_end(e, &part)
-                     : pc == p->body    ? p->epilogue
-                                        : pc;
-    if (e->devices.end == pc)
+    if (!e->devices.can_replay || !e->step.to_end || e->devices.capturing || e->step.pc != p->body)
         return 0;
     gckpt_step_params params = { e,
-                                 part,
                                  e->step.row,
                                  gckpti_micro_rows(e),
                                  e->step.position,
@@ -26853,20 +25611,20 @@ static int gckpti_replay(gckpt_exec *e)
         e->devices.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
     e->devices.capturing = !gckpti_backend(e)->replay(gckpti_backend(e)->context, &params);
-    e->step.pc = e->devices.capturing ? pc : e->devices.end;
+    e->step.pc = e->devices.capturing ? p->body : p->epilogue;
     return !e->devices.capturing;
 }
 
 /* Ends the capture in progress. If the backend could not capture, nothing was computed: moves
- * step.pc back to the capture's begin, and captures no more. */
+ * step.pc back to the body, and captures no more. */
 static void gckpti_end_capture(gckpt_exec *e)
 {
-    if (e->devices.begin == e->plan->body && e->step.pc == e->plan->epilogue)
+    if (e->step.pc == e->plan->epilogue)
         (void)gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* a micro-batch's copies end within it */
     e->devices.capturing = 0;
     if (!gckpti_backend(e)->captured(gckpti_backend(e)->context)) {
         e->devices.can_replay = 0;
-        e->step.pc = e->devices.begin;
+        e->step.pc = e->plan->body;
     }
 }
 
@@ -26885,7 +25643,7 @@ GCKPTI_MODULE(devices)
     case GCKPTI_ON_REACH: return gckpti_replay(e) ? GCKPT_MORE : GCKPT_OK;
     case GCKPTI_ON_AFTER:
     case GCKPTI_ON_RUN_END:
-        if (e->devices.capturing && (e->step.pc == e->devices.end || event == GCKPTI_ON_RUN_END))
+        if (e->devices.capturing && (e->step.pc == e->plan->epilogue || event == GCKPTI_ON_RUN_END))
             gckpti_end_capture(e);
         break;
     case GCKPTI_ON_MOVED:
@@ -27195,52 +25953,11 @@ static void gckpti_collect_rows(gckpt_exec *e)
     }
 }
 
-/* Adds all accumulators of node `id`'s gradient that a backward wrote to `sum`, one of them. */
-static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, int id, float *sum)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *node = &p->nodes[backward->id];
-    const gckpt_backend *b = gckpti_backend(e);
-    gckpti_operands o;
-    gckpt_call c;
-    gckpti_init_call(e, &c);
-    gckpti_operands_of(p->operands, backward, node->inputs, &o);
-    for (int i = 0; i < node->inputs; i++) {
-        float *more = gckpti_arena_f32(e, o.in[i].gradient);
-        if (p->nodes[node->in[i]].base == id && more != sum)
-            GCKPTI_OF(b, add)(&c, sum, more, gckpti_planned_elements(p, &p->nodes[id]));
-    }
-}
-
-/* Adds up the accumulators of fetched gradients that no instruction adds up: of nodes that depend
- * on neither the batch nor a trained parameter. The order is that of the contract (manual, 5f). */
-static void gckpti_sum_fetched_grads(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->fetch_count && p->accumulates && e->step.rows > 0; k++) {
-        int id = p->nodes[p->fetches[k].id].base, done = 0;
-        float *sum = gckpti_arena_f32(e, p->fetches[k].offset);
-        for (size_t i = 0; i < k; i++) /* fetched twice */
-            done = done || (p->fetches[i].gradient && p->nodes[p->fetches[i].id].base == id);
-        if (done || !p->fetches[k].gradient || !p->nodes[id].batch_invariant ||
-            gckpti_fetch_ready_at(p, &p->fetches[k]) < (int)p->length)
-            continue;
-        for (size_t i = gckpti_group_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
-            int user = (int)(p->node_count - 1 - i % p->node_count);
-            const int selected = p->nodes[user].batch_invariant == (i >= p->node_count);
-            for (size_t x = 0; x < p->length && selected && gckpti_reads_node(p, user, id); x++)
-                if (p->ins[x].kind == GCKPT_BACKWARD && p->ins[x].id == user)
-                    gckpti_sum_accumulators(e, &p->ins[x], id, sum);
-        }
-    }
-}
-
 GCKPTI_MODULE(fetch)
 {
-    const int trains = !gckpti_is_inference(e->plan);
     if (event == GCKPTI_ON_LAYOUT)
         gckpti_alloc_fetches(e, (gckpti_bump *)arg);
-    else if (event == GCKPTI_ON_BIND && trains)
+    else if (event == GCKPTI_ON_BIND && !gckpti_is_inference(e->plan))
         gckpti_note_gradient_fetches(e);
     else if (event == GCKPTI_ON_CHECK)
         return gckpti_check_collected(e, *(const int64_t *)arg);
@@ -27249,8 +25966,7 @@ GCKPTI_MODULE(fetch)
         if (result != GCKPT_OK)
             return result;
         gckpti_collect_rows(e);
-    } else if (event == GCKPTI_ON_END && trains)
-        gckpti_sum_fetched_grads(e);
+    }
     return GCKPT_OK;
 }
 
@@ -27734,7 +26450,8 @@ static float gckpti_hyper_value(float value, float fallback)
 }
 
 /* Divides by the first loss's count; running statistics, sums weighted by rows, by the rows. */
-GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
+GCKPTI_OWN_FRAME static void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins,
+                                              gckpt_update_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
@@ -27751,16 +26468,6 @@ GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckp
     pass->values = gckpti_exec_array(e, gckpti_param_of(e, ins->id), -1);
     if (gckpti_group_of(e))
         gckpti_restrict_to_shard(e, ins, pass);
-}
-
-/* Adds up a parameter's accumulators and computes the square sums of the divided gradient. */
-GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
-{
-    gckpt_call c;
-    gckpt_update_pass pass;
-    gckpti_init_call(e, &c);
-    gckpti_init_pass(e, ins, &pass);
-    GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
 }
 
 /* Computes norm and clipping scale. Returns the first parameter that is not finite, else NULL. */
@@ -27786,34 +26493,6 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
             ? (float)((double)e->update.hyper.clip / e->update.grad_norm)
             : 1;
     return bad;
-}
-
-/* Sets update.nonfinite if a square sum is not finite: the backend then skips all updates. */
-GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
-{
-    gckpt_call c;
-    gckpti_init_call(e, &c);
-    GCKPTI_OF(gckpti_backend(e), nonfinite)
-    (&c, e->update.squares, (int64_t)e->update.square_count, e->update.nonfinite);
-}
-
-/* Finishes all gradients, then computes norm and clipping scale. */
-GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
-{
-    for (size_t x = 0; x < e->plan->length; x++)
-        if (e->plan->ins[x].kind == GCKPT_UPDATE)
-            gckpti_finish_gradient(e, &e->plan->ins[x]);
-    if (gckpti_group_of(e))
-        gckpti_sum_squares(e);
-    const gckpt_result result = gckpti_notify(e, GCKPTI_ON_GRADIENTS, NULL);
-    if (result != GCKPT_OK)
-        return result;
-    if (e->update.nonfinite && e->update.square_count)
-        gckpti_flag_nonfinite(e);
-    if (e->update.nonfinite && !(e->update.hyper.clip > 0))
-        return GCKPT_OK;
-    gckpti_total_norm(e); /* waits for the backend */
-    return gckpti_wait_backend(e);
 }
 
 /* Calls desc.custom_optimiser on the host; if the backend has own memory, with host copies. */
@@ -27875,56 +26554,79 @@ static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *pa
     constants->correct2 = (float)(1 / e->update.bias_correction[1]);
 }
 
-/* State of a gradient when its UPDATE runs: sums to be added up, or added up and divided. */
-typedef enum { GCKPTI_GRAD_SUMS, GCKPTI_GRAD_DIVIDED } gckpti_grad_state;
+/* Parts of a pass over a parameter. DIVIDES adds up the accumulators of its gradient, divides the
+ * sum and computes its square sums; APPLIES passes the quotient to the optimiser. */
+enum { GCKPTI_DIVIDES = 1, GCKPTI_APPLIES = 2 };
 
-/* Updates a parameter. GCKPTI_GRAD_SUMS: first adds up the addends of its gradient and divides. */
-GCKPTI_OWN_FRAME static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                               gckpti_grad_state grad_state)
+/* Runs these parts of a pass over a parameter; `step` is the number of its update. */
+GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *ins, int parts,
+                                              uint64_t step)
 {
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_param *param = &p->params[ins->id];
-    gckpti_param *q = gckpti_param_of(e, ins->id);
-    uint64_t step = e->step.number + 1;
+    const gckpti_plan_param *param = &e->plan->params[ins->id];
+    const gckpti_param *q = gckpti_param_of(e, ins->id);
     gckpt_call c;
     gckpt_update_pass pass;
-    if (p->state_slots > 0 && param->trained) { /* state not used so far begins at 1 */
-        step = q->optimiser ? q->updates + 1 : 1;
-        q->optimiser = (unsigned char)(p->optimiser + 1);
-        q->updates = step;
-    }
-    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && param->trained) {
-        if (grad_state == GCKPTI_GRAD_SUMS)
-            gckpti_finish_gradient(e, ins);
-        gckpti_custom_update(e, ins, q, step);
-        if (gckpti_group_of(e))
-            gckpti_gather_updated(e, q);
-        return;
-    }
     gckpti_init_call(e, &c);
     gckpti_init_pass(e, ins, &pass);
-    if (grad_state == GCKPTI_GRAD_DIVIDED) { /* a gradient not written back is divided again */
+    if (!(parts & GCKPTI_DIVIDES)) { /* a quotient that is not written back is computed again */
         pass.adds = 0;
         pass.squares = NULL;
         pass.count = e->update.writes_back ? 0 : pass.count;
     }
-    pass.update = 1;
-    pass.skip_flag = e->update.square_count > 0 ? e->update.nonfinite : NULL;
-    for (int i = 0; i < p->state_slots && param->trained; i++)
-        pass.state[i] = gckpti_exec_array(e, q, i);
-    gckpti_set_pass_constants(e, param, q, step, &pass);
-    if (gckpti_is_bf16_plan(p))
-        pass.bf16 = gckpti_bf16_copy_of(e, ins->id);
+    if (parts & GCKPTI_APPLIES) {
+        pass.update = 1;
+        for (int i = 0; i < e->plan->state_slots && param->trained; i++)
+            pass.state[i] = gckpti_exec_array(e, q, i);
+        gckpti_set_pass_constants(e, param, q, step, &pass);
+        if (gckpti_is_bf16_plan(e->plan))
+            pass.bf16 = gckpti_bf16_copy_of(e, ins->id);
+    }
     GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
-    gckpti_mark_changed(e->store, q,
-                        GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
-    if (gckpti_is_bf16_plan(p))
-        gckpti_mark_bf16_fresh(e, ins->id);
+}
+
+/* Updates a parameter. `parts` is DIVIDES, or 0 if its gradient is divided already. */
+static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int parts)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_param *q = gckpti_param_of(e, ins->id);
+    const int trained = p->params[ins->id].trained;
+    uint64_t step = e->step.number + 1;
+    if (p->state_slots > 0 && trained) { /* state not used so far begins at 1 */
+        step = q->optimiser ? q->updates + 1 : 1;
+        q->optimiser = (unsigned char)(p->optimiser + 1);
+        q->updates = step;
+    }
+    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && trained) {
+        if (parts & GCKPTI_DIVIDES)
+            gckpti_pass_over(e, ins, GCKPTI_DIVIDES, step);
+        gckpti_custom_update(e, ins, q, step);
+    } else {
+        gckpti_pass_over(e, ins, parts | GCKPTI_APPLIES, step);
+        gckpti_mark_changed(e->store, q,
+                            GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
+        if (gckpti_is_bf16_plan(p))
+            gckpti_mark_bf16_fresh(e, ins->id);
+    }
     if (gckpti_group_of(e))
         gckpti_gather_updated(e, q);
 }
 
-/* Runs an update. Before the first one, the losses' counts become final, all gradients are finished
+/* Divides all gradients, then computes norm and clipping scale. */
+static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
+{
+    for (size_t x = 0; x < e->plan->length; x++)
+        if (e->plan->ins[x].kind == GCKPT_UPDATE)
+            gckpti_pass_over(e, &e->plan->ins[x], GCKPTI_DIVIDES, 0);
+    if (gckpti_group_of(e))
+        gckpti_sum_squares(e);
+    const gckpt_result result = gckpti_notify(e, GCKPTI_ON_GRADIENTS, NULL);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_total_norm(e); /* waits for the backend */
+    return gckpti_wait_backend(e);
+}
+
+/* Runs an update. Before the first one, the losses' counts become final, all gradients are divided
  * if something needs them, and all ranks agree. gckpt_gradients ends there. */
 GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
 {
@@ -27941,8 +26643,8 @@ GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins
         }
         e->update.begun = 1;
     }
-    if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_is_finite(e->update.grad_norm))
-        gckpti_run_update(e, ins, first ? GCKPTI_GRAD_DIVIDED : GCKPTI_GRAD_SUMS);
+    if (!e->desc.skip_nonfinite || gckpti_is_finite(e->update.grad_norm))
+        gckpti_run_update(e, ins, first ? 0 : GCKPTI_DIVIDES);
     return GCKPT_OK;
 }
 
@@ -27950,20 +26652,12 @@ GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins
 GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 {
     const gckpti_plan_param *bad = gckpti_total_norm(e);
-    const gckpt_plan *p = e->plan;
-    bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
-    if (e->update.nonfinite && bad) {
-        for (size_t i = 0; i < p->param_count; i++) { /* the backend skipped the updates */
-            gckpti_param *q = gckpti_param_of(e, (int)i);
-            if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
-                q->optimiser = 0;
-        }
-    }
-    const int counts = e->update.begun && !bad;
-    for (size_t i = 0; i < p->param_count && counts && GCKPTI_CHECKS_INITIAL; i++)
+    if (e->desc.skip_nonfinite && e->update.begun && bad)
+        return bad;
+    for (size_t i = 0; i < e->plan->param_count && e->update.begun && GCKPTI_CHECKS_INITIAL; i++)
         gckpti_param_of(e, (int)i)->assigned = 1; /* also frozen parameters */
-    e->store->step += (uint64_t)counts;
-    return bad;
+    e->store->step += e->update.begun;
+    return NULL;
 }
 #endif
 
@@ -28419,38 +27113,6 @@ static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, floa
     gckpti_copy(b, to, values, (size_t)q->p.elements * sizeof *to);
 }
 
-/* Stages a parameter in the arena, or computes an op. */
-static void gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *node = &p->nodes[ins->id];
-    gckpti_operands o;
-    gckpt_dequantisation quant; /* must live as long as the call */
-    (void)quant;
-    if (node->kind == GCKPTI_PARAM) {
-        gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]));
-        return;
-    }
-    gckpti_set_ins_call(e, ins, &o, c);
-    int repeated = ins < p->ins + p->body && e->step.prologue_done; /* only inference repeats it */
-    int first = ins->first && !repeated;
-    int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
-    if (gckpti_is_cache(node->op)) /* all other nodes only read `data` */
-        c->out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
-    if (p->quantised)
-        gckpti_set_quant_operand(e, node, GCKPT_FORWARD, c, &quant);
-    if (gckpti_is_bf16_plan(p))
-        gckpti_mixed_operands(e, ins, &o, c);
-    if (term >= 0) {
-        c->loss_sum = &gckpti_running_loss(e, term)->sum;
-        c->loss_count = &gckpti_running_loss(e, term)->count;
-    }
-    c->graph = e; /* for gckpti_fused_forward, which runs other nodes */
-    gckpti_run_kernel(e, ins, c);
-    if (gckpti_is_bf16_plan(p))
-        gckpti_end_mixed_output(e, ins, &o, c);
-}
-
 /* Sets the gradient of input i; compensation is in the workspace (IN_OP) or after the gradient. */
 static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                     gckpt_call *c, int i)
@@ -28476,57 +27138,78 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
 static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                   gckpt_call *c, int i)
 {
-    const size_t total = o->in[i].total;
-    if (gckpti_is_bf16_plan(e->plan)) {
-        gckpti_end_mixed_gradient(e, ins, o, c, i);
-        return;
-    }
+    float *total = gckpti_arena_f32(e, o->in[i].total);
     const int64_t n = gckpti_elements(&c->in[i].shape);
     (void)ins;
-    if (total != GCKPTI_NO_OFFSET)
-        GCKPTI_OF(gckpti_backend(e), add)(c, gckpti_arena_f32(e, total), c->in[i].grad, n);
+    if (gckpti_is_bf16_plan(e->plan))
+        gckpti_end_mixed_gradient(e, ins, o, c, i);
+    else if (total)
+        GCKPTI_OF(gckpti_backend(e), add)(c, total, c->in[i].grad, n);
 }
 
-/* Adds up the accumulators of the output's gradient and runs the op's backward. */
-static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+/* Adds up the accumulators of the output's gradient, and sets the gradients of a backward. */
+static void gckpti_begin_backward(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
+                                  gckpt_call *c)
 {
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *node = &p->nodes[ins->id];
-    gckpti_operands o;
-    gckpt_dequantisation quant; /* must live as long as the call */
-    (void)quant;
-    gckpti_set_ins_call(e, ins, &o, c);
-    float *grad_out = gckpti_arena_f32(e, o.gradient);
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    float *grad_out = gckpti_arena_f32(e, o->gradient);
     for (int u = 1; u < ins->uses; u++)
         GCKPTI_OF(gckpti_backend(e), add)
-    (c, grad_out, gckpti_arena_f32(e, o.addends[u - 1]), gckpti_planned_elements(p, node));
+    (c, grad_out, gckpti_arena_f32(e, o->addends[u - 1]), gckpti_planned_elements(e->plan, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
-        gckpti_begin_input_grad(e, ins, &o, c, i);
-    if (p->quantised)
-        gckpti_set_quant_operand(e, node, GCKPT_BACKWARD, c, &quant);
-    if (gckpti_is_bf16_plan(p))
-        gckpti_mixed_operands(e, ins, &o, c);
-    if (node->op->flags & GCKPT_LOSS) {
-        int term = gckpti_term_of(p, ins->id);
-        c->loss_scale = gckpti_loss_scale(e, term);
-        const int sums = node->op->flags & GCKPTI_BACKWARD_LOSS;
-        c->loss_sum = sums ? &gckpti_running_loss(e, term)->sum : NULL;
-    }
-    gckpti_run_kernel(e, ins, c);
-    for (int i = 0; i < node->inputs; i++)
-        gckpti_end_input_grad(e, ins, &o, c, i);
+        gckpti_begin_input_grad(e, ins, o, c, i);
 }
 
-/* Runs an op. Its gckpt_call is on the stack only while the op runs. */
+/* Sets the sum and count to which a loss adds, and the scale of its gradient. */
+static void gckpti_set_loss(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    const int term = gckpti_term_of(p, ins->id);
+    const int repeated = ins < p->ins + p->body && e->step.prologue_done; /* only in inference */
+    if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_BACKWARD) {
+        c->loss_scale = gckpti_loss_scale(e, term);
+        if (p->nodes[ins->id].op->flags & GCKPTI_BACKWARD_LOSS)
+            c->loss_sum = &gckpti_running_loss(e, term)->sum;
+    } else if (term >= 0 && ins->first && !repeated) {
+        c->loss_sum = &gckpti_running_loss(e, term)->sum;
+        c->loss_count = &gckpti_running_loss(e, term)->count;
+    }
+}
+
+/* Stages a parameter in the arena, or runs the forward or backward of an op. Its gckpt_call is on
+ * the stack only while the op runs. */
 GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins)
 {
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    const int backward = GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_BACKWARD;
+    gckpti_operands o;
+    gckpt_dequantisation quant;
     gckpt_call c;
-    if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_FORWARD)
-        gckpti_run_forward(e, ins, &c);
-    else
-        gckpti_run_backward(e, ins, &c);
+    (void)quant;
+    if (node->kind == GCKPTI_PARAM) {
+        gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]));
+        return GCKPT_OK;
+    }
+    gckpti_set_ins_call(e, ins, &o, &c);
+    if (backward)
+        gckpti_begin_backward(e, ins, &o, &c);
+    else if (gckpti_is_cache(node->op)) /* all other nodes only read `data` */
+        c.out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
+    if (p->quantised)
+        gckpti_set_quant_operand(e, node, ins->kind, &c, &quant);
+    if (gckpti_is_bf16_plan(p))
+        gckpti_mixed_operands(e, ins, &o, &c);
+    if (node->op->flags & GCKPT_LOSS)
+        gckpti_set_loss(e, ins, &c);
+    c.graph = e; /* for gckpti_fused_forward, which runs other nodes */
+    gckpti_run_kernel(e, ins, &c);
+    for (int i = 0; i < node->inputs && backward; i++)
+        gckpti_end_input_grad(e, ins, &o, &c, i);
+    if (gckpti_is_bf16_plan(p) && !backward)
+        gckpti_end_mixed_output(e, ins, &o, &c);
     return GCKPT_OK;
 }
 
@@ -28585,9 +27268,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
-    if (GCKPTI_RUNS_TRAINING && !e->update.grads_cleared) /* here, so that a team does it */
-        gckpti_clear_accumulators(e, p->length);
-    e->update.grads_cleared = 1;
+    if (GCKPTI_RUNS_TRAINING && e->step.pc == 0 && !e->step.prologue_done)
+        gckpti_clear_accumulators(e, p->length); /* here, so that a team does it */
     if (e->step.pc == p->epilogue) {
         result = gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
         result = result == GCKPT_OK ? gckpti_end_micro_batch(e) : result;
@@ -28654,47 +27336,29 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
     return 0;
 }
 
-/* Returns the bytes of the executor's copy of the plan; 0 for a constant of the program. */
-static size_t gckpti_plan_copy_bytes(const gckpt_plan *p)
-{
-    return GCKPTI_RUNS_BUILT && p->block ? gckpti_plan_copy(NULL, p) : 0;
-}
-
-/* Returns the length of update.squares. If there are tables, sets each parameter's first_square. */
-static size_t gckpti_count_squares(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    size_t n = 0;
-    for (size_t i = 0; i < p->param_count; i++) {
-        if (e->tables.params)
-            e->tables.params[i].first_square = n;
-        if (GCKPTI_RUNS_TRAINING && p->params[i].trained)
-            n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    }
-    return n;
-}
-
-/* Returns the kernels of a node's op; that of a fused group is here, not in the op. */
-static gckpti_exec_node gckpti_node_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
-{
-    gckpti_exec_node kernels = gckpti_op_kernels(e, node);
-    if (GCKPTI_RUNS_FUSED && gckpti_is_fused_op(node->op))
-        kernels.forward = gckpti_fused_forward;
-    return kernels;
-}
-
-/* Allocates the copy of the plan, and the tables. */
+/* Allocates the copy of the plan (a constant of the program is not copied) and the tables. */
 static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
-    (void)gckpti_bump_alloc(bump, gckpti_plan_copy_bytes(p), 1);
-    const size_t n = p->param_count, node_size = sizeof *e->tables.nodes;
+    const size_t node_size = sizeof *e->tables.nodes, param_size = sizeof *e->tables.params;
     const size_t input_size = sizeof *e->feeds.inputs, term_size = sizeof *e->losses.terms;
+    if (GCKPTI_RUNS_BUILT && p->block) {
+        const size_t bytes = gckpti_plan_copy(bump->base, p);
+        const void *copy = gckpti_bump_alloc(bump, bytes, 1);
+        e->plan = copy ? (const gckpt_plan *)copy : p;
+    }
     e->tables.nodes = (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, node_size);
-    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, n, sizeof *e->tables.params);
+    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, p->param_count, param_size);
     e->feeds.inputs = (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, input_size);
     e->losses.terms = (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, term_size);
-    e->update.square_count = gckpti_count_squares(e);
+    e->update.square_count = 0;
+    for (size_t i = 0; i < p->param_count && GCKPTI_RUNS_TRAINING; i++) {
+        if (e->tables.params)
+            e->tables.params[i].first_square = e->update.square_count;
+        if (p->params[i].trained)
+            e->update.square_count +=
+                ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    }
     (void)gckpti_notify(e, GCKPTI_ON_LAYOUT, bump);
 }
 
@@ -28715,7 +27379,9 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
             const gckpti_exec_input in = { fed ? (int)i : -1, NULL, (unsigned char *)to };
             e->feeds.inputs[q->index] = in;
         } else if (q->kind == GCKPTI_OP && q->index >= 0) {
-            e->tables.nodes[i] = gckpti_node_kernels(e, q);
+            e->tables.nodes[i] = gckpti_op_kernels(e, q);
+            if (GCKPTI_RUNS_FUSED && gckpti_is_fused_op(q->op))
+                e->tables.nodes[i].forward = gckpti_fused_forward;
         } else if (constant) {
             e->tables.nodes[i].data = to ? to : q->data;
             if (to)
@@ -28729,8 +27395,7 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
 static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *backend = gckpti_backend(e);
-    const int own_memory = GCKPTI_OF(backend, own_memory);
+    const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
     const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
     const size_t cached = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
     const size_t caches = gckpti_round_up(cached, p->alignment);
@@ -28747,9 +27412,6 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     e->losses.totals =
         (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    if (GCKPTI_RUNS_DEVICES && e->desc.skip_nonfinite && GCKPTI_OF(backend, nonfinite) &&
-        p->optimiser != GCKPT_CUSTOM_OPTIMISER)
-        e->update.nonfinite = (uint32_t *)gckpti_bump_alloc(bump, 1, sizeof *e->update.nonfinite);
     const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
     unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, aligned ? p->alignment : 0, 1);
     (void)gckpti_bump_alloc(bump, aligned, 1);
@@ -28802,10 +27464,6 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
     if (GCKPTI_RUNS_DEVICES && backend_size && gckpti_alloc_backend(e) != GCKPT_OK)
         return GCKPT_E_MEMORY;
     memset(e->blocks.host, 0, tables);
-    if (gckpti_plan_copy_bytes(p)) {
-        gckpti_plan_copy(e->blocks.host, p);
-        e->plan = (const gckpt_plan *)(const void *)e->blocks.host;
-    }
     (void)gckpti_exec_layout(e);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
     if (!e->desc.arena)
@@ -28939,17 +27597,16 @@ static size_t gckpti_store_bytes_needed(gckpt_exec *e)
     return used;
 }
 
-/* Initialises values, by vector kernels if any. Uses one thread: the program may fork later. */
-static void gckpti_initialise_params(const gckpt_exec *e)
+/* Returns 0 if the heap does not have that many bytes. Tries one allocation of all: a system that
+ * overcommits memory refuses it if it is impossible, but would grant many small ones and end the
+ * program when it writes to them. */
+static int gckpti_has_memory(gckpti_allocator *a, size_t bytes)
 {
-    gckpti_init_fn *initialise = NULL;
-#if GCKPTI_HAS_FAST
-    const void *kernels = e->device.kernels;
-    for (int i = GCKPT_ISA_AVX512; e->desc.backend && !kernels && i > GCKPT_ISA_PLAIN; i--)
-        (void)gckpti_cpu_has((gckpt_isa)i, &kernels);
-    initialise = kernels ? ((const gckpti_kernels *)kernels)->draw : NULL;
-#endif
-    gckpti_init_all_values(e->store, initialise);
+    if (!GCKPTI_HEAP_64BIT || a->desc.memory || a->desc.resize)
+        return 1;
+    void *p = gckpti_resize(a, NULL, 0, bytes);
+    gckpti_delete(a, p, bytes, 1);
+    return p != NULL;
 }
 
 /* Allocates the missing values and optimiser states (all or none), then initialises the values. */
@@ -28978,7 +27635,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
                                   q->p.name, p->state_slots, gckpti_array_bytes(s, q, 1));
     }
     if (result == GCKPT_OK) {
-        gckpti_initialise_params(e);
+        gckpti_init_all_values(s);
         return GCKPT_OK;
     }
     gckpti_hint_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.name_bytes));
@@ -29186,6 +27843,7 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     e->update.bias_step = 0;
     e->step.number = e->store->step;
     e->step.quantise_count = e->store->quantise_count;
+    memset(e->losses.terms, 0, p->term_count * sizeof *e->losses.terms);
     e->losses.finalized = 0;
     e->update.begun = 0;
     e->step.rows = gckpti_group_of(e) ? rows : 0;
@@ -29214,35 +27872,37 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
+/* Checks the request against plan, rows and feeds; without rows if they stream in. */
+static gckpt_result gckpti_check_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
+{
+    int64_t first;
+    gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
+    if (result == GCKPT_OK && !gckpti_is_streaming(e))
+        result = gckpti_check_rows(e, rows);
+    if (result == GCKPT_OK && !gckpti_is_streaming(e))
+        result = gckpti_add_rows(e, feeds, count, gckpti_rank_rows(e, rows, &first));
+    return gckpti_agree_on_step(e, rows, result);
+}
+
 /* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                            int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
-    const int streams = GCKPTI_RUNS_TRAINING && goal == GCKPTI_GOAL_STREAM;
-    if (!e || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
+    const gckpt_plan *p = e ? e->plan : NULL;
+    if (!p || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
         return GCKPT_E_ARG;
-    gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
-    if (result == GCKPT_OK)
-        result = streams ? GCKPT_OK : gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK) {
-        int64_t first, rank_rows = gckpti_rank_rows(e, rows, &first);
-        if (GCKPTI_RUNS_TRAINING != 0 || GCKPTI_RUNS_BACKENDS)
-            gckpti_init_counts(e);
-        result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, rank_rows);
-    }
-    result = gckpti_agree_on_step(e, rows, result);
+    const gckpt_result result = gckpti_check_step(e, feeds, count, rows, goal, hyper);
     e->device.in_call = 0;
     if (result != GCKPT_OK)
         return result;
     /* the step is accepted; from here on nothing refuses it */
     (void)gckpti_notify(e, GCKPTI_ON_BEGIN, NULL);
     e->step.pc = e->step.finished = 0;
-    e->update.grads_cleared = 0;
     gckpti_fill(e, e->losses.totals, 0,
-                e->plan->term_count * (size_t)gckpti_local_vranks(e->plan) *
-                    sizeof *e->losses.totals);
-    gckpti_set_state(e, streams ? GCKPTI_STREAMING : GCKPTI_RUNNING);
-    if (!streams)
+                p->term_count * (size_t)gckpti_local_vranks(p) * sizeof *e->losses.totals);
+    gckpti_set_state(e, gckpti_is_streaming(e) ? GCKPTI_STREAMING : GCKPTI_RUNNING);
+    if (!gckpti_is_streaming(e))
         gckpti_prepare_micro_batch(e);
     return GCKPT_OK;
 }
@@ -29495,50 +28155,11 @@ GCKPTI_COLD_BEGIN /* ends with the header */
 
 /* >>check/gradients */
 #ifndef GCKPT_NO_CHECK
-/* The input of the steps. */
-typedef struct {
-    gckpt_exec *exec;
-    const gckpt_feed *feeds;
-    int count;
-    int64_t rows;
-} gckpti_batch;
-
-/* Computes loss and gradients, and brings the gradients to the host. */
-static gckpt_result gckpti_gradients(const gckpti_batch *batch, double *loss)
-{
-    gckpt_report report = { 0, 0, 0, 0 };
-    gckpt_exec *e = batch->exec;
-    const unsigned char writes_back = e->update.writes_back;
-    e->update.writes_back = 1;
-    const gckpt_result result =
-        gckpt_gradients(e, batch->feeds, batch->count, batch->rows, &report);
-    e->update.writes_back = writes_back;
-    *loss = report.loss;
-    return result != GCKPT_OK || gckpti_loss_count(e)
-               ? result
-               : gckpti_error(e, GCKPT_E_DATA, "check_gradients: no row has a target >= 0");
-}
-
-/* Returns a parameter's mean gradient on the host; valid until the next call. */
-static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
-{
-    gckpti_operands o;
-    size_t x = 0;
-    while (e->plan->ins[x].kind != GCKPT_UPDATE || e->plan->ins[x].id != param)
-        x++;
-    gckpti_operands_of(e->plan->operands, &e->plan->ins[x], 0, &o);
-    return gckpti_host_floats(e, gckpti_arena_f32(e, o.gradient),
-                              (size_t)e->plan->params[param].elements);
-}
-
 /* COARSE: rounding hides the answer. FLAT: no derivative shows, the gradient is only rounding. */
 enum { GCKPTI_RIGHT, GCKPTI_WRONG, GCKPTI_COARSE, GCKPTI_FLAT };
 
-/* A parameter, a direction in which it is moved, and the result of the check in this direction. */
+/* The result of a check of one parameter in one direction. */
 typedef struct {
-    int param, random;
-    float *g, *w;        /* copies of the parameter's gradient and values */
-    double loss;         /* loss at the values w */
     double width;        /* distance of the evaluations, relative to that of the first ones */
     double deriv, bound; /* derivative by finite differences, and its error bound */
     double error;        /* relative difference of derivative and gradient */
@@ -29549,7 +28170,52 @@ typedef struct {
     int status;          /* GCKPTI_RIGHT to GCKPTI_FLAT */
 } gckpti_probe;
 
+/* A check: the input of its steps, the direction that is checked, and the results so far. */
+typedef struct {
+    gckpt_exec *exec;
+    const gckpt_feed *feeds;
+    int count;
+    int64_t rows;
+
+    int param, random; /* the parameter; nonzero for a random direction, 0 for the gradient's */
+    int64_t n;         /* elements of the parameter */
+    float *g, *w;      /* copies of its gradient and values */
+    double gg, ww;     /* their sums of squares */
+    double loss;       /* loss at the values w */
+
+    gckpt_check sum;
+    const char *coarse, *flat; /* parameters with the coarsest gradient; with the last flat one */
+    double change, noise, coarsest;
+    int wrong, flat_count;
+} gckpti_checker;
+
 static double gckpti_fmax(double a, double b) { return a > b ? a : b; }
+
+/* Computes loss and gradients. *gradient: the parameter's mean gradient on the host, valid until
+ * the next call. */
+static gckpt_result gckpti_checked_step(const gckpti_checker *c, double *loss,
+                                        const float **gradient)
+{
+    gckpt_report report = { 0, 0, 0, 0 };
+    gckpt_exec *e = c->exec;
+    const gckpt_plan *p = e->plan;
+    const unsigned char writes_back = e->update.writes_back;
+    e->update.writes_back = 1;
+    const gckpt_result result = gckpt_gradients(e, c->feeds, c->count, c->rows, &report);
+    e->update.writes_back = writes_back;
+    *loss = report.loss;
+    if (result == GCKPT_OK && !gckpti_loss_count(e))
+        return gckpti_error(e, GCKPT_E_DATA, "check_gradients: no row has a target >= 0");
+    if (result == GCKPT_OK) {
+        const gckpti_ins *ins = p->ins;
+        gckpti_operands o;
+        while (ins->kind != GCKPT_UPDATE || ins->id != c->param)
+            ins++;
+        gckpti_operands_of(p->operands, ins, 0, &o);
+        *gradient = gckpti_host_floats(e, gckpti_arena_f32(e, o.gradient), (size_t)c->n);
+    }
+    return result;
+}
 
 /* Returns the magnitude of the sums in the loss: its rounding error is relative to that. Losses
  * over classes (recognised by GCKPT_SAVED) are logarithms of sums of at least 1, and have an
@@ -29569,46 +28235,44 @@ static double gckpti_loss_magnitude(const gckpt_exec *e)
     return size;
 }
 
-/* Evaluations on both sides of the weights, at distance h (index 0) and at h/2 (index 1). */
+/* Evaluations on both sides of the weights, at one distance along the direction. */
 typedef struct {
-    double h, deriv[2], even[2]; /* even: loss on one side + loss on the other - 2 * loss at w */
-    double expected, scale;      /* derivative by the gradient; its largest possible value */
-    int reproduced;              /* nonzero if the mean gradient of both sides is near that at w */
+    double deriv, even;     /* even: loss on one side + loss on the other - 2 * loss at w */
+    double expected, scale; /* derivative by the gradient; its largest possible value */
+    int reproduced;         /* nonzero if the mean gradient of both sides is near that at w */
 } gckpti_sides;
 
-/* Evaluates both sides of w along the direction, at distance h or (half) h/2, then restores w. */
-static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_probe *t, int half,
-                                      double gg, gckpti_sides *sides)
+/* Evaluates both sides of w, then restores w. */
+static gckpt_result gckpti_eval_sides(const gckpti_checker *c, double distance, gckpti_sides *sides)
 {
-    gckpti_param *q = gckpti_param_of(batch->exec, t->param);
+    gckpti_param *q = gckpti_param_of(c->exec, c->param);
     float *values = gckpti_array(q, -1);
-    int64_t n = q->p.elements;
-    double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? sides->h : 2 * sides->h;
-    double rms = gckpti_sqrt_double(gg / (double)n);
+    const float *there = NULL;
+    double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 };
+    double rms = gckpti_sqrt_double(c->gg / (double)c->n);
     gckpt_result result = GCKPT_OK;
     for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
         double sign = side ? -1 : 1;
-        for (int64_t i = 0; i < n; i++) {
+        for (int64_t i = 0; i < c->n; i++) {
             uint32_t word[4];
-            gckpti_philox(0, (uint64_t)i, (uint32_t)t->param, 0, word);
-            double d = t->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)t->g[i] / rms : 0;
-            values[i] = (float)((double)t->w[i] + sign * (half ? sides->h / 2 : sides->h) * d);
-            dot += sign * (double)t->g[i] * (double)values[i];
+            gckpti_philox(0, (uint64_t)i, (uint32_t)c->param, 0, word);
+            double d = c->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)c->g[i] / rms : 0;
+            values[i] = (float)((double)c->w[i] + sign * distance * d);
+            dot += sign * (double)c->g[i] * (double)values[i];
             moved += d * d;
         }
-        gckpti_mark_changed(batch->exec->store, q, GCKPTI_HOST);
-        result = gckpti_gradients(batch, &loss[side]);
-        const float *there = gckpti_gradient_of(batch->exec, t->param);
-        for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
-            same += (double)t->g[i] * (double)there[i];
+        gckpti_mark_changed(c->exec->store, q, GCKPTI_HOST);
+        result = gckpti_checked_step(c, &loss[side], &there);
+        for (int64_t i = 0; i < c->n && result == GCKPT_OK; i++)
+            same += (double)c->g[i] * (double)there[i];
     }
-    memcpy(values, t->w, (size_t)n * sizeof(float));
-    gckpti_mark_changed(batch->exec->store, q, GCKPTI_HOST);
-    sides->deriv[half] = (loss[0] - loss[1]) / step;
-    sides->even[half] = loss[0] + loss[1] - 2 * t->loss;
-    sides->expected = dot / step;
-    sides->reproduced = sides->reproduced && gckpti_fabs(same / 2 - gg) < 0.25 * gg;
-    sides->scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
+    memcpy(values, c->w, (size_t)c->n * sizeof(float));
+    gckpti_mark_changed(c->exec->store, q, GCKPTI_HOST);
+    sides->deriv = (loss[0] - loss[1]) / (2 * distance);
+    sides->even = loss[0] + loss[1] - 2 * c->loss;
+    sides->expected = dot / (2 * distance);
+    sides->scale = gckpti_sqrt_double(c->gg * moved / 2 / (double)c->n);
+    sides->reproduced = c->gg > 0 && gckpti_fabs(same / 2 - c->gg) < 0.25 * c->gg;
     return result;
 }
 
@@ -29616,41 +28280,38 @@ static gckpt_result gckpti_eval_sides(const gckpti_batch *batch, const gckpti_pr
  * weights, at h and h/2, extrapolated to h = 0 (Richardson). The error estimate is the difference
  * of the two derivatives, and of the even parts, which must scale as h^2. A gradient that is only
  * rounding errors differs at each point; a real one is the mean of both sides' gradients. */
-static gckpt_result gckpti_eval_direction(const gckpti_batch *batch, double width, gckpti_probe *t)
+static gckpt_result gckpti_eval_width(const gckpti_checker *c, double width, gckpti_probe *t)
 {
-    int64_t n = batch->exec->plan->params[t->param].elements;
-    double gg = 0, ww = 0;
-    for (int64_t i = 0; i < n; i++) {
-        gg += (double)t->g[i] * (double)t->g[i];
-        ww += (double)t->w[i] * (double)t->w[i];
-    }
-    double h = width * 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
-    gckpti_sides sides = { h, { 0, 0 }, { 0, 0 }, 0, 0, gg > 0 };
-    gckpt_result result = gckpti_eval_sides(batch, t, 0, gg, &sides);
+    const double h = width * 0.02 * (gckpti_sqrt_double(c->ww / (double)c->n) + 0.05);
+    gckpti_sides far, near;
+    gckpt_result result = gckpti_eval_sides(c, h, &far);
     if (result == GCKPT_OK)
-        result = gckpti_eval_sides(batch, t, 1, gg, &sides);
-    double deriv = (4 * sides.deriv[1] - sides.deriv[0]) / 3;
-    t->noise = 4e-7 * gckpti_loss_magnitude(batch->exec);
-    t->change = gckpti_fabs(sides.expected) * h / width;
-    t->error = gckpti_fabs(deriv - sides.expected);
+        result = gckpti_eval_sides(c, h / 2, &near);
+    if (result != GCKPT_OK)
+        return result;
     t->width = width;
-    t->deriv = deriv;
-    int flat = !sides.reproduced && t->error * h <= t->noise && t->change * width <= t->noise;
-    double spread = gckpti_fmax(gckpti_fabs(sides.deriv[1] - sides.deriv[0]),
-                                gckpti_fabs(sides.even[0] - 4 * sides.even[1]) / (4 * h));
-    double scale = gckpti_fmax(gckpti_fabs(deriv), gckpti_fabs(sides.expected));
-    scale = gckpti_fmax(gckpti_fmax(sides.scale, scale), 1e-12);
-    t->error /= scale;
-    spread /= scale;
+    t->deriv = (4 * near.deriv - far.deriv) / 3;
+    t->noise = 4e-7 * gckpti_loss_magnitude(c->exec);
+    t->change = gckpti_fabs(near.expected) * h / width;
+    const double error = gckpti_fabs(t->deriv - near.expected);
+    double scale = gckpti_fmax(gckpti_fabs(t->deriv), gckpti_fabs(near.expected));
+    scale = gckpti_fmax(gckpti_fmax(near.scale, scale), 1e-12);
+    const double spread = gckpti_fmax(gckpti_fabs(near.deriv - far.deriv),
+                                      gckpti_fabs(far.even - 4 * near.even) / (4 * h)) /
+                          scale;
+    t->error = error / scale;
     t->rounding = t->noise / h / scale;
-    double doubt = gckpti_fmax(spread, t->rounding), bound = (width > 1 ? 4 : 2) * doubt;
+    const double doubt = gckpti_fmax(spread, t->rounding), bound = (width > 1 ? 4 : 2) * doubt;
     t->bound = bound * scale;
-    t->status = flat                                                           ? GCKPTI_FLAT
-                : t->error <= 0.01 && (t->rounding <= 0.005 || spread <= 0.01) ? GCKPTI_RIGHT
-                : t->error <= bound                                            ? GCKPTI_COARSE
-                                                                               : GCKPTI_WRONG;
+    if (!(far.reproduced && near.reproduced) && error * h <= t->noise &&
+        t->change * width <= t->noise)
+        t->status = GCKPTI_FLAT;
+    else if (t->error <= 0.01 && (t->rounding <= 0.005 || spread <= 0.01))
+        t->status = GCKPTI_RIGHT;
+    else
+        t->status = t->error <= bound ? GCKPTI_COARSE : GCKPTI_WRONG;
     t->resolution = t->status != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : spread;
-    return result;
+    return GCKPT_OK;
 }
 
 /* Returns 1 if probe a, not b, decides: if the probes contradict each other, the nearer one, since
@@ -29665,151 +28326,147 @@ static int gckpti_is_clearer(const gckpti_probe *a, const gckpti_probe *b)
 /* Evaluates several widths, smaller for a loss that bends, larger for one hidden by rounding, until
  * one shows that the gradient is right; else *t is the clearest. Even the fifth width may span a
  * whole bend of the loss and hide it, so two smaller ones follow if rounding, 8-fold, allows. */
-static gckpt_result gckpti_eval_widths(const gckpti_batch *batch, gckpti_probe *t)
+static gckpt_result gckpti_eval_widths(const gckpti_checker *c, gckpti_probe *t)
 {
     static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64, 1.0 / 512, 1.0 / 4096 };
-    gckpt_result result = GCKPT_OK;
     gckpti_probe at = *t;
-    for (int i = 0; i < 7 && (i < 5 || 8 * at.rounding <= 0.005) && result == GCKPT_OK; i++) {
-        result = gckpti_eval_direction(batch, widths[i], &at);
+    for (int i = 0; i < 7 && (i < 5 || 8 * at.rounding <= 0.005); i++) {
+        gckpt_result result = gckpti_eval_width(c, widths[i], &at);
+        if (result != GCKPT_OK)
+            return result;
         int found = at.status == GCKPTI_RIGHT || at.status == GCKPTI_FLAT;
         if (i == 0 || found || gckpti_is_clearer(&at, t))
             *t = at;
         if (found)
             break;
     }
-    return result;
+    return GCKPT_OK;
 }
-
-/* Results of all directions checked so far. */
-typedef struct {
-    gckpt_check check;
-    const char *coarse, *flat; /* parameters with the coarsest gradient; with the last flat one */
-    double change, noise, coarsest;
-    int wrong, flat_count;
-} gckpti_tally;
 
 /* Adds the result of a direction; only directions that rounding does not hide count for `worst`. */
-static void gckpti_tally_add(gckpti_tally *tally, const gckpti_probe *t, const char *name)
+static void gckpti_add_probe(gckpti_checker *c, const gckpti_probe *t, const char *name)
 {
-    gckpt_check *c = &tally->check;
-    c->directions++;
-    tally->change = gckpti_fmax(tally->change, t->change);
-    tally->noise = gckpti_fmax(tally->noise, t->noise);
-    tally->wrong += t->status == GCKPTI_WRONG;
-    c->unresolved += t->status == GCKPTI_COARSE;
+    gckpt_check *sum = &c->sum;
+    sum->directions++;
+    c->change = gckpti_fmax(c->change, t->change);
+    c->noise = gckpti_fmax(c->noise, t->noise);
+    c->wrong += t->status == GCKPTI_WRONG;
     if (t->status == GCKPTI_FLAT) {
-        tally->flat_count++;
-        tally->flat = name;
+        c->flat_count++;
+        c->flat = name;
         return;
     }
-    c->resolution = gckpti_fmax(c->resolution, t->resolution);
+    sum->resolution = gckpti_fmax(sum->resolution, t->resolution);
     if (t->status == GCKPTI_COARSE) {
-        tally->coarse = t->resolution > tally->coarsest ? name : tally->coarse;
-        tally->coarsest = gckpti_fmax(tally->coarsest, t->resolution);
-    } else if (t->error > c->worst || t->error != t->error || !c->name) {
-        c->worst = t->error;
-        c->name = name;
+        sum->unresolved++;
+        c->coarse = t->resolution > c->coarsest ? name : c->coarse;
+        c->coarsest = gckpti_fmax(c->coarsest, t->resolution);
+    } else if (t->error > sum->worst || t->error != t->error || !sum->name) {
+        sum->worst = t->error;
+        sum->name = name;
     }
-}
-
-/* Ends a check: adds the resolution of flat directions, and sets the error of the executor. */
-static gckpt_result gckpti_tally_end(gckpti_tally *tally, gckpt_exec *e)
-{
-    gckpt_check *c = &tally->check;
-    gckpt_result result = GCKPT_OK;
-    if (tally->flat_count) {
-        double seen = tally->noise > 0 && tally->change > 0
-                          ? tally->noise / tally->change
-                          : (double)(tally->noise > 0 ? GCKPTI_INFINITY : 0);
-        c->resolution = gckpti_fmax(c->resolution, seen);
-        c->unresolved += seen > 0.01 ? tally->flat_count : 0;
-        tally->coarse = seen > 0.01 && seen > tally->coarsest ? tally->flat : tally->coarse;
-    }
-    if (tally->wrong)
-        result = gckpti_error(e, GCKPT_E_DATA,
-                              "check_gradients: the gradient of \"%s\" differs from finite "
-                              "differences by %g (relative)",
-                              c->name, c->worst);
-    else if (c->unresolved)
-        result = gckpti_error(
-            e, GCKPT_UNRESOLVED,
-            "check_gradients: rounding hides %i of %i directions (\"%s\": differences below %g "
-            "of its gradient): the loss, or a nearly certain class, is large compared with its "
-            "changes. Bring targets and outputs near each other, or check fewer rows",
-            c->unresolved, c->directions, tally->coarse, c->resolution);
-    c->name = result == GCKPT_UNRESOLVED ? tally->coarse : c->name;
-    return result;
 }
 
 /* Checks parameter i along its gradient and along a random direction. */
-static gckpt_result gckpti_check_param(const gckpti_batch *batch, int i, gckpti_tally *tally)
+static gckpt_result gckpti_check_param(gckpti_checker *c, int i)
 {
-    gckpt_exec *e = batch->exec;
-    const gckpt_plan *p = e->plan;
-    const gckpti_param *q = gckpti_param_of(e, i);
-    const size_t n = (size_t)p->params[i].elements, bytes = n * sizeof(float);
+    gckpt_exec *e = c->exec;
+    const float *gradient = NULL;
+    c->param = i;
+    c->n = e->plan->params[i].elements;
+    const size_t n = (size_t)c->n;
     float *copy = (float *)gckpti_new(&e->memory, 2 * n, sizeof(float));
     if (!copy)
         return gckpti_error(e, GCKPT_E_MEMORY, "check_gradients: no memory for %z floats", 2 * n);
-    gckpti_probe start;
-    memset(&start, 0, sizeof start);
-    start.param = i;
-    start.g = copy;
-    start.w = copy + n;
-    gckpt_result result = gckpti_gradients(batch, &start.loss);
+    c->g = copy;
+    c->w = copy + n;
+    gckpt_result result = gckpti_checked_step(c, &c->loss, &gradient);
     if (result == GCKPT_OK) {
-        memcpy(start.g, gckpti_gradient_of(e, i), bytes);
-        gckpti_pull(e->store, q);
-        memcpy(start.w, gckpti_array(q, -1), bytes);
+        memcpy(c->g, gradient, n * sizeof(float));
+        gckpti_pull(e->store, gckpti_param_of(e, i));
+        memcpy(c->w, gckpti_array(gckpti_param_of(e, i), -1), n * sizeof(float));
     }
-    for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
-        gckpti_probe t = start;
-        t.random = random;
-        result = gckpti_eval_widths(batch, &t);
-        gckpti_tally_add(tally, &t, p->names + p->params[i].name);
+    c->gg = c->ww = 0;
+    for (size_t k = 0; k < n; k++) {
+        c->gg += (double)c->g[k] * (double)c->g[k];
+        c->ww += (double)c->w[k] * (double)c->w[k];
+    }
+    for (c->random = 0; c->random < 2 && result == GCKPT_OK; c->random++) {
+        gckpti_probe t;
+        memset(&t, 0, sizeof t);
+        result = gckpti_eval_widths(c, &t);
+        if (result == GCKPT_OK)
+            gckpti_add_probe(c, &t, e->plan->names + e->plan->params[i].name);
     }
     gckpti_delete(&e->memory, copy, 2 * n, sizeof(float));
     return result;
 }
 
+/* Ends a check: adds the resolution of flat directions, and sets the error of the executor. */
+static gckpt_result gckpti_check_end(gckpti_checker *c)
+{
+    gckpt_check *sum = &c->sum;
+    if (c->flat_count) {
+        double seen = c->noise > 0 && c->change > 0 ? c->noise / c->change
+                                                    : (double)(c->noise > 0 ? GCKPTI_INFINITY : 0);
+        sum->resolution = gckpti_fmax(sum->resolution, seen);
+        sum->unresolved += seen > 0.01 ? c->flat_count : 0;
+        c->coarse = seen > 0.01 && seen > c->coarsest ? c->flat : c->coarse;
+    }
+    if (c->wrong)
+        return gckpti_error(c->exec, GCKPT_E_DATA,
+                            "check_gradients: the gradient of \"%s\" differs from finite "
+                            "differences by %g (relative)",
+                            sum->name, sum->worst);
+    if (!sum->unresolved)
+        return GCKPT_OK;
+    sum->name = c->coarse;
+    return gckpti_error(
+        c->exec, GCKPT_UNRESOLVED,
+        "check_gradients: rounding hides %i of %i directions (\"%s\": differences below %g "
+        "of its gradient): the loss, or a nearly certain class, is large compared with its "
+        "changes. Bring targets and outputs near each other, or check fewer rows",
+        sum->unresolved, sum->directions, sum->name, sum->resolution);
+}
+
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check)
 {
-    gckpti_tally tally;
+    gckpti_checker c;
     gckpt_result result = GCKPT_OK;
-    memset(&tally, 0, sizeof tally);
+    memset(&c, 0, sizeof c);
     if (check)
-        *check = tally.check;
+        *check = c.sum;
     if (!exec)
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
-    const gckpti_batch batch = { exec, feeds, count, rows };
-    const char *problem = NULL;
+    c.exec = exec, c.feeds = feeds, c.count = count, c.rows = rows;
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
-        problem = "check_gradients: needs a training plan without update_in_backward";
-    else if (p->ranks > 1)
-        problem = "check_gradients: not for %i ranks: check a plan of one process with as many "
-                  "virtual ranks, which has the same gradients";
-    else if (p->precision != GCKPT_FP32)
-        problem = "check_gradients: rounding to bf16 is coarser than the differences; check a "
-                  "plan of GCKPT_FP32";
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "check_gradients: needs a training plan without update_in_backward");
+    if (p->ranks > 1)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "check_gradients: not for %i ranks: check a plan of one process with "
+                            "as many virtual ranks, which has the same gradients",
+                            p->ranks);
+    if (p->precision != GCKPT_FP32)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "check_gradients: rounding to bf16 is coarser than the differences; "
+                            "check a plan of GCKPT_FP32");
     unsigned debug = exec->desc.debug;
     /* gradients are read after the call; poison at its end would overwrite them */
     exec->desc.debug &= ~(GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON);
-    for (size_t i = 0; i < p->param_count && result == GCKPT_OK && !problem; i++)
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
         if (p->params[i].trained)
-            result = gckpti_check_param(&batch, (int)i, &tally);
+            result = gckpti_check_param(&c, (int)i);
     exec->desc.debug = debug;
     if (result != GCKPT_OK)
         return result;
-    if (!problem && !tally.check.directions)
-        problem = "check_gradients: this plan trains no parameter";
-    if (problem)
-        return gckpti_error(exec, GCKPT_E_ARG, problem, p->ranks);
-    result = gckpti_tally_end(&tally, exec);
+    if (!c.sum.directions)
+        return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: this plan trains no parameter");
+    result = gckpti_check_end(&c);
     if (check)
-        *check = tally.check;
+        *check = c.sum;
     return result;
 }
 #endif
@@ -29843,8 +28500,6 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
  * partial load) values were created. A sharded store reads its shards and skips the rest.
  * ============================================================================================== */
 
-/* Declarations shared by the files of layer files (MANIFEST); some are in folders of features. */
-
 #ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* most bytes of a header, by the safetensors format */
@@ -29866,34 +28521,29 @@ typedef struct {
     const gckpti_group_save *group; /* NULL unless all ranks write the file together */
 } gckpti_save_spec;
 
-#ifndef GCKPT_NO_STDIO
-/* Writes a file: replaces it atomically, or leaves it unchanged. */
-GCKPTI_FN gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path);
-#endif
+/* The gckpt_file_desc that is used if the caller passes NULL. */
+static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32 };
+
+/* Writes the store; if `write` is NULL, only takes part in what all ranks do. */
+GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn write, void *user);
 
 /* ---- files/header.c ---- */
 /* A tensor of the file, or a metadata key "NAME#updates". */
 typedef struct {
-    const char *name;      /* name without its suffix (#state0, ..) */
-    signed char slot;      /* index of its suffix in gckpti_suffixes, or GCKPTI_VALUES */
-    signed char type;      /* a gckpt_storage */
-    signed char optimiser; /* of #updates: as in gckpti_param, or -1 if wrong */
-    unsigned char ignored; /* nonzero: not loaded; only its offsets are checked */
-    uint64_t updates;      /* of #updates: as in gckpti_param */
-    size_t param;          /* index in the store; SIZE_MAX until it is known */
-    size_t spare_bytes;    /* bytes that it needs in gckpti_loader.spare */
-    unsigned char *dest;   /* destination of the data, or NULL if they are only compared */
+    const char *name;       /* name without its suffix (#state0, ..) */
+    signed char slot;       /* index of its suffix in gckpti_suffixes, or GCKPTI_VALUES */
+    signed char type;       /* a gckpt_storage */
+    signed char optimiser;  /* of #updates: as in gckpti_param, or -1 if wrong */
+    signed char states;     /* of values: number of states that are loaded */
+    signed char old_states; /* of values: number of states that the store had */
+    unsigned char ignored;  /* nonzero: not loaded; only its offsets are checked */
+    uint64_t updates;       /* of #updates: as in gckpti_param */
+    size_t param;           /* index in the store; SIZE_MAX until it is known */
+    size_t spare_bytes;     /* bytes that it needs in gckpti_loader.spare */
+    unsigned char *dest;    /* destination of the data, or NULL if they are only compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_file_entry;
-
-/* The entries of a parameter: values, four states, scales, #updates. */
-enum { GCKPTI_FILE_SCALE = 5, GCKPTI_FILE_UPDATES, GCKPTI_FILE_ENTRIES };
-typedef struct {
-    gckpti_file_entry *entry[GCKPTI_FILE_ENTRIES]; /* NULL: not in the file */
-    int states;                                    /* number of states that are loaded */
-    int old_states;                                /* number of states that the store had */
-} gckpti_file_param;
 
 typedef struct {
     gckpt_store *store;
@@ -29905,36 +28555,30 @@ typedef struct {
     size_t bytes_read;        /* bytes of the file read so far */
     char *header, *pos, *end; /* the header, the next character, the header's end */
     int64_t data_bytes;
-    gckpti_file_entry *entries; /* sorted by offset once the header is parsed */
+    gckpti_file_entry *entries; /* sorted by parameter and slot, or by offset */
     size_t count, capacity;
-    gckpti_file_param *params; /* for each parameter of the store, also new ones */
-    size_t param_count;
     size_t old_params;    /* parameters that the store had; a file adds more only if 0 or mapped */
     size_t old_notes;     /* notes that the store had before; later ones are from the file */
     unsigned char *spare; /* new data for arrays that exist, until everything is read */
     size_t spare_bytes;
     int own_format;           /* nonzero if this library wrote the file */
-    unsigned char verify_sum; /* nonzero to compare the data's hash with `file_hash` */
-    uint64_t file_hash;       /* hash of the data according to the metadata */
+    unsigned char verify_sum; /* nonzero to compare the data's hash with the metadata's */
     uint64_t hash;            /* hash of the current tensor's bytes so far */
-    uint64_t contract, step, seed, optimiser;
+    uint64_t numbers[GCKPTI_METADATA_KEYS]; /* values of gckpti_metadata_keys */
 } gckpti_loader;
 #endif
 
 /* >>files/write */
 #ifndef GCKPT_NO_FILES
-/* The gckpt_file_desc that is used if the caller passes NULL. */
-GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32 };
-
 /* Converts a name between store and file by desc.rename; returns NULL to leave it out. */
-GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
+static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
     return d->rename ? d->rename(d->user, name) : name;
 }
 
 /* Returns the FNV-1a of a tensor's name in the file (`name`, the slot's suffix) and of `data`, the
  * FNV-1a of its bytes. A file has the sum of these hashes: other programs may reorder it. */
-GCKPTI_FN uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
+static uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
 {
     const char *suffix = slot < 0 ? "" : gckpti_suffixes[slot];
     const uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
@@ -30021,13 +28665,11 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec,
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
+    const uint64_t numbers[] = { 0, GCKPT_CONTRACT, s->step, s->seed, (uint64_t)optimiser, hash };
     gckpti_print(out, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
-    if (!d->values_only)
-        gckpti_print(out,
-                     ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
-                     GCKPT_CONTRACT, s->step, s->seed, optimiser);
-    if (GCKPTI_HASHES_FILES)
-        gckpti_print(out, ",\"%s\":\"%u\"", gckpti_metadata_keys[GCKPTI_DATA_HASH], hash);
+    for (int i = 1; i <= GCKPTI_KEY_HASH; i++)
+        if (i == GCKPTI_KEY_HASH || !d->values_only)
+            gckpti_print(out, ",\"%s\":\"%u\"", gckpti_metadata_keys[i], numbers[i]);
     for (size_t i = 0; i < s->count && !d->values_only; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
@@ -30077,23 +28719,6 @@ static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, c
     }
 }
 
-/* Writes n floats, converted to w's type. */
-static gckpt_result gckpti_sink_narrow(gckpti_sink *out, const gckpti_save_spec *spec,
-                                       const gckpti_out_tensor *w, const float *x, int64_t n)
-{
-    uint16_t half[GCKPTI_CHUNK];
-    for (int64_t at = 0, count; at < n; at += count) {
-        count = gckpti_min(n - at, GCKPTI_CHUNK);
-        if (!gckpti_kind_of((int)w->type)->write(x + at, count, 1, half))
-            return gckpti_error(spec->store, GCKPT_E_DATA,
-                                "save: \"%s\" has values beyond 65504, the greatest of F16 (BF16 "
-                                "holds them); what was written is no complete file",
-                                w->q->p.name);
-        gckpti_sink_elements(out, w, half, count);
-    }
-    return GCKPT_OK;
-}
-
 /* Writes the data of a tensor. */
 static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec *spec,
                                        const gckpti_out_tensor *w)
@@ -30104,21 +28729,26 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
     const void *raw = w->slot == GCKPTI_VALUES  ? q->p.quantised
                       : w->slot == GCKPTI_SCALE ? q->p.scales
                                                 : NULL;
-    gckpt_result result = GCKPT_OK;
-    for (int64_t at = 0, n = w->count;
-         at < w->count && result == GCKPT_OK && (group || !out->failed); at += n) {
+    for (int64_t at = 0, n = w->count; at < w->count && (group || !out->failed); at += n) {
         const void *x = raw;
         if (!raw)
             x = group ? group->gather(group->context, q, w->slot, at, buf, &n)
                       : gckpti_floats_at(spec->store, q, w->slot, at, buf, &n);
         n = gckpti_min(w->count - at, n);
         if (GCKPTI_HAS_SCALES && !raw && w->type != GCKPT_STORAGE_F32) {
-            result = gckpti_sink_narrow(out, spec, w, (const float *)x, n);
+            uint16_t half[GCKPTI_CHUNK];
+            n = gckpti_min(n, GCKPTI_CHUNK);
+            if (!gckpti_kind_of((int)w->type)->write((const float *)x, n, 1, half))
+                return gckpti_error(spec->store, GCKPT_E_DATA,
+                                    "save: \"%s\" has values beyond 65504, the greatest of F16 "
+                                    "(BF16 holds them); what was written is no complete file",
+                                    q->p.name);
+            gckpti_sink_elements(out, w, half, n);
             continue;
         }
         gckpti_sink_elements(out, w, x, n);
     }
-    return result;
+    return GCKPT_OK;
 }
 
 /* Checks the name that desc.rename gives parameter i, also against names of parameters before. */
@@ -30173,12 +28803,14 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
         result = gckpti_save_name(spec, i);
-        if (result == GCKPT_OK && q->p.storage != GCKPT_STORAGE_F32 && gckpti_renamed(d, q->p.name))
+        if (GCKPTI_HAS_SCALES && q->p.storage != GCKPT_STORAGE_F32 && result == GCKPT_OK &&
+            gckpti_renamed(d, q->p.name))
             result = gckpti_values_new(s, q, "save");
     }
-    if (result == GCKPT_OK)
-        gckpti_init_all_values(s, NULL);
-    gckpti_values_undo(s);
+    if (GCKPTI_HAS_SCALES && result == GCKPT_OK)
+        gckpti_init_all_values(s);
+    if (GCKPTI_HAS_SCALES)
+        gckpti_values_undo(s);
     return result;
 }
 
@@ -30202,7 +28834,6 @@ static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *s
     return result;
 }
 
-/* Writes the store; if `write` is NULL, only takes part in what all ranks do. */
 GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn write, void *user)
 {
     gckpt_store *store = spec->store;
@@ -30213,7 +28844,7 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
     out = count;
     if (GCKPTI_HAS_SHARDS && spec->group)
         result = spec->group->agree(spec->group->context, result);
-    if (result == GCKPT_OK && GCKPTI_HASHES_FILES)
+    if (result == GCKPT_OK)
         result = gckpti_sink_data(&out, spec, &total);
     if (result != GCKPT_OK)
         return result;
@@ -30231,7 +28862,10 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
         return result;
     out.write = write;
     out.user = user;
-    gckpti_sink_number(&out, length, 8);
+    unsigned char little[8];
+    for (int i = 0; i < 8; i++)
+        little[i] = (unsigned char)((uint64_t)length >> (8 * i));
+    gckpti_sink_put(&out, little, sizeof little);
     gckpti_sink_header(&out, spec, total);
     gckpti_sink_put(&out, "       ", padding);
     result = gckpti_sink_data(&out, spec, NULL);
@@ -30272,8 +28906,8 @@ static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffi
 }
 
 /* Sets the error `load: tensor "NAME" for parameter "NAME": ` and the formatted text. Returns 0. */
-GCKPTI_FN int gckpti_refuse(gckpti_loader *load, gckpt_result result, const gckpti_file_entry *e,
-                            const char *format, ...)
+static int gckpti_refuse(gckpti_loader *load, gckpt_result result, const gckpti_file_entry *e,
+                         const char *format, ...)
 {
     va_list args;
     load->result = gckpti_error(load->store, result, "load: ");
@@ -30410,8 +29044,8 @@ static char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-/* Reads [a,b,..] into v: max numbers or (any 1) at most max. Returns how many, or -1 on errors. */
-static int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int any)
+/* Reads [a,b,..] into v, which has room for `max` numbers. Returns how many the list has. */
+static int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max)
 {
     int n = 0, more = gckpti_json_expect(load, '[') && !gckpti_json_accept(load, ']');
     for (uint64_t value = 0; more; more = gckpti_json_accept(load, ',')) {
@@ -30420,13 +29054,13 @@ static int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int any
         if (!end || value > INT64_MAX)
             break;
         load->pos = end;
-        if (n++ < max)
-            v[n - 1] = (int64_t)value;
+        if (n < max)
+            v[n] = (int64_t)value;
+        n++;
     }
-    const int wrong = more || (n != max && !any);
-    if (load->result == GCKPT_OK && (wrong || (n && !gckpti_json_accept(load, ']'))))
-        gckpti_json_fail(load, "a list of whole numbers < 2^63, of the right length, expected");
-    return load->result == GCKPT_OK ? n : -1;
+    if (load->result == GCKPT_OK && (more || (n && !gckpti_json_accept(load, ']'))))
+        gckpti_json_fail(load, "a list of whole numbers < 2^63 expected");
+    return n;
 }
 
 /* Adds an entry whose name is the first `length` bytes of `name`; returns NULL without memory. */
@@ -30444,11 +29078,12 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
     e->name = name;
     e->slot = (signed char)slot;
     e->param = SIZE_MAX;
+    e->old_states = 4; /* no state is freed before this number is known */
     e->ignored = (load->desc->values_only && state) || !gckpti_renamed(load->desc, name);
     return e;
 }
 
-/* Adds an entry for "NAME#updates":"OPTIMISER:COUNT"; gckpti_load_resolve checks it later. */
+/* Adds an entry for "NAME#updates":"OPTIMISER:COUNT"; gckpti_resolve checks it later. */
 static int gckpti_parse_updates(gckpti_loader *load, char *key, size_t length, char *value)
 {
     const char *end = value + strlen(value);
@@ -30469,8 +29104,6 @@ static int gckpti_parse_metadata(gckpti_loader *load)
 {
     const char *const *keys = gckpti_metadata_keys;
     const size_t tensors = load->count;
-    uint64_t *const numbers[] = { NULL,        &load->contract,  &load->step,
-                                  &load->seed, &load->optimiser, &load->file_hash };
     char *key, *value, *found[GCKPTI_METADATA_KEYS + 1] = { NULL }; /* the last: other keys */
     gckpti_json_space(load);
     const int none = load->end - load->pos >= 4 && !memcmp(load->pos, "null", 4);
@@ -30494,69 +29127,55 @@ static int gckpti_parse_metadata(gckpti_loader *load)
         return 0;
     load->own_format = found[0] && !strcmp(found[0], "gradckpt");
     load->count = load->own_format ? load->count : tensors;
-    load->verify_sum = GCKPTI_HASHES_FILES && found[GCKPTI_DATA_HASH] && !load->file;
-    for (int i = load->own_format ? 1 : GCKPTI_DATA_HASH; i < GCKPTI_DATA_HASH + load->verify_sum;
-         i++) {
+    load->verify_sum = found[GCKPTI_KEY_HASH] && !load->file;
+    for (int i = 1; i <= GCKPTI_KEY_HASH; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
-        if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
-            load->optimiser > GCKPT_CUSTOM_OPTIMISER + 1)
+        if (i == GCKPTI_KEY_HASH ? !load->verify_sum : !load->own_format)
+            continue;
+        if (!end || gckpti_digits(found[i], end, &load->numbers[i]) != end ||
+            load->numbers[GCKPTI_KEY_OPTIMISER] > GCKPT_CUSTOM_OPTIMISER + 1)
             return gckpti_refuse(load, GCKPT_E_DATA, NULL,
                                  "__metadata__: %s must be a whole number < %s, in quotes", keys[i],
-                                 numbers[i] == &load->optimiser ? "5" : "2^64");
+                                 i == GCKPTI_KEY_OPTIMISER ? "5" : "2^64");
     }
     return 1;
 }
 
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
-/* Finds the storage kind of an entry's type, and converts its shape, whose last axis may count
- * bytes of blocks, to that of its values. Returns the bytes of its data, or -1 and an error. */
-static int64_t gckpti_check_type(gckpti_loader *load, gckpti_file_entry *e, const char *type,
-                                 int axes)
-{
-    int64_t *last = &e->shape.d[e->shape.n - (e->shape.n > 0)], unit = 1;
-    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
-    while (kind && strcmp(type, kind->type))
-        kind = gckpti_kind_of(++e->type);
-    if (kind)
-        unit = kind->block_bytes / kind->bytes;
-    if (axes > GCKPT_MAX_DIMS) {
-        gckpti_refuse(load, GCKPT_E_DATA, e,
-                      "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
-                      GCKPT_MAX_DIMS);
-    } else if (!kind || (e->slot >= 0 && e->type) ||
-               (unit > 1 && (axes < 2 || *last % unit || *last > INT64_MAX / kind->block))) {
-        gckpti_refuse(load, GCKPT_E_DATA, e,
-                      "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
-                      e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
-    } else {
-        *last = unit > 1 ? *last / unit * kind->block : *last;
-        if (gckpti_shape_fits(&e->shape))
-            return gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
-        gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape, gckpti_shape_problem(&e->shape));
-    }
-    return -1;
-}
-
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
 static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const char *type, int axes)
 {
     const int64_t begin = e->offsets[0], end = e->offsets[1];
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     int64_t bytes = end - begin;
     for (int i = e->shape.n = (int)gckpti_min(axes, GCKPT_MAX_DIMS); i-- > 0;)
         if (!e->shape.d[i]) {
             bytes = 0;
             e->ignored = 1;
         }
-    if (!e->ignored && (bytes = gckpti_check_type(load, e, type, axes)) < 0)
-        return 0;
-    if (begin > end || end > load->data_bytes || end - begin != bytes)
-        return gckpti_refuse(
-            load, GCKPT_E_DATA, e,
-            "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data%s",
-            begin, end, bytes, &e->shape, load->data_bytes,
-            end > load->data_bytes ? ": is the file cut off?" : "");
-    return 1;
+    if (!e->ignored) {
+        while (kind && strcmp(type, kind->type))
+            kind = gckpti_kind_of(++e->type);
+        if (axes > GCKPT_MAX_DIMS)
+            return gckpti_refuse(load, GCKPT_E_DATA, e,
+                                 "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
+                                 GCKPT_MAX_DIMS);
+        if (!kind || (e->slot >= 0 && e->type) || !gckpti_unpack_shape(kind, &e->shape))
+            return gckpti_refuse(load, GCKPT_E_DATA, e,
+                                 "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
+                                 e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
+        if (!gckpti_shape_fits(&e->shape))
+            return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape,
+                                 gckpti_shape_problem(&e->shape));
+        bytes = gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
+    }
+    return (begin <= end && end <= load->data_bytes && end - begin == bytes) ||
+           gckpti_refuse(
+               load, GCKPT_E_DATA, e,
+               "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data%s",
+               begin, end, bytes, &e->shape, load->data_bytes,
+               end > load->data_bytes ? ": is the file cut off?" : "");
 }
 
 /* Parses a tensor's object: {"dtype":..,"shape":[..],"data_offsets":[begin,end]} in any order. */
@@ -30569,15 +29188,15 @@ static int gckpti_parse_entry(gckpti_loader *load, gckpti_file_entry *e)
         if (!type && !strcmp(key, "dtype"))
             type = gckpti_json_string(load);
         else if (axes < 0 && !strcmp(key, "shape"))
-            axes = gckpti_json_numbers(load, e->shape.d, GCKPT_MAX_DIMS, 1);
+            axes = gckpti_json_numbers(load, e->shape.d, GCKPT_MAX_DIMS);
         else if (offsets < 0 && !strcmp(key, "data_offsets"))
-            offsets = gckpti_json_numbers(load, e->offsets, 2, 0);
+            offsets = gckpti_json_numbers(load, e->offsets, 2);
         else
             break;
     }
-    if (load->result == GCKPT_OK && (key || !type || axes < 0 || offsets < 0))
-        gckpti_json_fail(load,
-                         "a tensor has dtype, shape and data_offsets, once each, and nothing else");
+    if (load->result == GCKPT_OK && (key || !type || axes < 0 || offsets != 2))
+        gckpti_json_fail(
+            load, "a tensor has dtype, shape and two data_offsets, once each, and nothing else");
     if (load->result != GCKPT_OK)
         return 0;
     for (char *c = type; *c; c++) /* errors print the type */
@@ -30586,7 +29205,7 @@ static int gckpti_parse_entry(gckpti_loader *load, gckpti_file_entry *e)
 }
 
 /* Parses the header into an entry for each tensor. */
-GCKPTI_FN int gckpti_parse_header(gckpti_loader *load)
+static int gckpti_parse_header(gckpti_loader *load)
 {
     char *name;
     int metadata = 0;
@@ -30616,19 +29235,26 @@ GCKPTI_FN int gckpti_parse_header(gckpti_loader *load)
 /* >>files/resolve */
 #ifndef GCKPT_NO_FILES
 /* ---- which array of the store each tensor of the file belongs to ---- */
-static int gckpti_is_entry_before(const void *first, const void *second, const void *context)
+/* Orders entries by parameter and slot if by_param is not NULL, then by the offsets of the data. */
+static int gckpti_is_entry_before(const void *first, const void *second, const void *by_param)
 {
     const gckpti_file_entry *a = (const gckpti_file_entry *)first;
     const gckpti_file_entry *b = (const gckpti_file_entry *)second;
-    (void)context;
+    if (by_param && a->param != b->param)
+        return a->param < b->param;
+    if (by_param && a->slot != b->slot)
+        return a->slot < b->slot;
     return a->offsets[0] < b->offsets[0] ||
            (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
 }
 
-static int gckpti_refuse_orphan(gckpti_loader *load, const gckpti_file_entry *e)
+static void gckpti_sort_entries(gckpti_loader *load, const void *by_param)
 {
-    return gckpti_refuse(load, GCKPT_E_DATA, e, "is without its parameter, state, or values of I8");
+    gckpti_sort(load->entries, load->count, sizeof *load->entries, gckpti_is_entry_before,
+                by_param);
 }
+
+#define GCKPTI_ORPHAN "is without its parameter, state, or values of I8"
 
 /* Finds the parameter of a tensor. In an empty store, creates it if the tensor has its values. */
 static int gckpti_find_owner(gckpti_loader *load, gckpti_file_entry *e)
@@ -30641,7 +29267,7 @@ static int gckpti_find_owner(gckpti_loader *load, gckpti_file_entry *e)
     if (problem)
         return gckpti_refuse(load, GCKPT_E_DATA, e, "the name %s", problem);
     if (index < 0 && e->slot >= 0)
-        return gckpti_refuse_orphan(load, e);
+        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_ORPHAN);
     if (index < 0 && ((load->old_params && !load->file) || !name))
         return gckpti_refuse(load, GCKPT_E_DATA, e,
                              "is none of the store's %z parameters%s; build the model that was "
@@ -30666,158 +29292,155 @@ static int gckpti_check_offsets(gckpti_loader *load)
                                  e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
         at = e->offsets[1];
     }
-    if (at != load->data_bytes)
-        return gckpti_refuse(load, GCKPT_E_DATA, NULL,
-                             "the tensors need %I bytes of data, the file has %I: damaged", at,
-                             load->data_bytes);
-    return 1;
-}
-
-#define GCKPTI_STATE_PROBLEM "state numbers must be 0 to 3 without a gap"
-
-/* Lists an entry among those of its parameter. */
-static int gckpti_list_entry(gckpti_loader *load, gckpti_file_entry *e)
-{
-    gckpti_file_param *f = &load->params[e->param];
-    const int updates = e->slot == GCKPTI_UPDATES;
-    if (e->slot > GCKPTI_SCALE && !updates)
-        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_STATE_PROBLEM);
-    gckpti_file_entry **entry = &f->entry[updates ? (int)GCKPTI_FILE_UPDATES : e->slot + 1];
-    f->old_states = gckpti_state_slots(&load->store->params[e->param]);
-    if (*entry)
-        return gckpti_refuse(load, GCKPT_E_DATA, *entry,
-                             strcmp(e->name, (*entry)->name) ? "two tensors are renamed to it"
-                                                             : "comes twice");
-    *entry = e;
-    return 1;
+    return at == load->data_bytes ||
+           gckpti_refuse(load, GCKPT_E_DATA, NULL,
+                         "the tensors need %I bytes of data, the file has %I: damaged", at,
+                         load->data_bytes);
 }
 
 /* Checks values whose rows have scales. */
-static int gckpti_check_scaled(gckpti_loader *load, const gckpti_file_param *f)
+static int gckpti_check_scaled(gckpti_loader *load, const gckpti_file_entry *e, int has_scales)
 {
-    const gckpti_file_entry *e = f->entry[0];
     const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
-    const gckpti_param *q = &load->store->params[e->param];
-    if (e->shape.n < 2 || !f->entry[GCKPTI_FILE_SCALE])
+    const gckpt_storage storage = load->store->params[e->param].p.storage;
+    if (e->shape.n < 2 || !has_scales)
         return gckpti_refuse(load, GCKPT_E_DATA, e,
                              "%s needs two axes or more, and a tensor of this name and #scale",
                              kind->name);
-    if ((int)q->p.storage != e->type && q->p.storage != GCKPT_STORAGE_F32)
-        return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             "the file has it as %s, the store as %s; make it %s or F32",
-                             kind->name, gckpti_storage_name(q->p.storage), kind->name);
-    return 1;
+    return (int)storage == e->type || storage == GCKPT_STORAGE_F32 ||
+           gckpti_refuse(load, GCKPT_E_DATA, e,
+                         "the file has it as %s, the store as %s; make it %s or F32", kind->name,
+                         gckpti_storage_name(storage), kind->name);
 }
 
-/* Checks entry i of a parameter, if the file has it. */
-static int gckpti_check_array(gckpti_loader *load, const gckpti_file_param *f, int i)
+/* Checks an entry of a parameter against its first entry and the entries before and after. */
+static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *values,
+                              const gckpti_file_entry *e, const gckpti_file_entry *end)
 {
-    gckpti_file_entry *const *entry = f->entry, *e = entry[i];
-    const int scale = i == GCKPTI_FILE_SCALE, updates = i == GCKPTI_FILE_UPDATES;
-    if (!e)
-        return 1;
-    if (!*entry || (scale && !gckpti_kind_of((*entry)->type)->scaled) || (updates && !entry[1]))
-        return gckpti_refuse_orphan(load, e);
-    if (updates) {
-        e->ignored = 1;
-        return e->optimiser >= 0 ||
-               gckpti_refuse(load, GCKPT_E_DATA, e, "must be \"OPTIMISER:COUNT\" in quotes");
-    }
-    if (i && !scale && !entry[i - 1])
-        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_STATE_PROBLEM);
-    const gckpt_shape whole = load->store->params[(*entry)->param].p.shape;
+    const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
+    const gckpt_shape whole = load->store->params[e->param].p.shape;
     gckpt_shape shape = whole;
     shape.n -= scale; /* one scale for each row */
-    if (!gckpti_same_shape(&e->shape, &shape))
-        return gckpti_refuse(load, GCKPT_E_SHAPE, e,
-                             i ? "%S, but its parameter is %S"
-                               : "the file has it as %S, the store as %S",
-                             &e->shape, &whole);
-    if (GCKPTI_HAS_SCALES && !i && gckpti_kind_of(e->type)->scaled)
-        return gckpti_check_scaled(load, f);
-    return 1;
+    if (e + 1 < end && e[1].slot == e->slot)
+        return gckpti_refuse(load, GCKPT_E_DATA, e,
+                             strcmp(e[1].name, e->name) ? "two tensors are renamed to it"
+                                                        : "comes twice");
+    if (values->slot >= 0 || (scale && !gckpti_kind_of(values->type)->scaled) ||
+        (updates && values[1].slot != 0))
+        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_ORPHAN);
+    if (updates && e->optimiser < 0)
+        return gckpti_refuse(load, GCKPT_E_DATA, e, "must be \"OPTIMISER:COUNT\" in quotes");
+    if (updates)
+        return 1;
+    if (e > values && !scale && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1))
+        return gckpti_refuse(load, GCKPT_E_DATA, e, "state numbers must be 0 to 3 without a gap");
+    return gckpti_same_shape(&e->shape, &shape) ||
+           gckpti_refuse(load, GCKPT_E_SHAPE, e,
+                         e > values ? "%S, but its parameter is %S"
+                                    : "the file has it as %S, the store as %S",
+                         &e->shape, &whole);
 }
 
 /* Makes a new parameter use values (and scales) in the mapped file, if the format allows that. */
-static int gckpti_map_values(gckpti_loader *load, const gckpti_file_param *f)
+static void gckpti_use_mapped(gckpti_loader *load, gckpti_file_entry *e, gckpti_file_entry *scale)
 {
-    gckpti_file_entry *e = f->entry[0], *scale = f->entry[GCKPTI_FILE_SCALE];
     gckpti_param *q = &load->store->params[e->param];
-    if (!load->file || e->param < load->old_params || !gckpti_little_endian())
-        return 0;
     const unsigned char *data = load->file + load->bytes_read;
     const void *scales = scale ? data + (size_t)scale->offsets[0] : NULL;
     const void *at = data + (size_t)e->offsets[0];
-    if ((uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes ||
+    if (e->param < load->old_params || !gckpti_little_endian() ||
+        (uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes ||
         (uintptr_t)scales % sizeof(float))
-        return 0;
+        return;
     gckpti_use_values(q, (gckpt_storage)e->type, at, (const float *)scales,
                       !e->type && load->desc->writable);
     load->store->elements -= (size_t)q->p.elements;
     e->ignored = 1;
     if (GCKPTI_HAS_SCALES && scale)
         scale->ignored = 1;
+}
+
+/* Checks the entries of a parameter, allocates missing values and states, and sets the destination
+ * of data in a new array, or else the bytes that they need in the spare block. */
+static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
+                                const gckpti_file_entry *end)
+{
+    gckpt_store *s = load->store;
+    gckpti_param *q = &s->params[values->param];
+    gckpti_file_entry *e, *scale = NULL;
+    for (e = values; e < end; e++) {
+        if (!gckpti_check_array(load, values, e, end))
+            return 0;
+        scale = e->slot == GCKPTI_SCALE ? e : scale;
+    }
+    if (GCKPTI_HAS_SCALES && gckpti_kind_of(values->type)->scaled &&
+        !gckpti_check_scaled(load, values, scale != NULL))
+        return 0;
+    values->old_states = (signed char)gckpti_state_slots(q);
+    if (load->file)
+        gckpti_use_mapped(load, values, scale);
+    if ((load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
+        return 0;
+    const int floats = q->p.storage == GCKPT_STORAGE_F32; /* only floats have state */
+    for (e = values + 1; e < end && e->slot < GCKPTI_SCALE; e++) {
+        e->ignored = !floats;
+        values->states = (signed char)(values->states + floats);
+    }
+    if (!gckpti_ensure_state(s, q, values->states))
+        return gckpti_refuse(load, GCKPT_E_MEMORY, values, "no memory for its %i optimiser states",
+                             values->states);
+    for (e = values; e < end; e++) {
+        if (e->ignored || e->slot == GCKPTI_UPDATES)
+            e->ignored = 1;
+        else if (GCKPTI_HAS_SCALES && e->slot == GCKPTI_SCALE)
+            e->spare_bytes = floats ? (size_t)gckpti_elements(&e->shape) * sizeof(float) : 0;
+        else if (e->slot < 0 ? q->uninitialised : e->slot >= values->old_states)
+            e->dest = e->slot < 0 ? gckpti_values_block(q) : (unsigned char *)q->p.state[e->slot];
+        else if (e->slot >= 0 || !q->locked)
+            e->spare_bytes = gckpti_array_bytes(s, q, e->slot + 1);
+        load->spare_bytes += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
+    }
     return 1;
 }
 
-/* Checks a parameter's entries, allocates missing values and states, and sets the destinations of
- * data, in new arrays or else (spare_bytes) in the spare block. */
-static int gckpti_load_param(gckpti_loader *load, gckpti_file_param *f, gckpti_param *q)
+/* Allocates the spare block and divides it. */
+static int gckpti_new_spare(gckpti_loader *load)
 {
-    gckpt_store *s = load->store;
-    for (int i = 0; i < GCKPTI_FILE_ENTRIES; i++)
-        if (!gckpti_check_array(load, f, i))
-            return 0;
-    if (!f->entry[0])
-        return 1;
-    if (!gckpti_map_values(load, f) && (load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
-        return 0;
-    const int floats = q->p.storage == GCKPT_STORAGE_F32; /* only floats have state */
-    for (int i = 1; i < GCKPTI_FILE_SCALE && f->entry[i]; i++) {
-        f->entry[i]->ignored = !floats;
-        f->states += floats;
+    unsigned char *block = NULL; /* destination of the parameter's values, after their scales */
+    unsigned char *spare = (unsigned char *)gckpti_new(&load->store->memory, load->spare_bytes, 1);
+    load->spare = spare;
+    if (!spare)
+        return gckpti_refuse(load, GCKPT_E_MEMORY, NULL,
+                             "no memory for %z bytes of data in addition to the store's",
+                             load->spare_bytes);
+    for (gckpti_file_entry *e = load->entries; e < load->entries + load->count; e++) {
+        e->dest = e->spare_bytes ? spare : e->slot == GCKPTI_SCALE ? block : e->dest;
+        block = e->slot < 0 ? e->dest : block;
+        spare += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
     }
-    if (!gckpti_ensure_state(s, q, f->states))
-        return gckpti_refuse(load, GCKPT_E_MEMORY, f->entry[0],
-                             "no memory for its %i optimiser states", f->states);
-    for (int i = 0; i <= f->states; i++) {
-        gckpti_file_entry *e = f->entry[i];
-        const int fresh = i ? i > f->old_states : q->uninitialised;
-        if (fresh)
-            e->dest = i ? (unsigned char *)q->p.state[i - 1] : gckpti_values_block(q);
-        else if (i || !(e->ignored || q->locked))
-            e->spare_bytes = gckpti_array_bytes(s, q, i);
-    }
-    if (GCKPTI_HAS_SCALES && floats && f->entry[GCKPTI_FILE_SCALE])
-        f->entry[GCKPTI_FILE_SCALE]->spare_bytes =
-            (size_t)gckpti_elements(&f->entry[GCKPTI_FILE_SCALE]->shape) * sizeof(float);
     return 1;
 }
 
 /* Finds and checks all tensors' parameters, and allocates the memory that their data need. */
-GCKPTI_FN int gckpti_load_resolve(gckpti_loader *load)
+static int gckpti_resolve(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
-    gckpti_file_entry missing, *e, *const end = load->entries + load->count;
+    gckpti_file_entry missing, *first, *e, *const end = load->entries + load->count;
     for (int part = 0; part < 2; part++) /* first all values, then the rest */
         for (e = load->entries; e < end; e++)
             if (!e->ignored && (e->slot >= 0) == part && !gckpti_find_owner(load, e))
                 return 0;
-    gckpti_sort(load->entries, load->count, sizeof *e, gckpti_is_entry_before, NULL);
+    gckpti_sort_entries(load, NULL);
     if (!gckpti_check_offsets(load))
         return 0;
-    load->params = (gckpti_file_param *)gckpti_new(&s->memory, s->count, sizeof *load->params);
-    if (!load->params)
-        return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for a list of %z parameters",
-                             s->count);
-    load->param_count = s->count;
-    for (e = load->entries; e < end; e++)
-        if (!e->ignored && !gckpti_list_entry(load, e))
+    gckpti_sort_entries(load, s);
+    first = e = load->entries;
+    for (size_t i = 0; i < s->count; i++, first = e) {
+        while (e < end && e->param == i)
+            e++;
+        if (e > first && !gckpti_resolve_param(load, first, e))
             return 0;
-    for (size_t i = 0; i < s->count; i++) {
-        if (!gckpti_load_param(load, &load->params[i], &s->params[i]))
-            return 0;
-        if (load->params[i].entry[0] || load->desc->partial || i >= load->old_params)
+        if (e > first || load->desc->partial || i >= load->old_params)
             continue;
         missing.name = s->params[i].p.name;
         missing.slot = GCKPTI_VALUES;
@@ -30827,33 +29450,13 @@ GCKPTI_FN int gckpti_load_resolve(gckpti_loader *load)
                              "desc.partial",
                              load->old_params);
     }
-    for (e = load->entries; e < end; e++)
-        load->spare_bytes += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
-    load->spare = (unsigned char *)gckpti_new(&s->memory, load->spare_bytes, 1);
-    if (!load->spare)
-        return gckpti_refuse(load, GCKPT_E_MEMORY, NULL,
-                             "no memory for %z bytes of data in addition to the store's",
-                             load->spare_bytes);
-    unsigned char *spare = load->spare;
-    for (e = load->entries; e < end; e++) {
-        e->dest = e->spare_bytes ? spare : e->dest;
-        spare += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
-    }
-    return 1;
+    return gckpti_new_spare(load);
 }
 #endif
 
 /* >>files/read */
 #ifndef GCKPT_NO_FILES
-/* ---- reads a file: header, then data in the order of the file ---- */
-static uint64_t gckpti_read_le64(const unsigned char bytes[8])
-{
-    uint64_t number = 0;
-    for (int i = 8; i-- > 0;)
-        number = number << 8 | bytes[i];
-    return number;
-}
-
+/* ---- the data, in the order of the file ---- */
 /* Reads the next n bytes of the file to `out`, or skips them if `out` is NULL. */
 static int gckpti_load_bytes(gckpti_loader *load, void *out, size_t n)
 {
@@ -30957,19 +29560,16 @@ static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
     gckpti_param to = load->store->params[e->param];
-    const int scale = e->slot == GCKPTI_SCALE, floats = to.p.storage == GCKPT_STORAGE_F32;
-    const gckpti_file_entry *owner = scale && !floats ? load->params[e->param].entry[0] : e;
     gckpti_shard_range shard = gckpti_shard_of(gckpti_elements(&e->shape), 0, 1);
-    unsigned char *data = owner->dest; /* a block of quantised values begins with the scales */
-    if (!data)
+    if (!e->dest)
         return gckpti_load_compared(load, e);
-    if (!scale)
+    if (e->slot != GCKPTI_SCALE)
         shard = gckpti_array_shard(load->store, &to, e->slot);
     if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, shard.first)))
         return 0;
-    if (GCKPTI_HAS_SCALES && e->slot < 0 && !floats)
+    if (GCKPTI_HAS_SCALES && e->slot < 0 && to.p.storage != GCKPT_STORAGE_F32)
         return gckpti_load_quantised(load, e, &to, shard.count);
-    return gckpti_load_floats(load, e->type, (float *)(void *)data, shard.count);
+    return gckpti_load_floats(load, e->type, (float *)(void *)e->dest, shard.count);
 }
 
 /* Reads all data, in the order of the file. */
@@ -30977,6 +29577,7 @@ static int gckpti_load_data(gckpti_loader *load)
 {
     const size_t start = load->bytes_read;
     uint64_t total = 0;
+    gckpti_sort_entries(load, NULL);
     for (size_t i = 0; i < load->count; i++) {
         const gckpti_file_entry *e = &load->entries[i];
         load->hash = GCKPTI_FNV_START;
@@ -30985,71 +29586,79 @@ static int gckpti_load_data(gckpti_loader *load)
             return 0;
         total += e->slot == GCKPTI_UPDATES ? 0 : gckpti_data_hash(e->name, e->slot, load->hash);
     }
-    return !load->verify_sum || total == load->file_hash ||
+    return !load->verify_sum || total == load->numbers[GCKPTI_KEY_HASH] ||
            gckpti_refuse(load, GCKPT_E_DATA, NULL,
                          "the tensors are not those that were saved (data_fnv1a): the file is "
                          "damaged; take a copy of it, or, if a program changed them on purpose and "
                          "kept the metadata, remove that key");
 }
 
+/* ---- the result: everything or nothing ---- */
 /* Multiplies floats that were I8 in the file by the scales of their rows. */
-static void gckpti_apply_scales(const gckpt_store *s, gckpti_param *q, const gckpti_file_entry *e)
+static void gckpti_apply_scales(const gckpt_store *s, gckpti_param *q, const float *scales)
 {
-    const float *scales = e ? (const float *)(const void *)e->dest : NULL;
     const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-    for (int64_t k = 0; scales && k < shard.count; k++)
+    for (int64_t k = 0; k < shard.count; k++)
         q->p.values[k] *= scales[(shard.first + k) / q->p.shape.d[q->p.shape.n - 1]];
 }
 
-/* Applies the file's data to a parameter. */
-static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_param *f,
+/* Marks a parameter as loaded. Its state becomes zero, except the arrays that the file has. */
+static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_entry *values,
                                 gckpti_param *q)
 {
-    const gckpti_file_entry *updates = f->entry[GCKPTI_FILE_UPDATES];
     const gckpt_store *s = load->store;
     gckpti_pull(s, q);
     gckpti_mark_changed(s, q, GCKPTI_HOST);
-    for (int slot = GCKPTI_VALUES; slot < f->states; slot++) {
-        const gckpti_file_entry *e = f->entry[slot + 1];
-        if (e->spare_bytes)
-            memcpy(slot < 0 ? (void *)gckpti_values_block(q) : q->p.state[slot], e->dest,
-                   e->spare_bytes);
-    }
-    if (GCKPTI_HAS_SCALES)
-        gckpti_apply_scales(s, q, f->entry[GCKPTI_FILE_SCALE]);
     q->uninitialised = 0;
     q->assigned = 1;
     if (load->desc->values_only)
         return;
-    for (int k = f->states; k < gckpti_state_slots(q); k++)
+    for (int k = values->states; k < gckpti_state_slots(q); k++)
         memset(q->p.state[k], 0, gckpti_array_bytes(s, q, 1));
-    const int has_count = f->states && load->own_format;
-    q->optimiser = (unsigned char)(!has_count ? 0
-                                   : updates  ? (uint64_t)updates->optimiser
-                                              : load->optimiser);
-    q->updates = !q->optimiser ? 0 : updates ? updates->updates : load->step;
+    const int known = values->states && load->own_format;
+    q->optimiser = (unsigned char)(known ? load->numbers[GCKPTI_KEY_OPTIMISER] : 0);
+    q->updates = q->optimiser ? load->numbers[GCKPTI_KEY_STEP] : 0;
 }
 
 /* Applies the file's data to the store; cannot fail. */
-static void gckpti_load_commit(gckpti_loader *load)
+static void gckpti_commit(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
-    for (size_t i = 0; i < s->count; i++)
-        if (load->params[i].entry[0])
-            gckpti_commit_param(load, &load->params[i], &s->params[i]);
-    gckpti_notes_merge(s, load->old_notes);
+    gckpti_sort_entries(load, s);
+    for (gckpti_file_entry *e = load->entries; e < load->entries + load->count; e++) {
+        if (e->param == SIZE_MAX)
+            continue;
+        gckpti_param *q = &s->params[e->param];
+        if (e->slot < 0)
+            gckpti_commit_param(load, e, q);
+        if (GCKPTI_HAS_SCALES && e->slot == GCKPTI_SCALE && e->spare_bytes) {
+            gckpti_apply_scales(s, q, (const float *)(const void *)e->dest);
+            continue;
+        }
+        if (e->spare_bytes)
+            memcpy(e->slot < 0 ? (void *)gckpti_values_block(q) : q->p.state[e->slot], e->dest,
+                   e->spare_bytes);
+        if (e->slot == GCKPTI_UPDATES && q->p.state[0]) {
+            q->optimiser = (unsigned char)e->optimiser;
+            q->updates = e->updates;
+        }
+    }
+    gckpti_notes_merge(s);
     if (load->own_format && !load->desc->values_only) {
-        s->step = load->step;
-        s->seed = load->seed;
+        s->step = load->numbers[GCKPTI_KEY_STEP];
+        s->seed = load->numbers[GCKPTI_KEY_SEED];
     }
 }
 
 static void gckpti_load_undo(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
-    for (size_t i = load->param_count; i-- > 0;)
-        if (load->params[i].entry[0])
-            gckpti_state_shrink(s, &s->params[i], load->params[i].old_states);
+    gckpti_sort_entries(load, s);
+    for (size_t i = load->count; i-- > 0;) {
+        const gckpti_file_entry *e = &load->entries[i];
+        if (e->slot < 0 && e->param != SIZE_MAX)
+            gckpti_state_shrink(s, &s->params[e->param], e->old_states);
+    }
     if (load->desc->partial) /* without it, gckpti_load_text frees the values after the header */
         gckpti_values_undo(s);
     gckpti_store_shrink(s, load->old_params);
@@ -31073,39 +29682,47 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
     if (!text)
         gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", bytes);
     else if (gckpti_load_bytes(load, text, bytes) && gckpti_parse_header(load) &&
-             gckpti_load_resolve(load) && gckpti_load_data(load))
-        gckpti_load_commit(load);
+             gckpti_resolve(load) && gckpti_load_data(load))
+        gckpti_commit(load);
     gckpti_delete(&s->memory, load->spare, load->spare_bytes, 1);
     if (load->result != GCKPT_OK)
         gckpti_load_undo(load);
-    else if (load->own_format && !load->desc->values_only && load->contract != GCKPT_CONTRACT)
+    else if (load->own_format && !load->desc->values_only &&
+             load->numbers[GCKPTI_KEY_CONTRACT] != GCKPT_CONTRACT)
         gckpti_refuse(load, GCKPT_OTHER_CONTRACT, NULL,
                       "done, but the file is of numeric contract %u, this library of %i: training "
                       "goes on to other bits than it would have there",
-                      load->contract, GCKPT_CONTRACT);
-    gckpti_delete(&s->memory, load->params, load->param_count, sizeof *load->params);
+                      load->numbers[GCKPTI_KEY_CONTRACT], GCKPT_CONTRACT);
     gckpti_delete(&s->memory, load->entries, load->capacity, sizeof *load->entries);
     gckpti_delete(&s->memory, text, capacity, 1);
     gckpti_values_undo(s);
     return load->result == GCKPT_OK ? gckpti_ok(s) : load->result;
 }
 
-GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size_t size,
-                                   const gckpt_file_desc *desc)
+/* Loads a file of `size` bytes through a callback or, if `file` is not NULL, from memory. */
+static gckpt_result gckpti_load(gckpt_store *store, gckpt_read_fn read, void *user,
+                                const void *file, size_t size, const gckpt_file_desc *desc)
 {
+    gckpti_loader load;
     unsigned char first[9] = { 0 };
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
-    load->store = store;
-    load->desc = desc ? desc : &gckpti_file_plain;
-    load->old_params = store->count;
-    load->old_notes = store->note_count;
-    if (!gckpti_load_bytes(load, first, size < 8 ? size : 8))
-        return load->result;
-    const uint64_t length = gckpti_read_le64(first);
+    memset(&load, 0, sizeof load);
+    load.store = store;
+    load.desc = desc ? desc : &gckpti_file_plain;
+    load.read = read;
+    load.user = user;
+    load.file = (const unsigned char *)file;
+    load.old_params = store->count;
+    load.old_notes = store->note_count;
+    if (!gckpti_load_bytes(&load, first, size < 8 ? size : 8))
+        return load.result;
+    uint64_t length = 0;
+    for (int i = 8; i-- > 0;)
+        length = length << 8 | first[i];
     if (size >= 8 && length >= 2 && length <= GCKPTI_HEADER_MAX && length <= size - 8) {
-        load->data_bytes = (int64_t)(size - 8 - (size_t)length);
-        return gckpti_load_text(load, (size_t)length);
+        load.data_bytes = (int64_t)(size - 8 - (size_t)length);
+        return gckpti_load_text(&load, (size_t)length);
     }
     if (!size)
         return gckpti_error(store, GCKPT_E_DATA,
@@ -31122,24 +29739,17 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size, const gckpt_file_desc *desc)
 {
-    gckpti_loader load;
     if (!store || !read)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
-    memset(&load, 0, sizeof load);
-    load.read = read;
-    load.user = user;
-    return gckpti_load(store, &load, size, desc);
+    return gckpti_load(store, read, user, NULL, size, desc);
 }
 
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc)
 {
-    gckpti_loader load;
     if (!store || !file)
         return gckpti_error(store, GCKPT_E_ARG, "load: map needs a store and a file in memory");
-    memset(&load, 0, sizeof load);
-    load.file = (const unsigned char *)file;
-    return gckpti_load(store, &load, size, desc);
+    return gckpti_load(store, NULL, NULL, file, size, desc);
 }
 #endif
 
@@ -31158,9 +29768,14 @@ int(fileno)(FILE *file); /* -std=c99 hides these in the system's headers */
 FILE *(fdopen)(int fd, const char *mode);
 int(fsync)(int fd);
 int(fchmod)(int fd, mode_t mode);
-ssize_t(readlink)(const char *path, char *target, size_t size);
+char *(realpath)(const char *path, char *resolved);
 #elif defined(_WIN32) /* declared as in <windows.h>; rename() cannot replace files there */
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
+#endif
+#ifdef PATH_MAX /* bytes that realpath may write */
+enum { GCKPTI_PATH_MAX = PATH_MAX };
+#else
+enum { GCKPTI_PATH_MAX = 4096 };
 #endif
 
 static void gckpti_record_errno(gckpti_file *file, int is_error)
@@ -31190,34 +29805,18 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
-/* Replaces `path` (in `size` bytes) by its links' target, which may not exist; or 0 and errno. */
-static int gckpti_follow_links(char *path, size_t size)
-{
-    for (int links = 0; links < 40; links++) {
-        char *link = path + strlen(path) + 1, *slash = strrchr(path, '/');
-        const size_t left = size - (size_t)(link - path);
-        const ssize_t n = readlink(path, link, left);
-        if (n < 0) /* ENOENT: no such file; EINVAL: no link */
-            return errno == ENOENT || errno == EINVAL;
-        if ((size_t)n == left)
-            break;
-        char *to = *link == '/' || !slash ? path : slash + 1; /* relative to the link's folder */
-        memmove(to, link, (size_t)n);
-        to[n] = 0;
-    }
-    errno = ELOOP;
-    return 0;
-}
-
-/* Locks the file fd. Returns 1 if it is locked and `name` is still its name; 0 if another save has
- * it; -1 if the system has no locks; -2 if stat fails (see errno). */
+/* Locks the file fd, if the file system has locks. Returns 0 and sets errno: to EEXIST if another
+ * save has locked the file or if `name` is no longer its name. */
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
-    if (flock(fd, 2 | 4)) /* LOCK_EX | LOCK_NB */
-        return errno == EWOULDBLOCK ? 0 : -1;
+    if (flock(fd, 2 | 4) && errno == EWOULDBLOCK) { /* LOCK_EX | LOCK_NB */
+        errno = EEXIST;
+        return 0;
+    }
     if (fstat(fd, &a) || stat(name, &b))
-        return errno == ENOENT ? 0 : -2;
+        return 0;
+    errno = EEXIST;
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
@@ -31254,89 +29853,54 @@ static void gckpti_sync_folder(gckpti_file *file, char *path)
 }
 #endif
 
-/* Replaces `target` (of `size` bytes) by the target of its links. Returns the permissions of that
- * file; -1 if there is none or the system has no permissions. */
-static int gckpti_resolve_target(gckpti_file *file, char *target, size_t size)
+/* Copies `path` to `target` with its links followed. Returns the permissions of the file there; -1
+ * if there is none or the system has no permissions. */
+static int gckpti_resolve_target(gckpti_file *file, const char *path, char *target)
 {
+    memcpy(target, path, strlen(path) + 1);
 #if GCKPTI_POSIX
     struct stat old;
-    gckpti_record_errno(file, !gckpti_follow_links(target, size));
-    int exists = !file->error && !stat(target, &old);
-    gckpti_record_errno(file, !exists && errno != ENOENT);
+    const int exists = !stat(path, &old);
+    gckpti_record_errno(file, exists ? !realpath(path, target) : errno != ENOENT);
     if (exists && !S_ISREG(old.st_mode)) {
         file->error = EEXIST;
         file->action = "replace a folder, device or pipe; is the path right";
     }
     return exists ? (int)(old.st_mode & 0777) : -1;
 #else
-    return (void)file, (void)target, (void)size, -1;
+    return (void)file, -1;
 #endif
 }
 
-#if GCKPTI_POSIX
-/* Removes a temporary file unless a save is still writing it. */
-static void gckpti_remove_stale(const char *name)
+/* Creates and locks a temporary file (mode -1 means umask's permissions). The system releases the
+ * lock of a killed process, so a file that can be locked is left over from a killed save and is
+ * removed. Returns NULL and sets errno on errors; EEXIST means that another save has the file. */
+static FILE *gckpti_open_temporary(const char *name, int mode)
 {
-    int fd = open(name, O_WRONLY | O_NONBLOCK);
-    if (fd < 0 && errno == EACCES) /* read-only, as the file that it should have replaced */
-        fd = open(name, O_RDONLY | O_NONBLOCK);
-    if (fd >= 0 && gckpti_lock(fd, name) == 1)
+#if GCKPTI_POSIX
+    const int old = open(name, O_WRONLY | O_NONBLOCK);
+    if (old >= 0 && gckpti_lock(old, name))
         remove(name);
-    if (fd >= 0)
+    if (old >= 0)
+        close(old);
+    const unsigned permissions = mode < 0 ? 0666u : (unsigned)mode | 0200u;
+    const int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, permissions);
+    FILE *f = fd >= 0 && gckpti_lock(fd, name) ? fdopen(fd, "wb") : NULL;
+    if (fd >= 0 && !f) {
+        const int error = errno;
         close(fd);
-}
-#endif
-
-/* Creates and locks `name` (mode -1 means umask's). NULL and errno, EEXIST if a save has it. */
-static FILE *gckpti_create_locked(const char *name, int mode)
-{
-#if GCKPTI_POSIX
-    gckpti_remove_stale(name);
-    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode < 0 ? 0666u : (unsigned)mode);
-    int locked = fd < 0 ? 0 : gckpti_lock(fd, name);
-    FILE *f = locked && locked != -2 ? fdopen(fd, "wb") : NULL;
-    if (f && mode >= 0) /* undo the umask */
-        (void)fchmod(fd, (mode_t)mode);
-    if (f || fd < 0)
-        return f;
-    /* stat failed, or another process took the file for stale and removed it */
-    const int error = locked ? errno : EEXIST;
-    if (locked)
-        remove(name);
-    close(fd);
-    errno = error;
-    return NULL;
-#elif defined(_WIN32) /* Windows: msvcrt.dll ignores the x of "wbx" */
-    int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
+        if (error != EEXIST)
+            remove(name);
+        errno = error;
+    }
+    return f;
+#elif defined(_WIN32)
+    const int fd = _sopen(name, _O_WRONLY | _O_CREAT | _O_TRUNC | _O_BINARY, 0x10 /* _SH_DENYRW */,
+                          _S_IREAD | _S_IWRITE);
     return (void)mode, fd < 0 ? NULL : _fdopen(fd, "wb");
 #else
-    return (void)mode, fopen(name, "wbx"); /* x: fails if the file exists */
+    return (void)mode, fopen(name, "wb");
 #endif
-}
-
-/* Creates file->f under `name` (truncated if too long) with the suffix .gckpt-tmpN. A save locks
- * its file until the file is renamed or removed, and the system releases the lock of a killed
- * process. So a file that can be locked is stale and is removed, and concurrent saves to one path
- * use different files. Without locks (other systems, some network folders), an existing file is
- * kept, and the next N is taken. (If locks belong to processes, as on NFS, threads must not save to
- * one path at once.) */
-static void gckpti_open_temporary(gckpti_file *file, char *name, int mode)
-{
-    const char *slash = strrchr(name, '/'), *first = slash ? slash + 1 : name;
-    char *end = name + strlen(name);
-    errno = EEXIST;
-    for (int i = 0, shortened = 0; i < 100 && !file->f && errno == EEXIST; i++) {
-        gckpti_text t = { end, 15 };
-        gckpti_text_add(&t, ".gckpt-tmp%i", i);
-        errno = 0;
-        file->f = gckpti_create_locked(name, mode);
-        if (!file->f && errno == ENAMETOOLONG && !shortened && end - first > 20) {
-            for (end -= 16; ((unsigned char)*end & 0xc0) == 0x80;) /* not inside a character */
-                end--;
-            shortened = 1, i = -1, errno = EEXIST;
-        }
-    }
-    gckpti_record_errno(file, !file->f);
 }
 
 /* Renames the flushed file so that it survives a power cut; cuts the string `target` to its folder.
@@ -31371,15 +29935,18 @@ static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *t
 
 /* Writes the store to the temporary file, open as file->f; then renames or removes the file. */
 static gckpt_result gckpti_save_file(gckpti_file *file, const gckpti_save_spec *spec,
-                                     const char *temporary, char *target)
+                                     const char *temporary, char *target, int mode)
 {
     file->action = "write; is the disk full";
     errno = 0;
     const gckpt_result result = gckpti_write(spec, gckpti_file_write, file);
     gckpti_record_errno(file, fflush(file->f));
 #if GCKPTI_POSIX
+    if (mode >= 0) /* undo the umask */
+        (void)fchmod(fileno(file->f), (mode_t)mode);
     gckpti_record_errno(file, gckpti_sync(fileno(file->f)));
 #else
+    (void)mode;
 #ifdef _WIN32
     gckpti_record_errno(file, _commit(_fileno(file->f)));
 #endif
@@ -31393,28 +29960,31 @@ static gckpt_result gckpti_save_file(gckpti_file *file, const gckpti_save_spec *
     return result;
 }
 
-GCKPTI_FN gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path)
+static gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path)
 {
     gckpt_store *s = spec->store;
-    const size_t size = strlen(path) + 1024; /* targets of links may be longer */
+    const size_t size = strlen(path) + GCKPTI_PATH_MAX + 16; /* with the suffix below */
     char *target = (char *)gckpti_new(&s->memory, 2 * size, 1);
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
-                         "create a file next to it (.gckpt-tmp0 to 99); is the folder writable",
+                         "create a file next to it (.gckpt-tmp); is the folder writable, or does "
+                         "another save of it go on",
                          "? What was there is unharmed" };
     if (!target)
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for file names of %z bytes",
                             2 * size);
-    memcpy(target, path, strlen(path));
     errno = 0;
-    const int mode = gckpti_resolve_target(&file, target, size - 32);
+    const int mode = gckpti_resolve_target(&file, path, target);
     if (GCKPTI_POSIX && mode < 0 && !file.error)
         file.outcome = "? No file was there, none is left";
     char *temporary = (char *)memcpy(target + size, target, strlen(target));
-    if (!file.error)
-        gckpti_open_temporary(&file, temporary, mode);
+    memcpy(temporary + strlen(target), ".gckpt-tmp", 11);
+    if (!file.error) {
+        file.f = gckpti_open_temporary(temporary, mode);
+        gckpti_record_errno(&file, !file.f);
+    }
     if (file.f)
-        result = gckpti_save_file(&file, spec, temporary, target);
+        result = gckpti_save_file(&file, spec, temporary, target, mode);
     gckpti_delete(&s->memory, target, 2 * size, 1);
     if (!file.error)
         return result;
@@ -31445,20 +30015,16 @@ static int64_t gckpti_file_size(FILE *f)
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
                                         const gckpt_file_desc *desc)
 {
-    gckpti_loader load;
     gckpti_file file = { NULL, 0, NULL, NULL };
     gckpt_result result = GCKPT_OK;
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
-    memset(&load, 0, sizeof load);
     errno = 0;
     file.f = fopen(path, "rb");
     const int64_t size = file.f ? gckpti_file_size(file.f) : -1;
     gckpti_record_errno(&file, size < 0);
-    load.read = gckpti_file_read;
-    load.user = &file;
     if (!file.error)
-        result = gckpti_load(store, &load, (size_t)size, desc);
+        result = gckpti_load(store, gckpti_file_read, &file, NULL, (size_t)size, desc);
     if (file.f)
         fclose(file.f);
     if (file.error)
@@ -31612,7 +30178,7 @@ static const char *gckpti_c_offset(size_t offset, char text[24])
     return text;
 }
 
-GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
+static void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t word;
@@ -31622,7 +30188,7 @@ GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
 }
 
 /* Prints a shape. Sizes after its last axis, which may be uninitialised, are printed as 0. */
-GCKPTI_FN void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
+static void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
 {
     gckpti_print(out, "{ %i, {", shape->n);
     for (int d = 0; d < GCKPT_MAX_DIMS; d++)
@@ -31635,7 +30201,7 @@ static int gckpti_c_is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-GCKPTI_FN int gckpti_c_identifier(const char *s)
+static int gckpti_c_identifier(const char *s)
 {
     int good = gckpti_c_is_letter(*s);
     for (; *s; s++)
@@ -32143,11 +30709,10 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_OWN_FRAME
 #undef GCKPTI_TEAMS
 #undef GCKPTI_MAGIC
+#undef gckpti_ok
 #undef gckpti_error
 #undef GCKPTI_ALIGN
-#undef gckpti_hint_block
 #undef GCKPTI_GRAINS
-#undef gckpti_thread
 #undef GCKPTI_FMA
 #undef GCKPTI_INFINITY
 #undef GCKPTI_NAN
@@ -32171,29 +30736,35 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_FNV_START
 #undef gckpti_shard_from
 #undef gckpti_array_shard
+#undef gckpti_clear_shard_end
+#undef gckpti_set_param_shard
 #undef gckpti_count_change
 #undef gckpti_delete_mirrors
 #undef gckpti_mark_changed
 #undef gckpti_pull
 #undef gckpti_mirror_array
+#undef gckpti_free_mirror
+#undef gckpti_open_mirrors
+#undef gckpti_close_mirrors
 #undef gckpti_notes_shrink
 #undef gckpti_notes_merge
 #undef gckpti_note_add
+#undef gckpti_storage_name
+#undef gckpti_file_count
+#undef gckpti_storage_bytes
+#undef gckpti_unpack_shape
+#undef gckpti_row_length
+#undef gckpti_scale_bytes
+#undef gckpti_values_bytes
+#undef gckpti_values_block
+#undef gckpti_set_block
 #undef gckpti_dequantise
 #undef gckpti_quant_from
 #undef gckpti_dequantise_at
 #undef gckpti_quantise_row
-#undef GCKPTI_MODULE_KINDS
 #undef gckpti_init_quantised
 #undef gckpti_values_copy
-#undef gckpti_clear_shard_end
-#undef gckpti_set_param_shard
-#undef gckpti_free_mirror
-#undef gckpti_open_mirrors
-#undef gckpti_close_mirrors
-#undef gckpti_is_on_device
-#undef gckpti_read_mirror
-#undef gckpti_fail
+#undef gckpti_fp32_quant
 #undef GCKPTI_ALL_OPS
 #undef GCKPTI_OPS
 #undef GCKPTI_LEFT_OUT
@@ -32202,7 +30773,6 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_IMAGES
 #undef GCKPTI_LOSSES
 #undef GCKPTI_IF_TRAINING
-#undef GCKPTI_UNARY_OPS_WITH
 #undef GCKPTI_OP_KERNELS
 #undef gckpti_check_positions
 #undef gckpti_mixed_plain
@@ -32224,16 +30794,21 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_mixed_attention_workspace
 #undef GCKPTI_ELEMENT_LOSS
 #undef GCKPTI_READS_XY
+#undef GCKPTI_CHECKED_SHAPE
 #undef GCKPTI_INPLACE_FLAGS
 #undef GCKPTI_UNARY_FLAGS
-#undef GCKPTI_UNARY_BUILDER
+#undef GCKPTI_BUILDER_0
+#undef GCKPTI_BUILDER_1
+#undef GCKPTI_BUILDER_2
+#undef GCKPTI_UNARY_DESC
+#undef GCKPTI_UNARY_OP
+#undef GCKPTI_UNARY_OP_WITH
 #undef GCKPTI_BINARY_BUILDER
 #undef GCKPTI_REDUCE_SHAPE
 #undef GCKPTI_IF_BF16
 #undef GCKPTI_LOAD_ANY
 #undef GCKPTI_FEW_QUERIES
 #undef GCKPTI_IF_QUANTISED
-#undef GCKPTI_AVX512_BF16
 #undef GCKPTI_AMX
 #undef gckpti_cpu_convert
 #undef gckpti_mixed_fast
@@ -32241,17 +30816,14 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_FAST_LOSS
 #undef GCKPTI_CPU_HAS_AMX
 #undef GCKPTI_OF
-#undef gckpti_is_capturing
 #undef gckpti_cpu_own_memory
 #undef gckpti_cpu_context
 #undef gckpti_cpu_name
 #undef gckpti_cpu_copy_in
 #undef gckpti_cpu_copy_out
 #undef gckpti_cpu_dequantise
-#undef gckpti_cpu_nonfinite
 #undef gckpti_cpu_use_comm_queue
 #undef gckpti_cpu_wait_comm_queue
-#undef gckpti_cpu_wait_copies_until
 #undef gckpti_cpu_wait_copies
 #undef gckpti_cpu_copy_async
 #undef gckpti_cpu_host_get
@@ -32275,6 +30847,9 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_KINDS
 #undef GCKPTI_PLAN_NUMBERS
 #undef GCKPTI_PLAN_ARRAYS
+#undef GCKPTI_HAS_PASSES
+#undef GCKPTI_HAS_STAGED
+#undef GCKPTI_HAS_VARIANTS
 #undef GCKPTI_SEARCH_LIMIT
 #undef gckpti_is_gathered
 #undef gckpti_prefetch_gathers
@@ -32291,12 +30866,21 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_backend_name
 #undef gckpti_has_fast_kernel
 #undef gckpti_query_backend
+#undef gckpti_is_staged
+#undef gckpti_pass
 #undef GCKPTI_PASSES
-#undef GCKPTI_DOUBLE_SCORE
+#undef gckpti_count_strategies
+#undef GCKPTI_NO_ATTEMPT
+#undef GCKPTI_REMOVE
 #undef GCKPTI_REST
+#undef gckpti_round_trip_cost
+#undef gckpti_copy_cost
+#undef gckpti_restore_cost
+#undef gckpti_begin_strategy
+#undef gckpti_overlap_copies
+#undef GCKPTI_DOUBLE_SCORE
 #undef GCKPTI_INFINITE_COST
-#undef gckpti_hide_copies
-#undef GCKPTI_EFFORT_LIMIT
+#undef GCKPTI_FIRST_FAULT
 #undef gckpti_run_checked_update
 #undef gckpti_count_step
 #undef gckpti_init_pass
@@ -32312,7 +30896,6 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_prepare_micro_batch
 #undef gckpti_end_micro_batch
 #undef gckpti_sum_losses
-#undef gckpti_capture_part_end
 #undef gckpti_run_reduce
 #undef gckpti_sum_squares
 #undef gckpti_run_gather
@@ -32329,15 +30912,13 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_set_quant_operand
 #undef gckpti_backend_offloads
 #undef gckpti_wait_copies
-#undef gckpti_first_due
 #undef gckpti_run_copies
 #undef GCKPTI_MODULE
 #undef GCKPTI_HEADER_MAX
 #undef GCKPTI_LEAVE_OUT
-#undef GCKPTI_STATE_PROBLEM
+#undef GCKPTI_ORPHAN
 #undef GCKPTI_C_ARRAY
 #undef GCKPTI_C_NUMBERS
-#undef gckpt_fail
 
 #ifdef __cplusplus
 }
@@ -33357,7 +31938,7 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
 /* ---- elementwise ops ---- */
 /* The loops of each op (ops/loops.h), by GCKPTI_KIND_.., and what the gradient of an op of one
  * input reads. */
-#define GCKPTI_UNARY_LOOPS(name, flops, reads, value, rule, deriv)                                 \
+#define GCKPTI_UNARY_LOOPS(name, flops, reads, ...)                                                \
     { V(name##_values), { GCKPTI_IF_TRAINING(V(name##_gradients)), NULL }, reads },
 #define GCKPTI_BINARY_LOOPS(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)           \
     { V(name##_values),                                                                            \
@@ -33435,57 +32016,16 @@ static GCKPTI_TARGET void V(elementwise_grad)(const gckpt_call *call, int kind, 
 
 static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
-    if (kind == GCKPTI_KIND_pow && *(const float *)call->attributes == 0.0f)
-        gckpti_pow_backward(call); /* dx = +0 */
-    else
-        for (int i = 0; i < call->inputs; i++)
-            if (kind == GCKPTI_KIND_where && call->in[i].grad)
-                V(where_select)(call, i);
-            else if (call->in[i].grad &&
-                     (kind < GCKPTI_FIRST_BINARY || call->in[i].grad != call->grad_out))
-                V(elementwise_grad)(call, kind, i);
+    for (int i = 0; i < call->inputs; i++)
+        if (kind == GCKPTI_KIND_where && call->in[i].grad)
+            V(where_select)(call, i);
+        else if (call->in[i].grad &&
+                 (kind < GCKPTI_FIRST_BINARY || call->in[i].grad != call->grad_out))
+            V(elementwise_grad)(call, kind, i);
 }
 
-/* >>kernels/random */
-/* ---- random numbers (num/random.h) in vectors: dropout, initial values ---- */
-GCKPTI_INLINED INTS V(mul_high)(INTS a, uint32_t b)
-{
-#if GCKPTI_ISA == 3
-    const __m512i m = _mm512_set1_epi32((int)b), x = (__m512i)a;
-    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
-    return (INTS)_mm512_mask_mov_epi32(_mm512_srli_epi64(_mm512_mul_epu32(x, m), 32), 0xaaaa, odd);
-#elif GCKPTI_ISA == 2
-    const __m256i m = _mm256_set1_epi32((int)b), x = (__m256i)a;
-    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
-    return (INTS)_mm256_blend_epi32(_mm256_srli_epi64(_mm256_mul_epu32(x, m), 32), odd, 0xaa);
-#else
-    for (int i = 0; i < W; i++)
-        a[i] = (uint32_t)((uint64_t)a[i] * b >> 32);
-    return a;
-#endif
-}
-
-/* gckpti_philox: out[k] has word k of the blocks index..index+W-1. */
-GCKPTI_ISA_NOINLINE void V(philox)(const gckpti_random *s, uint64_t index, INTS *out)
-{
-    uint32_t k0 = (uint32_t)s->key, k1 = (uint32_t)(s->key >> 32), low[W];
-    INTS c0, c1, c2, c3;
-    for (uint32_t i = 0; i < W; i++)
-        low[i] = (uint32_t)index + i;
-    memcpy(&c0, low, sizeof c0);
-    c1 = ((INTS)(c0 < low[0]) & 1u) + (uint32_t)(index >> 32);
-    c2 = (c0 ^ c0) + s->stream, c3 = (c0 ^ c0) + s->step;
-    for (int round = 0; round < 10; round++) {
-        const INTS a = V(mul_high)(c0, 0xd2511f53u), b = V(mul_high)(c2, 0xcd9e8d57u);
-        const INTS a_low = c0 * 0xd2511f53u, b_low = c2 * 0xcd9e8d57u;
-        c0 = b ^ c1 ^ k0;
-        c2 = a ^ c3 ^ k1;
-        c1 = b_low, c3 = a_low;
-        k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
-    }
-    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
-}
-
+/* >>kernels/dropout */
+/* ---- dropout ---- */
 /* Computes elements first..end-1 of a dropout (ops/unary.c). */
 static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int64_t end)
 {
@@ -33495,7 +32035,7 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int
     int64_t i = first - (int64_t)((d->offset + (uint64_t)first) % 4); /* start of block `at` */
     for (int64_t n; first < end; i += 4 * W, at += W) {
         INTS word[4];
-        V(philox)(&d->random, at, word);
+        V(philox)(d->random.key, at, d->random.stream, d->random.step, word);
         for (int k = 0; k < 4 * W; k++)
             words[k] = word[k % 4][k / 4];
         for (; first < end && first < i + 4 * W; first += n) {
@@ -33505,60 +32045,6 @@ static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int
             const FLOATS x = V(floats)(V(bits)(V(load_n)(d->loop.x + first, n)) & kept);
             V(put_product_n)(d->loop.to + first, factor, x, d->loop.accumulate, n);
         }
-    }
-}
-
-/* Returns x < 2^24 times 2^-24, exactly, in two halves: bits or-ed into those of 2^23 add to it. */
-GCKPTI_INLINED FLOATS V(uniform)(INTS x)
-{
-    const FLOATS magic = V(set1)(8388608.0f);
-    const FLOATS high = (V(floats)(x >> 12 | 0x4b000000u) - magic) * 4096.0f;
-    return (high + (V(floats)((x & 4095u) | 0x4b000000u) - magic)) * 5.9604644775390625e-8f;
-}
-
-/* gckpti_normal, by gckpti_radians and gckpti_sincos_of; reduces the angle lane by lane. */
-GCKPTI_ISA_NOINLINE void V(normals)(const INTS *word, FLOATS *y)
-{
-    const FLOATS unit = V(set1)(3.40612167e-19f), x = 6.28318531f * V(uniform)(word[1] >> 8);
-    const FLOATS r = V(sqrt)(-2.0f * V(log)(V(uniform)((word[0] >> 8) + 1u)));
-    float angle[4][W];
-    V(store)(angle[0], x);
-    for (int i = 0; i < W; i++) {
-        const uint32_t bits = gckpti_bits(angle[0][i]);
-        gckpti_angle t = { 0, 0.0f, 0.0f };
-        if (bits > GCKPTI_SMALL_ANGLE)
-            t = gckpti_angle_large(bits);
-        angle[1][i] = t.hi, angle[2][i] = t.lo, angle[3][i] = gckpti_float(t.quadrant);
-    }
-    const FLOATS a = V(load)(angle[1]), b = V(load)(angle[2]);
-    FLOATS hi = V(fma)(a, unit, V(zero)()), lo = V(fma)(a, unit, -hi);
-    lo = V(fma)(b, unit, V(fma)(a, V(set1)(-9.4783968e-27f), lo));
-    hi = V(if_less)(V(set1)(gckpti_float(GCKPTI_SMALL_ANGLE)), x, hi, x); /* there lo is 0 */
-    const FLOATS s = V(sine)(hi, lo), c = V(cosine)(hi, lo);
-    const INTS quadrant = V(bits)(V(load)(angle[3]));
-    const INTS odd = 0u - (quadrant & 1u), flip = (quadrant & 2u) << 30;
-    const INTS u = ((V(bits)(-s) & odd) | (V(bits)(c) & ~odd)) ^ flip;
-    const INTS v = ((V(bits)(c) & odd) | (V(bits)(s) & ~odd)) ^ flip;
-    y[0] = V(fma)(r, V(floats)(u), V(zero)()), y[1] = V(fma)(r, V(floats)(v), V(zero)());
-}
-
-static GCKPTI_TARGET void V(initialise)(const gckpti_init_span *d)
-{
-    const gckpt_init *init = &d->init;
-    for (int64_t i = -(d->at & 1); i < d->n; i += 2 * W) {
-        FLOATS y[2] = { V(zero)(), V(zero)() };
-        float x[2][W];
-        INTS word[4];
-        V(philox)(&d->random, (uint64_t)(d->at + i) / 2, word);
-        if (init->normal < 0 || init->normal > 0)
-            V(normals)(word, y);
-        for (int k = 0; k < 2; k++) {
-            const FLOATS u = V(fma)(V(set1)(2.0f), V(uniform)(word[2 + k] >> 8), V(set1)(-1.0f));
-            y[k] = V(fma)(V(set1)(init->normal), y[k], V(set1)(init->constant));
-            V(store)(x[k], V(fma)(V(set1)(init->uniform), u, y[k]));
-        }
-        for (int64_t e = i < 0; e < 2 * W && i + e < d->n; e++)
-            d->out[i + e] = x[e % 2][e / 2];
     }
 }
 
@@ -33633,7 +32119,7 @@ static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int
     int64_t i = first - (int64_t)((s->offset + (uint64_t)first) % 8); /* start of block `at` */
     for (int64_t n; first < end; i += 8 * W, at += W) {
         INTS word[4];
-        V(philox)(&s->random, at, word);
+        V(philox)(s->random.key, at, s->random.stream, s->random.step, word);
         for (int k = 0; k < 8 * W; k++)
             increment[k] = (uint16_t)(word[k / 2 % 4][k / 8] >> 16 * (k % 2));
         for (; first < end && first < i + 8 * W; first += n) {
@@ -33739,11 +32225,11 @@ GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64
     return x;
 }
 
-/* A block of 16 lanes and 32 terms, from element `at` of x on, to pack; words: see gckpti_words. */
+/* A block of 16 lanes and 32 terms, from element `at` of x on, to pack. */
 typedef struct {
     const gckpti_operand *x;
     int64_t at;
-    int words, as_a;
+    int as_a;
 } V(subblock);
 typedef void V(put_subblock)(const V(subblock) * s, uint32_t *d, int64_t row);
 
@@ -33795,7 +32281,7 @@ static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t la
     const int64_t line_terms = across ? 16 : GCKPTI_K_BLOCK;
     uint16_t words[16 * GCKPTI_K_BLOCK];
     gckpti_operand x = *s->x;
-    const V(subblock) padded = { &x, 0, s->words, s->as_a };
+    const V(subblock) padded = { &x, 0, s->as_a };
     for (int i = 0; i < 16 * GCKPTI_K_BLOCK; i++)
         words[i] = s->as_a ? 0x8000 : 0;
     for (int64_t i = 0, at = s->at; i < lines && each > 0;
@@ -33809,8 +32295,8 @@ static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t la
 }
 
 /* Packs the blocks of s, 16 lanes at a time: a to rows of `row` words, b to panels `row` wide. */
-static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int words, int as_a,
-                                        uint32_t *d, int64_t row, V(put_subblock) * put)
+static GCKPTI_TARGET void V(mixed_pack_by)(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
+                                           int64_t row, V(put_subblock) * put)
 {
     float buffer[GCKPTI_PANEL * GCKPTI_PANEL];
     int64_t p = s->p, terms, at;
@@ -33818,7 +32304,7 @@ static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int words, i
         terms = gckpti_block_terms(s->t, p);
         const gckpti_operand x = V(block_operand)(s, p, terms, buffer, &at);
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
-            const V(subblock) part = { &x, at + i * x.stride, words, as_a };
+            const V(subblock) part = { &x, at + i * x.stride, as_a };
             uint32_t *to = as_a ? d + i * row : d + i;
             if (s->n - i >= 16 && terms == GCKPTI_K_BLOCK)
                 put(&part, to, row);
@@ -33829,331 +32315,11 @@ static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int words, i
     }
 }
 
-static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_pack_lanes *s, int words, uint16_t *d,
-                                          int64_t row)
+static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
+                                        int64_t row)
 {
-    void *to = d;
-    V(mixed_pack)(s, words, 1, (uint32_t *)to, row / 2, V(mixed_put));
+    V(mixed_pack_by)(s, as_a, d, row, V(mixed_put));
 }
-
-static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_pack_lanes *s, int words, uint32_t *d,
-                                          int64_t width)
-{
-    V(mixed_pack)(s, words, 0, d, width, V(mixed_put));
-}
-#endif
-
-/* >>bf16/avx512 */
-#if GCKPTI_AVX512_BF16 && GCKPTI_ISA == 3
-/* ---- bf16 kernels with the AVX-512 instructions for bf16 ---- */
-#define GCKPTI_TARGET_BF16                                                                         \
-    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
-#if GCKPTI_OPTIMISED
-#define GCKPTI_INLINED_BF16 static inline __attribute__((always_inline)) GCKPTI_TARGET_BF16
-#else
-#define GCKPTI_INLINED_BF16 static inline GCKPTI_TARGET_BF16
-#endif
-/* Stores x as bf16, as gckpti_to_bf16 does: subnormals become zeros, NaN stays NaN. */
-GCKPTI_INLINED_BF16 void gckpti_bf16_store(uint16_t *to, __m512 x)
-{
-    const __m256i words = (__m256i)_mm512_cvtneps_pbh(x);
-    memcpy(to, &words, sizeof words);
-}
-
-/* vdpbf16ps adds the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so a
- * word has two terms of one chain, the first in its upper half. For blocks, e are the chains of
- * even words of 4 rows, o those of odd words, c the elements; for chains, e are 4 rows, o the next
- * 4. (No arrays, which gcc spills; without the barrier it may load b for each row.) */
-#define GCKPTI_DOTS_EACH(X, at) X(0, at) X(1, at + row) X(2, at##2) X(3, at##2 + row)
-#define GCKPTI_DOTS_ZERO(i, at) le##i = he##i = lo##i = ho##i = _mm512_setzero_ps();
-#define GCKPTI_DOTS_BEGIN(i, at)                                                                   \
-    __m512 le##i, he##i, lo##i, ho##i, lc##i, hc##i;                                               \
-    GCKPTI_DOTS_ZERO(i, at)                                                                        \
-    lc##i = _mm512_loadu_ps(from + (i)*from_row);                                                  \
-    hc##i = vectors > 1 ? _mm512_loadu_ps(from + (i)*from_row + 16) : lc##i;                       \
-    if (chain) {                                                                                   \
-        le##i = lc##i, he##i = hc##i, lo##i = _mm512_loadu_ps(from + (4 + i) * from_row);          \
-        ho##i = vectors > 1 ? _mm512_loadu_ps(from + (4 + i) * from_row + 16) : lo##i;             \
-    }
-#define GCKPTI_DOTS_TERMS(i, at, which)                                                            \
-    memcpy(&word, at, sizeof word);                                                                \
-    x = (__m512bh)_mm512_set1_epi32(word);                                                         \
-    l##which##i = _mm512_dpbf16_ps(l##which##i, x, (__m512bh)b0);                                  \
-    if (vectors > 1)                                                                               \
-        h##which##i = _mm512_dpbf16_ps(h##which##i, x, (__m512bh)b1);
-#define GCKPTI_DOTS_EVEN(i, at) GCKPTI_DOTS_TERMS(i, at, e)
-#define GCKPTI_DOTS_ODD(i, at)  GCKPTI_DOTS_TERMS(i, at + 2, o)
-#define GCKPTI_DOTS_NEXT(i, at) GCKPTI_DOTS_TERMS(i, at, o)
-#define GCKPTI_DOTS_B                                                                              \
-    b0 = _mm512_loadu_si512(b), b1 = vectors > 1 ? _mm512_loadu_si512(b + 16) : b0, b += b_row;    \
-    GCKPTI_IN_REGISTER(b0) GCKPTI_IN_REGISTER(b1)
-#define GCKPTI_DOTS_ADD(i, at) lc##i = lc##i + (le##i + lo##i), hc##i = hc##i + (he##i + ho##i);
-#define GCKPTI_DOTS_STORE(i, at, which)                                                            \
-    _mm512_storeu_ps(c + (at)*c_row, l##which##i);                                                 \
-    if (vectors > 1)                                                                               \
-        _mm512_storeu_ps(c + (at)*c_row + 16, h##which##i);
-#define GCKPTI_DOTS_END(i, at)                                                                     \
-    if (chain) {                                                                                   \
-        GCKPTI_DOTS_STORE(i, i, e) GCKPTI_DOTS_STORE(i, 4 + i, o)                                  \
-    } else {                                                                                       \
-        GCKPTI_DOTS_STORE(i, i, c)                                                                 \
-    }
-
-/* Computes a tile's rows, a few at a time; `vectors` (of columns) and `chain` are constants. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vectors, int chain)
-{
-    static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
-    const int64_t row = t->a_row, b_row = t->b_row, c_row = t->c_row, rows = chain ? 8 : 4;
-    for (int64_t r = 0; r < t->m; r += rows) {
-        const uint16_t *a = t->a + r * row, *a2 = a + 2 * row, *n = a + 4 * row, *n2 = a + 6 * row;
-        const uint32_t *b = t->b;
-        const int64_t from_row = t->from ? t->from_row : 0;
-        const float *from = t->from ? t->from + r * from_row : zeros;
-        float *c = t->c + r * c_row;
-        __m512i b0, b1;
-        __m512bh x;
-        int word;
-        for (int64_t i = 8; i < 12 && r + 12 <= t->c_rows; i++)
-            for (int64_t j = 0; j < 16 * vectors; j += 16)
-                __builtin_prefetch(c + i * c_row + j);
-        GCKPTI_DOTS_EACH(GCKPTI_DOTS_BEGIN, a)
-        for (int64_t blocks = t->blocks; blocks > 0; blocks--) {
-            const int64_t terms = blocks > 1 ? (int64_t)GCKPTI_K_BLOCK : t->last;
-            gckpti_prefetch_some(t->prefetch);
-            for (int64_t l = 0; chain && l < terms; l += 2, a += 2, a2 += 2, n += 2, n2 += 2) {
-                GCKPTI_DOTS_B
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_EVEN, a)
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_NEXT, n)
-            }
-            for (int64_t l = 0; !chain && l < terms; l += 4, a += 4, a2 += 4) {
-                GCKPTI_DOTS_B
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_EVEN, a)
-                GCKPTI_DOTS_B
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_ODD, a)
-            }
-            if (!chain) {
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_ADD, a)
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_ZERO, a)
-            }
-        }
-        GCKPTI_DOTS_EACH(GCKPTI_DOTS_END, a)
-        for (int64_t i = 0; t->c_bf16 && i < rows; i++, c += c_row)
-            for (int64_t j = 0; j < 16 * vectors; j += 16)
-                gckpti_bf16_store(t->c_bf16 + (r + i) * t->bf16_row + j, _mm512_loadu_ps(c + j));
-    }
-}
-#undef GCKPTI_DOTS_EACH
-#undef GCKPTI_DOTS_ZERO
-#undef GCKPTI_DOTS_BEGIN
-#undef GCKPTI_DOTS_TERMS
-#undef GCKPTI_DOTS_EVEN
-#undef GCKPTI_DOTS_ODD
-#undef GCKPTI_DOTS_NEXT
-#undef GCKPTI_DOTS_B
-#undef GCKPTI_DOTS_ADD
-#undef GCKPTI_DOTS_STORE
-#undef GCKPTI_DOTS_END
-
-GCKPTI_INLINED_BF16 void gckpti_mixed_dots_by_width(const gckpti_mixed_tile *t, int chain)
-{
-    if (t->width > 16)
-        gckpti_mixed_dots(t, 2, chain);
-    else
-        gckpti_mixed_dots(t, 1, chain);
-}
-static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(const gckpti_mixed_tile *t)
-{
-    gckpti_mixed_dots_by_width(t, 0);
-}
-static GCKPTI_TARGET_BF16 void gckpti_mixed_chain_bf16(const gckpti_mixed_tile *t)
-{
-    gckpti_mixed_dots_by_width(t, 1);
-}
-
-static GCKPTI_TARGET_BF16 void gckpti_mixed_narrow_bf16(const float *x, uint16_t *y, int64_t n)
-{
-    for (; n >= 16; n -= 16, x += 16, y += 16)
-        gckpti_bf16_store(y, _mm512_loadu_ps(x));
-    V(narrow)(x, y, n);
-}
-
-/* Order of a block's terms in words, for each value of gckpti_words (cpu/cpu.h). */
-static const uint16_t gckpti_mixed_term_order[3][32] = {
-    { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
-      16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31 },
-    { 2,  0,  3,  1,  6,  4,  7,  5,  10, 8,  11, 9,  14, 12, 15, 13,
-      18, 16, 19, 17, 22, 20, 23, 21, 26, 24, 27, 25, 30, 28, 31, 29 },
-    { 1,  0,  3,  2,  5,  4,  7,  6,  9,  8,  11, 10, 13, 12, 15, 14,
-      17, 16, 19, 18, 21, 20, 23, 22, 25, 24, 27, 26, 29, 28, 31, 30 }
-};
-
-/* Returns words of two terms, from 16 lanes by 32 terms: those of lane i or, if `across` (lanes are
- * adjacent in x), word i of each lane. across and narrow (x is bf16) are constants. */
-GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const V(subblock) * s, int i, int across, int narrow)
-{
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i pair = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
-                                          _mm512_set1_epi32(16 << 16));
-    const uint16_t *term = gckpti_mixed_term_order[s->words];
-    const __m512i order = across ? pair : _mm512_loadu_si512(term);
-    const gckpti_operand *x = s->x;
-    int64_t low = s->at + i * x->stride, high = low + 16;
-    __m512i all;
-    if (across)
-        low = s->at + term[2 * i] * x->k_stride, high = s->at + term[2 * i + 1] * x->k_stride;
-    if (narrow && !across)
-        all = _mm512_loadu_si512(x->bf16 + low);
-    else if (narrow)
-        all = _mm512_inserti64x4(
-            _mm512_castsi256_si512(
-                _mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + low))),
-            _mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + high)), 1);
-    else
-        all = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x->f32 + high),
-                                           _mm512_loadu_ps(x->f32 + low));
-    return _mm512_permutexvar_epi16(order, all);
-}
-
-/* Transposes 4 x 4 words in each 128-bit part q of r0 to r3; part q of v[w] has word w of each. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_transpose4(__m512i r0, __m512i r1, __m512i r2, __m512i r3,
-                                                 __m512i *v)
-{
-    const __m512i l01 = _mm512_unpacklo_epi32(r0, r1), h01 = _mm512_unpackhi_epi32(r0, r1);
-    const __m512i l23 = _mm512_unpacklo_epi32(r2, r3), h23 = _mm512_unpackhi_epi32(r2, r3);
-    v[0] = _mm512_unpacklo_epi64(l01, l23), v[1] = _mm512_unpackhi_epi64(l01, l23);
-    v[2] = _mm512_unpacklo_epi64(h01, h23), v[3] = _mm512_unpackhi_epi64(h01, h23);
-}
-
-/* Returns in v words i..i+3 of gckpti_mixed_words, transposed. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_four(const V(subblock) * s, int i, int across, int narrow,
-                                           __m512i *v)
-{
-    const __m512i r0 = gckpti_mixed_words(s, i, across, narrow);
-    const __m512i r1 = gckpti_mixed_words(s, i + 1, across, narrow);
-    const __m512i r2 = gckpti_mixed_words(s, i + 2, across, narrow);
-    const __m512i r3 = gckpti_mixed_words(s, i + 3, across, narrow);
-    gckpti_mixed_transpose4(r0, r1, r2, r3, v);
-}
-
-/* Returns 8 elements from x on, followed by 8 from y on. */
-GCKPTI_INLINED_BF16 __m256i gckpti_mixed_concat(const uint16_t *x, const uint16_t *y)
-{
-    const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)x);
-    const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)y);
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-}
-GCKPTI_INLINED_BF16 __m512 gckpti_mixed_concat_f32(const float *x, const float *y)
-{
-    const __m256i low = (__m256i)_mm256_loadu_ps(x), high = (__m256i)_mm256_loadu_ps(y);
-    return (__m512)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-}
-
-/* Loads 8 elements into each quarter of a vector: from `at`, and 1, 2, 3 distances after `at`. */
-GCKPTI_INLINED_BF16 __m512i gckpti_mixed_quarters(const gckpti_operand *x, int64_t at,
-                                                  int64_t apart, int narrow)
-{
-    if (narrow) {
-        const uint16_t *b = x->bf16 + at, *c = b + 2 * apart;
-        return _mm512_inserti64x4(_mm512_castsi256_si512(gckpti_mixed_concat(b, b + apart)),
-                                  gckpti_mixed_concat(c, c + apart), 1);
-    }
-    const float *f = x->f32 + at, *g = f + 2 * apart;
-    return (__m512i)_mm512_cvtne2ps_pbh(gckpti_mixed_concat_f32(g, g + apart),
-                                        gckpti_mixed_concat_f32(f, f + apart));
-}
-
-/* Stores all 16 words of pairs, transposed, to rows of `row` words. Loading by quarters needs 48
- * shuffles for adjacent lanes, 64 for adjacent terms; a transposition by rows needs 80. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_put_pairs(const V(subblock) * s, int across, int narrow,
-                                                uint32_t *d, int64_t row)
-{
-    const gckpti_operand x = *s->x;
-    const int64_t at = s->at;
-    __m512i term[8], r[4], v[4];
-    GCKPTI_UNROLL
-    for (int i = 0; i < 4; i++, d += 4 * row) {
-        GCKPTI_UNROLL
-        for (int k = 0; k < 8; k++)
-            if (across && i % 2 == 0)
-                term[k] =
-                    gckpti_mixed_quarters(&x, at + 4 * i + k * x.k_stride, 8 * x.k_stride, narrow);
-        GCKPTI_UNROLL
-        for (int k = 0; k < 4; k++)
-            r[k] = !across
-                       ? gckpti_mixed_quarters(&x, at + 8 * i + k * x.stride, 4 * x.stride, narrow)
-                   : i % 2 ? _mm512_unpackhi_epi16(term[2 * k], term[2 * k + 1])
-                           : _mm512_unpacklo_epi16(term[2 * k], term[2 * k + 1]);
-        gckpti_mixed_transpose4(r[0], r[1], r[2], r[3], v);
-        GCKPTI_UNROLL
-        for (int k = 0; k < 4; k++)
-            _mm512_storeu_si512(d + k * row, v[k]);
-    }
-}
-
-/* Stores all 16 words to rows of `row` words, transposed or not. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const V(subblock) * s, int across, int narrow,
-                                             uint32_t *d, int64_t row)
-{
-    __m512i v[4], u[4], y[4], z[4];
-    if (s->as_a == across && s->words == GCKPTI_WORDS_PAIRS) {
-        gckpti_mixed_put_pairs(s, across, narrow, d, row);
-        return;
-    }
-    if (s->as_a != across) {
-        GCKPTI_UNROLL
-        for (int i = 0; i < 16; i++) /* not transposed */
-            _mm512_storeu_si512(d + i * row, gckpti_mixed_words(s, i, across, narrow));
-        return;
-    }
-    gckpti_mixed_four(s, 0, across, narrow, v), gckpti_mixed_four(s, 4, across, narrow, u);
-    gckpti_mixed_four(s, 8, across, narrow, y), gckpti_mixed_four(s, 12, across, narrow, z);
-    GCKPTI_UNROLL
-    for (int i = 0; i < 4; i++, d += row) {
-        const __m512i l01 = _mm512_shuffle_i32x4(v[i], u[i], 0x44);
-        const __m512i h01 = _mm512_shuffle_i32x4(v[i], u[i], 0xee);
-        const __m512i l23 = _mm512_shuffle_i32x4(y[i], z[i], 0x44);
-        const __m512i h23 = _mm512_shuffle_i32x4(y[i], z[i], 0xee);
-        _mm512_storeu_si512(d, _mm512_shuffle_i32x4(l01, l23, 0x88));
-        _mm512_storeu_si512(d + 4 * row, _mm512_shuffle_i32x4(l01, l23, 0xdd));
-        _mm512_storeu_si512(d + 8 * row, _mm512_shuffle_i32x4(h01, h23, 0x88));
-        _mm512_storeu_si512(d + 12 * row, _mm512_shuffle_i32x4(h01, h23, 0xdd));
-    }
-}
-
-static GCKPTI_TARGET_BF16 void gckpti_bf16_put(const V(subblock) * s, uint32_t *d, int64_t row)
-{
-    const int across = s->x->stride == 1, narrow = s->x->bf16 != NULL;
-    if (narrow)
-        across ? gckpti_mixed_put_as(s, 1, 1, d, row) : gckpti_mixed_put_as(s, 0, 1, d, row);
-    else
-        across ? gckpti_mixed_put_as(s, 1, 0, d, row) : gckpti_mixed_put_as(s, 0, 0, d, row);
-}
-
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_pack_lanes *s, int words,
-                                                        uint16_t *d, int64_t row)
-{
-    const int64_t k = s->blocks * GCKPTI_K_BLOCK, at = s->at + s->p;
-    const __m512i order = _mm512_loadu_si512(gckpti_mixed_term_order[words]);
-    void *to = d;
-    if (!s->x->bf16 || s->x->k_stride != 1 || s->t->k_period || s->p + k > s->t->k) {
-        V(mixed_pack)(s, words, 1, (uint32_t *)to, row / 2, gckpti_bf16_put);
-        return;
-    }
-    for (int64_t i = 0; i < s->n; i++) /* most are whole blocks */
-        for (int64_t l = 0; l < k; l += GCKPTI_K_BLOCK) {
-            const __m512i x = _mm512_loadu_si512(s->x->bf16 + at + i * s->x->stride + l);
-            _mm512_storeu_si512(d + i * row + l, _mm512_permutexvar_epi16(order, x));
-        }
-}
-
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_pack_lanes *s, int words,
-                                                        uint32_t *d, int64_t width)
-{
-    V(mixed_pack)(s, words, 0, d, width, gckpti_bf16_put);
-}
-
-#undef GCKPTI_TARGET_BF16
-#undef GCKPTI_INLINED_BF16
 #endif
 
 /* >>kernels/column_sums */
@@ -34781,10 +32947,9 @@ static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, cons
     memset(&t, 0, sizeof t);
     t.k = k;
     const gckpti_pack_lanes s = { &t, x, 0, lanes, 0, (k + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK };
-    if (a)
-        kernels->pack_a(&s, kernels->tiles[0].words, a, gckpti_ceil_to(k, GCKPTI_K_BLOCK));
-    else
-        kernels->pack_b(&s, kernels->tiles[0].words, b, gckpti_ceil_to(lanes, 16));
+    void *to = a ? (void *)a : (void *)b;
+    kernels->pack(&s, a != NULL, (uint32_t *)to,
+                  a ? gckpti_ceil_to(k, GCKPTI_K_BLOCK) / 2 : gckpti_ceil_to(lanes, 16));
 }
 
 /* Returns a product that has no a yet: b is a packed panel of n lanes, c has rows of `row`. */
@@ -34914,14 +33079,15 @@ static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_ope
         V(rescale)(s->out + r * width, s->factor[r], d);
     V(head_pack)(s->kernels, &transposed, d, s->n, NULL, s->a);
     if (cut && !V(all_finite)(s->a, row * width)) {
-        for (int64_t i = 0; i < s->m * d; i++) {
-            const int64_t r = i / d, e = i % d, end = r + 1 + s->diagonal;
-            const int64_t from = end - s->h->window;
-            const gckpti_terms x = { s->p + r, NULL, GCKPTI_QK_TILE };
-            const gckpti_terms y = gckpti_terms_of(v, e, v->stride);
-            float *out = s->out + r * width + e;
-            *out = gckpti_mixed_blocks(&x, &y, from < 0 ? 0 : from, gckpti_min(s->n, end),
-                                       fresh ? 0.0f : *out);
+        for (int64_t r = 0; r < s->m; r++) {
+            const int64_t end = r + 1 + s->diagonal, first = end - s->h->window;
+            const int64_t from = first < 0 ? 0 : first, k = gckpti_min(s->n, end) - from;
+            const gckpti_operand rows = gckpti_operand_at(&transposed, from * v->stride);
+            gckpti_product t = gckpti_product_of(
+                1, d, k, gckpti_matrix(s->p + r + from * GCKPTI_QK_TILE, 0, GCKPTI_QK_TILE), rows,
+                s->out + r * width);
+            t.accumulate = !fresh, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
+            gckpti_mixed_plain(s->h->call, &t);
         }
         return;
     }
@@ -35110,16 +33276,16 @@ static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, f
     for (int64_t j = 0; j < s->n; j += GCKPTI_K_BLOCK)
         for (int64_t i = 0; i < s->m; i += GCKPTI_K_BLOCK) {
             const int64_t at = i * GCKPTI_QK_TILE + j;
-            const gckpti_grad_rows dq_rows = { dq ? dq + i * s->h->d_vec : NULL, s->h->d_vec, 1 };
-            const gckpti_grad_rows dk_rows = { dk ? dk + j * s->h->d_vec : NULL, s->h->d_vec, 1 };
-            const gckpti_grad_rows dv_rows = { dv ? dv + j * s->h->d_vec : NULL, s->h->d_vec, 1 };
+            const gckpti_grad_rows dq_rows = { dq ? dq + i * s->h->d_vec : NULL, s->h->d_vec };
+            const gckpti_grad_rows dk_rows = { dk ? dk + j * s->h->d_vec : NULL, s->h->d_vec };
+            const gckpti_grad_rows dv_rows = { dv ? dv + j * s->h->d_vec : NULL, s->h->d_vec };
             t.i = s->i + i, t.j = s->j + j;
             t.m = gckpti_min(s->m - i, GCKPTI_K_BLOCK), t.n = gckpti_min(s->n - j, GCKPTI_K_BLOCK);
             t.q = gckpti_operand_at(&s->q, i * c), t.k = gckpti_operand_at(&s->k, j * s->h->kv_c);
             t.g = gckpti_operand_at(&s->g, i * c);
             t.p = gckpti_matrix(s->p + at, GCKPTI_QK_TILE, 1);
             t.ds = gckpti_matrix(s->ds + at, GCKPTI_QK_TILE, 1);
-            t.dq = dq_rows, t.dk = dk_rows, t.dv = dv_rows;
+            t.grad[0] = dq_rows, t.grad[1] = dk_rows, t.grad[2] = dv_rows;
             gckpti_attn_tile_add(&t);
         }
 }
@@ -35238,31 +33404,16 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
 }
 
 static const gckpti_mixed_kernels V(mixed_kernels) = {
-    { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
-      { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS, V(mixed_tile) },
+      { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
     NULL,
     2,
-    V(mixed_pack_a),
-    V(mixed_pack_b),
+    V(mixed_pack),
     V(widen),
     V(narrow),
     V(round_stochastic),
     { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
 };
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
-static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    { { 32, 32, 4, GCKPTI_WORDS_INTERLEAVED, gckpti_mixed_tile_bf16 },
-      { 32, 32, 8, GCKPTI_WORDS_SWAPPED, gckpti_mixed_chain_bf16 } },
-    NULL,
-    0,
-    gckpti_mixed_pack_a_bf16,
-    gckpti_mixed_pack_b_bf16,
-    V(widen),
-    gckpti_mixed_narrow_bf16,
-    V(round_stochastic),
-    { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
-};
-#endif
 #endif
 
 /* >>bf16/amx */
@@ -35289,6 +33440,128 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
                      ", tmm" #b "}" ::)
 #endif
 
+#define GCKPTI_TARGET_AMX                                                                          \
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma,prfchw")))
+#if GCKPTI_OPTIMISED
+#define GCKPTI_INLINED_AMX static inline __attribute__((always_inline)) GCKPTI_TARGET_AMX
+#else
+#define GCKPTI_INLINED_AMX static inline GCKPTI_TARGET_AMX
+#endif
+
+static GCKPTI_TARGET_AMX void gckpti_narrow_amx(const float *x, uint16_t *y, int64_t n)
+{
+    for (; n >= 16; n -= 16, x += 16, y += 16) {
+        const __m256i words = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x));
+        memcpy(y, &words, sizeof words);
+    }
+    V(narrow)(x, y, n);
+}
+
+/* ---- V(mixed_put) by instructions that round to bf16 ---- */
+GCKPTI_INLINED_AMX __m512i gckpti_concat_amx(const void *low, const void *high)
+{
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)low)),
+                              _mm256_loadu_si256((const __m256i *)high), 1);
+}
+
+/* Returns elements low..low+15 and high..high+15 of x as bf16; narrow (a constant): x is bf16. */
+GCKPTI_INLINED_AMX __m512i gckpti_halves_amx(const gckpti_operand *x, int64_t low, int64_t high,
+                                             int narrow)
+{
+    if (narrow)
+        return gckpti_concat_amx(x->bf16 + low, x->bf16 + high);
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x->f32 + high),
+                                        _mm512_loadu_ps(x->f32 + low));
+}
+
+/* Returns 8 elements from x on, followed by 8 from y on. */
+GCKPTI_INLINED_AMX __m256i gckpti_eights_amx(const uint16_t *x, const uint16_t *y)
+{
+    const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)x);
+    const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)y);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
+/* Returns 8 elements in each quarter of a vector: from `at`, and 1, 2, 3 distances after `at`. */
+GCKPTI_INLINED_AMX __m512i gckpti_quarters_amx(const gckpti_operand *x, int64_t at, int64_t apart,
+                                               int narrow)
+{
+    if (narrow) {
+        const uint16_t *b = x->bf16 + at, *c = b + 2 * apart;
+        return _mm512_inserti64x4(_mm512_castsi256_si512(gckpti_eights_amx(b, b + apart)),
+                                  gckpti_eights_amx(c, c + apart), 1);
+    }
+    const float *f = x->f32 + at, *g = f + 2 * apart;
+    return (__m512i)_mm512_cvtne2ps_pbh((__m512)gckpti_concat_amx(g, g + apart),
+                                        (__m512)gckpti_concat_amx(f, f + apart));
+}
+
+/* Stores 16 words of 16 lanes, transposed, to rows of `row` words. Loading by quarters needs 48
+ * shuffles for adjacent lanes, 64 for adjacent terms; a transposition by rows needs 80. */
+GCKPTI_INLINED_AMX void gckpti_transpose_amx(const V(subblock) * s, int across, int narrow,
+                                             uint32_t *d, int64_t row)
+{
+    const gckpti_operand x = *s->x;
+    __m512i term[8], r[4];
+    GCKPTI_UNROLL
+    for (int i = 0; i < 4; i++, d += 4 * row) {
+        GCKPTI_UNROLL
+        for (int k = 0; k < 8; k++)
+            if (across && i % 2 == 0)
+                term[k] =
+                    gckpti_quarters_amx(&x, s->at + 4 * i + k * x.k_stride, 8 * x.k_stride, narrow);
+        GCKPTI_UNROLL
+        for (int k = 0; k < 4; k++)
+            r[k] = !across
+                       ? gckpti_quarters_amx(&x, s->at + 8 * i + k * x.stride, 4 * x.stride, narrow)
+                   : i % 2 ? _mm512_unpackhi_epi16(term[2 * k], term[2 * k + 1])
+                           : _mm512_unpacklo_epi16(term[2 * k], term[2 * k + 1]);
+        const __m512i l01 = _mm512_unpacklo_epi32(r[0], r[1]);
+        const __m512i h01 = _mm512_unpackhi_epi32(r[0], r[1]);
+        const __m512i l23 = _mm512_unpacklo_epi32(r[2], r[3]);
+        const __m512i h23 = _mm512_unpackhi_epi32(r[2], r[3]);
+        _mm512_storeu_si512(d, _mm512_unpacklo_epi64(l01, l23));
+        _mm512_storeu_si512(d + row, _mm512_unpackhi_epi64(l01, l23));
+        _mm512_storeu_si512(d + 2 * row, _mm512_unpacklo_epi64(h01, h23));
+        _mm512_storeu_si512(d + 3 * row, _mm512_unpackhi_epi64(h01, h23));
+    }
+}
+
+/* V(mixed_put); across (lanes are adjacent) and narrow are constants. */
+GCKPTI_INLINED_AMX void gckpti_put_as_amx(const V(subblock) * s, int across, int narrow,
+                                          uint32_t *d, int64_t row)
+{
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i pairs = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
+                                           _mm512_set1_epi32(16 << 16));
+    const gckpti_operand *x = s->x;
+    if (s->as_a == across) {
+        gckpti_transpose_amx(s, across, narrow, d, row);
+        return;
+    }
+    GCKPTI_UNROLL
+    for (int i = 0; i < 16; i++) {
+        const int64_t at = s->at + i * (across ? 2 * x->k_stride : x->stride);
+        const __m512i y = gckpti_halves_amx(x, at, at + (across ? x->k_stride : 16), narrow);
+        _mm512_storeu_si512(d + i * row, across ? _mm512_permutexvar_epi16(pairs, y) : y);
+    }
+}
+
+static GCKPTI_TARGET_AMX void gckpti_put_amx(const V(subblock) * s, uint32_t *d, int64_t row)
+{
+    const int across = s->x->stride == 1, narrow = s->x->bf16 != NULL;
+    if (narrow)
+        across ? gckpti_put_as_amx(s, 1, 1, d, row) : gckpti_put_as_amx(s, 0, 1, d, row);
+    else
+        across ? gckpti_put_as_amx(s, 1, 0, d, row) : gckpti_put_as_amx(s, 0, 0, d, row);
+}
+
+static GCKPTI_TARGET void gckpti_pack_amx(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
+                                          int64_t row)
+{
+    V(mixed_pack_by)(s, as_a, d, row, gckpti_put_amx);
+}
+
 /* Configures all 8 tile registers before a work item (enable = 1); releases them after it. */
 static void gckpti_mixed_configure_amx(int enable)
 {
@@ -35306,7 +33579,7 @@ static void gckpti_mixed_configure_amx(int enable)
 }
 
 /* Tiles of 16 or 32 rows and columns: registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b. */
-static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
+static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
 {
     const int low = t->m > 16, right = t->width > 16;
     const int64_t a_row = 2 * t->a_row, b_row = 4 * t->b_row, c_row = 4 * t->c_row;
@@ -35358,21 +33631,21 @@ static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti
     if (low && right)
         GCKPTI_AMX_STORE(3, c_low + 16, c_row);
     for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
-        gckpti_mixed_narrow_bf16(c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
+        gckpti_narrow_amx(c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
 }
 
 static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
-    { { 32, 32, 16, GCKPTI_WORDS_PAIRS, gckpti_mixed_tile_amx },
-      { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    { { 32, 32, 16, gckpti_mixed_tile_amx }, { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
     gckpti_mixed_configure_amx,
     64,
-    gckpti_mixed_pack_a_bf16,
-    gckpti_mixed_pack_b_bf16,
+    gckpti_pack_amx,
     V(widen),
-    gckpti_mixed_narrow_bf16,
+    gckpti_narrow_amx,
     V(round_stochastic),
     { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
 };
+#undef GCKPTI_TARGET_AMX
+#undef GCKPTI_INLINED_AMX
 #endif
 
 /* >>recurrent/kernels */
@@ -35393,15 +33666,11 @@ static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
         GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row), GCKPTI_TRAINED(norm_row_grad),          \
         V(rotary_row), V(column_sums),                                                             \
         { V(attention_forward), GCKPTI_TRAINED(attention_backward) }, &V(element_loss_kernels),    \
-        &V(class_loss_kernels), GCKPTI_TRAINED(dropout), GCKPTI_TRAINED(initialise), mixed,        \
+        &V(class_loss_kernels), GCKPTI_TRAINED(dropout), mixed,                                    \
         GCKPTI_IF_IMAGES(&V(image_kernels)), GCKPTI_IF_RECURRENT(&V(cell_loops))
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
-GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
-    &gckpti_mixed_kernels_bf16) };
-#if GCKPTI_AMX
+#if GCKPTI_ISA == 3 && GCKPTI_AMX
 GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_mixed_kernels_amx) };
-#endif
 #endif
 #undef GCKPTI_KERNELS
 #undef GCKPTI_TRAINED

@@ -14,17 +14,17 @@
  * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, captures                                 619
+ *     >>device    streams, memory, errors, launching, captures                                 616
  *                 ptx, memory, replay
- *     >>common    fill, add, convert, update, dequantise                                       673
+ *     >>common    fill, add, convert, update, dequantise                                       659
  *                 map, tiles, convert, update, dequantise
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3641
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3590
  *                 unary, axes, sums, broadcast, shapes, reduce, axis_ops, upsample, rotary,
  *                 element_losses, panel, products, linear, conv, pools, embed, softmax, norms,
  *                 channels, recurrent, losses, linear_loss, scores, attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1747
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1756
  *                 epilogue, products, linear, attention, losses, elementwise, norms
- *     >>backend   which kernels there are, the self-test, the table                            297
+ *     >>backend   which kernels there are, the self-test, the table                            298
  *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
@@ -89,11 +89,11 @@ struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
 
-/* A CUDA graph of a micro-batch of `rows` rows, or of a part of one. A batch's first micro-batch,
- * whose first row is 0, has a separate capture. */
+/* A CUDA graph of a micro-batch of `rows` rows. A batch's first micro-batch, whose first row is 0,
+ * has a separate capture. */
 struct Capture {
     const void *owner; /* NULL if the entry is free */
-    int64_t part, rows;
+    int64_t rows;
     int first, warmed_up;       /* first row is 0; ran once, so its kernels are loaded */
     cudaGraphExec_t graph; /* NULL until captured */
 };
@@ -540,13 +540,11 @@ void copy_async(void *context, void *to, const void *from, size_t bytes, int out
     queue_end(d, s);
 }
 
-void wait_copies_until(void *context, int keep_last)
+void wait_copies(void *context, int keep_last)
 {
     DeviceLock d(context);
     queue_join(d, offload_queue(d), keep_last);
 }
-
-void wait_copies(void *context) { wait_copies_until(context, 0); }
 
 /* ---- the queue for communication ---- */
 void *use_comm_queue(void *context, int on)
@@ -589,8 +587,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
     for (int i = 0; i < CAPTURES; i++) {
         const int at = (d->next + i) % CAPTURES;
         Capture *have = &d->captures[at];
-        if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
-            have->first == !m->first_row) {
+        if (have->owner == m->owner && have->rows == m->rows && have->first == !m->first_row) {
             d->next = at; /* the search for the next one begins here: it is probably close */
             return have;
         }
@@ -601,7 +598,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
         d->oldest = (d->oldest + 1) % CAPTURES;
         destroy_capture(d, r);
     }
-    *r = { m->owner, m->part, m->rows, !m->first_row };
+    *r = { m->owner, m->rows, !m->first_row };
     return r;
 }
 
@@ -1131,7 +1128,7 @@ __device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, in
         store(p.gradient + i, g);
     if (p.squares)
         store(divided, g);
-    if (!p.update || (p.skip_flag && *p.skip_flag))
+    if (!p.update)
         return;
     w = load<N>(p.values + i);
     if (p.optimiser != GCKPT_SGD)
@@ -1334,29 +1331,12 @@ void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
         dequantise_as<uint16_t>(call, *request);
 }
 
-__global__ void nonfinite_kernel(const float *x, int64_t n, uint32_t *found)
-{
-    for (EACH(i, n))
-        if (x[i] - x[i] != 0.0f)
-            *found = 1;
-}
-
-void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *found)
-{
-    fill(call, found, 0, 1);
-    if (n > 0)
-        RUN_EACH(call, nonfinite_kernel, n, x, n, found);
-}
-
 /* >>exact/unary */
 /* Computes an element of y = F(x, o) as gradckpt.h does. o: the N attributes. */
 template <auto F, int N = 0> struct Unary {
     static constexpr int READS = READS_A, ATTRIBUTES = N;
     float o[N + 1];
-    __device__ void operator()(float *d, float x, float, int) const
-    {
-        *d = F(x, o);
-    }
+    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, o); }
 };
 
 /* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
@@ -1389,7 +1369,7 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
 }
 
-#define UNARY_WITH(name, n, rule, reads)                                                           \
+#define UNARY_WITH(name, flops, reads, value, rule, deriv, n, ...)                                 \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
         map_forward(call, by_attributes<Unary<gckpti_##name##_value, n>>(call));                   \
@@ -1398,36 +1378,14 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     {                                                                                              \
         using Gradient = UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule##_n, n>;               \
         map_gradient(call, call->in[0], by_attributes<Gradient>(call),                             \
-                     (reads) & GCKPT_OUT ? call->out : call->in[0].data, call->grad_out);          \
+                     gckpti_loop_of(call, 1, reads).x, call->grad_out);                            \
     }
-#define UNARY(name, flops, reads, value, rule, deriv) UNARY_WITH(name, 0, rule, reads)
+#define UNARY(name, flops, reads, value, rule, deriv)                                              \
+    UNARY_WITH(name, flops, reads, value, rule, deriv, 0, )
 GCKPTI_UNARY_OPS(UNARY)
-UNARY_WITH(clamp, 2, masked, GCKPT_IN(0))
-UNARY_WITH(leaky_relu, 1, product, GCKPT_OUT)
+GCKPTI_UNARY_OPS_WITH(UNARY_WITH)
 #undef UNARY
 #undef UNARY_WITH
-
-struct PowerGradient {
-    static constexpr int READS = READS_BOTH, ATTRIBUTES = 1;
-    float o[1];
-    __device__ void operator()(float *d, float x, float g, int accumulate) const
-    {
-        if (*o == 0.0f)
-            gckpti_put(d, 0.0f, accumulate);
-        else
-            gckpti_put_product(d, g, gckpti_pow_slope(x, o), accumulate);
-    }
-};
-
-void pow_by(const gckpt_call *call, bool backward)
-{
-    const gckpt_arg &x = call->in[0];
-    if (backward)
-        map_gradient(call, x, by_attributes<PowerGradient>(call), x.data, call->grad_out);
-    else
-        map_forward(call, by_attributes<Unary<gckpti_pow_value, 1>>(call));
-}
-BOTH_PASSES(pow, pow_by)
 
 void detach_forward(const gckpt_call *call)
 {
@@ -1449,22 +1407,6 @@ void from_u8_forward(const gckpt_call *call)
     const int64_t n = gckpti_elements(&call->shape);
     RUN_EACH(call, from_u8_kernel, n, call->in[0].bytes, o[0], o[1], call->out, n);
 }
-
-template <auto PUT> struct Scale {
-    static constexpr int READS = READS_A;
-    float factor;
-    __device__ void operator()(float *d, float x, float, int accumulate) const
-    {
-        PUT(d, factor, x, accumulate, 1);
-    }
-};
-
-void scale_by(const gckpt_call *call, bool backward)
-{
-    const Scale<gckpti_put_product_n> f = { *(const float *)call->attributes };
-    backward ? map_gradient(call, call->in[0], f, call->grad_out, NULL) : map_forward(call, f);
-}
-BOTH_PASSES(scale, scale_by)
 
 /* Four elements of the batch share a block of random bits; a vector may begin within these four. */
 struct DropoutMask {
@@ -1503,8 +1445,8 @@ void dropout_by(const gckpt_call *call, bool backward)
         return detach_forward(call);
     const int64_t n = gckpti_elements(&call->shape), each = n / call->rows;
     const float p = *(const float *)call->attributes;
-    const DropoutMask o = { p, 1.0f / (1.0f - p), each, call->id, params_of(call), x, y,
-                     backward && in.accumulate };
+    const DropoutMask o = { p, 1.0f / (1.0f - p),        each, call->id, params_of(call), x,
+                            y, backward && in.accumulate };
     for_each_vec<8>(call, o, wanted(y) ? n : 0, aligned(x) && aligned(y));
 }
 BOTH_PASSES(dropout, dropout_by)
@@ -2047,22 +1989,12 @@ void move_by(const gckpt_call *call, bool backward)
     }
 }
 
-gckpti_iter slice_move(const gckpt_call *call, int i)
-{
-    const gckpti_slice *o = (const gckpti_slice *)call->attributes;
-    const gckpt_shape *x = &call->in[i].shape;
-    gckpti_iter w = gckpti_iter_over(&call->shape, x, &call->shape);
-    int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
-    w.offset[0] = (gckpti_join_words(o->begin) + moved) * gckpti_split_at(x, o->axis).inner;
-    return w;
-}
-
 void slice_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
     if (backward && x->grad && !x->accumulate)
         fill(call, x->grad, 0, gckpti_elements(&x->shape));
-    move_by<slice_move>(call, backward);
+    move_by<gckpti_slice_move>(call, backward);
 }
 BOTH_PASSES(slice, slice_by)
 
@@ -6445,9 +6377,18 @@ void gelu_backward(const gckpt_call *call)
         map_grad(call, UnaryGrad<gelu_deriv, put_product>(), value_of(x));
 }
 
+struct Scale {
+    static constexpr int READS = READS_A;
+    float factor;
+    __device__ void operator()(float *d, float x, float, int accumulate) const
+    {
+        put_product(d, factor, x, accumulate, 1);
+    }
+};
+
 void scale_by(const gckpt_call *call, bool backward)
 {
-    const Scale<put_product> f = { *(const float *)call->attributes };
+    const Scale f = { *(const float *)call->attributes };
     backward ? map_grad(call, f, grad_out_of(call)) : map_out(call, f, value_of(call->in[0]), NONE);
 }
 BOTH_PASSES(scale, scale_by)
@@ -6738,13 +6679,10 @@ constexpr auto rmsnorm_workspace = layernorm_workspace;
 
 /* >>backend/find */
 #define OPS(X)                                                                                     \
-    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
-    X(pow) X(clamp) X(leaky_relu) X(softplus) X(sin) X(cos) X(where) X(relu) X(scale) X(dropout)   \
-    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
-    X(log_softmax) X(slice) X(rotary)                                                              \
-    X(mean_squared_error) X(huber) X(binary_cross_entropy)                                         \
-    X(sum_loss) X(embed) X(linear) X(softmax) X(layernorm) X(cross_entropy)                        \
-    X(linear_cross_entropy) X(attention)
+    X(where)                                                                                       \
+    X(dropout) X(log_softmax) X(slice) X(rotary) X(mean_squared_error) X(huber)                    \
+        X(binary_cross_entropy) X(sum_loss) X(embed) X(linear) X(softmax) X(layernorm)             \
+            X(cross_entropy) X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -6777,23 +6715,27 @@ template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *
 
 gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 {
-#define X(which) FOUND(which, which)
+#define X(which)       FOUND(which, which)
+#define ROW(name, ...) X(name)
     OPS(X)
-    FOUND(matmul, linear) FOUND(rmsnorm, layernorm) FOUND(gather, embed)
-    FOUND(cross_entropy_with, cross_entropy) FOUND(soft_cross_entropy, cross_entropy)
-    FOUND(mean_squared_error_with, mean_squared_error)
+    GCKPTI_UNARY_OPS(ROW)
+    GCKPTI_UNARY_OPS_WITH(ROW) GCKPTI_BINARY_OPS(ROW) FOUND(matmul, linear)
+        FOUND(rmsnorm, layernorm) FOUND(gather, embed) FOUND(cross_entropy_with, cross_entropy)
+            FOUND(soft_cross_entropy, cross_entropy)
+                FOUND(mean_squared_error_with, mean_squared_error)
 #ifndef GCKPT_NO_AXES
-    X(permute) X(concat) X(pad) X(sum) X(mean) X(max) FORWARD(argmax)
+                    X(permute) X(concat) X(pad) X(sum) X(mean) X(max) FORWARD(argmax)
 #endif
 #ifndef GCKPT_NO_IMAGES
-    X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) FOUND(batchnorm, groupnorm)
+                        X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm)
+                            FOUND(batchnorm, groupnorm)
 #endif
 #ifndef GCKPT_NO_RECURRENT
-    X(gru) X(lstm)
+                                X(gru) X(lstm)
 #endif
+#undef ROW
 #undef X
-    FORWARD(from_u8) FORWARD(detach) FORWARD(cache)
-    return NULL;
+                                    FORWARD(from_u8) FORWARD(detach) FORWARD(cache) return NULL;
 }
 
 /* FAST_OPS: ops with kernels of GCKPT_BF16_FAST; FAST_WORKSPACES: also with NAME_workspace(). */
@@ -7027,8 +6969,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     d->backend = { "cuda", d, 1, 0, allocate, release<cudaFree>, copy_in, copy_out, copy, workspace,
                    find, fill, Locked<add>::run, Locked<convert>::run, update, finish, replay,
                    end_capture, discard_captures, memory_hint, find_fast, host_get,
-                   release<cudaFreeHost>, copy_async, wait_copies, Locked<nonfinite>::run,
-                   Locked<dequantise>::run, wait_copies_until, use_comm_queue, wait_comm_queue };
+                   release<cudaFreeHost>, copy_async, wait_copies, Locked<dequantise>::run,
+                   use_comm_queue, wait_comm_queue };
     d->ready = 1;
     return &d->backend;
 }

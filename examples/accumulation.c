@@ -215,15 +215,23 @@ static int judge(method *w, double *loss)
     return 1;
 }
 
-/* Replaces n numbers by their means over all processes, with the transport's all-reduce. Returns 1,
- * or 0 after a failure. */
+/* Replaces n numbers by their means over all processes: exchanges them with the process whose number
+ * differs in one bit, for each bit. Returns 1, or 0 after a failure. */
 static int mean_of_ranks(float *x, int64_t n)
 {
-    int done = ranks->all_reduce(ranks->user, x, (size_t)n) ? 0 : -1;
-    while (done == 0)
-        done = ranks->done(ranks->user);
+    const size_t bytes = (size_t)n * sizeof *x;
+    float *received = (float *)malloc(bytes);
+    int done = received != NULL;
+    for (int bit = 1; bit < size() && done == 1; bit *= 2) {
+        done = ranks->exchange(ranks->user, rank() ^ bit, x, bytes, received, bytes) ? 0 : -1;
+        while (done == 0)
+            done = ranks->done(ranks->user);
+        for (int64_t i = 0; i < n && done == 1; i++)
+            x[i] += received[i];
+    }
     for (int64_t i = 0; i < n; i++)
         x[i] /= (float)size();
+    free(received);
     return done == 1;
 }
 

@@ -1966,13 +1966,15 @@ static int find_training_bytes(adapters_method method, size_t *least)
     m->user = &t;
     m->T = t.run.T;
     t.training = 1;
-    const void *wrong = failed ? NULL : lm_try_training(&t.run, m, build_loss, NULL);
-    if (wrong != NULL) {
-        const char *named = strstr(gckpt_error_text(wrong), "at least ");
-        if (gckpt_error(wrong) == GCKPT_E_BUDGET && named != NULL)
+    fit_error error = { GCKPT_OK, "" };
+    if (!failed)
+        lm_try_training(&t.run, m, build_loss, NULL, &error);
+    if (error.result != GCKPT_OK) {
+        const char *named = strstr(error.text, "at least ");
+        if (error.result == GCKPT_E_BUDGET && named != NULL)
             *least = (size_t)strtoull(named + strlen("at least "), NULL, 10);
         else
-            failed = session_fail(1, "%s", gckpt_error_text(wrong));
+            failed = session_fail(1, "%s", error.text);
     }
     free_tuning(&t);
     return failed;

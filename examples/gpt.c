@@ -65,8 +65,6 @@ static const options_desc option_descs[] = {
     { "shard", OPTIONS_CHOICE, &o.shard, "none", 0, 0, shards,
       "split optimiser state, also gradients, or also parameter values among the processes; "
       "changes memory, never results" },
-    { "fast-reduce", OPTIONS_FLAG, &lm.fast_reduce, NULL, 0, 0, NULL,
-      "sum gradients by MPI's reduction; results then depend on the number of processes" },
     { "timeout", OPTIONS_REAL, &o.timeout, "60", 0.01, 1e9, NULL,
       "seconds to wait for other processes before failing" },
 #endif
@@ -122,7 +120,7 @@ static const char *const groups[] = {
     "budget micro-batch checkpoint tune-seconds threads device",
     "Memory and speed, changing results", "bf16 bf16-fast virtual-ranks",
 #ifdef GPT_MPI
-    "Processes", "shard fast-reduce timeout",
+    "Processes", "shard timeout",
 #endif
     "Sampling", "sample prompt samples temperature top-k top-p",
     "Reports", "summary plan profile frontier timeline help", NULL
@@ -354,7 +352,7 @@ static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, int cached, lm_stage *m
     return x;
 }
 
-/* Builds the model with its loss, for training and evaluation; a gckpt_build_fn. */
+/* Builds the model with its loss, for training and evaluation; a fit_build_fn. */
 static int build_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     lm_stage *m = (lm_stage *)user;
@@ -368,7 +366,7 @@ static int build_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user
 }
 
 /* Builds the model with the logits (samples,1,V) of the next token, for sampling; a
- * gckpt_build_fn. */
+ * fit_build_fn. */
 static int build_logits(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     lm_stage *m = (lm_stage *)user;

@@ -8,13 +8,14 @@
 #include "pictures.h"
 #include "print.h"
 #include "sample.h"
+#include "fit.h"
 #include "tune.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
 static struct {
     int64_t batch, micro_batch, steps, warmup, seed, threads, device, checkpoint, budget, bf16,
         plan;
-    int64_t eval_every, eval_iters, save_every, sample, samples, top_k, help, virtual_ranks, fast_reduce;
+    int64_t eval_every, eval_iters, save_every, sample, samples, top_k, help, virtual_ranks;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, temperature, top_p;
     const char *data, *validation, *save, *resume, *prompt, *json, *timeline;
     gckpt_precision precision;
@@ -160,8 +161,8 @@ enum {
     LM_FEEDS = 4
 };
 
-/* A plan for one purpose with its graph and executor. The graph is NULL if gckpt_fit made and freed
- * it. This struct is the argument of gckpt_build_fn functions. */
+/* A plan for one purpose with its graph and executor. The graph is NULL if fit_plan made and freed
+ * it. This struct is the argument of fit_build_fn functions. */
 typedef struct {
     gckpt_graph *graph;
     gckpt_plan *plan;
@@ -267,10 +268,10 @@ static gckpt_plan_desc lm_plan_desc(const lm_run *r, int purpose)
 
 /* Builds the graph for micro-batches of `rows` rows and makes its plan; both go to m. Returns NULL,
  * or after an error the object that has the error text. */
-static const void *lm_try_plan(lm_run *r, lm_stage *m, int purpose, gckpt_build_fn build, int64_t rows,
+static const void *lm_try_plan(lm_run *r, lm_stage *m, int purpose, fit_build_fn build, int64_t rows,
                                const gckpt_plan_desc *desc)
 {
-    gckpt_term terms[GCKPT_MAX_TERMS];
+    gckpt_term terms[FIT_MAX_TERMS];
     memset(terms, 0, sizeof terms);
     m->graph = gckpt_graph_new(r->store, NULL);
     const int count = build(m->graph, rows, terms, m);
@@ -278,7 +279,7 @@ static const void *lm_try_plan(lm_run *r, lm_stage *m, int purpose, gckpt_build_
     return m->plan != NULL ? NULL : m->graph;
 }
 
-static int lm_plan(lm_run *r, lm_stage *m, int purpose, gckpt_build_fn build, int64_t rows,
+static int lm_plan(lm_run *r, lm_stage *m, int purpose, fit_build_fn build, int64_t rows,
                    const gckpt_plan_desc *desc)
 {
     const void *failed = lm_try_plan(r, m, purpose, build, rows, desc);
@@ -286,26 +287,35 @@ static int lm_plan(lm_run *r, lm_stage *m, int purpose, gckpt_build_fn build, in
 }
 
 /* Makes the plan for training. If --micro-batch is auto, also chooses the micro-batch; if `timed`
- * is not NULL, by measuring trials. Returns NULL, or after an error the object that has the error
- * text. */
-static const void *lm_try_training(lm_run *r, lm_stage *m, gckpt_build_fn build, tune_timing *timed)
+ * is not NULL, by measuring trials. After an error error->result is not GCKPT_OK. */
+static void lm_try_training(lm_run *r, lm_stage *m, fit_build_fn build, tune_timing *timed,
+                            fit_error *error)
 {
     gckpt_plan_desc desc = lm_plan_desc(r, LM_TRAINING);
-    if (lm.micro_batch != OPTIONS_AUTO)
-        return lm_try_plan(r, m, LM_TRAINING, build, lm.micro_batch, &desc);
-    desc.update_in_backward = lm.clip > 0 ? 0 : GCKPT_IF_USEFUL;
-    m->plan = timed != NULL ? tune_fit(r->store, build, m, lm.batch, &desc, NULL, timed)
-                            : gckpt_fit(r->store, build, m, lm.batch, &desc, NULL);
-    return m->plan != NULL ? NULL : r->store;
+    error->result = GCKPT_OK;
+    if (lm.micro_batch != OPTIONS_AUTO) {
+        const void *failed = lm_try_plan(r, m, LM_TRAINING, build, lm.micro_batch, &desc);
+        if (failed != NULL)
+            fit_fail(error, gckpt_error(failed), "%s", gckpt_error_text(failed));
+        return;
+    }
+    desc.update_in_backward = lm.clip > 0 ? 0 : FIT_IF_USEFUL;
+    if (timed == NULL) {
+        m->plan = fit_plan(r->store, build, m, lm.batch, &desc, NULL, error);
+        return;
+    }
+    m->plan = tune_fit(r->store, build, m, lm.batch, &desc, NULL, timed);
+    *error = timed->error;
 }
 
-static int lm_plan_training(lm_run *r, lm_stage *m, gckpt_build_fn build, tune_timing *timed)
+static int lm_plan_training(lm_run *r, lm_stage *m, fit_build_fn build, tune_timing *timed)
 {
-    const void *failed = lm_try_training(r, m, build, timed);
-    if (failed == NULL)
+    fit_error error;
+    lm_try_training(r, m, build, timed, &error);
+    if (error.result == GCKPT_OK)
         return 0;
-    return session_fail(1, "%s%s", gckpt_error_text(failed),
-                        gckpt_error(failed) == GCKPT_E_BUDGET && lm.micro_batch > 1
+    return session_fail(1, "%s%s", error.text,
+                        error.result == GCKPT_E_BUDGET && lm.micro_batch > 1
                             ? "; --micro-batch auto looks for a micro-batch that needs fewer"
                             : "");
 }
@@ -389,7 +399,6 @@ static int lm_new_execs(lm_run *r)
         e.skip_nonfinite =
             purpose == LM_TRAINING && m->plan != NULL && !gckpt_plan_describe(m->plan).update_in_backward;
         e.transport = r->ranks;
-        e.fast_reduce = purpose == LM_TRAINING && lm.fast_reduce;
         if (purpose == LM_TRAINING || (purpose == LM_EVALUATION && r->device == NULL))
             /* checks for interrupts; not in evaluations on a device, which are short and run as a
              * whole */
@@ -480,7 +489,7 @@ static void lm_report_plan(lm_run *r)
     static const char *const precisions[] = { "", ", bf16", ", fast bf16" };
     const gckpt_plan *p = r->stages[LM_TRAINING].plan;
     const gckpt_plan_info info = gckpt_plan_describe(p);
-    const char *name = gckpt_mode_name(info.mode);
+    const char *name = info.mode_name;
     size_t kinds[GCKPT_BYTES_KINDS];
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         kinds[i] = gckpt_plan_kind_bytes(p, i);

@@ -23,8 +23,7 @@ typedef struct {
     int count, receives, gone;
 } mpi_ranks;
 
-/* Starts an exchange: sends `from` to rank `peer` and receives `to` from it or, if peer is -1, sums
- * `to` over all ranks. */
+/* Starts to send `from` to rank `peer` or, if `from` is NULL, to receive `to` from it. */
 static inline int mpi_ranks_begin(mpi_ranks *m, int peer, const char *from, char *to, size_t bytes)
 {
     for (size_t at = 0; at < bytes && !m->gone; at += MPI_RANKS_CHUNK) {
@@ -33,8 +32,6 @@ static inline int mpi_ranks_begin(mpi_ranks *m, int peer, const char *from, char
         *r = MPI_REQUEST_NULL;
         if (m->count == MPI_RANKS_CHUNKS)
             m->gone = 1;
-        else if (peer < 0)
-            m->gone = MPI_Iallreduce(MPI_IN_PLACE, to + at, n / 4, MPI_FLOAT, MPI_SUM, m->comm, r);
         else if (from != NULL)
             m->gone = MPI_Isend(from + at, n, MPI_BYTE, peer, MPI_RANKS_DATA, m->comm, r);
         else
@@ -50,11 +47,6 @@ static inline int mpi_ranks_exchange(void *user, int peer, const void *send, siz
     mpi_ranks_begin(m, peer, NULL, (char *)receive, receive_bytes);
     m->receives = m->count;
     return mpi_ranks_begin(m, peer, (const char *)send, NULL, send_bytes);
-}
-
-static inline int mpi_ranks_all_reduce(void *user, float *x, size_t n)
-{
-    return mpi_ranks_begin((mpi_ranks *)user, -1, NULL, (char *)x, n * sizeof *x);
 }
 
 /* Returns 1 if the exchange is complete, 0 if not yet, -1 if a rank has aborted. A complete
@@ -95,7 +87,6 @@ static inline int mpi_ranks_open(mpi_ranks *m, MPI_Comm comm, double timeout)
     memset(m, 0, sizeof *m);
     m->ranks.exchange = mpi_ranks_exchange;
     m->ranks.done = mpi_ranks_done;
-    m->ranks.all_reduce = mpi_ranks_all_reduce;
     m->ranks.abort = mpi_ranks_abort;
     m->ranks.clock = mpi_ranks_clock;
     m->ranks.timeout = timeout;

@@ -63,15 +63,6 @@ static inline int nccl_ranks_exchange(void *user, int peer, const void *send, si
     return !bad && !ncclGroupEnd() && !cudaEventRecord(m->done_event, m->stream);
 }
 
-/* Sums n floats in device memory over all ranks. */
-static inline int nccl_ranks_all_reduce(void *user, float *x, size_t n)
-{
-    nccl_ranks *m = (nccl_ranks *)user;
-    m->incoming_bytes = 0;
-    return m->comm != NULL && !ncclAllReduce(x, x, n, ncclFloat, ncclSum, m->comm, m->stream) &&
-           !cudaEventRecord(m->done_event, m->stream);
-}
-
 /* Adds an exchange to a queue of the backend and returns without waiting for it. */
 static inline int nccl_ranks_enqueue(void *user, void *queue, int peer, const void *send,
                                      size_t send_bytes, void *receive, size_t receive_bytes)
@@ -79,11 +70,6 @@ static inline int nccl_ranks_enqueue(void *user, void *queue, int peer, const vo
     nccl_ranks *m = (nccl_ranks *)user;
     cudaStream_t stream = (cudaStream_t)queue;
     int bad = m->queue_comm == NULL;
-    if (peer < 0) {
-        bad = bad || ncclAllReduce(receive, receive, receive_bytes / sizeof(float), ncclFloat,
-                                   ncclSum, m->queue_comm, stream);
-        return !bad && !cudaEventRecord(m->queue_event, stream);
-    }
     bad = bad || ncclGroupStart() ||
           (send_bytes && ncclSend(send, send_bytes, ncclChar, peer, m->queue_comm, stream));
     bad = bad ||
@@ -159,7 +145,6 @@ static inline int nccl_ranks_open(nccl_ranks *m, int rank, int size, ncclUniqueI
     m->ranks.device_aware = 1;
     m->ranks.exchange = nccl_ranks_exchange;
     m->ranks.done = nccl_ranks_done;
-    m->ranks.all_reduce = nccl_ranks_all_reduce;
     m->ranks.abort = nccl_ranks_abort;
     m->ranks.clock = nccl_ranks_clock;
     m->ranks.timeout = timeout;

@@ -333,7 +333,7 @@ static inline void pictures_header(pictures_timeline *s)
                   info.mode == GCKPT_INFERENCE
                       ? "Memory of a forward pass (%s): %b"
                       : "Memory of a training step (%s): %b, recomputing adds %g %% work",
-                  gckpt_mode_name(info.mode), gckpt_plan_bytes(plan),
+                  info.mode_name, gckpt_plan_bytes(plan),
                   pictures_round(100 * info.overhead));
     const size_t caches = gckpt_plan_kind_bytes(plan, GCKPT_BYTES_CACHES);
     const size_t copies = gckpt_plan_kind_bytes(plan, GCKPT_BYTES_COPIES);
@@ -731,7 +731,7 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
 {
     gckpt_point first, last;
     if (!write || gckpt_frontier_get(f, 0, &first) != GCKPT_OK ||
-        gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &last) != GCKPT_OK)
+        gckpt_frontier_get(f, gckpt_frontier_describe(f).points - 1, &last) != GCKPT_OK)
         return GCKPT_E_ARG;
     memset(c, 0, sizeof *c);
     c->out.write = write;
@@ -892,7 +892,7 @@ static inline void pictures_unproven(pictures_chart *c)
 {
     pictures_out *o = &c->out;
     gckpt_point p;
-    int last = gckpt_frontier_points(c->f) - 1;
+    int last = gckpt_frontier_describe(c->f).points - 1;
     gckpt_frontier_get(c->f, 0, &p);
     pictures_printf(o, "<path fill=\"#f6d9c0\" d=\"M%g %g", pictures_chart_x(c, (double)p.bytes),
                   pictures_chart_y(c, p.overhead));
@@ -975,7 +975,7 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
     pictures_text(o, 16, 34, " font-size=\"20\" class=\"b\"", "What bytes cost in time");
     pictures_text(o, 16, 58, "",
                   "The line is optimal, a dot a plan; below what is shaded is none: proven.%s",
-                  gckpt_frontier_complete(f) ? "" : " The search stopped early.");
+                  gckpt_frontier_describe(f).complete ? "" : " The search stopped early.");
     pictures_unproven(&c);
     pictures_axes(&c);
     pictures_line(&c);

@@ -197,7 +197,7 @@ static inline gckpt_result print_plan(const gckpt_plan *plan, gckpt_write_fn wri
     printer_print(&o,
                   "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
                   "%g %% recomputed, %i instructions\n",
-                  gckpt_mode_name(info.mode), gckpt_plan_bytes(plan), info.arena, info.peak,
+                  info.mode_name, gckpt_plan_bytes(plan), info.arena, info.peak,
                   100 * info.recompute, info.instructions);
     printer_print(&o,
                   "cost %u a micro-batch; proven: no schedule in its budget has less than %u, none "
@@ -329,7 +329,7 @@ static inline gckpt_result print_trace(const gckpt_plan *plan, gckpt_write_fn wr
                   "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"mode\":\"%s\",\"bytes\":%z,"
                   "\"arena\":%z,\"lower_bound\":%z,\"work\":%u,\"proven_work\":%u,"
                   "\"proven_bytes\":%z},\"traceEvents\":[\n",
-                  gckpt_mode_name(info.mode), gckpt_plan_bytes(plan), info.arena, info.peak,
+                  info.mode_name, gckpt_plan_bytes(plan), info.arena, info.peak,
                   info.cost, info.proven_cost, info.proven_bytes);
     printer_print(&o, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
                       "\"plan: 1 ns is one unit of cost\"}},\n"
@@ -383,7 +383,7 @@ static inline gckpt_result print_frontier(const gckpt_frontier *f, size_t mark,
     printer o = { write, user, 0, 0, { 0 } };
     const char *name;
     gckpt_point p;
-    const int n = gckpt_frontier_points(f), marked = mark ? gckpt_frontier_find(f, mark) : -1;
+    const int n = gckpt_frontier_describe(f).points, marked = mark ? gckpt_frontier_find(f, mark) : -1;
     if (!f || !write)
         return GCKPT_E_ARG;
     gckpt_frontier_get(f, 0, &p);
@@ -395,12 +395,12 @@ static inline gckpt_result print_frontier(const gckpt_frontier *f, size_t mark,
                   "'#' is proven: no schedule takes less in these bytes. None fits in\n"
                   "less than %b.\n",
                   n, n == 1 ? "" : "s", (double)(int)(1000 * top + 0.5) / 10, /* 1 to 60 % */
-                  gckpt_frontier_proven_bytes(f));
+                  gckpt_frontier_describe(f).proven_bytes);
     if (mark)
         printer_print(
             &o, marked < 0 ? "A budget of %b is too small.\n" : "> is what a budget of %b gets.\n",
             mark);
-    if (!gckpt_frontier_complete(f))
+    if (!gckpt_frontier_describe(f).complete)
         printer_print(&o,
                       "The search stopped at its limit: plans may cost more than they need.\n");
     printer_print(&o, "\n%s%s  extra time    at least  recomputed\n",
@@ -442,7 +442,7 @@ static inline gckpt_result print_frontier_json(const gckpt_frontier *f, size_t m
     }
     printer_print(&o, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
     printer_print(&o, ",\"complete\":%s,\"proven_bytes\":%z}\n",
-                  gckpt_frontier_complete(f) ? "true" : "false", gckpt_frontier_proven_bytes(f));
+                  gckpt_frontier_describe(f).complete ? "true" : "false", gckpt_frontier_describe(f).proven_bytes);
     return printer_flush(&o);
 }
 #endif

@@ -156,7 +156,7 @@ static int compare(int layers)
     gckpt_frontier *f = frontier(&any);
     gckpt_point least = { 0, 0, 0, 0, 0 }, most = least;
     gckpt_frontier_get(f, 0, &least);
-    gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &most);
+    gckpt_frontier_get(f, gckpt_frontier_describe(f).points - 1, &most);
     gckpt_frontier_free(f);
     network_free(&any);
     for (int i = 0; i < STRATEGIES && good; i++) {

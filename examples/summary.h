@@ -525,7 +525,7 @@ static inline gckpt_result summary_print(const summary *s, int columns, gckpt_wr
                       "micro-batch of %I row%s: bytes kept for its backward, made again in it\n"
                       "plan: %s, %s bytes, of them %s in the arena\n",
                       info.rows, info.rows == 1 ? "" : "s",
-                      gckpt_mode_name(info.mode), bytes.text, arena.text);
+                      info.mode_name, bytes.text, arena.text);
     }
     return pictures_close(&o);
 }

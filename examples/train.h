@@ -1,6 +1,6 @@
 /* train.h - a training loop: shuffled minibatches within a byte budget, validation, accuracy,
  * learning-rate schedules, early stopping, best weights, a log and resuming, in one call or in
- * small pieces. To use it, copy it with train_run.h, train_data.h, train_log.h and schedule.h, and
+ * small pieces. To use it, copy it with fit.h, train_run.h, train_data.h, train_log.h and schedule.h, and
  * change them as you like: they call the public API only. C99 or C++11; include gradckpt.h first.
  *
  *     static void model(train_net *net, void *user)
@@ -35,6 +35,7 @@
  * holds for validation, and a note names the op. */
 #ifndef TRAIN_H
 #define TRAIN_H
+#include "fit.h"
 #include "schedule.h"
 #include "train_data.h"
 #include "train_log.h"
@@ -102,7 +103,7 @@ typedef struct {
     gckpt_hyper hyper;    /* learning rate, weight decay, clipping, .. */
     /* options of the plan: budget, batch (0 selects 32 rows per step), threads, .. */
     gckpt_plan_desc plan;
-    /* rows in a micro-batch, a divisor of the batch; if 0, gckpt_fit chooses it */
+    /* rows in a micro-batch, a divisor of the batch; if 0, fit_plan chooses it */
     int64_t micro_batch;
     int epochs;           /* number of epochs; 0 selects 10 */
     schedule_kind schedule; /* course of the learning rate over all steps (schedule.h) */

@@ -142,9 +142,9 @@ static inline void train_free(train_run *t)
 
 /* Reports that there is no plan, with the error of the model's function if it has set one, else
  * with that of `object`. */
-static inline int train_fail_plan(train_run *t, const void *object)
+static inline int train_fail_plan(train_run *t, const char *text)
 {
-    return t->r->error[0] != 0 ? -1 : train_fail(t, "%s", gckpt_error_text(object));
+    return t->r->error[0] != 0 ? -1 : train_fail(t, "%s", text);
 }
 
 /* Builds the graph: creates an input for each column, then calls the user's function. Returns the
@@ -182,7 +182,7 @@ static inline int train_build_graph(train_run *t, gckpt_graph *graph, int64_t ro
     return t->r->losses;
 }
 
-/* Builds the graph for micro-batches of `rows` rows; a gckpt_build_fn. */
+/* Builds the graph for micro-batches of `rows` rows; a fit_build_fn. */
 static inline int train_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *run)
 {
     train_run *t = (train_run *)run;
@@ -195,7 +195,7 @@ static inline int train_build(gckpt_graph *graph, int64_t rows, gckpt_term *term
 static inline int train_plan_forward(train_run *t, int64_t rows)
 {
     gckpt_plan_desc desc = t->o.plan;
-    gckpt_term terms[GCKPT_MAX_TERMS];
+    gckpt_term terms[FIT_MAX_TERMS];
     gckpt_graph *g = gckpt_graph_new(t->store, NULL);
     const int count = train_build_graph(t, g, rows, terms);
     const gckpt_fetch_spec pick = { t->result, 0 };
@@ -211,7 +211,7 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     if (t->plan != NULL && desc.budget > 0)
         desc.budget -= gckpt_plan_kind_bytes(t->plan, GCKPT_BYTES_STATE);
     t->forward_plan = gckpt_plan_new(g, terms, t->known == t->columns ? count : 0, &desc);
-    const int failed = t->forward_plan == NULL ? train_fail_plan(t, g) : 0;
+    const int failed = t->forward_plan == NULL ? train_fail_plan(t, gckpt_error_text(g)) : 0;
     gckpt_graph_free(g);
     return failed;
 }
@@ -640,6 +640,7 @@ static inline void train_check_validation(train_run *t)
 static inline int train_prepare(train_run *t)
 {
     const char *op;
+    fit_error error;
     if (t->known < t->columns || t->columns == 0)
         return train_fail(
             t, "data: column %i has no name, or no values (options.batch can fill it)", t->known);
@@ -653,10 +654,10 @@ static inline int train_prepare(train_run *t)
                           "schedule of 0 to %i, and 0 or more for the others",
                           (int)t->o.schedule, (double)t->o.warmup, (double)t->o.min_lr,
                           (double)t->o.save_steps, (int)SCHEDULE_ONE_CYCLE);
-    t->plan = gckpt_fit(t->store, train_build, t, t->batch, &t->o.plan, NULL);
+    t->plan = fit_plan(t->store, train_build, t, t->batch, &t->o.plan, NULL, &error);
     const gckpt_plan_info info = gckpt_plan_describe(t->plan);
     if (t->plan == NULL)
-        return train_fail_plan(t, t->store);
+        return train_fail_plan(t, error.text);
     if (info.overhead > 2)
         train_note(t, "a step costs %.1f times the least cost; a slightly larger budget costs much less",
                    1 + info.overhead);

@@ -16,6 +16,7 @@
  * are for plans of one process. C99 or C++11. */
 #ifndef TUNE_H
 #define TUNE_H
+#include "fit.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -259,7 +260,7 @@ static inline gckpt_result tune_costs(const gckpt_store *store, const gckpt_plan
 }
 #endif /* GCKPT_NO_TRAINING */
 
-#if !defined(GCKPT_NO_FIT) && !defined(GCKPT_NO_TRAINING)
+#ifndef GCKPT_NO_TRAINING
 /* ---- the fastest plan ---- */
 /* A plan that tune_fit tried. */
 typedef struct {
@@ -276,16 +277,17 @@ enum { TUNE_MAX_TRIALS = 16, TUNE_ROUNDS = 6 };
 typedef struct {
     tune_input input; /* rows is ignored: a step has the whole batch; build may fill in feed ids */
     double limit;     /* seconds; a begun step is finished; if 0, times no plan */
-    tune_trial trials[TUNE_MAX_TRIALS]; /* results; the first is the plan of gckpt_fit */
+    tune_trial trials[TUNE_MAX_TRIALS]; /* results; the first is the plan of fit_plan */
     int count, fastest;                 /* number of trials; index of the returned plan */
+    fit_error error;                    /* why tune_fit returned NULL */
 } tune_timing;
 
-/* A gckpt_build_fn and its user, which excludes micro-batches of fewer than `least` rows. */
+/* A fit_build_fn and its user, which excludes micro-batches of fewer than `least` rows. */
 typedef struct {
-    gckpt_build_fn build;
+    fit_build_fn build;
     void *user;
     int64_t least;
-    gckpt_measure_fn measure;
+    fit_measure_fn measure;
 } tune_builder;
 
 static inline int tune_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user)
@@ -374,14 +376,13 @@ static inline gckpt_result tune_time_all(tune_timing *timing, gckpt_store *copy,
     return result;
 }
 
-/* Works as gckpt_fit, but times the most promising plans and returns the one that is fastest here.
+/* Works as fit_plan, but times the most promising plans and returns the one that is fastest here.
  * Candidates are plans for fewer and fewer bytes and for larger micro-batches, while their cost is
- * at most 1.25 times that of gckpt_fit's plan. The choice varies, the results of training do not.
- * Planning takes at most half the limit. The errors of planning are the store's; returns NULL if
- * gckpt_fit finds no plan or a step fails. */
-static inline gckpt_plan *tune_fit(gckpt_store *store, gckpt_build_fn builds, void *user,
+ * at most 1.25 times that of fit_plan's plan. The choice varies, the results of training do not.
+ * Planning takes at most half the limit. Returns NULL if fit_plan finds no plan or a step fails. */
+static inline gckpt_plan *tune_fit(gckpt_store *store, fit_build_fn builds, void *user,
                                    int64_t batch, const gckpt_plan_desc *desc,
-                                   gckpt_measure_fn measure, tune_timing *timing)
+                                   fit_measure_fn measure, tune_timing *timing)
 {
     gckpt_plan *plans[TUNE_MAX_TRIALS];
     tune_builder builder = { builds, user, 0, measure };
@@ -390,7 +391,8 @@ static inline gckpt_plan *tune_fit(gckpt_store *store, gckpt_build_fn builds, vo
     if (desc != NULL)
         d = *desc;
     timing->count = timing->fastest = 0;
-    if (!tune_add_trial(timing, plans, gckpt_fit(store, builds, user, batch, desc, measure)))
+    if (!tune_add_trial(timing, plans,
+                        fit_plan(store, builds, user, batch, desc, measure, &timing->error)))
         return NULL;
     if (!(timing->limit > 0))
         return plans[0];
@@ -405,8 +407,8 @@ static inline gckpt_plan *tune_fit(gckpt_store *store, gckpt_build_fn builds, vo
         if (rows == 0)
             d.budget = bytes - bytes / 8 - 1;
         if (tune_add_trial(timing, plans,
-                           gckpt_fit(store, tune_build, &builder, batch, &d,
-                                     measure != NULL ? tune_measure : NULL))) {
+                           fit_plan(store, tune_build, &builder, batch, &d,
+                                    measure != NULL ? tune_measure : NULL, NULL))) {
             const tune_trial *last = &timing->trials[timing->count - 1];
             rows = rows > 0 ? last->rows + 1 : 0;
             bytes = rows == 0 ? last->bytes : bytes;
@@ -423,6 +425,8 @@ static inline gckpt_plan *tune_fit(gckpt_store *store, gckpt_build_fn builds, vo
     for (int i = 0; i < timing->count; i++)
         if (i != timing->fastest || result != GCKPT_OK)
             gckpt_plan_free(plans[i]);
+    if (result != GCKPT_OK)
+        fit_fail(&timing->error, result, "tune_fit: a timed step: %s", gckpt_result_text(result));
     return result == GCKPT_OK ? plans[timing->fastest] : NULL;
 }
 #endif

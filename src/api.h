@@ -55,8 +55,6 @@
 #ifdef GCKPT_NO_SEARCH
 #undef GCKPT_NO_FRONTIER
 #define GCKPT_NO_FRONTIER
-#undef GCKPT_NO_FIT
-#define GCKPT_NO_FIT
 #endif
 #ifdef GCKPT_NO_AVX2
 #undef GCKPT_NO_AVX512
@@ -113,11 +111,11 @@ typedef struct gckpt_backend gckpt_backend;   /* functions that run a plan's ops
 typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
 #undef GCKPT_RESULT_ENUM
 
-/* Returns the last error of a store, graph, plan or executor, or GCKPT_OK. For NULL returns
- * GCKPT_E_MEMORY; gckpt_error_text then says which object has the real error. */
+/* Returns the last error of a store, graph, plan or executor, or GCKPT_OK; GCKPT_E_MEMORY for NULL
+ * (gckpt_error_text then says which object has the real error). */
 GCKPT_API gckpt_result gckpt_error(const void *object);
-/* Returns the text of the object's error: its place, its cause, and a request that would have
- * worked. Never NULL; valid until the object's next error. */
+/* Returns the text of the object's error: place, cause, and a request that would have worked. Never
+ * NULL; valid until the object's next error. */
 GCKPT_API const char *gckpt_error_text(const void *object);
 /* Returns a result in words, e.g. "out of memory". */
 GCKPT_API const char *gckpt_result_text(gckpt_result result);
@@ -164,15 +162,14 @@ GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);            
 GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d); /* (a,b,c,d) */
 
 /* >>api-store -------------------------------------------------------------------------------------
- * A store begins empty; gckpt_param adds parameters to it, or finds them. Values are created only
- * when needed: gckpt_exec_new creates the values of its plan, gckpt_store_get one parameter's,
- * loading those in the file; if memory runs out, they return E_MEMORY and name the bytes. A call
- * that takes a const store allocates and changes nothing (threads: manual, 10). */
+ * A store begins empty; gckpt_param adds parameters to it, or finds them. Values are created when
+ * needed: by gckpt_exec_new, gckpt_store_get and loading; if memory runs out, they return E_MEMORY
+ * and name the bytes. A call that takes a const store changes nothing (threads: manual, 10). */
 typedef struct {
     gckpt_memory memory;
     uint64_t seed; /* seed of initial values, dropout and stochastic rounding; default 0 */
 } gckpt_store_desc;
-/* Creates a store. desc NULL selects all defaults. The store must outlive its graphs and executors.
+/* Creates a store, which must outlive its graphs and executors. desc NULL selects all defaults.
  * Returns NULL if there is no memory. */
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
 /* Frees a store. Its graphs and executors can then only be freed. */
@@ -190,7 +187,7 @@ GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
 /* Adds parameter `name`, which must not exist yet. Its values stay at `values` (a float for each
  * element of `shape`, e.g. in flash or an mmapped file), which must outlive the store. If writable
- * is nonzero, training changes the parameter in place; if 0, the parameter is always frozen. */
+ * is nonzero, training changes them in place; if 0, the parameter is always frozen. */
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
@@ -217,12 +214,11 @@ GCKPT_API int gckpt_store_count(const gckpt_store *store); /* number of paramete
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
-/* Synchronise the host's copy of matching parameters with a backend that has its own memory
- * (gckpt_backend.own_memory). gckpt_store_pull copies the newest values and state to the host; a
- * pointer obtained earlier shows the values as of the last pull. gckpt_store_push declares that the
- * program wrote the host's copy, so that the next step uses it. gckpt_store_get pulls and pushes.
- * The CPU has only the host's copy. With it, call push after writing values of a plan with bf16
- * copies (gckpt_plan_desc.bf16), or initial values at a pointer of gckpt_store_peek. */
+/* Synchronise the host's copy of matching parameters with a backend that has its own memory.
+ * gckpt_store_pull copies the newest values and state to the host. gckpt_store_push declares that
+ * the program wrote the host's copy, so that the next step uses it. gckpt_store_get pulls and
+ * pushes. On the CPU, call push after writing values of a plan with bf16 copies
+ * (gckpt_plan_desc.bf16), or initial values at a pointer of gckpt_store_peek. */
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* Returns the bytes of all values, created or not, and of the state that exists. */
@@ -232,7 +228,7 @@ GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* number of upda
  * values are sharded (GCKPT_SHARD_VALUES), where gckpt_gather_hash returns it. */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
-/* Callbacks that read or write the next `size` bytes; they return the number of bytes done. Fewer
+/* Callbacks that read or write the next `size` bytes and return the number of bytes done. Fewer
  * than `size` means the end of the data, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
@@ -261,10 +257,10 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
                                     gckpt_init init);
 #ifndef GCKPT_NO_IMAGES
 /* Adds a parameter that is measured, not trained: running statistics. Ops that measure
- * (gckpt_batchnorm) give a value for each micro-batch, in their backward; at its end a step moves
- * the parameter by `momentum` (0 to 1) of the way to the mean of these values, weighted by rows.
- * Only such ops and gckpt_detach can read the parameter. It has no optimiser state and no part in
- * norm, clipping, decay and gckpt_check_gradients; its gradient, fetched, is that mean. */
+ * (gckpt_batchnorm) give a value for each micro-batch; at its end a step moves the parameter by
+ * `momentum` (0 to 1) of the way to the mean of these values, weighted by rows (its gradient, when
+ * fetched). Only such ops and gckpt_detach can read it. It has no optimiser state and no part in
+ * norm, clipping, decay and gckpt_check_gradients. */
 GCKPT_API gckpt_tensor *gckpt_running(gckpt_graph *graph, const char *name, gckpt_shape shape,
                                       gckpt_init init, float momentum);
 #endif
@@ -322,7 +318,7 @@ GCKPT_API gckpt_tensor *gckpt_softplus(gckpt_tensor *x); /* log(1 + exp(x)), wit
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
 GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
-GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);     /* 1 - 2 / (exp(2x) + 1) */
+GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);     /* tanh(x) = 1 - 2 / (exp(2x) + 1) */
 GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);  /* 1 / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);  /* exp(x) / sum of exp(x) over last axis */
 /* x - max - log(sum(exp(x - max))) over the last axis: log(softmax(x)) without log(0) */
@@ -332,10 +328,11 @@ GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural log; -inf 
 GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* square root; gradient inf at x = 0 */
 GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* absolute value; gradient 0 at x = 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x of each element */
-/* Sine and cosine of x in radians, for an x of any size; NaN where x is not finite. */
-GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);
-GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);
-/* x^exponent, as C's pow; the gradient is exponent * x^(exponent - 1), and 0 if exponent is 0. */
+GCKPT_API gckpt_tensor *gckpt_sin(
+    gckpt_tensor *x); /* sin(x), x in radians and of any finite size */
+GCKPT_API gckpt_tensor *gckpt_cos(
+    gckpt_tensor *x); /* cos(x), x in radians and of any finite size */
+/* x^exponent, as C's pow, for an exponent other than 0; gradient: exponent * x^(exponent - 1). */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high) with low <= high, either of which may be infinite. NaN stays NaN. The
  * gradient is 1 where low < x < high, else 0 (also where x equals a limit). */
@@ -358,10 +355,10 @@ typedef struct {
     float scale;           /* factor of the dot products q k'; 0 selects 1 / sqrt(D) */
 } gckpt_attention_desc;
 /* Attention, softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C /
- * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022) and never
- * repeats shared heads in memory (Ainslie 2023). Masked keys have no effect, even if NaN, and get
- * gradient 0; a query without keys gives 0. A gckpt_cache as k or v has the keys written so far; it
- * requires causal without lengths (else E_ARG). Keys before a window cost nothing. */
+ * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022) nor repeats
+ * shared heads (Ainslie 2023). Masked keys have no effect, even if NaN, and get gradient 0; a query
+ * without keys gives 0. A gckpt_cache as k or v has the keys written so far and requires causal
+ * without lengths (else E_ARG). Keys before a window cost nothing. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         const gckpt_attention_desc *desc);
 typedef struct {
@@ -378,8 +375,8 @@ typedef struct {
  * a head by position * base^(-2i/D). Su 2021, with the half-split pairing of GPT-NeoX and Llama. */
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc);
 /* x (B,T,C) + rows first..first+T-1 of a learned table (Tmax,C), which depends on no input. In a
- * graph with caches, this op and gckpt_rotary add gckpt_position to their first position, and the
- * table needs first + capacity rows or more. */
+ * graph with caches, this op and gckpt_rotary add gckpt_position to their first position, up to the
+ * capacity. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
 #include "images/api.h"
 #include "recurrent/api.h"
@@ -389,12 +386,12 @@ GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_div(gckpt_tensor *a, gckpt_tensor *b);
-/* Elementwise max and min, broadcast. NaN if a or b is. If a equals b, each gets half the
+/* Elementwise max and min, broadcast; NaN if a or b is. If a equals b, each gets half of the
  * gradient. */
 GCKPT_API gckpt_tensor *gckpt_maximum(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_minimum(gckpt_tensor *a, gckpt_tensor *b);
-/* Returns a where the condition (f32 or i32) is not 0 (NaN counts as not 0), else b; all three are
- * broadcast. Only the chosen elements get a gradient; for all others, even NaN and inf, it is 0. */
+/* Returns a where the condition (f32 or i32) is not 0 (NaN counts as not 0), else b; all broadcast.
+ * Only the chosen elements get a gradient; for all others, even NaN and inf, it is 0. */
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor); /* factor * x, elementwise */
 /* Zeroes each element with probability p and scales the others by 1/(1-p) (Srivastava 2014);
@@ -411,11 +408,9 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
  * A loss is a (sum, count) pair; only a gckpt_term can use it (manual, 3). */
 /* weights (f32; NULL means all 1) have the first axes, one or more, of the rows ((..) of (..,V),
  * for cross-entropies) or of the elements, and each scales the losses at its index. They scale the
- * sum, not the count (valid targets, rows or elements); to divide by their sum, feed weights *
- * count / sum, both of the whole batch. A weight of 0 removes its losses, even NaN and infinities,
- * and passes no gradient; weights of rows with negative targets are ignored. For weights by class,
- * gckpt_embed a (V,1) table by the targets (none negative) and reshape. GCKPT_NO_LOSSES: weights
- * must be NULL and smoothing 0 (else E_ARG).
+ * sum, not the count (valid targets, rows or elements). A weight of 0 removes its losses, even NaN
+ * and infinities, and passes no gradient. For weights by class, gckpt_embed a (V,1) table by the
+ * targets (none negative) and reshape. GCKPT_NO_LOSSES: weights must be NULL and smoothing 0.
  *
  * logits (..,V), targets i32 (..): sum of -log softmax[target]; count = targets >= 0, as rows with
  * a negative target are ignored. With smoothing, 0 to 1, the target distribution is 1 - smoothing
@@ -433,8 +428,8 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
 /* Sum of (prediction - target)^2 over elements; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
                                                  gckpt_tensor *weights);
-/* Makes a loss of any tensor: the sum of its elements, count = elements. For losses composed of
- * ops, and for regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
+/* Makes a loss of any tensor: the sum of its elements, count = elements, e.g. for a regulariser:
+ * gckpt_sum_loss(gckpt_mul(w, w)). */
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 #ifndef GCKPT_NO_LOSSES
 /* Cross-entropy with soft targets: logits and targets (f32) (..,V): sum over rows of -sum_j
@@ -466,11 +461,13 @@ GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* begins a segment */
 GCKPT_API void gckpt_segment_end(gckpt_graph *graph);   /* ends the innermost segment */
 /* Set a policy for x, which every plan obeys; both return x. */
 GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* computed once, then kept in memory */
+#ifndef GCKPT_NO_SCHEDULES
 GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* recomputed for the backward */
+#endif
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
- * A user's op has a gckpt_op as the built-in ops have (docs/architecture.md). Kernels get the
- * shapes of the present micro-batch. */
+ * A user's op has a gckpt_op as the built-in ops have; docs/architecture.md writes one. Kernels get
+ * the shapes of the present micro-batch. */
 typedef struct gckpt_call gckpt_call;
 typedef struct {
     const float *data;    /* values; NULL in shape() and for a backward that does not need them */
@@ -525,7 +522,7 @@ struct gckpt_call {
 #define GCKPT_SAVED (1u << 9)
 /* needs[i]: the gradient of input i is a sum over rows (bias, gain, broadcasting). If
  * `compensation` (as many floats as grad, +0 at first) is not NULL, set grad to +0 unless
- * `accumulate`, then add each x by gckpt_sum_add(&grad[k], &compensation[k], x): a Kahan sum. */
+ * `accumulate`, then add each x by gckpt_sum_add(&grad[k], &compensation[k], x). */
 #define GCKPT_SUMS (1u << 10)
 /* needs[i]: input i is a gckpt_running, and its gradient is the statistic measured in this
  * micro-batch, times rows. If call->training is 0, use the input. Mixes rows in training. */
@@ -561,8 +558,8 @@ typedef struct {
     uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL selects out's elements */
     /* Returns the exclusive upper bound of the values of i32 input i, which must not be negative
      * (except the last i32 input of a loss: negative targets are ignored). Values that are fed are
-     * checked by each step before anything runs (E_DATA); values that an op computes are checked
-     * when the node is added (E_SHAPE). If `classes` is NULL or returns 0, nothing is checked. */
+     * checked by each step before anything runs (E_DATA); those that an op computes when the node
+     * is added (E_SHAPE). NULL, or a result of 0, checks nothing. */
     int64_t (*classes)(const gckpt_call *call, int i);
     unsigned needs[GCKPT_MAX_INPUTS];             /* GCKPT_IN, ..: read by the gradient of in[i] */
     unsigned flags;                               /* GCKPT_INPLACE, .. */
@@ -577,14 +574,13 @@ typedef struct {
     int (*receptive_field)(const gckpt_call *call, void *attributes, gckpt_receptive_field *rows);
 } gckpt_op;
 /* Adds a node for `op`, whose descriptor must outlive graph, plans and executors. Inputs must be of
- * one graph; if an input is NULL, returns NULL. Attributes are copied. Printed plans contain them
- * as 4-byte words (int, int32_t, uint32_t, float) and name the descriptor's variable op->name. */
+ * one graph; if one is NULL, returns NULL. Attributes are copied; printed plans contain them as
+ * 4-byte words (int, int32_t, uint32_t, float) and name the descriptor's variable op->name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
 /* Adds x to *sum with Kahan compensation (a plain sum if compensation is NULL). Kahan 1965. */
 GCKPT_API void gckpt_sum_add(float *sum, float *compensation, float x);
-/* ---- Building blocks of the built-in kernels: the same bits on every executor, plain or with
- * threads and vector kernels. docs/architecture.md writes an op with them. ----
+/* ---- Building blocks of the built-in kernels: the same bits on every executor. ----
  *
  * Calls item(context, i, worker) once for each i in 0..items-1, in any order, on up to
  * call->threads threads, and returns when all are done. No item may write memory that another one
@@ -599,9 +595,8 @@ GCKPT_API float gckpt_fma(float a, float b, float c);
 /* Returns x[0] y[0] + x[1] y[1] + ..., in 32 lanes (manual, 5d). */
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
 /* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c).
- * Strides count elements and may have any value, so that transposing is free: A(i,p) = a[i * a_row
- * + p * a_col]. Fast if c_row or c_col is 1 and C overlaps neither A nor B; faster still if A and B
- * have a stride of 1. */
+ * Strides count elements and may have any value: A(i,p) = a[i * a_row + p * a_col]. Fast if c_row
+ * or c_col is 1 and C overlaps neither A nor B; faster still if A and B have a stride of 1. */
 typedef struct {
     int64_t m, n, k;
     const float *a;
@@ -668,8 +663,8 @@ typedef struct {
     gckpt_optimiser optimiser; /* default GCKPT_ADAMW */
     int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
-     * bytes but excludes clipping and offloading. If 0 (default), updates run at the end of a step.
-     * With GCKPT_IF_USEFUL gckpt_fit chooses. */
+     * bytes but excludes clipping and offloading. If 0 (default), updates run at the end of a
+     * step. */
     int update_in_backward;
     /* Backend that will run the plan; NULL selects the CPU. The table must live until the plan is
      * made. kernels.plain is then ignored, and the plan is neither saved nor printed as C. */
@@ -692,8 +687,8 @@ typedef struct {
         /* GCKPT_SQRT: the ops in a segment; -n puts n of the user's outermost segments into one
          * segment; 0 (default) selects sqrt(n) of the n ops. */
         int segment_size;
-        /* If nonzero, runs the ops of the graph as built. If 0 (default), AUTO, OPTIMAL, frontiers
-         * and gckpt_fit choose lowerings of ops with the same bits (manual, 9). */
+        /* If nonzero, runs the ops of the graph as built. If 0 (default), AUTO, OPTIMAL and
+         * frontiers choose lowerings of ops with the same bits (manual, 9). */
         int as_built;
     } schedule;
     struct {
@@ -710,7 +705,8 @@ typedef struct {
         /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it,
          * as for quantised parameters that an op reads as floats (manual, 9). The copy is planned
          * like any value: it may be dropped and copied again; gckpt_keep and gckpt_recompute apply;
-         * a schedule may place it, else it precedes its first use. Default 0. */
+         * a schedule may place it, else it precedes its first use. Editions without a part
+         * that needs such copies ignore it. Default 0. */
         int stage_parameters;
         size_t alignment; /* alignment of every offset; a power of two; 0 selects 64 */
     } kernels;
@@ -770,6 +766,7 @@ typedef struct {
     int64_t batch;          /* most rows of a step */
     int update_in_backward; /* 1 if it updates in the backward */
     gckpt_mode mode;        /* the mode that AUTO chose */
+    const char *mode_name;  /* e.g. "store-all" */
     int instructions;       /* number of instructions */
     int buffers;            /* number of buffers */
     /* A hash of the plan's graph (ops, attributes, shapes, types, edges, names of inputs, constants
@@ -780,7 +777,6 @@ typedef struct {
 /* Returns the figures of a plan; all are 0 if it is NULL. Takes time in proportion to the number of
  * instructions. */
 GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan);
-GCKPT_API const char *gckpt_mode_name(gckpt_mode mode); /* e.g. "store-all" */
 /* Describes instruction i, from 0. Returns E_ARG, as the calls below, if i is out of range.
  * (examples/print.h prints plans and frontiers, examples/pictures.h draws them.) */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
@@ -858,15 +854,14 @@ typedef struct {
 enum { GCKPT_UPDATE_BLOCK = 4096 };
 typedef struct {
     int64_t elements;
-    float *gradient;           /* the first accumulator */
-    const void *base;          /* further accumulators are at base + more[i] bytes */
-    const size_t *more;        /* host memory */
-    int adds;                  /* length of more */
-    float count;               /* divisor; 0 if the sum is already divided */
-    int write_back;            /* if nonzero, `gradient` gets the quotient; if 0, the sum */
-    float *squares;            /* receives square sums, by block; may be NULL */
-    int update;                /* if 0, nothing is updated and the fields below are unused */
-    const uint32_t *skip_flag; /* if not NULL and *skip_flag is not 0, nothing is updated */
+    float *gradient;    /* the first accumulator */
+    const void *base;   /* further accumulators are at base + more[i] bytes */
+    const size_t *more; /* host memory */
+    int adds;           /* length of more */
+    float count;        /* divisor; 0 if the sum is already divided */
+    int write_back;     /* if nonzero, `gradient` gets the quotient; if 0, the sum */
+    float *squares;     /* receives square sums, by block; may be NULL */
+    int update;         /* if 0, nothing is updated and the fields below are unused */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -923,13 +918,11 @@ typedef struct {
 #define GCKPT_DEBUG_RECOMPUTE 2u /* compares hashes of recomputed values; E_DATA names the op */
 #define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that 2 steps touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
-/* A step returns E_DATA at the first instruction that makes a NaN or an infinity, in a value, a
- * gradient or a loss's sum; the error text names op, tensor, element and row of the batch. If an
- * infinity was fed, or is a constant or frozen, as in a mask, infinities may spread, and only a NaN
- * is an error. Also refuses NaN in a feed (even where nothing reads it), parameter or constant,
- * infinities in trained parameters, and NaN or infinities in gradients before the first update (but
- * not in their norm, which may overflow). Then nothing is changed, except if the update itself made
- * the value (lr too high), or in plans that update in the backward. */
+/* A step returns E_DATA at the first instruction that makes a NaN or an infinity; the error text
+ * names op, tensor, element and row of the batch. If an infinity was fed, or is a constant or
+ * frozen, as in a mask, only a NaN is an error. Also refuses NaN in a feed, parameter or constant,
+ * infinities in trained parameters, and both in gradients before the first update. Then nothing is
+ * changed, except if the update itself made the value, or in plans that update in the backward. */
 #define GCKPT_DEBUG_FINITE 16u
 /* Instruction sets with kernels; all give the same bits. */
 typedef enum {
@@ -979,9 +972,6 @@ typedef struct {
      * with its text. E_PEER means that a rank does not answer: free this executor, and, if
      * parameters were being updated, load a checkpoint. */
     const gckpt_transport *transport;
-    /* If nonzero, transport->all_reduce adds up gradients: faster, but another number of ranks
-     * gives other bits. If 0 (default), bits do not depend on it. */
-    int fast_reduce;
     int (*progress)(void *user, const gckpt_progress *);        /* before each instruction */
     void (*custom_optimiser)(void *user, const gckpt_update *); /* GCKPT_CUSTOM_OPTIMISER */
     void *user;                                                 /* passed to the callbacks */
@@ -998,19 +988,17 @@ typedef struct {
     int allow_initial;
 } gckpt_exec_desc;
 /* Creates an executor, and in the store all missing values and optimiser state (after an error
- * none). Refuses state of another optimiser (gckpt_store_reset clears it); if such state is loaded
- * later, a step refuses it. Where the system overcommits memory, only a request beyond all memory
- * fails. The plan is copied (except a C constant) and may be freed; the store must outlive the
- * executor. Returns NULL after an error, which the store then has. */
+ * none). Refuses state of another optimiser (gckpt_store_reset clears it). Where the system
+ * overcommits memory, only a request beyond all memory fails. The plan is copied (except a C
+ * constant) and may be freed. Returns NULL after an error, which the store then has. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec); /* values and state stay in the store */
-/* Return the bytes of a block (gckpt_memory.memory, at any address) that suffice. gckpt_store_need:
- * for a store with all that the plan needs, built by its graph or by gckpt_plan_params; with plan
- * NULL, for a store without parameters. Notes, and values used before all parameters exist, take
- * more. gckpt_exec_need: for an executor with this desc, whose memory is ignored. SIZE_MAX means
- * that the bytes exceed all memory, or that isa or backend is not available; gckpt_exec_new finds
- * other faults. */
+/* Return the bytes of a block (gckpt_memory.memory) that suffice. gckpt_store_need: for a store
+ * with all that the plan needs, built by its graph or by gckpt_plan_params; with plan NULL, for a
+ * store without parameters. Notes, and values used before all parameters exist, take more.
+ * gckpt_exec_need: for an executor with this desc, whose memory is ignored. SIZE_MAX means that the
+ * bytes exceed all memory, or that isa or backend is not available. */
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc);
 
@@ -1019,16 +1007,15 @@ typedef struct {
     const void *data; /* values of all rows of the step */
 } gckpt_feed;
 typedef struct {
-    double loss;      /* sum over terms of weight * sum / count; 0 in training if count is 0 */
+    double loss; /* total of weight * sum / count (regulariser: weight * sum); 0 if count is 0 */
     double grad_norm; /* norm of the divided gradients, before clipping */
     int64_t count;    /* count of the first loss; if 0, nothing was changed */
     uint64_t step;    /* updates done, this one included */
 } gckpt_report;
 /* Returns one loss of the last call that reports (even one that was SKIPPED): the sum of term
  * number `term` over all rows, micro-batches and ranks, and the number of targets, rows or elements
- * counted, without its weight. report.loss is the total of weight * sum / count (0 if count is 0),
- * for a regulariser weight * sum; 0 in training if the first loss counts nothing. Returns E_ARG if
- * there is no such term, no such call yet, one is under way, or the last one failed. */
+ * counted, without its weight. Returns E_ARG if there is no such term, no such call yet, one is
+ * under way, or the last one failed. */
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
 /* Runs an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -1061,11 +1048,9 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
  * half a cosine to `min_lr` at `steps`. Loshchilov & Hutter 2017. */
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                 float min_lr);
-#endif /* GCKPT_NO_TRAINING */
-/* Return the instruction set of an executor, its name, and whether build and processor have it. */
-GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec);
-GCKPT_API const char *gckpt_isa_name(gckpt_isa isa);
-GCKPT_API int gckpt_isa_available(gckpt_isa isa);
+#endif                                                      /* GCKPT_NO_TRAINING */
+GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec); /* the set that an executor uses */
+GCKPT_API int gckpt_isa_available(gckpt_isa isa); /* nonzero if build and processor have it */
 /* Returns the number of threads that this build can use: OpenMP's, or 1. */
 GCKPT_API int gckpt_threads(void);
 

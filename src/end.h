@@ -2,7 +2,6 @@ GCKPTI_COLD_END /* begun in check/check.h */
 
 /* No private macro outlives the implementation. */
 @undef@
-#undef gckpt_fail
 
 #ifdef __cplusplus
 }

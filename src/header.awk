@@ -28,19 +28,10 @@ function choose_parts(    i, k, n, at, has, name) {
             }
             n = split(switches_of[part_name[i]], at, " ")
             for (k = 1; k <= n; k++) {
-                if (!(at[k] in undefined))
-                    defines[++define_count] = at[k]
                 undefined[at[k]] = part_name[i]
+                defines[++define_count] = at[k]
             }
         }
-    for (i = 1; i <= part_count && missing_parts != "" && missing_parts !~ / host/; i++) {
-        n = split(index(present_parts " ", " " part_name[i] " ") ? fixed_with[part_name[i]] : fixed_without[part_name[i]], at, " ")
-        for (k = 1; k <= n; k++)
-            if (!(at[k] in undefined) && !(at[k] in fixed)) {
-                fixed[at[k]] = 1
-                fixed_option[++fixed_count] = at[k]
-            }
-    }
 }
 # Returns 1 or 0 if an operand of an #if is known in this edition, else "".
 function known(operand,    not, name) {
@@ -48,14 +39,13 @@ function known(operand,    not, name) {
     if (("kernels/" in undefined) && operand ~ /^GCKPTI_ISA(<|>=|==)[0-9]$/) # only plain floats are left
         return operand ~ /</ ? 1 : 0
     not = sub(/^!/, "", operand)
-    if (operand in undefined)
+    if (operand in undefined || (operand in zero_without && are_missing(zero_without[operand])))
         return not ? 1 : 0 # a macro that is 0 (GCKPTI_HAS_FAST)
-    if (operand !~ /^defined\([A-Z0-9_]+\)$/)
-        return ""
-    name = substr(operand, 9, length(operand) - 9)
-    if (name in fixed)
+    name = operand
+    gsub(/^defined\(|\)$/, "", name)
+    if ((name in is_fixed) && !(name in undefined))
         return not ? 1 : 0
-    if (!(name in undefined))
+    if (operand !~ /^defined\([A-Z0-9_]+\)$/ || !(name in undefined))
         return ""
     return (name ~ /_NO_|^GCKPT_/) == !not ? 1 : 0
 }
@@ -185,7 +175,7 @@ function note_macro(line,    word) {
 }
 function put_undefs(    i) {
     for (i = 1; i <= macros; i++)
-        if (is_defined[macro[i]] && macro[i] !~ /^GCKPTI_(TICKS_PER_RADIAN|UNARY_OPS|BINARY_(OPS|GRADS))$/)
+        if (is_defined[macro[i]] && macro[i] !~ /^GCKPTI_(TICKS_PER_RADIAN|UNARY_OPS(_WITH)?|BINARY_(OPS|GRADS))$/)
             put("#undef " macro[i])
 }
 # Checks that no other file defines the name that a line defines (names that macros paste are not checked).
@@ -222,7 +212,7 @@ function next_line(path,    at) {
     return next_line(path)
 }
 # Appends a file; the mark of its name and its entry in the table of contents come with its first line.
-function place(file, condition,    line_count, separate, depth, blank, more, at, no_option) {
+function place(file, condition,    line_count, separate, depth, blank, more, at, n) {
     blank = 1 # leaves out blank lines at the beginning, and all but the first of several
     name = ""
     line_count = lines
@@ -234,15 +224,13 @@ function place(file, condition,    line_count, separate, depth, blank, more, at,
             sub(/^ */, " ", more)
             joined = line = line more
         }
-        if (line ~ /^@[a-z]+@$/ && line !~ /^@(undef|contents)@$/) { # text for editions with a part, up to the next mark
-            for_others = index(missing_parts " ", " " substr(line, 2, length(line) - 2) " ")
+        if (line ~ /^@[a-z ]+@$/ && line != "@undef@" && line != "@contents@") { # @parts@ .. @end@: text for editions with all
+            for_others = 0
+            for (n = split(substr(line, 2, length(line) - 2), at, " "); n > 0; n--)
+                for_others = for_others || index(missing_parts " ", " " at[n] " ")
             continue
         }
-        if (file == "manual.txt" && line !~ /^ \*                    /) { # an option that the edition does not have, and its text
-            split(line, at, " ")
-            no_option = (at[2] in undefined) || (at[2] in fixed)
-        }
-        if (for_others || no_option)
+        if (for_others)
             continue
         if (condition != "" && line ~ /^#if/) {
             if (line != condition)
@@ -301,13 +289,8 @@ $1 == "=" && $2 == "part" {
     for (i = 4; i <= NF && $i != ":"; i++)
         if (sub(/^[*]/, "", $i))
             types_of[$3] = types_of[$3] " " $i
-        else if (sub(/^-/, "", $i))
-            fixed_without[$3] = fixed_without[$3] " " $i
-        else {
-            if ($i ~ /^GCKPT_NO_/ && $3 != "host" && $i != "GCKPT_NO_STDIO")
-                fixed_with[$3] = fixed_with[$3] " " $i
+        else
             switches_of[$3] = switches_of[$3] " " $i
-        }
     next
 }
 $1 == "=" && $2 == "edition" {
@@ -324,6 +307,14 @@ $1 == "=" && $2 == "calls" {
 $1 == "=" && $2 == "zero" {
     for (i = 4; i <= NF; i++)
         zero_without[$i] = $3
+    next
+}
+$1 == "=" && $2 == "fixed" {
+    for (i = 4; i <= NF; i++) {
+        fixed_in[$3] = fixed_in[$3] " " $i
+        if ($3 == edition)
+            is_fixed[$i] = is_zero[$i] = 1
+    }
     next
 }
 $1 == "=" && $2 == "keep" { kept_by_name[$3] = 1 }
@@ -700,10 +691,14 @@ function note_names(d, code,    word, is_enum) {
             declared[word] = declared[word] " " d
     }
 }
-function need_words(words,    at, n, i, k, m, d) {
+function need_words(words,    at, n, i, k, m, d, name) {
     n = split(words, at, " ")
     for (i = 1; i <= n; i++)
         if (!needed[at[i]]++) {
+            if (at[i] ~ /^GCKPTI_[A-Z_]+_$/) # GCKPTI_BUILDER_##n needs all macros that begin so
+                for (name in declared)
+                    if (index(name, at[i]) == 1)
+                        need_words(name)
             m = split(declared[at[i]], d, " ")
             for (k = 1; k <= m; k++)
                 if (!used_declaration[d[k]]++)
@@ -794,29 +789,23 @@ function edition_head(    i, version, at) {
     print " * lacks the parts:" missing_parts
     print " * Another edition, in the source tree: make header EDITION=core PARTS=\"dist bf16\" */"
 }
-# Switches of the parts that the edition lacks, their functions as macros that do not compile, and an error for options that
-# only other editions have.
-function edition_macros(    i, row) {
+# Switches of the parts that the edition lacks, and their functions as macros that do not compile.
+function edition_macros(    i, n, at, head) {
+    print "#define GCKPT_EDITION \"" edition "\""
     for (i = 1; i <= define_count; i++)
         if (defines[i] ~ /^GCKPT_/)
             print "#undef " defines[i] "\n#define " defines[i]
+    n = split(fixed_in[edition], at, " ")
+    for (i = 1; i <= n; i++)
+        if (at[i] ~ /^GCKPT_/ && !(at[i] in undefined))
+            head = head (head == "" ? "" : " || ") "defined(" at[i] ")"
+    if (head != "")
+        print "#if " head "\n#error \"gradckpt.h: edition " edition " was made without this option\"\n#endif"
     if (missing_count)
         print "/* Functions of parts that this edition lacks; a use of one does not compile. */"
     for (i = 1; i <= missing_count; i++)
-        print "#define " missing_function[i] "(...) " missing_function[i] "_needs_part_" missing_part[i]
-    for (i = 1; i <= fixed_count; i++) {
-        if (length(row) + length(fixed_option[i]) > 80) {
-            print (row ~ /^#/ ? "" : "    ") row " || \\"
-            row = ""
-        } else if (row != "")
-            row = row " || "
-        row = row (i == 1 ? "#if " : "") "defined(" fixed_option[i] ")"
-    }
-    if (fixed_count) {
-        print (row ~ /^#/ ? "" : "    ") row
-        print "#error \"parts of this edition have no options: make header EDITION=" edition " PARTS=\\\"-search\\\"\""
-        print "#endif"
-    }
+        if (missing_part[i] != "host") # without graphs, tensors have no use anyway
+            print "#define " missing_function[i] "(...) " missing_function[i] "_needs_part_" missing_part[i]
 }
 END {
     for (file in present)

@@ -15,9 +15,8 @@
 # folder (#include "..." except "gradckpt.h"), #pragma once, and code under #ifdef GCKPTI_SEPARATE_TU. A comment with
 # its name (>>) begins each file. src/api.h is completed by the api.h files of features that it includes. @undef@ becomes
 # an #undef of each private macro that is still defined there, except those that gradckpt_cuda.cu uses. Lines between
-# @host@ and @end@, or the next such mark, are for editions that have part host. Fails, with a message, for a file that is
-# missing, listed twice, not listed or not enclosed by its #if; and for a function or table (static, GCKPTI_FN, GCKPTI_DATA)
-# that two files define.
+# @PARTS@ and @end@ are for editions that have these parts. Fails, with a message, for a file that is missing, listed twice,
+# not listed or not enclosed by its #if; and for a function or table (static, GCKPTI_FN, GCKPTI_DATA) that two files define.
 dir=$1 edition=$2 parts=$3
 [ -f "$dir/MANIFEST" ] || { echo "src/header.sh: $dir has no MANIFEST: sh src/header.sh src > gradckpt.h" >&2; exit 1; }
 {

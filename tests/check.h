@@ -9,6 +9,7 @@
  */
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
+#include "names.h"
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -21,7 +21,7 @@
  *                       NET_RANKS: requests of one of several ranks
  *     net_op_count      upper limit of the number of ops to grow; 0 selects 5 to 18
  *     net_backend       backend that some requests use; NULL selects none
- *     net_target_graph  graph to build into, of the store net_store (for gckpt_fit); NULL makes new ones
+ *     net_target_graph  graph to build into, of the store net_store (for fit_plan); NULL makes new ones
  * Invariants.
  *  1. A seed gives the same net on every machine and compiler, in every test with the same options, and for
  *     every micro-batch size. So no draw may depend on net.rows, on sizes of types, or on the order in which
@@ -617,11 +617,21 @@ static T *random_op(T *x)
     static const struct {
         const char *name;
         T *(*unary)(T *);
-    } unaries[] = { { "gckpt_gelu", gckpt_gelu },       { "gckpt_gelu_erf", gckpt_gelu_erf },
-                   { "gckpt_silu", gckpt_silu },       { "gckpt_tanh", gckpt_tanh },
-                   { "gckpt_sigmoid", gckpt_sigmoid }, { "gckpt_softmax", gckpt_softmax },
-                   { "gckpt_softplus", gckpt_softplus }, { "gckpt_sin", gckpt_sin },
-                   { "gckpt_cos", gckpt_cos },         { "gckpt_relu", gckpt_relu } };
+    } unaries[] = {
+#define SMOOTH(name) { "gckpt_" #name, gckpt_##name },
+#define KINKED(name)
+#define POSITIVE(name)
+#define STEEP(name)
+#define UNARY(name, reads, kind, ...) kind(name)
+        UNARY_TESTS(UNARY){ "gckpt_softmax", gckpt_softmax },
+        { "gckpt_relu", gckpt_relu }
+#undef SMOOTH
+#undef KINKED
+#undef POSITIVE
+#undef STEEP
+#undef UNARY
+    };
+    const int unary_count = (int)(sizeof unaries / sizeof *unaries);
     T *y, *z;
     gckpt_shape s = gckpt_shape_of(x);
     int64_t c = s.d[s.n - 1],
@@ -636,7 +646,7 @@ static T *random_op(T *x)
     switch (kind) {
     case 0:
     case 1:
-        a = (int)below(net.smooth ? 9 : 10), net_cover(unaries[a].name);
+        a = (int)below(unary_count - net.smooth), net_cover(unaries[a].name);
         return note(unaries[a].unary(x), x);
     case 2: return note(B(scale)(x, 0.75f), x);
     case 3:

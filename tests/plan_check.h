@@ -3,7 +3,7 @@
  *                                                        instruction, valid until the next call
  *
  * Tests check every plan that they make. If gradckpt.h and this file are included (check.h includes this file),
- * then gckpt_plan_new, gckpt_frontier_plan, and gckpt_fit are macros that check returned
+ * then gckpt_plan_new, gckpt_frontier_plan, and fit_plan of examples/fit.h are macros that check returned
  * plans; a problem counts as a failed check. Printing the operands of a plan takes about 10 times as long as all
  * other checks, so operands are checked only for a test's first 32 plans and for every 8th plan after these, or as
  * the test defines PLAN_CHECK_PRINTS. A test that makes wrong plans on purpose defines PLAN_CHECK_OFF "why" before
@@ -29,11 +29,13 @@
  * not checked. */
 #ifndef TESTS_PLAN_CHECK_H
 #define TESTS_PLAN_CHECK_H
+#include "names.h"
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "unary.h"
 
 #define PC_NONE ((size_t)-1)
 #if defined(__GNUC__) && __GNUC__ >= 4
@@ -150,25 +152,14 @@ enum {
     PC_CELL = PC_1 | PC_2 | PC_3 | PC_O | PC_A
 };
 static const pc_op pc_ops[] = {
-    { "relu", PC_ELEMENT, { PC_O } },
-    { "gelu", PC_ELEMENT, { PC_0 } },
-    { "gelu_erf", PC_ELEMENT, { PC_0 } },
-    { "silu", PC_ELEMENT, { PC_0 } },
-    { "tanh", PC_ELEMENT, { PC_O } },
-    { "sigmoid", PC_ELEMENT, { PC_O } },
+#define PC_UNARY(name, reads, ...) { #name, PC_ELEMENT, { reads } },
+    UNARY_TESTS(PC_UNARY)
+#undef PC_UNARY
     { "softmax", PC_ELEMENT, { PC_O } },
     { "log_softmax", PC_ELEMENT, { PC_O } },
-    { "exp", PC_ELEMENT, { PC_O } },
-    { "log", PC_ELEMENT, { PC_0 } },
-    { "sqrt", PC_ELEMENT, { PC_O } },
-    { "abs", PC_ELEMENT, { PC_0 } },
-    { "reciprocal", PC_ELEMENT, { PC_O } },
     { "pow", PC_ELEMENT, { PC_0 } },
     { "clamp", PC_ELEMENT, { PC_0 } },
     { "leaky_relu", PC_ELEMENT, { PC_O } },
-    { "softplus", PC_ELEMENT, { PC_O } },
-    { "sin", PC_ELEMENT, { PC_0 } },
-    { "cos", PC_ELEMENT, { PC_0 } },
     { "where",
       PC_BACKWARD | GCKPT_INPLACE(1) | GCKPT_INPLACE(2),
       { 0, PC_0 | PC_S, PC_0 | PC_S } },
@@ -2017,7 +2008,7 @@ static inline gckpt_plan *pc_checked(gckpt_plan *plan, const pc_graph *g,
         problem = plan_facts_check(&f);
     }
     if (problem)
-        check_record(0, file, line, "wrong plan (%s): %s", gckpt_mode_name(f.mode), problem);
+        check_record(0, file, line, "wrong plan (%s): %s", mode_name((int)f.mode), problem);
     plan_facts_free(&f);
     return plan;
 }
@@ -2111,10 +2102,10 @@ static inline gckpt_plan *pc_frontier_plan(const char *file, int line,
 #define gckpt_frontier_plan(...) pc_frontier_plan(__FILE__, __LINE__, __VA_ARGS__)
 #endif
 
-#ifndef GCKPT_NO_FIT
+#include "../examples/fit.h"
 typedef struct {
-    gckpt_build_fn build;
-    gckpt_measure_fn measure;
+    fit_build_fn build;
+    fit_measure_fn measure;
     void *user;
     pc_graph **graph; /* an array with a graph for each number of rows that the build function has built */
     int64_t *rows;
@@ -2126,7 +2117,7 @@ static inline int pc_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, 
     pc_builds *b = (pc_builds *)user;
     pc_reset_graph(graph);
     int count = b->build(graph, rows, terms, b->user);
-    if (count < 0 || count > GCKPT_MAX_TERMS)
+    if (count < 0 || count > FIT_MAX_TERMS)
         return count;
     b->graph = (pc_graph **)realloc(b->graph, (b->count + 1) * sizeof *b->graph);
     b->rows = (int64_t *)realloc(b->rows, (b->count + 1) * sizeof *b->rows);
@@ -2168,18 +2159,17 @@ static inline gckpt_plan *pc_fitted(gckpt_plan *plan, pc_builds *b, const gckpt_
     return plan;
 }
 
-static inline gckpt_plan *pc_fit(const char *file, int line, gckpt_store *store, gckpt_build_fn build,
+static inline gckpt_plan *pc_fit(const char *file, int line, gckpt_store *store, fit_build_fn build,
                                  void *user, int64_t batch, const gckpt_plan_desc *desc,
-                                 gckpt_measure_fn measure)
+                                 fit_measure_fn measure, fit_error *error)
 {
     pc_builds b = { build, measure, user, NULL, NULL, 0 };
     const gckpt_plan_desc d = pc_without_missing_parts(desc);
-    gckpt_plan *plan = gckpt_fit(store, build ? pc_build : NULL, &b, batch, desc ? &d : NULL,
-                                 measure ? pc_measure : NULL);
+    gckpt_plan *plan = fit_plan(store, build ? pc_build : NULL, &b, batch, desc ? &d : NULL,
+                                measure ? pc_measure : NULL, error);
     return pc_fitted(plan, &b, desc, file, line);
 }
-#define gckpt_fit(...) pc_fit(__FILE__, __LINE__, __VA_ARGS__)
-#endif
+#define fit_plan(...) pc_fit(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline gckpt_graph *pc_graph_begin(gckpt_store *store, const gckpt_memory *memory)
 {

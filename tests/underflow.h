@@ -73,7 +73,7 @@ static void check_underflow(const gckpt_backend *backend, gckpt_isa isa, int pla
         const float *f = gckpt_fetch(e, gckpt_id(of->tensor), of->gradient);
         const int at = k == 1 ? 2 * K + 2 : k == 2 ? 2 * N + 5 : k == 4 ? 5 * N : 0;
         CHECK_MSG(f && f[at] == (k == 4 ? least : 0), "%s, %s, plain %d: %s ends at %g",
-                  backend ? "backend" : "processor", gckpt_isa_name(isa), plain, what[k],
+                  backend ? "backend" : "processor", isa_name(isa), plain, what[k],
                   f ? (double)f[at] : -1);
     }
     util_free(e, p, g, s);

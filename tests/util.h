@@ -236,14 +236,6 @@ static inline gckpt_tensor *util_block(gckpt_tensor *x, void *number)
     return gckpt_add(x, gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(2 * c, c), init), NULL));
 }
 
-/* Returns the budget that the error text of a too small budget names for a plan of at most 1.5 times the least cost,
- * or 0 if the text names none. */
-static inline size_t util_fast_budget(const void *object)
-{
-    const char *at = strstr(gckpt_error_text(object), ", and ");
-    return at && strstr(at, " for at most 1.5 times the least cost") ? (size_t)strtoull(at + 6, NULL, 10) : 0;
-}
-
 /* Returns the least budget that the error text of a too small budget names, or 0 if the text names none. */
 static inline size_t util_least_budget(const void *object)
 {

@@ -366,7 +366,7 @@ const char *EXPORT(playground_plan)(int mode, double budget)
     put(t, "\"overhead\":");
     put_fraction(t, info.overhead);
     put(t, ",\"mode\":");
-    put_name(t, gckpt_mode_name(info.mode));
+    put_name(t, info.mode_name);
     put(t, ",");
     put_instructions(t, p);
     put(t, "}");
@@ -433,7 +433,7 @@ const char *EXPORT(playground_open)(int points, int layers, int heads, int width
     put_member(t, "bytes", gckpt_plan_bytes(run.tiny.plan));
     put_member(t, "arena", info.arena);
     put(t, "\"mode\":");
-    put_name(t, gckpt_mode_name(info.mode));
+    put_name(t, info.mode_name);
     put(t, ",\"overhead\":");
     put_fraction(t, info.overhead);
     put_again(t, run.tiny.plan);

@@ -4,8 +4,19 @@
 #
 #     awk -f docs/reference/ops.awk docs/reference/ops.txt src/api.h
 #
+# A line "tests/unary.h" stands for the rows of that list, whose entries name the equivalent in PyTorch.
 # Fails if ops.txt lacks an op of src/api.h or has one that src/api.h lacks.
 FNR == 1 { files++ }
+files == 1 && $0 == "tests/unary.h" {
+    while ((getline entry < $0) > 0)
+        if (entry ~ /^    X\(.*"/) {
+            split(entry, quoted, "\"")
+            sub(/^ *X\(/, "", entry)
+            sub(/,.*/, "", entry)
+            text[++lines] = "gckpt_" entry " | `" quoted[2] "`"
+        }
+    next
+}
 files == 1 { text[++lines] = $0; next }
 
 # ---- src/api.h: comments and declarations of the ops ----

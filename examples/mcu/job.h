@@ -43,7 +43,7 @@ static inline int job_print_plan_as(gckpt_graph *g, const gckpt_term *term, gckp
         return 1;
     }
     printf("#define %s_arena_bytes %lu\n", name, (unsigned long)info.arena);
-    printf("/* %s, %lu bytes, %d %% computed again */\n", gckpt_mode_name(info.mode),
+    printf("/* %s, %lu bytes, %d %% computed again */\n", info.mode_name,
            (unsigned long)gckpt_plan_bytes(p), (int)(100 * info.recompute + 0.5));
     return 0;
 }

@@ -11,11 +11,4 @@ typedef struct {
     int axis, before, after;
     float value;
 } gckpti_pad;
-
-/* Returns which elements of input i and of the result correspond, as an iterator over both. */
-typedef gckpti_iter gckpti_move_fn(const gckpt_call *call, int i);
-GCKPTI_FN gckpti_iter gckpti_permute_move(const gckpt_call *call, int i);
-GCKPTI_FN gckpti_iter gckpti_concat_move(const gckpt_call *call, int i);
-GCKPTI_FN gckpti_iter gckpti_pad_move(const gckpt_call *call, int i);
-GCKPTI_FN gckpti_iter gckpti_sum_move(const gckpt_call *call, int i);
 #endif

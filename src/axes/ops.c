@@ -3,48 +3,6 @@
 #include "graph/graph.h"
 
 #ifndef GCKPT_NO_AXES
-/* ---- ops that move or combine elements along axes. An axis divides a tensor into (outer, size,
- * inner), where `size` is that of the axis ---- */
-
-/* Copies s to d or, if `accumulate`, adds it, on two axes; s is the tensor `from` of `it`. */
-static void gckpti_put_plane(const gckpti_iter *it, int from, float *d, const float *s,
-                             int accumulate)
-{
-    const int64_t n = it->size[0], d_step = it->step[!from][0], s_step = it->step[from][0];
-    const int64_t d_next = it->step[!from][1], s_next = it->step[from][1];
-    const int dense = d_step == 1 && s_step == 1;
-    int64_t rows = it->size[1];
-    for (; dense && !accumulate && rows > 0; rows--, d += d_next, s += s_next)
-        memcpy(d, s, (size_t)n * sizeof *d);
-    for (; rows > 0; rows--, d += d_next, s += s_next)
-        if (dense)
-            for (int64_t j = 0; j < n; j++)
-                d[j] += s[j];
-        else if (accumulate)
-            for (int64_t j = 0; j < n; j++)
-                d[j * d_step] += s[j * s_step];
-        else
-            for (int64_t at = 0, x = 0; at != n * d_step; at += d_step, x += s_step)
-                d[at] = s[x];
-}
-
-/* Runs an op that moves elements. Forward: copies each input's elements to the result, or adds them
- * if `adds`. Backward: copies or adds the result's gradient to the gradients of the inputs. */
-static void gckpti_run_moves(const gckpt_call *call, int backward, int adds, gckpti_move_fn *move)
-{
-    for (int i = 0; i < call->inputs; i++) {
-        const gckpt_arg *x = &call->in[i];
-        const float *from = backward ? call->grad_out : x->data;
-        float *to = backward ? x->grad : call->out;
-        gckpti_iter it = move(call, i);
-        do
-            if (to)
-                gckpti_put_plane(&it, backward, to + it.offset[!backward],
-                                 from + it.offset[backward], backward ? x->accumulate : adds);
-        while (gckpti_iter_next(&it, 2));
-    }
-}
-
 /* permute: axis i of the result is axis axes[i] of x; moving the batch axis mixes rows. */
 static gckpt_result gckpti_permute_shape(gckpt_call *call)
 {
@@ -70,7 +28,7 @@ static gckpt_result gckpti_permute_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpti_iter gckpti_permute_move(const gckpt_call *call, int i)
+static gckpti_iter gckpti_permute_move(const gckpt_call *call, int i)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
     const gckpt_shape *x = &call->in[i].shape, none = gckpt_shape1(1);
@@ -93,7 +51,7 @@ GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 /* concat: joins the inputs along an axis */
 static gckpt_result gckpti_concat_shape(gckpt_call *call)
 {
-    int axis = gckpti_axis(call, "concat", *(const int *)call->attributes);
+    int axis = gckpti_axis_of(call, "concat", *(const int *)call->attributes);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
@@ -110,7 +68,7 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-GCKPTI_FN gckpti_iter gckpti_concat_move(const gckpt_call *call, int i)
+static gckpti_iter gckpti_concat_move(const gckpt_call *call, int i)
 {
     const int axis = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[i].shape;
@@ -152,7 +110,7 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 static gckpt_result gckpti_pad_shape(gckpt_call *call)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    int axis = gckpti_axis(call, "pad", p->axis);
+    int axis = gckpti_axis_of(call, "pad", p->axis);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
@@ -160,7 +118,7 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-GCKPTI_FN gckpti_iter gckpti_pad_move(const gckpt_call *call, int i)
+static gckpti_iter gckpti_pad_move(const gckpt_call *call, int i)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
     const gckpt_shape *x = &call->in[i].shape;
@@ -170,12 +128,9 @@ GCKPTI_FN gckpti_iter gckpti_pad_move(const gckpt_call *call, int i)
 }
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
-    const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
-    const int64_t n = v.size * v.inner, at = p->before * v.inner, all = n + at + p->after * v.inner;
-    for (int64_t i = 0; !backward && i < v.outer; i++)
-        for (int64_t j = 0; j < all - n; j++)
-            call->out[i * all + (j < at ? j : j + n)] = p->value;
+    const int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; !backward && i < n; i++)
+        call->out[i] = ((const gckpti_pad *)call->attributes)->value;
     gckpti_run_moves(call, backward, 0, gckpti_pad_move);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
@@ -194,27 +149,35 @@ GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int
 
 /* sum and mean over an axis, which is removed. The last axis is summed in 32 lanes (5d), the rows
  * of another axis in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
-static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op)
+static gckpt_result gckpti_reduce_shape(gckpt_call *call, const char *op, int64_t most,
+                                        size_t saved)
 {
-    int axis = gckpti_axis(call, op, *(const int *)call->attributes);
+    int axis = gckpti_axis_of(call, op, *(const int *)call->attributes);
     if (axis < 0)
         return GCKPT_E_ARG;
+    if (call->in[0].shape.d[axis] > most)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: the axis of %S is longer than 2^31 - 1", op,
+                          &call->in[0].shape);
     call->shape = call->in[0].shape;
     call->shape.n--;
     for (int i = axis; i < call->shape.n; i++)
         call->shape.d[i] = call->shape.d[i + 1];
     call->mixes_rows = axis == 0;
+    if (gckpti_shape_fits(&call->shape))
+        call->saved_bytes = (size_t)gckpti_elements(&call->shape) * saved;
     return GCKPT_OK;
 }
-/* Defines gckpti_<op>_shape as `rule` with the op's name. */
-#define GCKPTI_REDUCE_SHAPE(op, rule)                                                              \
+/* Defines gckpti_<op>_shape: the longest axis, and the bytes saved for each result. */
+#define GCKPTI_REDUCE_SHAPE(op, most, saved)                                                       \
     GCKPTI_UNUSED static gckpt_result gckpti_##op##_shape(gckpt_call *call)                        \
     {                                                                                              \
-        return rule(call, #op);                                                                    \
+        return gckpti_reduce_shape(call, #op, most, saved);                                        \
     }
-GCKPTI_REDUCE_SHAPE(sum, gckpti_reduce_shape)
-GCKPTI_REDUCE_SHAPE(mean, gckpti_reduce_shape)
-GCKPTI_FN gckpti_iter gckpti_sum_move(const gckpt_call *call, int i)
+GCKPTI_REDUCE_SHAPE(sum, INT64_MAX, 0)
+GCKPTI_REDUCE_SHAPE(mean, INT64_MAX, 0)
+GCKPTI_REDUCE_SHAPE(max, INT32_MAX, sizeof(int32_t))
+GCKPTI_REDUCE_SHAPE(argmax, INT32_MAX, 0)
+static gckpti_iter gckpti_sum_move(const gckpt_call *call, int i)
 {
     const int axis = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[i].shape;
@@ -275,48 +238,29 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
 }
 
 /* max and argmax over an axis, which is removed: the first element that no other exceeds, or the
- * first NaN. argmax and max's `saved` are its index. dx = g there, else 0. Items: <= 16 results. */
-enum { GCKPTI_MAX_ITEM = 16 };
-typedef struct {
-    const gckpt_call *call;
-    gckpti_axis_split v;
-    int64_t chunks; /* items for each outer index */
-    float *out;
-    int32_t *index;
-} gckpti_max_state;
-
-static void gckpti_max_item(void *context, int64_t item, int64_t worker)
+ * first NaN. argmax and max's `saved` are its index. dx = g there, else 0. */
+static void gckpti_run_max(const gckpt_call *call, float *out, void *saved)
 {
-    const gckpti_max_state *s = (const gckpti_max_state *)context;
-    const gckpt_arg *x = &s->call->in[0];
-    const float *g = s->call->grad_out;
-    const int64_t inner = s->v.inner, from = item % s->chunks * GCKPTI_MAX_ITEM;
-    const int64_t n = gckpti_min(inner - from, GCKPTI_MAX_ITEM),
-                  to = item / s->chunks * inner + from;
-    float best[GCKPTI_MAX_ITEM];
-    int32_t index[GCKPTI_MAX_ITEM];
-    (void)worker;
-    for (int64_t i = 0, here = (to - from) * s->v.size + from; i < s->v.size; i++, here += inner)
-        for (int64_t j = 0; j < n; j++)
-            if (g && s->index[to + j] == i)
-                gckpti_put(&x->grad[here + j], g[to + j], x->accumulate);
-            else if (g)
-                x->grad[here + j] = x->accumulate ? x->grad[here + j] : 0.0f;
-            else if (i == 0 || (best[j] == best[j] && !(x->data[here + j] <= best[j])))
-                best[j] = x->data[here + j], index[j] = (int32_t)i;
-    if (s->out)
-        memcpy(s->out + to, best, (size_t)n * sizeof *best);
-    if (s->index && !g)
-        memcpy(s->index + to, index, (size_t)n * sizeof *index);
-}
-static void gckpti_run_max(const gckpt_call *call, float *out, void *index)
-{
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    const int64_t chunks = (v.inner + GCKPTI_MAX_ITEM - 1) / GCKPTI_MAX_ITEM;
-    gckpti_max_state s = { call, v, chunks, call->grad_out ? NULL : out, (int32_t *)index };
-    if (!call->grad_out || call->in[0].grad)
-        gckpt_parallel(call, v.outer * chunks, v.size * gckpti_min(v.inner, GCKPTI_MAX_ITEM),
-                       gckpti_max_item, &s);
+    const gckpt_arg *x = &call->in[0];
+    const float *g = call->grad_out;
+    const gckpti_axis_split v = gckpti_split_at(&x->shape, *(const int *)call->attributes);
+    const int64_t n = !g || x->grad ? v.outer * v.inner : 0;
+    int32_t *index = (int32_t *)saved;
+    for (int64_t r = 0; r < n; r++) {
+        const int64_t first = r / v.inner * v.size * v.inner + r % v.inner;
+        int64_t best = g ? index[r] : 0;
+        for (int64_t i = 0, at = first; i < v.size; i++, at += v.inner) {
+            const float most = g ? 0.0f : x->data[first + best * v.inner];
+            if (g && (i == best || !x->accumulate))
+                gckpti_put(&x->grad[at], i == best ? g[r] : 0.0f, x->accumulate);
+            else if (!g && most == most && !(x->data[at] <= most))
+                best = i;
+        }
+        if (!g && out)
+            out[r] = x->data[first + best * v.inner];
+        if (!g && index)
+            index[r] = (int32_t)best;
+    }
 }
 GCKPTI_OP_KERNELS(max, (void)backward; gckpti_run_max(call, call->out, call->saved))
 GCKPTI_FN void gckpti_argmax_forward(const gckpt_call *call)
@@ -327,18 +271,6 @@ static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 {
     return (void)i, gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
 }
-static gckpt_result gckpti_max_index_shape(gckpt_call *call, const char *op)
-{
-    gckpt_result result = gckpti_reduce_shape(call, op);
-    if (result == GCKPT_OK && gckpti_argmax_limit(call, 0) > INT32_MAX)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: the axis of %S is longer than 2^31 - 1", op,
-                          &call->in[0].shape);
-    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
-        call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(int32_t);
-    return result;
-}
-GCKPTI_REDUCE_SHAPE(max, gckpti_max_index_shape)
-GCKPTI_REDUCE_SHAPE(argmax, gckpti_max_index_shape)
 GCKPTI_DESC(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_DESC_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
                 gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);

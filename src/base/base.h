@@ -45,13 +45,14 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 
 /* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
-#ifdef GCKPT_NO_TEXT
-/* Without error texts, only the result is stored. Other arguments count as used. */
+
+/* Likewise without a text. */
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
+#define gckpti_ok(object) gckpti_result(object, GCKPT_OK)
+#ifdef GCKPT_NO_TEXT /* arguments of the text count as used */
 #define gckpti_error(object, result, ...)                                                          \
     (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
-GCKPTI_FN gckpt_result gckpti_ok(void *object);
 
 /* A field of a desc: its name, its value and the range that is allowed. */
 typedef struct {
@@ -74,9 +75,6 @@ GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out);
 
 /* Appends n bytes to the buffer; passes full buffers to the callback. */
 GCKPTI_FN void gckpti_sink_put(gckpti_sink *out, const void *bytes, size_t n);
-
-/* Writes the low `bytes` bytes of a number, little-endian. */
-GCKPTI_FN void gckpti_sink_number(gckpti_sink *out, uint64_t value, int bytes);
 
 /* Writes formatted text of at most 511 bytes; directives are those of gckpt_fail. */
 GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...);
@@ -120,16 +118,6 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
 /* Appends to an E_MEMORY error the size that the block needs ("at least", if `enough` is 0). */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
                                  size_t enough);
-
-#ifdef GCKPT_NO_TEXT
-#define gckpti_hint_block(object, owner, a, enough)                                                \
-    (0 ? gckpti_hint_block(object, owner, a, enough) : (void)0)
-#endif
-
-/* Returns 0 if the heap does not have that many bytes. Tries one allocation of all: a system that
- * overcommits memory refuses it if it is impossible, but would grant many small ones and end the
- * program when it writes to them. */
-GCKPTI_FN int gckpti_has_memory(gckpti_allocator *a, size_t bytes);
 
 /* Returns the next capacity of a growing array; in_place: the array can grow without a copy. */
 GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place);
@@ -235,7 +223,6 @@ typedef struct {
      * gckpti_with_team only; must not start threads. May be NULL. */
     void (*poll)(void *context);
     void *poll_context;
-    int thread; /* number of the thread */
 } gckpti_runner;
 
 /* Returns 1 for a call of a bf16 plan; for an operand in f32; for an operand in bf16. */

@@ -10,6 +10,7 @@
 #if defined(__unix__) || defined(__APPLE__)
 #define GCKPTI_POSIX 1
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -29,9 +30,13 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#if (defined(__unix__) || defined(__APPLE__)) && (defined(_OPENMP) || defined(GCKPTI_TEAMS))
+#if defined(__GNUC__) && (defined(_OPENMP) || defined(GCKPTI_TEAMS))
 #include <sched.h>
+#ifdef _WIN32
+#include <unistd.h>
+#else
 #include <sys/select.h>
+#endif
 #endif
 
 #if defined(GCKPT_REALLOC) != defined(GCKPT_FREE)
@@ -222,12 +227,13 @@ enum {
 #else
 #define GCKPTI_OWN_FRAME
 #endif
-/* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions
- * (elsewhere: one region per loop). Tests set it to 1 and use their own threads. */
+/* GCKPTI_TEAMS: one OpenMP region per execution, whose threads run the loops of all instructions.
+ * Tests set it to 1 and use their own threads. */
 #if !GCKPTI_HAS_FAST
 #undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 0
-#elif !defined(GCKPTI_TEAMS) && (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
+#elif defined(_OPENMP)
+#undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 1
 #elif !defined(GCKPTI_TEAMS)
 #define GCKPTI_TEAMS 0

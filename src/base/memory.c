@@ -145,8 +145,8 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
         gckpti_delete(a, name, name ? gckpti_strlen(name) + 1 : 0, 1);
 }
 
-GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_allocator *a,
-                                  size_t enough)
+GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
+                                 size_t enough)
 {
 #ifdef GCKPT_NO_TEXT
     (void)object, (void)owner, (void)a, (void)enough;
@@ -158,15 +158,6 @@ GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_
                                : "; the %s's block has %z bytes, so far it takes %z",
                         owner, a->desc.size, enough ? enough : a->needed);
 #endif
-}
-
-GCKPTI_FN int gckpti_has_memory(gckpti_allocator *a, size_t bytes)
-{
-    if (!GCKPTI_HEAP_64BIT || a->desc.memory || a->desc.resize)
-        return 1;
-    void *p = gckpti_resize(a, NULL, 0, bytes);
-    gckpti_delete(a, p, bytes, 1);
-    return p != NULL;
 }
 
 GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place)

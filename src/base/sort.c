@@ -3,12 +3,10 @@
 /* ---- sorts without recursion: heap sort (not stable), and merge sort by key (stable) ---- */
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
-    unsigned char buf[64];
-    for (size_t n; size > 0; a += n, b += n, size -= n) {
-        n = size < sizeof buf ? size : sizeof buf;
-        memcpy(buf, a, n);
-        memcpy(a, b, n);
-        memcpy(b, buf, n);
+    for (size_t i = 0; i < size; i++) {
+        const unsigned char byte = a[i];
+        a[i] = b[i];
+        b[i] = byte;
     }
 }
 

@@ -131,36 +131,26 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)
     return t;
 }
 
-GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const char *format, ...)
-{
-    gckpti_object *o = (gckpti_object *)object;
-    if (!o || o->sticky != GCKPT_OK)
-        return result;
-    va_list args;
-    va_start(args, format);
-    o->last = result;
-    gckpti_set_text(o, format, args);
-    va_end(args);
-    return result;
-}
-
-#ifdef GCKPT_NO_TEXT
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result)
 {
     gckpti_object *o = (gckpti_object *)object;
-    if (o && o->sticky == GCKPT_OK)
+    if (o && o->sticky == GCKPT_OK) {
         o->last = result;
+        o->text[0] = 0;
+    }
     return result;
 }
-#endif
 
-GCKPTI_FN gckpt_result gckpti_ok(void *object)
+GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const char *format, ...)
 {
     gckpti_object *o = (gckpti_object *)object;
-    o->last = GCKPT_OK;
-    if (o->sticky == GCKPT_OK)
-        o->text[0] = 0;
-    return GCKPT_OK;
+    va_list args;
+    va_start(args, format);
+    gckpti_result(o, result);
+    if (o && o->sticky == GCKPT_OK)
+        gckpti_set_text(o, format, args);
+    va_end(args);
+    return result;
 }
 
 GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n)
@@ -201,9 +191,9 @@ GCKPT_API const char *gckpt_error_text(const void *object)
     gckpt_result result = gckpt_error(object);
     if (!o)
         return "NULL: the call that should have made this object failed; call gckpt_error_text "
-               "of its origin: the graph for a plan or a frontier, the store for an executor, a "
-               "graph or gckpt_fit. A store is NULL if there is no memory; a block needs "
-               "gckpt_store_need(NULL) bytes";
+               "of its origin: the graph for a plan or a frontier, the store for an executor or a "
+               "graph. A store is NULL if there is no memory; a block needs gckpt_store_need(NULL) "
+               "bytes";
     return o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0] ? o->text
                                                                         : gckpt_result_text(result);
 }
@@ -231,14 +221,6 @@ GCKPTI_FN void gckpti_sink_put(gckpti_sink *out, const void *bytes, size_t n)
         if (out->used == sizeof out->buf)
             gckpti_sink_flush(out);
     }
-}
-
-GCKPTI_FN void gckpti_sink_number(gckpti_sink *out, uint64_t value, int bytes)
-{
-    unsigned char little[8];
-    for (int i = 0; i < bytes; i++)
-        little[i] = (unsigned char)(value >> (8 * i));
-    gckpti_sink_put(out, little, (size_t)bytes);
 }
 
 GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...)

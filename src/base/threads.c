@@ -11,25 +11,60 @@ GCKPT_API int gckpt_threads(void)
 #endif
 }
 
-#if GCKPTI_TEAMS
-/* A loop calls body(context, i) for i = 0..n-1. Only thread 0 starts loops, one after the other; it
- * also runs items. `unclaimed` counts the items that no thread has claimed, `unfinished` the items
- * that are not finished. A thread may be late, or sleep anywhere in this code, because:
- *
- * 1. A thread claims an item by decrementing `unclaimed`, if the old value was positive.
- *    It reads the loop's fields only afterwards. If a loop ended and another began in between, it
- *    has claimed an item of the new one.
- * 2. A claimed item is unfinished until its thread reports it, and thread 0 changes the loop only
- *    when no item is unfinished. So body, context and n are constant while they are read.
- * 3. Decrementing an `unclaimed` of 0 or less claims nothing; the next loop overwrites it.
- * 4. Loop to items: `unclaimed` is set with release after the fields and decremented with acquire
- *    (which continues the release sequence). Items to thread 0: `unfinished`, likewise. */
-typedef struct gckpti_team {
-    void (*body)(void *context, int64_t i);
+#if GCKPTI_HAS_FAST
+/* ---- workers claim a few items at a time, so that a thread may be late or lose its core. A
+ * worker's number selects its scratch. ---- */
+typedef struct {
+    void (*body)(void *context, int64_t item, int64_t worker);
     void *context;
-    int64_t n;
-    int busy; /* nonzero while a loop is running */
-    int stop; /* nonzero if no more loops follow */
+    int64_t n, next, chunk, item_cost;
+    const gckpti_runner *runner;
+} gckpti_parallel_loop;
+
+/* Claims `chunk` items at a time until none is left; `polls`: calls poll between them. */
+static void gckpti_claim_items(gckpti_parallel_loop *loop, int64_t worker, int polls)
+{
+    int64_t done = 0;
+    for (;;) {
+        int64_t i = __atomic_fetch_add(&loop->next, loop->chunk, __ATOMIC_RELAXED);
+        int64_t end = loop->n - i < loop->chunk ? loop->n : i + loop->chunk;
+        if (i >= loop->n)
+            return;
+        for (; i < end; i++) {
+            loop->body(loop->context, i, worker);
+            done += polls ? loop->item_cost : 0;
+            if (done >= 1 << 18) {
+                loop->runner->poll(loop->runner->poll_context);
+                done = 0;
+            }
+        }
+    }
+}
+
+/* Runs a worker on one of the program's own threads. */
+static void gckpti_run_worker(void *loop, int64_t worker)
+{
+    gckpti_claim_items((gckpti_parallel_loop *)loop, worker, 0);
+}
+#endif
+
+#if GCKPTI_TEAMS
+/* Only thread 0 starts loops, one after the other; it also runs workers. `unclaimed` counts the
+ * workers that no thread has claimed, `unfinished` those that are not finished. A thread may be
+ * late, or sleep anywhere in this code, because:
+ *
+ * 1. A thread claims a worker by decrementing `unclaimed`, if the old value was positive.
+ *    It reads `loop` only afterwards. If a loop ended and another began in between, it has
+ *    claimed a worker of the new one.
+ * 2. A claimed worker is unfinished until its thread reports it, and thread 0 changes the loop only
+ *    when no worker is unfinished. So `loop` and its fields are constant while they are read.
+ * 3. Decrementing an `unclaimed` of 0 or less claims nothing; the next loop overwrites it.
+ * 4. Loop to workers: `unclaimed` is set with release after the loop and decremented with acquire
+ *    (which continues the release sequence). Workers to thread 0: `unfinished`, likewise. */
+typedef struct gckpti_team {
+    gckpti_parallel_loop *loop;
+    int busy;   /* nonzero while a loop is running */
+    int stop;   /* nonzero if no more loops follow */
     int exited; /* threads that have seen `stop` */
     char pad[64];
     int64_t unclaimed;
@@ -38,14 +73,14 @@ typedef struct gckpti_team {
     char pad3[64];
 } gckpti_team;
 
-static void gckpti_team_run_items(gckpti_team *team)
+static void gckpti_team_run_workers(gckpti_team *team, int polls)
 {
     int64_t done = 0;
     while (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
         int64_t unclaimed = __atomic_fetch_sub(&team->unclaimed, 1, __ATOMIC_ACQUIRE);
         if (unclaimed <= 0)
             break;
-        team->body(team->context, team->n - unclaimed);
+        gckpti_claim_items(team->loop, unclaimed - 1, polls);
         done++;
     }
     if (done)
@@ -73,8 +108,13 @@ static void gckpti_team_backoff(int *spins)
     } else if (*spins < 1004) {
         sched_yield();
     } else {
-        struct timeval pause = { 0, *spins < 1012 ? 20 : 100 };
-        select(0, NULL, NULL, NULL, &pause);
+        const int pause = *spins < 1012 ? 20 : 100; /* microseconds */
+#ifdef _WIN32
+        usleep((useconds_t)pause);
+#else
+        struct timeval time = { 0, pause };
+        select(0, NULL, NULL, NULL, &time);
+#endif
     }
     *spins += *spins < 2000;
 }
@@ -84,7 +124,7 @@ GCKPTI_FN void gckpti_team_worker(gckpti_team *team)
 {
     for (int spins = 0; !__atomic_load_n(&team->stop, __ATOMIC_ACQUIRE);) {
         if (__atomic_load_n(&team->unclaimed, __ATOMIC_RELAXED) > 0) {
-            gckpti_team_run_items(team);
+            gckpti_team_run_workers(team, 0);
             spins = 0;
         }
         gckpti_team_backoff(&spins);
@@ -101,89 +141,17 @@ GCKPTI_FN void gckpti_team_end(gckpti_team *team, int others)
         gckpti_team_backoff(&spins);
 }
 
-static void gckpti_team_run(gckpti_team *team, int64_t n, void (*body)(void *context, int64_t i),
-                            void *context)
+static void gckpti_team_run(gckpti_team *team, gckpti_parallel_loop *loop, int64_t workers)
 {
     int spins = 0;
-    team->body = body;
-    team->context = context;
-    team->n = n;
+    team->loop = loop;
     team->busy = 1;
-    __atomic_store_n(&team->unfinished, n, __ATOMIC_RELAXED);
-    __atomic_store_n(&team->unclaimed, n, __ATOMIC_RELEASE);
-    gckpti_team_run_items(team);
+    __atomic_store_n(&team->unfinished, workers, __ATOMIC_RELAXED);
+    __atomic_store_n(&team->unclaimed, workers, __ATOMIC_RELEASE);
+    gckpti_team_run_workers(team, loop->runner->poll != NULL);
     while (__atomic_load_n(&team->unfinished, __ATOMIC_ACQUIRE) > 0)
         gckpti_team_backoff(&spins);
     team->busy = 0;
-}
-#endif
-
-/* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-GCKPTI_FN void gckpti_parallel_for(const gckpt_call *call, int64_t n,
-                                   void (*body)(void *context, int64_t i), void *context)
-{
-#if GCKPTI_HAS_FAST
-    const gckpti_runner *runner = (const gckpti_runner *)call->runner;
-    if (n > 1 && call->threads > 1 && runner) {
-        if (runner->parallel_for) {
-            runner->parallel_for(runner->user, n, body, context);
-            return;
-        }
-#if GCKPTI_TEAMS
-        if (runner->team && !runner->team->busy) {
-            gckpti_team_run(runner->team, n, body, context);
-            return;
-        }
-#elif defined(_OPENMP)
-        int threads = n < call->threads ? (int)n : call->threads;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-        for (int64_t i = 0; i < n; i++)
-            body(context, i);
-        return;
-#endif
-    }
-#endif
-    (void)call;
-    for (int64_t i = 0; i < n; i++)
-        body(context, i);
-}
-
-#ifdef _OPENMP
-#define gckpti_thread() omp_get_thread_num()
-#else
-#define gckpti_thread() 0
-#endif
-
-#if GCKPTI_HAS_FAST
-/* ---- workers claim a few items at a time, so that a thread may be late or lose its core. A
- * worker's number selects its scratch. ---- */
-typedef struct {
-    void (*body)(void *context, int64_t item, int64_t worker);
-    void *context;
-    int64_t n, next, chunk, item_cost;
-    const gckpti_runner *runner; /* NULL if this worker must not call poll */
-} gckpti_parallel_loop;
-
-/* Claims `chunk` items at a time until none is left. */
-static void gckpti_run_chunks(void *context, int64_t worker)
-{
-    gckpti_parallel_loop *loop = (gckpti_parallel_loop *)context;
-    const int polls = loop->runner && loop->runner->thread == gckpti_thread();
-    int64_t done = 0;
-    for (;;) {
-        int64_t i = __atomic_fetch_add(&loop->next, loop->chunk, __ATOMIC_RELAXED);
-        int64_t end = loop->n - i < loop->chunk ? loop->n : i + loop->chunk;
-        if (i >= loop->n)
-            return;
-        for (; i < end; i++) {
-            loop->body(loop->context, i, worker);
-            done += polls ? loop->item_cost : 0;
-            if (done >= 1 << 18) {
-                loop->runner->poll(loop->runner->poll_context);
-                done = 0;
-            }
-        }
-    }
 }
 #endif
 
@@ -192,17 +160,26 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
 {
 #if GCKPTI_HAS_FAST
     const gckpti_runner *runner = call ? (const gckpti_runner *)call->runner : NULL;
-    runner = runner && runner->poll ? runner : NULL;
-    if (call && item && (call->threads > 1 || runner) && items > 1) {
+    if (runner && item && items > 1 && (call->threads > 1 || runner->poll)) {
         const int64_t capped_cost = cost <= 0 ? 0 : cost < 1 << 18 ? cost : 1 << 18;
         gckpti_parallel_loop loop = { item, context, items, 0, 1, capped_cost, runner };
         loop.chunk += 65536 / (1 + (capped_cost < 65536 ? capped_cost : 65536));
         int64_t workers = items / loop.chunk + (items % loop.chunk != 0);
         workers = workers < call->threads ? workers : call->threads;
-        if (workers > 1 || runner) {
-            gckpti_parallel_for(call, workers, gckpti_run_chunks, &loop);
+        int polls = runner->poll != NULL;
+        if (workers > 1 && runner->parallel_for) {
+            runner->parallel_for(runner->user, workers, gckpti_run_worker, &loop);
             return;
         }
+#if GCKPTI_TEAMS
+        if (workers > 1 && runner->team && !runner->team->busy) {
+            gckpti_team_run(runner->team, &loop, workers);
+            return;
+        }
+        polls = polls && !(runner->team && runner->team->busy); /* else perhaps another thread */
+#endif
+        gckpti_claim_items(&loop, 0, polls);
+        return;
     }
 #endif
     (void)call, (void)cost;
@@ -220,7 +197,6 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
 #pragma omp parallel num_threads(threads)
         if (omp_get_thread_num() == 0) {
             runner->team = omp_get_num_threads() > 1 ? &team : NULL;
-            runner->thread = 0;
             main(context);
             runner->team = NULL;
             gckpti_team_end(&team, omp_get_num_threads() - 1);
@@ -230,7 +206,6 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
         return;
     }
 #endif
-    (void)threads;
-    runner->thread = gckpti_thread();
+    (void)runner, (void)threads;
     main(context);
 }

@@ -21,6 +21,128 @@
                      ", tmm" #b "}" ::)
 #endif
 
+#define GCKPTI_TARGET_AMX                                                                          \
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma,prfchw")))
+#if GCKPTI_OPTIMISED
+#define GCKPTI_INLINED_AMX static inline __attribute__((always_inline)) GCKPTI_TARGET_AMX
+#else
+#define GCKPTI_INLINED_AMX static inline GCKPTI_TARGET_AMX
+#endif
+
+static GCKPTI_TARGET_AMX void gckpti_narrow_amx(const float *x, uint16_t *y, int64_t n)
+{
+    for (; n >= 16; n -= 16, x += 16, y += 16) {
+        const __m256i words = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x));
+        memcpy(y, &words, sizeof words);
+    }
+    V(narrow)(x, y, n);
+}
+
+/* ---- V(mixed_put) by instructions that round to bf16 ---- */
+GCKPTI_INLINED_AMX __m512i gckpti_concat_amx(const void *low, const void *high)
+{
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)low)),
+                              _mm256_loadu_si256((const __m256i *)high), 1);
+}
+
+/* Returns elements low..low+15 and high..high+15 of x as bf16; narrow (a constant): x is bf16. */
+GCKPTI_INLINED_AMX __m512i gckpti_halves_amx(const gckpti_operand *x, int64_t low, int64_t high,
+                                             int narrow)
+{
+    if (narrow)
+        return gckpti_concat_amx(x->bf16 + low, x->bf16 + high);
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x->f32 + high),
+                                        _mm512_loadu_ps(x->f32 + low));
+}
+
+/* Returns 8 elements from x on, followed by 8 from y on. */
+GCKPTI_INLINED_AMX __m256i gckpti_eights_amx(const uint16_t *x, const uint16_t *y)
+{
+    const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)x);
+    const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)y);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
+/* Returns 8 elements in each quarter of a vector: from `at`, and 1, 2, 3 distances after `at`. */
+GCKPTI_INLINED_AMX __m512i gckpti_quarters_amx(const gckpti_operand *x, int64_t at, int64_t apart,
+                                               int narrow)
+{
+    if (narrow) {
+        const uint16_t *b = x->bf16 + at, *c = b + 2 * apart;
+        return _mm512_inserti64x4(_mm512_castsi256_si512(gckpti_eights_amx(b, b + apart)),
+                                  gckpti_eights_amx(c, c + apart), 1);
+    }
+    const float *f = x->f32 + at, *g = f + 2 * apart;
+    return (__m512i)_mm512_cvtne2ps_pbh((__m512)gckpti_concat_amx(g, g + apart),
+                                        (__m512)gckpti_concat_amx(f, f + apart));
+}
+
+/* Stores 16 words of 16 lanes, transposed, to rows of `row` words. Loading by quarters needs 48
+ * shuffles for adjacent lanes, 64 for adjacent terms; a transposition by rows needs 80. */
+GCKPTI_INLINED_AMX void gckpti_transpose_amx(const V(subblock) * s, int across, int narrow,
+                                             uint32_t *d, int64_t row)
+{
+    const gckpti_operand x = *s->x;
+    __m512i term[8], r[4];
+    GCKPTI_UNROLL
+    for (int i = 0; i < 4; i++, d += 4 * row) {
+        GCKPTI_UNROLL
+        for (int k = 0; k < 8; k++)
+            if (across && i % 2 == 0)
+                term[k] =
+                    gckpti_quarters_amx(&x, s->at + 4 * i + k * x.k_stride, 8 * x.k_stride, narrow);
+        GCKPTI_UNROLL
+        for (int k = 0; k < 4; k++)
+            r[k] = !across
+                       ? gckpti_quarters_amx(&x, s->at + 8 * i + k * x.stride, 4 * x.stride, narrow)
+                   : i % 2 ? _mm512_unpackhi_epi16(term[2 * k], term[2 * k + 1])
+                           : _mm512_unpacklo_epi16(term[2 * k], term[2 * k + 1]);
+        const __m512i l01 = _mm512_unpacklo_epi32(r[0], r[1]);
+        const __m512i h01 = _mm512_unpackhi_epi32(r[0], r[1]);
+        const __m512i l23 = _mm512_unpacklo_epi32(r[2], r[3]);
+        const __m512i h23 = _mm512_unpackhi_epi32(r[2], r[3]);
+        _mm512_storeu_si512(d, _mm512_unpacklo_epi64(l01, l23));
+        _mm512_storeu_si512(d + row, _mm512_unpackhi_epi64(l01, l23));
+        _mm512_storeu_si512(d + 2 * row, _mm512_unpacklo_epi64(h01, h23));
+        _mm512_storeu_si512(d + 3 * row, _mm512_unpackhi_epi64(h01, h23));
+    }
+}
+
+/* V(mixed_put); across (lanes are adjacent) and narrow are constants. */
+GCKPTI_INLINED_AMX void gckpti_put_as_amx(const V(subblock) * s, int across, int narrow,
+                                          uint32_t *d, int64_t row)
+{
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i pairs = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
+                                           _mm512_set1_epi32(16 << 16));
+    const gckpti_operand *x = s->x;
+    if (s->as_a == across) {
+        gckpti_transpose_amx(s, across, narrow, d, row);
+        return;
+    }
+    GCKPTI_UNROLL
+    for (int i = 0; i < 16; i++) {
+        const int64_t at = s->at + i * (across ? 2 * x->k_stride : x->stride);
+        const __m512i y = gckpti_halves_amx(x, at, at + (across ? x->k_stride : 16), narrow);
+        _mm512_storeu_si512(d + i * row, across ? _mm512_permutexvar_epi16(pairs, y) : y);
+    }
+}
+
+static GCKPTI_TARGET_AMX void gckpti_put_amx(const V(subblock) * s, uint32_t *d, int64_t row)
+{
+    const int across = s->x->stride == 1, narrow = s->x->bf16 != NULL;
+    if (narrow)
+        across ? gckpti_put_as_amx(s, 1, 1, d, row) : gckpti_put_as_amx(s, 0, 1, d, row);
+    else
+        across ? gckpti_put_as_amx(s, 1, 0, d, row) : gckpti_put_as_amx(s, 0, 0, d, row);
+}
+
+static GCKPTI_TARGET void gckpti_pack_amx(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
+                                          int64_t row)
+{
+    V(mixed_pack_by)(s, as_a, d, row, gckpti_put_amx);
+}
+
 /* Configures all 8 tile registers before a work item (enable = 1); releases them after it. */
 static void gckpti_mixed_configure_amx(int enable)
 {
@@ -38,7 +160,7 @@ static void gckpti_mixed_configure_amx(int enable)
 }
 
 /* Tiles of 16 or 32 rows and columns: registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b. */
-static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
+static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
 {
     const int low = t->m > 16, right = t->width > 16;
     const int64_t a_row = 2 * t->a_row, b_row = 4 * t->b_row, c_row = 4 * t->c_row;
@@ -90,19 +212,19 @@ static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti
     if (low && right)
         GCKPTI_AMX_STORE(3, c_low + 16, c_row);
     for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
-        gckpti_mixed_narrow_bf16(c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
+        gckpti_narrow_amx(c + i * t->c_row, t->c_bf16 + i * t->bf16_row, t->width);
 }
 
 static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
-    { { 32, 32, 16, GCKPTI_WORDS_PAIRS, gckpti_mixed_tile_amx },
-      { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    { { 32, 32, 16, gckpti_mixed_tile_amx }, { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
     gckpti_mixed_configure_amx,
     64,
-    gckpti_mixed_pack_a_bf16,
-    gckpti_mixed_pack_b_bf16,
+    gckpti_pack_amx,
     V(widen),
-    gckpti_mixed_narrow_bf16,
+    gckpti_narrow_amx,
     V(round_stochastic),
     { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
 };
+#undef GCKPTI_TARGET_AMX
+#undef GCKPTI_INLINED_AMX
 #endif

@@ -11,10 +11,9 @@ static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, cons
     memset(&t, 0, sizeof t);
     t.k = k;
     const gckpti_pack_lanes s = { &t, x, 0, lanes, 0, (k + GCKPTI_K_BLOCK - 1) / GCKPTI_K_BLOCK };
-    if (a)
-        kernels->pack_a(&s, kernels->tiles[0].words, a, gckpti_ceil_to(k, GCKPTI_K_BLOCK));
-    else
-        kernels->pack_b(&s, kernels->tiles[0].words, b, gckpti_ceil_to(lanes, 16));
+    void *to = a ? (void *)a : (void *)b;
+    kernels->pack(&s, a != NULL, (uint32_t *)to,
+                  a ? gckpti_ceil_to(k, GCKPTI_K_BLOCK) / 2 : gckpti_ceil_to(lanes, 16));
 }
 
 /* Returns a product that has no a yet: b is a packed panel of n lanes, c has rows of `row`. */
@@ -144,14 +143,15 @@ static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_ope
         V(rescale)(s->out + r * width, s->factor[r], d);
     V(head_pack)(s->kernels, &transposed, d, s->n, NULL, s->a);
     if (cut && !V(all_finite)(s->a, row * width)) {
-        for (int64_t i = 0; i < s->m * d; i++) {
-            const int64_t r = i / d, e = i % d, end = r + 1 + s->diagonal;
-            const int64_t from = end - s->h->window;
-            const gckpti_terms x = { s->p + r, NULL, GCKPTI_QK_TILE };
-            const gckpti_terms y = gckpti_terms_of(v, e, v->stride);
-            float *out = s->out + r * width + e;
-            *out = gckpti_mixed_blocks(&x, &y, from < 0 ? 0 : from, gckpti_min(s->n, end),
-                                       fresh ? 0.0f : *out);
+        for (int64_t r = 0; r < s->m; r++) {
+            const int64_t end = r + 1 + s->diagonal, first = end - s->h->window;
+            const int64_t from = first < 0 ? 0 : first, k = gckpti_min(s->n, end) - from;
+            const gckpti_operand rows = gckpti_operand_at(&transposed, from * v->stride);
+            gckpti_product t = gckpti_product_of(
+                1, d, k, gckpti_matrix(s->p + r + from * GCKPTI_QK_TILE, 0, GCKPTI_QK_TILE), rows,
+                s->out + r * width);
+            t.accumulate = !fresh, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
+            gckpti_mixed_plain(s->h->call, &t);
         }
         return;
     }

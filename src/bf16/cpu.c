@@ -252,7 +252,6 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
     gckpti_mixed_tile *tile = &w.packed.tile;
     w.packed.kernels = s->kernels, w.packed.chain = gckpti_is_chain(t);
     w.matrix = block->matrix, w.i = block->i0, tile->m = block->i1 - block->i0;
-    const int words = s->kernels->tiles[w.packed.chain].words;
     const int64_t deep = GCKPTI_K_BLOCK / 2 * s->blocks;
     float *partial = scratch;
     scratch += s->keeps_partial ? s->base.rows * s->base.cols : 0;
@@ -270,7 +269,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
             tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.stride,
             w.packed.rows_before = w.i;
         else
-            s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
+            s->kernels->pack(&of_a, 1, (uint32_t *)a, deep);
         w.packed.next_prefetch = gckpti_mixed_next_a(s, &w, block->item);
         for (w.j = block->j0; w.j < block->j1; w.j += w.packed.n) {
             gckpti_pack_lanes of_b = { t, &t->b, w.matrix * t->b.batch_stride + w.j * t->b.stride,
@@ -278,7 +277,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
             of_b.n = w.packed.n = gckpti_min(block->j1 - w.j, s->panel);
             tile->b_row = gckpti_ceil_to(w.packed.n, 16);
             w.partial = s->keeps_partial ? partial + s->base.rows * (w.j - block->j0) : NULL;
-            s->kernels->pack_b(&of_b, words, (uint32_t *)b, tile->b_row);
+            s->kernels->pack(&of_b, 0, (uint32_t *)b, tile->b_row);
             gckpti_prefetch fetch = gckpti_mixed_next_b(s, &w, block);
             fetch.pace = 1 + fetch.rows * (fetch.width / 64) / (tile->blocks * (1 + tile->m / 4));
             tile->prefetch = &fetch;

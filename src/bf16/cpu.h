@@ -10,16 +10,8 @@ typedef struct {
     uint64_t offset;
 } gckpti_convert_state;
 
-/* AVX512-BF16 kernels need a compiler that knows the instructions; clang 16 and 17 crash. */
-#if !defined(GCKPT_NO_BF16) && GCKPTI_AVX512 &&                                                    \
-    ((defined(__clang__) && __clang_major__ >= 11 && __clang_major__ / 2 != 8) ||                  \
-     (!defined(__clang__) && __GNUC__ >= 10))
-#define GCKPTI_AVX512_BF16 1
-#else
-#define GCKPTI_AVX512_BF16 0
-#endif
 /* AMX kernels need an assembler that knows AMX, and Linux, for the system call for permission. */
-#if GCKPTI_AVX512_BF16 && defined(__linux__) && !defined(GCKPT_NO_AMX) &&                          \
+#if GCKPTI_AVX512 && defined(__linux__) && !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_AMX) &&    \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #define GCKPTI_AMX 1
 #else
@@ -27,24 +19,11 @@ typedef struct {
 #endif
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
-/* Returns x from element `at` on. */
-static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
-{
-    gckpti_operand y = *x;
-    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
-    return y;
-}
-
 /* Packed operands of products in bf16 plans (manual, 5l): a as rows of bf16 in blocks of 32 terms;
- * b as panels of words of two terms, whose order the kernels choose; a block is 16 rows of a panel.
- * Partial blocks are padded with -0 x +0, which changes no chain, not even one at -0. */
-enum gckpti_words {
-    GCKPTI_WORDS_PAIRS,       /* word q has the terms 2 q (first in memory) and 2 q + 1 */
-    GCKPTI_WORDS_INTERLEAVED, /* q even: 2 q + 2 (lower half), 2 q; q odd: 2 q + 1, 2 q - 1 */
-    GCKPTI_WORDS_SWAPPED      /* 2 q + 1 (lower half) and 2 q */
-};
-
-/* A tile: m rows and `width` (16, 32 or 48) columns of c add `blocks` blocks of terms; the last has
+ * b as panels of words: word q has the terms 2 q (first in memory) and 2 q + 1; a block is 16 rows
+ * of a panel. Partial blocks are padded with -0 x +0, which changes no chain, not even one at -0.
+ *
+ * A tile: m rows and `width` (16, 32 or 48) columns of c add `blocks` blocks of terms; the last has
  * `last` terms. Row i of a is at a + i * a_row. Element (i,j) starts at from[i * from_row + j], or
  * +0 if from is NULL, and accumulates in c; it ends in c_bf16, rounded, if that is not NULL. */
 typedef struct {
@@ -58,10 +37,9 @@ typedef struct {
     gckpti_prefetch *prefetch;
 } gckpti_mixed_tile;
 
-/* A tile kernel: most rows (multiples of row_step), most columns (a panel of b may be wider:
- * b_row); `words`: the order of both operands' terms, one of gckpti_words. */
+/* A tile kernel: most rows (multiples of row_step), most columns (panels of b may be wider). */
 typedef struct {
-    int rows, columns, row_step, words;
+    int rows, columns, row_step;
     void (*run)(const gckpti_mixed_tile *t);
 } gckpti_tile_kernel;
 
@@ -74,14 +52,13 @@ typedef struct {
 } gckpti_pack_lanes;
 
 /* Kernels of bf16 plans. tiles: [0] for blocks, [1] for a chain. configure: NULL, or called before
- * (1) and after (0) the tiles of an item. align: alignment in bytes of rows of an a in place; 0 if
- * a is always packed. pack_a writes lane i to d + i * row; pack_b writes a panel, +0 after n. */
+ * (1) and after (0) the tiles of an item. align: alignment in bytes of rows of an a in place. pack
+ * writes an a in rows of `row` words, or a panel of b that is `row` words wide, +0 after n. */
 typedef struct gckpti_mixed_kernels {
     gckpti_tile_kernel tiles[2];
     void (*configure)(int start);
     int64_t align;
-    void (*pack_a)(const gckpti_pack_lanes *s, int words, uint16_t *d, int64_t row);
-    void (*pack_b)(const gckpti_pack_lanes *s, int words, uint32_t *d, int64_t width);
+    void (*pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d, int64_t row);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
@@ -97,7 +74,7 @@ static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, i
 /* Returns whether tiles can read x, rows of operand a, in place if all its blocks are whole. */
 static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x)
 {
-    return kernels->align && x->bf16 && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
+    return x->bf16 && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
            (int64_t)((uintptr_t)x->bf16 & 63) % kernels->align == 0;
 }
 
@@ -119,14 +96,12 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif
 
 #if GCKPTI_HAS_FAST
-static inline const gckpti_attention_kernels *gckpti_attention_kernels_of(const gckpt_call *call,
-                                                                          int mixed)
+static inline const gckpti_attention_kernels *gckpti_attention_kernels_of(const gckpt_call *call)
 {
 #ifndef GCKPT_NO_BF16
-    if (mixed)
+    if (gckpti_is_mixed(call))
         return &gckpti_kernels_of(call)->mixed->attention;
 #endif
-    (void)mixed;
     return &gckpti_kernels_of(call)->attention;
 }
 #endif

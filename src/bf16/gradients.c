@@ -127,16 +127,16 @@ static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, f
     for (int64_t j = 0; j < s->n; j += GCKPTI_K_BLOCK)
         for (int64_t i = 0; i < s->m; i += GCKPTI_K_BLOCK) {
             const int64_t at = i * GCKPTI_QK_TILE + j;
-            const gckpti_grad_rows dq_rows = { dq ? dq + i * s->h->d_vec : NULL, s->h->d_vec, 1 };
-            const gckpti_grad_rows dk_rows = { dk ? dk + j * s->h->d_vec : NULL, s->h->d_vec, 1 };
-            const gckpti_grad_rows dv_rows = { dv ? dv + j * s->h->d_vec : NULL, s->h->d_vec, 1 };
+            const gckpti_grad_rows dq_rows = { dq ? dq + i * s->h->d_vec : NULL, s->h->d_vec };
+            const gckpti_grad_rows dk_rows = { dk ? dk + j * s->h->d_vec : NULL, s->h->d_vec };
+            const gckpti_grad_rows dv_rows = { dv ? dv + j * s->h->d_vec : NULL, s->h->d_vec };
             t.i = s->i + i, t.j = s->j + j;
             t.m = gckpti_min(s->m - i, GCKPTI_K_BLOCK), t.n = gckpti_min(s->n - j, GCKPTI_K_BLOCK);
             t.q = gckpti_operand_at(&s->q, i * c), t.k = gckpti_operand_at(&s->k, j * s->h->kv_c);
             t.g = gckpti_operand_at(&s->g, i * c);
             t.p = gckpti_matrix(s->p + at, GCKPTI_QK_TILE, 1);
             t.ds = gckpti_matrix(s->ds + at, GCKPTI_QK_TILE, 1);
-            t.dq = dq_rows, t.dk = dk_rows, t.dv = dv_rows;
+            t.grad[0] = dq_rows, t.grad[1] = dk_rows, t.grad[2] = dv_rows;
             gckpti_attn_tile_add(&t);
         }
 }
@@ -255,29 +255,14 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
 }
 
 static const gckpti_mixed_kernels V(mixed_kernels) = {
-    { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
-      { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS, V(mixed_tile) },
+      { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
     NULL,
     2,
-    V(mixed_pack_a),
-    V(mixed_pack_b),
+    V(mixed_pack),
     V(widen),
     V(narrow),
     V(round_stochastic),
     { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
 };
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
-static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    { { 32, 32, 4, GCKPTI_WORDS_INTERLEAVED, gckpti_mixed_tile_bf16 },
-      { 32, 32, 8, GCKPTI_WORDS_SWAPPED, gckpti_mixed_chain_bf16 } },
-    NULL,
-    0,
-    gckpti_mixed_pack_a_bf16,
-    gckpti_mixed_pack_b_bf16,
-    V(widen),
-    gckpti_mixed_narrow_bf16,
-    V(round_stochastic),
-    { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
-};
-#endif
 #endif

@@ -68,7 +68,7 @@ static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int
     int64_t i = first - (int64_t)((s->offset + (uint64_t)first) % 8); /* start of block `at` */
     for (int64_t n; first < end; i += 8 * W, at += W) {
         INTS word[4];
-        V(philox)(&s->random, at, word);
+        V(philox)(s->random.key, at, s->random.stream, s->random.step, word);
         for (int k = 0; k < 8 * W; k++)
             increment[k] = (uint16_t)(word[k / 2 % 4][k / 8] >> 16 * (k % 2));
         for (; first < end && first < i + 8 * W; first += n) {
@@ -174,11 +174,11 @@ GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64
     return x;
 }
 
-/* A block of 16 lanes and 32 terms, from element `at` of x on, to pack; words: see gckpti_words. */
+/* A block of 16 lanes and 32 terms, from element `at` of x on, to pack. */
 typedef struct {
     const gckpti_operand *x;
     int64_t at;
-    int words, as_a;
+    int as_a;
 } V(subblock);
 typedef void V(put_subblock)(const V(subblock) * s, uint32_t *d, int64_t row);
 
@@ -230,7 +230,7 @@ static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t la
     const int64_t line_terms = across ? 16 : GCKPTI_K_BLOCK;
     uint16_t words[16 * GCKPTI_K_BLOCK];
     gckpti_operand x = *s->x;
-    const V(subblock) padded = { &x, 0, s->words, s->as_a };
+    const V(subblock) padded = { &x, 0, s->as_a };
     for (int i = 0; i < 16 * GCKPTI_K_BLOCK; i++)
         words[i] = s->as_a ? 0x8000 : 0;
     for (int64_t i = 0, at = s->at; i < lines && each > 0;
@@ -244,8 +244,8 @@ static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t la
 }
 
 /* Packs the blocks of s, 16 lanes at a time: a to rows of `row` words, b to panels `row` wide. */
-static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int words, int as_a,
-                                        uint32_t *d, int64_t row, V(put_subblock) * put)
+static GCKPTI_TARGET void V(mixed_pack_by)(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
+                                           int64_t row, V(put_subblock) * put)
 {
     float buffer[GCKPTI_PANEL * GCKPTI_PANEL];
     int64_t p = s->p, terms, at;
@@ -253,7 +253,7 @@ static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int words, i
         terms = gckpti_block_terms(s->t, p);
         const gckpti_operand x = V(block_operand)(s, p, terms, buffer, &at);
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
-            const V(subblock) part = { &x, at + i * x.stride, words, as_a };
+            const V(subblock) part = { &x, at + i * x.stride, as_a };
             uint32_t *to = as_a ? d + i * row : d + i;
             if (s->n - i >= 16 && terms == GCKPTI_K_BLOCK)
                 put(&part, to, row);
@@ -264,16 +264,9 @@ static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int words, i
     }
 }
 
-static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_pack_lanes *s, int words, uint16_t *d,
-                                          int64_t row)
+static GCKPTI_TARGET void V(mixed_pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d,
+                                        int64_t row)
 {
-    void *to = d;
-    V(mixed_pack)(s, words, 1, (uint32_t *)to, row / 2, V(mixed_put));
-}
-
-static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_pack_lanes *s, int words, uint32_t *d,
-                                          int64_t width)
-{
-    V(mixed_pack)(s, words, 0, d, width, V(mixed_put));
+    V(mixed_pack_by)(s, as_a, d, row, V(mixed_put));
 }
 #endif

@@ -6,31 +6,19 @@ GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag)
     return op->flags & GCKPTI_BUILTIN_OP && op->flags & (unsigned)flag;
 }
 
-/* ---- elements of matrix products in bf16 plans (manual, 5l) ---- */
-GCKPTI_FN gckpti_terms gckpti_terms_of(const gckpti_operand *x, int64_t at, int64_t step)
+/* ---- elements of matrix products in bf16 plans (manual, 5l; see ops/products.c) ---- */
+/* Adds term p of two operands, whose f32 values are rounded to bf16, to d. */
+static float gckpti_mixed_term(const gckpti_operand *a, const gckpti_operand *b, int64_t p, float d)
 {
-    const int narrow = gckpti_has_bf16(x->bf16);
-    const gckpti_terms l = { narrow ? NULL : x->f32 + at, narrow ? x->bf16 + at : NULL, step };
-    return l;
-}
-
-static gckpti_terms gckpti_terms_from(const gckpti_terms *x, int64_t p)
-{
-    const gckpti_terms l = { x->f32 ? x->f32 + p * x->step : NULL,
-                             x->bf16 ? x->bf16 + p * x->step : NULL, x->step };
-    return l;
-}
-
-static float gckpti_mixed_term(const gckpti_terms *a, const gckpti_terms *b, int64_t p, float d)
-{
-    const uint16_t x = a->bf16 ? a->bf16[p * a->step] : gckpti_to_bf16(a->f32[p * a->step]);
-    const uint16_t y = b->bf16 ? b->bf16[p * b->step] : gckpti_to_bf16(b->f32[p * b->step]);
+    const uint16_t x = a->bf16 ? a->bf16[p * a->k_stride] : gckpti_to_bf16(a->f32[p * a->k_stride]);
+    const uint16_t y = b->bf16 ? b->bf16[p * b->k_stride] : gckpti_to_bf16(b->f32[p * b->k_stride]);
     return gckpti_flushed_fma(gckpti_flush_to_zero(gckpti_from_bf16(x)),
                               gckpti_flush_to_zero(gckpti_from_bf16(y)), d);
 }
 
-GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
-                                   int64_t end, float element)
+/* Returns `element` after adding terms first..end-1, which are a block. */
+static float gckpti_mixed_block(const gckpti_operand *a, const gckpti_operand *b, int64_t first,
+                                int64_t end, float element)
 {
     float chain[2] = { 0.0f, 0.0f };
     for (int64_t p = first; p < end; p++)
@@ -39,17 +27,6 @@ GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b,
                                 gckpti_flush_to_zero(chain[0] + chain[1]));
 }
 
-GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
-                                    int64_t end, float element)
-{
-    for (int64_t p = first, next; p < end; p = next) {
-        next = gckpti_min(p / GCKPTI_K_BLOCK * GCKPTI_K_BLOCK + GCKPTI_K_BLOCK, end);
-        element = gckpti_mixed_block(a, b, p, next, element);
-    }
-    return element;
-}
-
-/* ---- matrix products, element by element (see ops/products.c) ---- */
 static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
@@ -59,9 +36,7 @@ static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 
 GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d)
 {
-    const gckpti_terms x = gckpti_terms_of(&t->a, a, t->a.k_stride);
-    const gckpti_terms y = gckpti_terms_of(&t->b, b, t->b.k_stride);
-    const int64_t period = t->k_period ? t->k_period : t->k;
+    const gckpti_operand x = gckpti_operand_at(&t->a, a), y = gckpti_operand_at(&t->b, b);
     if (gckpti_is_chain(t)) {
         d = gckpti_flush_to_zero(d);
         for (int64_t p = 0; p < t->k; p++)
@@ -69,9 +44,8 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
         return d;
     }
     for (int64_t p = 0, n; p < t->k; p += n) {
-        const gckpti_terms u = gckpti_terms_from(&x, p), v = gckpti_terms_from(&y, p);
-        n = gckpti_min(period - (t->k_offset + p) % period, t->k - p);
-        d = gckpti_mixed_blocks(&u, &v, 0, n, d);
+        n = gckpti_block_terms(t, p);
+        d = gckpti_mixed_block(&x, &y, p, p + n, d);
     }
     return d;
 }
@@ -88,7 +62,7 @@ static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
 static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
 {
     float d[GCKPTI_STRIP], w[GCKPTI_K_BLOCK];
-    const gckpti_terms y = { w, NULL, 1 };
+    const gckpti_operand y = { w, NULL, 0, 1, 0, NULL };
     const int64_t rows = gckpti_min(t->m - i, GCKPTI_STRIP), step = t->b.k_stride;
     for (int64_t r = 0; r < rows; r++)
         d[r] = gckpti_mixed_start(t, (i + r) * t->n + j, j);
@@ -100,9 +74,9 @@ static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
         for (int64_t l = 0; l < n && step != 1; l++)
             gckpti_dequantise(t->b.quant, at + l * step, 1, w + l);
         for (int64_t r = 0; r < rows; r++) {
-            const gckpti_terms x =
-                gckpti_terms_of(&t->a, (i + r) * t->a.stride + p * t->a.k_stride, t->a.k_stride);
-            d[r] = gckpti_mixed_blocks(&x, &y, 0, n, d[r]);
+            const gckpti_operand x =
+                gckpti_operand_at(&t->a, (i + r) * t->a.stride + p * t->a.k_stride);
+            d[r] = gckpti_mixed_block(&x, &y, 0, n, d[r]);
         }
     }
     for (int64_t r = 0; r < rows; r++)
@@ -135,205 +109,198 @@ GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64
     const int64_t keys = s ? gckpti_ceil_to(s, multiple) : multiple; /* rows of dk and dv, in f32 */
     const int64_t d_vec = gckpti_ceil_to(d, 16), along = tile * d_vec, scores = tile * tile;
     if (gckpti_is_plain(call))
-        return backward ? (t + 2 * keys + 2) * d + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK : d;
+        return backward ? (t + 2 * keys + 2) * d : d;
     return backward ? 2 * keys * d_vec + along / 2 + 3 * operand + 5 * scores / 2 +
                           gckpti_ceil_to(t, GCKPTI_KEY_TILE) * (d_vec + 1)
                     : along + 2 * operand + scores;
 }
 
 /* ---- attention (see ops/attention.c). A result that is a zero becomes +0, since a backend may add
- * masked terms as zeros. */
-static float gckpti_mixed_score(const gckpti_operand *a, int64_t i, const gckpti_operand *b,
-                                int64_t j, int64_t d)
-{
-    const gckpti_terms x = gckpti_terms_of(a, i * a->stride, 1),
-                       y = gckpti_terms_of(b, j * b->stride, 1);
-    return gckpti_mixed_blocks(&x, &y, 0, d, 0.0f);
-}
-
+ * masked terms as zeros. ---- */
 GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
                                    int64_t end, float *out)
 {
-    const gckpti_operand q = gckpti_arg_operand(&h->call->in[0], at, h->c, 1, 0);
-    const gckpti_operand k = gckpti_arg_operand(&h->call->in[1], key, h->kv_c, 1, 0);
-    for (int64_t j = first; j < end; j++)
-        out[j] = gckpti_mixed_score(&q, 0, &k, j, h->d);
+    const gckpti_product t = gckpti_product_of(
+        1, end - first, h->d, gckpti_arg_operand(&h->call->in[0], at, 0, 1, 0),
+        gckpti_arg_operand(&h->call->in[1], key + first * h->kv_c, h->kv_c, 1, 0), out + first);
+    gckpti_mixed_plain(h->call, &t);
 }
 
 GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
                                    int64_t end, float *out)
 {
-    const gckpti_operand v = gckpti_arg_operand(&h->call->in[2], key, h->kv_c, 1, 0);
-    const gckpti_terms exps = { p, NULL, 1 };
-    for (int64_t e = 0; e < h->d; e++) {
-        const gckpti_terms y = gckpti_terms_of(&v, e, h->kv_c);
-        out[e] = gckpti_mixed_blocks(&exps, &y, first, end, out[e]) + 0.0f;
-    }
+    const gckpti_operand v =
+        gckpti_arg_operand(&h->call->in[2], key + first * h->kv_c, 1, h->kv_c, 0);
+    gckpti_product t =
+        gckpti_product_of(1, h->d, end - first, gckpti_matrix(p + first, 0, 1), v, out);
+    t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = first;
+    gckpti_mixed_plain(h->call, &t);
+    for (int64_t e = 0; e < h->d; e++)
+        out[e] += 0.0f;
 }
 
-/* Returns n rows of a gradient in f32, or NULL if it is not required: in place or, if it is bf16,
- * in `scratch`, d apart, filled unless `loaded`. gckpti_mixed_put_grad rounds them to bf16. */
-static float *gckpti_mixed_load_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d,
-                                     float *scratch, int loaded)
+/* ---- gradients of a query head: scratch has dk and dv, in f32, of a block of keys (or of all, if
+ * heads share keys), two rows, and dq ---- */
+static int64_t gckpti_mixed_keys(const gckpti_attn *h)
 {
-    const int64_t row = arg->shape.d[2];
-    if (arg->grad || !gckpti_has_bf16(arg->grad_bf16))
-        return arg->grad ? arg->grad + at : NULL;
-    for (int64_t i = 0; !loaded && i < n; i++)
+    return gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_K_BLOCK) * h->d;
+}
+
+/* Returns where a head's dq (i = 0) begins, or dk and dv of a block's keys. */
+static int64_t gckpti_attn_grad_at(const gckpti_attn_tile *s, int i)
+{
+    return i ? gckpti_attn_at_k(s->h, s->head) + s->j * s->h->kv_c
+             : gckpti_attn_at_q(s->h, s->head);
+}
+
+/* Returns the rows of input i's gradient to which block s adds: all queries (i = 0), or the keys of
+ * the block. If it is bf16, they are in scratch until gckpti_mixed_put_grad rounds them. */
+static gckpti_grad_rows gckpti_mixed_load_grad(const gckpti_attn_tile *s, int i, float *scratch)
+{
+    const gckpti_attn *h = s->h;
+    const gckpt_arg *arg = &h->call->in[i];
+    const int64_t d = h->d, n = i ? s->n : h->t, at = gckpti_attn_grad_at(s, i);
+    const int64_t begin = i ? (i - 1) * gckpti_mixed_keys(h) + (h->shared_keys ? s->j * d : 0)
+                            : 2 * gckpti_mixed_keys(h) + 2 * d;
+    const int in_place = arg->grad || !arg->grad_bf16;
+    const gckpti_grad_rows to = { !in_place   ? scratch + begin
+                                  : arg->grad ? arg->grad + at
+                                              : NULL,
+                                  in_place ? arg->shape.d[2] : d };
+    const int loaded = i && s->head % h->group; /* by the first head with these keys */
+    for (int64_t r = 0; r < n && !in_place && !loaded; r++)
         if (arg->accumulate)
-            gckpti_from_bf16s(arg->grad_bf16 + at + i * row, scratch + i * d, d);
+            gckpti_from_bf16s(arg->grad_bf16 + at + r * arg->shape.d[2], to.x + r * d, d);
         else
-            gckpti_zero_unless(scratch + i * d, d, 0);
-    return scratch;
+            gckpti_zero_unless(to.x + r * d, d, 0);
+    return to;
 }
 
-static void gckpti_mixed_put_grad(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d, float *x)
+static void gckpti_mixed_put_grad(const gckpti_attn_tile *s, int i, gckpti_grad_rows x)
 {
-    const int64_t row = arg->shape.d[2], step = arg->grad ? row : d;
-    for (int64_t i = 0; x && i < n; i++, x += step) {
-        for (int64_t e = 0; e < d; e++)
-            x[e] += 0.0f;
+    const gckpti_attn *h = s->h;
+    const gckpt_arg *arg = &h->call->in[i];
+    const int64_t n = i ? s->n : h->t, at = gckpti_attn_grad_at(s, i);
+    const int last = !i || s->head % h->group + 1 == h->group;
+    for (int64_t r = 0; x.x && last && r < n; r++, x.x += x.row) {
+        for (int64_t e = 0; e < h->d; e++)
+            x.x[e] += 0.0f;
         if (!arg->grad)
-            gckpti_to_bf16s(x, arg->grad_bf16 + at + i * row, d);
+            gckpti_to_bf16s(x.x, arg->grad_bf16 + at + r * arg->shape.d[2], h->d);
     }
 }
 
-/* Returns D elements from `at` on: of x or, widened into `scratch`, of x_bf16. */
-static const float *gckpti_mixed_f32_row(const gckpti_attn *h, const float *x,
-                                         const uint16_t *x_bf16, int64_t at, float *scratch)
+/* Returns sum(g out) of the query at element `at` of g and out. */
+static float gckpti_mixed_delta(const gckpti_attn *h, int64_t at, float *scratch)
 {
-    if (gckpti_has_f32(x))
-        return x + at;
-    gckpti_from_bf16s(x_bf16 + at, scratch, h->d);
-    return scratch;
+    const gckpt_call *call = h->call;
+    float *g = scratch + 2 * gckpti_mixed_keys(h), *out = g + h->d;
+    if (call->grad_out_bf16)
+        gckpti_from_bf16s(call->grad_out_bf16 + at, g, h->d);
+    if (call->out_bf16)
+        gckpti_from_bf16s(call->out_bf16 + at, out, h->d);
+    return gckpti_dot(call->grad_out_bf16 ? g : call->grad_out + at,
+                      call->out_bf16 ? out : call->out + at, h->d);
 }
-
 static int64_t gckpti_clamp_count(int64_t x, int64_t most)
 {
     return x < 0 ? 0 : gckpti_min(x, most);
 }
 
-/* Return ranges of a block: the keys that its query r sees, the queries that see its key r. */
-static int64_t gckpti_tile_visible_keys(const gckpti_attn_tile *s, int64_t r, int64_t *from)
+/* Returns the first of a block's keys that query r sees or, if `across` is 0, of the queries that
+ * see key r, and sets *end. */
+static int64_t gckpti_tile_terms(const gckpti_attn_tile *s, int across, int64_t r, int64_t *end)
 {
-    *from = gckpti_attn_masked(s->h, s->i + r, s->j, s->n);
-    return gckpti_clamp_count(s->i + r + 1 + s->h->visible.ahead - s->j, s->n);
+    const int64_t last = r + s->i + s->h->visible.ahead - s->j, window = s->h->window;
+    const int64_t first = across ? last + 1 - window : 2 * r - last, n = across ? s->n : s->m;
+    *end = gckpti_clamp_count(first + window, n);
+    return gckpti_clamp_count(first, n);
 }
 
-static int64_t gckpti_tile_visible_queries(const gckpti_attn_tile *s, int64_t r, int64_t *end)
-{
-    const int64_t first = s->j + r - s->h->visible.ahead - s->i;
-    *end = gckpti_clamp_count(first + s->h->window, s->m);
-    return gckpti_clamp_count(first, s->m);
-}
-
-/* Computes p and ds of a block in bf16, in rows of GCKPTI_K_BLOCK; scratch: two rows of a head. */
-static void gckpti_tile_p_ds(const gckpti_attn_tile *s, uint16_t *p, uint16_t *ds, float *scratch)
+/* Computes p and ds of a block, in rows of GCKPTI_K_BLOCK. */
+static void gckpti_tile_p_ds(const gckpti_attn_tile *s, float *p, float *ds, float *scratch)
 {
     const gckpti_attn *h = s->h;
     const gckpt_call *call = h->call;
-    const int64_t d = h->d;
-    const int needs_ds = s->dq.x || s->dk.x;
+    const int needs_ds = s->grad[0].x || s->grad[1].x;
     for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
-        int64_t from;
-        const int64_t n = gckpti_tile_visible_keys(s, r, &from), query = s->i + r;
-        const int64_t at = gckpti_attn_at_q(h, s->head) + query * h->c;
+        int64_t end;
+        const int64_t from = gckpti_tile_terms(s, 1, r, &end), n = end - from, query = s->i + r;
         const float lse = ((const float *)call->saved)[s->head * h->t + query];
         float delta = 0.0f;
-        if (n && needs_ds) /* delta: sum(g out) */
-            delta = gckpti_dot(
-                gckpti_mixed_f32_row(h, call->grad_out, call->grad_out_bf16, at, scratch),
-                gckpti_mixed_f32_row(h, call->out, call->out_bf16, at, scratch + d), d);
-        for (int64_t j = from; j < n; j++) {
-            const float score = gckpti_attn_score(h, gckpti_mixed_score(&s->q, r, &s->k, j, d));
-            const float x = gckpti_exp(score - lse);
-            p[j] = gckpti_to_bf16(x);
-            if (needs_ds) {
-                const float dp = gckpti_mixed_score(&s->g, r, &s->v, j, d);
-                ds[j] = gckpti_to_bf16(gckpti_attn_ds(h, x, dp - delta, score));
-            }
+        if (n <= 0)
+            continue;
+        gckpti_product t = gckpti_product_of(1, n, h->d, gckpti_operand_at(&s->q, r * h->c),
+                                             gckpti_operand_at(&s->k, from * h->kv_c), p + from);
+        gckpti_mixed_plain(call, &t);
+        if (needs_ds) {
+            t.a = gckpti_operand_at(&s->g, r * h->c), t.c = ds + from;
+            t.b = gckpti_operand_at(&s->v, from * h->kv_c);
+            gckpti_mixed_plain(call, &t);
+            const int64_t at = gckpti_attn_at_q(h, s->head) + query * h->c;
+            delta = gckpti_mixed_delta(h, at, scratch);
         }
-    }
-}
-
-/* Adds terms first..end-1 of p, times rows of x, to one row (d elements) of a gradient. */
-static void gckpti_tile_gradient(const gckpti_terms *p, int64_t first, int64_t end,
-                                 const gckpti_operand *x, const gckpti_grad_rows *to, int64_t d)
-{
-    for (int64_t e = 0; first < end && e < d; e++) {
-        const gckpti_terms y = gckpti_terms_of(x, e, x->stride);
-        float *at = to->x + e * to->step;
-        *at = gckpti_mixed_block(p, &y, first, end, *at);
+        for (int64_t j = from; j < end; j++) {
+            const float score = gckpti_attn_score(h, p[j]);
+            p[j] = gckpti_exp(score - lse);
+            if (needs_ds)
+                ds[j] = gckpti_attn_ds(h, p[j], ds[j] - delta, score);
+        }
     }
 }
 
 GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s)
 {
-    const int64_t d = s->h->d;
-    gckpti_grad_rows dq = s->dq, dk = s->dk, dv = s->dv;
-    int64_t from, end;
-    for (int64_t r = 0; dq.x && r < s->m; r++, dq.x += dq.row) {
-        const gckpti_terms ds = gckpti_terms_of(&s->ds, r * s->ds.stride, 1);
-        end = gckpti_tile_visible_keys(s, r, &from);
-        gckpti_tile_gradient(&ds, from, end, &s->k, &dq, d);
-    }
-    for (int64_t r = 0; dk.x && r < s->n; r++, dk.x += dk.row) {
-        const gckpti_terms ds = gckpti_terms_of(&s->ds, r, s->ds.stride);
-        from = gckpti_tile_visible_queries(s, r, &end);
-        gckpti_tile_gradient(&ds, from, end, &s->q, &dk, d);
-    }
-    for (int64_t r = 0; dv.x && r < s->n; r++, dv.x += dv.row) {
-        const gckpti_terms p = gckpti_terms_of(&s->p, r, s->p.stride);
-        from = gckpti_tile_visible_queries(s, r, &end);
-        gckpti_tile_gradient(&p, from, end, &s->g, &dv, d);
+    const gckpti_operand *const rows[3] = { &s->k, &s->q, &s->g };
+    for (int i = 0; i < 3; i++) {
+        const gckpti_operand terms = i < 2 ? s->ds : s->p;
+        const gckpti_operand p = i ? gckpti_transpose(&terms) : terms;
+        float *to = s->grad[i].x;
+        for (int64_t r = 0, end; to && r < (i ? s->n : s->m); r++, to += s->grad[i].row) {
+            const int64_t first = gckpti_tile_terms(s, i == 0, r, &end);
+            const gckpti_operand x = gckpti_operand_at(rows[i], first * rows[i]->stride);
+            gckpti_product t = gckpti_product_of(
+                1, s->h->d, end - first, gckpti_operand_at(&p, r * p.stride + first * p.k_stride),
+                gckpti_transpose(&x), to);
+            t.accumulate = 1;
+            if (first < end)
+                gckpti_mixed_plain(s->h->call, &t);
+        }
     }
 }
 
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch)
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                      float *scratch)
 {
+    enum { BLOCK = GCKPTI_K_BLOCK };
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL, NULL };
-    const int64_t c = h->c, kv_c = h->kv_c, d = h->d, index = head % h->group;
-    const int64_t at_q = gckpti_attn_at_q(h, head), at_k = gckpti_attn_at_k(h, head);
-    const int64_t key_step = h->shared_keys ? d : 0;
-    const int64_t all_keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_K_BLOCK) * d;
-    float *row_pair = scratch + 2 * all_keys, *p_ds = row_pair + 2 * d;
-    void *words = p_ds;
-    uint16_t *p = (uint16_t *)words, *ds = p + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK;
+    const gckpti_operand g = { call->grad_out, call->grad_out_bf16, h->c, 1, 0, NULL };
+    float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
     gckpti_attn_tile s;
     memset(&s, 0, sizeof s);
-    s.h = h, s.head = head, s.dq.step = s.dk.step = s.dv.step = 1;
-    s.dq.row = in[0].grad ? c : d, s.dk.row = in[1].grad ? kv_c : d,
-    s.dv.row = in[2].grad ? kv_c : d;
-    s.p.bf16 = p, s.ds.bf16 = ds, s.p.stride = s.ds.stride = GCKPTI_K_BLOCK;
-    float *dq =
-        gckpti_mixed_load_grad(&in[0], at_q, h->t, d, p_ds + GCKPTI_K_BLOCK * GCKPTI_K_BLOCK, 0);
-    for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += GCKPTI_K_BLOCK) {
-        const int64_t key = at_k + s.j * kv_c;
-        float *dk = scratch + s.j * key_step, *dv = dk + all_keys;
-        s.n = gckpti_min(h->visible.keys - s.j, GCKPTI_K_BLOCK);
-        s.k = gckpti_arg_operand(&in[1], key, kv_c, 1, 0);
-        s.v = gckpti_arg_operand(&in[2], key, kv_c, 1, 0);
-        s.dk.x = gckpti_mixed_load_grad(&in[1], key, s.n, d, dk, index > 0);
-        s.dv.x = gckpti_mixed_load_grad(&in[2], key, s.n, d, dv, index > 0);
-        for (s.i = 0; s.i < h->t; s.i += GCKPTI_K_BLOCK) {
-            const int64_t at = at_q + s.i * c;
-            if (gckpti_attn_first_key(h, s.i) >= s.j + s.n)
-                break;
-            s.m = gckpti_min(h->t - s.i, GCKPTI_K_BLOCK);
-            s.q = gckpti_arg_operand(&in[0], at, c, 1, 0),
-            s.g = gckpti_arg_operand(&grad, at, c, 1, 0);
-            s.dq.x = dq ? dq + s.i * s.dq.row : NULL;
-            gckpti_tile_p_ds(&s, p, ds, row_pair);
+    s.h = h, s.head = row * h->heads + head;
+    s.p.f32 = p, s.ds.f32 = ds;
+    s.p.stride = s.ds.stride = BLOCK, s.p.k_stride = s.ds.k_stride = 1;
+    const gckpti_grad_rows dq = gckpti_mixed_load_grad(&s, 0, scratch);
+    for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += BLOCK) {
+        const int64_t key = gckpti_attn_grad_at(&s, 1);
+        s.n = gckpti_min(h->visible.keys - s.j, BLOCK);
+        s.k = gckpti_arg_operand(&in[1], key, h->kv_c, 1, 0);
+        s.v = gckpti_arg_operand(&in[2], key, h->kv_c, 1, 0);
+        for (int i = 1; i < 3; i++)
+            s.grad[i] = gckpti_mixed_load_grad(&s, i, scratch);
+        for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += BLOCK) {
+            const int64_t at = gckpti_attn_at_q(h, s.head) + s.i * h->c;
+            s.m = gckpti_min(h->t - s.i, BLOCK);
+            s.q = gckpti_arg_operand(&in[0], at, h->c, 1, 0), s.g = gckpti_operand_at(&g, at);
+            s.grad[0] = dq, s.grad[0].x = dq.x ? dq.x + s.i * dq.row : NULL;
+            gckpti_tile_p_ds(&s, p, ds, scratch);
             gckpti_attn_tile_add(&s);
         }
-        if (index + 1 < h->group)
-            continue;
-        gckpti_mixed_put_grad(&in[1], key, s.n, d, s.dk.x);
-        gckpti_mixed_put_grad(&in[2], key, s.n, d, s.dv.x);
+        for (int i = 1; i < 3; i++)
+            gckpti_mixed_put_grad(&s, i, s.grad[i]);
     }
-    gckpti_mixed_put_grad(&in[0], at_q, h->t, d, dq);
+    gckpti_mixed_put_grad(&s, 0, dq);
 }
 #endif

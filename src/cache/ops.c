@@ -3,7 +3,7 @@
 #include "graph/graph.h"
 
 /* Fails if a table of gckpt_positions has fewer rows from `first` on than the caches can hold. */
-GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
+static int gckpti_check_positions(gckpt_graph *g)
 {
     if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
         gckpti_fail(
@@ -12,6 +12,15 @@ GCKPTI_FN int gckpti_check_positions(gckpt_graph *g)
             "`first` on; make it larger",
             g->cache_capacity, g->min_positions);
     return g->object.sticky == GCKPT_OK;
+}
+
+/* Returns the rows of a cache. With a window, it also has space for rows that a call may add before
+ * it overwrites any. */
+enum { GCKPTI_CACHE_STEP = 64 };
+static int64_t gckpti_cache_rows(const gckpti_cache *o)
+{
+    return o->window ? gckpti_ceil_to((int64_t)o->window + GCKPTI_CACHE_STEP - 1, GCKPTI_CACHE_STEP)
+                     : o->capacity;
 }
 
 /* cache: writes its T rows of x from row `position` on (with a window, position p is row p % rows).

@@ -144,12 +144,6 @@ enum {
 #undef GCKPTI_KIND
 
 /* ---- the kernels of an instruction set (folder kernels/) ---- */
-/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
-typedef struct {
-    void (*forward)(const gckpti_attn *h, int64_t row, int64_t head, int64_t first, float *scratch);
-    void (*backward)(const gckpti_attn *h, int64_t row, int64_t head, float *scratch);
-} gckpti_attention_kernels;
-
 /* The table of kernels of an instruction set; optional kernels come last (kernels/table.c). */
 typedef struct {
     void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
@@ -173,7 +167,6 @@ typedef struct {
     const gckpti_element_kernels *element_losses;
     const gckpti_class_kernels *class_losses;
     void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
-    gckpti_init_fn *draw;
     const struct gckpti_mixed_kernels *mixed;  /* NULL with GCKPT_NO_BF16 */
     const struct gckpti_image_kernels *images; /* NULL with GCKPT_NO_IMAGES */
     const struct gckpti_cell_loops *recurrent; /* NULL with GCKPT_NO_RECURRENT */
@@ -186,7 +179,7 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 
 #ifdef GCKPTI_SEPARATE_TU
 extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
-    gckpti_kernels_avx2, gckpti_kernels_avx512, gckpti_kernels_bf16, gckpti_kernels_amx;
+    gckpti_kernels_avx2, gckpti_kernels_avx512, gckpti_kernels_amx;
 #endif
 #endif
 
@@ -194,20 +187,3 @@ extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
 /* Sets *kernels to the kernels of an instruction set (NULL if plain). Returns 0 if processor or
  * build lacks the set, or if its kernels return other bits than the plain ones. */
 GCKPTI_FN int gckpti_cpu_has(gckpt_isa isa, const void **kernels);
-
-/* Returns the switch that leaves `isa` out of this build, in brackets for an error text, or "". */
-static inline const char *gckpti_isa_left_out(gckpt_isa isa)
-{
-    (void)isa;
-#if defined(GCKPT_NO_FAST)
-    return " (GCKPT_NO_FAST)";
-#elif defined(GCKPT_NO_AVX2)
-    return isa >= GCKPT_ISA_AVX2 ? " (GCKPT_NO_AVX2)" : "";
-#elif defined(GCKPT_NO_AVX512)
-    return isa >= GCKPT_ISA_AVX512 ? " (GCKPT_NO_AVX512)" : "";
-#elif defined(GCKPT_NO_AMX)
-    return isa == GCKPT_ISA_AMX ? " (GCKPT_NO_AMX)" : "";
-#else
-    return "";
-#endif
-}

@@ -115,8 +115,7 @@ static int gckpti_cpu_has_avx512(void)
 }
 #endif
 
-/* Returns the kernels of an instruction set, or NULL (plain) if this processor lacks it. On Intel,
- * the AVX512-BF16 kernels are not used: VDPBF16PS has half the rate of fma. */
+/* Returns the kernels of an instruction set, or NULL (plain) if this processor lacks it. */
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 {
     const gckpti_kernels *kernels = NULL;
@@ -135,11 +134,6 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #if GCKPTI_AVX512
     if (isa == GCKPT_ISA_AVX512 && gckpti_cpu_has_avx512())
         kernels = &gckpti_kernels_avx512;
-#endif
-#if GCKPTI_AVX512_BF16
-    if (kernels == &gckpti_kernels_avx512 && __builtin_cpu_supports("avx512bf16") &&
-        !__builtin_cpu_is("intel") && gckpti_kernels_match(&gckpti_kernels_bf16))
-        return &gckpti_kernels_bf16;
 #endif
 #if GCKPTI_AMX
     if (isa == GCKPT_ISA_AMX && gckpti_cpu_has_avx512() && __builtin_cpu_supports("avx512bf16") &&

@@ -81,7 +81,6 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
 {
     const gckpti_update_state *s = (const gckpti_update_state *)context;
     const gckpt_update_pass *p = s->pass;
-    const int update = p->update && !(p->skip_flag && *p->skip_flag);
     const int64_t size = GCKPT_UPDATE_BLOCK, at = b * size, n = gckpti_min(p->elements - at, size);
     const float *last = NULL;
     (void)worker;
@@ -91,8 +90,8 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
             s->add(p->gradient + at, last, n);
         last = (const float *)addend + at;
     }
-    float squares = s->block(p, last, at, n, update);
-    if (update && p->bf16) {
+    float squares = s->block(p, last, at, n, p->update);
+    if (p->update && p->bf16) {
         const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
         gckpti_cpu_convert(s->call, &copy); /* n is one work item: runs here */
     }

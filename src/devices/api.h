@@ -19,7 +19,7 @@
  * may have changed although the step is not counted; load a checkpoint. */
 
 /* The parameters of a micro-batch that a backend replays. Only these may differ from an earlier
- * micro-batch of the same owner, part and `rows`: first row, position, seed and step of its calls,
+ * micro-batch of the same owner and `rows`: first row, position, seed and step of its calls,
  * and loss_scale of its losses, by gckpt_call.id. */
 typedef struct {
     int id;
@@ -27,7 +27,6 @@ typedef struct {
 } gckpt_loss_scale;
 typedef struct {
     const void *owner; /* the executor */
-    int64_t part;      /* index of the part, if a micro-batch is replayed in parts */
     int64_t first_row, rows, position;
     uint64_t seed, step;
     const gckpt_loss_scale *scales; /* host memory */
@@ -88,20 +87,16 @@ struct gckpt_backend {
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* Offloading to the host: all four functions or none (copy_out and copy_in then replace them).
      * copy_async begins a copy after all earlier calls; it may overlap later calls, and copies keep
-     * their order. wait_copies makes later calls wait for all copies. Host memory comes from
-     * host_get. Until wait_copies, calls leave the device's side alone (if `out`, may read it). */
+     * their order. wait_copies makes later calls wait for all copies except the last `later` (or
+     * for all). Host memory comes from host_get. Until wait_copies, calls leave the device's side
+     * of a copy alone (if `out`, may read it). */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
-    void (*wait_copies)(void *context);
-    /* Sets *found to 1 if one of n floats is not finite, else to 0. If NULL, a step that may be
-     * skipped waits for its square sums before the first update. */
-    void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
+    void (*wait_copies)(void *context, int later);
     /* Dequantises a parameter into the arena. If NULL, the host keeps its values, dequantises them
      * each time and copies them in (slow, and such micro-batches are not replayed). */
     void (*dequantise)(const gckpt_call *call, const gckpt_dequantisation *unpacking);
-    /* Waits as wait_copies, except for the last `later` (>= 1) copies. NULL selects wait_copies. */
-    void (*wait_copies_until)(void *context, int later);
     /* Communication of ranks in the backend's memory (gckpt_transport.enqueue): both functions or
      * none. After use_comm_queue(1) the thread's calls of add and copy go to a second queue, after
      * all earlier calls; returns that queue (a cudaStream_t). After use_comm_queue(0) they go to

@@ -11,37 +11,27 @@ static int gckpti_can_replay(const gckpt_exec *e)
         const gckpti_ins *ins = &p->ins[x];
         const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
         const gckpti_plan_node *node = &p->nodes[ins->id];
-        if (ins->kind == GCKPT_UPDATE)
-            can = 0;
-        else if (ins->kind >= GCKPT_OFFLOAD && ins->kind != GCKPT_REDUCE)
+        if (ins->kind >= GCKPT_OFFLOAD)
             can = gckpti_backend_offloads(e);
+        else if (ins->kind == GCKPT_UPDATE)
+            can = 0;
         else if (!node->op)
             can = !gckpti_is_quantised(p->params[node->index].storage) || b->dequantise;
         else
             can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
     }
-    return can && p->body < p->epilogue;
+    return can && !gckpti_group_of(e) && p->body < p->epilogue;
 }
 
-/* Returns 1 if a micro-batch, or a part of one, begins at step.pc and the backend replayed it: then
- * step.pc is after it. Returns 0 if the instruction must run; the backend may capture from there
- * on, unless a regulariser's gradient needs a count that is not known yet. */
+/* Returns 1 if a micro-batch begins at step.pc and the backend replayed it: then step.pc is after
+ * it. Returns 0 if the instruction must run; the backend may capture from there on, unless a
+ * regulariser's gradient needs a count that is not known yet. */
 static int gckpti_replay(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const int pc = e->step.pc;
-    int64_t part = 0;
-    if (!e->devices.can_replay || !e->step.to_end || e->devices.capturing || pc < p->body ||
-        pc >= p->epilogue || (pc > p->body && pc < e->devices.end))
-        return 0;
-    e->devices.begin = pc;
-    e->devices.end = gckpti_group_of(e) ? gckpti_capture_part_end(e, &part)
-                     : pc == p->body    ? p->epilogue
-                                        : pc;
-    if (e->devices.end == pc)
+    if (!e->devices.can_replay || !e->step.to_end || e->devices.capturing || e->step.pc != p->body)
         return 0;
     gckpt_step_params params = { e,
-                                 part,
                                  e->step.row,
                                  gckpti_micro_rows(e),
                                  e->step.position,
@@ -56,20 +46,20 @@ static int gckpti_replay(gckpt_exec *e)
         e->devices.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
     e->devices.capturing = !gckpti_backend(e)->replay(gckpti_backend(e)->context, &params);
-    e->step.pc = e->devices.capturing ? pc : e->devices.end;
+    e->step.pc = e->devices.capturing ? p->body : p->epilogue;
     return !e->devices.capturing;
 }
 
 /* Ends the capture in progress. If the backend could not capture, nothing was computed: moves
- * step.pc back to the capture's begin, and captures no more. */
+ * step.pc back to the body, and captures no more. */
 static void gckpti_end_capture(gckpt_exec *e)
 {
-    if (e->devices.begin == e->plan->body && e->step.pc == e->plan->epilogue)
+    if (e->step.pc == e->plan->epilogue)
         (void)gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* a micro-batch's copies end within it */
     e->devices.capturing = 0;
     if (!gckpti_backend(e)->captured(gckpti_backend(e)->context)) {
         e->devices.can_replay = 0;
-        e->step.pc = e->devices.begin;
+        e->step.pc = e->plan->body;
     }
 }
 
@@ -88,7 +78,7 @@ GCKPTI_MODULE(devices)
     case GCKPTI_ON_REACH: return gckpti_replay(e) ? GCKPT_MORE : GCKPT_OK;
     case GCKPTI_ON_AFTER:
     case GCKPTI_ON_RUN_END:
-        if (e->devices.capturing && (e->step.pc == e->devices.end || event == GCKPTI_ON_RUN_END))
+        if (e->devices.capturing && (e->step.pc == e->plan->epilogue || event == GCKPTI_ON_RUN_END))
             gckpti_end_capture(e);
         break;
     case GCKPTI_ON_MOVED:

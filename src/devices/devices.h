@@ -15,12 +15,9 @@ static inline const char *gckpti_cpu_finish(void *context)
 typedef struct {
     gckpt_backend backend;    /* desc.backend or a CPU backend, with all functions set */
     gckpt_loss_scale *scales; /* one for each loss term */
-    unsigned char can_replay; /* the backend captures and replays micro-batches, or parts of them */
-    unsigned char capturing;  /* instructions begin to end are being captured */
-    int begin, end;           /* the part last replayed or captured */
+    unsigned char can_replay; /* the backend captures and replays micro-batches */
+    unsigned char capturing;  /* the body is being captured */
 } gckpti_device_state;
-
-#define gckpti_is_capturing(e) (e)->devices.capturing
 
 /* Returns the CPU's functions for an instruction set, with *kernels, or NULL (gckpti_cpu_has). */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
@@ -50,26 +47,22 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #else
 #include "cpu/internal.h" /* the CPU's functions, which GCKPTI_OF names */
 
-#define GCKPTI_OF(b, name)           ((void)(b), gckpti_cpu_##name)
-#define gckpti_cpu_own_memory        0
-#define gckpti_cpu_context           ((void *)0)
-#define gckpti_cpu_name              "processor"
-#define gckpti_cpu_copy_in           gckpti_cpu_copy
-#define gckpti_cpu_copy_out          gckpti_cpu_copy
-#define gckpti_cpu_dequantise        gckpti_dequantise_all
+#define GCKPTI_OF(b, name)         ((void)(b), gckpti_cpu_##name)
+#define gckpti_cpu_own_memory      0
+#define gckpti_cpu_context         ((void *)0)
+#define gckpti_cpu_name            "processor"
+#define gckpti_cpu_copy_in         gckpti_cpu_copy
+#define gckpti_cpu_copy_out        gckpti_cpu_copy
+#define gckpti_cpu_dequantise      gckpti_dequantise_all
 /* The CPU has none of the optional functions of a backend. */
-#define gckpti_cpu_nonfinite         ((gckpti_nonfinite_fn)0)
-#define gckpti_cpu_use_comm_queue    ((gckpti_queue_fn)0)
-#define gckpti_cpu_wait_comm_queue   ((gckpti_wait_fn)0)
-#define gckpti_cpu_wait_copies_until ((gckpti_wait_fn)0)
-#define gckpti_cpu_wait_copies       ((gckpti_wait_all_fn)0)
-#define gckpti_cpu_copy_async        ((gckpti_copy_fn)0)
-#define gckpti_cpu_host_get          ((gckpti_get_fn)0)
-#define gckpti_cpu_host_release      ((gckpti_release_fn)0)
-typedef void (*gckpti_nonfinite_fn)(const gckpt_call *, const float *, int64_t, uint32_t *);
+#define gckpti_cpu_use_comm_queue  ((gckpti_queue_fn)0)
+#define gckpti_cpu_wait_comm_queue ((gckpti_wait_fn)0)
+#define gckpti_cpu_wait_copies     ((gckpti_wait_fn)0)
+#define gckpti_cpu_copy_async      ((gckpti_copy_fn)0)
+#define gckpti_cpu_host_get        ((gckpti_get_fn)0)
+#define gckpti_cpu_host_release    ((gckpti_release_fn)0)
 typedef void *(*gckpti_queue_fn)(void *, int);
 typedef void (*gckpti_wait_fn)(void *, int);
-typedef void (*gckpti_wait_all_fn)(void *);
 typedef void (*gckpti_copy_fn)(void *, void *, const void *, size_t, int);
 typedef void *(*gckpti_get_fn)(void *, size_t);
 typedef void (*gckpti_release_fn)(void *, void *, size_t);
@@ -83,7 +76,6 @@ typedef void (*gckpti_release_fn)(void *, void *, size_t);
 #define gckpti_host_floats(e, x, n)                  (x)
 #define gckpti_run_on_host(e, ins, c)                ((void)0)
 #define gckpti_host_scratch_bytes(e)                 0
-#define gckpti_is_capturing(e)                       0
 #endif
 #define gckpti_copy(b, to, from, n)     GCKPTI_OF(b, copy)(GCKPTI_OF(b, context), to, from, n)
 #define gckpti_copy_in(b, to, from, n)  GCKPTI_OF(b, copy_in)(GCKPTI_OF(b, context), to, from, n)

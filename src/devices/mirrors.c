@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_DEVICES
-#include "store/internal.h"
+#include "store/store.h"
 
 /* ---- copies of parameters in the own memory of backends, and which copy is the newest ---- */
 static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
@@ -28,7 +28,8 @@ GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
     m->newest = GCKPTI_BOTH;
 }
 
-GCKPTI_FN void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q)
+/* Copies the newest values to the host, then frees the mirror. */
+static void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q)
 {
     gckpti_mirror *m = gckpti_mirror_of(s, q);
     gckpti_pull(s, q);
@@ -74,20 +75,8 @@ GCKPTI_FN float *gckpti_mirror_array(const gckpt_store *s, const gckpti_param *q
     return s->mirrors[q - s->params].array[1 + slot];
 }
 
-GCKPTI_FN int gckpti_is_on_device(const gckpt_store *s, const gckpti_param *q)
-{
-    const gckpti_mirror *m = gckpti_mirror_of(s, q);
-    return m && m->newest == GCKPTI_MIRROR;
-}
-
-GCKPTI_FN void gckpti_read_mirror(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                  int64_t n, float *to)
-{
-    const gckpti_mirror *m = gckpti_mirror_of(s, q);
-    m->backend->copy_out(m->backend->context, to, m->array[0] + at, (size_t)n * sizeof *to);
-}
-
-GCKPTI_FN int gckpti_open_mirrors(gckpt_store *s)
+/* Makes room for a mirror of each parameter; returns 0 without memory. */
+static int gckpti_open_mirrors(gckpt_store *s)
 {
     const size_t size = sizeof *s->mirrors;
     size_t old_bytes = s->mirror_count * size, bytes = s->count * size;
@@ -102,7 +91,8 @@ GCKPTI_FN int gckpti_open_mirrors(gckpt_store *s)
     return 1;
 }
 
-GCKPTI_FN void gckpti_close_mirrors(gckpt_store *s, const gckpt_backend *b)
+/* Frees a backend's mirrors unless another executor uses that backend. */
+static void gckpti_close_mirrors(gckpt_store *s, const gckpt_backend *b)
 {
     int others = 0;
     for (const gckpti_binding *binding = s->bindings; binding; binding = binding->next)

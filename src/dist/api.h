@@ -46,8 +46,6 @@ struct gckpt_transport {
     /* Returns 1 if the exchange is complete, 0 if not yet, -1 if it failed; may yield to other
      * programs first. NULL if exchange waits itself. */
     int (*done)(void *user);
-    /* Starts to replace x by the sum over all ranks, added in any order; for fast_reduce. */
-    int (*all_reduce)(void *user, float *x, size_t n);
     /* Makes pending and later exchanges of other ranks with this one fail, and stops using the
      * buffers of the pending one. If NULL, the other ranks wait for their timeout. */
     void (*abort)(void *user);
@@ -55,9 +53,9 @@ struct gckpt_transport {
     double timeout;              /* seconds without an answer until E_PEER; 0 disables it */
     void *user;                  /* for the functions */
     /* For a backend with use_comm_queue, on its own memory; both functions or none, with abort.
-     * enqueue adds to that queue an exchange or, if peer is -1, an all_reduce of the floats at
-     * `receive`; returns 0 if it failed. enqueued_done returns as done, for all that was enqueued
-     * so far; called where the host must wait, so the timeout includes queued computation. */
+     * enqueue adds an exchange to that queue; returns 0 if it failed. enqueued_done returns as
+     * done, for all that was enqueued so far; called where the host must wait, so the timeout
+     * includes queued computation. */
     int (*enqueue)(void *user, void *queue, int peer, const void *send, size_t send_bytes,
                    void *receive, size_t receive_bytes);
     int (*enqueued_done)(void *user);

@@ -43,8 +43,7 @@ typedef struct {
 typedef enum {
     GCKPTI_REDUCE_SCATTER, /* a sum of which each rank gets its shard */
     GCKPTI_ALL_REDUCE,
-    GCKPTI_ALL_GATHER, /* every rank gets the shards of all ranks */
-    GCKPTI_FAST_REDUCE /* an all-reduce by the transport's own all_reduce */
+    GCKPTI_ALL_GATHER /* every rank gets the shards of all ranks */
 } gckpti_collective;
 
 /* The collective in progress. At a level, two ranks exchange whose numbers differ in bit `bit`. */
@@ -171,7 +170,6 @@ typedef struct gckpti_process_group {
 #define gckpti_prepare_micro_batch            gckpti_feed_rows
 #define gckpti_end_micro_batch                gckpti_next_rows
 #define gckpti_sum_losses(e)                  GCKPT_OK
-#define gckpti_capture_part_end(e, part)      0
 #define gckpti_run_reduce                     ((gckpti_handler)0)
 #define gckpti_sum_squares(e)                 ((void)0)
 #define gckpti_run_gather(...)                0

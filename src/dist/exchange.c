@@ -78,7 +78,7 @@ GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in)
     comm->waiting = comm->in_flight = 0;
 }
 
-/* Starts to send n floats and to receive m; if peer is -1, starts an all_reduce of n in place. */
+/* Starts to send n floats and to receive m. */
 static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *from, int64_t n,
                                    float *to, int64_t m)
 {
@@ -87,13 +87,13 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
     const gckpti_tree *tree = &comm->tree; /* later levels of a gather pass on received floats */
     const int is_own = tree->kind != GCKPTI_ALL_GATHER || tree->bit == comm->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
-    void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? comm->recv_buf : comm->send_buf;
+    void *out = copies ? (void *)comm->send_buf : (void *)(uintptr_t)from;
     void *in = copies ? (void *)comm->recv_buf : (void *)to;
     comm->recv_bytes = (size_t)m * sizeof *to;
     comm->copy_to = copies ? to : NULL;
     if (comm->queue) {
         comm->peer = -1; /* if it fails later, any rank may be the cause */
-        comm->bytes_sent += peer < 0 ? 0 : size;
+        comm->bytes_sent += size;
         if (n + m > 0 && !comm->transport->enqueue(comm->transport->user, comm->queue, peer, from,
                                                    size, to, comm->recv_bytes))
             gckpti_abort_comm(comm);
@@ -103,14 +103,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
         gckpti_copy_out(b, out, from, size);
     else if (GCKPTI_OF(b, own_memory) && is_own)
         (void)gckpti_finish(b); /* every later call returns the error again */
-    if (peer >= 0) {
-        gckpti_exchange(comm, peer, out, size, in, comm->recv_bytes);
-        return;
-    }
-    comm->peer = peer;
-    comm->busy = 1;
-    if (!comm->transport->all_reduce(comm->transport->user, (float *)in, (size_t)n))
-        gckpti_abort_comm(comm);
+    gckpti_exchange(comm, peer, out, size, in, comm->recv_bytes);
 }
 
 /* Merges all ranks' `bytes` bytes into `mine`; stops if an exchange fails (comm->aborted). */
@@ -128,23 +121,21 @@ GCKPTI_FN void gckpti_merge_all(gckpti_comm *comm, void *mine, size_t bytes, gck
 static void gckpti_exchange_level(gckpti_comm *comm)
 {
     gckpti_tree *tree = &comm->tree;
-    int peer = tree->kind == GCKPTI_FAST_REDUCE ? -1 : comm->rank ^ tree->bit;
-    const int parts = tree->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * tree->bit : 1; /* or all */
+    const int peer = comm->rank ^ tree->bit;
+    const int parts = tree->n > GCKPT_UPDATE_BLOCK ? 2 * tree->bit : 1; /* or all */
     const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts);
     const gckpti_shard_range theirs = gckpti_shard_of(tree->n, peer, parts);
     const int64_t first = theirs.first, n = theirs.count;
     tree->first = mine.first;
     tree->count = mine.count;
-    if (peer < 0)
-        gckpti_exchange_floats(comm, peer, tree->x, n, tree->x, n);
-    else if (tree->kind == GCKPTI_ALL_GATHER)
+    if (tree->kind == GCKPTI_ALL_GATHER)
         gckpti_exchange_floats(comm, peer, tree->x + tree->first, tree->count, tree->x + first, n);
     else
         gckpti_exchange_floats(comm, peer, tree->x + first, n, tree->workspace, tree->count);
 }
 
-/* Starts a collective; the caller completes it before any other exchange. Sums except FAST_REDUCE
- * need a workspace for the larger half of the floats (up to GCKPT_UPDATE_BLOCK: for all). */
+/* Starts a collective; the caller completes it before any other exchange. Sums need a
+ * workspace for the larger half of the floats (up to GCKPT_UPDATE_BLOCK: for all). */
 static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
     const int bit = comm->aborted ? 0 : pending->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
@@ -163,9 +154,7 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
     while (tree->bit && (wait ? gckpti_wait_exchange(comm) : gckpti_is_done(comm)) && tree->bit) {
         if (!c && tree->kind != GCKPTI_ALL_GATHER)
             return 0;
-        if (tree->kind == GCKPTI_FAST_REDUCE) {
-            tree->bit = 0;
-        } else if (tree->kind == GCKPTI_ALL_GATHER) {
+        if (tree->kind == GCKPTI_ALL_GATHER) {
             tree->bit /= 2;
         } else {
             GCKPTI_OF(comm->backend, add)(c, tree->x + tree->first, tree->workspace, tree->count);

@@ -15,7 +15,7 @@ GCKPTI_FN size_t gckpti_comm_buffer_bytes(const gckpt_exec *e)
     most = most > totals ? most : totals;
     for (size_t id = 0; id < p->node_count && copies; id++) {
         int64_t n = gckpti_planned_elements(p, &p->nodes[id]);
-        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
+        if (n > GCKPT_UPDATE_BLOCK)
             n = gckpti_shard_of(n, 0, 2).count;
         if (p->nodes[id].batch_invariant && (size_t)n * sizeof(float) > most)
             most = (size_t)n * sizeof(float);
@@ -43,14 +43,12 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_transport *transport = p->ranks > 1 ? e->desc.transport : NULL;
-    if (p->ranks > 1 &&
-        (!transport || !transport->exchange || transport->rank != e->store->rank ||
-         transport->size != e->store->ranks || (e->desc.fast_reduce && !transport->all_reduce)))
+    if (p->ranks > 1 && (!transport || !transport->exchange || transport->rank != e->store->rank ||
+                         transport->size != e->store->ranks))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: the store is rank %i of %i: desc.transport must have this "
-                            "rank and size, and exchange%s",
-                            e->store->rank, e->store->ranks,
-                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
+                            "rank and size, and exchange",
+                            e->store->rank, e->store->ranks);
     if (!e->group)
         return GCKPT_OK;
     gckpti_comm *comm = &e->group->comm;

@@ -26,12 +26,11 @@ static void gckpti_all_reduce_totals(gckpt_exec *e)
 static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const uint64_t fast = e->desc.fast_reduce != 0, queue = (uint64_t)e->group->comm.uses_queue;
+    const uint64_t queue = (uint64_t)e->group->comm.uses_queue;
     const uint64_t skips = e->desc.skip_nonfinite != 0,
                    checks = gckpti_debug(e) & GCKPT_DEBUG_FINITE;
     const uint64_t batch = (uint64_t)p->batch, precision = (uint64_t)p->precision;
-    const uint64_t settings[] = { batch,  precision, (uint64_t)p->optimiser, fast, skips,
-                                  checks, queue };
+    const uint64_t settings[] = { batch, precision, (uint64_t)p->optimiser, skips, checks, queue };
     uint64_t hash = p->check;
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         hash = gckpti_fnv_number(hash, settings[i]);
@@ -45,9 +44,10 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 }
 
 /* Returns a hash of all values and optimiser state of which every rank has a full copy. */
-static uint64_t gckpti_hash_replicated(gckpt_exec *e)
+static uint64_t gckpti_hash_replicated(const gckpt_exec *e)
 {
-    void *out = e->group->comm.send_buf;
+    const gckpt_store *s = e->store;
+    float scratch[GCKPTI_CHUNK];
     uint64_t hash = GCKPTI_FNV_START;
     for (size_t i = 0; i < e->plan->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
@@ -55,14 +55,11 @@ static uint64_t gckpti_hash_replicated(gckpt_exec *e)
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
-            const float *x = gckpti_exec_array(e, q, slot);
             const int replicated = q->p.storage == GCKPT_STORAGE_F32 &&
-                                   !gckpti_is_sharded(gckpti_array_shard(e->store, q, slot));
+                                   !gckpti_is_sharded(gckpti_array_shard(s, q, slot));
             for (int64_t at = 0, n; replicated && at < q->p.elements; at += n) {
-                n = gckpti_min(q->p.elements - at, (int64_t)(e->group->buffer_bytes / sizeof *x));
-                gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
-                for (int64_t k = 0; k < n; k++)
-                    hash = (hash ^ gckpti_bits(((const float *)out)[k])) * UINT64_C(0x100000001b3);
+                const float *x = gckpti_floats_at(s, q, slot, at, scratch, &n);
+                hash = gckpti_hash_floats(hash, x, n);
             }
         }
     }
@@ -208,22 +205,16 @@ static int gckpti_is_gather(const gckpt_exec *e, const gckpti_ins *ins)
                gckpti_array_shard(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
 }
 
-/* Returns the first instruction that must wait for a collective which starts now: a reader of node
- * `id`, whose values are gathered; after a sum, a REDUCE or UPDATE. */
-static int gckpti_find_due(const gckpt_exec *e, gckpti_collective kind, int id)
+/* Returns the first instruction that must wait for a collective which starts now: one that has an
+ * operand at this offset of the arena, where values are gathered; after a sum, REDUCE or UPDATE. */
+static int gckpti_find_due(const gckpt_exec *e, gckpti_collective kind, size_t offset)
 {
     const gckpt_plan *p = e->plan;
     int due = 0, x = e->step.pc;
-    while (!due && ++x < (int)p->length) {
-        const gckpti_ins *ins = &p->ins[x];
-        const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
-        gckpti_operands o;
-        gckpti_operands_of(p->operands, ins, node->inputs, &o);
-        if (kind != GCKPTI_ALL_GATHER)
-            due = ins->kind == GCKPT_REDUCE || ins->kind == GCKPT_UPDATE;
-        for (int i = 0; id >= 0 && ins->kind <= GCKPT_BACKWARD && i < node->inputs; i++)
-            due |= o.in[i].value != GCKPTI_NO_OFFSET && p->nodes[node->in[i]].base == id;
-    }
+    while (!due && ++x < (int)p->length)
+        due = kind == GCKPTI_ALL_GATHER
+                  ? gckpti_has_operand(p, x, offset)
+                  : p->ins[x].kind == GCKPT_REDUCE || p->ins[x].kind == GCKPT_UPDATE;
     return x;
 }
 
@@ -239,8 +230,7 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
     for (int i = 0; i < group->pending_count; i++)
         if (group->pending[i].due <= e->step.pc)
             max_pending = group->pending_count - 1 - i;
-    if (!gckpti_is_capturing(e)) /* within a captured part nothing is due */
-        gckpti_wait_pending(e, max_pending);
+    gckpti_wait_pending(e, max_pending);
     const int shared = !GCKPTI_OF(gckpti_backend(e), own_memory);
     const int polls = shared && (e->device.runner.team || p->threads == 1);
     e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
@@ -252,30 +242,6 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
         skips = 0;
     e->step.pc += skips;
     return skips;
-}
-
-/* Returns the end of the part of a micro-batch, from step.pc on, which can be replayed because no
- * collective starts or is due in it; step.pc for an empty part. *part becomes its unique number. */
-GCKPTI_FN int gckpti_capture_part_end(gckpt_exec *e, int64_t *part)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_process_group *group = e->group;
-    const int last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p) && p->ranks > 1;
-    int pc = e->step.pc, end = p->epilogue, x, copies = pc > p->body; /* p->body: none is pending */
-    if (gckpti_is_padding(e) || group->comm.status.result != GCKPT_OK)
-        return pc;
-    for (int i = 0; i < group->pending_count; i++)
-        gckpti_set_min(&end, group->pending[i].due);
-    end = gckpti_first_due(e, end);
-    do { /* a part has no offload copies, unless it is a whole micro-batch */
-        for (x = pc; x < end && !gckpti_is_gather(e, &p->ins[x]); x++)
-            if (p->ins[x].kind == GCKPT_REDUCE ? group->last_micro && last_vrank
-                                               : copies && p->ins[x].kind > GCKPT_UPDATE)
-                break;
-    } while (x < p->epilogue && !copies++);
-    const int64_t n = (int64_t)p->length;
-    *part = ((2 * e->step.vrank + group->last_micro) * n + pc) * n + x;
-    return x;
 }
 
 /* Adds up a gradient's accumulators of this virtual rank, then partial sums of earlier ones, like
@@ -301,11 +267,9 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_copy(gckpti_backend(e), gckpti_arena_f32(e, carries[level]), sum,
                     (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
-        const gckpti_collective kind = e->desc.fast_reduce ? GCKPTI_FAST_REDUCE
-                                       : ins->accumulate   ? GCKPTI_REDUCE_SCATTER
-                                                           : GCKPTI_ALL_REDUCE;
+        const gckpti_collective kind = ins->accumulate ? GCKPTI_REDUCE_SCATTER : GCKPTI_ALL_REDUCE;
         float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.shard);
-        const int due = gckpti_find_due(e, kind, -1);
+        const int due = gckpti_find_due(e, kind, GCKPTI_NO_OFFSET);
         const gckpti_pending pending = { kind, due, sum, workspace, shard, n };
         gckpti_start_collective(e, &pending);
         if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* POISON does not wait for sums */
@@ -314,10 +278,10 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     return GCKPT_OK;
 }
 
-/* Starts an all-gather of n floats: the values of node `id` in the arena; in the store if -1. */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, int id)
+/* Starts an all-gather of n floats at x: in the arena at `offset`, or in the store (NO_OFFSET). */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, size_t offset)
 {
-    const int due = gckpti_find_due(e, GCKPTI_ALL_GATHER, id);
+    const int due = gckpti_find_due(e, GCKPTI_ALL_GATHER, offset);
     const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
     gckpti_start_collective(e, &pending);
     if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* FINITE reads the floats now */
@@ -330,7 +294,8 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
     if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
         return 0;
     gckpti_copy(gckpti_backend(e), to + q->p.first, shard, (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements, e->plan->ins[e->step.pc].id);
+    gckpti_gather_floats(e, to, q->p.elements,
+                         e->plan->operands[e->plan->ins[e->step.pc].operands]);
     return 1;
 }
 
@@ -363,7 +328,7 @@ GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
     if (gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)) &&
         !gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
-        gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements, -1);
+        gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements, GCKPTI_NO_OFFSET);
 }
 
 static void gckpti_merge_floats(void *mine, const void *received, size_t bytes)

@@ -1,4 +1,4 @@
-#include "files/internal.h"
+#include "files/files.h"
 #include "run/run.h"
 
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)

@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_RANKS
-#include "store/internal.h"
+#include "store/store.h"
 
 /* ---- shards ---- */
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
@@ -33,7 +33,8 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
-GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
+/* Sets first and count: the elements of a parameter that this rank updates. */
+static void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
 {
     const gckpti_shard_range shard =
         gckpti_shard_from(p->elements, s->rank, s->ranks, s->shard, GCKPT_SHARD_STATE);
@@ -41,7 +42,8 @@ GCKPTI_FN void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
     p->count = shard.count;
 }
 
-GCKPTI_FN void gckpti_clear_shard_end(const gckpt_store *s, gckpti_param *q)
+/* Sets new values after the end of a shard that is not the largest to 0. */
+static void gckpti_clear_shard_end(const gckpt_store *s, gckpti_param *q)
 {
     const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
     for (int64_t k = shard.count; k < shard.capacity; k++)

@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_RANKS
-#include "store/internal.h"
+#include "store/store.h"
 
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks, gckpt_shard shard)
 {

@@ -1,5 +1,4 @@
 #include "export/export.h"
-#include "export/internal.h"
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -16,7 +15,7 @@ static const char *gckpti_c_offset(size_t offset, char text[24])
     return text;
 }
 
-GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
+static void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t word;
@@ -26,7 +25,7 @@ GCKPTI_FN void gckpti_c_words(gckpti_sink *out, const void *data, size_t n)
 }
 
 /* Prints a shape. Sizes after its last axis, which may be uninitialised, are printed as 0. */
-GCKPTI_FN void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
+static void gckpti_c_shape(gckpti_sink *out, const gckpt_shape *shape)
 {
     gckpti_print(out, "{ %i, {", shape->n);
     for (int d = 0; d < GCKPT_MAX_DIMS; d++)
@@ -39,7 +38,7 @@ static int gckpti_c_is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-GCKPTI_FN int gckpti_c_identifier(const char *s)
+static int gckpti_c_identifier(const char *s)
 {
     int good = gckpti_c_is_letter(*s);
     for (; *s; s++)

@@ -1,5 +1,4 @@
 #include "run/run.h"
-#include "export/internal.h"
 
 GCKPTI_COLD_BEGIN
 

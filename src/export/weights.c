@@ -1,5 +1,4 @@
 #include "export/export.h"
-#include "export/internal.h"
 #include "num/num.h"
 #include "store/store.h"
 

@@ -2,8 +2,9 @@
  * has the last micro-batch and gckpt_collect all rows; their gradients are those of the sum of
  * losses. Gradients of trained parameters are divided by the count, before clipping. A gradient
  * that training does not need (of an f32 input, a constant, a frozen parameter, a function of
- * these) is computed because it is fetched; it is the gradient of the sum of losses, and without a
- * batch axis it is summed over the batch. A plan that has only such gradients updates nothing. */
+ * these) is computed because it is fetched; it is the gradient of the sum of losses. Without a
+ * batch axis it is summed over the batch, which must be one micro-batch if several ops read the
+ * tensor. A plan that has only such gradients updates nothing. */
 typedef struct {
     gckpt_tensor *tensor;
     int gradient; /* if nonzero, fetch its gradient; if 0, its value */

@@ -146,52 +146,11 @@ static void gckpti_collect_rows(gckpt_exec *e)
     }
 }
 
-/* Adds all accumulators of node `id`'s gradient that a backward wrote to `sum`, one of them. */
-static void gckpti_sum_accumulators(gckpt_exec *e, const gckpti_ins *backward, int id, float *sum)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *node = &p->nodes[backward->id];
-    const gckpt_backend *b = gckpti_backend(e);
-    gckpti_operands o;
-    gckpt_call c;
-    gckpti_init_call(e, &c);
-    gckpti_operands_of(p->operands, backward, node->inputs, &o);
-    for (int i = 0; i < node->inputs; i++) {
-        float *more = gckpti_arena_f32(e, o.in[i].gradient);
-        if (p->nodes[node->in[i]].base == id && more != sum)
-            GCKPTI_OF(b, add)(&c, sum, more, gckpti_planned_elements(p, &p->nodes[id]));
-    }
-}
-
-/* Adds up the accumulators of fetched gradients that no instruction adds up: of nodes that depend
- * on neither the batch nor a trained parameter. The order is that of the contract (manual, 5f). */
-static void gckpti_sum_fetched_grads(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->fetch_count && p->accumulates && e->step.rows > 0; k++) {
-        int id = p->nodes[p->fetches[k].id].base, done = 0;
-        float *sum = gckpti_arena_f32(e, p->fetches[k].offset);
-        for (size_t i = 0; i < k; i++) /* fetched twice */
-            done = done || (p->fetches[i].gradient && p->nodes[p->fetches[i].id].base == id);
-        if (done || !p->fetches[k].gradient || !p->nodes[id].batch_invariant ||
-            gckpti_fetch_ready_at(p, &p->fetches[k]) < (int)p->length)
-            continue;
-        for (size_t i = gckpti_group_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
-            int user = (int)(p->node_count - 1 - i % p->node_count);
-            const int selected = p->nodes[user].batch_invariant == (i >= p->node_count);
-            for (size_t x = 0; x < p->length && selected && gckpti_reads_node(p, user, id); x++)
-                if (p->ins[x].kind == GCKPT_BACKWARD && p->ins[x].id == user)
-                    gckpti_sum_accumulators(e, &p->ins[x], id, sum);
-        }
-    }
-}
-
 GCKPTI_MODULE(fetch)
 {
-    const int trains = !gckpti_is_inference(e->plan);
     if (event == GCKPTI_ON_LAYOUT)
         gckpti_alloc_fetches(e, (gckpti_bump *)arg);
-    else if (event == GCKPTI_ON_BIND && trains)
+    else if (event == GCKPTI_ON_BIND && !gckpti_is_inference(e->plan))
         gckpti_note_gradient_fetches(e);
     else if (event == GCKPTI_ON_CHECK)
         return gckpti_check_collected(e, *(const int64_t *)arg);
@@ -200,8 +159,7 @@ GCKPTI_MODULE(fetch)
         if (result != GCKPT_OK)
             return result;
         gckpti_collect_rows(e);
-    } else if (event == GCKPTI_ON_END && trains)
-        gckpti_sum_fetched_grads(e);
+    }
     return GCKPT_OK;
 }
 

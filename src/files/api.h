@@ -17,25 +17,19 @@ typedef struct {
     gckpt_storage storage; /* format in which F32 values are written: F32, BF16, F16 (<= 65504) */
 } gckpt_file_desc;
 /* Write and read safetensors files with values, optimiser state, the optimiser's name and update
- * counts, step count and notes. Loading is strict and all-or-nothing: each tensor must be a
- * parameter of the store (an empty store gets all tensors) and have its shape. A file that is
- * truncated, damaged or otherwise wrong is refused with the reason, and the store keeps its values.
- * So loading holds existing values and state twice; missing values (load before gckpt_exec_new) are
- * read into their final memory, which is freed if the file is bad. Files contain a hash of their
- * tensors (data_fnv1a in __metadata__). If a file has the hash, loading compares it (E_DATA),
- * except gckpt_store_map and GCKPT_NO_STDIO builds. Returns GCKPT_OTHER_CONTRACT if all is loaded
- * but the file was written under another GCKPT_CONTRACT, so that training continues with other bits
- * than in the program that wrote it. Saving by path writes a temporary file next to the target
- * (PATH.gckpt-tmpN; a long PATH is shortened), flushes it and renames it: after a power cut either
- * the old or the new file exists. On FAT this holds with Linux only, except that an empty file may
- * be left if there was none before (if the volume is then read-only, run fsck.vfat); with other
- * systems save to two paths alternately. Saving replaces the target of a symbolic link, keeps the
- * permissions of a replaced file, and refuses folders, devices and pipes. Tensors may be F32, BF16,
- * F16, I8 (scales in an F32 tensor "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of
- * d values); with GCKPT_NO_QUANT only F32. Other types are refused with the tensor's name. Reading
- * converts a tensor to the storage of its parameter in the store, or else to floats (I8 only to I8
- * or floats), and keeps the bits if the two agree. Writing keeps the storage, and aligns data to
- * their type. desc may be NULL. */
+ * counts, step count, notes and a hash of the tensors, which loading compares (except
+ * gckpt_store_map and GCKPT_NO_STDIO builds). Loading is strict and all-or-nothing: each tensor
+ * must be a parameter of the store (an empty store gets all tensors) and have its shape; a wrong
+ * file is refused with the reason, and the store keeps its values. So loading holds existing values
+ * and state twice, but missing values (load before gckpt_exec_new) once. Returns
+ * GCKPT_OTHER_CONTRACT if all is loaded but the file was written under another GCKPT_CONTRACT, so
+ * that training continues with other bits. Saving by path writes a temporary file next to the
+ * target, flushes it and renames it: after a power cut either the old or the new file exists (on
+ * FAT with Linux only). Saving replaces the target of a symbolic link, keeps permissions, and
+ * refuses folders, devices and pipes. Tensors may be F32, BF16, F16, I8 (scales in an F32 tensor
+ * "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of d values). Reading converts a
+ * tensor to the storage of its parameter in the store, or else to floats (I8 only to I8 or floats).
+ * Writing keeps the storage. desc may be NULL. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user,
                                          const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
@@ -47,11 +41,10 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
                                         const gckpt_file_desc *desc);
 #endif
 /* Reads a file in memory (flash, mmap), which must outlive the store. Parameters that the store
- * lacks are added and point into the file where possible (data aligned to their type, on a
- * little-endian machine): F32 as floats, frozen unless desc.writable is nonzero; BF16, F16, I8 and
- * I4 quantised and frozen. Where not possible, they become floats in the store's memory. Parameters
- * that the store has are read as by gckpt_store_read. Map a model in several files one by one with
- * desc.partial. */
+ * lacks are added and point into the file where possible (data aligned to their type, little-endian
+ * machine): F32 as floats, frozen unless desc.writable is nonzero, others quantised and frozen;
+ * elsewhere they become floats in the store's memory. Parameters that the store has are read as by
+ * gckpt_store_read. Map a model in several files one by one with desc.partial. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #endif /* GCKPT_NO_FILES */

@@ -1,5 +1,5 @@
 #pragma once
-#include "base/base.h"
+#include "store/store.h"
 
 /* =================================================================================================
  * >>files: save and load, as safetensors
@@ -29,3 +29,71 @@
  * block become free again; so do those of the header, unless parameters, state, notes or (in a
  * partial load) values were created. A sharded store reads its shards and skips the rest.
  * ============================================================================================== */
+
+#ifndef GCKPT_NO_FILES
+/* ---- files/write.c ---- */
+#define GCKPTI_HEADER_MAX 100000000u /* most bytes of a header, by the safetensors format */
+/* Functions for ranks that have shards and write one file together; all make the same calls. */
+typedef struct {
+    void *context;
+    /* Returns the failure of the lowest rank that has one, or GCKPT_OK. */
+    gckpt_result (*agree)(void *context, gckpt_result result);
+    /* Returns *n floats of values or a state from element `at`, which another rank may hold. */
+    const float *(*gather)(void *context, const gckpti_param *q, int slot, int64_t at,
+                           float buf[GCKPTI_CHUNK], int64_t *n);
+    gckpt_result (*check)(void *context); /* returns an error if a gather failed */
+} gckpti_group_save;
+
+/* A request to save a store. */
+typedef struct {
+    gckpt_store *store;
+    const gckpt_file_desc *desc;
+    const gckpti_group_save *group; /* NULL unless all ranks write the file together */
+} gckpti_save_spec;
+
+/* The gckpt_file_desc that is used if the caller passes NULL. */
+static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32 };
+
+/* Writes the store; if `write` is NULL, only takes part in what all ranks do. */
+GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn write, void *user);
+
+/* ---- files/header.c ---- */
+/* A tensor of the file, or a metadata key "NAME#updates". */
+typedef struct {
+    const char *name;       /* name without its suffix (#state0, ..) */
+    signed char slot;       /* index of its suffix in gckpti_suffixes, or GCKPTI_VALUES */
+    signed char type;       /* a gckpt_storage */
+    signed char optimiser;  /* of #updates: as in gckpti_param, or -1 if wrong */
+    signed char states;     /* of values: number of states that are loaded */
+    signed char old_states; /* of values: number of states that the store had */
+    unsigned char ignored;  /* nonzero: not loaded; only its offsets are checked */
+    uint64_t updates;       /* of #updates: as in gckpti_param */
+    size_t param;           /* index in the store; SIZE_MAX until it is known */
+    size_t spare_bytes;     /* bytes that it needs in gckpti_loader.spare */
+    unsigned char *dest;    /* destination of the data, or NULL if they are only compared */
+    gckpt_shape shape;
+    int64_t offsets[2];
+} gckpti_file_entry;
+
+typedef struct {
+    gckpt_store *store;
+    const gckpt_file_desc *desc;
+    gckpt_result result;
+    gckpt_read_fn read; /* NULL if the file is in memory, at `file` */
+    void *user;
+    const unsigned char *file;
+    size_t bytes_read;        /* bytes of the file read so far */
+    char *header, *pos, *end; /* the header, the next character, the header's end */
+    int64_t data_bytes;
+    gckpti_file_entry *entries; /* sorted by parameter and slot, or by offset */
+    size_t count, capacity;
+    size_t old_params;    /* parameters that the store had; a file adds more only if 0 or mapped */
+    size_t old_notes;     /* notes that the store had before; later ones are from the file */
+    unsigned char *spare; /* new data for arrays that exist, until everything is read */
+    size_t spare_bytes;
+    int own_format;           /* nonzero if this library wrote the file */
+    unsigned char verify_sum; /* nonzero to compare the data's hash with the metadata's */
+    uint64_t hash;            /* hash of the current tensor's bytes so far */
+    uint64_t numbers[GCKPTI_METADATA_KEYS]; /* values of gckpti_metadata_keys */
+} gckpti_loader;
+#endif

@@ -1,5 +1,4 @@
-#include "files/internal.h"
-#include "store/store.h"
+#include "files/files.h"
 
 #ifndef GCKPT_NO_FILES
 /* Adds a name in quotes, truncated if long, with control characters replaced. */
@@ -13,8 +12,8 @@ static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffi
 }
 
 /* Sets the error `load: tensor "NAME" for parameter "NAME": ` and the formatted text. Returns 0. */
-GCKPTI_FN int gckpti_refuse(gckpti_loader *load, gckpt_result result, const gckpti_file_entry *e,
-                            const char *format, ...)
+static int gckpti_refuse(gckpti_loader *load, gckpt_result result, const gckpti_file_entry *e,
+                         const char *format, ...)
 {
     va_list args;
     load->result = gckpti_error(load->store, result, "load: ");
@@ -151,8 +150,8 @@ static char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-/* Reads [a,b,..] into v: max numbers or (any 1) at most max. Returns how many, or -1 on errors. */
-static int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int any)
+/* Reads [a,b,..] into v, which has room for `max` numbers. Returns how many the list has. */
+static int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max)
 {
     int n = 0, more = gckpti_json_expect(load, '[') && !gckpti_json_accept(load, ']');
     for (uint64_t value = 0; more; more = gckpti_json_accept(load, ',')) {
@@ -161,13 +160,13 @@ static int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max, int any
         if (!end || value > INT64_MAX)
             break;
         load->pos = end;
-        if (n++ < max)
-            v[n - 1] = (int64_t)value;
+        if (n < max)
+            v[n] = (int64_t)value;
+        n++;
     }
-    const int wrong = more || (n != max && !any);
-    if (load->result == GCKPT_OK && (wrong || (n && !gckpti_json_accept(load, ']'))))
-        gckpti_json_fail(load, "a list of whole numbers < 2^63, of the right length, expected");
-    return load->result == GCKPT_OK ? n : -1;
+    if (load->result == GCKPT_OK && (more || (n && !gckpti_json_accept(load, ']'))))
+        gckpti_json_fail(load, "a list of whole numbers < 2^63 expected");
+    return n;
 }
 
 /* Adds an entry whose name is the first `length` bytes of `name`; returns NULL without memory. */
@@ -185,11 +184,12 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
     e->name = name;
     e->slot = (signed char)slot;
     e->param = SIZE_MAX;
+    e->old_states = 4; /* no state is freed before this number is known */
     e->ignored = (load->desc->values_only && state) || !gckpti_renamed(load->desc, name);
     return e;
 }
 
-/* Adds an entry for "NAME#updates":"OPTIMISER:COUNT"; gckpti_load_resolve checks it later. */
+/* Adds an entry for "NAME#updates":"OPTIMISER:COUNT"; gckpti_resolve checks it later. */
 static int gckpti_parse_updates(gckpti_loader *load, char *key, size_t length, char *value)
 {
     const char *end = value + strlen(value);
@@ -210,8 +210,6 @@ static int gckpti_parse_metadata(gckpti_loader *load)
 {
     const char *const *keys = gckpti_metadata_keys;
     const size_t tensors = load->count;
-    uint64_t *const numbers[] = { NULL,        &load->contract,  &load->step,
-                                  &load->seed, &load->optimiser, &load->file_hash };
     char *key, *value, *found[GCKPTI_METADATA_KEYS + 1] = { NULL }; /* the last: other keys */
     gckpti_json_space(load);
     const int none = load->end - load->pos >= 4 && !memcmp(load->pos, "null", 4);
@@ -235,69 +233,55 @@ static int gckpti_parse_metadata(gckpti_loader *load)
         return 0;
     load->own_format = found[0] && !strcmp(found[0], "gradckpt");
     load->count = load->own_format ? load->count : tensors;
-    load->verify_sum = GCKPTI_HASHES_FILES && found[GCKPTI_DATA_HASH] && !load->file;
-    for (int i = load->own_format ? 1 : GCKPTI_DATA_HASH; i < GCKPTI_DATA_HASH + load->verify_sum;
-         i++) {
+    load->verify_sum = found[GCKPTI_KEY_HASH] && !load->file;
+    for (int i = 1; i <= GCKPTI_KEY_HASH; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
-        if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
-            load->optimiser > GCKPT_CUSTOM_OPTIMISER + 1)
+        if (i == GCKPTI_KEY_HASH ? !load->verify_sum : !load->own_format)
+            continue;
+        if (!end || gckpti_digits(found[i], end, &load->numbers[i]) != end ||
+            load->numbers[GCKPTI_KEY_OPTIMISER] > GCKPT_CUSTOM_OPTIMISER + 1)
             return gckpti_refuse(load, GCKPT_E_DATA, NULL,
                                  "__metadata__: %s must be a whole number < %s, in quotes", keys[i],
-                                 numbers[i] == &load->optimiser ? "5" : "2^64");
+                                 i == GCKPTI_KEY_OPTIMISER ? "5" : "2^64");
     }
     return 1;
 }
 
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
-/* Finds the storage kind of an entry's type, and converts its shape, whose last axis may count
- * bytes of blocks, to that of its values. Returns the bytes of its data, or -1 and an error. */
-static int64_t gckpti_check_type(gckpti_loader *load, gckpti_file_entry *e, const char *type,
-                                 int axes)
-{
-    int64_t *last = &e->shape.d[e->shape.n - (e->shape.n > 0)], unit = 1;
-    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
-    while (kind && strcmp(type, kind->type))
-        kind = gckpti_kind_of(++e->type);
-    if (kind)
-        unit = kind->block_bytes / kind->bytes;
-    if (axes > GCKPT_MAX_DIMS) {
-        gckpti_refuse(load, GCKPT_E_DATA, e,
-                      "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
-                      GCKPT_MAX_DIMS);
-    } else if (!kind || (e->slot >= 0 && e->type) ||
-               (unit > 1 && (axes < 2 || *last % unit || *last > INT64_MAX / kind->block))) {
-        gckpti_refuse(load, GCKPT_E_DATA, e,
-                      "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
-                      e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
-    } else {
-        *last = unit > 1 ? *last / unit * kind->block : *last;
-        if (gckpti_shape_fits(&e->shape))
-            return gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
-        gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape, gckpti_shape_problem(&e->shape));
-    }
-    return -1;
-}
-
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
 static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const char *type, int axes)
 {
     const int64_t begin = e->offsets[0], end = e->offsets[1];
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     int64_t bytes = end - begin;
     for (int i = e->shape.n = (int)gckpti_min(axes, GCKPT_MAX_DIMS); i-- > 0;)
         if (!e->shape.d[i]) {
             bytes = 0;
             e->ignored = 1;
         }
-    if (!e->ignored && (bytes = gckpti_check_type(load, e, type, axes)) < 0)
-        return 0;
-    if (begin > end || end > load->data_bytes || end - begin != bytes)
-        return gckpti_refuse(
-            load, GCKPT_E_DATA, e,
-            "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data%s",
-            begin, end, bytes, &e->shape, load->data_bytes,
-            end > load->data_bytes ? ": is the file cut off?" : "");
-    return 1;
+    if (!e->ignored) {
+        while (kind && strcmp(type, kind->type))
+            kind = gckpti_kind_of(++e->type);
+        if (axes > GCKPT_MAX_DIMS)
+            return gckpti_refuse(load, GCKPT_E_DATA, e,
+                                 "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
+                                 GCKPT_MAX_DIMS);
+        if (!kind || (e->slot >= 0 && e->type) || !gckpti_unpack_shape(kind, &e->shape))
+            return gckpti_refuse(load, GCKPT_E_DATA, e,
+                                 "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
+                                 e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
+        if (!gckpti_shape_fits(&e->shape))
+            return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape,
+                                 gckpti_shape_problem(&e->shape));
+        bytes = gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
+    }
+    return (begin <= end && end <= load->data_bytes && end - begin == bytes) ||
+           gckpti_refuse(
+               load, GCKPT_E_DATA, e,
+               "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data%s",
+               begin, end, bytes, &e->shape, load->data_bytes,
+               end > load->data_bytes ? ": is the file cut off?" : "");
 }
 
 /* Parses a tensor's object: {"dtype":..,"shape":[..],"data_offsets":[begin,end]} in any order. */
@@ -310,15 +294,15 @@ static int gckpti_parse_entry(gckpti_loader *load, gckpti_file_entry *e)
         if (!type && !strcmp(key, "dtype"))
             type = gckpti_json_string(load);
         else if (axes < 0 && !strcmp(key, "shape"))
-            axes = gckpti_json_numbers(load, e->shape.d, GCKPT_MAX_DIMS, 1);
+            axes = gckpti_json_numbers(load, e->shape.d, GCKPT_MAX_DIMS);
         else if (offsets < 0 && !strcmp(key, "data_offsets"))
-            offsets = gckpti_json_numbers(load, e->offsets, 2, 0);
+            offsets = gckpti_json_numbers(load, e->offsets, 2);
         else
             break;
     }
-    if (load->result == GCKPT_OK && (key || !type || axes < 0 || offsets < 0))
-        gckpti_json_fail(load,
-                         "a tensor has dtype, shape and data_offsets, once each, and nothing else");
+    if (load->result == GCKPT_OK && (key || !type || axes < 0 || offsets != 2))
+        gckpti_json_fail(
+            load, "a tensor has dtype, shape and two data_offsets, once each, and nothing else");
     if (load->result != GCKPT_OK)
         return 0;
     for (char *c = type; *c; c++) /* errors print the type */
@@ -327,7 +311,7 @@ static int gckpti_parse_entry(gckpti_loader *load, gckpti_file_entry *e)
 }
 
 /* Parses the header into an entry for each tensor. */
-GCKPTI_FN int gckpti_parse_header(gckpti_loader *load)
+static int gckpti_parse_header(gckpti_loader *load)
 {
     char *name;
     int metadata = 0;

@@ -1,5 +1,4 @@
-#include "files/internal.h"
-#include "store/store.h"
+#include "files/files.h"
 #include "base/test_hooks.h"
 
 #ifndef GCKPT_NO_STDIO
@@ -16,9 +15,14 @@ int(fileno)(FILE *file); /* -std=c99 hides these in the system's headers */
 FILE *(fdopen)(int fd, const char *mode);
 int(fsync)(int fd);
 int(fchmod)(int fd, mode_t mode);
-ssize_t(readlink)(const char *path, char *target, size_t size);
+char *(realpath)(const char *path, char *resolved);
 #elif defined(_WIN32) /* declared as in <windows.h>; rename() cannot replace files there */
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
+#endif
+#ifdef PATH_MAX /* bytes that realpath may write */
+enum { GCKPTI_PATH_MAX = PATH_MAX };
+#else
+enum { GCKPTI_PATH_MAX = 4096 };
 #endif
 
 static void gckpti_record_errno(gckpti_file *file, int is_error)
@@ -48,34 +52,18 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
-/* Replaces `path` (in `size` bytes) by its links' target, which may not exist; or 0 and errno. */
-static int gckpti_follow_links(char *path, size_t size)
-{
-    for (int links = 0; links < 40; links++) {
-        char *link = path + strlen(path) + 1, *slash = strrchr(path, '/');
-        const size_t left = size - (size_t)(link - path);
-        const ssize_t n = readlink(path, link, left);
-        if (n < 0) /* ENOENT: no such file; EINVAL: no link */
-            return errno == ENOENT || errno == EINVAL;
-        if ((size_t)n == left)
-            break;
-        char *to = *link == '/' || !slash ? path : slash + 1; /* relative to the link's folder */
-        memmove(to, link, (size_t)n);
-        to[n] = 0;
-    }
-    errno = ELOOP;
-    return 0;
-}
-
-/* Locks the file fd. Returns 1 if it is locked and `name` is still its name; 0 if another save has
- * it; -1 if the system has no locks; -2 if stat fails (see errno). */
+/* Locks the file fd, if the file system has locks. Returns 0 and sets errno: to EEXIST if another
+ * save has locked the file or if `name` is no longer its name. */
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
-    if (flock(fd, 2 | 4)) /* LOCK_EX | LOCK_NB */
-        return errno == EWOULDBLOCK ? 0 : -1;
+    if (flock(fd, 2 | 4) && errno == EWOULDBLOCK) { /* LOCK_EX | LOCK_NB */
+        errno = EEXIST;
+        return 0;
+    }
     if (fstat(fd, &a) || stat(name, &b))
-        return errno == ENOENT ? 0 : -2;
+        return 0;
+    errno = EEXIST;
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
@@ -112,89 +100,54 @@ static void gckpti_sync_folder(gckpti_file *file, char *path)
 }
 #endif
 
-/* Replaces `target` (of `size` bytes) by the target of its links. Returns the permissions of that
- * file; -1 if there is none or the system has no permissions. */
-static int gckpti_resolve_target(gckpti_file *file, char *target, size_t size)
+/* Copies `path` to `target` with its links followed. Returns the permissions of the file there; -1
+ * if there is none or the system has no permissions. */
+static int gckpti_resolve_target(gckpti_file *file, const char *path, char *target)
 {
+    memcpy(target, path, strlen(path) + 1);
 #if GCKPTI_POSIX
     struct stat old;
-    gckpti_record_errno(file, !gckpti_follow_links(target, size));
-    int exists = !file->error && !stat(target, &old);
-    gckpti_record_errno(file, !exists && errno != ENOENT);
+    const int exists = !stat(path, &old);
+    gckpti_record_errno(file, exists ? !realpath(path, target) : errno != ENOENT);
     if (exists && !S_ISREG(old.st_mode)) {
         file->error = EEXIST;
         file->action = "replace a folder, device or pipe; is the path right";
     }
     return exists ? (int)(old.st_mode & 0777) : -1;
 #else
-    return (void)file, (void)target, (void)size, -1;
+    return (void)file, -1;
 #endif
 }
 
-#if GCKPTI_POSIX
-/* Removes a temporary file unless a save is still writing it. */
-static void gckpti_remove_stale(const char *name)
+/* Creates and locks a temporary file (mode -1 means umask's permissions). The system releases the
+ * lock of a killed process, so a file that can be locked is left over from a killed save and is
+ * removed. Returns NULL and sets errno on errors; EEXIST means that another save has the file. */
+static FILE *gckpti_open_temporary(const char *name, int mode)
 {
-    int fd = open(name, O_WRONLY | O_NONBLOCK);
-    if (fd < 0 && errno == EACCES) /* read-only, as the file that it should have replaced */
-        fd = open(name, O_RDONLY | O_NONBLOCK);
-    if (fd >= 0 && gckpti_lock(fd, name) == 1)
+#if GCKPTI_POSIX
+    const int old = open(name, O_WRONLY | O_NONBLOCK);
+    if (old >= 0 && gckpti_lock(old, name))
         remove(name);
-    if (fd >= 0)
+    if (old >= 0)
+        close(old);
+    const unsigned permissions = mode < 0 ? 0666u : (unsigned)mode | 0200u;
+    const int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, permissions);
+    FILE *f = fd >= 0 && gckpti_lock(fd, name) ? fdopen(fd, "wb") : NULL;
+    if (fd >= 0 && !f) {
+        const int error = errno;
         close(fd);
-}
-#endif
-
-/* Creates and locks `name` (mode -1 means umask's). NULL and errno, EEXIST if a save has it. */
-static FILE *gckpti_create_locked(const char *name, int mode)
-{
-#if GCKPTI_POSIX
-    gckpti_remove_stale(name);
-    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode < 0 ? 0666u : (unsigned)mode);
-    int locked = fd < 0 ? 0 : gckpti_lock(fd, name);
-    FILE *f = locked && locked != -2 ? fdopen(fd, "wb") : NULL;
-    if (f && mode >= 0) /* undo the umask */
-        (void)fchmod(fd, (mode_t)mode);
-    if (f || fd < 0)
-        return f;
-    /* stat failed, or another process took the file for stale and removed it */
-    const int error = locked ? errno : EEXIST;
-    if (locked)
-        remove(name);
-    close(fd);
-    errno = error;
-    return NULL;
-#elif defined(_WIN32) /* Windows: msvcrt.dll ignores the x of "wbx" */
-    int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
+        if (error != EEXIST)
+            remove(name);
+        errno = error;
+    }
+    return f;
+#elif defined(_WIN32)
+    const int fd = _sopen(name, _O_WRONLY | _O_CREAT | _O_TRUNC | _O_BINARY, 0x10 /* _SH_DENYRW */,
+                          _S_IREAD | _S_IWRITE);
     return (void)mode, fd < 0 ? NULL : _fdopen(fd, "wb");
 #else
-    return (void)mode, fopen(name, "wbx"); /* x: fails if the file exists */
+    return (void)mode, fopen(name, "wb");
 #endif
-}
-
-/* Creates file->f under `name` (truncated if too long) with the suffix .gckpt-tmpN. A save locks
- * its file until the file is renamed or removed, and the system releases the lock of a killed
- * process. So a file that can be locked is stale and is removed, and concurrent saves to one path
- * use different files. Without locks (other systems, some network folders), an existing file is
- * kept, and the next N is taken. (If locks belong to processes, as on NFS, threads must not save to
- * one path at once.) */
-static void gckpti_open_temporary(gckpti_file *file, char *name, int mode)
-{
-    const char *slash = strrchr(name, '/'), *first = slash ? slash + 1 : name;
-    char *end = name + strlen(name);
-    errno = EEXIST;
-    for (int i = 0, shortened = 0; i < 100 && !file->f && errno == EEXIST; i++) {
-        gckpti_text t = { end, 15 };
-        gckpti_text_add(&t, ".gckpt-tmp%i", i);
-        errno = 0;
-        file->f = gckpti_create_locked(name, mode);
-        if (!file->f && errno == ENAMETOOLONG && !shortened && end - first > 20) {
-            for (end -= 16; ((unsigned char)*end & 0xc0) == 0x80;) /* not inside a character */
-                end--;
-            shortened = 1, i = -1, errno = EEXIST;
-        }
-    }
-    gckpti_record_errno(file, !file->f);
 }
 
 /* Renames the flushed file so that it survives a power cut; cuts the string `target` to its folder.
@@ -229,15 +182,18 @@ static int gckpti_put_in_place(gckpti_file *file, const char *temporary, char *t
 
 /* Writes the store to the temporary file, open as file->f; then renames or removes the file. */
 static gckpt_result gckpti_save_file(gckpti_file *file, const gckpti_save_spec *spec,
-                                     const char *temporary, char *target)
+                                     const char *temporary, char *target, int mode)
 {
     file->action = "write; is the disk full";
     errno = 0;
     const gckpt_result result = gckpti_write(spec, gckpti_file_write, file);
     gckpti_record_errno(file, fflush(file->f));
 #if GCKPTI_POSIX
+    if (mode >= 0) /* undo the umask */
+        (void)fchmod(fileno(file->f), (mode_t)mode);
     gckpti_record_errno(file, gckpti_sync(fileno(file->f)));
 #else
+    (void)mode;
 #ifdef _WIN32
     gckpti_record_errno(file, _commit(_fileno(file->f)));
 #endif
@@ -251,28 +207,31 @@ static gckpt_result gckpti_save_file(gckpti_file *file, const gckpti_save_spec *
     return result;
 }
 
-GCKPTI_FN gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path)
+static gckpt_result gckpti_save(const gckpti_save_spec *spec, const char *path)
 {
     gckpt_store *s = spec->store;
-    const size_t size = strlen(path) + 1024; /* targets of links may be longer */
+    const size_t size = strlen(path) + GCKPTI_PATH_MAX + 16; /* with the suffix below */
     char *target = (char *)gckpti_new(&s->memory, 2 * size, 1);
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
-                         "create a file next to it (.gckpt-tmp0 to 99); is the folder writable",
+                         "create a file next to it (.gckpt-tmp); is the folder writable, or does "
+                         "another save of it go on",
                          "? What was there is unharmed" };
     if (!target)
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory for file names of %z bytes",
                             2 * size);
-    memcpy(target, path, strlen(path));
     errno = 0;
-    const int mode = gckpti_resolve_target(&file, target, size - 32);
+    const int mode = gckpti_resolve_target(&file, path, target);
     if (GCKPTI_POSIX && mode < 0 && !file.error)
         file.outcome = "? No file was there, none is left";
     char *temporary = (char *)memcpy(target + size, target, strlen(target));
-    if (!file.error)
-        gckpti_open_temporary(&file, temporary, mode);
+    memcpy(temporary + strlen(target), ".gckpt-tmp", 11);
+    if (!file.error) {
+        file.f = gckpti_open_temporary(temporary, mode);
+        gckpti_record_errno(&file, !file.f);
+    }
     if (file.f)
-        result = gckpti_save_file(&file, spec, temporary, target);
+        result = gckpti_save_file(&file, spec, temporary, target, mode);
     gckpti_delete(&s->memory, target, 2 * size, 1);
     if (!file.error)
         return result;
@@ -303,20 +262,16 @@ static int64_t gckpti_file_size(FILE *f)
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
                                         const gckpt_file_desc *desc)
 {
-    gckpti_loader load;
     gckpti_file file = { NULL, 0, NULL, NULL };
     gckpt_result result = GCKPT_OK;
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
-    memset(&load, 0, sizeof load);
     errno = 0;
     file.f = fopen(path, "rb");
     const int64_t size = file.f ? gckpti_file_size(file.f) : -1;
     gckpti_record_errno(&file, size < 0);
-    load.read = gckpti_file_read;
-    load.user = &file;
     if (!file.error)
-        result = gckpti_load(store, &load, (size_t)size, desc);
+        result = gckpti_load(store, gckpti_file_read, &file, NULL, (size_t)size, desc);
     if (file.f)
         fclose(file.f);
     if (file.error)

@@ -1,17 +1,8 @@
-#include "files/internal.h"
+#include "files/files.h"
 #include "num/num.h"
-#include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
-/* ---- reads a file: header, then data in the order of the file ---- */
-static uint64_t gckpti_read_le64(const unsigned char bytes[8])
-{
-    uint64_t number = 0;
-    for (int i = 8; i-- > 0;)
-        number = number << 8 | bytes[i];
-    return number;
-}
-
+/* ---- the data, in the order of the file ---- */
 /* Reads the next n bytes of the file to `out`, or skips them if `out` is NULL. */
 static int gckpti_load_bytes(gckpti_loader *load, void *out, size_t n)
 {
@@ -115,19 +106,16 @@ static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
     gckpti_param to = load->store->params[e->param];
-    const int scale = e->slot == GCKPTI_SCALE, floats = to.p.storage == GCKPT_STORAGE_F32;
-    const gckpti_file_entry *owner = scale && !floats ? load->params[e->param].entry[0] : e;
     gckpti_shard_range shard = gckpti_shard_of(gckpti_elements(&e->shape), 0, 1);
-    unsigned char *data = owner->dest; /* a block of quantised values begins with the scales */
-    if (!data)
+    if (!e->dest)
         return gckpti_load_compared(load, e);
-    if (!scale)
+    if (e->slot != GCKPTI_SCALE)
         shard = gckpti_array_shard(load->store, &to, e->slot);
     if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, shard.first)))
         return 0;
-    if (GCKPTI_HAS_SCALES && e->slot < 0 && !floats)
+    if (GCKPTI_HAS_SCALES && e->slot < 0 && to.p.storage != GCKPT_STORAGE_F32)
         return gckpti_load_quantised(load, e, &to, shard.count);
-    return gckpti_load_floats(load, e->type, (float *)(void *)data, shard.count);
+    return gckpti_load_floats(load, e->type, (float *)(void *)e->dest, shard.count);
 }
 
 /* Reads all data, in the order of the file. */
@@ -135,6 +123,7 @@ static int gckpti_load_data(gckpti_loader *load)
 {
     const size_t start = load->bytes_read;
     uint64_t total = 0;
+    gckpti_sort_entries(load, NULL);
     for (size_t i = 0; i < load->count; i++) {
         const gckpti_file_entry *e = &load->entries[i];
         load->hash = GCKPTI_FNV_START;
@@ -143,71 +132,79 @@ static int gckpti_load_data(gckpti_loader *load)
             return 0;
         total += e->slot == GCKPTI_UPDATES ? 0 : gckpti_data_hash(e->name, e->slot, load->hash);
     }
-    return !load->verify_sum || total == load->file_hash ||
+    return !load->verify_sum || total == load->numbers[GCKPTI_KEY_HASH] ||
            gckpti_refuse(load, GCKPT_E_DATA, NULL,
                          "the tensors are not those that were saved (data_fnv1a): the file is "
                          "damaged; take a copy of it, or, if a program changed them on purpose and "
                          "kept the metadata, remove that key");
 }
 
+/* ---- the result: everything or nothing ---- */
 /* Multiplies floats that were I8 in the file by the scales of their rows. */
-static void gckpti_apply_scales(const gckpt_store *s, gckpti_param *q, const gckpti_file_entry *e)
+static void gckpti_apply_scales(const gckpt_store *s, gckpti_param *q, const float *scales)
 {
-    const float *scales = e ? (const float *)(const void *)e->dest : NULL;
     const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-    for (int64_t k = 0; scales && k < shard.count; k++)
+    for (int64_t k = 0; k < shard.count; k++)
         q->p.values[k] *= scales[(shard.first + k) / q->p.shape.d[q->p.shape.n - 1]];
 }
 
-/* Applies the file's data to a parameter. */
-static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_param *f,
+/* Marks a parameter as loaded. Its state becomes zero, except the arrays that the file has. */
+static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_entry *values,
                                 gckpti_param *q)
 {
-    const gckpti_file_entry *updates = f->entry[GCKPTI_FILE_UPDATES];
     const gckpt_store *s = load->store;
     gckpti_pull(s, q);
     gckpti_mark_changed(s, q, GCKPTI_HOST);
-    for (int slot = GCKPTI_VALUES; slot < f->states; slot++) {
-        const gckpti_file_entry *e = f->entry[slot + 1];
-        if (e->spare_bytes)
-            memcpy(slot < 0 ? (void *)gckpti_values_block(q) : q->p.state[slot], e->dest,
-                   e->spare_bytes);
-    }
-    if (GCKPTI_HAS_SCALES)
-        gckpti_apply_scales(s, q, f->entry[GCKPTI_FILE_SCALE]);
     q->uninitialised = 0;
     q->assigned = 1;
     if (load->desc->values_only)
         return;
-    for (int k = f->states; k < gckpti_state_slots(q); k++)
+    for (int k = values->states; k < gckpti_state_slots(q); k++)
         memset(q->p.state[k], 0, gckpti_array_bytes(s, q, 1));
-    const int has_count = f->states && load->own_format;
-    q->optimiser = (unsigned char)(!has_count ? 0
-                                   : updates  ? (uint64_t)updates->optimiser
-                                              : load->optimiser);
-    q->updates = !q->optimiser ? 0 : updates ? updates->updates : load->step;
+    const int known = values->states && load->own_format;
+    q->optimiser = (unsigned char)(known ? load->numbers[GCKPTI_KEY_OPTIMISER] : 0);
+    q->updates = q->optimiser ? load->numbers[GCKPTI_KEY_STEP] : 0;
 }
 
 /* Applies the file's data to the store; cannot fail. */
-static void gckpti_load_commit(gckpti_loader *load)
+static void gckpti_commit(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
-    for (size_t i = 0; i < s->count; i++)
-        if (load->params[i].entry[0])
-            gckpti_commit_param(load, &load->params[i], &s->params[i]);
-    gckpti_notes_merge(s, load->old_notes);
+    gckpti_sort_entries(load, s);
+    for (gckpti_file_entry *e = load->entries; e < load->entries + load->count; e++) {
+        if (e->param == SIZE_MAX)
+            continue;
+        gckpti_param *q = &s->params[e->param];
+        if (e->slot < 0)
+            gckpti_commit_param(load, e, q);
+        if (GCKPTI_HAS_SCALES && e->slot == GCKPTI_SCALE && e->spare_bytes) {
+            gckpti_apply_scales(s, q, (const float *)(const void *)e->dest);
+            continue;
+        }
+        if (e->spare_bytes)
+            memcpy(e->slot < 0 ? (void *)gckpti_values_block(q) : q->p.state[e->slot], e->dest,
+                   e->spare_bytes);
+        if (e->slot == GCKPTI_UPDATES && q->p.state[0]) {
+            q->optimiser = (unsigned char)e->optimiser;
+            q->updates = e->updates;
+        }
+    }
+    gckpti_notes_merge(s);
     if (load->own_format && !load->desc->values_only) {
-        s->step = load->step;
-        s->seed = load->seed;
+        s->step = load->numbers[GCKPTI_KEY_STEP];
+        s->seed = load->numbers[GCKPTI_KEY_SEED];
     }
 }
 
 static void gckpti_load_undo(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
-    for (size_t i = load->param_count; i-- > 0;)
-        if (load->params[i].entry[0])
-            gckpti_state_shrink(s, &s->params[i], load->params[i].old_states);
+    gckpti_sort_entries(load, s);
+    for (size_t i = load->count; i-- > 0;) {
+        const gckpti_file_entry *e = &load->entries[i];
+        if (e->slot < 0 && e->param != SIZE_MAX)
+            gckpti_state_shrink(s, &s->params[e->param], e->old_states);
+    }
     if (load->desc->partial) /* without it, gckpti_load_text frees the values after the header */
         gckpti_values_undo(s);
     gckpti_store_shrink(s, load->old_params);
@@ -231,39 +228,47 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
     if (!text)
         gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", bytes);
     else if (gckpti_load_bytes(load, text, bytes) && gckpti_parse_header(load) &&
-             gckpti_load_resolve(load) && gckpti_load_data(load))
-        gckpti_load_commit(load);
+             gckpti_resolve(load) && gckpti_load_data(load))
+        gckpti_commit(load);
     gckpti_delete(&s->memory, load->spare, load->spare_bytes, 1);
     if (load->result != GCKPT_OK)
         gckpti_load_undo(load);
-    else if (load->own_format && !load->desc->values_only && load->contract != GCKPT_CONTRACT)
+    else if (load->own_format && !load->desc->values_only &&
+             load->numbers[GCKPTI_KEY_CONTRACT] != GCKPT_CONTRACT)
         gckpti_refuse(load, GCKPT_OTHER_CONTRACT, NULL,
                       "done, but the file is of numeric contract %u, this library of %i: training "
                       "goes on to other bits than it would have there",
-                      load->contract, GCKPT_CONTRACT);
-    gckpti_delete(&s->memory, load->params, load->param_count, sizeof *load->params);
+                      load->numbers[GCKPTI_KEY_CONTRACT], GCKPT_CONTRACT);
     gckpti_delete(&s->memory, load->entries, load->capacity, sizeof *load->entries);
     gckpti_delete(&s->memory, text, capacity, 1);
     gckpti_values_undo(s);
     return load->result == GCKPT_OK ? gckpti_ok(s) : load->result;
 }
 
-GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size_t size,
-                                   const gckpt_file_desc *desc)
+/* Loads a file of `size` bytes through a callback or, if `file` is not NULL, from memory. */
+static gckpt_result gckpti_load(gckpt_store *store, gckpt_read_fn read, void *user,
+                                const void *file, size_t size, const gckpt_file_desc *desc)
 {
+    gckpti_loader load;
     unsigned char first[9] = { 0 };
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
-    load->store = store;
-    load->desc = desc ? desc : &gckpti_file_plain;
-    load->old_params = store->count;
-    load->old_notes = store->note_count;
-    if (!gckpti_load_bytes(load, first, size < 8 ? size : 8))
-        return load->result;
-    const uint64_t length = gckpti_read_le64(first);
+    memset(&load, 0, sizeof load);
+    load.store = store;
+    load.desc = desc ? desc : &gckpti_file_plain;
+    load.read = read;
+    load.user = user;
+    load.file = (const unsigned char *)file;
+    load.old_params = store->count;
+    load.old_notes = store->note_count;
+    if (!gckpti_load_bytes(&load, first, size < 8 ? size : 8))
+        return load.result;
+    uint64_t length = 0;
+    for (int i = 8; i-- > 0;)
+        length = length << 8 | first[i];
     if (size >= 8 && length >= 2 && length <= GCKPTI_HEADER_MAX && length <= size - 8) {
-        load->data_bytes = (int64_t)(size - 8 - (size_t)length);
-        return gckpti_load_text(load, (size_t)length);
+        load.data_bytes = (int64_t)(size - 8 - (size_t)length);
+        return gckpti_load_text(&load, (size_t)length);
     }
     if (!size)
         return gckpti_error(store, GCKPT_E_DATA,
@@ -280,23 +285,16 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *load, size
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size, const gckpt_file_desc *desc)
 {
-    gckpti_loader load;
     if (!store || !read)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
-    memset(&load, 0, sizeof load);
-    load.read = read;
-    load.user = user;
-    return gckpti_load(store, &load, size, desc);
+    return gckpti_load(store, read, user, NULL, size, desc);
 }
 
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc)
 {
-    gckpti_loader load;
     if (!store || !file)
         return gckpti_error(store, GCKPT_E_ARG, "load: map needs a store and a file in memory");
-    memset(&load, 0, sizeof load);
-    load.file = (const unsigned char *)file;
-    return gckpti_load(store, &load, size, desc);
+    return gckpti_load(store, NULL, NULL, file, size, desc);
 }
 #endif

@@ -1,21 +1,28 @@
-#include "files/internal.h"
-#include "store/store.h"
+#include "files/files.h"
+#include "num/num.h"
 
 #ifndef GCKPT_NO_FILES
 /* ---- which array of the store each tensor of the file belongs to ---- */
-static int gckpti_is_entry_before(const void *first, const void *second, const void *context)
+/* Orders entries by parameter and slot if by_param is not NULL, then by the offsets of the data. */
+static int gckpti_is_entry_before(const void *first, const void *second, const void *by_param)
 {
     const gckpti_file_entry *a = (const gckpti_file_entry *)first;
     const gckpti_file_entry *b = (const gckpti_file_entry *)second;
-    (void)context;
+    if (by_param && a->param != b->param)
+        return a->param < b->param;
+    if (by_param && a->slot != b->slot)
+        return a->slot < b->slot;
     return a->offsets[0] < b->offsets[0] ||
            (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
 }
 
-static int gckpti_refuse_orphan(gckpti_loader *load, const gckpti_file_entry *e)
+static void gckpti_sort_entries(gckpti_loader *load, const void *by_param)
 {
-    return gckpti_refuse(load, GCKPT_E_DATA, e, "is without its parameter, state, or values of I8");
+    gckpti_sort(load->entries, load->count, sizeof *load->entries, gckpti_is_entry_before,
+                by_param);
 }
+
+#define GCKPTI_ORPHAN "is without its parameter, state, or values of I8"
 
 /* Finds the parameter of a tensor. In an empty store, creates it if the tensor has its values. */
 static int gckpti_find_owner(gckpti_loader *load, gckpti_file_entry *e)
@@ -28,7 +35,7 @@ static int gckpti_find_owner(gckpti_loader *load, gckpti_file_entry *e)
     if (problem)
         return gckpti_refuse(load, GCKPT_E_DATA, e, "the name %s", problem);
     if (index < 0 && e->slot >= 0)
-        return gckpti_refuse_orphan(load, e);
+        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_ORPHAN);
     if (index < 0 && ((load->old_params && !load->file) || !name))
         return gckpti_refuse(load, GCKPT_E_DATA, e,
                              "is none of the store's %z parameters%s; build the model that was "
@@ -53,158 +60,155 @@ static int gckpti_check_offsets(gckpti_loader *load)
                                  e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
         at = e->offsets[1];
     }
-    if (at != load->data_bytes)
-        return gckpti_refuse(load, GCKPT_E_DATA, NULL,
-                             "the tensors need %I bytes of data, the file has %I: damaged", at,
-                             load->data_bytes);
-    return 1;
-}
-
-#define GCKPTI_STATE_PROBLEM "state numbers must be 0 to 3 without a gap"
-
-/* Lists an entry among those of its parameter. */
-static int gckpti_list_entry(gckpti_loader *load, gckpti_file_entry *e)
-{
-    gckpti_file_param *f = &load->params[e->param];
-    const int updates = e->slot == GCKPTI_UPDATES;
-    if (e->slot > GCKPTI_SCALE && !updates)
-        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_STATE_PROBLEM);
-    gckpti_file_entry **entry = &f->entry[updates ? (int)GCKPTI_FILE_UPDATES : e->slot + 1];
-    f->old_states = gckpti_state_slots(&load->store->params[e->param]);
-    if (*entry)
-        return gckpti_refuse(load, GCKPT_E_DATA, *entry,
-                             strcmp(e->name, (*entry)->name) ? "two tensors are renamed to it"
-                                                             : "comes twice");
-    *entry = e;
-    return 1;
+    return at == load->data_bytes ||
+           gckpti_refuse(load, GCKPT_E_DATA, NULL,
+                         "the tensors need %I bytes of data, the file has %I: damaged", at,
+                         load->data_bytes);
 }
 
 /* Checks values whose rows have scales. */
-static int gckpti_check_scaled(gckpti_loader *load, const gckpti_file_param *f)
+static int gckpti_check_scaled(gckpti_loader *load, const gckpti_file_entry *e, int has_scales)
 {
-    const gckpti_file_entry *e = f->entry[0];
     const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
-    const gckpti_param *q = &load->store->params[e->param];
-    if (e->shape.n < 2 || !f->entry[GCKPTI_FILE_SCALE])
+    const gckpt_storage storage = load->store->params[e->param].p.storage;
+    if (e->shape.n < 2 || !has_scales)
         return gckpti_refuse(load, GCKPT_E_DATA, e,
                              "%s needs two axes or more, and a tensor of this name and #scale",
                              kind->name);
-    if ((int)q->p.storage != e->type && q->p.storage != GCKPT_STORAGE_F32)
-        return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             "the file has it as %s, the store as %s; make it %s or F32",
-                             kind->name, gckpti_storage_name(q->p.storage), kind->name);
-    return 1;
+    return (int)storage == e->type || storage == GCKPT_STORAGE_F32 ||
+           gckpti_refuse(load, GCKPT_E_DATA, e,
+                         "the file has it as %s, the store as %s; make it %s or F32", kind->name,
+                         gckpti_storage_name(storage), kind->name);
 }
 
-/* Checks entry i of a parameter, if the file has it. */
-static int gckpti_check_array(gckpti_loader *load, const gckpti_file_param *f, int i)
+/* Checks an entry of a parameter against its first entry and the entries before and after. */
+static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *values,
+                              const gckpti_file_entry *e, const gckpti_file_entry *end)
 {
-    gckpti_file_entry *const *entry = f->entry, *e = entry[i];
-    const int scale = i == GCKPTI_FILE_SCALE, updates = i == GCKPTI_FILE_UPDATES;
-    if (!e)
-        return 1;
-    if (!*entry || (scale && !gckpti_kind_of((*entry)->type)->scaled) || (updates && !entry[1]))
-        return gckpti_refuse_orphan(load, e);
-    if (updates) {
-        e->ignored = 1;
-        return e->optimiser >= 0 ||
-               gckpti_refuse(load, GCKPT_E_DATA, e, "must be \"OPTIMISER:COUNT\" in quotes");
-    }
-    if (i && !scale && !entry[i - 1])
-        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_STATE_PROBLEM);
-    const gckpt_shape whole = load->store->params[(*entry)->param].p.shape;
+    const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
+    const gckpt_shape whole = load->store->params[e->param].p.shape;
     gckpt_shape shape = whole;
     shape.n -= scale; /* one scale for each row */
-    if (!gckpti_same_shape(&e->shape, &shape))
-        return gckpti_refuse(load, GCKPT_E_SHAPE, e,
-                             i ? "%S, but its parameter is %S"
-                               : "the file has it as %S, the store as %S",
-                             &e->shape, &whole);
-    if (GCKPTI_HAS_SCALES && !i && gckpti_kind_of(e->type)->scaled)
-        return gckpti_check_scaled(load, f);
-    return 1;
+    if (e + 1 < end && e[1].slot == e->slot)
+        return gckpti_refuse(load, GCKPT_E_DATA, e,
+                             strcmp(e[1].name, e->name) ? "two tensors are renamed to it"
+                                                        : "comes twice");
+    if (values->slot >= 0 || (scale && !gckpti_kind_of(values->type)->scaled) ||
+        (updates && values[1].slot != 0))
+        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_ORPHAN);
+    if (updates && e->optimiser < 0)
+        return gckpti_refuse(load, GCKPT_E_DATA, e, "must be \"OPTIMISER:COUNT\" in quotes");
+    if (updates)
+        return 1;
+    if (e > values && !scale && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1))
+        return gckpti_refuse(load, GCKPT_E_DATA, e, "state numbers must be 0 to 3 without a gap");
+    return gckpti_same_shape(&e->shape, &shape) ||
+           gckpti_refuse(load, GCKPT_E_SHAPE, e,
+                         e > values ? "%S, but its parameter is %S"
+                                    : "the file has it as %S, the store as %S",
+                         &e->shape, &whole);
 }
 
 /* Makes a new parameter use values (and scales) in the mapped file, if the format allows that. */
-static int gckpti_map_values(gckpti_loader *load, const gckpti_file_param *f)
+static void gckpti_use_mapped(gckpti_loader *load, gckpti_file_entry *e, gckpti_file_entry *scale)
 {
-    gckpti_file_entry *e = f->entry[0], *scale = f->entry[GCKPTI_FILE_SCALE];
     gckpti_param *q = &load->store->params[e->param];
-    if (!load->file || e->param < load->old_params || !gckpti_little_endian())
-        return 0;
     const unsigned char *data = load->file + load->bytes_read;
     const void *scales = scale ? data + (size_t)scale->offsets[0] : NULL;
     const void *at = data + (size_t)e->offsets[0];
-    if ((uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes ||
+    if (e->param < load->old_params || !gckpti_little_endian() ||
+        (uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes ||
         (uintptr_t)scales % sizeof(float))
-        return 0;
+        return;
     gckpti_use_values(q, (gckpt_storage)e->type, at, (const float *)scales,
                       !e->type && load->desc->writable);
     load->store->elements -= (size_t)q->p.elements;
     e->ignored = 1;
     if (GCKPTI_HAS_SCALES && scale)
         scale->ignored = 1;
+}
+
+/* Checks the entries of a parameter, allocates missing values and states, and sets the destination
+ * of data in a new array, or else the bytes that they need in the spare block. */
+static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
+                                const gckpti_file_entry *end)
+{
+    gckpt_store *s = load->store;
+    gckpti_param *q = &s->params[values->param];
+    gckpti_file_entry *e, *scale = NULL;
+    for (e = values; e < end; e++) {
+        if (!gckpti_check_array(load, values, e, end))
+            return 0;
+        scale = e->slot == GCKPTI_SCALE ? e : scale;
+    }
+    if (GCKPTI_HAS_SCALES && gckpti_kind_of(values->type)->scaled &&
+        !gckpti_check_scaled(load, values, scale != NULL))
+        return 0;
+    values->old_states = (signed char)gckpti_state_slots(q);
+    if (load->file)
+        gckpti_use_mapped(load, values, scale);
+    if ((load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
+        return 0;
+    const int floats = q->p.storage == GCKPT_STORAGE_F32; /* only floats have state */
+    for (e = values + 1; e < end && e->slot < GCKPTI_SCALE; e++) {
+        e->ignored = !floats;
+        values->states = (signed char)(values->states + floats);
+    }
+    if (!gckpti_ensure_state(s, q, values->states))
+        return gckpti_refuse(load, GCKPT_E_MEMORY, values, "no memory for its %i optimiser states",
+                             values->states);
+    for (e = values; e < end; e++) {
+        if (e->ignored || e->slot == GCKPTI_UPDATES)
+            e->ignored = 1;
+        else if (GCKPTI_HAS_SCALES && e->slot == GCKPTI_SCALE)
+            e->spare_bytes = floats ? (size_t)gckpti_elements(&e->shape) * sizeof(float) : 0;
+        else if (e->slot < 0 ? q->uninitialised : e->slot >= values->old_states)
+            e->dest = e->slot < 0 ? gckpti_values_block(q) : (unsigned char *)q->p.state[e->slot];
+        else if (e->slot >= 0 || !q->locked)
+            e->spare_bytes = gckpti_array_bytes(s, q, e->slot + 1);
+        load->spare_bytes += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
+    }
     return 1;
 }
 
-/* Checks a parameter's entries, allocates missing values and states, and sets the destinations of
- * data, in new arrays or else (spare_bytes) in the spare block. */
-static int gckpti_load_param(gckpti_loader *load, gckpti_file_param *f, gckpti_param *q)
+/* Allocates the spare block and divides it. */
+static int gckpti_new_spare(gckpti_loader *load)
 {
-    gckpt_store *s = load->store;
-    for (int i = 0; i < GCKPTI_FILE_ENTRIES; i++)
-        if (!gckpti_check_array(load, f, i))
-            return 0;
-    if (!f->entry[0])
-        return 1;
-    if (!gckpti_map_values(load, f) && (load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
-        return 0;
-    const int floats = q->p.storage == GCKPT_STORAGE_F32; /* only floats have state */
-    for (int i = 1; i < GCKPTI_FILE_SCALE && f->entry[i]; i++) {
-        f->entry[i]->ignored = !floats;
-        f->states += floats;
+    unsigned char *block = NULL; /* destination of the parameter's values, after their scales */
+    unsigned char *spare = (unsigned char *)gckpti_new(&load->store->memory, load->spare_bytes, 1);
+    load->spare = spare;
+    if (!spare)
+        return gckpti_refuse(load, GCKPT_E_MEMORY, NULL,
+                             "no memory for %z bytes of data in addition to the store's",
+                             load->spare_bytes);
+    for (gckpti_file_entry *e = load->entries; e < load->entries + load->count; e++) {
+        e->dest = e->spare_bytes ? spare : e->slot == GCKPTI_SCALE ? block : e->dest;
+        block = e->slot < 0 ? e->dest : block;
+        spare += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
     }
-    if (!gckpti_ensure_state(s, q, f->states))
-        return gckpti_refuse(load, GCKPT_E_MEMORY, f->entry[0],
-                             "no memory for its %i optimiser states", f->states);
-    for (int i = 0; i <= f->states; i++) {
-        gckpti_file_entry *e = f->entry[i];
-        const int fresh = i ? i > f->old_states : q->uninitialised;
-        if (fresh)
-            e->dest = i ? (unsigned char *)q->p.state[i - 1] : gckpti_values_block(q);
-        else if (i || !(e->ignored || q->locked))
-            e->spare_bytes = gckpti_array_bytes(s, q, i);
-    }
-    if (GCKPTI_HAS_SCALES && floats && f->entry[GCKPTI_FILE_SCALE])
-        f->entry[GCKPTI_FILE_SCALE]->spare_bytes =
-            (size_t)gckpti_elements(&f->entry[GCKPTI_FILE_SCALE]->shape) * sizeof(float);
     return 1;
 }
 
 /* Finds and checks all tensors' parameters, and allocates the memory that their data need. */
-GCKPTI_FN int gckpti_load_resolve(gckpti_loader *load)
+static int gckpti_resolve(gckpti_loader *load)
 {
     gckpt_store *s = load->store;
-    gckpti_file_entry missing, *e, *const end = load->entries + load->count;
+    gckpti_file_entry missing, *first, *e, *const end = load->entries + load->count;
     for (int part = 0; part < 2; part++) /* first all values, then the rest */
         for (e = load->entries; e < end; e++)
             if (!e->ignored && (e->slot >= 0) == part && !gckpti_find_owner(load, e))
                 return 0;
-    gckpti_sort(load->entries, load->count, sizeof *e, gckpti_is_entry_before, NULL);
+    gckpti_sort_entries(load, NULL);
     if (!gckpti_check_offsets(load))
         return 0;
-    load->params = (gckpti_file_param *)gckpti_new(&s->memory, s->count, sizeof *load->params);
-    if (!load->params)
-        return gckpti_refuse(load, GCKPT_E_MEMORY, NULL, "no memory for a list of %z parameters",
-                             s->count);
-    load->param_count = s->count;
-    for (e = load->entries; e < end; e++)
-        if (!e->ignored && !gckpti_list_entry(load, e))
+    gckpti_sort_entries(load, s);
+    first = e = load->entries;
+    for (size_t i = 0; i < s->count; i++, first = e) {
+        while (e < end && e->param == i)
+            e++;
+        if (e > first && !gckpti_resolve_param(load, first, e))
             return 0;
-    for (size_t i = 0; i < s->count; i++) {
-        if (!gckpti_load_param(load, &load->params[i], &s->params[i]))
-            return 0;
-        if (load->params[i].entry[0] || load->desc->partial || i >= load->old_params)
+        if (e > first || load->desc->partial || i >= load->old_params)
             continue;
         missing.name = s->params[i].p.name;
         missing.slot = GCKPTI_VALUES;
@@ -214,18 +218,6 @@ GCKPTI_FN int gckpti_load_resolve(gckpti_loader *load)
                              "desc.partial",
                              load->old_params);
     }
-    for (e = load->entries; e < end; e++)
-        load->spare_bytes += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
-    load->spare = (unsigned char *)gckpti_new(&s->memory, load->spare_bytes, 1);
-    if (!load->spare)
-        return gckpti_refuse(load, GCKPT_E_MEMORY, NULL,
-                             "no memory for %z bytes of data in addition to the store's",
-                             load->spare_bytes);
-    unsigned char *spare = load->spare;
-    for (e = load->entries; e < end; e++) {
-        e->dest = e->spare_bytes ? spare : e->dest;
-        spare += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
-    }
-    return 1;
+    return gckpti_new_spare(load);
 }
 #endif

@@ -1,20 +1,16 @@
-#include "files/internal.h"
+#include "files/files.h"
 #include "num/num.h"
-#include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
-/* The gckpt_file_desc that is used if the caller passes NULL. */
-GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32 };
-
 /* Converts a name between store and file by desc.rename; returns NULL to leave it out. */
-GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
+static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
     return d->rename ? d->rename(d->user, name) : name;
 }
 
 /* Returns the FNV-1a of a tensor's name in the file (`name`, the slot's suffix) and of `data`, the
  * FNV-1a of its bytes. A file has the sum of these hashes: other programs may reorder it. */
-GCKPTI_FN uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
+static uint64_t gckpti_data_hash(const char *name, int slot, uint64_t data)
 {
     const char *suffix = slot < 0 ? "" : gckpti_suffixes[slot];
     const uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
@@ -101,13 +97,11 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec,
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
+    const uint64_t numbers[] = { 0, GCKPT_CONTRACT, s->step, s->seed, (uint64_t)optimiser, hash };
     gckpti_print(out, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
-    if (!d->values_only)
-        gckpti_print(out,
-                     ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
-                     GCKPT_CONTRACT, s->step, s->seed, optimiser);
-    if (GCKPTI_HASHES_FILES)
-        gckpti_print(out, ",\"%s\":\"%u\"", gckpti_metadata_keys[GCKPTI_DATA_HASH], hash);
+    for (int i = 1; i <= GCKPTI_KEY_HASH; i++)
+        if (i == GCKPTI_KEY_HASH || !d->values_only)
+            gckpti_print(out, ",\"%s\":\"%u\"", gckpti_metadata_keys[i], numbers[i]);
     for (size_t i = 0; i < s->count && !d->values_only; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
@@ -157,23 +151,6 @@ static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, c
     }
 }
 
-/* Writes n floats, converted to w's type. */
-static gckpt_result gckpti_sink_narrow(gckpti_sink *out, const gckpti_save_spec *spec,
-                                       const gckpti_out_tensor *w, const float *x, int64_t n)
-{
-    uint16_t half[GCKPTI_CHUNK];
-    for (int64_t at = 0, count; at < n; at += count) {
-        count = gckpti_min(n - at, GCKPTI_CHUNK);
-        if (!gckpti_kind_of((int)w->type)->write(x + at, count, 1, half))
-            return gckpti_error(spec->store, GCKPT_E_DATA,
-                                "save: \"%s\" has values beyond 65504, the greatest of F16 (BF16 "
-                                "holds them); what was written is no complete file",
-                                w->q->p.name);
-        gckpti_sink_elements(out, w, half, count);
-    }
-    return GCKPT_OK;
-}
-
 /* Writes the data of a tensor. */
 static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec *spec,
                                        const gckpti_out_tensor *w)
@@ -184,21 +161,26 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
     const void *raw = w->slot == GCKPTI_VALUES  ? q->p.quantised
                       : w->slot == GCKPTI_SCALE ? q->p.scales
                                                 : NULL;
-    gckpt_result result = GCKPT_OK;
-    for (int64_t at = 0, n = w->count;
-         at < w->count && result == GCKPT_OK && (group || !out->failed); at += n) {
+    for (int64_t at = 0, n = w->count; at < w->count && (group || !out->failed); at += n) {
         const void *x = raw;
         if (!raw)
             x = group ? group->gather(group->context, q, w->slot, at, buf, &n)
                       : gckpti_floats_at(spec->store, q, w->slot, at, buf, &n);
         n = gckpti_min(w->count - at, n);
         if (GCKPTI_HAS_SCALES && !raw && w->type != GCKPT_STORAGE_F32) {
-            result = gckpti_sink_narrow(out, spec, w, (const float *)x, n);
+            uint16_t half[GCKPTI_CHUNK];
+            n = gckpti_min(n, GCKPTI_CHUNK);
+            if (!gckpti_kind_of((int)w->type)->write((const float *)x, n, 1, half))
+                return gckpti_error(spec->store, GCKPT_E_DATA,
+                                    "save: \"%s\" has values beyond 65504, the greatest of F16 "
+                                    "(BF16 holds them); what was written is no complete file",
+                                    q->p.name);
+            gckpti_sink_elements(out, w, half, n);
             continue;
         }
         gckpti_sink_elements(out, w, x, n);
     }
-    return result;
+    return GCKPT_OK;
 }
 
 /* Checks the name that desc.rename gives parameter i, also against names of parameters before. */
@@ -253,12 +235,14 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
         result = gckpti_save_name(spec, i);
-        if (result == GCKPT_OK && q->p.storage != GCKPT_STORAGE_F32 && gckpti_renamed(d, q->p.name))
+        if (GCKPTI_HAS_SCALES && q->p.storage != GCKPT_STORAGE_F32 && result == GCKPT_OK &&
+            gckpti_renamed(d, q->p.name))
             result = gckpti_values_new(s, q, "save");
     }
-    if (result == GCKPT_OK)
-        gckpti_init_all_values(s, NULL);
-    gckpti_values_undo(s);
+    if (GCKPTI_HAS_SCALES && result == GCKPT_OK)
+        gckpti_init_all_values(s);
+    if (GCKPTI_HAS_SCALES)
+        gckpti_values_undo(s);
     return result;
 }
 
@@ -282,7 +266,6 @@ static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *s
     return result;
 }
 
-/* Writes the store; if `write` is NULL, only takes part in what all ranks do. */
 GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn write, void *user)
 {
     gckpt_store *store = spec->store;
@@ -293,7 +276,7 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
     out = count;
     if (GCKPTI_HAS_SHARDS && spec->group)
         result = spec->group->agree(spec->group->context, result);
-    if (result == GCKPT_OK && GCKPTI_HASHES_FILES)
+    if (result == GCKPT_OK)
         result = gckpti_sink_data(&out, spec, &total);
     if (result != GCKPT_OK)
         return result;
@@ -311,7 +294,10 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
         return result;
     out.write = write;
     out.user = user;
-    gckpti_sink_number(&out, length, 8);
+    unsigned char little[8];
+    for (int i = 0; i < 8; i++)
+        little[i] = (unsigned char)((uint64_t)length >> (8 * i));
+    gckpti_sink_put(&out, little, sizeof little);
     gckpti_sink_header(&out, spec, total);
     gckpti_sink_put(&out, "       ", padding);
     result = gckpti_sink_data(&out, spec, NULL);

@@ -1,4 +1,4 @@
-#include "graph/internal.h"
+#include "graph/graph.h"
 
 GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes)
 {
@@ -137,8 +137,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         return gckpti_fail_shapes(g, result, op, in, n);
     if (op->flags & GCKPT_LOSS)
         call.shape.n = 0;
-    g->depends_on_rows = !gckpti_shape_fits(&call.shape) || call.saved_bytes > PTRDIFF_MAX / 4;
-    if (g->depends_on_rows)
+    if (!gckpti_shape_fits(&call.shape) || call.saved_bytes > PTRDIFF_MAX / 4)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
     if (!gckpti_check_classes(op, in, &call))

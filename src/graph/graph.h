@@ -40,7 +40,7 @@ struct gckpt_tensor {
 enum { GCKPTI_MIXES_ALWAYS = 1, GCKPTI_MIXES_IN_TRAINING = 2 };
 
 typedef struct {
-    int parent, depth, ordinal; /* ordinal: index among the outermost segments, or -1 */
+    int parent, ordinal; /* ordinal: index among the outermost segments, or -1 */
 } gckpti_segment;
 
 struct gckpt_graph {
@@ -53,13 +53,11 @@ struct gckpt_graph {
     gckpti_segment *segments;
     size_t count, segment_count;
     int segment;                           /* the open segment, or -1 */
-    int top_segments, max_depth;           /* number of outermost segments; deepest nesting */
+    int top_segments;                      /* number of outermost segments */
     int param_limit;                       /* 1 + the greatest store index of its parameters */
     int64_t rows;                          /* rows of every input; 0 before the first input */
     int64_t cache_capacity, new_positions; /* capacity of its caches, or 0; new rows of a call */
     int64_t min_positions;                 /* least positions in a gckpt_positions, or 0 */
-    int depends_on_rows;                   /* nonzero if another batch may avoid the error */
-    size_t min_bytes;                      /* after GCKPT_E_BUDGET: bytes that suffice */
 };
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
@@ -67,14 +65,6 @@ enum { GCKPTI_HAS_CACHES = GCKPTI_WITH_CACHES };
 
 /* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
-
-#ifdef GCKPT_NO_TEXT
-GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result);
-#define gckpti_fail(g, result, ...)                                                                \
-    (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
-#define gckpt_fail(call, result, ...)                                                              \
-    (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
-#endif
 
 /* Flag in gckpt_op.needs: the input may be i32 instead of f32. */
 enum { GCKPTI_ANY_TYPE = 1 << 12 };

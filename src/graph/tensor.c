@@ -1,5 +1,7 @@
-#include "graph/internal.h"
+#include "graph/graph.h"
 #include "store/store.h"
+
+GCKPTI_COLD_BEGIN /* ends in ops/ops.h */
 
 static const char *gckpti_kind_name(const gckpt_tensor *t)
 {
@@ -28,7 +30,7 @@ static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const ch
     g->object.sticky = result;
 }
 
-GCKPTI_FN gckpt_tensor *(gckpti_fail)(gckpt_graph *g, gckpt_result result, const char *format, ...)
+GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -37,7 +39,7 @@ GCKPTI_FN gckpt_tensor *(gckpti_fail)(gckpt_graph *g, gckpt_result result, const
     return NULL;
 }
 
-GCKPT_API gckpt_result(gckpt_fail)(gckpt_call *call, gckpt_result result, const char *format, ...)
+GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -45,20 +47,6 @@ GCKPT_API gckpt_result(gckpt_fail)(gckpt_call *call, gckpt_result result, const 
     va_end(args);
     return result;
 }
-
-#ifdef GCKPT_NO_TEXT
-static gckpt_tensor *gckpti_graph_failed(gckpt_graph *g, gckpt_result result)
-{
-    if (g && g->object.sticky == GCKPT_OK)
-        g->object.sticky = result;
-    return NULL;
-}
-GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result)
-{
-    gckpti_graph_failed((gckpt_graph *)call->graph, result);
-    return result;
-}
-#endif
 
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
 {
@@ -111,15 +99,15 @@ static void *gckpti_graph_alloc(gckpt_graph *g, size_t size)
     return p ? p : gckpti_fail_memory(g, "graph: no memory for %z bytes", size);
 }
 
-GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
+static const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
 {
     void *copy = gckpti_graph_alloc(g, n);
     return copy ? memcpy(copy, bytes, n) : NULL;
 }
 
 /* Returns a new tensor of the open segment, or NULL; the caller sets the fields of its kind. */
-GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
-                                          gckpt_type type)
+static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
+                                       gckpt_type type)
 {
     if (g->count >= INT32_MAX ||
         !gckpti_reserve(&g->scratch, &g->tensors, g->count, sizeof *g->tensors))
@@ -158,8 +146,7 @@ static gckpt_tensor *gckpti_leaf_new(gckpt_graph *g, int kind, const char *name,
     if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
                            shape->n, GCKPT_MAX_DIMS);
-    g->depends_on_rows = !gckpti_shape_fits(shape);
-    if (g->depends_on_rows)
+    if (!gckpti_shape_fits(shape))
         return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %S: %s", name, shape,
                            gckpti_shape_problem(shape));
     gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);
@@ -278,16 +265,12 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
     return GCKPT_OK;
 }
 
-static gckpt_tensor *gckpti_set_policy(gckpt_tensor *x, int must_save)
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x)
 {
-    if (x) {
-        x->base->must_save = must_save;
-        x->base->must_recompute = !must_save;
-    }
+    if (x)
+        x->base->must_save = 1, x->base->must_recompute = 0;
     return x;
 }
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x) { return gckpti_set_policy(x, 1); }
-GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x) { return gckpti_set_policy(x, 0); }
 
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
 {
@@ -300,9 +283,7 @@ GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
     }
     gckpti_segment *s = &graph->segments[graph->segment_count];
     s->parent = graph->segment;
-    s->depth = s->parent < 0 ? 1 : graph->segments[s->parent].depth + 1;
     s->ordinal = s->parent < 0 ? graph->top_segments++ : -1;
-    graph->max_depth = s->depth > graph->max_depth ? s->depth : graph->max_depth;
     graph->segment = (int)graph->segment_count++;
 }
 
@@ -341,22 +322,20 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     if (!x)
         return NULL;
     gckpt_graph *g = x->graph;
-    gckpt_shape requested = shape;
-    int64_t elements = gckpti_elements(&x->shape), known = 1;
-    int inferred = -1, fits = !x->op || !(x->op->flags & GCKPT_LOSS);
-    for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS && fits; i++) {
+    const gckpt_shape requested = shape;
+    const int64_t elements = gckpti_elements(&x->shape);
+    int inferred = -1;
+    for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS; i++)
         if (shape.d[i] == -1 && inferred < 0) {
             inferred = i;
-        } else {
-            fits = shape.d[i] > 0 && known <= elements / shape.d[i];
-            known *= fits ? shape.d[i] : 1;
+            shape.d[i] = 1;
         }
-    }
-    if (inferred >= 0)
-        shape.d[inferred] = elements / known;
+    if (inferred >= 0 && gckpti_shape_fits(&shape))
+        shape.d[inferred] = elements / gckpti_elements(&shape);
     if (GCKPTI_HAS_CACHES && x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
         return gckpti_fail_cached(g, "reshape", x);
-    if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != elements)
+    if ((x->op && x->op->flags & GCKPT_LOSS) || !gckpti_shape_fits(&shape) ||
+        gckpti_elements(&shape) != elements)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
                            &x->shape, &requested, elements);
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_VIEW, &shape, x->type);

@@ -1,7 +1,7 @@
 /* ---- elementwise ops ---- */
 /* The loops of each op (ops/loops.h), by GCKPTI_KIND_.., and what the gradient of an op of one
  * input reads. */
-#define GCKPTI_UNARY_LOOPS(name, flops, reads, value, rule, deriv)                                 \
+#define GCKPTI_UNARY_LOOPS(name, flops, reads, ...)                                                \
     { V(name##_values), { GCKPTI_IF_TRAINING(V(name##_gradients)), NULL }, reads },
 #define GCKPTI_BINARY_LOOPS(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)           \
     { V(name##_values),                                                                            \
@@ -79,13 +79,10 @@ static GCKPTI_TARGET void V(elementwise_grad)(const gckpt_call *call, int kind, 
 
 static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
-    if (kind == GCKPTI_KIND_pow && *(const float *)call->attributes == 0.0f)
-        gckpti_pow_backward(call); /* dx = +0 */
-    else
-        for (int i = 0; i < call->inputs; i++)
-            if (kind == GCKPTI_KIND_where && call->in[i].grad)
-                V(where_select)(call, i);
-            else if (call->in[i].grad &&
-                     (kind < GCKPTI_FIRST_BINARY || call->in[i].grad != call->grad_out))
-                V(elementwise_grad)(call, kind, i);
+    for (int i = 0; i < call->inputs; i++)
+        if (kind == GCKPTI_KIND_where && call->in[i].grad)
+            V(where_select)(call, i);
+        else if (call->in[i].grad &&
+                 (kind < GCKPTI_FIRST_BINARY || call->in[i].grad != call->grad_out))
+            V(elementwise_grad)(call, kind, i);
 }

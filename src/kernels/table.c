@@ -7,15 +7,11 @@
         GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row), GCKPTI_TRAINED(norm_row_grad),          \
         V(rotary_row), V(column_sums),                                                             \
         { V(attention_forward), GCKPTI_TRAINED(attention_backward) }, &V(element_loss_kernels),    \
-        &V(class_loss_kernels), GCKPTI_TRAINED(dropout), GCKPTI_TRAINED(initialise), mixed,        \
+        &V(class_loss_kernels), GCKPTI_TRAINED(dropout), mixed,                                    \
         GCKPTI_IF_IMAGES(&V(image_kernels)), GCKPTI_IF_RECURRENT(&V(cell_loops))
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
-GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
-    &gckpti_mixed_kernels_bf16) };
-#if GCKPTI_AMX
+#if GCKPTI_ISA == 3 && GCKPTI_AMX
 GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_mixed_kernels_amx) };
-#endif
 #endif
 #undef GCKPTI_KERNELS
 #undef GCKPTI_TRAINED

@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_NOTES
-#include "store/internal.h"
+#include "store/store.h"
 
 GCKPTI_COLD_BEGIN
 
@@ -61,21 +61,20 @@ static int gckpti_is_note_before(const void *first, const void *second, const vo
 }
 
 /* Sorts notes to find equal keys, since a file may have a million notes. */
-GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first)
+GCKPTI_FN void gckpti_notes_merge(gckpt_store *s)
 {
     gckpti_note *notes = s->notes;
-    const size_t count = first < s->note_count ? s->note_count : 0;
     size_t kept = 0;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < s->note_count; i++)
         notes[i].index = i;
-    gckpti_sort(notes, count, sizeof *notes, gckpti_is_note_before, s);
-    for (size_t i = 0; i < count; notes[kept++] = notes[i++])
+    gckpti_sort(notes, s->note_count, sizeof *notes, gckpti_is_note_before, s);
+    for (size_t i = 0; i < s->note_count; notes[kept++] = notes[i++])
         if (kept && !strcmp(notes[kept - 1].text, notes[i].text)) {
             notes[i].index = notes[--kept].index;
             gckpti_note_free(s, notes[kept]);
         }
     gckpti_sort(notes, kept, sizeof *notes, gckpti_is_note_before, NULL);
-    s->note_count = count ? kept : s->note_count;
+    s->note_count = kept;
 }
 
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
@@ -97,22 +96,19 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
                                                             : NULL;
     if (problem)
         return gckpti_error(store, GCKPT_E_ARG, "note \"%s\": %s", key, problem);
-    size_t old = gckpti_note_find(store, key), count = store->note_count;
+    const size_t i = gckpti_note_find(store, key);
     if (value && !gckpti_note_add(store, key, value)) {
         gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
                      strlen(key) + strlen(value) + 2);
         gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    if (old < count) {
-        gckpti_note_free(store, store->notes[old]);
-        store->note_count--;
-        if (value)
-            store->notes[old] = store->notes[count];
-        else
-            memmove(store->notes + old, store->notes + old + 1,
-                    (store->note_count - old) * sizeof *store->notes);
+    if (!value && i < store->note_count) {
+        gckpti_note_free(store, store->notes[i]);
+        memmove(store->notes + i, store->notes + i + 1,
+                (--store->note_count - i) * sizeof *store->notes);
     }
+    gckpti_notes_merge(store);
     return gckpti_ok(store);
 }
 

@@ -189,3 +189,47 @@ GCKPTI_ALWAYS FLOATS V(bit_or)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a)
 GCKPTI_ALWAYS FLOATS V(sign_bit)(FLOATS a) { return V(floats)(V(bits)(a) & 0x80000000u); }
 GCKPTI_ALWAYS FLOATS V(abs)(FLOATS a) { return V(floats)(V(bits)(a) & 0x7fffffffu); }
 GCKPTI_ALWAYS FLOATS V(from_exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
+
+/* Returns the upper halves of the 64-bit products of b and each word of a. */
+GCKPTI_INLINED INTS V(mul_high)(INTS a, uint32_t b)
+{
+#if GCKPTI_ISA < 0
+    return (uint32_t)((uint64_t)a * b >> 32);
+#elif GCKPTI_ISA == 3
+    const __m512i m = _mm512_set1_epi32((int)b), x = (__m512i)a;
+    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
+    return (INTS)_mm512_mask_mov_epi32(_mm512_srli_epi64(_mm512_mul_epu32(x, m), 32), 0xaaaa, odd);
+#elif GCKPTI_ISA == 2
+    const __m256i m = _mm256_set1_epi32((int)b), x = (__m256i)a;
+    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
+    return (INTS)_mm256_blend_epi32(_mm256_srli_epi64(_mm256_mul_epu32(x, m), 32), odd, 0xaa);
+#else
+    for (int i = 0; i < W; i++)
+        a[i] = (uint32_t)((uint64_t)a[i] * b >> 32);
+    return a;
+#endif
+}
+
+/* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): 128 random
+ * bits that depend only on key and counter: each element can be computed again, in any order.
+ * out[k] has word k of the blocks index..index+W-1. */
+GCKPTI_ISA_NOINLINE void V(philox)(uint64_t key, uint64_t index, uint32_t stream, uint32_t step,
+                                   INTS out[4])
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32), low[W];
+    INTS c0, c1, c2, c3;
+    for (uint32_t i = 0; i < W; i++)
+        low[i] = (uint32_t)index + i;
+    memcpy(&c0, low, sizeof c0);
+    c1 = ((INTS)(c0 < low[0]) & 1u) + (uint32_t)(index >> 32);
+    c2 = (c0 ^ c0) + stream, c3 = (c0 ^ c0) + step;
+    for (int round = 0; round < 10; round++) {
+        const INTS a = V(mul_high)(c0, 0xd2511f53u), b = V(mul_high)(c2, 0xcd9e8d57u);
+        const INTS a_low = c0 * 0xd2511f53u, b_low = c2 * 0xcd9e8d57u;
+        c0 = b ^ c1 ^ k0;
+        c2 = a ^ c3 ^ k1;
+        c1 = b_low, c3 = a_low;
+        k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}

@@ -1,6 +1,6 @@
 /* gckpt_plan_desc.offload */
 typedef struct {
-    /* Bytes of slower memory to which AUTO, OPTIMAL, frontiers and gckpt_fit may offload values
+    /* Bytes of slower memory to which AUTO, OPTIMAL and frontiers may offload values
      * and saved data instead of recomputing them (manual, 7); 0 (default) offloads nothing.
      * Plans that update in the backward offload nothing, as a failed copy would come too
      * late. */

@@ -1,13 +1,6 @@
 #ifndef GCKPT_NO_OFFLOAD
 #include "run/internal.h"
 
-GCKPTI_FN int gckpti_first_due(const gckpt_exec *e, int end)
-{
-    for (int i = 0; i < e->offload.pending_count; i++)
-        gckpti_set_min(&end, e->offload.due[i]);
-    return end;
-}
-
 GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result)
 {
     int *due = e->offload.due, n = e->offload.pending_count, failed = 0;
@@ -18,12 +11,8 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
     int later = e->offload.pending_count - n;
     if (!e->offload.by_backend && (failed = e->desc.wait(e->desc.user, later)) != 0) {
         e->desc.wait(e->desc.user, later = 0); /* so that no callback writes later */
-    } else if (e->offload.by_backend && GCKPTI_OF(gckpti_backend(e), wait_copies_until) && later) {
-        GCKPTI_OF(gckpti_backend(e), wait_copies_until)
-        (GCKPTI_OF(gckpti_backend(e), context), later);
     } else if (e->offload.by_backend) {
-        GCKPTI_OF(gckpti_backend(e), wait_copies)(GCKPTI_OF(gckpti_backend(e), context));
-        later = 0;
+        GCKPTI_OF(gckpti_backend(e), wait_copies)(GCKPTI_OF(gckpti_backend(e), context), later);
     }
     memmove(due, due + e->offload.pending_count - later, (size_t)later * sizeof *due);
     e->offload.pending_count = later;
@@ -31,16 +20,6 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
                ? gckpti_error(e, GCKPT_E_FILE,
                               "step: a copy to slower memory or back failed; nothing was changed")
                : result;
-}
-
-/* Returns 1 if instruction x has an operand at this offset of the arena. */
-static int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
-{
-    size_t k = p->ins[x].operands;
-    size_t end = x + 1 < (int)p->length ? p->ins[x + 1].operands : p->operand_count;
-    while (k < end && p->operands[k] != offset)
-        k++;
-    return k < end && p->ins[x].kind != GCKPT_OFFLOAD_DONE;
 }
 
 /* Records a pending copy and the first instruction that must wait for it: a reader of a reloaded

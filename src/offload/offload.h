@@ -16,12 +16,8 @@ typedef struct {
 /* Waits for the copies due at instruction x or before, and for all that were started earlier.
  * Returns `result` or, if that is OK or MORE and a copy failed, an error. */
 GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result);
-
-/* Returns the first instruction that must wait for a pending copy, at most `end`. */
-GCKPTI_FN int gckpti_first_due(const gckpt_exec *e, int end);
 #else
 #define gckpti_backend_offloads(e)       0
 #define gckpti_wait_copies(e, x, result) (result)
-#define gckpti_first_due(e, end)         (end)
 #define gckpti_run_copies ((gckpti_handler)0)
 #endif

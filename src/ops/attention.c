@@ -124,39 +124,63 @@ static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
     (void)narrow;
 }
 
-/* Zeroes results that no query of this row writes: dk and dv of masked keys (after or before all
- * windows), the outputs and dq of queries that see no key (the last queries, if any). */
-static void gckpti_attention_zero_masked(const gckpti_attn *h, int64_t row, int backward)
+/* Zeroes a row's results (gradients, unless they accumulate) if some of them are not written: dk
+ * and dv of masked keys, or outputs and dq of queries that see no key. */
+static void gckpti_attention_zero_row(const gckpti_attn *h, int64_t row, int backward)
 {
     const gckpt_call *call = h->call;
-    const int64_t keys = h->visible.keys, none = keys + h->window - 1 - h->visible.ahead;
-    const int64_t first = keys ? gckpti_min(none < 0 ? 0 : none, h->t) : 0, n = h->t - first;
-    const int64_t before = gckpti_min(gckpti_attn_first_tile(h, 0), keys);
-    const int64_t at = (row * h->t + first) * h->c;
-    if (!backward)
-        gckpti_zero_range(call->out, call->out_bf16, at, n * h->c);
-    for (int64_t i = row * h->heads; !backward && i < (row + 1) * h->heads; i++)
-        gckpti_zero_range((float *)call->saved, NULL, i * h->t + first, n);
+    const int64_t queries = h->t * h->c, keys = h->visible.keys;
+    const int64_t seen = keys + h->window - 1 - h->visible.ahead; /* queries before see a key */
+    if (keys == h->s && seen >= h->t && gckpti_attn_first_tile(h, 0) == 0)
+        return;
+    if (!backward) {
+        gckpti_zero_range(call->out, call->out_bf16, row * queries, queries);
+        gckpti_zero_range((float *)call->saved, NULL, row * h->heads * h->t, h->heads * h->t);
+    }
     for (int i = 0; backward && i < 3; i++) {
         const gckpt_arg *in = &call->in[i];
-        const int64_t key = row * h->s * h->kv_c, tail = h->s - keys;
-        if (in->accumulate)
-            continue;
-        gckpti_zero_range(in->grad, in->grad_bf16, i ? key : at, i ? before * h->kv_c : n * h->c);
-        if (i)
-            gckpti_zero_range(in->grad, in->grad_bf16, key + keys * h->kv_c, tail * h->kv_c);
+        const int64_t n = i ? h->s * h->kv_c : queries;
+        if (!in->accumulate)
+            gckpti_zero_range(in->grad, in->grad_bf16, row * n, n);
     }
 }
 
-GCKPTI_FN gckpti_attn gckpti_attention_begin(const gckpt_call *call, int backward)
+/* Runs a work item: 64 queries of a head (forward), or the heads that share keys (backward). */
+static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_attn h = gckpti_attn_of(call);
-    gckpti_attn row_state = h;
+    gckpti_attn h = *(const gckpti_attn *)context;
+    const gckpt_call *call = h.call;
+    const int backward = call->grad_out || call->grad_out_bf16;
+    const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: the last queries cost most */
+    float *scratch = (float *)call->workspace;
+    if (worker)
+        scratch += worker * gckpti_attention_workspace(call, h.t, h.shared_keys, h.d, backward);
+    i = backward ? i * h.group : i / h.blocks;
+    if (!gckpti_attn_set_row(&h, i / h.heads))
+        return;
+    for (int64_t end = i + h.group; backward && i < end; i++)
+        h.kernels->backward(&h, i / h.heads, i % h.heads, scratch);
+    if (!backward)
+        h.kernels->forward(&h, i / h.heads, i % h.heads, block * GCKPTI_KEY_TILE, scratch);
+}
+
+GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
+                                    const gckpti_attention_kernels *kernels, const gckpt_call *team)
+{
+    gckpti_attn h = gckpti_attn_of(call), row_state = h;
     const int windows = backward && h.window < h.s; /* forward: every query sees a key */
-    for (int64_t row = 0; (call->inputs == 4 || windows) && row < call->shape.d[0]; row++)
-        if (gckpti_attn_set_row(&row_state, row) < h.s || windows)
-            gckpti_attention_zero_masked(&row_state, row, backward);
-    return h;
+    const int64_t queries = gckpti_min(h.t, GCKPTI_KEY_TILE) + 8; /* 8: costs of loads */
+    int64_t items = call->shape.d[0] * h.heads / h.group, cost = h.group * h.t * h.s * h.d;
+    if (!backward) {
+        items *= h.group * h.blocks;
+        cost = queries * gckpti_min(h.visible.keys, h.window) * h.d;
+    }
+    h.kernels = kernels;
+    for (int64_t row = 0; (call->inputs == 4 || windows) && row < call->shape.d[0]; row++) {
+        gckpti_attn_set_row(&row_state, row);
+        gckpti_attention_zero_row(&row_state, row, backward);
+    }
+    gckpt_parallel(team, items, cost, gckpti_attention_item, &h);
 }
 
 /* Sets out[j], j < n, to the chain of a and row j of b from +0, in f32 plans. */
@@ -167,13 +191,15 @@ static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const fl
     gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
 }
 
-/* Computes the queries of a head. scratch: D floats if the output is bf16. */
-static void gckpti_attention_output(const gckpti_attn *h, int64_t head, float *scratch)
+/* Computes up to 64 queries of a head. scratch: D floats if the output is bf16. */
+static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                                    float *scratch)
 {
     const gckpt_call *call = h->call;
-    const int64_t d = h->d, kv_c = h->kv_c, at_k = gckpti_attn_at_k(h, head);
+    const int64_t d = h->d, kv_c = h->kv_c, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
     float p[GCKPTI_KEY_TILE];
-    for (int64_t i = 0; i < h->t; i++) {
+    head += row * h->heads;
+    for (int64_t i = first; i < end; i++) {
         const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
         const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
         const int64_t first_tile = gckpti_attn_first_tile(h, i);
@@ -184,7 +210,7 @@ static void gckpti_attention_output(const gckpti_attn *h, int64_t head, float *s
             gckpti_zero_unless(out, d, 0);
         for (int64_t j0 = first_tile; j0 < visible; j0 += GCKPTI_KEY_TILE) {
             const int64_t n = gckpti_min(visible - j0, GCKPTI_KEY_TILE);
-            const int64_t tile = at_k + gckpti_attn_offset(h, j0);
+            const int64_t tile = gckpti_attn_at_k(h, head) + gckpti_attn_offset(h, j0);
             const int64_t from = gckpti_attn_masked(h, i, j0, n);
             if (gckpti_is_mixed(call))
                 gckpti_mixed_scores(h, at, tile, from, n, p);
@@ -212,18 +238,16 @@ static void gckpti_attention_output(const gckpti_attn *h, int64_t head, float *s
     (void)scratch;
 }
 
-static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float *scratch)
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                       float *scratch)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, d = h->d;
     float score[KEYS], dp[KEYS];
-    if (gckpti_is_mixed(call)) {
-        gckpti_mixed_gradients(h, head, scratch);
-        return;
-    }
     (void)scratch;
+    head += row * h->heads;
     for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
             const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
@@ -259,13 +283,13 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t head, float
 
 static void gckpti_plain_attention(const gckpt_call *call, int backward)
 {
-    gckpti_attn h = gckpti_attention_begin(call, backward);
+    gckpti_attention_kernels kernels = { gckpti_attention_output,
+                                         GCKPTI_IF_TRAINING(gckpti_attention_gradients) };
+    if (gckpti_is_mixed(call))
+        kernels.backward = gckpti_mixed_gradients;
     if (backward)
         gckpti_zero_gradients(call, 0, 3);
-    for (int64_t head = 0; head < call->shape.d[0] * h.heads; head++)
-        if (gckpti_attn_set_row(&h, head / h.heads))
-            (backward ? gckpti_attention_gradients
-                      : gckpti_attention_output)(&h, head, (float *)call->workspace);
+    gckpti_run_attention(call, backward, &kernels, NULL); /* the workspace is that of one thread */
 }
 GCKPTI_OP_KERNELS(attention, gckpti_plain_attention(call, backward))
 

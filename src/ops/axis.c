@@ -1,7 +1,11 @@
 #include "ops/internal.h"
 #include "graph/graph.h"
 
-GCKPTI_FN int gckpti_axis(gckpt_call *call, const char *op, int axis)
+/* ---- ops that move or combine elements along axes. An axis divides a tensor into (outer, size,
+ * inner), where `size` is that of the axis ---- */
+
+/* Returns `axis` counted from the first axis, or records an error and returns -1. */
+GCKPTI_FN int gckpti_axis_of(gckpt_call *call, const char *op, int axis)
 {
     const gckpt_shape *s = &call->in[0].shape;
     if (axis >= -s->n && axis < s->n)
@@ -11,16 +15,48 @@ GCKPTI_FN int gckpti_axis(gckpt_call *call, const char *op, int axis)
     return -1;
 }
 
-/* Copies (d = s) or, if `accumulate`, adds (d += s) `blocks` runs of n floats at fixed steps. */
-static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
-                              int64_t blocks, int64_t n, int accumulate)
+GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
 {
-    for (int64_t i = 0; i < blocks; i++, d += d_step, s += s_step)
-        if (accumulate)
-            for (int64_t j = 0; j < n; j++)
-                d[j] += s[j];
-        else
+    return (int64_t)((uint64_t)words[1] << 32 | words[0]);
+}
+
+/* Copies s to d or, if `accumulate`, adds it, on two axes; s is the tensor `from` of `it`. */
+static void gckpti_put_plane(const gckpti_iter *it, int from, float *d, const float *s,
+                             int accumulate)
+{
+    const int64_t n = it->size[0], d_step = it->step[!from][0], s_step = it->step[from][0];
+    for (int64_t row = 0; row < it->size[1]; row++) {
+        if (d_step == 1 && s_step == 1 && !accumulate)
             memcpy(d, s, (size_t)n * sizeof *d);
+        else if (accumulate)
+            for (int64_t j = 0; j < n; j++)
+                d[j * d_step] += s[j * s_step];
+        else
+            for (int64_t at = 0, x = 0; at != n * d_step; at += d_step, x += s_step)
+                d[at] = s[x];
+        d += it->step[!from][1];
+        s += it->step[from][1];
+    }
+}
+
+/* Returns which elements of input i and of the result correspond, as an iterator over both. */
+typedef gckpti_iter gckpti_move_fn(const gckpt_call *call, int i);
+
+/* Runs an op that moves elements. Forward: copies each input's elements to the result, or adds them
+ * if `adds`. Backward: copies or adds the result's gradient to the gradients of the inputs. */
+static void gckpti_run_moves(const gckpt_call *call, int backward, int adds, gckpti_move_fn *move)
+{
+    for (int i = 0; i < call->inputs; i++) {
+        const gckpt_arg *x = &call->in[i];
+        const float *from = backward ? call->grad_out : x->data;
+        float *to = backward ? x->grad : call->out;
+        gckpti_iter it = move(call, i);
+        do
+            if (to)
+                gckpti_put_plane(&it, backward, to + it.offset[!backward],
+                                 from + it.offset[backward], backward ? x->accumulate : adds);
+        while (gckpti_iter_next(&it, 2));
+    }
 }
 
 /* slice: y is elements begin..end-1 of x along an axis; if `relative`, call->position is added to
@@ -29,7 +65,7 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     int64_t begin = gckpti_join_words(p->begin), end = gckpti_join_words(p->end);
-    int axis = gckpti_axis(call, "slice", p->axis);
+    int axis = gckpti_axis_of(call, "slice", p->axis);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
@@ -42,22 +78,26 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-/* Forward: copies the slice. Backward: adds g to it, or writes g there and 0 elsewhere. */
-static void gckpti_run_slice(const gckpt_call *call, int backward)
+static gckpti_iter gckpti_slice_move(const gckpt_call *call, int i)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
+    const gckpt_shape *x = &call->in[i].shape;
+    gckpti_iter it = gckpti_iter_over(&call->shape, x, &call->shape);
+    it.offset[0] = gckpti_join_words(p->begin) + (p->relative ? call->position : 0);
+    it.offset[0] *= gckpti_split_at(x, p->axis).inner;
+    return it;
+}
+static void gckpti_run_slice(const gckpt_call *call, int backward)
+{
     const gckpt_arg *x = &call->in[0];
-    gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
-    int64_t begin = gckpti_join_words(p->begin), n = (gckpti_join_words(p->end) - begin) * v.inner;
-    int64_t all = v.size * v.inner, at = (begin + (p->relative ? call->position : 0)) * v.inner;
-    const gckpt_dequantisation *quant = gckpti_call_quant(call);
-    if (backward && x->grad) {
-        gckpti_zero_unless(x->grad, v.outer * all, x->accumulate);
-        gckpti_put_blocks(x->grad + at, all, call->grad_out, n, v.outer, n, x->accumulate);
-    } else if (!backward && quant)
-        gckpti_dequantise(quant, at, n, call->out);
-    else if (!backward)
-        gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
+    const gckpt_dequantisation *quant = backward ? NULL : gckpti_call_quant(call);
+    if (backward && x->grad)
+        gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
+    if (quant) /* then the axis is the first one */
+        gckpti_dequantise(quant, gckpti_slice_move(call, 0).offset[0],
+                          gckpti_elements(&call->shape), call->out);
+    else
+        gckpti_run_moves(call, backward, 0, gckpti_slice_move);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
 static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
@@ -68,8 +108,8 @@ static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptiv
     return !p->relative && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
 }
 GCKPTI_DESC_FIELD(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_field, 0, 0);
-GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
-                                        int relative)
+static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
+                                     int relative)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);

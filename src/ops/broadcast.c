@@ -2,7 +2,12 @@
 #include "graph/graph.h"
 
 /* ---- the iterator of all ops that broadcast or move elements (ops.h) ---- */
-GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
+typedef struct {
+    int64_t outer, size, inner;
+} gckpti_axis_split;
+
+/* Returns the sizes before, at and after `axis` of s; a negative axis counts from the last. */
+static gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
 {
     gckpti_axis_split v = { 1, 1, 1 };
     if (axis < 0)
@@ -12,7 +17,8 @@ GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
     return v;
 }
 
-GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1)
+/* Adds an axis; the caller adds the innermost axis first. */
+static void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1)
 {
     int k = it->n - 1;
     if (size == 1)
@@ -41,7 +47,8 @@ GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shap
     return it;
 }
 
-GCKPTI_FN int gckpti_iter_next(gckpti_iter *it, int axis)
+/* Advances along the axes from `axis` on; the caller walks those before. Returns 0 at the end. */
+static int gckpti_iter_next(gckpti_iter *it, int axis)
 {
     for (int k = axis; k < it->n; k++) {
         it->offset[0] += it->step[0][k];

@@ -28,47 +28,39 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
 
 GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
-    int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
+    const int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
     const gckpt_dequantisation *quant = gckpti_call_quant(call);
     float row[64];
-    if (quant && gckpti_has_f32(call->out))
-        gckpti_dequantise(quant, at, n, call->out + r * n);
-    for (int64_t i = 0, count; quant && !gckpti_has_f32(call->out) && i < n; i += count) {
-        count = gckpti_min(n - i, 64);
-        gckpti_dequantise(quant, at + i, count, row);
-        gckpti_to_bf16s(row, call->out_bf16 + r * n + i, count);
+    for (int64_t i = 0, count; i < n; i += count) {
+        const float *from = quant ? row : call->in[0].data + at + i;
+        count = quant ? gckpti_min(n - i, 64) : n;
+        if (quant)
+            gckpti_dequantise(quant, at + i, count, row);
+        if (gckpti_has_f32(call->out))
+            memcpy(call->out + r * n + i, from, (size_t)count * sizeof *from);
+        else
+            gckpti_to_bf16s(from, call->out_bf16 + r * n + i, count);
     }
-    if (quant)
-        return;
-    if (gckpti_has_f32(call->out))
-        memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
-    else
-        gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);
 }
 
 static void gckpti_take_rows(const gckpt_call *call, int backward)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     float *table = call->in[0].grad;
-    for (int64_t r = 0; !backward && r < rows; r++)
-        gckpti_take_row(call, r);
-    if (!backward || !table)
-        return;
-    gckpti_zero_unless(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
-    for (int64_t r = 0; r < rows; r++) {
-        float *d = table + gckpti_source_row(call, r) * n;
-        if (gckpti_has_f32(call->grad_out))
-            for (int64_t i = 0; i < n; i++)
-                d[i] += call->grad_out[r * n + i];
-        for (int64_t i = 0; !gckpti_has_f32(call->grad_out) && i < n; i++)
-            d[i] += gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
-    }
+    if (backward && table)
+        gckpti_zero_unless(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
+    for (int64_t r = 0; r < rows; r++)
+        if (!backward)
+            gckpti_take_row(call, r);
+        else
+            for (int64_t i = 0; table && i < n; i++)
+                table[gckpti_source_row(call, r) * n + i] += gckpti_grad_out(call, r * n + i);
 }
 GCKPTI_OP_KERNELS(embed, gckpti_take_rows(call, backward))
 GCKPTI_OP_KERNELS(gather, gckpti_take_rows(call, backward))
 
 /* Returns the limit of input i's indices: the rows of input i - 1, or of one sample of it. */
-GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
+static int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
     const gckpt_shape *table = &call->in[i - 1].shape;
     return table->d[table->n - 2];

@@ -8,8 +8,6 @@ GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forwa
     return wanted > 1 ? 2 * forward : forward;
 }
 
-GCKPTI_FN int64_t gckpti_ceil_to(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
-
 GCKPTI_FN int64_t gckpti_product_workspace(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 16777216.0)
@@ -29,7 +27,7 @@ GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k)
 }
 
 /* Returns the floats of workspace for a product in this call's plan (f32 or bf16), all threads. */
-GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+static int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     if (gckpti_is_plain(call))
         return 0;
@@ -37,13 +35,8 @@ GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, in
                                                   : gckpti_product_workspace(m, n, k));
 }
 
-GCKPTI_FN void gckpti_zero_unless(float *d, int64_t n, int accumulate)
-{
-    if (!accumulate)
-        memset(d, 0, (size_t)n * sizeof *d);
-}
-
-GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
+/* Zeroes the gradients of inputs first..end-1, unless they accumulate. */
+static void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
 {
     for (int i = first; i < end; i++)
         if (call->in[i].grad)
@@ -51,23 +44,9 @@ GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
                                call->in[i].accumulate);
 }
 
-GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
-                                            int64_t step, int64_t next)
-{
-    gckpti_operand x = {
-        arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
-    };
-    return x;
-}
-
-GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x)
-{
-    gckpti_operand y = { x->f32, x->bf16, x->k_stride, x->stride, x->batch_stride, x->quant };
-    return y;
-}
-
-GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
-                                        gckpti_operand *x)
+/* Makes u's quantised data an operand (u may be NULL); bf16 counts as quantised in f32 plans. */
+static void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
+                                     gckpti_operand *x)
 {
     const int is_bf16 = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORAGE_BF16;
     if (is_bf16)
@@ -77,23 +56,25 @@ GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequ
 }
 
 /* Sets all fields of t except a, b, k_period and k_offset. */
-GCKPTI_FN void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch,
-                                  int64_t m, int64_t n, int64_t k, float *c, uint16_t *c_bf16)
+static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
+                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;
     t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
     t->c = c, t->c_bf16 = c_bf16, t->c_stride = n, t->workspace = call->workspace;
 }
 
-GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
-                           int64_t m, int64_t n, int64_t k, float *c, int accumulate)
+/* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
+static void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t, int64_t m,
+                        int64_t n, int64_t k, float *c, int accumulate)
 {
     gckpti_set_product(call, t, 1, m, n, k, c, NULL);
     t->accumulate = accumulate;
     run(call, t);
 }
 
-GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
+/* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
+static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
 {
     float *c = t->c;
     (void)call;

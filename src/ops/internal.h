@@ -100,6 +100,8 @@ GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const
 
 /* ---- bf16/ops.c ---- */
 #ifndef GCKPT_NO_BF16
+GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                                   int64_t d, int backward);
 /* Writes to out[first..end-1] the products of a query and of keys first..end-1 in bf16 attention.
  * at: offset of the query's head in in[0], in elements; key: offset of key 0's head in in[1]. */
 GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
@@ -108,15 +110,14 @@ GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key
  * 0's head in in[2], in elements. */
 GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
                                    int64_t end, float *out);
-GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
-                                                   int64_t d, int backward);
 /* Adds the gradients of a query head in bf16 attention. The gradients of keys and values stay in
  * scratch until the last query head that reads the same keys. */
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t head, float *scratch);
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                      float *scratch);
 #else
 #define gckpti_mixed_scores(h, at, key, first, end, out)          (void)0
 #define gckpti_mixed_values(h, p, key, first, end, out)           (void)0
-#define gckpti_mixed_gradients(h, head, scratch)                  (void)0
+#define gckpti_mixed_gradients                                    NULL
 #define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
 #endif
 
@@ -180,46 +181,3 @@ static inline int gckpti_has_weights(const gckpt_call *call)
     GCKPTI_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops,                                   \
                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
 #define GCKPTI_READS_XY(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
-
-#ifdef GCKPTI_SEPARATE_TU
-/* Prototypes for files that are compiled separately (tests). Definitions have the comments. */
-
-/* ops/unary.c */
-extern const gckpt_op gckpti_op_detach;
-
-/* ops/axis.c */
-/* Returns `axis` counted from the first axis, or records an error and returns -1. */
-GCKPTI_FN int gckpti_axis(gckpt_call *call, const char *op, int axis);
-GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
-                                        int relative);
-
-/* ops/embed.c */
-GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i);
-
-/* ops/gemm.c */
-GCKPTI_FN void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch,
-                                  int64_t m, int64_t n, int64_t k, float *c, uint16_t *c_bf16);
-
-/* ops/products.c */
-GCKPTI_FN int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
-GCKPTI_FN gckpti_product_fn gckpti_plain_products(const gckpt_call *call);
-
-/* Makes u's quantised data an operand (u may be NULL); bf16 counts as quantised in f32 plans. */
-GCKPTI_FN void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
-                                        gckpti_operand *x);
-GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);
-
-/* ops/losses.c */
-GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call);
-GCKPTI_FN gckpti_loss_kernels gckpti_plain_element_loss(const gckpt_call *call);
-GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker);
-GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker);
-GCKPTI_FN void gckpti_loss_begin_block(gckpti_loss *loss, int64_t row, int64_t rows);
-GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss);
-GCKPTI_FN gckpt_result gckpti_targets_fail(gckpt_call *call, const char *name,
-                                           const gckpt_shape *targets, const gckpt_shape *expected,
-                                           const char *input, const gckpt_shape *x);
-GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, int soft);
-GCKPTI_FN gckpt_result gckpti_element_loss_shape(gckpt_call *call, const char *name);
-GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i);
-#endif

@@ -54,9 +54,12 @@ GCKPTI_INLINED void V(put_masked_n)(float *d, FLOATS g, FLOATS mask, int accumul
             V(put_##rule##_n)(s.to + j, V(load_n)(s.g + j, W), df, s.accumulate, W);               \
         }                                                                                          \
     }
+#define GCKPTI_UNARY_LOOPS_WITH(name, flops, reads, value, rule, deriv, ...)                       \
+    GCKPTI_UNARY_LOOPS(name, flops, reads, value, rule, deriv)
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS)
-GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
+GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS_WITH)
 #undef GCKPTI_UNARY_LOOPS
+#undef GCKPTI_UNARY_LOOPS_WITH
 
 /* ---- elementwise ops of two inputs: a loop for each line of GCKPTI_BINARY_OPS and _GRADS ---- */
 /* Returns W elements of x from j on. In plain loops W is 1, and `step` may be 0 to repeat *x. */
@@ -222,26 +225,18 @@ GCKPTI_INLINED FLOATS V(element_deriv)(gckpti_loss_kind kind, FLOATS x, FLOATS y
                                                            : run(e, GCKPTI_LOSS_HUBER, row))
 #endif
 
-/* Returns the weights of n <= W elements from `at` on; they are also those of all before *until. */
-GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n,
-                                         int64_t *until)
+/* Returns the weights of n <= W elements from `at` on. */
+GCKPTI_INLINED FLOATS V(element_weights)(const gckpti_element_loss *e, int64_t at, int64_t n)
 {
-#if GCKPTI_ISA < 0
-    (void)n, (void)until;
-    return gckpti_element_weight(e, at);
-#else
-    float w[W];
+    if (!GCKPTI_WITH_LOSSES || !e->weights)
+        return V(set1)(1.0f);
     if (e->per_weight == 1)
         return V(load_n)(e->weights + at, n);
-    const int64_t first = at / e->per_weight;
-    if (at + n <= (first + 1) * e->per_weight) {
-        *until = (first + 1) * e->per_weight;
-        return V(set1)(e->weights[first]);
-    }
-    for (int64_t i = 0; i < W; i++)
+    const int64_t first = at / e->per_weight, last = (at + n - 1) / e->per_weight;
+    float w[W];
+    for (int64_t i = 0; i < W && first < last; i++)
         w[i] = e->weights[(at + (i < n ? i : 0)) / e->per_weight];
-    return V(load_n)(w, W);
-#endif
+    return first < last ? V(load_n)(w, W) : V(set1)(e->weights[first]);
 }
 
 GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
@@ -249,19 +244,15 @@ GCKPTI_INLINED float V(element_loss_forward_of)(const gckpti_element_loss *e, gc
 {
     const int summed = kind == GCKPTI_LOSS_SUM;
     float lane[32] = { 0.0f };
-    FLOATS w = V(set1)(1.0f);
-    int64_t until = e->weights ? -1 : INT64_MAX;
     for (int64_t i = 0; i < e->n; i += W) {
         const int64_t at = row * e->n + i, n = W == 1 ? 1 : gckpti_min(e->n - i, W);
         float *sum = lane + (uint32_t)i % 32;
-        const FLOATS x = V(load_n)(e->x + at, n);
+        const FLOATS x = V(load_n)(e->x + at, n), w = V(element_weights)(e, at, n);
         FLOATS a, b;
-        if (GCKPTI_WITH_LOSSES && at + n > until)
-            w = V(element_weights)(e, at, n, &until);
         a = V(element_factors)(kind, x, summed ? V(zero)() : V(load_n)(e->y + at, n), e->delta, &b);
         V(store_n)(sum, V(weigh)(w, a, b, V(load_n)(sum, W)), n);
     }
-    return (void)until, gckpti_lanes_sum(lane);
+    return gckpti_lanes_sum(lane);
 }
 
 GCKPTI_KERNEL float V(element_loss_forward)(const gckpti_element_loss *e, int64_t row)
@@ -283,13 +274,10 @@ GCKPTI_INLINED void V(element_loss_put)(const gckpti_element_loss *e, const gckp
 GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gckpti_loss_kind kind,
                                                 int64_t row)
 {
-    FLOATS w = V(set1)(1.0f);
-    int64_t until = e->weights ? -1 : INT64_MAX;
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         const int64_t n = W == 1 ? 1 : gckpti_min(end - at, W);
+        const FLOATS w = V(element_weights)(e, at, n);
         FLOATS x = V(zero)(), y = x, d, dy;
-        if (GCKPTI_WITH_LOSSES && at + n > until)
-            w = V(element_weights)(e, at, n, &until);
         if (kind != GCKPTI_LOSS_SUM) /* whose derivative reads neither x nor y */
             x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
         d = V(element_deriv)(kind, x, y, e->delta);
@@ -298,7 +286,6 @@ GCKPTI_INLINED void V(element_loss_backward_of)(const gckpti_element_loss *e, gc
         if (kind != GCKPTI_LOSS_SUM)
             V(element_loss_put)(e, &e->call->in[1], at, n, w, dy);
     }
-    (void)until;
 }
 
 GCKPTI_KERNEL void V(element_loss_backward)(const gckpti_element_loss *e, int64_t row)

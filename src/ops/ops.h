@@ -65,15 +65,12 @@ static inline const gckpt_dequantisation *gckpti_call_quant(const gckpt_call *ca
 #ifndef GCKPT_NO_QUANT
 /* Dequantises all elements to quant->to. */
 GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant);
-
-/* Computes a product whose b is quantised. */
-GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t);
 #else
 static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant)
 {
     (void)call, (void)quant;
 }
-static inline void gckpti_fp32_quant(const gckpti_product *t) { (void)t; }
+#define gckpti_fp32_quant(t) (void)(t)
 #endif
 
 /* ---- the list of ops; flags of their descriptors ---- */
@@ -240,15 +237,21 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(sin, gckpti_flops_20, GCKPT_IN(0), V(sin)(x), product, V(cos)(x))                            \
     X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))                 \
     X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x)
-/* Ops with attributes o: exponent of pow, limits of clamp, factor of scale, slope of leaky_relu. */
+/* Ops with attributes o: also how many, the condition that they meet, and the error if they do not.
+ * clamp: in bf16 plans y is rounded; it can lie between low and high where x does not. */
 #define GCKPTI_UNARY_OPS_WITH(X)                                                                   \
     X(pow, gckpti_flops_20, GCKPT_IN(0), V(pow_dispatch)(x, o[0]), product,                        \
-      o[0] * V(pow_dispatch)(x, o[0] - 1.0f))                                                      \
+      o[0] * V(pow_dispatch)(x, o[0] - 1.0f),                                                      \
+      1, (o[0] > 0.0f || o[0] < 0.0f),                                                             \
+      "the exponent %g must be a number other than 0 (x^0 is a constant 1)")                       \
     X(clamp, NULL, GCKPT_IN(0), V(vmin)(V(set1)(o[1]), V(vmax)(V(set1)(o[0]), x)), masked,         \
-      V(if_less)(V(set1)(o[0]), x, o[1] - x, V(zero)()))                                           \
-    X(scale, NULL, 0, o[0] * x, product, V(set1)(o[0]))                                            \
+      V(if_less)(V(set1)(o[0]), x, o[1] - x, V(zero)()), 2, (o[0] <= o[1]),                        \
+      "low = %g must not be above high = %g (nor one of them NaN); an infinite one is no limit")   \
+    X(scale, NULL, 0, o[0] * x, product, V(set1)(o[0]), 1, 1, "")                                  \
     X(leaky_relu, NULL, GCKPT_OUT, V(if_less)(V(zero)(), x, x, o[0] * x), product,                 \
-      V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])))
+      V(if_less)(V(zero)(), x, V(set1)(1.0f), V(set1)(o[0])),                                      \
+      1, (o[0] >= 0.0f && o[0] < GCKPTI_INFINITY),                                                 \
+      "slope = %g must be finite and 0 or above (if negative: relu(x) - slope * relu(-x))")
 /* Gradients of an input of a binary op: name, rule (as above, or passed: g alone), the arguments of
  * the rule: g, and a factor or divisor. x: the input; y: the other input. */
 #define GCKPTI_BINARY_GRADS(X)                                                                     \
@@ -262,9 +265,7 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(smaller, product, V(if_less)(y, x, V(zero)(), g),                                            \
       V(if_equal)(x, y, V(set1)(0.5f), V(set1)(1.0f)))
 /* Elementwise ops of two inputs, which are broadcast: name, cost, flags, value, then for both
- * inputs the gradient and what it reads. maximum: NaN if x or y is NaN, x if they are equal; da = g
- * where x > y, g/2 where x = y, +0 where x < y, g where x or y is NaN. minimum: the same with < in
- * place of >. */
+ * inputs the gradient and what it reads (maximum and minimum: docs/numerics.md, r1). */
 #define GCKPTI_BINARY_OPS(X)                                                                       \
     X(add, NULL, GCKPT_PASSES_GRAD(0) | GCKPT_PASSES_GRAD(1), x + y, identity, 0, identity, 0)     \
     X(sub, NULL, GCKPT_PASSES_GRAD(0), x - y, identity, 0, negate, 0)                              \
@@ -334,49 +335,20 @@ typedef struct {
 GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shape *a,
                                        const gckpt_shape *b);
 
-/* Adds an axis; the caller adds the innermost axis first. */
-GCKPTI_FN void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1);
-
-/* Advances along the axes from `axis` on; the caller walks those before. Returns 0 at the end. */
-GCKPTI_FN int gckpti_iter_next(gckpti_iter *it, int axis);
-
 /* ---- ops/axis.c ---- */
-typedef struct {
-    int64_t outer, size, inner;
-} gckpti_axis_split;
-
-/* Returns the sizes before, at and after `axis` of s; a negative axis counts from the last. */
-GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis);
-
 typedef struct {
     uint32_t begin[2], end[2]; /* low and high word of an int64_t: attributes are words */
     int axis;
     int relative; /* if nonzero, the call's position is added to begin and end; omitted if 0 */
 } gckpti_slice;
 
-GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
-{
-    return (int64_t)((uint64_t)words[1] << 32 | words[0]);
-}
-
 typedef struct {
     int capacity;
     int window; /* number of latest rows to keep; 0, which is omitted, means all */
 } gckpti_cache;
 
-/* A cache with a window also has space for rows that a call may add before it overwrites any. */
-enum { GCKPTI_CACHE_STEP = 64 };
-static inline int64_t gckpti_cache_rows(const gckpti_cache *o)
-{
-    const int64_t rows = (int64_t)o->window + GCKPTI_CACHE_STEP - 1;
-    return o->window ? (rows + GCKPTI_CACHE_STEP - 1) / GCKPTI_CACHE_STEP * GCKPTI_CACHE_STEP
-                     : o->capacity;
-}
-
 /* ---- cache/ops.c ---- */
-#ifndef GCKPT_NO_CACHES
-GCKPTI_FN int gckpti_check_positions(gckpt_graph *g);
-#else
+#ifdef GCKPT_NO_CACHES
 #define gckpti_check_positions(g) ((g)->object.sticky == GCKPT_OK)
 #endif
 
@@ -427,7 +399,10 @@ enum {
     GCKPTI_MIXED_KC = 256  /* bf16 plans: k-terms per pass */
 };
 
-GCKPTI_FN int64_t gckpti_ceil_to(int64_t n, int64_t step);
+static inline int64_t gckpti_ceil_to(int64_t n, int64_t step)
+{
+    return (n + step - 1) / step * step;
+}
 
 /* Returns floats of workspace for a product of m rows, n columns and k terms: 320 KiB at most, 0 if
  * the stack suffices. Fewer will do, down to 16 terms: 16 * (GCKPTI_PANEL + GCKPTI_STRIP). */
@@ -443,15 +418,12 @@ GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
 GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                              int64_t d, int backward);
 
-/* Zero n floats of d, or the gradients of inputs first..end-1, unless they accumulate. */
-GCKPTI_FN void gckpti_zero_unless(float *d, int64_t n, int accumulate);
-GCKPTI_FN void gckpti_zero_gradients(const gckpt_call *call, int first, int end);
+static inline void gckpti_zero_unless(float *d, int64_t n, int accumulate)
+{
+    if (!accumulate)
+        memset(d, 0, (size_t)n * sizeof *d);
+}
 
-typedef struct {
-    int64_t matrices, m, n, k;
-} gckpti_sizes;
-
-GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_fn)(const gckpt_call *call, const gckpti_product *t);
 
 /* Return whether t's elements are one chain each; the terms of the block (or chain) at term p. */
@@ -466,18 +438,33 @@ GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
     return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_K_BLOCK);
 }
 
-/* Returns the rows per sample of x; in a bf16 plan they are the terms of a period (manual, 5l).
- * gckpti_loss_block_rows: how many rows, at most `most`, one pass may take from `row` on. */
+/* Returns the rows per sample of x; in a bf16 plan they are the terms of a period (manual, 5l). */
 GCKPTI_INLINE int64_t gckpti_sample_rows(const gckpt_shape *x)
 {
     return x->n > 1 && x->d[0] > 0 ? gckpti_rows(x) / x->d[0] : 1;
 }
-GCKPTI_FN int64_t gckpti_loss_block_rows(const gckpt_call *call, int64_t row, int64_t most);
 
 /* Returns the values of arg, from element `at` on, as an operand with the given strides. */
-GCKPTI_FN gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
-                                            int64_t step, int64_t next);
-GCKPTI_FN gckpti_operand gckpti_transpose(const gckpti_operand *x);
+static inline gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
+                                                int64_t step, int64_t next)
+{
+    const gckpti_operand x = {
+        arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
+    };
+    return x;
+}
+static inline gckpti_operand gckpti_transpose(const gckpti_operand *x)
+{
+    gckpti_operand y = { x->f32, x->bf16, x->k_stride, x->stride, x->batch_stride, x->quant };
+    return y;
+}
+/* Returns x from element `at` on. */
+static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
+{
+    gckpti_operand y = *x;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
+    return y;
+}
 
 /* Return an f32 operand of a single matrix; a product a b of f32 operands. */
 static inline gckpti_operand gckpti_matrix(const float *x, int64_t row, int64_t step)
@@ -493,13 +480,6 @@ static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, 
     return t;
 }
 
-/* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
-GCKPTI_FN void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t,
-                           int64_t m, int64_t n, int64_t k, float *c, int accumulate);
-
-/* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
-GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t);
-
 GCKPTI_FN void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run);
 
 /* Computes da = g b' and db = a' g, or db = g' a if b is transposed (' is the transpose). */
@@ -511,21 +491,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn
 GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag);
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
 
-/* The terms of one element in order, either as bf16 or as floats, which are rounded to bf16. */
-typedef struct {
-    const float *f32;
-    const uint16_t *bf16;
-    int64_t step;
-} gckpti_terms;
-
-GCKPTI_FN gckpti_terms gckpti_terms_of(const gckpti_operand *x, int64_t at, int64_t step);
-
-/* Return `element` after adding terms first..end-1 of one block (gckpti_mixed_block), of each block
- * (_blocks), or (_element) all terms of an element of t, whose operands begin at a and b. */
-GCKPTI_FN float gckpti_mixed_block(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
-                                   int64_t end, float element);
-GCKPTI_FN float gckpti_mixed_blocks(const gckpti_terms *a, const gckpti_terms *b, int64_t first,
-                                    int64_t end, float element);
+/* Returns an element of t, whose operands begin at a and b, after adding all terms to d. */
 GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d);
 #else
 #define gckpti_mixed_plain gckpti_fp32_plain
@@ -595,8 +561,17 @@ static inline int gckpti_uses_position(const gckpti_attention *o)
 /* Returns which keys exist and are visible (all if not causal); kernels read no other keys. */
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
 
-typedef struct { /* the state of an attention call */
+struct gckpti_attn;
+/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
+typedef struct {
+    void (*forward)(const struct gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                    float *scratch);
+    void (*backward)(const struct gckpti_attn *h, int64_t row, int64_t head, float *scratch);
+} gckpti_attention_kernels;
+
+typedef struct gckpti_attn { /* the state of an attention call */
     const gckpt_call *call;
+    const gckpti_attention_kernels *kernels;
     int64_t t, s, c, d, heads, blocks; /* blocks: number of blocks of 64 queries */
     int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
     gckpti_visible visible;            /* keys of the current row, from gckpti_attn_set_row */
@@ -651,27 +626,29 @@ static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
     return head / h->heads * h->s * h->kv_c + head % h->heads / h->group * h->d;
 }
 
-/* Return the state of a call; _begin also zeroes results that no query writes, unless they
- * accumulate. */
 GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
-GCKPTI_FN gckpti_attn gckpti_attention_begin(const gckpt_call *call, int backward);
 
 /* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
 GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
 
+/* Runs the kernels for all heads, on the threads of `team` (NULL: one). Zeroes results that no
+ * query writes, unless they accumulate. */
+GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
+                                    const gckpti_attention_kernels *kernels,
+                                    const gckpt_call *team);
+
 #ifndef GCKPT_NO_BF16
-/* Element j of row i of a gradient is x[i * row + j * step]; x is NULL if it is not required. */
-typedef struct {
+typedef struct { /* rows of a gradient, or NULL if it is not required */
     float *x;
-    int64_t row, step;
+    int64_t row;
 } gckpti_grad_rows;
 
 /* A block of a head: m queries from query i on, n keys from key j on (GCKPTI_K_BLOCK at most): the
- * operands' rows; p and ds, (query,key); the gradients that gckpti_attn_tile_add adds to. */
+ * operands' rows; p and ds, (query,key); dq, dk and dv, to which gckpti_attn_tile_add adds. */
 typedef struct {
     const gckpti_attn *h;
     gckpti_operand q, k, v, g, p, ds;
-    gckpti_grad_rows dq, dk, dv;
+    gckpti_grad_rows grad[3];
     int64_t head, i, m, j, n;
 } gckpti_attn_tile;
 
@@ -700,10 +677,6 @@ static inline const float *gckpti_rotary_frequencies(const gckpti_rotary *o)
 {
     return o->columns && o->has_frequencies ? (const float *)(const void *)(o + 1) : NULL;
 }
-
-/* Returns r = base^(-1/n) in binary64: three steps of Newton's method on r^n = 1 / base, from
- * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n); gckpti_powi computes r^n. */
-GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n);
 
 /* Writes cos and sin (-sin in a backward) of positions begin..end-1 of a sample to workspace. */
 GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end);
@@ -760,8 +733,6 @@ typedef struct gckpti_element_loss {
     const float *x, *y, *weights; /* y and weights may be NULL */
     float delta;
 } gckpti_element_loss;
-
-GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gckpti_loss_kind kind);
 
 GCKPTI_INLINE float gckpti_element_weight(const gckpti_element_loss *e, int64_t i)
 {

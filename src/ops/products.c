@@ -10,22 +10,36 @@
  * "mixed": of bf16 plans, whose products round operands to bf16 and add in f32.
  * ============================================================================================== */
 
-/* Sets the workspace for a product (m,k) (k,n) and its gradients; b's may be transposed. */
-static void gckpti_matmul_set_workspace(gckpt_call *call, int64_t m, int64_t n, int64_t k)
+/* Sets shape and workspace of a product of x (..,k) and b, which is (..,k,n) or, if transposed,
+ * (..,n,k). Fails if k differs. Each matrix of the result has m rows. */
+static gckpt_result gckpti_product_shape(gckpt_call *call, const char *name, int64_t m)
 {
-    int transposed = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
-    int64_t da = gckpti_threads_workspace(call, m, k, n);
-    int64_t db = transposed ? gckpti_threads_workspace(call, n, k, m)
-                            : gckpti_threads_workspace(call, k, n, m);
+    const gckpt_shape *x = &call->in[0].shape, *b = &call->in[1].shape;
+    const int transposed = *(const int *)call->attributes;
+    const int64_t k = gckpti_last(x), n = b->d[b->n - 1 - transposed];
+    if (b->d[b->n - 2 + transposed] != k)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s%s: %S x %S: inner sizes %I and %I differ", name,
+                          transposed ? "_transposed" : "", x, b, k, b->d[b->n - 2 + transposed]);
+    const int db_transposed = gckpti_is_mixed(call) ? transposed : k > n;
+    const int64_t da = gckpti_threads_workspace(call, m, k, n);
+    const int64_t db = db_transposed ? gckpti_threads_workspace(call, n, k, m)
+                                     : gckpti_threads_workspace(call, k, n, m);
+    call->shape = *x;
+    call->shape.d[x->n - 1] = n;
     call->workspace_forward = (size_t)gckpti_threads_workspace(call, m, n, k) * sizeof(float);
     call->workspace_backward = (size_t)(da > db ? da : db) * sizeof(float);
+    return GCKPT_OK;
 }
 
 /* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
  * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M and, if one b
  * serves all leading indices, over all their rows in order. */
 
-GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
+typedef struct {
+    int64_t matrices, m, n, k;
+} gckpti_sizes;
+
+static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
 {
     const gckpt_shape *b = &call->in[1].shape;
     int64_t rows = gckpti_rows(&call->in[0].shape), matrices = 1;
@@ -40,32 +54,19 @@ GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a 
 static gckpt_result gckpti_matmul_shape(gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
-    int transposed = *(const int *)call->attributes;
+    int64_t matrices = 1;
     if (a->n < 2 || (b->n != 2 && b->n != a->n))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "matmul: %S x %S: a needs two axes or more, b two or as many as a", a, b);
-    for (int i = 0; i + 2 < b->n; i++)
+    for (int i = 0; i + 2 < b->n; matrices *= b->d[i++])
         if (a->d[i] != b->d[i])
             return gckpt_fail(call, GCKPT_E_SHAPE,
                               "matmul: %S x %S: leading sizes %I and %I differ", a, b, a->d[i],
                               b->d[i]);
-    int64_t inner = b->d[b->n - 2 + transposed];
-    if (gckpti_last(a) != inner)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "matmul%s: %S x %S: inner sizes %I and %I differ",
-                          transposed ? "_transposed" : "", a, b, gckpti_last(a), inner);
-    call->shape = *a;
-    call->shape.d[a->n - 1] = b->d[b->n - 1 - transposed];
-    gckpti_sizes sizes = gckpti_matmul_sizes(call);
-    gckpti_matmul_set_workspace(call, sizes.m, sizes.n, sizes.k);
-    return GCKPT_OK;
+    return gckpti_product_shape(call, "matmul", gckpti_rows(a) / matrices);
 }
 
-/* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ---- A chain starts at initial[j] (the
- * bias), at c's old value (accumulate), or at +0. In bf16 plans (manual, 5l) operands are bf16,
- * or rounded to it when they are read, terms are grouped into blocks, and every operation
- * flushes subnormals to zero, as bf16 instructions do; c is f32 or bf16. */
-
-GCKPTI_FN gckpti_product_fn gckpti_plain_products(const gckpt_call *call)
+static gckpti_product_fn gckpti_plain_products(const gckpt_call *call)
 {
     return !gckpti_is_mixed(call) ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
@@ -117,7 +118,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn
 }
 
 /* Sums the rows of g into the bias's gradient (input 2); convolutions call it as well. */
-GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
+static void gckpti_bias_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *comp = call->in[2].compensation;
@@ -175,21 +176,14 @@ GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b
 static gckpt_result gckpti_linear_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
-    int transposed = *(const int *)call->attributes;
+    const int transposed = *(const int *)call->attributes;
     if (x->n < 1 || w->n != 2)
         return gckpt_fail(call, GCKPT_E_SHAPE, "linear: x %S needs an axis, w %S two axes", x, w);
-    int64_t inner = w->d[transposed], outputs = w->d[1 - transposed];
-    if (gckpti_last(x) != inner)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "linear%s: x %S, w %S: inner sizes %I and %I differ",
-                          transposed ? "_transposed" : "", x, w, gckpti_last(x), inner);
-    if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != outputs))
+    if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != w->d[1 - transposed]))
         return gckpt_fail(call, GCKPT_E_SHAPE, "linear: w %S needs a bias of shape [%I], not %S", w,
-                          outputs, bias);
-    call->shape = *x;
-    call->shape.d[x->n - 1] = outputs;
+                          w->d[1 - transposed], bias);
     call->mixes_rows = x->n < 2;
-    gckpti_matmul_set_workspace(call, gckpti_rows(x), outputs, inner);
-    return GCKPT_OK;
+    return gckpti_product_shape(call, "linear", gckpti_rows(x));
 }
 
 GCKPTI_DESC_FIELD(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,

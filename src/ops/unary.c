@@ -8,6 +8,16 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* Defines gckpti_<name>_shape of an op with n attributes o, which must meet a condition. */
+#define GCKPTI_CHECKED_SHAPE(name, n, is_valid, problem)                                           \
+    GCKPTI_UNUSED static gckpt_result gckpti_##name##_shape(gckpt_call *call)                      \
+    {                                                                                              \
+        const float *o = (const float *)call->attributes;                                          \
+        return is_valid ? gckpti_unary_shape(call)                                                 \
+                        : gckpt_fail(call, GCKPT_E_ARG, #name ": " problem, (double)o[0],          \
+                                     (double)o[(n)-1]);                                            \
+    }
+
 static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads,
                              gckpti_loop_fn run)
 {
@@ -19,92 +29,44 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 #define GCKPTI_UNARY_FLAGS   (GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE)
 #ifndef GCKPTI_NO_GRAPH
-#define GCKPTI_UNARY_BUILDER(name)                                                                 \
+#define GCKPTI_BUILDER_0(name)                                                                     \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
+#define GCKPTI_BUILDER_1(name)                                                                     \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o)                                 \
+    {                                                                                              \
+        return gckpt_apply(&gckpti_op_##name, &x, 1, &o, sizeof o);                                \
+    }
+#define GCKPTI_BUILDER_2(name)                                                                     \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o0, float o1)                      \
+    {                                                                                              \
+        const float o[2] = { o0, o1 };                                                             \
+        return gckpt_apply(&gckpti_op_##name, &x, 1, o, sizeof o);                                 \
+    }
 #else
-#define GCKPTI_UNARY_BUILDER(name)
+#define GCKPTI_BUILDER_0(name)
+#define GCKPTI_BUILDER_1(name)
+#define GCKPTI_BUILDER_2(name)
 #endif
-#define GCKPTI_UNARY_KERNELS(name, reads)                                                          \
+#define GCKPTI_UNARY_DESC(name, shape, flops, reads)                                               \
     GCKPTI_OP_KERNELS(                                                                             \
         name, gckpti_run_unary(call, backward, reads,                                              \
-                               backward ? gckpti_##name##_gradients : gckpti_##name##_values))
-#define GCKPTI_UNARY_OP(name, flops, reads, value, rule, deriv)                                    \
-    GCKPTI_UNARY_KERNELS(name, reads)                                                              \
-    GCKPTI_DESC(name, GCKPTI_FAST, gckpti_unary_shape, flops, GCKPTI_UNARY_FLAGS, reads);          \
-    GCKPTI_UNARY_BUILDER(name)
+                               backward ? gckpti_##name##_gradients : gckpti_##name##_values))     \
+    GCKPTI_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS, reads);
+#define GCKPTI_UNARY_OP(name, flops, reads, ...)                                                   \
+    GCKPTI_UNARY_DESC(name, gckpti_unary_shape, flops, reads)                                      \
+    GCKPTI_BUILDER_0(name)
+#define GCKPTI_UNARY_OP_WITH(name, flops, reads, value, rule, deriv, n, is_valid, problem)         \
+    GCKPTI_CHECKED_SHAPE(name, n, is_valid, problem)                                               \
+    GCKPTI_UNARY_DESC(name, gckpti_##name##_shape, flops, reads)
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_OP)
-#undef GCKPTI_UNARY_OP
-
-/* pow: y = x^e; the derivative is e x^(e - 1), e - 1 being rounded; if e is 0, dx = +0. */
-static gckpt_result gckpti_pow_shape(gckpt_call *call)
-{
-    float e = *(const float *)call->attributes;
-    return e != e ? gckpt_fail(call, GCKPT_E_ARG, "pow: the exponent is NaN")
-                  : gckpti_unary_shape(call);
-}
-static void gckpti_run_pow(const gckpt_call *call, int backward)
-{
-    const gckpti_loop loop = gckpti_loop_of(call, backward, GCKPT_IN(0));
-    if (loop.to && backward && *loop.o == 0.0f)
-        for (int64_t i = 0; i < loop.n; i++)
-            gckpti_put(&loop.to[i], 0.0f, loop.accumulate);
-    else if (loop.to)
-        (backward ? gckpti_pow_gradients : gckpti_pow_values)(&loop);
-}
-GCKPTI_OP_KERNELS(pow, gckpti_run_pow(call, backward))
-GCKPTI_DESC(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
-GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
-{
-    return gckpt_apply(&gckpti_op_pow, &x, 1, &exponent, sizeof exponent);
-}
-
-/* clamp: NaN and -0 stay; dx = g where low < x < high. (In bf16 plans y is rounded; it can lie
- * between low and high where x does not.) */
-static gckpt_result gckpti_clamp_shape(gckpt_call *call)
-{
-    const float *o = (const float *)call->attributes;
-    if (!(o[0] <= o[1]))
-        return gckpt_fail(call, GCKPT_E_ARG,
-                          "clamp: low = %g must not be above high = %g (nor one of them NaN); an "
-                          "infinite one is no limit",
-                          (double)o[0], (double)o[1]);
-    return gckpti_unary_shape(call);
-}
-GCKPTI_UNARY_KERNELS(clamp, GCKPT_IN(0))
-GCKPTI_DESC(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_IN(0));
-GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
-{
-    const float o[2] = { low, high };
-    return gckpt_apply(&gckpti_op_clamp, &x, 1, o, sizeof o);
-}
-
-static gckpt_result gckpti_leaky_relu_shape(gckpt_call *call)
-{
-    const float slope = *(const float *)call->attributes;
-    return slope >= 0.0f && slope < GCKPTI_INFINITY
-               ? gckpti_unary_shape(call)
-               : gckpt_fail(call, GCKPT_E_ARG,
-                            "leaky_relu: slope = %g must be finite and 0 or above (if negative: "
-                            "relu(x) - slope * relu(-x))",
-                            (double)slope);
-}
-GCKPTI_UNARY_KERNELS(leaky_relu, GCKPT_OUT)
-GCKPTI_UNARY_KERNELS(scale, 0)
-#undef GCKPTI_UNARY_KERNELS
-GCKPTI_DESC(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_UNARY_FLAGS, GCKPT_OUT);
-GCKPT_API gckpt_tensor *gckpt_leaky_relu(gckpt_tensor *x, float slope)
-{
-    return gckpt_apply(&gckpti_op_leaky_relu, &x, 1, &slope, sizeof slope);
-}
-
-GCKPTI_DESC(scale, GCKPTI_FAST, gckpti_unary_shape, NULL, GCKPTI_UNARY_FLAGS, 0);
-GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
-{
-    return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
-}
+GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_OP_WITH)
+GCKPTI_BUILDER_1(pow)
+GCKPTI_BUILDER_2(clamp)
+GCKPTI_BUILDER_1(scale)
+GCKPTI_BUILDER_1(leaky_relu)
 
 /* detach: y = x, in place if no later op reads x. */
 GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
@@ -114,20 +76,11 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
 }
 GCKPTI_DESC_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
                 GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
-GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
-}
+GCKPTI_BUILDER_0(detach)
 
-/* from_u8: y = fma(x, scale, shift) of a byte x, without a gradient. o: scale, shift */
-static gckpt_result gckpti_from_u8_shape(gckpt_call *call)
-{
-    const float *o = (const float *)call->attributes;
-    if (!(o[0] - o[0] == 0.0f) || !(o[1] - o[1] == 0.0f))
-        return gckpt_fail(call, GCKPT_E_ARG, "from_u8: scale = %g and shift = %g must be finite",
-                          (double)o[0], (double)o[1]);
-    return gckpti_unary_shape(call);
-}
+/* from_u8: y = fma(x, o[0], o[1]) of a byte x, without a gradient. */
+GCKPTI_CHECKED_SHAPE(from_u8, 2, (o[0] - o[0] == 0.0f && o[1] - o[1] == 0.0f),
+                     "scale = %g and shift = %g must be finite")
 GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
 {
     const float *o = (const float *)call->attributes;
@@ -137,11 +90,7 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
 }
 GCKPTI_DESC_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
                 GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
-GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift)
-{
-    const float o[2] = { scale, shift };
-    return gckpt_apply(&gckpti_op_from_u8, &x, 1, o, sizeof o);
-}
+GCKPTI_BUILDER_2(from_u8)
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
  * log_softmax: y = (x - max) - log(sum), rows of -inf stay;  dx = g - exp(y) sum(g) = fma(-exp(y),
@@ -159,20 +108,13 @@ GCKPTI_DESC(softmax, GCKPTI_FAST, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
 GCKPTI_DESC(log_softmax, GCKPTI_FAST, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
-GCKPTI_UNARY_BUILDER(softmax)
-GCKPTI_UNARY_BUILDER(log_softmax)
+GCKPTI_BUILDER_0(softmax)
+GCKPTI_BUILDER_0(log_softmax)
 
 /* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, with the mask computed
  * again: puts of (1 / (1 - p)) x or g, or of +0. u is uniform in [0,1), four to a Philox block,
  * numbered by the element's index in the whole batch (manual, 5j). */
-static gckpt_result gckpti_dropout_shape(gckpt_call *call)
-{
-    float p = *(const float *)call->attributes;
-    if (!(p < 1.0f))
-        return gckpt_fail(call, GCKPT_E_ARG, "dropout: p = %g must be below 1 (0 switches it off)",
-                          (double)p);
-    return gckpti_unary_shape(call);
-}
+GCKPTI_CHECKED_SHAPE(dropout, 1, (*o < 1.0f), "p = %g must be below 1 (0 switches it off)")
 static void gckpti_run_dropout(const gckpt_call *call, int backward)
 {
     const gckpti_dropout d = gckpti_dropout_of(call, backward);

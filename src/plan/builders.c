@@ -52,95 +52,51 @@ GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
     gckpti_emit_late(p, &next, INT32_MAX); /* losses of a graph without backwards */
 }
 
+enum { GCKPTI_OUTSIDE = -2 };
+
 /* Returns the segment directly inside `segment` (inside the body, if -1) that has p->body[index]
- * (or, of a staged parameter, its first reader), or -1. group is gckpti_build_segments's, <= 0. */
+ * (or, of a staged parameter, its first reader); -1 if there is none, GCKPTI_OUTSIDE if `segment`
+ * does not have it either. group is gckpti_build_segments's, <= 0. */
 static int gckpti_child_segment(const gckpti_planner *p, int group, int segment, int index)
 {
-    int child = -1;
+    const gckpti_segment *all = p->g->segments;
+    int child = -1, s;
     while (p->tensors[p->body[index]]->kind == GCKPTI_PARAM)
         index++;
-    for (int s = p->tensors[p->body[index]]->segment; s >= 0 && s != segment;
-         s = p->g->segments[s].parent)
+    for (s = p->tensors[p->body[index]]->segment; s >= 0 && (group < 0 || s != segment);
+         s = all[s].parent)
         child = s;
-    if (group < 0)
-        return segment < 0 && child >= 0 ? p->g->segments[child].ordinal / -group : -1;
-    return child;
+    if (group == 0)
+        return s == segment ? child : GCKPTI_OUTSIDE;
+    child = child < 0 ? -1 : all[child].ordinal / -group;
+    return segment < 0 ? child : child == segment ? -1 : GCKPTI_OUTSIDE;
 }
 
 GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
 {
+    int segment = -1, high = p->body_count; /* the last emitted forwards end before `high` */
     if (group > 0) {
         gckpti_build_late(p, group);
         return;
     }
-    if (!gckpti_reserve(&p->scratch, &p->segment_stack, (size_t)p->g->max_depth + 2,
-                        sizeof *p->segment_stack))
-        return;
-    gckpti_segment_frame *stack = p->segment_stack;
     gckpti_emit_forwards(p, 0, p->body_count);
-    int depth = 1, high = p->body_count; /* the last emitted forwards end before `high` */
-    stack[0].segment = -1;
-    stack[0].begin = 0;
-    stack[0].last = p->body_count - 1;
-    while (depth > 0) {
-        gckpti_segment_frame *f = &stack[depth - 1];
-        if (f->last < f->begin) {
-            depth--;
-            continue;
-        }
-        int child = gckpti_child_segment(p, group, f->segment, f->last);
-        int low = f->last, end = low + 1;
-        if (child < 0) {
-            int u = p->node_of[p->body[f->last--]];
+    for (int last = p->body_count - 1; last >= 0;) {
+        int child = gckpti_child_segment(p, group, segment, last), low = last;
+        if (child == GCKPTI_OUTSIDE) {
+            segment = group < 0 ? -1 : p->g->segments[segment].parent;
+        } else if (child < 0) {
+            int u = p->node_of[p->body[last--]];
             if (u >= 0 && p->node[u].backward_index >= 0)
                 gckpti_emit(p, ~u);
-            continue;
+        } else {
+            while (low > 0 && gckpti_child_segment(p, group, segment, low - 1) == child)
+                low--;
+            if (last + 1 != high)
+                gckpti_emit_forwards(p, low, last + 1);
+            high = last + 1;
+            segment = child;
         }
-        while (low > f->begin && gckpti_child_segment(p, group, f->segment, low - 1) == child)
-            low--;
-        f->last = low - 1;
-        if (end != high)
-            gckpti_emit_forwards(p, low, end);
-        high = end;
-        stack[depth].segment = child;
-        stack[depth].begin = low;
-        stack[depth++].last = end - 1;
     }
-}
-
-/* Copies the user's schedule, and adds missing staged parameters before their first reader. */
-static gckpt_result gckpti_build_user(gckpti_planner *p)
-{
-    enum { FORWARD = 1, BACKWARD = 2 };
-    unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
-    for (int i = 0; i < p->desc->schedule.count && seen; i++) {
-        const gckpt_instruction in = p->desc->schedule.instructions[i];
-        const gckpt_tensor *t = p->tensors[in.id];
-        for (int k = 0; k < t->inputs; k++) {
-            int q = t->in[k]->base->id;
-            if (!gckpti_is_staged(p, p->tensors[q]))
-                continue;
-            if (p->node_of[q] >= p->prologue && !seen[q])
-                gckpti_emit(p, p->node_of[q]);
-            seen[q] = 1;
-        }
-        int u = p->node_of[in.id];
-        if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_OFFLOAD_DONE) && u >= 0)
-            gckpti_emit(p, u + (in.kind == GCKPT_OFFLOAD_DONE ? 2 : 1) * p->nodes);
-        if (in.kind >= GCKPT_OFFLOAD) /* reloads imply the offloads */
-            continue;
-        seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
-        if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->node[u].backward_index >= 0))
-            gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
-    }
-    for (int u = p->prologue; u < p->nodes && seen; u++) {
-        const gckpti_node *q = &p->node[u];
-        int required = q->backward_index >= 0 ? FORWARD | BACKWARD : q->side_effect || q->fetched;
-        if ((seen[q->id] & required) != required)
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
-                                p->tensors[q->id], q->backward_index >= 0 ? " and a backward" : "");
-    }
-    return GCKPT_OK;
 }
 
 /* ---- modes: the lowered plans of all modes except a search ---- */
@@ -172,11 +128,15 @@ GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode)
     case GCKPT_MEMORY_POOR: gckpti_build_late(p, -1); break;
     case GCKPT_SEGMENTS: gckpti_build_segments(p, 0); break;
     case GCKPT_SQRT: gckpti_build_segments(p, gckpti_segment_size(p)); break;
-    case GCKPT_SCHEDULE: result = gckpti_build_user(p); break;
+    case GCKPT_SCHEDULE: result = gckpti_pass(p, GCKPTI_PASS_BODY, NULL); break;
     default: gckpti_build_store_all(p); break;
     }
     if (p->failed)
         return GCKPT_E_MEMORY;
+    if (mode == GCKPT_SCHEDULE && result == GCKPT_OK && p->entry_count == 0)
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "plan: GCKPT_SCHEDULE: this build leaves out schedules of users "
+                            "(GCKPT_NO_SCHEDULES); it has the other modes");
     if (result == GCKPT_OK)
         result = gckpti_lower_schedule(p, p->entries, (int)p->entry_count);
     p->entry_count = 0;

@@ -305,12 +305,12 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     const int *order = gckpti_buffers_by_end(p, d);
     gckpti_encode_numbers(p, d, &e.plan);
     e.plan.mode = mode;
-    gckpti_pass(p, GCKPTI_PASS_NUMBERS, &e);
+    (void)gckpti_pass(p, GCKPTI_PASS_NUMBERS, &e);
     gckpti_alloc_arrays(p, &e);
     if (!p->failed) {
         gckpti_encode_nodes(p, &e);
         gckpti_encode_arrays(p, d, order, &e);
-        gckpti_pass(p, GCKPTI_PASS_ENCODED, &e);
+        (void)gckpti_pass(p, GCKPTI_PASS_ENCODED, &e);
         plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &e.plan), 1);
     }
     p->failed = !plan;

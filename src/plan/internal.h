@@ -4,9 +4,14 @@
 
 /* Declarations shared by the files of layer plan, which compilers see in the order of MANIFEST. */
 
+/* ---- plan/tensors.c ---- */
+#if GCKPTI_HAS_STAGED
+#define gckpti_is_staged(p, t) gckpti_must_stage(p, t)
+#else
+#define gckpti_is_staged(p, t) ((void)(p), 0)
+#endif
+
 /* ---- plan/model.c ---- */
-/* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */
-enum { GCKPTI_HAS_GRADIENT = 1, GCKPTI_HAS_BACKWARD = 2 };
 enum { GCKPTI_INSTRUCTION_COST = 16384 }; /* cost of an instruction without flops and bytes */
 
 /* ---- plan/place.c ---- */
@@ -62,16 +67,24 @@ typedef struct {
 } gckpti_encoder;
 
 /* ---- passes: what features add to a plan ---- */
+#if !GCKPTI_HAS_PASSES
+#define gckpti_pass(p, stage, arg) ((void)(arg), GCKPT_OK)
+#else
 /* The stages of planning at which a feature (a folder of src) may act. In parentheses: the type to
  * which `arg` points. */
 typedef enum {
     GCKPTI_PASS_START,        /* the model has tensors, and no bytes or cost of ops yet */
+    GCKPTI_PASS_ACTIVE,       /* it is known which tensors have gradients */
     GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
     GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */
     GCKPTI_PASS_NODE,         /* (gckpti_node) the model has this new node */
+    GCKPTI_PASS_ORDER,        /* nodes have their edges, and backwards have no order yet */
     GCKPTI_PASS_BACKWARDS,    /* backwards have their order, and there are no gradients yet */
     GCKPTI_PASS_ACCUMULATORS, /* gradients that live all step exist */
     GCKPTI_PASS_GRADIENTS,    /* all gradients exist, and share no bytes yet */
+    GCKPTI_PASS_BODY,         /* the mode is GCKPT_SCHEDULE, and p->entries is empty */
+    GCKPTI_PASS_POLICY,       /* (gckpti_schedule) the recomputes of gckpt_recompute are missing */
+    GCKPTI_PASS_SCHEDULE,     /* (gckpti_schedule) it is complete, and nothing is listed yet */
     GCKPTI_PASS_ENTRY,        /* (int) the instruction of the entry at this position is listed */
     GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
     GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has its operands, except those */
@@ -88,4 +101,5 @@ typedef enum {
 
 /* Calls the passes of all features of this build (plan/passes.h), until one returns an error. */
 GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, void *arg);
+#endif
 #endif /* GCKPT_SMALL */

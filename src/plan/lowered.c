@@ -32,48 +32,36 @@ GCKPTI_FN void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id
         d->ins[d->length++] = ins;
 }
 
-/* Adds an UPDATE of each parameter last used at position x, but none before position `counted`,
- * where all losses have counted the divisor of gradients (losses may run late). */
-static void gckpti_add_updates_after(gckpti_planner *p, gckpti_lowered *d, int x, int counted,
-                                     int *last)
+/* Finds the position of each parameter's last use, by id. */
+static void gckpti_find_last_uses(const gckpti_planner *p, const gckpti_lowered *d, int *last)
 {
-    int i = d->sched.entry[x];
-    const gckpt_tensor *t = p->tensors[p->node[i < 0 ? ~i : i].id];
-    int all = x == counted;
-    for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
-        int q = all ? k : t->in[k]->base->id;
-        if (!gckpti_is_updated(p, q) || last[q] < 0 || last[q] > x)
-            continue;
-        gckpti_add_instruction(d, GCKPT_UPDATE, q);
-        last[q] = -1;
-    }
-}
-
-/* Finds the position of each parameter's last use, by id. Returns the position of the last loss. */
-static int gckpti_find_last_uses(const gckpti_planner *p, const gckpti_lowered *d, int *last)
-{
-    int counted = 0;
     for (int x = 0; x < d->sched.length; x++) {
-        int i = d->sched.entry[x], u = i < 0 ? ~i : i;
-        const gckpt_tensor *t = p->tensors[p->node[u].id];
-        if (i >= p->prologue && gckpti_is_loss(t) && !d->latest_def[u])
-            counted = x;
-        if (i >= 0)
-            d->latest_def[u] = 1;
+        const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, d->sched.entry[x])].id];
         for (int k = 0; k < t->inputs; k++)
             last[t->in[k]->base->id] = x;
     }
-    return counted;
+}
+
+/* Adds an UPDATE of each parameter that tensor t, computed at position x, uses last. */
+static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, int x, int *last)
+{
+    for (int k = 0; k < t->inputs; k++) {
+        const int id = t->in[k]->base->id;
+        if (!gckpti_is_updated(p, id) || last[id] != x)
+            continue;
+        gckpti_add_instruction(&p->lowered, GCKPT_UPDATE, id);
+        last[id] = -1;
+    }
 }
 
 /* Lists the instructions of a schedule, with updates, and marks first forwards. */
 static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
     static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_RELOAD, GCKPT_OFFLOAD_DONE };
-    int early = !p->inference && p->desc->update_in_backward, counted = 0;
+    int early = !p->inference && p->desc->update_in_backward;
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     if (early && last)
-        counted = gckpti_find_last_uses(p, d, last);
+        gckpti_find_last_uses(p, d, last);
     memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
     d->body = (size_t)p->prologue; /* each node of the prologue runs once, and its result is read */
     for (int x = 0; x < d->sched.length && !p->failed; x++) {
@@ -86,9 +74,9 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
         if (i == u && !p->failed)
             d->ins[d->entry_ins[x]].first = !d->latest_def[u]++;
-        gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
+        (void)gckpti_pass(p, GCKPTI_PASS_ENTRY, &x);
         if (early)
-            gckpti_add_updates_after(p, d, x, counted, last);
+            gckpti_add_updates_after(p, p->tensors[p->node[u].id], x, last);
     }
     if (p->body_backwards == p->backwards)
         d->epilogue = d->length;
@@ -250,7 +238,7 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
         }
         for (size_t k = gckpti_copy_operands(p, ins->kind, p->tensors[ins->id]); k > 0; k--)
             gckpti_add_operand(d, -1, y); /* gckpti_encode_copies writes these */
-        gckpti_pass(p, GCKPTI_PASS_OPERANDS, &at);
+        (void)gckpti_pass(p, GCKPTI_PASS_OPERANDS, &at);
     }
     for (int v = 0; v < p->gradients; v++) { /* some outlive their last use */
         int b = d->gradient[v], last_use = d->backward_ins[p->gradient[v].last_use];
@@ -319,7 +307,7 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
     gckpti_scratch_clear(&d->scratch);
     if (!gckpti_finish_schedule(p, entries, length, &d->scratch, &d->sched))
         return GCKPT_E_MEMORY;
-    gckpt_result result = gckpti_check_reads(p, &d->sched);
+    gckpt_result result = gckpti_pass(p, GCKPTI_PASS_SCHEDULE, &d->sched);
     if (result != GCKPT_OK)
         return result;
     if (!gckpti_reserve_lowered(p, d))

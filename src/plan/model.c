@@ -34,7 +34,7 @@ static int gckpti_model_memory(gckpti_planner *p)
 
 /* Finds which tensors get a gradient: a loss depends on them, and they are, or depend on, a
  * trainable parameter or a tensor with a fetched gradient. A backward runs if an input gets one. */
-static void gckpti_find_active(gckpti_planner *p)
+GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
     unsigned char *reach = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
@@ -60,82 +60,6 @@ static void gckpti_find_active(gckpti_planner *p)
             if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
                 p->active[i] = GCKPTI_HAS_GRADIENT | GCKPTI_HAS_BACKWARD;
     }
-}
-
-/* Makes t, a copy of a cross_entropy of x @ w (w stored transposed), the linear_cross_entropy of x
- * and w. Returns 0 if t is another op, or if the logits must exist: something else reads, keeps or
- * rounds them. Gradients of x and w then come from t, so no op in between may add to them. */
-static int gckpti_join_loss(const gckpti_planner *p, gckpt_tensor *t)
-{
-    const gckpt_tensor *logits = t->in[0];
-    if (t->op != &gckpti_op_cross_entropy || logits->base != logits || logits->inputs != 2 ||
-        (logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
-        !*(const int *)logits->attributes || logits->mixes_rows || logits->batch_invariant ||
-        logits->in[1]->shape.n != 2 || !logits->in[1]->batch_invariant || logits->must_save ||
-        logits->must_recompute || p->rounding[logits->id])
-        return 0;
-    gckpt_tensor *x = logits->in[0], *w = logits->in[1];
-    for (int i = 0; i < p->desc->fetch.count; i++)
-        if (p->desc->fetch.specs[i].tensor && p->desc->fetch.specs[i].tensor->base == logits)
-            return 0;
-    for (int i = logits->id + 1; i < p->n; i++) {
-        const gckpt_tensor *user = p->g->tensors[i];
-        for (int k = 0; i != t->id && user->kind == GCKPTI_OP && k < user->inputs; k++) {
-            const gckpt_tensor *q = user->in[k]->base;
-            if (q == logits || (i < t->id && (q == x->base || q == w->base)))
-                return 0;
-        }
-    }
-    t->op = &gckpti_op_linear_cross_entropy;
-    t->in[2] = t->in[1], t->in[1] = w, t->in[0] = x;
-    t->inputs = 3;
-    return 1;
-}
-
-/* Replaces losses by the lowering number p->variant.lowering, of the same bits: a cross_entropy and
- * its linear layer become a linear_cross_entropy, which computes each logit once, for a block of
- * rows at a time, or twice (the last lowering). Fast kernels of a backend have no lowering. */
-static void gckpti_take_lowering(gckpti_planner *p)
-{
-    static const int rows[GCKPTI_LOWERINGS - 1] = { 256, 64, 0 };
-    const int block_rows = rows[p->variant.lowering - 1];
-    for (int i = 0; i < p->n && !p->failed; i++) {
-        gckpt_tensor t = *p->g->tensors[i];
-        gckpti_linear_loss o = { 0, 0.0f };
-        if (t.kind != GCKPTI_OP || t.batch_invariant || !(p->active[i] & GCKPTI_HAS_BACKWARD) ||
-            p->desc->bf16.precision == GCKPT_BF16_FAST ||
-            (!gckpti_join_loss(p, &t) && (t.op != &gckpti_op_linear_cross_entropy || !block_rows)))
-            continue;
-        if (block_rows) {
-            if (t.attribute_bytes)
-                o = *(const gckpti_linear_loss *)t.attributes;
-            o.block_rows = block_rows;
-            t.attributes = gckpti_scratch_copy(&p->scratch, &o, 1, sizeof o);
-            t.attribute_bytes = o.cap > 0.0f ? sizeof o : offsetof(gckpti_linear_loss, cap);
-            t.saved_bytes = 0;
-        }
-        p->tensors[i] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &t, 1, sizeof t);
-        p->has_lowering = 1;
-    }
-}
-
-/* Returns the cost of op t, a lowering, if desc.costs gives costs of the graph as built: the cost
- * of the ops that it replaces, times (model's cost of t / model's cost of these ops). */
-static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
-    const gckpt_cost *given = p->desc->costs.by_id, *model = p->built_model_cost,
-                     *lowered = &p->model_cost[t->id];
-    uint64_t before = model[t->id].forward + model[t->id].backward;
-    uint64_t cost = gckpti_add_cost(given[t->id].forward, given[t->id].backward);
-    if (replaced != t->in[0]->base) {
-        before += model[replaced->id].forward + model[replaced->id].backward;
-        cost = gckpti_add_cost(
-            cost, gckpti_add_cost(given[replaced->id].forward, given[replaced->id].backward));
-    }
-    gckpt_cost c = { gckpti_mul_div(cost, lowered->forward, before),
-                     gckpti_mul_div(cost, lowered->backward, before) };
-    return c;
 }
 
 /* Returns the cost of op t by the roofline model (Williams 2009): the greater of flops and 10 x
@@ -193,13 +117,11 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "plan: %T: backend %s cannot run this op or shape", t,
                             gckpti_backend_name(p->desc->backend));
-    p->g->depends_on_rows = result != GCKPT_OK || call.workspace_forward > PTRDIFF_MAX / 4 ||
-                            call.workspace_backward > PTRDIFF_MAX / 4;
-    if (p->g->depends_on_rows)
+    if (result != GCKPT_OK || call.workspace_forward > PTRDIFF_MAX / 4 ||
+        call.workspace_backward > PTRDIFF_MAX / 4)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "plan: %T cannot be planned for %i threads", t,
                             p->threads);
-    p->g->depends_on_rows = !p->inference && gckpti_is_single_norm(t->op, &t->shape, 1);
-    if (p->g->depends_on_rows)
+    if (!p->inference && gckpti_is_single_norm(t->op, &t->shape, 1))
         return gckpti_error(p->g, GCKPT_E_SHAPE,
                             "plan: %T normalises one value per channel in micro-batches of %I "
                             "rows; training needs 2 or more: build it with more rows",
@@ -215,9 +137,7 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
     p->workspace_backward[i] += call.workspace_backward ? gckpti_round_up(backward, 64) : backward;
     call.shape = t->shape;
     p->model_cost[i] = gckpti_model_cost(p, t, &call);
-    p->cost[i] = !p->desc->costs.by_id                          ? p->model_cost[i]
-                 : p->built_model_cost && t != p->g->tensors[i] ? gckpti_lowering_cost(p, t)
-                                                                : p->desc->costs.by_id[i];
+    p->cost[i] = p->desc->costs.by_id ? p->desc->costs.by_id[i] : p->model_cost[i];
     return GCKPT_OK;
 }
 
@@ -226,14 +146,11 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
     gckpt_result result = GCKPT_OK;
     if (!gckpti_model_memory(p))
         return GCKPT_E_MEMORY;
-    gckpti_pass(p, GCKPTI_PASS_START, NULL);
+    (void)gckpti_pass(p, GCKPTI_PASS_START, NULL);
     gckpti_find_active(p);
-    if (p->variant.lowering) {
-        gckpti_take_lowering(p);
-        if (p->failed || !p->has_lowering)
-            return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-        gckpti_find_active(p);
-    }
+    (void)gckpti_pass(p, GCKPTI_PASS_ACTIVE, NULL);
+    if (p->variant.lowering && !p->has_lowering)
+        return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++)
         if (p->tensors[i]->kind == GCKPTI_OP)
             result = gckpti_query_op(p, p->tensors[i]);
@@ -320,15 +237,32 @@ static void gckpti_add_node(gckpti_planner *p, const gckpt_tensor *t, int prolog
     u->workspace = gckpti_model_size(p, p->workspace_forward[t->id]);
     u->cost = p->cost[t->id].forward;
     u->runs_once = prologue || t->must_save || side_effect;
-    u->must_recompute = (unsigned char)(t->must_recompute && !u->runs_once);
-    p->recompute_count += u->must_recompute;
     u->side_effect = (unsigned char)side_effect;
-    gckpti_pass(p, GCKPTI_PASS_NODE, u);
+    (void)gckpti_pass(p, GCKPTI_PASS_NODE, u);
     p->state[p->nodes].out = u->out;
     p->state[p->nodes].saved = u->saved;
     p->node_of[t->id] = p->nodes++;
     if (t->kind == GCKPTI_OP)
         gckpti_add_edges(p, u, t);
+}
+
+/* Adds a node for each staged parameter that t, which gets the next node, is the first to read. */
+static void gckpti_add_staged_inputs(gckpti_planner *p, const gckpt_tensor *t, int prologue)
+{
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k]->base;
+        int id = q->id;
+        if (!gckpti_is_staged(p, q) || p->node_of[id] >= 0)
+            continue;
+        const gckpt_parameter *param = &p->g->store->params[q->index].p;
+        const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
+        const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
+        p->cost[id] = p->desc->costs.by_id ? p->desc->costs.by_id[id] : copy;
+        (void)gckpti_pass(p, GCKPTI_PASS_STAGED, &id);
+        gckpti_add_node(p, q, prologue);
+        if (!prologue)
+            p->body[p->body_count++] = id;
+    }
 }
 
 /* Adds the nodes of the prologue or of the body. A staged parameter comes right before its first
@@ -339,20 +273,8 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP || t->batch_invariant != prologue)
             continue;
-        for (int k = 0; k < t->inputs && needed[i]; k++) {
-            const gckpt_tensor *q = t->in[k]->base;
-            if (!gckpti_is_staged(p, q) || p->node_of[q->id] >= 0)
-                continue;
-            int id = q->id;
-            const gckpt_parameter *param = &p->g->store->params[q->index].p;
-            const uint64_t moved = (uint64_t)gckpti_values_bytes(param) + gckpti_value_bytes(p, q);
-            const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_COST, 0 };
-            p->cost[q->id] = p->desc->costs.by_id ? p->desc->costs.by_id[q->id] : copy;
-            gckpti_pass(p, GCKPTI_PASS_STAGED, &id);
-            gckpti_add_node(p, q, prologue);
-            if (!prologue)
-                p->body[p->body_count++] = q->id;
-        }
+        if (GCKPTI_HAS_STAGED && needed[i])
+            gckpti_add_staged_inputs(p, t, prologue);
         if (needed[i])
             gckpti_add_node(p, t, prologue);
         if (!prologue)
@@ -360,18 +282,24 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
     }
 }
 
-/* Checks that costs add up to less than 2^64, even if a forward is repeated for every backward. */
-static gckpt_result gckpti_check_costs(const gckpti_planner *p)
+/* Sums the costs of all nodes. Checks that the costs of all ops add up to less than 2^64, even if a
+ * forward is repeated for every backward. */
+static gckpt_result gckpti_sum_costs(gckpti_planner *p)
 {
     uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
     most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
-    for (int i = 0; i < p->n; i++) {
-        sum = gckpti_add_cost(sum, p->cost[i].forward); /* 0 for tensors that are no ops */
-        sum = gckpti_add_cost(sum, p->cost[i].backward);
-        if (p->node_of[i] >= 0 && p->node[p->node_of[i]].can_offload)
+    for (int i = 0; i < p->n; i++) { /* costs are 0 for tensors that are no ops */
+        const gckpt_cost *cost = &p->cost[i];
+        const gckpti_node *u = p->node_of[i] < 0 ? NULL : &p->node[p->node_of[i]];
+        sum = gckpti_add_cost(gckpti_add_cost(sum, cost->forward), cost->backward);
+        if (u && u->can_offload)
             sum = gckpti_add_cost(
                 sum, 2 * gckpti_parts_cost(p, p->node_of[i], GCKPTI_VALUE | GCKPTI_SAVED));
+        p->forward_cost = gckpti_add_cost(p->forward_cost, u ? cost->forward : 0);
+        p->base_cost =
+            gckpti_add_cost(p->base_cost, u && u->backward_index >= 0 ? cost->backward : 0);
     }
+    p->least_cost = p->base_cost = gckpti_add_cost(p->base_cost, p->forward_cost);
     return sum <= most
                ? GCKPT_OK
                : gckpti_error(p->g, GCKPT_E_ARG,
@@ -381,8 +309,7 @@ static gckpt_result gckpti_check_costs(const gckpti_planner *p)
                                   : "use fewer rows, or desc.costs in a larger unit");
 }
 
-/* Finds all nodes, their edges, and the order of their backwards. */
-static gckpt_result gckpti_find_nodes(gckpti_planner *p)
+GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
     size_t edges = 0;
@@ -405,24 +332,12 @@ static gckpt_result gckpti_find_nodes(gckpti_planner *p)
         if (!p->desc->fetch.specs[i].gradient)
             p->node[p->node_of[p->desc->fetch.specs[i].tensor->base->id]].fetched = 1;
     gckpti_list_uses(p);
-    return p->failed ? GCKPT_E_MEMORY : gckpti_order_backwards(p);
-}
-
-GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
-{
-    gckpt_result result = gckpti_find_nodes(p);
+    gckpt_result result = p->failed ? GCKPT_E_MEMORY : gckpti_order_backwards(p);
     if (result != GCKPT_OK)
         return result;
-    gckpti_pass(p, GCKPTI_PASS_BACKWARDS, NULL);
+    (void)gckpti_pass(p, GCKPTI_PASS_BACKWARDS, NULL);
     gckpti_model_gradients(p);
     gckpti_find_late(p);
-    for (int u = 0; u < p->nodes; u++) {
-        const gckpt_cost *cost = &p->cost[p->node[u].id];
-        p->forward_cost = gckpti_add_cost(p->forward_cost, cost->forward);
-        p->base_cost =
-            gckpti_add_cost(p->base_cost, p->node[u].backward_index < 0 ? 0 : cost->backward);
-    }
-    p->least_cost = p->base_cost = gckpti_add_cost(p->base_cost, p->forward_cost);
-    return p->failed ? GCKPT_E_MEMORY : gckpti_check_costs(p);
+    return p->failed ? GCKPT_E_MEMORY : gckpti_sum_costs(p);
 }
 #endif

@@ -1,6 +1,6 @@
 #pragma once
 #include "plan/internal.h"
-#ifndef GCKPT_SMALL
+#if !defined(GCKPT_SMALL) && GCKPTI_HAS_PASSES
 
 /* Calls the passes of the features of this build, in this order, until one returns an error. */
 GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, void *arg)
@@ -11,6 +11,12 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
 #endif
 #ifndef GCKPT_NO_BF16
         gckpti_bf16_passes,
+#endif
+#ifndef GCKPT_NO_SCHEDULES
+        gckpti_schedules_passes,
+#endif
+#ifndef GCKPT_NO_LOWERINGS
+        gckpti_lowerings_passes,
 #endif
 #ifndef GCKPT_NO_TILES
         gckpti_tiles_passes,

@@ -55,7 +55,7 @@
  *   peak            of a schedule or lowered plan: its greatest live bytes
  * ============================================================================================== */
 
-/* ---- plan/types.c ---- */
+/* ---- plan/plan.c ---- */
 /* Types of flags, ids and indices in plans: small in builds that only run compiled plans. */
 #if GCKPTI_IS_SMALL
 typedef unsigned char gckpti_byte;
@@ -97,17 +97,15 @@ typedef struct {
     gckpti_id node;
     gckpti_id store_index; /* in the store that the plan was made with */
     gckpti_id running;     /* number of ops that update it as a running statistic; 0 means none */
-    gckpti_byte trained;
-    gckpti_byte external; /* the program owns its values */
-    gckpti_byte storage;  /* gckpt_storage */
+    gckpti_byte trained, external; /* external: the program owns its values */
+    gckpti_byte storage;           /* gckpt_storage */
 } gckpti_plan_param;
 
 /* Returns whether a step changes the parameter: it is trained or a running statistic. */
 GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q);
 
 typedef struct {
-    unsigned char kind;  /* gckpt_kind */
-    unsigned char first; /* nonzero for the first forward of the tensor */
+    unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
      * first. In a REDUCE, accumulate is 1 if each rank needs only its shard of the sum. */
     unsigned char accumulate, zero;
@@ -161,7 +159,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
 
 /* The choices that are made before there is a schedule. All 0 means the graph as built. */
 typedef struct {
-    int lowering;   /* lowering of the ops that have several (gckpti_take_lowering) */
+    int lowering;   /* lowering of the ops that have several (lowerings/plan.c) */
     int fused;      /* ops without gradients run in fused groups (gckpti_fuse_ops) */
     int no_offload; /* offloads nothing, although the request allows it */
 } gckpti_variant;
@@ -179,9 +177,8 @@ typedef struct {
     size_t offset;
 } gckpti_plan_fetch;
 
-/* backend_id of plans without a backend; the number of lowerings of an op (0 is as built). */
+/* backend_id of plans without a backend. */
 enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
-enum { GCKPTI_LOWERINGS = 4 };
 
 /* The scalars of a plan, in the order of plans printed as C. A change of any type of this section
  * is a change of GCKPT_PLAN_FORMAT. */
@@ -286,7 +283,6 @@ enum { GCKPTI_MIXES = 16 };
  * accumulate): the sum continues through the step; its compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
 
-/* ---- plan/plan.c ---- */
 /* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
  * be a block that overlaps the new one at a higher address. */
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
@@ -307,6 +303,20 @@ GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more);
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 
 #ifndef GCKPT_SMALL
+/* Code that only some parts need: passes of planning; parameters that are staged, i.e. copied into
+ * the arena for ops that read them; several variants of a request. An edition without all of these
+ * parts lacks the code that these conditions enclose (src/EDITIONS). */
+#define GCKPTI_HAS_PASSES   1
+#define GCKPTI_HAS_STAGED   1
+#define GCKPTI_HAS_VARIANTS 1
+
+/* The number of lowerings of an op (0 is the op as built). */
+#ifdef GCKPT_NO_LOWERINGS
+enum { GCKPTI_LOWERINGS = 1 };
+#else
+enum { GCKPTI_LOWERINGS = 4 };
+#endif
+
 /* ---- the model, schedules, lowered plans, and the planner that owns them ---- */
 /* A node. Nodes are in topological order, those of the prologue first. */
 typedef struct {
@@ -404,9 +414,8 @@ typedef struct {
     size_t *host_offset, offloaded; /* [2u], [2u + 1]: of node u's value and saved; bytes of all */
 } gckpti_lowered;
 
-typedef struct {
-    int segment, begin, last; /* indices of the body's ops in it that are not written yet */
-} gckpti_segment_frame;
+/* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */
+enum { GCKPTI_HAS_GRADIENT = 1, GCKPTI_HAS_BACKWARD = 2 };
 
 typedef struct gckpti_planner {
     struct gckpti_planner *next; /* of the request's next variant, or NULL */
@@ -417,8 +426,6 @@ typedef struct gckpti_planner {
     gckpti_variant variant;
     uint64_t base_cost, forward_cost; /* cost of a step without recomputes; of its forwards */
     uint64_t least_cost;              /* least cost of all variants without recomputes */
-    uint64_t fast_cost;               /* if nonzero, a failed search lowers fast_bytes */
-    size_t fast_bytes;                /* least arena known to have a plan of at most fast_cost */
     int term_count, n, threads;       /* n: tensors */
     int plain, accumulates, inference;
     size_t alignment;
@@ -456,14 +463,13 @@ typedef struct gckpti_planner {
     int *needed_by;             /* by node: first backward that needs it */
     /* By node, for one pass over a schedule. */
     gckpti_node_state *state;
-    int *queue;                          /* nodes to recompute (gckpti_recompute_dropped) */
-    unsigned char *computed;             /* by node: it has run */
-    gckpti_segment_frame *segment_stack; /* gckpti_build_segments: the enclosing segments */
-    int *entries;                        /* output of a builder: the body of a schedule */
-    size_t entry_count, entry_capacity;  /* entry_count is 0 between two builders */
-    gckpti_lowered lowered, best;        /* the latest lowered plan; the best one so far */
-    gckpti_scratch temp;                 /* memory for one pass; the next pass clears it */
-    double store_all_peak;               /* estimated peak of store-all; 0 means not known yet */
+    int *queue;                         /* nodes to recompute (gckpti_recompute_dropped) */
+    unsigned char *computed;            /* by node: it has run */
+    int *entries;                       /* output of a builder: the body of a schedule */
+    size_t entry_count, entry_capacity; /* entry_count is 0 between two builders */
+    gckpti_lowered lowered, best;       /* the latest lowered plan; the best one so far */
+    gckpti_scratch temp;                /* memory for one pass; the next pass clears it */
+    double store_all_peak;              /* estimated peak of store-all; 0 means not known yet */
 } gckpti_planner;
 
 /* ---- plan/tensors.c ---- */
@@ -481,7 +487,7 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
     return (!p->variant.lowering || p->has_lowering) && (!p->variant.fused || p->has_fused);
 }
 
-/* ---- plan/order.c, plan/model.c ---- */
+/* ---- plan/model.c ---- */
 /* The largest peak of store-all for which the search runs; so sums of bytes stay below 2^63. */
 #define GCKPTI_SEARCH_LIMIT 17592186044416.0
 

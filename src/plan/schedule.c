@@ -133,57 +133,19 @@ GCKPTI_FN void gckpti_from_spans(const gckpti_span *span, int length, int *entry
             entry[x++] = span->first + k;
 }
 
-/* Appends to s the forwards of dropped values (gckpt_recompute) that an entry reads, and of dropped
- * values that these forwards read. */
-static void gckpti_recompute_dropped(gckpti_planner *p, int entry, gckpti_schedule *s)
+/* Writes prologue, body and epilogue, without repeated forwards of nodes that run once. */
+static void gckpti_add_other_parts(gckpti_planner *p, const int *entries, int length,
+                                   gckpti_schedule *s)
 {
-    int count = 0, reads;
-    if (entry < 0 && p->node[~entry].reads_saved && p->state[~entry].dropped) {
-        p->state[~entry].dropped = 0;
-        p->queue[count++] = ~entry;
-    }
-    for (int i = -1; i < count; i++) {
-        const int *edges = gckpti_entry_reads(p, i < 0 ? entry : p->queue[i], &reads);
-        for (int k = 0; k < reads; k++)
-            if (p->state[edges[k]].dropped) {
-                p->state[edges[k]].dropped = 0;
-                p->queue[count++] = edges[k];
-            }
-    }
-    for (int i = 1; i < count; i++) /* inputs before users */
-        for (int j = i; j > 0 && p->queue[j] < p->queue[j - 1]; j--) {
-            int swap = p->queue[j];
-            p->queue[j] = p->queue[j - 1];
-            p->queue[j - 1] = swap;
-        }
-    for (int i = 0; i < count; i++)
-        s->entry[s->length++] = p->queue[i];
-}
-
-/* Writes prologue, body and epilogue, without repeated forwards of nodes that run once. From the
- * first backward on, recomputes values of gckpt_recompute for readers, unless `entries` does. */
-static void gckpti_apply_policy(gckpti_planner *p, const int *entries, int length,
-                                gckpti_schedule *s)
-{
-    int backward_seen = 0, firsts = 0;
     gckpti_reset_states(p);
     s->length = 0;
     for (int u = 0; u < p->prologue; u++)
         s->entry[s->length++] = u;
     for (int x = 0; x < length; x++) {
         int i = entries[x], u = gckpti_entry_node(p, i);
-        if (u < p->prologue || (i == u && p->node[u].runs_once && p->state[u].start >= 0))
+        if (u < p->prologue || (i == u && p->node[u].runs_once && p->state[u].run_count > 0))
             continue;
-        if (i < 0 && !backward_seen++)
-            for (int k = p->prologue; k < p->nodes; k++)
-                p->state[k].dropped = p->node[k].must_recompute && p->state[k].start < firsts;
-        if (backward_seen)
-            gckpti_recompute_dropped(p, i, s);
-        if (i >= 0) {
-            firsts = p->state[u].start < 0 ? s->length + 1 : firsts;
-            p->state[u].start = s->length;
-            p->state[u].dropped = 0;
-        }
+        p->state[u].run_count += i == u;
         s->entry[s->length++] = i;
     }
     for (int r = p->body_backwards; r < p->backwards; r++)
@@ -196,29 +158,10 @@ GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int 
     int most = length + p->recompute_count + p->prologue + p->backwards - p->body_backwards;
     if (p->failed || !gckpti_schedule_reserve(scratch, s, most))
         return 0;
-    gckpti_apply_policy(p, entries, length, s);
+    gckpti_add_other_parts(p, entries, length, s);
+    if (p->recompute_count > 0)
+        (void)gckpti_pass(p, GCKPTI_PASS_POLICY, s);
     gckpti_find_live_ranges(p, s);
     return 1;
-}
-
-/* Checks that all values are computed before they are read (a user's schedule may be wrong). */
-GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s)
-{
-    static const char *const kinds[] = { "forward", "reload", "offload_done" };
-    memset(p->computed, 0, (size_t)p->nodes);
-    for (int x = 0; x < s->length; x++) {
-        int i = s->entry[x], self = gckpti_entry_node(p, i), count;
-        int needs_self = i >= p->nodes || (i < 0 && p->node[self].reads_saved);
-        int missing = needs_self && !p->computed[self] ? self : -1;
-        for (const int *edges = gckpti_entry_reads(p, i, &count); count-- > 0;)
-            missing = p->computed[edges[count]] ? missing : edges[count];
-        if (missing >= 0)
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "schedule: %s of %T reads %T before any forward of it",
-                                i < 0 ? "backward" : kinds[i / p->nodes],
-                                p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
-        p->computed[self] |= i == self;
-    }
-    return GCKPT_OK;
 }
 #endif

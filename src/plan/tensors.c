@@ -8,7 +8,7 @@ GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->fla
 
 /* Returns whether t is a parameter that ops read in the arena: a gathered one; any parameter with
  * desc.kernels.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
-GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
+GCKPTI_FN int gckpti_must_stage(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_plan_desc *d = p->desc;
     if (t->kind != GCKPTI_PARAM || d->kernels.stage_parameters || gckpti_is_gathered(p, t))

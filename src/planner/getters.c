@@ -13,18 +13,18 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
         return GCKPT_E_ARG;
     const gckpti_ins *ins = &plan->ins[i];
     const int id = gckpti_ins_node(plan, ins);
-    const gckpti_plan_node *node = &plan->nodes[id];
     const gckpt_cost *cost = &plan->info[id].cost;
-    gckpti_operands o;
     size_t planned = 0; /* bytes rounded up, for gckpti_transfer_cost */
     out->moved = 0;
-    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-    for (int part = 0; part < 2 && ins->kind >= GCKPT_OFFLOAD && ins->kind < GCKPT_REDUCE; part++) {
-        size_t bytes = (part ? o.saved : o.out) == GCKPTI_NO_OFFSET ? 0
-                       : part                                       ? node->saved_bytes
-                              : gckpti_planned_bytes(plan, node);
-        out->moved += bytes;
-        planned += gckpti_round_up(bytes, plan->alignment);
+    if (GCKPTI_RUNS_OFFLOAD && (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)) {
+        const gckpti_plan_node *node = &plan->nodes[id];
+        const size_t align = plan->alignment;
+        gckpti_operands o;
+        gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+        const size_t value = o.out != GCKPTI_NO_OFFSET ? gckpti_planned_bytes(plan, node) : 0;
+        const size_t saved = o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0;
+        out->moved = value + saved;
+        planned = gckpti_round_up(value, align) + gckpti_round_up(saved, align);
     }
     out->cost = ins->kind == GCKPT_FORWARD ? cost->forward
                 : ins->kind == GCKPT_BACKWARD
@@ -41,7 +41,8 @@ static uint64_t gckpti_step_cost(const gckpt_plan *plan)
     uint64_t body = 0, once = 0, micro_batches = 1;
     gckpt_usage u;
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    if (plan->virtual_ranks > 1) { /* of one rank; a virtual rank's only micro-batch counts whole */
+    /* of one rank; a virtual rank's only micro-batch counts whole */
+    if (plan->virtual_ranks > 1) {
         uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
         vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
         micro_batches = (vrank_rows + rows - 1) / rows * vranks;
@@ -63,6 +64,8 @@ static uint64_t gckpti_step_cost(const gckpt_plan *plan)
 
 GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
 {
+    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
+                                         "sqrt", "optimal",   "schedule",    "inference" };
     gckpt_plan_info d;
     memset(&d, 0, sizeof d);
     if (!plan)
@@ -82,6 +85,7 @@ GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
     d.batch = plan->batch;
     d.update_in_backward = plan->update_in_backward != 0;
     d.mode = plan->mode;
+    d.mode_name = names[plan->mode];
     d.instructions = (int)plan->length;
     d.buffers = (int)plan->buffer_count;
     d.hash = plan->hash;
@@ -132,11 +136,4 @@ GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
     if (op)
         *op = mixer < 0 ? NULL : gckpti_planned_name(plan, mixer);
     return plan && mixer < 0;
-}
-
-GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
-{
-    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
-                                         "sqrt", "optimal",   "schedule",    "inference" };
-    return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
 }

@@ -19,15 +19,10 @@ struct gckpt_frontier {
     gckpti_allocator memory;
     gckpti_planner p;     /* the first variant; its `next` are the others; models are kept */
     gckpt_plan_desc desc; /* with copies of the arrays it points to */
-    gckpt_point *points;
     gckpti_solution *solutions; /* one for each point */
     size_t count, resident;     /* resident: bytes of parameters and optimiser state */
-    size_t proven_bytes;
-    int complete;
+    gckpt_frontier_info info;
 };
-
-/* Returns the maximum cost of a fast step, whose bytes the error of a small budget names. */
-static inline uint64_t gckpti_fast_cost(uint64_t least) { return least + least / 2; }
 
 #ifdef GCKPTI_SEPARATE_TU
 /* Prototypes for files compiled separately; comments are at the definitions. */
@@ -42,7 +37,6 @@ GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p);
 GCKPTI_FN void gckpti_planner_release(gckpti_planner *p);
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
 GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p);
-GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g);
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
                                             const gckpt_plan_desc *d);
@@ -51,11 +45,10 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
                                            const gckpt_plan_desc *d);
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p);
 GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result result);
-GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
-                                   size_t fast);
+GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least);
 
 /* planner/request.c */
-GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
+GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, size_t bytes, uint64_t *cost,
                                     size_t *least);
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan);
 #endif

@@ -61,10 +61,10 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 }
 
 /* Returns the rows of the largest virtual rank of a request. */
-GCKPTI_FN int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
+static int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
 {
-    int64_t batch = g && d->batch <= 0 ? g->rows : d->batch,
-            vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
+    const int64_t batch = d->batch > 0 ? d->batch : g->rows;
+    const int64_t vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
     return batch / vranks + (batch % vranks > 0);
 }
 
@@ -98,7 +98,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
 }
 
 /* Returns the bytes that an op takes in addition to its operands, forward and backward. */
-static size_t gckpti_op_extra_bytes(const gckpti_planner *p, int id)
+static size_t gckpti_extra_bytes(const gckpti_planner *p, int id)
 {
     size_t forward = p->workspace_forward[id], backward = p->workspace_backward[id];
     return p->tensors[id]->saved_bytes + (forward > backward ? forward : backward);
@@ -111,7 +111,7 @@ static int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p)
     for (int i = 0; i < p->n && !better; i++)
         better =
             q->cost[i].forward + q->cost[i].backward < p->cost[i].forward + p->cost[i].backward ||
-            gckpti_op_extra_bytes(q, i) < gckpti_op_extra_bytes(p, i);
+            gckpti_extra_bytes(q, i) < gckpti_extra_bytes(p, i);
     return better;
 }
 
@@ -166,9 +166,10 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     const int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
     const int rewrites = !d->schedule.as_built && !d->backend;
     const int lowers = optimal && rewrites;
-    const int fuses = GCKPTI_RUNS_FUSED && rewrites && d->bf16.precision == GCKPT_FP32 &&
-                      (lowers || p->inference) && gckpti_may_fuse(p);
+    int fuses = 0;
     gckpt_result result = GCKPT_OK;
+    if (GCKPTI_RUNS_FUSED && d->bf16.precision == GCKPT_FP32)
+        fuses = rewrites && (lowers || p->inference) && gckpti_may_fuse(p);
     for (int k = 1; k < 4 * GCKPTI_LOWERINGS && result == GCKPT_OK; k++) {
         const gckpti_variant v = { k % GCKPTI_LOWERINGS, k / GCKPTI_LOWERINGS % 2,
                                    k / GCKPTI_LOWERINGS / 2 };
@@ -195,13 +196,11 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
     }
 }
 
-/* Reports that a budget is too small, with the least budget and the bytes of a fast step. */
-GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least,
-                                   size_t fast)
+/* Reports that a budget is too small, with the least budget. */
+GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
-    p->g->min_bytes = least;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
                  mode == GCKPT_INFERENCE ? ""
@@ -209,8 +208,5 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
                                         "less; a build without GCKPT_NO_SEARCH finds the least)"
                  : searched           ? ""
                                       : " in this mode (GCKPT_AUTO needs least)");
-    gckpti_text text = gckpti_append_text(&p->g->object);
-    if (fast > least)
-        gckpti_text_add(&text, ", and %z for at most 1.5 times the least cost", fast);
 }
 #endif

@@ -43,7 +43,7 @@ static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_plann
 static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *result, size_t *least)
 {
     gckpt_mode mode = first->desc->mode;
-    int automatic = mode == GCKPT_AUTO, too_large = 0, fits;
+    int automatic = mode == GCKPT_AUTO, fits;
     size_t arena = gckpti_arena_budget(first, &fits), needed, bytes = SIZE_MAX;
     gckpti_planner *best;
     for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
@@ -59,23 +59,17 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
             if (mode == GCKPT_OPTIMAL) {
                 if (best && best->best.cost <= gckpti_proven_cost(p, arena) && !p->failed)
                     continue;
-                p->fast_cost = first->fast_cost, p->fast_bytes = first->fast_bytes;
                 *result = gckpti_plan_optimal(p, arena, &bytes);
-                first->fast_bytes = p->fast_bytes;
             } else {
                 *result = gckpti_plan_mode(p, mode);
                 bytes = p->best.arena;
-                if (p->inference && p->best.cost <= first->fast_cost && bytes < first->fast_bytes)
-                    first->fast_bytes = bytes; /* least of the variants: none is searched */
             }
-            if (gckpti_is_too_large(p, *result)) { /* it needs more bytes than can be addressed */
+            if (gckpti_is_too_large(p, *result)) /* it needs more bytes than can be addressed */
                 bytes = SIZE_MAX;
-                too_large = 1;
-            } else if (*result != GCKPT_OK) {
+            else if (*result != GCKPT_OK)
                 return NULL;
-            } else if (p->base_cost < base_cost) {
+            else if (p->base_cost < base_cost)
                 base_cost = p->base_cost;
-            }
             if (fits && bytes <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
                 best = p;
             needed = bytes < needed ? bytes : needed;
@@ -84,7 +78,7 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
             (best && best->best.cost <= base_cost))
             break;
     }
-    *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
+    *result = !best && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
     *least = gckpti_resident_bytes(first, NULL) + needed;
     if (best)
         *result = gckpti_prefetch_gathers(best, first->desc->budget ? arena : best->best.arena);
@@ -94,23 +88,21 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
     return plan;
 }
 
-/* Sets, for each of n points, the cost that no schedule within the point's bytes can undercut, and
- * *least, the bytes that every schedule needs: the minimum over all variants. */
-GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
+/* Sets *cost, which no schedule within `bytes` can undercut, and *least, the bytes that every
+ * schedule needs: minima over all variants. */
+GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, size_t bytes, uint64_t *cost,
                                     size_t *least)
 {
-    size_t resident = gckpti_resident_bytes(first, NULL);
+    const size_t resident = gckpti_resident_bytes(first, NULL);
+    *cost = UINT64_MAX;
     *least = SIZE_MAX;
     for (const gckpti_planner *p = first; p; p = p->next) {
-        for (size_t i = 0; i < n && !p->failed; i++) {
-            uint64_t cost = gckpti_proven_cost(p, point[i].bytes - resident);
-            if (p == first || cost < point[i].proven_cost)
-                point[i].proven_cost = cost;
-        }
         if (p->failed)
             return GCKPT_E_MEMORY;
-        size_t bytes = resident + gckpti_proven_bytes(p);
-        *least = bytes < *least ? bytes : *least;
+        const uint64_t p_cost = gckpti_proven_cost(p, bytes - resident);
+        const size_t p_least = resident + gckpti_proven_bytes(p);
+        *cost = p_cost < *cost ? p_cost : *cost;
+        *least = p_least < *least ? p_least : *least;
     }
     return GCKPT_OK;
 }
@@ -119,11 +111,11 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
  * weak bounds that hold for every plan, since the plan itself is complete. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
-    gckpt_point point = { budget ? budget : gckpti_required_bytes(plan), 0, 0, 0, 0 };
-    size_t least;
-    const int proven = gckpti_prove(first, &point, 1, &least) == GCKPT_OK;
-    plan->proven_cost = proven ? point.proven_cost : first->least_cost;
-    plan->proven_bytes = proven ? least : gckpti_resident_bytes(first, NULL);
+    const size_t bytes = budget ? budget : gckpti_required_bytes(plan);
+    if (gckpti_prove(first, bytes, &plan->proven_cost, &plan->proven_bytes) == GCKPT_OK)
+        return;
+    plan->proven_cost = first->least_cost;
+    plan->proven_bytes = gckpti_resident_bytes(first, NULL);
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
@@ -140,14 +132,10 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
         d = *desc;
     gckpti_allocator memory = gckpti_allocator_of(&d.memory);
     gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
-    if (result == GCKPT_OK)
+    if (GCKPTI_HAS_VARIANTS && result == GCKPT_OK)
         result = gckpti_add_variants(&p);
-    p.fast_cost = gckpti_fast_cost(p.least_cost);
-    p.fast_bytes = SIZE_MAX;
     if (result == GCKPT_OK)
         plan = gckpti_plan_request(&p, &result, &least);
-    size_t fast = p.fast_bytes < SIZE_MAX ? gckpti_resident_bytes(&p, NULL) + p.fast_bytes : 0;
-    graph->min_bytes = result == GCKPT_E_MEMORY && !p.failed ? SIZE_MAX : 0;
     gckpti_planner_report(&p, result);
     if (plan) {
         int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
@@ -156,7 +144,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     }
     gckpti_planner_free(&p);
     if (result == GCKPT_OK && !plan && !p.failed)
-        gckpti_budget_error(&p, d.budget, least, fast);
+        gckpti_budget_error(&p, d.budget, least);
     return gckpti_plan_compact(plan);
 }
 #endif

@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_QUANT
-#include "store/internal.h"
+#include "store/store.h"
 #include "num/num.h"
 
 GCKPTI_COLD_BEGIN

@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_QUANT
-#include "store/internal.h"
+#include "store/store.h"
 
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
 {

@@ -1,4 +1,4 @@
-#include "store/internal.h"
+#include "store/store.h"
 #include "num/num.h"
 
 #ifndef GCKPT_NO_QUANT
@@ -10,21 +10,21 @@ GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
     return half;
 }
 
-GCKPTI_FN void gckpti_read_bf16(const void *from, float scale, float *y)
+static void gckpti_read_bf16(const void *from, float scale, float *y)
 {
     (void)scale;
     for (int k = 0; k < GCKPTI_KIND_READ; k++)
         y[k] = gckpti_from_bf16(gckpti_half_at(from, k));
 }
 
-GCKPTI_FN void gckpti_read_f16(const void *from, float scale, float *y)
+static void gckpti_read_f16(const void *from, float scale, float *y)
 {
     (void)scale;
     for (int k = 0; k < GCKPTI_KIND_READ; k++)
         y[k] = gckpti_from_f16(gckpti_half_at(from, k));
 }
 
-GCKPTI_FN int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to)
+static int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to)
 {
     (void)scale;
     for (int64_t i = 0; i < n; i++)
@@ -32,7 +32,7 @@ GCKPTI_FN int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to
     return 1;
 }
 
-GCKPTI_FN int gckpti_write_f16(const float *x, int64_t n, float scale, void *to)
+static int gckpti_write_f16(const float *x, int64_t n, float scale, void *to)
 {
     int large = 0;
     (void)scale;
@@ -95,7 +95,7 @@ static int gckpti_write_int4_block(const float *x, unsigned char *to)
     return 1;
 }
 
-GCKPTI_FN int gckpti_write_int4(const float *x, int64_t n, float scale, void *to)
+static int gckpti_write_int4(const float *x, int64_t n, float scale, void *to)
 {
     int fits = 1;
     (void)scale;
@@ -105,7 +105,7 @@ GCKPTI_FN int gckpti_write_int4(const float *x, int64_t n, float scale, void *to
     return fits;
 }
 
-GCKPTI_FN void gckpti_read_int4(const void *from, float scale, float *y)
+static void gckpti_read_int4(const void *from, float scale, float *y)
 {
     const unsigned char *b = (const unsigned char *)from;
     scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
@@ -115,16 +115,97 @@ GCKPTI_FN void gckpti_read_int4(const void *from, float scale, float *y)
     }
 }
 
-GCKPTI_FN int gckpti_write_int8(const float *x, int64_t n, float scale, void *to)
+static int gckpti_write_int8(const float *x, int64_t n, float scale, void *to)
 {
     for (int64_t i = 0; i < n; i++)
         ((int8_t *)to)[i] = (int8_t)gckpti_quotient(x[i], scale, -127, 127);
     return scale * 127 <= FLT_MAX; /* false for NaN */
 }
 
-GCKPTI_FN void gckpti_read_int8(const void *from, float scale, float *y)
+static void gckpti_read_int8(const void *from, float scale, float *y)
 {
     for (int k = 0; k < GCKPTI_KIND_READ; k++)
         y[k] = (float)((const int8_t *)from)[k] * scale;
+}
+
+static const gckpti_storage_kind gckpti_kinds[] = {
+    { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", NULL, NULL },
+    { "BF16", "BF16", 2, 1, 2, 0, 0, 1e300, "", gckpti_read_bf16, gckpti_write_bf16 },
+    { "F16", "F16", 2, 1, 2, 0, 0, 65504, "beyond 65504", gckpti_read_f16, gckpti_write_f16 },
+    { "I8", "I8", 1, 1, 1, 1, 1, 3e38, "not finite", gckpti_read_int8, gckpti_write_int8 },
+    { "I4", "U8", 1, GCKPTI_INT4_BLOCK, GCKPTI_INT4_BYTES, 1, 0, GCKPTI_INT4_MAX,
+      "beyond 524032, or not finite", gckpti_read_int4, gckpti_write_int4 },
+};
+
+GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage)
+{
+    const int count = (int)(sizeof gckpti_kinds / sizeof *gckpti_kinds);
+    return storage >= 0 && storage < count ? &gckpti_kinds[storage] : NULL;
+}
+
+GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
+{
+    const gckpti_storage_kind *kind = gckpti_kind_of((int)storage);
+    return kind ? kind->name : "not a gckpt_storage";
+}
+
+GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n)
+{
+    const gckpti_storage_kind *kind = &gckpti_kinds[storage];
+    return n / kind->block * (kind->block_bytes / kind->bytes);
+}
+
+GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n)
+{
+    return n / gckpti_kinds[storage].block * gckpti_kinds[storage].block_bytes;
+}
+
+GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape)
+{
+    const int unit = kind->block_bytes / kind->bytes;
+    int64_t *last = &shape->d[shape->n - (shape->n > 0)];
+    if (unit == 1)
+        return 1;
+    if (shape->n < 2 || *last % unit || *last > INT64_MAX / kind->block)
+        return 0;
+    *last = *last / unit * kind->block;
+    return 1;
+}
+
+GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
+{
+    return gckpti_kinds[p->storage].scaled ? p->shape.d[p->shape.n - 1] : p->elements;
+}
+
+GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p)
+{
+    if (!gckpti_kinds[p->storage].scaled)
+        return 0;
+    return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
+}
+
+GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
+{
+    return (size_t)gckpti_storage_bytes((int)p->storage, p->elements) + gckpti_scale_bytes(p);
+}
+
+/* ---- the memory of values in any storage ---- */
+GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
+{
+    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.quantised;
+    void *block = q->p.values;
+    if (first)
+        memcpy(&block, &first, sizeof block); /* the store owns it; it is const only for users */
+    return (unsigned char *)block;
+}
+
+GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
+{
+    void *first = block;
+    const size_t scales = gckpti_scale_bytes(&q->p);
+    int floats = q->p.storage == GCKPT_STORAGE_F32;
+    q->p.values = floats ? (float *)first : NULL;
+    q->p.quantised = floats || !block ? NULL : block + scales;
+    q->p.scales = scales ? (float *)first : NULL;
 }
 #endif

@@ -1,4 +1,4 @@
-#include "store/internal.h"
+#include "store/store.h"
 #include "num/num.h"
 
 #ifndef GCKPT_NO_QUANT
@@ -51,10 +51,10 @@ GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n
 
 /* ---- rows ---- */
 /* Returns the scale of a row with this greatest magnitude (as bits: NaN has the greatest). */
-GCKPTI_FN float gckpti_row_scale(uint32_t max_bits) { return gckpti_float(max_bits) / 127; }
+static float gckpti_row_scale(uint32_t max_bits) { return gckpti_float(max_bits) / 127; }
 
 /* Returns the maximum of max_bits and of the bits of |x| for n floats. */
-GCKPTI_FN uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
+static uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
@@ -64,8 +64,7 @@ GCKPTI_FN uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
 }
 
 /* Quantises n floats into q's memory from element `at`, with this scale of its row. */
-GCKPTI_FN int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x,
-                                 float scale)
+static int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const float *x, float scale)
 {
     unsigned char *block = gckpti_values_block(q);
     const size_t scales = gckpti_scale_bytes(&q->p);
@@ -83,8 +82,9 @@ GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const 
     return gckpti_quantise_at(q, at, n, x, scale);
 }
 
-GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                     int64_t *n, float *x)
+/* Rounds *n initial values (lowered to end in the row) from `at` on, in x, as q's storage does. */
+static void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float *x)
 {
     const int64_t row = gckpti_row_length(&q->p), end = at - at % row + row;
     const int scaled = gckpti_kind_of((int)q->p.storage)->scaled;
@@ -93,8 +93,7 @@ GCKPTI_FN void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q
     *n = gckpti_min(*n, end - at);
     for (int64_t i = end - row, count; scaled && i < end; i += count) {
         count = gckpti_min(end - i, GCKPTI_CHUNK);
-        gckpti_init_span d = { { 0, 0, 0 }, q->init, i, count, buf };
-        gckpti_init_values(s, q, &d, NULL);
+        gckpti_init_values(s, q, i, count, buf);
         peak = gckpti_max_abs(peak, buf, count);
     }
     scale = gckpti_row_scale(peak);

@@ -11,23 +11,6 @@ static void gckpti_cells_product(const gckpt_call *call, const gckpti_product *t
     gckpti_kernels_of(call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
 }
 
-/* Writes 16 rows (gates) of wh_t. */
-static void gckpti_cells_transpose_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_sequence *s = (const gckpti_sequence *)context;
-    int64_t j0 = 16 * i, end = j0 + gckpti_min(s->gates - j0, 16), h = s->units;
-    (void)worker;
-    for (int64_t k0 = 0; k0 < h; k0 += 16)
-        for (int64_t j = j0; j < end; j++)
-            for (int64_t k = k0; k < h && k < k0 + 16; k++)
-                s->wh_t[j * h + k] = s->wh->data[k * s->gates + j];
-}
-
-static void gckpti_cells_transpose(gckpti_sequence *s)
-{
-    gckpt_parallel(s->call, (s->gates - 1) / 16 + 1, 64 * s->units, gckpti_cells_transpose_item, s);
-}
-
 static void gckpti_cells_add_grads(const gckpti_sequence *s)
 {
     int64_t terms = s->block * s->steps;
@@ -52,8 +35,8 @@ static void gckpti_cells_add_grads(const gckpti_sequence *s)
 static void gckpti_run_cells(const gckpt_call *call, int backward, gckpti_cell_fn gates,
                              gckpti_cell_fn gate_grads)
 {
-    const gckpti_cell_kernels kernels = { gates, gate_grads, gckpti_cells_product,
-                                          gckpti_cells_transpose, gckpti_cells_add_grads };
+    const gckpti_cell_kernels kernels = { gates, gate_grads, gckpti_cells_product, 1,
+                                          gckpti_cells_add_grads };
     gckpti_run_sequence(call, backward, &kernels);
 }
 

@@ -109,8 +109,8 @@ static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64
 /* Adds chains of da wh to d for m rows; da points to the first of them, which are T steps apart. */
 static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int64_t m, float *d)
 {
-    const gckpti_operand wh = s->kernels->transpose ? gckpti_matrix(s->wh_t, 1, s->units)
-                                                    : gckpti_matrix(s->wh->data, s->gates, 1);
+    const gckpti_operand wh = s->kernels->fast ? gckpti_matrix(s->wh_t, 1, s->units)
+                                               : gckpti_matrix(s->wh->data, s->gates, 1);
     gckpti_product t =
         gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1), wh, d);
     t.accumulate = 1, t.c_stride = s->state;
@@ -188,7 +188,7 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
             cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
             cell.accumulate = s->p->accumulate;
             s->kernels->gate_grads(&cell);
-            if (GCKPTI_HAS_FAST && s->kernels->transpose)
+            if (GCKPTI_HAS_FAST && s->kernels->fast)
                 memcpy(s->h + ((at + r) * s->steps + t) * n, cell.h, (size_t)n * sizeof(float));
         }
         gckpti_cells_backward(s, s->da + (at * s->steps + t) * s->gates, m, d);
@@ -202,10 +202,22 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
         }
 }
 
+/* Writes 16 rows (gates) of wh_t. */
+static void gckpti_sequence_transpose(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_sequence *s = (const gckpti_sequence *)context;
+    const int64_t h = s->units, end = gckpti_min(16 * i + 16, s->gates);
+    (void)worker;
+    for (int64_t k0 = 0; k0 < h; k0 += 16)
+        for (int64_t j = 16 * i; j < end; j++)
+            for (int64_t k = k0; k < h && k < k0 + 16; k++)
+                s->wh_t[j * h + k] = s->wh->data[k * s->gates + j];
+}
+
 GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
                                    const gckpti_cell_kernels *kernels)
 {
-    const int fast = GCKPTI_HAS_FAST && kernels->transpose;
+    const int fast = GCKPTI_HAS_FAST && kernels->fast;
     gckpti_sequence s = gckpti_sequence_of(call, !fast);
     const int64_t most = backward || !fast ? s.block : s.rows;
     void (*item)(void *context, int64_t i, int64_t worker) =
@@ -220,7 +232,8 @@ GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
         s.pack = s.da + most * s.steps * s.gates;
         gckpti_zero_unless(s.zero, s.units, 0);
         if (fast)
-            kernels->transpose(&s);
+            gckpt_parallel(call, (s.gates - 1) / 16 + 1, 64 * s.units, gckpti_sequence_transpose,
+                           &s);
         gckpti_zero_gradients(call, 1, s.bias ? 3 : 2);
     }
     for (; s.first < s.rows; s.first += s.block) {
@@ -250,7 +263,7 @@ static void gckpti_plain_cells_add_grads(const gckpti_sequence *s)
 #define GCKPTI_CELLS(name)                                                                         \
     static const gckpti_cell_kernels gckpti_plain_##name = { gckpti_##name##_gates,                \
                                                              gckpti_##name##_gate_grads,           \
-                                                             gckpti_fp32_plain, NULL,              \
+                                                             gckpti_fp32_plain, 0,                 \
                                                              gckpti_plain_cells_add_grads };       \
     GCKPTI_OP_KERNELS(name, gckpti_run_sequence(call, backward, &gckpti_plain_##name))
 GCKPTI_CELLS(gru)

@@ -26,8 +26,8 @@ typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 struct gckpti_sequence;
 typedef struct {
     gckpti_cell_fn gates, gate_grads;
-    gckpti_product_fn product;                          /* computes the chains of an item's rows */
-    void (*transpose)(struct gckpti_sequence *s);       /* writes wh_t; NULL if items are one row */
+    gckpti_product_fn product; /* computes the chains of an item's rows */
+    int fast; /* nonzero: items have several rows, and the backward reads wh_t; 0: one row, wh */
     void (*add_grads)(const struct gckpti_sequence *s); /* add a block's rows to dwh and dbias */
 } gckpti_cell_kernels;
 

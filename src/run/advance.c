@@ -56,9 +56,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
-    if (GCKPTI_RUNS_TRAINING && !e->update.grads_cleared) /* here, so that a team does it */
-        gckpti_clear_accumulators(e, p->length);
-    e->update.grads_cleared = 1;
+    if (GCKPTI_RUNS_TRAINING && e->step.pc == 0 && !e->step.prologue_done)
+        gckpti_clear_accumulators(e, p->length); /* here, so that a team does it */
     if (e->step.pc == p->epilogue) {
         result = gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
         result = result == GCKPT_OK ? gckpti_end_micro_batch(e) : result;

@@ -2,7 +2,7 @@
 
 GCKPTI_COLD_BEGIN
 
-GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
+static const char *gckpti_isa_name(gckpt_isa isa)
 {
     static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512", "amx" };
     return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
@@ -31,9 +31,9 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (GCKPTI_RUNS_BACKENDS || requested > GCKPT_ISA_PLAIN) {
         if (!gckpt_isa_available(requested))
             return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: this processor or build%s has no %s kernels; "
+                                "exec: this processor or build has no %s kernels; "
                                 "gckpt_exec_desc.isa = GCKPT_ISA_AUTO takes what there is",
-                                gckpti_isa_left_out(requested), gckpt_isa_name(requested));
+                                gckpti_isa_name(requested));
         const int most = gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512;
         if (p->backend_id == GCKPTI_BACKEND_CPU && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN))
             isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;

@@ -101,6 +101,16 @@ GCKPTI_FN int gckpti_reads_node(const gckpt_plan *p, int user, int id)
     return 0;
 }
 
+/* Returns 1 if instruction x has an operand at this offset of the arena. */
+GCKPTI_FN int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
+{
+    size_t k = p->ins[x].operands;
+    size_t end = x + 1 < (int)p->length ? p->ins[x + 1].operands : p->operand_count;
+    while (k < end && p->operands[k] != offset)
+        k++;
+    return k < end && p->ins[x].kind != GCKPT_OFFLOAD_DONE;
+}
+
 /* Sets device.in_call, which the caller clears. Fails if a call runs or the store was freed. */
 GCKPTI_FN gckpt_result gckpti_enter_call(gckpt_exec *e)
 {

@@ -50,38 +50,6 @@ static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, floa
     gckpti_copy(b, to, values, (size_t)q->p.elements * sizeof *to);
 }
 
-/* Stages a parameter in the arena, or computes an op. */
-static void gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *node = &p->nodes[ins->id];
-    gckpti_operands o;
-    gckpt_dequantisation quant; /* must live as long as the call */
-    (void)quant;
-    if (node->kind == GCKPTI_PARAM) {
-        gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]));
-        return;
-    }
-    gckpti_set_ins_call(e, ins, &o, c);
-    int repeated = ins < p->ins + p->body && e->step.prologue_done; /* only inference repeats it */
-    int first = ins->first && !repeated;
-    int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
-    if (gckpti_is_cache(node->op)) /* all other nodes only read `data` */
-        c->out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
-    if (p->quantised)
-        gckpti_set_quant_operand(e, node, GCKPT_FORWARD, c, &quant);
-    if (gckpti_is_bf16_plan(p))
-        gckpti_mixed_operands(e, ins, &o, c);
-    if (term >= 0) {
-        c->loss_sum = &gckpti_running_loss(e, term)->sum;
-        c->loss_count = &gckpti_running_loss(e, term)->count;
-    }
-    c->graph = e; /* for gckpti_fused_forward, which runs other nodes */
-    gckpti_run_kernel(e, ins, c);
-    if (gckpti_is_bf16_plan(p))
-        gckpti_end_mixed_output(e, ins, &o, c);
-}
-
 /* Sets the gradient of input i; compensation is in the workspace (IN_OP) or after the gradient. */
 static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                     gckpt_call *c, int i)
@@ -107,56 +75,77 @@ static void gckpti_begin_input_grad(gckpt_exec *e, const gckpti_ins *ins, const 
 static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                   gckpt_call *c, int i)
 {
-    const size_t total = o->in[i].total;
-    if (gckpti_is_bf16_plan(e->plan)) {
-        gckpti_end_mixed_gradient(e, ins, o, c, i);
-        return;
-    }
+    float *total = gckpti_arena_f32(e, o->in[i].total);
     const int64_t n = gckpti_elements(&c->in[i].shape);
     (void)ins;
-    if (total != GCKPTI_NO_OFFSET)
-        GCKPTI_OF(gckpti_backend(e), add)(c, gckpti_arena_f32(e, total), c->in[i].grad, n);
+    if (gckpti_is_bf16_plan(e->plan))
+        gckpti_end_mixed_gradient(e, ins, o, c, i);
+    else if (total)
+        GCKPTI_OF(gckpti_backend(e), add)(c, total, c->in[i].grad, n);
 }
 
-/* Adds up the accumulators of the output's gradient and runs the op's backward. */
-static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+/* Adds up the accumulators of the output's gradient, and sets the gradients of a backward. */
+static void gckpti_begin_backward(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
+                                  gckpt_call *c)
 {
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_node *node = &p->nodes[ins->id];
-    gckpti_operands o;
-    gckpt_dequantisation quant; /* must live as long as the call */
-    (void)quant;
-    gckpti_set_ins_call(e, ins, &o, c);
-    float *grad_out = gckpti_arena_f32(e, o.gradient);
+    const gckpti_plan_node *node = &e->plan->nodes[ins->id];
+    float *grad_out = gckpti_arena_f32(e, o->gradient);
     for (int u = 1; u < ins->uses; u++)
         GCKPTI_OF(gckpti_backend(e), add)
-    (c, grad_out, gckpti_arena_f32(e, o.addends[u - 1]), gckpti_planned_elements(p, node));
+    (c, grad_out, gckpti_arena_f32(e, o->addends[u - 1]), gckpti_planned_elements(e->plan, node));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
-        gckpti_begin_input_grad(e, ins, &o, c, i);
-    if (p->quantised)
-        gckpti_set_quant_operand(e, node, GCKPT_BACKWARD, c, &quant);
-    if (gckpti_is_bf16_plan(p))
-        gckpti_mixed_operands(e, ins, &o, c);
-    if (node->op->flags & GCKPT_LOSS) {
-        int term = gckpti_term_of(p, ins->id);
-        c->loss_scale = gckpti_loss_scale(e, term);
-        const int sums = node->op->flags & GCKPTI_BACKWARD_LOSS;
-        c->loss_sum = sums ? &gckpti_running_loss(e, term)->sum : NULL;
-    }
-    gckpti_run_kernel(e, ins, c);
-    for (int i = 0; i < node->inputs; i++)
-        gckpti_end_input_grad(e, ins, &o, c, i);
+        gckpti_begin_input_grad(e, ins, o, c, i);
 }
 
-/* Runs an op. Its gckpt_call is on the stack only while the op runs. */
+/* Sets the sum and count to which a loss adds, and the scale of its gradient. */
+static void gckpti_set_loss(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    const int term = gckpti_term_of(p, ins->id);
+    const int repeated = ins < p->ins + p->body && e->step.prologue_done; /* only in inference */
+    if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_BACKWARD) {
+        c->loss_scale = gckpti_loss_scale(e, term);
+        if (p->nodes[ins->id].op->flags & GCKPTI_BACKWARD_LOSS)
+            c->loss_sum = &gckpti_running_loss(e, term)->sum;
+    } else if (term >= 0 && ins->first && !repeated) {
+        c->loss_sum = &gckpti_running_loss(e, term)->sum;
+        c->loss_count = &gckpti_running_loss(e, term)->count;
+    }
+}
+
+/* Stages a parameter in the arena, or runs the forward or backward of an op. Its gckpt_call is on
+ * the stack only while the op runs. */
 GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *ins)
 {
+    const gckpt_plan *p = e->plan;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    const int backward = GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_BACKWARD;
+    gckpti_operands o;
+    gckpt_dequantisation quant;
     gckpt_call c;
-    if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_FORWARD)
-        gckpti_run_forward(e, ins, &c);
-    else
-        gckpti_run_backward(e, ins, &c);
+    (void)quant;
+    if (node->kind == GCKPTI_PARAM) {
+        gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]));
+        return GCKPT_OK;
+    }
+    gckpti_set_ins_call(e, ins, &o, &c);
+    if (backward)
+        gckpti_begin_backward(e, ins, &o, &c);
+    else if (gckpti_is_cache(node->op)) /* all other nodes only read `data` */
+        c.out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
+    if (p->quantised)
+        gckpti_set_quant_operand(e, node, ins->kind, &c, &quant);
+    if (gckpti_is_bf16_plan(p))
+        gckpti_mixed_operands(e, ins, &o, &c);
+    if (node->op->flags & GCKPT_LOSS)
+        gckpti_set_loss(e, ins, &c);
+    c.graph = e; /* for gckpti_fused_forward, which runs other nodes */
+    gckpti_run_kernel(e, ins, &c);
+    for (int i = 0; i < node->inputs && backward; i++)
+        gckpti_end_input_grad(e, ins, &o, &c, i);
+    if (gckpti_is_bf16_plan(p) && !backward)
+        gckpti_end_mixed_output(e, ins, &o, &c);
     return GCKPT_OK;
 }

@@ -12,47 +12,29 @@ static int gckpti_is_fed(const gckpt_plan *p, size_t id)
     return 0;
 }
 
-/* Returns the bytes of the executor's copy of the plan; 0 for a constant of the program. */
-static size_t gckpti_plan_copy_bytes(const gckpt_plan *p)
-{
-    return GCKPTI_RUNS_BUILT && p->block ? gckpti_plan_copy(NULL, p) : 0;
-}
-
-/* Returns the length of update.squares. If there are tables, sets each parameter's first_square. */
-static size_t gckpti_count_squares(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    size_t n = 0;
-    for (size_t i = 0; i < p->param_count; i++) {
-        if (e->tables.params)
-            e->tables.params[i].first_square = n;
-        if (GCKPTI_RUNS_TRAINING && p->params[i].trained)
-            n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    }
-    return n;
-}
-
-/* Returns the kernels of a node's op; that of a fused group is here, not in the op. */
-static gckpti_exec_node gckpti_node_kernels(const gckpt_exec *e, const gckpti_plan_node *node)
-{
-    gckpti_exec_node kernels = gckpti_op_kernels(e, node);
-    if (GCKPTI_RUNS_FUSED && gckpti_is_fused_op(node->op))
-        kernels.forward = gckpti_fused_forward;
-    return kernels;
-}
-
-/* Allocates the copy of the plan, and the tables. */
+/* Allocates the copy of the plan (a constant of the program is not copied) and the tables. */
 static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
-    (void)gckpti_bump_alloc(bump, gckpti_plan_copy_bytes(p), 1);
-    const size_t n = p->param_count, node_size = sizeof *e->tables.nodes;
+    const size_t node_size = sizeof *e->tables.nodes, param_size = sizeof *e->tables.params;
     const size_t input_size = sizeof *e->feeds.inputs, term_size = sizeof *e->losses.terms;
+    if (GCKPTI_RUNS_BUILT && p->block) {
+        const size_t bytes = gckpti_plan_copy(bump->base, p);
+        const void *copy = gckpti_bump_alloc(bump, bytes, 1);
+        e->plan = copy ? (const gckpt_plan *)copy : p;
+    }
     e->tables.nodes = (gckpti_exec_node *)gckpti_bump_alloc(bump, p->node_count, node_size);
-    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, n, sizeof *e->tables.params);
+    e->tables.params = (gckpti_exec_param *)gckpti_bump_alloc(bump, p->param_count, param_size);
     e->feeds.inputs = (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, input_size);
     e->losses.terms = (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, term_size);
-    e->update.square_count = gckpti_count_squares(e);
+    e->update.square_count = 0;
+    for (size_t i = 0; i < p->param_count && GCKPTI_RUNS_TRAINING; i++) {
+        if (e->tables.params)
+            e->tables.params[i].first_square = e->update.square_count;
+        if (p->params[i].trained)
+            e->update.square_count +=
+                ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    }
     (void)gckpti_notify(e, GCKPTI_ON_LAYOUT, bump);
 }
 
@@ -73,7 +55,9 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
             const gckpti_exec_input in = { fed ? (int)i : -1, NULL, (unsigned char *)to };
             e->feeds.inputs[q->index] = in;
         } else if (q->kind == GCKPTI_OP && q->index >= 0) {
-            e->tables.nodes[i] = gckpti_node_kernels(e, q);
+            e->tables.nodes[i] = gckpti_op_kernels(e, q);
+            if (GCKPTI_RUNS_FUSED && gckpti_is_fused_op(q->op))
+                e->tables.nodes[i].forward = gckpti_fused_forward;
         } else if (constant) {
             e->tables.nodes[i].data = to ? to : q->data;
             if (to)
@@ -87,8 +71,7 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
 static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *backend = gckpti_backend(e);
-    const int own_memory = GCKPTI_OF(backend, own_memory);
+    const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
     const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
     const size_t cached = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
     const size_t caches = gckpti_round_up(cached, p->alignment);
@@ -105,9 +88,6 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     e->losses.totals =
         (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    if (GCKPTI_RUNS_DEVICES && e->desc.skip_nonfinite && GCKPTI_OF(backend, nonfinite) &&
-        p->optimiser != GCKPT_CUSTOM_OPTIMISER)
-        e->update.nonfinite = (uint32_t *)gckpti_bump_alloc(bump, 1, sizeof *e->update.nonfinite);
     const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
     unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, aligned ? p->alignment : 0, 1);
     (void)gckpti_bump_alloc(bump, aligned, 1);
@@ -160,10 +140,6 @@ GCKPTI_FN gckpt_result gckpti_alloc_exec(gckpt_exec *e)
     if (GCKPTI_RUNS_DEVICES && backend_size && gckpti_alloc_backend(e) != GCKPT_OK)
         return GCKPT_E_MEMORY;
     memset(e->blocks.host, 0, tables);
-    if (gckpti_plan_copy_bytes(p)) {
-        gckpti_plan_copy(e->blocks.host, p);
-        e->plan = (const gckpt_plan *)(const void *)e->blocks.host;
-    }
     (void)gckpti_exec_layout(e);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
     if (!e->desc.arena)

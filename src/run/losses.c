@@ -55,20 +55,25 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
     return count > 0 ? (float)((double)weight * (double)gckpti_loss_count(e) / count) : 0;
 }
 
-/* Adds the count of the rows just fed to the expected count of each loss that has one (not -1). It
- * is counted in the input that the loss reads. An input that is batch-invariant, or whose size is
- * no multiple of the rows, counts once per micro-batch. */
+/* Adds the count of the rows just fed to the expected count of each loss, or sets it to -1 if feeds
+ * do not determine it. The rows are counted in the input that the loss reads. An input that is
+ * batch-invariant, or whose size is no multiple of the rows, counts once per micro-batch. */
 GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
+    int several = 0;
+    for (size_t i = 1; i < p->term_count && !gckpti_is_streaming(e); i++)
+        several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
-        if (e->losses.terms[i].expected < 0)
-            continue;
         const gckpti_plan_node *q =
             &p->nodes[p->nodes[node->in[gckpti_counted_input(node->op)]].base];
         int64_t n = gckpti_planned_elements(p, q);
         int64_t times = gckpti_count_micro_batches(e, rows), ignored = 0;
+        if (node->batch_invariant || !(several || node->op->flags & GCKPT_COUNT_FROM_FEEDS)) {
+            e->losses.terms[i].expected = -1;
+            continue;
+        }
         if (!q->batch_invariant && n % p->rows == 0) {
             n = n / p->rows * rows;
             times = 1;
@@ -76,21 +81,6 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
         for (int64_t k = 0; q->type == GCKPT_I32 && q->kind != GCKPTI_OP && k < n; k++)
             ignored += gckpti_indices(e, q)[k] < 0;
         e->losses.terms[i].expected += (n - ignored) / p->terms[i].sample_size * times;
-    }
-}
-
-/* Sets each loss's expected count to 0, or to -1 if feeds do not determine that count. */
-GCKPTI_FN void gckpti_init_counts(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int several = 0;
-    for (size_t i = 1; i < p->term_count; i++)
-        several = several || !p->terms[i].regulariser;
-    for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_plan_node *node = &p->nodes[p->terms[i].id];
-        int rule = node->op->flags & GCKPT_COUNT_FROM_FEEDS || (several && !gckpti_is_streaming(e));
-        memset(&e->losses.terms[i], 0, sizeof e->losses.terms[i]);
-        e->losses.terms[i].expected = rule && !node->batch_invariant ? 0 : -1;
     }
 }
 
@@ -128,11 +118,9 @@ GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
 /* Before the first update, checks the counts of losses, unless all are known from the feeds. */
 GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
 {
-    gckpt_result result = GCKPT_OK;
-    if (GCKPTI_RUNS_DEVICES && gckpti_has_known_counts(e))
-        e->losses.finalized = 1;
-    if (!e->losses.finalized)
-        result = gckpti_check_counts(e);
+    if (e->losses.finalized || (GCKPTI_RUNS_DEVICES && gckpti_has_known_counts(e)))
+        return GCKPT_OK;
+    gckpt_result result = gckpti_check_counts(e);
     e->losses.finalized = result == GCKPT_OK;
     return result;
 }

@@ -126,17 +126,16 @@ static size_t gckpti_store_bytes_needed(gckpt_exec *e)
     return used;
 }
 
-/* Initialises values, by vector kernels if any. Uses one thread: the program may fork later. */
-static void gckpti_initialise_params(const gckpt_exec *e)
+/* Returns 0 if the heap does not have that many bytes. Tries one allocation of all: a system that
+ * overcommits memory refuses it if it is impossible, but would grant many small ones and end the
+ * program when it writes to them. */
+static int gckpti_has_memory(gckpti_allocator *a, size_t bytes)
 {
-    gckpti_init_fn *initialise = NULL;
-#if GCKPTI_HAS_FAST
-    const void *kernels = e->device.kernels;
-    for (int i = GCKPT_ISA_AVX512; e->desc.backend && !kernels && i > GCKPT_ISA_PLAIN; i--)
-        (void)gckpti_cpu_has((gckpt_isa)i, &kernels);
-    initialise = kernels ? ((const gckpti_kernels *)kernels)->draw : NULL;
-#endif
-    gckpti_init_all_values(e->store, initialise);
+    if (!GCKPTI_HEAP_64BIT || a->desc.memory || a->desc.resize)
+        return 1;
+    void *p = gckpti_resize(a, NULL, 0, bytes);
+    gckpti_delete(a, p, bytes, 1);
+    return p != NULL;
 }
 
 /* Allocates the missing values and optimiser states (all or none), then initialises the values. */
@@ -165,7 +164,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
                                   q->p.name, p->state_slots, gckpti_array_bytes(s, q, 1));
     }
     if (result == GCKPT_OK) {
-        gckpti_initialise_params(e);
+        gckpti_init_all_values(s);
         return GCKPT_OK;
     }
     gckpti_hint_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.name_bytes));

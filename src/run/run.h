@@ -27,7 +27,7 @@ GCKPTI_COLD_END /* begun by planner */
  *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
  *                       At the epilogue it jumps back to the body while there are rows.
  *   gckpti_handlers     (advance) by kind: the function that runs an instruction. Before it, a
- *                       module may wait, or move step.pc: skip it, replay a captured part.
+ *                       module may wait, or move step.pc: skip it, replay the body.
  *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses, bf16/run makes
  *                       f32 copies of bf16 operands. The op's kernel runs, in strips if the plan
  *                       says so, or on host copies if the backend has no kernel for it (host).
@@ -148,7 +148,7 @@ struct gckpt_exec {
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
         gckpti_loss_total *totals; /* one for each loss term and virtual rank */
-        unsigned char finalized;   /* counts are checked, or known: updates may begin */
+        unsigned char finalized;   /* counts are checked: updates may begin */
         unsigned char valid;       /* terms[..].total are results of the last call */
     } losses;
     struct { /* update */
@@ -159,11 +159,9 @@ struct gckpt_exec {
         float clip_scale;
         float *squares; /* sums of squared gradients by block, of all parameters */
         size_t square_count;
-        uint32_t *nonfinite; /* backend's flag of a bad square sum; if NULL, the host checks */
-        unsigned char grads_cleared; /* this step's accumulators are cleared */
-        unsigned char begun;         /* a parameter was changed, or gradients were divided */
-        unsigned char writes_back;   /* divided gradients are stored */
-        unsigned char all_first;     /* all gradients are divided before the first update */
+        unsigned char begun;       /* a parameter was changed, or gradients were divided */
+        unsigned char writes_back; /* divided gradients are stored */
+        unsigned char all_first;   /* all gradients are divided before the first update */
     } update;
     /* The states of modules. */
 #ifndef GCKPT_NO_RANKS

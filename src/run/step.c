@@ -117,6 +117,7 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     e->update.bias_step = 0;
     e->step.number = e->store->step;
     e->step.quantise_count = e->store->quantise_count;
+    memset(e->losses.terms, 0, p->term_count * sizeof *e->losses.terms);
     e->losses.finalized = 0;
     e->update.begun = 0;
     e->step.rows = gckpti_group_of(e) ? rows : 0;
@@ -145,35 +146,37 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
+/* Checks the request against plan, rows and feeds; without rows if they stream in. */
+static gckpt_result gckpti_check_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
+{
+    int64_t first;
+    gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
+    if (result == GCKPT_OK && !gckpti_is_streaming(e))
+        result = gckpti_check_rows(e, rows);
+    if (result == GCKPT_OK && !gckpti_is_streaming(e))
+        result = gckpti_add_rows(e, feeds, count, gckpti_rank_rows(e, rows, &first));
+    return gckpti_agree_on_step(e, rows, result);
+}
+
 /* Does all work before the first instruction of a run over `rows` rows (0 if rows stream in). */
 GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                            int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
-    const int streams = GCKPTI_RUNS_TRAINING && goal == GCKPTI_GOAL_STREAM;
-    if (!e || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
+    const gckpt_plan *p = e ? e->plan : NULL;
+    if (!p || gckpti_is_under_way(e) || gckpti_enter_call(e) != GCKPT_OK)
         return GCKPT_E_ARG;
-    gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
-    if (result == GCKPT_OK)
-        result = streams ? GCKPT_OK : gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK) {
-        int64_t first, rank_rows = gckpti_rank_rows(e, rows, &first);
-        if (GCKPTI_RUNS_TRAINING != 0 || GCKPTI_RUNS_BACKENDS)
-            gckpti_init_counts(e);
-        result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, rank_rows);
-    }
-    result = gckpti_agree_on_step(e, rows, result);
+    const gckpt_result result = gckpti_check_step(e, feeds, count, rows, goal, hyper);
     e->device.in_call = 0;
     if (result != GCKPT_OK)
         return result;
     /* the step is accepted; from here on nothing refuses it */
     (void)gckpti_notify(e, GCKPTI_ON_BEGIN, NULL);
     e->step.pc = e->step.finished = 0;
-    e->update.grads_cleared = 0;
     gckpti_fill(e, e->losses.totals, 0,
-                e->plan->term_count * (size_t)gckpti_local_vranks(e->plan) *
-                    sizeof *e->losses.totals);
-    gckpti_set_state(e, streams ? GCKPTI_STREAMING : GCKPTI_RUNNING);
-    if (!streams)
+                p->term_count * (size_t)gckpti_local_vranks(p) * sizeof *e->losses.totals);
+    gckpti_set_state(e, gckpti_is_streaming(e) ? GCKPTI_STREAMING : GCKPTI_RUNNING);
+    if (!gckpti_is_streaming(e))
         gckpti_prepare_micro_batch(e);
     return GCKPT_OK;
 }

@@ -20,12 +20,10 @@
  * This is a cut (project selection, Picard 1976) with a knapsack. A dynamic programme over the
  * nodes from last to first solves it for all M at once. Its states are the sets of values that only
  * recomputation would read (beyond GCKPTI_MAX_OPEN at a time they are free). Each state has a list
- * of cuts: (bytes, cost) pairs of which none dominates another (Nemhauser and Ullmann 1969). Such
- * lists may be long. Their lower convex hulls are short, and since pairs are only shifted and
+ * of cuts: (bytes, cost) pairs, the corners of a lower convex hull. As pairs are only shifted and
  * united, the hull of the last list follows from the earlier hulls: the solutions for all Lagrange
  * multipliers of a byte at once (Gallo, Grigoriadis and Tarjan 1989). Lines between corners of the
- * hull are a bound as well. So each point has its hull; the point that decides has all its cuts if
- * the graph is small enough.
+ * hull are a bound as well.
  *
  * Points are the backwards at which more bytes are live in every schedule than at any earlier one,
  * a selection if there are many. Bounds hold for the model's order of backwards and lowerings. Of
@@ -36,8 +34,8 @@
  * The least bytes of any schedule are the maximum over: all points, with the closure that keeps
  * least; all backwards; all forwards with their inputs and their result in the arena.
  * ============================================================================================== */
-/* Limits of values with bits; of cuts after a node, on hulls and in all; of nodes for all cuts. */
-enum { GCKPTI_MAX_OPEN = 6, GCKPTI_MAX_HULL = 1024, GCKPTI_MAX_FULL = 16384, GCKPTI_FULL_N = 256 };
+/* Limits of values with bits, and of cuts after a node (four times as many with slower memory). */
+enum { GCKPTI_MAX_OPEN = 6, GCKPTI_MAX_HULL = 1024 };
 
 /* Sets the flags of the nodes at a point. */
 static void gckpti_flag_nodes(const gckpti_planner *p, gckpti_cut_point *point)
@@ -101,16 +99,15 @@ static int gckpti_is_product_within(uint64_t a, uint64_t b, uint64_t c, uint64_t
     return high[0] < high[1] || (high[0] == high[1] && low[0] <= low[1]);
 }
 
-/* Appends cut q, which has more bytes, to list v if it costs less than all cuts there. If `hull` is
- * nonzero, removes cuts that are no longer corners. Returns the new length. */
-static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int hull)
+/* Appends cut q, which has more bytes, to the hull v if it costs less than all cuts there, and
+ * removes cuts that are no longer corners. Returns the new length. */
+static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q)
 {
     if (n > 0 && q->cost >= v[n - 1].cost)
         return n;
-    while (hull && n > 1 &&
-           gckpti_is_product_within(v[n - 2].cost - v[n - 1].cost,
-                                    (uint64_t)(q->bytes - v[n - 1].bytes), v[n - 1].cost - q->cost,
-                                    (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
+    while (n > 1 && gckpti_is_product_within(
+                        v[n - 2].cost - v[n - 1].cost, (uint64_t)(q->bytes - v[n - 1].bytes),
+                        v[n - 1].cost - q->cost, (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
         n--;
     v[n] = *q;
     return n + 1;
@@ -122,16 +119,15 @@ static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti
 {
     gckpti_cut *out = b->memory[2], *old = to->cut, *end = old + to->n;
     int n = 0;
-    b->examined += to->n + more->n;
     for (int k = 0; k < more->n; k++) {
         gckpti_cut q = { more->cut[k].bytes + bytes, more->cut[k].cost + cost,
                          first + (uint32_t)k };
         while (old < end && (old->bytes < q.bytes || (old->bytes == q.bytes && old->cost < q.cost)))
-            n = gckpti_append_cut(out, n, old++, b->hulls_only);
-        n = gckpti_append_cut(out, n, &q, b->hulls_only);
+            n = gckpti_append_cut(out, n, old++);
+        n = gckpti_append_cut(out, n, &q);
     }
     while (old < end)
-        n = gckpti_append_cut(out, n, old++, b->hulls_only);
+        n = gckpti_append_cut(out, n, old++);
     to->n = n;
     memcpy(to->cut, out, (size_t)n * sizeof *out);
 }
@@ -174,21 +170,6 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
             gckpti_merge_cuts(b, to, from, live, cost, first | UINT32_C(1) << 31);
         part = (part - some) & some;
     } while (part);
-}
-
-/* Allocates memory for lists of hulls or of all cuts. Returns 0 if out of memory. */
-static int gckpti_reserve_lists(gckpti_bound *b, int hulls_only)
-{
-    size_t before = b->capacity, limit = hulls_only ? GCKPTI_MAX_HULL : GCKPTI_MAX_FULL;
-    limit *= b->p->can_offload ? 4 : 1;
-    size_t nodes = (size_t)b->p->nodes;
-    b->hulls_only = hulls_only;
-    b->capacity = nodes < 40 ? 64 + (hulls_only ? 32 : 64) * nodes : limit;
-    b->capacity = b->capacity < limit ? b->capacity : limit;
-    for (int k = 0; k < 3 && b->capacity != before; k++)
-        b->memory[k] =
-            (gckpti_cut *)gckpti_scratch_alloc(b->scratch, b->capacity, sizeof **b->memory);
-    return !b->p->failed;
 }
 
 /* Computes the cuts of a point. The table stays empty if there are too many. */
@@ -234,13 +215,11 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
  * since a cut counts a recompute once, which is not enough if a value is recomputed repeatedly. */
 GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which)
 {
-    int found = point->computed >> which & 1, all = which == GCKPTI_FULL;
-    point->computed |= 1u << which;
-    if (!found && (!all || b->p->nodes <= GCKPTI_FULL_N) && gckpti_reserve_lists(b, !all)) {
-        b->shift = all ? 0 : which < GCKPTI_FULL - 1 ? which : 63;
-        gckpti_find_cuts(b, point, &point->table[which]);
-    }
-    return &point->table[which];
+    gckpti_cut_table *table = &point->table[which];
+    b->shift = which < GCKPTI_TABLES - 1 ? which : 63;
+    if (!table->first)
+        gckpti_find_cuts(b, point, table);
+    return table;
 }
 
 /* Returns the index of the last cut that keeps at most `space` bytes, or -1 if none does. */
@@ -285,9 +264,7 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
     return off < cost ? a->cost - off : z->cost;
 }
 
-/* Returns a lower bound of the recompute cost of schedules within `limit` live bytes from the
- * hulls, or UINT64_MAX if none fits. *decider is the index of the deciding point. */
-GCKPTI_FN uint64_t gckpti_hulls_cost(const gckpti_bound *b, int64_t limit, int *decider)
+GCKPTI_FN uint64_t gckpti_bound_cost(const gckpti_bound *b, int64_t limit, int *decider)
 {
     uint64_t most = 0;
     *decider = 0;
@@ -296,25 +273,10 @@ GCKPTI_FN uint64_t gckpti_hulls_cost(const gckpti_bound *b, int64_t limit, int *
     for (int k = 0; k < b->points; k++) {
         const gckpti_cut_point *point = &b->point[k];
         uint64_t cost = gckpti_hull_cost(&point->table[GCKPTI_HULL].last, limit - point->base);
-        if (cost >= most) {
-            most = cost;
-            *decider = k;
-        }
+        *decider = cost >= most ? k : *decider;
+        most = cost >= most ? cost : most;
     }
     return most;
-}
-
-GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decider)
-{
-    uint64_t most = gckpti_hulls_cost(b, limit, decider), cost = 0;
-    if (most == UINT64_MAX || b->points == 0)
-        return most;
-    gckpti_cut_point *point = &b->point[*decider];
-    const gckpti_cut_list *all = &gckpti_cuts(b, point, GCKPTI_FULL)->last;
-    int cut = gckpti_cut_within(all, limit - point->base);
-    if (cut >= 0)
-        cost = all->cut[cut].cost;
-    return cost > most ? cost : most;
 }
 
 /* Returns bytes that are live in every schedule while an entry runs. For a forward, read[u] is
@@ -372,6 +334,11 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
     b->p = p;
     b->copy_cost = copy_cost;
     b->scratch = scratch;
+    b->capacity = (n < 30 ? 64 + 32 * n : (size_t)GCKPTI_MAX_HULL) * (p->can_offload ? 4 : 1);
+    for (int k = 0; k < 3; k++)
+        b->memory[k] = (gckpti_cut *)gckpti_scratch_alloc(scratch, b->capacity, sizeof **b->memory);
+    if (p->failed)
+        return;
     gckpti_sum_bounds(b);
     int *record = (int *)gckpti_scratch_alloc(scratch, (size_t)p->body_backwards, sizeof(int));
     int count = 0;
@@ -398,5 +365,52 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
         if (hull->n && point->base + hull->cut[0].bytes > b->min_bytes)
             b->min_bytes = point->base + hull->cut[0].bytes;
     }
+}
+
+/* ---- lower bounds from the bounds for all copy costs (search/bound) ----
+ * If copies overlap computation (gckpti_planner.overlap), a schedule that computes for C and copies
+ * for M takes at least max(C, M), hence at least ((8 - a) C + a M) / 8 for each a. That is
+ * (8 - a) / 8 of C + M a / (8 - a), which cuts bound with that copy cost. (It is rounded down per
+ * node, which only lowers the bound.) a is 0 to 4, since M rarely exceeds C. */
+GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
+{
+    for (; p; p = p->next) {
+        if (p->bound)
+            continue;
+        const size_t copy_costs = (size_t)(GCKPTI_COPY_COSTS - gckpti_lowest_copy_cost(p));
+        p->bound = (gckpti_bound *)gckpti_scratch_alloc(&p->scratch, copy_costs, sizeof *p->bound);
+        for (int k = gckpti_lowest_copy_cost(p); k < GCKPTI_COPY_COSTS && p->bound; k++)
+            gckpti_bound_open(&p->bound[GCKPTI_FULL_COPY_COST - k], p, k, &p->scratch);
+    }
+}
+
+GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit)
+{
+    uint64_t most = 0;
+    int decider;
+    for (int k = gckpti_lowest_copy_cost(p); k < GCKPTI_COPY_COSTS; k++) {
+        const gckpti_bound *b = &p->bound[GCKPTI_FULL_COPY_COST - k];
+        uint64_t cost = gckpti_bound_cost(b, limit, &decider);
+        if (cost == UINT64_MAX || !p->overlap)
+            return cost;
+        cost = gckpti_add_cost(cost, b->base_cost);
+        cost -= cost / 8 * (uint64_t)k + cost % 8 * (uint64_t)k / 8; /* x (8 - k) / 8, rounded up */
+        cost = cost > b->base_cost ? cost - b->base_cost : 0;
+        most = cost > most ? cost : most;
+    }
+    return most;
+}
+GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
+{
+    const gckpti_bound *b = p->bound; /* at full copy cost */
+    int64_t limit = b->padding + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
+    return gckpti_add_cost(gckpti_bound_time(p, limit), b->base_cost);
+}
+
+GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p)
+{
+    const gckpti_bound *b = p->bound; /* at full copy cost */
+    int64_t least = b->min_bytes - b->padding;
+    return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
 #endif

@@ -2,32 +2,84 @@
 #include "base/base.h"
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- the chain programme ----
- * The body is divided into stages. A stage can run in many ways (options), from keeping everything
- * to keeping nothing. An option has a drop count for each node: after that many more runs its
- * results are no longer dropped. With 0 they are kept while the rest of the chain runs forward and
- * backward; with 1 once they are recomputed; .. Options are found once for all equal stages, among
- * those that differ in one count from an option that none dominates.
+/* =================================================================================================
+ * the chain programme: initial schedules by dynamic programming over a chain of stages
+ *
+ * Borders where few bytes cross divide the body into stages. A stage can run in many ways (options)
+ * that differ in the values kept for its backwards: those that a cut of the hull keeps
+ * (search/bound) and, for the others, a drop count: after that many more runs a result is no longer
+ * dropped. With 1 it is kept once it is recomputed, with 255 never. Equal stages share options.
  *
  * A dynamic programme combines them (Beaumont et al. 2019; with options as in Zhao et al. 2023,
  * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
  * a + 1 to b in the middle of that; or a to k - 1 run forward keeping only what crosses the border
  * before some stage k, then k to b run, then a to k - 1. Bytes are counted in steps, without what
- * enters a, and above the gradients live when the backwards of b begin, so that equal ranges of
- * stages share a row of the table. This is optimal among schedules that keep a checkpoint until its
- * stage's backward: however a to b begin, the rest is one or two ranges that share no bytes but
- * checkpoints, and the table has their least cost for each amount of memory. It is an estimate,
- * since options may peak at different times; its schedules are initials, evaluated like all. */
+ * enters a, so that equal ranges of stages share a row of the table. It is an estimate, since
+ * gradients differ and options may peak at different times; its schedules are evaluated like all.
+ * ============================================================================================== */
 enum {
-    GCKPTI_MAX_ROWS = 40000,   /* most rows x stages; with more, stages are merged */
-    GCKPTI_MEMORY_STEPS = 256, /* steps of memory; up to EXACT_STEPS if a step is the grain */
+    GCKPTI_MAX_ROWS = 70000,   /* most rows x stages of more than 64 stages, else fewer stages */
+    GCKPTI_MEMORY_STEPS = 128, /* steps of memory; up to EXACT_STEPS if a step is the grain */
     GCKPTI_EXACT_STEPS = 1024,
-    GCKPTI_EFFORT = 200000, /* entries examined to find options, in all stages */
-    /* Initials are nodes / SPACING of their bytes apart (1/50 to 1/8) */
-    GCKPTI_SPACING = 11000
+    GCKPTI_MAX_ENTRIES = 150000 /* of an initial of the chain: more take memory and time */
 };
+#define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any cost */
 
-/* ---- the table of the chain programme ---- */
+/* Returns whether nodes u and v have the same sizes and cost, and read nodes at equal distances. */
+static int gckpti_equal_nodes(const gckpti_planner *p, int u, int v)
+{
+    const gckpti_node *a = &p->node[u], *b = &p->node[v];
+    int equal = a->out == b->out && a->saved == b->saved && a->workspace == b->workspace &&
+                a->cost == b->cost && a->inputs == b->inputs && a->reads == b->reads &&
+                a->reads_saved == b->reads_saved && a->runs_once == b->runs_once;
+    for (int k = 0; equal && k < a->inputs + a->reads; k++) {
+        const int i = p->edges[k < a->inputs ? a->in + k : a->read + k - a->inputs];
+        const int j = p->edges[k < b->inputs ? b->in + k : b->read + k - b->inputs];
+        equal = i == j || u - i == v - j;
+    }
+    return equal;
+}
+
+/* Returns whether stages a < b have equal nodes, and pass on the same bytes. */
+static int gckpti_equal_stages(const gckpti_chain *c, int a, int b)
+{
+    const gckpti_stage *q = &c->stage[a], *r = &c->stage[b];
+    const int wide = c->n + 1, size = q->end - q->first;
+    int equal = size == r->end - r->first;
+    for (int i = 0; i < size && equal; i++)
+        equal = gckpti_equal_nodes(c->s->p, q->first + i, r->first + i);
+    for (int k = 1; b + k < c->n && equal; k++)
+        equal = c->crossing[a * wide + a + k] == c->crossing[b * wide + b + k];
+    return equal;
+}
+
+/* Computes the bytes that each range of stages passes on, and finds equal stages and ranges. */
+static void gckpti_compare_stages(gckpti_chain *c)
+{
+    const int n = c->n, wide = n + 1;
+    int64_t *sends = c->crossing;
+    for (int a = 0; a < n; a++)
+        for (int u = c->stage[a].first; u < c->stage[a].end; u++)
+            for (int k = a + 1; k < n && c->stage[k].first <= c->last_reader[u]; k++)
+                sends[a * wide + k] += c->s->p->node[u].out;
+    for (int a = 0; a < n; a++)
+        for (c->stage[a].equal = 0;
+             c->stage[a].equal < a && !gckpti_equal_stages(c, c->stage[a].equal, a);)
+            c->stage[a].equal++;
+    for (int a = n - 1; a-- > 0;)
+        for (int k = a + 2; k < n; k++)
+            sends[a * wide + k] += sends[(a + 1) * wide + k];
+    for (int length = 1; length <= n; length++)
+        for (int a = 0; a + length <= n; a++) { /* its rest is equal, and its last stage is */
+            int k = 0, b = length - 1, *row = c->row + b;
+            while (k < a && (c->stage[k + b].equal != c->stage[a + b].equal ||
+                             (b > 0 && row[k * wide - 1] != row[a * wide - 1])))
+                k++;
+            row[a * wide] = k < a ? row[k * wide] : c->rows++;
+        }
+}
+
+/* ---- the table ---- */
 /* Returns the memory steps for some bytes; a small part of a step does not count. */
 static int gckpti_to_steps(const gckpti_chain *c, int64_t bytes)
 {
@@ -40,19 +92,17 @@ static size_t gckpti_cells(const gckpti_chain *c, int rows)
     return (size_t)rows * ((size_t)c->steps + 1);
 }
 
-/* Returns by how many memory steps a range of stages up to k may exceed one up to b. */
-static int gckpti_extra_steps(const gckpti_chain *c, int k, int b)
+/* Returns the row of stages a to b, or the row of zeros if there are none. */
+static int gckpti_range_index(const gckpti_chain *c, int a, int b)
 {
-    int64_t more = c->stage[b].base - c->stage[k].base;
-    return more < 0                    ? -gckpti_to_steps(c, -more)
-           : more / c->step > c->steps ? c->steps
-                                       : (int)(more / c->step);
+    return a > b ? c->rows : c->row[a * (c->n + 1) + b - a];
 }
 
-/* A way to run stages a to b: option i of a or, for larger i, a checkpoint before a later stage. In
- * m >= need memory steps it costs cost + later[m - kept] + sooner[m + more] (table rows). */
+/* A way to run stages a to b: option i of a or, for larger i, a checkpoint before a later stage.
+ * Stages from `next` on run in the middle, while `kept` steps are in use. In m >= need steps it
+ * costs cost + later[m - kept] + sooner[m] (table rows). */
 typedef struct {
-    int a, b, i, need, kept, more;
+    int a, b, i, next, need, kept;
     const uint64_t *later, *sooner;
     uint64_t cost, forward_cost;
     int64_t forward_peak; /* most live bytes in the forward */
@@ -61,124 +111,85 @@ typedef struct {
 /* Advances w to the next way to run stages w->a to w->b (first: i = -1). Returns 0 at the end. */
 static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
 {
-    const gckpti_stage *stage = c->stage, *q = &stage[stage[w->a].owner];
-    const gckpti_stage_option *o = &c->option[q->option];
-    const uint64_t *none = c->cost + gckpti_cells(c, c->rows);
-    int wide = c->n + 1, k = w->a;
-    w->i++;
-    w->later = w->sooner = none;
-    w->kept = w->more = 0;
-    if (w->i < q->options) {
-        int after =
-            gckpti_to_steps(c, o[w->i].bytes[GCKPTI_AFTER] + stage[k].base - stage[w->b].base);
-        w->need = (int)o[w->i].steps[GCKPTI_BEFORE];
-        w->need = after > w->need ? after : w->need;
-        w->cost = o[w->i].cost;
-        k++;
-        if (k > w->b)
-            return 1;
-        w->kept = (int)o[w->i].steps[GCKPTI_DURING];
-    } else {
-        k += w->i - q->options + 1;
-        if (k > w->b)
-            return 0;
-        const gckpti_stage *last = &stage[stage[k - 1].owner];
-        int64_t peak = c->crossing[w->a * wide + k - 1] + last->forward_peak;
+    const gckpti_stage *stage = c->stage, *q = &stage[w->a];
+    const int wide = c->n + 1, is_option = ++w->i < q->options;
+    const int next = w->next = is_option ? w->a + 1 : w->a + 1 + w->i - q->options;
+    int64_t peak, kept;
+    if (is_option) {
+        const gckpti_stage_option *o = &c->option[q->option + w->i];
+        w->cost = o->cost;
+        peak = o->peak;
+        kept = next > w->b ? 0 : o->kept;
+    } else if (next <= w->b) {
+        const gckpti_stage_option *last = &stage[next - 1].forward;
+        peak = c->crossing[w->a * wide + next - 1] + last->peak;
         w->forward_peak = peak > w->forward_peak ? peak : w->forward_peak;
-        w->cost = w->forward_cost += last->forward_cost;
-        w->need = gckpti_to_steps(c, w->forward_peak);
-        w->kept = gckpti_to_steps(c, c->crossing[w->a * wide + k]);
-        w->more = gckpti_extra_steps(c, k - 1, w->b);
-        int row = c->row[w->a * wide + k - 1 - w->a];
-        w->sooner = c->cost + gckpti_cells(c, row);
-        w->need = c->need[row] - w->more > w->need ? c->need[row] - w->more : w->need;
-    }
-    int row = c->row[k * wide + w->b - k];
-    w->later = c->cost + gckpti_cells(c, row);
-    w->need = c->need[row] + w->kept > w->need ? c->need[row] + w->kept : w->need;
+        w->cost = w->forward_cost += last->cost;
+        peak = w->forward_peak;
+        kept = c->crossing[w->a * wide + next];
+    } else
+        return 0;
+    const int later = gckpti_range_index(c, next, w->b);
+    const int sooner = is_option ? c->rows : gckpti_range_index(c, w->a, next - 1);
+    w->kept = gckpti_to_steps(c, kept);
+    w->need = gckpti_to_steps(c, peak);
+    w->need = w->need > c->need[sooner] ? w->need : c->need[sooner];
+    w->need = w->need > c->need[later] + w->kept ? w->need : c->need[later] + w->kept;
+    w->later = c->cost + gckpti_cells(c, later);
+    w->sooner = c->cost + gckpti_cells(c, sooner);
     return 1;
 }
 
-/* Fills in the row of stages a to b. Tries checkpoints where options cost more than the least. */
+/* Fills in the row of stages a to b. */
 static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
 {
-    uint64_t *cost = c->cost + gckpti_cells(c, row), least = 0;
+    uint64_t *cost = c->cost + gckpti_cells(c, row);
     gckpti_choice w = { a, b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
-    int top = c->steps + 1, *fewest = &c->need[row], options = c->stage[c->stage[a].owner].options;
     for (int m = 0; m <= c->steps; m++)
         cost[m] = GCKPTI_INFINITE_COST;
-    for (int k = a; k <= b; k++)
-        least += c->stage[c->stage[k].owner].min_cost;
-    while (gckpti_next_choice(c, &w)) {
-        if (w.i == options)
-            for (top = 0; top <= c->steps && cost[top] > least;)
-                top++;
-        for (int m = w.need; m < top; m++) {
-            int sooner = m + w.more < c->steps ? m + w.more : c->steps;
-            uint64_t sum = w.cost + w.later[m - w.kept] + w.sooner[sooner];
+    while (gckpti_next_choice(c, &w))
+        for (int m = w.need; m <= c->steps; m++) {
+            uint64_t sum = w.cost + w.later[m - w.kept] + w.sooner[m];
             cost[m] = sum < cost[m] ? sum : cost[m];
         }
-    }
-    for (*fewest = 0; *fewest <= c->steps && cost[*fewest] == GCKPTI_INFINITE_COST;)
-        ++*fewest;
+    for (c->need[row] = 0; c->need[row] <= c->steps && cost[c->need[row]] == GCKPTI_INFINITE_COST;)
+        c->need[row]++;
 }
 
 /* Chooses a step for up to `most` bytes: the grain, or a divisor of the smallest large result. */
 static void gckpti_choose_step(gckpti_chain *c, int64_t most)
 {
     const gckpti_planner *p = c->s->p;
-    int64_t grain = c->s->grain, large = most;
+    int64_t grain = (int64_t)p->alignment, large = most;
     c->step = most / GCKPTI_MEMORY_STEPS > grain ? most / GCKPTI_MEMORY_STEPS : grain;
     for (int u = p->prologue; u < p->nodes; u++)
         large = p->node[u].out > most / 100 && p->node[u].out < large ? p->node[u].out : large;
     c->step = large > c->step ? large / (large / c->step) : c->step;
     c->step = most / grain <= GCKPTI_EXACT_STEPS ? grain : c->step;
     c->steps = (int)(most / c->step);
-    for (int a = 0; a < c->n; a++)
-        for (int i = 0; c->stage[a].owner == a && i < c->stage[a].options; i++) {
-            gckpti_stage_option *o = &c->option[c->stage[a].option + i];
-            for (int k = 0; k < GCKPTI_PHASES; k++)
-                o->steps[k] = gckpti_to_steps(c, o->bytes[k]);
-        }
 }
 
-/* Emits the schedule of all stages in m memory steps. */
-static void gckpti_emit_table(gckpti_chain *c, int m)
+/* Emits the schedule of stages a to b in m memory steps. */
+static void gckpti_emit_range(gckpti_chain *c, int a, int b, int m)
 {
-    gckpti_planner *p = c->s->p;
-    struct {
-        int a, b, m; /* b < 0 means the backwards of stage a, by option m */
-    } todo[2 * GCKPTI_MAX_STAGES + 3], now = { 0, c->n - 1, m };
-    todo[0] = now;
-    for (int count = 1; count > 0;) {
-        now = todo[--count];
-        const gckpti_stage *q = &c->stage[now.a], *owner = &c->stage[q->owner];
-        if (now.b < 0) {
-            gckpti_list_stage(c, q, c->drop + c->option[owner->option + now.m].drop);
-            for (int x = q->end - q->first + 1; x < c->length; x++)
-                gckpti_emit(p, c->entry[x]);
-            continue;
-        }
-        gckpti_choice w = { now.a, now.b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
-        uint64_t cost =
-            c->cost[gckpti_cells(c, c->row[now.a * (c->n + 1) + now.b - now.a]) + (size_t)now.m];
-        int sooner = 0;
-        while (gckpti_next_choice(c, &w)) {
-            sooner = now.m + w.more < c->steps ? now.m + w.more : c->steps;
-            if (w.need <= now.m && w.cost + w.later[now.m - w.kept] + w.sooner[sooner] == cost)
-                break;
-        }
-        int k = w.i < owner->options ? now.a + 1 : now.a + 1 + w.i - owner->options;
-        for (int u = q->first; u < c->stage[k - 1].end; u++)
-            gckpti_emit(p, u);
-        todo[count].a = now.a;
-        todo[count].b = w.i < owner->options ? -1 : k - 1;
-        todo[count++].m = w.i < owner->options ? w.i : sooner;
-        now.a = k;
-        now.m -= w.kept;
-        if (k <= now.b)
-            todo[count++] = now;
+    const gckpti_stage *q = &c->stage[a];
+    gckpti_choice w = { a, b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
+    if (a > b)
+        return;
+    const uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, a, b)) + (size_t)m];
+    while (gckpti_next_choice(c, &w))
+        if (w.need <= m && w.cost + w.later[m - w.kept] + w.sooner[m] == cost)
+            break;
+    for (int u = q->first; u < c->stage[w.next - 1].end; u++)
+        gckpti_emit(c->s->p, u);
+    gckpti_emit_range(c, w.next, b, m - w.kept);
+    if (w.i >= q->options) {
+        gckpti_emit_range(c, a, w.next - 1, m);
+        return;
     }
+    memcpy(c->s->action + q->first, c->drop + c->option[q->option + w.i].drop,
+           (size_t)(q->end - q->first));
+    gckpti_emit_stage(c, q);
 }
 
 /* Adds the table's schedules for amounts of memory from `least` to `most` bytes as initials. */
@@ -186,80 +197,74 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
 {
     gckpti_search *s = c->s;
     gckpti_choose_step(c, most);
-    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* an extra row is zeros */
-    int rows = 0, small = s->p->nodes <= GCKPTI_SMALL_N;
+    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* the extra row is zeros */
+    int rows = 0;
     gckpti_reserve(&c->scratch, &c->cost, cells, sizeof *c->cost);
-    gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows, sizeof(int));
-    if (!s->p->failed)
-        memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
-    for (int length = 1; length <= c->n && !s->p->failed; length++)
+    gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows + 1, sizeof(int));
+    if (s->p->failed)
+        return;
+    memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
+    c->need[c->rows] = 0;
+    for (int length = 1; length <= c->n; length++)
         for (int a = 0; a + length <= c->n; a++)
-            if (c->row[a * (c->n + 1) + length - 1] == rows) {
-                gckpti_fill_row(c, a, a + length - 1, rows);
-                rows++;
-            }
-    s->evaluated += (int64_t)cells * c->n / 24;
-    int spacing = GCKPTI_SPACING / s->p->nodes; /* 8 to 50 */
-    spacing = spacing < 8 ? 8 : spacing > 50 ? 50 : spacing;
-    uint64_t last = UINT64_MAX; /* cost of the last initial */
+            if (gckpti_range_index(c, a, a + length - 1) == rows)
+                gckpti_fill_row(c, a, a + length - 1, rows++);
+    const int spacing = s->p->nodes <= GCKPTI_LARGE_N ? 30 : 8;
+    uint64_t last = GCKPTI_INFINITE_COST; /* cost of the last initial */
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
-        uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
-        if (cost >= last || cost == GCKPTI_INFINITE_COST ||
-            (!small && (int64_t)(m - before) * spacing < before))
+        uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, 0, c->n - 1)) + (size_t)m];
+        if (cost >= last || (int64_t)(m - before) * spacing < before)
             continue;
         last = cost;
         before = m;
-        gckpti_emit_table(c, m);
-        gckpti_add_built(s);
+        gckpti_emit_range(c, 0, c->n - 1, m);
+        if (s->p->entry_count <= GCKPTI_MAX_ENTRIES)
+            gckpti_add_built(s);
     }
 }
 
-/* Adds initials of the chain programme for a kind of borders. Returns 0 if it finds no stages. */
-GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, int kind, int64_t most)
+/* Opens a chain of at most `most` stages: the stages and the rows of the table. */
+static void gckpti_open_chain(gckpti_chain *c, gckpti_search *s, gckpti_border kind, int most)
 {
     gckpti_planner *p = s->p;
-    size_t n = (size_t)p->nodes;
+    memset(c, 0, sizeof *c);
+    c->s = s;
+    c->scratch = gckpti_scratch_new(p->memory, &p->failed);
+    if (!gckpti_find_borders(c))
+        return;
+    gckpti_find_stages(c, kind, most);
+    size_t pairs = ((size_t)c->n + 1) * ((size_t)c->n + 1);
+    c->crossing = (int64_t *)gckpti_scratch_alloc(&c->scratch, pairs, sizeof(int64_t));
+    c->row = (int *)gckpti_scratch_alloc(&c->scratch, pairs, sizeof(int));
+    if (!p->failed)
+        gckpti_compare_stages(c);
+}
+
+/* Adds initials of the chain programme for a kind of borders. Returns 0 if it finds no stages;
+ * `most`: bytes of store-all. */
+GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, int64_t most)
+{
     gckpti_chain c;
-    memset(&c, 0, sizeof c);
-    c.s = s;
-    c.scratch = gckpti_scratch_new(p->memory, &p->failed);
-    for (int stages = gckpti_find_borders(&c) ? GCKPTI_MAX_STAGES : 0; !p->failed; stages /= 2) {
-        gckpti_find_stages(&c, kind, stages);
-        size_t pairs = ((size_t)c.n + 1) * ((size_t)c.n + 1);
-        c.crossing = (int64_t *)gckpti_scratch_alloc(&c.scratch, pairs, sizeof(int64_t));
-        c.row = (int *)gckpti_scratch_alloc(&c.scratch, pairs, sizeof(int));
-        c.rows = 0;
-        if (!p->failed)
-            gckpti_compare_stages(&c);
-        if (stages < 64 || (int64_t)c.rows * c.n <= GCKPTI_MAX_ROWS)
-            break;
-    }
-    if (c.n < 2 || (kind == GCKPTI_AT_NARROW && c.borders > c.n)) {
+    int stages = GCKPTI_MAX_STAGES;
+    gckpti_open_chain(&c, s, kind, stages);
+    while (!s->p->failed && stages > 64 && (int64_t)c.rows * c.n > GCKPTI_MAX_ROWS) {
         gckpti_scratch_free(&c.scratch);
-        return c.n > 1;
+        gckpti_open_chain(&c, s, kind, stages /= 2);
     }
-    int64_t nodes = 0, effort = GCKPTI_EFFORT;
-    for (int a = 0; a < c.n; a++) {
-        int size = c.stage[a].end - c.stage[a].first;
-        c.capacity = 5 * size + 64 > c.capacity ? 5 * size + 64 : c.capacity;
-        nodes += c.stage[a].owner == a ? size : 0;
+    const int found = !s->p->failed && c.n > 1;
+    if (found)
+        gckpti_mark_cuts(&c);
+    for (int a = 0; a < c.n && found; a++) {
+        gckpti_stage *q = &c.stage[a], *equal = &c.stage[q->equal];
+        if (q == equal)
+            gckpti_find_options(&c, a);
+        q->option = equal->option;
+        q->options = equal->options;
+        q->forward = equal->forward;
     }
-    c.entry = (int *)gckpti_scratch_alloc(&c.scratch, (size_t)c.capacity * 2, sizeof(int));
-    c.trial = (unsigned char *)gckpti_scratch_alloc(&c.scratch, n, 1);
-    c.present = (unsigned char *)gckpti_scratch_alloc(&c.scratch, n, 1);
-    c.needed = (unsigned char *)gckpti_scratch_alloc(&c.scratch, n, 1);
-    c.runs = (int *)gckpti_scratch_alloc(&c.scratch, n, sizeof(int));
-    for (int a = 0; a < c.n && !p->failed; a++) {
-        int64_t size = c.stage[a].end - c.stage[a].first, before = s->examined;
-        if (c.stage[a].owner != a)
-            continue;
-        gckpti_find_options(&c, &c.stage[a], effort * size / nodes);
-        effort -= s->examined - before;
-        nodes -= size;
-    }
-    for (int part = 1; part <= 16 && !p->failed; part *= 4)
+    for (int part = 1; part <= 16 && found; part *= 4) /* finer steps for fewer bytes */
         gckpti_add_table_initials(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);
-    return 1;
+    return found;
 }
 #endif

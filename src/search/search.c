@@ -1,6 +1,5 @@
 #include "search/internal.h"
 #include "base/base.h"
-#include "num/num.h"
 
 #ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
@@ -8,24 +7,18 @@
  *
  * The level grid, which depends on the model alone, has byte limits from store-all's down to the
  * proven minimum. A level is solved once, when a budget needs it (gckpti_solve_level):
- *   cuts     The cut of the deciding point says what to keep there; the rest is recomputed just
- *            before its first reader. The two cuts of the hull around the limit are combined. A
- *            schedule within 0.1 % of a step of the bound is proven near-optimal; then the level
- *            is done.
- *   initial  Else schedules built once without a limit: store-all, segments, memory-poor, and those
- *            of a dynamic programme over a chain of stages (search/chain). The best that fits, a
- *            few that do not, and the next larger level's are improved by 1. and 2. Of each
- *            GCKPTI_LEVEL_GROUP levels the first tries more initials, and no level above.
- *   1. gckpti_reduce_peak closes live-range holes until the schedule is within the limit: before
- *      the use after a hole it recomputes the value with its closure (what that reads and is not
- *      live), or reloads it. All holes whose cost per excess byte is within twice the best, and
- *      whose closures share no node, are closed at once; the result is evaluated exactly.
- *   2. gckpti_remove_recomputes removes recomputations, largest saving first, within the limit.
+ *   cut      The cut of the deciding point says what to keep there; the rest is recomputed just
+ *            before its first reader. The local search (search/moves) brings that schedule within
+ *            the limit, and removes recomputes that are not needed for it. A schedule within 0.1 %
+ *            of a step of the bound is proven near-optimal; then the level is done.
+ *   initial  Else schedules built once without a limit compete: store-all, segments, memory-poor,
+ *            and those of a dynamic programme over a chain of stages (search/chain). The local
+ *            search improves the best that fits, a few that do not, and the schedule of the next
+ *            larger level, except at the first of each GCKPTI_LEVEL_GROUP levels.
  * gckpti_find_best takes the candidate of least cost: of levels from the budget down until the next
- * is proven to cost no less, and of the level above the budget. It ignores a level's schedule that
- * would also fit the next lower level, because smaller budgets never search this level. Initials
- * count at the level that they fit, unless its schedule is near-optimal and its arena is within the
- * limit. So the candidates do not depend on the budget, and more memory never costs more time.
+ * is proven to cost no less, of the level above the budget, and of the initials. It ignores a
+ * level's schedule that would also fit the next lower level, because smaller budgets never search
+ * this level. So the candidates do not depend on the budget, and more memory never costs more time.
  *
  * Invariants: 1. gckpti_evaluate computes for each position the live bytes of the lowered plan of
  * the same schedule (sizes rounded up to the alignment). 2. A level's schedule is within its limit
@@ -33,231 +26,391 @@
  * time, and all numbers are integers, so that a plan is the same on every machine.
  * ============================================================================================== */
 
-/* Returns the largest power of two that divides all sizes of a model. */
-GCKPTI_FN int64_t gckpti_size_grain(const gckpti_planner *p)
-{
-    int64_t sizes = 0;
-    for (int r = 0; r <= p->backwards; r++)
-        sizes |= p->gradient_at[r] | p->gradient_between[r];
-    for (int u = 0; u < p->nodes; u++)
-        sizes |= p->node[u].out | p->node[u].saved | p->node[u].workspace;
-    return sizes & -sizes;
-}
-
-/* Effort limit of a level, per node: evaluated entries, plus 1/4 of those examined for moves. */
-#define GCKPTI_EFFORT_LIMIT INT64_C(700)
-
-/* Returns whether the effort is used up. `first` and `left`: an attempt's excess, first and now. */
-GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left)
-{
-    int64_t nodes = s->p->nodes + 200, most = GCKPTI_EFFORT_LIMIT * nodes;
-    int64_t used = s->started < 0 ? 0 : s->evaluated + s->examined / 4 - s->started;
-    int ends = s->evaluated > most || s->examined > 4 * most || used > most / 8 ||
-               (used > most / 32 && left > first / 4 * 3) || (used > most / 16 && left > first / 2);
-    s->incomplete = s->incomplete || ends;
-    return ends;
-}
-
-GCKPTI_FN int gckpti_is_exhausted(gckpti_search *s) { return gckpti_should_stop(s, 0, 0); }
-
-/* Evaluates a schedule: finds its live ranges, and removes entries whose results nobody reads. */
-GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
-{
-    s->evaluated += schedule->length;
-    if (gckpti_schedule_reserve(&s->scratch, schedule, schedule->length))
-        gckpti_find_live_ranges(s->p, schedule);
-}
-
-/* Returns a schedule's excess over the limit: live bytes above it, summed over positions. */
-GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *schedule, int64_t limit)
-{
-    int64_t sum = schedule->peak == INT64_MAX ? INT64_MAX / 2 : 0;
-    if (schedule->peak <= limit)
-        return 0;
-    for (int x = 0; x < schedule->length; x++)
-        sum += schedule->live_bytes[x] > limit ? schedule->live_bytes[x] - limit : 0;
-    return sum;
-}
-
-/* Makes s->next the current schedule. */
-GCKPTI_FN void gckpti_accept_next(gckpti_search *s)
-{
-    gckpti_schedule swap = s->now;
-    s->now = s->next;
-    s->next = swap;
-}
-
-/* ---- forward passes (scans) over the current schedule, with definitions in s->state ---- */
-/* Advances the scan past the entry at position x. */
-GCKPTI_FN void gckpti_scan_entry(gckpti_search *s, int x)
-{
-    const gckpti_schedule *now = &s->now;
-    int i = now->entry[x], count;
-    const int *edges = gckpti_entry_reads(s->p, i, &count);
-    for (int k = 0; k < count; k++)
-        s->state[edges[k]].prev_use = x;
-    s->examined += count + 1;
-    if (i < 0) {
-        s->state[~i].prev_use = s->p->node[~i].reads_saved ? x : s->state[~i].prev_use;
-        return;
-    }
-    gckpti_node_state *v = &s->state[gckpti_entry_node(s->p, i)];
-    v->value_end = now->value_end[x];
-    v->saved_end = now->saved_end[x];
-    v->start = v->prev_use = x;
-    v->run_count += !gckpti_is_reload(s->p, i);
-}
-
-/* Sums the excess over a limit by position, and begins a scan. Returns 0 if out of memory. */
-GCKPTI_FN int gckpti_begin_scan(gckpti_search *s, int64_t limit)
-{
-    const gckpti_schedule *now = &s->now;
-    size_t n = (size_t)now->length + 1;
-    if (!gckpti_reserve(&s->scratch, &s->excess_sum, n, sizeof *s->excess_sum) ||
-        !gckpti_reserve(&s->scratch, &s->excess_count, n, sizeof(int)) ||
-        !gckpti_reserve(&s->scratch, &s->excess, n, sizeof *s->excess))
-        return 0;
-    s->excess_sum[0] = 0;
-    s->excess_count[0] = 0;
-    for (int x = 0; x < now->length; x++) {
-        const int64_t excess = now->live_bytes[x] > limit ? now->live_bytes[x] - limit : 0;
-        s->excess[s->excess_count[x]] = excess;
-        s->excess_sum[x + 1] = s->excess_sum[x] + excess;
-        s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
-    }
-    s->moves = s->members = 0;
-    s->first_backward = 0;
-    while (s->first_backward < now->length && now->entry[s->first_backward] >= 0)
-        s->first_backward++;
-    gckpti_reset_states(s->p);
-    s->firsts_end = 0;
-    for (int x = 0; x < s->first_backward && s->p->recompute_count > 0; x++)
-        if (s->state[gckpti_entry_node(s->p, now->entry[x])].run_count++ == 0)
-            s->firsts_end = x + 1;
-    gckpti_reset_states(s->p);
-    return 1;
-}
-
-/* Returns whether gckpt_recompute demands a recompute of `node` for a reader at position x: its
- * last definition is from before the backwards, as gckpti_apply_policy sees it. */
-GCKPTI_FN int gckpti_must_recompute(const gckpti_search *s, int node, int x)
-{
-    return s->p->node[node].must_recompute && x >= s->first_backward &&
-           s->state[node].start < s->firsts_end;
-}
-
-/* ---- the current schedule, s->now, and candidates, which store schedules ---- */
-/* Writes the current schedule's body to p->entries, as a builder does. */
-static void gckpti_emit_now(gckpti_search *s)
-{
-    s->p->entry_count = 0;
-    for (int x = 0; x < s->now.length; x++)
-        gckpti_emit(s->p, s->now.entry[x]);
-}
-
-/* Makes a builder's entries the current schedule. Finishes it until that changes nothing: lowering
- * finishes it again, and removed entries may change what gckpt_recompute demands. */
-GCKPTI_FN int gckpti_take_built(gckpti_search *s)
-{
-    gckpti_planner *p = s->p;
-    for (int iteration = 0, same = 0; iteration < 4 && !same; iteration++) {
-        if (!gckpti_finish_schedule(p, p->entries, (int)p->entry_count, &s->scratch, &s->now))
-            return 0;
-        same = !p->recompute_count || (size_t)s->now.length == p->entry_count;
-        if (!same)
-            gckpti_emit_now(s);
-    }
-    p->entry_count = 0;
-    s->evaluated += 2 * (int64_t)s->now.length;
-    return 1;
-}
-
-/* Applies gckpt_recompute to the current schedule again after moves. */
-GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
-{
-    if (s->p->recompute_count) {
-        gckpti_emit_now(s);
-        gckpti_take_built(s);
-    }
-}
-
-/* Replaces a candidate's schedule; the new one is not placed yet. */
-GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candidate,
-                                      const gckpti_schedule *schedule)
-{
-    candidate->spans = gckpti_to_spans(schedule->entry, schedule->length, NULL);
-    if (!gckpti_reserve(&s->scratch, &candidate->span, (size_t)candidate->spans,
-                        sizeof *candidate->span))
-        return;
-    gckpti_to_spans(schedule->entry, schedule->length, candidate->span);
-    candidate->length = schedule->length;
-    candidate->peak = schedule->peak;
-    candidate->overhead = schedule->overhead;
-    candidate->recompute_cost = schedule->recompute_cost;
-    candidate->transfer_cost = schedule->transfer_cost;
-    candidate->arena = 0;
-    candidate->hidden = NULL;
-}
-
-/* Makes a candidate's schedule the current one, evaluated. Returns 0 if it has none. */
-GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *candidate)
-{
-    if (candidate->length == 0 || !gckpti_schedule_reserve(&s->scratch, &s->now, candidate->length))
-        return 0;
-    gckpti_from_spans(candidate->span, candidate->length, s->now.entry);
-    s->now.length = candidate->length;
-    gckpti_evaluate(s, &s->now);
-    return 1;
-}
-
-/* Appends an empty candidate to *list, which may move the list. Returns NULL if out of memory. */
-GCKPTI_FN gckpti_candidate *gckpti_candidate_new(gckpti_search *s, gckpti_candidate **list,
-                                                 int *count)
-{
-    if (!gckpti_reserve(&s->scratch, list, (size_t)*count + 1, sizeof **list))
-        return NULL;
-    gckpti_candidate *candidate = &(*list)[(*count)++];
-    memset(candidate, 0, sizeof *candidate);
-    return candidate;
-}
-
-/* Stores the current schedule in a candidate if it is within the candidate's limit and better. */
-GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candidate)
-{
-    const gckpti_schedule *now = &s->now;
-    gckpti_reapply_policy(s);
-    int better = candidate->length == 0 || now->overhead < candidate->overhead ||
-                 (now->overhead == candidate->overhead && now->peak < candidate->peak);
-    if (now->peak <= candidate->limit && better && !s->p->failed)
-        gckpti_candidate_store(s, candidate, now);
-}
-
 /* Returns whether a candidate is proven near-optimal for its limit. */
-GCKPTI_FN int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *candidate)
+static int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *candidate)
 {
     return candidate->length > 0 && candidate->overhead - candidate->bound <= s->margin;
 }
 
-/* Stores the current schedule as a new initial, unless an initial has the same entries. */
-GCKPTI_FN void gckpti_add_initial(gckpti_search *s)
+/* ---- levels and initial schedules (search/search); the schedule of a cut ---- */
+/* Makes the schedule of s->action the current one: it runs all nodes as late as they are needed,
+ * keeps results that are not marked, and recomputes or reloads marked ones just before the first
+ * backward that needs them. Returns its peak; out of memory: INT64_MAX. */
+static int64_t gckpti_try_actions(gckpti_search *s)
 {
-    gckpti_candidate *added = gckpti_candidate_new(s, &s->initial, &s->initials);
-    if (!added)
-        return;
-    added->limit = s->now.peak;
-    gckpti_candidate_store(s, added, &s->now);
-    for (const gckpti_candidate *q = s->initial; q < added && !s->p->failed; q++)
-        if (q->length == added->length && q->spans == added->spans &&
-            !memcmp(q->span, added->span, (size_t)q->spans * sizeof *q->span)) {
-            s->initials--;
-            return;
-        }
+    gckpti_planner *p = s->p;
+    int next = p->prologue;
+    for (int u = 0; u < p->nodes; u++) {
+        p->computed[u] = !s->action[u] || p->needed_by[u] > 0;
+        p->state[u].run_count = 1;
+    }
+    for (int r = 0; r < p->body_backwards; r++) {
+        gckpti_emit_late(p, &next, r);
+        gckpti_emit_backward(p, r, 0, s->action);
+    }
+    gckpti_emit_late(p, &next, INT32_MAX); /* losses of a graph without backwards */
+    return gckpti_take_built(s) ? s->now.peak : INT64_MAX;
 }
 
-/* Makes a builder's entries the current schedule, and stores it as a new initial. */
-GCKPTI_FN void gckpti_add_built(gckpti_search *s)
+/* ---- initial schedules: built once without a limit ---- */
+enum { GCKPTI_REDUCED = 10 }; /* most initials that get a copy with a reduced peak */
+
+/* Orders initials by peak, then cost. */
+static int gckpti_initial_before(const void *first, const void *second, const void *context)
 {
-    if (gckpti_take_built(s))
+    const gckpti_candidate *a = (const gckpti_candidate *)first,
+                           *b = (const gckpti_candidate *)second;
+    (void)context;
+    return a->peak != b->peak ? a->peak < b->peak : a->overhead < b->overhead;
+}
+
+/* Adds copies of initials with a peak reduced by 1/1000: a level may improve them much further. */
+static void gckpti_reduce_initials(gckpti_search *s)
+{
+    const gckpti_planner *p = s->p;
+    uint64_t least = UINT64_MAX;
+    for (int i = 0, done = 0, n = s->initials; i < n && done < GCKPTI_REDUCED && !p->failed; i++) {
+        const gckpti_candidate *from = &s->initial[i];
+        if (from->overhead / 8 * 7 >= least || from->overhead < p->least_cost / 4 ||
+            from->overhead / 4 > p->least_cost)
+            continue;
+        least = from->overhead < least ? from->overhead : least;
+        done++;
+        int64_t limit = from->peak - (from->peak - p->gradient_between[0]) / 1000 - 1;
+        s->effort = 0;
+        s->started = GCKPTI_NO_ATTEMPT;
+        if (!gckpti_candidate_load(s, from) || !gckpti_reduce_peak(s, limit))
+            continue;
+        gckpti_remove_recomputes(s, limit);
+        gckpti_reapply_policy(s);
         gckpti_add_initial(s);
+    }
+}
+
+/* Finds the initials, once: store-all, uniform segments, the user's segments, the chain's,
+ * memory-poor. */
+static void gckpti_find_initials(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->top_segments;
+    if (s->initials > 0)
+        return;
+    gckpti_build_store_all(p);
+    gckpti_add_built(s);
+    int64_t most = s->initial ? s->initial[0].peak - p->gradient_between[0] : 0;
+    for (size_t i = 0, before = 0; i <= groups && !p->failed; i++) {
+        int group = i < groups ? gckpti_group_size(p, i) : 0;
+        if (i < groups && (!group || (p->nodes > GCKPTI_LARGE_N && i % n - before < before / 8)))
+            continue;
+        before = i % n;
+        gckpti_build_segments(p, group);
+        gckpti_add_built(s);
+    }
+    if (s->bound->points > 0) {
+        gckpti_add_chain_initials(s, GCKPTI_AT_SEGMENTS, most);
+        const int narrow = gckpti_add_chain_initials(s, GCKPTI_AT_NARROW, most);
+        if (p->nodes <= (narrow ? GCKPTI_SMALL_N : GCKPTI_MEDIUM_N))
+            gckpti_add_chain_initials(s, GCKPTI_AT_NODES, most);
+    }
+    if (p->nodes <= GCKPTI_MEDIUM_N && !p->failed) {
+        gckpti_build_late(p, -1);
+        gckpti_add_built(s);
+    }
+    gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+    gckpti_reduce_initials(s);
+    gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+}
+
+/* ---- levels ---- */
+enum { GCKPTI_LEVEL_GROUP = 8 }; /* levels that depend on one another */
+
+/* Builds the level grid: limits from store-all's bytes to the proven minimum, for all budgets. */
+static void gckpti_build_levels(gckpti_search *s, int64_t most)
+{
+    const int64_t resident = s->p->gradient_between[0], least = s->bound->min_bytes;
+    const int64_t grain = (int64_t)s->p->alignment; /* live bytes are multiples of it */
+    const int part = s->p->nodes <= 64 ? 100 : s->p->nodes <= GCKPTI_LARGE_N ? 40 : 16;
+    int decider;
+    const uint64_t steep_cost = gckpti_bound_cost(s->bound, least, &decider) / 8 * 7;
+    for (int64_t limit = most; limit >= least;) {
+        int64_t step = (limit - resident) / part / grain * grain;
+        if (gckpti_bound_cost(s->bound, limit, &decider) > steep_cost)
+            step *= 2; /* fewer levels where bounds are weak */
+        if (step < grain || (most - least) / grain <= 96)
+            step = grain;
+        gckpti_candidate *level = gckpti_candidate_new(s, &s->level, &s->levels);
+        if (!level)
+            return;
+        level->limit = limit;
+        limit = limit - least > step ? limit - step : limit > least ? least : least - 1;
+    }
+}
+
+/* Reduces the peak of the current schedule to a level's limit unless it is far above, removes
+ * recomputes, and stores the schedule in the level if it is better. */
+static void gckpti_improve(gckpti_search *s, gckpti_candidate *level)
+{
+    s->started = s->effort;
+    if (s->now.peak / 5 * 4 <= level->limit && gckpti_reduce_peak(s, level->limit)) {
+        gckpti_remove_recomputes(s, level->limit);
+        gckpti_candidate_update(s, level);
+    }
+    s->started = GCKPTI_NO_ATTEMPT;
+}
+
+/* Improves a level by another candidate's schedule, first as it is. */
+static void gckpti_improve_from(gckpti_search *s, gckpti_candidate *level,
+                                const gckpti_candidate *from)
+{
+    if (!gckpti_candidate_load(s, from))
+        return;
+    gckpti_candidate_update(s, level);
+    gckpti_improve(s, level);
+}
+
+/* Solves a level from the last cut of a hull that keeps no more bytes than the limit allows. */
+static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_cut_point *point,
+                             int which)
+{
+    const gckpti_cut_table *cuts = gckpti_cuts(s->bound, point, which);
+    const int cut = gckpti_cut_within(&cuts->last, level->limit - point->base);
+    if (cut < 0 || gckpti_is_proven(s, level))
+        return;
+    gckpti_mark_cut(s->bound, cuts, cut, s->action);
+    gckpti_try_actions(s);
+    gckpti_improve(s, level);
+}
+
+/* Solves level k: tries schedules from cuts. Unless one is proven near-optimal, improves initials
+ * within or near the limit, and the schedule of the level above in the group. */
+GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
+{
+    gckpti_candidate *level = &s->level[k];
+    const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
+    const int perturbs = small ? 4 : s->p->nodes <= 250 ? 2 : 0; /* to leave a local optimum */
+    const int tries = !grouped || small ? 4 : s->p->nodes <= 300 ? 2 : 1; /* 1: grids are fine */
+    int decider, i = 0, best = -1;
+    if (level->solved || s->p->failed)
+        return;
+    level->solved = 1;
+    level->bound = gckpti_bound_cost(s->bound, level->limit, &decider);
+    if (level->bound == UINT64_MAX)
+        return;
+    s->effort = 0;
+    for (int c = 0; c < (s->p->can_offload ? GCKPTI_TABLES : 1) && decider < s->bound->points; c++)
+        gckpti_solve_cut(s, level, &s->bound->point[decider], c);
+    if (gckpti_is_proven(s, level))
+        return;
+    gckpti_find_initials(s);
+    if (grouped)
+        gckpti_solve_level(s, k - 1);
+    s->effort = 0;
+    for (; i < s->initials && s->initial[i].peak <= level->limit; i++)
+        if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
+            best = i;
+    if (best >= 0)
+        gckpti_improve_from(s, level, &s->initial[best]);
+    if (grouped && s->level[k - 1].length == 0)
+        return; /* not even the level above has one */
+    uint64_t least = UINT64_MAX;
+    for (int tried = 0; i < s->initials && tried < tries; i++) {
+        const gckpti_candidate *initial = &s->initial[i];
+        if (initial->overhead / 8 * 7 > least || initial->overhead / 4 > s->p->least_cost)
+            continue;
+        least = initial->overhead < least ? initial->overhead : least;
+        gckpti_improve_from(s, level, initial);
+        tried++;
+    }
+    if (grouped)
+        gckpti_improve_from(s, level, &s->level[k - 1]);
+    for (i = 0; i < perturbs && gckpti_candidate_load(s, level); i++) {
+        const uint64_t before = level->overhead;
+        if (gckpti_perturb(s, level->limit, i))
+            gckpti_remove_recomputes(s, level->limit);
+        gckpti_candidate_update(s, level);
+        i = level->overhead < before ? -1 : i;
+    }
+}
+
+/* ---- placing a candidate ---- */
+/* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. If the
+ * arena cannot be addressed, sets candidate->arena to SIZE_MAX, which is no error. */
+GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
+{
+    gckpti_planner *p = s->p;
+    gckpti_release(&s->scratch, &s->move); /* frees memory: lowering needs no moves */
+    gckpti_release(&s->scratch, &s->order);
+    gckpti_release(&s->scratch, &s->member);
+    gckpti_release(&s->scratch, &s->slack);
+    gckpt_result result = gckpti_lower_spans(p, candidate->span, candidate->length);
+    int large = gckpti_is_too_large(p, result);
+    if (result == GCKPT_OK)
+        result = gckpti_place_buffers(p);
+    candidate->arena = large ? SIZE_MAX : p->lowered.arena;
+    candidate->time = p->lowered.cost - p->base_cost;
+    return large ? GCKPT_OK : result;
+}
+
+/* ---- the candidates that are considered for a budget ---- */
+/* Returns whether no error has occurred. */
+static int gckpti_is_ok(const gckpti_search *s) { return s->result == GCKPT_OK && !s->p->failed; }
+
+/* Returns whether a candidate is no better than the winner, or larger than `most` bytes. */
+static int gckpti_is_useless(const gckpti_search *s, const gckpti_candidate *candidate, size_t most)
+{
+    const gckpti_candidate *old = &s->winner;
+    const uint64_t cost = s->p->overlap ? candidate->recompute_cost : candidate->overhead;
+    const int64_t least = candidate->peak - s->bound->padding; /* least bytes of its arena */
+    return candidate->length == 0 || least > (int64_t)most ||
+           (old->length && !s->minimise_bytes && cost > old->time) ||
+           (old->length && least >= (int64_t)old->arena &&
+            (s->minimise_bytes || cost == old->time));
+}
+
+/* Places a candidate and, if its copies may overlap computation, its schedule with such copies.
+ * Each becomes the winner if its arena has `lower` to `most` bytes and it takes less time or, in
+ * equal time, fewer bytes than the winner. With s->minimise_bytes only bytes count. */
+static void gckpti_consider(gckpti_search *s, gckpti_candidate *candidate, size_t lower,
+                            size_t most)
+{
+    for (; candidate; candidate = gckpti_overlap_copies(s, candidate)) {
+        const gckpti_candidate *old = &s->winner;
+        if (!gckpti_is_ok(s) || gckpti_is_useless(s, candidate, most))
+            return;
+        if (candidate->arena == 0)
+            s->result = gckpti_place_candidate(s, candidate);
+        int fewer = candidate->arena < old->arena;
+        int better =
+            s->minimise_bytes || candidate->time == old->time ? fewer : candidate->time < old->time;
+        if (gckpti_is_ok(s) && candidate->arena >= lower && candidate->arena <= most &&
+            (better || !old->length))
+            s->winner = *candidate;
+    }
+}
+
+/* Returns the least budget that considers level k: the limit of the next lower level, rounded. */
+static size_t gckpti_min_budget(const gckpti_search *s, int k)
+{
+    int64_t limit = k + 1 < s->levels ? s->level[k + 1].limit : 0;
+    return limit > s->bound->padding ? (size_t)(limit - s->bound->padding) : 0;
+}
+
+/* Solves level k and considers its schedule, unless that also fits the next lower level. */
+static void gckpti_consider_level(gckpti_search *s, int k, size_t most)
+{
+    gckpti_solve_level(s, k);
+    gckpti_consider(s, &s->level[k], gckpti_min_budget(s, k), most);
+}
+
+/* Considers all initials, so that no plan is worse than a builder's in the same bytes. Those that
+ * probably win come first; then few others are placed. */
+static void gckpti_consider_initials(gckpti_search *s, size_t most)
+{
+    gckpti_find_initials(s);
+    for (int i = 0; i < s->initials; i++)
+        gckpti_consider(s, &s->initial[s->minimise_bytes ? i : s->initials - 1 - i], 0, most);
+}
+
+/* Returns whether a schedule within `limit` and the limit of level k may beat the winner. */
+static int gckpti_may_improve(const gckpti_search *s, int k, int64_t limit)
+{
+    const int64_t most = s->level[k].limit < limit ? s->level[k].limit : limit;
+    const uint64_t bound = gckpti_bound_time(s->p, most);
+    return gckpti_is_ok(s) && bound < UINT64_MAX && (!s->winner.length || bound < s->winner.time);
+}
+
+GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
+{
+    int k = 0;
+    most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
+    const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    memset(&s->winner, 0, sizeof s->winner);
+    s->minimise_bytes = 0;
+    while (k < s->levels && s->level[k].limit > limit)
+        k++;
+    for (int below = k; below < s->levels && gckpti_may_improve(s, below, limit); below++)
+        gckpti_consider_level(s, below, most);
+    if (k > 0 && gckpti_may_improve(s, k - 1, limit))
+        gckpti_consider_level(s, k - 1, most); /* few of its candidates beat the winner */
+    if (gckpti_may_improve(s, 0, limit))
+        gckpti_consider_initials(s, most);
+    return s->p->failed ? GCKPT_E_MEMORY : s->result;
+}
+
+GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least)
+{
+    memset(&s->winner, 0, sizeof s->winner);
+    s->minimise_bytes = 1;
+    for (int k = s->levels; k-- > 0 && gckpti_is_ok(s) && gckpti_min_budget(s, k) < upper;) {
+        gckpti_consider_level(s, k, SIZE_MAX / 4);
+        if (s->winner.length && (int64_t)s->winner.arena + s->bound->padding <= s->level[k].limit)
+            break;
+    }
+    gckpti_consider_initials(s, SIZE_MAX / 4);
+    *least = s->winner.length ? s->winner.arena : SIZE_MAX;
+    return s->p->failed ? GCKPT_E_MEMORY : s->result;
+}
+
+/* ---- opening a search; the plan for a budget, from all strategies ---- */
+GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy)
+{
+    memset(s, 0, sizeof *s);
+    s->p = p;
+    gckpti_begin_strategy(p, strategy);
+    s->scratch = gckpti_scratch_new(p->memory, &p->failed);
+    s->excluded = -1;
+    s->started = GCKPTI_NO_ATTEMPT;
+    s->margin = p->least_cost / 1000;
+    gckpt_result result = p->store_all_peak > 0 ? GCKPT_OK : gckpti_lower_mode(p, GCKPT_STORE_ALL);
+    if (p->store_all_peak > GCKPTI_SEARCH_LIMIT && p->store_all_peak <= (double)GCKPTI_ARENA_MAX)
+        return gckpti_error(p->g, GCKPT_E_MEMORY,
+                            "plan: the step takes %g bytes without recomputing, more than the "
+                            "search can handle; use fewer rows",
+                            p->store_all_peak);
+    if (p->failed || p->store_all_peak > GCKPTI_SEARCH_LIMIT ||
+        (result != GCKPT_OK && !gckpti_is_too_large(p, result)))
+        return GCKPT_E_MEMORY;
+    s->state = p->state;
+    s->action = (unsigned char *)gckpti_scratch_alloc(&s->scratch, (size_t)p->nodes, 1);
+    gckpti_open_bounds(p);
+    if (!p->failed) {
+        s->bound = &p->bound[GCKPTI_FULL_COPY_COST - p->copy_cost];
+        gckpti_build_levels(s, gckpti_try_actions(s)); /* actions 0 keep all */
+    }
+    if (!p->failed)
+        gckpti_candidate_update(s, &s->level[0]);
+    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+{
+    gckpt_result result = GCKPT_OK;
+    int found = 0;
+    *least = SIZE_MAX;
+    for (int k = 0; k < gckpti_count_strategies(p) && result == GCKPT_OK; k++) {
+        gckpti_search s;
+        result = gckpti_search_open(&s, p, k);
+        if (result == GCKPT_OK && most_bytes > 0)
+            result = gckpti_find_best(&s, most_bytes);
+        const uint64_t cost = p->base_cost + s.winner.time;
+        int better = !found || cost < p->best.cost ||
+                     (cost == p->best.cost && s.winner.arena < p->best.arena);
+        if (result == GCKPT_OK && s.winner.length > 0 && better) {
+            found = 1;
+            *least = s.winner.arena;
+            result = gckpti_place_candidate(&s, &s.winner);
+            gckpti_keep_lowered(p);
+        } else if (result == GCKPT_OK && !found) {
+            size_t needed;
+            result = gckpti_find_min_budget(&s, *least, &needed);
+            *least = needed < *least ? needed : *least;
+        }
+        gckpti_scratch_free(&s.scratch);
+        if (found && p->best.cost <= gckpti_proven_cost(p, most_bytes))
+            break;
+    }
+    if (result == GCKPT_OK && *least == SIZE_MAX)
+        result = GCKPT_E_MEMORY; /* no plan can be addressed; the error text is set */
+    return result;
 }
 #endif

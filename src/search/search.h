@@ -21,9 +21,9 @@
 /* ---- search/bound.c ---- */
 enum { GCKPTI_POINTS = 8 }; /* most points of a model */
 
-/* Cut tables of a point: the hull; three hulls (from CHEAP_HULL on) with copies at 1/2, 1/4 and
- * none of their cost, which prove nothing; all cuts. */
-enum { GCKPTI_HULL, GCKPTI_CHEAP_HULL, GCKPTI_FULL = GCKPTI_CHEAP_HULL + 3, GCKPTI_TABLES };
+/* Cut tables of a point: the hull, and hulls with copies at 1/2, 1/4 and none of their cost, which
+ * prove nothing. */
+enum { GCKPTI_HULL, GCKPTI_TABLES = 4 };
 
 /* State of a node at a point: bit masks of values that only recomputes read (input_bits: its
  * inputs, own_bit: its output), and flags GCKPTI_READ, .. */
@@ -58,37 +58,35 @@ typedef struct {
     int64_t base;       /* bytes of gradients and workspace at the point */
     gckpti_cut_node *node;
     gckpti_cut_table table[GCKPTI_TABLES]; /* gckpti_cuts computes each on demand */
-    unsigned computed;                     /* bit set of the tables that exist */
 } gckpti_cut_point;
 
 typedef struct gckpti_bound {
     const gckpti_planner *p;
     gckpti_scratch *scratch;
     gckpti_cut_point point[GCKPTI_POINTS];
-    size_t capacity;        /* cuts that each of `memory` has space for */
-    int points, hulls_only; /* hulls_only: lists keep only the cuts of their hulls */
-    int copy_cost;          /* weight of copies (gckpti_scaled_cost) */
-    int shift;              /* copies count 2^-shift of that weight */
-    int64_t min_bytes;      /* least arena bytes of any schedule */
-    int64_t padding;        /* how much live bytes, rounded up, may exceed the arena */
-    uint64_t base_cost;     /* cost of a step that recomputes nothing */
-    gckpti_cut *memory[3];  /* memory of lists before a node, after it, and of a merge */
-    int64_t examined;       /* number of cuts examined so far */
+    size_t capacity; /* cuts that each of `memory` has space for */
+    int points;
+    int copy_cost;         /* weight of copies (gckpti_scaled_cost) */
+    int shift;             /* copies count 2^-shift of that weight */
+    int64_t min_bytes;     /* least arena bytes of any schedule */
+    int64_t padding;       /* how much live bytes, rounded up, may exceed the arena */
+    uint64_t base_cost;    /* cost of a step that recomputes nothing */
+    gckpti_cut *memory[3]; /* memory of lists before a node, after it, and of a merge */
 } gckpti_bound;
 
-/* Returns a lower bound of the recompute cost of schedules within `limit` live bytes (UINT64_MAX if
- * none fits) from all hulls and all cuts of the deciding point, whose index is *decider. */
-GCKPTI_FN uint64_t gckpti_bound_cost(gckpti_bound *b, int64_t limit, int *decider);
+/* Returns a lower bound of the recompute cost of schedules within `limit` live bytes, or UINT64_MAX
+ * if none fits. *decider is the index of the point that gives it. */
+GCKPTI_FN uint64_t gckpti_bound_cost(const gckpti_bound *b, int64_t limit, int *decider);
 
 /* Returns a lower bound of the time above base_cost of schedules within `limit` live bytes: the
- * best bound of all copy costs (if `all` is 0, hulls only). Without overlap: gckpti_bound_cost. */
-GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit, int all);
+ * best bound of all copy costs. Without overlap: gckpti_bound_cost. */
+GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit);
 
 /* Opens the bounds of a planner and of the variants after it, unless they are open. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
 
 /* Returns a lower bound of a micro-batch's cost for schedules within `arena` bytes, or UINT64_MAX
- * if none fits. Bounds must be open. Modes that do not search use hulls only. */
+ * if none fits. Bounds must be open. */
 GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena);
 
 /* Returns a lower bound of the arena bytes of any schedule of the model. */
@@ -105,63 +103,55 @@ typedef struct gckpti_candidate {
     uint64_t recompute_cost, transfer_cost; /* cost of recomputes; of copies */
     uint64_t time;                          /* once placed: time of a step above base_cost */
     int solved;                             /* of a level: gckpti_solve_level has run */
-    struct gckpti_candidate *hidden; /* this schedule with overlapped copies (gckpti_hide_copies) */
+    int overlaps;                           /* its copies overlap computation */
+    struct gckpti_candidate *overlapped;    /* this schedule with such copies, once it is known */
 } gckpti_candidate;
 
-/* A change of the schedule. Insertion: closes the live-range hole between uses at `from` and `to`:
- * recomputes the node with its closure before `to`; `start` is the forward that defines the value.
- * Removal: deletes the recompute at `to`; `start` is the previous definition. */
+/* A change of the schedule at position `to`: entries of s->member that are inserted there. To close
+ * the hole of a node between its uses at `from` and `to`: its closure; `start` is the forward that
+ * defines the value. To remove the recompute at `to`: GCKPTI_REMOVE, after a copy back or alone;
+ * `start` is the previous definition. */
 typedef struct {
     uint64_t key; /* moves with a small key are tried first */
     int node, start, from, to;
-    int first, count;     /* range in s->member: the closure, or the inputs that a removal frees */
-    int truncated;        /* the closure was cut off at GCKPTI_MAX_CLOSURE */
-    int entry;            /* of a removal: what replaces the recompute; INT32_MAX: nothing */
+    int first, count;     /* range of its entries in s->member */
     uint64_t cost;        /* cost of the closure */
     int64_t value, saved; /* bytes that it frees after `from` and `start`, or needs there */
-    int64_t freed;        /* of a removal: bytes of the inputs that it frees */
 } gckpti_move;
 
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     gckpti_bound *bound;
-    int64_t grain;   /* power of two that divides all sizes */
-    uint64_t margin; /* a cost at most this much above the bound is near-optimal */
-    /* a forward pass over the schedule `now` (gckpti_begin_scan, gckpti_scan_entry) */
-    gckpti_schedule now, next;
-    gckpti_node_state *state; /* the planner's states */
-    int first_backward;       /* position of the first backward */
-    int firsts_end;           /* end of the last first forward before it */
-    int64_t *excess_sum;      /* sum of the excess at all positions before one */
-    int *excess_count;        /* number of positions with excess before one */
-    int64_t *excess;          /* excess at each of these, after the chosen moves */
-    /* moves of gckpti_reduce_peak or gckpti_remove_recomputes */
-    gckpti_move *move, *sorted;
+    uint64_t margin;           /* a cost at most this much above the bound is near-optimal */
+    gckpti_schedule now, next; /* the current schedule; the current one with some moves */
+    gckpti_node_state *state;  /* the planner's states, for forward passes over `now` */
+    /* moves */
+    int64_t *excess_sum;     /* sum of the excess at all positions before one */
+    int *excess_count;       /* number of positions with excess before one */
+    int64_t *excess, *slack; /* excess at each of these, bytes left below a limit: after the */
+                             /* chosen moves */
+    gckpti_move *move;
     int moves;
-    int *member, members; /* closures of moves, or inputs that they free */
-    int *chosen;          /* indices of moves */
-    gckpti_keyed *key;    /* memory for sorting */
-    gckpti_keyed *insert; /* key: position << 32 | node */
-    int64_t stamp;        /* number of closures so far */
-    int excluded;         /* a node whose holes stay open, or -1 */
-    int64_t *slack;       /* gckpti_least_slack: bytes left below a limit, of `width` positions */
-    int width;
-    uint64_t *saving; /* by position of a recompute: cost that its removal saves */
-    gckpti_candidate *level, *initial, store_all; /* levels by decreasing limit */
+    gckpti_keyed *order;               /* moves by key; memory for sorting */
+    int *member, members;              /* entries of moves */
+    int *chosen;                       /* indices of moves */
+    gckpti_keyed *insert;              /* key: position << 32 | node */
+    int64_t stamp;                     /* number of closures so far */
+    int excluded;                      /* a node whose holes stay open, or -1 */
+    uint64_t *saving;                  /* by position of a recompute: cost that its removal saves */
+    gckpti_candidate *level, *initial; /* levels by decreasing limit */
     int levels, initials;
-    unsigned char *action, *upper_cut; /* by node: GCKPTI_CUT_..; that of the cut above a limit */
-    /* effort so far, in entries (gckpti_should_stop) */
-    int64_t evaluated, examined;
-    int64_t started; /* effort when the current attempt began, or -1 */
-    int incomplete;  /* a truncated closure was used, or the search ended early */
+    unsigned char *action; /* by node: GCKPTI_CUT_.. */
+    int64_t effort;        /* effort for the current level, in quarters of entries */
+    int64_t started;       /* effort when the current attempt began */
+    int incomplete;        /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */
     int minimise_bytes;  /* if nonzero, fewer bytes win at any cost */
 } gckpti_search;
 
-/* ---- search/choose.c ---- */
 /* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner. If there is
  * none, returns GCKPT_OK with s->winner.length 0. p->lowered may be that of another candidate.
  * Candidates are the same for all budgets: levels and initial schedules. Skips candidates that are
@@ -177,9 +167,6 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
  * needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without p->failed if the bytes
  * are too many to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy);
-
-/* Returns the number of strategies with which a model is searched. */
-GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
 
 /* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If no schedule
  * fits, *least is the smallest arena that was found. */
@@ -207,5 +194,13 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
     (void)p, (void)most_bytes, (void)least;
     return GCKPT_E_ARG; /* unreachable: gckpti_check_request refuses the mode */
 }
+#endif
+
+/* ---- offload/search.c ---- */
+#if !defined(GCKPT_NO_SEARCH) && !defined(GCKPT_NO_OFFLOAD)
+/* Returns the number of strategies with which a model is searched. */
+GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
+#else
+#define gckpti_count_strategies(p) 1
 #endif
 #endif /* GCKPT_SMALL */

@@ -1,4 +1,4 @@
-#include "store/internal.h"
+#include "store/store.h"
 #include "num/num.h"
 
 /* ---- the arrays of a parameter: values (in any storage) and state ---- */
@@ -9,26 +9,6 @@ GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q,
                                          : gckpti_values_bytes(&q->p);
 }
 
-GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
-{
-    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.quantised;
-    void *block = q->p.values;
-    if (first)
-        memcpy(&block, &first, sizeof block); /* the store owns it; it is const only for users */
-    return (unsigned char *)block;
-}
-
-GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
-{
-    void *first = block;
-    const size_t scales = gckpti_scale_bytes(&q->p);
-    int floats = q->p.storage == GCKPT_STORAGE_F32;
-    q->p.values = floats ? (float *)first : NULL;
-    q->p.quantised = floats || !block ? NULL : block + scales;
-    q->p.scales = scales ? (float *)first : NULL;
-}
-
-/* Frees values that the store owns. */
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
     gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);

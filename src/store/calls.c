@@ -1,4 +1,4 @@
-#include "store/internal.h"
+#include "store/store.h"
 #include "num/num.h"
 
 GCKPTI_COLD_BEGIN
@@ -25,8 +25,8 @@ static int gckpti_match(const char *pattern, const char *name)
 
 /* Returns the next parameter after q (if NULL, the first) that matches the pattern. After the last
  * one returns NULL, with the error in *result if no parameter matched. */
-GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
-                                          const gckpti_param *q, gckpt_result *result)
+static gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern, const gckpti_param *q,
+                                       gckpt_result *result)
 {
     *result = GCKPT_E_ARG;
     for (size_t i = q ? (size_t)(q - s->params) + 1 : 0; s && pattern && i < s->count; i++)
@@ -99,9 +99,9 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 }
 
 /* Adds a parameter whose values are in the caller's memory. */
-GCKPTI_FN gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
-                                           const gckpt_shape *shape,
-                                           const gckpt_dequantisation *values, int writable)
+static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
+                                        const gckpt_shape *shape,
+                                        const gckpt_dequantisation *values, int writable)
 {
     if (!store || !name || !values->quantised)
         return gckpti_error(store, GCKPT_E_ARG,
@@ -163,7 +163,7 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
     result = gckpti_values_new(store, &store->params[index], "get");
     if (result != GCKPT_OK)
         gckpti_hint_block(store, "store", &store->memory, 0);
-    gckpti_init_all_values(store, NULL);
+    gckpti_init_all_values(store);
     *out = store->params[index].p;
     return result;
 }

@@ -1,4 +1,4 @@
-#include "store/internal.h"
+#include "store/store.h"
 
 GCKPTI_COLD_BEGIN
 
@@ -19,7 +19,7 @@ GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 }
 
 /* Compares names. strcmp can take more of a device's flash than this loop. */
-GCKPTI_FN int gckpti_same_name(const char *a, const char *b)
+static int gckpti_same_name(const char *a, const char *b)
 {
     while (*a && *a == *b)
         a++, b++;

@@ -1,4 +1,4 @@
-#include "store/internal.h"
+#include "store/store.h"
 #include "num/num.h"
 
 GCKPTI_COLD_BEGIN
@@ -163,18 +163,17 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
     gckpti_delete(&memory, store, 1, sizeof *store);
 }
 
-GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn)
+GCKPTI_FN void gckpti_init_all_values(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
         const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-        gckpti_init_span d = { { 0, 0, 0 }, q->init, shard.first, shard.count, q->p.values };
         if (GCKPTI_HAS_SCALES && q->uninitialised && q->p.storage != GCKPT_STORAGE_F32) {
             (void)gckpti_values_copy(s, q, q); /* gckpt_store_quantise checked that they fit */
             q->uninitialised = 0;
         }
         if (q->uninitialised)
-            gckpti_init_values(s, q, &d, init_fn);
+            gckpti_init_values(s, q, shard.first, shard.count, q->p.values);
         q->uninitialised = 0;
     }
 }

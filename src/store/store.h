@@ -107,6 +107,8 @@ static inline gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int
 #define gckpti_shard_from(elements, rank, ranks, shard, min_level)                                 \
     gckpti_shard_of(elements, rank, ranks)
 #define gckpti_array_shard(s, q, slot) ((void)(s), gckpti_shard_of((q)->p.elements, slot, 1))
+#define gckpti_clear_shard_end(s, q)   ((void)0)
+#define gckpti_set_param_shard(s, p)   ((void)((p)->count = (p)->elements))
 #endif
 static inline int gckpti_is_sharded(gckpti_shard_range shard)
 {
@@ -139,12 +141,14 @@ static const char *const gckpti_metadata_keys[] = {
     "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
 };
 
-#ifdef GCKPT_NO_STDIO
-enum { GCKPTI_HASHES_FILES = 0 };
-#else
-enum { GCKPTI_HASHES_FILES = 1 };
-#endif
-enum { GCKPTI_DATA_HASH = 5, GCKPTI_METADATA_KEYS = 7 };
+enum {
+    GCKPTI_KEY_CONTRACT = 1,
+    GCKPTI_KEY_STEP,
+    GCKPTI_KEY_SEED,
+    GCKPTI_KEY_OPTIMISER,
+    GCKPTI_KEY_HASH,
+    GCKPTI_METADATA_KEYS = 7
+};
 
 /* Returns values (slot GCKPTI_VALUES) or a state on the host; NULL if absent or not floats. */
 static inline float *gckpti_array(const gckpti_param *q, int slot)
@@ -189,9 +193,8 @@ static inline size_t gckpti_add_bytes(size_t sum, size_t more)
     return sum < SIZE_MAX - more ? sum + more : SIZE_MAX;
 }
 
-/* Returns the memory of the values. Quantised ones that the store owns begin with their scales. */
-GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
-GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
+/* Frees values that the store owns. */
+GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q);
 
 GCKPTI_FN int gckpti_state_slots(const gckpti_param *q);
 
@@ -201,7 +204,7 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 /* Allocates zeroed state arrays up to `slots`; without memory allocates none and returns 0. */
 GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots);
 
-/* ---- store/kinds.c ---- */
+/* ---- quant/kinds.c ---- */
 /* Nonzero if a storage kind of this build can have a scale for each row. */
 enum { GCKPTI_HAS_SCALES = GCKPTI_WITH_QUANT };
 enum { GCKPTI_KIND_READ = 16, GCKPTI_KIND_MOST = 32 }; /* values in a `read`; most in a block */
@@ -220,21 +223,6 @@ typedef struct {
     /* Converts n floats, whole blocks. Returns 0 if one cannot be stored. */
     int (*write)(const float *x, int64_t n, float scale, void *to);
 } gckpti_storage_kind;
-
-/* Returns the kind of a gckpt_storage, or NULL if this build has none. */
-GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
-GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
-
-/* Returns the length of the array that holds n values in a file: int4 blocks are bytes there. */
-GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n);
-GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n);
-
-/* Returns how many elements share a scale; all elements, if there is no scale. */
-GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
-GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
-
-/* Returns the bytes of all values in their storage. */
-GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 
 /* Returns 1 if the storage is quantised. */
 static inline int gckpti_is_quantised(int storage)
@@ -275,10 +263,13 @@ GCKPTI_FN float *gckpti_mirror_array(const gckpt_store *s, const gckpti_param *q
 enum { GCKPTI_HAS_MIRRORS = 1 };
 enum { GCKPTI_MIRROR_BYTES = sizeof(gckpti_mirror) };
 #else
-#define gckpti_mark_changed(s, q, newest) ((void)(s), gckpti_count_change(q))
-#define gckpti_pull(s, q)                 ((void)(s), (void)(q))
-#define gckpti_mirror_array(s, q, slot)   gckpti_array(q, slot)
-#define gckpti_delete_mirrors(s, memory)  ((void)0)
+#define gckpti_mark_changed(s, q, newest)   ((void)(s), gckpti_count_change(q))
+#define gckpti_pull(s, q)                   ((void)(s), (void)(q))
+#define gckpti_mirror_array(s, q, slot)     gckpti_array(q, slot)
+#define gckpti_delete_mirrors(s, memory)    ((void)0)
+#define gckpti_free_mirror(s, q)            ((void)(s), (void)(q))
+#define gckpti_open_mirrors(s)              1
+#define gckpti_close_mirrors(s, b)          ((void)(s))
 enum { GCKPTI_HAS_MIRRORS = 0 };
 enum { GCKPTI_MIRROR_BYTES = 0 };
 #endif
@@ -305,16 +296,8 @@ static inline int gckpti_is_random(const gckpt_init *init)
 {
     return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
 }
-/* A request for n initial values from index `at` on (store/values.c); a Philox block makes two. */
-typedef struct {
-    gckpti_random random;
-    gckpt_init init;
-    int64_t at, n;
-    float *out;
-} gckpti_init_span;
-typedef void gckpti_init_fn(const gckpti_init_span *d);
-/* Initialises all uninitialised values. init_fn, if not NULL, computes random floats. */
-GCKPTI_FN void gckpti_init_all_values(gckpt_store *s, gckpti_init_fn *init_fn);
+/* Initialises all uninitialised values. */
+GCKPTI_FN void gckpti_init_all_values(gckpt_store *s);
 
 /* Frees all uninitialised values, the newest first: a block can free only its last allocation. */
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
@@ -327,12 +310,12 @@ GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 /* Appends a note, even if the key exists. Returns 0 without memory. */
 GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value);
 
-/* Replaces older notes by notes from index `first` on that have the same keys. */
-GCKPTI_FN void gckpti_notes_merge(gckpt_store *s, size_t first);
+/* Replaces older notes by newer ones that have the same keys. */
+GCKPTI_FN void gckpti_notes_merge(gckpt_store *s);
 #else
 enum { GCKPTI_HAS_NOTES = 0 };
 #define gckpti_notes_shrink(s, count)  ((void)0)
-#define gckpti_notes_merge(s, first)   ((void)0)
+#define gckpti_notes_merge(s)          ((void)0)
 #define gckpti_note_add(s, key, value) ((void)(value), 1)
 #endif
 

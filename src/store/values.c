@@ -1,4 +1,4 @@
-#include "store/internal.h"
+#include "store/store.h"
 #include "num/num.h"
 
 /* ---- the executors of a store ---- */
@@ -34,8 +34,7 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
     const gckpti_shard_range shard = gckpti_array_shard(s, q, slot);
     if (slot < 0 && (!gckpti_has_values(q) || q->uninitialised)) {
         *n = gckpti_min(q->p.elements - at, GCKPTI_CHUNK);
-        gckpti_init_span d = { { 0, 0, 0 }, q->init, at, *n, buf };
-        gckpti_init_values(s, q, &d, NULL);
+        gckpti_init_values(s, q, at, *n, buf);
         if (GCKPTI_HAS_SCALES && !q->uninitialised && q->p.storage != GCKPT_STORAGE_F32)
             gckpti_init_quantised(s, q, at, n, buf);
         return buf;
@@ -47,11 +46,8 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
         gckpti_dequantise_at(q, at, *n, buf);
         return buf;
     }
-    if (GCKPTI_HAS_MIRRORS && slot < 0 && gckpti_is_on_device(s, q)) {
-        *n = gckpti_min(*n, GCKPTI_CHUNK);
-        gckpti_read_mirror(s, q, at, *n, buf);
-        return buf;
-    }
+    if (GCKPTI_HAS_MIRRORS)
+        gckpti_pull(s, q);
     return gckpti_array(q, slot) + at;
 }
 

@@ -47,12 +47,12 @@ static gckpt_result gckpti_find_next(gckpti_search *s, size_t budget, size_t lea
 {
     const size_t align = s->p->alignment;
     size_t low = least, high = budget;
-    uint64_t best = gckpti_bound_time(s->p, (int64_t)gckpti_round_up(budget, align), 1);
+    uint64_t best = gckpti_bound_time(s->p, (int64_t)gckpti_round_up(budget, align));
     if (best < UINT64_MAX - s->margin && s->winner.time <= best + s->margin / 2) {
         while (low < high) {
             size_t middle = low + (high - low) / 2;
             int64_t limit = (int64_t)gckpti_round_up(middle, align);
-            if (gckpti_bound_time(s->p, limit, 1) <= best + s->margin / 2)
+            if (gckpti_bound_time(s->p, limit) <= best + s->margin / 2)
                 high = middle;
             else
                 low = middle + 1;
@@ -102,7 +102,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         budget = s->winner.arena - 1;
         budget = budget > least_bytes ? budget : least_bytes;
     }
-    f->complete = f->complete && !s->incomplete;
+    f->info.complete = f->info.complete && !s->incomplete;
     return result;
 }
 
@@ -120,20 +120,15 @@ static int gckpti_solution_before(const void *first, const void *second, const v
 }
 
 /* Keeps the points that no other dominates. */
-static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
+static void gckpti_frontier_merge(gckpt_frontier *f)
 {
-    size_t n = f->count;
-    f->points = (gckpt_point *)gckpti_scratch_alloc(&f->p.scratch, n, sizeof *f->points);
-    if (!f->points)
-        return GCKPT_E_MEMORY;
+    const size_t n = f->count;
     gckpti_sort(f->solutions, n, sizeof *f->solutions, gckpti_solution_before, NULL);
     f->count = 0;
     for (size_t i = 0; i < n; i++)
-        if (!f->count || f->solutions[i].point.cost < f->points[f->count - 1].cost) {
-            f->solutions[f->count] = f->solutions[i];
-            f->points[f->count++] = f->solutions[i].point;
-        }
-    return GCKPT_OK;
+        if (!f->count || f->solutions[i].point.cost < f->solutions[f->count - 1].point.cost)
+            f->solutions[f->count++] = f->solutions[i];
+    f->info.points = (int)f->count;
 }
 
 /* Searches all variants, places the schedules, and keeps the points of the frontier. */
@@ -141,7 +136,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
 {
     gckpt_result result = GCKPT_OK;
     f->resident = gckpti_resident_bytes(&f->p, NULL);
-    f->complete = 1;
+    f->info.complete = 1;
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* the variants that usually win come first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
@@ -155,12 +150,15 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
         gckpti_planner_release(p);
     }
     if (result == GCKPT_OK)
-        result = gckpti_frontier_merge(f);
-    if (result == GCKPT_OK)
-        result = gckpti_prove(&f->p, f->points, f->count, &f->proven_bytes);
-    for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* bounds hold in fewer bytes */
-        if (f->points[i - 1].proven_cost < f->points[i].proven_cost)
-            f->points[i - 1].proven_cost = f->points[i].proven_cost;
+        gckpti_frontier_merge(f);
+    uint64_t proven = 0; /* a point's bound also holds in fewer bytes */
+    for (size_t i = f->count; result == GCKPT_OK && i-- > 0;) {
+        gckpt_point *point = &f->solutions[i].point;
+        result = gckpti_prove(&f->p, point->bytes, &point->proven_cost, &f->info.proven_bytes);
+        if (point->proven_cost < proven)
+            point->proven_cost = proven;
+        proven = point->proven_cost;
+    }
     return result;
 }
 
@@ -206,27 +204,25 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     return NULL;
 }
 
-GCKPT_API int gckpt_frontier_points(const gckpt_frontier *f) { return f ? (int)f->count : 0; }
-
-GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *f) { return f ? f->complete : 0; }
-
-GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *f)
+GCKPT_API gckpt_frontier_info gckpt_frontier_describe(const gckpt_frontier *f)
 {
-    return f ? f->proven_bytes : 0;
+    gckpt_frontier_info info;
+    memset(&info, 0, sizeof info);
+    return f ? f->info : info;
 }
 
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *f, int i, gckpt_point *out)
 {
     if (!f || !out || i < 0 || (size_t)i >= f->count)
         return GCKPT_E_ARG;
-    *out = f->points[i];
+    *out = f->solutions[i].point;
     return GCKPT_OK;
 }
 
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *f, size_t budget)
 {
     int found = -1;
-    for (size_t i = 0; f && i < f->count && (!budget || f->points[i].bytes <= budget); i++)
+    for (size_t i = 0; f && i < f->count && (!budget || f->solutions[i].point.bytes <= budget); i++)
         found = (int)i;
     return found;
 }
@@ -237,11 +233,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         return NULL;
     int i = gckpt_frontier_find(f, budget);
     if (i < 0) {
-        size_t k = 0;
-        while (k < f->count && f->points[k].cost > gckpti_fast_cost(f->p.least_cost))
-            k++;
-        gckpti_budget_error(&f->p, budget, f->count ? f->points[0].bytes : 0,
-                            k < f->count ? f->points[k].bytes : 0);
+        gckpti_budget_error(&f->p, budget, f->count ? f->solutions[0].point.bytes : 0);
         return NULL;
     }
     gckpti_allocator memory = f->memory;
@@ -258,7 +250,8 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         result = gckpti_prefetch_gathers(&p, p.best.arena);
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode_plan(&p, GCKPT_OPTIMAL) : NULL;
     if (plan) {
-        const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
+        const gckpt_point *next =
+            budget && (size_t)i + 1 < f->count ? &f->solutions[i + 1].point : NULL;
         gckpti_prove_plan(&f->p, budget, plan);
         if (next && next->proven_cost > plan->proven_cost)
             plan->proven_cost = next->proven_cost;

@@ -27,7 +27,8 @@ static float gckpti_hyper_value(float value, float fallback)
 }
 
 /* Divides by the first loss's count; running statistics, sums weighted by rows, by the rows. */
-GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckpt_update_pass *pass)
+GCKPTI_OWN_FRAME static void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins,
+                                              gckpt_update_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
     gckpti_operands o;
@@ -44,16 +45,6 @@ GCKPTI_FN void gckpti_init_pass(const gckpt_exec *e, const gckpti_ins *ins, gckp
     pass->values = gckpti_exec_array(e, gckpti_param_of(e, ins->id), -1);
     if (gckpti_group_of(e))
         gckpti_restrict_to_shard(e, ins, pass);
-}
-
-/* Adds up a parameter's accumulators and computes the square sums of the divided gradient. */
-GCKPTI_OWN_FRAME static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
-{
-    gckpt_call c;
-    gckpt_update_pass pass;
-    gckpti_init_call(e, &c);
-    gckpti_init_pass(e, ins, &pass);
-    GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
 }
 
 /* Computes norm and clipping scale. Returns the first parameter that is not finite, else NULL. */
@@ -79,34 +70,6 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
             ? (float)((double)e->update.hyper.clip / e->update.grad_norm)
             : 1;
     return bad;
-}
-
-/* Sets update.nonfinite if a square sum is not finite: the backend then skips all updates. */
-GCKPTI_OWN_FRAME static void gckpti_flag_nonfinite(gckpt_exec *e)
-{
-    gckpt_call c;
-    gckpti_init_call(e, &c);
-    GCKPTI_OF(gckpti_backend(e), nonfinite)
-    (&c, e->update.squares, (int64_t)e->update.square_count, e->update.nonfinite);
-}
-
-/* Finishes all gradients, then computes norm and clipping scale. */
-GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
-{
-    for (size_t x = 0; x < e->plan->length; x++)
-        if (e->plan->ins[x].kind == GCKPT_UPDATE)
-            gckpti_finish_gradient(e, &e->plan->ins[x]);
-    if (gckpti_group_of(e))
-        gckpti_sum_squares(e);
-    const gckpt_result result = gckpti_notify(e, GCKPTI_ON_GRADIENTS, NULL);
-    if (result != GCKPT_OK)
-        return result;
-    if (e->update.nonfinite && e->update.square_count)
-        gckpti_flag_nonfinite(e);
-    if (e->update.nonfinite && !(e->update.hyper.clip > 0))
-        return GCKPT_OK;
-    gckpti_total_norm(e); /* waits for the backend */
-    return gckpti_wait_backend(e);
 }
 
 /* Calls desc.custom_optimiser on the host; if the backend has own memory, with host copies. */
@@ -168,56 +131,79 @@ static void gckpti_set_pass_constants(gckpt_exec *e, const gckpti_plan_param *pa
     constants->correct2 = (float)(1 / e->update.bias_correction[1]);
 }
 
-/* State of a gradient when its UPDATE runs: sums to be added up, or added up and divided. */
-typedef enum { GCKPTI_GRAD_SUMS, GCKPTI_GRAD_DIVIDED } gckpti_grad_state;
+/* Parts of a pass over a parameter. DIVIDES adds up the accumulators of its gradient, divides the
+ * sum and computes its square sums; APPLIES passes the quotient to the optimiser. */
+enum { GCKPTI_DIVIDES = 1, GCKPTI_APPLIES = 2 };
 
-/* Updates a parameter. GCKPTI_GRAD_SUMS: first adds up the addends of its gradient and divides. */
-GCKPTI_OWN_FRAME static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
-                                               gckpti_grad_state grad_state)
+/* Runs these parts of a pass over a parameter; `step` is the number of its update. */
+GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *ins, int parts,
+                                              uint64_t step)
 {
-    const gckpt_plan *p = e->plan;
-    const gckpti_plan_param *param = &p->params[ins->id];
-    gckpti_param *q = gckpti_param_of(e, ins->id);
-    uint64_t step = e->step.number + 1;
+    const gckpti_plan_param *param = &e->plan->params[ins->id];
+    const gckpti_param *q = gckpti_param_of(e, ins->id);
     gckpt_call c;
     gckpt_update_pass pass;
-    if (p->state_slots > 0 && param->trained) { /* state not used so far begins at 1 */
-        step = q->optimiser ? q->updates + 1 : 1;
-        q->optimiser = (unsigned char)(p->optimiser + 1);
-        q->updates = step;
-    }
-    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && param->trained) {
-        if (grad_state == GCKPTI_GRAD_SUMS)
-            gckpti_finish_gradient(e, ins);
-        gckpti_custom_update(e, ins, q, step);
-        if (gckpti_group_of(e))
-            gckpti_gather_updated(e, q);
-        return;
-    }
     gckpti_init_call(e, &c);
     gckpti_init_pass(e, ins, &pass);
-    if (grad_state == GCKPTI_GRAD_DIVIDED) { /* a gradient not written back is divided again */
+    if (!(parts & GCKPTI_DIVIDES)) { /* a quotient that is not written back is computed again */
         pass.adds = 0;
         pass.squares = NULL;
         pass.count = e->update.writes_back ? 0 : pass.count;
     }
-    pass.update = 1;
-    pass.skip_flag = e->update.square_count > 0 ? e->update.nonfinite : NULL;
-    for (int i = 0; i < p->state_slots && param->trained; i++)
-        pass.state[i] = gckpti_exec_array(e, q, i);
-    gckpti_set_pass_constants(e, param, q, step, &pass);
-    if (gckpti_is_bf16_plan(p))
-        pass.bf16 = gckpti_bf16_copy_of(e, ins->id);
+    if (parts & GCKPTI_APPLIES) {
+        pass.update = 1;
+        for (int i = 0; i < e->plan->state_slots && param->trained; i++)
+            pass.state[i] = gckpti_exec_array(e, q, i);
+        gckpti_set_pass_constants(e, param, q, step, &pass);
+        if (gckpti_is_bf16_plan(e->plan))
+            pass.bf16 = gckpti_bf16_copy_of(e, ins->id);
+    }
     GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
-    gckpti_mark_changed(e->store, q,
-                        GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
-    if (gckpti_is_bf16_plan(p))
-        gckpti_mark_bf16_fresh(e, ins->id);
+}
+
+/* Updates a parameter. `parts` is DIVIDES, or 0 if its gradient is divided already. */
+static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int parts)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_param *q = gckpti_param_of(e, ins->id);
+    const int trained = p->params[ins->id].trained;
+    uint64_t step = e->step.number + 1;
+    if (p->state_slots > 0 && trained) { /* state not used so far begins at 1 */
+        step = q->optimiser ? q->updates + 1 : 1;
+        q->optimiser = (unsigned char)(p->optimiser + 1);
+        q->updates = step;
+    }
+    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_CUSTOM_OPTIMISER && trained) {
+        if (parts & GCKPTI_DIVIDES)
+            gckpti_pass_over(e, ins, GCKPTI_DIVIDES, step);
+        gckpti_custom_update(e, ins, q, step);
+    } else {
+        gckpti_pass_over(e, ins, parts | GCKPTI_APPLIES, step);
+        gckpti_mark_changed(e->store, q,
+                            GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
+        if (gckpti_is_bf16_plan(p))
+            gckpti_mark_bf16_fresh(e, ins->id);
+    }
     if (gckpti_group_of(e))
         gckpti_gather_updated(e, q);
 }
 
-/* Runs an update. Before the first one, the losses' counts become final, all gradients are finished
+/* Divides all gradients, then computes norm and clipping scale. */
+static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
+{
+    for (size_t x = 0; x < e->plan->length; x++)
+        if (e->plan->ins[x].kind == GCKPT_UPDATE)
+            gckpti_pass_over(e, &e->plan->ins[x], GCKPTI_DIVIDES, 0);
+    if (gckpti_group_of(e))
+        gckpti_sum_squares(e);
+    const gckpt_result result = gckpti_notify(e, GCKPTI_ON_GRADIENTS, NULL);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_total_norm(e); /* waits for the backend */
+    return gckpti_wait_backend(e);
+}
+
+/* Runs an update. Before the first one, the losses' counts become final, all gradients are divided
  * if something needs them, and all ranks agree. gckpt_gradients ends there. */
 GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
 {
@@ -234,8 +220,8 @@ GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins
         }
         e->update.begun = 1;
     }
-    if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_is_finite(e->update.grad_norm))
-        gckpti_run_update(e, ins, first ? GCKPTI_GRAD_DIVIDED : GCKPTI_GRAD_SUMS);
+    if (!e->desc.skip_nonfinite || gckpti_is_finite(e->update.grad_norm))
+        gckpti_run_update(e, ins, first ? 0 : GCKPTI_DIVIDES);
     return GCKPT_OK;
 }
 
@@ -243,19 +229,11 @@ GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins
 GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 {
     const gckpti_plan_param *bad = gckpti_total_norm(e);
-    const gckpt_plan *p = e->plan;
-    bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
-    if (e->update.nonfinite && bad) {
-        for (size_t i = 0; i < p->param_count; i++) { /* the backend skipped the updates */
-            gckpti_param *q = gckpti_param_of(e, (int)i);
-            if (p->state_slots > 0 && p->params[i].trained && --q->updates == 0)
-                q->optimiser = 0;
-        }
-    }
-    const int counts = e->update.begun && !bad;
-    for (size_t i = 0; i < p->param_count && counts && GCKPTI_CHECKS_INITIAL; i++)
+    if (e->desc.skip_nonfinite && e->update.begun && bad)
+        return bad;
+    for (size_t i = 0; i < e->plan->param_count && e->update.begun && GCKPTI_CHECKS_INITIAL; i++)
         gckpti_param_of(e, (int)i)->assigned = 1; /* also frozen parameters */
-    e->store->step += (uint64_t)counts;
-    return bad;
+    e->store->step += e->update.begun;
+    return NULL;
 }
 #endif

@@ -2,7 +2,7 @@
  * each place the first and the last request of a call fail (with ITERATIONS=all, also four requests between). The call
  * must return GCKPT_E_MEMORY, or the plan that it makes without a failure but with a weaker lower bound of the cost. It
  * must leak nothing, and give its normal result when it is repeated. The calls are: planning in every mode,
- * gckpt_frontier, gckpt_fit and building a graph, for random nets and for deep nets. A heap that fails
+ * gckpt_frontier and building a graph, for random nets and for deep nets. A heap that fails
  * (test_alloc.c) reaches few of these places, since scratch memory is allocated in large blocks.
  *
  *     build/test_scratch [nets] [first seed] */
@@ -38,11 +38,11 @@ static int no_scratch(const char *in, int line)
 }
 
 /* ---- the calls under test ---- */
-enum { PLAN, FRONTIER, FIT, GRAPH };
+enum { PLAN, FRONTIER, GRAPH };
 typedef struct {
     int kind;
     gckpt_plan_desc d;
-    gckpt_term term[GCKPT_MAX_TERMS];
+    gckpt_term term[16];
     int terms;
     gckpt_graph *g;
     gckpt_store *s;
@@ -70,12 +70,6 @@ static void deep(gckpt_graph *g, int layers, int64_t rows, gckpt_term *term)
     }
     *term = (gckpt_term){ gckpt_mean_squared_error(x, y, NULL), 1, 0 };
 }
-static int build_deep(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
-{
-    deep(g, *(int *)user, rows, terms);
-    return 1;
-}
-
 static query_result run_query(query *q)
 {
     query_result a = { GCKPT_OK, 0, 0, 0, 0 };
@@ -85,10 +79,8 @@ static query_result run_query(query *q)
     int layers = 6;
     if (q->kind == FRONTIER) {
         f = gckpt_frontier_new(g, q->term, q->terms, &q->d);
-        a.points = gckpt_frontier_points(f);
+        a.points = gckpt_frontier_describe(f).points;
         p = f ? gckpt_frontier_plan(f, q->d.budget) : NULL;
-    } else if (q->kind == FIT) {
-        p = gckpt_fit(q->s, build_deep, &layers, 4, &q->d, NULL);
     } else if (q->kind == GRAPH) {
         g = gckpt_graph_new(q->s, &q->d.memory);
         deep(g, layers, 2, q->term);
@@ -96,7 +88,7 @@ static query_result run_query(query *q)
     } else {
         p = gckpt_plan_new(g, q->term, q->terms, &q->d);
     }
-    a.result = q->kind == FIT ? gckpt_error(q->s) : gckpt_error(g);
+    a.result = gckpt_error(g);
     CHECK((p != NULL) == (a.result == GCKPT_OK && q->kind != GRAPH));
     a.bytes = p ? gckpt_plan_bytes(p) : 0;
     a.work = p ? gckpt_plan_describe(p).cost : 0;
@@ -171,7 +163,7 @@ static void fail_modes(query *q, const char *what)
         if (all && modes[m] == GCKPT_OPTIMAL) {
             q->d.budget = 1;
             fail_each(q, what); /* a budget of 1 byte: every run returns GCKPT_E_BUDGET */
-            const size_t least = q->g->min_bytes;
+            const size_t least = util_least_budget(q->g);
             q->d.budget = least + (gckpt_plan_bytes(all) - least) / 2;
             fail_each(q, what);
             q->kind = FRONTIER;
@@ -205,8 +197,6 @@ static void fail_deep(int layers, int offload)
     fail_modes(&q, what);
     if (layers < 10) {
         q.d = (gckpt_plan_desc){ .mode = GCKPT_OPTIMAL };
-        q.kind = FIT;
-        fail_each(&q, "fit");
         q.kind = GRAPH;
         fail_each(&q, "graph");
     }

@@ -125,8 +125,8 @@ static void trace(const char *name, gckpt_graph *g, const gckpt_term *terms, int
         gckpt_point at = { 0 };
         start = seconds() - start;
         best = start < best ? start : best;
-        gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &at);
-        const size_t proven = gckpt_frontier_proven_bytes(f), all = at.bytes;
+        gckpt_frontier_get(f, gckpt_frontier_describe(f).points - 1, &at);
+        const size_t proven = gckpt_frontier_describe(f).proven_bytes, all = at.bytes;
         for (int k = 0; k < BUDGET_PARTS && again == 0; k++) {
             size_t budget = proven + (size_t)((double)(all - proven) * budget_parts[k] / 1000);
             int i = gckpt_frontier_find(f, budget);

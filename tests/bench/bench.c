@@ -11,6 +11,7 @@
  * the processor time of the process. Bytes are those that must be read and written at least once. Each measurement
  * is a separate process, so that its peak of resident memory is measured alone. */
 #include "model.h"
+#include "../names.h"
 #include "options.h"
 #include "peak.h"
 #include "convolution.h"
@@ -109,7 +110,7 @@ static int print_help(void)
 static gckpt_isa isa(void)
 {
     for (int i = 0; i < GCKPT_ISA_COUNT; i++)
-        if (strcmp(gckpt_isa_name((gckpt_isa)i), isas[o.isa]) == 0)
+        if (strcmp(isa_name((gckpt_isa)i), isas[o.isa]) == 0)
             return (gckpt_isa)i;
     return GCKPT_ISA_AUTO;
 }
@@ -567,7 +568,7 @@ static void measure_model(measurement *m, const void *what)
     desc.budget = (size_t)o.budget;
     desc.bf16.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
     desc.bf16.copy_weights = (int)o.bf16_weights;
-    desc.update_in_backward = o.budget > 0 ? GCKPT_IF_USEFUL : o.update == IN_BACKWARD;
+    desc.update_in_backward = o.budget > 0 ? FIT_IF_USEFUL : o.update == IN_BACKWARD;
     gckpt_exec_desc how = { .isa = isa() };
     bench b = { 0 };
     profile p = { .b = &b };

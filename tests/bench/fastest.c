@@ -1,4 +1,4 @@
-/* fastest.c - compares, for ten settings, the plan that gckpt_fit predicts to be fastest with the plan that
+/* fastest.c - compares, for ten settings, the plan that fit_plan predicts to be fastest with the plan that
  * tune_fit finds to be fastest; recorded in docs/benchmarks/time.tsv.
  *
  *     make fastest                      prints the table
@@ -64,13 +64,13 @@ static int run(bench *b, const size *z, double part, double limit)
     tune_costs(b->store, b->plan, &input, costs, count, &update);
     gckpt_exec_free(b->exec);
     b->exec = NULL;
-    plan[0] = gckpt_fit(b->store, bench_build, b, z->batch, &desc, NULL);
+    plan[0] = fit_plan(b->store, bench_build, b, z->batch, &desc, NULL, NULL);
     plan[1] = tune_fit(b->store, bench_build, b, z->batch, &desc, NULL, &timed);
     for (int i = 0; i < PLANS && plan[i] != NULL; i++)
         exec[i] = gckpt_exec_new(plan[i], b->store, NULL);
     int rounds = exec[0] != NULL && exec[1] != NULL ? step_all(b, exec, took, limit) : 0;
     if (rounds == 0)
-        fprintf(stderr, "fastest: %s\n", gckpt_error_text(b->store));
+        fprintf(stderr, "fastest: %s\n", timed.error.text);
     for (int i = 0; i < PLANS && rounds > 0; i++) {
         const gckpt_plan *p = plan[i];
         const gckpt_plan_info info = gckpt_plan_describe(p);

@@ -21,7 +21,7 @@ typedef struct {
 
 typedef struct {
     gckpt_store *store;
-    gckpt_graph *graph; /* NULL if gckpt_fit built a graph */
+    gckpt_graph *graph; /* NULL if fit_plan built a graph */
     gckpt_term loss;
     gckpt_plan *plan;
     gckpt_exec *exec;
@@ -135,7 +135,7 @@ static gckpt_tensor *gpt_logits(gckpt_graph *g, bench *b, int64_t rows, gckpt_te
     return norm(x, -1, "n", "nb", C);
 }
 
-/* A gckpt_build_fn that builds the model of the bench `user`. */
+/* A fit_build_fn that builds the model of the bench `user`. */
 static int bench_build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     bench *b = (bench *)user;
@@ -160,7 +160,7 @@ static int bench_build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *use
     return 1;
 }
 
-/* Makes store, graph, plan and executor. With a budget, gckpt_fit also chooses the micro-batch. Returns 0 after
+/* Makes store, graph, plan and executor. With a budget, fit_plan also chooses the micro-batch. Returns 0 after
  * printing an error. */
 static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc,
                       const gckpt_exec_desc *how)
@@ -172,7 +172,7 @@ static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc,
     if (how != NULL && how->transport != NULL)
         gckpt_store_ranks(b->store, how->transport->rank, how->transport->size, bench_shard);
     if (desc->budget > 0) {
-        b->plan = gckpt_fit(b->store, bench_build, b, z->batch, desc, NULL);
+        b->plan = fit_plan(b->store, bench_build, b, z->batch, desc, NULL, NULL);
     } else {
         b->graph = gckpt_graph_new(b->store, NULL);
         bench_build(b->graph, z->batch, &b->loss, b);

@@ -10,6 +10,7 @@
 #define _DEFAULT_SOURCE
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#include "../names.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -293,7 +294,7 @@ static int run(T *made, T *loss, gckpt_isa isa, gckpt_precision precision)
     }
     if (result == GCKPT_OK)
         for (int pass = 0; pass < 2; pass++)
-            note(gckpt_isa_name(isa), precision == GCKPT_BF16 ? "bf16" : "fp32", pass,
+            note(isa_name(isa), precision == GCKPT_BF16 ? "bf16" : "fp32", pass,
                  w.best[pass]);
     else
         fprintf(stderr, "%s: %s\n", r.name,

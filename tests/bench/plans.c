@@ -160,7 +160,7 @@ static int open_range(range *r, const net *n, int as_built, pareto *c)
     }
     r->all = at.bytes;
     r->step = (uint64_t)((double)at.cost / (1 + at.overhead) + 0.5);
-    r->proven = gckpt_frontier_proven_bytes(f);
+    r->proven = gckpt_frontier_describe(f).proven_bytes;
     gckpt_frontier_free(f);
     for (int i = 0; i < PROVEN && good; i++) {
         gckpt_plan *p =
@@ -335,8 +335,8 @@ static int measure_choice(const net *n, timing *t, size_t all, int chosen)
         start = now() - start;
         t->memory[chosen] = most_taken - before;
         t->frontier[chosen] = start < t->frontier[chosen] ? start : t->frontier[chosen];
-        t->points[chosen] = gckpt_frontier_points(f);
-        t->complete[chosen] = gckpt_frontier_complete(f);
+        t->points[chosen] = gckpt_frontier_describe(f).points;
+        t->complete[chosen] = gckpt_frontier_describe(f).complete;
         good = gckpt_frontier_get(f, 0, &least) == GCKPT_OK;
         gckpt_frontier_free(f);
     }

@@ -13,7 +13,7 @@
 
 enum { BATCH = 16, VRANKS = 8, STEPS = 12, LARGE = 1 << 14 };
 static const size shape = { 4, 4, 256, 64, BATCH / VRANKS, 256, 0, 0 };
-static const char *const modes[] = { "exact", "state", "gradients", "values", "fast" };
+static const char *const modes[] = { "exact", "state", "gradients", "values" };
 
 /* A transport that is measured. */
 static struct {
@@ -33,12 +33,6 @@ static int exchange(void *user, int peer, const void *send, size_t out, void *re
 {
     const gckpt_transport *r = &watch.transport.ranks;
     return (void)user, begin(out + in, r->exchange(r->user, peer, send, out, receive, in));
-}
-
-static int all_reduce(void *user, float *x, size_t n)
-{
-    const gckpt_transport *r = &watch.transport.ranks;
-    return (void)user, begin(n * sizeof *x, r->all_reduce(r->user, x, n));
 }
 
 static int done(void *user)
@@ -68,19 +62,17 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     if (!mpi_ranks_open(&watch.transport, MPI_COMM_WORLD, 60))
         return fail("MPI");
-    while (argc > 1 && mode < 4 && strcmp(argv[1], modes[mode]) != 0)
+    while (argc > 1 && mode < 3 && strcmp(argv[1], modes[mode]) != 0)
         mode++;
     gckpt_transport ranks = watch.transport.ranks;
     ranks.exchange = exchange;
-    ranks.all_reduce = all_reduce;
     ranks.done = done;
     b.store = gckpt_store_new(NULL);
-    gckpt_store_ranks(b.store, ranks.rank, ranks.size,
-                      mode < 4 ? (gckpt_shard)mode : GCKPT_SHARD_NONE);
+    gckpt_store_ranks(b.store, ranks.rank, ranks.size, (gckpt_shard)mode);
     b.graph = gckpt_graph_new(b.store, NULL);
     bench_build(b.graph, shape.batch, &b.loss, &b);
     const gckpt_plan_desc desc = { .batch = BATCH, .ranks.virtual_ranks = VRANKS };
-    const gckpt_exec_desc how = { .transport = &ranks, .fast_reduce = mode == 4 };
+    const gckpt_exec_desc how = { .transport = &ranks };
     b.plan = gckpt_plan_new(b.graph, &b.loss, 1, &desc);
     if (b.plan == NULL)
         return fail(gckpt_error_text(b.graph));

@@ -9,6 +9,7 @@
  * once, and every op, by tune_costs, on both ranks at the same time. */
 #define _GNU_SOURCE
 #include "bench/model.h"
+#include "../names.h"
 #include "examples/simulate.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -178,7 +179,7 @@ static int print_row(peer *p, const size *z, const simulate_machine *at, const g
         fprintf(stderr, "limited: %s\n", gckpt_error_text(b.exec));
     else if (r.rank == 0)
         printf("| %s | %.0f | %s | %s | %.0f | %.0f (%.0f) | %.0f | %zu | `%016llx` |\n", rate,
-               8e-6 * at->inter_node.bandwidth, gckpt_mode_name(mode), ahead ? "ahead" : "at readers",
+               8e-6 * at->inter_node.bandwidth, mode_name(mode), ahead ? "ahead" : "at readers",
                1e3 * median(seconds + WARM, STEPS - WARM), 1e3 * s.seconds, 1e3 * s.exposed,
                1e3 * p->under_way / (STEPS - WARM), gckpt_plan_bytes(b.plan),
                (unsigned long long)hash);

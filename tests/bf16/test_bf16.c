@@ -1238,7 +1238,7 @@ static uint64_t train(trial *o)
     if (desc.mode == GCKPT_OPTIMAL) {
         gckpt_frontier *f = gckpt_frontier_new(g, terms, 3, &desc);
         gckpt_point point = { 0, 0, 0, 0, 0 };
-        gckpt_frontier_get(f, (gckpt_frontier_points(f) - 1) * o->quarter / 4, &point);
+        gckpt_frontier_get(f, (gckpt_frontier_describe(f).points - 1) * o->quarter / 4, &point);
         p = gckpt_frontier_plan(f, point.bytes);
         CHECK(p && gckpt_plan_bytes(p) == point.bytes);
         gckpt_frontier_free(f);
@@ -1324,7 +1324,7 @@ static void test_same_bits(gckpt_precision precision)
         trial o = trial_of(precision, GCKPT_STORE_ALL, BATCH, 1);
         o.isa = (gckpt_isa)isa;
         if (gckpt_isa_available(o.isa))
-            CHECK_MSG(train(&o) == hash, "%s: other bits", gckpt_isa_name(o.isa));
+            CHECK_MSG(train(&o) == hash, "%s: other bits", isa_name(o.isa));
     }
 }
 
@@ -1620,7 +1620,7 @@ static void test_coins(void)
     util_free(e, p, g, s);
 }
 
-/* ---- gckpt_fit, inference, and calls that must be refused ---- */
+/* ---- fit_plan, inference, and calls that must be refused ---- */
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -1702,18 +1702,19 @@ static void test_rest(void)
         CHECK(gckpt_forward(e, &feed, 1, 64, &report) == GCKPT_OK && report.count > 0);
         util_free(e, p, NULL, NULL);
 
+        fit_error why;
         desc.mode = GCKPT_AUTO;
         desc.budget = 1;
-        CHECK(!gckpt_fit(s, build, NULL, 64, &desc, NULL) && gckpt_error(s) == GCKPT_E_BUDGET);
+        CHECK(!fit_plan(s, build, NULL, 64, &desc, NULL, &why) && why.result == GCKPT_E_BUDGET);
         desc.budget = 40000;
-        p = gckpt_fit(s, build, NULL, 64, &desc, NULL);
-        CHECK_MSG(p && gckpt_plan_bytes(p) <= desc.budget, "%s", gckpt_error_text(s));
+        p = fit_plan(s, build, NULL, 64, &desc, NULL, &why);
+        CHECK_MSG(p && gckpt_plan_bytes(p) <= desc.budget, "%s", why.text);
         gckpt_plan_free(p);
         desc.budget = 0;
         desc.batch = 0;
         gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, &desc);
         gckpt_point point = { 0, 0, 0, 0, 0 };
-        int n = gckpt_frontier_points(f);
+        int n = gckpt_frontier_describe(f).points;
         CHECK(gckpt_frontier_get(f, n - 1, &point) == GCKPT_OK);
         most[precision] = point.bytes;
         p = gckpt_frontier_plan(f, 0);
@@ -1759,7 +1760,7 @@ static void test_two_users(void)
         CHECK(e != NULL && gckpt_step(e, feeds, 2, 32, &hyper, NULL) == GCKPT_OK);
         first = i ? first : gckpt_store_hash(s);
         CHECK_MSG(gckpt_store_hash(s) == first, "two users: %d rows, %s", rows[i / 2],
-                  gckpt_isa_name(how.isa));
+                  isa_name(how.isa));
         util_free(e, p, g, s);
     }
 }
@@ -2216,7 +2217,7 @@ static void test_weights_budget(void)
         n.kernels.stage_parameters = i == 3;
         n.mode = i == 4 ? GCKPT_AUTO : GCKPT_STORE_ALL;
         gckpt_plan_free(p);
-        p = i == 5 ? gckpt_fit(s, build, NULL, 64, &n, NULL) : gckpt_plan_new(g, &term, 1, &n);
+        p = i == 5 ? fit_plan(s, build, NULL, 64, &n, NULL, NULL) : gckpt_plan_new(g, &term, 1, &n);
         CHECK_MSG(gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES) == (i > 0 && i < 4 ? 0 : copies),
                   "request %d: %zu bytes of copies", i, gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES));
         CHECK(n.budget == 0 || gckpt_plan_bytes(p) <= n.budget);
@@ -2225,18 +2226,18 @@ static void test_weights_budget(void)
     util_free(NULL, NULL, g, s);
 }
 
-/* gckpt_fit must choose the same plan with and without desc.bf16.copy_weights. */
+/* fit_plan must choose the same plan with and without desc.bf16.copy_weights. */
 static void test_weights_fit(void)
 {
     gckpt_plan_desc d[2] = { { .bf16.precision = GCKPT_BF16, .optimiser = GCKPT_SGD } };
-    d[0].update_in_backward = GCKPT_IF_USEFUL;
+    d[0].update_in_backward = FIT_IF_USEFUL;
     d[1] = d[0], d[1].bf16.copy_weights = 1;
     for (size_t budget = 48000; budget < 90000; budget += 1000) {
         gckpt_plan *p[2];
         for (int with = 0; with < 2; with++) {
             gckpt_store *s = gckpt_store_new(NULL);
             d[with].budget = budget;
-            p[with] = gckpt_fit(s, build_pair, NULL, 4, &d[with], NULL);
+            p[with] = fit_plan(s, build_pair, NULL, 4, &d[with], NULL, NULL);
             gckpt_store_free(s);
         }
         CHECK_MSG(!p[0] == !p[1] && gckpt_plan_describe(p[0]).arena == gckpt_plan_describe(p[1]).arena &&

@@ -15,7 +15,7 @@ static void everywhere(void)
             for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
                 gckpt_exec_desc x = { .isa = (gckpt_isa)isa, .debug = GCKPT_DEBUG_POISON };
                 if (gckpt_isa_available((gckpt_isa)isa))
-                    gen_check_same(style, &plan, &x, gckpt_isa_name((gckpt_isa)isa));
+                    gen_check_same(style, &plan, &x, isa_name((gckpt_isa)isa));
             }
             gckpt_exec_desc x = { .debug = GCKPT_DEBUG_MEASURE, .parallel_for = any_order };
             plan.threads = 3;

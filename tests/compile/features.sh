@@ -3,7 +3,7 @@
 #
 #     sh tests/compile/features.sh check OBJECT  checks the builds; OBJECT is the whole header, compiled by gcc -O2
 #     sh tests/compile/features.sh table         measures the lines, compile time and code that a part adds
-#     sh tests/compile/features.sh parts MANUAL  prints the names of the parts
+#     sh tests/compile/features.sh parts PAGE    prints the names of the parts, from the table in docs/building.md
 # "check" compiles the header without one part at a time, without warnings; editions.sh compiles it without the parts
 # that are in src/EDITIONS. It runs the build without any part and the builds of the sets gpt and tuning: each must
 # define the functions that its header declares and train to the bits of the whole header. With CHECK_ALL, it also runs
@@ -12,8 +12,8 @@ CC=${CC:-gcc}
 B=build/check/parts
 W="-Wall -Wextra -Wunused-function -Wundef -Werror"
 mkdir -p $B
-names_in() { sed -n 's/^ \*    *GCKPT_NO_\([A-Z0-9]*\) .*/\1/p' "$1" | grep -vx 'HEAP\|STDIO\|FAST\|TEXT'; } # no parts: these four
-parts=$(names_in gradckpt.h)
+names_in() { sed -n 's/^| `GCKPT_NO_\([A-Z0-9]*\)` .*/\1/p' "$1" | grep -vx 'HEAP\|STDIO\|FAST\|TEXT'; } # no parts: these four
+parts=$(names_in docs/building.md)
 # Parts that change kernels. All other parts are tested with GCKPT_NO_FAST, which compiles faster.
 in_kernels="TRAINING BF16 QUANT RECURRENT IMAGES LOSSES AMX AVX512 AVX2"
 
@@ -25,13 +25,13 @@ all_in_kb=890
 # Each set is a kind of program: the parts that it omits, its description, and the most KB of .text that the rest may
 # have (gcc -O2, x86-64).
 sets="gpt tuning firmware"
-gpt="TILES CHECK EXPORT NOTES FIT FRONTIER RECURRENT IMAGES LOSSES RANKS CACHES QUANT BF16"
+gpt="TILES CHECK EXPORT NOTES FRONTIER RECURRENT IMAGES LOSSES RANKS CACHES QUANT BF16"
 gpt_is="A GPT trained in fp32, within a budget"
 gpt_kb=552
-tuning="TILES CHECK EXPORT FIT FRONTIER RECURRENT IMAGES LOSSES RANKS BF16"
+tuning="TILES CHECK EXPORT FRONTIER RECURRENT IMAGES LOSSES RANKS BF16"
 tuning_is="Fine-tuning: quantised weights, LoRA, files, generation"
 tuning_kb=605
-firmware="TILES CHECK EXPORT FILES NOTES FIT FRONTIER SEARCH RECURRENT IMAGES LOSSES RANKS FETCH CACHES DEBUG QUANT BF16"
+firmware="TILES CHECK EXPORT FILES NOTES FRONTIER SEARCH RECURRENT IMAGES LOSSES RANKS FETCH CACHES DEBUG QUANT BF16"
 firmware_is="A device that trains what was planned elsewhere, without fetching or generating"
 firmware_kb=123
 

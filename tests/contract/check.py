@@ -15,14 +15,14 @@ import sys
 import time
 import numpy as np
 import contract as K
+import golden
 import unary
 import nets
 from contract import F, hexes, unhex
 from nets import Net, Dump, compare
 
 SMALL = 360
-CURVES = ["relu", "softplus", "gelu", "gelu_erf", "silu", "tanh", "sigmoid", "softmax", "log_softmax", "sin", "cos",
-          "abs"]
+CURVES = [name for name, kind in golden.UNARY if kind in ("SMOOTH", "KINKED")] + ["softmax", "log_softmax"]
 
 
 class Draw:

@@ -21,6 +21,7 @@
  *     forward ROWS W..                 runs forward; W are all rows of each input
  *     end                              frees the net and prints "end" */
 #include "gradckpt.h"
+#include "../unary.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,22 +145,11 @@ static T build(const char *name, const T *x, int n)
         const char *name;
         T (*make)(T);
     } one[] = {
-        { "relu", gckpt_relu },
-        { "softplus", gckpt_softplus },
-        { "gelu", gckpt_gelu },
-        { "gelu_erf", gckpt_gelu_erf },
-        { "silu", gckpt_silu },
-        { "tanh", gckpt_tanh },
-        { "sigmoid", gckpt_sigmoid },
+#define UNARY(name, ...) { #name, gckpt_##name },
+        UNARY_TESTS(UNARY)
+#undef UNARY
         { "softmax", gckpt_softmax },
-        { "exp", gckpt_exp },
         { "log_softmax", gckpt_log_softmax },
-        { "log", gckpt_log },
-        { "sqrt", gckpt_sqrt },
-        { "abs", gckpt_abs },
-        { "reciprocal", gckpt_reciprocal },
-        { "sin", gckpt_sin },
-        { "cos", gckpt_cos },
         { "detach", gckpt_detach },
         { "sum_loss", gckpt_sum_loss },
         { "global_average_pool", gckpt_global_average_pool },
@@ -443,6 +433,9 @@ static void add_plan(void)
         printf("\n");
     }
     find_reached(size);
+    gckpt_plan_desc probe = d; /* gradients that only a batch of one micro-batch has are not fetched */
+    gckpt_fetch_spec one = { NULL, 1 };
+    probe.fetch.specs = &one, probe.fetch.count = 1;
     for (int ref = 0; ref < net.built; ref++) {
         gckpt_node v;
         const int id = gckpt_id(net.tensor[ref]);
@@ -461,6 +454,11 @@ static void add_plan(void)
         for (int g = 0; g < 2; g++)
             if (g == 0 ? !vrank_rows && !cached && fetches & 2
                        : reached[id] && (fetches & 4 || (param && !p.frozen && fetches & 1))) {
+                one.tensor = net.tensor[ref];
+                gckpt_plan *alone = g ? gckpt_plan_new(net.graph, net.term, net.terms, &probe) : NULL;
+                gckpt_plan_free(alone);
+                if (g && !alone && strstr(gckpt_error_text(net.graph), "is not trained"))
+                    continue;
                 const int64_t n = elements(&v.shape);
                 const int i = net.fetches++;
                 net.size[i] = (size_t)(v.batch_invariant ? n : d.batch * (n / net.rows));

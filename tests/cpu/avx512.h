@@ -2,9 +2,7 @@
  * defines the intrinsics that src/kernels uses, in AVX2 and C, after Intel's manual.
  *
  * The header must be included before any file of src/ (-include). It replaces the compiler's header: kernels for
- * AVX-512 are compiled for AVX2, and __builtin_cpu_supports reports AVX-512. The emulated bf16 instructions ignore
- * MXCSR: subnormal operands count as zeros, results below 2^-126 after rounding to 24 bits become zeros, and the upper
- * halves of pairs of terms are added before the lower halves. */
+ * AVX-512 are compiled for AVX2, and __builtin_cpu_supports reports AVX-512. */
 #ifndef AVX512_H
 #define AVX512_H
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -19,7 +17,6 @@
 /* These functions are not inlined, so that compilers finish sooner. */
 #define AVX512_CALLED static __attribute__((noinline, unused)) AVX512_TARGET
 typedef double avx512_doubles __attribute__((vector_size(32)));
-typedef int64_t avx512_longs __attribute__((vector_size(32)));
 typedef float avx512_four __attribute__((vector_size(16)));
 /* Vectors have only 32 bytes, since gcc would compare vectors of 64 bytes element by element. */
 typedef int32_t avx512_words __attribute__((vector_size(32)));
@@ -97,7 +94,6 @@ AVX512_FLOATS3(fmadd_ps)
 AVX512_FLOATS3(fnmadd_ps)
 AVX512_INTS2(add_epi32)
 AVX512_INTS2(mullo_epi32)
-AVX512_INTS2(shuffle_epi8)
 AVX512_INTS2(unpacklo_epi16)
 AVX512_INTS2(unpackhi_epi16)
 AVX512_INTS2(unpacklo_epi32)
@@ -112,19 +108,9 @@ AVX512_FN __m512i avx512_set1_epi32(int x)
 {
     return avx512_si(_mm256_set1_epi32(x), _mm256_set1_epi32(x));
 }
-AVX512_FN __m512i avx512_set1_epi64(long long x)
-{
-    return avx512_si(_mm256_set1_epi64x(x), _mm256_set1_epi64x(x));
-}
 AVX512_FN __m512 avx512_loadu_ps(const void *at)
 {
     __m512 x;
-    memcpy(&x, at, sizeof x);
-    return x;
-}
-AVX512_FN __m512i avx512_loadu_si512(const void *at)
-{
-    __m512i x;
     memcpy(&x, at, sizeof x);
     return x;
 }
@@ -179,14 +165,6 @@ AVX512_CALLED __m512i avx512_permutexvar_epi16(__m512i order, __m512i x)
     for (int i = 0; i < 32; i++)
         to.bf16[i] = from.bf16[at.bf16[i] & 31];
     return to.i;
-}
-AVX512_CALLED __m512i avx512_shuffle_i32x4(__m512i a, __m512i b, int which)
-{
-    avx512_any x, y, r;
-    x.i = a, y.i = b;
-    r.quarter[0] = x.quarter[which & 3], r.quarter[1] = x.quarter[which >> 2 & 3];
-    r.quarter[2] = y.quarter[which >> 4 & 3], r.quarter[3] = y.quarter[which >> 6 & 3];
-    return r.i;
 }
 AVX512_FN __m512 avx512_insertf32x4(__m512 x, __m128 part, int n)
 {
@@ -269,56 +247,6 @@ AVX512_FN __m512i avx512_cvtne2ps_pbh(__m512 high, __m512 low)
     return avx512_si(avx512_cvtneps_pbh(low), avx512_cvtneps_pbh(high));
 }
 
-/* Reinterprets words as floats, with subnormals as zeros of the same sign. The two functions below do the same for the
- * upper or lower halves of words, each of which is a bf16 number. */
-AVX512_FN __m512 avx512_flushed(__m512i x)
-{
-    avx512_any a;
-    a.i = x;
-    for (int i = 0; i < 2; i++)
-        a.words[i] &= ((a.words[i] & 0x7fffffff) > 0x7fffff) | ~0x7fffffff;
-    return a.f;
-}
-AVX512_FN __m512 avx512_half(__m512i x, int upper)
-{
-    avx512_any a;
-    a.i = x;
-    for (int i = 0; i < 2; i++)
-        a.words[i] = upper ? a.words[i] & ~0xffff : a.words[i] << 16;
-    return avx512_flushed(a.i);
-}
-
-/* Returns c + a b, rounded once to 24 bits as if exponents were unlimited; results below 2^-126 then become zeros.
- * Subnormal operands must already be zeros. The sum in doubles is rounded to odd, so that rounding it to a float rounds
- * the exact value. */
-AVX512_FN __m512 avx512_fma_flush(__m512 c, __m512 a, __m512 b)
-{
-    const double least = 0x1p-126 - 0x1p-151;
-    const avx512_longs sign = (avx512_longs)_mm256_set1_epi64x(INT64_MIN);
-    avx512_any x, y, z;
-    x.f = a, y.f = b, z.f = c;
-    for (int i = 0; i < 4; i++) {
-        const avx512_doubles p = __builtin_convertvector(x.four[i], avx512_doubles) *
-                                 __builtin_convertvector(y.four[i], avx512_doubles);
-        const avx512_doubles from = __builtin_convertvector(z.four[i], avx512_doubles);
-        const avx512_doubles s = p + from, part = s - p, rest = (p - (s - part)) + (from - part);
-        const avx512_longs more = (avx512_longs)(rest > 0), away = more ^ (avx512_longs)(s > 0);
-        const avx512_longs even = (((avx512_longs)s & 1) - 1) & (more | (avx512_longs)(rest < 0));
-        const avx512_longs odd = (avx512_longs)s + (even & (away | 1));
-        const avx512_doubles size = (avx512_doubles)(odd & ~sign);
-        const avx512_longs none = (avx512_longs)(size < least), few = (avx512_longs)(size < 0x1p-126);
-        const avx512_longs edge = (avx512_longs)_mm256_set1_pd(0x1p-126) & few & ~none;
-        const avx512_longs r = (odd & (sign | ~few)) | edge;
-        z.four[i] = __builtin_convertvector((avx512_doubles)r, avx512_four);
-    }
-    return z.f;
-}
-AVX512_CALLED __m512 avx512_dpbf16_ps(__m512 c, __m512i a, __m512i b)
-{
-    c = avx512_fma_flush(avx512_flushed((__m512i)c), avx512_half(a, 1), avx512_half(b, 1));
-    return avx512_fma_flush(c, avx512_half(a, 0), avx512_half(b, 0));
-}
-
 static inline int avx512_supports(const char *what)
 {
     const int avx2 = __builtin_cpu_supports("avx2"), fma = __builtin_cpu_supports("fma");
@@ -328,12 +256,9 @@ static inline int avx512_supports(const char *what)
 /* ---- macros that replace the compiler's intrinsics ---- */
 #undef _mm512_set1_ps
 #undef _mm512_setr_ps
-#undef _mm512_setzero_ps
 #undef _mm512_set1_epi32
-#undef _mm512_set1_epi64
 #undef _mm512_setr_epi32
 #undef _mm512_loadu_ps
-#undef _mm512_loadu_si512
 #undef _mm512_storeu_ps
 #undef _mm512_storeu_si512
 #undef _mm512_maskz_loadu_ps
@@ -362,8 +287,6 @@ static inline int avx512_supports(const char *what)
 #undef _mm512_unpacklo_epi64
 #undef _mm512_unpackhi_epi64
 #undef _mm512_shuffle_ps
-#undef _mm512_shuffle_epi8
-#undef _mm512_shuffle_i32x4
 #undef _mm512_permutexvar_ps
 #undef _mm512_permutexvar_epi16
 #undef _mm512_i32gather_epi32
@@ -381,15 +304,11 @@ static inline int avx512_supports(const char *what)
 #undef _mm512_cvtph_ps
 #undef _mm512_cvtneps_pbh
 #undef _mm512_cvtne2ps_pbh
-#undef _mm512_dpbf16_ps
 #define _mm512_set1_ps avx512_set1_ps
 #define _mm512_setr_ps(...) AVX512_LIST(__m512, __VA_ARGS__)
-#define _mm512_setzero_ps() avx512_set1_ps(0)
 #define _mm512_set1_epi32 avx512_set1_epi32
-#define _mm512_set1_epi64 avx512_set1_epi64
 #define _mm512_setr_epi32(...) ((__m512i)AVX512_LIST(avx512_ints, __VA_ARGS__))
 #define _mm512_loadu_ps avx512_loadu_ps
-#define _mm512_loadu_si512 avx512_loadu_si512
 #define _mm512_storeu_ps avx512_storeu_ps
 #define _mm512_storeu_si512 avx512_storeu_si512
 #define _mm512_maskz_loadu_ps avx512_maskz_loadu_ps
@@ -417,8 +336,6 @@ static inline int avx512_supports(const char *what)
 #define _mm512_unpackhi_epi32 avx512_unpackhi_epi32
 #define _mm512_unpacklo_epi64 avx512_unpacklo_epi64
 #define _mm512_unpackhi_epi64 avx512_unpackhi_epi64
-#define _mm512_shuffle_epi8 avx512_shuffle_epi8
-#define _mm512_shuffle_i32x4 avx512_shuffle_i32x4
 #define _mm512_permutexvar_ps avx512_permutexvar_ps
 #define _mm512_permutexvar_epi16 avx512_permutexvar_epi16
 #define _mm512_i32gather_epi32 avx512_i32gather_epi32
@@ -436,7 +353,6 @@ static inline int avx512_supports(const char *what)
 #define _mm512_cvtph_ps avx512_cvtph_ps
 #define _mm512_cvtneps_pbh avx512_cvtneps_pbh
 #define _mm512_cvtne2ps_pbh avx512_cvtne2ps_pbh
-#define _mm512_dpbf16_ps(c, a, b) avx512_dpbf16_ps(c, (__m512i)(a), (__m512i)(b))
 #define _mm512_cmp_ps_mask(a, b, how) /* `how` is a constant */                                       \
     ((__mmask16)(_mm256_movemask_ps(_mm256_cmp_ps(AVX512_LOW(a), AVX512_LOW(b), how)) |            \
                  _mm256_movemask_ps(_mm256_cmp_ps(AVX512_HIGH(a), AVX512_HIGH(b), how)) << 8))
@@ -445,6 +361,5 @@ static inline int avx512_supports(const char *what)
               _mm256_shuffle_ps(AVX512_HIGH(a), AVX512_HIGH(b), which))
 #define target(...)                 __target__("avx2,fma,f16c")
 #define __builtin_cpu_supports(what) avx512_supports(what)
-#define __builtin_cpu_is(what)       0 /* no processor brand: kernels must not use real bf16 instructions */
 #endif
 #endif

@@ -196,7 +196,7 @@ static void check_training(void)
 
 /* ---- claiming work items, with the test's own threads ---- */
 #if FAST
-enum { MOST = 300, TEAM_SIZE = 5 };
+enum { MOST = 300, TEAM_SIZE = 5, COST = 1 << 18 }; /* an item of this cost is claimed alone */
 
 typedef struct {
     unsigned char ran[MOST];
@@ -206,17 +206,16 @@ typedef struct {
 } job;
 
 /* Functions of base/threads.c that no header declares; they are extern only for this test. */
-void gckpti_parallel_for(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
-                void *context);
 void gckpti_team_worker(struct gckpti_team *t);
 void gckpti_team_end(struct gckpti_team *t, int others);
 enum { TEAM_BYTES = 1024 }; /* at least sizeof(struct gckpti_team) */
 
 /* A work item. It uses only plain memory, so that a thread sanitizer reports every access that the team does not
  * order. */
-static void item(void *context, int64_t i)
+static void item(void *context, int64_t i, int64_t worker)
 {
     job *j = (job *)context;
+    (void)worker;
     if ((j->values[i] & 31) == 0) /* a slow item: other threads claim the next ones meanwhile */
         for (int k = 0; k < 3; k++)
             sched_yield();
@@ -230,17 +229,22 @@ static void *team_main(void *team)
     return NULL;
 }
 
-static void inner(void *context, int64_t i) { ((int64_t *)context)[i]++; }
+static void inner(void *context, int64_t i, int64_t worker)
+{
+    (void)worker;
+    ((int64_t *)context)[i]++;
+}
 
 typedef struct {
     const gckpt_call *call;
     int64_t counts[8][4];
 } nesting;
 
-static void outer(void *context, int64_t i)
+static void outer(void *context, int64_t i, int64_t worker)
 {
     nesting *n = (nesting *)context;
-    gckpti_parallel_for(n->call, 4, inner, n->counts[i]);
+    (void)worker;
+    gckpt_parallel(n->call, 4, COST, inner, n->counts[i]);
 }
 
 static void stress(int rounds)
@@ -266,7 +270,7 @@ static void stress(int rounds)
         memset(j, 0, sizeof *j);
         j->n = n;
         j->values = values;
-        gckpti_parallel_for(&call, n, item, j);
+        gckpt_parallel(&call, n, COST, item, j);
         for (int64_t i = 0; i < MOST; i++)
             wrong += j->ran[i] != (i < n) || (i < n && j->squares[i] != values[i] * values[i]);
         if (r % 64 == 0) /* gives idle threads time to fall asleep */
@@ -275,7 +279,7 @@ static void stress(int rounds)
     }
     CHECK_MSG(wrong == 0, "%ld items not run exactly once, or with invisible results", wrong);
     nesting nest = { .call = &call };
-    gckpti_parallel_for(&call, 8, outer, &nest);
+    gckpt_parallel(&call, 8, COST, outer, &nest);
     for (int i = 0; i < 32; i++)
         CHECK(nest.counts[i / 4][i % 4] == 1);
     gckpti_team_end(team, started);

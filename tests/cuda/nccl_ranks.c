@@ -1,7 +1,6 @@
 /* nccl_ranks.c - trains with several threads as ranks, each with a device of the shim, connected by examples/nccl.h.
- * All shardings and plans must give the bits of one process, also with captured micro-batches. The test counts how
- * often the host waits in a step and how many bytes are copied to it. If a rank dies or cancels, the other ranks must
- * stop.
+ * All shardings and plans must give the bits of one process. The test counts how often the host waits in a step and how
+ * many bytes are copied to it. If a rank dies or cancels, the other ranks must stop.
  *
  *     build/shim/nccl_ranks [table]    with "table", also prints the counts */
 #include "gradckpt.h"
@@ -28,10 +27,9 @@ static struct {
 
 /* Counts of one device, over all steps of its rank except the first. waits: times the host waits for the device; early:
  * the largest number of waits in a step before its last update. completions, early_completions: the same numbers for
- * enqueued collectives that the host finds complete. bytes: copied to the host. asked, repeated, refused: number of
- * parts of steps that could have been replayed, that were replayed, and that could not be captured. */
+ * enqueued collectives that the host finds complete. bytes: copied to the host. */
 typedef struct {
-    long waits, early, completions, early_completions, bytes, steps, repeated, asked, refused;
+    long waits, early, completions, early_completions, bytes, steps;
     int stepping;
     long before, completions_before; /* values at the beginning of the current step */
 } counts;
@@ -71,17 +69,6 @@ static void counted_update(const gckpt_call *call, const gckpt_update_pass *pass
     n->early = n->stepping && waits > n->early ? waits : n->early;
     n->early_completions = n->stepping && completions > n->early_completions ? completions : n->early_completions;
     gpu[0]->update(call, pass);
-}
-static int counted_repeat(void *context, const gckpt_step_params *m)
-{
-    int done = gpu[0]->replay(context, m);
-    counted(context)->asked++;
-    return counted(context)->repeated += done, done;
-}
-static int counted_recorded(void *context)
-{
-    int done = gpu[0]->captured(context);
-    return counted(context)->refused += !done, done;
 }
 static int counted_done(void *user)
 {
@@ -133,18 +120,16 @@ static counts like(const setting *s, const outcome *want)
               offloaded);
     for (int i = 0; i < s->ranks; i++) {
         const counts *n = &n_of[i];
-        CHECK_MSG(n->refused == 0, "rank %d: %ld parts could not be captured", i, n->refused);
         most = n->waits > most.waits ? *n : most;
         if (s->ranks > 1)
             nccl_transport_close(transports[i]);
     }
     if (verbose)
         printf("%d ranks, shard %d, %s%s: %ld waits before the last update, %ld completions, %.1f waits a step; "
-               "%.0f bytes to the host; %ld of %ld parts\n",
+               "%.0f bytes to the host\n",
                s->ranks, (int)s->shard, polled ? "polled" : "enqueued", s->offload ? ", offloads" : "", most.early,
                most.early_completions,
-               (double)most.waits / (double)(most.steps - 1), (double)most.bytes / (double)(most.steps - 1),
-               most.repeated, most.asked);
+               (double)most.waits / (double)(most.steps - 1), (double)most.bytes / (double)(most.steps - 1));
     return most;
 }
 
@@ -221,9 +206,7 @@ static const a_run runs[] = {
     { 2, GCKPT_SHARD_VALUES, 2, GCKPT_OPTIMAL, 0, 1, 0, WHOLE, 0 },
     { 4, GCKPT_SHARD_GRADIENTS, 1, GCKPT_STORE_ALL, 0, 0, 0, WHOLE, 0 },
     { 4, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0, 0, WHOLE, 0 },
-    { 2, GCKPT_SHARD_STATE, 1, GCKPT_STORE_ALL, 0, 0, COPIED, STREAM, 0 },
     { 2, GCKPT_SHARD_VALUES, 2, GCKPT_STORE_ALL, 0, 0, INFINITE, PIECES, 0 },
-    { 2, GCKPT_SHARD_NONE, 2, GCKPT_STORE_ALL, 0, 0, FAST, WHOLE, 0 },
     { 2, GCKPT_SHARD_NONE, 1, GCKPT_OPTIMAL, 1, 0, 0, WHOLE, 1 << 20 },
     { 2, GCKPT_SHARD_VALUES, 1, GCKPT_OPTIMAL, 1, 0, 0, WHOLE, 1 << 20 },
     { 4, GCKPT_SHARD_GRADIENTS, 1, GCKPT_OPTIMAL, 0, 0, 0, WHOLE, 1 << 20 },
@@ -232,29 +215,19 @@ static const a_run runs[] = {
 
 static void go(const a_run *r, int unclipped, const outcome *wanted)
 {
-    static trial t;
-    ranks_world w;
     outcome own_want;
     setting s = { .virtual_ranks = VRANKS, .unclipped = unclipped,
-                  .flags = DROPOUT | (r->feed == STREAM ? 0 : SECOND) | SMALL | r->flags,
+                  .flags = DROPOUT | SECOND | SMALL | r->flags,
                   .repeats = r->flags ? 1 : 3, .feed = r->feed,
                   .ranks = r->ranks, .shard = (gckpt_shard)r->shard, .rows = r->rows, .mode = (gckpt_mode)r->mode,
                   .overlap = r->overlap, .offload = r->offload, .on_backend = 1, .no_debug = 1, .backends = backend_of_rank,
                   .transport = transport_of, .on_step = stepping };
     polled = r->polled;
-    if (r->flags & FAST) { /* a run with FAST is compared with ranks on the processor */
-        setting plain = s;
-        plain.backends = NULL, plain.transport = NULL, plain.on_step = NULL;
-        run(&t, &plain, NULL, &w);
-        own_want = t.out[0];
-    } else if (r->flags) {
+    if (r->flags)
         one_process(&s, &own_want);
-    }
     const counts n = like(&s, r->flags ? &own_want : wanted);
     CHECK_MSG(polled || !unclipped || n.early + n.early_completions == 0,
               "%d ranks: %ld waits, %ld completions before the last update", r->ranks, n.early, n.early_completions);
-    CHECK_MSG(r->flags || n.repeated > n.asked / 4, "%d ranks: of %ld parts %ld replayed", r->ranks, n.asked,
-              n.repeated);
     polled = 0;
 }
 
@@ -271,8 +244,6 @@ int main(int argc, char **argv)
         backends[i].finish = counted_finish;
         backends[i].copy_out = counted_copy_out;
         backends[i].update = counted_update;
-        backends[i].replay = counted_repeat;
-        backends[i].captured = counted_recorded;
     }
     fill();
     for (int i = 0; i < 2; i++) {

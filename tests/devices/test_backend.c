@@ -286,19 +286,16 @@ static void test_small(void)
             }
 }
 
-/* Tests that a skipped step changes nothing, whether the backend itself finds that a gradient is not finite or, if
- * its `nonfinite` is NULL, the host does. */
+/* Tests that a skipped step changes nothing. */
 static void test_skipped(void)
 {
-    for (int way = 0; way < 32; way++) {
-        gckpt_backend alone = *tested[way % 2];
-        alone.nonfinite = NULL;
+    for (int way = 0; way < 16; way++) {
         uint64_t want = 0;
         for (int bad = 0; bad < 2; bad++) {
-            setting o = { .backend = way / 2 % 2 ? &alone : tested[way % 2], .skips = bad,
-                          .optimiser = (gckpt_optimiser)(way / 4 % 4), .micro = way % 3 ? 4 : 0 };
+            setting o = { .backend = tested[way % 2], .skips = bad, .optimiser = (gckpt_optimiser)(way / 2 % 4),
+                          .micro = way % 3 ? 4 : 0 };
             small m = make(&o, 1);
-            gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = way / 16 ? 0.1f : 0 };
+            gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = way / 8 ? 0.1f : 0 };
             gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
             file saved = { 0 };
             for (int step = 0; step < 3; step++) {
@@ -374,8 +371,8 @@ static void odd_loss_on_device(const gckpt_call *call) { device_run(call, odd_lo
 static void odd_loss_back_on_device(const gckpt_call *call) { device_run(call, odd_loss_backward, NULL); }
 
 /* Counts copies and waits of a step. If the backend's copies of all values are up to date, only feeds are copied to
- * the backend; the host waits for nothing before the first update, except if the step clips or the loss has its own
- * count. */
+ * the backend; the host waits for nothing before the first update, except if the step clips, may be skipped, or the
+ * loss has its own count. */
 static void test_waits(void)
 {
     device *d = &plain_device;
@@ -394,7 +391,7 @@ static void test_waits(void)
             m.e->tables.nodes[m.p->terms[0].id].backward = odd_loss_back_on_device;
         }
         small_step(&m, 1, way % 2 ? 1e-3f : 0);
-        CHECK_MSG((d->waited > 0) == (way % 4 > 0), "way %d: %ld waits before the first update", way, d->waited);
+        CHECK_MSG((d->waited > 0) == (way > 0), "way %d: %ld waits before the first update", way, d->waited);
         CHECK_MSG(d->gets == 0, "way %d: %ld allocations in a step", way, d->gets);
         CHECK_MSG(d->copies_in == 2 - o.odd, "way %d: %ld copies in of the feeds", way, d->copies_in);
         CHECK(d->updates == 3 && d->kernel_calls > 0 && d->waits >= 1);
@@ -501,7 +498,7 @@ static void test_out_of_memory(void)
 static void no_move(void *c, void *to, const void *from, size_t n, int out) { CHECK(!c && !to && !from && !n && out); }
 static void *no_host_get(void *context, size_t bytes) { return CHECK(!context && !bytes) ? NULL : context; }
 static void no_host_release(void *context, void *memory, size_t bytes) { CHECK(!context && !memory && !bytes); }
-static void no_join(void *context) { CHECK(!context); }
+static void no_join(void *context, int later) { CHECK(!context && !later); }
 
 /* Lets each allocation of host memory fail in turn while an executor is created: the call must fail, and no memory of
  * the backend may stay allocated. Exactly one of the failures is that of the list of copies. */

@@ -45,20 +45,6 @@ static void test_exchange(int peer, size_t low_sends, size_t high_sends)
     free(receive);
 }
 
-static void test_sum(void)
-{
-    enum { N = 100003 };
-    static float x[N];
-    const int size = m.ranks.size;
-    int wrong = 0;
-    for (int i = 0; i < N; i++)
-        x[i] = (float)(m.ranks.rank + 1) * (float)(i % 17);
-    CHECK(m.ranks.all_reduce(m.ranks.user, x, N) && finish() == 1);
-    for (int i = 0; i < N; i++)
-        wrong += x[i] != (float)(size * (size + 1) / 2 * (i % 17));
-    CHECK(wrong == 0);
-}
-
 /* Tests an abort by the last rank: all pending exchanges of all ranks must end with an error. */
 static void test_give_up(void)
 {
@@ -93,7 +79,6 @@ int main(int argc, char **argv)
         for (int bit = 1; bit < m.ranks.size; bit *= 2)
             for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
                 test_exchange(m.ranks.rank ^ bit, sizes[i][0], sizes[i][1]);
-        test_sum();
         mpi_ranks bad; /* a separate transport, since a transport cannot be used any more after a failure */
         CHECK(mpi_ranks_open(&bad, MPI_COMM_WORLD, 30));
         CHECK(!bad.ranks.exchange(bad.ranks.user, m.ranks.size, "", 1, NULL, 0));

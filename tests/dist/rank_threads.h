@@ -28,7 +28,7 @@
 #include "check.h"
 
 enum { RANKS_MOST = 16, RANKS_TIMEOUT = 60 };
-typedef enum { RANKS_EXCHANGE, RANKS_DONE, RANKS_ALL_REDUCE, RANKS_CALLS } ranks_call;
+typedef enum { RANKS_EXCHANGE, RANKS_DONE, RANKS_CALLS } ranks_call;
 typedef enum {
     RANKS_FAILS,   /* this call fails, once */
     RANKS_HANGS,   /* the call does not return as long as any other rank runs */
@@ -48,7 +48,7 @@ typedef enum { RANKS_IDLE, RANKS_POSTED, RANKS_MATCHED, RANKS_COMPLETE, RANKS_FA
 typedef enum { RANKS_RUNS, RANKS_ENDED, RANKS_HUNG, RANKS_DEAD } ranks_status;
 typedef struct {
     ranks_world *world;
-    int number, peer; /* peer: rank of the other side of the exchange, or -1 for an all_reduce */
+    int number, peer; /* peer: rank of the other side of the exchange */
     ranks_state state;
     ranks_status status;
     int polls, has_given_up;
@@ -106,14 +106,11 @@ static inline void ranks_changed(ranks_world *w)
 static inline int ranks_can_progress(const ranks_member *m)
 {
     const ranks_world *w = m->world;
-    int dead = 0;
     if ((m->state != RANKS_POSTED && m->state != RANKS_MATCHED) || w->given_up || w->wrong)
         return 1;
     if (m->state == RANKS_MATCHED)
         return w->rank[m->peer].status == RANKS_RUNS;
-    for (int i = 0; i < w->size; i++)
-        dead += w->rank[i].status == RANKS_DEAD && (m->peer < 0 || m->peer == i);
-    return dead > 0;
+    return w->rank[m->peer].status == RANKS_DEAD;
 }
 
 /* Returns whether no running rank can make progress, so that only a timeout can end the wait. */
@@ -172,29 +169,6 @@ static inline void ranks_deliver(ranks_member *from, ranks_member *to)
         memcpy(to->receive, from->send, from->send_bytes);
 }
 
-static inline void ranks_sum(ranks_world *w)
-{
-    const size_t n = w->rank[0].send_bytes / sizeof(float);
-    for (int i = 0; i < w->size; i++)
-        if (w->rank[i].state != RANKS_POSTED || w->rank[i].peer >= 0 ||
-            w->rank[i].status != RANKS_RUNS)
-            return;
-    for (int i = 1; i < w->size; i++)
-        if (w->rank[i].send_bytes != w->rank[0].send_bytes)
-            ranks_breach(&w->rank[i], "all_reduce of another size than rank 0's",
-                         w->rank[i].send_bytes, w->rank[0].send_bytes);
-    for (size_t k = 0; k < n && !w->wrong; k++) {
-        float sum = 0;
-        for (int i = 0; i < w->size; i++)
-            sum += ((const float *)w->rank[i].send)[k];
-        for (int i = 0; i < w->size; i++)
-            ((float *)w->rank[i].receive)[k] = sum;
-    }
-    for (int i = 0; i < w->size; i++)
-        w->rank[i].state = w->wrong ? RANKS_FAILED : RANKS_COMPLETE;
-    ranks_changed(w);
-}
-
 /* Returns after how many polls `done` returns 1 for an exchange that is matched. */
 static inline int ranks_delay(const ranks_member *m)
 {
@@ -210,12 +184,6 @@ static inline void ranks_advance(ranks_member *m)
         m->state = RANKS_FAILED;
     if (m->state != RANKS_POSTED && m->state != RANKS_MATCHED)
         return;
-    if (m->peer < 0) {
-        for (int i = 0; i < w->size; i++)
-            m->state = w->rank[i].status == RANKS_DEAD ? RANKS_FAILED : m->state;
-        ranks_sum(w);
-        return;
-    }
     ranks_member *p = &w->rank[m->peer];
     if (p->status == RANKS_DEAD)
         m->state = RANKS_FAILED;
@@ -332,12 +300,6 @@ static inline int ranks_exchange(void *user, int peer, const void *send, size_t 
                                         send_bytes, receive, receive_bytes));
 }
 
-static inline int ranks_all_reduce(void *user, float *x, size_t n)
-{
-    return ranks_odd_result(user, ranks_post((ranks_member *)user, RANKS_ALL_REDUCE, -1, x,
-                                        n * sizeof *x, x, n * sizeof *x));
-}
-
 static inline int ranks_done(void *user)
 {
     ranks_member *m = (ranks_member *)user;
@@ -357,8 +319,7 @@ static inline int ranks_enqueue(void *user, void *queue, int peer, const void *s
                                 void *receive, size_t receive_bytes)
 {
     const ranks_member *m = (const ranks_member *)user;
-    int done = peer < 0 ? ranks_all_reduce(user, (float *)receive, receive_bytes / sizeof(float))
-                        : ranks_exchange(user, peer, send, send_bytes, receive, receive_bytes);
+    int done = ranks_exchange(user, peer, send, send_bytes, receive, receive_bytes);
     for (int waits = done && !m->world->blocking; waits;)
         done = ranks_done(user), waits = done == 0;
     return done > 0 && queue != NULL;
@@ -402,7 +363,6 @@ static inline void ranks_open(ranks_world *w, int size)
                                            .size = size,
                                            .exchange = ranks_exchange,
                                            .done = ranks_done,
-                                           .all_reduce = ranks_all_reduce,
                                            .abort = ranks_give_up,
                                            .clock = ranks_clock,
                                            .timeout = RANKS_TIMEOUT,

@@ -18,7 +18,6 @@ enum {
     PACKED = 8,
     RUNNING = 16,
     INFINITE = 32, /* the last rank's rows of the second step contain an infinity, so that the step is skipped */
-    FAST = 128,    /* the ranks have a transport with an all_reduce */
     SMALL = 256,   /* fewer neurons, so that no parameter has more than two blocks of 4096 */
     LARGE = 512    /* more neurons, so that half of a parameter is more than 16 blocks of 4096 */
 };
@@ -331,7 +330,6 @@ static inline void prepare(trial *t, ranks_world *w, int rank)
                              .transport = t->s.ranks == 1 ? NULL
                                       : t->s.transport   ? t->s.transport(w, rank)
                                                       : &w->rank[rank].transport,
-                             .fast_reduce = (t->s.flags & FAST) != 0,
                              .backend = t->s.backends ? t->s.backends[rank] : NULL,
                              .progress = watched ? watch : NULL,
                              .custom_optimiser = own_optimiser,
@@ -381,7 +379,7 @@ static inline void name_of(const setting *s, char *to, size_t size)
     snprintf(
         to, size,
         "%d ranks, %s, %s, %d rows, %d virtual ranks, with %x, optimiser %d, precision %d, feeding %d%s",
-        s->ranks, shards[s->shard], gckpt_mode_name(s->mode), s->rows, s->virtual_ranks, s->flags,
+        s->ranks, shards[s->shard], mode_name((int)s->mode), s->rows, s->virtual_ranks, s->flags,
         (int)s->optimiser, (int)s->precision, (int)s->feed, s->blocking ? ", blocking" : "");
 }
 

@@ -106,8 +106,8 @@ static int prepare(unsigned seed, trial *t, ranks_world *w, int rank)
 /* Chooses tensors without a batch axis, whose gradients are sums over the batch, and fetches these gradients. */
 static void choose_fetches(unsigned seed, trial *t)
 {
-    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
     build(seed, 0);
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 2 * net.batch, .ranks.virtual_ranks = 2 };
     for (int i = net.count; i-- > 0 && t->fetches < FETCHES;) {
         gckpt_fetch_spec fetch = { net.nodes[i].t, 1 };
         d.fetch.specs = &fetch;

@@ -1,6 +1,6 @@
 /* test_virtual_ranks.c - plans with virtual ranks, for one process or several: refused requests, the rows of each
  * rank, buffers computed by hand, the bytes of a rank by the formulas of ZeRO, costs, files, texts, printed plans and
- * gckpt_fit. test_plan.c tests plans of random graphs. */
+ * fit_plan. test_plan.c tests plans of random graphs. */
 #include "store/store.h"
 #include "graph/graph.h"
 #include "plan/internal.h"
@@ -115,8 +115,9 @@ static void test_refusals(void)
     const gckpt_fetch_spec cut = { tensor("table"), 1 };
     refuses(&(gckpt_plan_desc){ .ranks.virtual_ranks = 4, .fetch.specs = &cut, .fetch.count = 1 },
             "has only its shard of the gradient of param \"table\"");
-    CHECK(gckpt_store_freeze(store, "table", 1) == GCKPT_OK); /* a frozen parameter is not sharded */
-    gckpt_plan_free(plan(&(gckpt_plan_desc){ .ranks.virtual_ranks = 4, .fetch.specs = &cut, .fetch.count = 1 }));
+    CHECK(gckpt_store_freeze(store, "table", 1) == GCKPT_OK); /* nothing adds up its gradient */
+    refuses(&(gckpt_plan_desc){ .ranks.virtual_ranks = 4, .fetch.specs = &cut, .fetch.count = 1 },
+            "param \"table\" is not trained, and several ops read it");
     CHECK(gckpt_store_freeze(store, "table", 0) == GCKPT_OK);
     set_ranks(4, GCKPT_SHARD_NONE);
     gckpt_plan_free(plan(&(gckpt_plan_desc){ .ranks.virtual_ranks = 4, .fetch.specs = &cut, .fetch.count = 1 }));
@@ -523,31 +524,32 @@ static void test_texts(void)
     close_model();
 }
 
-/* ---- gckpt_fit with virtual ranks: a micro-batch has at most the rows of a virtual rank ---- */
+/* ---- fit_plan with virtual ranks: a micro-batch has at most the rows of a virtual rank ---- */
 static void test_fit(void)
 {
     int losses = 2;
+    fit_error why;
     for (int vranks = 1; vranks <= 16; vranks *= 2) {
         store = gckpt_store_new(NULL);
         set_ranks(vranks > 2 ? 2 : 1, GCKPT_SHARD_STATE);
         const gckpt_plan_desc d = { .ranks.virtual_ranks = vranks };
-        gckpt_plan *p = gckpt_fit(store, build, &losses, 24, &d, NULL);
+        gckpt_plan *p = fit_plan(store, build, &losses, 24, &d, NULL, &why);
         int64_t vrank = (24 + vranks - 1) / vranks;
         CHECK_MSG(p && gckpt_plan_describe(p).rows <= vrank && p->virtual_ranks == vranks, "%s",
-                  gckpt_error_text(store));
+                  why.text);
         CHECK(gckpt_plan_describe(p).batch == 24);
         gckpt_plan_free(p);
         gckpt_store_free(store);
     }
     /* with virtual ranks, gradients are complete after the last one, so no update comes before */
     store = gckpt_store_new(NULL);
-    gckpt_plan_desc d = { .ranks.virtual_ranks = 2, .update_in_backward = GCKPT_IF_USEFUL };
-    gckpt_plan *p = gckpt_fit(store, build, &losses, 1, &d, NULL);
-    CHECK_MSG(p && !gckpt_plan_describe(p).update_in_backward, "%s", gckpt_error_text(store));
+    gckpt_plan_desc d = { .ranks.virtual_ranks = 2, .update_in_backward = FIT_IF_USEFUL };
+    gckpt_plan *p = fit_plan(store, build, &losses, 1, &d, NULL, &why);
+    CHECK_MSG(p && !gckpt_plan_describe(p).update_in_backward, "%s", why.text);
     gckpt_plan_free(p);
     d.update_in_backward = 1;
-    CHECK(!gckpt_fit(store, build, &losses, 1, &d, NULL) && gckpt_error(store) == GCKPT_E_ARG);
-    CHECK(strstr(gckpt_error_text(store), "update_in_backward needs desc.ranks.virtual_ranks 1") != NULL);
+    CHECK(!fit_plan(store, build, &losses, 1, &d, NULL, &why) && why.result == GCKPT_E_ARG);
+    CHECK(strstr(why.text, "with ranks.virtual_ranks 1") != NULL);
     gckpt_store_free(store);
 }
 

@@ -69,7 +69,7 @@ END
 part 3.1 << 'END'
     gckpt_frontier *f = gckpt_frontier_new(g, &loss, 1, NULL);
     gckpt_point p = { 0 };
-    const int n = gckpt_frontier_points(f);
+    const int n = gckpt_frontier_describe(f).points;
     for (int i = 0; i < n; i++) {
         gckpt_frontier_get(f, i, &p);
         printf("point %d of %d: %zu B, +%.2f%%\n", i + 1, n, p.bytes, p.overhead * 100);

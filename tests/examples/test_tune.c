@@ -121,10 +121,10 @@ static void test_fit(size_t budget, double limit)
     gckpt_feed feeds[2];
     tune_timing t = { .input = { .clock = tick, .user = &clock, .feeds = feeds, .count = 2 }, .limit = limit };
     const gckpt_plan_desc d = { .budget = budget };
-    gckpt_plan *fit = gckpt_fit(s, build, feeds, B, &d, NULL);
+    gckpt_plan *fit = fit_plan(s, build, feeds, B, &d, NULL, NULL);
     const uint64_t hash = gckpt_store_hash(s);
     gckpt_plan *p = tune_fit(s, build, feeds, B, &d, NULL, &t);
-    CHECK_MSG(fit && p && t.count >= 1 && t.fastest < t.count, "%s", gckpt_error_text(s));
+    CHECK_MSG(fit && p && t.count >= 1 && t.fastest < t.count, "%s", t.error.text);
     CHECK(t.trials[0].bytes == gckpt_plan_bytes(fit) && t.trials[0].cost == gckpt_plan_describe(fit).step_cost);
     CHECK(gckpt_plan_bytes(p) == t.trials[t.fastest].bytes && (!budget || gckpt_plan_bytes(p) <= budget));
     CHECK(limit > 0 ? t.count > 1 && t.trials[t.fastest].runs > 0 : t.count == 1 && t.trials[0].runs == 0);
@@ -136,7 +136,7 @@ static void test_fit(size_t budget, double limit)
     gckpt_plan_free(fit);
     gckpt_plan_free(p);
     CHECK(!tune_fit(s, build, feeds, B, &(gckpt_plan_desc){ .budget = 1 }, NULL, &t));
-    CHECK(gckpt_error(s) == GCKPT_E_BUDGET);
+    CHECK(t.error.result == GCKPT_E_BUDGET);
     gckpt_store_free(s);
 }
 

@@ -2,8 +2,8 @@
  *
  * As in test_save.c, a refused load must leave the store unchanged, bit for bit, and leak no memory. */
 #include "num/num.h"
-#include "store/internal.h"
-#include "files/internal.h"
+#include "store/store.h"
+#include "files/files.h"
 #include "util.h"
 
 #include <time.h>

@@ -41,7 +41,7 @@ int main(void)
     if (gckpt_exec_new(&PLAN, s, &bind) || gckpt_error(s) != GCKPT_E_ARG ||
         gckpt_error_text(s) != gckpt_result_text(GCKPT_E_ARG))
         return 7;
-#ifndef gckpt_graph_new /* edition mcu has no such function */
+#ifndef GCKPT_EDITION /* edition mcu has no such function */
     if (gckpt_graph_new(s, NULL) || gckpt_error(s) != GCKPT_E_ARG)
         return 7;
 #endif

@@ -230,7 +230,7 @@ done
 
 # The linker script and the manual must give the same limit for the stack of every job.
 check "the manual (6) says what mcu.ld gives to the stack" sh -c "grep -q '^stack_size = .*: 3K;' $in/mcu.ld &&
-    tr -s '\\n *' '   ' < gradckpt.h | grep -q '3 KiB in firmware (GCKPT_SMALL'"
+    tr -s '\\n *' '   ' < gradckpt.h | grep -q '6 without it, 3 in firmware'"
 
 # Prints the plan of each job, then runs each job on the host.
 for job in $jobs; do

@@ -166,7 +166,7 @@ static void update_one(const gckpt_update_pass *p, int64_t i, float g)
 static void update(const gckpt_call *call, const gckpt_update_pass *p)
 {
     opened(1);
-    const int goes = p->update && !(p->skip_flag && *p->skip_flag);
+    const int goes = p->update;
     for (int64_t at = 0; at < p->elements; at += GCKPT_UPDATE_BLOCK) {
         const int64_t n =
             p->elements - at < GCKPT_UPDATE_BLOCK ? p->elements - at : GCKPT_UPDATE_BLOCK;
@@ -243,20 +243,10 @@ static void move(void *context, void *to, const void *from, size_t size, int out
     device.moves++;
     copy(context, to, from, size);
 }
-static void join(void *context) { (void)context; }
-static void join_but(void *context, int later)
+static void join(void *context, int later)
 {
     (void)context;
-    MUST(later > 0, "join_but %d", later);
-}
-static void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *found)
-{
-    (void)call;
-    opened(1);
-    *found = 0;
-    for (int64_t i = 0; i < n; i++)
-        *found |= !(x[i] - x[i] == 0);
-    opened(0);
+    MUST(later >= 0, "join %d", later);
 }
 
 /* Returns the backend's table without the functions that the input leaves out. */
@@ -285,14 +275,12 @@ static gckpt_backend table(bytes *b)
     ENTRY(9, update, update);
     ENTRY(10, finish, finish);
     ENTRY(16, workspace, workspace);
-    ENTRY(17, nonfinite, nonfinite);
     ENTRY(18, memory_hint, shortage);
     ENTRY(19, discard_captures, forget);
     if (!(out >> 20 & 1)) /* both or neither */
         t.replay = repeat, t.captured = recorded;
     if (!(out >> 21 & 1)) /* all four or none */
         t.host_get = host_get, t.host_release = host_release, t.copy_async = move, t.wait_copies = join;
-    ENTRY(22, wait_copies_until, join_but);
     ENTRY(23, find_fast, find_none);
 #undef ENTRY
     if (!t.own_memory) { /* a backend that uses the host's memory needs no allocations and no copies */

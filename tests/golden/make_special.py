@@ -77,7 +77,7 @@ one = SPECIAL + normal(11)
 for name, f in (("exp", torch.exp), ("log", torch.log), ("sqrt", torch.sqrt), ("abs", torch.abs),
                 ("reciprocal", torch.reciprocal)):
     case(name, f, [one])
-for e in (0.0, 1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, 2.5, -1.5, 1 / 3, 0.5, -0.5, 7.0):
+for e in (1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, 2.5, -1.5, 1 / 3, 0.5, -0.5, 7.0):
     values = one
     if abs(e) == 0.5:
         values = [v for v in one if v != -inf and not (v == 0 and math.copysign(1, v) < 0)]

@@ -129,25 +129,6 @@ static const float special_4_y[32] = {
     -0.615304649f, 1.99647427f, 0.550602198f, 0.920454562f, -0.434990883f, -0.671325862f,
     -0.633406103f, -1.58348751f
 };
-static const float special_5_x0[32] = {
-    NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1.0f, -1.0f, 2.0f, -2.0f, 0.5f, -0.5f, 3.0f, -3.5f,
-    9.9999461e-41f, -9.9999461e-41f, 9.99999968e-21f, 3.00000001e+38f, -3.00000001e+38f,
-    88.9000015f, -104.5f, 16777216.0f, 0.871400774f, -1.21824908f, 1.08943105f, -1.62521112f,
-    0.500882983f, 1.81619322f, 1.0864197f, -2.2988987f, -1.48958957f, -1.57876599f, -0.63151747f
-};
-static const float special_5_d0[32] = {
-    0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f,
-    0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f
-};
-static const float special_5_g[32] = {
-    1.0f, -2.0f, 0.75f, 1.0f, 1.0f, -2.0f, 0.75f, 1.0f, 1.0f, -2.0f, 0.75f, 1.0f, 1.0f, -2.0f,
-    0.75f, 1.0f, 1.0f, -2.0f, 0.75f, 1.0f, 1.0f, -2.0f, 0.75f, 1.0f, 1.0f, -2.0f, 0.75f, 1.0f,
-    1.0f, -2.0f, 0.75f, 1.0f
-};
-static const float special_5_y[32] = {
-    1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f,
-    1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f
-};
 static const float special_6_x0[32] = {
     NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1.0f, -1.0f, 2.0f, -2.0f, 0.5f, -0.5f, 3.0f, -3.5f,
     9.9999461e-41f, -9.9999461e-41f, 9.99999968e-21f, 3.00000001e+38f, -3.00000001e+38f,
@@ -1064,9 +1045,6 @@ static const special_case special_cases[] = {
     { "reciprocal", { 0.0f, 0.0f }, 1, 32,
       { special_4_x0, NULL }, { special_4_d0, NULL },
       special_4_g, special_4_y },
-    { "pow", { 0.0f, 0.0f }, 1, 32,
-      { special_5_x0, NULL }, { special_5_d0, NULL },
-      special_5_g, special_5_y },
     { "pow", { 1.0f, 0.0f }, 1, 32,
       { special_6_x0, NULL }, { special_6_d0, NULL },
       special_6_g, special_6_y },

@@ -39,7 +39,7 @@ static void test_golden(int number, gckpt_isa isa, int threads)
                      differ(z.dw, golden_convolutions[number].dw, count_of(&z.w), z.count),
                      differ(z.db, golden_convolutions[number].db, z.o, z.count) };
     CHECK_MSG(!wrong[0] && !wrong[1] && !wrong[2] && !wrong[3],
-              "case %d, %s, %d threads: %d values, %d of dx, %d of dw, %d of db", number, gckpt_isa_name(isa), threads,
+              "case %d, %s, %d threads: %d values, %d of dx, %d of dw, %d of db", number, isa_name(isa), threads,
               wrong[0], wrong[1], wrong[2], wrong[3]);
 }
 
@@ -150,7 +150,7 @@ static void test_contract(int seed)
     some_floats(z.b_data, 0), some_floats(z.target, seed % 3 == 0);
     for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
         if (gckpt_isa_available((gckpt_isa)isa) && convolve(&z, (gckpt_isa)isa, 2)) {
-            snprintf(how, sizeof how, "seed %d, %s", seed, gckpt_isa_name((gckpt_isa)isa));
+            snprintf(how, sizeof how, "seed %d, %s", seed, isa_name((gckpt_isa)isa));
             test_chains(&z, how);
         }
 }

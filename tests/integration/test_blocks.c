@@ -1,7 +1,7 @@
 /* test_blocks.c - objects in blocks of memory instead of on a heap, for random graphs, plans and options. The bytes
  * that gckpt_store_need and gckpt_exec_need return suffice at every alignment of the block, and one byte less fails
  * at the worst alignment. */
-#include "store/internal.h"
+#include "store/store.h"
 #include "plan/plan.h"
 #include "run/run.h"
 #include "backend.h"

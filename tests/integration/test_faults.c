@@ -31,7 +31,7 @@ int main(void) { return 0; }
 #define GCKPTI_NO_HOOKS /* this file defines the hooks itself, as macros over the system's functions */
 #include "num/num.h"
 #include "store/store.h"
-#include "files/internal.h"
+#include "files/files.h"
 #include "base/test_hooks.h"
 #include "backend.h"
 #include "util.h"
@@ -351,7 +351,7 @@ static void device_move(void *context, void *to, const void *from, size_t bytes,
     (void)out;
     device_copy(context, to, from, bytes);
 }
-static void odd_join(void *context) { (void)context; }
+static void odd_join(void *context, int later) { (void)context, (void)later; }
 
 /* Defines the backend's functions without a result: the faulty call does nothing, or does its work twice. */
 #define ODD(name, parameters, ...)                                                                                     \
@@ -369,7 +369,6 @@ ODD(fill, (const gckpt_call *c, void *to, uint32_t word, int64_t n), c, to, word
 ODD(add, (const gckpt_call *c, float *to, const float *from, int64_t n), c, to, from, n)
 ODD(convert, (const gckpt_call *c, const gckpt_conversion *conversion), c, conversion)
 ODD(update, (const gckpt_call *c, const gckpt_update_pass *pass), c, pass)
-ODD(nonfinite, (const gckpt_call *c, const float *x, int64_t n, uint32_t *found), c, x, n, found)
 
 /* ---- the program that faults hit ---- */
 enum { ROWS = 4, WIDE = 12, LAYERS = 4, STEPS = 2 };
@@ -383,7 +382,7 @@ static gckpt_backend odd_backend;
 static int index_id; /* id of the index input, which the graph has only if setup is OP_CLASSES */
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
-    static const int odd[] = { INT_MIN, 0, GCKPT_MAX_TERMS + 1, INT_MAX, 1, 1 };
+    static const int odd[] = { INT_MIN, 0, FIT_MAX_TERMS + 1, INT_MAX, 1, 1 };
     const gckpt_init init = { 0.3f, 0, 0 };
     (void)user;
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, WIDE)), *h = in;
@@ -456,8 +455,11 @@ static uint64_t lifecycle(const gckpt_backend *backend, int fitted)
         strcpy(error_text, "no store");
     int failed = !s || !t;
     if (!failed && fitted) {
-        p = gckpt_fit(s, build, NULL, ROWS, &pd, measure);
-        failed = !p && bad(s, gckpt_error(s));
+        fit_error why;
+        p = fit_plan(s, build, NULL, ROWS, &pd, measure, &why);
+        failed = !p;
+        if (failed)
+            snprintf(error_text, sizeof error_text, "%s", why.text);
     } else if (!failed) {
         const gckpt_memory memory = heap_memory(&mem);
         g = gckpt_graph_new(s, &memory);
@@ -638,7 +640,6 @@ int main(void)
     odd_backend.add = odd_add;
     odd_backend.convert = odd_convert;
     odd_backend.update = odd_update;
-    odd_backend.nonfinite = odd_nonfinite;
     odd_backend.host_get = odd_host_get;
     odd_backend.host_release = odd_host_release;
     odd_backend.copy_async = odd_move;

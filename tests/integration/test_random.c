@@ -103,8 +103,10 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     o.hash = gckpt_store_hash(net.s);
     for (int i = 0; gckpt_store_get(net.s, i, &q) == GCKPT_OK; i++)
         for (int64_t k = 0; k < 4 * q.elements; k++)
-            if (q.state[k % 4])
-                o.hash = (o.hash ^ bits_of(q.state[k % 4][k / 4])) * 1099511628211u;
+            if (q.state[k % 4]) { /* the payload of a NaN is not defined */
+                const float value = q.state[k % 4][k / 4];
+                o.hash = (o.hash ^ bits_of(value == value ? value : (float)NAN)) * 1099511628211u;
+            }
     const int64_t vranks = d.ranks.virtual_ranks && !inference ? d.ranks.virtual_ranks : 1;
     /* tail: number of rows of the last micro-batch; fetches return the values of these rows */
     int64_t at_once = r->stream ? r->stream : net.batch,
@@ -184,6 +186,7 @@ static int prepare(unsigned seed, gckpt_instruction *list)
     for (int i = 0; i < LARGEST; i++)
         constant_data[i] = (float)below(9) / 4.0f - 1.0f;
     fetch_count = 0;
+    d.batch = 2 * net.batch; /* some gradients can be fetched only if the batch is one micro-batch */
     for (int i = 0; i < 20 && fetch_count < FETCHES; i++) {
         T *t = net.nodes[below(net.count)].t;
         gckpt_fetch_spec *fetch = &all[fetch_count];
@@ -196,7 +199,7 @@ static int prepare(unsigned seed, gckpt_instruction *list)
         }
         gckpt_plan_free(p);
     }
-    d.fetch.specs = all, d.fetch.count = fetch_count;
+    d.fetch.specs = all, d.fetch.count = fetch_count, d.batch = net.d.batch;
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     CHECK_MSG(p != NULL, "seed %u: %s", seed, gckpt_error_text(net.g));
     const int length = gckpt_plan_describe(p).instructions;

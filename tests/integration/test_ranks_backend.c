@@ -57,7 +57,7 @@ static void test_queue_refuses(setting s)
 
 int main(void)
 {
-    static const unsigned features[] = { DROPOUT | SECOND, PACKED, FAST, INFINITE };
+    static const unsigned features[] = { DROPOUT | SECOND, PACKED, INFINITE };
     outcome want;
     int n = 0, opened = 0, ready = 1;
     for (int i = 0; i < DEVICES; i++) {
@@ -69,24 +69,14 @@ int main(void)
         setting s = {
             .mode = GCKPT_STORE_ALL, .virtual_ranks = VRANKS, .flags = features[k] | SMALL, .rows = 2
         };
-        /* all_reduce gives other bits than one process, so the outcome to compare with is that of the processor with
-         * the same all_reduce */
-        if (features[k] == FAST) {
-            static trial t;
-            ranks_world w;
-            s.ranks = 4;
-            run(&t, &s, NULL, &w);
-            want = t.out[0];
-        } else {
-            one_process(&s, &want);
-        }
+        one_process(&s, &want);
         for (int ranks = 2; ranks <= DEVICES; ranks *= 2)
             for (int shard = ranks == 2; shard <= GCKPT_SHARD_VALUES; shard += 2, n++) {
                 if (!check_sampled((unsigned)n, 3))
                     continue;
-                s.ranks = features[k] == FAST ? 4 : ranks;
-                s.shard = (gckpt_shard)(features[k] == FAST ? 0 : shard);
-                s.rows = features[k] == FAST ? 2 : 1 + n % 2;
+                s.ranks = ranks;
+                s.shard = (gckpt_shard)shard;
+                s.rows = 1 + n % 2;
                 s.on_backend = n / 2 % 2;
                 s.blocking = n % 3 == 1;
                 s.mode = n % 4 == 3 ? GCKPT_OPTIMAL : GCKPT_STORE_ALL;

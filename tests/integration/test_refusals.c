@@ -189,9 +189,9 @@ static void layers(void)
     REFUSED(E_S, "linear: x [] needs an axis", gckpt_linear(f0(), f2(1, 5), NULL));
     REFUSED(E_S, "w [4] two", gckpt_linear(f2(3, 4), f1(4), NULL));
     REFUSED(E_S, "w [4,5,1] two", gckpt_linear(f2(3, 4), f3(4, 5, 1), NULL));
-    REFUSED(E_S, "linear: x [3,4], w [5,4]: inner sizes 4 and 5 differ",
+    REFUSED(E_S, "linear: [3,4] x [5,4]: inner sizes 4 and 5 differ",
             gckpt_linear(f2(3, 4), f2(5, 4), NULL));
-    REFUSED(E_S, "linear_transposed: x [3,4], w [4,5]: inner",
+    REFUSED(E_S, "linear_transposed: [3,4] x [4,5]: inner",
             gckpt_linear_transposed(f2(3, 4), f2(4, 5), NULL));
     REFUSED(E_S, "needs a bias of shape [5], not [4]", gckpt_linear(f2(3, 4), f2(4, 5), f1(4)));
     REFUSED(E_S, "needs a bias of shape [5], not [1,5]",
@@ -366,7 +366,8 @@ static void shapes(void)
     REFUSED(E_A, "must not be above high = nan", gckpt_clamp(f1(2), 0, NAN));
     REFUSED(E_A, "clamp: low = nan must", gckpt_clamp(f1(2), NAN, 1));
     TAKEN(gckpt_pow(f1(2), -INFINITY));
-    REFUSED(E_A, "pow: the exponent is NaN", gckpt_pow(f1(2), NAN));
+    REFUSED(E_A, "pow: the exponent nan must be a number other than 0", gckpt_pow(f1(2), NAN));
+    REFUSED(E_A, "pow: the exponent 0 must", gckpt_pow(f1(2), 0));
     TAKEN(gckpt_leaky_relu(f1(2), 0));
     REFUSED(E_A, "leaky_relu: slope = -0.1 must be finite and 0 or above", gckpt_leaky_relu(f1(2), -0.1f));
     REFUSED(E_A, "leaky_relu: slope = nan", gckpt_leaky_relu(f1(2), NAN));
@@ -735,11 +736,6 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     (void)user;
     return gckpt_relu(x);
 }
-static int no_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user)
-{
-    (void)graph, (void)rows, (void)terms, (void)user;
-    return -1;
-}
 /* Tests conditions of the library that are joined by && or ||, with calls in which only one of the parts decides. */
 static void one_by_one(void)
 {
@@ -821,13 +817,10 @@ static void null_ops(void)
 {
     begin();
     gckpt_tensor *x = f2(2, 3);
-    gckpt_tensor *(*const one[])(gckpt_tensor *) = { gckpt_relu,     gckpt_gelu,     gckpt_gelu_erf,
-                                                     gckpt_silu,     gckpt_tanh,     gckpt_sigmoid,
-                                                     gckpt_softmax,  gckpt_sum_loss, gckpt_keep,
-                                                     gckpt_exp,      gckpt_log,      gckpt_sqrt,
-                                                     gckpt_abs,      gckpt_detach,   gckpt_reciprocal,
-                                                     gckpt_recompute, gckpt_log_softmax, gckpt_softplus,
-                                                     gckpt_sin,      gckpt_cos };
+#define UNARY(name, ...) gckpt_##name,
+    gckpt_tensor *(*const one[])(gckpt_tensor *) = { UNARY_TESTS(UNARY) gckpt_softmax, gckpt_sum_loss, gckpt_keep,
+                                                     gckpt_detach, gckpt_recompute, gckpt_log_softmax };
+#undef UNARY
     for (size_t i = 0; i < sizeof one / sizeof *one; i++)
         CHECK(!one[i](NULL));
     gckpt_tensor *(*const two[])(gckpt_tensor *, gckpt_tensor *) = {
@@ -880,7 +873,7 @@ static void null_objects(void)
     CHECK(gckpt_error(NULL) == GCKPT_E_MEMORY &&
           strstr(gckpt_error_text(NULL),
                  "NULL: the call that should have made this object failed; call gckpt_error_text of its "
-                 "origin: the graph for a plan or a frontier, the store for an executor, a graph or"));
+                 "origin: the graph for a plan or a frontier, the store for an executor or a graph"));
     CHECK(!strcmp(gckpt_result_text(GCKPT_RESULT_COUNT), "not a gckpt_result"));
     CHECK(!strcmp(gckpt_result_text((gckpt_result)-1), "not a gckpt_result"));
     gckpt_store_free(NULL);
@@ -900,8 +893,7 @@ static void null_objects(void)
           gckpt_store_read(NULL, nothing, NULL, 0, NULL) == E_A);
     CHECK(gckpt_store_save(NULL, "x", NULL) == E_A && gckpt_store_load(NULL, "x", NULL) == E_A);
     CHECK(!gckpt_graph_new(NULL, NULL) && !gckpt_plan_new(NULL, NULL, 0, NULL));
-    CHECK(!gckpt_frontier_new(NULL, NULL, 0, NULL) &&
-          !gckpt_fit(NULL, no_build, NULL, 1, NULL, NULL));
+    CHECK(!gckpt_frontier_new(NULL, NULL, 0, NULL));
     CHECK(!gckpt_exec_new(NULL, NULL, NULL));
 
     CHECK(gckpt_plan_bytes(NULL) == 0 && gckpt_plan_describe(NULL).arena == 0 &&
@@ -926,8 +918,8 @@ static void null_objects(void)
     int64_t first = 1;
     CHECK(gckpt_plan_rank_rows(NULL, 8, 0, &first) == 0 && first == 0);
 
-    CHECK(gckpt_frontier_points(NULL) == 0 && gckpt_frontier_get(NULL, 0, &point) == E_A);
-    CHECK(gckpt_frontier_complete(NULL) == 0 && gckpt_frontier_find(NULL, 0) == -1 &&
+    CHECK(gckpt_frontier_describe(NULL).points == 0 && gckpt_frontier_get(NULL, 0, &point) == E_A);
+    CHECK(gckpt_frontier_describe(NULL).complete == 0 && gckpt_frontier_find(NULL, 0) == -1 &&
           !gckpt_frontier_plan(NULL, 0));
     CHECK(print_frontier(NULL, 0, swallow, NULL) == E_A);
     CHECK(print_frontier_json(NULL, 0, swallow, NULL) == E_A);
@@ -940,13 +932,7 @@ static void null_objects(void)
           !gckpt_fetch(NULL, 0, 0));
     CHECK(gckpt_bytes_measured(NULL) == 0 && gckpt_exec_isa(NULL) == GCKPT_ISA_AUTO);
     CHECK(gckpt_check_gradients(NULL, NULL, 0, 1, NULL) == E_A);
-    CHECK(!strcmp(gckpt_isa_name(GCKPT_ISA_COUNT), "not a gckpt_isa") &&
-          !gckpt_isa_available(GCKPT_ISA_COUNT));
     CHECK(!gckpt_isa_available((gckpt_isa)-1) && gckpt_isa_available(GCKPT_ISA_AUTO));
-    CHECK(!strcmp(gckpt_mode_name(GCKPT_INFERENCE), "inference") &&
-          !strcmp(gckpt_mode_name(GCKPT_AUTO), "auto"));
-    CHECK(!strcmp(gckpt_mode_name((gckpt_mode)(GCKPT_INFERENCE + 1)), "not a gckpt_mode") &&
-          !strcmp(gckpt_mode_name((gckpt_mode)-1), "not a gckpt_mode"));
     CHECK(gckpt_threads() >= 1);
 }
 
@@ -1375,7 +1361,7 @@ static void binding(void)
         else
             ERROR_IS(s, E_A, "exec: this processor or build has no ");
         if (!e && isa < GCKPT_ISA_COUNT)
-            ERROR_IS(s, E_A, gckpt_isa_name((gckpt_isa)isa));
+            ERROR_IS(s, E_A, isa_name((gckpt_isa)isa));
         gckpt_exec_free(e);
     }
     CHECK(!gckpt_isa_available(GCKPT_ISA_COUNT)); /* one of the instruction sets was refused above */
@@ -1655,20 +1641,19 @@ static void requests(void)
     PLAN_REFUSED(batch, -1, "desc.batch is -1; allowed is 0 or more");
     PLAN_REFUSED(bf16.precision, GCKPT_BF16_FAST, "the processor has no kernels of GCKPT_BF16_FAST; GCKPT_BF16");
     PLAN_REFUSED(bf16.precision, (gckpt_precision)4, "desc.bf16.precision is 4; allowed is 0 to 3");
-    PLAN_REFUSED(update_in_backward, 3, "desc.update_in_backward is 3; allowed is 0 to 2");
-    PLAN_REFUSED(kernels.alignment, 3, "alignment 3 must be a power of two from 4 to 65536");
-    PLAN_REFUSED(kernels.alignment, 2, "alignment 2 must be");
-    PLAN_REFUSED(kernels.alignment, 131072, "alignment 131072 must be");
+    PLAN_REFUSED(update_in_backward, 3, "desc.update_in_backward is 3; allowed is 0 to 1");
+    PLAN_REFUSED(kernels.alignment, 3, "desc.kernels.alignment must be a power of two from 4 to 65536");
+    PLAN_REFUSED(kernels.alignment, 2, "alignment must be");
+    PLAN_REFUSED(kernels.alignment, 131072, "alignment must be");
     PLAN_REFUSED(fetch.count, -1, "desc.fetch.count is -1; allowed is 0 or more");
-    PLAN_REFUSED(fetch.count, 1, "desc.fetch.count is 1, desc.fetch.specs is NULL");
-    PLAN_REFUSED(mode, GCKPT_SCHEDULE, "desc.schedule.count; they are NULL and 0");
-    PLAN_REFUSED(update_in_backward, GCKPT_IF_USEFUL, "only gckpt_fit can choose");
+    PLAN_REFUSED(fetch.count, 1, "desc.fetch.count is not 0, but desc.fetch.specs is NULL");
+    PLAN_REFUSED(mode, GCKPT_SCHEDULE, "GCKPT_SCHEDULE needs desc.schedule.instructions and");
     gckpt_plan_desc d = batch_of(0);
     d.mode = GCKPT_SCHEDULE;
     d.schedule.instructions = &in;
-    plan_refused(__LINE__, &n, n.terms, 1, &d, "they are there and 0");
+    plan_refused(__LINE__, &n, n.terms, 1, &d, "as its length, desc.schedule.count");
     d.schedule.count = -1;
-    plan_refused(__LINE__, &n, n.terms, 1, &d, "they are there and -1");
+    plan_refused(__LINE__, &n, n.terms, 1, &d, "as its length, desc.schedule.count");
     const gckpt_instruction wrong[] = { { GCKPT_FORWARD, -1 },
                                         { GCKPT_FORWARD, 1000 },
                                         { GCKPT_UPDATE, gckpt_id(n.hidden) },
@@ -1684,9 +1669,9 @@ static void requests(void)
     d = batch_of(0);
     d.costs.by_id = costs;
     d.costs.count = 2;
-    plan_refused(__LINE__, &n, n.terms, 1, &d, "costs are given for 2 tensors; the graph has");
+    plan_refused(__LINE__, &n, n.terms, 1, &d, "desc.costs must have a cost for each tensor");
     d.costs.count = -1;
-    plan_refused(__LINE__, &n, n.terms, 1, &d, "costs are given for -1 tensors");
+    plan_refused(__LINE__, &n, n.terms, 1, &d, "desc.costs must have a cost for each tensor");
     d = batch_of(BATCH);
     d.update_in_backward = 1;
     plan_refused(__LINE__, &n, n.terms, 1, &d,
@@ -1695,8 +1680,8 @@ static void requests(void)
     d.update_in_backward = 1;
     d.mode = GCKPT_INFERENCE;
     plan_refused(__LINE__, &n, n.terms, 1, &d, "update_in_backward needs");
-    plan_refused(__LINE__, &n, NULL, 1, NULL, "plan: terms is NULL, their count 1");
-    plan_refused(__LINE__, &n, n.terms, -1, NULL, "plan: terms is there, their count -1");
+    plan_refused(__LINE__, &n, NULL, 1, NULL, "plan: terms is NULL, or their count is negative");
+    plan_refused(__LINE__, &n, n.terms, -1, NULL, "plan: terms is NULL, or their count is negative");
     plan_refused(__LINE__, &n, NULL, 0, NULL, "training needs at least one loss term");
     d = batch_of(0);
     d.mode = GCKPT_INFERENCE;
@@ -1799,7 +1784,7 @@ static void requests(void)
     gckpt_frontier *f = gckpt_frontier_new(g, n.terms, 1, NULL);
     gckpt_point point;
     CHECK(f && gckpt_frontier_get(f, -1, &point) == E_A && gckpt_frontier_get(f, 0, NULL) == E_A);
-    CHECK(gckpt_frontier_get(f, gckpt_frontier_points(f), &point) == E_A &&
+    CHECK(gckpt_frontier_get(f, gckpt_frontier_describe(f).points, &point) == E_A &&
           gckpt_frontier_find(f, 1) == -1);
     CHECK(print_frontier(f, 0, NULL, NULL) == E_A);
     CHECK(print_frontier_json(f, 0, NULL, NULL) == E_A && !gckpt_frontier_plan(f, 1));
@@ -1965,7 +1950,7 @@ static void side_effects(void)
             if (mode == GCKPT_OPTIMAL) { /* the smallest budget */
                 desc.budget = 1;
                 gckpt_plan_free(gckpt_plan_new(g, &loss, 1, &desc));
-                desc.budget = g->min_bytes;
+                desc.budget = util_least_budget(g);
             }
             gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
             gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -2088,74 +2073,6 @@ static void attention_cost(void)
             CHECK_MSG(gckpti_op_attention.flops(&call) * causal == flops[1] * seen, "T = %d, window %d", t, window);
         }
     }
-}
-
-/* ---- gckpt_fit: a build function that builds another graph for some numbers of rows ---- */
-static int built_wrong, built_from;
-static int odd_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user)
-{
-    static const float data[3] = { 1, 2, 3 };
-    int odd = rows < 4 ? built_wrong : 0;
-    const gckpt_shape three = gckpt_shape1(3);
-    (void)user;
-    gckpt_tensor *x =
-        gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(odd == 8 ? rows + 1 : rows, 3));
-    gckpt_tensor *v = gckpt_param(graph, odd == 1 ? "b" : "a", three, ones());
-    gckpt_tensor *w = gckpt_param(graph, odd == 1 ? "a" : "b", three, ones());
-    gckpt_tensor *c = odd == 2 ? gckpt_input(graph, "c", GCKPT_F32, gckpt_shape2(rows, 3))
-                               : gckpt_constant(graph, "c", GCKPT_F32, three, data);
-    gckpt_tensor *h = gckpt_mul(gckpt_add(x, odd == 3 ? v : w), odd == 4 ? w : v);
-    gckpt_tensor *y = gckpt_tanh(odd == 5 ? gckpt_mul(h, v) : h);
-    gckpt_tensor *z = odd == 10 ? gckpt_sigmoid(h) : gckpt_tanh(odd == 6 ? y : h);
-    if (odd == 7)
-        gckpt_param(graph, "more", three, ones());
-    if (odd == 11)
-        gckpt_store_external(s, "beside", three, numbers, 0);
-    terms[0].loss = gckpt_sum_loss(gckpt_mul(gckpt_mul(y, z), c));
-    terms[0].weight = 1;
-    return odd == 9 ? GCKPT_MAX_TERMS + 1 : built_from == 1 && rows > 1 ? -1 : 1;
-}
-
-static void fitting(void)
-{
-    gckpt_plan_desc desc = batch_of(0);
-    static const char *const text[] = { "",
-                                        "made other tensors",
-                                        "made other tensors",
-                                        "made other tensors",
-                                        "made other tensors",
-                                        "made other tensors",
-                                        "made other tensors",
-                                        "made other tensors",
-                                        "build made inputs of",
-                                        "build returned 17 loss terms; at most 16",
-                                        "made other tensors",
-                                        "made other tensors or parameters" };
-    for (built_wrong = 0; built_wrong < 12; built_wrong++) {
-        begin();
-        gckpt_plan *p = gckpt_fit(s, odd_build, NULL, 8, NULL, NULL);
-        CHECK_MSG((p != NULL) == !built_wrong, "build %d", built_wrong);
-        if (!p)
-            ERROR_IS(s, E_A, text[built_wrong]);
-        CHECK(p || gckpt_store_count(s) == 0);
-        gckpt_plan_free(p);
-    }
-    built_wrong = 0;
-    begin();
-    CHECK(!gckpt_fit(s, NULL, NULL, 8, NULL, NULL));
-    ERROR_IS(s, E_A, "build is NULL");
-    CHECK(!gckpt_fit(s, odd_build, NULL, 0, NULL, NULL) &&
-          !gckpt_fit(s, odd_build, NULL, INT64_C(1) << 31, NULL, NULL));
-    ERROR_IS(s, E_A, "the batch must be 1 to 2147483647");
-    CHECK(!gckpt_fit(s, no_build, NULL, 8, NULL, NULL));
-    ERROR_IS(s, E_A, "build refused every divisor of the batch of 8 rows");
-    desc.mode = GCKPT_INFERENCE;
-    CHECK(!gckpt_fit(s, odd_build, NULL, 8, &desc, NULL));
-    ERROR_IS(s, E_A, "are refused, as fit makes several plans: use gckpt_plan_new");
-    desc = batch_of(0);
-    desc.update_in_backward = 3;
-    CHECK(!gckpt_fit(s, odd_build, NULL, 8, &desc, NULL));
-    ERROR_IS(s, E_A, "update_in_backward must be 0, 1 or");
 }
 
 /* Tests costs whose sum is too large, and values whose sum of bytes no machine can address. */
@@ -2328,6 +2245,10 @@ static void plans_refused(void)
     gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     gckpt_plan_free(p);
+    desc.update_in_backward = 1;
+    CHECK(!gckpt_plan_new(g, terms, 2, &desc));
+    ERROR_IS(g, E_A, "with update_in_backward all losses come first");
+    desc.update_in_backward = 0;
     desc.schedule.count = 6;
     CHECK(!gckpt_plan_new(g, terms, 2, &desc));
     ERROR_IS(g, E_A, "needs a forward");
@@ -2395,15 +2316,14 @@ static void long_names(void)
 /* Tests that a backward none of whose gradients is used does nothing. */
 static void no_gradient(void)
 {
+#define UNARY(name, ...) &gckpti_op_##name,
     static const gckpt_op *const ops[] = {
-        &gckpti_op_relu,    &gckpti_op_gelu,   &gckpti_op_tanh,   &gckpti_op_scale,
-        &gckpti_op_softmax, &gckpti_op_slice,  &gckpti_op_sum,    &gckpti_op_mean,
-        &gckpti_op_permute, &gckpti_op_concat, &gckpti_op_dropout, &gckpti_op_pow,
-        &gckpti_op_clamp,   &gckpti_op_log,    &gckpti_op_log_softmax, &gckpti_op_leaky_relu,
-        &gckpti_op_softplus, &gckpti_op_sin,   &gckpti_op_cos,         &gckpti_op_where,
-        &gckpti_op_pad,     &gckpti_op_max,    &gckpti_op_upsample,    &gckpti_op_embed,
-        &gckpti_op_rotary
+        UNARY_TESTS(UNARY) &gckpti_op_scale, &gckpti_op_softmax, &gckpti_op_slice, &gckpti_op_sum, &gckpti_op_mean,
+        &gckpti_op_permute, &gckpti_op_concat, &gckpti_op_dropout, &gckpti_op_pow, &gckpti_op_clamp,
+        &gckpti_op_log_softmax, &gckpti_op_leaky_relu, &gckpti_op_where, &gckpti_op_pad, &gckpti_op_max,
+        &gckpti_op_upsample, &gckpti_op_embed, &gckpti_op_rotary
     };
+#undef UNARY
     static const int words[16] = { 0 }, one_head[16] = { 1 };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         gckpt_call call;
@@ -2465,7 +2385,6 @@ int main(void)
     side_effects();
     user_losses();
     attention_cost();
-    fitting();
     large();
     wrong_modes();
     no_memory();

@@ -5,7 +5,7 @@
     python3 tests/mutants/mutants.py --file src/bf16/kernels.c --count 10 --minutes 5
     python3 tests/mutants/mutants.py --count 600 --jobs 2    all layers, by WEIGHTS, two mutants at a time
     python3 tests/mutants/mutants.py --again --rest          survivors, by today's tests and those of other layers
-    python3 tests/mutants/mutants.py --file src/plan/types.c --line 62 --tests test_offload   one line, by one test
+    python3 tests/mutants/mutants.py --file src/plan/tensors.c --line 62 --tests test_offload   one line, by one test
     python3 tests/mutants/mutants.py --layer kernels --widest    code of AVX-512 only, if the processor has it
     python3 tests/mutants/mutants.py --table                 by layer: tried, killed, explained, open, the same object
     python3 tests/mutants/mutants.py --survivors             survivors to be read, as entries of explained.txt

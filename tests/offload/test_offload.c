@@ -196,7 +196,12 @@ static void lazy_join_but(void *context, int later)
     dev.queued = later;
     dev.left += later;
 }
-static void lazy_join(void *context) { lazy_join_but(context, 0); }
+/* Waits for all copies, which a backend may always do. */
+static void lazy_join(void *context, int later)
+{
+    CHECK(later >= 0);
+    lazy_join_but(context, 0);
+}
 static void lazy_move(void *context, void *to, const void *from, size_t bytes, int out)
 {
     CHECK(context == &dev.d && dev.queued < QUEUE);
@@ -208,7 +213,7 @@ static void lazy_move(void *context, void *to, const void *from, size_t bytes, i
 }
 static const char *lazy_finish(void *context)
 {
-    lazy_join(context);
+    lazy_join(context, 0);
     return device_finish(context);
 }
 /* The backend's `captured`: refuses to capture, so that the executor must run each instruction itself. Checks that
@@ -231,7 +236,7 @@ static void *host_get(void *context, size_t bytes)
 static void host_release(void *context, void *memory, size_t bytes)
 {
     CHECK(context == &dev.d && memory && bytes > 0);
-    lazy_join(context); /* does the queued copies first, since the memory is freed now */
+    lazy_join(context, 0); /* does the queued copies first, since the memory is freed now */
     dev.host--;
     free(memory);
 }
@@ -311,7 +316,7 @@ static void try_budget(unsigned seed, gckpt_plan_desc d, uint64_t want, int64_t 
     d.mode = GCKPT_OPTIMAL;
     d.budget = 1;
     CHECK(!plan_of(&d) && gckpt_error(net.g) == GCKPT_E_BUDGET);
-    d.budget = least = net.g->min_bytes;
+    d.budget = least = util_least_budget(net.g);
     d.budget += (most - least) / 100 * (size_t)where;
     near = plan_of(&d);
     const gckpt_plan_info info = gckpt_plan_describe(near);
@@ -415,7 +420,7 @@ static gckpt_plan *gpt(int64_t rows, const gckpt_plan_desc *like)
         all.memory = (gckpt_memory){ 0 };
         all.offload.bytes = 0;
         CHECK(!plan_of(&all) && gckpt_error(net.g) == GCKPT_E_BUDGET);
-        d.budget = net.g->min_bytes;
+        d.budget = util_least_budget(net.g);
         all.mode = GCKPT_STORE_ALL;
         all.budget = 0;
         gckpt_plan *p = plan_of(&all);
@@ -496,7 +501,7 @@ static void overlapped(void)
         d.offload.cost >>= k % 4 * 2;
         d.threads = k % 2 ? 2 : 1;
         d.backend = k >= 16 ? &dev.lazy : NULL;
-        dev.lazy.wait_copies_until = k % 2 ? lazy_join_but : NULL;
+        dev.lazy.wait_copies = k % 2 ? lazy_join_but : lazy_join;
         p = gpt(1 + k % 3, &d);
         const gckpt_plan_info info = gckpt_plan_describe(p);
         if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(net.g)))
@@ -576,7 +581,7 @@ static void overlapped(void)
         copier_close();
         util_free(e, p, net.g, net.s);
     }
-    dev.lazy.wait_copies_until = lazy_join_but;
+    dev.lazy.wait_copies = lazy_join_but;
 }
 
 /* Tests a plan of which the last instruction of a micro-batch reloads a fetched value: the next micro-batch must wait
@@ -960,7 +965,7 @@ static void refusals(void)
         CHECK(q_info.recompute < at.recompute + 1e-9 && q_info.recompute > at.recompute - 1e-9);
         gckpt_plan_free(q);
     }
-    CHECK(gckpt_frontier_points(all) > 3);
+    CHECK(gckpt_frontier_describe(all).points > 3);
     gckpt_frontier_free(all);
     util_free(NULL, NULL, net.g, net.s);
 }
@@ -1401,7 +1406,7 @@ static void every_schedule(int chains)
         util_free(NULL, all, g, s);
     }
     printf("small chains: %ld plans, %ld optimal, %ld proven to be\n", tried, equal, proven);
-    CHECK(equal * 100 >= tried * 97 && proven * 2 > tried);
+    CHECK(equal * 100 >= tried * 97 && (tried < 20 || proven * 3 > tried));
     printf("small chains, overlap: %ld plans, %ld sooner, %ld hide some, %ld in the least time, %ld within 5 %%; "
            "%ld too large to search\n", timed, sooner, hides, fastest, fast, large);
     CHECK(timed < 20 || (fastest * 3 >= timed && fast * 2 > timed && hides > 0));
@@ -1425,10 +1430,10 @@ static void holes(unsigned first, unsigned n)
         result = result == GCKPT_OK ? gckpti_search_open(&s, &p, 0) : result;
         if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {
             for (int part = 1; part < 15; part++) {
-                CHECK(gckpti_candidate_load(&s, &s.store_all));
+                CHECK(gckpti_candidate_load(&s, &s.level[0]));
                 /* half of the schedules have no space left in slower memory */
                 s.now.host_bytes = chance(50) ? p.host_limit : s.now.host_bytes;
-                gckpti_find_holes(&s, s.store_all.peak / 15 * part);
+                gckpti_find_holes(&s, s.level[0].peak / 15 * part);
                 for (int i = 0; i < s.moves; i++, moves++)
                     CHECK_MSG(s.move[i].key < UINT64_MAX && s.move[i].count > 0, "seed %u: move %d of %d", seed, i,
                               s.moves);
@@ -1463,7 +1468,7 @@ static void regulariser(void)
             gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .budget = 1 };
             d.offload.bytes = k & 1 ? HOST_BYTES : 0, d.batch = k & 2 ? 8 : 0;
             CHECK(!gckpt_plan_new(g, t, 2, &d) && gckpt_error(g) == GCKPT_E_BUDGET);
-            d.budget = g->min_bytes;
+            d.budget = util_least_budget(g);
             gckpt_plan *p = gckpt_plan_new(g, t, 2, &d);
             gckpt_frontier *all = gckpt_frontier_new(g, t, 2, &d);
             gckpt_point at = { 0, 0, 0, 0, 0 };

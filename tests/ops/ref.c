@@ -349,17 +349,6 @@ ref_value *ref_map(const ref_value *x, double (*f)(double))
     return y;
 }
 
-double ref_relu(double x) { return x > 0 ? x : 0; }
-double ref_gelu(double x)
-{
-    return x / 2 * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-}
-double ref_gelu_erf(double x) { return x / 2 * (1 + erf(x * 0.70710678118654752440)); }
-double ref_silu(double x) { return x / (1 + exp(-x)); }
-double ref_tanh(double x) { return tanh(x); }
-double ref_sigmoid(double x) { return 1 / (1 + exp(-x)); }
-double ref_reciprocal(double x) { return 1 / x; }
-double ref_softplus(double x) { return log1p(exp(x)); }
 
 ref_value *ref_leaky_relu(const ref_value *x, double slope)
 {

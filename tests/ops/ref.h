@@ -43,16 +43,8 @@ ref_value *ref_groupnorm(const ref_value *x, long groups, const ref_value *gain,
 /* Pools x (B,H,W,C), or (B,W,C) as if H = 1, by the maximum or by the mean; in the mean, padding counts as zeros. */
 ref_value *ref_pool(const ref_value *x, const int *size, const int *stride, const int *padding,
                     int average);
-/* applies f, one of the functions declared below, to each element */
+/* applies f to each element */
 ref_value *ref_map(const ref_value *x, double (*f)(double));
-double ref_relu(double x);
-double ref_gelu(double x);
-double ref_gelu_erf(double x);
-double ref_silu(double x);
-double ref_tanh(double x);
-double ref_sigmoid(double x);
-double ref_reciprocal(double x);
-double ref_softplus(double x);
 ref_value *ref_leaky_relu(const ref_value *x, double slope);
 /* Returns a where the condition is not 0, else b; operands broadcast as in ref_binary. */
 ref_value *ref_where(const ref_value *condition, const ref_value *a, const ref_value *b);

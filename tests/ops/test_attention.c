@@ -108,7 +108,7 @@ static void near_golden(const char *name, const problem *p, const double *const 
             for (int64_t i = 0; i < elements_of(p, which == OUT ? Q : which - DQ); i++) {
                 const double x = (double)a.x[which][i], y = want[which - OUT][i];
                 CHECK_MSG(fabs(x - y) < 1e-6 * (1 + fabs(y)), "%s, %s: array %d, element %d is %.9g, not %.9g", name,
-                          gckpt_isa_name(w.isa), which, (int)i, x, y);
+                          isa_name(w.isa), which, (int)i, x, y);
             }
     }
 }
@@ -199,7 +199,7 @@ static void written_out(void)
                 for (int64_t k = 0; k < elements_of(p, which == OUT ? Q : which - DQ); k++) {
                     const double x = (double)a.x[which][k], y = want[which][k];
                     CHECK_MSG(fabs(x - y) < 4e-6 * (1 + fabs(y)),
-                              "problem %d, %s: array %d, element %d is %.9g, not %.9g", (int)i, gckpt_isa_name(w.isa),
+                              "problem %d, %s: array %d, element %d is %.9g, not %.9g", (int)i, isa_name(w.isa),
                               which, (int)k, x, y);
                 }
         }
@@ -225,7 +225,7 @@ static void same_ways(const problem *p, gckpt_precision precision)
             solve(p, &w, &got);
             for (int which = OUT; which < ARRAYS; which++)
                 CHECK_MSG(!differ(want.x[which], got.x[which], elements_of(p, which == OUT ? Q : which - DQ)),
-                          "%s, way %d, precision %d: array %d differs", gckpt_isa_name(w.isa), i, (int)precision,
+                          "%s, way %d, precision %d: array %d differs", isa_name(w.isa), i, (int)precision,
                           which);
         }
 }
@@ -240,7 +240,7 @@ static void repeated_heads(const problem *p, const way *w)
     solve(&by_hand, w, &want);
     solve(p, w, &got);
     CHECK_MSG(!differ(want.x[OUT], got.x[OUT], elements_of(p, Q)) && !differ(want.x[DQ], got.x[DQ], elements_of(p, Q)),
-              "%s, precision %d: repeated key heads give other bits", gckpt_isa_name(w->isa), (int)w->precision);
+              "%s, precision %d: repeated key heads give other bits", isa_name(w->isa), (int)w->precision);
     /* in a graph that repeats heads, dk and dv are summed in another order, so that their bits may differ */
     for (int which = DK; which <= DV; which++)
         for (int64_t i = 0; i < elements_of(p, K) && w->precision == GCKPT_FP32; i++)
@@ -272,7 +272,7 @@ static void rows_alone(const problem *p, const way *w)
         for (int64_t i = 0; keys == 0 && i < p->t * c; i++)
             words |= bits_of(all.x[OUT][q + i]) | bits_of(all.x[DQ][q + i]);
         CHECK_MSG(words == 0, "%s, precision %d: row %d with %d keys: a masked gradient is not +0",
-                  gckpt_isa_name(w->isa), (int)w->precision, (int)b, (int)keys);
+                  isa_name(w->isa), (int)w->precision, (int)b, (int)keys);
         /* if causal, a row with fewer keys would align its queries with other keys, so it cannot be compared */
         if (keys == 0 || (p->causal && keys < p->s))
             continue;
@@ -283,7 +283,7 @@ static void rows_alone(const problem *p, const way *w)
         solve(&alone, &whole, &one);
         CHECK_MSG(!differ(one.x[OUT], all.x[OUT] + q, p->t * c) && !differ(one.x[DQ], all.x[DQ] + q, p->t * c) &&
                       !differ(one.x[DK], dk, keys * kc) && !differ(one.x[DV], dv, keys * kc),
-                  "%s, precision %d: row %d of %d keys differs from the row computed alone", gckpt_isa_name(w->isa),
+                  "%s, precision %d: row %d of %d keys differs from the row computed alone", isa_name(w->isa),
                   (int)w->precision, (int)b, (int)keys);
     }
 }

@@ -349,7 +349,7 @@ static void test_values(void)
             const int wrong[4] = { differ(z.values, sums, ny, 1), differ(z.dx, dx, nx, 1),
                                    differ(z.dw, dw, nw, z.count), differ(z.db, db, z.o, z.count) };
             CHECK_MSG(!wrong[0] && !wrong[1] && !wrong[2] && !wrong[3], "problem %d, %s, %d threads: %d %d %d %d",
-                      (int)i, gckpt_isa_name((gckpt_isa)(k / 3)), k % 3 + 1, wrong[0], wrong[1], wrong[2], wrong[3]);
+                      (int)i, isa_name((gckpt_isa)(k / 3)), k % 3 + 1, wrong[0], wrong[1], wrong[2], wrong[3]);
             if (i == 0) /* only the first problem has golden results */
                 CHECK(!differ(z.values, golden_y, ny, 1) && !differ(z.dx, golden_dx, nx, 1) &&
                       !differ(z.dw, golden_dw, nw, z.count) && !differ(z.db, golden_db, z.o, z.count));
@@ -452,7 +452,7 @@ static void test_training(void)
         t.plain = i % 11 == 0 && t.isa == GCKPT_ISA_AUTO;
         if (gckpt_isa_available(t.isa))
             CHECK_MSG(train(&t) == want, "rows %d, %s, %d threads, mode %d", (int)t.rows,
-                      gckpt_isa_name(t.isa), t.threads, (int)t.mode);
+                      isa_name(t.isa), t.threads, (int)t.mode);
     }
     t = base; /* a bf16 plan: stored values are rounded, while the op computes in binary32 */
     t.precision = GCKPT_BF16;

@@ -1,6 +1,6 @@
 /* test_lowered.c - tests that the search's evaluation of a schedule (gckpti_evaluate) and the lowered plan of the
  * same schedule have the same live bytes at every position, for schedules of every mode and of the search; that
- * lowering a schedule again gives the same lowered plan. Also tests how often gckpt_fit builds a
+ * lowering a schedule again gives the same lowered plan. Also tests how often fit_plan builds a
  * graph if no budget fits.
  *
  *     build/test_lowered [first seed] [graphs] */
@@ -177,7 +177,7 @@ static void test_graph(unsigned seed, int how)
     destroy();
 }
 
-/* ---- gckpt_fit when no micro-batch size fits the budget: it builds every size once more, to name the smallest one
+/* ---- fit_plan when no micro-batch size fits the budget: it builds every size once more, to name the smallest one
  * ---- */
 static int builds;
 
@@ -200,18 +200,19 @@ static int build_chain(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *us
 static void test_minimise_bytes(void)
 {
     enum { SIZES = 12 }; /* divisors of 60 */
+    fit_error why;
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .budget = 1 };
-    CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL));
+    CHECK(!fit_plan(store, build_chain, NULL, 60, &d, NULL, &why));
     CHECK_MSG(builds == 2 * SIZES, "%d builds", builds);
-    const char *at = strstr(gckpt_error_text(store), "at least ");
+    const char *at = strstr(why.text, "at least ");
     size_t least = at ? (size_t)strtoul(at + 9, NULL, 10) : 0;
     char text[64];
     snprintf(text, sizeof text, "at least %lu,", (unsigned long)least);
     d.budget = least - 1;
-    CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL) && strstr(gckpt_error_text(store), text));
+    CHECK(!fit_plan(store, build_chain, NULL, 60, &d, NULL, &why) && strstr(why.text, text));
     d.budget = least;
-    gckpt_plan *plan = gckpt_fit(store, build_chain, NULL, 60, &d, NULL);
+    gckpt_plan *plan = fit_plan(store, build_chain, NULL, 60, &d, NULL, &why);
     CHECK(plan && gckpt_plan_bytes(plan) == least);
     gckpt_plan_free(plan);
     gckpt_store_free(store);

@@ -289,7 +289,7 @@ static void test_choice(void)
             gckpt_plan_free(p);
             d.budget = 1;
             CHECK(!gckpt_plan_new(n.g, n.terms, n.count, &d) && gckpt_error(n.g) == GCKPT_E_BUDGET);
-            least = n.g->min_bytes;
+            least = util_least_budget(n.g);
             gckpt_frontier *f = gckpt_frontier_new(n.g, n.terms, n.count, &d);
             CHECK(f && least > 1);
             uint64_t before = UINT64_MAX;

@@ -731,7 +731,7 @@ static void corrupt_all(gckpt_graph *graph, const gckpt_term *terms, int count,
             const char *problem = done ? plan_facts_check(&f) : "";
             applied[c] += done;
             CHECK_MSG(problem != NULL, "%s (%d, %s, seed %u) passes", corruptions[c].name, k,
-                      gckpt_mode_name(d->mode), seed);
+                      mode_name(d->mode), seed);
             CHECK_MSG(!done || !problem || strstr(problem, "nstruction "), "%s: %s",
                       corruptions[c].name, problem);
             reported[c] += done && problem && strstr(problem, corruptions[c].says);
@@ -807,10 +807,10 @@ static void same_descriptor(const gckpt_op *op)
 
 static void test_table(void)
 {
-#define ROW(name) same_descriptor(&gckpti_op_##name);
+#define ROW(name)            same_descriptor(&gckpti_op_##name);
+#define UNARY_ROW(name, ...) ROW(name)
     /* clang-format off */
-    ROW(relu) ROW(gelu) ROW(gelu_erf) ROW(silu) ROW(tanh) ROW(sigmoid) ROW(softmax)
-    ROW(log_softmax) ROW(exp) ROW(log) ROW(sqrt) ROW(abs) ROW(reciprocal) ROW(pow) ROW(clamp)
+    UNARY_TESTS(UNARY_ROW) ROW(softmax) ROW(log_softmax) ROW(pow) ROW(clamp)
     ROW(detach) ROW(scale) ROW(dropout) ROW(add) ROW(sub) ROW(mul) ROW(div) ROW(maximum)
     ROW(minimum) ROW(permute) ROW(slice) ROW(concat) ROW(pad) ROW(sum) ROW(mean) ROW(max)
     ROW(argmax) ROW(cache) ROW(embed) ROW(matmul) ROW(linear) ROW(layernorm) ROW(rmsnorm) ROW(attention) ROW(rotary)
@@ -818,7 +818,7 @@ static void test_table(void)
     ROW(mean_squared_error) ROW(mean_squared_error_with) ROW(huber) ROW(binary_cross_entropy)
     ROW(sum_loss) ROW(gather) ROW(gru) ROW(lstm) ROW(max_pool) ROW(average_pool) ROW(upsample)
     ROW(groupnorm) ROW(batchnorm) ROW(conv2d)
-    ROW(leaky_relu) ROW(softplus) ROW(sin) ROW(cos) ROW(where)
+    ROW(leaky_relu) ROW(where)
     /* clang-format on */
 #undef ROW
 }

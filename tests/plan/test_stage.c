@@ -121,9 +121,9 @@ static void test_budgets(unsigned seed, int64_t rows)
     build(seed, rows);
     gckpt_plan_desc d = { .batch = net.batch, .kernels.stage_parameters = 1 };
     gckpt_frontier *f = gckpt_frontier_new(net.g, net.term, net.terms, &d);
-    CHECK(gckpt_frontier_points(f) > 0);
+    CHECK(gckpt_frontier_describe(f).points > 0);
     uint64_t work = UINT64_MAX;
-    for (int i = 0; i < gckpt_frontier_points(f); i++) {
+    for (int i = 0; i < gckpt_frontier_describe(f).points; i++) {
         gckpt_point at;
         gckpt_frontier_get(f, i, &at);
         CHECK_MSG(at.cost < work, "%s: more bytes cost more", what);

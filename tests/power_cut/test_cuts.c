@@ -20,8 +20,8 @@
 
 #define GCKPTI_NO_HOOKS /* this file defines the hooks itself, as macros over the system's functions */
 #include "num/num.h"
-#include "store/internal.h"
-#include "files/internal.h"
+#include "store/store.h"
+#include "files/files.h"
 #include "base/test_hooks.h"
 #include "util.h"
 

@@ -237,7 +237,7 @@ static uint64_t run(const way *y, int floats, int threads, int k, int first, uin
         if (!gckpt_isa_available((gckpt_isa)isa))
             continue;
         snprintf(what, sizeof what, "C %d, storage %d, precision %d, %d rows, two %d, %s, %d threads, plan %d%s",
-                 y->z.c, (int)y->storage, (int)y->precision, y->rows, y->two, gckpt_isa_name((gckpt_isa)isa), threads,
+                 y->z.c, (int)y->storage, (int)y->precision, y->rows, y->two, isa_name((gckpt_isa)isa), threads,
                  k, floats ? ", floats" : "");
         gckpt_store *s = store_new(&w, y->z, y->storage, floats);
         CHECK_MSG(gckpt_plan_params(p, s) == GCKPT_OK, "%s: %s", what, gckpt_error_text(s));

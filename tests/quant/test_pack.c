@@ -73,7 +73,7 @@ static void test_reading(void)
             for (int i = 0; i < N; i++)
                 CHECK_MSG(bits_of(got[i]) ==
                               (want[i] == want[i] ? bits_of(want[i] + 0.0f) : bits_of(want[i]) | 0x400000),
-                          "%s, %s: %x", gckpt_isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), i);
+                          "%s, %s: %x", isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), i);
             t = gckpti_product_of(1, ROWS, K, gckpti_matrix(a, K, 1), gckpti_matrix(NULL, K, 1), got);
             t.b.quant = &down;
             gckpti_dequantise(&down, 0, K * ROWS, want);
@@ -83,7 +83,7 @@ static void test_reading(void)
                 for (int p = 0; p < K; p++)
                     sum = gckpti_fma(a[p], want[j * K + p], sum);
                 CHECK_MSG(bits_of(got[j]) == bits_of(sum) || (got[j] != got[j] && sum != sum), "%s, %s: row %d",
-                          gckpt_isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), j);
+                          isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), j);
             }
         }
 }
@@ -592,7 +592,7 @@ static void test_budgets(unsigned seed)
     pack_net(seed, 0);
     gckpt_plan_desc d = { .batch = net.batch };
     gckpt_frontier *f = gckpt_frontier_new(net.g, net.term, net.terms, &d);
-    int points = gckpt_frontier_points(f);
+    int points = gckpt_frontier_describe(f).points;
     CHECK_MSG(points > 0, "%s: %s", what, gckpt_error_text(net.g));
     for (int i = 0; i < 3; i++)
         gckpt_frontier_get(f, i * (points - 1) / 2, &at[i]);
@@ -991,7 +991,7 @@ static void test_few_bytes(void)
         d.kernels.stage_parameters = k;
         d.budget = 1;
         CHECK(!gckpt_plan_new(t.g, &t.term, 1, &d) && gckpt_error(t.g) == GCKPT_E_BUDGET);
-        d.budget = least[k] = t.g->min_bytes;
+        d.budget = least[k] = util_least_budget(t.g);
         gckpt_plan *few = tower_plan(&t, &d);
         for (size_t x = 0; few && x < few->length; x++)
             times += few->ins[x].kind == GCKPT_FORWARD && few->ins[x].id == table;
@@ -1193,7 +1193,7 @@ static void test_reads(gckpt_storage storage)
                 x = (gckpt_exec_desc){ .isa = (gckpt_isa)isa,
                                        .debug = threads == 1 ? GCKPT_DEBUG_MEASURE : GCKPT_DEBUG_POISON,
                                        .parallel_for = threads == 3 ? any_order : NULL };
-                snprintf(what, sizeof what, "%s, %d threads, %s: (%d,%d,%d)", gckpt_isa_name((gckpt_isa)isa), threads,
+                snprintf(what, sizeof what, "%s, %d threads, %s: (%d,%d,%d)", isa_name((gckpt_isa)isa), threads,
                          gckpti_storage_name(storage), (int)z.m, (int)z.n, (int)z.k);
                 if (gckpt_isa_available((gckpt_isa)isa))
                     CHECK_MSG(read_all(s, z, d, x, in, index, &arena, what) == want, "%s", what);

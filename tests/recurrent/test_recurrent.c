@@ -299,7 +299,7 @@ static void test_few_rows(void)
         if (got && !fed)
             memcpy(want, got, sizeof want);
         CHECK_MSG(got && !memcmp(got, want, sizeof want), "gru of three rows: another gradient of its bias, %s",
-                  plain ? "a plain plan" : gckpt_isa_name((gckpt_isa)i));
+                  plain ? "a plain plan" : isa_name((gckpt_isa)i));
         util_free(e, p, g, s);
     }
 }

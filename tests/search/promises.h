@@ -4,7 +4,7 @@
  *                               compares the plans with each other and with the frontier
  *    promise_synthetic(..)      does the same for the current synthetic graph (synthetic.h)
  *    promise_runs(seed, way)    trains with some of the plans: same bits as a plain plan, bytes as planned
- *    promise_fit(seed, way)     compares gckpt_fit with all micro-batches, planned one by one
+ *    promise_fit(seed, way)     compares fit_plan with all micro-batches, planned one by one
  *    promise_report()           prints how often each promise was checked and broken
  *
  * The checker of plans (plan_check.h) also checks each plan. Include this file after layer headers
@@ -21,14 +21,13 @@
     X(NO_WORSE, "gckpt_plan_new has no more work than the frontier's point")                       \
     X(NO_GAP, "between points gckpt_plan_new has not less by 0.1 % of a step, if complete")        \
     X(LEAST, "the least budget named works; nothing needs less; a byte less is refused")           \
-    X(FAST, "the second budget named is larger and takes at most 1.5 times the least work")        \
     X(POINTS, "a point's bytes and work are its plan's; find gives it")                            \
     X(AUTO, "AUTO plans what OPTIMAL can, with no more work")                                      \
     X(PROVEN, "nothing has less work or bytes than is proven")                                     \
     X(SLOWER, "slower memory never costs work or bytes")                                           \
     X(BITS, "all plans of a net give the same bits")                                               \
     X(TOUCHED, "running touches the bytes that were planned")                                      \
-    X(FIT, "gckpt_fit is no worse than any micro-batch, one by one")
+    X(FIT, "fit_plan is no worse than any micro-batch, one by one")
 #define PROMISE_ENUM(name, text) PROMISE_##name,
 enum { PROMISES(PROMISE_ENUM) PROMISE_KINDS };
 #undef PROMISE_ENUM
@@ -210,7 +209,7 @@ static inline void promise_mode(gckpt_mode mode, const char *what)
     promise_record(promise_new_plan(mode, bytes), what, bytes, 0);
     gckpt_plan *p = promise_new_plan(mode, bytes - 1);
     promise(PROMISE_LEAST,
-            !p && gckpt_error(promise_request.g) == GCKPT_E_BUDGET && promise_request.g->min_bytes == bytes,
+            !p && gckpt_error(promise_request.g) == GCKPT_E_BUDGET && util_least_budget(promise_request.g) == bytes,
             "%s, %s: a byte less than %lu: %s", promise_request.who, what, (unsigned long)bytes,
             p ? "a plan" : gckpt_error_text(promise_request.g));
     gckpt_plan_free(p);
@@ -247,7 +246,7 @@ static inline void promise_modes(void)
  * that one byte less does not. */
 static inline int promise_least(gckpt_mode mode)
 {
-    const char *what = gckpt_mode_name(mode);
+    const char *what = mode_name(mode);
     gckpt_plan *p = promise_new_plan(mode, 1);
     if (!promise(PROMISE_LEAST, !p && gckpt_error(promise_request.g) == GCKPT_E_BUDGET,
                  "%s, %s in a byte: %s", promise_request.who, what,
@@ -255,7 +254,7 @@ static inline int promise_least(gckpt_mode mode)
         gckpt_plan_free(p);
         return 0;
     }
-    const size_t least = promise_request.g->min_bytes, fast = util_fast_budget(promise_request.g);
+    const size_t least = util_least_budget(promise_request.g);
     promise(PROMISE_LEAST, !promise_request.least || least == promise_request.least,
             "%s: %s names %lu bytes as the least, another mode %lu", promise_request.who, what,
             (unsigned long)least, (unsigned long)promise_request.least);
@@ -264,26 +263,10 @@ static inline int promise_least(gckpt_mode mode)
         return 0;
     p = promise_new_plan(mode, least - 1);
     promise(PROMISE_LEAST,
-            !p && gckpt_error(promise_request.g) == GCKPT_E_BUDGET && promise_request.g->min_bytes == least,
+            !p && gckpt_error(promise_request.g) == GCKPT_E_BUDGET && util_least_budget(promise_request.g) == least,
             "%s, %s: a byte less than the least, %lu: %s", promise_request.who, what, (unsigned long)least,
             p ? "a plan" : gckpt_error_text(promise_request.g));
     gckpt_plan_free(p);
-    /* the budget that each of the two errors names for a fast plan; the two may differ if their plans have equal
-     * cost */
-    const size_t named[2] = { fast, util_fast_budget(promise_request.g) };
-    /* the plan without a budget, which must_recompute policies may make slow as well */
-    gckpt_plan *free_of = promise_new_plan(mode, 0);
-    for (int i = 0; i < 2; i++) {
-        p = promise_new_plan(mode, named[i] ? named[i] : least);
-        promise(PROMISE_FAST,
-                p && (!named[i] || named[i] > least) &&
-                    (gckpt_plan_describe(p).overhead <= 0.5 ||
-                     (!named[i] && gckpt_plan_describe(free_of).overhead > 0.5)),
-                "%s, %s: overhead %.3f in %lu bytes, least %lu", promise_request.who, what,
-                gckpt_plan_describe(p).overhead, (unsigned long)named[i], (unsigned long)least);
-        gckpt_plan_free(p);
-    }
-    gckpt_plan_free(free_of);
     return 1;
 }
 
@@ -292,7 +275,7 @@ static inline gckpt_frontier *promise_frontier(void)
     gckpt_frontier *f =
         gckpt_frontier_new(promise_request.g, promise_request.term, promise_request.terms, &promise_request.d);
     gckpt_point last = { 0, 0, 0, 0, 0 }, now;
-    const int n = gckpt_frontier_points(f);
+    const int n = gckpt_frontier_describe(f).points;
     if (!promise(PROMISE_PLANNED, n > 0, "%s, frontier: %s", promise_request.who,
                  gckpt_error_text(promise_request.g)))
         return f;
@@ -304,7 +287,7 @@ static inline gckpt_frontier *promise_frontier(void)
                 (unsigned long)last.bytes);
         promise(PROMISE_PROVEN,
                 now.proven_cost <= now.cost && (i == 0 || now.proven_cost <= last.proven_cost) &&
-                    gckpt_frontier_proven_bytes(f) <= now.bytes,
+                    gckpt_frontier_describe(f).proven_bytes <= now.bytes,
                 "%s: point %d: work %lu, proven %lu", promise_request.who, i, (unsigned long)now.cost,
                 (unsigned long)now.proven_cost);
         promise(PROMISE_POINTS,
@@ -322,7 +305,7 @@ static inline gckpt_frontier *promise_frontier(void)
                 (unsigned long)now.cost, (unsigned long)now.bytes, (unsigned long)p->work,
                 (unsigned long)p->bytes);
         promise(PROMISE_PROVEN,
-                p->proven == now.proven_cost && p->proven_bytes == gckpt_frontier_proven_bytes(f),
+                p->proven == now.proven_cost && p->proven_bytes == gckpt_frontier_describe(f).proven_bytes,
                 "%s: point %d: proven %lu, its plan says %lu", promise_request.who, i,
                 (unsigned long)now.proven_cost, (unsigned long)p->proven);
     }
@@ -343,7 +326,7 @@ static inline gckpt_frontier *promise_frontier(void)
             (unsigned long)now.bytes, (unsigned long)promise_request.least);
     gckpt_plan *p = gckpt_frontier_plan(f, now.bytes - 1);
     promise(PROMISE_LEAST,
-            !p && gckpt_error(promise_request.g) == GCKPT_E_BUDGET && promise_request.g->min_bytes == now.bytes,
+            !p && gckpt_error(promise_request.g) == GCKPT_E_BUDGET && util_least_budget(promise_request.g) == now.bytes,
             "%s: the frontier in a byte less than the least: %s", promise_request.who,
             p ? "a plan" : gckpt_error_text(promise_request.g));
     gckpt_plan_free(p);
@@ -388,7 +371,7 @@ static inline void promise_budget(const gckpt_frontier *f, size_t budget)
                 (unsigned long)budget, (unsigned long)p.work, (unsigned long)at.bytes,
                 (unsigned long)at.cost);
         promise(PROMISE_NO_GAP,
-                p.work + promise_request.step / 1000 >= at.cost || !gckpt_frontier_complete(f),
+                p.work + promise_request.step / 1000 >= at.cost || !gckpt_frontier_describe(f).complete,
                 "%s: %lu bytes: work %lu in %lu, the complete frontier has %lu in %lu", promise_request.who,
                 (unsigned long)budget, (unsigned long)p.work, (unsigned long)p.bytes,
                 (unsigned long)at.cost, (unsigned long)at.bytes);
@@ -406,9 +389,9 @@ static inline void promise_slower(size_t budget, const promise_plan *with)
     promise_request.d.offload.bytes = 0;
     gckpt_plan *p = promise_new_plan(GCKPT_OPTIMAL, budget);
     const gckpt_plan_info info = gckpt_plan_describe(p);
-    promise(PROMISE_SLOWER, p || promise_request.g->min_bytes >= promise_request.least,
+    promise(PROMISE_SLOWER, p || util_least_budget(promise_request.g) >= promise_request.least,
             "%s: the least is %lu bytes, %lu without slower memory", promise_request.who,
-            (unsigned long)promise_request.least, (unsigned long)promise_request.g->min_bytes);
+            (unsigned long)promise_request.least, (unsigned long)util_least_budget(promise_request.g));
     promise(PROMISE_SLOWER,
             !p || (with->work <= info.cost && with->proven <= info.proven_cost),
             "%s: %lu bytes: work %lu, proven %lu; %lu, %lu without slower memory", promise_request.who,
@@ -599,7 +582,7 @@ static inline void promise_runs(unsigned seed, int way)
                             ? promise_new_plan(GCKPT_STORE_ALL, 0)
                             : promise_new_plan(GCKPT_OPTIMAL, k == 2 ? 1 : least + (most - least) / 3);
         if (k == 2 && !p && net.g && gckpt_error(net.g) == GCKPT_E_BUDGET)
-            least = net.g->min_bytes, p = promise_new_plan(GCKPT_OPTIMAL, least);
+            least = util_least_budget(net.g), p = promise_new_plan(GCKPT_OPTIMAL, least);
         if (p && k < 2)
             most = gckpt_plan_bytes(p);
         if (p && (k == 0 || net.rows == net.batch || gckpt_plan_split_exact(p, NULL))) {
@@ -641,7 +624,7 @@ static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t bu
             if (rule > rules || (rule && rows < net.batch))
                 continue;
             gckpt_graph *g = gckpt_graph_new(s, NULL);
-            gckpt_term terms[GCKPT_MAX_TERMS];
+            gckpt_term terms[FIT_MAX_TERMS];
             net_store = s;
             const int n = promise_build(g, rows, terms, &seed);
             d.batch = net.batch;
@@ -656,8 +639,8 @@ static inline uint64_t promise_sizes(unsigned seed, gckpt_plan_desc d, size_t bu
                 best = gckpt_plan_describe(p).step_cost;
                 *bytes = gckpt_plan_bytes(p);
             }
-            if (!p && gckpt_error(g) == GCKPT_E_BUDGET && g->min_bytes < *least)
-                *least = g->min_bytes;
+            if (!p && gckpt_error(g) == GCKPT_E_BUDGET && util_least_budget(g) < *least)
+                *least = util_least_budget(g);
             gckpt_plan_free(p);
             gckpt_graph_free(g);
         }
@@ -677,42 +660,43 @@ static inline void promise_fit(unsigned seed, int way)
     d.fetch.specs = NULL;
     d.costs.by_id = NULL;
     d.update_in_backward = d.ranks.virtual_ranks > 1 ? 0 : (int)below(3);
-    /* gckpt_fit builds its graphs in the same store, where they share the parameters of the net's own graph */
+    /* fit_plan builds its graphs in the same store, where they share the parameters of the net's own graph */
     gckpt_graph *own = net.g;
     net_store = net.s;
     const int64_t batch = net.batch;
     work = net.cached ? UINT64_MAX : promise_sizes(seed, d, 0, &most, &none);
     if (work < UINT64_MAX) {
         promise_sizes(seed, d, 1, &bytes, &least);
+        fit_error why;
         d.budget = 1;
-        gckpt_plan *p = gckpt_fit(net_store, promise_build, &seed, batch, &d, NULL);
+        gckpt_plan *p = fit_plan(net_store, promise_build, &seed, batch, &d, NULL, &why);
         net.g = own;
         net.d = d;
         char named[32];
         snprintf(named, sizeof named, "at least %lu,", (unsigned long)least);
-        promise(PROMISE_FIT, !p && strstr(gckpt_error_text(net_store), named),
-                "%s: fit in a byte: %s; not %lu", promise_request.who, gckpt_error_text(net_store),
+        promise(PROMISE_FIT, !p && strstr(why.text, named),
+                "%s: fit in a byte: %s; not %lu", promise_request.who, why.text,
                 (unsigned long)least);
         gckpt_plan_free(p);
         for (int k = 0; k < 2; k++) {
             d.budget = k ? least + below((int64_t)(most > least ? most - least : 0) + 1) : least;
             work = promise_sizes(seed, d, d.budget, &bytes, &none);
-            p = gckpt_fit(net_store, promise_build, &seed, batch, &d, NULL);
+            p = fit_plan(net_store, promise_build, &seed, batch, &d, NULL, &why);
             const gckpt_plan_info info = gckpt_plan_describe(p);
             net.g = own;
             net.d = d;
             if (p)
-                net_planned(&d), net_cover("gckpt_fit");
+                net_planned(&d), net_cover("fit_plan");
             promise(PROMISE_FIT,
                     p && (info.step_cost < work ||
                           (info.step_cost == work && gckpt_plan_bytes(p) <= bytes)),
                     "%s: fit in %lu bytes: work %lu in %lu; one by one %lu in %lu: %s", promise_request.who,
                     (unsigned long)d.budget, (unsigned long)info.step_cost,
                     (unsigned long)gckpt_plan_bytes(p), (unsigned long)work, (unsigned long)bytes,
-                    gckpt_error_text(net_store));
+                    why.text);
             gckpt_plan_free(p);
         }
-        net_cover("GCKPT_IF_USEFUL");
+        net_cover("FIT_IF_USEFUL");
     }
     gckpt_graph_free(own);
     gckpt_store_free(net_store);

@@ -169,7 +169,7 @@ static void find_frontier(unsigned seed)
     front.f = gckpt_frontier_new(request.g, request.term, request.terms, &request.d);
     gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
     const gckpt_plan_info info = gckpt_plan_describe(p);
-    int n = gckpt_frontier_points(front.f);
+    int n = gckpt_frontier_describe(front.f).points;
     CHECK_MSG(n > 0 && n <= POINTS && p,
               "seed %u: a frontier of %d points: %s", seed, n, gckpt_error_text(request.g));
     front.n = n < POINTS ? n : POINTS;
@@ -731,7 +731,7 @@ static void test_no_arena(void)
     for (size_t budget = 1; budget <= 128; budget += budget < 127 ? 126 : 1) {
         gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .budget = budget };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
-        CHECK_MSG(budget < 128 ? !p && gckpt_error(g) == GCKPT_E_BUDGET && g->min_bytes == 128
+        CHECK_MSG(budget < 128 ? !p && gckpt_error(g) == GCKPT_E_BUDGET && util_least_budget(g) == 128
                                : p && gckpt_plan_describe(p).arena == 0 && gckpt_plan_bytes(p) == 128,
                   "%lu bytes: %s", (unsigned long)budget, gckpt_error_text(g));
         gckpt_plan_free(p);

@@ -110,7 +110,7 @@ static const uint64_t model_hash = UINT64_C(0xb81cdfecb4a2cb2e);
 
 /* ---- initialising values ---- */
 
-/* Tests that building, planning, gckpt_fit and gckpt_plan_params allocate no memory for values, while the bytes that
+/* Tests that building, planning, fit_plan and gckpt_plan_params allocate no memory for values, while the bytes that
  * they report include all values. */
 static void test_planning_takes_none(void)
 {
@@ -135,7 +135,7 @@ static void test_planning_takes_none(void)
     gckpt_store_free(s);
     gckpt_store_free(t);
     s = store_in(NULL);
-    p = gckpt_fit(s, build_rows, NULL, 2 * ROWS, NULL, NULL);
+    p = fit_plan(s, build_rows, NULL, 2 * ROWS, NULL, NULL, NULL);
     CHECK(p && count_initialised(s) == 0 && gckpt_store_count(s) == PARAMS);
     gckpt_plan_free(p);
     gckpt_store_free(s);

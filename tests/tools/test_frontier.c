@@ -67,7 +67,7 @@ static void free_model(model *m)
 
 static void check_text(const gckpt_frontier *f, size_t mark, const text *t)
 {
-    int rows = 0, marks = 0, points = gckpt_frontier_points(f);
+    int rows = 0, marks = 0, points = gckpt_frontier_describe(f).points;
     int at = mark ? gckpt_frontier_find(f, mark) : -1;
     for (const char *s = t->bytes; *s; s++) {
         size_t n = strcspn(s, "\n");
@@ -85,7 +85,7 @@ static void check_text(const gckpt_frontier *f, size_t mark, const text *t)
     CHECK_MSG(rows <= 22 && rows >= (points < 16 ? points : 16), "%d rows, %d points", rows,
               points);
     CHECK(marks == (at >= 0) && (find(t->bytes, "is too small") != NULL) == (mark && at < 0));
-    CHECK((find(t->bytes, "stopped at its limit") != NULL) == !gckpt_frontier_complete(f));
+    CHECK((find(t->bytes, "stopped at its limit") != NULL) == !gckpt_frontier_describe(f).complete);
 }
 
 /* Checks that labels stay on the page and do not touch each other, assuming the widths of a wide font. */
@@ -178,7 +178,7 @@ static void check_json(const gckpt_frontier *f, size_t mark, const text *t)
     int n = at < 0 ? snprintf(wanted, sizeof wanted, "\"marked\":null,")
                    : snprintf(wanted, sizeof wanted, "\"marked\":%d,", at);
     snprintf(wanted + n, sizeof wanted - (size_t)n, "\"complete\":%s,\"proven_bytes\":%zu}",
-             gckpt_frontier_complete(f) ? "true" : "false", gckpt_frontier_proven_bytes(f));
+             gckpt_frontier_describe(f).complete ? "true" : "false", gckpt_frontier_describe(f).proven_bytes);
     CHECK_MSG(find(s, wanted) != NULL, "no %s", wanted);
     CHECK(!find(s, "{\"bytes\":"));
 }
@@ -252,7 +252,7 @@ static void sizes(void)
         make(&m, layers[k], k == 3 ? 500 : 7, k % 2 ? 16 : 3);
         m.desc.batch = k == 4 ? 14 : 0;
         gckpt_frontier *f = frontier_of(&m);
-        int points = gckpt_frontier_points(f), ops = 3 * layers[k] + 1;
+        int points = gckpt_frontier_describe(f).points, ops = 3 * layers[k] + 1;
         gckpt_frontier_get(f, 0, &least);
         gckpt_frontier_get(f, points - 1, &most);
         CHECK_MSG(most.cost == m.modes.mode[0].cost, "%d layers: none stores all", layers[k]);
@@ -260,7 +260,7 @@ static void sizes(void)
         check_all(&m, f, 0);
         for (int i = 0; i < 12 && layers[k] < 60; i++)
             check_all(&m, f, least.bytes + (most.bytes - least.bytes) / 11 * (size_t)i);
-        f->complete = 0;
+        f->info.complete = 0;
         check_all(&m, f, most.bytes);
         if (k < 3) {
             check_all(&m, f, 1);
@@ -373,9 +373,9 @@ static void nothing_kept(void)
     gckpt_frontier *f = gckpt_frontier_new(g, terms, 2, &desc);
     gckpt_plan *all = gckpt_plan_new(g, terms, 2, &desc);
     gckpt_point p = { 0, 0, 0, 0, 0 };
-    CHECK_MSG(gckpt_frontier_points(f) == 1 && gckpt_frontier_get(f, 0, &p) == GCKPT_OK &&
+    CHECK_MSG(gckpt_frontier_describe(f).points == 1 && gckpt_frontier_get(f, 0, &p) == GCKPT_OK &&
                   p.bytes == gckpt_plan_bytes(all),
-              "%d points, %lu of %lu bytes: %s", gckpt_frontier_points(f), (unsigned long)p.bytes,
+              "%d points, %lu of %lu bytes: %s", gckpt_frontier_describe(f).points, (unsigned long)p.bytes,
               (unsigned long)gckpt_plan_bytes(all), gckpt_error_text(g));
     gckpt_plan_free(all);
     gckpt_frontier_free(f);

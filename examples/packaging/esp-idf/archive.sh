@@ -9,7 +9,7 @@ rm -rf "$made"
 regression "$made/examples/regression/main" || exit 1
 put "$made" LICENSE $in/CMakeLists.txt $in/Kconfig $of/cmake/gradckpt.c &&
     put "$made/include" gradckpt.h &&
-    awk -v style=esp-idf -v on=NO_FAST -f $of/kconfig.awk gradckpt.h > "$made/Kconfig.parts" &&
+    awk -v style=esp-idf -v on=NO_FAST -f $of/kconfig.awk docs/building.md > "$made/Kconfig.parts" &&
     filled $in/idf_component.yml "$made/idf_component.yml" &&
     { [ -z "$URL" ] || echo "url: $URL" >> "$made/idf_component.yml"; } &&
     filled $in/README.md "$made/README.md" &&

@@ -13,7 +13,7 @@ put "$made" LICENSE &&
     put "$made/include" gradckpt.h &&
     put "$made/src" $of/cmake/gradckpt.c &&
     put "$made/zephyr" $in/zephyr/module.yml $in/zephyr/CMakeLists.txt $in/zephyr/Kconfig &&
-    awk -v style=zephyr -v on='NO_FAST NO_STDIO' -f $of/kconfig.awk gradckpt.h > "$made/zephyr/Kconfig.parts" &&
+    awk -v style=zephyr -v on='NO_FAST NO_STDIO' -f $of/kconfig.awk docs/building.md > "$made/zephyr/Kconfig.parts" &&
     put "$sample" $in/regression/CMakeLists.txt &&
     filled $in/regression/README.md "$sample/README.md" &&
     filled $in/regression/prj.conf "$sample/prj.conf" &&

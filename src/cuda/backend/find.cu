@@ -1,11 +1,8 @@
 #define OPS(X)                                                                                     \
-    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
-    X(pow) X(clamp) X(leaky_relu) X(softplus) X(sin) X(cos) X(where) X(relu) X(scale) X(dropout)   \
-    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)                                              \
-    X(log_softmax) X(slice) X(rotary)                                                              \
-    X(mean_squared_error) X(huber) X(binary_cross_entropy)                                         \
-    X(sum_loss) X(embed) X(linear) X(softmax) X(layernorm) X(cross_entropy)                        \
-    X(linear_cross_entropy) X(attention)
+    X(where)                                                                                       \
+    X(dropout) X(log_softmax) X(slice) X(rotary) X(mean_squared_error) X(huber)                    \
+        X(binary_cross_entropy) X(sum_loss) X(embed) X(linear) X(softmax) X(layernorm)             \
+            X(cross_entropy) X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -38,23 +35,27 @@ template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *
 
 gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
 {
-#define X(which) FOUND(which, which)
+#define X(which)       FOUND(which, which)
+#define ROW(name, ...) X(name)
     OPS(X)
-    FOUND(matmul, linear) FOUND(rmsnorm, layernorm) FOUND(gather, embed)
-    FOUND(cross_entropy_with, cross_entropy) FOUND(soft_cross_entropy, cross_entropy)
-    FOUND(mean_squared_error_with, mean_squared_error)
+    GCKPTI_UNARY_OPS(ROW)
+    GCKPTI_UNARY_OPS_WITH(ROW) GCKPTI_BINARY_OPS(ROW) FOUND(matmul, linear)
+        FOUND(rmsnorm, layernorm) FOUND(gather, embed) FOUND(cross_entropy_with, cross_entropy)
+            FOUND(soft_cross_entropy, cross_entropy)
+                FOUND(mean_squared_error_with, mean_squared_error)
 #ifndef GCKPT_NO_AXES
-    X(permute) X(concat) X(pad) X(sum) X(mean) X(max) FORWARD(argmax)
+                    X(permute) X(concat) X(pad) X(sum) X(mean) X(max) FORWARD(argmax)
 #endif
 #ifndef GCKPT_NO_IMAGES
-    X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm) FOUND(batchnorm, groupnorm)
+                        X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm)
+                            FOUND(batchnorm, groupnorm)
 #endif
 #ifndef GCKPT_NO_RECURRENT
-    X(gru) X(lstm)
+                                X(gru) X(lstm)
 #endif
+#undef ROW
 #undef X
-    FORWARD(from_u8) FORWARD(detach) FORWARD(cache)
-    return NULL;
+                                    FORWARD(from_u8) FORWARD(detach) FORWARD(cache) return NULL;
 }
 
 /* FAST_OPS: ops with kernels of GCKPT_BF16_FAST; FAST_WORKSPACES: also with NAME_workspace(). */

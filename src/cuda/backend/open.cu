@@ -113,8 +113,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     d->backend = { "cuda", d, 1, 0, allocate, release<cudaFree>, copy_in, copy_out, copy, workspace,
                    find, fill, Locked<add>::run, Locked<convert>::run, update, finish, replay,
                    end_capture, discard_captures, memory_hint, find_fast, host_get,
-                   release<cudaFreeHost>, copy_async, wait_copies, Locked<nonfinite>::run,
-                   Locked<dequantise>::run, wait_copies_until, use_comm_queue, wait_comm_queue };
+                   release<cudaFreeHost>, copy_async, wait_copies, Locked<dequantise>::run,
+                   use_comm_queue, wait_comm_queue };
     d->ready = 1;
     return &d->backend;
 }

@@ -50,17 +50,3 @@ void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
     else
         dequantise_as<uint16_t>(call, *request);
 }
-
-__global__ void nonfinite_kernel(const float *x, int64_t n, uint32_t *found)
-{
-    for (EACH(i, n))
-        if (x[i] - x[i] != 0.0f)
-            *found = 1;
-}
-
-void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *found)
-{
-    fill(call, found, 0, 1);
-    if (n > 0)
-        RUN_EACH(call, nonfinite_kernel, n, x, n, found);
-}

@@ -56,7 +56,7 @@ __device__ void update_at(const gckpt_update_pass &p, const AddOffsets &more, in
         store(p.gradient + i, g);
     if (p.squares)
         store(divided, g);
-    if (!p.update || (p.skip_flag && *p.skip_flag))
+    if (!p.update)
         return;
     w = load<N>(p.values + i);
     if (p.optimiser != GCKPT_SGD)

@@ -31,11 +31,11 @@ struct StepParamSet {
     StepParams at[2 + LOSSES];
 };
 
-/* A CUDA graph of a micro-batch of `rows` rows, or of a part of one. A batch's first micro-batch,
- * whose first row is 0, has a separate capture. */
+/* A CUDA graph of a micro-batch of `rows` rows. A batch's first micro-batch, whose first row is 0,
+ * has a separate capture. */
 struct Capture {
     const void *owner; /* NULL if the entry is free */
-    int64_t part, rows;
+    int64_t rows;
     int first, warmed_up;       /* first row is 0; ran once, so its kernels are loaded */
     cudaGraphExec_t graph; /* NULL until captured */
 };

@@ -157,13 +157,11 @@ void copy_async(void *context, void *to, const void *from, size_t bytes, int out
     queue_end(d, s);
 }
 
-void wait_copies_until(void *context, int keep_last)
+void wait_copies(void *context, int keep_last)
 {
     DeviceLock d(context);
     queue_join(d, offload_queue(d), keep_last);
 }
-
-void wait_copies(void *context) { wait_copies_until(context, 0); }
 
 /* ---- the queue for communication ---- */
 void *use_comm_queue(void *context, int on)

@@ -23,8 +23,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
     for (int i = 0; i < CAPTURES; i++) {
         const int at = (d->next + i) % CAPTURES;
         Capture *have = &d->captures[at];
-        if (have->owner == m->owner && have->part == m->part && have->rows == m->rows &&
-            have->first == !m->first_row) {
+        if (have->owner == m->owner && have->rows == m->rows && have->first == !m->first_row) {
             d->next = at; /* the search for the next one begins here: it is probably close */
             return have;
         }
@@ -35,7 +34,7 @@ Capture *capture_of(Device *d, const gckpt_step_params *m)
         d->oldest = (d->oldest + 1) % CAPTURES;
         destroy_capture(d, r);
     }
-    *r = { m->owner, m->part, m->rows, !m->first_row };
+    *r = { m->owner, m->rows, !m->first_row };
     return r;
 }
 

@@ -83,21 +83,11 @@ void move_by(const gckpt_call *call, bool backward)
     }
 }
 
-gckpti_iter slice_move(const gckpt_call *call, int i)
-{
-    const gckpti_slice *o = (const gckpti_slice *)call->attributes;
-    const gckpt_shape *x = &call->in[i].shape;
-    gckpti_iter w = gckpti_iter_over(&call->shape, x, &call->shape);
-    int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
-    w.offset[0] = (gckpti_join_words(o->begin) + moved) * gckpti_split_at(x, o->axis).inner;
-    return w;
-}
-
 void slice_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
     if (backward && x->grad && !x->accumulate)
         fill(call, x->grad, 0, gckpti_elements(&x->shape));
-    move_by<slice_move>(call, backward);
+    move_by<gckpti_slice_move>(call, backward);
 }
 BOTH_PASSES(slice, slice_by)

@@ -2,10 +2,7 @@
 template <auto F, int N = 0> struct Unary {
     static constexpr int READS = READS_A, ATTRIBUTES = N;
     float o[N + 1];
-    __device__ void operator()(float *d, float x, float, int) const
-    {
-        *d = F(x, o);
-    }
+    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, o); }
 };
 
 /* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
@@ -38,7 +35,7 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
 }
 
-#define UNARY_WITH(name, n, rule, reads)                                                           \
+#define UNARY_WITH(name, flops, reads, value, rule, deriv, n, ...)                                 \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
         map_forward(call, by_attributes<Unary<gckpti_##name##_value, n>>(call));                   \
@@ -47,36 +44,14 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     {                                                                                              \
         using Gradient = UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule##_n, n>;               \
         map_gradient(call, call->in[0], by_attributes<Gradient>(call),                             \
-                     (reads) & GCKPT_OUT ? call->out : call->in[0].data, call->grad_out);          \
+                     gckpti_loop_of(call, 1, reads).x, call->grad_out);                            \
     }
-#define UNARY(name, flops, reads, value, rule, deriv) UNARY_WITH(name, 0, rule, reads)
+#define UNARY(name, flops, reads, value, rule, deriv)                                              \
+    UNARY_WITH(name, flops, reads, value, rule, deriv, 0, )
 GCKPTI_UNARY_OPS(UNARY)
-UNARY_WITH(clamp, 2, masked, GCKPT_IN(0))
-UNARY_WITH(leaky_relu, 1, product, GCKPT_OUT)
+GCKPTI_UNARY_OPS_WITH(UNARY_WITH)
 #undef UNARY
 #undef UNARY_WITH
-
-struct PowerGradient {
-    static constexpr int READS = READS_BOTH, ATTRIBUTES = 1;
-    float o[1];
-    __device__ void operator()(float *d, float x, float g, int accumulate) const
-    {
-        if (*o == 0.0f)
-            gckpti_put(d, 0.0f, accumulate);
-        else
-            gckpti_put_product(d, g, gckpti_pow_slope(x, o), accumulate);
-    }
-};
-
-void pow_by(const gckpt_call *call, bool backward)
-{
-    const gckpt_arg &x = call->in[0];
-    if (backward)
-        map_gradient(call, x, by_attributes<PowerGradient>(call), x.data, call->grad_out);
-    else
-        map_forward(call, by_attributes<Unary<gckpti_pow_value, 1>>(call));
-}
-BOTH_PASSES(pow, pow_by)
 
 void detach_forward(const gckpt_call *call)
 {
@@ -98,22 +73,6 @@ void from_u8_forward(const gckpt_call *call)
     const int64_t n = gckpti_elements(&call->shape);
     RUN_EACH(call, from_u8_kernel, n, call->in[0].bytes, o[0], o[1], call->out, n);
 }
-
-template <auto PUT> struct Scale {
-    static constexpr int READS = READS_A;
-    float factor;
-    __device__ void operator()(float *d, float x, float, int accumulate) const
-    {
-        PUT(d, factor, x, accumulate, 1);
-    }
-};
-
-void scale_by(const gckpt_call *call, bool backward)
-{
-    const Scale<gckpti_put_product_n> f = { *(const float *)call->attributes };
-    backward ? map_gradient(call, call->in[0], f, call->grad_out, NULL) : map_forward(call, f);
-}
-BOTH_PASSES(scale, scale_by)
 
 /* Four elements of the batch share a block of random bits; a vector may begin within these four. */
 struct DropoutMask {
@@ -152,8 +111,8 @@ void dropout_by(const gckpt_call *call, bool backward)
         return detach_forward(call);
     const int64_t n = gckpti_elements(&call->shape), each = n / call->rows;
     const float p = *(const float *)call->attributes;
-    const DropoutMask o = { p, 1.0f / (1.0f - p), each, call->id, params_of(call), x, y,
-                     backward && in.accumulate };
+    const DropoutMask o = { p, 1.0f / (1.0f - p),        each, call->id, params_of(call), x,
+                            y, backward && in.accumulate };
     for_each_vec<8>(call, o, wanted(y) ? n : 0, aligned(x) && aligned(y));
 }
 BOTH_PASSES(dropout, dropout_by)

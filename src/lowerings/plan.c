@@ -1,0 +1,100 @@
+#if !defined(GCKPT_NO_LOWERINGS) && !defined(GCKPT_SMALL)
+#include "plan/internal.h"
+#include "graph/graph.h"
+#include "ops/ops.h"
+
+GCKPTI_COLD_BEGIN
+
+/* ---- lowerings of losses: other ops of the same bits, which take fewer bytes or cost less ---- */
+/* Makes t, a copy of a cross_entropy of x @ w (w stored transposed), the linear_cross_entropy of x
+ * and w. Returns 0 if t is another op, or if the logits must exist: something else reads, keeps or
+ * rounds them. Gradients of x and w then come from t, so no op in between may add to them. */
+static int gckpti_join_loss(const gckpti_planner *p, gckpt_tensor *t)
+{
+    const gckpt_tensor *logits = t->in[0];
+    if (t->op != &gckpti_op_cross_entropy || logits->base != logits || logits->inputs != 2 ||
+        (logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
+        !*(const int *)logits->attributes || logits->mixes_rows || logits->batch_invariant ||
+        logits->in[1]->shape.n != 2 || !logits->in[1]->batch_invariant || logits->must_save ||
+        logits->must_recompute || p->rounding[logits->id])
+        return 0;
+    gckpt_tensor *x = logits->in[0], *w = logits->in[1];
+    for (int i = 0; i < p->desc->fetch.count; i++)
+        if (p->desc->fetch.specs[i].tensor && p->desc->fetch.specs[i].tensor->base == logits)
+            return 0;
+    for (int i = logits->id + 1; i < p->n; i++) {
+        const gckpt_tensor *user = p->g->tensors[i];
+        for (int k = 0; i != t->id && user->kind == GCKPTI_OP && k < user->inputs; k++) {
+            const gckpt_tensor *q = user->in[k]->base;
+            if (q == logits || (i < t->id && (q == x->base || q == w->base)))
+                return 0;
+        }
+    }
+    t->op = &gckpti_op_linear_cross_entropy;
+    t->in[2] = t->in[1], t->in[1] = w, t->in[0] = x;
+    t->inputs = 3;
+    return 1;
+}
+
+/* Replaces losses by the lowering number p->variant.lowering, of the same bits: a cross_entropy and
+ * its linear layer become a linear_cross_entropy, which computes each logit once, for a block of
+ * rows at a time, or twice (the last lowering). Fast kernels of a backend have no lowering. */
+static void gckpti_take_lowering(gckpti_planner *p)
+{
+    static const int rows[GCKPTI_LOWERINGS - 1] = { 256, 64, 0 };
+    const int block_rows = rows[p->variant.lowering - 1];
+    for (int i = 0; i < p->n && !p->failed; i++) {
+        gckpt_tensor t = *p->g->tensors[i];
+        gckpti_linear_loss o = { 0, 0.0f };
+        if (t.kind != GCKPTI_OP || t.batch_invariant || !(p->active[i] & GCKPTI_HAS_BACKWARD) ||
+            p->desc->bf16.precision == GCKPT_BF16_FAST ||
+            (!gckpti_join_loss(p, &t) && (t.op != &gckpti_op_linear_cross_entropy || !block_rows)))
+            continue;
+        if (block_rows) {
+            if (t.attribute_bytes)
+                o = *(const gckpti_linear_loss *)t.attributes;
+            o.block_rows = block_rows;
+            t.attributes = gckpti_scratch_copy(&p->scratch, &o, 1, sizeof o);
+            t.attribute_bytes = o.cap > 0.0f ? sizeof o : offsetof(gckpti_linear_loss, cap);
+            t.saved_bytes = 0;
+        }
+        p->tensors[i] = (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &t, 1, sizeof t);
+        p->has_lowering = 1;
+    }
+    if (p->has_lowering && !p->failed)
+        gckpti_find_active(p);
+}
+
+/* Returns the cost of op t, a lowering, if desc.costs gives costs of the graph as built: the cost
+ * of the ops that it replaces, times (model's cost of t / model's cost of these ops). */
+static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_tensor *replaced = p->g->tensors[t->id]->in[0]->base;
+    const gckpt_cost *given = p->desc->costs.by_id, *model = p->built_model_cost,
+                     *lowered = &p->model_cost[t->id];
+    uint64_t before = model[t->id].forward + model[t->id].backward;
+    uint64_t cost = gckpti_add_cost(given[t->id].forward, given[t->id].backward);
+    if (replaced != t->in[0]->base) {
+        before += model[replaced->id].forward + model[replaced->id].backward;
+        cost = gckpti_add_cost(
+            cost, gckpti_add_cost(given[replaced->id].forward, given[replaced->id].backward));
+    }
+    gckpt_cost c = { gckpti_mul_div(cost, lowered->forward, before),
+                     gckpti_mul_div(cost, lowered->backward, before) };
+    return c;
+}
+
+GCKPTI_PASSES(lowerings)
+{
+    const int priced = p->has_lowering && p->desc->costs.by_id && p->built_model_cost;
+    (void)arg;
+    if (stage == GCKPTI_PASS_ACTIVE && p->variant.lowering)
+        gckpti_take_lowering(p);
+    for (int i = 0; i < p->n && stage == GCKPTI_PASS_OPS && priced; i++)
+        if (p->tensors[i] != p->g->tensors[i])
+            p->cost[i] = gckpti_lowering_cost(p, p->tensors[i]);
+    return GCKPT_OK;
+}
+
+GCKPTI_COLD_END
+#endif

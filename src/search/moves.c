@@ -1,0 +1,430 @@
+#include "search/internal.h"
+#include "base/base.h"
+
+#ifndef GCKPT_NO_SEARCH
+/* =================================================================================================
+ * the local search for one limit: closes live-range holes of the current schedule, s->now, until
+ * its peak is within the limit, then removes recomputes that are not needed for that
+ *
+ * A move inserts entries before a position, or replaces the entry there. Both parts list all moves,
+ * sort them by their score, choose those that do not conflict, apply them at once and evaluate the
+ * result exactly. If that does not help, half of them are applied, and so on.
+ * ============================================================================================== */
+enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards to close one hole */
+
+/* Advances a scan, which keeps definitions in s->state, past the entry at position x. */
+static void gckpti_scan_entry(gckpti_search *s, int x)
+{
+    const gckpti_schedule *now = &s->now;
+    int i = now->entry[x], count;
+    const int *edges = gckpti_entry_reads(s->p, i, &count);
+    for (int k = 0; k < count; k++)
+        s->state[edges[k]].prev_use = x;
+    s->effort += count + 1;
+    if (i < 0) {
+        s->state[~i].prev_use = s->p->node[~i].reads_saved ? x : s->state[~i].prev_use;
+        return;
+    }
+    gckpti_node_state *v = &s->state[gckpti_entry_node(s->p, i)];
+    v->value_end = now->value_end[x];
+    v->saved_end = now->saved_end[x];
+    v->start = v->prev_use = x;
+    v->run_count += !gckpti_is_reload(s->p, i);
+}
+
+/* Reserves entries of one more move, and sets m->first to the first of them. */
+static int gckpti_reserve_members(gckpti_search *s, gckpti_move *m)
+{
+    m->first = s->members;
+    return gckpti_reserve(&s->scratch, &s->member,
+                          (size_t)s->members + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int));
+}
+
+/* Appends a move, and keeps its entries. */
+static void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
+{
+    if (!gckpti_reserve(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
+        return;
+    s->members += m->count;
+    s->move[s->moves++] = *m;
+}
+
+/* Orders moves by key, in s->order (of equal keys, the later move first). Reserves s->chosen. */
+static void gckpti_sort_moves(gckpti_search *s)
+{
+    size_t n = (size_t)s->moves;
+    if (!gckpti_reserve(&s->scratch, &s->order, 2 * n, sizeof *s->order) ||
+        !gckpti_reserve(&s->scratch, &s->chosen, n + 1, sizeof *s->chosen))
+        return;
+    for (size_t i = 0; i < n; i++) {
+        s->order[i].key = s->move[n - 1 - i].key;
+        s->order[i].value = (int)(n - 1 - i);
+    }
+    gckpti_sort_keys(s->order, s->order + n, n);
+}
+
+/* Sets s->next to s->now changed by n moves, without entries nobody reads, and evaluates it. */
+static void gckpti_try_moves(gckpti_search *s, const int *move, int n)
+{
+    const gckpti_schedule *now = &s->now;
+    size_t most = 0, k = 0;
+    for (int i = 0; i < n; i++)
+        most += (size_t)s->move[move[i]].count;
+    if (!gckpti_reserve(&s->scratch, &s->insert, 2 * most, sizeof *s->insert) ||
+        !gckpti_schedule_reserve(&s->scratch, &s->next, now->length + (int)most))
+        return;
+    for (int i = 0; i < n; i++) {
+        const gckpti_move *m = &s->move[move[i]];
+        for (int j = m->first; j < m->first + m->count; j++, k++) {
+            const int entry = s->member[j];
+            const int node = entry == GCKPTI_REMOVE ? entry : gckpti_entry_node(s->p, entry);
+            s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)node;
+            s->insert[k].value = entry;
+        }
+    }
+    gckpti_sort_keys(s->insert, s->insert + most, most);
+    s->next.length = 0;
+    k = 0;
+    for (int x = 0; x < now->length; x++) {
+        int stays = 1;
+        for (; k < most && (int)(s->insert[k].key >> 32) == x; k++)
+            if (s->insert[k].value == GCKPTI_REMOVE)
+                stays = 0;
+            else if (k == 0 || s->insert[k].key != s->insert[k - 1].key)
+                s->next.entry[s->next.length++] = s->insert[k].value;
+        if (stays)
+            s->next.entry[s->next.length++] = now->entry[x];
+    }
+    gckpti_evaluate(s, &s->next);
+}
+
+/* Applies the n moves in s->chosen, or half of them, and so on, until s->next has less excess over
+ * the limit or, if there is none, less cost. If a schedule with excess does not improve, tries
+ * single moves in order. Returns 0 if nothing helps. */
+static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n)
+{
+    const int64_t excess = gckpti_excess(&s->now, limit);
+    const int singles = excess == 0 ? 0 : s->moves < 200 ? s->moves : 200;
+    for (int single = 0; n > 0 || single < singles; n /= 2) {
+        if (n == 0)
+            s->chosen[0] = s->order[single++].value;
+        gckpti_try_moves(s, s->chosen, n > 0 ? n : 1);
+        if (s->p->failed)
+            return 0;
+        const int64_t left = gckpti_excess(&s->next, limit);
+        if (left < excess || (left == 0 && s->next.overhead < s->now.overhead)) {
+            gckpti_accept_next(s);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* ---- reducing the peak: moves close live-range holes ---- */
+/* Sums the excess over a limit by position. Returns 0 if out of memory. */
+static int gckpti_sum_excess(gckpti_search *s, int64_t limit)
+{
+    const gckpti_schedule *now = &s->now;
+    size_t n = (size_t)now->length + 1;
+    if (!gckpti_reserve(&s->scratch, &s->excess_sum, n, sizeof *s->excess_sum) ||
+        !gckpti_reserve(&s->scratch, &s->excess_count, n, sizeof(int)) ||
+        !gckpti_reserve(&s->scratch, &s->excess, n, sizeof *s->excess))
+        return 0;
+    s->excess_sum[0] = 0;
+    s->excess_count[0] = 0;
+    for (int x = 0; x < now->length; x++) {
+        const int64_t excess = now->live_bytes[x] > limit ? now->live_bytes[x] - limit : 0;
+        s->excess[s->excess_count[x]] = excess;
+        s->excess_sum[x + 1] = s->excess_sum[x] + excess;
+        s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
+    }
+    return 1;
+}
+
+/* Finds the closure of m's node before position m->to, where the scan must be: entries of s->member
+ * from m->first on, and m->cost. Inputs that are not live are recomputed, or reloaded if that is
+ * cheaper. */
+static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
+{
+    const gckpti_planner *p = s->p;
+    int h = m->first, end = h;
+    s->state[m->node].stamp = ++s->stamp;
+    s->member[end++] = m->node;
+    for (; h < end && end - m->first < GCKPTI_MAX_CLOSURE; h++) {
+        const gckpti_node *u = &p->node[gckpti_entry_node(p, s->member[h])];
+        if (gckpti_is_reload(p, s->member[h])) {
+            m->cost += gckpti_round_trip_cost(s, u->out);
+            continue;
+        }
+        m->cost += u->cost;
+        s->effort += u->inputs;
+        for (int k = u->in; k < u->in + u->inputs; k++) {
+            const int q = p->edges[k], fixed = p->node[q].runs_once;
+            gckpti_node_state *v = &s->state[q];
+            if (v->value_end >= m->to || v->stamp == s->stamp)
+                continue;
+            v->stamp = s->stamp;
+            const uint64_t copy = gckpti_copy_cost(s, q, v->out);
+            if (!fixed || copy < UINT64_MAX)
+                s->member[end++] = fixed || copy < p->node[q].cost ? q + p->nodes : q;
+        }
+    }
+    m->count = end - m->first;
+    s->incomplete = s->incomplete || h < end;
+}
+
+/* Returns an upper bound of the excess at positions low to x - 1 that `size` fewer bytes remove. */
+static int64_t gckpti_excess_gain(const gckpti_search *s, int low, int x, int64_t size)
+{
+    if (low >= x)
+        return 0;
+    int64_t sum = s->excess_sum[x] - s->excess_sum[low];
+    int64_t most = size * (s->excess_count[x] - s->excess_count[low]);
+    return sum < most ? sum : most;
+}
+
+/* Adds the move that closes the hole of `node` before position x, if it lowers the excess: inserts
+ * the node's closure, or a reload if that is cheaper. */
+static void gckpti_consider_hole(gckpti_search *s, int node, int x)
+{
+    const gckpti_node_state *v = &s->state[node];
+    gckpti_move m;
+    memset(&m, 0, sizeof m);
+    m.key = UINT64_MAX;
+    m.node = node;
+    m.start = v->start;
+    m.from = v->prev_use;
+    m.to = x;
+    m.value = v->value_end >= x ? v->out : 0;
+    m.saved = v->saved_end >= x ? v->saved : 0;
+    const int64_t gain = gckpti_excess_gain(s, v->prev_use + 1, x, m.value) +
+                         gckpti_excess_gain(s, v->start + 1, x, m.saved);
+    if (node == s->excluded || gain <= 0 || !gckpti_reserve_members(s, &m))
+        return;
+    if (!s->p->node[node].runs_once) {
+        gckpti_find_closure(s, &m);
+        m.key = gckpti_score(m.cost, gain);
+    }
+    const uint64_t copy = gckpti_copy_cost(s, node, m.value + m.saved);
+    if (copy < UINT64_MAX && gckpti_score(copy, gain) < m.key) {
+        m.key = gckpti_score(copy, gain);
+        m.cost = copy;
+        m.count = 1;
+        s->member[m.first] = node + s->p->nodes;
+    }
+    if (m.count > 0) /* else the node runs once, and slower memory is full */
+        gckpti_add_move(s, &m);
+}
+
+/* Lists in s->move the holes whose closing lowers the excess, best first. */
+GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit)
+{
+    if (!gckpti_sum_excess(s, limit))
+        return;
+    s->moves = s->members = 0;
+    gckpti_reset_states(s->p);
+    for (int x = 0; x < s->now.length && !s->p->failed; x++) {
+        int i = s->now.entry[x], self = i < 0 && s->p->node[~i].reads_saved ? ~i : -1, count;
+        const int *edges = gckpti_entry_reads(s->p, i, &count);
+        for (int k = 0; k < count && s->excess_count[x] > 0; k++) {
+            self = edges[k] == self ? -1 : self;
+            gckpti_consider_hole(s, edges[k], x);
+        }
+        if (self >= 0 && s->excess_count[x] > 0)
+            gckpti_consider_hole(s, self, x);
+        gckpti_scan_entry(s, x);
+    }
+    gckpti_sort_moves(s);
+}
+
+/* Removes the excess that `bytes` fewer bytes at positions from `from` to `to` - 1 remove, after
+ * the moves chosen so far. Returns how much that is. */
+static int64_t gckpti_relieve(gckpti_search *s, int from, int to, int64_t bytes)
+{
+    int64_t gain = 0;
+    for (int k = s->excess_count[from]; k < s->excess_count[to]; k++) {
+        const int64_t part = s->excess[k] < bytes ? s->excess[k] : bytes;
+        gain += part;
+        s->excess[k] -= part;
+        s->effort++;
+    }
+    return gain;
+}
+
+/* Returns whether a node that the move computes or reads is touched. If `mark`, touches all. */
+static int gckpti_touch_nodes(gckpti_search *s, const gckpti_move *m, int mark)
+{
+    int touched = s->state[m->node].touched, count;
+    for (int j = m->first; j < m->first + m->count && (mark || !touched); j++) {
+        const int *edges = gckpti_entry_reads(s->p, s->member[j], &count);
+        const int node = gckpti_entry_node(s->p, s->member[j]);
+        touched |= s->state[node].touched;
+        s->state[node].touched |= mark;
+        for (int k = 0; k < count; k++) {
+            touched |= s->state[edges[k]].touched;
+            s->state[edges[k]].touched |= mark;
+        }
+    }
+    return touched;
+}
+
+/* Chooses holes to close from s->move, in order, with scores within twice the best and without
+ * common nodes, until no excess is left. Returns how many. */
+static int gckpti_choose_holes(gckpti_search *s)
+{
+    const uint64_t worst = s->moves > 0 ? s->order[0].key + GCKPTI_DOUBLE_SCORE : 0;
+    int64_t left = s->excess_sum[s->now.length];
+    int n = 0;
+    for (int u = 0; u < s->p->nodes; u++)
+        s->state[u].touched = 0;
+    for (int i = 0; i < s->moves && s->order[i].key <= worst && left > 0; i++) {
+        const gckpti_move *m = &s->move[s->order[i].value];
+        const int from = m->from + 1 < m->to ? m->from + 1 : m->to;
+        if (gckpti_touch_nodes(s, m, 0))
+            continue;
+        int64_t gain = m->saved ? gckpti_relieve(s, m->start + 1, from, m->saved) : 0;
+        gain += gckpti_relieve(s, from, m->to, m->value + m->saved);
+        if (gain == 0)
+            continue;
+        gckpti_touch_nodes(s, m, 1);
+        left -= gain;
+        s->chosen[n++] = s->order[i].value;
+    }
+    return n;
+}
+
+/* Reduces the peak of the current schedule to the limit. Returns 0 if it cannot in its effort. */
+GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit)
+{
+    int64_t first = 0;
+    while (s->now.peak > limit) {
+        gckpti_find_holes(s, limit);
+        if (s->p->failed)
+            return 0;
+        const int64_t excess = s->excess_sum[s->now.length];
+        first = first ? first : excess;
+        if (gckpti_should_stop(s, first, excess) ||
+            !gckpti_apply_moves(s, limit, gckpti_choose_holes(s)))
+            return 0;
+    }
+    return !s->p->failed;
+}
+
+/* ---- removing recomputes: moves use the previous definition instead, or reload it ---- */
+/* Lists the recomputes and reloads of the current schedule in s->move, largest saving first;
+ * `start` is the previous definition. A recompute takes along the recomputes that only it reads:
+ * they form a tree, so each is counted once. */
+static void gckpti_find_recomputes(gckpti_search *s)
+{
+    if (!gckpti_reserve(&s->scratch, &s->saving, (size_t)s->now.length, sizeof *s->saving))
+        return;
+    s->moves = s->members = 0;
+    gckpti_reset_states(s->p);
+    for (int x = 0; x < s->now.length && !s->p->failed; gckpti_scan_entry(s, x++)) {
+        int i = s->now.entry[x], count, self = gckpti_entry_node(s->p, i), is_reload = i > self;
+        const gckpti_node_state *v = &s->state[self];
+        const int *edges = gckpti_entry_reads(s->p, i, &count);
+        if (i < 0)
+            continue;
+        const uint64_t copy = gckpti_restore_cost(s, self, x);
+        s->saving[x] = is_reload ? copy : v->run_count > 0 ? s->p->node[self].cost : 0;
+        for (int k = 0; k < count && v->run_count > 0; k++) {
+            const gckpti_node_state *q = &s->state[edges[k]];
+            if (q->value_end == x && q->prev_use == q->start && q->saved_end < 0)
+                s->saving[x] += s->saving[q->start];
+        }
+        if (v->run_count <= s->p->node[self].must_recompute)
+            continue;
+        gckpti_move m;
+        memset(&m, 0, sizeof m);
+        if (!gckpti_reserve_members(s, &m))
+            return;
+        m.key = UINT64_MAX - s->saving[x];
+        m.node = self;
+        m.start = v->start;
+        m.to = x;
+        m.value = s->now.value_end[x] < 0 ? 0 : v->out;
+        m.saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
+        if (!is_reload && s->p->node[self].can_offload && s->saving[x] > copy)
+            s->member[m.first + m.count++] = self + s->p->nodes;
+        s->member[m.first + m.count++] = GCKPTI_REMOVE;
+        gckpti_add_move(s, &m);
+    }
+    gckpti_sort_moves(s);
+}
+
+/* Returns the bytes at x, between the previous definition and m's recompute, that are not live now
+ * and would be if the recompute were removed. */
+static int64_t gckpti_added_bytes(const gckpti_search *s, const gckpti_move *m, int x)
+{
+    return (x > s->now.value_end[m->start] ? m->value : 0) +
+           (x > s->now.saved_end[m->start] ? m->saved : 0);
+}
+
+/* Returns whether the previous definition can serve the uses of m's recompute: its bytes must fit
+ * between both. If so, takes these bytes. *tight is a position where other bytes did not fit. */
+static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int *tight)
+{
+    if (*tight > m->start && *tight < m->to && gckpti_added_bytes(s, m, *tight) > s->slack[*tight])
+        return 0;
+    s->effort += (m->to - m->start) / 16;
+    for (int x = m->start + 1; x < m->to; x++)
+        if (gckpti_added_bytes(s, m, x) > s->slack[x]) {
+            *tight = x;
+            return 0;
+        }
+    for (int x = m->start + 1; x < m->to; x++)
+        s->slack[x] -= gckpti_added_bytes(s, m, x);
+    return 1;
+}
+
+/* Chooses, one by one, all recomputes whose previous definitions fit, and the other ones that a
+ * reload replaces. Returns how many. */
+static int gckpti_choose_recomputes(gckpti_search *s, int64_t limit)
+{
+    int n = 0, tight = -1;
+    if (!gckpti_reserve(&s->scratch, &s->slack, (size_t)s->now.length, sizeof *s->slack))
+        return 0;
+    for (int x = 0; x < s->now.length; x++) /* bytes left below the limit */
+        s->slack[x] = limit - s->now.live_bytes[x];
+    for (int i = 0; i < s->moves; i++) {
+        gckpti_move *m = &s->move[s->order[i].value];
+        if (gckpti_extend_range(s, m, &tight)) {
+            m->first += m->count - 1; /* it only removes its recompute */
+            m->count = 1;
+        } else if (m->count == 1)
+            continue;
+        s->chosen[n++] = s->order[i].value;
+    }
+    return n;
+}
+
+/* Removes recomputes within the limit, or turns them into cheaper reloads. */
+GCKPTI_FN void gckpti_remove_recomputes(gckpti_search *s, int64_t limit)
+{
+    do {
+        if (s->now.overhead == 0 || gckpti_should_stop(s, 0, 0))
+            return;
+        gckpti_find_recomputes(s);
+    } while (!s->p->failed && gckpti_apply_moves(s, limit, gckpti_choose_recomputes(s, limit)));
+}
+
+/* Perturbs the current schedule: removes the recompute with the i-th largest saving, even beyond
+ * the limit, and reduces the peak without dropping its node. Returns 0 if that fails. */
+GCKPTI_FN int gckpti_perturb(gckpti_search *s, int64_t limit, int i)
+{
+    gckpti_find_recomputes(s);
+    if (i >= s->moves || s->p->failed)
+        return 0;
+    i = s->order[i].value;
+    gckpti_move *m = &s->move[i];
+    s->excluded = m->node;
+    m->first += m->count - 1;
+    m->count = 1;
+    gckpti_try_moves(s, &i, 1);
+    gckpti_accept_next(s);
+    const int fits = gckpti_reduce_peak(s, limit);
+    s->excluded = -1;
+    return fits;
+}
+#endif
