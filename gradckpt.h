@@ -153,7 +153,7 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1316
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1330
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1243
  *                 arithmetic, per_isa_begin, isa, vectors, formulas, per_isa_end, angles,
@@ -2083,14 +2083,13 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 
 /* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
-
-/* Likewise without a text. */
+#ifdef GCKPT_NO_TEXT
+/* Without error texts, only the result is stored. Other arguments count as used. */
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
-#define gckpti_ok(object) gckpti_result(object, GCKPT_OK)
-#ifdef GCKPT_NO_TEXT /* arguments of the text count as used */
 #define gckpti_error(object, result, ...)                                                          \
     (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
+GCKPTI_FN gckpt_result gckpti_ok(void *object);
 
 /* A field of a desc: its name, its value and the range that is allowed. */
 typedef struct {
@@ -2156,6 +2155,11 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
 /* Appends to an E_MEMORY error the size that the block needs ("at least", if `enough` is 0). */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
                                  size_t enough);
+
+#ifdef GCKPT_NO_TEXT
+#define gckpti_hint_block(object, owner, a, enough)                                                \
+    (0 ? gckpti_hint_block(object, owner, a, enough) : (void)0)
+#endif
 
 /* Returns the next capacity of a growing array; in_place: the array can grow without a copy. */
 GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place);
@@ -2415,26 +2419,36 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)
     return t;
 }
 
-GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result)
-{
-    gckpti_object *o = (gckpti_object *)object;
-    if (o && o->sticky == GCKPT_OK) {
-        o->last = result;
-        o->text[0] = 0;
-    }
-    return result;
-}
-
 GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const char *format, ...)
 {
     gckpti_object *o = (gckpti_object *)object;
+    if (!o || o->sticky != GCKPT_OK)
+        return result;
     va_list args;
     va_start(args, format);
-    gckpti_result(o, result);
-    if (o && o->sticky == GCKPT_OK)
-        gckpti_set_text(o, format, args);
+    o->last = result;
+    gckpti_set_text(o, format, args);
     va_end(args);
     return result;
+}
+
+#ifdef GCKPT_NO_TEXT
+GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    if (o && o->sticky == GCKPT_OK)
+        o->last = result;
+    return result;
+}
+#endif
+
+GCKPTI_FN gckpt_result gckpti_ok(void *object)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    o->last = GCKPT_OK;
+    if (o->sticky == GCKPT_OK)
+        o->text[0] = 0;
+    return GCKPT_OK;
 }
 
 GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n)
@@ -2666,8 +2680,8 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
         gckpti_delete(a, name, name ? gckpti_strlen(name) + 1 : 0, 1);
 }
 
-GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
-                                 size_t enough)
+GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_allocator *a,
+                                  size_t enough)
 {
 #ifdef GCKPT_NO_TEXT
     (void)object, (void)owner, (void)a, (void)enough;
@@ -30709,9 +30723,9 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef GCKPTI_OWN_FRAME
 #undef GCKPTI_TEAMS
 #undef GCKPTI_MAGIC
-#undef gckpti_ok
 #undef gckpti_error
 #undef GCKPTI_ALIGN
+#undef gckpti_hint_block
 #undef GCKPTI_GRAINS
 #undef GCKPTI_FMA
 #undef GCKPTI_INFINITY

@@ -19,7 +19,7 @@ const key = k => run(`q.dispatchEvent(new KeyboardEvent('keydown', { key: '${k}'
 async function searches() {
   await open('');
   for (const [words, first] of [['step', 'gckpt_step'], ['gckpt_plan_new', 'gckpt_plan_new'], ['conv2d', 'gckpt_conv2d'],
-    ['F.cross_entropy', 'gckpt_cross_entropy'], ['no_images', 'GCKPT_NO_IMAGES'], ['e_budget', 'GCKPT_E_BUDGET'],
+    ['F.cross_entropy', 'gckpt_cross_entropy'], ['no_heap', 'GCKPT_NO_HEAP'], ['e_budget', 'GCKPT_E_BUDGET'],
     ['plan_desc budget', 'gckpt_plan_desc.budget'], ['sensor', 'gckpt_step_begin'], ['losses', 'Losses'], ['beta1', 'gckpt_hyper.eps'], ['loss cross', 'gckpt_cross_entropy'], ['huber', 'gckpt_huber'], ['planning', '7. Planning and time (docs/planning.md)']]) {
     const names = await type(words);
     check(names.slice(0, 6).includes(first), `"${words}" finds ${names.slice(0, 6).join(', ')}`);
@@ -41,7 +41,7 @@ async function searches() {
 
 async function looks() {
   const shots = [['top', ''], ['ops', '#gckpt_conv2d'], ['struct', '#gckpt_plan_desc'], ['manual', '#manual-9'],
-    ['switches', '#GCKPT_NO_SEARCH'], ['found', 'loss']];
+    ['switches', '#GCKPT_NO_HEAP'], ['found', 'loss']];
   for (const [width, height, device] of [[1280, 900, 'desktop'], [390, 844, 'phone']])
     for (const dark of [false, true])
       for (const [name, hash] of shots) {

@@ -45,14 +45,13 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 
 /* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
-
-/* Likewise without a text. */
+#ifdef GCKPT_NO_TEXT
+/* Without error texts, only the result is stored. Other arguments count as used. */
 GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
-#define gckpti_ok(object) gckpti_result(object, GCKPT_OK)
-#ifdef GCKPT_NO_TEXT /* arguments of the text count as used */
 #define gckpti_error(object, result, ...)                                                          \
     (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
+GCKPTI_FN gckpt_result gckpti_ok(void *object);
 
 /* A field of a desc: its name, its value and the range that is allowed. */
 typedef struct {
@@ -118,6 +117,11 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
 /* Appends to an E_MEMORY error the size that the block needs ("at least", if `enough` is 0). */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
                                  size_t enough);
+
+#ifdef GCKPT_NO_TEXT
+#define gckpti_hint_block(object, owner, a, enough)                                                \
+    (0 ? gckpti_hint_block(object, owner, a, enough) : (void)0)
+#endif
 
 /* Returns the next capacity of a growing array; in_place: the array can grow without a copy. */
 GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place);

@@ -145,8 +145,8 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
         gckpti_delete(a, name, name ? gckpti_strlen(name) + 1 : 0, 1);
 }
 
-GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
-                                 size_t enough)
+GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_allocator *a,
+                                  size_t enough)
 {
 #ifdef GCKPT_NO_TEXT
     (void)object, (void)owner, (void)a, (void)enough;

@@ -131,26 +131,36 @@ GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)
     return t;
 }
 
-GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result)
-{
-    gckpti_object *o = (gckpti_object *)object;
-    if (o && o->sticky == GCKPT_OK) {
-        o->last = result;
-        o->text[0] = 0;
-    }
-    return result;
-}
-
 GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const char *format, ...)
 {
     gckpti_object *o = (gckpti_object *)object;
+    if (!o || o->sticky != GCKPT_OK)
+        return result;
     va_list args;
     va_start(args, format);
-    gckpti_result(o, result);
-    if (o && o->sticky == GCKPT_OK)
-        gckpti_set_text(o, format, args);
+    o->last = result;
+    gckpti_set_text(o, format, args);
     va_end(args);
     return result;
+}
+
+#ifdef GCKPT_NO_TEXT
+GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    if (o && o->sticky == GCKPT_OK)
+        o->last = result;
+    return result;
+}
+#endif
+
+GCKPTI_FN gckpt_result gckpti_ok(void *object)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    o->last = GCKPT_OK;
+    if (o->sticky == GCKPT_OK)
+        o->text[0] = 0;
+    return GCKPT_OK;
 }
 
 GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n)
