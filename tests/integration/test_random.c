@@ -139,9 +139,10 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     return o;
 }
 
-/* Makes a random schedule from the list of a store-all plan: losses run at any place before their backward, and runs
- * of consecutive forwards are repeated anywhere. Returns its length. */
-static int custom_schedule(unsigned seed, const gckpt_instruction *list, int n, gckpt_instruction *out, int most)
+/* Makes a random schedule from the list of a store-all plan: runs of consecutive forwards are repeated anywhere, and
+ * losses run at any place before their backward, or before all backwards if losses_first. Returns its length. */
+static int custom_schedule(unsigned seed, const gckpt_instruction *list, int n, int losses_first,
+                           gckpt_instruction *out, int most)
 {
     int count = 0, forwards = 0, late[4] = { 0, 0, 0, 0 };
     build(seed, 0);
@@ -152,7 +153,7 @@ static int custom_schedule(unsigned seed, const gckpt_instruction *list, int n, 
             if (late[k] && ((back && k == loss) || chance(10)))
                 out[count++] = (gckpt_instruction){ GCKPT_FORWARD, late[k] }, late[k] = 0;
         }
-        if (!back && loss >= 0 && chance(50)) {
+        if (!back && loss >= 0 && !losses_first && chance(50)) {
             late[loss] = list[i].id;
             continue;
         }
@@ -249,7 +250,7 @@ static void test_graph(unsigned seed)
     for (int k = 0; k < 5 && isfinite(want.loss[1]) && isfinite(want.norm[1]); k++)
         for (int64_t rows = batch; rows >= 1; rows = rows > 1 && !mixes ? 1 + (int64_t)below(rows - 1) : 0) {
             run r = { .what = names[k], .mode = modes[k], .rows = rows, .schedule = schedule };
-            r.instructions = k == 4 ? custom_schedule(seed, list, length, schedule, 15000) : 0;
+            r.instructions = k == 4 ? custom_schedule(seed, list, length, 0, schedule, 15000) : 0;
             r.debug = GCKPT_DEBUG_MEASURE | (chance(25) ? GCKPT_DEBUG_PLAIN : 0);
             outcome o = train(seed, &r, &want);
             if (rows == batch && k < 4)
@@ -273,7 +274,7 @@ static void test_graph(unsigned seed)
             r = (run){
                 .what = "update in backward", .mode = modes[k], .rows = batch, .in_backward = 1, .schedule = schedule
             };
-            r.instructions = k == 4 ? custom_schedule(seed, list, length, schedule, 15000) : 0;
+            r.instructions = k == 4 ? custom_schedule(seed, list, length, 1, schedule, 15000) : 0;
             r.way = chance(70) ? 1 + (int)below(9) : 0;
             r.debug = chance(50) ? GCKPT_DEBUG_POISON | GCKPT_DEBUG_RECOMPUTE : GCKPT_DEBUG_MEASURE;
             train(seed, &r, &late);
