@@ -465,7 +465,7 @@ build/libgradckpt.a: build/gradckpt.o
 
 build/api/gradckpt.h: src/api.h $(wildcard src/*/api.h)
 	@mkdir -p $(@D)
-	awk '/^#include "[a-z0-9]+\/api\.h"$$/ { split($$0, at, "\""); while ((getline < ("src/" at[2])) > 0) print; next } { print }' $< > $@
+	awk '/^#include "[a-z0-9_]+\/api\.h"$$/ { split($$0, at, "\""); while ((getline < ("src/" at[2])) > 0) print; next } { print }' $< > $@
 build/plan_check.o: tests/compile/plan_check.c build/api/gradckpt.h $(OBJ_DIR)/options
 	$(LINKED) -Isrc $(DEPENDS) -DPLAN_CHECK_LINKED -c -o $@ $<
 

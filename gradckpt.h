@@ -153,52 +153,21 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1330
- *                 text, memory, sort, shape, threads
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1324
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1243
- *                 arithmetic, per_isa_begin, isa, vectors, formulas, per_isa_end, angles,
- *                 random, halves, sums, chains
- *     >>store     parameters and optimiser state, however they are stored                     1781
- *                 quant/kinds, dist/shards, arrays, names, notes/notes, initial, quant/rows,
- *                 devices/mirrors, values, quant/copy, params, dist/store, calls, quant/calls
- *     >>graph     tensors, views, segments, gckpt_apply                                        622
- *                 tensor, schedules/policy, apply
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6169
- *                 per_isa_begin, loops, rows, images/loops, recurrent/loops, num/isa_end,
- *                 per_isa_end, quant/ops, gemm, unary, broadcast, axis, axes/ops, cache/ops,
- *                 embed, bf16/ops, products, norms, attention, rotary, losses, weighted,
- *                 linear_loss, images/pools, images/upsample, images/channels, images/conv,
- *                 recurrent/ops
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1823
- *                 bf16/cpu, images/cpu, bf16/convert, plain, products, rows, attention,
- *                 losses, weighted, recurrent/cpu, kernels, calls, devices/cpu
+ *     >>store     parameters and optimiser state, however they are stored                     1741
+ *     >>graph     tensors, views, segments, gckpt_apply                                        621
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6201
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1836
  *     >>tiles     fused groups, which run a tile of rows at a time                              92
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4929
- *                 dist/plan, bf16/plan, offload/plan, devices/plan, plan, dist/rows, tensors,
- *                 gradients, place, tiles/op, tiles/group, tiles/fuse, model, lowerings/plan,
- *                 offload/time, schedule, lowered, builders, schedules/plan, dist/prefetch,
- *                 encode, passes
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2414
- *                 bound, candidates, offload/search, moves, stages, chain, search
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              988
- *                 getters, checks, planner, request, tools/frontier
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4966
- *                 call, memory, dist/exchange, devices/choose, backend, dist/group, params,
- *                 devices/host, offload/copies, feeds, losses, dist/micro_batches,
- *                 devices/capture, cache/run, fetch/run, bf16/run, quant/run, tiles/run,
- *                 training/update, tools/debug, instructions, advance, layout, open, step,
- *                 training/step, training/stream, modules
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4967
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2437
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              972
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4943
  *     >>check     gradients against finite differences                                         325
- *                 gradients
- *     >>files     safetensors                                                                 1609
- *                 write, header, resolve, read, path, dist/save
- *     >>export    plans and weights as C constants                                             598
- *                 params, c, weights
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2752
- *                 begin, vectors, quant/vectors, products, gemv, quant/int4, quant/kernels,
- *                 product_block, elementwise, dropout, bf16/kernels, column_sums,
- *                 images/kernels, attention, cache/kernels, online_softmax, bf16/attention,
- *                 bf16/gradients, bf16/amx, recurrent/kernels, table, end
+ *     >>files     safetensors                                                                 1570
+ *     >>export    plans and weights as C constants                                             643
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2768
  */
 
 #ifndef GRADCKPT_H
@@ -263,9 +232,9 @@
 #undef GCKPT_NO_AVX512
 #define GCKPT_NO_AVX512
 #endif
-#if defined(GCKPT_NO_AVX512) || defined(GCKPT_NO_BF16)
-#undef GCKPT_NO_AMX
-#define GCKPT_NO_AMX
+#ifdef GCKPT_NO_ATTENTION
+#undef GCKPT_NO_CACHES
+#define GCKPT_NO_CACHES
 #endif
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
@@ -309,7 +278,7 @@ typedef struct gckpt_backend gckpt_backend;   /* functions that run a plan's ops
     X(E_DATA, "wrong data")                                                                        \
     X(E_FILE, "a file could not be read or written")                                               \
     X(E_BACKEND, "this build or processor breaks the numeric contract")                            \
-    X(E_PEER, "another rank does not answer")
+    X(E_PEER, "another process does not answer")
 #define GCKPT_RESULT_ENUM(name, text) GCKPT_##name,
 typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
 #undef GCKPT_RESULT_ENUM
@@ -426,8 +395,8 @@ typedef struct {
     gckpt_storage storage;       /* format of the values */
     const void *quantised;       /* values in the format `storage`; NULL if that is F32 */
     const float *scales;         /* with I8, a scale for each row; else NULL */
-    /* The range of elements that this rank updates and whose state it has (gckpt_store_ranks): all,
-     * or its shard. With GCKPT_SHARD_VALUES `values` has these only. */
+    /* The range of elements that this process updates and whose state it has: all, unless several
+     * processes divide them. If they also divide the values, `values` has these only. */
     int64_t first, count;
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store); /* number of parameters */
@@ -447,7 +416,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* number of updates so far */
 /* Returns the FNV-1a 64 hash of all values, created or not, in creation order (manual, 5k); 0 if
- * values are sharded (GCKPT_SHARD_VALUES), where gckpt_gather_hash returns it. */
+ * this process has only parts of them, where gckpt_gather_hash returns it. */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Callbacks that read or write the next `size` bytes and return the number of bytes done. Fewer
@@ -621,6 +590,7 @@ GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
 /* Returns x; its gradient does not flow back into the ops that compute x. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
+#ifndef GCKPT_NO_ATTENTION
 typedef struct {
     int heads;             /* number of heads of q; 1 or more */
     int key_heads;         /* heads of k, v: a divisor of heads (neighbours share); default heads */
@@ -657,6 +627,7 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *d
  * graph with caches, this op and gckpt_rotary add gckpt_position to their first position, up to the
  * capacity. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
+#endif /* GCKPT_NO_ATTENTION */
 #ifndef GCKPT_NO_IMAGES
 /* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last like all features. A signal is
  * an image with H = 1; its sizes are at index [1]: { .padding = { 0, 1 } }. A field of 0, or a
@@ -724,8 +695,10 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * token, with the bits of one call with all tokens. Only causal attention (as keys or values) and
  * gckpt_concat along axis 1 (as its last input) may read the result. Only INFERENCE plans may have
  * caches; a call takes at most the graph's rows; all caches of a graph have one capacity and one T.
- * The executor holds them (gckpt_exec_desc.caches_of) in the precision of the plan's activations;
- * their bytes are GCKPT_BYTES_CACHES. */
+ * The executor holds them in the precision of the plan's activations; their bytes are
+ * GCKPT_BYTES_CACHES. With gckpt_exec_desc.caches_of it uses and continues those of another
+ * executor of the same store, rows, capacity and backend: e.g. one for prompts, one for single
+ * tokens. That one must outlive it; one of them runs at a time; each plan counts the bytes. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
 /* Key/value cache for attention with windows of `window` keys or fewer: the cache holds `rows` =
  * window + 63 keys, rounded up to a multiple of 64, for positions up to capacity. If window is 0 or
@@ -798,6 +771,7 @@ GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis);
  * for the target plus smoothing / V for every class (Szegedy 2015). */
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                             gckpt_tensor *weights, float smoothing);
+#ifndef GCKPT_NO_LINEAR_LOSS
 typedef struct {
     float cap; /* logits z become cap * tanh(z / cap) (Gemma 2), 1e-30 to 1e30; 0 disables it */
 } gckpt_linear_loss_desc;
@@ -806,6 +780,7 @@ typedef struct {
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets,
                                                    const gckpt_linear_loss_desc *desc);
+#endif
 /* Sum of (prediction - target)^2 over elements; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
                                                  gckpt_tensor *weights);
@@ -992,6 +967,43 @@ typedef struct {
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
 /* For shape(): returns the bytes of workspace for products of at most m, n and k; may be 0. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
+/* Defines a builder, gckpt_tensor *name(gckpt_tensor *x), of an elementwise op: value and slope are
+ * float functions of a float, the op's formula and its derivative, which several threads call. */
+#define GCKPT_ELEMENTWISE(name, value, slope)                                                      \
+    static gckpt_result name##_shape(gckpt_call *call)                                             \
+    {                                                                                              \
+        call->shape = call->in[0].shape;                                                           \
+        return GCKPT_OK;                                                                           \
+    }                                                                                              \
+    static void name##_item(void *context, int64_t row, int64_t worker)                            \
+    {                                                                                              \
+        const gckpt_call *call = (const gckpt_call *)context;                                      \
+        const int64_t n = call->shape.d[call->shape.n - 1], first = row * n;                       \
+        const float *x = call->in[0].data + first, *g = call->grad_out;                            \
+        float *y = (g ? call->in[0].grad : call->out) + first;                                     \
+        const int adds = g && call->in[0].accumulate;                                              \
+        (void)worker;                                                                              \
+        for (int64_t i = 0; i < n; i++)                                                            \
+            if (adds)                                                                              \
+                y[i] = gckpt_fma(g[first + i], slope(x[i]), y[i]);                                 \
+            else                                                                                   \
+                y[i] = g ? g[first + i] * slope(x[i]) : value(x[i]);                               \
+    }                                                                                              \
+    static void name##_kernel(const gckpt_call *call)                                              \
+    {                                                                                              \
+        gckpt_call copy = *call;                                                                   \
+        int64_t rows = 1;                                                                          \
+        for (int i = 0; i < call->shape.n - 1; i++)                                                \
+            rows *= call->shape.d[i];                                                              \
+        gckpt_parallel(call, rows, 16 * call->shape.d[call->shape.n - 1], name##_item, &copy);     \
+    }                                                                                              \
+    static gckpt_tensor *name(gckpt_tensor *x)                                                     \
+    {                                                                                              \
+        static const gckpt_op op = { #name, name##_shape, name##_kernel, name##_kernel, NULL, NULL,\
+                                     { GCKPT_IN(0) }, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD,       \
+                                     NULL, NULL, NULL, NULL };                                     \
+        return gckpt_apply(&op, &x, 1, NULL, 0);                                                   \
+    }
 /* For shape(): records an error and returns `result`. Format: %s text, %i int, %I int64_t, %u
  * uint64_t, %z size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -1016,7 +1028,7 @@ typedef enum {
     GCKPT_UPDATE,
     GCKPT_OFFLOAD,     /* copies the result of the preceding forward to slower memory */
     GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
-    GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
+    GCKPT_REDUCE,      /* adds up the gradient sums of the parts of a divided batch */
     GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.offload.overlap) */
 } gckpt_kind;
 /* The names of these kinds, in their order: const char *names[] = { GCKPT_KIND_NAMES }; */
@@ -1061,8 +1073,9 @@ typedef struct {
      * rank floor(r virtual_ranks / batch). Each virtual rank sums its rows by itself, so that
      * results depend on their number but not on the number of ranks, each of which runs
      * virtual_ranks / ranks of them, at least one (manual, 5e). Micro-batches end where virtual
-     * ranks end. Above 1 update_in_backward is refused. In INFERENCE with 1, all ranks run all
-     * rows. */
+     * ranks end. Above 1 update_in_backward and gckpt_step_begin are refused. In INFERENCE with
+     * 1, all ranks run all rows. gckpt_plan_info.hash depends on the number, and .step_cost is
+     * that of one rank, in which the only micro-batch of a virtual rank counts whole. */
     int virtual_ranks;
     /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where
      * a FORWARD of a parameter gathers its values. In nanoseconds: 1048576 / (GB/s). Default
@@ -1082,7 +1095,10 @@ typedef struct gckpt_transport gckpt_transport;
 /* Moves bytes between ranks; supplied by the program: MPI, NCCL, sockets, threads (examples/mpi.h,
  * nccl.h). One exchange is pending at a time. The thread that runs the step calls these functions
  * between instructions and, on the CPU, within them. All ranks make the same exchanges in the same
- * order, on machines of one byte order. The executor does the arithmetic. */
+ * order, on machines of one byte order. The executor does the arithmetic. Each rank feeds its own
+ * rows (gckpt_plan_rank_rows); the argument `rows` and losses are those of all ranks. If one rank
+ * refuses or cancels a step, all do, with its text. E_PEER means that a rank does not answer: free
+ * this executor, and, if parameters were being updated, load a checkpoint. */
 struct gckpt_transport {
     int rank, size;   /* rank and number of ranks, as in gckpt_store_ranks */
     int device_aware; /* nonzero: accepts addresses in a backend's own memory */
@@ -1172,21 +1188,29 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to,
                                      size_t size);
 #endif
+#ifndef GCKPT_NO_OFFLOAD
+/* ---- Offloading: AUTO, OPTIMAL and frontiers may copy values and saved data to slower memory and
+ * back (GCKPT_OFFLOAD, GCKPT_RELOAD) instead of recomputing them (manual, 7). Plans that update in
+ * the backward offload nothing, as a failed copy would come too late. If overlap is 0, ops wait
+ * for copies. Else copies overlap computation, one at a time in the order they begin. Cost is then
+ * a time, which plans minimise: an op takes its cost, a use waits for its reload, and the
+ * instruction after a value's last use waits for its offload. Bytes of pending copies (until
+ * GCKPT_OFFLOAD_DONE, or by early reloads) count.
+ *
+ * In gckpt_exec_desc, offload copies `bytes` bytes to position `at` of a slower memory (file, chip)
+ * of gckpt_plan_info.offloaded bytes, reload copies them back; both return the bytes done. If that
+ * is less, the step ends with E_FILE and changes nothing. If both are NULL, host memory is used. If
+ * wait is not NULL, they may only begin a copy (by a thread, by DMA) and return `bytes`; copies are
+ * done one at a time in that order. wait returns when all except the last `later` are done: 0, or
+ * nonzero if one failed. It is then called with later 0, and the step ends with E_FILE. No copy is
+ * pending after a call of the executor. If the backend has its own memory, the executor waits for
+ * each copy at once. ---- */
+#endif
 /* gckpt_plan_desc.offload */
 typedef struct {
-    /* Bytes of slower memory to which AUTO, OPTIMAL and frontiers may offload values
-     * and saved data instead of recomputing them (manual, 7); 0 (default) offloads nothing.
-     * Plans that update in the backward offload nothing, as a failed copy would come too
-     * late. */
-    size_t bytes;
-    /* Cost of copying 2^20 bytes one way, as ranks.link_cost; rounded up. Default 0. */
-    uint64_t cost;
-    /* If nonzero, offload copies overlap computation, one at a time in the order they begin.
-     * Cost is then a time, which plans minimise: an op takes its cost, a use waits for its
-     * reload, and the instruction after a value's last use waits for its offload. Bytes of
-     * pending copies (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0 (default), ops
-     * wait. */
-    int overlap;
+    size_t bytes;  /* of slower memory that may be used; 0 (default) offloads nothing */
+    uint64_t cost; /* of copying 2^20 bytes one way, as ranks.link_cost; rounded up; default 0 */
+    int overlap;   /* if nonzero, copies overlap computation; default 0 */
 } gckpt_offload_options;
 
 /* All zero, or a NULL desc, selects the defaults. */
@@ -1265,9 +1289,9 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_COPIES,    /* copies of parameters (desc.bf16.copy_weights) */
-    GCKPT_BYTES_REDUCTION, /* arena: partial sums of virtual ranks, receive buffers */
-    GCKPT_BYTES_GATHERED,  /* arena: gathered values of sharded parameters */
-    GCKPT_BYTES_PADDING,   /* padding of shards; already counted in the other kinds */
+    GCKPT_BYTES_REDUCTION, /* arena: sums that wait for REDUCE, receive buffers */
+    GCKPT_BYTES_GATHERED,  /* arena: gathered values that processes divide */
+    GCKPT_BYTES_PADDING,   /* padding of such parts; already counted in the other kinds */
     GCKPT_BYTES_KINDS
 };
 /* Returns the bytes of one kind. Kinds in the arena (gradients of parameters, activations and their
@@ -1293,9 +1317,8 @@ typedef struct {
     uint64_t proven_cost;
     size_t proven_bytes;
     double gap;
-    /* The cost of a step of desc.batch rows: all micro-batches of a rank (short ones in proportion,
-     * the only one of a virtual rank whole) plus once the batch-invariant ops; UINT64_MAX if it is
-     * that or more. In seconds: manual, 7. */
+    /* The cost of a step of desc.batch rows: all micro-batches (short ones in proportion) plus once
+     * the batch-invariant ops; UINT64_MAX if it is that or more. In seconds: manual, 7. */
     uint64_t step_cost;
     int64_t rows;           /* rows of a micro-batch */
     int64_t batch;          /* most rows of a step */
@@ -1305,8 +1328,7 @@ typedef struct {
     int instructions;       /* number of instructions */
     int buffers;            /* number of buffers */
     /* A hash of the plan's graph (ops, attributes, shapes, types, edges, names of inputs, constants
-     * and parameters) and of desc.ranks.virtual_ranks, if above 1. It is the same on every machine
-     * and for every plan of the graph with as many virtual ranks. */
+     * and parameters). It is the same on every machine and for every plan of the graph. */
     uint64_t hash;
 } gckpt_plan_info;
 /* Returns the figures of a plan; all are 0 if it is NULL. Takes time in proportion to the number of
@@ -1335,7 +1357,7 @@ typedef enum {
     GCKPT_BUFFER_GRADIENT,           /* gradient of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* gradient of a parameter or another batch-invariant tensor */
     GCKPT_BUFFER_WORKSPACE,          /* workspace of one instruction */
-    GCKPT_BUFFER_REDUCTION           /* a virtual rank's partial sum, or a receive buffer */
+    GCKPT_BUFFER_REDUCTION           /* a sum that waits for REDUCE, or a receive buffer */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* its first and last instruction; at the end, last is their number */
@@ -1600,7 +1622,7 @@ GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr); /* sets lr; all others 0 */
 /* One update by a user's optimiser; called once per parameter and step. */
 typedef struct {
     const char *name;
-    int64_t elements, first;     /* of this rank's shard: elements from `first` on; else all, 0 */
+    int64_t elements, first;     /* of this process's part: from element `first` on; else all, 0 */
     float *values;               /* to be updated */
     const float *gradient;       /* divided by the count, before clipping */
     float *state[4];             /* to be updated */
@@ -1657,26 +1679,12 @@ typedef struct {
      * and returns SKIPPED; the error text names a parameter, and the report is filled in. Costs a
      * pass over the gradients, as clipping does; E_ARG if the plan updates in the backward. */
     int skip_nonfinite;
-    /* Executor whose caches to use and continue, of the same store, rows, capacity and backend:
-     * e.g. one for prompts, one for single tokens. It must outlive this one; one of them runs at a
-     * time; each plan counts the bytes. NULL (default) allocates own caches. */
-    gckpt_exec *caches_of;
-    /* offload copies `bytes` bytes to position `at` of a slower memory (file, chip) of
-     * gckpt_plan_info.offloaded bytes, reload copies them back; return the bytes done. If less, the
-     * step ends with E_FILE and changes nothing. If both are NULL, host memory is used. */
+    gckpt_exec *caches_of; /* executor whose caches to use (gckpt_cache), or NULL */
+    /* Copies to slower memory (gckpt_offload_options); NULL (default) uses host memory. */
     size_t (*offload)(void *user, size_t at, const void *from, size_t bytes);
     size_t (*reload)(void *user, size_t at, void *to, size_t bytes);
-    /* If not NULL, offload and reload may only begin a copy (by a thread, by DMA) and return
-     * `bytes`; copies are done one at a time in that order. Waits until all except the last `later`
-     * are done; returns 0, or nonzero if one failed: wait is then called with later 0, and the step
-     * ends with E_FILE. No copy is pending after a call of the executor. If the backend has its own
-     * memory, the executor waits for each copy at once. */
     int (*wait)(void *user, int later);
-    /* Required if the store has several ranks. Each rank feeds its own rows (gckpt_plan_rank_rows);
-     * `rows` is the number of rows of all ranks. If one rank refuses or cancels a step, all do,
-     * with its text. E_PEER means that a rank does not answer: free this executor, and, if
-     * parameters were being updated, load a checkpoint. */
-    const gckpt_transport *transport;
+    const gckpt_transport *transport; /* required if several processes train together */
     int (*progress)(void *user, const gckpt_progress *);        /* before each instruction */
     void (*custom_optimiser)(void *user, const gckpt_update *); /* GCKPT_CUSTOM_OPTIMISER */
     void *user;                                                 /* passed to the callbacks */
@@ -1718,7 +1726,7 @@ typedef struct {
     uint64_t step;    /* updates done, this one included */
 } gckpt_report;
 /* Returns one loss of the last call that reports (even one that was SKIPPED): the sum of term
- * number `term` over all rows, micro-batches and ranks, and the number of targets, rows or elements
+ * number `term` over all rows and micro-batches, and the number of targets, rows or elements
  * counted, without its weight. Returns E_ARG if there is no such term, no such call yet, one is
  * under way, or the last one failed. */
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
@@ -1731,7 +1739,7 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
  * them: begin, add for each part, end. Feeds are read during the call only. desc.batch must exceed
- * the graph's rows, all losses must count the same targets, and there is one virtual rank. */
+ * the graph's rows, and all losses must count the same targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
@@ -2004,24 +2012,18 @@ extern "C" {
 #define GCKPTI_WITH_BACKENDS 1
 #define GCKPTI_IS_SMALL      0
 #endif
-/* Optional parts, as constants: layer headers have stubs for parts that are left out. GCKPTI_WITH:
- * a macro that is defined (GCKPT_NO_RANKS) stringifies to "1" or "", not to its name. */
+/* Optional parts. For each, the constants GCKPTI_WITH_RANKS (for headers) and GCKPTI_RUNS_RANKS are
+ * 1 or 0; layer headers have stubs for parts that are left out. GCKPTI_PART: a macro that is
+ * defined (GCKPT_NO_RANKS) stringifies to "1" or "", not to its name. */
+#define GCKPTI_PARTS(X)                                                                            \
+    X(TRAINING) X(RANKS) X(FETCH) X(DEBUG) X(CACHES) X(LOSSES) X(BF16) X(TILES) X(QUANT)           \
+    X(OFFLOAD) X(DEVICES)
 #define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
-#define GCKPTI_WITH(no)         (sizeof GCKPTI_STRING_OF(GCKPT_NO_##no) == sizeof "GCKPT_NO_" #no)
-enum {
-    GCKPTI_WITH_TRAINING = GCKPTI_WITH(TRAINING),
-    GCKPTI_WITH_RANKS = GCKPTI_WITH(RANKS),
-    GCKPTI_WITH_FETCH = GCKPTI_WITH(FETCH),
-    GCKPTI_WITH_DEBUG = GCKPTI_WITH(DEBUG),
-    GCKPTI_WITH_CACHES = GCKPTI_WITH(CACHES),
-    GCKPTI_WITH_LOSSES = GCKPTI_WITH(LOSSES),
-    GCKPTI_WITH_BF16 = GCKPTI_WITH(BF16),
-    GCKPTI_WITH_TILES = GCKPTI_WITH(TILES),
-    GCKPTI_WITH_QUANT = GCKPTI_WITH(QUANT),
-    GCKPTI_WITH_OFFLOAD = GCKPTI_WITH(OFFLOAD),
-    GCKPTI_WITH_DEVICES = GCKPTI_WITH(DEVICES)
-};
+#define GCKPTI_PART(no)                                                                            \
+    GCKPTI_WITH_##no = sizeof GCKPTI_STRING_OF(GCKPT_NO_##no) == sizeof "GCKPT_NO_" #no,           \
+    GCKPTI_RUNS_##no = GCKPTI_WITH_##no,
+enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER }; /* plans built here */
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */
 #else
@@ -3462,7 +3464,7 @@ typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #define GCKPTI_MASK_OF(condition) ((INTS)(condition)) /* all bits of the lanes where it holds */
 #define GCKPTI_DOUBLES            V(doubles)
 /* ALWAYS functions are inlined; INLINED ones only in optimised builds. At -O0, gcc still inlines
- * ALWAYS and compiles the hot code, up to kernels/online_softmax.c, at -O1; clang cannot, and
+ * ALWAYS and compiles the hot code, up to kernels/hot_end.h, at -O1; clang cannot, and
  * inlines none. Inlining all without optimising needs 8 (gcc) or 16 MB. FORMULAs are called. */
 #if GCKPTI_OPTIMISED || !defined(__clang__)
 #define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
@@ -4383,7 +4385,7 @@ GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
  * and state, and their status. Values are uninitialised until a call needs them
  * (gckpti_init_all_values); they are f32, or quantised as bf16, f16, int8 with scales or int4 in
  * blocks. Where a backend has its own memory, a gckpti_mirror records which copy is the newest.
- * With several ranks each holds a shard (gckpti_shard_range). Notes are pairs of texts for files.
+ * A store may have only a part of each array (dist/parts.h). Notes are pairs of texts for files.
  * ============================================================================================== */
 
 /* ---- store/params.c ---- */
@@ -4441,53 +4443,14 @@ struct gckpt_store {
     size_t mirror_count;
 #endif
     gckpti_binding *bindings; /* list of the store's executors */
-    int rank, ranks;          /* set by gckpt_store_ranks */
+#ifndef GCKPT_NO_RANKS
+    int rank, others; /* set by gckpt_store_ranks; others: number of ranks - 1 */
     gckpt_shard shard;
+#endif
     int bound; /* nonzero once an executor was created */
     gckpti_note *notes;
     size_t note_count, note_capacity;
 };
-
-/* ---- dist/shards.c ---- */
-/* Nonzero if parameters can be sharded. */
-enum { GCKPTI_HAS_SHARDS = GCKPTI_WITH_RANKS };
-
-/* A rank's shard of an array of `total` elements: `count` elements from `first`, in whole blocks of
- * GCKPT_UPDATE_BLOCK. Each rank has memory for `capacity` elements, those of the largest shard. */
-typedef struct {
-    int64_t first, count, capacity, total;
-} gckpti_shard_range;
-
-#ifndef GCKPT_NO_RANKS
-/* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
- * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
- * in which ranks' sums are added (dist/exchange), so that each sum ends on its owner. */
-GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
-
-/* Returns the shard of an array that is sharded if `shard` is min_level or a higher level. */
-GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
-                                               gckpt_shard shard, gckpt_shard min_level);
-
-/* Returns the shard of a parameter's values (slot < 0) or of its state `slot`. External and
- * quantised values are not sharded. Updates are sharded as states are. */
-GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
-                                                int slot);
-#else
-static inline gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
-{
-    const gckpti_shard_range all = { 0, elements, elements, elements };
-    return (void)rank, (void)ranks, all;
-}
-#define gckpti_shard_from(elements, rank, ranks, shard, min_level)                                 \
-    gckpti_shard_of(elements, rank, ranks)
-#define gckpti_array_shard(s, q, slot) ((void)(s), gckpti_shard_of((q)->p.elements, slot, 1))
-#define gckpti_clear_shard_end(s, q)   ((void)0)
-#define gckpti_set_param_shard(s, p)   ((void)((p)->count = (p)->elements))
-#endif
-static inline int gckpti_is_sharded(gckpti_shard_range shard)
-{
-    return GCKPTI_HAS_SHARDS && shard.capacity < shard.total;
-}
 
 /* ---- store/params.c ---- */
 /* Returns the bytes of the UTF-8 character at s; 0 if overlong, a surrogate or cut off. */
@@ -4543,18 +4506,6 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
 /* Makes q use values, and scales, that others own. Without `writable` q is always frozen. */
 GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
                                  const float *scales, int writable);
-
-/* A parameter as gckpt_store_c prints it. Another layout needs another GCKPT_PLAN_FORMAT. */
-typedef struct {
-    const char *name;
-    const void *values, *scales; /* in their storage */
-    gckpt_shape shape;
-    uint32_t scale_bits[2]; /* bits of lr_scale, decay_scale */
-    unsigned char storage, frozen;
-} gckpti_exported;
-
-/* Adds n exported parameters to an empty store, which uses frozen ones in place. */
-GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n);
 
 /* ---- store/arrays.c ---- */
 /* Returns the bytes in memory of array i: the values (0) or state i - 1. */
@@ -4659,7 +4610,7 @@ enum { GCKPTI_CHUNK = 64 }; /* values that are initialised at a time; must be ev
 
 /* Returns *n floats of values (slot GCKPTI_VALUES) or of a state from index `at` on, in `buf`
  * unless the store has them as floats; initial values if the parameter has none yet (not rounded to
- * their storage). Allocates nothing. `at` must be in this rank's shard of the array. */
+ * their storage). Allocates nothing. `at` must be in the part of the array that the store has. */
 GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param *q, int slot,
                                         int64_t at, float buf[GCKPTI_CHUNK], int64_t *n);
 
@@ -4696,6 +4647,54 @@ enum { GCKPTI_HAS_NOTES = 0 };
 /* ---- store/calls.c ---- */
 /* Returns the bytes of optimiser state. */
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
+
+/* >>dist/parts */
+/* ---- the part of an array that a store has: all or, with several ranks, a shard ---- */
+/* Nonzero if a store can have parts of arrays, and a plan parts of a batch. */
+enum { GCKPTI_HAS_PARTS = GCKPTI_WITH_RANKS };
+#ifndef GCKPT_NO_RANKS
+/* A rank's shard of an array of `total` elements: `count` elements from `first`, in whole blocks of
+ * GCKPT_UPDATE_BLOCK. Each rank has memory for `capacity` elements, those of the largest shard. */
+typedef struct {
+    int64_t first, count, capacity, total;
+} gckpti_shard_range;
+
+/* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
+ * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
+ * in which ranks' sums are added (dist/exchange), so that each sum ends on its owner. */
+GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
+
+/* Returns the shard of an array that is sharded if `shard` is min_level or a higher level. */
+GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
+                                               gckpt_shard shard, gckpt_shard min_level);
+
+/* Returns the shard of a parameter's values (slot < 0) or of its state `slot`. External values,
+ * and those that are not F32, are not sharded. Updates are sharded as states are. */
+GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
+                                                int slot);
+static inline int gckpti_is_sharded(gckpti_shard_range shard)
+{
+    return shard.capacity < shard.total;
+}
+/* Returns 1 if the store has only a part of values (slot < 0) or of a state. */
+#define gckpti_is_part(s, q, slot) gckpti_is_sharded(gckpti_array_shard(s, q, slot))
+/* Returns the number of elements of an array that the store has; *first is the first of them. */
+static inline int64_t gckpti_part_of(const gckpt_store *s, const gckpti_param *q, int slot,
+                                     int64_t *first)
+{
+    const gckpti_shard_range shard = gckpti_array_shard(s, q, slot);
+    *first = shard.first;
+    return shard.count;
+}
+/* Returns 1 if other processes have the rest of the arrays. */
+#define gckpti_has_peers(s) ((s)->others > 0)
+#else
+#define gckpti_is_part(s, q, slot)        ((void)(s), 0)
+#define gckpti_part_of(s, q, slot, first) ((void)(s), *(first) = 0, (q)->p.elements)
+#define gckpti_has_peers(s)               0
+#define gckpti_part_bytes(s, q)           0
+#define gckpti_set_update_part(s, p)      ((void)0)
+#endif
 
 /* >>quant/kinds */
 /* The kinds of storage, and functions that read and write quantised values. */
@@ -5010,25 +5009,24 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
                                                 int slot)
 {
     const int full = slot < 0 && (q->external || gckpti_is_quantised((int)q->p.storage));
-    return gckpti_shard_from(q->p.elements, s->rank, s->ranks, full ? GCKPT_SHARD_NONE : s->shard,
+    return gckpti_shard_from(q->p.elements, s->rank, s->others + 1,
+                             full ? GCKPT_SHARD_NONE : s->shard,
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
-/* Sets first and count: the elements of a parameter that this rank updates. */
-static void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
+/* Returns the bytes of a part of a parameter's values or of a state. */
+static size_t gckpti_part_bytes(const gckpt_store *s, const gckpti_param *q)
 {
-    const gckpti_shard_range shard =
-        gckpti_shard_from(p->elements, s->rank, s->ranks, s->shard, GCKPT_SHARD_STATE);
-    p->first = shard.first;
-    p->count = shard.count;
+    return (size_t)gckpti_shard_of(q->p.elements, 0, s->others + 1).capacity * sizeof(float);
 }
 
-/* Sets new values after the end of a shard that is not the largest to 0. */
-static void gckpti_clear_shard_end(const gckpt_store *s, gckpti_param *q)
+/* Sets first and count: the elements of a parameter that this rank updates. */
+static void gckpti_set_update_part(const gckpt_store *s, gckpt_parameter *p)
 {
-    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-    for (int64_t k = shard.count; k < shard.capacity; k++)
-        q->p.values[k] = 0;
+    const gckpti_shard_range shard =
+        gckpti_shard_from(p->elements, s->rank, s->others + 1, s->shard, GCKPT_SHARD_STATE);
+    p->first = shard.first;
+    p->count = shard.count;
 }
 #endif
 
@@ -5036,9 +5034,9 @@ static void gckpti_clear_shard_end(const gckpt_store *s, gckpti_param *q)
 /* ---- the arrays of a parameter: values (in any storage) and state ---- */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
-    const gckpti_shard_range shard = gckpti_array_shard(s, q, i - 1);
-    return i || gckpti_is_sharded(shard) ? (size_t)shard.capacity * sizeof(float)
-                                         : gckpti_values_bytes(&q->p);
+    return gckpti_is_part(s, q, i - 1) ? gckpti_part_bytes(s, q)
+           : i                         ? (size_t)q->p.elements * sizeof(float)
+                                       : gckpti_values_bytes(&q->p);
 }
 
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
@@ -5529,7 +5527,7 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
 GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param *q, int slot,
                                         int64_t at, float buf[GCKPTI_CHUNK], int64_t *n)
 {
-    const gckpti_shard_range shard = gckpti_array_shard(s, q, slot);
+    int64_t first;
     if (slot < 0 && (!gckpti_has_values(q) || q->uninitialised)) {
         *n = gckpti_min(q->p.elements - at, GCKPTI_CHUNK);
         gckpti_init_values(s, q, at, *n, buf);
@@ -5537,8 +5535,8 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
             gckpti_init_quantised(s, q, at, n, buf);
         return buf;
     }
-    at -= shard.first;
-    *n = shard.count - at;
+    *n = gckpti_part_of(s, q, slot, &first) + first - at;
+    at -= first;
     if (GCKPTI_HAS_SCALES && slot < 0 && q->p.storage != GCKPT_STORAGE_F32) {
         *n = gckpti_min(*n, GCKPTI_CHUNK);
         gckpti_dequantise_at(q, at, *n, buf);
@@ -5558,8 +5556,8 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     if (!gckpti_has_values(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
-    if (GCKPTI_HAS_SHARDS)
-        gckpti_clear_shard_end(s, q);
+    if (gckpti_is_part(s, q, GCKPTI_VALUES))
+        memset(q->p.values, 0, bytes);
     q->uninitialised = 1;
     return GCKPT_OK;
 }
@@ -5612,7 +5610,6 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     s->object.magic = GCKPTI_MAGIC;
     s->memory = memory;
     s->seed = desc ? desc->seed : 0;
-    s->ranks = 1;
     int broken = gckpti_self_test();
     if (broken) {
         gckpti_error(s, GCKPT_E_BACKEND,
@@ -5684,7 +5681,7 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
         gckpti_name_delete(&s->memory, copy);
         return NULL;
     }
-    q.p.elements = (int64_t)n;
+    q.p.elements = q.p.count = (int64_t)n;
     q.p.name = copy;
     q.external = external != 0;
     q.init = init;
@@ -5692,7 +5689,8 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
-    gckpti_set_param_shard(s, &q.p);
+    if (gckpti_has_peers(s))
+        gckpti_set_update_part(s, &q.p);
     q.bucket = old_capacity < s->capacity ? -1 : s->params[s->count].bucket;
     s->params[s->count++] = q;
     gckpti_index_names(s, old_capacity < s->capacity);
@@ -5710,41 +5708,6 @@ GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const v
         memcpy(&q->p.values, &values, sizeof values);
     q->p.frozen = q->locked = !writable;
     q->external = q->assigned = 1;
-}
-
-GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n)
-{
-    const gckpt_init none = { 0, 0, 0 };
-    const gckpti_exported *exported = all;
-    if (!s || s->count || s->ranks > 1)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "bind: printed weights are for an empty store of one "
-                            "rank; bind them before anything else");
-    while (exported < all + n &&
-           gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
-        exported++; /* first all entries: the array cannot grow in place after values */
-    gckpt_result result = gckpti_ok(s);
-    if (exported < all + n)
-        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for the entry of \"%s\"",
-                              exported->name);
-    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
-        gckpti_param *q = &s->params[i];
-        exported = &all[i];
-        q->p.lr_scale = gckpti_float(exported->scale_bits[0]);
-        q->p.decay_scale = gckpti_float(exported->scale_bits[1]);
-        if (exported->frozen)
-            gckpti_use_values(q, (gckpt_storage)exported->storage, exported->values,
-                              (const float *)exported->scales, 0);
-        else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
-            memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));
-        q->uninitialised = 0;
-        q->assigned = 1;
-    }
-    if (result != GCKPT_OK) {
-        gckpti_hint_block(s, "store", &s->memory, 0);
-        gckpti_store_shrink(s, 0);
-    }
-    return result;
 }
 
 GCKPT_API void gckpt_store_free(gckpt_store *store)
@@ -5765,13 +5728,12 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
-        const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-        if (GCKPTI_HAS_SCALES && q->uninitialised && q->p.storage != GCKPT_STORAGE_F32) {
+        int64_t first;
+        const int64_t count = gckpti_part_of(s, q, GCKPTI_VALUES, &first);
+        if (GCKPTI_HAS_SCALES && q->uninitialised && q->p.storage != GCKPT_STORAGE_F32)
             (void)gckpti_values_copy(s, q, q); /* gckpt_store_quantise checked that they fit */
-            q->uninitialised = 0;
-        }
-        if (q->uninitialised)
-            gckpti_init_values(s, q, shard.first, shard.count, q->p.values);
+        else if (q->uninitialised)
+            gckpti_init_values(s, q, first, count, q->p.values);
         q->uninitialised = 0;
     }
 }
@@ -5801,10 +5763,10 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
     if (!store)
         return GCKPT_E_ARG;
     store->rank = rank;
-    store->ranks = ranks;
-    store->shard = shard;
+    store->others = ranks - 1;
+    store->shard = ranks > 1 ? shard : GCKPT_SHARD_NONE;
     for (size_t i = 0; i < store->count; i++)
-        gckpti_set_param_shard(store, &store->params[i].p);
+        gckpti_set_update_part(store, &store->params[i].p);
     return gckpti_ok(store);
 }
 #endif
@@ -6008,7 +5970,7 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     float buf[GCKPTI_CHUNK];
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        if (GCKPTI_HAS_SHARDS && gckpti_is_sharded(gckpti_array_shard(store, q, GCKPTI_VALUES)))
+        if (gckpti_is_part(store, q, GCKPTI_VALUES))
             return 0;
         for (int64_t at = 0, n; at < q->p.elements; at += n) {
             const float *x = gckpti_floats_at(store, q, GCKPTI_VALUES, at, buf, &n);
@@ -6053,8 +6015,8 @@ static gckpt_result gckpti_quantise_param(gckpt_store *s, gckpti_param *q)
                             "quantise: \"%s\" is trainable: only frozen parameters can be stored "
                             "as %s (gckpt_store_freeze)",
                             q->p.name, kind->name);
-    if (gckpti_has_values(q) && s->shard == GCKPT_SHARD_VALUES &&
-        gckpti_is_sharded(gckpti_array_shard(s, q, 0)))
+    if (gckpti_has_values(q) &&
+        gckpti_is_part(s, q, GCKPTI_VALUES) != gckpti_is_part(s, &to, GCKPTI_VALUES))
         return gckpti_error(s, GCKPT_E_ARG,
                             "quantise: \"%s\" is sharded as F32, and whole when quantised: with "
                             "GCKPT_SHARD_VALUES quantise it before its values are made",
@@ -6217,7 +6179,6 @@ struct gckpt_graph {
 };
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
-enum { GCKPTI_HAS_CACHES = GCKPTI_WITH_CACHES };
 
 /* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
@@ -6231,7 +6192,7 @@ enum { GCKPTI_CACHED = 1 << 22 };
 static inline int gckpti_is_cache(const gckpt_op *op)
 {
     const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
-    return GCKPTI_HAS_CACHES && op && (op->flags & cache) == cache;
+    return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
 }
 
 /* Flag of an op whose result is i32, each element below classes(); it has no backward. In a loss,
@@ -6579,7 +6540,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
         }
     if (inferred >= 0 && gckpti_shape_fits(&shape))
         shape.d[inferred] = elements / gckpti_elements(&shape);
-    if (GCKPTI_HAS_CACHES && x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
+    if (GCKPTI_RUNS_CACHES && x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
         return gckpti_fail_cached(g, "reshape", x);
     if ((x->op && x->op->flags & GCKPT_LOSS) || !gckpti_shape_fits(&shape) ||
         gckpti_elements(&shape) != elements)
@@ -6639,7 +6600,7 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
         const gckpt_type type = in[i]->type, needed = gckpti_needed_type(op, i);
         const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
         int needs_running = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
-        if (GCKPTI_HAS_CACHES && in[i]->cache_capacity && !(op->flags & GCKPTI_CACHED))
+        if (GCKPTI_RUNS_CACHES && in[i]->cache_capacity && !(op->flags & GCKPTI_CACHED))
             gckpti_fail_cached(g, op->name, in[i]);
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
@@ -6793,8 +6754,7 @@ GCKPTI_COLD_END
  * element, else added by one fma (manual, 5a and 5f).
  *
  * GCKPTI_OPS lists all ops. The kernels of this folder are plain C and define the numbers (manual,
- * 5); those of cpu return the same bits faster. Data of both are declared here: sizes of
- * convolutions, tiles of attention, rows of losses.
+ * 5); those of cpu return the same bits faster. Data of both are declared here, as rows of losses.
  * ============================================================================================== */
 
 /* ---- operands of products ---- */
@@ -6852,8 +6812,9 @@ static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_deq
 /* ---- the list of ops; flags of their descriptors ---- */
 /* clang-format off */
 /* Calls fast(name) for an op with vector kernels in cpu, plain(name) for an op without; axis stands
- * for plain, and recurrent, image and loss for fast, in ops that a switch can leave out. */
-#define GCKPTI_ALL_OPS(fast, plain, axis, recurrent, image, loss)                                  \
+ * for plain, and attn, recurrent, image, linear_loss and loss for fast, in ops that a switch can
+ * leave out. */
+#define GCKPTI_ALL_OPS(fast, plain, axis, attn, recurrent, image, linear_loss, loss)               \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) fast(scale)     \
@@ -6861,8 +6822,8 @@ static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_deq
     fast(minimum) fast(where)                                                                      \
     axis(permute) plain(slice) axis(concat) axis(pad) axis(sum) axis(mean) axis(max) axis(argmax)  \
     plain(cache)                                                                                   \
-    fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
-    fast(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
+    fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) attn(attention)            \
+    attn(rotary) fast(cross_entropy) linear_loss(linear_cross_entropy)                            \
     loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
     loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) recurrent(gru) recurrent(lstm)                                                    \
@@ -6872,13 +6833,19 @@ static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_deq
 
 /* The ops of this build: declarations of kernels and printed C (gckpt_plan_c) use this list. */
 #define GCKPTI_OPS(fast, plain)                                                                    \
-    GCKPTI_ALL_OPS(fast, plain, GCKPTI_AXES(plain), GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast),   \
+    GCKPTI_ALL_OPS(fast, plain, GCKPTI_AXES(plain), GCKPTI_ATTENTION(fast),                        \
+                   GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast), GCKPTI_LINEAR_LOSS(fast),          \
                    GCKPTI_LOSSES(fast))
 #define GCKPTI_LEFT_OUT(name)
 #ifndef GCKPT_NO_AXES
 #define GCKPTI_AXES(plain) plain
 #else
 #define GCKPTI_AXES(plain) GCKPTI_LEFT_OUT
+#endif
+#ifndef GCKPT_NO_ATTENTION
+#define GCKPTI_ATTENTION(fast) fast
+#else
+#define GCKPTI_ATTENTION(fast) GCKPTI_LEFT_OUT
 #endif
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT(fast) fast
@@ -6889,6 +6856,11 @@ static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_deq
 #define GCKPTI_IMAGES(fast) fast
 #else
 #define GCKPTI_IMAGES(fast) GCKPTI_LEFT_OUT
+#endif
+#ifndef GCKPT_NO_LINEAR_LOSS
+#define GCKPTI_LINEAR_LOSS(fast) fast
+#else
+#define GCKPTI_LINEAR_LOSS(fast) GCKPTI_LEFT_OUT
 #endif
 #ifndef GCKPT_NO_LOSSES
 #define GCKPTI_LOSSES(fast) fast
@@ -6917,7 +6889,7 @@ GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_LEFT_OUT)
 #undef GCKPTI_DECLARE
 #endif
 
-/* Flag of a loss with a lowering that computes the loss in the backward (ops/linear_loss.c). */
+/* Flag of a loss with a lowering that computes the loss in the backward (linear_loss/ops.c). */
 enum { GCKPTI_BACKWARD_LOSS = 1 << 21 };
 
 /* Like GCKPT_TAKES_BF16 for all inputs, but only in CPU kernels; other backends get f32 copies.
@@ -7114,11 +7086,6 @@ typedef struct {
     int window; /* number of latest rows to keep; 0, which is omitted, means all */
 } gckpti_cache;
 
-/* ---- cache/ops.c ---- */
-#ifdef GCKPT_NO_CACHES
-#define gckpti_check_positions(g) ((g)->object.sticky == GCKPT_OK)
-#endif
-
 GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
                                     int64_t to)
 {
@@ -7141,7 +7108,6 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 
 /* ---- ops/products.c ---- */
 enum {
-    GCKPTI_KEY_TILE = 64,     /* keys per step of attention; part of the specification */
     GCKPTI_K_BLOCK = 32,      /* terms of a block in bf16 plans; part of the specification */
     GCKPTI_LOSS_CHUNK = 1024, /* classes per step of cross-entropy; part of the specification */
 #ifndef GCKPT_NO_FAST
@@ -7178,12 +7144,6 @@ GCKPTI_FN int64_t gckpti_product_workspace(int64_t m, int64_t n, int64_t k);
 /* Returns floats of workspace for such a product in a bf16 plan (344 KiB at most): some terms of a
  * and of a panel of b, in bf16; if k is larger, also partial results, rows x GCKPTI_NC. */
 GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
-
-/* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or
- * keys, rows of whole vectors. In bf16 plans: packed operands, dq, and, if heads share keys (s >
- * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of bf16 rows. */
-GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
-                                             int64_t d, int backward);
 
 static inline void gckpti_zero_unless(float *d, int64_t n, int accumulate)
 {
@@ -7304,177 +7264,13 @@ static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64
     return row;
 }
 
-/* ---- ops/attention.c ---- */
-typedef struct {
-    int heads;
-    int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 (gckpt_cache) */
-    int key_heads; /* 0 means as many as heads; then the fields below are omitted */
-    int extras;    /* 0 if fields below are omitted; else 1, or 2 if a call fills a ring */
-    int window;    /* largest number of keys that a query sees; 0 means all */
-    float cap, scale;
-} gckpti_attention;
-
-/* Keys 0..keys-1 exist; query t sees the keys with an index below t + 1 + ahead. */
-typedef struct {
-    int64_t keys, ahead;
-} gckpti_visible;
-
-/* Returns whether the visible keys depend on the position. */
-static inline int gckpti_uses_position(const gckpti_attention *o)
-{
-    return o->causal > 1 || o->extras > 1;
-}
-
-/* Returns which keys exist and are visible (all if not causal); kernels read no other keys. */
-GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
-
-struct gckpti_attn;
-/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
-typedef struct {
-    void (*forward)(const struct gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                    float *scratch);
-    void (*backward)(const struct gckpti_attn *h, int64_t row, int64_t head, float *scratch);
-} gckpti_attention_kernels;
-
-typedef struct gckpti_attn { /* the state of an attention call */
-    const gckpt_call *call;
-    const gckpti_attention_kernels *kernels;
-    int64_t t, s, c, d, heads, blocks; /* blocks: number of blocks of 64 queries */
-    int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
-    gckpti_visible visible;            /* keys of the current row, from gckpti_attn_set_row */
-    int mixed;
-    float scale, dot_scale, cap; /* factors of gradients, of dots; cap of scores, 0 means none */
-    int64_t kv_c;                /* columns of k and v */
-    int64_t group;               /* query heads per key head */
-    int64_t shared_keys;         /* S if heads share keys, else 0 */
-    int64_t window;              /* largest number of keys that a query sees */
-} gckpti_attn;
-
-/* Return the first key of query i's window; the first key of that key's tile; how many of n keys
- * from j on are before the window; the offset of key j (rows may be a ring). */
-static inline int64_t gckpti_attn_first_key(const gckpti_attn *h, int64_t i)
-{
-    const int64_t first = i + 1 + h->visible.ahead - h->window;
-    return first < 0 ? 0 : first;
-}
-static inline int64_t gckpti_attn_first_tile(const gckpti_attn *h, int64_t i)
-{
-    return gckpti_attn_first_key(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
-}
-static inline int64_t gckpti_attn_masked(const gckpti_attn *h, int64_t i, int64_t j, int64_t n)
-{
-    const int64_t first = gckpti_attn_first_key(h, i) - j;
-    return first < 0 ? 0 : gckpti_min(first, n);
-}
-static inline int64_t gckpti_attn_offset(const gckpti_attn *h, int64_t j)
-{
-    return (j % h->s) * h->kv_c;
-}
-
+/* ---- ops/losses.c ---- */
 /* Returns whether cap is 0 or 1e-30..1e30, where scores and 1 / cap keep their digits. */
 static inline int gckpti_is_valid_cap(float cap)
 {
     return cap >= 1e-30f ? cap <= 1e30f : cap >= 0.0f && cap <= 0.0f;
 }
 
-/* Returns the factor from dots to scores: 1 if gckpti_softcap scaled the dots. */
-static inline float gckpti_attn_post_scale(const gckpti_attn *h)
-{
-    return h->cap > 0.0f ? 1.0f : h->scale;
-}
-
-/* Returns the offset of a head's first query in q, or first key in k; head 0 is that of row 0. */
-static inline int64_t gckpti_attn_at_q(const gckpti_attn *h, int64_t head)
-{
-    return head / h->heads * h->t * h->c + head % h->heads * h->d;
-}
-static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
-{
-    return head / h->heads * h->s * h->kv_c + head % h->heads / h->group * h->d;
-}
-
-GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
-
-/* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
-GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
-
-/* Runs the kernels for all heads, on the threads of `team` (NULL: one). Zeroes results that no
- * query writes, unless they accumulate. */
-GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
-                                    const gckpti_attention_kernels *kernels,
-                                    const gckpt_call *team);
-
-#ifndef GCKPT_NO_BF16
-typedef struct { /* rows of a gradient, or NULL if it is not required */
-    float *x;
-    int64_t row;
-} gckpti_grad_rows;
-
-/* A block of a head: m queries from query i on, n keys from key j on (GCKPTI_K_BLOCK at most): the
- * operands' rows; p and ds, (query,key); dq, dk and dv, to which gckpti_attn_tile_add adds. */
-typedef struct {
-    const gckpti_attn *h;
-    gckpti_operand q, k, v, g, p, ds;
-    gckpti_grad_rows grad[3];
-    int64_t head, i, m, j, n;
-} gckpti_attn_tile;
-
-GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s);
-#endif
-
-/* ---- ops/rotary.c ---- */
-typedef struct {
-    int heads;
-    float base;
-    int position; /* added to positions; omitted if 0 and if the fields below have defaults */
-    int columns;  /* rotated columns of a head; 0 means all, and the rest is omitted */
-    float scale;
-    int has_frequencies; /* if nonzero, columns / 2 floats follow this struct */
-} gckpti_rotary;
-
-enum { GCKPTI_ROTARY_MAX = 512 }; /* most frequencies in the attributes */
-
-/* Returns how many of the d columns of a head are rotated. */
-static inline int64_t gckpti_rotary_columns(const gckpti_rotary *o, int64_t d)
-{
-    return o->columns ? o->columns : d;
-}
-
-static inline const float *gckpti_rotary_frequencies(const gckpti_rotary *o)
-{
-    return o->columns && o->has_frequencies ? (const float *)(const void *)(o + 1) : NULL;
-}
-
-/* Writes cos and sin (-sin in a backward) of positions begin..end-1 of a sample to workspace. */
-GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end);
-
-/* Returns the angle of p / 2^64 turns, accurate to 5e-8: quadrant q = (p + 2^61) >> 62 and, of m =
- * |p - 2^62 q|, with its sign, fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
-GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
-{
-    gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
-    p -= (uint64_t)r.quadrant << 62;
-    uint64_t size = p >> 63 ? 0 - p : p;
-    float low = gckpti_mul((float)(int32_t)(size >> 14 & 0xffffffu), 5.5805896e-15f);
-    r.hi = gckpti_fma((float)(int32_t)(size >> 38), 9.36267571e-08f, low);
-    r.hi = p >> 63 ? -r.hi : r.hi;
-    return r;
-}
-
-#define GCKPTI_TICKS_PER_RADIAN 2935890503282001226.0 /* 2^64 / (2 pi) */
-
-/* Returns x >= 0, counted in 2^-64 turns, modulo whole turns and truncated to an integer. */
-GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
-{
-    const double turn = 18446744073709551616.0;
-    if (!(x < turn * 4503599627370496.0)) /* then x is a whole number of turns */
-        return 0;
-    x -= turn * (double)(uint64_t)(x / turn); /* exact */
-    uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
-    return half + (uint64_t)(half ? x - 0.5 * turn : x);
-}
-
-/* ---- ops/losses.c ---- */
 /* Returns w x, or w if w is 0 or NaN, whatever x is. (-0 changes no sum that began at +0.) */
 GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
 
@@ -7544,24 +7340,6 @@ typedef gckpti_loss_kernels (*gckpti_loss_fn)(const gckpt_call *call);
 GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
                                gckpti_loss_fn kernels);
 
-/* ---- ops/linear_loss.c ---- */
-typedef struct {
-    int block_rows; /* 0, or rows per block in the lowering (ops/linear_loss.c) */
-    float cap;      /* softcap of the logits; omitted if 0 */
-} gckpti_linear_loss;
-
-static inline int gckpti_linear_loss_block(const gckpt_call *call)
-{
-    return call->attributes ? ((const gckpti_linear_loss *)call->attributes)->block_rows : 0;
-}
-static inline float gckpti_linear_loss_cap(const gckpt_call *call)
-{
-    return call->attributes ? ((const gckpti_linear_loss *)call->attributes)->cap : 0.0f;
-}
-
-GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                               gckpti_loss_fn fn);
-
 /* Permutations, concatenations, pads, sums, means and maxima of axes (GCKPT_NO_AXES). */
 #ifndef GCKPT_NO_AXES
 typedef struct {
@@ -7572,6 +7350,62 @@ typedef struct {
     int axis, before, after;
     float value;
 } gckpti_pad;
+#endif
+
+/* >>attention/rotary */
+#ifndef GCKPT_NO_ATTENTION
+/* ---- attention/rotary.c ---- */
+typedef struct {
+    int heads;
+    float base;
+    int position; /* added to positions; omitted if 0 and if the fields below have defaults */
+    int columns;  /* rotated columns of a head; 0 means all, and the rest is omitted */
+    float scale;
+    int has_frequencies; /* if nonzero, columns / 2 floats follow this struct */
+} gckpti_rotary;
+
+enum { GCKPTI_ROTARY_MAX = 512 }; /* most frequencies in the attributes */
+
+/* Returns how many of the d columns of a head are rotated. */
+static inline int64_t gckpti_rotary_columns(const gckpti_rotary *o, int64_t d)
+{
+    return o->columns ? o->columns : d;
+}
+
+static inline const float *gckpti_rotary_frequencies(const gckpti_rotary *o)
+{
+    return o->columns && o->has_frequencies ? (const float *)(const void *)(o + 1) : NULL;
+}
+
+/* Writes cos and sin (-sin in a backward) of positions begin..end-1 of a sample to workspace. */
+GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end);
+
+/* Returns the angle of p / 2^64 turns, accurate to 5e-8: quadrant q = (p + 2^61) >> 62 and, of m =
+ * |p - 2^62 q|, with its sign, fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
+GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
+{
+    gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
+    p -= (uint64_t)r.quadrant << 62;
+    uint64_t size = p >> 63 ? 0 - p : p;
+    float low = gckpti_mul((float)(int32_t)(size >> 14 & 0xffffffu), 5.5805896e-15f);
+    r.hi = gckpti_fma((float)(int32_t)(size >> 38), 9.36267571e-08f, low);
+    r.hi = p >> 63 ? -r.hi : r.hi;
+    return r;
+}
+
+#define GCKPTI_TICKS_PER_RADIAN 2935890503282001226.0 /* 2^64 / (2 pi) */
+
+/* Returns x >= 0, counted in 2^-64 turns, modulo whole turns and truncated to an integer. */
+GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
+{
+    const double turn = 18446744073709551616.0;
+    if (!(x < turn * 4503599627370496.0)) /* then x is a whole number of turns */
+        return 0;
+    x -= turn * (double)(uint64_t)(x / turn); /* exact */
+    uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
+    return half + (uint64_t)(half ? x - 0.5 * turn : x);
+}
+
 #endif
 
 /* Convolutions, pools, upsample, groupnorm and batchnorm: attributes, states of calls, kernels. */
@@ -8406,7 +8240,9 @@ GCKPTI_KERNEL void V(norm_row_grad)(const gckpt_call *call, int64_t r)
     }
 }
 
-/* Computes row `row` of a rotary op, or of its gradient: see ops/rotary.c. */
+/* >>attention/loops */
+#ifndef GCKPT_NO_ATTENTION
+/* Computes row `row` of a rotary op, or of its gradient: see attention/rotary.c. */
 GCKPTI_KERNEL void V(rotary_row)(const gckpt_call *call, int64_t row)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
@@ -8431,6 +8267,7 @@ GCKPTI_KERNEL void V(rotary_row)(const gckpt_call *call, int64_t row)
             V(put_n)(to + i, V(load_n)(from + i, d - i), accumulate, d - i);
     }
 }
+#endif
 
 /* >>images/loops */
 #ifndef GCKPT_NO_IMAGES
@@ -8724,6 +8561,193 @@ GCKPTI_KERNEL void V(lstm_gate_grads)(const gckpti_cell *s)
 #if defined(GCKPTI_ISA) && GCKPTI_ISA < 0 /* the implementation continues */
 #undef GCKPTI_ISA
 
+/* Attention and rotary embeddings (GCKPT_NO_ATTENTION). */
+#ifndef GCKPT_NO_ATTENTION
+enum { GCKPTI_KEY_TILE = 64 }; /* keys per step of attention; part of the specification */
+
+/* ---- attention/ops.c ---- */
+typedef struct {
+    int heads;
+    int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 (gckpt_cache) */
+    int key_heads; /* 0 means as many as heads; then the fields below are omitted */
+    int extras;    /* 0 if fields below are omitted; else 1, or 2 if a call fills a ring */
+    int window;    /* largest number of keys that a query sees; 0 means all */
+    float cap, scale;
+} gckpti_attention;
+
+/* Keys 0..keys-1 exist; query t sees the keys with an index below t + 1 + ahead. */
+typedef struct {
+    int64_t keys, ahead;
+} gckpti_visible;
+
+/* Returns whether the visible keys depend on the position. */
+static inline int gckpti_uses_position(const gckpti_attention *o)
+{
+    return o->causal > 1 || o->extras > 1;
+}
+
+/* Returns which keys exist and are visible (all if not causal); kernels read no other keys. */
+GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
+
+struct gckpti_attn;
+/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
+typedef struct gckpti_attention_kernels {
+    void (*forward)(const struct gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                    float *scratch);
+    void (*backward)(const struct gckpti_attn *h, int64_t row, int64_t head, float *scratch);
+} gckpti_attention_kernels;
+
+typedef struct gckpti_attn { /* the state of an attention call */
+    const gckpt_call *call;
+    const gckpti_attention_kernels *kernels;
+    int64_t t, s, c, d, heads, blocks; /* blocks: number of blocks of 64 queries */
+    int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
+    gckpti_visible visible;            /* keys of the current row, from gckpti_attn_set_row */
+    int mixed;
+    float scale, dot_scale, cap; /* factors of gradients, of dots; cap of scores, 0 means none */
+    int64_t kv_c;                /* columns of k and v */
+    int64_t group;               /* query heads per key head */
+    int64_t shared_keys;         /* S if heads share keys, else 0 */
+    int64_t window;              /* largest number of keys that a query sees */
+} gckpti_attn;
+
+/* Return the first key of query i's window; the first key of that key's tile; how many of n keys
+ * from j on are before the window; the offset of key j (rows may be a ring). */
+static inline int64_t gckpti_attn_first_key(const gckpti_attn *h, int64_t i)
+{
+    const int64_t first = i + 1 + h->visible.ahead - h->window;
+    return first < 0 ? 0 : first;
+}
+static inline int64_t gckpti_attn_first_tile(const gckpti_attn *h, int64_t i)
+{
+    return gckpti_attn_first_key(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+}
+static inline int64_t gckpti_attn_masked(const gckpti_attn *h, int64_t i, int64_t j, int64_t n)
+{
+    const int64_t first = gckpti_attn_first_key(h, i) - j;
+    return first < 0 ? 0 : gckpti_min(first, n);
+}
+static inline int64_t gckpti_attn_offset(const gckpti_attn *h, int64_t j)
+{
+    return (j % h->s) * h->kv_c;
+}
+
+/* Returns the factor from dots to scores: 1 if gckpti_softcap scaled the dots. */
+static inline float gckpti_attn_post_scale(const gckpti_attn *h)
+{
+    return h->cap > 0.0f ? 1.0f : h->scale;
+}
+
+/* Returns the offset of a head's first query in q, or first key in k; head 0 is that of row 0. */
+static inline int64_t gckpti_attn_at_q(const gckpti_attn *h, int64_t head)
+{
+    return head / h->heads * h->t * h->c + head % h->heads * h->d;
+}
+static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
+{
+    return head / h->heads * h->s * h->kv_c + head % h->heads / h->group * h->d;
+}
+
+GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
+
+/* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
+GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
+
+/* Runs the kernels for all heads, on the threads of `team` (NULL: one). Zeroes results that no
+ * query writes, unless they accumulate. */
+GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
+                                    const gckpti_attention_kernels *kernels,
+                                    const gckpt_call *team);
+
+/* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or
+ * keys, rows of whole vectors. In bf16 plans: packed operands, dq, and, if heads share keys (s >
+ * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of bf16 rows. */
+GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                             int64_t d, int backward);
+
+/* Return the score of a dot product x; ds from dp - delta. */
+static inline float gckpti_attn_score(const gckpti_attn *h, float x)
+{
+    return h->cap > 0.0f ? gckpti_softcap(x, h->dot_scale, h->cap) : gckpti_mul(x, h->dot_scale);
+}
+static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, float score)
+{
+    return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, 1.0f / h->cap) : dp) * h->scale;
+}
+
+/* ---- cache/ops.c ---- */
+#ifndef GCKPT_NO_CACHES
+GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const *in);
+#else
+#define gckpti_attention_of_cache(o, in) 1
+#define gckpti_check_positions(g)        ((g)->object.sticky == GCKPT_OK)
+#endif
+
+/* ---- bf16/attention_ops.c ---- */
+#ifndef GCKPT_NO_BF16
+typedef struct { /* rows of a gradient, or NULL if it is not required */
+    float *x;
+    int64_t row;
+} gckpti_grad_rows;
+
+/* A block of a head: m queries from query i on, n keys from key j on (GCKPTI_K_BLOCK at most): the
+ * operands' rows; p and ds, (query,key); dq, dk and dv, to which gckpti_attn_tile_add adds. */
+typedef struct {
+    const gckpti_attn *h;
+    gckpti_operand q, k, v, g, p, ds;
+    gckpti_grad_rows grad[3];
+    int64_t head, i, m, j, n;
+} gckpti_attn_tile;
+
+GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s);
+
+GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                                   int64_t d, int backward);
+/* Writes to out[first..end-1] the products of a query and of keys first..end-1. at: offset of the
+ * query's head in in[0], in elements; key: offset of key 0's head in in[1]. */
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
+                                   int64_t end, float *out);
+/* Adds to out[] p[j] times value j, for j = first..end-1. key: offset of value 0's head in in[2],
+ * in elements. */
+GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
+                                   int64_t end, float *out);
+/* Adds the gradients of a query head. The gradients of keys and values stay in scratch until the
+ * last query head that reads the same keys. */
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                      float *scratch);
+#else
+#define gckpti_mixed_scores(h, at, key, first, end, out)          (void)0
+#define gckpti_mixed_values(h, p, key, first, end, out)           (void)0
+#define gckpti_mixed_gradients                                    NULL
+#define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
+#endif
+#define GCKPTI_IF_ATTENTION(x) x
+#else
+#define GCKPTI_IF_ATTENTION(x) NULL
+#endif
+
+#ifndef GCKPT_NO_LINEAR_LOSS
+/* ---- linear_loss/ops.c ---- */
+typedef struct {
+    int block_rows; /* 0, or rows per block in the lowering (linear_loss/plan.c) */
+    float cap;      /* softcap of the logits; omitted if 0 */
+} gckpti_linear_loss;
+
+static inline int gckpti_linear_loss_block(const gckpt_call *call)
+{
+    return call->attributes ? ((const gckpti_linear_loss *)call->attributes)->block_rows : 0;
+}
+static inline float gckpti_linear_loss_cap(const gckpt_call *call)
+{
+    return call->attributes ? ((const gckpti_linear_loss *)call->attributes)->cap : 0.0f;
+}
+
+GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
+                                               gckpti_loss_fn fn);
+#else
+#define gckpti_linear_loss_block(call) 0
+#endif
+
 /* Declarations shared by the files of layer ops (MANIFEST); some are in folders of features. */
 
 /* Flops for each element of the first input; a transcendental function counts as 20 additions. */
@@ -8802,47 +8826,6 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
     return gckpti_has_f32(call->grad_out) ? call->grad_out[at]
                                           : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
-
-/* ---- ops/attention.c ---- */
-/* Return the score of a dot product x; ds from dp - delta. */
-static inline float gckpti_attn_score(const gckpti_attn *h, float x)
-{
-    return h->cap > 0.0f ? gckpti_softcap(x, h->dot_scale, h->cap) : gckpti_mul(x, h->dot_scale);
-}
-static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, float score)
-{
-    return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, 1.0f / h->cap) : dp) * h->scale;
-}
-
-/* ---- cache/ops.c ---- */
-#ifndef GCKPT_NO_CACHES
-GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const *in);
-#else
-#define gckpti_attention_of_cache(o, in) 1
-#endif
-
-/* ---- bf16/ops.c ---- */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
-                                                   int64_t d, int backward);
-/* Writes to out[first..end-1] the products of a query and of keys first..end-1 in bf16 attention.
- * at: offset of the query's head in in[0], in elements; key: offset of key 0's head in in[1]. */
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
-                                   int64_t end, float *out);
-/* Adds to out[] p[j] times value j, for j = first..end-1 in bf16 attention. key: offset of value
- * 0's head in in[2], in elements. */
-GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
-                                   int64_t end, float *out);
-/* Adds the gradients of a query head in bf16 attention. The gradients of keys and values stay in
- * scratch until the last query head that reads the same keys. */
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                      float *scratch);
-#else
-#define gckpti_mixed_scores(h, at, key, first, end, out)          (void)0
-#define gckpti_mixed_values(h, p, key, first, end, out)           (void)0
-#define gckpti_mixed_gradients                                    NULL
-#define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
-#endif
 
 /* ---- ops/losses.c ---- */
 /* Floats of scratch for a chunk of bf16 logits that is widened to f32. */
@@ -9010,15 +8993,6 @@ static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_
     t->batch = batch, t->m = m, t->n = n, t->k = k;
     t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
     t->c = c, t->c_bf16 = c_bf16, t->c_stride = n, t->workspace = call->workspace;
-}
-
-/* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
-static void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t, int64_t m,
-                        int64_t n, int64_t k, float *c, int accumulate)
-{
-    gckpti_set_product(call, t, 1, m, n, k, c, NULL);
-    t->accumulate = accumulate;
-    run(call, t);
 }
 
 /* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
@@ -9588,7 +9562,7 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
                                "concat: %T is a gckpt_cache_window, whose rows are not in order; "
                                "only causal attention can read it",
                                x[i]);
-        if (GCKPTI_HAS_CACHES && x[i]->cache_capacity &&
+        if (GCKPTI_RUNS_CACHES && x[i]->cache_capacity &&
             (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
             return gckpti_fail_cached(t->graph, "concat", x[i]);
         t->cache_capacity = x[i]->cache_capacity;
@@ -10085,7 +10059,10 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
             gckpti_mixed_set(t, at, d);
         }
 }
+#endif
 
+/* >>bf16/attention_ops */
+#if !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_ATTENTION)
 GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                                    int64_t d, int backward)
 {
@@ -10101,7 +10078,7 @@ GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64
                     : along + 2 * operand + scores;
 }
 
-/* ---- attention (see ops/attention.c). A result that is a zero becomes +0, since a backend may add
+/* ---- attention (see attention/ops.c). A result that is a zero becomes +0, since a backend may add
  * masked terms as zeros. ---- */
 GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
                                    int64_t end, float *out)
@@ -10293,7 +10270,7 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t
 
 /* >>ops/products */
 /* =================================================================================================
- * layers: embed, matmul, linear, norms, attention, rotary, losses
+ * layers: embed, matmul, linear, norms, losses
  *
  * The plain kernels of this folder define the numbers (manual, 5); faster kernels return the same
  * bits. Words used: "chain": d = fma(a, b, d), one term after the other, from d's present value;
@@ -10587,7 +10564,8 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float
     return gckpti_norm_new(&gckpti_op_rmsnorm, in, epsilon);
 }
 
-/* >>ops/attention */
+/* >>attention/ops */
+#ifndef GCKPT_NO_ATTENTION
 /* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
  * With fewer key heads, k and v are (B,S,key_heads D), and head h reads columns gD..gD+D-1, g = h /
  * (heads / key_heads). With lengths, i32 (B), row b has only the keys 0..lengths[b]-1.
@@ -10960,8 +10938,9 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
                        : o.key_heads ? offsetof(gckpti_attention, extras)
                                      : offsetof(gckpti_attention, key_heads));
 }
+#endif
 
-/* >>ops/rotary */
+#ifndef GCKPT_NO_ATTENTION
 /* ---- rotary: x (B,T,C), D = C / heads; in each head the first R columns (R <= D) are rotated, as
  * pairs x_i, x_j with j = i + R/2; the other columns pass unchanged ----
  * Pair i at position t turns by the angle t f_i, f_i = base^(-2i/R) or as given: y_i = fma(x_i,
@@ -11098,6 +11077,7 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
         g->min_positions = rows_left;
     return t && gckpti_check_positions(g) ? t : NULL;
 }
+#endif
 
 /* >>ops/losses */
 /* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
@@ -11505,7 +11485,39 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
 }
 #endif
 
-/* >>ops/linear_loss */
+/* >>ops/loss_builders */
+/* ---- losses that may have weights: ops of losses.c and weighted.c ---- */
+/* Adds a loss with weights or label smoothing to the graph. */
+static gckpt_tensor *gckpti_weighted_loss(const gckpt_op *op, gckpt_tensor *x, gckpt_tensor *target,
+                                          gckpt_tensor *weights, const float *smoothing)
+{
+    if (!op)
+        return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG,
+                           "loss: this build (GCKPT_NO_LOSSES) has no weights and no smoothing");
+    return gckpti_apply_to(op, x, target, weights, smoothing, smoothing ? sizeof *smoothing : 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                            gckpt_tensor *weights, float smoothing)
+{
+    if (weights || smoothing < 0.0f || !(smoothing <= 0.0f))
+        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_cross_entropy_with), logits,
+                                    targets, weights, &smoothing);
+    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
+                                                 gckpt_tensor *weights)
+{
+    if (weights)
+        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_mean_squared_error_with),
+                                    prediction, target, weights, NULL);
+    return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
+}
+
+/* >>linear_loss/ops */
+#ifndef GCKPT_NO_LINEAR_LOSS
+
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans with the same
  * bits (in bf16 plans its logits are not rounded: manual, 5l) ----
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
@@ -11584,6 +11596,15 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
     const gckpti_loss *loss = (const gckpti_loss *)context;
     (void)worker;
     loss->kernels.classes->cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
+}
+
+/* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
+static void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t, int64_t m,
+                        int64_t n, int64_t k, float *c, int accumulate)
+{
+    gckpti_set_product(call, t, 1, m, n, k, c, NULL);
+    t->accumulate = accumulate;
+    run(call, t);
 }
 
 /* For each chunk of classes of a block: logits = x w', dx += d w, dw += d' x. In bf16 plans dx is
@@ -11716,35 +11737,7 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
         w->f32_uses--;
     return t;
 }
-
-/* ---- losses that may have weights: ops of losses.c and weighted.c ---- */
-/* Adds a loss with weights or label smoothing to the graph. */
-static gckpt_tensor *gckpti_weighted_loss(const gckpt_op *op, gckpt_tensor *x, gckpt_tensor *target,
-                                          gckpt_tensor *weights, const float *smoothing)
-{
-    if (!op)
-        return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG,
-                           "loss: this build (GCKPT_NO_LOSSES) has no weights and no smoothing");
-    return gckpti_apply_to(op, x, target, weights, smoothing, smoothing ? sizeof *smoothing : 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
-                                            gckpt_tensor *weights, float smoothing)
-{
-    if (weights || smoothing < 0.0f || !(smoothing <= 0.0f))
-        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_cross_entropy_with), logits,
-                                    targets, weights, &smoothing);
-    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
-                                                 gckpt_tensor *weights)
-{
-    if (weights)
-        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_mean_squared_error_with),
-                                    prediction, target, weights, NULL);
-    return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
-}
+#endif
 
 /* >>images/pools */
 #ifndef GCKPT_NO_IMAGES
@@ -12969,11 +12962,6 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
 #define GCKPTI_IF_BF16(x)                 NULL
 #define GCKPTI_LOAD_ANY(x, narrow, at, n) ((void)(narrow), V(load_n)((x) + (at), n))
 #endif
-#ifndef GCKPT_NO_CACHES
-#define GCKPTI_FEW_QUERIES(h, row, head, first, m) V(few_queries)(h, row, head, first, m)
-#else
-#define GCKPTI_FEW_QUERIES(h, row, head, first, m) 0
-#endif
 #ifndef GCKPT_NO_QUANT
 #define GCKPTI_IF_QUANTISED(call) call
 #else
@@ -13038,22 +13026,6 @@ typedef struct {
     float *gain_comp, *bias_comp;
 } gckpti_column_sums;
 
-enum { /* parts of a product's tile that row i needs if query i sees the keys up to i + d: */
-       GCKPTI_QK_TILE = GCKPTI_KEY_TILE,
-       GCKPTI_TERMS_TO,    /* row i needs terms 0..i + d */
-       GCKPTI_TERMS_FROM,  /* row i needs terms from i - d on */
-       GCKPTI_COLUMNS_TO,  /* row i needs columns 0..i + d */
-       GCKPTI_COLUMNS_FROM /* row i needs columns from i - d on */
-};
-
-typedef struct {
-    int64_t a_row, a_step, b_step, c_row;
-    int edge, from_zero;
-    int64_t diagonal;
-    const gckpti_attn *attn;
-    const float *prefetch; /* NULL, or rows to prefetch: as many as c has */
-} gckpti_attn_gemm;
-
 /* Block sizes of a product in L2: blocks of b have nc columns and kc terms. */
 typedef struct {
     int64_t kc, nc;
@@ -13105,15 +13077,14 @@ typedef struct {
     void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
-    void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
-    gckpti_attention_kernels attention;
     const gckpti_element_kernels *element_losses;
     const gckpti_class_kernels *class_losses;
     void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
-    const struct gckpti_mixed_kernels *mixed;  /* NULL with GCKPT_NO_BF16 */
-    const struct gckpti_image_kernels *images; /* NULL with GCKPT_NO_IMAGES */
-    const struct gckpti_cell_loops *recurrent; /* NULL with GCKPT_NO_RECURRENT */
+    const struct gckpti_mixed_kernels *mixed;       /* NULL with GCKPT_NO_BF16 */
+    const struct gckpti_attention_loops *attention; /* NULL with GCKPT_NO_ATTENTION */
+    const struct gckpti_image_kernels *images;      /* NULL with GCKPT_NO_IMAGES */
+    const struct gckpti_cell_loops *recurrent;      /* NULL with GCKPT_NO_RECURRENT */
 } gckpti_kernels;
 
 static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
@@ -13190,7 +13161,7 @@ typedef struct gckpti_mixed_kernels {
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
-    gckpti_attention_kernels attention;
+    const struct gckpti_attention_kernels *attention; /* NULL with GCKPT_NO_ATTENTION */
 } gckpti_mixed_kernels;
 
 static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, int start)
@@ -13223,14 +13194,43 @@ typedef struct {
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif
 
-#if GCKPTI_HAS_FAST
+/* >>attention/cpu */
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_ATTENTION)
+enum { /* parts of a product's tile that row i needs if query i sees the keys up to i + d: */
+       GCKPTI_QK_TILE = GCKPTI_KEY_TILE,
+       GCKPTI_TERMS_TO,    /* row i needs terms 0..i + d */
+       GCKPTI_TERMS_FROM,  /* row i needs terms from i - d on */
+       GCKPTI_COLUMNS_TO,  /* row i needs columns 0..i + d */
+       GCKPTI_COLUMNS_FROM /* row i needs columns from i - d on */
+};
+
+typedef struct {
+    int64_t a_row, a_step, b_step, c_row;
+    int edge, from_zero;
+    int64_t diagonal;
+    const gckpti_attn *attn;
+    const float *prefetch; /* NULL, or rows to prefetch: as many as c has */
+} gckpti_attn_gemm;
+
+/* The kernels of an instruction set. */
+typedef struct gckpti_attention_loops {
+    void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
+    gckpti_attention_kernels heads;
+} gckpti_attention_loops;
+
+#ifndef GCKPT_NO_CACHES
+#define GCKPTI_FEW_QUERIES(h, row, head, first, m) V(few_queries)(h, row, head, first, m)
+#else
+#define GCKPTI_FEW_QUERIES(h, row, head, first, m) 0
+#endif
+
 static inline const gckpti_attention_kernels *gckpti_attention_kernels_of(const gckpt_call *call)
 {
 #ifndef GCKPT_NO_BF16
     if (gckpti_is_mixed(call))
-        return &gckpti_kernels_of(call)->mixed->attention;
+        return gckpti_kernels_of(call)->mixed->attention;
 #endif
-    return &gckpti_kernels_of(call)->attention;
+    return &gckpti_kernels_of(call)->attention->heads;
 }
 #endif
 
@@ -14011,8 +14011,8 @@ static void gckpti_call_item(void *context, int64_t i, int64_t worker)
     s->item(s->call, i);
 }
 
-static void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
-                            void (*item)(const gckpt_call *call, int64_t i))
+GCKPTI_FN void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
+                               void (*item)(const gckpt_call *call, int64_t i))
 {
     gckpti_call_items s = { call, item };
     gckpt_parallel(call, n, cost, gckpti_call_item, &s);
@@ -14235,27 +14235,6 @@ static void gckpti_fast_norm(const gckpt_call *call, int backward)
 }
 GCKPTI_OP_KERNELS(fast_layernorm, gckpti_fast_norm(call, backward))
 GCKPTI_OP_KERNELS(fast_rmsnorm, gckpti_fast_norm(call, backward))
-
-/* ---- rotary: a work item is 16 positions of the table of cos and sin; then a row ---- */
-enum { GCKPTI_POSITIONS = 16 };
-
-static void gckpti_rotary_positions(const gckpt_call *call, int64_t i)
-{
-    const int64_t t = call->shape.d[1], first = i * GCKPTI_POSITIONS;
-    gckpti_rotary_table(call, first, gckpti_min(first + GCKPTI_POSITIONS, t));
-}
-
-static void gckpti_fast_rotary(const gckpt_call *call, int backward)
-{
-    const int64_t n = gckpti_last(&call->shape), t = call->shape.d[1];
-    if (!(backward ? call->in[0].grad : call->out))
-        return;
-    gckpti_for_each(call, (t + GCKPTI_POSITIONS - 1) / GCKPTI_POSITIONS,
-                    16 * GCKPTI_POSITIONS * n / ((const gckpti_rotary *)call->attributes)->heads,
-                    gckpti_rotary_positions);
-    gckpti_for_each(call, gckpti_rows(&call->shape), 2 * n, gckpti_kernels_of(call)->rotary);
-}
-GCKPTI_OP_KERNELS(fast_rotary, gckpti_fast_rotary(call, backward))
 #endif
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
@@ -14357,8 +14336,30 @@ GCKPTI_OP_KERNELS(fast_batchnorm,
                   gckpti_run_channels(call, backward, &gckpti_kernels_of(call)->images->channels))
 #endif
 
-/* >>cpu/attention */
-#if GCKPTI_HAS_FAST
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_ATTENTION)
+/* ---- rotary: a work item is 16 positions of the table of cos and sin; then a row ---- */
+enum { GCKPTI_POSITIONS = 16 };
+
+static void gckpti_rotary_positions(const gckpt_call *call, int64_t i)
+{
+    const int64_t t = call->shape.d[1], first = i * GCKPTI_POSITIONS;
+    gckpti_rotary_table(call, first, gckpti_min(first + GCKPTI_POSITIONS, t));
+}
+
+static void gckpti_fast_rotary(const gckpt_call *call, int backward)
+{
+    const int64_t n = gckpti_last(&call->shape), t = call->shape.d[1];
+    if (!(backward ? call->in[0].grad : call->out))
+        return;
+    gckpti_for_each(call, (t + GCKPTI_POSITIONS - 1) / GCKPTI_POSITIONS,
+                    16 * GCKPTI_POSITIONS * n / ((const gckpti_rotary *)call->attributes)->heads,
+                    gckpti_rotary_positions);
+    gckpti_for_each(call, gckpti_rows(&call->shape), 2 * n,
+                    gckpti_kernels_of(call)->attention->rotary);
+}
+GCKPTI_OP_KERNELS(fast_rotary, gckpti_fast_rotary(call, backward))
+
+/* ---- attention: a work item is a block of queries of a head, or all heads that share keys ---- */
 GCKPTI_OP_KERNELS(fast_attention,
                   gckpti_run_attention(call, backward, gckpti_attention_kernels_of(call), call))
 #endif
@@ -14376,11 +14377,15 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
     return kernels;
 }
 
-GCKPTI_OP_KERNELS(fast_linear_cross_entropy,
-                  gckpti_run_linear_cross_entropy(call, backward, gckpti_fast_loss))
 GCKPTI_FAST_LOSS(cross_entropy, GCKPTI_LOSS_CLASSES)
 GCKPTI_FAST_LOSS(sum_loss, GCKPTI_LOSS_SUM)
 GCKPTI_FAST_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED)
+#endif
+
+/* >>linear_loss/cpu */
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_LINEAR_LOSS)
+GCKPTI_OP_KERNELS(fast_linear_cross_entropy,
+                  gckpti_run_linear_cross_entropy(call, backward, gckpti_fast_loss))
 #endif
 
 /* >>cpu/weighted */
@@ -14728,6 +14733,7 @@ typedef void (*gckpti_release_fn)(void *, void *, size_t);
 #define gckpti_host_floats(e, x, n)                  (x)
 #define gckpti_run_on_host(e, ins, c)                ((void)0)
 #define gckpti_host_scratch_bytes(e)                 0
+#define gckpti_has_known_counts(e)                   0
 #endif
 #define gckpti_copy(b, to, from, n)     GCKPTI_OF(b, copy)(GCKPTI_OF(b, context), to, from, n)
 #define gckpti_copy_in(b, to, from, n)  GCKPTI_OF(b, copy_in)(GCKPTI_OF(b, context), to, from, n)
@@ -14879,18 +14885,16 @@ typedef struct {
  *   place        an offset in the arena for each buffer
  *   prefetch     lowers once more, with gathers that begin earlier
  *   encode       the plan: constant data without pointers into the graph
- * Features (ranks, bf16, row tiles, copies to slower memory) add to these steps by passes, one
+ * Features (dist, bf16, row tiles, copies to slower memory) add to these steps by passes, one
  * function per feature, called at the stages of gckpti_plan_stage (plan/internal.h, plan/passes.h).
  *
  * A schedule is an array of int. With n = p->nodes and 0 <= u < n, an entry is
  *     u         the forward of node u; every forward of u but the first is a recompute
  *     ~u        the backward of node u
- *     u + n     a reload: copies the results of u back from slower memory
- *     u + 2n    an offload_done: results of u that are being offloaded stay live until here
- * An offload has no entry: it follows the last forward before a reload. Schedules of 3 nodes:
+ *     u + n, u + 2n    instructions of a feature that copy the results of u (offload/plan.h)
+ * Schedules of 3 nodes:
  *     0 1 2 ~2 ~1 ~0      stores everything
  *     0 1 2 ~2 1 ~1 ~0    drops the results of node 1 and recomputes them
- *     0 1 2 ~2 4 ~1 ~0    offloads the results of node 1 and reloads them (4 = 1 + 3)
  * The prologue of a schedule computes values that depend on parameters only, once a step. The body
  * runs once per micro-batch. The epilogue, once a step, runs the prologue's backwards and the
  * updates.
@@ -14911,7 +14915,7 @@ typedef struct {
  *   node            an op that every plan runs, or a staged parameter (one copied into the arena)
  *   position        index of an entry in a schedule
  *   backward_index  position of a backward in the order of all backwards
- *   definition      the results of one forward or reload; its uses end before the next definition
+ *   definition      the results of one forward or copy back; its uses end before the next one
  *   peak            of a schedule or lowered plan: its greatest live bytes
  * ============================================================================================== */
 
@@ -14964,10 +14968,13 @@ typedef struct {
 /* Returns whether a step changes the parameter: it is trained or a running statistic. */
 GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q);
 
+/* Returns whether plan->mixer would normalise one value per channel in a single row. */
+GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p);
+
 typedef struct {
     unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
-     * first. In a REDUCE, accumulate is 1 if each rank needs only its shard of the sum. */
+     * first. In a REDUCE, accumulate is 1 if each process needs only its part of the sum. */
     unsigned char accumulate, zero;
     gckpti_id id;           /* tensor; UPDATE: index of the parameter */
     gckpti_id uses;         /* number of accumulators that it adds up first */
@@ -14979,30 +14986,30 @@ typedef struct {
 typedef struct {
     size_t out, saved;
     size_t workspace; /* REDUCE: receive buffer */
-    size_t gradient;  /* of the output; UPDATE: of the parameter, or its shard; REDUCE: the first */
+    size_t gradient;  /* of the output; UPDATE: of the parameter, or its part; REDUCE: the first */
                       /* accumulator of the body's uses, which then holds the sum */
-    size_t shard;     /* REDUCE: destination of this rank's shard of the sum, if it is moved */
+    size_t part;      /* REDUCE: destination of this process's part of the sum, if it is moved */
     struct {
         size_t value, gradient, total; /* with a total, `gradient` is scratch added to it */
     } in[GCKPT_MAX_INPUTS];
-    const size_t *addends; /* the other uses - 1 accumulators; REDUCE: followed by the partial */
-} gckpti_operands;         /* sums of the virtual ranks (gckpti_tree_depth) */
+    const size_t *addends; /* the other uses - 1 accumulators; REDUCE: then sums that wait */
+} gckpti_operands;
 
 /* The kinds of instructions, in the order of gckpt_kind: X(kind, the executor's handler, operands).
- * Operands are stored in this order: out, saved, workspace, gradient, shard; the value, or the
- * value, gradient and total, of each input; addends; in a REDUCE then partial sums. */
+ * Operands are stored in this order: out, saved, workspace, gradient, part; the value, or the
+ * value, gradient and total, of each input; addends; in a REDUCE then sums that wait. */
 enum {
     GCKPTI_TAKES_OUT = 1,
     GCKPTI_TAKES_SAVED = 2,
     GCKPTI_TAKES_WORKSPACE = 4,
     GCKPTI_TAKES_GRADIENT = 8,
-    GCKPTI_TAKES_SHARD = 16,
+    GCKPTI_TAKES_PART = 16,
     GCKPTI_TAKES_VALUES = 32,
     GCKPTI_TAKES_GRADIENTS = 64, /* and totals */
     GCKPTI_TAKES_RESULT = GCKPTI_TAKES_OUT | GCKPTI_TAKES_SAVED,
     GCKPTI_TAKES_FORWARD = GCKPTI_TAKES_RESULT | GCKPTI_TAKES_WORKSPACE | GCKPTI_TAKES_VALUES,
     GCKPTI_TAKES_BACKWARD = GCKPTI_TAKES_FORWARD | GCKPTI_TAKES_GRADIENT | GCKPTI_TAKES_GRADIENTS,
-    GCKPTI_TAKES_SUM = GCKPTI_TAKES_WORKSPACE | GCKPTI_TAKES_GRADIENT | GCKPTI_TAKES_SHARD
+    GCKPTI_TAKES_SUM = GCKPTI_TAKES_WORKSPACE | GCKPTI_TAKES_GRADIENT | GCKPTI_TAKES_PART
 };
 #define GCKPTI_KINDS(X)                                                                            \
     X(FORWARD, gckpti_run_op, GCKPTI_TAKES_FORWARD)                                                \
@@ -15019,7 +15026,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
 
 /* The choices that are made before there is a schedule. All 0 means the graph as built. */
 typedef struct {
-    int lowering;   /* lowering of the ops that have several (lowerings/plan.c) */
+    int lowering;   /* lowering of the ops that have several (linear_loss/plan.c) */
     int fused;      /* ops without gradients run in fused groups (gckpti_fuse_ops) */
     int no_offload; /* offloads nothing, although the request allows it */
 } gckpti_variant;
@@ -15052,8 +15059,8 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(gckpt_mode, mode) X(gckpt_optimiser, optimiser) X(int, state_slots)                          \
     X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \
     X(int, lowering) X(int, fused)      /* gckpti_variant */                                       \
-    X(int, virtual_ranks) X(int, ranks) /* 1, 1 if no REDUCE */                                    \
-    X(gckpt_shard, shard) X(int, overlap_offload) X(int, accumulates)                              \
+    X(int, virtual_ranks) X(int, ranks) X(gckpt_shard, shard) /* without REDUCE: 1, 1, NONE */     \
+    X(int, overlap_offload) X(int, accumulates)                                                    \
     X(int, bf16_weights)         /* matrix products read bf16 copies of parameters */              \
     X(int, quantised)            /* nonzero if some parameter is quantised */                      \
     X(int, mixer)                /* a node that mixes rows, or -1 */                               \
@@ -15068,7 +15075,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_plan_node, nodes, node_count, 0)                                                      \
     X(gckpti_node_info, info, node_count, 1) /* by node */                                         \
-    X(gckpti_extent, sizes, size_count, 0) /* shapes, shared by nodes: rank, then its sizes */     \
+    X(gckpti_extent, sizes, size_count, 0) /* shapes, shared by nodes: axes, then sizes */         \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
     X(gckpti_ins, ins, length, 0)                                                                  \
     X(size_t, live_bytes, length, 1) /* at each instruction */                                     \
@@ -15082,7 +15089,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
  * other by index:
  *     ins[x].id ---------> nodes[]     .op         kernels, of constant code
  *                                      .in, .base  other nodes; base: the one that a view views
- *                                      .shape ---> sizes[]   rank, then the size of each axis
+ *                                      .shape ---> sizes[]   number of axes, the size of each
  *                                      .attributes words[]   attributes of the op
  *                                      .name ----> names     text
  *                                      .index ---> params[]  of a parameter; of an input its number
@@ -15106,17 +15113,6 @@ struct gckpt_plan {
 };
 #undef GCKPTI_NUMBER
 #undef GCKPTI_ARRAY
-
-/* Nonzero if this build can run plans with the feature. */
-enum {
-    GCKPTI_RUNS_TRAINING = GCKPTI_WITH_TRAINING,
-    GCKPTI_RUNS_FETCHES = GCKPTI_WITH_FETCH,
-    GCKPTI_RUNS_OFFLOAD = GCKPTI_WITH_OFFLOAD,
-    GCKPTI_RUNS_DEVICES = GCKPTI_WITH_DEVICES,
-    GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
-    GCKPTI_RUNS_FUSED = GCKPTI_WITH_TILES,
-    GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER /* plans built at run time, not only constants */
-};
 
 /* Returns the node of an instruction (of an UPDATE: the node of its parameter). */
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins);
@@ -15171,7 +15167,7 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 #define GCKPTI_HAS_VARIANTS 1
 
 /* The number of lowerings of an op (0 is the op as built). */
-#ifdef GCKPT_NO_LOWERINGS
+#ifdef GCKPT_NO_LINEAR_LOSS
 enum { GCKPTI_LOWERINGS = 1 };
 #else
 enum { GCKPTI_LOWERINGS = 4 };
@@ -15223,12 +15219,11 @@ typedef struct {
 /* A schedule with its live ranges (gckpti_find_live_ranges). Arrays are by position. */
 typedef struct {
     int *entry, length;
-    int *value_end, *saved_end; /* last uses of results of a forward or reload, or -1 */
-    int *copied_parts;          /* of a forward: parts (GCKPTI_VALUE, ..) offloaded after it; */
-                                /* of an offload_done: the parts that it keeps live */
-    int64_t *live_bytes, peak;  /* peak INT64_MAX: offloads more than the limit */
+    int *value_end, *saved_end; /* last uses of the results that an entry defines, or -1 */
+    int *copied_parts;          /* parts (GCKPTI_VALUE, ..) copied after a forward, or kept live */
+    int64_t *live_bytes, peak;  /* peak INT64_MAX: copies more bytes than the limit */
     uint64_t recompute_cost;    /* of all forwards but the first of each node */
-    uint64_t transfer_cost;     /* of offloads and reloads */
+    uint64_t transfer_cost;     /* of copies */
     uint64_t overhead;          /* recompute_cost + transfer_cost scaled by p->copy_cost */
     int64_t host_bytes;         /* bytes of slower memory */
 } gckpti_schedule;
@@ -15242,14 +15237,14 @@ typedef struct {
 typedef struct {
     int64_t out, saved;       /* bytes */
     int64_t stamp;            /* search: the stamp of the last closure that visited it */
-    uint64_t ready;           /* gckpti_schedule_time: when its reload has finished */
+    uint64_t ready;           /* gckpti_schedule_time: when its copy back has finished */
     int value_end, saved_end; /* last uses */
     int start, prev_use;      /* its forward; the use before this one, or start */
     int run_count;            /* forwards before the position */
     int touched;              /* search: a move chosen so far computes or reads it */
     int persistent;           /* it is in the prologue, and every micro-batch reads its value */
-    int awaited_parts;        /* parts that a later reload copies back */
-    int copied_parts;         /* parts that are ever offloaded */
+    int awaited_parts;        /* parts that are copied back later */
+    int copied_parts;         /* parts that are ever copied */
     int dropped;              /* its result was dropped (must_recompute) */
 } gckpti_node_state;
 
@@ -15314,7 +15309,7 @@ typedef struct gckpti_planner {
     int targets;
     struct gckpti_dist_model *dist;          /* reductions of gradients (dist/plan.h), or NULL */
     int64_t *gradient_at, *gradient_between; /* by backward_index: bytes of gradients */
-    struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL at first */
+    struct gckpti_bound *bound; /* by decreasing copy_cost; NULL at first */
     int *first_use;             /* by id: the first gckpti_target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
     int has_lowering;           /* some op has the variant's lowering */
@@ -15497,8 +15492,6 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode);
 #endif
 
 /* ---- several ranks and virtual ranks in plans and planners ---- */
-enum { GCKPTI_MAX_VRANKS = 32768 }; /* its square fits into 32 bits */
-
 /* ---- dist/rows.c ---- */
 /* Returns the first row of a virtual rank: the least r with floor(r * vranks / batch) >= vrank. */
 GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank);
@@ -15509,14 +15502,41 @@ GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows);
 /* Returns how many rows of a step a virtual rank has. */
 GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
-/* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
-GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
+#ifndef GCKPT_NO_RANKS
+/* Returns how many virtual ranks this rank runs: its part, or all if every rank runs all rows. */
+static inline int gckpti_local_vranks(const gckpt_plan *p)
+{
+    return p->virtual_ranks < p->ranks ? p->virtual_ranks : p->virtual_ranks / p->ranks;
+}
+
+/* Returns the fewest rows, above 0, that a micro-batch has which is not full in a step of `rows`
+ * rows: the rows that are left over in a virtual rank. Returns 0 if all micro-batches are full. */
+GCKPTI_FN int64_t gckpti_rows_left(const gckpt_plan *p, int64_t rows);
+
+/* Returns the rows of a rank in a step; the only micro-batch of a virtual rank counts as full. */
+GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p);
+
+/* If instruction i gathers a parameter in each micro-batch, multiplies its cost by their number. */
+GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u);
 
 /* Returns a hash extended by the number of virtual ranks, on which the bits of results depend. */
-static inline uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
+static inline uint64_t gckpti_finish_hash(const gckpt_plan *p, uint64_t hash)
 {
-    return vranks > 1 ? gckpti_fnv_number(hash, (uint64_t)vranks) : hash;
+    return p->virtual_ranks > 1 ? gckpti_fnv_number(hash, (uint64_t)p->virtual_ranks) : hash;
 }
+
+/* Returns the elements of values (slot < 0) or a state for which a store has memory. */
+#define gckpti_planned_capacity(p, n, slot)                                                        \
+    gckpti_shard_from(n, 0, (p)->ranks, (p)->shard,                                                \
+                      (slot) < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE)                         \
+        .capacity
+#else
+#define gckpti_rows_left(p, rows)           ((rows) % (p)->rows)
+#define gckpti_counted_rows(p)              ((uint64_t)(p)->batch)
+#define gckpti_price_gather(p, i, u)        ((void)0)
+#define gckpti_finish_hash(p, hash)         (hash)
+#define gckpti_planned_capacity(p, n, slot) (n)
+#endif
 
 #ifndef GCKPT_SMALL
 #ifndef GCKPT_NO_RANKS
@@ -15534,24 +15554,12 @@ static inline int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor
            gckpti_is_sharded(gckpti_array_shard(s, &s->params[t->index], GCKPTI_VALUES));
 }
 
-/* Checks the numbers of virtual ranks and ranks of a request. */
-GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d);
-
 /* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,
  * to finish before their first readers, if that fits into `arena` bytes. Not for GCKPT_SCHEDULE. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_is_gathered(p, t)          0
 #define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
-static inline gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
-{
-    return d->ranks.virtual_ranks <= 1
-               ? GCKPT_OK
-               : gckpti_error(g, GCKPT_E_ARG,
-                              "plan: desc.ranks.virtual_ranks is %i; this build has no virtual "
-                              "ranks (GCKPT_NO_RANKS)",
-                              d->ranks.virtual_ranks);
-}
 #endif
 #endif /* GCKPT_SMALL */
 
@@ -15630,7 +15638,11 @@ GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
 #ifndef GCKPT_SMALL
 
 /* ---- copies of results to slower memory and back: their part of schedules and costs ---- */
-/* Return whether an entry is an offload_done, and whether it is a reload. */
+/* Return whether an entry is an offload_done, and whether it is a reload. With n = p->nodes,
+ *     u + n     is a reload: copies the results of u back from slower memory
+ *     u + 2n    is an offload_done: results of u that are being offloaded stay live until here
+ * An offload has no entry: it follows the last forward before a reload. With 3 nodes,
+ *     0 1 2 ~2 4 ~1 ~0    offloads the results of node 1 and reloads them (4 = 1 + 3) */
 static inline int gckpti_is_offload_done(const gckpti_planner *p, int entry)
 {
     return entry >= 2 * p->nodes;
@@ -15665,23 +15677,20 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
     return cost / divisor * factor + cost % divisor * factor / divisor;
 }
 
-/* Returns the least copy_cost for which a bound is proven: 0 if copies overlap computation. */
-static inline int gckpti_lowest_copy_cost(const gckpti_planner *p)
-{
-    return p->overlap ? 0 : GCKPTI_FULL_COPY_COST;
-}
-
 /* ---- offload/time.c ---- */
 #ifndef GCKPT_NO_OFFLOAD
+/* Part of a scan from the end (gckpti_find_live_ranges), for the entry at position x: makes the
+ * parts that a later reload copies back live at the forward after which they are offloaded, or at
+ * an offload_done, and adds the cost of copies. Returns the bytes that have no other use there. */
+GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x);
+
 /* Returns the time, in units of cost, of a schedule whose live ranges are known. If `out` is not
  * NULL (length 0, space for twice the entries), copies the schedule there and adds offload_done
  * entries, which keep buffers of unfinished offloads live as far as `limit` live bytes allow. */
 GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
                                         gckpti_schedule *out);
 #else
-#define gckpti_extend_offload(p, s, u, x)      0
-#define gckpti_count_reload(p, s, u)           ((void)0)
-#define gckpti_schedule_time(p, s, limit, out) 0
+#define gckpti_scan_copies(p, s, entry, x) 0
 #endif
 #endif
 
@@ -15780,7 +15789,7 @@ typedef struct {
 /* The stages of planning at which a feature (a folder of src) may act. In parentheses: the type to
  * which `arg` points. */
 typedef enum {
-    GCKPTI_PASS_START,        /* the model has tensors, and no bytes or cost of ops yet */
+    GCKPTI_PASS_START,        /* the model has tensors, no bytes or costs yet; may be refused */
     GCKPTI_PASS_ACTIVE,       /* it is known which tensors have gradients */
     GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
     GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */
@@ -15826,7 +15835,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
     o->saved = has & GCKPTI_TAKES_SAVED ? *stored++ : GCKPTI_NO_OFFSET;
     o->workspace = has & GCKPTI_TAKES_WORKSPACE ? *stored++ : GCKPTI_NO_OFFSET;
     o->gradient = has & GCKPTI_TAKES_GRADIENT ? *stored++ : GCKPTI_NO_OFFSET;
-    o->shard = has & GCKPTI_TAKES_SHARD ? *stored++ : GCKPTI_NO_OFFSET;
+    o->part = has & GCKPTI_TAKES_PART ? *stored++ : GCKPTI_NO_OFFSET;
     for (int i = 0; i < inputs; i++) {
         o->in[i].value = has & GCKPTI_TAKES_VALUES ? *stored++ : GCKPTI_NO_OFFSET;
         o->in[i].gradient = has & GCKPTI_TAKES_GRADIENTS ? *stored++ : GCKPTI_NO_OFFSET;
@@ -15878,6 +15887,14 @@ GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape
 {
     return op && op->flags & GCKPTI_BUILTIN_OP && gckpti_has_running(op) &&
            gckpti_rows(shape) == rows;
+}
+
+GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p)
+{
+    if (p->mixer < 0)
+        return 0;
+    const gckpt_shape shape = gckpti_planned_shape(p, &p->nodes[p->mixer]);
+    return gckpti_is_single_norm(p->nodes[p->mixer].op, &shape, p->rows);
 }
 
 GCKPTI_COLD_BEGIN
@@ -16014,17 +16031,6 @@ GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t v
     int64_t batch = gckpti_vrank_batch(p, rows);
     return gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), rows) -
            gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank), rows);
-}
-
-GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
-{
-    int single = 0;
-    for (int vrank = 0; p->mixer >= 0 && vrank < p->virtual_ranks && !single; vrank++) {
-        const gckpt_shape shape = gckpti_planned_shape(p, &p->nodes[p->mixer]);
-        single = gckpti_vrank_rows(p, rows, vrank) % p->rows == 1 &&
-                 gckpti_is_single_norm(p->nodes[p->mixer].op, &shape, p->rows);
-    }
-    return single;
 }
 
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int rank, int64_t *first)
@@ -16353,11 +16359,10 @@ GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param)
 static void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
 {
     const gckpt_plan_desc *d = p->desc;
-    const int sharded = plan->ranks > 1 && plan->shard != GCKPT_SHARD_NONE;
     const size_t budget = d->budget ? d->budget : SIZE_MAX;
     size_t bytes = 0;
-    plan->bf16_weights =
-        d->bf16.copy_weights && !d->backend && !d->kernels.stage_parameters && !sharded;
+    plan->bf16_weights = d->bf16.copy_weights && !d->backend && !d->kernels.stage_parameters &&
+                         plan->shard == GCKPT_SHARD_NONE;
     for (size_t i = 0; i < plan->param_count; i++)
         bytes = gckpti_add_bytes(bytes, gckpti_bf16_bytes(plan, i));
     plan->bf16_weights = bytes > 0 && gckpti_add_bytes(bytes, gckpt_plan_bytes(plan)) <= budget;
@@ -17610,10 +17615,11 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
 
 GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
 {
-    gckpt_result result = GCKPT_OK;
     if (!gckpti_model_memory(p))
         return GCKPT_E_MEMORY;
-    (void)gckpti_pass(p, GCKPTI_PASS_START, NULL);
+    gckpt_result result = gckpti_pass(p, GCKPTI_PASS_START, NULL);
+    if (result != GCKPT_OK)
+        return result;
     gckpti_find_active(p);
     (void)gckpti_pass(p, GCKPTI_PASS_ACTIVE, NULL);
     if (p->variant.lowering && !p->has_lowering)
@@ -17809,8 +17815,8 @@ GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p)
 }
 #endif
 
-/* >>lowerings/plan */
-#if !defined(GCKPT_NO_LOWERINGS) && !defined(GCKPT_SMALL)
+/* >>linear_loss/plan */
+#if !defined(GCKPT_NO_LINEAR_LOSS) && !defined(GCKPT_SMALL)
 
 GCKPTI_COLD_BEGIN
 
@@ -17893,7 +17899,7 @@ static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tens
     return c;
 }
 
-GCKPTI_PASSES(lowerings)
+GCKPTI_PASSES(linear_loss)
 {
     const int priced = p->has_lowering && p->desc->costs.by_id && p->built_model_cost;
     (void)arg;
@@ -17912,32 +17918,27 @@ GCKPTI_COLD_END
 #ifndef GCKPT_NO_OFFLOAD
 
 /* ---- offloads and reloads in a scan of a schedule from its end ---- */
-/* Makes the parts of node u's results that a later reload copies back (awaited_parts) live at
- * position x of a scan from the end: at the forward after which they are offloaded, whose cost is
- * added, or at an offload_done. Returns the bytes that have no other use there. */
-GCKPTI_FN int64_t gckpti_extend_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
+GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x)
 {
+    const int u = gckpti_entry_node(p, entry), reload = gckpti_is_reload(p, entry);
     gckpti_node_state *v = &p->state[u];
-    const int parts = v->awaited_parts, added = parts & ~gckpti_parts(v->value_end, v->saved_end);
+    const int used = gckpti_parts(v->value_end, v->saved_end);
+    const int parts = reload ? used : entry < 0 ? 0 : v->awaited_parts, added = parts & ~used;
+    if (reload || entry == u)
+        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
+    if (reload) {
+        v->awaited_parts |= parts;
+        return 0;
+    }
     s->copied_parts[x] = parts;
     v->value_end = added & GCKPTI_VALUE ? x : v->value_end;
     v->saved_end = added & GCKPTI_SAVED ? x : v->saved_end;
-    if (s->entry[x] == u) {
-        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
+    if (entry == u) {
         s->host_bytes += gckpti_parts_bytes(&p->node[u], parts & ~v->copied_parts);
         v->copied_parts |= parts;
         v->awaited_parts = 0;
     }
     return gckpti_parts_bytes(&p->node[u], added);
-}
-
-/* Adds the cost of a reload of node u, which a scan from the end meets. */
-GCKPTI_FN void gckpti_count_reload(gckpti_planner *p, gckpti_schedule *s, int u)
-{
-    gckpti_node_state *v = &p->state[u];
-    const int parts = gckpti_parts(v->value_end, v->saved_end);
-    s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
-    v->awaited_parts |= parts;
 }
 
 /* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----
@@ -18096,16 +18097,14 @@ static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
     return bytes;
 }
 
-/* Begins a definition where the scan from the end meets its forward or reload at position x: adds
- * its cost and records its last uses. Returns the bytes whose live range begins here. */
+/* Begins a definition where the scan from the end meets its entry at position x: adds the cost of a
+ * recompute and records last uses. Returns the bytes whose live range begins here. */
 static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, int is_forward, int x)
 {
     gckpti_node_state *v = &p->state[u];
     s->value_end[x] = v->value_end;
     s->saved_end[x] = v->saved_end;
-    if (!is_forward)
-        gckpti_count_reload(p, s, u);
-    else if (v->start >= 0)
+    if (is_forward && v->start >= 0)
         s->recompute_cost = gckpti_add_cost(s->recompute_cost, p->node[u].cost);
     v->start = is_forward ? x : v->start;
     return gckpti_end_live_range(v);
@@ -18133,27 +18132,35 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
             live += gckpti_extend_prologue(p, kept - 1);
             body_end = -1;
         }
-        const int waits = i >= 2 * p->nodes, parts = is_forward || waits ? v->awaited_parts : 0;
         v->run_count -= is_forward;
-        if (i >= 0 && !parts && !(is_forward && u->side_effect && v->run_count == 0) &&
-            (waits || (v->value_end < 0 && v->saved_end < 0)))
+        int needed = i < 0 || v->value_end >= 0 || v->saved_end >= 0 ||
+                     (is_forward && u->side_effect && v->run_count == 0);
+        if (gckpti_is_offload_done(p, i))
+            needed = 0;
+        if (p->can_offload && !gckpti_is_reload(p, i))
+            needed = needed || v->awaited_parts;
+        if (!needed)
             continue;
         s->entry[--kept] = i;
         s->copied_parts[kept] = 0;
-        if (parts)
-            live += gckpti_extend_offload(p, s, self, kept);
+        if (p->can_offload)
+            live += gckpti_scan_copies(p, s, i, kept);
         int in_place = gckpti_mark_uses(p, 0, i, kept, &live);
         int64_t reused = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
         int64_t extra = (is_forward ? u->workspace : 0) - reused;
         int64_t sum = live + (i < 0 ? p->gradient_at[--index] : p->gradient_between[index] + extra);
         s->live_bytes[kept] = sum;
         s->peak = sum > s->peak ? sum : s->peak;
-        live -= i < 0 || waits ? 0 : gckpti_begin_def(p, s, self, is_forward, kept);
+        if (i >= 0 && i < 2 * p->nodes)
+            live -= gckpti_begin_def(p, s, self, is_forward, kept);
     }
     gckpti_compact_schedule(s, kept);
-    s->overhead =
-        gckpti_add_cost(s->recompute_cost, gckpti_scaled_cost(p->copy_cost, s->transfer_cost));
-    s->peak = s->host_bytes > p->host_limit ? INT64_MAX : s->peak;
+    s->overhead = s->recompute_cost;
+    if (p->can_offload) {
+        s->overhead =
+            gckpti_add_cost(s->overhead, gckpti_scaled_cost(p->copy_cost, s->transfer_cost));
+        s->peak = s->host_bytes > p->host_limit ? INT64_MAX : s->peak;
+    }
 }
 
 /* ---- from the output of a builder to a schedule ---- */
@@ -18365,15 +18372,16 @@ static int gckpti_in_place_buffer(const gckpti_planner *p, const gckpti_lowered 
     return -1;
 }
 
-/* Adds the buffers and operands of a forward or a reload. */
-static void gckpti_add_forward_operands(gckpti_planner *p, gckpti_lowered *d, int position, int x)
+/* Adds the buffers and operands of an instruction that defines results: a forward, or a copy. */
+static void gckpti_add_defined_operands(gckpti_planner *p, gckpti_lowered *d, int position, int x)
 {
     const int entry = d->sched.entry[position], node = gckpti_entry_node(p, entry);
     const gckpt_tensor *t = p->tensors[p->node[node].id];
-    int out = -1, saved = -1, workspace = -1, reload = entry != node;
+    int out = -1, saved = -1, workspace = -1;
+    const int computes = entry == node;
     if (d->sched.value_end[position] >= 0) {
         int end = d->entry_ins[d->sched.value_end[position]];
-        out = reload ? -1 : gckpti_in_place_buffer(p, d, &p->node[node], position);
+        out = computes ? gckpti_in_place_buffer(p, d, &p->node[node], position) : -1;
         if (out < 0)
             out = gckpti_add_buffer(d, gckpti_value_bytes(p, t), x, x, t->id, GCKPT_BUFFER_VALUE);
         d->buffers[out].end = d->buffers[out].end > end ? d->buffers[out].end : end;
@@ -18381,14 +18389,14 @@ static void gckpti_add_forward_operands(gckpti_planner *p, gckpti_lowered *d, in
     if (d->sched.saved_end[position] >= 0)
         saved = gckpti_add_buffer(d, t->saved_bytes, x, d->entry_ins[d->sched.saved_end[position]],
                                   t->id, GCKPT_BUFFER_SAVED);
-    if (p->workspace_forward[t->id] && !reload)
+    if (p->workspace_forward[t->id] && computes)
         workspace =
             gckpti_add_buffer(d, p->workspace_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_add_operand(d, out, x);
     gckpti_add_operand(d, saved, x);
-    if (!reload)
+    if (computes)
         gckpti_add_operand(d, workspace, x);
-    for (int i = 0; i < t->inputs && !reload; i++)
+    for (int i = 0; i < t->inputs && computes; i++)
         gckpti_add_operand(d, gckpti_value_buffer(p, d, t->in[i]->base->id), x);
     d->value[position] = out;
     d->saved[position] = saved;
@@ -18453,7 +18461,7 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
         gckpti_ins_at at = { y, d->entry_ins[x] == y ? x++ : -1 };
         ins->operands = (gckpti_offset)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
-            gckpti_add_forward_operands(p, d, at.position, y);
+            gckpti_add_defined_operands(p, d, at.position, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
             gckpti_add_backward_operands(p, d, ~d->sched.entry[at.position], y);
         } else if (ins->kind == GCKPT_UPDATE) {
@@ -18580,17 +18588,49 @@ typedef struct gckpti_dist_model {
     int *of;                     /* by id: index of its reduction */
 } gckpti_dist_model;
 
-/* Begins the model of a plan of several virtual ranks. */
-static void gckpti_start_dist(gckpti_planner *p)
+/* Checks the numbers of virtual ranks and ranks. */
+static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
+    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1, ranks = g->store->others + 1;
+    /* the square of the greatest number fits into 32 bits */
+    const gckpti_range range = { "ranks.virtual_ranks", vranks, 0, 32768 };
+    if (!gckpti_check_ranges(g, "plan", &range, 1))
+        return GCKPT_E_ARG;
+    if (vranks & (vranks - 1))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.ranks.virtual_ranks is %i: must be a power of two", vranks);
+    if (d->mode == GCKPT_INFERENCE)
+        return GCKPT_OK;
+    if (ranks > vranks)
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
+            "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks",
+            ranks, vranks, ranks);
+    if (vranks > 1 && d->update_in_backward)
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
+            "complete only when those of all %i virtual ranks are added",
+            vranks);
+    return GCKPT_OK;
+}
+
+/* Checks the request, and begins the model of a plan of several virtual ranks. */
+static gckpt_result gckpti_start_dist(gckpti_planner *p)
+{
+    const gckpt_result result = gckpti_check_vranks(p->g, p->desc);
     const int vranks = p->inference ? 1 : p->desc->ranks.virtual_ranks;
+    const int64_t rows = p->g->rows, batch = p->desc->batch > 0 ? p->desc->batch : rows;
     p->dist = NULL;
-    if (vranks <= 1)
-        return;
+    if (result != GCKPT_OK || vranks <= 1)
+        return result;
     p->dist = (gckpti_dist_model *)gckpti_scratch_alloc(&p->scratch, 1, sizeof *p->dist);
     if (p->dist)
-        p->dist->tree_depth = gckpti_tree_depth(vranks / p->g->store->ranks);
-    p->accumulates = p->accumulates || (p->dist && p->dist->tree_depth > 0);
+        p->dist->tree_depth = gckpti_tree_depth(vranks / (p->g->store->others + 1));
+    p->accumulates =
+        (batch + vranks - 1) / vranks > rows || (p->dist && p->dist->tree_depth > 0);
+    return GCKPT_OK;
 }
 
 /* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
@@ -18601,11 +18641,6 @@ GCKPTI_FN uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_t
     const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
     return gckpti_transfer_cost(p->desc->ranks.link_cost,
                                 (int64_t)(gckpti_value_bytes(p, t) - shard));
-}
-
-static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
-{
-    return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
 }
 
 /* Lists a reduction after each backward of the body that is the last to write some gradient, and
@@ -18629,7 +18664,9 @@ static void gckpti_list_reductions(gckpti_planner *p)
                 gckpti_next_write(p, q->id, r) < p->body_backwards)
                 continue;
             int k = count++; /* the largest comes last: it overlaps the next backward */
-            for (; k > d->first[r] && gckpti_is_larger(p, d->reduction[k - 1].id, q->id); k--)
+            for (; k > d->first[r] && gckpti_elements(&p->tensors[d->reduction[k - 1].id]->shape) >
+                                          gckpti_elements(&q->shape);
+                 k--)
                 d->reduction[k] = d->reduction[k - 1];
             d->reduction[k] = sum;
             for (k = p->first_use[q->id]; k >= 0; k = p->target[k].next)
@@ -18669,7 +18706,7 @@ static int gckpti_is_scattered(const gckpti_planner *p, int id)
 static void gckpti_add_recv_buffers(gckpti_planner *p)
 {
     const gckpti_dist_model *d = p->dist;
-    for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
+    for (int r = 0; r < p->body_backwards && p->g->store->others; r++) {
         int recv = -1;
         for (int k = d->first[r]; k < d->first[r + 1]; k++) {
             gckpti_reduction *sum = &d->reduction[k];
@@ -18741,7 +18778,7 @@ static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *a
 static void gckpti_count_shards(gckpti_planner *p, int peak)
 {
     gckpti_lowered *d = &p->lowered;
-    for (size_t i = 0; i < d->buffer_count && p->g->store->ranks > 1; i++) {
+    for (size_t i = 0; i < d->buffer_count && p->g->store->others; i++) {
         const gckpt_buffer *b = &d->buffers[i];
         const size_t full = gckpti_f32_bytes(p->tensors[b->id]);
         if (b->start > peak || b->end < peak)
@@ -18751,7 +18788,8 @@ static void gckpti_count_shards(gckpti_planner *p, int peak)
             d->kind_bytes[GCKPT_BYTES_GATHERED] += b->size;
         }
         if (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT && b->size < full)
-            d->kind_bytes[GCKPT_BYTES_PADDING] += b->size - full / (size_t)p->g->store->ranks;
+            d->kind_bytes[GCKPT_BYTES_PADDING] +=
+                b->size - full / ((size_t)p->g->store->others + 1);
     }
 }
 
@@ -18759,7 +18797,7 @@ static void gckpti_count_shards(gckpti_planner *p, int peak)
 static void gckpti_encode_dist(const gckpti_planner *p, gckpt_plan *plan)
 {
     plan->virtual_ranks = p->desc->ranks.virtual_ranks > 1 ? p->desc->ranks.virtual_ranks : 1;
-    plan->ranks = p->g->store->ranks;
+    plan->ranks = p->g->store->others + 1;
     plan->shard = p->g->store->shard;
     plan->comm_cost = p->desc->ranks.link_cost;
     for (int i = 0; i < p->n; i++) {
@@ -18778,7 +18816,7 @@ GCKPTI_PASSES(dist)
 {
     gckpti_encoder *e = (gckpti_encoder *)arg;
     switch ((int)stage) {
-    case GCKPTI_PASS_START: gckpti_start_dist(p); break;
+    case GCKPTI_PASS_START: return gckpti_start_dist(p);
     case GCKPTI_PASS_STAGED: {
         uint64_t *cost = &p->cost[*(const int *)arg].forward;
         *cost = gckpti_add_cost(*cost, gckpti_gather_transfer(p, p->tensors[*(const int *)arg]));
@@ -18787,8 +18825,8 @@ GCKPTI_PASSES(dist)
     case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
     case GCKPTI_PASS_NUMBERS: gckpti_encode_dist(p, &e->plan); break;
     case GCKPTI_PASS_ENCODED:
-        e->plan.hash = gckpti_hash_vranks(e->plan.hash, e->plan.virtual_ranks);
-        e->plan.check = gckpti_hash_vranks(e->plan.check, e->plan.virtual_ranks);
+        e->plan.hash = gckpti_finish_hash(&e->plan, e->plan.hash);
+        e->plan.check = gckpti_finish_hash(&e->plan, e->plan.check);
     }
     switch (p->dist ? (int)stage : -1) { /* only with several virtual ranks */
     case GCKPTI_PASS_BACKWARDS: gckpti_list_reductions(p); break;
@@ -18802,28 +18840,33 @@ GCKPTI_PASSES(dist)
     return GCKPT_OK;
 }
 
-/* Checks the numbers of virtual ranks and ranks. */
-GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
+/* ---- rows of steps, as planned ---- */
+GCKPTI_FN int64_t gckpti_rows_left(const gckpt_plan *p, int64_t rows)
 {
-    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1, ranks = g->store->ranks;
-    if (vranks & (vranks - 1))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.ranks.virtual_ranks is %i: must be a power of two", vranks);
-    if (d->mode == GCKPT_INFERENCE)
-        return GCKPT_OK;
-    if (ranks > vranks)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
-            "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks",
-            ranks, vranks, ranks);
-    if (vranks > 1 && d->update_in_backward)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
-            "complete only when those of all %i virtual ranks are added",
-            vranks);
-    return GCKPT_OK;
+    int64_t least = 0;
+    for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
+        const int64_t rest = gckpti_vrank_rows(p, rows, vrank) % p->rows;
+        least = rest && (!least || rest < least) ? rest : least;
+    }
+    return least;
+}
+
+GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p)
+{
+    const int64_t rows = (p->batch + p->virtual_ranks - 1) / p->virtual_ranks;
+    if (p->virtual_ranks == 1)
+        return (uint64_t)p->batch;
+    return (uint64_t)((rows > p->rows ? rows : p->rows) * gckpti_local_vranks(p));
+}
+
+GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u)
+{
+    const uint64_t vranks = (uint64_t)gckpti_local_vranks(p), rows = (uint64_t)p->rows;
+    const uint64_t n = (gckpti_counted_rows(p) / vranks + rows - 1) / rows * vranks;
+    if (p->ranks == 1 || u->once || p->nodes[p->ins[i].id].kind != GCKPTI_PARAM)
+        return;
+    u->once = 1;
+    u->cost = u->cost > UINT64_MAX / n ? UINT64_MAX : u->cost * n;
 }
 #endif
 
@@ -18838,6 +18881,7 @@ static void gckpti_start_offload(gckpti_planner *p)
                         ? 0
                         : (int64_t)(bytes < most ? bytes : most);
     p->max_host_limit = p->host_limit;
+    p->copy_cost = GCKPTI_FULL_COPY_COST;
     p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
 }
 
@@ -19774,8 +19818,8 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
 #ifndef GCKPT_NO_SCHEDULES
         gckpti_schedules_passes,
 #endif
-#ifndef GCKPT_NO_LOWERINGS
-        gckpti_lowerings_passes,
+#ifndef GCKPT_NO_LINEAR_LOSS
+        gckpti_linear_loss_passes,
 #endif
 #ifndef GCKPT_NO_TILES
         gckpti_tiles_passes,
@@ -19833,7 +19877,7 @@ typedef struct {
 
 typedef struct {
     gckpti_cut *cut; /* sorted by increasing bytes and decreasing cost */
-    int n;
+    int n, all;      /* all: cuts between corners of the hull are there too */
 } gckpti_cut_list;
 
 /* The cuts of a point (`last`; empty if there are too many), and for each node's list the cut that
@@ -19857,6 +19901,7 @@ typedef struct gckpti_bound {
     gckpti_cut_point point[GCKPTI_POINTS];
     size_t capacity; /* cuts that each of `memory` has space for */
     int points;
+    int all;               /* lists get all cuts, not only those of the hull */
     int copy_cost;         /* weight of copies (gckpti_scaled_cost) */
     int shift;             /* copies count 2^-shift of that weight */
     int64_t min_bytes;     /* least arena bytes of any schedule */
@@ -20080,9 +20125,8 @@ GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candi
 #define gckpti_round_trip_cost(s, bytes) 0
 #define gckpti_copy_cost(s, node, bytes) UINT64_MAX
 #define gckpti_restore_cost(s, u, x)     0
-#define gckpti_begin_strategy(p, strategy)                                                         \
-    ((void)(strategy), (p)->copy_cost = GCKPTI_FULL_COPY_COST)
-#define gckpti_overlap_copies(s, candidate) NULL
+#define gckpti_begin_strategy(p, n)      ((void)(n))
+#define gckpti_overlap_copies(s, c)      NULL
 #endif
 
 /* ---- search/moves.c ---- */
@@ -20126,15 +20170,14 @@ static inline uint64_t gckpti_score(uint64_t cost, int64_t gain)
  * reads is in the arena whatever r is. Each u that has certainly run before costs its forward
  * again. Hence no schedule within M recomputes at less cost than, for any point,
  *     min sum cost(u) r(u) where sum (out(u) n(u) + saved(u)) (1 - r(u)) <= M - gradients.
- * Offloading is a third choice: a result that is reloaded after the point takes no bytes there, and
- * costs its offload and reload. Host memory is not limited, which only lowers the bound.
  * This is a cut (project selection, Picard 1976) with a knapsack. A dynamic programme over the
  * nodes from last to first solves it for all M at once. Its states are the sets of values that only
  * recomputation would read (beyond GCKPTI_MAX_OPEN at a time they are free). Each state has a list
  * of cuts: (bytes, cost) pairs, the corners of a lower convex hull. As pairs are only shifted and
  * united, the hull of the last list follows from the earlier hulls: the solutions for all Lagrange
  * multipliers of a byte at once (Gallo, Grigoriadis and Tarjan 1989). Lines between corners of the
- * hull are a bound as well.
+ * hull are a bound as well. In a small graph with slower memory, lists instead keep all pairs of
+ * which none dominates another (Nemhauser and Ullmann 1969).
  *
  * Points are the backwards at which more bytes are live in every schedule than at any earlier one,
  * a selection if there are many. Bounds hold for the model's order of backwards and lowerings. Of
@@ -20210,15 +20253,16 @@ static int gckpti_is_product_within(uint64_t a, uint64_t b, uint64_t c, uint64_t
     return high[0] < high[1] || (high[0] == high[1] && low[0] <= low[1]);
 }
 
-/* Appends cut q, which has more bytes, to the hull v if it costs less than all cuts there, and
- * removes cuts that are no longer corners. Returns the new length. */
-static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q)
+/* Appends cut q, which has more bytes, to v if it costs less than all cuts there. Unless v has all
+ * cuts, removes cuts that are no longer corners of the hull. Returns the new length. */
+static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int all)
 {
     if (n > 0 && q->cost >= v[n - 1].cost)
         return n;
-    while (n > 1 && gckpti_is_product_within(
-                        v[n - 2].cost - v[n - 1].cost, (uint64_t)(q->bytes - v[n - 1].bytes),
-                        v[n - 1].cost - q->cost, (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
+    while (!all && n > 1 &&
+           gckpti_is_product_within(v[n - 2].cost - v[n - 1].cost,
+                                    (uint64_t)(q->bytes - v[n - 1].bytes), v[n - 1].cost - q->cost,
+                                    (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
         n--;
     v[n] = *q;
     return n + 1;
@@ -20234,11 +20278,11 @@ static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti
         gckpti_cut q = { more->cut[k].bytes + bytes, more->cut[k].cost + cost,
                          first + (uint32_t)k };
         while (old < end && (old->bytes < q.bytes || (old->bytes == q.bytes && old->cost < q.cost)))
-            n = gckpti_append_cut(out, n, old++);
-        n = gckpti_append_cut(out, n, &q);
+            n = gckpti_append_cut(out, n, old++, b->all);
+        n = gckpti_append_cut(out, n, &q, b->all);
     }
     while (old < end)
-        n = gckpti_append_cut(out, n, old++);
+        n = gckpti_append_cut(out, n, old++, b->all);
     to->n = n;
     memcpy(to->cut, out, (size_t)n * sizeof *out);
 }
@@ -20260,7 +20304,6 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
     const int64_t saved = c->flags & GCKPTI_READ_SAVED ? u->saved : 0;
     const int64_t live =
         (c->flags & GCKPTI_LIVE ? u->out : 0) + (c->flags & GCKPTI_LIVE_SAVED ? saved : 0);
-    const int saved_part = saved && !(c->flags & GCKPTI_LIVE_SAVED) ? GCKPTI_SAVED : 0;
     uint64_t cost = c->flags & GCKPTI_RAN ? u->cost : 0;
     unsigned part = 0;
     do {
@@ -20269,14 +20312,20 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
         const int64_t bytes = (needed ? u->out : 0) + saved;
         const gckpti_cut_list *from = &front->list[x];
         const uint32_t first = (uint32_t)(from->cut - front->list[0].cut);
-        int parts = saved_part | (needed && u->out && !(c->flags & GCKPTI_LIVE) ? GCKPTI_VALUE : 0);
         if ((x & ~own_bit) == y)
             gckpti_merge_cuts(b, to, from, bytes, 0, first);
-        for (int q = (x & ~own_bit) == y && u->can_offload ? parts : 0; q > 0; q = (q - 1) & parts)
-            gckpti_merge_cuts(b, to, from, bytes - gckpti_parts_bytes(u, q),
-                              gckpti_scaled_cost(b->copy_cost, 2 * gckpti_parts_cost(b->p, i, q)) >>
-                                  b->shift,
-                              first | UINT32_C(1) << 30);
+        if (u->can_offload && (x & ~own_bit) == y) {
+            /* A third choice: a result that is reloaded after the point takes no bytes there, and
+             * costs its offload and reload. Host memory is not limited, which lowers bounds. */
+            const int parts = gckpti_parts(needed && u->out && !(c->flags & GCKPTI_LIVE) ? 0 : -1,
+                                           saved && !(c->flags & GCKPTI_LIVE_SAVED) ? 0 : -1);
+            for (int q = parts; q > 0; q = (q - 1) & parts) {
+                const uint64_t both_ways = 2 * gckpti_parts_cost(b->p, i, q);
+                gckpti_merge_cuts(b, to, from, bytes - gckpti_parts_bytes(u, q),
+                                  gckpti_scaled_cost(b->copy_cost, both_ways) >> b->shift,
+                                  first | UINT32_C(1) << 30);
+            }
+        }
         if (((x | c->input_bits) & ~own_bit) == y && bytes > 0 && !(c->flags & GCKPTI_RUNS_ONCE))
             gckpti_merge_cuts(b, to, from, live, cost, first | UINT32_C(1) << 31);
         part = (part - some) & some;
@@ -20320,6 +20369,7 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
     table->last.cut =
         (gckpti_cut *)gckpti_scratch_copy(b->scratch, front->list[0].cut, n, sizeof **b->memory);
     table->last.n = b->p->failed ? 0 : (int)n;
+    table->last.all = b->all;
 }
 
 /* Returns a table of a point, computed on demand. With cheaper copies, cuts offload more: useful,
@@ -20327,9 +20377,14 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
 GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which)
 {
     gckpti_cut_table *table = &point->table[which];
-    b->shift = which < GCKPTI_TABLES - 1 ? which : 63;
+    if (b->p->can_offload)
+        b->shift = which < GCKPTI_TABLES - 1 ? which : 63;
     if (!table->first)
         gckpti_find_cuts(b, point, table);
+    if (table->last.n == 0 && b->all) { /* too many */
+        b->all = 0;
+        gckpti_find_cuts(b, point, table);
+    }
     return table;
 }
 
@@ -20365,7 +20420,7 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
     int i = gckpti_cut_within(hull, space), shift = 0;
     if (hull->n == 0)
         return 0; /* the hull had too many corners */
-    if (i < 0 || i == hull->n - 1)
+    if (i < 0 || i == hull->n - 1 || hull->all)
         return i < 0 ? UINT64_MAX : hull->cut[i].cost;
     const gckpti_cut *a = &hull->cut[i], *z = a + 1;
     uint64_t cost = a->cost - z->cost, bytes = (uint64_t)(space - a->bytes), off;
@@ -20435,18 +20490,20 @@ static void gckpti_sum_bounds(gckpti_bound *b)
     b->padding = (int64_t)(p->alignment - (sizes & (~sizes + 1)));
 }
 
-/* Initialises the bound of a model for one copy cost. */
-GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int copy_cost,
+/* Initialises bound number k of a model (p->bound). */
+GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k,
                                  gckpti_scratch *scratch)
 {
     size_t n = (size_t)p->nodes;
     int64_t most = -1;
     memset(b, 0, sizeof *b);
     b->p = p;
-    b->copy_cost = copy_cost;
+    if (p->can_offload)
+        b->copy_cost = GCKPTI_FULL_COPY_COST - k;
     b->scratch = scratch;
+    b->all = p->can_offload && n <= GCKPTI_SMALL_N;
     b->capacity = (n < 30 ? 64 + 32 * n : (size_t)GCKPTI_MAX_HULL) * (p->can_offload ? 4 : 1);
-    for (int k = 0; k < 3; k++)
+    for (k = 0; k < 3; k++)
         b->memory[k] = (gckpti_cut *)gckpti_scratch_alloc(scratch, b->capacity, sizeof **b->memory);
     if (p->failed)
         return;
@@ -20460,7 +20517,7 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
         most = live > most ? live : most;
     }
     b->points = count < GCKPTI_POINTS ? count : GCKPTI_POINTS;
-    for (int k = 0; k < b->points; k++) { /* the first points, then evenly spaced ones */
+    for (k = 0; k < b->points; k++) { /* the first points, then evenly spaced ones */
         const int first = GCKPTI_POINTS / 2 - 1;
         int offset =
             (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_POINTS - 1 - first));
@@ -20478,39 +20535,45 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
     }
 }
 
-/* ---- lower bounds from the bounds for all copy costs (search/bound) ----
- * If copies overlap computation (gckpti_planner.overlap), a schedule that computes for C and copies
- * for M takes at least max(C, M), hence at least ((8 - a) C + a M) / 8 for each a. That is
- * (8 - a) / 8 of C + M a / (8 - a), which cuts bound with that copy cost. (It is rounded down per
- * node, which only lowers the bound.) a is 0 to 4, since M rarely exceeds C. */
+/* ---- lower bounds for a model ---- */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
 {
     for (; p; p = p->next) {
+        int n = 1;
         if (p->bound)
             continue;
-        const size_t copy_costs = (size_t)(GCKPTI_COPY_COSTS - gckpti_lowest_copy_cost(p));
-        p->bound = (gckpti_bound *)gckpti_scratch_alloc(&p->scratch, copy_costs, sizeof *p->bound);
-        for (int k = gckpti_lowest_copy_cost(p); k < GCKPTI_COPY_COSTS && p->bound; k++)
-            gckpti_bound_open(&p->bound[GCKPTI_FULL_COPY_COST - k], p, k, &p->scratch);
+        if (p->overlap)
+            n = GCKPTI_COPY_COSTS;
+        p->bound = (gckpti_bound *)gckpti_scratch_alloc(&p->scratch, (size_t)n, sizeof *p->bound);
+        for (int k = 0; k < n && p->bound; k++)
+            gckpti_bound_open(&p->bound[k], p, k, &p->scratch);
     }
 }
 
 GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit)
 {
-    uint64_t most = 0;
     int decider;
-    for (int k = gckpti_lowest_copy_cost(p); k < GCKPTI_COPY_COSTS; k++) {
-        const gckpti_bound *b = &p->bound[GCKPTI_FULL_COPY_COST - k];
-        uint64_t cost = gckpti_bound_cost(b, limit, &decider);
-        if (cost == UINT64_MAX || !p->overlap)
-            return cost;
-        cost = gckpti_add_cost(cost, b->base_cost);
-        cost -= cost / 8 * (uint64_t)k + cost % 8 * (uint64_t)k / 8; /* x (8 - k) / 8, rounded up */
-        cost = cost > b->base_cost ? cost - b->base_cost : 0;
-        most = cost > most ? cost : most;
+    uint64_t most = gckpti_bound_cost(p->bound, limit, &decider);
+    if (p->overlap && most < UINT64_MAX) {
+        /* A schedule that computes for C and copies for M, both at once, takes at least max(C, M),
+         * hence at least ((8 - a) C + a M) / 8 for each a. That is (8 - a) / 8 of C + M a / (8 -
+         * a), which cuts bound with that copy cost. (It is rounded down per node, which only
+         * lowers the bound.) a is 0 to 4, since M rarely exceeds C. */
+        most = 0;
+        for (int k = 0; k < GCKPTI_COPY_COSTS; k++) {
+            const gckpti_bound *b = &p->bound[GCKPTI_FULL_COPY_COST - k];
+            uint64_t cost = gckpti_bound_cost(b, limit, &decider);
+            if (cost == UINT64_MAX)
+                return cost;
+            cost = gckpti_add_cost(cost, b->base_cost);
+            cost -= cost / 8 * (uint64_t)k + cost % 8 * (uint64_t)k / 8; /* x (8 - k) / 8, up */
+            cost = cost > b->base_cost ? cost - b->base_cost : 0;
+            most = cost > most ? cost : most;
+        }
     }
     return most;
 }
+
 GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
 {
     const gckpti_bound *b = p->bound; /* at full copy cost */
@@ -20889,7 +20952,7 @@ static void gckpti_scan_entry(gckpti_search *s, int x)
     v->value_end = now->value_end[x];
     v->saved_end = now->saved_end[x];
     v->start = v->prev_use = x;
-    v->run_count += !gckpti_is_reload(s->p, i);
+    v->run_count += i < s->p->nodes;
 }
 
 /* Reserves entries of one more move, and sets m->first to the first of them. */
@@ -21065,12 +21128,14 @@ static void gckpti_consider_hole(gckpti_search *s, int node, int x)
         gckpti_find_closure(s, &m);
         m.key = gckpti_score(m.cost, gain);
     }
-    const uint64_t copy = gckpti_copy_cost(s, node, m.value + m.saved);
-    if (copy < UINT64_MAX && gckpti_score(copy, gain) < m.key) {
-        m.key = gckpti_score(copy, gain);
-        m.cost = copy;
-        m.count = 1;
-        s->member[m.first] = node + s->p->nodes;
+    if (s->p->can_offload) {
+        const uint64_t copy = gckpti_copy_cost(s, node, m.value + m.saved);
+        if (copy < UINT64_MAX && gckpti_score(copy, gain) < m.key) {
+            m.key = gckpti_score(copy, gain);
+            m.cost = copy;
+            m.count = 1;
+            s->member[m.first] = node + s->p->nodes;
+        }
     }
     if (m.count > 0) /* else the node runs once, and slower memory is full */
         gckpti_add_move(s, &m);
@@ -21181,19 +21246,19 @@ static void gckpti_find_recomputes(gckpti_search *s)
     s->moves = s->members = 0;
     gckpti_reset_states(s->p);
     for (int x = 0; x < s->now.length && !s->p->failed; gckpti_scan_entry(s, x++)) {
-        int i = s->now.entry[x], count, self = gckpti_entry_node(s->p, i), is_reload = i > self;
+        int i = s->now.entry[x], count, self = gckpti_entry_node(s->p, i);
+        const gckpti_node *u = &s->p->node[self];
         const gckpti_node_state *v = &s->state[self];
         const int *edges = gckpti_entry_reads(s->p, i, &count);
         if (i < 0)
             continue;
-        const uint64_t copy = gckpti_restore_cost(s, self, x);
-        s->saving[x] = is_reload ? copy : v->run_count > 0 ? s->p->node[self].cost : 0;
+        s->saving[x] = i > self ? gckpti_restore_cost(s, self, x) : v->run_count > 0 ? u->cost : 0;
         for (int k = 0; k < count && v->run_count > 0; k++) {
             const gckpti_node_state *q = &s->state[edges[k]];
             if (q->value_end == x && q->prev_use == q->start && q->saved_end < 0)
                 s->saving[x] += s->saving[q->start];
         }
-        if (v->run_count <= s->p->node[self].must_recompute)
+        if (v->run_count <= u->must_recompute)
             continue;
         gckpti_move m;
         memset(&m, 0, sizeof m);
@@ -21205,7 +21270,7 @@ static void gckpti_find_recomputes(gckpti_search *s)
         m.to = x;
         m.value = s->now.value_end[x] < 0 ? 0 : v->out;
         m.saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
-        if (!is_reload && s->p->node[self].can_offload && s->saving[x] > copy)
+        if (u->can_offload && i == self && s->saving[x] > gckpti_restore_cost(s, self, x))
             s->member[m.first + m.count++] = self + s->p->nodes;
         s->member[m.first + m.count++] = GCKPTI_REMOVE;
         gckpti_add_move(s, &m);
@@ -22165,7 +22230,9 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     s->action = (unsigned char *)gckpti_scratch_alloc(&s->scratch, (size_t)p->nodes, 1);
     gckpti_open_bounds(p);
     if (!p->failed) {
-        s->bound = &p->bound[GCKPTI_FULL_COPY_COST - p->copy_cost];
+        s->bound = p->bound;
+        if (p->overlap)
+            s->bound += GCKPTI_FULL_COPY_COST - p->copy_cost;
         gckpti_build_levels(s, gckpti_try_actions(s)); /* actions 0 keep all */
     }
     if (!p->failed)
@@ -22281,22 +22348,13 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
 
 static uint64_t gckpti_step_cost(const gckpt_plan *plan)
 {
-    uint64_t body = 0, once = 0, micro_batches = 1;
+    uint64_t body = 0, once = 0;
     gckpt_usage u;
-    uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    /* of one rank; a virtual rank's only micro-batch counts whole */
-    if (plan->virtual_ranks > 1) {
-        uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
-        vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
-        micro_batches = (vrank_rows + rows - 1) / rows * vranks;
-        batch = (vrank_rows > rows ? vrank_rows : rows) * vranks;
-    }
+    uint64_t rows = (uint64_t)plan->rows, batch = gckpti_counted_rows(plan);
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
-        int gathers =
-            plan->ranks > 1 && !u.once && plan->nodes[plan->ins[i].id].kind == GCKPTI_PARAM;
-        uint64_t *sum = u.once || gathers ? &once : &body;
-        const uint64_t repeats = gathers ? micro_batches : 1; /* of any number of rows */
-        *sum = gckpti_add_cost(*sum, u.cost > UINT64_MAX / repeats ? UINT64_MAX : u.cost * repeats);
+        gckpti_price_gather(plan, i, &u);
+        uint64_t *sum = u.once ? &once : &body;
+        *sum = gckpti_add_cost(*sum, u.cost);
     }
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
@@ -22442,20 +22500,21 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
         { "custom_state", d->custom_state, 0, 4 },
         { "threads", d->threads, 0, 1024 },
-        { "ranks.virtual_ranks", d->ranks.virtual_ranks, 0, GCKPTI_MAX_VRANKS },
         { "schedule.segment_size", d->schedule.segment_size, -INT32_MAX, INT32_MAX },
         { "batch", d->batch, 0, INT64_MAX },
         { "bf16.precision", (int)d->bf16.precision, 0, GCKPT_BF16_FAST },
         { "update_in_backward", d->update_in_backward, 0, 1 },
         { "fetch.count", d->fetch.count, 0, INT32_MAX }
     };
-    if (!gckpti_check_ranges(g, "plan", ranges, sizeof ranges / sizeof *ranges) ||
-        gckpti_check_vranks(g, d) != GCKPT_OK)
+    if (!gckpti_check_ranges(g, "plan", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     const gckpti_fault faults[] = {
         { d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING,
           "plan: this build (GCKPT_NO_TRAINING) makes plans of mode GCKPT_INFERENCE only" },
-        { d->fetch.count > 0 && !GCKPTI_RUNS_FETCHES,
+        { (unsigned)d->ranks.virtual_ranks > 1 && !GCKPTI_HAS_PARTS,
+          "plan: this build has no virtual ranks (GCKPT_NO_RANKS): set desc.ranks.virtual_ranks to "
+          "0" },
+        { d->fetch.count > 0 && !GCKPTI_RUNS_FETCH,
           "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)" },
         { (d->offload.bytes || d->offload.overlap) && !GCKPTI_RUNS_OFFLOAD,
           "plan: desc.offload: this build leaves out copies to slower memory "
@@ -22527,7 +22586,7 @@ static int gckpti_is_never_added(const gckpti_planner *p, const gckpt_tensor *t)
             uses += p->tensors[id]->in[k]->base == t;
     return uses > 1 && t->batch_invariant && !gckpti_is_updated(p, t->id) &&
            !(p->active[t->id] & GCKPTI_HAS_BACKWARD) &&
-           (p->accumulates || p->desc->ranks.virtual_ranks > 1);
+           (p->accumulates || p->dist);
 }
 
 /* Checks that every fetch has a value or a gradient in the arena. */
@@ -22539,16 +22598,11 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
         if (!t || t->graph != p->g)
             return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i,
                                 t ? "of another graph" : "NULL");
-        const int loss = gckpti_is_loss(t), updated = gckpti_is_updated(p, t->base->id);
+        const int loss = gckpti_is_loss(t);
         const gckpti_fault faults[] = {
             { !gradient && (t->base->kind != GCKPTI_OP || loss || t->cache_capacity),
               "plan: fetch %i: %T is not the result of an op (values of inputs are the caller's, "
               "of parameters the store's, of losses the report's, of caches the executor's)" },
-            { gradient && updated &&
-                  gckpti_is_sharded(
-                      gckpti_array_shard(p->g->store, &p->g->store->params[t->base->index], 0)),
-              "plan: fetch %i: each rank has only its shard of the gradient of %T; with "
-              "GCKPT_SHARD_NONE it is whole" },
             { gradient && p->inference,
               "plan: fetch %i: %T has no gradient, as a GCKPT_INFERENCE plan has no gradients; "
               "plan for training, and gckpt_gradients changes nothing" },
@@ -22565,6 +22619,12 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
         const char *fault = GCKPTI_FIRST_FAULT(faults);
         if (fault)
             return gckpti_error(p->g, GCKPT_E_ARG, fault, i, t);
+        if (gradient && gckpti_is_updated(p, t->base->id) &&
+            gckpti_is_part(p->g->store, &p->g->store->params[t->base->index], 0))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "plan: fetch %i: each rank has only its shard of the gradient of "
+                                "%T; with GCKPT_SHARD_NONE it is whole",
+                                i, t);
     }
     return GCKPT_OK;
 }
@@ -22609,7 +22669,6 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 {
     gckpti_planner_reset(p);
-    p->copy_cost = GCKPTI_FULL_COPY_COST;
     gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
     if (result != GCKPT_OK || !gckpti_variant_applies(p))
@@ -22631,14 +22690,6 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
                               "machine can address; use a smaller network, or shorter caches");
 }
 
-/* Returns the rows of the largest virtual rank of a request. */
-static int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
-{
-    const int64_t batch = d->batch > 0 ? d->batch : g->rows;
-    const int64_t vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
-    return batch / vranks + (batch % vranks > 0);
-}
-
 /* Checks a request and initialises a planner, without the model, so that a variant can be set. */
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
@@ -22654,7 +22705,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->threads = d->threads ? d->threads : 1;
     p->alignment = d->kernels.alignment ? d->kernels.alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
-    p->accumulates = !p->inference && gckpti_largest_vrank(d, graph) > graph->rows;
+    p->accumulates = !p->inference && d->batch > graph->rows;
     p->plain = GCKPTI_ALWAYS_PLAIN || d->kernels.plain != 0 || d->backend;
     return gckpti_check_request(graph, terms, count, d);
 }
@@ -22739,7 +22790,7 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     const int lowers = optimal && rewrites;
     int fuses = 0;
     gckpt_result result = GCKPT_OK;
-    if (GCKPTI_RUNS_FUSED && d->bf16.precision == GCKPT_FP32)
+    if (GCKPTI_RUNS_TILES && d->bf16.precision == GCKPT_FP32)
         fuses = rewrites && (lowers || p->inference) && gckpti_may_fuse(p);
     for (int k = 1; k < 4 * GCKPTI_LOWERINGS && result == GCKPT_OK; k++) {
         const gckpti_variant v = { k % GCKPTI_LOWERINGS, k / GCKPTI_LOWERINGS % 2,
@@ -23244,23 +23295,16 @@ typedef enum {
     GCKPTI_ALL_GATHER /* every rank gets the shards of all ranks */
 } gckpti_collective;
 
-/* The collective in progress. At a level, two ranks exchange whose numbers differ in bit `bit`. */
-typedef struct {
-    gckpti_collective kind;
-    float *x, *workspace;    /* n floats; received floats, which are added to x */
-    float *shard;            /* as in gckpti_pending */
-    int64_t n, first, count; /* this rank's floats in x after a level of a sum (gather: before) */
-    int bit;                 /* 1, 2, 4, ..: the level; 0 if no collective is in progress */
-} gckpti_tree;
-
-/* A collective that a REDUCE or a gather started. */
+/* A collective that a REDUCE or a gather started: it waits, or is in progress (comm.tree). */
 enum { GCKPTI_MAX_PENDING = 8 };
 typedef struct {
     gckpti_collective kind;
-    int due; /* the first instruction that must wait for it */
-    float *x, *workspace;
-    float *shard; /* where to copy this rank's shard of the sum; NULL means nowhere */
+    int due;              /* the first instruction that must wait for it */
+    float *x, *workspace; /* n floats; received floats, which are added to x */
+    float *shard;         /* where to copy this rank's shard of the sum; NULL means nowhere */
     int64_t n;
+    int bit; /* 1, 2, 4, ..: the level, where ranks exchange whose numbers differ in it; else 0 */
+    int64_t first, count; /* this rank's floats in x after a level of a sum (gather: before) */
 } gckpti_pending;
 
 /* Communication of this rank with the others. */
@@ -23280,7 +23324,7 @@ typedef struct {
     void *copy_to; /* where in backend memory recv_buf is copied after the exchange, or NULL */
     size_t recv_bytes;
     uint64_t bytes_sent;
-    gckpti_tree tree;
+    gckpti_pending tree; /* the collective in progress, if its bit is not 0 */
     gckpti_status status; /* for the next status barrier */
 } gckpti_comm;
 
@@ -23288,6 +23332,8 @@ typedef struct {
  * the same time; the one with most rows decides how many lockstep micro-batches it takes (>= 1). */
 typedef struct gckpti_process_group {
     gckpti_comm comm;
+    int vrank;            /* current virtual rank, counted from 0 on each rank */
+    int64_t vrank_end;    /* end of its rows */
     int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
     int last_micro;       /* this micro-batch is the last of its virtual rank */
     int call_ended;       /* a status barrier ended the call with an error */
@@ -23298,24 +23344,16 @@ typedef struct gckpti_process_group {
     int pending_count;    /* entries of `pending`, oldest first; pending[0] is in progress */
     gckpti_pending pending[GCKPTI_MAX_PENDING];
     uint64_t exchange_hash; /* result of gckpti_hash_exchanges */
-    struct gckpti_loss_total *totals;
+    struct gckpti_loss_total *totals; /* host copy of the totals of all virtual ranks */
+    struct gckpti_loss_total *totals_begin; /* e->losses.totals of the first virtual rank */
     size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
 } gckpti_process_group;
 
 /* Returns the process group of an executor, or NULL. */
 #define gckpti_group_of(e) ((e)->group)
 
-/* Returns 1 if the plan needs a process group. */
-static inline int gckpti_has_group(const gckpt_plan *p)
-{
-    return p->virtual_ranks > 1 || p->ranks > 1;
-}
-
-/* Returns how many virtual ranks this rank runs: its part, or all if every rank runs all rows. */
-static inline int gckpti_local_vranks(const gckpt_plan *p)
-{
-    return p->virtual_ranks < p->ranks ? p->virtual_ranks : p->virtual_ranks / p->ranks;
-}
+/* Returns the end of the rows that the current micro-batch may have. */
+#define gckpti_rows_end(e) ((e)->group ? (e)->group->vrank_end : (e)->step.row_end)
 
 /* Returns 1 if rows are divided among ranks, 0 if every rank runs all rows (text generation). */
 static inline int gckpti_is_data_parallel(const gckpt_plan *p)
@@ -23344,24 +23382,25 @@ GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call cal
  * `result` is. With one rank, or if no barrier follows, returns `result`. */
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result);
 
-/* Returns *n floats from element `at` of a parameter's values or state: every rank calls it, and
- * the rank whose shard has the floats sends them to all. After a failure (gckpti_defer_error) the
- * floats are undefined. */
-GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int slot,
-                                           int64_t at, float scratch[GCKPTI_CHUNK], int64_t *n);
+/* Returns *n floats from element `at` of a parameter's values or state. Unless e is NULL, all
+ * ranks call it, and the rank that has the floats sends them to all; NULL then is an error of e. */
+GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpt_store *s,
+                                           const gckpti_param *q, int slot, int64_t at,
+                                           float scratch[GCKPTI_CHUNK], int64_t *n);
+
+/* Runs a status barrier of a save, unless e is NULL. */
+GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result);
 
 /* Merges the bytes of another rank into `mine`. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 #else /* one rank with one virtual rank */
-typedef struct gckpti_process_group {
-    int none;
-} gckpti_process_group;
-#define gckpti_group_of(e)                    ((void)(e), (gckpti_process_group *)0)
-#define gckpti_local_vranks(p)                1
+typedef int gckpti_process_group; /* its size is printed by gckpt_plan_c, for no executor */
+#define gckpti_group_of(e)                    ((void)(e), 0)
+#define gckpti_rows_end(e)                    ((e)->step.row_end)
 #define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)
 #define gckpti_count_micro_batches(e, n)      (((n) + (e)->plan->rows - 1) / (e)->plan->rows)
 #define gckpti_is_under_way(e)                0
-#define gckpti_rank_rows(e, rows, first)      (*(first) = 0, (rows))
+#define gckpti_own_rows(e, rows)              ((e)->step.first_row = 0, (rows))
 #define gckpti_agree_on_step(e, rows, result) (result)
 #define gckpti_agree(e, result)               (result)
 #define gckpti_defer_error(e, result)         (result)
@@ -23371,9 +23410,11 @@ typedef struct gckpti_process_group {
 #define gckpti_run_reduce                     ((gckpti_handler)0)
 #define gckpti_sum_squares(e)                 ((void)0)
 #define gckpti_run_gather(...)                0
-#define gckpti_restrict_to_shard(...)         ((void)0)
+#define gckpti_restrict_pass(...)             ((void)0)
 #define gckpti_gather_updated(...)            ((void)0)
 #define gckpti_wait_in_flight(e, copied_in)   ((void)(e), (void)(copied_in))
+#define gckpti_agree_on_save(e, result)       (result)
+#define gckpti_gather_chunk(e, ...)           gckpti_floats_at(__VA_ARGS__)
 #endif
 
 typedef struct { /* a fetch of the plan */
@@ -23481,8 +23522,8 @@ GCKPTI_COLD_END /* begun by planner */
  *        +-------------------------------------------------------+
  *                   last instruction done, or failure
  *
- * 1. A step begins in IDLE. With one rank, a call that begins a step first abandons the step in
- *    progress; with several ranks it is refused, because the other ranks are within that step.
+ * 1. A step begins in IDLE. A call that begins a step first abandons the step in progress; it is
+ *    refused if other processes are within that step (dist/dist.h).
  * 2. In STREAMING, each gckpt_step_add runs the body on its rows and returns before the epilogue.
  *    If it refuses its rows or feeds, the state and the sums so far stay as they are.
  * 3. In RUNNING all rows are fed. At the epilogue, pc returns to the body while there are rows.
@@ -23556,12 +23597,10 @@ struct gckpt_exec {
     struct {                     /* step, advance: progress of this step */
         uint64_t number;         /* the store's step when this step began */
         uint64_t quantise_count; /* the store's quantise_count at that time */
-        int64_t rows;            /* rows of all ranks so far */
-        int64_t first_row;       /* this rank's first row */
+        int64_t rows;            /* rows of the step so far */
+        int64_t first_row;       /* the first of them that this executor runs */
         int64_t row, row_end;    /* first row of this micro-batch; end of the rows fed */
-        int64_t vrank_end;       /* end of the rows of this virtual rank that were fed */
         int64_t position;        /* positions in the caches before this call */
-        int vrank;               /* current virtual rank, counted from 0 on each rank */
         int prologue_done;       /* the prologue has run: later micro-batches skip it */
         int state;               /* GCKPTI_IDLE, .. */
         int to_end;              /* the run in progress goes to the end of the step */
@@ -23574,8 +23613,8 @@ struct gckpt_exec {
     } feeds;
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
-        gckpti_loss_total *totals; /* one for each loss term and virtual rank */
-        unsigned char finalized;   /* counts are checked: updates may begin */
+        gckpti_loss_total *totals; /* by term: those to which losses add now */
+        size_t total_count;        /* number of terms, times a factor by which a module adds more */
         unsigned char valid;       /* terms[..].total are results of the last call */
     } losses;
     struct { /* update */
@@ -23592,7 +23631,7 @@ struct gckpt_exec {
     } update;
     /* The states of modules. */
 #ifndef GCKPT_NO_RANKS
-    gckpti_process_group *group; /* NULL means one rank with one virtual rank */
+    gckpti_process_group *group; /* dist/dist.h, or NULL */
 #endif
 #ifndef GCKPT_NO_FETCH
     gckpti_exec_fetch *fetches; /* one for each fetch of the plan */
@@ -23634,7 +23673,7 @@ static inline const gckpt_backend *gckpti_backend(const gckpt_exec *e)
 #endif
 }
 
-enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG, GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
+enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
 
 static inline unsigned gckpti_debug(const gckpt_exec *e)
 {
@@ -23717,7 +23756,7 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
 typedef enum {
     GCKPTI_ON_LAYOUT,   /* (gckpti_bump) tables are allocated, zeroed, or their bytes counted */
     GCKPTI_ON_BIND,     /* desc is checked: first without tables, then again with all memory */
-    GCKPTI_ON_CHECK,    /* (int64_t) this rank's rows of the step so far; they may be refused */
+    GCKPTI_ON_CHECK,    /* (int64_t) the executor's rows of the step so far; they may be refused */
     GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
     GCKPTI_ON_BODY_END, /* a micro-batch is computed (at the end of a stream: none) */
     GCKPTI_ON_END,      /* the losses of a step are final */
@@ -23799,7 +23838,7 @@ GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_n
 /* Returns the rows of the current micro-batch. */
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
-    return gckpti_min(e->step.vrank_end - e->step.row, e->plan->rows);
+    return gckpti_min(gckpti_rows_end(e) - e->step.row, e->plan->rows);
 }
 
 /* Initialises a call without op and inputs; all operands are NULL. */
@@ -24037,7 +24076,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
 {
     const gckpt_backend *b = comm->backend;
     const int copies = GCKPTI_OF(b, own_memory) && !comm->transport->device_aware;
-    const gckpti_tree *tree = &comm->tree; /* later levels of a gather pass on received floats */
+    const gckpti_pending *tree = &comm->tree; /* later levels of a gather pass on received floats */
     const int is_own = tree->kind != GCKPTI_ALL_GATHER || tree->bit == comm->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
     void *out = copies ? (void *)comm->send_buf : (void *)(uintptr_t)from;
@@ -24073,7 +24112,7 @@ GCKPTI_FN void gckpti_merge_all(gckpti_comm *comm, void *mine, size_t bytes, gck
 /* ---- collectives of large arrays, level by level, overlapped with computation ---- */
 static void gckpti_exchange_level(gckpti_comm *comm)
 {
-    gckpti_tree *tree = &comm->tree;
+    gckpti_pending *tree = &comm->tree;
     const int peer = comm->rank ^ tree->bit;
     const int parts = tree->n > GCKPT_UPDATE_BLOCK ? 2 * tree->bit : 1; /* or all */
     const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts);
@@ -24091,11 +24130,11 @@ static void gckpti_exchange_level(gckpti_comm *comm)
  * workspace for the larger half of the floats (up to GCKPT_UPDATE_BLOCK: for all). */
 static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
-    const int bit = comm->aborted ? 0 : pending->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
-    const gckpti_tree tree = { pending->kind, pending->x, pending->workspace, pending->shard,
-                               pending->n,    0,          pending->n,         bit };
-    comm->tree = tree;
-    if (bit)
+    gckpti_pending *tree = &comm->tree;
+    *tree = *pending;
+    tree->count = tree->n;
+    tree->bit = comm->aborted ? 0 : tree->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
+    if (tree->bit)
         gckpti_exchange_level(comm);
 }
 
@@ -24103,7 +24142,7 @@ static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
  * If c is NULL, stops before the first addition. Returns 1 if the collective is complete. */
 static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
 {
-    gckpti_tree *tree = &comm->tree;
+    gckpti_pending *tree = &comm->tree;
     while (tree->bit && (wait ? gckpti_wait_exchange(comm) : gckpti_is_done(comm)) && tree->bit) {
         if (!c && tree->kind != GCKPTI_ALL_GATHER)
             return 0;
@@ -24400,7 +24439,7 @@ GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, vranks = (size_t)gckpti_local_vranks(p);
-    const size_t totals = p->term_count > vranks ? p->term_count : vranks;
+    const size_t totals = e->losses.total_count *= vranks;
     gckpti_process_group counted, *group;
     e->group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
     group = e->group ? e->group : &counted;
@@ -24410,23 +24449,30 @@ GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
     group->totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof(gckpti_loss_total));
 }
 
-/* Checks desc.transport, and initialises e->group->comm. */
+/* Checks plan, store and desc.transport, and initialises e->group. */
 GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    gckpt_store *s = e->store;
     const gckpt_transport *transport = p->ranks > 1 ? e->desc.transport : NULL;
-    if (p->ranks > 1 && (!transport || !transport->exchange || transport->rank != e->store->rank ||
-                         transport->size != e->store->ranks))
-        return gckpti_error(e->store, GCKPT_E_ARG,
+    if (p->ranks != s->others + 1 || p->shard != s->shard)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan was made for %i ranks and shard %i, the store is for "
+                            "%i and %i (gckpt_store_ranks): make a new plan",
+                            p->ranks, (int)p->shard, s->others + 1, (int)s->shard);
+    if (p->ranks > 1 && (!transport || !transport->exchange || transport->rank != s->rank ||
+                         transport->size != s->others + 1))
+        return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the store is rank %i of %i: desc.transport must have this "
                             "rank and size, and exchange",
-                            e->store->rank, e->store->ranks);
+                            s->rank, s->others + 1);
     if (!e->group)
         return GCKPT_OK;
     gckpti_comm *comm = &e->group->comm;
+    e->group->totals_begin = e->losses.totals;
     comm->transport = transport;
     comm->backend = gckpti_backend(e);
-    comm->rank = comm->status.rank = e->store->rank;
+    comm->rank = comm->status.rank = s->rank;
     comm->ranks = p->ranks;
     comm->uses_queue = transport && GCKPTI_OF(comm->backend, use_comm_queue) &&
                        GCKPTI_OF(comm->backend, wait_comm_queue) && transport->enqueue &&
@@ -24443,11 +24489,12 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
     return 1;
 }
 
-/* Returns how many of a step's rows this rank runs; *first is the first one. */
-GCKPTI_FN int64_t gckpti_rank_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
+/* Returns how many of a step's rows this rank runs; step.first_row is the first one. */
+GCKPTI_FN int64_t gckpti_own_rows(gckpt_exec *e, int64_t rows)
 {
-    *first = 0;
-    return e->group ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, first) : rows;
+    e->step.first_row = 0;
+    return e->group ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, &e->step.first_row)
+                    : rows;
 }
 
 /* Errors that could end a step on this rank only must go through gckpti_defer_error or gckpti_agree
@@ -24548,24 +24595,33 @@ GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call cal
     return gckpti_agree(e, result);
 }
 
+GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result)
+{
+    if (!e || (e->group && e->group->call_ended)) /* by a failure: no barrier follows */
+        return result;
+    if (result != GCKPT_OK)
+        gckpti_error(e, result, "%s", gckpt_error_text(e->store));
+    return gckpti_agree_on_call(e, GCKPTI_CALL_SAVE, 0, result);
+}
+
 GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
 {
     return exec && exec->group ? exec->group->comm.bytes_sent : 0;
 }
 
-GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int slot,
-                                           int64_t at, float scratch[GCKPTI_CHUNK], int64_t *n)
+GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpt_store *s,
+                                           const gckpti_param *q, int slot, int64_t at,
+                                           float scratch[GCKPTI_CHUNK], int64_t *n)
 {
-    const gckpt_store *s = e->store;
     const gckpti_shard_range mine = gckpti_array_shard(s, q, slot);
-    if (!gckpti_is_sharded(mine))
+    if (!e || !gckpti_is_sharded(mine))
         return gckpti_floats_at(s, q, slot, at, scratch, n);
     gckpti_comm *comm = &e->group->comm;
     float *out = (float *)(void *)comm->send_buf;
     int owner = 0;
-    gckpti_shard_range shard = gckpti_shard_of(mine.total, owner, s->ranks);
+    gckpti_shard_range shard = gckpti_shard_of(mine.total, owner, s->others + 1);
     while (at < shard.first || at - shard.first >= shard.count)
-        shard = gckpti_shard_of(mine.total, ++owner, s->ranks);
+        shard = gckpti_shard_of(mine.total, ++owner, s->others + 1);
     *n = gckpti_min(shard.first + shard.count - at,
                     (int64_t)(e->group->buffer_bytes / sizeof(float)));
     for (int64_t i = 0, count; i < *n && owner == comm->rank; i += count) {
@@ -24579,7 +24635,7 @@ GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q,
         gckpti_exchange(comm, comm->rank ^ bit, out, has ? bytes : 0, out, gets ? bytes : 0);
         gckpti_wait_exchange(comm);
     }
-    return out;
+    return gckpti_defer_error(e, GCKPT_OK) == GCKPT_OK ? out : NULL;
 }
 
 /* Gathers all values of parameters first to last to `to`, and hashes them into *hash (or NULL). */
@@ -24595,12 +24651,12 @@ static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float 
     for (int i = first; i <= last && result == GCKPT_OK; i++) {
         const gckpti_param *q = &e->store->params[i];
         for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
-            const float *x = gckpti_gather_chunk(e, q, GCKPTI_VALUES, at, scratch, &n);
-            if (to)
+            const float *x = gckpti_gather_chunk(e, e->store, q, GCKPTI_VALUES, at, scratch, &n);
+            result = x ? GCKPT_OK : GCKPT_E_PEER;
+            if (x && to)
                 memcpy(to + at, x, (size_t)n * sizeof *x);
-            if (hash)
+            if (x && hash)
                 *hash = gckpti_hash_floats(*hash, x, n);
-            result = gckpti_defer_error(e, GCKPT_OK);
         }
     }
     return result == GCKPT_OK ? gckpti_ok(e) : result;
@@ -24684,6 +24740,17 @@ GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, s
     return (const float *)(const void *)e->blocks.host_scratch;
 }
 
+/* Returns 1 if feeds determine all counts, so that a backend's need not be read. */
+GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int known = gckpti_backend(e)->own_memory && !gckpti_is_inference(p);
+    for (size_t i = 0; i < p->term_count; i++)
+        known = known && (p->terms[i].regulariser ||
+                          p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
+    return known;
+}
+
 typedef struct {
     const gckpt_exec *e;
     gckpti_bump scratch;
@@ -24714,7 +24781,7 @@ static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void
     return copies->entry[i].host;
 }
 
-/* Returns 1 if the data of input i are quantised or a shard, which no kernel reads on the host. */
+/* Returns 1 if the data of input i are quantised or a part, which no kernel reads on the host. */
 static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
 {
     const gckpti_plan_node *nodes = e->plan->nodes;
@@ -24723,7 +24790,7 @@ static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
         return 0;
     const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
     return gckpti_is_quantised((int)q->p.storage) ||
-           gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
+           gckpti_is_part(e->store, q, GCKPTI_VALUES);
 }
 
 /* Runs an op's plain kernel on host copies of its operands. */
@@ -25080,14 +25147,6 @@ GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
     return -1;
 }
 
-/* Returns the total to which a loss adds: the virtual rank's or, for regularisers, the first. */
-GCKPTI_FN gckpti_loss_total *gckpti_running_loss(const gckpt_exec *e, int term)
-{
-    const gckpt_plan *p = e->plan;
-    int vrank = p->terms[term].regulariser ? 0 : e->step.vrank;
-    return &e->losses.totals[term * gckpti_local_vranks(p) + vrank];
-}
-
 /* Waits for the backend and copies counts and sums of the losses to the host. */
 static gckpt_result gckpti_read_losses(gckpt_exec *e)
 {
@@ -25096,7 +25155,7 @@ static gckpt_result gckpti_read_losses(gckpt_exec *e)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
         if (!gckpti_group_of(e) || e->plan->terms[i].regulariser) /* else gckpti_sum_losses did */
-            gckpti_from_backend(e, &e->losses.terms[i].total, gckpti_running_loss(e, (int)i),
+            gckpti_from_backend(e, &e->losses.terms[i].total, &e->losses.totals[i],
                                 sizeof *e->losses.totals);
     return GCKPT_OK;
 }
@@ -25173,27 +25232,6 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Returns 1 if feeds determine all counts, so that a backend's need not be read. */
-GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int known = GCKPTI_OF(gckpti_backend(e), own_memory) && !gckpti_is_inference(p);
-    for (size_t i = 0; i < p->term_count; i++)
-        known = known && (p->terms[i].regulariser ||
-                          p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
-    return known;
-}
-
-/* Before the first update, checks the counts of losses, unless all are known from the feeds. */
-GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
-{
-    if (e->losses.finalized || (GCKPTI_RUNS_DEVICES && gckpti_has_known_counts(e)))
-        return GCKPT_OK;
-    gckpt_result result = gckpti_check_counts(e);
-    e->losses.finalized = result == GCKPT_OK;
-    return result;
-}
-
 /* >>dist/micro_batches */
 #ifndef GCKPT_NO_RANKS
 
@@ -25268,7 +25306,8 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
         return result;
     gckpti_process_group *group = e->group;
     uint64_t *must_match = group->comm.status.must_match;
-    group->micro_done = group->squares_summed = group->losses_summed = 0;
+    group->vrank = group->micro_done = group->squares_summed = group->losses_summed = 0;
+    e->losses.totals = group->totals_begin;
     must_match[2] = e->store->step;
     must_match[3] = e->store->seed;
     if (!group->replicas_checked)
@@ -25296,7 +25335,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
 static int gckpti_lockstep_count(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t most = 1, vrank = e->step.vrank, stride = gckpti_local_vranks(p);
+    int64_t most = 1, vrank = e->group->vrank, stride = gckpti_local_vranks(p);
     for (; vrank < p->virtual_ranks; vrank += stride) {
         int64_t n = (gckpti_vrank_rows(p, e->step.rows, vrank) + p->rows - 1) / p->rows;
         most = n > most ? n : most;
@@ -25308,12 +25347,12 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
 GCKPTI_FN int gckpti_has_next_micro_batch(const gckpt_exec *e)
 {
     const int last = gckpti_local_vranks(e->plan) - 1;
-    return e->group ? e->step.vrank < last || (e->step.vrank == last && !e->group->last_micro)
+    return e->group ? e->group->vrank < last || (e->group->vrank == last && !e->group->last_micro)
                     : e->step.row_end - e->step.row > e->plan->rows;
 }
 
 /* Returns 1 if this micro-batch has no rows on this rank. */
-static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->step.vrank_end; }
+static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->group->vrank_end; }
 
 /* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if the step has none left. */
 GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
@@ -25325,11 +25364,11 @@ GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
     const int vranks = gckpti_local_vranks(p), per_rank = gckpti_is_data_parallel(p) ? vranks : 0;
-    if (e->step.vrank == vranks)
+    if (e->group->vrank == vranks)
         return 0;
     int64_t end = gckpti_vrank_first_row(gckpti_vrank_batch(p, e->step.rows), p->virtual_ranks,
-                                         group->comm.rank * per_rank + e->step.vrank + 1);
-    e->step.vrank_end = gckpti_min(end, e->step.row_end);
+                                         group->comm.rank * per_rank + e->group->vrank + 1);
+    e->group->vrank_end = gckpti_min(end, e->step.row_end);
     group->last_micro = group->micro_done + 1 == gckpti_lockstep_count(e);
     e->step.pc = e->step.prologue_done && p->mode != GCKPT_INFERENCE ? p->body : 0;
     if (!gckpti_is_padding(e))
@@ -25347,20 +25386,15 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
     group->losses_summed = 1;
     gckpti_wait_pending(e, 0);
     gckpt_result result = gckpti_wait_backend(e);
-    for (size_t i = 0; i < p->term_count; i++) {
-        const size_t n = (size_t)gckpti_local_vranks(p);
-        gckpti_loss_total *t = group->totals;
-        gckpti_from_backend(e, t, &e->losses.totals[i * n], n * sizeof *t);
-        for (size_t stride = 1; stride < n; stride *= 2) /* levels of the tree */
-            for (size_t k = 0; k < n; k += 2 * stride)
-                gckpti_merge_totals(&t[k], &t[k + stride], sizeof *t);
-        e->losses.terms[i].total = *t;
-    }
+    const size_t terms = p->term_count, n = e->losses.total_count;
+    gckpti_loss_total *t = group->totals;
+    gckpti_from_backend(e, t, group->totals_begin, n * sizeof *t);
+    for (size_t stride = terms; stride < n; stride *= 2) /* levels of the tree */
+        for (size_t k = 0; k < n; k += 2 * stride)
+            gckpti_merge_totals(&t[k], &t[k + stride], terms * sizeof *t);
     result = gckpti_agree(e, result);
     if (result != GCKPT_OK)
         return result;
-    for (size_t i = 0; i < p->term_count; i++)
-        group->totals[i] = e->losses.terms[i].total;
     gckpti_all_reduce_totals(e);
     for (size_t i = 0; i < p->term_count; i++)
         e->losses.terms[i].total = group->totals[i];
@@ -25378,9 +25412,10 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
     e->step.prologue_done = 1;
     group->micro_done++;
     if (group->last_micro) {
-        e->step.vrank++;
+        const int more = ++group->vrank < gckpti_local_vranks(e->plan);
         group->micro_done = 0;
-        if (e->step.vrank < gckpti_local_vranks(e->plan))
+        e->losses.totals = more ? e->losses.totals + e->plan->term_count : group->totals_begin;
+        if (more)
             gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
     }
     if (gckpti_prepare_micro_batch(e))
@@ -25444,7 +25479,7 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     int64_t n = gckpti_planned_elements(p, &p->nodes[ins->id]);
-    int level = 0, last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p);
+    int level = 0, last_vrank = e->group->vrank + 1 == gckpti_local_vranks(p);
     gckpti_operands o;
     gckpt_call call, *c = &call;
     gckpti_init_call(e, c);
@@ -25455,16 +25490,16 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
         GCKPTI_OF(gckpti_backend(e), fill)(c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->accumulates || !gckpti_is_padding(e)); u++)
         GCKPTI_OF(gckpti_backend(e), add)(c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
-    for (; e->step.vrank >> level & 1; level++)
+    for (; e->group->vrank >> level & 1; level++)
         GCKPTI_OF(gckpti_backend(e), add)(c, sum, gckpti_arena_f32(e, carries[level]), n);
     if (!last_vrank)
         gckpti_copy(gckpti_backend(e), gckpti_arena_f32(e, carries[level]), sum,
                     (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
         const gckpti_collective kind = ins->accumulate ? GCKPTI_REDUCE_SCATTER : GCKPTI_ALL_REDUCE;
-        float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.shard);
+        float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.part);
         const int due = gckpti_find_due(e, kind, GCKPTI_NO_OFFSET);
-        const gckpti_pending pending = { kind, due, sum, workspace, shard, n };
+        const gckpti_pending pending = { kind, due, sum, workspace, shard, n, 0, 0, 0 };
         gckpti_start_collective(e, &pending);
         if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* POISON does not wait for sums */
             gckpti_wait_pending(e, 0);
@@ -25476,7 +25511,7 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, size_t offset)
 {
     const int due = gckpti_find_due(e, GCKPTI_ALL_GATHER, offset);
-    const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
+    const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n, 0, 0, 0 };
     gckpti_start_collective(e, &pending);
     if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* FINITE reads the floats now */
         gckpti_wait_pending(e, 0);
@@ -25495,8 +25530,8 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
 
 /* Restricts a pass over a parameter to the shard that this rank updates. The shard's sum is in the
  * whole gradient, unless a REDUCE copied it to a separate buffer. */
-GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *ins,
-                                        gckpt_update_pass *pass)
+GCKPTI_FN void gckpti_restrict_pass(const gckpt_exec *e, const gckpti_ins *ins,
+                                    gckpt_update_pass *pass)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
@@ -25508,7 +25543,7 @@ GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *i
     for (size_t x = 0; x < p->length && shard == GCKPTI_NO_OFFSET; x++)
         if (p->ins[x].kind == GCKPT_REDUCE && p->ins[x].id == p->params[ins->id].node) {
             gckpti_operands_of(p->operands, &p->ins[x], 0, &o);
-            shard = o.shard;
+            shard = o.part;
         }
     pass->elements = q->p.count;
     pass->gradient += shard == GCKPTI_NO_OFFSET ? first : 0;
@@ -25537,7 +25572,7 @@ GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
     size_t bytes = e->update.square_count * sizeof(float);
-    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || group->squares_summed)
+    if (p->shard == GCKPT_SHARD_NONE || group->squares_summed)
         return;
     float *squares = (float *)(void *)group->comm.send_buf;
     group->squares_summed = 1;
@@ -25562,11 +25597,15 @@ GCKPTI_MODULE(dist)
 {
     switch (event) {
     case GCKPTI_ON_LAYOUT:
-        if (gckpti_has_group(e->plan))
+        if (e->plan->virtual_ranks > 1 || e->plan->ranks > 1)
             gckpti_alloc_group(e, (gckpti_bump *)arg);
         break;
     case GCKPTI_ON_BIND: e->device.watched |= e->group != NULL; return gckpti_bind_group(e);
     case GCKPTI_ON_REACH: return e->group && gckpti_sync_then_skips(e) ? GCKPT_MORE : GCKPT_OK;
+    case GCKPTI_ON_GRADIENTS:
+        if (e->group)
+            gckpti_sum_squares(e);
+        break;
     case GCKPTI_ON_FREE:
         if (e->group && e->group->comm.transport && e->step.state != GCKPTI_IDLE)
             gckpti_abort_comm(&e->group->comm); /* ends the step on the other ranks */
@@ -25916,7 +25955,7 @@ static int64_t gckpti_row_elements(const gckpt_plan *p, int64_t n, int64_t rows)
     return rows / p->rows * n + n / p->rows * (rows % p->rows);
 }
 
-/* Checks that gckpt_collect's arrays have space for `rows` rows, all that this rank's step has. */
+/* Checks that gckpt_collect's arrays have space for `rows` rows: all that the executor has. */
 static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -25946,7 +25985,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
     gckpti_exec_fetch before = exec->fetches[k];
     exec->fetches[k].to = to;
     exec->fetches[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    const int64_t rows = exec->step.row_end - exec->step.first_row; /* rows of this rank */
+    const int64_t rows = exec->step.row_end - exec->step.first_row; /* those that it ran */
     if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : rows) == GCKPT_OK)
         return gckpti_ok(exec);
     exec->fetches[k] = before;
@@ -26481,7 +26520,7 @@ GCKPTI_OWN_FRAME static void gckpti_init_pass(const gckpt_exec *e, const gckpti_
     pass->squares = q->running ? NULL : e->update.squares + e->tables.params[ins->id].first_square;
     pass->values = gckpti_exec_array(e, gckpti_param_of(e, ins->id), -1);
     if (gckpti_group_of(e))
-        gckpti_restrict_to_shard(e, ins, pass);
+        gckpti_restrict_pass(e, ins, pass);
 }
 
 /* Computes norm and clipping scale. Returns the first parameter that is not finite, else NULL. */
@@ -26631,8 +26670,6 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->ins[x].kind == GCKPT_UPDATE)
             gckpti_pass_over(e, &e->plan->ins[x], GCKPTI_DIVIDES, 0);
-    if (gckpti_group_of(e))
-        gckpti_sum_squares(e);
     const gckpt_result result = gckpti_notify(e, GCKPTI_ON_GRADIENTS, NULL);
     if (result != GCKPT_OK)
         return result;
@@ -26640,14 +26677,16 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     return gckpti_wait_backend(e);
 }
 
-/* Runs an update. Before the first one, the losses' counts become final, all gradients are divided
- * if something needs them, and all ranks agree. gckpt_gradients ends there. */
+/* Runs an update. Before the first one, checks the losses' counts (unless all are known from the
+ * feeds), divides all gradients if something needs them, and lets all processes agree.
+ * gckpt_gradients ends there. */
 GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     const int ends = e->step.goal == GCKPTI_GOAL_GRADIENTS;
     const int first = e->update.hyper.clip > 0 || e->update.all_first || ends;
     if (!e->update.begun) {
-        gckpt_result result = gckpti_defer_error(e, gckpti_finalize_counts(e));
+        const int known = gckpti_has_known_counts(e);
+        gckpt_result result = gckpti_defer_error(e, known ? GCKPT_OK : gckpti_check_counts(e));
         if (result != GCKPT_OK || !gckpti_loss_count(e))
             return result;
         result = gckpti_agree(e, first ? gckpti_finish_gradients(e) : GCKPT_OK);
@@ -26873,7 +26912,7 @@ static void gckpti_scan_results(gckpti_scan *scan, const gckpti_ins *ins)
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
         gckpti_loss_total sum;
-        gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)),
+        gckpti_from_backend(e, &sum, &e->losses.totals[gckpti_term_of(p, ins->id)],
                             sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
     } else if (!loss && !backward) {
@@ -26919,7 +26958,7 @@ static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins)
     if (ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    if (node->kind == GCKPTI_PARAM) /* another rank's shard may have an infinity */
+    if (node->kind == GCKPTI_PARAM) /* other parts of it may have an infinity */
         scan.sought = GCKPTI_KIND_NAN;
     gckpti_scan_results(&scan, ins);
     if (node->kind == GCKPTI_PARAM)
@@ -26970,19 +27009,21 @@ static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
         const gckpti_plan_node *node = &p->nodes[i];
         const int param = node->kind == GCKPTI_PARAM;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
-        const int sharded = q && gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
+        int64_t first = 0, count = gckpti_planned_elements(p, node);
+        if (param)
+            count = gckpti_part_of(e->store, q, GCKPTI_VALUES, &first);
         gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
         scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
             gckpti_scan_array(
                 &scan, q && gckpti_is_quantised((int)q->p.storage) ? NULL : e->tables.nodes[i].data,
-                0, sharded ? q->p.count : gckpti_planned_elements(p, node), (int)i, 0);
+                0, count, (int)i, 0);
         if (scan.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
                                 "what was loaded or set, made it so",
                                 gckpti_planned_name(p, (int)i), scan.value,
-                                scan.element + (sharded ? q->p.first : 0));
+                                scan.element + first);
         for (size_t k = 0; k < node->attribute_bytes / 4; k++) { /* no integer has these bits */
             const uint32_t word = p->words[node->attributes + k] & 0x7fffffff;
             if (word == 0x7f800000 || word == 0x7fc00000)
@@ -27185,10 +27226,10 @@ static void gckpti_set_loss(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_BACKWARD) {
         c->loss_scale = gckpti_loss_scale(e, term);
         if (p->nodes[ins->id].op->flags & GCKPTI_BACKWARD_LOSS)
-            c->loss_sum = &gckpti_running_loss(e, term)->sum;
+            c->loss_sum = &e->losses.totals[term].sum;
     } else if (term >= 0 && ins->first && !repeated) {
-        c->loss_sum = &gckpti_running_loss(e, term)->sum;
-        c->loss_count = &gckpti_running_loss(e, term)->count;
+        c->loss_sum = &e->losses.totals[term].sum;
+        c->loss_count = &e->losses.totals[term].count;
     }
 }
 
@@ -27366,6 +27407,7 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
     e->feeds.inputs = (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, input_size);
     e->losses.terms = (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, term_size);
     e->update.square_count = 0;
+    e->losses.total_count = p->term_count;
     for (size_t i = 0; i < p->param_count && GCKPTI_RUNS_TRAINING; i++) {
         if (e->tables.params)
             e->tables.params[i].first_square = e->update.square_count;
@@ -27394,7 +27436,7 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
             e->feeds.inputs[q->index] = in;
         } else if (q->kind == GCKPTI_OP && q->index >= 0) {
             e->tables.nodes[i] = gckpti_op_kernels(e, q);
-            if (GCKPTI_RUNS_FUSED && gckpti_is_fused_op(q->op))
+            if (GCKPTI_RUNS_TILES && gckpti_is_fused_op(q->op))
                 e->tables.nodes[i].forward = gckpti_fused_forward;
         } else if (constant) {
             e->tables.nodes[i].data = to ? to : q->data;
@@ -27422,9 +27464,8 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     if (GCKPTI_RUNS_DEVICES && own_memory != 0)
         e->blocks.host_scratch =
             (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
-    const size_t totals = p->term_count * (size_t)gckpti_local_vranks(p);
-    e->losses.totals =
-        (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof *e->losses.totals);
+    e->losses.totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, e->losses.total_count,
+                                                              sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
     const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
     unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, aligned ? p->alignment : 0, 1);
@@ -27499,8 +27540,8 @@ GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
                "gckpt_plan_c";
     for (size_t i = 0; i < n; i++)
         check = gckpti_hash_plan_node(check, p, i);
-    if (n && (gckpti_hash_vranks(check, p->virtual_ranks) != p->check ||
-              gckpti_hash_vranks(p->info[n - 1].hash, p->virtual_ranks) != p->hash))
+    if (n && (gckpti_finish_hash(p, check) != p->check ||
+              gckpti_finish_hash(p, p->info[n - 1].hash) != p->hash))
         return "the hash of the plan's graph is not what it was made with: an op or the table was "
                "changed; print it again with gckpt_plan_c";
     return p->threads >= 1 && p->threads <= 1024 && p->alignment >= sizeof(float) &&
@@ -27551,11 +27592,6 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan or the desc needs what %s left out of this build",
                             missing);
-    if (GCKPTI_HAS_SHARDS && (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard)))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan was made for %i ranks and shard %i, the store is for "
-                            "%i and %i (gckpt_store_ranks): make a new plan",
-                            p->ranks, (int)p->shard, s->ranks, (int)s->shard);
     return GCKPT_OK;
 }
 
@@ -27755,11 +27791,7 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
                             before ? " (all calls of the step together)" : " (desc.batch)");
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
     int whole = p->mixer >= 0 && (streams || !mixer || !gckpti_has_running(mixer));
-    int64_t rest = rows % p->rows;
-    if (gckpti_group_of(e)) {
-        for (int vrank = 0; vrank < p->virtual_ranks && !rest; vrank++)
-            rest = gckpti_vrank_rows(p, rows, vrank) % p->rows;
-    }
+    const int64_t rest = gckpti_rows_left(p, rows);
     if (whole && rest) /* running statistics allow a short last micro-batch */
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -27767,14 +27799,13 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "because %s #%i mixes rows",
             rows, p->rows, p->virtual_ranks > 1 ? " in each virtual rank" : "",
             gckpti_planned_name(p, p->mixer), p->mixer);
-    if (!inference && !whole && gckpti_has_single_norm(p, rows))
+    if (rest == 1 && !inference && !whole && gckpti_has_single_norm(p))
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows in micro-batches of %I leave one row over, and %s #%i cannot normalise "
             "one value per channel: drop that row, or plan other micro-batches",
             rows, p->rows, gckpti_planned_name(p, p->mixer), p->mixer);
-    int64_t first;
-    rows = before + gckpti_rank_rows(e, rows, &first);
+    rows = before + gckpti_own_rows(e, rows);
     return gckpti_notify(e, GCKPTI_ON_CHECK, &rows);
 }
 
@@ -27858,18 +27889,17 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     e->step.number = e->store->step;
     e->step.quantise_count = e->store->quantise_count;
     memset(e->losses.terms, 0, p->term_count * sizeof *e->losses.terms);
-    e->losses.finalized = 0;
     e->update.begun = 0;
-    e->step.rows = gckpti_group_of(e) ? rows : 0;
-    (void)gckpti_rank_rows(e, rows, &e->step.first_row);
-    e->step.row = e->step.row_end = e->step.vrank_end = e->feeds.first_row = e->step.first_row;
-    e->step.vrank = e->step.prologue_done = 0;
+    e->step.rows = rows;
+    (void)gckpti_own_rows(e, rows);
+    e->step.row = e->step.row_end = e->feeds.first_row = e->step.first_row;
+    e->step.prologue_done = 0;
     e->update.grad_norm = 0;
     e->update.clip_scale = 1;
     return gckpti_ok(e);
 }
 
-/* Takes the feeds of `rows` more rows of this rank, and adds their counts to the expected ones. */
+/* Takes the feeds of `rows` more rows, and adds their counts to the expected ones. */
 GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                        int64_t rows)
 {
@@ -27878,8 +27908,8 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
         result = gckpti_notify(e, GCKPTI_ON_FED, &rows);
     if (result != GCKPT_OK)
         return result;
-    e->step.vrank_end = e->step.row_end += rows;
-    if (!gckpti_group_of(e))
+    e->step.row_end += rows;
+    if (gckpti_is_streaming(e))
         e->step.rows = e->step.row_end;
     if (GCKPTI_RUNS_TRAINING)
         gckpti_expect_counts(e, rows);
@@ -27890,12 +27920,11 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
 static gckpt_result gckpti_check_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
-    int64_t first;
     gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
         result = gckpti_check_rows(e, rows);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
-        result = gckpti_add_rows(e, feeds, count, gckpti_rank_rows(e, rows, &first));
+        result = gckpti_add_rows(e, feeds, count, gckpti_own_rows(e, rows));
     return gckpti_agree_on_step(e, rows, result);
 }
 
@@ -27913,8 +27942,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     /* the step is accepted; from here on nothing refuses it */
     (void)gckpti_notify(e, GCKPTI_ON_BEGIN, NULL);
     e->step.pc = e->step.finished = 0;
-    gckpti_fill(e, e->losses.totals, 0,
-                p->term_count * (size_t)gckpti_local_vranks(p) * sizeof *e->losses.totals);
+    gckpti_fill(e, e->losses.totals, 0, e->losses.total_count * sizeof *e->losses.totals);
     gckpti_set_state(e, gckpti_is_streaming(e) ? GCKPTI_STREAMING : GCKPTI_RUNNING);
     if (!gckpti_is_streaming(e))
         gckpti_prepare_micro_batch(e);
@@ -28511,34 +28539,23 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
  * until all is read. So a failure frees new objects and leaves the rest unchanged; pointers to
  * values and state stay valid. In a caller's block (gckpt_memory.memory), the bytes of the spare
  * block become free again; so do those of the header, unless parameters, state, notes or (in a
- * partial load) values were created. A sharded store reads its shards and skips the rest.
+ * partial load) values were created. A store of parts reads these and skips the rest.
  * ============================================================================================== */
 
 #ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* most bytes of a header, by the safetensors format */
-/* Functions for ranks that have shards and write one file together; all make the same calls. */
-typedef struct {
-    void *context;
-    /* Returns the failure of the lowest rank that has one, or GCKPT_OK. */
-    gckpt_result (*agree)(void *context, gckpt_result result);
-    /* Returns *n floats of values or a state from element `at`, which another rank may hold. */
-    const float *(*gather)(void *context, const gckpti_param *q, int slot, int64_t at,
-                           float buf[GCKPTI_CHUNK], int64_t *n);
-    gckpt_result (*check)(void *context); /* returns an error if a gather failed */
-} gckpti_group_save;
-
 /* A request to save a store. */
 typedef struct {
     gckpt_store *store;
     const gckpt_file_desc *desc;
-    const gckpti_group_save *group; /* NULL unless all ranks write the file together */
+    gckpt_exec *exec; /* NULL, unless processes write their parts to one file */
 } gckpti_save_spec;
 
 /* The gckpt_file_desc that is used if the caller passes NULL. */
 static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32 };
 
-/* Writes the store; if `write` is NULL, only takes part in what all ranks do. */
+/* Writes the store; if `write` is NULL, only sends its parts to the process that writes. */
 GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn write, void *user);
 
 /* ---- files/header.c ---- */
@@ -28575,7 +28592,7 @@ typedef struct {
     size_t old_notes;     /* notes that the store had before; later ones are from the file */
     unsigned char *spare; /* new data for arrays that exist, until everything is read */
     size_t spare_bytes;
-    int own_format;           /* nonzero if this library wrote the file */
+    int resumes;              /* nonzero to load step, seed and updates, which own files have */
     unsigned char verify_sum; /* nonzero to compare the data's hash with the metadata's */
     uint64_t hash;            /* hash of the current tensor's bytes so far */
     uint64_t numbers[GCKPTI_METADATA_KEYS]; /* values of gckpti_metadata_keys */
@@ -28739,15 +28756,15 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
 {
     float buf[GCKPTI_CHUNK];
     const gckpti_param *q = w->q;
-    const gckpti_group_save *group = spec->group;
     const void *raw = w->slot == GCKPTI_VALUES  ? q->p.quantised
                       : w->slot == GCKPTI_SCALE ? q->p.scales
                                                 : NULL;
-    for (int64_t at = 0, n = w->count; at < w->count && (group || !out->failed); at += n) {
+    for (int64_t at = 0, n = w->count; at < w->count && (spec->exec || !out->failed); at += n) {
         const void *x = raw;
         if (!raw)
-            x = group ? group->gather(group->context, q, w->slot, at, buf, &n)
-                      : gckpti_floats_at(spec->store, q, w->slot, at, buf, &n);
+            x = gckpti_gather_chunk(spec->exec, spec->store, q, w->slot, at, buf, &n);
+        if (!x)
+            return GCKPT_E_PEER;
         n = gckpti_min(w->count - at, n);
         if (GCKPTI_HAS_SCALES && !raw && w->type != GCKPT_STORAGE_F32) {
             uint16_t half[GCKPTI_CHUNK];
@@ -28786,13 +28803,12 @@ static gckpt_result gckpti_save_name(const gckpti_save_spec *spec, size_t i)
     return GCKPT_OK;
 }
 
-/* Refuses to save a store of which another rank has a part. */
-static gckpt_result gckpti_refuse_shards(const gckpti_save_spec *spec)
+/* Refuses to save a store that has only parts of arrays. */
+static gckpt_result gckpti_refuse_parts(const gckpti_save_spec *spec)
 {
     gckpti_out_tensor w;
     for (w.next = 0; gckpti_next_out_tensor(spec, &w);)
-        if (w.slot != GCKPTI_SCALE &&
-            gckpti_is_sharded(gckpti_array_shard(spec->store, w.q, w.slot)))
+        if (w.slot != GCKPTI_SCALE && gckpti_is_part(spec->store, w.q, w.slot))
             return gckpti_error(spec->store, GCKPT_E_ARG,
                                 "save: this rank has only a shard of \"%s\"%s; "
                                 "gckpt_ranks_save writes all ranks' shards",
@@ -28811,8 +28827,8 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
                             "save: desc.storage must be F32, BF16 or F16; parameters quantised to "
                             "I8 or I4 by gckpt_store_quantise are saved so anyway");
     gckpt_result result = GCKPT_OK;
-    if (GCKPTI_HAS_SHARDS && !spec->group)
-        result = gckpti_refuse_shards(spec);
+    if (GCKPTI_HAS_PARTS && !spec->exec)
+        result = gckpti_refuse_parts(spec);
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
@@ -28856,8 +28872,7 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
     gckpt_result result = gckpti_save_start(spec);
     memset(&count, 0, sizeof count); /* a sink that only counts bytes */
     out = count;
-    if (GCKPTI_HAS_SHARDS && spec->group)
-        result = spec->group->agree(spec->group->context, result);
+    result = gckpti_agree_on_save(spec->exec, result);
     if (result == GCKPT_OK)
         result = gckpti_sink_data(&out, spec, &total);
     if (result != GCKPT_OK)
@@ -28870,8 +28885,7 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
                               "save: the header would take %z bytes, but %z are the most: use "
                               "shorter names or notes",
                               length, (size_t)GCKPTI_HEADER_MAX);
-    if (GCKPTI_HAS_SHARDS && spec->group)
-        result = spec->group->agree(spec->group->context, result);
+    result = gckpti_agree_on_save(spec->exec, result);
     if (result != GCKPT_OK)
         return result;
     out.write = write;
@@ -28883,8 +28897,6 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
     gckpti_sink_header(&out, spec, total);
     gckpti_sink_put(&out, "       ", padding);
     result = gckpti_sink_data(&out, spec, NULL);
-    if (GCKPTI_HAS_SHARDS && spec->group && result == GCKPT_OK)
-        result = spec->group->check(spec->group->context);
     if (gckpti_sink_flush(&out) != GCKPT_OK)
         return gckpti_error(store, GCKPT_E_FILE,
                             "save: the write callback failed before byte %z; "
@@ -29139,12 +29151,13 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     }
     if (load->result != GCKPT_OK)
         return 0;
-    load->own_format = found[0] && !strcmp(found[0], "gradckpt");
-    load->count = load->own_format ? load->count : tensors;
+    const int own_format = found[0] && !strcmp(found[0], "gradckpt");
+    load->resumes = own_format && !load->desc->values_only;
+    load->count = own_format ? load->count : tensors;
     load->verify_sum = found[GCKPTI_KEY_HASH] && !load->file;
     for (int i = 1; i <= GCKPTI_KEY_HASH; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
-        if (i == GCKPTI_KEY_HASH ? !load->verify_sum : !load->own_format)
+        if (i == GCKPTI_KEY_HASH ? !load->verify_sum : !own_format)
             continue;
         if (!end || gckpti_digits(found[i], end, &load->numbers[i]) != end ||
             load->numbers[GCKPTI_KEY_OPTIMISER] > GCKPT_CUSTOM_OPTIMISER + 1)
@@ -29569,21 +29582,21 @@ static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
                                   "bind it as writable, or leave it out");
 }
 
-/* Reads a tensor to its destination, in a shard only the shard's elements, converted to the storage
- * of its array. Without a destination compares the values. */
+/* Reads a tensor, or the part of it that the store has, to its destination, in the storage of its
+ * array. Without a destination compares the values. */
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
     gckpti_param to = load->store->params[e->param];
-    gckpti_shard_range shard = gckpti_shard_of(gckpti_elements(&e->shape), 0, 1);
+    int64_t first = 0, count = gckpti_elements(&e->shape);
     if (!e->dest)
         return gckpti_load_compared(load, e);
     if (e->slot != GCKPTI_SCALE)
-        shard = gckpti_array_shard(load->store, &to, e->slot);
-    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, shard.first)))
+        count = gckpti_part_of(load->store, &to, e->slot, &first);
+    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, first)))
         return 0;
     if (GCKPTI_HAS_SCALES && e->slot < 0 && to.p.storage != GCKPT_STORAGE_F32)
-        return gckpti_load_quantised(load, e, &to, shard.count);
-    return gckpti_load_floats(load, e->type, (float *)(void *)e->dest, shard.count);
+        return gckpti_load_quantised(load, e, &to, count);
+    return gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
 }
 
 /* Reads all data, in the order of the file. */
@@ -29611,9 +29624,10 @@ static int gckpti_load_data(gckpti_loader *load)
 /* Multiplies floats that were I8 in the file by the scales of their rows. */
 static void gckpti_apply_scales(const gckpt_store *s, gckpti_param *q, const float *scales)
 {
-    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-    for (int64_t k = 0; k < shard.count; k++)
-        q->p.values[k] *= scales[(shard.first + k) / q->p.shape.d[q->p.shape.n - 1]];
+    int64_t first;
+    const int64_t count = gckpti_part_of(s, q, GCKPTI_VALUES, &first);
+    for (int64_t k = 0; k < count; k++)
+        q->p.values[k] *= scales[(first + k) / q->p.shape.d[q->p.shape.n - 1]];
 }
 
 /* Marks a parameter as loaded. Its state becomes zero, except the arrays that the file has. */
@@ -29629,7 +29643,7 @@ static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_ent
         return;
     for (int k = values->states; k < gckpti_state_slots(q); k++)
         memset(q->p.state[k], 0, gckpti_array_bytes(s, q, 1));
-    const int known = values->states && load->own_format;
+    const int known = values->states && load->resumes;
     q->optimiser = (unsigned char)(known ? load->numbers[GCKPTI_KEY_OPTIMISER] : 0);
     q->updates = q->optimiser ? load->numbers[GCKPTI_KEY_STEP] : 0;
 }
@@ -29658,7 +29672,7 @@ static void gckpti_commit(gckpti_loader *load)
         }
     }
     gckpti_notes_merge(s);
-    if (load->own_format && !load->desc->values_only) {
+    if (load->resumes) {
         s->step = load->numbers[GCKPTI_KEY_STEP];
         s->seed = load->numbers[GCKPTI_KEY_SEED];
     }
@@ -29701,8 +29715,7 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
     gckpti_delete(&s->memory, load->spare, load->spare_bytes, 1);
     if (load->result != GCKPT_OK)
         gckpti_load_undo(load);
-    else if (load->own_format && !load->desc->values_only &&
-             load->numbers[GCKPTI_KEY_CONTRACT] != GCKPT_CONTRACT)
+    else if (load->resumes && load->numbers[GCKPTI_KEY_CONTRACT] != GCKPT_CONTRACT)
         gckpti_refuse(load, GCKPT_OTHER_CONTRACT, NULL,
                       "done, but the file is of numeric contract %u, this library of %i: training "
                       "goes on to other bits than it would have there",
@@ -30055,41 +30068,17 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
 /* >>dist/save */
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- one file of all ranks: each array's owners send it to all, and rank 0 writes it ---- */
-/* Runs a status barrier; returns the failure of the first rank that has one. */
-static gckpt_result gckpti_rank_save_agree(void *context, gckpt_result result)
-{
-    gckpt_exec *e = (gckpt_exec *)context;
-    if (e->group && e->group->call_ended) /* by a failure: no barrier follows */
-        return result;
-    if (result != GCKPT_OK)
-        gckpti_error(e, result, "%s", gckpt_error_text(e->store));
-    return gckpti_agree_on_call(e, GCKPTI_CALL_SAVE, 0, result);
-}
-
-static const float *gckpti_rank_save_gather(void *context, const gckpti_param *q, int slot,
-                                            int64_t at, float buf[GCKPTI_CHUNK], int64_t *n)
-{
-    return gckpti_gather_chunk((gckpt_exec *)context, q, slot, at, buf, n);
-}
-
-static gckpt_result gckpti_rank_save_check(void *context)
-{
-    return gckpti_defer_error((gckpt_exec *)context, GCKPT_OK);
-}
-
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 {
-    const gckpti_group_save group = { exec, gckpti_rank_save_agree, gckpti_rank_save_gather,
-                                      gckpti_rank_save_check };
     if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
-    const gckpti_save_spec spec = { exec->store, &gckpti_file_plain, &group };
+    const gckpti_save_spec spec = { exec->store, &gckpti_file_plain, exec };
     gckpt_result result =
         path ? GCKPT_OK : gckpti_error(exec, GCKPT_E_ARG, "save: the path is NULL");
     result = gckpti_agree_on_call(exec, GCKPTI_CALL_SAVE, 0, result);
     if (result == GCKPT_OK)
         result = exec->store->rank ? gckpti_write(&spec, NULL, NULL) : gckpti_save(&spec, path);
-    result = gckpti_rank_save_agree(exec, result);
+    result = gckpti_agree_on_save(exec, result);
     return result == GCKPT_OK ? gckpti_ok(exec) : result;
 }
 #endif
@@ -30097,6 +30086,19 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 /* =================================================================================================
  * >>export: plans and weights as C constants
  * ============================================================================================== */
+
+/* ---- export/params.c ---- */
+/* A parameter as gckpt_store_c prints it. Another layout needs another GCKPT_PLAN_FORMAT. */
+typedef struct {
+    const char *name;
+    const void *values, *scales; /* in their storage */
+    gckpt_shape shape;
+    uint32_t scale_bits[2]; /* bits of lr_scale, decay_scale */
+    unsigned char storage, frozen;
+} gckpti_exported;
+
+/* Adds n exported parameters to an empty store, which uses frozen ones in place. */
+GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n);
 
 /* >>export/params */
 GCKPTI_COLD_BEGIN
@@ -30120,16 +30122,14 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
         q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
-        const gckpti_shard_range shard =
-            gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES);
-        q.elements = q.storage == GCKPT_STORAGE_F32 ? shard.capacity : q.elements;
+        if (q.storage == GCKPT_STORAGE_F32)
+            q.elements = gckpti_planned_capacity(plan, q.elements, GCKPTI_VALUES);
         gckpti_count_alloc(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++) {
-        const gckpti_shard_range shard = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
-                                                           plan->shard, GCKPT_SHARD_STATE);
+        const int64_t count = gckpti_planned_capacity(plan, plan->params[i].elements, 0);
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_alloc(&used, (size_t)shard.capacity, sizeof(float));
+            gckpti_count_alloc(&used, (size_t)count, sizeof(float));
     }
     if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* this backend may have own memory */
         gckpti_count_alloc(&used, n, GCKPTI_MIRROR_BYTES);
@@ -30176,6 +30176,41 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         }
     }
     gckpti_store_shrink(store, before);
+    return result;
+}
+
+GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n)
+{
+    const gckpt_init none = { 0, 0, 0 };
+    const gckpti_exported *exported = all;
+    if (!s || s->count || gckpti_has_peers(s))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "bind: printed weights are for an empty store of one "
+                            "rank; bind them before anything else");
+    while (exported < all + n &&
+           gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
+        exported++; /* first all entries: the array cannot grow in place after values */
+    gckpt_result result = gckpti_ok(s);
+    if (exported < all + n)
+        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for the entry of \"%s\"",
+                              exported->name);
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
+        gckpti_param *q = &s->params[i];
+        exported = &all[i];
+        q->p.lr_scale = gckpti_float(exported->scale_bits[0]);
+        q->p.decay_scale = gckpti_float(exported->scale_bits[1]);
+        if (exported->frozen)
+            gckpti_use_values(q, (gckpt_storage)exported->storage, exported->values,
+                              (const float *)exported->scales, 0);
+        else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
+            memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));
+        q->uninitialised = 0;
+        q->assigned = 1;
+    }
+    if (result != GCKPT_OK) {
+        gckpti_hint_block(s, "store", &s->memory, 0);
+        gckpti_store_shrink(s, 0);
+    }
     return result;
 }
 
@@ -30465,15 +30500,26 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
            p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
-/* Returns the first name in `part`, a list of names of ops, that is an op of the plan; or NULL. */
-static const char *gckpti_c_find_op(const gckpt_plan *p, const char *const *part)
+/* Returns the name of an op of the plan that the build of `part` has, or NULL. */
+static const char *gckpti_c_find_op(const gckpt_plan *p, const char *part)
 {
-    for (; *part; part++)
-        for (size_t n = 0; n < p->node_count; n++) {
+#define GCKPTI_NO(op)
+#define GCKPTI_AXIS(op)   { #op, "AXES" },
+#define GCKPTI_ATTN(op)   { #op, "ATTENTION" },
+#define GCKPTI_CELL(op)   { #op, "RECURRENT" },
+#define GCKPTI_IMAGE(op)  { #op, "IMAGES" },
+#define GCKPTI_LINEAR(op) { #op, "LINEAR_LOSS" },
+#define GCKPTI_LOSS(op)   { #op, "LOSSES" },
+    static const struct {
+        const char *op, *part;
+    } optional[] = { GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, GCKPTI_AXIS, GCKPTI_ATTN, GCKPTI_CELL,
+                                    GCKPTI_IMAGE, GCKPTI_LINEAR, GCKPTI_LOSS) };
+    for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
+        for (size_t n = 0; n < p->node_count && !strcmp(optional[i].part, part); n++) {
             const gckpti_plan_node *q = &p->nodes[n];
             const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
-            if (q->index >= 0 && op && gckpti_c_is_builtin(op) && !strcmp(op->name, *part))
-                return *part;
+            if (q->index >= 0 && op && gckpti_c_is_builtin(op) && !strcmp(op->name, optional[i].op))
+                return op->name;
         }
     return NULL;
 }
@@ -30482,20 +30528,6 @@ static const char *gckpti_c_find_op(const gckpt_plan *p, const char *const *part
  * need, an #error refuses builds that leave out one that it needs. */
 static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-#define GCKPTI_NO(op)
-#define GCKPTI_NAME(op) #op,
-#define GCKPTI_NAMES(axis, recurrent, image, loss)                                                 \
-    {                                                                                              \
-        GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, axis, recurrent, image, loss) NULL                    \
-    }
-    static const char *const axes[] = GCKPTI_NAMES(GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO, GCKPTI_NO);
-    static const char *const recurrent[] =
-        GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO);
-    static const char *const images[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO);
-    static const char *const losses[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME);
-#undef GCKPTI_NAMES
-#undef GCKPTI_NAME
-#undef GCKPTI_NO
     const struct {
         const char *part, *has; /* has: the op or feature of the part in the plan, or NULL */
     } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
@@ -30505,10 +30537,12 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
                   { "QUANT", p->quantised ? "quantised parameters" : NULL },
                   { "TILES", p->fused ? "fused groups of ops" : NULL },
                   { "BF16", gckpti_is_bf16_plan(p) ? "precision GCKPT_BF16" : NULL },
-                  { "AXES", gckpti_c_find_op(p, axes) },
-                  { "RECURRENT", gckpti_c_find_op(p, recurrent) },
-                  { "IMAGES", gckpti_c_find_op(p, images) },
-                  { "LOSSES", gckpti_c_find_op(p, losses) } };
+                  { "AXES", gckpti_c_find_op(p, "AXES") },
+                  { "ATTENTION", gckpti_c_find_op(p, "ATTENTION") },
+                  { "RECURRENT", gckpti_c_find_op(p, "RECURRENT") },
+                  { "IMAGES", gckpti_c_find_op(p, "IMAGES") },
+                  { "LINEAR_LOSS", gckpti_c_find_op(p, "LINEAR_LOSS") },
+                  { "LOSSES", gckpti_c_find_op(p, "LOSSES") } };
     const size_t n = sizeof parts / sizeof *parts;
     size_t without = 0;
     for (size_t i = 0; i < n; i++)
@@ -30646,7 +30680,7 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
     const char *problem = NULL;
     if (!gckpti_c_identifier(name) || strlen(name) > 60)
         problem = "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
-    else if (store->ranks > 1)
+    else if (gckpti_has_peers(store))
         problem = "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
     else if (!store->count)
         problem = "#error \"weights %s: the store has no parameters\"\n";
@@ -30694,64 +30728,9 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
 
 GCKPTI_COLD_END /* begun in check/check.h */
 
-/* No private macro outlives the implementation. */
-#undef GCKPTI_POSIX
-#undef GCKPTI_HEAP_64BIT
-#undef GCKPTI_HUGE_PAGES
-#undef GCKPTI_COLD_BEGIN
-#undef GCKPTI_COLD_END
-#undef GCKPTI_HAS_FAST
-#undef GCKPTI_ALIGNED
-#undef GCKPTI_X86
-#undef GCKPTI_AVX512
-#undef GCKPTI_OPTIMISED
-#undef GCKPTI_SQRT
-#undef GCKPTI_DEVICE
-#undef GCKPTI_UNUSED
-#undef GCKPTI_FN
-#undef GCKPTI_DATA
-#undef GCKPTI_INLINE
-#undef GCKPTI_ARENA_MAX
-#undef GCKPTI_NO_OFFSET
-#undef GCKPTI_TEXT_BYTES
-#undef GCKPTI_WITH_PLANNER
-#undef GCKPTI_WITH_BACKENDS
-#undef GCKPTI_IS_SMALL
-#undef GCKPTI_STRINGIFY
-#undef GCKPTI_STRING_OF
-#undef GCKPTI_WITH
-#undef GCKPTI_OWN_FRAME
-#undef GCKPTI_TEAMS
-#undef GCKPTI_MAGIC
+/* No macro outlives the implementation, except those whose names begin with GCKPT. */
 #undef gckpti_error
-#undef GCKPTI_ALIGN
 #undef gckpti_hint_block
-#undef GCKPTI_GRAINS
-#undef GCKPTI_FMA
-#undef GCKPTI_INFINITY
-#undef GCKPTI_NAN
-#undef GCKPTI_NOINLINE
-#undef GCKPTI_RARE
-#undef GCKPTI_LOG2E
-#undef GCKPTI_LN2_HI
-#undef GCKPTI_LN2_LO
-#undef GCKPTI_ROUND
-#undef GCKPTI_EXP_MIN
-#undef GCKPTI_EXP_MAX
-#undef GCKPTI_TANH_SPLIT
-#undef GCKPTI_TANH_MAX
-#undef GCKPTI_SIN_SPLIT
-#undef GCKPTI_ERF_SPLIT
-#undef GCKPTI_ERF_MAX
-#undef GCKPTI_GELU_C1
-#undef GCKPTI_GELU_C3
-#undef GCKPTI_ISA
-#undef GCKPTI_MM
-#undef GCKPTI_FNV_START
-#undef gckpti_shard_from
-#undef gckpti_array_shard
-#undef gckpti_clear_shard_end
-#undef gckpti_set_param_shard
 #undef gckpti_count_change
 #undef gckpti_delete_mirrors
 #undef gckpti_mark_changed
@@ -30763,6 +30742,11 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_notes_shrink
 #undef gckpti_notes_merge
 #undef gckpti_note_add
+#undef gckpti_is_part
+#undef gckpti_has_peers
+#undef gckpti_part_of
+#undef gckpti_part_bytes
+#undef gckpti_set_update_part
 #undef gckpti_storage_name
 #undef gckpti_file_count
 #undef gckpti_storage_bytes
@@ -30779,57 +30763,17 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_init_quantised
 #undef gckpti_values_copy
 #undef gckpti_fp32_quant
-#undef GCKPTI_ALL_OPS
-#undef GCKPTI_OPS
-#undef GCKPTI_LEFT_OUT
-#undef GCKPTI_AXES
-#undef GCKPTI_RECURRENT
-#undef GCKPTI_IMAGES
-#undef GCKPTI_LOSSES
-#undef GCKPTI_IF_TRAINING
-#undef GCKPTI_OP_KERNELS
-#undef gckpti_check_positions
 #undef gckpti_mixed_plain
-#undef GCKPTI_IF_LOSSES
-#undef GCKPTI_IF_IMAGES
-#undef GCKPTI_IF_RECURRENT
-#undef GCKPTI_COLUMN_VECTORS
-#undef GCKPTI_IF_PLANNER
-#undef GCKPTI_DESC_ALL
-#undef GCKPTI_DESC_WITH
-#undef GCKPTI_DESC_FIELD
-#undef GCKPTI_DESC
-#undef GCKPTI_PLAIN
-#undef GCKPTI_FAST
 #undef gckpti_attention_of_cache
+#undef gckpti_check_positions
 #undef gckpti_mixed_scores
 #undef gckpti_mixed_values
 #undef gckpti_mixed_gradients
 #undef gckpti_mixed_attention_workspace
-#undef GCKPTI_ELEMENT_LOSS
-#undef GCKPTI_READS_XY
-#undef GCKPTI_CHECKED_SHAPE
-#undef GCKPTI_INPLACE_FLAGS
-#undef GCKPTI_UNARY_FLAGS
-#undef GCKPTI_BUILDER_0
-#undef GCKPTI_BUILDER_1
-#undef GCKPTI_BUILDER_2
-#undef GCKPTI_UNARY_DESC
-#undef GCKPTI_UNARY_OP
-#undef GCKPTI_UNARY_OP_WITH
-#undef GCKPTI_BINARY_BUILDER
-#undef GCKPTI_REDUCE_SHAPE
-#undef GCKPTI_IF_BF16
-#undef GCKPTI_LOAD_ANY
-#undef GCKPTI_FEW_QUERIES
-#undef GCKPTI_IF_QUANTISED
-#undef GCKPTI_AMX
+#undef gckpti_linear_loss_block
 #undef gckpti_cpu_convert
 #undef gckpti_mixed_fast
 #undef gckpti_mixed_matches
-#undef GCKPTI_FAST_LOSS
-#undef GCKPTI_CPU_HAS_AMX
-#undef GCKPTI_OF
 #undef gckpti_cpu_own_memory
 #undef gckpti_cpu_context
 #undef gckpti_cpu_name
@@ -30851,20 +30795,18 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_host_floats
 #undef gckpti_run_on_host
 #undef gckpti_host_scratch_bytes
+#undef gckpti_has_known_counts
 #undef gckpti_copy
 #undef gckpti_copy_in
 #undef gckpti_copy_out
 #undef gckpti_finish
 #undef gckpti_is_fused_op
 #undef gckpti_fused_forward
-#undef GCKPTI_NAMELESS
-#undef GCKPTI_KINDS
-#undef GCKPTI_PLAN_NUMBERS
-#undef GCKPTI_PLAN_ARRAYS
-#undef GCKPTI_HAS_PASSES
-#undef GCKPTI_HAS_STAGED
-#undef GCKPTI_HAS_VARIANTS
-#undef GCKPTI_SEARCH_LIMIT
+#undef gckpti_planned_capacity
+#undef gckpti_rows_left
+#undef gckpti_counted_rows
+#undef gckpti_price_gather
+#undef gckpti_finish_hash
 #undef gckpti_is_gathered
 #undef gckpti_prefetch_gathers
 #undef gckpti_first_precision
@@ -30873,37 +30815,28 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_mark_precision
 #undef gckpti_place_copies
 #undef gckpti_copy_operands
-#undef gckpti_extend_offload
-#undef gckpti_count_reload
-#undef gckpti_schedule_time
+#undef gckpti_scan_copies
 #undef gckpti_backend_id
 #undef gckpti_backend_name
 #undef gckpti_has_fast_kernel
 #undef gckpti_query_backend
 #undef gckpti_is_staged
 #undef gckpti_pass
-#undef GCKPTI_PASSES
 #undef gckpti_count_strategies
-#undef GCKPTI_NO_ATTEMPT
-#undef GCKPTI_REMOVE
-#undef GCKPTI_REST
 #undef gckpti_round_trip_cost
 #undef gckpti_copy_cost
 #undef gckpti_restore_cost
 #undef gckpti_begin_strategy
 #undef gckpti_overlap_copies
-#undef GCKPTI_DOUBLE_SCORE
-#undef GCKPTI_INFINITE_COST
-#undef GCKPTI_FIRST_FAULT
 #undef gckpti_run_checked_update
 #undef gckpti_count_step
 #undef gckpti_init_pass
 #undef gckpti_group_of
-#undef gckpti_local_vranks
+#undef gckpti_rows_end
 #undef gckpti_has_next_micro_batch
 #undef gckpti_count_micro_batches
 #undef gckpti_is_under_way
-#undef gckpti_rank_rows
+#undef gckpti_own_rows
 #undef gckpti_agree_on_step
 #undef gckpti_agree
 #undef gckpti_defer_error
@@ -30913,9 +30846,11 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_run_reduce
 #undef gckpti_sum_squares
 #undef gckpti_run_gather
-#undef gckpti_restrict_to_shard
+#undef gckpti_restrict_pass
 #undef gckpti_gather_updated
 #undef gckpti_wait_in_flight
+#undef gckpti_agree_on_save
+#undef gckpti_gather_chunk
 #undef gckpti_end_mixed_output
 #undef gckpti_end_mixed_gradient
 #undef gckpti_mixed_operands
@@ -30927,12 +30862,6 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_backend_offloads
 #undef gckpti_wait_copies
 #undef gckpti_run_copies
-#undef GCKPTI_MODULE
-#undef GCKPTI_HEADER_MAX
-#undef GCKPTI_LEAVE_OUT
-#undef GCKPTI_ORPHAN
-#undef GCKPTI_C_ARRAY
-#undef GCKPTI_C_NUMBERS
 
 #ifdef __cplusplus
 }
@@ -32538,7 +32467,8 @@ static const gckpti_image_kernels V(image_kernels) = { V(conv_block),
                                                        V(scaled_add) };
 #endif
 
-/* >>kernels/attention */
+/* >>attention/kernels */
+#ifndef GCKPT_NO_ATTENTION
 /* ---- attention ---- Scores are stored as (key,query): the softmax of a query then runs down a
  * vector lane, no sum crosses lanes, and sums keep the order of the row's 32 lanes. Tiles are 64
  * queries by 64 keys; the operands of their products are packed, in rows of d_vec floats. The
@@ -32654,6 +32584,7 @@ GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
     for (int64_t e = 0; factor != 1.0f && e < d; e += W)
         V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
 }
+#endif
 
 /* >>cache/kernels */
 #ifndef GCKPT_NO_CACHES
@@ -32711,11 +32642,13 @@ static GCKPTI_TARGET int V(few_queries)(const gckpti_attn *h, int64_t row, int64
 }
 #endif
 
-/* >>kernels/online_softmax */
+/* >>kernels/hot_end */
 #if !GCKPTI_OPTIMISED && !defined(__clang__) /* see kernels/vectors.c */
 #pragma GCC pop_options
 #endif
 
+/* >>attention/online_softmax */
+#ifndef GCKPT_NO_ATTENTION
 /* exp of x <= GCKPTI_EXP_MAX (no check for overflow) */
 GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 {
@@ -32947,11 +32880,16 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
     }
 }
 
+static const gckpti_attention_loops V(attention_loops) = {
+    V(rotary_row), { V(attention_forward), GCKPTI_IF_TRAINING(V(attention_backward)) }
+};
+#endif
+
 /* >>bf16/attention */
-#ifndef GCKPT_NO_BF16
+#if !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_ATTENTION)
 /* ---- attention of bf16 plans: tiles of 64 queries by 64 keys, by products of packed operands.
  * Masked keys take part with p = 0 and ds = 0; if an operand has an infinity or NaN, which times 0
- * would be NaN, the product is computed element by element (bf16/ops.c). ---- */
+ * would be NaN, the product is computed element by element (bf16/attention_ops.c). ---- */
 
 /* Packs lanes of x, k terms each, as rows of an operand a or, if that is NULL, as a panel of b. */
 static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, const gckpti_operand *x,
@@ -33160,8 +33098,8 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
 }
 #endif
 
-/* >>bf16/gradients */
-#ifndef GCKPT_NO_BF16
+/* >>bf16/attention_gradients */
+#if !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_ATTENTION)
 /* ---- attention of bf16 plans, backward ---- */
 /* Returns sum(g out) of a query, in lanes like gckpti_dot; prefetches `ahead` elements on. */
 GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g,
@@ -33280,7 +33218,8 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
     }
 }
 
-/* Adds the tile's terms to the gradients that are not NULL, element by element (bf16/ops.c). */
+/* Adds the tile's terms to the gradients that are not NULL, element by element, as
+ * bf16/attention_ops.c does. */
 static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, float *dk, float *dv)
 {
     const int64_t c = s->h->c;
@@ -33417,6 +33356,13 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         V(store_gradient)(h, &in[0], at_q, h->t, s.dq);
 }
 
+static const gckpti_attention_kernels V(mixed_attention) = {
+    V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward))
+};
+#endif
+
+/* >>bf16/table */
+#ifndef GCKPT_NO_BF16
 static const gckpti_mixed_kernels V(mixed_kernels) = {
     { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS, V(mixed_tile) },
       { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
@@ -33426,7 +33372,7 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
     V(widen),
     V(narrow),
     V(round_stochastic),
-    { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
+    GCKPTI_IF_ATTENTION(&V(mixed_attention))
 };
 #endif
 
@@ -33656,7 +33602,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     V(widen),
     gckpti_narrow_amx,
     V(round_stochastic),
-    { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
+    GCKPTI_IF_ATTENTION(&V(mixed_attention))
 };
 #undef GCKPTI_TARGET_AMX
 #undef GCKPTI_INLINED_AMX
@@ -33678,9 +33624,8 @@ static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
         V(elementwise_forward), GCKPTI_TRAINED(elementwise_backward), V(softmax_row),              \
         GCKPTI_TRAINED(softmax_row_grad), V(log_softmax_row),                                      \
         GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row), GCKPTI_TRAINED(norm_row_grad),          \
-        V(rotary_row), V(column_sums),                                                             \
-        { V(attention_forward), GCKPTI_TRAINED(attention_backward) }, &V(element_loss_kernels),    \
-        &V(class_loss_kernels), GCKPTI_TRAINED(dropout), mixed,                                    \
+        V(column_sums), &V(element_loss_kernels), &V(class_loss_kernels), GCKPTI_TRAINED(dropout), \
+        mixed, GCKPTI_IF_ATTENTION(&V(attention_loops)),                                           \
         GCKPTI_IF_IMAGES(&V(image_kernels)), GCKPTI_IF_RECURRENT(&V(cell_loops))
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AMX

@@ -15,17 +15,10 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 616
- *                 ptx, memory, replay
  *     >>common    fill, add, convert, update, dequantise                                       659
- *                 map, tiles, convert, update, dequantise
  *     >>exact     kernels of the numeric contract: the bits of the processor                  3590
- *                 unary, axes, sums, broadcast, shapes, reduce, axis_ops, upsample, rotary,
- *                 element_losses, panel, products, linear, conv, pools, embed, softmax, norms,
- *                 channels, recurrent, losses, linear_loss, scores, attention
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1756
- *                 epilogue, products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            298
- *                 find, self_test, open
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
@@ -53,6 +46,9 @@
 #define GCKPT_NO_STDIO
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#if defined(GCKPT_NO_ATTENTION) || defined(GCKPT_NO_LINEAR_LOSS)
+#error "gradckpt_cuda.cu needs these parts: remove GCKPT_NO_ATTENTION and GCKPT_NO_LINEAR_LOSS"
+#endif
 
 namespace {
 

@@ -60,9 +60,9 @@
 #undef GCKPT_NO_AVX512
 #define GCKPT_NO_AVX512
 #endif
-#if defined(GCKPT_NO_AVX512) || defined(GCKPT_NO_BF16)
-#undef GCKPT_NO_AMX
-#define GCKPT_NO_AMX
+#ifdef GCKPT_NO_ATTENTION
+#undef GCKPT_NO_CACHES
+#define GCKPT_NO_CACHES
 #endif
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
@@ -106,7 +106,7 @@ typedef struct gckpt_backend gckpt_backend;   /* functions that run a plan's ops
     X(E_DATA, "wrong data")                                                                        \
     X(E_FILE, "a file could not be read or written")                                               \
     X(E_BACKEND, "this build or processor breaks the numeric contract")                            \
-    X(E_PEER, "another rank does not answer")
+    X(E_PEER, "another process does not answer")
 #define GCKPT_RESULT_ENUM(name, text) GCKPT_##name,
 typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
 #undef GCKPT_RESULT_ENUM
@@ -204,8 +204,8 @@ typedef struct {
     gckpt_storage storage;       /* format of the values */
     const void *quantised;       /* values in the format `storage`; NULL if that is F32 */
     const float *scales;         /* with I8, a scale for each row; else NULL */
-    /* The range of elements that this rank updates and whose state it has (gckpt_store_ranks): all,
-     * or its shard. With GCKPT_SHARD_VALUES `values` has these only. */
+    /* The range of elements that this process updates and whose state it has: all, unless several
+     * processes divide them. If they also divide the values, `values` has these only. */
     int64_t first, count;
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store); /* number of parameters */
@@ -225,7 +225,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* number of updates so far */
 /* Returns the FNV-1a 64 hash of all values, created or not, in creation order (manual, 5k); 0 if
- * values are sharded (GCKPT_SHARD_VALUES), where gckpt_gather_hash returns it. */
+ * this process has only parts of them, where gckpt_gather_hash returns it. */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Callbacks that read or write the next `size` bytes and return the number of bytes done. Fewer
@@ -342,42 +342,7 @@ GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high);
 GCKPT_API gckpt_tensor *gckpt_from_u8(gckpt_tensor *x, float scale, float shift);
 /* Returns x; its gradient does not flow back into the ops that compute x. */
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
-typedef struct {
-    int heads;             /* number of heads of q; 1 or more */
-    int key_heads;         /* heads of k, v: a divisor of heads (neighbours share); default heads */
-    int causal;            /* if nonzero, query t sees keys 0..S-T+t (S >= T), so the last query
-                            * sees all keys; if 0, every query sees all keys */
-    gckpt_tensor *lengths; /* i32 (B): number of keys that row b sees, 0..S (a step returns E_DATA
-                            * for others); NULL selects S */
-    int64_t window;        /* causal only: a query sees the last `window` of its keys (transformers'
-                            * sliding_window), its own position included; 0, or >= S, sees all */
-    float cap;             /* scores s become cap * tanh(s / cap), 1e-30 to 1e30; 0 disables it */
-    float scale;           /* factor of the dot products q k'; 0 selects 1 / sqrt(D) */
-} gckpt_attention_desc;
-/* Attention, softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C /
- * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022) nor repeats
- * shared heads (Ainslie 2023). Masked keys have no effect, even if NaN, and get gradient 0; a query
- * without keys gives 0. A gckpt_cache as k or v has the keys written so far and requires causal
- * without lengths (else E_ARG). Keys before a window cost nothing. */
-GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
-                                        const gckpt_attention_desc *desc);
-typedef struct {
-    int heads;
-    float base;               /* base of the angles; 0 selects 10000 */
-    int64_t position;         /* position of the first row; default 0 */
-    int64_t columns;          /* R, even: only the first R columns of each head are rotated, as
-                               * pairs (i, i + R/2); 0 selects D */
-    const float *frequencies; /* radians per position, >= 0, for each of R/2 <= 512 pairs; copied
-                               * (scaling of Llama 3, linear or YaRN); NULL selects base^(-2i/R) */
-    float scale;              /* factor of cosines, sines (YaRN's attention factor); 0 selects 1 */
-} gckpt_rotary_desc;
-/* Rotary embedding: x (B,T,C), C = heads * D, D even -> (B,T,C): rotates each pair (i, i + D/2) of
- * a head by position * base^(-2i/D). Su 2021, with the half-split pairing of GPT-NeoX and Llama. */
-GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc);
-/* x (B,T,C) + rows first..first+T-1 of a learned table (Tmax,C), which depends on no input. In a
- * graph with caches, this op and gckpt_rotary add gckpt_position to their first position, up to the
- * capacity. */
-GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
+#include "attention/api.h"
 #include "images/api.h"
 #include "recurrent/api.h"
 #include "cache/api.h"
@@ -417,14 +382,7 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
  * for the target plus smoothing / V for every class (Szegedy 2015). */
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                             gckpt_tensor *weights, float smoothing);
-typedef struct {
-    float cap; /* logits z become cap * tanh(z / cap) (Gemma 2), 1e-30 to 1e30; 0 disables it */
-} gckpt_linear_loss_desc;
-/* Cross-entropy of the logits x w': x (..,C), w (V,C) (e.g. a tied embedding table), targets i32
- * (..). Only the logits of some rows or classes exist at a time. desc NULL selects all defaults. */
-GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
-                                                   gckpt_tensor *targets,
-                                                   const gckpt_linear_loss_desc *desc);
+#include "linear_loss/api.h"
 /* Sum of (prediction - target)^2 over elements; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
                                                  gckpt_tensor *weights);
@@ -611,6 +569,43 @@ typedef struct {
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
 /* For shape(): returns the bytes of workspace for products of at most m, n and k; may be 0. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
+/* Defines a builder, gckpt_tensor *name(gckpt_tensor *x), of an elementwise op: value and slope are
+ * float functions of a float, the op's formula and its derivative, which several threads call. */
+#define GCKPT_ELEMENTWISE(name, value, slope)                                                      \
+    static gckpt_result name##_shape(gckpt_call *call)                                             \
+    {                                                                                              \
+        call->shape = call->in[0].shape;                                                           \
+        return GCKPT_OK;                                                                           \
+    }                                                                                              \
+    static void name##_item(void *context, int64_t row, int64_t worker)                            \
+    {                                                                                              \
+        const gckpt_call *call = (const gckpt_call *)context;                                      \
+        const int64_t n = call->shape.d[call->shape.n - 1], first = row * n;                       \
+        const float *x = call->in[0].data + first, *g = call->grad_out;                            \
+        float *y = (g ? call->in[0].grad : call->out) + first;                                     \
+        const int adds = g && call->in[0].accumulate;                                              \
+        (void)worker;                                                                              \
+        for (int64_t i = 0; i < n; i++)                                                            \
+            if (adds)                                                                              \
+                y[i] = gckpt_fma(g[first + i], slope(x[i]), y[i]);                                 \
+            else                                                                                   \
+                y[i] = g ? g[first + i] * slope(x[i]) : value(x[i]);                               \
+    }                                                                                              \
+    static void name##_kernel(const gckpt_call *call)                                              \
+    {                                                                                              \
+        gckpt_call copy = *call;                                                                   \
+        int64_t rows = 1;                                                                          \
+        for (int i = 0; i < call->shape.n - 1; i++)                                                \
+            rows *= call->shape.d[i];                                                              \
+        gckpt_parallel(call, rows, 16 * call->shape.d[call->shape.n - 1], name##_item, &copy);     \
+    }                                                                                              \
+    static gckpt_tensor *name(gckpt_tensor *x)                                                     \
+    {                                                                                              \
+        static const gckpt_op op = { #name, name##_shape, name##_kernel, name##_kernel, NULL, NULL,\
+                                     { GCKPT_IN(0) }, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD,       \
+                                     NULL, NULL, NULL, NULL };                                     \
+        return gckpt_apply(&op, &x, 1, NULL, 0);                                                   \
+    }
 /* For shape(): records an error and returns `result`. Format: %s text, %i int, %I int64_t, %u
  * uint64_t, %z size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -635,7 +630,7 @@ typedef enum {
     GCKPT_UPDATE,
     GCKPT_OFFLOAD,     /* copies the result of the preceding forward to slower memory */
     GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
-    GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
+    GCKPT_REDUCE,      /* adds up the gradient sums of the parts of a divided batch */
     GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.offload.overlap) */
 } gckpt_kind;
 /* The names of these kinds, in their order: const char *names[] = { GCKPT_KIND_NAMES }; */
@@ -730,9 +725,9 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_COPIES,    /* copies of parameters (desc.bf16.copy_weights) */
-    GCKPT_BYTES_REDUCTION, /* arena: partial sums of virtual ranks, receive buffers */
-    GCKPT_BYTES_GATHERED,  /* arena: gathered values of sharded parameters */
-    GCKPT_BYTES_PADDING,   /* padding of shards; already counted in the other kinds */
+    GCKPT_BYTES_REDUCTION, /* arena: sums that wait for REDUCE, receive buffers */
+    GCKPT_BYTES_GATHERED,  /* arena: gathered values that processes divide */
+    GCKPT_BYTES_PADDING,   /* padding of such parts; already counted in the other kinds */
     GCKPT_BYTES_KINDS
 };
 /* Returns the bytes of one kind. Kinds in the arena (gradients of parameters, activations and their
@@ -758,9 +753,8 @@ typedef struct {
     uint64_t proven_cost;
     size_t proven_bytes;
     double gap;
-    /* The cost of a step of desc.batch rows: all micro-batches of a rank (short ones in proportion,
-     * the only one of a virtual rank whole) plus once the batch-invariant ops; UINT64_MAX if it is
-     * that or more. In seconds: manual, 7. */
+    /* The cost of a step of desc.batch rows: all micro-batches (short ones in proportion) plus once
+     * the batch-invariant ops; UINT64_MAX if it is that or more. In seconds: manual, 7. */
     uint64_t step_cost;
     int64_t rows;           /* rows of a micro-batch */
     int64_t batch;          /* most rows of a step */
@@ -770,8 +764,7 @@ typedef struct {
     int instructions;       /* number of instructions */
     int buffers;            /* number of buffers */
     /* A hash of the plan's graph (ops, attributes, shapes, types, edges, names of inputs, constants
-     * and parameters) and of desc.ranks.virtual_ranks, if above 1. It is the same on every machine
-     * and for every plan of the graph with as many virtual ranks. */
+     * and parameters). It is the same on every machine and for every plan of the graph. */
     uint64_t hash;
 } gckpt_plan_info;
 /* Returns the figures of a plan; all are 0 if it is NULL. Takes time in proportion to the number of
@@ -800,7 +793,7 @@ typedef enum {
     GCKPT_BUFFER_GRADIENT,           /* gradient of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* gradient of a parameter or another batch-invariant tensor */
     GCKPT_BUFFER_WORKSPACE,          /* workspace of one instruction */
-    GCKPT_BUFFER_REDUCTION           /* a virtual rank's partial sum, or a receive buffer */
+    GCKPT_BUFFER_REDUCTION           /* a sum that waits for REDUCE, or a receive buffer */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* its first and last instruction; at the end, last is their number */
@@ -895,7 +888,7 @@ GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr); /* sets lr; all others 0 */
 /* One update by a user's optimiser; called once per parameter and step. */
 typedef struct {
     const char *name;
-    int64_t elements, first;     /* of this rank's shard: elements from `first` on; else all, 0 */
+    int64_t elements, first;     /* of this process's part: from element `first` on; else all, 0 */
     float *values;               /* to be updated */
     const float *gradient;       /* divided by the count, before clipping */
     float *state[4];             /* to be updated */
@@ -952,26 +945,12 @@ typedef struct {
      * and returns SKIPPED; the error text names a parameter, and the report is filled in. Costs a
      * pass over the gradients, as clipping does; E_ARG if the plan updates in the backward. */
     int skip_nonfinite;
-    /* Executor whose caches to use and continue, of the same store, rows, capacity and backend:
-     * e.g. one for prompts, one for single tokens. It must outlive this one; one of them runs at a
-     * time; each plan counts the bytes. NULL (default) allocates own caches. */
-    gckpt_exec *caches_of;
-    /* offload copies `bytes` bytes to position `at` of a slower memory (file, chip) of
-     * gckpt_plan_info.offloaded bytes, reload copies them back; return the bytes done. If less, the
-     * step ends with E_FILE and changes nothing. If both are NULL, host memory is used. */
+    gckpt_exec *caches_of; /* executor whose caches to use (gckpt_cache), or NULL */
+    /* Copies to slower memory (gckpt_offload_options); NULL (default) uses host memory. */
     size_t (*offload)(void *user, size_t at, const void *from, size_t bytes);
     size_t (*reload)(void *user, size_t at, void *to, size_t bytes);
-    /* If not NULL, offload and reload may only begin a copy (by a thread, by DMA) and return
-     * `bytes`; copies are done one at a time in that order. Waits until all except the last `later`
-     * are done; returns 0, or nonzero if one failed: wait is then called with later 0, and the step
-     * ends with E_FILE. No copy is pending after a call of the executor. If the backend has its own
-     * memory, the executor waits for each copy at once. */
     int (*wait)(void *user, int later);
-    /* Required if the store has several ranks. Each rank feeds its own rows (gckpt_plan_rank_rows);
-     * `rows` is the number of rows of all ranks. If one rank refuses or cancels a step, all do,
-     * with its text. E_PEER means that a rank does not answer: free this executor, and, if
-     * parameters were being updated, load a checkpoint. */
-    const gckpt_transport *transport;
+    const gckpt_transport *transport; /* required if several processes train together */
     int (*progress)(void *user, const gckpt_progress *);        /* before each instruction */
     void (*custom_optimiser)(void *user, const gckpt_update *); /* GCKPT_CUSTOM_OPTIMISER */
     void *user;                                                 /* passed to the callbacks */
@@ -1013,7 +992,7 @@ typedef struct {
     uint64_t step;    /* updates done, this one included */
 } gckpt_report;
 /* Returns one loss of the last call that reports (even one that was SKIPPED): the sum of term
- * number `term` over all rows, micro-batches and ranks, and the number of targets, rows or elements
+ * number `term` over all rows and micro-batches, and the number of targets, rows or elements
  * counted, without its weight. Returns E_ARG if there is no such term, no such call yet, one is
  * under way, or the last one failed. */
 GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
@@ -1026,7 +1005,7 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Run a step whose rows arrive in parts (a sensor), with the bits of one gckpt_step over all of
  * them: begin, add for each part, end. Feeds are read during the call only. desc.batch must exceed
- * the graph's rows, all losses must count the same targets, and there is one virtual rank. */
+ * the graph's rows, and all losses must count the same targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);

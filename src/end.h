@@ -1,6 +1,6 @@
 GCKPTI_COLD_END /* begun in check/check.h */
 
-/* No private macro outlives the implementation. */
+/* No macro outlives the implementation, except those whose names begin with GCKPT. */
 @undef@
 
 #ifdef __cplusplus

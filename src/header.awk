@@ -29,6 +29,10 @@ function choose_parts(    i, k, n, at, has, name) {
             n = split(switches_of[part_name[i]], at, " ")
             for (k = 1; k <= n; k++) {
                 undefined[at[k]] = part_name[i]
+                if (sub(/^GCKPT_NO_/, "", at[k])) {
+                    zero_without["GCKPTI_WITH_" at[k]] = zero_without["GCKPTI_RUNS_" at[k]] = part_name[i]
+                    at[k] = "GCKPT_NO_" at[k]
+                }
                 defines[++define_count] = at[k]
             }
         }
@@ -163,10 +167,10 @@ function put_lines(several,    at, n, i) {
     for (i = 1; i <= n || i == 1; i++)
         put(at[i])
 }
-# Records the private macros that a line defines or undefines, in order, and whether each is still defined.
+# Records the macros gckpti_.. that a line defines or undefines, in order, and whether each is still defined.
 function note_macro(line,    word) {
     gsub(/^ *# */, "", line)
-    if (part == "" || line !~ /^(define|undef) +(GCKPTI|gckpti)_/)
+    if (part == "" || line !~ /^(define|undef) +gckpti_/)
         return
     split(line, word, /[ (]+/)
     is_defined[word[2]] = word[1] == "define"
@@ -175,7 +179,7 @@ function note_macro(line,    word) {
 }
 function put_undefs(    i) {
     for (i = 1; i <= macros; i++)
-        if (is_defined[macro[i]] && macro[i] !~ /^GCKPTI_(TICKS_PER_RADIAN|UNARY_OPS(_WITH)?|BINARY_(OPS|GRADS))$/)
+        if (is_defined[macro[i]])
             put("#undef " macro[i])
 }
 # Checks that no other file defines the name that a line defines (names that macros paste are not checked).
@@ -204,7 +208,7 @@ function next_line(path,    at) {
     }
     if ((getline line < path) <= 0)
         return 0
-    if (line !~ /^#include "[a-z0-9]+\/api\.h"$/)
+    if (line !~ /^#include "[a-z0-9_]+\/api\.h"$/)
         return 1
     split(line, at, "\"")
     included[at[2]] = 1
@@ -265,8 +269,6 @@ function place(file, condition,    line_count, separate, depth, blank, more, at,
         if (lines == line_count && stem(file) != "") {
             if (!marked[part, stem(file)]++)
                 put("/* >>" (stem(file) ~ /\// ? "" : part "/") stem(file) " */")
-            if (index(files_of[part] " ", " " stem(file) " ") == 0)
-                files_of[part] = files_of[part] " " stem(file)
         }
         check_duplicate(line, file)
         note_macro(line)
@@ -312,8 +314,11 @@ $1 == "=" && $2 == "zero" {
 $1 == "=" && $2 == "fixed" {
     for (i = 4; i <= NF; i++) {
         fixed_in[$3] = fixed_in[$3] " " $i
-        if ($3 == edition)
+        if ($3 == edition) {
             is_fixed[$i] = is_zero[$i] = 1
+            if (sub(/^GCKPT_NO_/, "", $i))
+                is_zero["!GCKPTI_RUNS_" $i] = 1
+        }
     }
     next
 }
@@ -342,8 +347,17 @@ $4 == "separate" || (part "/") in undefined { next }
     place($2, condition)
 }
 # ---- an edition has no statement under a condition that is 0 without a part ----
-# Returns 1 if the edition lacks all parts of a list, a+b+c.
-function are_missing(list,    at, n) {
+# Returns 1 if the edition lacks all parts of a list, a+b+c, or all parts whose switches a file tests, plan/passes.h.
+function are_missing(list,    at, n, tested) {
+    if (list ~ /\//) {
+        if (list in lacks_all) # place may be reading the file
+            return lacks_all[list]
+        for (n = 1; (getline tested < (dir "/" list)) > 0;)
+            if (split(tested, at, " ") == 2 && at[1] == "#ifndef" && !(at[2] in undefined))
+                n = 0
+        close(dir "/" list)
+        return lacks_all[list] = n
+    }
     for (n = split(list, at, "+"); n > 0 && index(missing_parts " ", " " at[n] " "); n--)
         ;
     return n == 0
@@ -367,8 +381,80 @@ function is_dead(head,    list, n, i) {
     }
     return 0
 }
+# Notes the private functions that are macros here because a part is missing: is_stub, those without an effect, whose body
+# only discards arguments or is a constant; is_zero, those whose body is 0. A name under an #if, or with another definition,
+# is no such function: the edition may have the part.
+function note_stubs(    i, name, body, depth, counts, nested, forms, stub) {
+    for (i = 1; i <= lines; i++) {
+        if (text[i] ~ /^ *# *if/)
+            nested += counts[++depth] = text[i] !~ /GRADCKPT_(H|IMPLEMENTATION)|GCKPTI_ISA/
+        else if (text[i] ~ /^ *# *endif/)
+            nested -= counts[depth--]
+        if (text[i] !~ /^(# *define|static|GCKPT[A-Z_]*) .*gckpti_[a-z0-9_]+\(/)
+            continue
+        match(text[i], /gckpti_[a-z0-9_]+\(/)
+        name = substr(text[i], RSTART, RLENGTH - 1)
+        forms[name]++
+        body = text[i]
+        if (nested || !sub(/^#define gckpti_[a-z0-9_]+\([a-z_, .]*\) +/, "", body) || body ~ /\\$/)
+            continue
+        stub[name] = body == "0" ? 2 : 1
+        gsub(/\(void\)(\([a-z_]+\)|0)(, )?/, "", body)
+        if (body !~ /^\(?(0|GCKPT_OK)?\)?$/)
+            delete stub[name]
+    }
+    for (name in stub)
+        if (forms[name] == 1) {
+            is_stub[name] = 1
+            if (stub[name] == 2)
+                is_zero[name] = 1
+        }
+}
+# Returns 1 if each variable in lines from..to of a function is used in another line than its declaration.
+function are_used(from, to,    i, begin, end, line, word, uses_of, asked) {
+    for (begin = from; text[begin] != "{"; begin--)
+        ;
+    for (; text[begin - 1] != "" && text[begin - 1] != "}"; begin--)
+        ;
+    for (end = to; text[end] != "}"; end++)
+        ;
+    for (i = begin; i <= end; i++) {
+        line = " " text[i]
+        gsub(/"([^"\\]|\\.)*"|(->|\.)[a-z0-9_]+|[a-z0-9_]+\(/, " ", line)
+        while (match(line, /[^A-Za-z0-9_][a-z][a-z0-9_]*/)) {
+            word = substr(line, RSTART + 1, RLENGTH - 1)
+            line = substr(line, RSTART + RLENGTH)
+            if (i >= from && i <= to)
+                asked[word] = 1
+            else
+                uses_of[word]++
+        }
+    }
+    for (word in asked)
+        if (word != "void" && uses_of[word] < 2)
+            return 0
+    return 1
+}
+# Drops the statements that only call such a function, unless they depend on a condition.
+function drop_calls_of_stubs(    i, k, name, before) {
+    for (i = 2; i <= lines; i++) {
+        before = text[i - 1]
+        sub(/ *\/\*.*\*\/$/, "", before)
+        if (text[i] !~ /^ +(\(void\))?gckpti_[a-z0-9_]+\(/ || before !~ /([;{}:]|@dead@)$|^$/)
+            continue
+        name = text[i]
+        gsub(/^ +(\(void\))?|\(.*/, "", name)
+        for (k = i; name in is_stub && text[k] !~ /;( *\/\*.*\*\/)?$/; k++)
+            ;
+        if (name in is_stub && k < i + 3 && text[k] ~ /\);/ && text[i] text[k] !~ /\+\+|--| = / && are_used(i, k))
+            while (i <= k)
+                text[i++] = "@dead@"
+        i = k
+    }
+}
 # Drops each "if" without "else" whose condition is such a conjunction, with its statement and the comment beside it.
 function drop_dead_statements(    i, k, head, indent, ends) {
+    note_stubs()
     for (i = 1; i <= lines; i++) {
         if (text[i] !~ /^ *if \(/ || text[i] ~ /\\$/)
             continue
@@ -394,6 +480,7 @@ function drop_dead_statements(    i, k, head, indent, ends) {
                 text[i] = "@dead@"
         i = k
     }
+    drop_calls_of_stubs()
     k = 0
     for (i = 1; i <= lines; i++)
         if (text[i] == "@dead@")
@@ -619,17 +706,12 @@ function drop_needless_prototypes(    f, name, span, begin, i) {
         drop_lines(begin, span[3] + 0)
     }
 }
-# Drops each file ("/* >>base/sort */" and comments) and each layer that has no code left, and its name in the contents.
-function drop_empty_files(    i, begin, is_full, has_code, name) {
+# Drops each file ("/* >>base/sort */" and comments) and each layer that has no code left.
+function drop_empty_files(    i, begin, is_full, has_code) {
     for (i = 1; i <= lines + 1; i++) {
         if (i > lines || text[i] ~ /^\/\* >>/ || text[i + 1] ~ /^ \* >>/) {
-            if (begin && !is_full) {
+            if (begin && !is_full)
                 drop_lines(begin, i - 1)
-                name = text[begin]
-                gsub(/^\/\* >>| \*\/$/, "", name)
-                sub("^" part_of[begin] "/", "", name)
-                is_empty_file[part_of[begin], name] = 1
-            }
             begin = text[i] ~ /^\/\* >>/ ? i : 0
             is_full = 0
         }
@@ -758,26 +840,10 @@ function drop_empty_conditionals(    i, deep) {
             is_full[deep] = 1
     }
 }
-function contents(    i, k, m, row, file) {
-    for (i = 1; i <= n; i++) {
-        if (!count[folders[i]])
-            continue
-        row = "     >>" folders[i]
-        printf " *%-16s %-74s%6d\n", row, words[folders[i]], count[folders[i]]
-        m = split(files_of[folders[i]], file, " ")
-        row = ""
-        for (k = 1; k <= m; k++) {
-            if ((folders[i], file[k]) in is_empty_file)
-                continue
-            if (length(row) + length(file[k]) > 74) {
-                print " *                " row ","
-                row = ""
-            }
-            row = row (row == "" ? " " : ", ") file[k]
-        }
-        if (row != "")
-            print " *                " row
-    }
+function contents(    i) {
+    for (i = 1; i <= n; i++)
+        if (count[folders[i]])
+            printf " *%-16s %-74s%6d\n", "     >>" folders[i], words[folders[i]], count[folders[i]]
 }
 # The first lines of an edition.
 function edition_head(    i, version, at) {

@@ -215,12 +215,22 @@ static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel 
 #else
 #define DEVICE_CACHE(X)
 #endif
+#ifndef GCKPT_NO_ATTENTION
+#define DEVICE_ATTENTION(X) X(attention) X(rotary)
+#else
+#define DEVICE_ATTENTION(X)
+#endif
+#ifndef GCKPT_NO_LINEAR_LOSS
+#define DEVICE_LINEAR_LOSS(X) X(linear_cross_entropy)
+#else
+#define DEVICE_LINEAR_LOSS(X)
+#endif
 #define DEVICE_UNARY(name, ...) X(name)
 #define DEVICE_OPS(X)                                                                              \
     UNARY_TESTS(DEVICE_UNARY) X(softmax) X(scale) X(dropout) X(add)                                \
     X(sub) X(mul) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(embed)              \
-    X(matmul) X(linear) X(layernorm) X(rmsnorm) X(attention) X(rotary) X(cross_entropy)            \
-    X(linear_cross_entropy) X(mean_squared_error) X(sum_loss) X(log_softmax) X(pow) X(clamp)       \
+    X(matmul) X(linear) X(layernorm) X(rmsnorm) DEVICE_ATTENTION(X) X(cross_entropy)               \
+    DEVICE_LINEAR_LOSS(X) X(mean_squared_error) X(sum_loss) X(log_softmax) X(pow) X(clamp)       \
     X(div) X(maximum) X(minimum) X(leaky_relu) X(where) DEVICE_LOSSES(X) DEVICE_CACHE(X)
 #define X(name)                                                                                    \
     static void device_##name##_forward(const gckpt_call *call)                                    \

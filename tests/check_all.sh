@@ -222,8 +222,9 @@ tests_with()
 # Modules of src/ whose tests have a folder of their own, each with the parts that its tests need besides, after commas.
 # Many tests feed rows one by one and read results by gckpt_fetch: parts stream, constants and fetch are in each of these
 # builds.
-modules="bf16,tools quant,cache,tools,export images recurrent dist,quant,notes,tools,export cache,tools
-  devices,quant,images,cache,tools,export export,recurrent,tools offload,devices,tools,export tiles,images,tools
+modules="bf16,attention,tools quant,attention,cache,tools,export images attention,bf16,export recurrent dist,quant,notes,tools,export
+  cache,attention,tools devices,quant,images,attention,cache,tools,export export,attention,recurrent,tools
+  offload,attention,devices,tools,export tiles,images,tools
   tools,devices,export,dist"
 core=$(sed -n 's/^edition core  *//p' src/EDITIONS)
 
@@ -240,11 +241,11 @@ without_parts()
 module_alone()
 {
     module=${1%%,*}
-    wanted="$(echo "$1" | tr ',' ' ') stream constants schedules axes"
+    wanted="$(echo "$1" | tr ',' ' ') stream constants schedules axes linear_loss"
     mkdir -p "$B/with-$module"
     rm -f "$B/with-$module.o"
     sh src/header.sh src core "$wanted" > "$B/with-$module/gradckpt.h" || return 1
-    lacks=$(for part in $(sed -n 's/^part \([a-z0-9]*\) .*/\1/p' src/EDITIONS); do
+    lacks=$(for part in $(sed -n 's/^part \([a-z0-9_]*\) .*/\1/p' src/EDITIONS); do
         case " $core $wanted " in *" $part "*) ;; *) echo "$part" ;; esac
     done)
     inside=
@@ -383,7 +384,7 @@ run_check()
         sh tests/times.sh compiled debug-compile -O0 -std=gnu99 ;;
     # ---- every fast kernel is compared with its definition; plain C kernels exist if the compiler has an fma ----
     kernels-listed)         # no op has fast kernels that test_kernels does not know
-        sed -n '/^#define GCKPTI_ALL_OPS/,/[^\\]$/p' gradckpt.h | grep -o ' [a-z]*([a-z_0-9]*)' |
+        sed -n '/^#define GCKPTI_ALL_OPS/,/[^\\]$/p' gradckpt.h | grep -o ' [a-z_]*([a-z_0-9]*)' |
             grep -v ' plain(\| axis(' | sed 's/.*(\(.*\))/\1/' | sort -u > $B/$1.txt
         test "$(wc -l < $B/$1.txt)" -ge 18 || return 1
         while read -r op; do

@@ -109,7 +109,7 @@ fact "CUDA_WANTED in the Makefile" "$(sed -n 's/^CUDA_WANTED = .* \([0-9]*\)$/\1
 # ---- counts ----
 parts=$(sh tests/compile/features.sh parts docs/building.md)
 fact "the table in docs/building.md" "$(echo $parts | wc -w | tr -d ' ')" '@ parts can be left out'
-for switch in $(grep '^part' src/EDITIONS | grep -o 'GCKPT_NO_[A-Z0-9]*' | sort -u); do
+for switch in $(grep '^part' src/EDITIONS | grep -o 'GCKPT_NO_[A-Z0-9_]*' | sort -u); do
     grep -q "^| .$switch[\`(]" docs/building.md || fail "the tables in docs/building.md do not have $switch"
 done
 fact "examples/small with digits.c" $(($(count examples/small/*.c examples/small/*.cpp) + 1)) '@ small programs'

@@ -399,11 +399,14 @@ static void add_loss(T *x)
             x = view(note2(B(linear)(t, w, NULL), t, w), gckpt_shape3(net.rows, net.t, 4));
         }
         t = net.targets[index], w = weight(V, gckpt_shape_of(x).d[2]);
+#ifndef GCKPT_NO_LINEAR_LOSS
         if (kind < 4) {
             const gckpt_linear_loss_desc capped = { chance(50) ? 2.5f : 0 };
             t = note3(chance(50) ? B(linear_cross_entropy)(x, w, t, NULL) : B(linear_cross_entropy)(x, w, t, &capped),
                       x, w, t);
-        } else {
+        } else
+#endif
+        {
             x = note2(B(linear_transposed)(x, w, NULL), x, w);
 #ifndef GCKPT_NO_LOSSES
             w = kind == 9 ? loss_weights(x, 1 + (int)below(2)) : NULL;
@@ -558,6 +561,7 @@ static T *image_op(T *x, int kind, int64_t o, int a, int b)
 }
 #endif
 
+#ifndef GCKPT_NO_ATTENTION
 /* Returns attention with queries x, keys y and values z. Two heads may share the first half of keys and values, or
  * keys and values may be cached. */
 static T *attention(T *x, T *y, T *z, int heads)
@@ -587,7 +591,6 @@ static T *attention(T *x, T *y, T *z, int heads)
     return note4(B(attention)(x, y, z, &desc), x, y, z, desc.lengths);
 }
 
-/* The next functions apply one or a few random ops to x, and return NULL if an op does not fit. */
 /* Returns x with rotary positions on some columns of each head, with given frequencies or a base, with or without a
  * scale. */
 static T *rotary_of(T *x, int heads)
@@ -602,6 +605,9 @@ static T *rotary_of(T *x, int heads)
     desc.scale = chance(50) ? 1.25f : 0;
     return note(B(rotary)(x, &desc), x);
 }
+#endif
+
+/* The next functions apply one or a few random ops to x, and return NULL if an op does not fit. */
 /* Returns a selection between a and b by condition; sometimes replaces b by a parameter first, or exchanges a and b. */
 static T *choice(T *condition, T *a, T *b)
 {
@@ -662,6 +668,7 @@ static T *random_op(T *x)
     case 7:
         y = a ? vector(c, 1) : NULL;
         return note2(b ? B(rmsnorm)(x, y, 0) : B(rmsnorm)(x, y, 1e-6f), x, y);
+#ifndef GCKPT_NO_ATTENTION
     case 8:
     case 9:
         x = even && b ? note(B(rotary)(x, &(gckpt_rotary_desc){ .heads = heads }), x) : x;
@@ -673,6 +680,12 @@ static T *random_op(T *x)
                             : B(rotary)(x, &(gckpt_rotary_desc){ .heads = heads, .position = 3 }),
                           x)
                    : rotary_of(x, heads);
+    case 24:
+        y = s.n == 3 ? weight(net.cached ? 2 + NET_CAPACITY : s.d[1] + 2, c) : NULL;
+        if (!y || (net.cached && s.d[1] > NET_CAPACITY))
+            return NULL;
+        return note2(B(positions)(x, y, a || net.cached ? 2 : 0), x, y);
+#endif
     case 11: y = partner(x, 1); return a ? concat(x, y, x, axis) : concat(y, x, NULL, axis - s.n);
     case 12:
         return s.d[axis] > 2 ? note(B(slice)(x, axis - (b ? s.n : 0), a, s.d[axis] - b), x) : NULL;
@@ -707,11 +720,6 @@ static T *random_op(T *x)
             z = vector(5, 0), y = note(B(sum)(z, 0), z); /* scalar */
         y = chance(50) ? mul(y, y) : y;
         return a ? mul(y, x) : note2(b ? B(add)(x, y) : B(sub)(y, x), x, y);
-    case 24:
-        y = s.n == 3 ? weight(net.cached ? 2 + NET_CAPACITY : s.d[1] + 2, c) : NULL;
-        if (!y || (net.cached && s.d[1] > NET_CAPACITY))
-            return NULL;
-        return note2(B(positions)(x, y, a || net.cached ? 2 : 0), x, y);
     case 25: /* ops whose inputs must be positive */
         y = note(B(sigmoid)(x), x);
         return note(a ? (b ? B(log)(y) : B(sqrt)(y)) : B(pow)(y, b ? 2.5f : -0.5f), y);

@@ -98,7 +98,7 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
                                "concat: %T is a gckpt_cache_window, whose rows are not in order; "
                                "only causal attention can read it",
                                x[i]);
-        if (GCKPTI_HAS_CACHES && x[i]->cache_capacity &&
+        if (GCKPTI_RUNS_CACHES && x[i]->cache_capacity &&
             (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
             return gckpti_fail_cached(t->graph, "concat", x[i]);
         t->cache_capacity = x[i]->cache_capacity;

@@ -204,24 +204,18 @@ extern "C" {
 #define GCKPTI_WITH_BACKENDS 1
 #define GCKPTI_IS_SMALL      0
 #endif
-/* Optional parts, as constants: layer headers have stubs for parts that are left out. GCKPTI_WITH:
- * a macro that is defined (GCKPT_NO_RANKS) stringifies to "1" or "", not to its name. */
+/* Optional parts. For each, the constants GCKPTI_WITH_RANKS (for headers) and GCKPTI_RUNS_RANKS are
+ * 1 or 0; layer headers have stubs for parts that are left out. GCKPTI_PART: a macro that is
+ * defined (GCKPT_NO_RANKS) stringifies to "1" or "", not to its name. */
+#define GCKPTI_PARTS(X)                                                                            \
+    X(TRAINING) X(RANKS) X(FETCH) X(DEBUG) X(CACHES) X(LOSSES) X(BF16) X(TILES) X(QUANT)           \
+    X(OFFLOAD) X(DEVICES)
 #define GCKPTI_STRINGIFY(text)  #text
 #define GCKPTI_STRING_OF(macro) GCKPTI_STRINGIFY(macro)
-#define GCKPTI_WITH(no)         (sizeof GCKPTI_STRING_OF(GCKPT_NO_##no) == sizeof "GCKPT_NO_" #no)
-enum {
-    GCKPTI_WITH_TRAINING = GCKPTI_WITH(TRAINING),
-    GCKPTI_WITH_RANKS = GCKPTI_WITH(RANKS),
-    GCKPTI_WITH_FETCH = GCKPTI_WITH(FETCH),
-    GCKPTI_WITH_DEBUG = GCKPTI_WITH(DEBUG),
-    GCKPTI_WITH_CACHES = GCKPTI_WITH(CACHES),
-    GCKPTI_WITH_LOSSES = GCKPTI_WITH(LOSSES),
-    GCKPTI_WITH_BF16 = GCKPTI_WITH(BF16),
-    GCKPTI_WITH_TILES = GCKPTI_WITH(TILES),
-    GCKPTI_WITH_QUANT = GCKPTI_WITH(QUANT),
-    GCKPTI_WITH_OFFLOAD = GCKPTI_WITH(OFFLOAD),
-    GCKPTI_WITH_DEVICES = GCKPTI_WITH(DEVICES)
-};
+#define GCKPTI_PART(no)                                                                            \
+    GCKPTI_WITH_##no = sizeof GCKPTI_STRING_OF(GCKPT_NO_##no) == sizeof "GCKPT_NO_" #no,           \
+    GCKPTI_RUNS_##no = GCKPTI_WITH_##no,
+enum { GCKPTI_PARTS(GCKPTI_PART) GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER }; /* plans built here */
 #if GCKPTI_IS_SMALL && defined(__GNUC__)
 #define GCKPTI_OWN_FRAME __attribute__((noinline)) /* its frame exists only while it runs */
 #else

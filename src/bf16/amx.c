@@ -223,7 +223,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     V(widen),
     gckpti_narrow_amx,
     V(round_stochastic),
-    { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
+    GCKPTI_IF_ATTENTION(&V(mixed_attention))
 };
 #undef GCKPTI_TARGET_AMX
 #undef GCKPTI_INLINED_AMX

@@ -1,7 +1,7 @@
-#ifndef GCKPT_NO_BF16
+#if !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_ATTENTION)
 /* ---- attention of bf16 plans: tiles of 64 queries by 64 keys, by products of packed operands.
  * Masked keys take part with p = 0 and ds = 0; if an operand has an infinity or NaN, which times 0
- * would be NaN, the product is computed element by element (bf16/ops.c). ---- */
+ * would be NaN, the product is computed element by element (bf16/attention_ops.c). ---- */
 
 /* Packs lanes of x, k terms each, as rows of an operand a or, if that is NULL, as a panel of b. */
 static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, const gckpti_operand *x,

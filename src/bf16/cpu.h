@@ -62,7 +62,7 @@ typedef struct gckpti_mixed_kernels {
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
-    gckpti_attention_kernels attention;
+    const struct gckpti_attention_kernels *attention; /* NULL with GCKPT_NO_ATTENTION */
 } gckpti_mixed_kernels;
 
 static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, int start)
@@ -93,15 +93,4 @@ typedef struct {
 
 /* ---- bf16/cpu.c ---- */
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
-#endif
-
-#if GCKPTI_HAS_FAST
-static inline const gckpti_attention_kernels *gckpti_attention_kernels_of(const gckpt_call *call)
-{
-#ifndef GCKPT_NO_BF16
-    if (gckpti_is_mixed(call))
-        return &gckpti_kernels_of(call)->mixed->attention;
-#endif
-    return &gckpti_kernels_of(call)->attention;
-}
 #endif

@@ -184,11 +184,10 @@ GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param)
 static void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
 {
     const gckpt_plan_desc *d = p->desc;
-    const int sharded = plan->ranks > 1 && plan->shard != GCKPT_SHARD_NONE;
     const size_t budget = d->budget ? d->budget : SIZE_MAX;
     size_t bytes = 0;
-    plan->bf16_weights =
-        d->bf16.copy_weights && !d->backend && !d->kernels.stage_parameters && !sharded;
+    plan->bf16_weights = d->bf16.copy_weights && !d->backend && !d->kernels.stage_parameters &&
+                         plan->shard == GCKPT_SHARD_NONE;
     for (size_t i = 0; i < plan->param_count; i++)
         bytes = gckpti_add_bytes(bytes, gckpti_bf16_bytes(plan, i));
     plan->bf16_weights = bytes > 0 && gckpti_add_bytes(bytes, gckpt_plan_bytes(plan)) <= budget;

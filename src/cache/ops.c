@@ -1,6 +1,7 @@
 #ifndef GCKPT_NO_CACHES
-#include "ops/internal.h"
+#include "attention/attention.h"
 #include "graph/graph.h"
+#include "ops/internal.h"
 
 /* Fails if a table of gckpt_positions has fewer rows from `first` on than the caches can hold. */
 static int gckpti_check_positions(gckpt_graph *g)

@@ -1,6 +1,7 @@
 #ifndef GCKPT_NO_CACHES
-#include "run/internal.h"
+#include "attention/attention.h"
 #include "graph/graph.h"
+#include "run/internal.h"
 
 GCKPTI_COLD_BEGIN
 

@@ -25,11 +25,6 @@
 #define GCKPTI_IF_BF16(x)                 NULL
 #define GCKPTI_LOAD_ANY(x, narrow, at, n) ((void)(narrow), V(load_n)((x) + (at), n))
 #endif
-#ifndef GCKPT_NO_CACHES
-#define GCKPTI_FEW_QUERIES(h, row, head, first, m) V(few_queries)(h, row, head, first, m)
-#else
-#define GCKPTI_FEW_QUERIES(h, row, head, first, m) 0
-#endif
 #ifndef GCKPT_NO_QUANT
 #define GCKPTI_IF_QUANTISED(call) call
 #else
@@ -94,22 +89,6 @@ typedef struct {
     float *gain_comp, *bias_comp;
 } gckpti_column_sums;
 
-enum { /* parts of a product's tile that row i needs if query i sees the keys up to i + d: */
-       GCKPTI_QK_TILE = GCKPTI_KEY_TILE,
-       GCKPTI_TERMS_TO,    /* row i needs terms 0..i + d */
-       GCKPTI_TERMS_FROM,  /* row i needs terms from i - d on */
-       GCKPTI_COLUMNS_TO,  /* row i needs columns 0..i + d */
-       GCKPTI_COLUMNS_FROM /* row i needs columns from i - d on */
-};
-
-typedef struct {
-    int64_t a_row, a_step, b_step, c_row;
-    int edge, from_zero;
-    int64_t diagonal;
-    const gckpti_attn *attn;
-    const float *prefetch; /* NULL, or rows to prefetch: as many as c has */
-} gckpti_attn_gemm;
-
 /* Block sizes of a product in L2: blocks of b have nc columns and kc terms. */
 typedef struct {
     int64_t kc, nc;
@@ -161,15 +140,14 @@ typedef struct {
     void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
-    void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
-    gckpti_attention_kernels attention;
     const gckpti_element_kernels *element_losses;
     const gckpti_class_kernels *class_losses;
     void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
-    const struct gckpti_mixed_kernels *mixed;  /* NULL with GCKPT_NO_BF16 */
-    const struct gckpti_image_kernels *images; /* NULL with GCKPT_NO_IMAGES */
-    const struct gckpti_cell_loops *recurrent; /* NULL with GCKPT_NO_RECURRENT */
+    const struct gckpti_mixed_kernels *mixed;       /* NULL with GCKPT_NO_BF16 */
+    const struct gckpti_attention_loops *attention; /* NULL with GCKPT_NO_ATTENTION */
+    const struct gckpti_image_kernels *images;      /* NULL with GCKPT_NO_IMAGES */
+    const struct gckpti_cell_loops *recurrent;      /* NULL with GCKPT_NO_RECURRENT */
 } gckpti_kernels;
 
 static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)

@@ -60,6 +60,8 @@ GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
 
 /* cpu/rows.c */
 GCKPTI_FN gckpti_product_fn gckpti_fast_products(const gckpt_call *call);
+GCKPTI_FN void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
+                               void (*item)(const gckpt_call *call, int64_t i));
 
 /* cpu/losses.c */
 GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call);

@@ -13,8 +13,6 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
     return kernels;
 }
 
-GCKPTI_OP_KERNELS(fast_linear_cross_entropy,
-                  gckpti_run_linear_cross_entropy(call, backward, gckpti_fast_loss))
 GCKPTI_FAST_LOSS(cross_entropy, GCKPTI_LOSS_CLASSES)
 GCKPTI_FAST_LOSS(sum_loss, GCKPTI_LOSS_SUM)
 GCKPTI_FAST_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED)

@@ -23,8 +23,8 @@ static void gckpti_call_item(void *context, int64_t i, int64_t worker)
     s->item(s->call, i);
 }
 
-static void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
-                            void (*item)(const gckpt_call *call, int64_t i))
+GCKPTI_FN void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
+                               void (*item)(const gckpt_call *call, int64_t i))
 {
     gckpti_call_items s = { call, item };
     gckpt_parallel(call, n, cost, gckpti_call_item, &s);
@@ -247,25 +247,4 @@ static void gckpti_fast_norm(const gckpt_call *call, int backward)
 }
 GCKPTI_OP_KERNELS(fast_layernorm, gckpti_fast_norm(call, backward))
 GCKPTI_OP_KERNELS(fast_rmsnorm, gckpti_fast_norm(call, backward))
-
-/* ---- rotary: a work item is 16 positions of the table of cos and sin; then a row ---- */
-enum { GCKPTI_POSITIONS = 16 };
-
-static void gckpti_rotary_positions(const gckpt_call *call, int64_t i)
-{
-    const int64_t t = call->shape.d[1], first = i * GCKPTI_POSITIONS;
-    gckpti_rotary_table(call, first, gckpti_min(first + GCKPTI_POSITIONS, t));
-}
-
-static void gckpti_fast_rotary(const gckpt_call *call, int backward)
-{
-    const int64_t n = gckpti_last(&call->shape), t = call->shape.d[1];
-    if (!(backward ? call->in[0].grad : call->out))
-        return;
-    gckpti_for_each(call, (t + GCKPTI_POSITIONS - 1) / GCKPTI_POSITIONS,
-                    16 * GCKPTI_POSITIONS * n / ((const gckpti_rotary *)call->attributes)->heads,
-                    gckpti_rotary_positions);
-    gckpti_for_each(call, gckpti_rows(&call->shape), 2 * n, gckpti_kernels_of(call)->rotary);
-}
-GCKPTI_OP_KERNELS(fast_rotary, gckpti_fast_rotary(call, backward))
 #endif

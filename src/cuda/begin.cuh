@@ -42,5 +42,8 @@
 #define GCKPT_NO_STDIO
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#if defined(GCKPT_NO_ATTENTION) || defined(GCKPT_NO_LINEAR_LOSS)
+#error "gradckpt_cuda.cu needs these parts: remove GCKPT_NO_ATTENTION and GCKPT_NO_LINEAR_LOSS"
+#endif
 
 namespace {

@@ -10,6 +10,17 @@ GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, s
     return (const float *)(const void *)e->blocks.host_scratch;
 }
 
+/* Returns 1 if feeds determine all counts, so that a backend's need not be read. */
+GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int known = gckpti_backend(e)->own_memory && !gckpti_is_inference(p);
+    for (size_t i = 0; i < p->term_count; i++)
+        known = known && (p->terms[i].regulariser ||
+                          p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
+    return known;
+}
+
 typedef struct {
     const gckpt_exec *e;
     gckpti_bump scratch;
@@ -40,7 +51,7 @@ static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void
     return copies->entry[i].host;
 }
 
-/* Returns 1 if the data of input i are quantised or a shard, which no kernel reads on the host. */
+/* Returns 1 if the data of input i are quantised or a part, which no kernel reads on the host. */
 static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
 {
     const gckpti_plan_node *nodes = e->plan->nodes;
@@ -49,7 +60,7 @@ static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
         return 0;
     const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
     return gckpti_is_quantised((int)q->p.storage) ||
-           gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
+           gckpti_is_part(e->store, q, GCKPTI_VALUES);
 }
 
 /* Runs an op's plain kernel on host copies of its operands. */

@@ -15,8 +15,9 @@ typedef struct {
      * rank floor(r virtual_ranks / batch). Each virtual rank sums its rows by itself, so that
      * results depend on their number but not on the number of ranks, each of which runs
      * virtual_ranks / ranks of them, at least one (manual, 5e). Micro-batches end where virtual
-     * ranks end. Above 1 update_in_backward is refused. In INFERENCE with 1, all ranks run all
-     * rows. */
+     * ranks end. Above 1 update_in_backward and gckpt_step_begin are refused. In INFERENCE with
+     * 1, all ranks run all rows. gckpt_plan_info.hash depends on the number, and .step_cost is
+     * that of one rank, in which the only micro-batch of a virtual rank counts whole. */
     int virtual_ranks;
     /* Cost (gckpt_cost) of gathering 2^20 bytes from other ranks, for GCKPT_SHARD_VALUES, where
      * a FORWARD of a parameter gathers its values. In nanoseconds: 1048576 / (GB/s). Default
@@ -36,7 +37,10 @@ typedef struct gckpt_transport gckpt_transport;
 /* Moves bytes between ranks; supplied by the program: MPI, NCCL, sockets, threads (examples/mpi.h,
  * nccl.h). One exchange is pending at a time. The thread that runs the step calls these functions
  * between instructions and, on the CPU, within them. All ranks make the same exchanges in the same
- * order, on machines of one byte order. The executor does the arithmetic. */
+ * order, on machines of one byte order. The executor does the arithmetic. Each rank feeds its own
+ * rows (gckpt_plan_rank_rows); the argument `rows` and losses are those of all ranks. If one rank
+ * refuses or cancels a step, all do, with its text. E_PEER means that a rank does not answer: free
+ * this executor, and, if parameters were being updated, load a checkpoint. */
 struct gckpt_transport {
     int rank, size;   /* rank and number of ranks, as in gckpt_store_ranks */
     int device_aware; /* nonzero: accepts addresses in a backend's own memory */

@@ -46,23 +46,16 @@ typedef enum {
     GCKPTI_ALL_GATHER /* every rank gets the shards of all ranks */
 } gckpti_collective;
 
-/* The collective in progress. At a level, two ranks exchange whose numbers differ in bit `bit`. */
-typedef struct {
-    gckpti_collective kind;
-    float *x, *workspace;    /* n floats; received floats, which are added to x */
-    float *shard;            /* as in gckpti_pending */
-    int64_t n, first, count; /* this rank's floats in x after a level of a sum (gather: before) */
-    int bit;                 /* 1, 2, 4, ..: the level; 0 if no collective is in progress */
-} gckpti_tree;
-
-/* A collective that a REDUCE or a gather started. */
+/* A collective that a REDUCE or a gather started: it waits, or is in progress (comm.tree). */
 enum { GCKPTI_MAX_PENDING = 8 };
 typedef struct {
     gckpti_collective kind;
-    int due; /* the first instruction that must wait for it */
-    float *x, *workspace;
-    float *shard; /* where to copy this rank's shard of the sum; NULL means nowhere */
+    int due;              /* the first instruction that must wait for it */
+    float *x, *workspace; /* n floats; received floats, which are added to x */
+    float *shard;         /* where to copy this rank's shard of the sum; NULL means nowhere */
     int64_t n;
+    int bit; /* 1, 2, 4, ..: the level, where ranks exchange whose numbers differ in it; else 0 */
+    int64_t first, count; /* this rank's floats in x after a level of a sum (gather: before) */
 } gckpti_pending;
 
 /* Communication of this rank with the others. */
@@ -82,7 +75,7 @@ typedef struct {
     void *copy_to; /* where in backend memory recv_buf is copied after the exchange, or NULL */
     size_t recv_bytes;
     uint64_t bytes_sent;
-    gckpti_tree tree;
+    gckpti_pending tree; /* the collective in progress, if its bit is not 0 */
     gckpti_status status; /* for the next status barrier */
 } gckpti_comm;
 
@@ -90,6 +83,8 @@ typedef struct {
  * the same time; the one with most rows decides how many lockstep micro-batches it takes (>= 1). */
 typedef struct gckpti_process_group {
     gckpti_comm comm;
+    int vrank;            /* current virtual rank, counted from 0 on each rank */
+    int64_t vrank_end;    /* end of its rows */
     int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
     int last_micro;       /* this micro-batch is the last of its virtual rank */
     int call_ended;       /* a status barrier ended the call with an error */
@@ -100,24 +95,16 @@ typedef struct gckpti_process_group {
     int pending_count;    /* entries of `pending`, oldest first; pending[0] is in progress */
     gckpti_pending pending[GCKPTI_MAX_PENDING];
     uint64_t exchange_hash; /* result of gckpti_hash_exchanges */
-    struct gckpti_loss_total *totals;
+    struct gckpti_loss_total *totals; /* host copy of the totals of all virtual ranks */
+    struct gckpti_loss_total *totals_begin; /* e->losses.totals of the first virtual rank */
     size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
 } gckpti_process_group;
 
 /* Returns the process group of an executor, or NULL. */
 #define gckpti_group_of(e) ((e)->group)
 
-/* Returns 1 if the plan needs a process group. */
-static inline int gckpti_has_group(const gckpt_plan *p)
-{
-    return p->virtual_ranks > 1 || p->ranks > 1;
-}
-
-/* Returns how many virtual ranks this rank runs: its part, or all if every rank runs all rows. */
-static inline int gckpti_local_vranks(const gckpt_plan *p)
-{
-    return p->virtual_ranks < p->ranks ? p->virtual_ranks : p->virtual_ranks / p->ranks;
-}
+/* Returns the end of the rows that the current micro-batch may have. */
+#define gckpti_rows_end(e) ((e)->group ? (e)->group->vrank_end : (e)->step.row_end)
 
 /* Returns 1 if rows are divided among ranks, 0 if every rank runs all rows (text generation). */
 static inline int gckpti_is_data_parallel(const gckpt_plan *p)
@@ -146,24 +133,25 @@ GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call cal
  * `result` is. With one rank, or if no barrier follows, returns `result`. */
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result);
 
-/* Returns *n floats from element `at` of a parameter's values or state: every rank calls it, and
- * the rank whose shard has the floats sends them to all. After a failure (gckpti_defer_error) the
- * floats are undefined. */
-GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int slot,
-                                           int64_t at, float scratch[GCKPTI_CHUNK], int64_t *n);
+/* Returns *n floats from element `at` of a parameter's values or state. Unless e is NULL, all
+ * ranks call it, and the rank that has the floats sends them to all; NULL then is an error of e. */
+GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpt_store *s,
+                                           const gckpti_param *q, int slot, int64_t at,
+                                           float scratch[GCKPTI_CHUNK], int64_t *n);
+
+/* Runs a status barrier of a save, unless e is NULL. */
+GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result);
 
 /* Merges the bytes of another rank into `mine`. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 #else /* one rank with one virtual rank */
-typedef struct gckpti_process_group {
-    int none;
-} gckpti_process_group;
-#define gckpti_group_of(e)                    ((void)(e), (gckpti_process_group *)0)
-#define gckpti_local_vranks(p)                1
+typedef int gckpti_process_group; /* its size is printed by gckpt_plan_c, for no executor */
+#define gckpti_group_of(e)                    ((void)(e), 0)
+#define gckpti_rows_end(e)                    ((e)->step.row_end)
 #define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)
 #define gckpti_count_micro_batches(e, n)      (((n) + (e)->plan->rows - 1) / (e)->plan->rows)
 #define gckpti_is_under_way(e)                0
-#define gckpti_rank_rows(e, rows, first)      (*(first) = 0, (rows))
+#define gckpti_own_rows(e, rows)              ((e)->step.first_row = 0, (rows))
 #define gckpti_agree_on_step(e, rows, result) (result)
 #define gckpti_agree(e, result)               (result)
 #define gckpti_defer_error(e, result)         (result)
@@ -173,7 +161,9 @@ typedef struct gckpti_process_group {
 #define gckpti_run_reduce                     ((gckpti_handler)0)
 #define gckpti_sum_squares(e)                 ((void)0)
 #define gckpti_run_gather(...)                0
-#define gckpti_restrict_to_shard(...)         ((void)0)
+#define gckpti_restrict_pass(...)             ((void)0)
 #define gckpti_gather_updated(...)            ((void)0)
 #define gckpti_wait_in_flight(e, copied_in)   ((void)(e), (void)(copied_in))
+#define gckpti_agree_on_save(e, result)       (result)
+#define gckpti_gather_chunk(e, ...)           gckpti_floats_at(__VA_ARGS__)
 #endif

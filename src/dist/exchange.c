@@ -84,7 +84,7 @@ static void gckpti_exchange_floats(gckpti_comm *comm, int peer, const float *fro
 {
     const gckpt_backend *b = comm->backend;
     const int copies = GCKPTI_OF(b, own_memory) && !comm->transport->device_aware;
-    const gckpti_tree *tree = &comm->tree; /* later levels of a gather pass on received floats */
+    const gckpti_pending *tree = &comm->tree; /* later levels of a gather pass on received floats */
     const int is_own = tree->kind != GCKPTI_ALL_GATHER || tree->bit == comm->ranks / 2;
     const size_t size = (size_t)n * sizeof *from;
     void *out = copies ? (void *)comm->send_buf : (void *)(uintptr_t)from;
@@ -120,7 +120,7 @@ GCKPTI_FN void gckpti_merge_all(gckpti_comm *comm, void *mine, size_t bytes, gck
 /* ---- collectives of large arrays, level by level, overlapped with computation ---- */
 static void gckpti_exchange_level(gckpti_comm *comm)
 {
-    gckpti_tree *tree = &comm->tree;
+    gckpti_pending *tree = &comm->tree;
     const int peer = comm->rank ^ tree->bit;
     const int parts = tree->n > GCKPT_UPDATE_BLOCK ? 2 * tree->bit : 1; /* or all */
     const gckpti_shard_range mine = gckpti_shard_of(tree->n, comm->rank, parts);
@@ -138,11 +138,11 @@ static void gckpti_exchange_level(gckpti_comm *comm)
  * workspace for the larger half of the floats (up to GCKPT_UPDATE_BLOCK: for all). */
 static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
-    const int bit = comm->aborted ? 0 : pending->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
-    const gckpti_tree tree = { pending->kind, pending->x, pending->workspace, pending->shard,
-                               pending->n,    0,          pending->n,         bit };
-    comm->tree = tree;
-    if (bit)
+    gckpti_pending *tree = &comm->tree;
+    *tree = *pending;
+    tree->count = tree->n;
+    tree->bit = comm->aborted ? 0 : tree->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
+    if (tree->bit)
         gckpti_exchange_level(comm);
 }
 
@@ -150,7 +150,7 @@ static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
  * If c is NULL, stops before the first addition. Returns 1 if the collective is complete. */
 static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
 {
-    gckpti_tree *tree = &comm->tree;
+    gckpti_pending *tree = &comm->tree;
     while (tree->bit && (wait ? gckpti_wait_exchange(comm) : gckpti_is_done(comm)) && tree->bit) {
         if (!c && tree->kind != GCKPTI_ALL_GATHER)
             return 0;

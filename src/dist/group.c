@@ -28,7 +28,7 @@ GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
 {
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, vranks = (size_t)gckpti_local_vranks(p);
-    const size_t totals = p->term_count > vranks ? p->term_count : vranks;
+    const size_t totals = e->losses.total_count *= vranks;
     gckpti_process_group counted, *group;
     e->group = (gckpti_process_group *)gckpti_bump_alloc(bump, 1, sizeof *group);
     group = e->group ? e->group : &counted;
@@ -38,23 +38,30 @@ GCKPTI_FN void gckpti_alloc_group(gckpt_exec *e, gckpti_bump *bump)
     group->totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof(gckpti_loss_total));
 }
 
-/* Checks desc.transport, and initialises e->group->comm. */
+/* Checks plan, store and desc.transport, and initialises e->group. */
 GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    gckpt_store *s = e->store;
     const gckpt_transport *transport = p->ranks > 1 ? e->desc.transport : NULL;
-    if (p->ranks > 1 && (!transport || !transport->exchange || transport->rank != e->store->rank ||
-                         transport->size != e->store->ranks))
-        return gckpti_error(e->store, GCKPT_E_ARG,
+    if (p->ranks != s->others + 1 || p->shard != s->shard)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan was made for %i ranks and shard %i, the store is for "
+                            "%i and %i (gckpt_store_ranks): make a new plan",
+                            p->ranks, (int)p->shard, s->others + 1, (int)s->shard);
+    if (p->ranks > 1 && (!transport || !transport->exchange || transport->rank != s->rank ||
+                         transport->size != s->others + 1))
+        return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the store is rank %i of %i: desc.transport must have this "
                             "rank and size, and exchange",
-                            e->store->rank, e->store->ranks);
+                            s->rank, s->others + 1);
     if (!e->group)
         return GCKPT_OK;
     gckpti_comm *comm = &e->group->comm;
+    e->group->totals_begin = e->losses.totals;
     comm->transport = transport;
     comm->backend = gckpti_backend(e);
-    comm->rank = comm->status.rank = e->store->rank;
+    comm->rank = comm->status.rank = s->rank;
     comm->ranks = p->ranks;
     comm->uses_queue = transport && GCKPTI_OF(comm->backend, use_comm_queue) &&
                        GCKPTI_OF(comm->backend, wait_comm_queue) && transport->enqueue &&
@@ -71,11 +78,12 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
     return 1;
 }
 
-/* Returns how many of a step's rows this rank runs; *first is the first one. */
-GCKPTI_FN int64_t gckpti_rank_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
+/* Returns how many of a step's rows this rank runs; step.first_row is the first one. */
+GCKPTI_FN int64_t gckpti_own_rows(gckpt_exec *e, int64_t rows)
 {
-    *first = 0;
-    return e->group ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, first) : rows;
+    e->step.first_row = 0;
+    return e->group ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, &e->step.first_row)
+                    : rows;
 }
 
 /* Errors that could end a step on this rank only must go through gckpti_defer_error or gckpti_agree
@@ -176,24 +184,33 @@ GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call cal
     return gckpti_agree(e, result);
 }
 
+GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result)
+{
+    if (!e || (e->group && e->group->call_ended)) /* by a failure: no barrier follows */
+        return result;
+    if (result != GCKPT_OK)
+        gckpti_error(e, result, "%s", gckpt_error_text(e->store));
+    return gckpti_agree_on_call(e, GCKPTI_CALL_SAVE, 0, result);
+}
+
 GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
 {
     return exec && exec->group ? exec->group->comm.bytes_sent : 0;
 }
 
-GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q, int slot,
-                                           int64_t at, float scratch[GCKPTI_CHUNK], int64_t *n)
+GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpt_store *s,
+                                           const gckpti_param *q, int slot, int64_t at,
+                                           float scratch[GCKPTI_CHUNK], int64_t *n)
 {
-    const gckpt_store *s = e->store;
     const gckpti_shard_range mine = gckpti_array_shard(s, q, slot);
-    if (!gckpti_is_sharded(mine))
+    if (!e || !gckpti_is_sharded(mine))
         return gckpti_floats_at(s, q, slot, at, scratch, n);
     gckpti_comm *comm = &e->group->comm;
     float *out = (float *)(void *)comm->send_buf;
     int owner = 0;
-    gckpti_shard_range shard = gckpti_shard_of(mine.total, owner, s->ranks);
+    gckpti_shard_range shard = gckpti_shard_of(mine.total, owner, s->others + 1);
     while (at < shard.first || at - shard.first >= shard.count)
-        shard = gckpti_shard_of(mine.total, ++owner, s->ranks);
+        shard = gckpti_shard_of(mine.total, ++owner, s->others + 1);
     *n = gckpti_min(shard.first + shard.count - at,
                     (int64_t)(e->group->buffer_bytes / sizeof(float)));
     for (int64_t i = 0, count; i < *n && owner == comm->rank; i += count) {
@@ -207,7 +224,7 @@ GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpti_param *q,
         gckpti_exchange(comm, comm->rank ^ bit, out, has ? bytes : 0, out, gets ? bytes : 0);
         gckpti_wait_exchange(comm);
     }
-    return out;
+    return gckpti_defer_error(e, GCKPT_OK) == GCKPT_OK ? out : NULL;
 }
 
 /* Gathers all values of parameters first to last to `to`, and hashes them into *hash (or NULL). */
@@ -223,12 +240,12 @@ static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float 
     for (int i = first; i <= last && result == GCKPT_OK; i++) {
         const gckpti_param *q = &e->store->params[i];
         for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
-            const float *x = gckpti_gather_chunk(e, q, GCKPTI_VALUES, at, scratch, &n);
-            if (to)
+            const float *x = gckpti_gather_chunk(e, e->store, q, GCKPTI_VALUES, at, scratch, &n);
+            result = x ? GCKPT_OK : GCKPT_E_PEER;
+            if (x && to)
                 memcpy(to + at, x, (size_t)n * sizeof *x);
-            if (hash)
+            if (x && hash)
                 *hash = gckpti_hash_floats(*hash, x, n);
-            result = gckpti_defer_error(e, GCKPT_OK);
         }
     }
     return result == GCKPT_OK ? gckpti_ok(e) : result;

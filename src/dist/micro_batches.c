@@ -74,7 +74,8 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
         return result;
     gckpti_process_group *group = e->group;
     uint64_t *must_match = group->comm.status.must_match;
-    group->micro_done = group->squares_summed = group->losses_summed = 0;
+    group->vrank = group->micro_done = group->squares_summed = group->losses_summed = 0;
+    e->losses.totals = group->totals_begin;
     must_match[2] = e->store->step;
     must_match[3] = e->store->seed;
     if (!group->replicas_checked)
@@ -102,7 +103,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
 static int gckpti_lockstep_count(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t most = 1, vrank = e->step.vrank, stride = gckpti_local_vranks(p);
+    int64_t most = 1, vrank = e->group->vrank, stride = gckpti_local_vranks(p);
     for (; vrank < p->virtual_ranks; vrank += stride) {
         int64_t n = (gckpti_vrank_rows(p, e->step.rows, vrank) + p->rows - 1) / p->rows;
         most = n > most ? n : most;
@@ -114,12 +115,12 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
 GCKPTI_FN int gckpti_has_next_micro_batch(const gckpt_exec *e)
 {
     const int last = gckpti_local_vranks(e->plan) - 1;
-    return e->group ? e->step.vrank < last || (e->step.vrank == last && !e->group->last_micro)
+    return e->group ? e->group->vrank < last || (e->group->vrank == last && !e->group->last_micro)
                     : e->step.row_end - e->step.row > e->plan->rows;
 }
 
 /* Returns 1 if this micro-batch has no rows on this rank. */
-static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->step.vrank_end; }
+static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->group->vrank_end; }
 
 /* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if the step has none left. */
 GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
@@ -131,11 +132,11 @@ GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
     const int vranks = gckpti_local_vranks(p), per_rank = gckpti_is_data_parallel(p) ? vranks : 0;
-    if (e->step.vrank == vranks)
+    if (e->group->vrank == vranks)
         return 0;
     int64_t end = gckpti_vrank_first_row(gckpti_vrank_batch(p, e->step.rows), p->virtual_ranks,
-                                         group->comm.rank * per_rank + e->step.vrank + 1);
-    e->step.vrank_end = gckpti_min(end, e->step.row_end);
+                                         group->comm.rank * per_rank + e->group->vrank + 1);
+    e->group->vrank_end = gckpti_min(end, e->step.row_end);
     group->last_micro = group->micro_done + 1 == gckpti_lockstep_count(e);
     e->step.pc = e->step.prologue_done && p->mode != GCKPT_INFERENCE ? p->body : 0;
     if (!gckpti_is_padding(e))
@@ -153,20 +154,15 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
     group->losses_summed = 1;
     gckpti_wait_pending(e, 0);
     gckpt_result result = gckpti_wait_backend(e);
-    for (size_t i = 0; i < p->term_count; i++) {
-        const size_t n = (size_t)gckpti_local_vranks(p);
-        gckpti_loss_total *t = group->totals;
-        gckpti_from_backend(e, t, &e->losses.totals[i * n], n * sizeof *t);
-        for (size_t stride = 1; stride < n; stride *= 2) /* levels of the tree */
-            for (size_t k = 0; k < n; k += 2 * stride)
-                gckpti_merge_totals(&t[k], &t[k + stride], sizeof *t);
-        e->losses.terms[i].total = *t;
-    }
+    const size_t terms = p->term_count, n = e->losses.total_count;
+    gckpti_loss_total *t = group->totals;
+    gckpti_from_backend(e, t, group->totals_begin, n * sizeof *t);
+    for (size_t stride = terms; stride < n; stride *= 2) /* levels of the tree */
+        for (size_t k = 0; k < n; k += 2 * stride)
+            gckpti_merge_totals(&t[k], &t[k + stride], terms * sizeof *t);
     result = gckpti_agree(e, result);
     if (result != GCKPT_OK)
         return result;
-    for (size_t i = 0; i < p->term_count; i++)
-        group->totals[i] = e->losses.terms[i].total;
     gckpti_all_reduce_totals(e);
     for (size_t i = 0; i < p->term_count; i++)
         e->losses.terms[i].total = group->totals[i];
@@ -184,9 +180,10 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
     e->step.prologue_done = 1;
     group->micro_done++;
     if (group->last_micro) {
-        e->step.vrank++;
+        const int more = ++group->vrank < gckpti_local_vranks(e->plan);
         group->micro_done = 0;
-        if (e->step.vrank < gckpti_local_vranks(e->plan))
+        e->losses.totals = more ? e->losses.totals + e->plan->term_count : group->totals_begin;
+        if (more)
             gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
     }
     if (gckpti_prepare_micro_batch(e))
@@ -250,7 +247,7 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     int64_t n = gckpti_planned_elements(p, &p->nodes[ins->id]);
-    int level = 0, last_vrank = e->step.vrank + 1 == gckpti_local_vranks(p);
+    int level = 0, last_vrank = e->group->vrank + 1 == gckpti_local_vranks(p);
     gckpti_operands o;
     gckpt_call call, *c = &call;
     gckpti_init_call(e, c);
@@ -261,16 +258,16 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
         GCKPTI_OF(gckpti_backend(e), fill)(c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->accumulates || !gckpti_is_padding(e)); u++)
         GCKPTI_OF(gckpti_backend(e), add)(c, sum, gckpti_arena_f32(e, o.addends[u - 1]), n);
-    for (; e->step.vrank >> level & 1; level++)
+    for (; e->group->vrank >> level & 1; level++)
         GCKPTI_OF(gckpti_backend(e), add)(c, sum, gckpti_arena_f32(e, carries[level]), n);
     if (!last_vrank)
         gckpti_copy(gckpti_backend(e), gckpti_arena_f32(e, carries[level]), sum,
                     (size_t)n * sizeof *sum);
     else if (p->ranks > 1) {
         const gckpti_collective kind = ins->accumulate ? GCKPTI_REDUCE_SCATTER : GCKPTI_ALL_REDUCE;
-        float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.shard);
+        float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.part);
         const int due = gckpti_find_due(e, kind, GCKPTI_NO_OFFSET);
-        const gckpti_pending pending = { kind, due, sum, workspace, shard, n };
+        const gckpti_pending pending = { kind, due, sum, workspace, shard, n, 0, 0, 0 };
         gckpti_start_collective(e, &pending);
         if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* POISON does not wait for sums */
             gckpti_wait_pending(e, 0);
@@ -282,7 +279,7 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, size_t offset)
 {
     const int due = gckpti_find_due(e, GCKPTI_ALL_GATHER, offset);
-    const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n };
+    const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n, 0, 0, 0 };
     gckpti_start_collective(e, &pending);
     if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* FINITE reads the floats now */
         gckpti_wait_pending(e, 0);
@@ -301,8 +298,8 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
 
 /* Restricts a pass over a parameter to the shard that this rank updates. The shard's sum is in the
  * whole gradient, unless a REDUCE copied it to a separate buffer. */
-GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *ins,
-                                        gckpt_update_pass *pass)
+GCKPTI_FN void gckpti_restrict_pass(const gckpt_exec *e, const gckpti_ins *ins,
+                                    gckpt_update_pass *pass)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
@@ -314,7 +311,7 @@ GCKPTI_FN void gckpti_restrict_to_shard(const gckpt_exec *e, const gckpti_ins *i
     for (size_t x = 0; x < p->length && shard == GCKPTI_NO_OFFSET; x++)
         if (p->ins[x].kind == GCKPT_REDUCE && p->ins[x].id == p->params[ins->id].node) {
             gckpti_operands_of(p->operands, &p->ins[x], 0, &o);
-            shard = o.shard;
+            shard = o.part;
         }
     pass->elements = q->p.count;
     pass->gradient += shard == GCKPTI_NO_OFFSET ? first : 0;
@@ -343,7 +340,7 @@ GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
     size_t bytes = e->update.square_count * sizeof(float);
-    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || group->squares_summed)
+    if (p->shard == GCKPT_SHARD_NONE || group->squares_summed)
         return;
     float *squares = (float *)(void *)group->comm.send_buf;
     group->squares_summed = 1;
@@ -368,11 +365,15 @@ GCKPTI_MODULE(dist)
 {
     switch (event) {
     case GCKPTI_ON_LAYOUT:
-        if (gckpti_has_group(e->plan))
+        if (e->plan->virtual_ranks > 1 || e->plan->ranks > 1)
             gckpti_alloc_group(e, (gckpti_bump *)arg);
         break;
     case GCKPTI_ON_BIND: e->device.watched |= e->group != NULL; return gckpti_bind_group(e);
     case GCKPTI_ON_REACH: return e->group && gckpti_sync_then_skips(e) ? GCKPT_MORE : GCKPT_OK;
+    case GCKPTI_ON_GRADIENTS:
+        if (e->group)
+            gckpti_sum_squares(e);
+        break;
     case GCKPTI_ON_FREE:
         if (e->group && e->group->comm.transport && e->step.state != GCKPTI_IDLE)
             gckpti_abort_comm(&e->group->comm); /* ends the step on the other ranks */

@@ -19,17 +19,49 @@ typedef struct gckpti_dist_model {
     int *of;                     /* by id: index of its reduction */
 } gckpti_dist_model;
 
-/* Begins the model of a plan of several virtual ranks. */
-static void gckpti_start_dist(gckpti_planner *p)
+/* Checks the numbers of virtual ranks and ranks. */
+static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
+    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1, ranks = g->store->others + 1;
+    /* the square of the greatest number fits into 32 bits */
+    const gckpti_range range = { "ranks.virtual_ranks", vranks, 0, 32768 };
+    if (!gckpti_check_ranges(g, "plan", &range, 1))
+        return GCKPT_E_ARG;
+    if (vranks & (vranks - 1))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.ranks.virtual_ranks is %i: must be a power of two", vranks);
+    if (d->mode == GCKPT_INFERENCE)
+        return GCKPT_OK;
+    if (ranks > vranks)
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
+            "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks",
+            ranks, vranks, ranks);
+    if (vranks > 1 && d->update_in_backward)
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
+            "complete only when those of all %i virtual ranks are added",
+            vranks);
+    return GCKPT_OK;
+}
+
+/* Checks the request, and begins the model of a plan of several virtual ranks. */
+static gckpt_result gckpti_start_dist(gckpti_planner *p)
+{
+    const gckpt_result result = gckpti_check_vranks(p->g, p->desc);
     const int vranks = p->inference ? 1 : p->desc->ranks.virtual_ranks;
+    const int64_t rows = p->g->rows, batch = p->desc->batch > 0 ? p->desc->batch : rows;
     p->dist = NULL;
-    if (vranks <= 1)
-        return;
+    if (result != GCKPT_OK || vranks <= 1)
+        return result;
     p->dist = (gckpti_dist_model *)gckpti_scratch_alloc(&p->scratch, 1, sizeof *p->dist);
     if (p->dist)
-        p->dist->tree_depth = gckpti_tree_depth(vranks / p->g->store->ranks);
-    p->accumulates = p->accumulates || (p->dist && p->dist->tree_depth > 0);
+        p->dist->tree_depth = gckpti_tree_depth(vranks / (p->g->store->others + 1));
+    p->accumulates =
+        (batch + vranks - 1) / vranks > rows || (p->dist && p->dist->tree_depth > 0);
+    return GCKPT_OK;
 }
 
 /* Returns the cost of the communication that gathers a parameter, or 0 if t is not gathered. */
@@ -40,11 +72,6 @@ GCKPTI_FN uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_t
     const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
     return gckpti_transfer_cost(p->desc->ranks.link_cost,
                                 (int64_t)(gckpti_value_bytes(p, t) - shard));
-}
-
-static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
-{
-    return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
 }
 
 /* Lists a reduction after each backward of the body that is the last to write some gradient, and
@@ -68,7 +95,9 @@ static void gckpti_list_reductions(gckpti_planner *p)
                 gckpti_next_write(p, q->id, r) < p->body_backwards)
                 continue;
             int k = count++; /* the largest comes last: it overlaps the next backward */
-            for (; k > d->first[r] && gckpti_is_larger(p, d->reduction[k - 1].id, q->id); k--)
+            for (; k > d->first[r] && gckpti_elements(&p->tensors[d->reduction[k - 1].id]->shape) >
+                                          gckpti_elements(&q->shape);
+                 k--)
                 d->reduction[k] = d->reduction[k - 1];
             d->reduction[k] = sum;
             for (k = p->first_use[q->id]; k >= 0; k = p->target[k].next)
@@ -108,7 +137,7 @@ static int gckpti_is_scattered(const gckpti_planner *p, int id)
 static void gckpti_add_recv_buffers(gckpti_planner *p)
 {
     const gckpti_dist_model *d = p->dist;
-    for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
+    for (int r = 0; r < p->body_backwards && p->g->store->others; r++) {
         int recv = -1;
         for (int k = d->first[r]; k < d->first[r + 1]; k++) {
             gckpti_reduction *sum = &d->reduction[k];
@@ -180,7 +209,7 @@ static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *a
 static void gckpti_count_shards(gckpti_planner *p, int peak)
 {
     gckpti_lowered *d = &p->lowered;
-    for (size_t i = 0; i < d->buffer_count && p->g->store->ranks > 1; i++) {
+    for (size_t i = 0; i < d->buffer_count && p->g->store->others; i++) {
         const gckpt_buffer *b = &d->buffers[i];
         const size_t full = gckpti_f32_bytes(p->tensors[b->id]);
         if (b->start > peak || b->end < peak)
@@ -190,7 +219,8 @@ static void gckpti_count_shards(gckpti_planner *p, int peak)
             d->kind_bytes[GCKPT_BYTES_GATHERED] += b->size;
         }
         if (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT && b->size < full)
-            d->kind_bytes[GCKPT_BYTES_PADDING] += b->size - full / (size_t)p->g->store->ranks;
+            d->kind_bytes[GCKPT_BYTES_PADDING] +=
+                b->size - full / ((size_t)p->g->store->others + 1);
     }
 }
 
@@ -198,7 +228,7 @@ static void gckpti_count_shards(gckpti_planner *p, int peak)
 static void gckpti_encode_dist(const gckpti_planner *p, gckpt_plan *plan)
 {
     plan->virtual_ranks = p->desc->ranks.virtual_ranks > 1 ? p->desc->ranks.virtual_ranks : 1;
-    plan->ranks = p->g->store->ranks;
+    plan->ranks = p->g->store->others + 1;
     plan->shard = p->g->store->shard;
     plan->comm_cost = p->desc->ranks.link_cost;
     for (int i = 0; i < p->n; i++) {
@@ -217,7 +247,7 @@ GCKPTI_PASSES(dist)
 {
     gckpti_encoder *e = (gckpti_encoder *)arg;
     switch ((int)stage) {
-    case GCKPTI_PASS_START: gckpti_start_dist(p); break;
+    case GCKPTI_PASS_START: return gckpti_start_dist(p);
     case GCKPTI_PASS_STAGED: {
         uint64_t *cost = &p->cost[*(const int *)arg].forward;
         *cost = gckpti_add_cost(*cost, gckpti_gather_transfer(p, p->tensors[*(const int *)arg]));
@@ -226,8 +256,8 @@ GCKPTI_PASSES(dist)
     case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
     case GCKPTI_PASS_NUMBERS: gckpti_encode_dist(p, &e->plan); break;
     case GCKPTI_PASS_ENCODED:
-        e->plan.hash = gckpti_hash_vranks(e->plan.hash, e->plan.virtual_ranks);
-        e->plan.check = gckpti_hash_vranks(e->plan.check, e->plan.virtual_ranks);
+        e->plan.hash = gckpti_finish_hash(&e->plan, e->plan.hash);
+        e->plan.check = gckpti_finish_hash(&e->plan, e->plan.check);
     }
     switch (p->dist ? (int)stage : -1) { /* only with several virtual ranks */
     case GCKPTI_PASS_BACKWARDS: gckpti_list_reductions(p); break;
@@ -241,27 +271,32 @@ GCKPTI_PASSES(dist)
     return GCKPT_OK;
 }
 
-/* Checks the numbers of virtual ranks and ranks. */
-GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
+/* ---- rows of steps, as planned ---- */
+GCKPTI_FN int64_t gckpti_rows_left(const gckpt_plan *p, int64_t rows)
 {
-    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1, ranks = g->store->ranks;
-    if (vranks & (vranks - 1))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.ranks.virtual_ranks is %i: must be a power of two", vranks);
-    if (d->mode == GCKPT_INFERENCE)
-        return GCKPT_OK;
-    if (ranks > vranks)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
-            "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks",
-            ranks, vranks, ranks);
-    if (vranks > 1 && d->update_in_backward)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
-            "complete only when those of all %i virtual ranks are added",
-            vranks);
-    return GCKPT_OK;
+    int64_t least = 0;
+    for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
+        const int64_t rest = gckpti_vrank_rows(p, rows, vrank) % p->rows;
+        least = rest && (!least || rest < least) ? rest : least;
+    }
+    return least;
+}
+
+GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p)
+{
+    const int64_t rows = (p->batch + p->virtual_ranks - 1) / p->virtual_ranks;
+    if (p->virtual_ranks == 1)
+        return (uint64_t)p->batch;
+    return (uint64_t)((rows > p->rows ? rows : p->rows) * gckpti_local_vranks(p));
+}
+
+GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u)
+{
+    const uint64_t vranks = (uint64_t)gckpti_local_vranks(p), rows = (uint64_t)p->rows;
+    const uint64_t n = (gckpti_counted_rows(p) / vranks + rows - 1) / rows * vranks;
+    if (p->ranks == 1 || u->once || p->nodes[p->ins[i].id].kind != GCKPTI_PARAM)
+        return;
+    u->once = 1;
+    u->cost = u->cost > UINT64_MAX / n ? UINT64_MAX : u->cost * n;
 }
 #endif

@@ -5,8 +5,6 @@
 #endif
 
 /* ---- several ranks and virtual ranks in plans and planners ---- */
-enum { GCKPTI_MAX_VRANKS = 32768 }; /* its square fits into 32 bits */
-
 /* ---- dist/rows.c ---- */
 /* Returns the first row of a virtual rank: the least r with floor(r * vranks / batch) >= vrank. */
 GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank);
@@ -17,14 +15,41 @@ GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows);
 /* Returns how many rows of a step a virtual rank has. */
 GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
-/* Returns whether plan->mixer would normalise one value per channel in a step of `rows` rows. */
-GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows);
+#ifndef GCKPT_NO_RANKS
+/* Returns how many virtual ranks this rank runs: its part, or all if every rank runs all rows. */
+static inline int gckpti_local_vranks(const gckpt_plan *p)
+{
+    return p->virtual_ranks < p->ranks ? p->virtual_ranks : p->virtual_ranks / p->ranks;
+}
+
+/* Returns the fewest rows, above 0, that a micro-batch has which is not full in a step of `rows`
+ * rows: the rows that are left over in a virtual rank. Returns 0 if all micro-batches are full. */
+GCKPTI_FN int64_t gckpti_rows_left(const gckpt_plan *p, int64_t rows);
+
+/* Returns the rows of a rank in a step; the only micro-batch of a virtual rank counts as full. */
+GCKPTI_FN uint64_t gckpti_counted_rows(const gckpt_plan *p);
+
+/* If instruction i gathers a parameter in each micro-batch, multiplies its cost by their number. */
+GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u);
 
 /* Returns a hash extended by the number of virtual ranks, on which the bits of results depend. */
-static inline uint64_t gckpti_hash_vranks(uint64_t hash, int vranks)
+static inline uint64_t gckpti_finish_hash(const gckpt_plan *p, uint64_t hash)
 {
-    return vranks > 1 ? gckpti_fnv_number(hash, (uint64_t)vranks) : hash;
+    return p->virtual_ranks > 1 ? gckpti_fnv_number(hash, (uint64_t)p->virtual_ranks) : hash;
 }
+
+/* Returns the elements of values (slot < 0) or a state for which a store has memory. */
+#define gckpti_planned_capacity(p, n, slot)                                                        \
+    gckpti_shard_from(n, 0, (p)->ranks, (p)->shard,                                                \
+                      (slot) < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE)                         \
+        .capacity
+#else
+#define gckpti_rows_left(p, rows)           ((rows) % (p)->rows)
+#define gckpti_counted_rows(p)              ((uint64_t)(p)->batch)
+#define gckpti_price_gather(p, i, u)        ((void)0)
+#define gckpti_finish_hash(p, hash)         (hash)
+#define gckpti_planned_capacity(p, n, slot) (n)
+#endif
 
 #ifndef GCKPT_SMALL
 #ifndef GCKPT_NO_RANKS
@@ -42,23 +67,11 @@ static inline int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor
            gckpti_is_sharded(gckpti_array_shard(s, &s->params[t->index], GCKPTI_VALUES));
 }
 
-/* Checks the numbers of virtual ranks and ranks of a request. */
-GCKPTI_FN gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d);
-
 /* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,
  * to finish before their first readers, if that fits into `arena` bytes. Not for GCKPT_SCHEDULE. */
 GCKPTI_FN gckpt_result gckpti_prefetch_gathers(gckpti_planner *p, size_t arena);
 #else
 #define gckpti_is_gathered(p, t)          0
 #define gckpti_prefetch_gathers(p, arena) ((void)(arena), GCKPT_OK)
-static inline gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
-{
-    return d->ranks.virtual_ranks <= 1
-               ? GCKPT_OK
-               : gckpti_error(g, GCKPT_E_ARG,
-                              "plan: desc.ranks.virtual_ranks is %i; this build has no virtual "
-                              "ranks (GCKPT_NO_RANKS)",
-                              d->ranks.virtual_ranks);
-}
 #endif
 #endif /* GCKPT_SMALL */

@@ -1,6 +1,5 @@
 #include "plan/internal.h"
 #include "num/num.h"
-#include "ops/ops.h"
 
 /* ---- which rows of a batch a virtual rank has ---- */
 /* Returns how many partial sums the reduction tree of a power of two of virtual ranks keeps. */
@@ -27,17 +26,6 @@ GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t v
     int64_t batch = gckpti_vrank_batch(p, rows);
     return gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), rows) -
            gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank), rows);
-}
-
-GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p, int64_t rows)
-{
-    int single = 0;
-    for (int vrank = 0; p->mixer >= 0 && vrank < p->virtual_ranks && !single; vrank++) {
-        const gckpt_shape shape = gckpti_planned_shape(p, &p->nodes[p->mixer]);
-        single = gckpti_vrank_rows(p, rows, vrank) % p->rows == 1 &&
-                 gckpti_is_single_norm(p->nodes[p->mixer].op, &shape, p->rows);
-    }
-    return single;
 }
 
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int rank, int64_t *first)

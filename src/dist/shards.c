@@ -29,24 +29,23 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
                                                 int slot)
 {
     const int full = slot < 0 && (q->external || gckpti_is_quantised((int)q->p.storage));
-    return gckpti_shard_from(q->p.elements, s->rank, s->ranks, full ? GCKPT_SHARD_NONE : s->shard,
+    return gckpti_shard_from(q->p.elements, s->rank, s->others + 1,
+                             full ? GCKPT_SHARD_NONE : s->shard,
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
-/* Sets first and count: the elements of a parameter that this rank updates. */
-static void gckpti_set_param_shard(const gckpt_store *s, gckpt_parameter *p)
+/* Returns the bytes of a part of a parameter's values or of a state. */
+static size_t gckpti_part_bytes(const gckpt_store *s, const gckpti_param *q)
 {
-    const gckpti_shard_range shard =
-        gckpti_shard_from(p->elements, s->rank, s->ranks, s->shard, GCKPT_SHARD_STATE);
-    p->first = shard.first;
-    p->count = shard.count;
+    return (size_t)gckpti_shard_of(q->p.elements, 0, s->others + 1).capacity * sizeof(float);
 }
 
-/* Sets new values after the end of a shard that is not the largest to 0. */
-static void gckpti_clear_shard_end(const gckpt_store *s, gckpti_param *q)
+/* Sets first and count: the elements of a parameter that this rank updates. */
+static void gckpti_set_update_part(const gckpt_store *s, gckpt_parameter *p)
 {
-    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-    for (int64_t k = shard.count; k < shard.capacity; k++)
-        q->p.values[k] = 0;
+    const gckpti_shard_range shard =
+        gckpti_shard_from(p->elements, s->rank, s->others + 1, s->shard, GCKPT_SHARD_STATE);
+    p->first = shard.first;
+    p->count = shard.count;
 }
 #endif

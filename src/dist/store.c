@@ -21,10 +21,10 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
     if (!store)
         return GCKPT_E_ARG;
     store->rank = rank;
-    store->ranks = ranks;
-    store->shard = shard;
+    store->others = ranks - 1;
+    store->shard = ranks > 1 ? shard : GCKPT_SHARD_NONE;
     for (size_t i = 0; i < store->count; i++)
-        gckpti_set_param_shard(store, &store->params[i].p);
+        gckpti_set_update_part(store, &store->params[i].p);
     return gckpti_ok(store);
 }
 #endif

@@ -288,15 +288,26 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
            p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
-/* Returns the first name in `part`, a list of names of ops, that is an op of the plan; or NULL. */
-static const char *gckpti_c_find_op(const gckpt_plan *p, const char *const *part)
+/* Returns the name of an op of the plan that the build of `part` has, or NULL. */
+static const char *gckpti_c_find_op(const gckpt_plan *p, const char *part)
 {
-    for (; *part; part++)
-        for (size_t n = 0; n < p->node_count; n++) {
+#define GCKPTI_NO(op)
+#define GCKPTI_AXIS(op)   { #op, "AXES" },
+#define GCKPTI_ATTN(op)   { #op, "ATTENTION" },
+#define GCKPTI_CELL(op)   { #op, "RECURRENT" },
+#define GCKPTI_IMAGE(op)  { #op, "IMAGES" },
+#define GCKPTI_LINEAR(op) { #op, "LINEAR_LOSS" },
+#define GCKPTI_LOSS(op)   { #op, "LOSSES" },
+    static const struct {
+        const char *op, *part;
+    } optional[] = { GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, GCKPTI_AXIS, GCKPTI_ATTN, GCKPTI_CELL,
+                                    GCKPTI_IMAGE, GCKPTI_LINEAR, GCKPTI_LOSS) };
+    for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
+        for (size_t n = 0; n < p->node_count && !strcmp(optional[i].part, part); n++) {
             const gckpti_plan_node *q = &p->nodes[n];
             const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
-            if (q->index >= 0 && op && gckpti_c_is_builtin(op) && !strcmp(op->name, *part))
-                return *part;
+            if (q->index >= 0 && op && gckpti_c_is_builtin(op) && !strcmp(op->name, optional[i].op))
+                return op->name;
         }
     return NULL;
 }
@@ -305,20 +316,6 @@ static const char *gckpti_c_find_op(const gckpt_plan *p, const char *const *part
  * need, an #error refuses builds that leave out one that it needs. */
 static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-#define GCKPTI_NO(op)
-#define GCKPTI_NAME(op) #op,
-#define GCKPTI_NAMES(axis, recurrent, image, loss)                                                 \
-    {                                                                                              \
-        GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, axis, recurrent, image, loss) NULL                    \
-    }
-    static const char *const axes[] = GCKPTI_NAMES(GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO, GCKPTI_NO);
-    static const char *const recurrent[] =
-        GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO);
-    static const char *const images[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO);
-    static const char *const losses[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME);
-#undef GCKPTI_NAMES
-#undef GCKPTI_NAME
-#undef GCKPTI_NO
     const struct {
         const char *part, *has; /* has: the op or feature of the part in the plan, or NULL */
     } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
@@ -328,10 +325,12 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
                   { "QUANT", p->quantised ? "quantised parameters" : NULL },
                   { "TILES", p->fused ? "fused groups of ops" : NULL },
                   { "BF16", gckpti_is_bf16_plan(p) ? "precision GCKPT_BF16" : NULL },
-                  { "AXES", gckpti_c_find_op(p, axes) },
-                  { "RECURRENT", gckpti_c_find_op(p, recurrent) },
-                  { "IMAGES", gckpti_c_find_op(p, images) },
-                  { "LOSSES", gckpti_c_find_op(p, losses) } };
+                  { "AXES", gckpti_c_find_op(p, "AXES") },
+                  { "ATTENTION", gckpti_c_find_op(p, "ATTENTION") },
+                  { "RECURRENT", gckpti_c_find_op(p, "RECURRENT") },
+                  { "IMAGES", gckpti_c_find_op(p, "IMAGES") },
+                  { "LINEAR_LOSS", gckpti_c_find_op(p, "LINEAR_LOSS") },
+                  { "LOSSES", gckpti_c_find_op(p, "LOSSES") } };
     const size_t n = sizeof parts / sizeof *parts;
     size_t without = 0;
     for (size_t i = 0; i < n; i++)

@@ -1,3 +1,4 @@
+#include "export/export.h"
 #include "run/run.h"
 
 GCKPTI_COLD_BEGIN
@@ -21,16 +22,14 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
         q.shape = gckpti_planned_shape(plan, &plan->nodes[plan->params[i].node]);
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
-        const gckpti_shard_range shard =
-            gckpti_shard_from(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES);
-        q.elements = q.storage == GCKPT_STORAGE_F32 ? shard.capacity : q.elements;
+        if (q.storage == GCKPT_STORAGE_F32)
+            q.elements = gckpti_planned_capacity(plan, q.elements, GCKPTI_VALUES);
         gckpti_count_alloc(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++) {
-        const gckpti_shard_range shard = gckpti_shard_from(plan->params[i].elements, 0, plan->ranks,
-                                                           plan->shard, GCKPT_SHARD_STATE);
+        const int64_t count = gckpti_planned_capacity(plan, plan->params[i].elements, 0);
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_alloc(&used, (size_t)shard.capacity, sizeof(float));
+            gckpti_count_alloc(&used, (size_t)count, sizeof(float));
     }
     if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* this backend may have own memory */
         gckpti_count_alloc(&used, n, GCKPTI_MIRROR_BYTES);
@@ -77,6 +76,41 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         }
     }
     gckpti_store_shrink(store, before);
+    return result;
+}
+
+GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n)
+{
+    const gckpt_init none = { 0, 0, 0 };
+    const gckpti_exported *exported = all;
+    if (!s || s->count || gckpti_has_peers(s))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "bind: printed weights are for an empty store of one "
+                            "rank; bind them before anything else");
+    while (exported < all + n &&
+           gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
+        exported++; /* first all entries: the array cannot grow in place after values */
+    gckpt_result result = gckpti_ok(s);
+    if (exported < all + n)
+        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for the entry of \"%s\"",
+                              exported->name);
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
+        gckpti_param *q = &s->params[i];
+        exported = &all[i];
+        q->p.lr_scale = gckpti_float(exported->scale_bits[0]);
+        q->p.decay_scale = gckpti_float(exported->scale_bits[1]);
+        if (exported->frozen)
+            gckpti_use_values(q, (gckpt_storage)exported->storage, exported->values,
+                              (const float *)exported->scales, 0);
+        else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
+            memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));
+        q->uninitialised = 0;
+        q->assigned = 1;
+    }
+    if (result != GCKPT_OK) {
+        gckpti_hint_block(s, "store", &s->memory, 0);
+        gckpti_store_shrink(s, 0);
+    }
     return result;
 }
 

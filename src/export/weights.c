@@ -63,7 +63,7 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
     const char *problem = NULL;
     if (!gckpti_c_identifier(name) || strlen(name) > 60)
         problem = "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
-    else if (store->ranks > 1)
+    else if (gckpti_has_peers(store))
         problem = "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
     else if (!store->count)
         problem = "#error \"weights %s: the store has no parameters\"\n";

@@ -95,7 +95,7 @@ static int64_t gckpti_row_elements(const gckpt_plan *p, int64_t n, int64_t rows)
     return rows / p->rows * n + n / p->rows * (rows % p->rows);
 }
 
-/* Checks that gckpt_collect's arrays have space for `rows` rows, all that this rank's step has. */
+/* Checks that gckpt_collect's arrays have space for `rows` rows: all that the executor has. */
 static gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -125,7 +125,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
     gckpti_exec_fetch before = exec->fetches[k];
     exec->fetches[k].to = to;
     exec->fetches[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    const int64_t rows = exec->step.row_end - exec->step.first_row; /* rows of this rank */
+    const int64_t rows = exec->step.row_end - exec->step.first_row; /* those that it ran */
     if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : rows) == GCKPT_OK)
         return gckpti_ok(exec);
     exec->fetches[k] = before;

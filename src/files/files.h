@@ -27,34 +27,23 @@
  * until all is read. So a failure frees new objects and leaves the rest unchanged; pointers to
  * values and state stay valid. In a caller's block (gckpt_memory.memory), the bytes of the spare
  * block become free again; so do those of the header, unless parameters, state, notes or (in a
- * partial load) values were created. A sharded store reads its shards and skips the rest.
+ * partial load) values were created. A store of parts reads these and skips the rest.
  * ============================================================================================== */
 
 #ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* most bytes of a header, by the safetensors format */
-/* Functions for ranks that have shards and write one file together; all make the same calls. */
-typedef struct {
-    void *context;
-    /* Returns the failure of the lowest rank that has one, or GCKPT_OK. */
-    gckpt_result (*agree)(void *context, gckpt_result result);
-    /* Returns *n floats of values or a state from element `at`, which another rank may hold. */
-    const float *(*gather)(void *context, const gckpti_param *q, int slot, int64_t at,
-                           float buf[GCKPTI_CHUNK], int64_t *n);
-    gckpt_result (*check)(void *context); /* returns an error if a gather failed */
-} gckpti_group_save;
-
 /* A request to save a store. */
 typedef struct {
     gckpt_store *store;
     const gckpt_file_desc *desc;
-    const gckpti_group_save *group; /* NULL unless all ranks write the file together */
+    gckpt_exec *exec; /* NULL, unless processes write their parts to one file */
 } gckpti_save_spec;
 
 /* The gckpt_file_desc that is used if the caller passes NULL. */
 static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32 };
 
-/* Writes the store; if `write` is NULL, only takes part in what all ranks do. */
+/* Writes the store; if `write` is NULL, only sends its parts to the process that writes. */
 GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn write, void *user);
 
 /* ---- files/header.c ---- */
@@ -91,7 +80,7 @@ typedef struct {
     size_t old_notes;     /* notes that the store had before; later ones are from the file */
     unsigned char *spare; /* new data for arrays that exist, until everything is read */
     size_t spare_bytes;
-    int own_format;           /* nonzero if this library wrote the file */
+    int resumes;              /* nonzero to load step, seed and updates, which own files have */
     unsigned char verify_sum; /* nonzero to compare the data's hash with the metadata's */
     uint64_t hash;            /* hash of the current tensor's bytes so far */
     uint64_t numbers[GCKPTI_METADATA_KEYS]; /* values of gckpti_metadata_keys */

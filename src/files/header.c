@@ -231,12 +231,13 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     }
     if (load->result != GCKPT_OK)
         return 0;
-    load->own_format = found[0] && !strcmp(found[0], "gradckpt");
-    load->count = load->own_format ? load->count : tensors;
+    const int own_format = found[0] && !strcmp(found[0], "gradckpt");
+    load->resumes = own_format && !load->desc->values_only;
+    load->count = own_format ? load->count : tensors;
     load->verify_sum = found[GCKPTI_KEY_HASH] && !load->file;
     for (int i = 1; i <= GCKPTI_KEY_HASH; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
-        if (i == GCKPTI_KEY_HASH ? !load->verify_sum : !load->own_format)
+        if (i == GCKPTI_KEY_HASH ? !load->verify_sum : !own_format)
             continue;
         if (!end || gckpti_digits(found[i], end, &load->numbers[i]) != end ||
             load->numbers[GCKPTI_KEY_OPTIMISER] > GCKPT_CUSTOM_OPTIMISER + 1)

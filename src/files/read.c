@@ -101,21 +101,21 @@ static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
                                   "bind it as writable, or leave it out");
 }
 
-/* Reads a tensor to its destination, in a shard only the shard's elements, converted to the storage
- * of its array. Without a destination compares the values. */
+/* Reads a tensor, or the part of it that the store has, to its destination, in the storage of its
+ * array. Without a destination compares the values. */
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
     gckpti_param to = load->store->params[e->param];
-    gckpti_shard_range shard = gckpti_shard_of(gckpti_elements(&e->shape), 0, 1);
+    int64_t first = 0, count = gckpti_elements(&e->shape);
     if (!e->dest)
         return gckpti_load_compared(load, e);
     if (e->slot != GCKPTI_SCALE)
-        shard = gckpti_array_shard(load->store, &to, e->slot);
-    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, shard.first)))
+        count = gckpti_part_of(load->store, &to, e->slot, &first);
+    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, first)))
         return 0;
     if (GCKPTI_HAS_SCALES && e->slot < 0 && to.p.storage != GCKPT_STORAGE_F32)
-        return gckpti_load_quantised(load, e, &to, shard.count);
-    return gckpti_load_floats(load, e->type, (float *)(void *)e->dest, shard.count);
+        return gckpti_load_quantised(load, e, &to, count);
+    return gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
 }
 
 /* Reads all data, in the order of the file. */
@@ -143,9 +143,10 @@ static int gckpti_load_data(gckpti_loader *load)
 /* Multiplies floats that were I8 in the file by the scales of their rows. */
 static void gckpti_apply_scales(const gckpt_store *s, gckpti_param *q, const float *scales)
 {
-    const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-    for (int64_t k = 0; k < shard.count; k++)
-        q->p.values[k] *= scales[(shard.first + k) / q->p.shape.d[q->p.shape.n - 1]];
+    int64_t first;
+    const int64_t count = gckpti_part_of(s, q, GCKPTI_VALUES, &first);
+    for (int64_t k = 0; k < count; k++)
+        q->p.values[k] *= scales[(first + k) / q->p.shape.d[q->p.shape.n - 1]];
 }
 
 /* Marks a parameter as loaded. Its state becomes zero, except the arrays that the file has. */
@@ -161,7 +162,7 @@ static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_ent
         return;
     for (int k = values->states; k < gckpti_state_slots(q); k++)
         memset(q->p.state[k], 0, gckpti_array_bytes(s, q, 1));
-    const int known = values->states && load->own_format;
+    const int known = values->states && load->resumes;
     q->optimiser = (unsigned char)(known ? load->numbers[GCKPTI_KEY_OPTIMISER] : 0);
     q->updates = q->optimiser ? load->numbers[GCKPTI_KEY_STEP] : 0;
 }
@@ -190,7 +191,7 @@ static void gckpti_commit(gckpti_loader *load)
         }
     }
     gckpti_notes_merge(s);
-    if (load->own_format && !load->desc->values_only) {
+    if (load->resumes) {
         s->step = load->numbers[GCKPTI_KEY_STEP];
         s->seed = load->numbers[GCKPTI_KEY_SEED];
     }
@@ -233,8 +234,7 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
     gckpti_delete(&s->memory, load->spare, load->spare_bytes, 1);
     if (load->result != GCKPT_OK)
         gckpti_load_undo(load);
-    else if (load->own_format && !load->desc->values_only &&
-             load->numbers[GCKPTI_KEY_CONTRACT] != GCKPT_CONTRACT)
+    else if (load->resumes && load->numbers[GCKPTI_KEY_CONTRACT] != GCKPT_CONTRACT)
         gckpti_refuse(load, GCKPT_OTHER_CONTRACT, NULL,
                       "done, but the file is of numeric contract %u, this library of %i: training "
                       "goes on to other bits than it would have there",

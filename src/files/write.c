@@ -1,4 +1,5 @@
 #include "files/files.h"
+#include "run/run.h"
 #include "num/num.h"
 
 #ifndef GCKPT_NO_FILES
@@ -157,15 +158,15 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
 {
     float buf[GCKPTI_CHUNK];
     const gckpti_param *q = w->q;
-    const gckpti_group_save *group = spec->group;
     const void *raw = w->slot == GCKPTI_VALUES  ? q->p.quantised
                       : w->slot == GCKPTI_SCALE ? q->p.scales
                                                 : NULL;
-    for (int64_t at = 0, n = w->count; at < w->count && (group || !out->failed); at += n) {
+    for (int64_t at = 0, n = w->count; at < w->count && (spec->exec || !out->failed); at += n) {
         const void *x = raw;
         if (!raw)
-            x = group ? group->gather(group->context, q, w->slot, at, buf, &n)
-                      : gckpti_floats_at(spec->store, q, w->slot, at, buf, &n);
+            x = gckpti_gather_chunk(spec->exec, spec->store, q, w->slot, at, buf, &n);
+        if (!x)
+            return GCKPT_E_PEER;
         n = gckpti_min(w->count - at, n);
         if (GCKPTI_HAS_SCALES && !raw && w->type != GCKPT_STORAGE_F32) {
             uint16_t half[GCKPTI_CHUNK];
@@ -204,13 +205,12 @@ static gckpt_result gckpti_save_name(const gckpti_save_spec *spec, size_t i)
     return GCKPT_OK;
 }
 
-/* Refuses to save a store of which another rank has a part. */
-static gckpt_result gckpti_refuse_shards(const gckpti_save_spec *spec)
+/* Refuses to save a store that has only parts of arrays. */
+static gckpt_result gckpti_refuse_parts(const gckpti_save_spec *spec)
 {
     gckpti_out_tensor w;
     for (w.next = 0; gckpti_next_out_tensor(spec, &w);)
-        if (w.slot != GCKPTI_SCALE &&
-            gckpti_is_sharded(gckpti_array_shard(spec->store, w.q, w.slot)))
+        if (w.slot != GCKPTI_SCALE && gckpti_is_part(spec->store, w.q, w.slot))
             return gckpti_error(spec->store, GCKPT_E_ARG,
                                 "save: this rank has only a shard of \"%s\"%s; "
                                 "gckpt_ranks_save writes all ranks' shards",
@@ -229,8 +229,8 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
                             "save: desc.storage must be F32, BF16 or F16; parameters quantised to "
                             "I8 or I4 by gckpt_store_quantise are saved so anyway");
     gckpt_result result = GCKPT_OK;
-    if (GCKPTI_HAS_SHARDS && !spec->group)
-        result = gckpti_refuse_shards(spec);
+    if (GCKPTI_HAS_PARTS && !spec->exec)
+        result = gckpti_refuse_parts(spec);
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
@@ -274,8 +274,7 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
     gckpt_result result = gckpti_save_start(spec);
     memset(&count, 0, sizeof count); /* a sink that only counts bytes */
     out = count;
-    if (GCKPTI_HAS_SHARDS && spec->group)
-        result = spec->group->agree(spec->group->context, result);
+    result = gckpti_agree_on_save(spec->exec, result);
     if (result == GCKPT_OK)
         result = gckpti_sink_data(&out, spec, &total);
     if (result != GCKPT_OK)
@@ -288,8 +287,7 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
                               "save: the header would take %z bytes, but %z are the most: use "
                               "shorter names or notes",
                               length, (size_t)GCKPTI_HEADER_MAX);
-    if (GCKPTI_HAS_SHARDS && spec->group)
-        result = spec->group->agree(spec->group->context, result);
+    result = gckpti_agree_on_save(spec->exec, result);
     if (result != GCKPT_OK)
         return result;
     out.write = write;
@@ -301,8 +299,6 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
     gckpti_sink_header(&out, spec, total);
     gckpti_sink_put(&out, "       ", padding);
     result = gckpti_sink_data(&out, spec, NULL);
-    if (GCKPTI_HAS_SHARDS && spec->group && result == GCKPT_OK)
-        result = spec->group->check(spec->group->context);
     if (gckpti_sink_flush(&out) != GCKPT_OK)
         return gckpti_error(store, GCKPT_E_FILE,
                             "save: the write callback failed before byte %z; "

@@ -28,7 +28,7 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
         const gckpt_type type = in[i]->type, needed = gckpti_needed_type(op, i);
         const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
         int needs_running = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
-        if (GCKPTI_HAS_CACHES && in[i]->cache_capacity && !(op->flags & GCKPTI_CACHED))
+        if (GCKPTI_RUNS_CACHES && in[i]->cache_capacity && !(op->flags & GCKPTI_CACHED))
             gckpti_fail_cached(g, op->name, in[i]);
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);

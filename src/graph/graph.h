@@ -61,7 +61,6 @@ struct gckpt_graph {
 };
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
-enum { GCKPTI_HAS_CACHES = GCKPTI_WITH_CACHES };
 
 /* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
@@ -75,7 +74,7 @@ enum { GCKPTI_CACHED = 1 << 22 };
 static inline int gckpti_is_cache(const gckpt_op *op)
 {
     const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
-    return GCKPTI_HAS_CACHES && op && (op->flags & cache) == cache;
+    return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
 }
 
 /* Flag of an op whose result is i32, each element below classes(); it has no backward. In a loss,

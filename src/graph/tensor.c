@@ -332,7 +332,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
         }
     if (inferred >= 0 && gckpti_shape_fits(&shape))
         shape.d[inferred] = elements / gckpti_elements(&shape);
-    if (GCKPTI_HAS_CACHES && x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
+    if (GCKPTI_RUNS_CACHES && x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
         return gckpti_fail_cached(g, "reshape", x);
     if ((x->op && x->op->flags & GCKPT_LOSS) || !gckpti_shape_fits(&shape) ||
         gckpti_elements(&shape) != elements)

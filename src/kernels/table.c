@@ -5,9 +5,8 @@
         V(elementwise_forward), GCKPTI_TRAINED(elementwise_backward), V(softmax_row),              \
         GCKPTI_TRAINED(softmax_row_grad), V(log_softmax_row),                                      \
         GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row), GCKPTI_TRAINED(norm_row_grad),          \
-        V(rotary_row), V(column_sums),                                                             \
-        { V(attention_forward), GCKPTI_TRAINED(attention_backward) }, &V(element_loss_kernels),    \
-        &V(class_loss_kernels), GCKPTI_TRAINED(dropout), mixed,                                    \
+        V(column_sums), &V(element_loss_kernels), &V(class_loss_kernels), GCKPTI_TRAINED(dropout), \
+        mixed, GCKPTI_IF_ATTENTION(&V(attention_loops)),                                           \
         GCKPTI_IF_IMAGES(&V(image_kernels)), GCKPTI_IF_RECURRENT(&V(cell_loops))
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AMX

@@ -61,7 +61,7 @@ typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #define GCKPTI_MASK_OF(condition) ((INTS)(condition)) /* all bits of the lanes where it holds */
 #define GCKPTI_DOUBLES            V(doubles)
 /* ALWAYS functions are inlined; INLINED ones only in optimised builds. At -O0, gcc still inlines
- * ALWAYS and compiles the hot code, up to kernels/online_softmax.c, at -O1; clang cannot, and
+ * ALWAYS and compiles the hot code, up to kernels/hot_end.h, at -O1; clang cannot, and
  * inlines none. Inlining all without optimising needs 8 (gcc) or 16 MB. FORMULAs are called. */
 #if GCKPTI_OPTIMISED || !defined(__clang__)
 #define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET

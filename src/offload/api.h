@@ -1,16 +1,24 @@
+#ifndef GCKPT_NO_OFFLOAD
+/* ---- Offloading: AUTO, OPTIMAL and frontiers may copy values and saved data to slower memory and
+ * back (GCKPT_OFFLOAD, GCKPT_RELOAD) instead of recomputing them (manual, 7). Plans that update in
+ * the backward offload nothing, as a failed copy would come too late. If overlap is 0, ops wait
+ * for copies. Else copies overlap computation, one at a time in the order they begin. Cost is then
+ * a time, which plans minimise: an op takes its cost, a use waits for its reload, and the
+ * instruction after a value's last use waits for its offload. Bytes of pending copies (until
+ * GCKPT_OFFLOAD_DONE, or by early reloads) count.
+ *
+ * In gckpt_exec_desc, offload copies `bytes` bytes to position `at` of a slower memory (file, chip)
+ * of gckpt_plan_info.offloaded bytes, reload copies them back; both return the bytes done. If that
+ * is less, the step ends with E_FILE and changes nothing. If both are NULL, host memory is used. If
+ * wait is not NULL, they may only begin a copy (by a thread, by DMA) and return `bytes`; copies are
+ * done one at a time in that order. wait returns when all except the last `later` are done: 0, or
+ * nonzero if one failed. It is then called with later 0, and the step ends with E_FILE. No copy is
+ * pending after a call of the executor. If the backend has its own memory, the executor waits for
+ * each copy at once. ---- */
+#endif
 /* gckpt_plan_desc.offload */
 typedef struct {
-    /* Bytes of slower memory to which AUTO, OPTIMAL and frontiers may offload values
-     * and saved data instead of recomputing them (manual, 7); 0 (default) offloads nothing.
-     * Plans that update in the backward offload nothing, as a failed copy would come too
-     * late. */
-    size_t bytes;
-    /* Cost of copying 2^20 bytes one way, as ranks.link_cost; rounded up. Default 0. */
-    uint64_t cost;
-    /* If nonzero, offload copies overlap computation, one at a time in the order they begin.
-     * Cost is then a time, which plans minimise: an op takes its cost, a use waits for its
-     * reload, and the instruction after a value's last use waits for its offload. Bytes of
-     * pending copies (until GCKPT_OFFLOAD_DONE, or by early reloads) count. If 0 (default), ops
-     * wait. */
-    int overlap;
+    size_t bytes;  /* of slower memory that may be used; 0 (default) offloads nothing */
+    uint64_t cost; /* of copying 2^20 bytes one way, as ranks.link_cost; rounded up; default 0 */
+    int overlap;   /* if nonzero, copies overlap computation; default 0 */
 } gckpt_offload_options;

@@ -11,6 +11,7 @@ static void gckpti_start_offload(gckpti_planner *p)
                         ? 0
                         : (int64_t)(bytes < most ? bytes : most);
     p->max_host_limit = p->host_limit;
+    p->copy_cost = GCKPTI_FULL_COPY_COST;
     p->overlap = p->host_limit > 0 && p->desc->offload.overlap;
 }
 

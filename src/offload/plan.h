@@ -3,7 +3,11 @@
 #ifndef GCKPT_SMALL
 
 /* ---- copies of results to slower memory and back: their part of schedules and costs ---- */
-/* Return whether an entry is an offload_done, and whether it is a reload. */
+/* Return whether an entry is an offload_done, and whether it is a reload. With n = p->nodes,
+ *     u + n     is a reload: copies the results of u back from slower memory
+ *     u + 2n    is an offload_done: results of u that are being offloaded stay live until here
+ * An offload has no entry: it follows the last forward before a reload. With 3 nodes,
+ *     0 1 2 ~2 4 ~1 ~0    offloads the results of node 1 and reloads them (4 = 1 + 3) */
 static inline int gckpti_is_offload_done(const gckpti_planner *p, int entry)
 {
     return entry >= 2 * p->nodes;
@@ -38,22 +42,19 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
     return cost / divisor * factor + cost % divisor * factor / divisor;
 }
 
-/* Returns the least copy_cost for which a bound is proven: 0 if copies overlap computation. */
-static inline int gckpti_lowest_copy_cost(const gckpti_planner *p)
-{
-    return p->overlap ? 0 : GCKPTI_FULL_COPY_COST;
-}
-
 /* ---- offload/time.c ---- */
 #ifndef GCKPT_NO_OFFLOAD
+/* Part of a scan from the end (gckpti_find_live_ranges), for the entry at position x: makes the
+ * parts that a later reload copies back live at the forward after which they are offloaded, or at
+ * an offload_done, and adds the cost of copies. Returns the bytes that have no other use there. */
+GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x);
+
 /* Returns the time, in units of cost, of a schedule whose live ranges are known. If `out` is not
  * NULL (length 0, space for twice the entries), copies the schedule there and adds offload_done
  * entries, which keep buffers of unfinished offloads live as far as `limit` live bytes allow. */
 GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
                                         gckpti_schedule *out);
 #else
-#define gckpti_extend_offload(p, s, u, x)      0
-#define gckpti_count_reload(p, s, u)           ((void)0)
-#define gckpti_schedule_time(p, s, limit, out) 0
+#define gckpti_scan_copies(p, s, entry, x) 0
 #endif
 #endif

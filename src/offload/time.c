@@ -2,32 +2,27 @@
 #include "plan/internal.h"
 
 /* ---- offloads and reloads in a scan of a schedule from its end ---- */
-/* Makes the parts of node u's results that a later reload copies back (awaited_parts) live at
- * position x of a scan from the end: at the forward after which they are offloaded, whose cost is
- * added, or at an offload_done. Returns the bytes that have no other use there. */
-GCKPTI_FN int64_t gckpti_extend_offload(gckpti_planner *p, gckpti_schedule *s, int u, int x)
+GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x)
 {
+    const int u = gckpti_entry_node(p, entry), reload = gckpti_is_reload(p, entry);
     gckpti_node_state *v = &p->state[u];
-    const int parts = v->awaited_parts, added = parts & ~gckpti_parts(v->value_end, v->saved_end);
+    const int used = gckpti_parts(v->value_end, v->saved_end);
+    const int parts = reload ? used : entry < 0 ? 0 : v->awaited_parts, added = parts & ~used;
+    if (reload || entry == u)
+        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
+    if (reload) {
+        v->awaited_parts |= parts;
+        return 0;
+    }
     s->copied_parts[x] = parts;
     v->value_end = added & GCKPTI_VALUE ? x : v->value_end;
     v->saved_end = added & GCKPTI_SAVED ? x : v->saved_end;
-    if (s->entry[x] == u) {
-        s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
+    if (entry == u) {
         s->host_bytes += gckpti_parts_bytes(&p->node[u], parts & ~v->copied_parts);
         v->copied_parts |= parts;
         v->awaited_parts = 0;
     }
     return gckpti_parts_bytes(&p->node[u], added);
-}
-
-/* Adds the cost of a reload of node u, which a scan from the end meets. */
-GCKPTI_FN void gckpti_count_reload(gckpti_planner *p, gckpti_schedule *s, int u)
-{
-    gckpti_node_state *v = &p->state[u];
-    const int parts = gckpti_parts(v->value_end, v->saved_end);
-    s->transfer_cost = gckpti_add_cost(s->transfer_cost, gckpti_parts_cost(p, u, parts));
-    v->awaited_parts |= parts;
 }
 
 /* ---- time: two queues, one for computation and one for copies, each in the schedule's order ----

@@ -64,15 +64,6 @@ static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_
     t->c = c, t->c_bf16 = c_bf16, t->c_stride = n, t->workspace = call->workspace;
 }
 
-/* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
-static void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t, int64_t m,
-                        int64_t n, int64_t k, float *c, int accumulate)
-{
-    gckpti_set_product(call, t, 1, m, n, k, c, NULL);
-    t->accumulate = accumulate;
-    run(call, t);
-}
-
 /* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
 static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
 {

@@ -80,47 +80,6 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
                                           : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
 
-/* ---- ops/attention.c ---- */
-/* Return the score of a dot product x; ds from dp - delta. */
-static inline float gckpti_attn_score(const gckpti_attn *h, float x)
-{
-    return h->cap > 0.0f ? gckpti_softcap(x, h->dot_scale, h->cap) : gckpti_mul(x, h->dot_scale);
-}
-static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, float score)
-{
-    return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, 1.0f / h->cap) : dp) * h->scale;
-}
-
-/* ---- cache/ops.c ---- */
-#ifndef GCKPT_NO_CACHES
-GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const *in);
-#else
-#define gckpti_attention_of_cache(o, in) 1
-#endif
-
-/* ---- bf16/ops.c ---- */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
-                                                   int64_t d, int backward);
-/* Writes to out[first..end-1] the products of a query and of keys first..end-1 in bf16 attention.
- * at: offset of the query's head in in[0], in elements; key: offset of key 0's head in in[1]. */
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
-                                   int64_t end, float *out);
-/* Adds to out[] p[j] times value j, for j = first..end-1 in bf16 attention. key: offset of value
- * 0's head in in[2], in elements. */
-GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
-                                   int64_t end, float *out);
-/* Adds the gradients of a query head in bf16 attention. The gradients of keys and values stay in
- * scratch until the last query head that reads the same keys. */
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                      float *scratch);
-#else
-#define gckpti_mixed_scores(h, at, key, first, end, out)          (void)0
-#define gckpti_mixed_values(h, p, key, first, end, out)           (void)0
-#define gckpti_mixed_gradients                                    NULL
-#define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
-#endif
-
 /* ---- ops/losses.c ---- */
 /* Floats of scratch for a chunk of bf16 logits that is widened to f32. */
 enum { GCKPTI_LOSS_F32 = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };

@@ -17,8 +17,7 @@ GCKPTI_COLD_END
  * element, else added by one fma (manual, 5a and 5f).
  *
  * GCKPTI_OPS lists all ops. The kernels of this folder are plain C and define the numbers (manual,
- * 5); those of cpu return the same bits faster. Data of both are declared here: sizes of
- * convolutions, tiles of attention, rows of losses.
+ * 5); those of cpu return the same bits faster. Data of both are declared here, as rows of losses.
  * ============================================================================================== */
 
 /* ---- operands of products ---- */
@@ -76,8 +75,9 @@ static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_deq
 /* ---- the list of ops; flags of their descriptors ---- */
 /* clang-format off */
 /* Calls fast(name) for an op with vector kernels in cpu, plain(name) for an op without; axis stands
- * for plain, and recurrent, image and loss for fast, in ops that a switch can leave out. */
-#define GCKPTI_ALL_OPS(fast, plain, axis, recurrent, image, loss)                                  \
+ * for plain, and attn, recurrent, image, linear_loss and loss for fast, in ops that a switch can
+ * leave out. */
+#define GCKPTI_ALL_OPS(fast, plain, axis, attn, recurrent, image, linear_loss, loss)               \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) fast(scale)     \
@@ -85,8 +85,8 @@ static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_deq
     fast(minimum) fast(where)                                                                      \
     axis(permute) plain(slice) axis(concat) axis(pad) axis(sum) axis(mean) axis(max) axis(argmax)  \
     plain(cache)                                                                                   \
-    fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
-    fast(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
+    fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) attn(attention)            \
+    attn(rotary) fast(cross_entropy) linear_loss(linear_cross_entropy)                            \
     loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
     loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) recurrent(gru) recurrent(lstm)                                                    \
@@ -96,13 +96,19 @@ static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_deq
 
 /* The ops of this build: declarations of kernels and printed C (gckpt_plan_c) use this list. */
 #define GCKPTI_OPS(fast, plain)                                                                    \
-    GCKPTI_ALL_OPS(fast, plain, GCKPTI_AXES(plain), GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast),   \
+    GCKPTI_ALL_OPS(fast, plain, GCKPTI_AXES(plain), GCKPTI_ATTENTION(fast),                        \
+                   GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast), GCKPTI_LINEAR_LOSS(fast),          \
                    GCKPTI_LOSSES(fast))
 #define GCKPTI_LEFT_OUT(name)
 #ifndef GCKPT_NO_AXES
 #define GCKPTI_AXES(plain) plain
 #else
 #define GCKPTI_AXES(plain) GCKPTI_LEFT_OUT
+#endif
+#ifndef GCKPT_NO_ATTENTION
+#define GCKPTI_ATTENTION(fast) fast
+#else
+#define GCKPTI_ATTENTION(fast) GCKPTI_LEFT_OUT
 #endif
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT(fast) fast
@@ -113,6 +119,11 @@ static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_deq
 #define GCKPTI_IMAGES(fast) fast
 #else
 #define GCKPTI_IMAGES(fast) GCKPTI_LEFT_OUT
+#endif
+#ifndef GCKPT_NO_LINEAR_LOSS
+#define GCKPTI_LINEAR_LOSS(fast) fast
+#else
+#define GCKPTI_LINEAR_LOSS(fast) GCKPTI_LEFT_OUT
 #endif
 #ifndef GCKPT_NO_LOSSES
 #define GCKPTI_LOSSES(fast) fast
@@ -150,7 +161,7 @@ GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_LEFT_OUT)
 #undef GCKPTI_DECLARE
 #endif
 
-/* Flag of a loss with a lowering that computes the loss in the backward (ops/linear_loss.c). */
+/* Flag of a loss with a lowering that computes the loss in the backward (linear_loss/ops.c). */
 enum { GCKPTI_BACKWARD_LOSS = 1 << 21 };
 
 /* Like GCKPT_TAKES_BF16 for all inputs, but only in CPU kernels; other backends get f32 copies.
@@ -347,11 +358,6 @@ typedef struct {
     int window; /* number of latest rows to keep; 0, which is omitted, means all */
 } gckpti_cache;
 
-/* ---- cache/ops.c ---- */
-#ifdef GCKPT_NO_CACHES
-#define gckpti_check_positions(g) ((g)->object.sticky == GCKPT_OK)
-#endif
-
 GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
                                     int64_t to)
 {
@@ -374,7 +380,6 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 
 /* ---- ops/products.c ---- */
 enum {
-    GCKPTI_KEY_TILE = 64,     /* keys per step of attention; part of the specification */
     GCKPTI_K_BLOCK = 32,      /* terms of a block in bf16 plans; part of the specification */
     GCKPTI_LOSS_CHUNK = 1024, /* classes per step of cross-entropy; part of the specification */
 #ifndef GCKPT_NO_FAST
@@ -411,12 +416,6 @@ GCKPTI_FN int64_t gckpti_product_workspace(int64_t m, int64_t n, int64_t k);
 /* Returns floats of workspace for such a product in a bf16 plan (344 KiB at most): some terms of a
  * and of a panel of b, in bf16; if k is larger, also partial results, rows x GCKPTI_NC. */
 GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
-
-/* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or
- * keys, rows of whole vectors. In bf16 plans: packed operands, dq, and, if heads share keys (s >
- * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of bf16 rows. */
-GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
-                                             int64_t d, int backward);
 
 static inline void gckpti_zero_unless(float *d, int64_t n, int accumulate)
 {
@@ -537,177 +536,13 @@ static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64
     return row;
 }
 
-/* ---- ops/attention.c ---- */
-typedef struct {
-    int heads;
-    int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 (gckpt_cache) */
-    int key_heads; /* 0 means as many as heads; then the fields below are omitted */
-    int extras;    /* 0 if fields below are omitted; else 1, or 2 if a call fills a ring */
-    int window;    /* largest number of keys that a query sees; 0 means all */
-    float cap, scale;
-} gckpti_attention;
-
-/* Keys 0..keys-1 exist; query t sees the keys with an index below t + 1 + ahead. */
-typedef struct {
-    int64_t keys, ahead;
-} gckpti_visible;
-
-/* Returns whether the visible keys depend on the position. */
-static inline int gckpti_uses_position(const gckpti_attention *o)
-{
-    return o->causal > 1 || o->extras > 1;
-}
-
-/* Returns which keys exist and are visible (all if not causal); kernels read no other keys. */
-GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
-
-struct gckpti_attn;
-/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
-typedef struct {
-    void (*forward)(const struct gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                    float *scratch);
-    void (*backward)(const struct gckpti_attn *h, int64_t row, int64_t head, float *scratch);
-} gckpti_attention_kernels;
-
-typedef struct gckpti_attn { /* the state of an attention call */
-    const gckpt_call *call;
-    const gckpti_attention_kernels *kernels;
-    int64_t t, s, c, d, heads, blocks; /* blocks: number of blocks of 64 queries */
-    int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
-    gckpti_visible visible;            /* keys of the current row, from gckpti_attn_set_row */
-    int mixed;
-    float scale, dot_scale, cap; /* factors of gradients, of dots; cap of scores, 0 means none */
-    int64_t kv_c;                /* columns of k and v */
-    int64_t group;               /* query heads per key head */
-    int64_t shared_keys;         /* S if heads share keys, else 0 */
-    int64_t window;              /* largest number of keys that a query sees */
-} gckpti_attn;
-
-/* Return the first key of query i's window; the first key of that key's tile; how many of n keys
- * from j on are before the window; the offset of key j (rows may be a ring). */
-static inline int64_t gckpti_attn_first_key(const gckpti_attn *h, int64_t i)
-{
-    const int64_t first = i + 1 + h->visible.ahead - h->window;
-    return first < 0 ? 0 : first;
-}
-static inline int64_t gckpti_attn_first_tile(const gckpti_attn *h, int64_t i)
-{
-    return gckpti_attn_first_key(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
-}
-static inline int64_t gckpti_attn_masked(const gckpti_attn *h, int64_t i, int64_t j, int64_t n)
-{
-    const int64_t first = gckpti_attn_first_key(h, i) - j;
-    return first < 0 ? 0 : gckpti_min(first, n);
-}
-static inline int64_t gckpti_attn_offset(const gckpti_attn *h, int64_t j)
-{
-    return (j % h->s) * h->kv_c;
-}
-
+/* ---- ops/losses.c ---- */
 /* Returns whether cap is 0 or 1e-30..1e30, where scores and 1 / cap keep their digits. */
 static inline int gckpti_is_valid_cap(float cap)
 {
     return cap >= 1e-30f ? cap <= 1e30f : cap >= 0.0f && cap <= 0.0f;
 }
 
-/* Returns the factor from dots to scores: 1 if gckpti_softcap scaled the dots. */
-static inline float gckpti_attn_post_scale(const gckpti_attn *h)
-{
-    return h->cap > 0.0f ? 1.0f : h->scale;
-}
-
-/* Returns the offset of a head's first query in q, or first key in k; head 0 is that of row 0. */
-static inline int64_t gckpti_attn_at_q(const gckpti_attn *h, int64_t head)
-{
-    return head / h->heads * h->t * h->c + head % h->heads * h->d;
-}
-static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
-{
-    return head / h->heads * h->s * h->kv_c + head % h->heads / h->group * h->d;
-}
-
-GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
-
-/* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
-GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
-
-/* Runs the kernels for all heads, on the threads of `team` (NULL: one). Zeroes results that no
- * query writes, unless they accumulate. */
-GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
-                                    const gckpti_attention_kernels *kernels,
-                                    const gckpt_call *team);
-
-#ifndef GCKPT_NO_BF16
-typedef struct { /* rows of a gradient, or NULL if it is not required */
-    float *x;
-    int64_t row;
-} gckpti_grad_rows;
-
-/* A block of a head: m queries from query i on, n keys from key j on (GCKPTI_K_BLOCK at most): the
- * operands' rows; p and ds, (query,key); dq, dk and dv, to which gckpti_attn_tile_add adds. */
-typedef struct {
-    const gckpti_attn *h;
-    gckpti_operand q, k, v, g, p, ds;
-    gckpti_grad_rows grad[3];
-    int64_t head, i, m, j, n;
-} gckpti_attn_tile;
-
-GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s);
-#endif
-
-/* ---- ops/rotary.c ---- */
-typedef struct {
-    int heads;
-    float base;
-    int position; /* added to positions; omitted if 0 and if the fields below have defaults */
-    int columns;  /* rotated columns of a head; 0 means all, and the rest is omitted */
-    float scale;
-    int has_frequencies; /* if nonzero, columns / 2 floats follow this struct */
-} gckpti_rotary;
-
-enum { GCKPTI_ROTARY_MAX = 512 }; /* most frequencies in the attributes */
-
-/* Returns how many of the d columns of a head are rotated. */
-static inline int64_t gckpti_rotary_columns(const gckpti_rotary *o, int64_t d)
-{
-    return o->columns ? o->columns : d;
-}
-
-static inline const float *gckpti_rotary_frequencies(const gckpti_rotary *o)
-{
-    return o->columns && o->has_frequencies ? (const float *)(const void *)(o + 1) : NULL;
-}
-
-/* Writes cos and sin (-sin in a backward) of positions begin..end-1 of a sample to workspace. */
-GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end);
-
-/* Returns the angle of p / 2^64 turns, accurate to 5e-8: quadrant q = (p + 2^61) >> 62 and, of m =
- * |p - 2^62 q|, with its sign, fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
-GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
-{
-    gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
-    p -= (uint64_t)r.quadrant << 62;
-    uint64_t size = p >> 63 ? 0 - p : p;
-    float low = gckpti_mul((float)(int32_t)(size >> 14 & 0xffffffu), 5.5805896e-15f);
-    r.hi = gckpti_fma((float)(int32_t)(size >> 38), 9.36267571e-08f, low);
-    r.hi = p >> 63 ? -r.hi : r.hi;
-    return r;
-}
-
-#define GCKPTI_TICKS_PER_RADIAN 2935890503282001226.0 /* 2^64 / (2 pi) */
-
-/* Returns x >= 0, counted in 2^-64 turns, modulo whole turns and truncated to an integer. */
-GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
-{
-    const double turn = 18446744073709551616.0;
-    if (!(x < turn * 4503599627370496.0)) /* then x is a whole number of turns */
-        return 0;
-    x -= turn * (double)(uint64_t)(x / turn); /* exact */
-    uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
-    return half + (uint64_t)(half ? x - 0.5 * turn : x);
-}
-
-/* ---- ops/losses.c ---- */
 /* Returns w x, or w if w is 0 or NaN, whatever x is. (-0 changes no sum that began at +0.) */
 GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
 
@@ -776,24 +611,6 @@ typedef gckpti_loss_kernels (*gckpti_loss_fn)(const gckpt_call *call);
 
 GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
                                gckpti_loss_fn kernels);
-
-/* ---- ops/linear_loss.c ---- */
-typedef struct {
-    int block_rows; /* 0, or rows per block in the lowering (ops/linear_loss.c) */
-    float cap;      /* softcap of the logits; omitted if 0 */
-} gckpti_linear_loss;
-
-static inline int gckpti_linear_loss_block(const gckpt_call *call)
-{
-    return call->attributes ? ((const gckpti_linear_loss *)call->attributes)->block_rows : 0;
-}
-static inline float gckpti_linear_loss_cap(const gckpt_call *call)
-{
-    return call->attributes ? ((const gckpti_linear_loss *)call->attributes)->cap : 0.0f;
-}
-
-GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                               gckpti_loss_fn fn);
 
 #ifdef GCKPTI_SEPARATE_TU
 #pragma push_macro("GCKPTI_ISA")

@@ -2,7 +2,7 @@
 #include "graph/graph.h"
 
 /* =================================================================================================
- * layers: embed, matmul, linear, norms, attention, rotary, losses
+ * layers: embed, matmul, linear, norms, losses
  *
  * The plain kernels of this folder define the numbers (manual, 5); faster kernels return the same
  * bits. Words used: "chain": d = fma(a, b, d), one term after the other, from d's present value;

@@ -73,7 +73,7 @@ typedef struct {
 /* The stages of planning at which a feature (a folder of src) may act. In parentheses: the type to
  * which `arg` points. */
 typedef enum {
-    GCKPTI_PASS_START,        /* the model has tensors, and no bytes or cost of ops yet */
+    GCKPTI_PASS_START,        /* the model has tensors, no bytes or costs yet; may be refused */
     GCKPTI_PASS_ACTIVE,       /* it is known which tensors have gradients */
     GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
     GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */

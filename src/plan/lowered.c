@@ -141,15 +141,16 @@ static int gckpti_in_place_buffer(const gckpti_planner *p, const gckpti_lowered 
     return -1;
 }
 
-/* Adds the buffers and operands of a forward or a reload. */
-static void gckpti_add_forward_operands(gckpti_planner *p, gckpti_lowered *d, int position, int x)
+/* Adds the buffers and operands of an instruction that defines results: a forward, or a copy. */
+static void gckpti_add_defined_operands(gckpti_planner *p, gckpti_lowered *d, int position, int x)
 {
     const int entry = d->sched.entry[position], node = gckpti_entry_node(p, entry);
     const gckpt_tensor *t = p->tensors[p->node[node].id];
-    int out = -1, saved = -1, workspace = -1, reload = entry != node;
+    int out = -1, saved = -1, workspace = -1;
+    const int computes = entry == node;
     if (d->sched.value_end[position] >= 0) {
         int end = d->entry_ins[d->sched.value_end[position]];
-        out = reload ? -1 : gckpti_in_place_buffer(p, d, &p->node[node], position);
+        out = computes ? gckpti_in_place_buffer(p, d, &p->node[node], position) : -1;
         if (out < 0)
             out = gckpti_add_buffer(d, gckpti_value_bytes(p, t), x, x, t->id, GCKPT_BUFFER_VALUE);
         d->buffers[out].end = d->buffers[out].end > end ? d->buffers[out].end : end;
@@ -157,14 +158,14 @@ static void gckpti_add_forward_operands(gckpti_planner *p, gckpti_lowered *d, in
     if (d->sched.saved_end[position] >= 0)
         saved = gckpti_add_buffer(d, t->saved_bytes, x, d->entry_ins[d->sched.saved_end[position]],
                                   t->id, GCKPT_BUFFER_SAVED);
-    if (p->workspace_forward[t->id] && !reload)
+    if (p->workspace_forward[t->id] && computes)
         workspace =
             gckpti_add_buffer(d, p->workspace_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_add_operand(d, out, x);
     gckpti_add_operand(d, saved, x);
-    if (!reload)
+    if (computes)
         gckpti_add_operand(d, workspace, x);
-    for (int i = 0; i < t->inputs && !reload; i++)
+    for (int i = 0; i < t->inputs && computes; i++)
         gckpti_add_operand(d, gckpti_value_buffer(p, d, t->in[i]->base->id), x);
     d->value[position] = out;
     d->saved[position] = saved;
@@ -229,7 +230,7 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
         gckpti_ins_at at = { y, d->entry_ins[x] == y ? x++ : -1 };
         ins->operands = (gckpti_offset)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
-            gckpti_add_forward_operands(p, d, at.position, y);
+            gckpti_add_defined_operands(p, d, at.position, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
             gckpti_add_backward_operands(p, d, ~d->sched.entry[at.position], y);
         } else if (ins->kind == GCKPT_UPDATE) {

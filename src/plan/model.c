@@ -1,4 +1,5 @@
 #ifndef GCKPT_SMALL
+#include "linear_loss/linear_loss.h"
 #include "plan/internal.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -143,10 +144,11 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
 
 GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
 {
-    gckpt_result result = GCKPT_OK;
     if (!gckpti_model_memory(p))
         return GCKPT_E_MEMORY;
-    (void)gckpti_pass(p, GCKPTI_PASS_START, NULL);
+    gckpt_result result = gckpti_pass(p, GCKPTI_PASS_START, NULL);
+    if (result != GCKPT_OK)
+        return result;
     gckpti_find_active(p);
     (void)gckpti_pass(p, GCKPTI_PASS_ACTIVE, NULL);
     if (p->variant.lowering && !p->has_lowering)

@@ -15,8 +15,8 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
 #ifndef GCKPT_NO_SCHEDULES
         gckpti_schedules_passes,
 #endif
-#ifndef GCKPT_NO_LOWERINGS
-        gckpti_lowerings_passes,
+#ifndef GCKPT_NO_LINEAR_LOSS
+        gckpti_linear_loss_passes,
 #endif
 #ifndef GCKPT_NO_TILES
         gckpti_tiles_passes,

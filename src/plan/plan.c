@@ -17,7 +17,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
     o->saved = has & GCKPTI_TAKES_SAVED ? *stored++ : GCKPTI_NO_OFFSET;
     o->workspace = has & GCKPTI_TAKES_WORKSPACE ? *stored++ : GCKPTI_NO_OFFSET;
     o->gradient = has & GCKPTI_TAKES_GRADIENT ? *stored++ : GCKPTI_NO_OFFSET;
-    o->shard = has & GCKPTI_TAKES_SHARD ? *stored++ : GCKPTI_NO_OFFSET;
+    o->part = has & GCKPTI_TAKES_PART ? *stored++ : GCKPTI_NO_OFFSET;
     for (int i = 0; i < inputs; i++) {
         o->in[i].value = has & GCKPTI_TAKES_VALUES ? *stored++ : GCKPTI_NO_OFFSET;
         o->in[i].gradient = has & GCKPTI_TAKES_GRADIENTS ? *stored++ : GCKPTI_NO_OFFSET;
@@ -69,6 +69,14 @@ GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape
 {
     return op && op->flags & GCKPTI_BUILTIN_OP && gckpti_has_running(op) &&
            gckpti_rows(shape) == rows;
+}
+
+GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p)
+{
+    if (p->mixer < 0)
+        return 0;
+    const gckpt_shape shape = gckpti_planned_shape(p, &p->nodes[p->mixer]);
+    return gckpti_is_single_norm(p->nodes[p->mixer].op, &shape, p->rows);
 }
 
 GCKPTI_COLD_BEGIN

@@ -19,18 +19,16 @@
  *   place        an offset in the arena for each buffer
  *   prefetch     lowers once more, with gathers that begin earlier
  *   encode       the plan: constant data without pointers into the graph
- * Features (ranks, bf16, row tiles, copies to slower memory) add to these steps by passes, one
+ * Features (dist, bf16, row tiles, copies to slower memory) add to these steps by passes, one
  * function per feature, called at the stages of gckpti_plan_stage (plan/internal.h, plan/passes.h).
  *
  * A schedule is an array of int. With n = p->nodes and 0 <= u < n, an entry is
  *     u         the forward of node u; every forward of u but the first is a recompute
  *     ~u        the backward of node u
- *     u + n     a reload: copies the results of u back from slower memory
- *     u + 2n    an offload_done: results of u that are being offloaded stay live until here
- * An offload has no entry: it follows the last forward before a reload. Schedules of 3 nodes:
+ *     u + n, u + 2n    instructions of a feature that copy the results of u (offload/plan.h)
+ * Schedules of 3 nodes:
  *     0 1 2 ~2 ~1 ~0      stores everything
  *     0 1 2 ~2 1 ~1 ~0    drops the results of node 1 and recomputes them
- *     0 1 2 ~2 4 ~1 ~0    offloads the results of node 1 and reloads them (4 = 1 + 3)
  * The prologue of a schedule computes values that depend on parameters only, once a step. The body
  * runs once per micro-batch. The epilogue, once a step, runs the prologue's backwards and the
  * updates.
@@ -51,7 +49,7 @@
  *   node            an op that every plan runs, or a staged parameter (one copied into the arena)
  *   position        index of an entry in a schedule
  *   backward_index  position of a backward in the order of all backwards
- *   definition      the results of one forward or reload; its uses end before the next definition
+ *   definition      the results of one forward or copy back; its uses end before the next one
  *   peak            of a schedule or lowered plan: its greatest live bytes
  * ============================================================================================== */
 
@@ -104,10 +102,13 @@ typedef struct {
 /* Returns whether a step changes the parameter: it is trained or a running statistic. */
 GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q);
 
+/* Returns whether plan->mixer would normalise one value per channel in a single row. */
+GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p);
+
 typedef struct {
     unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
-     * first. In a REDUCE, accumulate is 1 if each rank needs only its shard of the sum. */
+     * first. In a REDUCE, accumulate is 1 if each process needs only its part of the sum. */
     unsigned char accumulate, zero;
     gckpti_id id;           /* tensor; UPDATE: index of the parameter */
     gckpti_id uses;         /* number of accumulators that it adds up first */
@@ -119,30 +120,30 @@ typedef struct {
 typedef struct {
     size_t out, saved;
     size_t workspace; /* REDUCE: receive buffer */
-    size_t gradient;  /* of the output; UPDATE: of the parameter, or its shard; REDUCE: the first */
+    size_t gradient;  /* of the output; UPDATE: of the parameter, or its part; REDUCE: the first */
                       /* accumulator of the body's uses, which then holds the sum */
-    size_t shard;     /* REDUCE: destination of this rank's shard of the sum, if it is moved */
+    size_t part;      /* REDUCE: destination of this process's part of the sum, if it is moved */
     struct {
         size_t value, gradient, total; /* with a total, `gradient` is scratch added to it */
     } in[GCKPT_MAX_INPUTS];
-    const size_t *addends; /* the other uses - 1 accumulators; REDUCE: followed by the partial */
-} gckpti_operands;         /* sums of the virtual ranks (gckpti_tree_depth) */
+    const size_t *addends; /* the other uses - 1 accumulators; REDUCE: then sums that wait */
+} gckpti_operands;
 
 /* The kinds of instructions, in the order of gckpt_kind: X(kind, the executor's handler, operands).
- * Operands are stored in this order: out, saved, workspace, gradient, shard; the value, or the
- * value, gradient and total, of each input; addends; in a REDUCE then partial sums. */
+ * Operands are stored in this order: out, saved, workspace, gradient, part; the value, or the
+ * value, gradient and total, of each input; addends; in a REDUCE then sums that wait. */
 enum {
     GCKPTI_TAKES_OUT = 1,
     GCKPTI_TAKES_SAVED = 2,
     GCKPTI_TAKES_WORKSPACE = 4,
     GCKPTI_TAKES_GRADIENT = 8,
-    GCKPTI_TAKES_SHARD = 16,
+    GCKPTI_TAKES_PART = 16,
     GCKPTI_TAKES_VALUES = 32,
     GCKPTI_TAKES_GRADIENTS = 64, /* and totals */
     GCKPTI_TAKES_RESULT = GCKPTI_TAKES_OUT | GCKPTI_TAKES_SAVED,
     GCKPTI_TAKES_FORWARD = GCKPTI_TAKES_RESULT | GCKPTI_TAKES_WORKSPACE | GCKPTI_TAKES_VALUES,
     GCKPTI_TAKES_BACKWARD = GCKPTI_TAKES_FORWARD | GCKPTI_TAKES_GRADIENT | GCKPTI_TAKES_GRADIENTS,
-    GCKPTI_TAKES_SUM = GCKPTI_TAKES_WORKSPACE | GCKPTI_TAKES_GRADIENT | GCKPTI_TAKES_SHARD
+    GCKPTI_TAKES_SUM = GCKPTI_TAKES_WORKSPACE | GCKPTI_TAKES_GRADIENT | GCKPTI_TAKES_PART
 };
 #define GCKPTI_KINDS(X)                                                                            \
     X(FORWARD, gckpti_run_op, GCKPTI_TAKES_FORWARD)                                                \
@@ -159,7 +160,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
 
 /* The choices that are made before there is a schedule. All 0 means the graph as built. */
 typedef struct {
-    int lowering;   /* lowering of the ops that have several (lowerings/plan.c) */
+    int lowering;   /* lowering of the ops that have several (linear_loss/plan.c) */
     int fused;      /* ops without gradients run in fused groups (gckpti_fuse_ops) */
     int no_offload; /* offloads nothing, although the request allows it */
 } gckpti_variant;
@@ -192,8 +193,8 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(gckpt_mode, mode) X(gckpt_optimiser, optimiser) X(int, state_slots)                          \
     X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \
     X(int, lowering) X(int, fused)      /* gckpti_variant */                                       \
-    X(int, virtual_ranks) X(int, ranks) /* 1, 1 if no REDUCE */                                    \
-    X(gckpt_shard, shard) X(int, overlap_offload) X(int, accumulates)                              \
+    X(int, virtual_ranks) X(int, ranks) X(gckpt_shard, shard) /* without REDUCE: 1, 1, NONE */     \
+    X(int, overlap_offload) X(int, accumulates)                                                    \
     X(int, bf16_weights)         /* matrix products read bf16 copies of parameters */              \
     X(int, quantised)            /* nonzero if some parameter is quantised */                      \
     X(int, mixer)                /* a node that mixes rows, or -1 */                               \
@@ -208,7 +209,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_plan_node, nodes, node_count, 0)                                                      \
     X(gckpti_node_info, info, node_count, 1) /* by node */                                         \
-    X(gckpti_extent, sizes, size_count, 0) /* shapes, shared by nodes: rank, then its sizes */     \
+    X(gckpti_extent, sizes, size_count, 0) /* shapes, shared by nodes: axes, then sizes */         \
     X(gckpti_plan_param, params, param_count, 0)                                                   \
     X(gckpti_ins, ins, length, 0)                                                                  \
     X(size_t, live_bytes, length, 1) /* at each instruction */                                     \
@@ -222,7 +223,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
  * other by index:
  *     ins[x].id ---------> nodes[]     .op         kernels, of constant code
  *                                      .in, .base  other nodes; base: the one that a view views
- *                                      .shape ---> sizes[]   rank, then the size of each axis
+ *                                      .shape ---> sizes[]   number of axes, the size of each
  *                                      .attributes words[]   attributes of the op
  *                                      .name ----> names     text
  *                                      .index ---> params[]  of a parameter; of an input its number
@@ -246,17 +247,6 @@ struct gckpt_plan {
 };
 #undef GCKPTI_NUMBER
 #undef GCKPTI_ARRAY
-
-/* Nonzero if this build can run plans with the feature. */
-enum {
-    GCKPTI_RUNS_TRAINING = GCKPTI_WITH_TRAINING,
-    GCKPTI_RUNS_FETCHES = GCKPTI_WITH_FETCH,
-    GCKPTI_RUNS_OFFLOAD = GCKPTI_WITH_OFFLOAD,
-    GCKPTI_RUNS_DEVICES = GCKPTI_WITH_DEVICES,
-    GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
-    GCKPTI_RUNS_FUSED = GCKPTI_WITH_TILES,
-    GCKPTI_RUNS_BUILT = GCKPTI_WITH_PLANNER /* plans built at run time, not only constants */
-};
 
 /* Returns the node of an instruction (of an UPDATE: the node of its parameter). */
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins);
@@ -311,7 +301,7 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 #define GCKPTI_HAS_VARIANTS 1
 
 /* The number of lowerings of an op (0 is the op as built). */
-#ifdef GCKPT_NO_LOWERINGS
+#ifdef GCKPT_NO_LINEAR_LOSS
 enum { GCKPTI_LOWERINGS = 1 };
 #else
 enum { GCKPTI_LOWERINGS = 4 };
@@ -363,12 +353,11 @@ typedef struct {
 /* A schedule with its live ranges (gckpti_find_live_ranges). Arrays are by position. */
 typedef struct {
     int *entry, length;
-    int *value_end, *saved_end; /* last uses of results of a forward or reload, or -1 */
-    int *copied_parts;          /* of a forward: parts (GCKPTI_VALUE, ..) offloaded after it; */
-                                /* of an offload_done: the parts that it keeps live */
-    int64_t *live_bytes, peak;  /* peak INT64_MAX: offloads more than the limit */
+    int *value_end, *saved_end; /* last uses of the results that an entry defines, or -1 */
+    int *copied_parts;          /* parts (GCKPTI_VALUE, ..) copied after a forward, or kept live */
+    int64_t *live_bytes, peak;  /* peak INT64_MAX: copies more bytes than the limit */
     uint64_t recompute_cost;    /* of all forwards but the first of each node */
-    uint64_t transfer_cost;     /* of offloads and reloads */
+    uint64_t transfer_cost;     /* of copies */
     uint64_t overhead;          /* recompute_cost + transfer_cost scaled by p->copy_cost */
     int64_t host_bytes;         /* bytes of slower memory */
 } gckpti_schedule;
@@ -382,14 +371,14 @@ typedef struct {
 typedef struct {
     int64_t out, saved;       /* bytes */
     int64_t stamp;            /* search: the stamp of the last closure that visited it */
-    uint64_t ready;           /* gckpti_schedule_time: when its reload has finished */
+    uint64_t ready;           /* gckpti_schedule_time: when its copy back has finished */
     int value_end, saved_end; /* last uses */
     int start, prev_use;      /* its forward; the use before this one, or start */
     int run_count;            /* forwards before the position */
     int touched;              /* search: a move chosen so far computes or reads it */
     int persistent;           /* it is in the prologue, and every micro-batch reads its value */
-    int awaited_parts;        /* parts that a later reload copies back */
-    int copied_parts;         /* parts that are ever offloaded */
+    int awaited_parts;        /* parts that are copied back later */
+    int copied_parts;         /* parts that are ever copied */
     int dropped;              /* its result was dropped (must_recompute) */
 } gckpti_node_state;
 
@@ -454,7 +443,7 @@ typedef struct gckpti_planner {
     int targets;
     struct gckpti_dist_model *dist;          /* reductions of gradients (dist/plan.h), or NULL */
     int64_t *gradient_at, *gradient_between; /* by backward_index: bytes of gradients */
-    struct gckpti_bound *bound; /* by copy_cost, GCKPTI_FULL_COPY_COST first; NULL at first */
+    struct gckpti_bound *bound; /* by decreasing copy_cost; NULL at first */
     int *first_use;             /* by id: the first gckpti_target of its gradient, or -1 */
     int *total;                 /* by id: the gradient that sums all its uses, or -1 */
     int has_lowering;           /* some op has the variant's lowering */

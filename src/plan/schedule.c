@@ -39,16 +39,14 @@ static int64_t gckpti_extend_prologue(gckpti_planner *p, int end)
     return bytes;
 }
 
-/* Begins a definition where the scan from the end meets its forward or reload at position x: adds
- * its cost and records its last uses. Returns the bytes whose live range begins here. */
+/* Begins a definition where the scan from the end meets its entry at position x: adds the cost of a
+ * recompute and records last uses. Returns the bytes whose live range begins here. */
 static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, int is_forward, int x)
 {
     gckpti_node_state *v = &p->state[u];
     s->value_end[x] = v->value_end;
     s->saved_end[x] = v->saved_end;
-    if (!is_forward)
-        gckpti_count_reload(p, s, u);
-    else if (v->start >= 0)
+    if (is_forward && v->start >= 0)
         s->recompute_cost = gckpti_add_cost(s->recompute_cost, p->node[u].cost);
     v->start = is_forward ? x : v->start;
     return gckpti_end_live_range(v);
@@ -76,27 +74,35 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
             live += gckpti_extend_prologue(p, kept - 1);
             body_end = -1;
         }
-        const int waits = i >= 2 * p->nodes, parts = is_forward || waits ? v->awaited_parts : 0;
         v->run_count -= is_forward;
-        if (i >= 0 && !parts && !(is_forward && u->side_effect && v->run_count == 0) &&
-            (waits || (v->value_end < 0 && v->saved_end < 0)))
+        int needed = i < 0 || v->value_end >= 0 || v->saved_end >= 0 ||
+                     (is_forward && u->side_effect && v->run_count == 0);
+        if (gckpti_is_offload_done(p, i))
+            needed = 0;
+        if (p->can_offload && !gckpti_is_reload(p, i))
+            needed = needed || v->awaited_parts;
+        if (!needed)
             continue;
         s->entry[--kept] = i;
         s->copied_parts[kept] = 0;
-        if (parts)
-            live += gckpti_extend_offload(p, s, self, kept);
+        if (p->can_offload)
+            live += gckpti_scan_copies(p, s, i, kept);
         int in_place = gckpti_mark_uses(p, 0, i, kept, &live);
         int64_t reused = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
         int64_t extra = (is_forward ? u->workspace : 0) - reused;
         int64_t sum = live + (i < 0 ? p->gradient_at[--index] : p->gradient_between[index] + extra);
         s->live_bytes[kept] = sum;
         s->peak = sum > s->peak ? sum : s->peak;
-        live -= i < 0 || waits ? 0 : gckpti_begin_def(p, s, self, is_forward, kept);
+        if (i >= 0 && i < 2 * p->nodes)
+            live -= gckpti_begin_def(p, s, self, is_forward, kept);
     }
     gckpti_compact_schedule(s, kept);
-    s->overhead =
-        gckpti_add_cost(s->recompute_cost, gckpti_scaled_cost(p->copy_cost, s->transfer_cost));
-    s->peak = s->host_bytes > p->host_limit ? INT64_MAX : s->peak;
+    s->overhead = s->recompute_cost;
+    if (p->can_offload) {
+        s->overhead =
+            gckpti_add_cost(s->overhead, gckpti_scaled_cost(p->copy_cost, s->transfer_cost));
+        s->peak = s->host_bytes > p->host_limit ? INT64_MAX : s->peak;
+    }
 }
 
 /* ---- from the output of a builder to a schedule ---- */

@@ -61,20 +61,21 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         { "optimiser", (int)d->optimiser, 0, GCKPT_CUSTOM_OPTIMISER },
         { "custom_state", d->custom_state, 0, 4 },
         { "threads", d->threads, 0, 1024 },
-        { "ranks.virtual_ranks", d->ranks.virtual_ranks, 0, GCKPTI_MAX_VRANKS },
         { "schedule.segment_size", d->schedule.segment_size, -INT32_MAX, INT32_MAX },
         { "batch", d->batch, 0, INT64_MAX },
         { "bf16.precision", (int)d->bf16.precision, 0, GCKPT_BF16_FAST },
         { "update_in_backward", d->update_in_backward, 0, 1 },
         { "fetch.count", d->fetch.count, 0, INT32_MAX }
     };
-    if (!gckpti_check_ranges(g, "plan", ranges, sizeof ranges / sizeof *ranges) ||
-        gckpti_check_vranks(g, d) != GCKPT_OK)
+    if (!gckpti_check_ranges(g, "plan", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     const gckpti_fault faults[] = {
         { d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING,
           "plan: this build (GCKPT_NO_TRAINING) makes plans of mode GCKPT_INFERENCE only" },
-        { d->fetch.count > 0 && !GCKPTI_RUNS_FETCHES,
+        { (unsigned)d->ranks.virtual_ranks > 1 && !GCKPTI_HAS_PARTS,
+          "plan: this build has no virtual ranks (GCKPT_NO_RANKS): set desc.ranks.virtual_ranks to "
+          "0" },
+        { d->fetch.count > 0 && !GCKPTI_RUNS_FETCH,
           "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)" },
         { (d->offload.bytes || d->offload.overlap) && !GCKPTI_RUNS_OFFLOAD,
           "plan: desc.offload: this build leaves out copies to slower memory "
@@ -146,7 +147,7 @@ static int gckpti_is_never_added(const gckpti_planner *p, const gckpt_tensor *t)
             uses += p->tensors[id]->in[k]->base == t;
     return uses > 1 && t->batch_invariant && !gckpti_is_updated(p, t->id) &&
            !(p->active[t->id] & GCKPTI_HAS_BACKWARD) &&
-           (p->accumulates || p->desc->ranks.virtual_ranks > 1);
+           (p->accumulates || p->dist);
 }
 
 /* Checks that every fetch has a value or a gradient in the arena. */
@@ -158,16 +159,11 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
         if (!t || t->graph != p->g)
             return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i,
                                 t ? "of another graph" : "NULL");
-        const int loss = gckpti_is_loss(t), updated = gckpti_is_updated(p, t->base->id);
+        const int loss = gckpti_is_loss(t);
         const gckpti_fault faults[] = {
             { !gradient && (t->base->kind != GCKPTI_OP || loss || t->cache_capacity),
               "plan: fetch %i: %T is not the result of an op (values of inputs are the caller's, "
               "of parameters the store's, of losses the report's, of caches the executor's)" },
-            { gradient && updated &&
-                  gckpti_is_sharded(
-                      gckpti_array_shard(p->g->store, &p->g->store->params[t->base->index], 0)),
-              "plan: fetch %i: each rank has only its shard of the gradient of %T; with "
-              "GCKPT_SHARD_NONE it is whole" },
             { gradient && p->inference,
               "plan: fetch %i: %T has no gradient, as a GCKPT_INFERENCE plan has no gradients; "
               "plan for training, and gckpt_gradients changes nothing" },
@@ -184,6 +180,12 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
         const char *fault = GCKPTI_FIRST_FAULT(faults);
         if (fault)
             return gckpti_error(p->g, GCKPT_E_ARG, fault, i, t);
+        if (gradient && gckpti_is_updated(p, t->base->id) &&
+            gckpti_is_part(p->g->store, &p->g->store->params[t->base->index], 0))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "plan: fetch %i: each rank has only its shard of the gradient of "
+                                "%T; with GCKPT_SHARD_NONE it is whole",
+                                i, t);
     }
     return GCKPT_OK;
 }

@@ -38,22 +38,13 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
 
 static uint64_t gckpti_step_cost(const gckpt_plan *plan)
 {
-    uint64_t body = 0, once = 0, micro_batches = 1;
+    uint64_t body = 0, once = 0;
     gckpt_usage u;
-    uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    /* of one rank; a virtual rank's only micro-batch counts whole */
-    if (plan->virtual_ranks > 1) {
-        uint64_t vranks = (uint64_t)plan->virtual_ranks, vrank_rows = (batch + vranks - 1) / vranks;
-        vranks = vranks > (uint64_t)plan->ranks ? vranks / (uint64_t)plan->ranks : 1;
-        micro_batches = (vrank_rows + rows - 1) / rows * vranks;
-        batch = (vrank_rows > rows ? vrank_rows : rows) * vranks;
-    }
+    uint64_t rows = (uint64_t)plan->rows, batch = gckpti_counted_rows(plan);
     for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
-        int gathers =
-            plan->ranks > 1 && !u.once && plan->nodes[plan->ins[i].id].kind == GCKPTI_PARAM;
-        uint64_t *sum = u.once || gathers ? &once : &body;
-        const uint64_t repeats = gathers ? micro_batches : 1; /* of any number of rows */
-        *sum = gckpti_add_cost(*sum, u.cost > UINT64_MAX / repeats ? UINT64_MAX : u.cost * repeats);
+        gckpti_price_gather(plan, i, &u);
+        uint64_t *sum = u.once ? &once : &body;
+        *sum = gckpti_add_cost(*sum, u.cost);
     }
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;

@@ -38,7 +38,6 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
 {
     gckpti_planner_reset(p);
-    p->copy_cost = GCKPTI_FULL_COPY_COST;
     gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
     if (result != GCKPT_OK || !gckpti_variant_applies(p))
@@ -60,14 +59,6 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
                               "machine can address; use a smaller network, or shorter caches");
 }
 
-/* Returns the rows of the largest virtual rank of a request. */
-static int64_t gckpti_largest_vrank(const gckpt_plan_desc *d, const gckpt_graph *g)
-{
-    const int64_t batch = d->batch > 0 ? d->batch : g->rows;
-    const int64_t vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
-    return batch / vranks + (batch % vranks > 0);
-}
-
 /* Checks a request and initialises a planner, without the model, so that a variant can be set. */
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
@@ -83,7 +74,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->threads = d->threads ? d->threads : 1;
     p->alignment = d->kernels.alignment ? d->kernels.alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
-    p->accumulates = !p->inference && gckpti_largest_vrank(d, graph) > graph->rows;
+    p->accumulates = !p->inference && d->batch > graph->rows;
     p->plain = GCKPTI_ALWAYS_PLAIN || d->kernels.plain != 0 || d->backend;
     return gckpti_check_request(graph, terms, count, d);
 }
@@ -168,7 +159,7 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     const int lowers = optimal && rewrites;
     int fuses = 0;
     gckpt_result result = GCKPT_OK;
-    if (GCKPTI_RUNS_FUSED && d->bf16.precision == GCKPT_FP32)
+    if (GCKPTI_RUNS_TILES && d->bf16.precision == GCKPT_FP32)
         fuses = rewrites && (lowers || p->inference) && gckpti_may_fuse(p);
     for (int k = 1; k < 4 * GCKPTI_LOWERINGS && result == GCKPT_OK; k++) {
         const gckpti_variant v = { k % GCKPTI_LOWERINGS, k / GCKPTI_LOWERINGS % 2,

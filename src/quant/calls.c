@@ -32,8 +32,8 @@ static gckpt_result gckpti_quantise_param(gckpt_store *s, gckpti_param *q)
                             "quantise: \"%s\" is trainable: only frozen parameters can be stored "
                             "as %s (gckpt_store_freeze)",
                             q->p.name, kind->name);
-    if (gckpti_has_values(q) && s->shard == GCKPT_SHARD_VALUES &&
-        gckpti_is_sharded(gckpti_array_shard(s, q, 0)))
+    if (gckpti_has_values(q) &&
+        gckpti_is_part(s, q, GCKPTI_VALUES) != gckpti_is_part(s, &to, GCKPTI_VALUES))
         return gckpti_error(s, GCKPT_E_ARG,
                             "quantise: \"%s\" is sharded as F32, and whole when quantised: with "
                             "GCKPT_SHARD_VALUES quantise it before its values are made",

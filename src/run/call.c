@@ -38,7 +38,7 @@ GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_n
 /* Returns the rows of the current micro-batch. */
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
-    return gckpti_min(e->step.vrank_end - e->step.row, e->plan->rows);
+    return gckpti_min(gckpti_rows_end(e) - e->step.row, e->plan->rows);
 }
 
 /* Initialises a call without op and inputs; all operands are NULL. */

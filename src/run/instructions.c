@@ -108,10 +108,10 @@ static void gckpti_set_loss(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
     if (GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_BACKWARD) {
         c->loss_scale = gckpti_loss_scale(e, term);
         if (p->nodes[ins->id].op->flags & GCKPTI_BACKWARD_LOSS)
-            c->loss_sum = &gckpti_running_loss(e, term)->sum;
+            c->loss_sum = &e->losses.totals[term].sum;
     } else if (term >= 0 && ins->first && !repeated) {
-        c->loss_sum = &gckpti_running_loss(e, term)->sum;
-        c->loss_count = &gckpti_running_loss(e, term)->count;
+        c->loss_sum = &e->losses.totals[term].sum;
+        c->loss_count = &e->losses.totals[term].count;
     }
 }
 

@@ -28,6 +28,7 @@ static void gckpti_alloc_tables(gckpt_exec *e, gckpti_bump *bump)
     e->feeds.inputs = (gckpti_exec_input *)gckpti_bump_alloc(bump, p->inputs, input_size);
     e->losses.terms = (gckpti_exec_term *)gckpti_bump_alloc(bump, p->term_count, term_size);
     e->update.square_count = 0;
+    e->losses.total_count = p->term_count;
     for (size_t i = 0; i < p->param_count && GCKPTI_RUNS_TRAINING; i++) {
         if (e->tables.params)
             e->tables.params[i].first_square = e->update.square_count;
@@ -56,7 +57,7 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
             e->feeds.inputs[q->index] = in;
         } else if (q->kind == GCKPTI_OP && q->index >= 0) {
             e->tables.nodes[i] = gckpti_op_kernels(e, q);
-            if (GCKPTI_RUNS_FUSED && gckpti_is_fused_op(q->op))
+            if (GCKPTI_RUNS_TILES && gckpti_is_fused_op(q->op))
                 e->tables.nodes[i].forward = gckpti_fused_forward;
         } else if (constant) {
             e->tables.nodes[i].data = to ? to : q->data;
@@ -84,9 +85,8 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     if (GCKPTI_RUNS_DEVICES && own_memory != 0)
         e->blocks.host_scratch =
             (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
-    const size_t totals = p->term_count * (size_t)gckpti_local_vranks(p);
-    e->losses.totals =
-        (gckpti_loss_total *)gckpti_bump_alloc(bump, totals, sizeof *e->losses.totals);
+    e->losses.totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, e->losses.total_count,
+                                                              sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
     const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
     unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, aligned ? p->alignment : 0, 1);

@@ -11,14 +11,6 @@ GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
     return -1;
 }
 
-/* Returns the total to which a loss adds: the virtual rank's or, for regularisers, the first. */
-GCKPTI_FN gckpti_loss_total *gckpti_running_loss(const gckpt_exec *e, int term)
-{
-    const gckpt_plan *p = e->plan;
-    int vrank = p->terms[term].regulariser ? 0 : e->step.vrank;
-    return &e->losses.totals[term * gckpti_local_vranks(p) + vrank];
-}
-
 /* Waits for the backend and copies counts and sums of the losses to the host. */
 static gckpt_result gckpti_read_losses(gckpt_exec *e)
 {
@@ -27,7 +19,7 @@ static gckpt_result gckpti_read_losses(gckpt_exec *e)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
         if (!gckpti_group_of(e) || e->plan->terms[i].regulariser) /* else gckpti_sum_losses did */
-            gckpti_from_backend(e, &e->losses.terms[i].total, gckpti_running_loss(e, (int)i),
+            gckpti_from_backend(e, &e->losses.terms[i].total, &e->losses.totals[i],
                                 sizeof *e->losses.totals);
     return GCKPT_OK;
 }
@@ -102,25 +94,4 @@ GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
                 p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->losses.terms[i].total.count,
                 e->losses.terms[i].expected);
     return GCKPT_OK;
-}
-
-/* Returns 1 if feeds determine all counts, so that a backend's need not be read. */
-GCKPTI_FN int gckpti_has_known_counts(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int known = GCKPTI_OF(gckpti_backend(e), own_memory) && !gckpti_is_inference(p);
-    for (size_t i = 0; i < p->term_count; i++)
-        known = known && (p->terms[i].regulariser ||
-                          p->nodes[p->terms[i].id].op->flags & GCKPT_COUNT_FROM_FEEDS);
-    return known;
-}
-
-/* Before the first update, checks the counts of losses, unless all are known from the feeds. */
-GCKPTI_FN gckpt_result gckpti_finalize_counts(gckpt_exec *e)
-{
-    if (e->losses.finalized || (GCKPTI_RUNS_DEVICES && gckpti_has_known_counts(e)))
-        return GCKPT_OK;
-    gckpt_result result = gckpti_check_counts(e);
-    e->losses.finalized = result == GCKPT_OK;
-    return result;
 }

@@ -14,8 +14,8 @@ GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
                "gckpt_plan_c";
     for (size_t i = 0; i < n; i++)
         check = gckpti_hash_plan_node(check, p, i);
-    if (n && (gckpti_hash_vranks(check, p->virtual_ranks) != p->check ||
-              gckpti_hash_vranks(p->info[n - 1].hash, p->virtual_ranks) != p->hash))
+    if (n && (gckpti_finish_hash(p, check) != p->check ||
+              gckpti_finish_hash(p, p->info[n - 1].hash) != p->hash))
         return "the hash of the plan's graph is not what it was made with: an op or the table was "
                "changed; print it again with gckpt_plan_c";
     return p->threads >= 1 && p->threads <= 1024 && p->alignment >= sizeof(float) &&
@@ -66,11 +66,6 @@ static gckpt_result gckpti_check_exec_desc(gckpt_store *s, const gckpt_plan *p,
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan or the desc needs what %s left out of this build",
                             missing);
-    if (GCKPTI_HAS_SHARDS && (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard)))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan was made for %i ranks and shard %i, the store is for "
-                            "%i and %i (gckpt_store_ranks): make a new plan",
-                            p->ranks, (int)p->shard, s->ranks, (int)s->shard);
     return GCKPT_OK;
 }
 

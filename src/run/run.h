@@ -54,8 +54,8 @@ GCKPTI_COLD_END /* begun by planner */
  *        +-------------------------------------------------------+
  *                   last instruction done, or failure
  *
- * 1. A step begins in IDLE. With one rank, a call that begins a step first abandons the step in
- *    progress; with several ranks it is refused, because the other ranks are within that step.
+ * 1. A step begins in IDLE. A call that begins a step first abandons the step in progress; it is
+ *    refused if other processes are within that step (dist/dist.h).
  * 2. In STREAMING, each gckpt_step_add runs the body on its rows and returns before the epilogue.
  *    If it refuses its rows or feeds, the state and the sums so far stay as they are.
  * 3. In RUNNING all rows are fed. At the epilogue, pc returns to the body while there are rows.
@@ -129,12 +129,10 @@ struct gckpt_exec {
     struct {                     /* step, advance: progress of this step */
         uint64_t number;         /* the store's step when this step began */
         uint64_t quantise_count; /* the store's quantise_count at that time */
-        int64_t rows;            /* rows of all ranks so far */
-        int64_t first_row;       /* this rank's first row */
+        int64_t rows;            /* rows of the step so far */
+        int64_t first_row;       /* the first of them that this executor runs */
         int64_t row, row_end;    /* first row of this micro-batch; end of the rows fed */
-        int64_t vrank_end;       /* end of the rows of this virtual rank that were fed */
         int64_t position;        /* positions in the caches before this call */
-        int vrank;               /* current virtual rank, counted from 0 on each rank */
         int prologue_done;       /* the prologue has run: later micro-batches skip it */
         int state;               /* GCKPTI_IDLE, .. */
         int to_end;              /* the run in progress goes to the end of the step */
@@ -147,8 +145,8 @@ struct gckpt_exec {
     } feeds;
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
-        gckpti_loss_total *totals; /* one for each loss term and virtual rank */
-        unsigned char finalized;   /* counts are checked: updates may begin */
+        gckpti_loss_total *totals; /* by term: those to which losses add now */
+        size_t total_count;        /* number of terms, times a factor by which a module adds more */
         unsigned char valid;       /* terms[..].total are results of the last call */
     } losses;
     struct { /* update */
@@ -165,7 +163,7 @@ struct gckpt_exec {
     } update;
     /* The states of modules. */
 #ifndef GCKPT_NO_RANKS
-    gckpti_process_group *group; /* NULL means one rank with one virtual rank */
+    gckpti_process_group *group; /* dist/dist.h, or NULL */
 #endif
 #ifndef GCKPT_NO_FETCH
     gckpti_exec_fetch *fetches; /* one for each fetch of the plan */
@@ -207,7 +205,7 @@ static inline const gckpt_backend *gckpti_backend(const gckpt_exec *e)
 #endif
 }
 
-enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG, GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
+enum { GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
 
 static inline unsigned gckpti_debug(const gckpt_exec *e)
 {

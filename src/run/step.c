@@ -15,11 +15,7 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
                             before ? " (all calls of the step together)" : " (desc.batch)");
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
     int whole = p->mixer >= 0 && (streams || !mixer || !gckpti_has_running(mixer));
-    int64_t rest = rows % p->rows;
-    if (gckpti_group_of(e)) {
-        for (int vrank = 0; vrank < p->virtual_ranks && !rest; vrank++)
-            rest = gckpti_vrank_rows(p, rows, vrank) % p->rows;
-    }
+    const int64_t rest = gckpti_rows_left(p, rows);
     if (whole && rest) /* running statistics allow a short last micro-batch */
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -27,14 +23,13 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "because %s #%i mixes rows",
             rows, p->rows, p->virtual_ranks > 1 ? " in each virtual rank" : "",
             gckpti_planned_name(p, p->mixer), p->mixer);
-    if (!inference && !whole && gckpti_has_single_norm(p, rows))
+    if (rest == 1 && !inference && !whole && gckpti_has_single_norm(p))
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows in micro-batches of %I leave one row over, and %s #%i cannot normalise "
             "one value per channel: drop that row, or plan other micro-batches",
             rows, p->rows, gckpti_planned_name(p, p->mixer), p->mixer);
-    int64_t first;
-    rows = before + gckpti_rank_rows(e, rows, &first);
+    rows = before + gckpti_own_rows(e, rows);
     return gckpti_notify(e, GCKPTI_ON_CHECK, &rows);
 }
 
@@ -118,18 +113,17 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
     e->step.number = e->store->step;
     e->step.quantise_count = e->store->quantise_count;
     memset(e->losses.terms, 0, p->term_count * sizeof *e->losses.terms);
-    e->losses.finalized = 0;
     e->update.begun = 0;
-    e->step.rows = gckpti_group_of(e) ? rows : 0;
-    (void)gckpti_rank_rows(e, rows, &e->step.first_row);
-    e->step.row = e->step.row_end = e->step.vrank_end = e->feeds.first_row = e->step.first_row;
-    e->step.vrank = e->step.prologue_done = 0;
+    e->step.rows = rows;
+    (void)gckpti_own_rows(e, rows);
+    e->step.row = e->step.row_end = e->feeds.first_row = e->step.first_row;
+    e->step.prologue_done = 0;
     e->update.grad_norm = 0;
     e->update.clip_scale = 1;
     return gckpti_ok(e);
 }
 
-/* Takes the feeds of `rows` more rows of this rank, and adds their counts to the expected ones. */
+/* Takes the feeds of `rows` more rows, and adds their counts to the expected ones. */
 GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                        int64_t rows)
 {
@@ -138,8 +132,8 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
         result = gckpti_notify(e, GCKPTI_ON_FED, &rows);
     if (result != GCKPT_OK)
         return result;
-    e->step.vrank_end = e->step.row_end += rows;
-    if (!gckpti_group_of(e))
+    e->step.row_end += rows;
+    if (gckpti_is_streaming(e))
         e->step.rows = e->step.row_end;
     if (GCKPTI_RUNS_TRAINING)
         gckpti_expect_counts(e, rows);
@@ -150,12 +144,11 @@ GCKPTI_FN gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, i
 static gckpt_result gckpti_check_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
 {
-    int64_t first;
     gckpt_result result = gckpti_init_step(e, rows, goal, hyper);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
         result = gckpti_check_rows(e, rows);
     if (result == GCKPT_OK && !gckpti_is_streaming(e))
-        result = gckpti_add_rows(e, feeds, count, gckpti_rank_rows(e, rows, &first));
+        result = gckpti_add_rows(e, feeds, count, gckpti_own_rows(e, rows));
     return gckpti_agree_on_step(e, rows, result);
 }
 
@@ -173,8 +166,7 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     /* the step is accepted; from here on nothing refuses it */
     (void)gckpti_notify(e, GCKPTI_ON_BEGIN, NULL);
     e->step.pc = e->step.finished = 0;
-    gckpti_fill(e, e->losses.totals, 0,
-                p->term_count * (size_t)gckpti_local_vranks(p) * sizeof *e->losses.totals);
+    gckpti_fill(e, e->losses.totals, 0, e->losses.total_count * sizeof *e->losses.totals);
     gckpti_set_state(e, gckpti_is_streaming(e) ? GCKPTI_STREAMING : GCKPTI_RUNNING);
     if (!gckpti_is_streaming(e))
         gckpti_prepare_micro_batch(e);

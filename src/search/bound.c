@@ -15,15 +15,14 @@
  * reads is in the arena whatever r is. Each u that has certainly run before costs its forward
  * again. Hence no schedule within M recomputes at less cost than, for any point,
  *     min sum cost(u) r(u) where sum (out(u) n(u) + saved(u)) (1 - r(u)) <= M - gradients.
- * Offloading is a third choice: a result that is reloaded after the point takes no bytes there, and
- * costs its offload and reload. Host memory is not limited, which only lowers the bound.
  * This is a cut (project selection, Picard 1976) with a knapsack. A dynamic programme over the
  * nodes from last to first solves it for all M at once. Its states are the sets of values that only
  * recomputation would read (beyond GCKPTI_MAX_OPEN at a time they are free). Each state has a list
  * of cuts: (bytes, cost) pairs, the corners of a lower convex hull. As pairs are only shifted and
  * united, the hull of the last list follows from the earlier hulls: the solutions for all Lagrange
  * multipliers of a byte at once (Gallo, Grigoriadis and Tarjan 1989). Lines between corners of the
- * hull are a bound as well.
+ * hull are a bound as well. In a small graph with slower memory, lists instead keep all pairs of
+ * which none dominates another (Nemhauser and Ullmann 1969).
  *
  * Points are the backwards at which more bytes are live in every schedule than at any earlier one,
  * a selection if there are many. Bounds hold for the model's order of backwards and lowerings. Of
@@ -99,15 +98,16 @@ static int gckpti_is_product_within(uint64_t a, uint64_t b, uint64_t c, uint64_t
     return high[0] < high[1] || (high[0] == high[1] && low[0] <= low[1]);
 }
 
-/* Appends cut q, which has more bytes, to the hull v if it costs less than all cuts there, and
- * removes cuts that are no longer corners. Returns the new length. */
-static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q)
+/* Appends cut q, which has more bytes, to v if it costs less than all cuts there. Unless v has all
+ * cuts, removes cuts that are no longer corners of the hull. Returns the new length. */
+static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int all)
 {
     if (n > 0 && q->cost >= v[n - 1].cost)
         return n;
-    while (n > 1 && gckpti_is_product_within(
-                        v[n - 2].cost - v[n - 1].cost, (uint64_t)(q->bytes - v[n - 1].bytes),
-                        v[n - 1].cost - q->cost, (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
+    while (!all && n > 1 &&
+           gckpti_is_product_within(v[n - 2].cost - v[n - 1].cost,
+                                    (uint64_t)(q->bytes - v[n - 1].bytes), v[n - 1].cost - q->cost,
+                                    (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
         n--;
     v[n] = *q;
     return n + 1;
@@ -123,11 +123,11 @@ static void gckpti_merge_cuts(gckpti_bound *b, gckpti_cut_list *to, const gckpti
         gckpti_cut q = { more->cut[k].bytes + bytes, more->cut[k].cost + cost,
                          first + (uint32_t)k };
         while (old < end && (old->bytes < q.bytes || (old->bytes == q.bytes && old->cost < q.cost)))
-            n = gckpti_append_cut(out, n, old++);
-        n = gckpti_append_cut(out, n, &q);
+            n = gckpti_append_cut(out, n, old++, b->all);
+        n = gckpti_append_cut(out, n, &q, b->all);
     }
     while (old < end)
-        n = gckpti_append_cut(out, n, old++);
+        n = gckpti_append_cut(out, n, old++, b->all);
     to->n = n;
     memcpy(to->cut, out, (size_t)n * sizeof *out);
 }
@@ -149,7 +149,6 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
     const int64_t saved = c->flags & GCKPTI_READ_SAVED ? u->saved : 0;
     const int64_t live =
         (c->flags & GCKPTI_LIVE ? u->out : 0) + (c->flags & GCKPTI_LIVE_SAVED ? saved : 0);
-    const int saved_part = saved && !(c->flags & GCKPTI_LIVE_SAVED) ? GCKPTI_SAVED : 0;
     uint64_t cost = c->flags & GCKPTI_RAN ? u->cost : 0;
     unsigned part = 0;
     do {
@@ -158,14 +157,20 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
         const int64_t bytes = (needed ? u->out : 0) + saved;
         const gckpti_cut_list *from = &front->list[x];
         const uint32_t first = (uint32_t)(from->cut - front->list[0].cut);
-        int parts = saved_part | (needed && u->out && !(c->flags & GCKPTI_LIVE) ? GCKPTI_VALUE : 0);
         if ((x & ~own_bit) == y)
             gckpti_merge_cuts(b, to, from, bytes, 0, first);
-        for (int q = (x & ~own_bit) == y && u->can_offload ? parts : 0; q > 0; q = (q - 1) & parts)
-            gckpti_merge_cuts(b, to, from, bytes - gckpti_parts_bytes(u, q),
-                              gckpti_scaled_cost(b->copy_cost, 2 * gckpti_parts_cost(b->p, i, q)) >>
-                                  b->shift,
-                              first | UINT32_C(1) << 30);
+        if (u->can_offload && (x & ~own_bit) == y) {
+            /* A third choice: a result that is reloaded after the point takes no bytes there, and
+             * costs its offload and reload. Host memory is not limited, which lowers bounds. */
+            const int parts = gckpti_parts(needed && u->out && !(c->flags & GCKPTI_LIVE) ? 0 : -1,
+                                           saved && !(c->flags & GCKPTI_LIVE_SAVED) ? 0 : -1);
+            for (int q = parts; q > 0; q = (q - 1) & parts) {
+                const uint64_t both_ways = 2 * gckpti_parts_cost(b->p, i, q);
+                gckpti_merge_cuts(b, to, from, bytes - gckpti_parts_bytes(u, q),
+                                  gckpti_scaled_cost(b->copy_cost, both_ways) >> b->shift,
+                                  first | UINT32_C(1) << 30);
+            }
+        }
         if (((x | c->input_bits) & ~own_bit) == y && bytes > 0 && !(c->flags & GCKPTI_RUNS_ONCE))
             gckpti_merge_cuts(b, to, from, live, cost, first | UINT32_C(1) << 31);
         part = (part - some) & some;
@@ -209,6 +214,7 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
     table->last.cut =
         (gckpti_cut *)gckpti_scratch_copy(b->scratch, front->list[0].cut, n, sizeof **b->memory);
     table->last.n = b->p->failed ? 0 : (int)n;
+    table->last.all = b->all;
 }
 
 /* Returns a table of a point, computed on demand. With cheaper copies, cuts offload more: useful,
@@ -216,9 +222,14 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
 GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which)
 {
     gckpti_cut_table *table = &point->table[which];
-    b->shift = which < GCKPTI_TABLES - 1 ? which : 63;
+    if (b->p->can_offload)
+        b->shift = which < GCKPTI_TABLES - 1 ? which : 63;
     if (!table->first)
         gckpti_find_cuts(b, point, table);
+    if (table->last.n == 0 && b->all) { /* too many */
+        b->all = 0;
+        gckpti_find_cuts(b, point, table);
+    }
     return table;
 }
 
@@ -254,7 +265,7 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
     int i = gckpti_cut_within(hull, space), shift = 0;
     if (hull->n == 0)
         return 0; /* the hull had too many corners */
-    if (i < 0 || i == hull->n - 1)
+    if (i < 0 || i == hull->n - 1 || hull->all)
         return i < 0 ? UINT64_MAX : hull->cut[i].cost;
     const gckpti_cut *a = &hull->cut[i], *z = a + 1;
     uint64_t cost = a->cost - z->cost, bytes = (uint64_t)(space - a->bytes), off;
@@ -324,18 +335,20 @@ static void gckpti_sum_bounds(gckpti_bound *b)
     b->padding = (int64_t)(p->alignment - (sizes & (~sizes + 1)));
 }
 
-/* Initialises the bound of a model for one copy cost. */
-GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int copy_cost,
+/* Initialises bound number k of a model (p->bound). */
+GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k,
                                  gckpti_scratch *scratch)
 {
     size_t n = (size_t)p->nodes;
     int64_t most = -1;
     memset(b, 0, sizeof *b);
     b->p = p;
-    b->copy_cost = copy_cost;
+    if (p->can_offload)
+        b->copy_cost = GCKPTI_FULL_COPY_COST - k;
     b->scratch = scratch;
+    b->all = p->can_offload && n <= GCKPTI_SMALL_N;
     b->capacity = (n < 30 ? 64 + 32 * n : (size_t)GCKPTI_MAX_HULL) * (p->can_offload ? 4 : 1);
-    for (int k = 0; k < 3; k++)
+    for (k = 0; k < 3; k++)
         b->memory[k] = (gckpti_cut *)gckpti_scratch_alloc(scratch, b->capacity, sizeof **b->memory);
     if (p->failed)
         return;
@@ -349,7 +362,7 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
         most = live > most ? live : most;
     }
     b->points = count < GCKPTI_POINTS ? count : GCKPTI_POINTS;
-    for (int k = 0; k < b->points; k++) { /* the first points, then evenly spaced ones */
+    for (k = 0; k < b->points; k++) { /* the first points, then evenly spaced ones */
         const int first = GCKPTI_POINTS / 2 - 1;
         int offset =
             (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_POINTS - 1 - first));
@@ -367,39 +380,45 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int c
     }
 }
 
-/* ---- lower bounds from the bounds for all copy costs (search/bound) ----
- * If copies overlap computation (gckpti_planner.overlap), a schedule that computes for C and copies
- * for M takes at least max(C, M), hence at least ((8 - a) C + a M) / 8 for each a. That is
- * (8 - a) / 8 of C + M a / (8 - a), which cuts bound with that copy cost. (It is rounded down per
- * node, which only lowers the bound.) a is 0 to 4, since M rarely exceeds C. */
+/* ---- lower bounds for a model ---- */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
 {
     for (; p; p = p->next) {
+        int n = 1;
         if (p->bound)
             continue;
-        const size_t copy_costs = (size_t)(GCKPTI_COPY_COSTS - gckpti_lowest_copy_cost(p));
-        p->bound = (gckpti_bound *)gckpti_scratch_alloc(&p->scratch, copy_costs, sizeof *p->bound);
-        for (int k = gckpti_lowest_copy_cost(p); k < GCKPTI_COPY_COSTS && p->bound; k++)
-            gckpti_bound_open(&p->bound[GCKPTI_FULL_COPY_COST - k], p, k, &p->scratch);
+        if (p->overlap)
+            n = GCKPTI_COPY_COSTS;
+        p->bound = (gckpti_bound *)gckpti_scratch_alloc(&p->scratch, (size_t)n, sizeof *p->bound);
+        for (int k = 0; k < n && p->bound; k++)
+            gckpti_bound_open(&p->bound[k], p, k, &p->scratch);
     }
 }
 
 GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit)
 {
-    uint64_t most = 0;
     int decider;
-    for (int k = gckpti_lowest_copy_cost(p); k < GCKPTI_COPY_COSTS; k++) {
-        const gckpti_bound *b = &p->bound[GCKPTI_FULL_COPY_COST - k];
-        uint64_t cost = gckpti_bound_cost(b, limit, &decider);
-        if (cost == UINT64_MAX || !p->overlap)
-            return cost;
-        cost = gckpti_add_cost(cost, b->base_cost);
-        cost -= cost / 8 * (uint64_t)k + cost % 8 * (uint64_t)k / 8; /* x (8 - k) / 8, rounded up */
-        cost = cost > b->base_cost ? cost - b->base_cost : 0;
-        most = cost > most ? cost : most;
+    uint64_t most = gckpti_bound_cost(p->bound, limit, &decider);
+    if (p->overlap && most < UINT64_MAX) {
+        /* A schedule that computes for C and copies for M, both at once, takes at least max(C, M),
+         * hence at least ((8 - a) C + a M) / 8 for each a. That is (8 - a) / 8 of C + M a / (8 -
+         * a), which cuts bound with that copy cost. (It is rounded down per node, which only
+         * lowers the bound.) a is 0 to 4, since M rarely exceeds C. */
+        most = 0;
+        for (int k = 0; k < GCKPTI_COPY_COSTS; k++) {
+            const gckpti_bound *b = &p->bound[GCKPTI_FULL_COPY_COST - k];
+            uint64_t cost = gckpti_bound_cost(b, limit, &decider);
+            if (cost == UINT64_MAX)
+                return cost;
+            cost = gckpti_add_cost(cost, b->base_cost);
+            cost -= cost / 8 * (uint64_t)k + cost % 8 * (uint64_t)k / 8; /* x (8 - k) / 8, up */
+            cost = cost > b->base_cost ? cost - b->base_cost : 0;
+            most = cost > most ? cost : most;
+        }
     }
     return most;
 }
+
 GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
 {
     const gckpti_bound *b = p->bound; /* at full copy cost */

@@ -86,9 +86,8 @@ GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candi
 #define gckpti_round_trip_cost(s, bytes) 0
 #define gckpti_copy_cost(s, node, bytes) UINT64_MAX
 #define gckpti_restore_cost(s, u, x)     0
-#define gckpti_begin_strategy(p, strategy)                                                         \
-    ((void)(strategy), (p)->copy_cost = GCKPTI_FULL_COPY_COST)
-#define gckpti_overlap_copies(s, candidate) NULL
+#define gckpti_begin_strategy(p, n)      ((void)(n))
+#define gckpti_overlap_copies(s, c)      NULL
 #endif
 
 /* ---- search/moves.c ---- */
@@ -125,7 +124,7 @@ GCKPTI_FN int gckpti_cut_within(const gckpti_cut_list *v, int64_t space);
 GCKPTI_FN void gckpti_mark_cut(const gckpti_bound *b, const gckpti_cut_table *table, int cut,
                                unsigned char *action);
 GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space);
-GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int copy_cost,
+GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k,
                                  gckpti_scratch *scratch);
 /* search/candidates.c */
 GCKPTI_FN int gckpti_should_stop(gckpti_search *s, int64_t first, int64_t left);

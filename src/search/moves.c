@@ -29,7 +29,7 @@ static void gckpti_scan_entry(gckpti_search *s, int x)
     v->value_end = now->value_end[x];
     v->saved_end = now->saved_end[x];
     v->start = v->prev_use = x;
-    v->run_count += !gckpti_is_reload(s->p, i);
+    v->run_count += i < s->p->nodes;
 }
 
 /* Reserves entries of one more move, and sets m->first to the first of them. */
@@ -205,12 +205,14 @@ static void gckpti_consider_hole(gckpti_search *s, int node, int x)
         gckpti_find_closure(s, &m);
         m.key = gckpti_score(m.cost, gain);
     }
-    const uint64_t copy = gckpti_copy_cost(s, node, m.value + m.saved);
-    if (copy < UINT64_MAX && gckpti_score(copy, gain) < m.key) {
-        m.key = gckpti_score(copy, gain);
-        m.cost = copy;
-        m.count = 1;
-        s->member[m.first] = node + s->p->nodes;
+    if (s->p->can_offload) {
+        const uint64_t copy = gckpti_copy_cost(s, node, m.value + m.saved);
+        if (copy < UINT64_MAX && gckpti_score(copy, gain) < m.key) {
+            m.key = gckpti_score(copy, gain);
+            m.cost = copy;
+            m.count = 1;
+            s->member[m.first] = node + s->p->nodes;
+        }
     }
     if (m.count > 0) /* else the node runs once, and slower memory is full */
         gckpti_add_move(s, &m);
@@ -321,19 +323,19 @@ static void gckpti_find_recomputes(gckpti_search *s)
     s->moves = s->members = 0;
     gckpti_reset_states(s->p);
     for (int x = 0; x < s->now.length && !s->p->failed; gckpti_scan_entry(s, x++)) {
-        int i = s->now.entry[x], count, self = gckpti_entry_node(s->p, i), is_reload = i > self;
+        int i = s->now.entry[x], count, self = gckpti_entry_node(s->p, i);
+        const gckpti_node *u = &s->p->node[self];
         const gckpti_node_state *v = &s->state[self];
         const int *edges = gckpti_entry_reads(s->p, i, &count);
         if (i < 0)
             continue;
-        const uint64_t copy = gckpti_restore_cost(s, self, x);
-        s->saving[x] = is_reload ? copy : v->run_count > 0 ? s->p->node[self].cost : 0;
+        s->saving[x] = i > self ? gckpti_restore_cost(s, self, x) : v->run_count > 0 ? u->cost : 0;
         for (int k = 0; k < count && v->run_count > 0; k++) {
             const gckpti_node_state *q = &s->state[edges[k]];
             if (q->value_end == x && q->prev_use == q->start && q->saved_end < 0)
                 s->saving[x] += s->saving[q->start];
         }
-        if (v->run_count <= s->p->node[self].must_recompute)
+        if (v->run_count <= u->must_recompute)
             continue;
         gckpti_move m;
         memset(&m, 0, sizeof m);
@@ -345,7 +347,7 @@ static void gckpti_find_recomputes(gckpti_search *s)
         m.to = x;
         m.value = s->now.value_end[x] < 0 ? 0 : v->out;
         m.saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
-        if (!is_reload && s->p->node[self].can_offload && s->saving[x] > copy)
+        if (u->can_offload && i == self && s->saving[x] > gckpti_restore_cost(s, self, x))
             s->member[m.first + m.count++] = self + s->p->nodes;
         s->member[m.first + m.count++] = GCKPTI_REMOVE;
         gckpti_add_move(s, &m);

@@ -374,7 +374,9 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     s->action = (unsigned char *)gckpti_scratch_alloc(&s->scratch, (size_t)p->nodes, 1);
     gckpti_open_bounds(p);
     if (!p->failed) {
-        s->bound = &p->bound[GCKPTI_FULL_COPY_COST - p->copy_cost];
+        s->bound = p->bound;
+        if (p->overlap)
+            s->bound += GCKPTI_FULL_COPY_COST - p->copy_cost;
         gckpti_build_levels(s, gckpti_try_actions(s)); /* actions 0 keep all */
     }
     if (!p->failed)

@@ -199,7 +199,7 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     float buf[GCKPTI_CHUNK];
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        if (GCKPTI_HAS_SHARDS && gckpti_is_sharded(gckpti_array_shard(store, q, GCKPTI_VALUES)))
+        if (gckpti_is_part(store, q, GCKPTI_VALUES))
             return 0;
         for (int64_t at = 0, n; at < q->p.elements; at += n) {
             const float *x = gckpti_floats_at(store, q, GCKPTI_VALUES, at, buf, &n);

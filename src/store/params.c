@@ -14,7 +14,6 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     s->object.magic = GCKPTI_MAGIC;
     s->memory = memory;
     s->seed = desc ? desc->seed : 0;
-    s->ranks = 1;
     int broken = gckpti_self_test();
     if (broken) {
         gckpti_error(s, GCKPT_E_BACKEND,
@@ -86,7 +85,7 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
         gckpti_name_delete(&s->memory, copy);
         return NULL;
     }
-    q.p.elements = (int64_t)n;
+    q.p.elements = q.p.count = (int64_t)n;
     q.p.name = copy;
     q.external = external != 0;
     q.init = init;
@@ -94,7 +93,8 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
-    gckpti_set_param_shard(s, &q.p);
+    if (gckpti_has_peers(s))
+        gckpti_set_update_part(s, &q.p);
     q.bucket = old_capacity < s->capacity ? -1 : s->params[s->count].bucket;
     s->params[s->count++] = q;
     gckpti_index_names(s, old_capacity < s->capacity);
@@ -112,41 +112,6 @@ GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const v
         memcpy(&q->p.values, &values, sizeof values);
     q->p.frozen = q->locked = !writable;
     q->external = q->assigned = 1;
-}
-
-GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n)
-{
-    const gckpt_init none = { 0, 0, 0 };
-    const gckpti_exported *exported = all;
-    if (!s || s->count || s->ranks > 1)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "bind: printed weights are for an empty store of one "
-                            "rank; bind them before anything else");
-    while (exported < all + n &&
-           gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
-        exported++; /* first all entries: the array cannot grow in place after values */
-    gckpt_result result = gckpti_ok(s);
-    if (exported < all + n)
-        result = gckpti_error(s, GCKPT_E_MEMORY, "bind: no memory for the entry of \"%s\"",
-                              exported->name);
-    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
-        gckpti_param *q = &s->params[i];
-        exported = &all[i];
-        q->p.lr_scale = gckpti_float(exported->scale_bits[0]);
-        q->p.decay_scale = gckpti_float(exported->scale_bits[1]);
-        if (exported->frozen)
-            gckpti_use_values(q, (gckpt_storage)exported->storage, exported->values,
-                              (const float *)exported->scales, 0);
-        else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
-            memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));
-        q->uninitialised = 0;
-        q->assigned = 1;
-    }
-    if (result != GCKPT_OK) {
-        gckpti_hint_block(s, "store", &s->memory, 0);
-        gckpti_store_shrink(s, 0);
-    }
-    return result;
 }
 
 GCKPT_API void gckpt_store_free(gckpt_store *store)
@@ -167,13 +132,12 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
-        const gckpti_shard_range shard = gckpti_array_shard(s, q, GCKPTI_VALUES);
-        if (GCKPTI_HAS_SCALES && q->uninitialised && q->p.storage != GCKPT_STORAGE_F32) {
+        int64_t first;
+        const int64_t count = gckpti_part_of(s, q, GCKPTI_VALUES, &first);
+        if (GCKPTI_HAS_SCALES && q->uninitialised && q->p.storage != GCKPT_STORAGE_F32)
             (void)gckpti_values_copy(s, q, q); /* gckpt_store_quantise checked that they fit */
-            q->uninitialised = 0;
-        }
-        if (q->uninitialised)
-            gckpti_init_values(s, q, shard.first, shard.count, q->p.values);
+        else if (q->uninitialised)
+            gckpti_init_values(s, q, first, count, q->p.values);
         q->uninitialised = 0;
     }
 }

@@ -9,7 +9,7 @@
  * and state, and their status. Values are uninitialised until a call needs them
  * (gckpti_init_all_values); they are f32, or quantised as bf16, f16, int8 with scales or int4 in
  * blocks. Where a backend has its own memory, a gckpti_mirror records which copy is the newest.
- * With several ranks each holds a shard (gckpti_shard_range). Notes are pairs of texts for files.
+ * A store may have only a part of each array (dist/parts.h). Notes are pairs of texts for files.
  * ============================================================================================== */
 
 /* ---- store/params.c ---- */
@@ -67,53 +67,14 @@ struct gckpt_store {
     size_t mirror_count;
 #endif
     gckpti_binding *bindings; /* list of the store's executors */
-    int rank, ranks;          /* set by gckpt_store_ranks */
+#ifndef GCKPT_NO_RANKS
+    int rank, others; /* set by gckpt_store_ranks; others: number of ranks - 1 */
     gckpt_shard shard;
+#endif
     int bound; /* nonzero once an executor was created */
     gckpti_note *notes;
     size_t note_count, note_capacity;
 };
-
-/* ---- dist/shards.c ---- */
-/* Nonzero if parameters can be sharded. */
-enum { GCKPTI_HAS_SHARDS = GCKPTI_WITH_RANKS };
-
-/* A rank's shard of an array of `total` elements: `count` elements from `first`, in whole blocks of
- * GCKPT_UPDATE_BLOCK. Each rank has memory for `capacity` elements, those of the largest shard. */
-typedef struct {
-    int64_t first, count, capacity, total;
-} gckpti_shard_range;
-
-#ifndef GCKPT_NO_RANKS
-/* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
- * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
- * in which ranks' sums are added (dist/exchange), so that each sum ends on its owner. */
-GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
-
-/* Returns the shard of an array that is sharded if `shard` is min_level or a higher level. */
-GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
-                                               gckpt_shard shard, gckpt_shard min_level);
-
-/* Returns the shard of a parameter's values (slot < 0) or of its state `slot`. External and
- * quantised values are not sharded. Updates are sharded as states are. */
-GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
-                                                int slot);
-#else
-static inline gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
-{
-    const gckpti_shard_range all = { 0, elements, elements, elements };
-    return (void)rank, (void)ranks, all;
-}
-#define gckpti_shard_from(elements, rank, ranks, shard, min_level)                                 \
-    gckpti_shard_of(elements, rank, ranks)
-#define gckpti_array_shard(s, q, slot) ((void)(s), gckpti_shard_of((q)->p.elements, slot, 1))
-#define gckpti_clear_shard_end(s, q)   ((void)0)
-#define gckpti_set_param_shard(s, p)   ((void)((p)->count = (p)->elements))
-#endif
-static inline int gckpti_is_sharded(gckpti_shard_range shard)
-{
-    return GCKPTI_HAS_SHARDS && shard.capacity < shard.total;
-}
 
 /* ---- store/params.c ---- */
 /* Returns the bytes of the UTF-8 character at s; 0 if overlong, a surrogate or cut off. */
@@ -169,18 +130,6 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
 /* Makes q use values, and scales, that others own. Without `writable` q is always frozen. */
 GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
                                  const float *scales, int writable);
-
-/* A parameter as gckpt_store_c prints it. Another layout needs another GCKPT_PLAN_FORMAT. */
-typedef struct {
-    const char *name;
-    const void *values, *scales; /* in their storage */
-    gckpt_shape shape;
-    uint32_t scale_bits[2]; /* bits of lr_scale, decay_scale */
-    unsigned char storage, frozen;
-} gckpti_exported;
-
-/* Adds n exported parameters to an empty store, which uses frozen ones in place. */
-GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n);
 
 /* ---- store/arrays.c ---- */
 /* Returns the bytes in memory of array i: the values (0) or state i - 1. */
@@ -285,7 +234,7 @@ enum { GCKPTI_CHUNK = 64 }; /* values that are initialised at a time; must be ev
 
 /* Returns *n floats of values (slot GCKPTI_VALUES) or of a state from index `at` on, in `buf`
  * unless the store has them as floats; initial values if the parameter has none yet (not rounded to
- * their storage). Allocates nothing. `at` must be in this rank's shard of the array. */
+ * their storage). Allocates nothing. `at` must be in the part of the array that the store has. */
 GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param *q, int slot,
                                         int64_t at, float buf[GCKPTI_CHUNK], int64_t *n);
 
@@ -322,4 +271,5 @@ enum { GCKPTI_HAS_NOTES = 0 };
 /* ---- store/calls.c ---- */
 /* Returns the bytes of optimiser state. */
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
+#include "dist/parts.h"
 #include "quant/kinds.h"

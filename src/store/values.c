@@ -31,7 +31,7 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
 GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param *q, int slot,
                                         int64_t at, float buf[GCKPTI_CHUNK], int64_t *n)
 {
-    const gckpti_shard_range shard = gckpti_array_shard(s, q, slot);
+    int64_t first;
     if (slot < 0 && (!gckpti_has_values(q) || q->uninitialised)) {
         *n = gckpti_min(q->p.elements - at, GCKPTI_CHUNK);
         gckpti_init_values(s, q, at, *n, buf);
@@ -39,8 +39,8 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
             gckpti_init_quantised(s, q, at, n, buf);
         return buf;
     }
-    at -= shard.first;
-    *n = shard.count - at;
+    *n = gckpti_part_of(s, q, slot, &first) + first - at;
+    at -= first;
     if (GCKPTI_HAS_SCALES && slot < 0 && q->p.storage != GCKPT_STORAGE_F32) {
         *n = gckpti_min(*n, GCKPTI_CHUNK);
         gckpti_dequantise_at(q, at, *n, buf);
@@ -60,8 +60,8 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     if (!gckpti_has_values(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
-    if (GCKPTI_HAS_SHARDS)
-        gckpti_clear_shard_end(s, q);
+    if (gckpti_is_part(s, q, GCKPTI_VALUES))
+        memset(q->p.values, 0, bytes);
     q->uninitialised = 1;
     return GCKPT_OK;
 }

@@ -198,7 +198,7 @@ static void gckpti_scan_results(gckpti_scan *scan, const gckpti_ins *ins)
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
         gckpti_loss_total sum;
-        gckpti_from_backend(e, &sum, gckpti_running_loss(e, gckpti_term_of(p, ins->id)),
+        gckpti_from_backend(e, &sum, &e->losses.totals[gckpti_term_of(p, ins->id)],
                             sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
     } else if (!loss && !backward) {
@@ -244,7 +244,7 @@ static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins)
     if (ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
-    if (node->kind == GCKPTI_PARAM) /* another rank's shard may have an infinity */
+    if (node->kind == GCKPTI_PARAM) /* other parts of it may have an infinity */
         scan.sought = GCKPTI_KIND_NAN;
     gckpti_scan_results(&scan, ins);
     if (node->kind == GCKPTI_PARAM)
@@ -295,19 +295,21 @@ static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
         const gckpti_plan_node *node = &p->nodes[i];
         const int param = node->kind == GCKPTI_PARAM;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
-        const int sharded = q && gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES));
+        int64_t first = 0, count = gckpti_planned_elements(p, node);
+        if (param)
+            count = gckpti_part_of(e->store, q, GCKPTI_VALUES, &first);
         gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
         scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
             gckpti_scan_array(
                 &scan, q && gckpti_is_quantised((int)q->p.storage) ? NULL : e->tables.nodes[i].data,
-                0, sharded ? q->p.count : gckpti_planned_elements(p, node), (int)i, 0);
+                0, count, (int)i, 0);
         if (scan.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
                                 "what was loaded or set, made it so",
                                 gckpti_planned_name(p, (int)i), scan.value,
-                                scan.element + (sharded ? q->p.first : 0));
+                                scan.element + first);
         for (size_t k = 0; k < node->attribute_bytes / 4; k++) { /* no integer has these bits */
             const uint32_t word = p->words[node->attributes + k] & 0x7fffffff;
             if (word == 0x7f800000 || word == 0x7fc00000)

@@ -44,7 +44,7 @@ GCKPTI_OWN_FRAME static void gckpti_init_pass(const gckpt_exec *e, const gckpti_
     pass->squares = q->running ? NULL : e->update.squares + e->tables.params[ins->id].first_square;
     pass->values = gckpti_exec_array(e, gckpti_param_of(e, ins->id), -1);
     if (gckpti_group_of(e))
-        gckpti_restrict_to_shard(e, ins, pass);
+        gckpti_restrict_pass(e, ins, pass);
 }
 
 /* Computes norm and clipping scale. Returns the first parameter that is not finite, else NULL. */
@@ -194,8 +194,6 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->ins[x].kind == GCKPT_UPDATE)
             gckpti_pass_over(e, &e->plan->ins[x], GCKPTI_DIVIDES, 0);
-    if (gckpti_group_of(e))
-        gckpti_sum_squares(e);
     const gckpt_result result = gckpti_notify(e, GCKPTI_ON_GRADIENTS, NULL);
     if (result != GCKPT_OK)
         return result;
@@ -203,14 +201,16 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     return gckpti_wait_backend(e);
 }
 
-/* Runs an update. Before the first one, the losses' counts become final, all gradients are divided
- * if something needs them, and all ranks agree. gckpt_gradients ends there. */
+/* Runs an update. Before the first one, checks the losses' counts (unless all are known from the
+ * feeds), divides all gradients if something needs them, and lets all processes agree.
+ * gckpt_gradients ends there. */
 GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     const int ends = e->step.goal == GCKPTI_GOAL_GRADIENTS;
     const int first = e->update.hyper.clip > 0 || e->update.all_first || ends;
     if (!e->update.begun) {
-        gckpt_result result = gckpti_defer_error(e, gckpti_finalize_counts(e));
+        const int known = gckpti_has_known_counts(e);
+        gckpt_result result = gckpti_defer_error(e, known ? GCKPT_OK : gckpti_check_counts(e));
         if (result != GCKPT_OK || !gckpti_loss_count(e))
             return result;
         result = gckpti_agree(e, first ? gckpti_finish_gradients(e) : GCKPT_OK);

@@ -157,12 +157,14 @@ static T *op(int i)
     OP("layernorm", gckpt_layernorm(in2(512, 256), p1(256), p1(256), 0))
     OP("layernorm 48", gckpt_layernorm(in2(2048, 48), p1(48), p1(48), 0))
     OP("rmsnorm", gckpt_rmsnorm(in2(512, 256), p1(256), 0))
+#ifndef GCKPT_NO_ATTENTION
     OP("attention", gckpt_attention(in3(2, 128, 64), in3(2, 128, 64), in3(2, 128, 64),
                                     &(gckpt_attention_desc){ .heads = 2, .causal = 1 }))
     OP("attention small", gckpt_attention(in3(4, 16, 32), in3(4, 16, 32), in3(4, 16, 32),
                                           &(gckpt_attention_desc){ .heads = 2, .causal = 1 }))
     OP("rotary", gckpt_rotary(in3(8, 128, 128), &(gckpt_rotary_desc){ .heads = 4 }))
     OP("positions", gckpt_positions(in3(8, 128, 128), p2(128, 128), 0))
+#endif
 #ifndef GCKPT_NO_IMAGES
     OP("conv2d", gckpt_conv2d(in4(4, 16, 16, 16), p4(3, 3, 16, 32), p1(32), &same))
     OP("conv2d 3", gckpt_conv2d(in4(4, 16, 16, 3), p4(3, 3, 3, 8), p1(8), &same))

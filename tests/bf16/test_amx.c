@@ -4,6 +4,7 @@
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"
+#include "attention/cpu.h"
 #include "bf16/cpu.h"
 #include "cpu/internal.h"
 #include "check.h"

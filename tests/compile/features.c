@@ -1,10 +1,10 @@
-/* features.c - tests a build that omits some features (manual, 4). The program trains a small GPT, calls a function of
- * each feature that the build has, and checks that a use of a missing feature fails at run time with an error that
+/* features.c - tests a build that omits some features (manual, 4). The program trains a small model, and a GPT if the
+ * build has attention; calls a function of each feature that the build has; and checks that a use of a missing feature fails at run time with an error that
  * names the feature's switch. A build without training (GCKPT_NO_TRAINING) runs the model forward with given weights.
  *
- * The program prints a hash of a forward's loss, a hash of the trained weights, then a line for each feature.
- * tests/compile/features.sh compiles it with many sets of switches and compares the hashes with those of the complete
- * build. */
+ * The program prints, of each model, a hash of a forward's loss and a hash of the trained weights, then a line for each
+ * feature. tests/compile/features.sh compiles it with many sets of switches and compares the hashes with those of the
+ * complete build. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
@@ -12,6 +12,9 @@
 
 enum { ROWS = 2, BATCH = 4, T = 6, C = 8, V = 20 };
 static int failed;
+#ifndef GCKPT_NO_ATTENTION
+static int attends; /* nonzero if the tested model is a GPT */
+#endif
 
 static void expect(int holds, const char *what, const void *object)
 {
@@ -47,14 +50,23 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     for (int i = 0; i < 3; i++) {
         const char *names[3][3] = { { "q0", "up0", "down0" }, { "q1", "up1", "down1" }, { "q2", "up2", "down2" } };
         gckpt_tensor *n = gckpt_layernorm(x, NULL, NULL, 0);
-        gckpt_tensor *q =
-            gckpt_rotary(gckpt_linear(n, weight(x, names[i][0], C, C), NULL), &(gckpt_rotary_desc){ .heads = 2 });
-        x = gckpt_add(x, gckpt_attention(q, n, n, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }));
+        gckpt_tensor *q = gckpt_linear(n, weight(x, names[i][0], C, C), NULL);
+#ifndef GCKPT_NO_ATTENTION
+        if (attends)
+            q = gckpt_attention(gckpt_rotary(q, &(gckpt_rotary_desc){ .heads = 2 }), n, n,
+                                &(gckpt_attention_desc){ .heads = 2, .causal = 1 });
+#endif
+        x = gckpt_add(x, q);
         n = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, NULL, 0), weight(x, names[i][1], C, 4 * C), NULL));
         x = gckpt_add(x, gckpt_linear(gckpt_dropout(n, 0.1f), weight(x, names[i][2], 4 * C, C), NULL));
     }
     m->h = x;
-    term->loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL, 0), table, m->target, NULL);
+    x = gckpt_layernorm(x, NULL, NULL, 0);
+#ifndef GCKPT_NO_LINEAR_LOSS
+    term->loss = gckpt_linear_cross_entropy(x, table, m->target, NULL);
+#else /* the same bits */
+    term->loss = gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), m->target, NULL, 0);
+#endif
     term->weight = 1;
     term->regulariser = 0;
     return 1;
@@ -433,8 +445,8 @@ static void runs(void)
 #else
     printf("SCHEDULES\n");
 #endif
-#ifndef GCKPT_NO_LOWERINGS
-    printf("LOWERINGS\n");
+#ifndef GCKPT_NO_LINEAR_LOSS
+    printf("LINEAR_LOSS\n");
 #endif
 #ifdef GCKPT_NO_OFFLOAD
     desc.offload.bytes = 1;
@@ -530,32 +542,46 @@ static void refusals(void)
 }
 #endif
 
-int main(void)
+/* Trains the tested model. Prints its hashes after `what`; returns the hash of its weights. */
+static uint64_t train_model(const char *what)
 {
     gckpt_plan_desc desc = usual();
-    uint64_t hash;
+    model m = model_new(ROWS);
+    desc.mode = GCKPT_INFERENCE;
+    set_values(m.store);
+    gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    uint64_t hash = forward(&m, p, "forward");
+    printf("forward%s %08x%08x\n", what, (unsigned)(hash >> 32), (unsigned)hash);
+    gckpt_plan_free(p);
+    model_free(&m);
+#ifndef GCKPT_NO_TRAINING
+    desc = usual();
+    hash = trained(desc, "store-all", NULL);
+    printf("trained%s %08x%08x\n", what, (unsigned)(hash >> 32), (unsigned)hash);
+    desc.mode = GCKPT_SQRT;
+    expect(trained(desc, "sqrt", NULL) == hash, "sqrt", NULL);
+#endif
+    return hash;
+}
+
+int main(void)
+{
     for (int i = 0; i < BATCH * T; i++) {
         tokens[i] = i * 7 % V;
         targets[i] = (i * 11 + 3) % V;
     }
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         numbers[i] = (float)(i % 7) - 3;
-    model m = model_new(ROWS);
-    desc.mode = GCKPT_INFERENCE;
-    set_values(m.store);
-    gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
-    hash = forward(&m, p, "forward");
-    printf("forward %08x%08x\n", (unsigned)(hash >> 32), (unsigned)hash);
-    gckpt_plan_free(p);
-    model_free(&m);
+    uint64_t hash = train_model("");
+#ifndef GCKPT_NO_ATTENTION
+    attends = 1;
+    hash = train_model(" with attention");
+    printf("ATTENTION\n");
+#endif
 #ifdef GCKPT_NO_TRAINING
     refusals();
 #else
-    desc = usual();
-    hash = trained(desc, "store-all", NULL);
-    printf("trained %08x%08x\nTRAINING\n", (unsigned)(hash >> 32), (unsigned)hash);
-    desc.mode = GCKPT_SQRT;
-    expect(trained(desc, "sqrt", NULL) == hash, "sqrt", NULL);
+    printf("TRAINING\n");
 #endif
     files(hash);
     budgets(hash);

@@ -12,9 +12,11 @@
 #include "base/base.h"
 #include "num/num.h"
 #include "ops/internal.h"
+#include "attention/cpu.h"
 #include "bf16/cpu.h"
 #include "cpu/internal.h"
 #include "images/images.h"
+#include "linear_loss/linear_loss.h"
 #include "recurrent/recurrent.h"
 #include "util.h"
 #include <math.h>

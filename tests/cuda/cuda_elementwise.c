@@ -3,6 +3,7 @@
  * nets are trained.
  *     build/cuda_elementwise [first seed] */
 #include "num/num.h"
+#include "attention/attention.h"
 #include "axes/axes.h"
 #include "ops/internal.h"
 #include "images/images.h"

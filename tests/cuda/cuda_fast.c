@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "attention/attention.h"
 #include "ops/ops.h"
 
 #include "check.h"

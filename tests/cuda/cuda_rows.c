@@ -1,6 +1,8 @@
 /* cuda_rows.c - compares CUDA kernels with the plain kernels, bit by bit (block.h): softmax, norms, losses over classes
  * and attention, in fp32 and bf16 plans. Then it trains small nets with several plans, splits and precisions.
  *     build/cuda_rows [first seed] [rounds] */
+#include "attention/attention.h"
+#include "linear_loss/linear_loss.h"
 #include "ops/ops.h"
 #include "block.h"
 

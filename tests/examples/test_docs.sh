@@ -181,7 +181,7 @@ awk -v text_file="$work/tasks.text" '
     }
     /^```/ { shown = 0 }
     shown { output = output $0 "\n" }
-    on && first { file = /^(#include|static [^=;]*$)|^static volatile/; first = 0 }
+    on && first { file = /^(#include|static [^=;]*$)|^static (volatile|float)/; first = 0 }
     on { text = text $0 "\n" }
     on && / \/\* prints .* \*\/$/ {
         line = $0

@@ -365,7 +365,7 @@ static void needs(void)
 {
     static const char refusal[] = "#ifdef GCKPT_%s\n#error \"plan a: ";
     const gckpt_init normal = { 0.3f, 0, 0 };
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 5; kind++) {
 #ifdef GCKPT_NO_BF16
         if (kind == 2)
             continue;
@@ -377,6 +377,9 @@ static void needs(void)
         if (kind == 1)
             y = gckpt_lstm(x, gckpt_param(g, "wx", gckpt_shape2(4, 12), normal),
                            gckpt_param(g, "wh", gckpt_shape2(3, 12), normal), NULL, NULL, NULL);
+        else if (kind == 4)
+            y = gckpt_rotary(gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(4), normal)),
+                             &(gckpt_rotary_desc){ .heads = 2 });
         else
             y = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(4), normal));
         gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
@@ -387,8 +390,8 @@ static void needs(void)
         static const struct {
             const char *what;
             int kinds;
-        } all[] = { { "NO_RECURRENT", 2 }, { "NO_IMAGES", 0 }, { "NO_BF16", 4 }, { "NO_TRAINING", 7 },
-                    { "NO_AXES", 0 }, { "NO_LOSSES", 0 }, { "NO_CACHES", 0 }, { "SMALL", 4 } };
+        } all[] = { { "NO_RECURRENT", 2 }, { "NO_IMAGES", 0 },    { "NO_BF16", 4 }, { "NO_TRAINING", 23 },
+                    { "NO_AXES", 0 },      { "NO_ATTENTION", 16 }, { "NO_LOSSES", 0 }, { "NO_CACHES", 0 }, { "SMALL", 4 } };
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
             char text[80];
             snprintf(text, sizeof text, refusal, all[i].what);

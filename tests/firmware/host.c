@@ -2,7 +2,7 @@
  *     host c NAME     prints the plan as a C constant NAME
  *     host run        trains with the plan and prints the same lines as device.c
  * An optional last argument changes the plan: auto (mode GCKPT_AUTO), quantised (weights in flash, by model_flash),
- * virtual_ranks (four virtual ranks), bf16 (precision GCKPT_BF16). */
+ * virtual_ranks (four virtual ranks), bf16 (precision GCKPT_BF16), no_attention (another model). */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "model.h"
@@ -55,8 +55,9 @@ int main(int argc, char **argv)
     a = gckpt_linear(a, w, NULL);
     gckpt_tensor *q = gckpt_slice(a, -1, 0, C), *k = gckpt_slice(a, -1, C, 2 * C);
     gckpt_tensor *v = gckpt_slice(a, -1, 2 * C, 3 * C);
-    x = gckpt_add(x,
-                  gckpt_dropout(gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 }), 0.25f));
+    a = strcmp(how, "no_attention") ? gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = 2, .causal = 1 })
+                                    : gckpt_add(gckpt_mul(q, k), v);
+    x = gckpt_add(x, gckpt_dropout(a, 0.25f));
     gckpt_segment_end(g);
     gckpt_segment_begin(g);
     x = gckpt_name(gckpt_apply(&bend, &x, 1, &factor, sizeof factor), "bent");

@@ -176,6 +176,7 @@ lacks()                 # lacks TABLE WHAT MACRO: a build with MACRO must refuse
 lacks bf16 "precision GCKPT_BF16" GCKPT_NO_BF16
 lacks quantised "quantised parameters" GCKPT_NO_QUANT
 lacks virtual_ranks "virtual ranks" GCKPT_NO_RANKS
+lacks small attention GCKPT_NO_ATTENTION
 lacks small gradients GCKPT_NO_TRAINING
 if [ -n "$WIDE$ALL_PROGRAMS" ]; then
     check "host compiles without bf16 and quantisation" \
@@ -341,7 +342,7 @@ done
 listed() { sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sort; }
 leaves_out()            # leaves_out FILE: checks that minimal's Makefile omits exactly the features listed in FILE
 {
-    commands host | grep -o 'GCKPT_NO_[A-Z0-9]*' | sort | diff - "$1"
+    commands host | grep -o 'GCKPT_NO_[A-Z0-9_]*' | sort | diff - "$1"
 }
 listed "$copied/plan.h" > "$work/parts1"
 listed "$work/small6.h" > "$work/parts6"

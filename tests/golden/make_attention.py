@@ -1,5 +1,5 @@
 """Writes attention.h: attention with shared key heads and with lengths of the rows' keys, computed by
-PyTorch's scaled_dot_product_attention in binary64. tests/ops/test_attention.c computes the inputs by
+PyTorch's scaled_dot_product_attention in binary64. tests/attention/test_attention.c computes the inputs by
 the same formula.
 
     python3 tests/golden/make_attention.py > tests/golden/attention.h

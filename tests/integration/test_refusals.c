@@ -2,6 +2,7 @@
  * Each refusal is tested by its result and a part of its error text, and must change nothing. */
 #include "base/base.h"
 #include "graph/graph.h"
+#include "attention/attention.h"
 #include "axes/axes.h"
 #include "ops/internal.h"
 #include "plan/plan.h"

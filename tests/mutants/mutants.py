@@ -49,7 +49,7 @@ EXPLAINED = "tests/mutants/explained.txt"
 WEIGHTS = {"base": 2, "num": 2, "store": 2, "graph": 1, "ops": 4, "cpu": 5, "plan": 6, "search": 5, "planner": 3,
            "run": 6, "check": 1, "files": 5, "export": 2, "kernels": 5}
 # Folders with the tests of a layer, where they are not in the folder of the same name.
-FOLDERS = {"kernels": ["cpu", "bf16", "ops", "images", "recurrent", "quant"], "cpu": ["cpu", "bf16", "ops"],
+FOLDERS = {"kernels": ["cpu", "bf16", "ops", "attention", "images", "recurrent", "quant"], "cpu": ["cpu", "bf16", "ops"],
            "base": ["graph", "store"], "num": ["num", "cpu"], "check": ["run", "store"], "planner": ["tools", "search"],
            "notes": ["files"], "training": ["run"]}
 # A test that includes files of src/: these files are compiled as a part of the test, so it is linked without their

@@ -360,6 +360,20 @@ static void test_values(void)
 
 /* ---- a small network with user-defined ops gives the same bits in every plan and way to train ---- */
 enum { BATCH = 6 };
+typedef enum { NO_SQUARES, OWN_SQUARES, BUILT_IN_SQUARES } squares;
+
+static float square_of(float x)
+{
+    return x * x;
+}
+
+static float slope_of_square(float x)
+{
+    return 2 * x;
+}
+
+GCKPT_ELEMENTWISE(own_square, square_of, slope_of_square)
+
 typedef struct {
     int64_t rows;
     gckpt_isa isa;
@@ -368,7 +382,13 @@ typedef struct {
     int least; /* if nonzero, the plan has the smallest feasible budget */
     gckpt_precision precision;
     int check; /* if nonzero, the gradients are checked and nothing is trained */
+    squares squares; /* whether the network has squares, by GCKPT_ELEMENTWISE or by gckpt_pow */
 } training;
+
+static gckpt_tensor *square(const training *t, gckpt_tensor *x)
+{
+    return t->squares == OWN_SQUARES ? own_square(x) : gckpt_pow(x, 2);
+}
 
 static uint64_t train(const training *t)
 {
@@ -386,6 +406,8 @@ static uint64_t train(const training *t)
     gckpt_tensor *w4 = gckpt_param(g, "w4", gckpt_shape2(6 * 6 * 5, 3), normal);
     gckpt_tensor *h = gckpt_tanh(convolution(x, w1, b1, 1, 1)), *out;
     h = gckpt_add(h, gckpt_tanh(convolution(h, w2, b2, 1, 1))); /* two ops read h, so its gradient is a sum of two */
+    if (t->squares) /* h is read twice here too, by a square first and last */
+        h = gckpt_mul(square(t, h), gckpt_add(square(t, gckpt_tanh(h)), square(t, h)));
     out = convolution(h, w3, NULL, 2, 0);
     out = gckpt_linear(gckpt_reshape(out, gckpt_shape2(t->rows, 6 * 6 * 5)), w4, NULL);
     gckpt_term loss = { gckpt_mean_squared_error(out, y, NULL), 1, 0 };
@@ -461,6 +483,25 @@ static void test_training(void)
     CHECK(train(&t) == want);
 }
 
+/* Tests that an op by GCKPT_ELEMENTWISE trains to the bits of the built-in op with the same formula. */
+static void test_elementwise(void)
+{
+    training t = { .rows = BATCH, .threads = 1, .check = 1, .squares = OWN_SQUARES };
+    train(&t);
+    t.check = 0;
+    for (int i = 0; i < 12; i++) {
+        t.rows = BATCH - i % 3;
+        t.threads = 1 + i % 4;
+        t.mode = i % 2 ? GCKPT_AUTO : GCKPT_STORE_ALL;
+        t.least = i % 2;
+        t.precision = i < 6 ? GCKPT_FP32 : GCKPT_BF16;
+        training built_in = t;
+        built_in.squares = BUILT_IN_SQUARES;
+        CHECK_MSG(train(&t) == train(&built_in), "rows %d, %d threads, least %d, precision %d", (int)t.rows, t.threads,
+                  t.least, (int)t.precision);
+    }
+}
+
 static uint64_t cost_of(int ours, const int size[6])
 {
     const int64_t c = size[0], h = size[1], w = size[2], taps = size[3];
@@ -533,6 +574,7 @@ int main(int argc, char **argv)
     run_inside(check_product, product_scratch);
     test_values();
     test_training();
+    test_elementwise();
     test_costs();
     test_refusals();
     return check_report("user ops");

@@ -118,13 +118,13 @@ check "one example in both" sh -c "for file in regression.h regression_plan.h; d
 
 # ---- Kconfig has an option for every switch of the header, as docs/building.md lists them, and no other option ----
 grep -E '^ *# *(if|ifdef|ifndef|elif|define|undef) ' gradckpt.h |
-    grep -oE 'GCKPT_NO_[A-Z0-9]+' | sort -u > "$work/asked"
+    grep -oE 'GCKPT_NO_[A-Z0-9_]+' | sort -u > "$work/asked"
 check "there are switches" [ "$(wc -l < "$work/asked")" -ge 23 ]
 for parts in "$idf/Kconfig.parts" "$zephyr/zephyr/Kconfig.parts"; do
     check "an option for each switch" sh -c "sed -n 's/^config GRADCKPT_/GCKPT_/p' $parts | sort | diff $work/asked -"
     check "with the words of docs/building.md" sh -c "tr -s '\\n\\t ' ' ' < $parts |
         grep -q 'GCKPT_NO_FRONTIER: frontiers config' &&
-        [ \$(grep -c 'GCKPT_NO_[A-Z0-9]*: [^ ]' $parts) = \$(grep -c . $work/asked) ]"
+        [ \$(grep -c 'GCKPT_NO_[A-Z0-9_]*: [^ ]' $parts) = \$(grep -c . $work/asked) ]"
 done
 
 # sets OUT KIND FRAGMENT: parses the configuration in the file FRAGMENT by the Kconfig tool of KIND, which is idf or

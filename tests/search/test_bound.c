@@ -89,7 +89,7 @@ static int open_bound(void)
     gckpt_result result = gckpti_planner_open(&request.p, &request.memory, request.g, request.term, request.terms, d);
     request.scratch = gckpti_scratch_new(&request.memory, &request.p.failed);
     if (result == GCKPT_OK)
-        gckpti_bound_open(&request.b, &request.p, GCKPTI_FULL_COPY_COST, &request.scratch);
+        gckpti_bound_open(&request.b, &request.p, 0, &request.scratch);
     return result == GCKPT_OK;
 }
 static void close_bound(void)
@@ -529,15 +529,32 @@ static void check_cut(const gckpti_cut_point *t, const gckpti_cut_table *table, 
 static long cuts_tried, cuts_exact;
 static void check_point(gckpti_cut_point *t, int64_t grain, uint64_t cost, unsigned seed)
 {
-    int exact = all_have_bits(t);
+    int exact = all_have_bits(t), cut;
+    uint64_t least = UINT64_MAX;
     all_closures(t->backward_index, grain);
-    const gckpti_cut_table *corners = gckpti_cuts(&request.b, t, GCKPTI_HULL);
+    gckpti_cut_table both[2]; /* corners of the hull; all cuts, as for small graphs with slower memory */
+    const gckpti_cut_table *corners = &both[0], *all = &both[1];
+    for (int i = 0; i < 2; i++) {
+        memset(&t->table[GCKPTI_HULL], 0, sizeof *both);
+        request.b.all = i;
+        both[i] = *gckpti_cuts(&request.b, t, GCKPTI_HULL);
+        CHECK(both[i].last.all == i);
+    }
+    request.b.all = 0;
+    for (int k = 0; k < all->last.n && exact; k++)
+        check_cut(t, all, k, seed);
     for (int k = 0; k < corners->last.n && exact; k++)
         check_cut(t, corners, k, seed);
     cuts_tried++;
     cuts_exact += exact;
-    CHECK(corners->last.n > 0);
+    CHECK(all->last.n > 0 && corners->last.n > 0 && corners->last.n <= all->last.n);
     for (int capacity = 0; capacity < MOST_BYTES; capacity++) {
+        least = least_cost[capacity] < least ? least_cost[capacity] : least;
+        cut = gckpti_cut_within(&all->last, capacity * grain);
+        uint64_t found = cut < 0 ? UINT64_MAX : all->last.cut[cut].cost;
+        CHECK_MSG(found <= least && (!exact || found == least) && gckpti_hull_cost(&all->last, capacity * grain) == found,
+                  "seed %u, point %d, %d units: a cut of %lu, the least closure has %lu", seed,
+                  t->backward_index, capacity, (unsigned long)found, (unsigned long)least);
         if (capacity % 4 && capacity > 40)
             continue;
         uint64_t want = hull(capacity, cost), got = gckpti_hull_cost(&corners->last, capacity * grain);

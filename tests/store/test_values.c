@@ -5,6 +5,7 @@
  * hides an error, and never accept a wrong gradient. */
 #define INITIAL_VALUES_REFUSED
 #include "store/store.h"
+#include "export/export.h"
 
 #include <math.h>
 

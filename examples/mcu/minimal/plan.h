@@ -1,6 +1,6 @@
 /* Plan plan, printed by gckpt_plan_c: compile it in the file that holds the
  * implementation of gradckpt.h, after the #include. Not to be edited.
- * It runs with GCKPT_NO_RANKS, GCKPT_NO_FETCH, GCKPT_NO_CACHES, GCKPT_NO_QUANT, GCKPT_NO_TILES, GCKPT_NO_BF16, GCKPT_NO_AXES, GCKPT_NO_RECURRENT, GCKPT_NO_IMAGES, GCKPT_NO_LOSSES, too. */
+ * It runs with GCKPT_NO_RANKS, GCKPT_NO_FETCH, GCKPT_NO_CACHES, GCKPT_NO_QUANT, GCKPT_NO_TILES, GCKPT_NO_BF16, GCKPT_NO_AXES, GCKPT_NO_ATTENTION, GCKPT_NO_RECURRENT, GCKPT_NO_IMAGES, GCKPT_NO_LINEAR_LOSS, GCKPT_NO_LOSSES, too. */
 #ifdef GCKPT_NO_TRAINING
 #error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
 #endif

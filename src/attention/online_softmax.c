@@ -1,7 +1,4 @@
-#if !GCKPTI_OPTIMISED && !defined(__clang__) /* see kernels/vectors.c */
-#pragma GCC pop_options
-#endif
-
+#ifndef GCKPT_NO_ATTENTION
 /* exp of x <= GCKPTI_EXP_MAX (no check for overflow) */
 GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 {
@@ -232,3 +229,8 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
         }
     }
 }
+
+static const gckpti_attention_loops V(attention_loops) = {
+    V(rotary_row), { V(attention_forward), GCKPTI_IF_TRAINING(V(attention_backward)) }
+};
+#endif

@@ -1,4 +1,4 @@
-#ifndef GCKPT_NO_BF16
+#if !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_ATTENTION)
 /* ---- attention of bf16 plans, backward ---- */
 /* Returns sum(g out) of a query, in lanes like gckpti_dot; prefetches `ahead` elements on. */
 GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g,
@@ -117,7 +117,8 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
     }
 }
 
-/* Adds the tile's terms to the gradients that are not NULL, element by element (bf16/ops.c). */
+/* Adds the tile's terms to the gradients that are not NULL, element by element, as
+ * bf16/attention_ops.c does. */
 static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, float *dk, float *dv)
 {
     const int64_t c = s->h->c;
@@ -254,15 +255,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         V(store_gradient)(h, &in[0], at_q, h->t, s.dq);
 }
 
-static const gckpti_mixed_kernels V(mixed_kernels) = {
-    { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS, V(mixed_tile) },
-      { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
-    NULL,
-    2,
-    V(mixed_pack),
-    V(widen),
-    V(narrow),
-    V(round_stochastic),
-    { V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward)) }
+static const gckpti_attention_kernels V(mixed_attention) = {
+    V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward))
 };
 #endif

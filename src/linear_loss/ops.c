@@ -1,3 +1,5 @@
+#ifndef GCKPT_NO_LINEAR_LOSS
+#include "linear_loss/linear_loss.h"
 #include "ops/internal.h"
 #include "graph/graph.h"
 
@@ -79,6 +81,15 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
     const gckpti_loss *loss = (const gckpti_loss *)context;
     (void)worker;
     loss->kernels.classes->cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
+}
+
+/* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
+static void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t, int64_t m,
+                        int64_t n, int64_t k, float *c, int accumulate)
+{
+    gckpti_set_product(call, t, 1, m, n, k, c, NULL);
+    t->accumulate = accumulate;
+    run(call, t);
 }
 
 /* For each chunk of classes of a block: logits = x w', dx += d w, dw += d' x. In bf16 plans dx is
@@ -211,32 +222,4 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
         w->f32_uses--;
     return t;
 }
-
-/* ---- losses that may have weights: ops of losses.c and weighted.c ---- */
-/* Adds a loss with weights or label smoothing to the graph. */
-static gckpt_tensor *gckpti_weighted_loss(const gckpt_op *op, gckpt_tensor *x, gckpt_tensor *target,
-                                          gckpt_tensor *weights, const float *smoothing)
-{
-    if (!op)
-        return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG,
-                           "loss: this build (GCKPT_NO_LOSSES) has no weights and no smoothing");
-    return gckpti_apply_to(op, x, target, weights, smoothing, smoothing ? sizeof *smoothing : 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
-                                            gckpt_tensor *weights, float smoothing)
-{
-    if (weights || smoothing < 0.0f || !(smoothing <= 0.0f))
-        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_cross_entropy_with), logits,
-                                    targets, weights, &smoothing);
-    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
-                                                 gckpt_tensor *weights)
-{
-    if (weights)
-        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_mean_squared_error_with),
-                                    prediction, target, weights, NULL);
-    return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
-}
+#endif

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_ATTENTION
 /* ---- attention ---- Scores are stored as (key,query): the softmax of a query then runs down a
  * vector lane, no sum crosses lanes, and sums keep the order of the row's 32 lanes. Tiles are 64
  * queries by 64 keys; the operands of their products are packed, in rows of d_vec floats. The
@@ -113,3 +114,4 @@ GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
     for (int64_t e = 0; factor != 1.0f && e < d; e += W)
         V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
 }
+#endif

@@ -1,6 +1,8 @@
-#include "ops/internal.h"
+#include "attention/attention.h"
 #include "graph/graph.h"
+#include "ops/internal.h"
 
+#ifndef GCKPT_NO_ATTENTION
 /* ---- rotary: x (B,T,C), D = C / heads; in each head the first R columns (R <= D) are rotated, as
  * pairs x_i, x_j with j = i + R/2; the other columns pass unchanged ----
  * Pair i at position t turns by the angle t f_i, f_i = base^(-2i/R) or as given: y_i = fma(x_i,
@@ -137,3 +139,4 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
         g->min_positions = rows_left;
     return t && gckpti_check_positions(g) ? t : NULL;
 }
+#endif

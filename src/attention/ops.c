@@ -1,6 +1,8 @@
-#include "ops/internal.h"
+#include "attention/attention.h"
 #include "graph/graph.h"
+#include "ops/internal.h"
 
+#ifndef GCKPT_NO_ATTENTION
 /* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
  * With fewer key heads, k and v are (B,S,key_heads D), and head h reads columns gD..gD+D-1, g = h /
  * (heads / key_heads). With lengths, i32 (B), row b has only the keys 0..lengths[b]-1.
@@ -373,3 +375,4 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
                        : o.key_heads ? offsetof(gckpti_attention, extras)
                                      : offsetof(gckpti_attention, key_heads));
 }
+#endif

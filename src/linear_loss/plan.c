@@ -1,4 +1,5 @@
-#if !defined(GCKPT_NO_LOWERINGS) && !defined(GCKPT_SMALL)
+#if !defined(GCKPT_NO_LINEAR_LOSS) && !defined(GCKPT_SMALL)
+#include "linear_loss/linear_loss.h"
 #include "plan/internal.h"
 #include "graph/graph.h"
 #include "ops/ops.h"
@@ -84,7 +85,7 @@ static gckpt_cost gckpti_lowering_cost(const gckpti_planner *p, const gckpt_tens
     return c;
 }
 
-GCKPTI_PASSES(lowerings)
+GCKPTI_PASSES(linear_loss)
 {
     const int priced = p->has_lowering && p->desc->costs.by_id && p->built_model_cost;
     (void)arg;

@@ -1,0 +1,168 @@
+#pragma once
+#include "ops/ops.h"
+#include "attention/rotary.h"
+
+/* Attention and rotary embeddings (GCKPT_NO_ATTENTION). */
+#ifndef GCKPT_NO_ATTENTION
+enum { GCKPTI_KEY_TILE = 64 }; /* keys per step of attention; part of the specification */
+
+/* ---- attention/ops.c ---- */
+typedef struct {
+    int heads;
+    int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 (gckpt_cache) */
+    int key_heads; /* 0 means as many as heads; then the fields below are omitted */
+    int extras;    /* 0 if fields below are omitted; else 1, or 2 if a call fills a ring */
+    int window;    /* largest number of keys that a query sees; 0 means all */
+    float cap, scale;
+} gckpti_attention;
+
+/* Keys 0..keys-1 exist; query t sees the keys with an index below t + 1 + ahead. */
+typedef struct {
+    int64_t keys, ahead;
+} gckpti_visible;
+
+/* Returns whether the visible keys depend on the position. */
+static inline int gckpti_uses_position(const gckpti_attention *o)
+{
+    return o->causal > 1 || o->extras > 1;
+}
+
+/* Returns which keys exist and are visible (all if not causal); kernels read no other keys. */
+GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
+
+struct gckpti_attn;
+/* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
+typedef struct gckpti_attention_kernels {
+    void (*forward)(const struct gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                    float *scratch);
+    void (*backward)(const struct gckpti_attn *h, int64_t row, int64_t head, float *scratch);
+} gckpti_attention_kernels;
+
+typedef struct gckpti_attn { /* the state of an attention call */
+    const gckpt_call *call;
+    const gckpti_attention_kernels *kernels;
+    int64_t t, s, c, d, heads, blocks; /* blocks: number of blocks of 64 queries */
+    int64_t d_vec, d_block;            /* D rounded up to whole vectors; to whole blocks of terms */
+    gckpti_visible visible;            /* keys of the current row, from gckpti_attn_set_row */
+    int mixed;
+    float scale, dot_scale, cap; /* factors of gradients, of dots; cap of scores, 0 means none */
+    int64_t kv_c;                /* columns of k and v */
+    int64_t group;               /* query heads per key head */
+    int64_t shared_keys;         /* S if heads share keys, else 0 */
+    int64_t window;              /* largest number of keys that a query sees */
+} gckpti_attn;
+
+/* Return the first key of query i's window; the first key of that key's tile; how many of n keys
+ * from j on are before the window; the offset of key j (rows may be a ring). */
+static inline int64_t gckpti_attn_first_key(const gckpti_attn *h, int64_t i)
+{
+    const int64_t first = i + 1 + h->visible.ahead - h->window;
+    return first < 0 ? 0 : first;
+}
+static inline int64_t gckpti_attn_first_tile(const gckpti_attn *h, int64_t i)
+{
+    return gckpti_attn_first_key(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+}
+static inline int64_t gckpti_attn_masked(const gckpti_attn *h, int64_t i, int64_t j, int64_t n)
+{
+    const int64_t first = gckpti_attn_first_key(h, i) - j;
+    return first < 0 ? 0 : gckpti_min(first, n);
+}
+static inline int64_t gckpti_attn_offset(const gckpti_attn *h, int64_t j)
+{
+    return (j % h->s) * h->kv_c;
+}
+
+/* Returns the factor from dots to scores: 1 if gckpti_softcap scaled the dots. */
+static inline float gckpti_attn_post_scale(const gckpti_attn *h)
+{
+    return h->cap > 0.0f ? 1.0f : h->scale;
+}
+
+/* Returns the offset of a head's first query in q, or first key in k; head 0 is that of row 0. */
+static inline int64_t gckpti_attn_at_q(const gckpti_attn *h, int64_t head)
+{
+    return head / h->heads * h->t * h->c + head % h->heads * h->d;
+}
+static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
+{
+    return head / h->heads * h->s * h->kv_c + head % h->heads / h->group * h->d;
+}
+
+GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
+
+/* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
+GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
+
+/* Runs the kernels for all heads, on the threads of `team` (NULL: one). Zeroes results that no
+ * query writes, unless they accumulate. */
+GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
+                                    const gckpti_attention_kernels *kernels,
+                                    const gckpt_call *team);
+
+/* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or
+ * keys, rows of whole vectors. In bf16 plans: packed operands, dq, and, if heads share keys (s >
+ * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of bf16 rows. */
+GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                             int64_t d, int backward);
+
+/* Return the score of a dot product x; ds from dp - delta. */
+static inline float gckpti_attn_score(const gckpti_attn *h, float x)
+{
+    return h->cap > 0.0f ? gckpti_softcap(x, h->dot_scale, h->cap) : gckpti_mul(x, h->dot_scale);
+}
+static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, float score)
+{
+    return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, 1.0f / h->cap) : dp) * h->scale;
+}
+
+/* ---- cache/ops.c ---- */
+#ifndef GCKPT_NO_CACHES
+GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const *in);
+#else
+#define gckpti_attention_of_cache(o, in) 1
+#define gckpti_check_positions(g)        ((g)->object.sticky == GCKPT_OK)
+#endif
+
+/* ---- bf16/attention_ops.c ---- */
+#ifndef GCKPT_NO_BF16
+typedef struct { /* rows of a gradient, or NULL if it is not required */
+    float *x;
+    int64_t row;
+} gckpti_grad_rows;
+
+/* A block of a head: m queries from query i on, n keys from key j on (GCKPTI_K_BLOCK at most): the
+ * operands' rows; p and ds, (query,key); dq, dk and dv, to which gckpti_attn_tile_add adds. */
+typedef struct {
+    const gckpti_attn *h;
+    gckpti_operand q, k, v, g, p, ds;
+    gckpti_grad_rows grad[3];
+    int64_t head, i, m, j, n;
+} gckpti_attn_tile;
+
+GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s);
+
+GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
+                                                   int64_t d, int backward);
+/* Writes to out[first..end-1] the products of a query and of keys first..end-1. at: offset of the
+ * query's head in in[0], in elements; key: offset of key 0's head in in[1]. */
+GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
+                                   int64_t end, float *out);
+/* Adds to out[] p[j] times value j, for j = first..end-1. key: offset of value 0's head in in[2],
+ * in elements. */
+GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
+                                   int64_t end, float *out);
+/* Adds the gradients of a query head. The gradients of keys and values stay in scratch until the
+ * last query head that reads the same keys. */
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                      float *scratch);
+#else
+#define gckpti_mixed_scores(h, at, key, first, end, out)          (void)0
+#define gckpti_mixed_values(h, p, key, first, end, out)           (void)0
+#define gckpti_mixed_gradients                                    NULL
+#define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
+#endif
+#define GCKPTI_IF_ATTENTION(x) x
+#else
+#define GCKPTI_IF_ATTENTION(x) NULL
+#endif

@@ -1,0 +1,42 @@
+#pragma once
+#include "attention/attention.h"
+#include "bf16/cpu.h"
+
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_ATTENTION)
+enum { /* parts of a product's tile that row i needs if query i sees the keys up to i + d: */
+       GCKPTI_QK_TILE = GCKPTI_KEY_TILE,
+       GCKPTI_TERMS_TO,    /* row i needs terms 0..i + d */
+       GCKPTI_TERMS_FROM,  /* row i needs terms from i - d on */
+       GCKPTI_COLUMNS_TO,  /* row i needs columns 0..i + d */
+       GCKPTI_COLUMNS_FROM /* row i needs columns from i - d on */
+};
+
+typedef struct {
+    int64_t a_row, a_step, b_step, c_row;
+    int edge, from_zero;
+    int64_t diagonal;
+    const gckpti_attn *attn;
+    const float *prefetch; /* NULL, or rows to prefetch: as many as c has */
+} gckpti_attn_gemm;
+
+/* The kernels of an instruction set. */
+typedef struct gckpti_attention_loops {
+    void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
+    gckpti_attention_kernels heads;
+} gckpti_attention_loops;
+
+#ifndef GCKPT_NO_CACHES
+#define GCKPTI_FEW_QUERIES(h, row, head, first, m) V(few_queries)(h, row, head, first, m)
+#else
+#define GCKPTI_FEW_QUERIES(h, row, head, first, m) 0
+#endif
+
+static inline const gckpti_attention_kernels *gckpti_attention_kernels_of(const gckpt_call *call)
+{
+#ifndef GCKPT_NO_BF16
+    if (gckpti_is_mixed(call))
+        return gckpti_kernels_of(call)->mixed->attention;
+#endif
+    return &gckpti_kernels_of(call)->attention->heads;
+}
+#endif

@@ -1,0 +1,13 @@
+#ifndef GCKPT_NO_BF16
+static const gckpti_mixed_kernels V(mixed_kernels) = {
+    { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS, V(mixed_tile) },
+      { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
+    NULL,
+    2,
+    V(mixed_pack),
+    V(widen),
+    V(narrow),
+    V(round_stochastic),
+    GCKPTI_IF_ATTENTION(&V(mixed_attention))
+};
+#endif

@@ -1,0 +1,49 @@
+#pragma once
+#include "store/store.h"
+
+/* ---- the part of an array that a store has: all or, with several ranks, a shard ---- */
+/* Nonzero if a store can have parts of arrays, and a plan parts of a batch. */
+enum { GCKPTI_HAS_PARTS = GCKPTI_WITH_RANKS };
+#ifndef GCKPT_NO_RANKS
+/* A rank's shard of an array of `total` elements: `count` elements from `first`, in whole blocks of
+ * GCKPT_UPDATE_BLOCK. Each rank has memory for `capacity` elements, those of the largest shard. */
+typedef struct {
+    int64_t first, count, capacity, total;
+} gckpti_shard_range;
+
+/* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
+ * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
+ * in which ranks' sums are added (dist/exchange), so that each sum ends on its owner. */
+GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
+
+/* Returns the shard of an array that is sharded if `shard` is min_level or a higher level. */
+GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
+                                               gckpt_shard shard, gckpt_shard min_level);
+
+/* Returns the shard of a parameter's values (slot < 0) or of its state `slot`. External values,
+ * and those that are not F32, are not sharded. Updates are sharded as states are. */
+GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
+                                                int slot);
+static inline int gckpti_is_sharded(gckpti_shard_range shard)
+{
+    return shard.capacity < shard.total;
+}
+/* Returns 1 if the store has only a part of values (slot < 0) or of a state. */
+#define gckpti_is_part(s, q, slot) gckpti_is_sharded(gckpti_array_shard(s, q, slot))
+/* Returns the number of elements of an array that the store has; *first is the first of them. */
+static inline int64_t gckpti_part_of(const gckpt_store *s, const gckpti_param *q, int slot,
+                                     int64_t *first)
+{
+    const gckpti_shard_range shard = gckpti_array_shard(s, q, slot);
+    *first = shard.first;
+    return shard.count;
+}
+/* Returns 1 if other processes have the rest of the arrays. */
+#define gckpti_has_peers(s) ((s)->others > 0)
+#else
+#define gckpti_is_part(s, q, slot)        ((void)(s), 0)
+#define gckpti_part_of(s, q, slot, first) ((void)(s), *(first) = 0, (q)->p.elements)
+#define gckpti_has_peers(s)               0
+#define gckpti_part_bytes(s, q)           0
+#define gckpti_set_update_part(s, p)      ((void)0)
+#endif

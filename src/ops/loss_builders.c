@@ -1,0 +1,31 @@
+#include "ops/internal.h"
+#include "graph/graph.h"
+
+/* ---- losses that may have weights: ops of losses.c and weighted.c ---- */
+/* Adds a loss with weights or label smoothing to the graph. */
+static gckpt_tensor *gckpti_weighted_loss(const gckpt_op *op, gckpt_tensor *x, gckpt_tensor *target,
+                                          gckpt_tensor *weights, const float *smoothing)
+{
+    if (!op)
+        return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG,
+                           "loss: this build (GCKPT_NO_LOSSES) has no weights and no smoothing");
+    return gckpti_apply_to(op, x, target, weights, smoothing, smoothing ? sizeof *smoothing : 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                            gckpt_tensor *weights, float smoothing)
+{
+    if (weights || smoothing < 0.0f || !(smoothing <= 0.0f))
+        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_cross_entropy_with), logits,
+                                    targets, weights, &smoothing);
+    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target,
+                                                 gckpt_tensor *weights)
+{
+    if (weights)
+        return gckpti_weighted_loss(GCKPTI_IF_LOSSES(&gckpti_op_mean_squared_error_with),
+                                    prediction, target, weights, NULL);
+    return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
+}
