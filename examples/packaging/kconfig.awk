@@ -1,11 +1,11 @@
-# Prints a Kconfig option for each GCKPT_NO_.. in the tables of docs/building.md, with the table's text as help.
+# Prints a Kconfig option for each switch GCKPT_NO_NAME in the tables of docs/building.md, with the table's text as help.
 # Variables: on, the names of options that are set by default; style, esp-idf or zephyr, which selects the indentation.
 BEGIN {
     FS = " *[|] *"
     line = style == "zephyr" ? "\t" : "    "
     text = line (style == "zephyr" ? "  " : "    ")
 }
-$2 ~ /^`GCKPT_NO_[A-Z0-9]+`$/ {
+$2 ~ /^`GCKPT_NO_[A-Z0-9_]+`$/ {
     name = substr($2, 8, length($2) - 8)
     help = $3 ~ /^[AI]$/ ? $4 : $3 ($4 != "" ? " (and " $4 ")" : "")
     gsub(/`/, "", help)
