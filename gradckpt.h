@@ -153,21 +153,21 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1324
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1243
- *     >>store     parameters and optimiser state, however they are stored                     1741
- *     >>graph     tensors, views, segments, gckpt_apply                                        621
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6201
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1836
- *     >>tiles     fused groups, which run a tile of rows at a time                              92
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4967
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2437
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              972
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4943
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1268
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1237
+ *     >>store     parameters and optimiser state, however they are stored                     1641
+ *     >>graph     tensors, views, segments, gckpt_apply                                        613
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6510
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1261
+ *     >>tiles     fused groups, which run a tile of rows at a time                              88
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4803
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2376
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              967
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4850
  *     >>check     gradients against finite differences                                         325
- *     >>files     safetensors                                                                 1570
- *     >>export    plans and weights as C constants                                             643
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2768
+ *     >>files     safetensors                                                                 1550
+ *     >>export    plans and weights as C constants                                             636
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2648
  */
 
 #ifndef GRADCKPT_H
@@ -278,7 +278,7 @@ typedef struct gckpt_backend gckpt_backend;   /* functions that run a plan's ops
     X(E_DATA, "wrong data")                                                                        \
     X(E_FILE, "a file could not be read or written")                                               \
     X(E_BACKEND, "this build or processor breaks the numeric contract")                            \
-    X(E_PEER, "another process does not answer")
+    X(E_PEER, "another rank does not answer")
 #define GCKPT_RESULT_ENUM(name, text) GCKPT_##name,
 typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
 #undef GCKPT_RESULT_ENUM
@@ -395,8 +395,8 @@ typedef struct {
     gckpt_storage storage;       /* format of the values */
     const void *quantised;       /* values in the format `storage`; NULL if that is F32 */
     const float *scales;         /* with I8, a scale for each row; else NULL */
-    /* The range of elements that this process updates and whose state it has: all, unless several
-     * processes divide them. If they also divide the values, `values` has these only. */
+    /* The range of elements that this rank updates and whose state it has (gckpt_store_ranks): all,
+     * or its shard. With GCKPT_SHARD_VALUES `values` has these only. */
     int64_t first, count;
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store); /* number of parameters */
@@ -416,7 +416,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* number of updates so far */
 /* Returns the FNV-1a 64 hash of all values, created or not, in creation order (manual, 5k); 0 if
- * this process has only parts of them, where gckpt_gather_hash returns it. */
+ * values are sharded (GCKPT_SHARD_VALUES), where gckpt_gather_hash returns it. */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Callbacks that read or write the next `size` bytes and return the number of bytes done. Fewer
@@ -841,7 +841,7 @@ struct gckpt_call {
     gckpt_arg in[GCKPT_MAX_INPUTS];
     gckpt_shape shape;      /* shape of the output */
     float *out;             /* where a forward writes the output, or NULL; backward: the output */
-    const float *grad_out;  /* backward: the gradient of the output; NULL for losses */
+    const float *grad_out;  /* backward: the gradient of the output; else, and for losses, NULL */
     void *saved;            /* where a forward saves data, or NULL; backward: that data */
     void *workspace;        /* scratch for this instruction only */
     const void *attributes; /* the copy of the attributes that gckpt_apply was given */
@@ -967,8 +967,9 @@ typedef struct {
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
 /* For shape(): returns the bytes of workspace for products of at most m, n and k; may be 0. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
-/* Defines a builder, gckpt_tensor *name(gckpt_tensor *x), of an elementwise op: value and slope are
- * float functions of a float, the op's formula and its derivative, which several threads call. */
+/* Defines an elementwise op and its builder, gckpt_tensor *name(gckpt_tensor *x), from two
+ * functions of a float: value(x) is the formula, slope(x) its derivative. Several threads may
+ * call them at once. A plan with such an op cannot be printed as C. */
 #define GCKPT_ELEMENTWISE(name, value, slope)                                                      \
     static gckpt_result name##_shape(gckpt_call *call)                                             \
     {                                                                                              \
@@ -999,9 +1000,10 @@ GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int6
     }                                                                                              \
     static gckpt_tensor *name(gckpt_tensor *x)                                                     \
     {                                                                                              \
-        static const gckpt_op op = { #name, name##_shape, name##_kernel, name##_kernel, NULL, NULL,\
-                                     { GCKPT_IN(0) }, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD,       \
-                                     NULL, NULL, NULL, NULL };                                     \
+        static const gckpt_op op = {                                                               \
+            #name, name##_shape, name##_kernel, name##_kernel, NULL, NULL, { GCKPT_IN(0) },        \
+            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, NULL, NULL, NULL, NULL                          \
+        };                                                                                         \
         return gckpt_apply(&op, &x, 1, NULL, 0);                                                   \
     }
 /* For shape(): records an error and returns `result`. Format: %s text, %i int, %I int64_t, %u
@@ -1028,7 +1030,7 @@ typedef enum {
     GCKPT_UPDATE,
     GCKPT_OFFLOAD,     /* copies the result of the preceding forward to slower memory */
     GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
-    GCKPT_REDUCE,      /* adds up the gradient sums of the parts of a divided batch */
+    GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
     GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.offload.overlap) */
 } gckpt_kind;
 /* The names of these kinds, in their order: const char *names[] = { GCKPT_KIND_NAMES }; */
@@ -1289,9 +1291,9 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_COPIES,    /* copies of parameters (desc.bf16.copy_weights) */
-    GCKPT_BYTES_REDUCTION, /* arena: sums that wait for REDUCE, receive buffers */
-    GCKPT_BYTES_GATHERED,  /* arena: gathered values that processes divide */
-    GCKPT_BYTES_PADDING,   /* padding of such parts; already counted in the other kinds */
+    GCKPT_BYTES_REDUCTION, /* arena: partial sums of virtual ranks, receive buffers */
+    GCKPT_BYTES_GATHERED,  /* arena: gathered values of sharded parameters */
+    GCKPT_BYTES_PADDING,   /* padding of shards; already counted in the other kinds */
     GCKPT_BYTES_KINDS
 };
 /* Returns the bytes of one kind. Kinds in the arena (gradients of parameters, activations and their
@@ -1357,7 +1359,7 @@ typedef enum {
     GCKPT_BUFFER_GRADIENT,           /* gradient of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* gradient of a parameter or another batch-invariant tensor */
     GCKPT_BUFFER_WORKSPACE,          /* workspace of one instruction */
-    GCKPT_BUFFER_REDUCTION           /* a sum that waits for REDUCE, or a receive buffer */
+    GCKPT_BUFFER_REDUCTION           /* a virtual rank's partial sum, or a receive buffer */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* its first and last instruction; at the end, last is their number */
@@ -1622,7 +1624,7 @@ GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr); /* sets lr; all others 0 */
 /* One update by a user's optimiser; called once per parameter and step. */
 typedef struct {
     const char *name;
-    int64_t elements, first;     /* of this process's part: from element `first` on; else all, 0 */
+    int64_t elements, first;     /* of this rank's shard: elements from `first` on; else all, 0 */
     float *values;               /* to be updated */
     const float *gradient;       /* divided by the count, before clipping */
     float *state[4];             /* to be updated */
@@ -1643,7 +1645,7 @@ typedef struct {
 /* Debug modes, off by default; each costs time, none changes the result: */
 #define GCKPT_DEBUG_POISON    1u /* fills buffers with NaN after their last use */
 #define GCKPT_DEBUG_RECOMPUTE 2u /* compares hashes of recomputed values; E_DATA names the op */
-#define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that 2 steps touch */
+#define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that steps touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* A step returns E_DATA at the first instruction that makes a NaN or an infinity; the error text
  * names op, tensor, element and row of the batch. If an infinity was fed, or is a constant or
@@ -2070,18 +2072,12 @@ typedef struct {
     size_t left; /* free bytes, not counting the one for the final zero */
 } gckpti_text;
 
-GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n);
 
 /* Appends a tensor as %T prints it, `gelu "h3"` or `gelu #12`; defined in graph/tensor.c. */
 GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor);
 
-/* Appends formatted text; directives are those of gckpt_fail. */
-GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args);
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
-GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list args);
 
-/* Returns a gckpti_text that appends to the object's text. */
-GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o);
 
 /* Replaces the object's last error, unless it has a sticky one. Returns `result`. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
@@ -2091,7 +2087,6 @@ GCKPTI_FN gckpt_result gckpti_result(void *object, gckpt_result result);
 #define gckpti_error(object, result, ...)                                                          \
     (0 ? gckpti_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
-GCKPTI_FN gckpt_result gckpti_ok(void *object);
 
 /* A field of a desc: its name, its value and the range that is allowed. */
 typedef struct {
@@ -2099,8 +2094,6 @@ typedef struct {
     int64_t value, min, max;
 } gckpti_range;
 
-/* Checks n fields. If one is out of range, sets the object's error and returns 0. */
-GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n);
 
 typedef struct {
     gckpt_write_fn write; /* callback, or NULL to only count bytes */
@@ -2110,10 +2103,7 @@ typedef struct {
     unsigned char buf[GCKPTI_IS_SMALL ? 64 : 1024];
 } gckpti_sink;
 
-GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out);
 
-/* Appends n bytes to the buffer; passes full buffers to the callback. */
-GCKPTI_FN void gckpti_sink_put(gckpti_sink *out, const void *bytes, size_t n);
 
 /* Writes formatted text of at most 511 bytes; directives are those of gckpt_fail. */
 GCKPTI_FN void gckpti_print(gckpti_sink *out, const char *format, ...);
@@ -2126,33 +2116,14 @@ typedef struct {
 } gckpti_allocator;
 
 #define GCKPTI_ALIGN 16u /* alignment of all memory except names in a block */
-GCKPTI_FN gckpti_allocator gckpti_allocator_of(const gckpt_memory *memory);
 GCKPTI_FN size_t gckpti_round_up(size_t n, size_t alignment);
 
-/* Reallocates; new_size 0 frees `ptr` and returns NULL. A block is meant for objects that live as
- * long as it does: only its last allocation can grow in place or be freed. gckpti_count_alloc
- * counts the bytes that an allocation takes of a block. */
-GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size);
 
-/* Allocates n zeroed elements of `size` bytes; NULL without memory, or if the product overflows. */
-GCKPTI_FN void *gckpti_new(gckpti_allocator *a, size_t n, size_t size);
-GCKPTI_FN void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size);
 
-/* Adds an aligned allocation of n * size bytes to *used, at most SIZE_MAX. An empty one adds 0. */
-GCKPTI_FN void gckpti_count_alloc(size_t *used, size_t n, size_t size);
 
-/* Returns the size of a block, of any alignment, for `used` bytes; SIZE_MAX on overflow. */
-GCKPTI_FN size_t gckpti_count_block(size_t used);
 
-/* Returns strlen(text), in less flash than some libraries take. */
-GCKPTI_FN size_t gckpti_strlen(const char *text);
 
-/* Returns a copy of a name, or NULL without memory. Blocks have names at their end, so that the
- * array of the named objects can grow in place. */
-GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name);
 
-/* Frees a name. In a block, names must be freed in reverse order of their creation. */
-GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name);
 
 /* Appends to an E_MEMORY error the size that the block needs ("at least", if `enough` is 0). */
 GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_allocator *a,
@@ -2163,12 +2134,7 @@ GCKPTI_FN void gckpti_hint_block(void *object, const char *owner, const gckpti_a
     (0 ? gckpti_hint_block(object, owner, a, enough) : (void)0)
 #endif
 
-/* Returns the next capacity of a growing array; in_place: the array can grow without a copy. */
-GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place);
 
-/* Reserves space for one more element; returns 0 without memory (the array is unchanged). */
-GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
-                          size_t size);
 
 /* Chunks of memory that are freed together. gckpti_scratch_clear keeps one chunk for reuse. */
 typedef struct gckpti_chunk {
@@ -2183,38 +2149,22 @@ typedef struct {
     size_t next_size, min_size; /* least bytes of the next chunk, and of those after it */
 } gckpti_scratch;
 
-GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed);
-GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s);
-GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s);
 
 /* Allocates n elements of `size` bytes, all 0; returns NULL without memory. */
 GCKPTI_FN void *gckpti_scratch_alloc(gckpti_scratch *s, size_t n, size_t size);
 
-/* Returns a copy of n elements of `size` bytes, or NULL without memory. */
-GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size);
 
-/* Reserves space for n + 1 elements in an array that keeps its contents; `array` is the address of
- * a pointer, NULL at first. The array's size in bytes is stored before its elements; its old memory
- * stays in the scratch, unused. Returns 0, and sets `failed`, without memory. */
-GCKPTI_FN int gckpti_reserve(gckpti_scratch *s, void *array, size_t n, size_t size);
-/* Frees an array of gckpti_reserve if it is large, and sets it to NULL. */
-GCKPTI_FN void gckpti_release(gckpti_scratch *s, void *array);
 
 /* ---- base/sort.c ---- */
 typedef int (*gckpti_less_fn)(const void *a, const void *b, const void *context);
-GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_less_fn before,
-                           const void *context);
 typedef struct {
     uint64_t key;
     int value;
 } gckpti_keyed;
 
-/* Sorts by key (a stable bottom-up merge sort); `spare` has space for n elements. */
-GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
 GCKPTI_INLINE void gckpti_set_min(int *to, int value) { *to = value < *to ? value : *to; }
 
 /* ---- base/shape.c ---- */
-GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d);
 
 /* Number of elements: of the first `axes` axes; of all; of all but the last (rows); of a row. */
 GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
@@ -2228,7 +2178,6 @@ GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
 GCKPTI_INLINE int64_t gckpti_elements(const gckpt_shape *s) { return gckpti_axes_product(s, s->n); }
 GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_product(s, s->n - 1); }
 GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
-GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b);
 
 /* Returns NULL if sizes are positive and several such tensors are addressable, else the problem. */
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s);
@@ -2285,9 +2234,6 @@ static inline int gckpti_little_endian(void)
 enum { GCKPTI_GRAIN_SIZE = 32768 };
 #define GCKPTI_GRAINS(n) ((n) + GCKPTI_GRAIN_SIZE - 1) / GCKPTI_GRAIN_SIZE, 2 * GCKPTI_GRAIN_SIZE
 
-/* Runs main(context) on this thread, with a team of up to `threads` threads, including this one. */
-GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
-                                void *context);
 
 /* >>base/text */
 GCKPTI_COLD_BEGIN
@@ -2370,6 +2316,7 @@ static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
     gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
 }
 
+/* Appends formatted text; directives are those of gckpt_fail. */
 GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
 {
     for (const char *f = format; *f; f++) {
@@ -2414,6 +2361,7 @@ GCKPTI_FN void gckpti_set_text(gckpti_object *o, const char *format, va_list arg
 #endif
 }
 
+/* Returns a gckpti_text that appends to the object's text. */
 GCKPTI_FN gckpti_text gckpti_append_text(gckpti_object *o)
 {
     const size_t length = strlen(o->text);
@@ -2453,6 +2401,7 @@ GCKPTI_FN gckpt_result gckpti_ok(void *object)
     return GCKPT_OK;
 }
 
+/* Checks n fields. If one is out of range, sets the object's error and returns 0. */
 GCKPTI_FN int gckpti_check_ranges(void *object, const char *who, const gckpti_range *r, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -2508,6 +2457,7 @@ GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *out)
     return out->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
+/* Appends n bytes to the buffer; passes full buffers to the callback. */
 GCKPTI_FN void gckpti_sink_put(gckpti_sink *out, const void *bytes, size_t n)
 {
     const unsigned char *b = (const unsigned char *)bytes;
@@ -2584,6 +2534,9 @@ static int gckpti_is_last(const gckpti_allocator *a, const void *ptr, size_t siz
     return base && (!ptr || gckpti_round_up(offset + skew + size, GCKPTI_ALIGN) - skew >= a->used);
 }
 
+/* Reallocates; new_size 0 frees `ptr` and returns NULL. A block is meant for objects that live as
+ * long as it does: only its last allocation can grow in place or be freed. gckpti_count_alloc
+ * counts the bytes that an allocation takes of a block. */
 GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
 {
     if (new_size > PTRDIFF_MAX - 64)
@@ -2620,6 +2573,7 @@ GCKPTI_FN void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, s
     return NULL;
 }
 
+/* Allocates n zeroed elements of `size` bytes; NULL without memory, or if the product overflows. */
 GCKPTI_FN void *gckpti_new(gckpti_allocator *a, size_t n, size_t size)
 {
     if (size && n > (size_t)PTRDIFF_MAX / size)
@@ -2638,6 +2592,7 @@ GCKPTI_FN void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t si
         gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
 }
 
+/* Adds an aligned allocation of n * size bytes to *used, at most SIZE_MAX. An empty one adds 0. */
 GCKPTI_FN void gckpti_count_alloc(size_t *used, size_t n, size_t size)
 {
     const size_t limit = (size_t)PTRDIFF_MAX / 2, start = gckpti_round_up(*used, GCKPTI_ALIGN);
@@ -2645,11 +2600,13 @@ GCKPTI_FN void gckpti_count_alloc(size_t *used, size_t n, size_t size)
         *used = n < limit / size && n * size < limit - start ? start + n * size : limit;
 }
 
+/* Returns the size of a block, of any alignment, for `used` bytes; SIZE_MAX on overflow. */
 GCKPTI_FN size_t gckpti_count_block(size_t used)
 {
     return used < (size_t)PTRDIFF_MAX / 2 ? used + GCKPTI_ALIGN - 1 : SIZE_MAX;
 }
 
+/* Returns strlen(text), in less flash than some libraries take. */
 GCKPTI_FN size_t gckpti_strlen(const char *text)
 {
     const char *end = text;
@@ -2658,6 +2615,8 @@ GCKPTI_FN size_t gckpti_strlen(const char *text)
     return (size_t)(end - text);
 }
 
+/* Returns a copy of a name, or NULL without memory. Blocks have names at their end, so that the
+ * array of the named objects can grow in place. */
 GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name)
 {
     size_t n = gckpti_strlen(name) + 1;
@@ -2674,6 +2633,7 @@ GCKPTI_FN char *gckpti_name_new(gckpti_allocator *a, const char *name)
     return copy ? (char *)memcpy(copy, name, n) : NULL;
 }
 
+/* Frees a name. In a block, names must be freed in reverse order of their creation. */
 GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
 {
     if (name && a->desc.memory)
@@ -2697,11 +2657,13 @@ GCKPTI_FN void(gckpti_hint_block)(void *object, const char *owner, const gckpti_
 #endif
 }
 
+/* Returns the next capacity of a growing array; in_place: the array can grow without a copy. */
 GCKPTI_FN size_t gckpti_next_capacity(size_t capacity, int in_place)
 {
     return in_place ? capacity + capacity / 8 + 1 : capacity ? capacity * 2 : 16;
 }
 
+/* Reserves space for one more element; returns 0 without memory (the array is unchanged). */
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                           size_t size)
 {
@@ -2778,6 +2740,7 @@ GCKPTI_FN void *(gckpti_scratch_alloc)(gckpti_scratch *s, size_t n, size_t size)
     return memset(block, 0, bytes);
 }
 
+/* Returns a copy of n elements of `size` bytes, or NULL without memory. */
 GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size)
 {
     void *to = gckpti_scratch_alloc(s, n, size);
@@ -2798,6 +2761,9 @@ static int gckpti_scratch_release(gckpti_scratch *s, const unsigned char *block,
     return 1;
 }
 
+/* Reserves space for n + 1 elements in an array that keeps its contents; `array` is the address of
+ * a pointer, NULL at first. The array's size in bytes is stored before its elements; its old memory
+ * stays in the scratch, unused. Returns 0, and sets `failed`, without memory. */
 GCKPTI_FN int(gckpti_reserve)(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
     size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
@@ -2822,6 +2788,7 @@ GCKPTI_FN int(gckpti_reserve)(gckpti_scratch *s, void *array, size_t n, size_t s
     return 1;
 }
 
+/* Frees an array of gckpti_reserve if it is large, and sets it to NULL. */
 GCKPTI_FN void gckpti_release(gckpti_scratch *s, void *array)
 {
     unsigned char *old;
@@ -2864,6 +2831,7 @@ GCKPTI_FN void gckpti_sort(void *items, size_t n, size_t size, gckpti_less_fn be
     }
 }
 
+/* Sorts by key (a stable bottom-up merge sort); `spare` has space for n elements. */
 GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
 {
     for (size_t width = 1; width < n; width *= 2)
@@ -3112,6 +3080,7 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t cos
         item(context, i, 0);
 }
 
+/* Runs main(context) on this thread, with a team of up to `threads` threads, including this one. */
 GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
                                 void *context)
 {
@@ -3423,6 +3392,7 @@ GCKPTI_NOINLINE gckpti_angle gckpti_angle_of(float x)
 #define FLOATS                    float
 #define INTS                      uint32_t
 #define GCKPTI_MASK_OF(condition) (0u - (uint32_t)(condition))
+#define GCKPTI_LANE(x, i)         ((void)(i), (x))
 #define GCKPTI_DOUBLES            double
 #define GCKPTI_ALWAYS             GCKPTI_INLINE
 #define GCKPTI_INLINED            GCKPTI_INLINE
@@ -3462,6 +3432,7 @@ typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
 typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #define INTS                      V(ints)
 #define GCKPTI_MASK_OF(condition) ((INTS)(condition)) /* all bits of the lanes where it holds */
+#define GCKPTI_LANE(x, i)         ((x)[i])
 #define GCKPTI_DOUBLES            V(doubles)
 /* ALWAYS functions are inlined; INLINED ones only in optimised builds. At -O0, gcc still inlines
  * ALWAYS and compiles the hot code, up to kernels/hot_end.h, at -O1; clang cannot, and
@@ -4298,14 +4269,6 @@ GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
         *d = gckpti_fma(s, *x, *d);
 }
 
-/* Adds k terms to n chains: d[j] += a[p * a_step] b[p * b_step + j], p = 0..k-1 ascending. Runs
- * four chains interleaved, since one chain alone waits for each fma. (Single variables, as -Os
- * keeps no array in registers; seven parameters: three arrays, two steps, two sizes.) */
-GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
-                                int64_t n, int64_t k, float *d);
-/* Adds k terms to n chains along rows of b: d[j] += a[p * a_step] b[j * stride + p]. k may be 0. */
-GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
-                             int64_t n, int64_t k, float *d);
 GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);
 GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n);
 
@@ -4328,6 +4291,9 @@ GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
 
+/* Adds k terms to n chains: d[j] += a[p * a_step] b[p * b_step + j], p = 0..k-1 ascending. Runs
+ * four chains interleaved, since one chain alone waits for each fma. (Single variables, as -Os
+ * keeps no array in registers; seven parameters: three arrays, two steps, two sizes.) */
 GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, int64_t b_step,
                                 int64_t n, int64_t k, float *d)
 {
@@ -4347,6 +4313,7 @@ GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, 
             *d = gckpti_fma(a[p * a_step], b[p * b_step], *d);
 }
 
+/* Adds k terms to n chains along rows of b: d[j] += a[p * a_step] b[j * stride + p]. k may be 0. */
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d)
 {
@@ -4388,6 +4355,17 @@ GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
  * A store may have only a part of each array (dist/parts.h). Notes are pairs of texts for files.
  * ============================================================================================== */
 
+enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR }; /* which copy of a parameter is the newest */
+
+#ifndef GCKPT_NO_DEVICES
+/* A parameter's copy in a backend's own memory, while an executor has one. */
+typedef struct {
+    const gckpt_backend *backend; /* NULL without a mirror */
+    float *array[5];              /* values, then state */
+    int newest;                   /* which copy is the newest: GCKPTI_BOTH, .. */
+} gckpti_mirror;
+#endif
+
 /* ---- store/params.c ---- */
 typedef struct {
     gckpt_parameter p;         /* public part; owns p.name; values or quantised is NULL */
@@ -4404,19 +4382,11 @@ typedef struct {
 #ifndef GCKPT_NO_BF16
     uint32_t changes; /* counts changes of values that the library knows of, from 1 */
 #endif
+#ifndef GCKPT_NO_DEVICES
+    gckpti_mirror mirror;
+#endif
     uint64_t updates; /* number of updates of the state, for Adam's bias correction */
 } gckpti_param;
-
-enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR }; /* which copy of a parameter is the newest */
-
-#ifndef GCKPT_NO_DEVICES
-/* A parameter's copy in a backend's own memory, while an executor has one. */
-typedef struct {
-    const gckpt_backend *backend; /* NULL without a mirror */
-    float *array[5];              /* values, then state */
-    int newest;                   /* which copy is the newest: GCKPTI_BOTH, .. */
-} gckpti_mirror;
-#endif
 
 /* An executor's entry in the list of its store. */
 typedef struct gckpti_binding {
@@ -4437,14 +4407,10 @@ struct gckpt_store {
     uint64_t quantise_count; /* number of calls of gckpt_store_quantise */
     gckpti_param *params;
     size_t count, capacity;
-    size_t elements; /* number of all values except external ones */
-#ifndef GCKPT_NO_DEVICES
-    gckpti_mirror *mirrors; /* one for each parameter, or fewer */
-    size_t mirror_count;
-#endif
+    size_t elements;          /* number of all values except external ones */
     gckpti_binding *bindings; /* list of the store's executors */
 #ifndef GCKPT_NO_RANKS
-    int rank, others; /* set by gckpt_store_ranks; others: number of ranks - 1 */
+    int rank, peers; /* set by gckpt_store_ranks; peers: number of other ranks */
     gckpt_shard shard;
 #endif
     int bound; /* nonzero once an executor was created */
@@ -4453,8 +4419,6 @@ struct gckpt_store {
 };
 
 /* ---- store/params.c ---- */
-/* Returns the bytes of the UTF-8 character at s; 0 if overlong, a surrogate or cut off. */
-GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left);
 /* Suffixes of a parameter's other tensors in a file, by slot: states, scales of I8, more states (no
  * optimiser has more than four), and the metadata key that has the state's optimiser. */
 static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
@@ -4463,15 +4427,8 @@ static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", 
 
 enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 4, GCKPTI_UPDATES = 11 };
 
-/* Returns the address of the suffix if it ends the name, else NULL. */
-GCKPTI_FN const char *gckpti_find_suffix(const char *name, const char *suffix);
 
-/* Returns the slot of a tensor by its name; *length is that of its parameter's name. */
-GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length);
-GCKPTI_FN int gckpti_is_utf8(const char *text);
 
-/* Returns why a file cannot have a parameter of this name, or NULL. */
-GCKPTI_FN const char *gckpti_name_problem(const char *name);
 /* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors.
  * convolution_axes, which older versions wrote, is ignored. */
 static const char *const gckpti_metadata_keys[] = {
@@ -4493,23 +4450,11 @@ static inline float *gckpti_array(const gckpti_param *q, int slot)
     return slot < 0 ? q->p.values : q->p.state[slot];
 }
 
-GCKPTI_FN int gckpti_find_param(const gckpt_store *s, const char *name);
 
-/* Removes the newest parameters until `count` are left. */
-GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
 
-/* Adds a parameter; unless it is external, `init` will initialise its values. Returns NULL without
- * memory for the entry, or if values, four states and arena are too large to be addressed. */
-GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                         int external, gckpt_init init);
 
-/* Makes q use values, and scales, that others own. Without `writable` q is always frozen. */
-GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
-                                 const float *scales, int writable);
 
 /* ---- store/arrays.c ---- */
-/* Returns the bytes in memory of array i: the values (0) or state i - 1. */
-GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
 static inline int gckpti_has_values(const gckpti_param *q) { return q->p.values || q->p.quantised; }
 
 /* Returns sum + more, at most SIZE_MAX. */
@@ -4518,16 +4463,9 @@ static inline size_t gckpti_add_bytes(size_t sum, size_t more)
     return sum < SIZE_MAX - more ? sum + more : SIZE_MAX;
 }
 
-/* Frees values that the store owns. */
-GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q);
 
-GCKPTI_FN int gckpti_state_slots(const gckpti_param *q);
 
-/* Frees state arrays until `slots` are left. */
-GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 
-/* Allocates zeroed state arrays up to `slots`; without memory allocates none and returns 0. */
-GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots);
 
 /* ---- quant/kinds.c ---- */
 /* Nonzero if a storage kind of this build can have a scale for each row. */
@@ -4571,40 +4509,29 @@ static inline int gckpti_has_storage(int storage)
 /* ---- devices/mirrors.c ---- */
 #ifndef GCKPT_NO_DEVICES
 /* Records that the copy `newest` (host or mirror) has changed values or state. */
-GCKPTI_FN void gckpti_mark_changed(const gckpt_store *s, gckpti_param *q, int newest);
+GCKPTI_FN void gckpti_mark_changed(gckpti_param *q, int newest);
 
 /* Copies the newest values and state to the host, if a mirror has them. */
 GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
 
-/* Copies the newest values and state to a backend's own memory; returns 0 if that is full. */
-GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b);
 
 /* Returns the mirror of a parameter's values (slot -1) or of state array `slot`. */
-GCKPTI_FN float *gckpti_mirror_array(const gckpt_store *s, const gckpti_param *q, int slot);
-
-/* Frees the memory of the list of mirrors. */
-#define gckpti_delete_mirrors(s, memory)                                                           \
-    gckpti_delete(memory, (s)->mirrors, (s)->mirror_count, sizeof *(s)->mirrors)
+static inline float *gckpti_mirror_array(const gckpti_param *q, int slot)
+{
+    return q->mirror.array[1 + slot];
+}
 enum { GCKPTI_HAS_MIRRORS = 1 };
-enum { GCKPTI_MIRROR_BYTES = sizeof(gckpti_mirror) };
 #else
-#define gckpti_mark_changed(s, q, newest)   ((void)(s), gckpti_count_change(q))
-#define gckpti_pull(s, q)                   ((void)(s), (void)(q))
-#define gckpti_mirror_array(s, q, slot)     gckpti_array(q, slot)
-#define gckpti_delete_mirrors(s, memory)    ((void)0)
-#define gckpti_free_mirror(s, q)            ((void)(s), (void)(q))
-#define gckpti_open_mirrors(s)              1
-#define gckpti_close_mirrors(s, b)          ((void)(s))
+#define gckpti_mark_changed(q, newest) gckpti_count_change(q)
+#define gckpti_pull(s, q)              ((void)(s), (void)(q))
+#define gckpti_mirror_array(q, slot)   gckpti_array(q, slot)
+#define gckpti_free_mirror(s, q)       ((void)(s), (void)(q))
+#define gckpti_close_mirrors(s, b)     ((void)(s))
 enum { GCKPTI_HAS_MIRRORS = 0 };
-enum { GCKPTI_MIRROR_BYTES = 0 };
 #endif
 
 /* ---- store/values.c ---- */
-/* Adds an executor to the list; b: its backend if that has own memory. Returns 0 without memory. */
-GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b);
 
-/* Removes an executor from the list. A backend's mirrors are freed with its last executor. */
-GCKPTI_FN void gckpti_unbind(gckpti_binding *binding);
 
 enum { GCKPTI_CHUNK = 64 }; /* values that are initialised at a time; must be even */
 
@@ -4614,18 +4541,12 @@ enum { GCKPTI_CHUNK = 64 }; /* values that are initialised at a time; must be ev
 GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param *q, int slot,
                                         int64_t at, float buf[GCKPTI_CHUNK], int64_t *n);
 
-/* Allocates values without initialising them. `who` is the caller's name in the error text. */
-GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
 enum { GCKPTI_RANDOM = GCKPTI_WITH_TRAINING }; /* if 0, init uses only its constant */
 static inline int gckpti_is_random(const gckpt_init *init)
 {
     return init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0;
 }
-/* Initialises all uninitialised values. */
-GCKPTI_FN void gckpti_init_all_values(gckpt_store *s);
 
-/* Frees all uninitialised values, the newest first: a block can free only its last allocation. */
-GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 
 /* ---- notes/notes.c ---- */
 #ifndef GCKPT_NO_NOTES
@@ -4644,9 +4565,6 @@ enum { GCKPTI_HAS_NOTES = 0 };
 #define gckpti_note_add(s, key, value) ((void)(value), 1)
 #endif
 
-/* ---- store/calls.c ---- */
-/* Returns the bytes of optimiser state. */
-GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s);
 
 /* >>dist/parts */
 /* ---- the part of an array that a store has: all or, with several ranks, a shard ---- */
@@ -4659,10 +4577,6 @@ typedef struct {
     int64_t first, count, capacity, total;
 } gckpti_shard_range;
 
-/* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
- * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
- * in which ranks' sums are added (dist/exchange), so that each sum ends on its owner. */
-GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks);
 
 /* Returns the shard of an array that is sharded if `shard` is min_level or a higher level. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int ranks,
@@ -4687,7 +4601,8 @@ static inline int64_t gckpti_part_of(const gckpt_store *s, const gckpti_param *q
     return shard.count;
 }
 /* Returns 1 if other processes have the rest of the arrays. */
-#define gckpti_has_peers(s) ((s)->others > 0)
+#define gckpti_has_peers(s) ((s)->peers > 0)
+static inline int gckpti_ranks_of(const gckpt_store *s) { return s->peers + 1; }
 #else
 #define gckpti_is_part(s, q, slot)        ((void)(s), 0)
 #define gckpti_part_of(s, q, slot, first) ((void)(s), *(first) = 0, (q)->p.elements)
@@ -4733,8 +4648,6 @@ GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int6
 /* Returns u without the elements before `at`, the start of a row or block. */
 GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at);
 
-/* Returns a description of a parameter's values on the host, without destination. */
-GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
 
 /* Converts n values from element `at` on to floats. */
 GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
@@ -4778,19 +4691,18 @@ GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
     return half;
 }
 
-static void gckpti_read_bf16(const void *from, float scale, float *y)
-{
-    (void)scale;
-    for (int k = 0; k < GCKPTI_KIND_READ; k++)
-        y[k] = gckpti_from_bf16(gckpti_half_at(from, k));
-}
-
-static void gckpti_read_f16(const void *from, float scale, float *y)
-{
-    (void)scale;
-    for (int k = 0; k < GCKPTI_KIND_READ; k++)
-        y[k] = gckpti_from_f16(gckpti_half_at(from, k));
-}
+/* Defines the function that reads values of a kind; `value` is the one at index k. */
+#define GCKPTI_READ(kind, value)                                                                   \
+    static void gckpti_read_##kind(const void *from, float scale, float *y)                        \
+    {                                                                                              \
+        (void)scale;                                                                               \
+        for (int k = 0; k < GCKPTI_KIND_READ; k++)                                                 \
+            y[k] = value;                                                                          \
+    }
+GCKPTI_READ(bf16, gckpti_from_bf16(gckpti_half_at(from, k)))
+GCKPTI_READ(f16, gckpti_from_f16(gckpti_half_at(from, k)))
+GCKPTI_READ(int8, (float)((const int8_t *)from)[k] * scale)
+#undef GCKPTI_READ
 
 static int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to)
 {
@@ -4890,12 +4802,6 @@ static int gckpti_write_int8(const float *x, int64_t n, float scale, void *to)
     return scale * 127 <= FLT_MAX; /* false for NaN */
 }
 
-static void gckpti_read_int8(const void *from, float scale, float *y)
-{
-    for (int k = 0; k < GCKPTI_KIND_READ; k++)
-        y[k] = (float)((const int8_t *)from)[k] * scale;
-}
-
 static const gckpti_storage_kind gckpti_kinds[] = {
     { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", NULL, NULL },
     { "BF16", "BF16", 2, 1, 2, 0, 0, 1e300, "", gckpti_read_bf16, gckpti_write_bf16 },
@@ -4982,6 +4888,9 @@ GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
 #ifndef GCKPT_NO_RANKS
 
 /* ---- shards ---- */
+/* Divides the blocks in two halves, for ranks whose bit 0 is 0 and 1; divides each half by bit 1,
+ * and so on; the first half is the larger one, so rank 0 has the largest shard. This is the order
+ * in which ranks' sums are added (dist/exchange), so that each sum ends on its owner. */
 GCKPTI_FN gckpti_shard_range gckpti_shard_of(int64_t elements, int rank, int ranks)
 {
     const int64_t block = GCKPT_UPDATE_BLOCK, blocks = (elements + block - 1) / block;
@@ -5009,7 +4918,7 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
                                                 int slot)
 {
     const int full = slot < 0 && (q->external || gckpti_is_quantised((int)q->p.storage));
-    return gckpti_shard_from(q->p.elements, s->rank, s->others + 1,
+    return gckpti_shard_from(q->p.elements, s->rank, gckpti_ranks_of(s),
                              full ? GCKPT_SHARD_NONE : s->shard,
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
@@ -5017,14 +4926,14 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
 /* Returns the bytes of a part of a parameter's values or of a state. */
 static size_t gckpti_part_bytes(const gckpt_store *s, const gckpti_param *q)
 {
-    return (size_t)gckpti_shard_of(q->p.elements, 0, s->others + 1).capacity * sizeof(float);
+    return (size_t)gckpti_shard_of(q->p.elements, 0, gckpti_ranks_of(s)).capacity * sizeof(float);
 }
 
 /* Sets first and count: the elements of a parameter that this rank updates. */
 static void gckpti_set_update_part(const gckpt_store *s, gckpt_parameter *p)
 {
     const gckpti_shard_range shard =
-        gckpti_shard_from(p->elements, s->rank, s->others + 1, s->shard, GCKPT_SHARD_STATE);
+        gckpti_shard_from(p->elements, s->rank, gckpti_ranks_of(s), s->shard, GCKPT_SHARD_STATE);
     p->first = shard.first;
     p->count = shard.count;
 }
@@ -5032,6 +4941,7 @@ static void gckpti_set_update_part(const gckpt_store *s, gckpt_parameter *p)
 
 /* >>store/arrays */
 /* ---- the arrays of a parameter: values (in any storage) and state ---- */
+/* Returns the bytes in memory of array i: the values (0) or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
     return gckpti_is_part(s, q, i - 1) ? gckpti_part_bytes(s, q)
@@ -5039,6 +4949,7 @@ GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q,
                                        : gckpti_values_bytes(&q->p);
 }
 
+/* Frees values that the store owns. */
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
     gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
@@ -5053,12 +4964,14 @@ GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)
     return n;
 }
 
+/* Frees state arrays until `slots` are left. */
 GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
 {
     for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
         gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
 }
 
+/* Allocates zeroed state arrays up to `slots`; without memory allocates none and returns 0. */
 GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots)
 {
     int old_slots = gckpti_state_slots(q);
@@ -5075,6 +4988,7 @@ GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots)
 /* >>store/names */
 GCKPTI_COLD_BEGIN
 
+/* Returns the bytes of the UTF-8 character at s; 0 if overlong, a surrogate or cut off. */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 {
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
@@ -5099,12 +5013,14 @@ static int gckpti_same_name(const char *a, const char *b)
     return *a == *b;
 }
 
+/* Returns the address of the suffix if it ends the name, else NULL. */
 GCKPTI_FN const char *gckpti_find_suffix(const char *name, const char *suffix)
 {
     size_t n = gckpti_strlen(name), m = gckpti_strlen(suffix);
     return n >= m && gckpti_same_name(name + n - m, suffix) ? name + n - m : NULL;
 }
 
+/* Returns the slot of a tensor by its name; *length is that of its parameter's name. */
 GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length)
 {
     for (int slot = 0; slot < GCKPTI_UPDATES; slot++) {
@@ -5124,6 +5040,7 @@ GCKPTI_FN int gckpti_is_utf8(const char *text)
     return n > 0;
 }
 
+/* Returns why a file cannot have a parameter of this name, or NULL. */
 GCKPTI_FN const char *gckpti_name_problem(const char *name)
 {
     size_t length;
@@ -5313,6 +5230,7 @@ GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, 
     return rest;
 }
 
+/* Returns a description of a parameter's values on the host, without destination. */
 GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q)
 {
     const gckpt_parameter *p = &q->p;
@@ -5390,25 +5308,17 @@ static void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, i
 #ifndef GCKPT_NO_DEVICES
 
 /* ---- copies of parameters in the own memory of backends, and which copy is the newest ---- */
-static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
+GCKPTI_FN void gckpti_mark_changed(gckpti_param *q, int newest)
 {
-    size_t i = (size_t)(q - s->params);
-    return i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
-}
-
-GCKPTI_FN void gckpti_mark_changed(const gckpt_store *s, gckpti_param *q, int newest)
-{
-    gckpti_mirror *m = gckpti_mirror_of(s, q);
     gckpti_count_change(q);
-    if (m)
-        m->newest = newest;
+    q->mirror.newest = q->mirror.backend ? newest : GCKPTI_BOTH;
 }
 
 GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
 {
-    gckpti_mirror *m = gckpti_mirror_of(s, q);
-    if (!m || m->newest != GCKPTI_MIRROR)
+    if (q->mirror.newest != GCKPTI_MIRROR)
         return;
+    gckpti_mirror *m = &s->params[q - s->params].mirror;
     for (int i = 0; i <= gckpti_state_slots(q); i++)
         if (m->array[i])
             m->backend->copy_out(m->backend->context, gckpti_array(q, i - 1), m->array[i],
@@ -5417,20 +5327,20 @@ GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
 }
 
 /* Copies the newest values to the host, then frees the mirror. */
-static void gckpti_free_mirror(const gckpt_store *s, const gckpti_param *q)
+static void gckpti_free_mirror(const gckpt_store *s, gckpti_param *q)
 {
-    gckpti_mirror *m = gckpti_mirror_of(s, q);
+    gckpti_mirror *m = &q->mirror;
     gckpti_pull(s, q);
-    for (int i = 0; m && i < 5; i++)
+    for (int i = 0; i < 5; i++)
         if (m->array[i])
             m->backend->release(m->backend->context, m->array[i], gckpti_array_bytes(s, q, i));
-    if (m)
-        memset(m, 0, sizeof *m);
+    memset(m, 0, sizeof *m);
 }
 
-GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b)
+/* Copies the newest values and state to a backend's own memory; returns 0 if that is full. */
+GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_backend *b)
 {
-    gckpti_mirror *m = &s->mirrors[q - s->params];
+    gckpti_mirror *m = &q->mirror;
     size_t scales = gckpti_scale_bytes(&q->p);
     if (m->backend != b)
         gckpti_free_mirror(s, q);
@@ -5458,57 +5368,30 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gck
     return 1;
 }
 
-GCKPTI_FN float *gckpti_mirror_array(const gckpt_store *s, const gckpti_param *q, int slot)
-{
-    return s->mirrors[q - s->params].array[1 + slot];
-}
-
-/* Makes room for a mirror of each parameter; returns 0 without memory. */
-static int gckpti_open_mirrors(gckpt_store *s)
-{
-    const size_t size = sizeof *s->mirrors;
-    size_t old_bytes = s->mirror_count * size, bytes = s->count * size;
-    if (s->mirror_count >= s->count)
-        return 1;
-    void *more = gckpti_resize(&s->memory, s->mirrors, old_bytes, bytes);
-    if (!more)
-        return 0;
-    memset((char *)more + old_bytes, 0, bytes - old_bytes);
-    s->mirrors = (gckpti_mirror *)more;
-    s->mirror_count = s->count;
-    return 1;
-}
-
 /* Frees a backend's mirrors unless another executor uses that backend. */
-static void gckpti_close_mirrors(gckpt_store *s, const gckpt_backend *b)
+static void gckpti_close_mirrors(const gckpt_store *s, const gckpt_backend *b)
 {
     int others = 0;
     for (const gckpti_binding *binding = s->bindings; binding; binding = binding->next)
         others += binding->backend == b;
-    for (size_t i = 0; i < s->mirror_count && !others; i++)
-        if (s->mirrors[i].backend == b)
+    for (size_t i = 0; i < s->count && b && !others; i++)
+        if (s->params[i].mirror.backend == b)
             gckpti_free_mirror(s, &s->params[i]);
-    if (!s->bindings) {
-        gckpti_delete(&s->memory, s->mirrors, s->mirror_count, sizeof *s->mirrors);
-        s->mirrors = NULL;
-        s->mirror_count = 0;
-    }
 }
 #endif
 
 /* >>store/values */
 /* ---- the executors of a store ---- */
-GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
+/* Adds an executor to the list; b: its backend if that has own memory, else NULL. */
+GCKPTI_FN void gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
 {
-    if (b && !gckpti_open_mirrors(s))
-        return 0;
     binding->store = s;
     binding->backend = b;
     binding->next = s->bindings;
     s->bindings = binding;
-    return 1;
 }
 
+/* Removes an executor from the list. A backend's mirrors are freed with its last executor. */
 GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
 {
     gckpt_store *s = binding->store;
@@ -5547,6 +5430,7 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
     return gckpti_array(q, slot) + at;
 }
 
+/* Allocates values without initialising them. `who` is the caller's name in the error text. */
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
 {
     size_t bytes = gckpti_array_bytes(s, q, 0);
@@ -5562,6 +5446,7 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     return GCKPT_OK;
 }
 
+/* Frees all uninitialised values, the newest first: a block can free only its last allocation. */
 GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
 {
     for (size_t i = s->count; i-- > 0;) {
@@ -5639,6 +5524,7 @@ GCKPTI_FN int gckpti_find_param(const gckpt_store *s, const char *name)
     return i;
 }
 
+/* Removes the newest parameters until `count` are left. */
 GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
 {
     while (s->count > count) {
@@ -5668,6 +5554,8 @@ static void gckpti_index_names(gckpt_store *s, int all)
     }
 }
 
+/* Adds a parameter; unless it is external, `init` will initialise its values. Returns NULL without
+ * memory for the entry, or if values, four states and arena are too large to be addressed. */
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
                                          int external, gckpt_init init)
 {
@@ -5698,6 +5586,7 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     return &s->params[s->count - 1];
 }
 
+/* Makes q use values, and scales, that others own. Without `writable` q is always frozen. */
 GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
                                  const float *scales, int writable)
 {
@@ -5719,11 +5608,11 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
         b->store = NULL;
     gckpti_notes_shrink(store, 0);
     gckpti_allocator memory = store->memory;
-    gckpti_delete_mirrors(store, &memory);
     gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
     gckpti_delete(&memory, store, 1, sizeof *store);
 }
 
+/* Initialises all uninitialised values. */
 GCKPTI_FN void gckpti_init_all_values(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
@@ -5763,7 +5652,7 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
     if (!store)
         return GCKPT_E_ARG;
     store->rank = rank;
-    store->others = ranks - 1;
+    store->peers = ranks - 1;
     store->shard = ranks > 1 ? shard : GCKPT_SHARD_NONE;
     for (size_t i = 0; i < store->count; i++)
         gckpti_set_update_part(store, &store->params[i].p);
@@ -5843,7 +5732,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
         gckpti_pull(store, q);
-        gckpti_mark_changed(store, q, GCKPTI_HOST);
+        gckpti_mark_changed(q, GCKPTI_HOST);
         for (int k = 0; k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, gckpti_array_bytes(store, q, 1));
         q->updates = q->optimiser = 0;
@@ -5863,7 +5752,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 {
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
-        gckpti_mark_changed(store, q, GCKPTI_HOST);
+        gckpti_mark_changed(q, GCKPTI_HOST);
         q->assigned = 1;
     }
     return result;
@@ -5926,7 +5815,7 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
                             index, store ? store->count : 0);
     if (out->storage == GCKPT_STORAGE_F32) { /* the caller may write to it now */
         gckpti_pull(store, &store->params[index]);
-        gckpti_mark_changed(store, &store->params[index], GCKPTI_HOST);
+        gckpti_mark_changed(&store->params[index], GCKPTI_HOST);
         store->params[index].assigned = 1;
     }
     if (out->values || out->quantised)
@@ -5944,6 +5833,7 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
     return store && name ? gckpti_find_param(store, name) : -1;
 }
 
+/* Returns the bytes of optimiser state. */
 GCKPTI_FN size_t gckpti_state_bytes(const gckpt_store *s)
 {
     size_t bytes = 0;
@@ -6052,7 +5942,7 @@ static void gckpti_quantise_commit(gckpt_store *s, gckpti_param *q)
 {
     gckpti_free_mirror(s, q);
     gckpti_state_shrink(s, q, 0);
-    gckpti_mark_changed(s, q, GCKPTI_HOST);
+    gckpti_mark_changed(q, GCKPTI_HOST);
     if (!q->external)
         gckpti_values_free(s, q);
     s->elements += q->external ? (size_t)q->p.elements : 0;
@@ -6180,8 +6070,6 @@ struct gckpt_graph {
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
 
-/* Sets the error of a graph unless it has one; returns NULL. */
-GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
 
 /* Flag in gckpt_op.needs: the input may be i32 instead of f32. */
 enum { GCKPTI_ANY_TYPE = 1 << 12 };
@@ -6199,14 +6087,8 @@ static inline int gckpti_is_cache(const gckpt_op *op)
  * this bit is GCKPTI_BACKWARD_LOSS. */
 enum { GCKPTI_INDICES = 1 << 21 };
 
-GCKPTI_FN gckpt_tensor *gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_tensor *x);
 
-/* ---- graph/apply.c ---- */
-/* Returns a call with which an op's shape() can be called: one thread, FP32. */
-GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes);
 
-/* Returns whether an op updates running statistics. */
-GCKPTI_FN int gckpti_has_running(const gckpt_op *op);
 
 /* >>graph/tensor */
 GCKPTI_COLD_BEGIN /* ends in ops/ops.h */
@@ -6238,6 +6120,7 @@ static void gckpti_set_graph_error(gckpt_graph *g, gckpt_result result, const ch
     g->object.sticky = result;
 }
 
+/* Sets the error of a graph unless it has one; returns NULL. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...)
 {
     va_list args;
@@ -6572,6 +6455,7 @@ GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x)
 #endif
 
 /* >>graph/apply */
+/* Returns a call with which an op's shape() can be called: one thread, FP32. */
 GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes)
 {
     gckpt_call call;
@@ -6651,6 +6535,7 @@ static gckpt_tensor *gckpti_fail_shapes(gckpt_graph *g, gckpt_result result, con
     return NULL;
 }
 
+/* Returns whether an op updates running statistics. */
 GCKPTI_FN int gckpti_has_running(const gckpt_op *op)
 {
     unsigned needs = 0;
@@ -6757,115 +6642,56 @@ GCKPTI_COLD_END
  * 5); those of cpu return the same bits faster. Data of both are declared here, as rows of losses.
  * ============================================================================================== */
 
-/* ---- operands of products ---- */
-/* An operand of a product (ops/gemm.c): f32, bf16 or quant is set. */
-typedef struct gckpti_operand {
-    const float *f32;
-    const uint16_t *bf16;
-    int64_t stride;                    /* step to the next row of c (of b: the next column) */
-    int64_t k_stride;                  /* step to the next term */
-    int64_t batch_stride;              /* step to the next matrix */
-    const gckpt_dequantisation *quant; /* only in a batch of one matrix */
-} gckpti_operand;
-
-/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. The chain starts
- * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (for a bias the stride is 0),
- * or at +0 if `initial` is NULL. In bf16 plans the k terms are divided into blocks (manual, 5l). A
- * new block begins after each period of k_period terms (0: one period); k_offset terms of the first
- * period precede p = 0. If k_period is shorter than a block, all k terms are an undivided chain. */
-typedef struct gckpti_product {
-    int64_t batch, m, n, k;
-    gckpti_operand a, b; /* fast if one stride of each operand is 1 */
-    const float *initial;
-    int64_t initial_stride; /* nonzero only with batch 1, and in fast kernels only for f32 */
-    int accumulate;
-    float *c;
-    uint16_t *c_bf16; /* or c */
-    int64_t c_stride; /* other than n only where initial_stride may be nonzero */
-    void *workspace;  /* call->workspace, for the fast kernels */
-    int64_t k_period, k_offset;
-} gckpti_product;
-
-static inline int gckpti_has_quant(const gckpti_operand *x)
-{
-    return GCKPTI_WITH_QUANT && x->quant;
-}
-
-/* Returns the quantised parameter that an op reads, or NULL. */
-static inline const gckpt_dequantisation *gckpti_call_quant(const gckpt_call *call)
-{
-    return GCKPTI_WITH_QUANT ? (const gckpt_dequantisation *)call->quantised : NULL;
-}
-
-/* ---- quant/ops.c ---- */
-#ifndef GCKPT_NO_QUANT
-/* Dequantises all elements to quant->to. */
-GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant);
-#else
-static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant)
-{
-    (void)call, (void)quant;
-}
-#define gckpti_fp32_quant(t) (void)(t)
-#endif
-
 /* ---- the list of ops; flags of their descriptors ---- */
 /* clang-format off */
-/* Calls fast(name) for an op with vector kernels in cpu, plain(name) for an op without; axis stands
- * for plain, and attn, recurrent, image, linear_loss and loss for fast, in ops that a switch can
- * leave out. */
-#define GCKPTI_ALL_OPS(fast, plain, axis, attn, recurrent, image, linear_loss, loss)               \
-    fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
-    fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
-    fast(clamp) fast(leaky_relu) fast(softplus) fast(sin) fast(cos) plain(detach) fast(scale)     \
-    fast(dropout) plain(from_u8) fast(add) fast(sub) fast(mul) fast(div) fast(maximum)            \
-    fast(minimum) fast(where)                                                                      \
-    axis(permute) plain(slice) axis(concat) axis(pad) axis(sum) axis(mean) axis(max) axis(argmax)  \
-    plain(cache)                                                                                   \
-    fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) attn(attention)            \
-    attn(rotary) fast(cross_entropy) linear_loss(linear_cross_entropy)                            \
-    loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
-    loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) fast(sum_loss)            \
-    fast(gather) recurrent(gru) recurrent(lstm)                                                    \
-    image(max_pool) image(average_pool) image(upsample) image(groupnorm) image(batchnorm)          \
-    image(conv2d)
+/* Calls op(name) for each op; axis, attn, .. stand for op in ops that a switch can leave out. */
+#define GCKPTI_ALL_OPS(op, axis, linear_loss, loss, attn, recurrent, image)                        \
+    op(relu) op(gelu) op(gelu_erf) op(silu) op(tanh) op(sigmoid) op(softmax) op(log_softmax)       \
+    op(exp) op(log) op(sqrt) op(abs) op(reciprocal) op(pow) op(clamp) op(leaky_relu) op(softplus)  \
+    op(sin) op(cos) op(detach) op(scale) op(dropout) op(from_u8) op(add) op(sub) op(mul) op(div)   \
+    op(maximum) op(minimum) op(where) axis(permute) op(slice) axis(concat) axis(pad) axis(sum)     \
+    axis(mean) axis(max) axis(argmax) op(cache) op(embed) op(matmul) op(linear) op(layernorm)      \
+    op(rmsnorm) attn(attention) attn(rotary) op(cross_entropy) linear_loss(linear_cross_entropy)   \
+    loss(cross_entropy_with) loss(soft_cross_entropy) op(mean_squared_error)                       \
+    loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) op(sum_loss) op(gather)   \
+    recurrent(gru) recurrent(lstm) image(max_pool) image(average_pool) image(upsample)             \
+    image(groupnorm) image(batchnorm) image(conv2d)
 /* clang-format on */
 
 /* The ops of this build: declarations of kernels and printed C (gckpt_plan_c) use this list. */
-#define GCKPTI_OPS(fast, plain)                                                                    \
-    GCKPTI_ALL_OPS(fast, plain, GCKPTI_AXES(plain), GCKPTI_ATTENTION(fast),                        \
-                   GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast), GCKPTI_LINEAR_LOSS(fast),          \
-                   GCKPTI_LOSSES(fast))
+#define GCKPTI_OPS(op)                                                                             \
+    GCKPTI_ALL_OPS(op, GCKPTI_AXES(op), GCKPTI_LINEAR_LOSS(op), GCKPTI_LOSSES(op),                 \
+                   GCKPTI_ATTENTION(op), GCKPTI_RECURRENT(op), GCKPTI_IMAGES(op))
 #define GCKPTI_LEFT_OUT(name)
 #ifndef GCKPT_NO_AXES
-#define GCKPTI_AXES(plain) plain
+#define GCKPTI_AXES(op) op
 #else
-#define GCKPTI_AXES(plain) GCKPTI_LEFT_OUT
+#define GCKPTI_AXES(op) GCKPTI_LEFT_OUT
 #endif
 #ifndef GCKPT_NO_ATTENTION
-#define GCKPTI_ATTENTION(fast) fast
+#define GCKPTI_ATTENTION(op) op
 #else
-#define GCKPTI_ATTENTION(fast) GCKPTI_LEFT_OUT
+#define GCKPTI_ATTENTION(op) GCKPTI_LEFT_OUT
 #endif
 #ifndef GCKPT_NO_RECURRENT
-#define GCKPTI_RECURRENT(fast) fast
+#define GCKPTI_RECURRENT(op) op
 #else
-#define GCKPTI_RECURRENT(fast) GCKPTI_LEFT_OUT
+#define GCKPTI_RECURRENT(op) GCKPTI_LEFT_OUT
 #endif
 #ifndef GCKPT_NO_IMAGES
-#define GCKPTI_IMAGES(fast) fast
+#define GCKPTI_IMAGES(op) op
 #else
-#define GCKPTI_IMAGES(fast) GCKPTI_LEFT_OUT
+#define GCKPTI_IMAGES(op) GCKPTI_LEFT_OUT
 #endif
 #ifndef GCKPT_NO_LINEAR_LOSS
-#define GCKPTI_LINEAR_LOSS(fast) fast
+#define GCKPTI_LINEAR_LOSS(op) op
 #else
-#define GCKPTI_LINEAR_LOSS(fast) GCKPTI_LEFT_OUT
+#define GCKPTI_LINEAR_LOSS(op) GCKPTI_LEFT_OUT
 #endif
 #ifndef GCKPT_NO_LOSSES
-#define GCKPTI_LOSSES(fast) fast
+#define GCKPTI_LOSSES(op) op
 #else
-#define GCKPTI_LOSSES(fast) GCKPTI_LEFT_OUT
+#define GCKPTI_LOSSES(op) GCKPTI_LEFT_OUT
 #endif
 
 #define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)
@@ -6878,16 +6704,8 @@ static inline int gckpti_is_training(const gckpt_call *call)
 
 /* GCKPTI_BUILTIN_<op>, for each built-in op, is the flag GCKPTI_BUILTIN_OP. */
 #define GCKPTI_BUILTIN(name) GCKPTI_BUILTIN_##name = 1 << 20,
-enum { GCKPTI_OPS(GCKPTI_BUILTIN, GCKPTI_BUILTIN) GCKPTI_BUILTIN_OP = 1 << 20 };
+enum { GCKPTI_OPS(GCKPTI_BUILTIN) GCKPTI_BUILTIN_OP = 1 << 20 };
 #undef GCKPTI_BUILTIN
-
-#if GCKPTI_HAS_FAST /* defined in cpu */
-#define GCKPTI_DECLARE(name)                                                                       \
-    GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call);                           \
-    GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call);
-GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_LEFT_OUT)
-#undef GCKPTI_DECLARE
-#endif
 
 /* Flag of a loss with a lowering that computes the loss in the backward (linear_loss/ops.c). */
 enum { GCKPTI_BACKWARD_LOSS = 1 << 21 };
@@ -6900,8 +6718,6 @@ enum { GCKPTI_TAKES_ALL_BF16 = 1 << 30 };
  * the CPU runs them on strips, with f32 copies on the stack. They use no workspace. */
 enum { GCKPTI_IS_ELEMENTWISE = 1 << 29, GCKPTI_IS_ROWWISE = 1 << 28 };
 
-/* Returns the cost of a product's gradients: `forward` for each required gradient, two at most. */
-GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward);
 
 GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate)
 {
@@ -7069,10 +6885,6 @@ typedef struct {
     int64_t offset[2]; /* the element of each tensor that the iterator has reached */
 } gckpti_iter;
 
-/* Returns an iterator over `axes` of tensors of shapes a and b. Axes match from the last; a size of
- * 1 or a missing axis is repeated (step 0). */
-GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shape *a,
-                                       const gckpt_shape *b);
 
 /* ---- ops/axis.c ---- */
 typedef struct {
@@ -7103,126 +6915,6 @@ GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
     int64_t first = table->n == 3 ? r / call->shape.d[1] * table->d[1] : 0;
     return first + call->in[1].index[r];
 }
-
-GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
-
-/* ---- ops/products.c ---- */
-enum {
-    GCKPTI_K_BLOCK = 32,      /* terms of a block in bf16 plans; part of the specification */
-    GCKPTI_LOSS_CHUNK = 1024, /* classes per step of cross-entropy; part of the specification */
-#ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w; affects speed only */
-    GCKPTI_LOSS_MAX_ROWS = 1024 /* rows in bf16 plans, which pack w in each pass; rows without w */
-#else
-    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row at a time, to need less stack */
-    GCKPTI_LOSS_MAX_ROWS = GCKPTI_WITH_BF16 ? GCKPTI_K_BLOCK : 1
-#endif
-};
-
-/* Block sizes of the fast kernels, from which their scratch follows; equal for all of them. */
-enum {
-    GCKPTI_KC = 384,         /* k-terms per pass; between passes, c has the partial sums */
-    GCKPTI_KC_STRIDED = 256, /* k-terms per pass if each term of a is in another cache line */
-    GCKPTI_NC = 192,         /* columns of b per block: with KC terms, a third of a 1 MB L2 */
-    GCKPTI_PANEL = 48,       /* most columns of a packed panel of b */
-    GCKPTI_STRIP = 16,       /* rows of a that are packed at a time: a cache line of floats */
-    GCKPTI_GATHER_ROWS = 64, /* rows of a gathered at a time for dw of a convolution */
-    GCKPTI_STACK_FLOATS = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB on the stack */
-    GCKPTI_MIXED_MC = 256, /* bf16 plans: rows of c per panel of b (twice that if a is in place) */
-    GCKPTI_MIXED_KC = 256  /* bf16 plans: k-terms per pass */
-};
-
-static inline int64_t gckpti_ceil_to(int64_t n, int64_t step)
-{
-    return (n + step - 1) / step * step;
-}
-
-/* Returns floats of workspace for a product of m rows, n columns and k terms: 320 KiB at most, 0 if
- * the stack suffices. Fewer will do, down to 16 terms: 16 * (GCKPTI_PANEL + GCKPTI_STRIP). */
-GCKPTI_FN int64_t gckpti_product_workspace(int64_t m, int64_t n, int64_t k);
-
-/* Returns floats of workspace for such a product in a bf16 plan (344 KiB at most): some terms of a
- * and of a panel of b, in bf16; if k is larger, also partial results, rows x GCKPTI_NC. */
-GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
-
-static inline void gckpti_zero_unless(float *d, int64_t n, int accumulate)
-{
-    if (!accumulate)
-        memset(d, 0, (size_t)n * sizeof *d);
-}
-
-typedef void (*gckpti_product_fn)(const gckpt_call *call, const gckpti_product *t);
-
-/* Return whether t's elements are one chain each; the terms of the block (or chain) at term p. */
-GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
-{
-    return t->k_period > 0 && t->k_period < GCKPTI_K_BLOCK;
-}
-GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
-{
-    const int one_period = !t->k_period || gckpti_is_chain(t);
-    const int64_t left = one_period ? t->k : t->k_period - (t->k_offset + p) % t->k_period;
-    return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_K_BLOCK);
-}
-
-/* Returns the rows per sample of x; in a bf16 plan they are the terms of a period (manual, 5l). */
-GCKPTI_INLINE int64_t gckpti_sample_rows(const gckpt_shape *x)
-{
-    return x->n > 1 && x->d[0] > 0 ? gckpti_rows(x) / x->d[0] : 1;
-}
-
-/* Returns the values of arg, from element `at` on, as an operand with the given strides. */
-static inline gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
-                                                int64_t step, int64_t next)
-{
-    const gckpti_operand x = {
-        arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
-    };
-    return x;
-}
-static inline gckpti_operand gckpti_transpose(const gckpti_operand *x)
-{
-    gckpti_operand y = { x->f32, x->bf16, x->k_stride, x->stride, x->batch_stride, x->quant };
-    return y;
-}
-/* Returns x from element `at` on. */
-static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
-{
-    gckpti_operand y = *x;
-    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
-    return y;
-}
-
-/* Return an f32 operand of a single matrix; a product a b of f32 operands. */
-static inline gckpti_operand gckpti_matrix(const float *x, int64_t row, int64_t step)
-{
-    const gckpti_operand f = { x, NULL, row, step, 0, NULL };
-    return f;
-}
-
-static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, gckpti_operand a,
-                                               gckpti_operand b, float *c)
-{
-    const gckpti_product t = { 1, m, n, k, a, b, NULL, 0, 0, c, NULL, n, NULL, 0, 0 };
-    return t;
-}
-
-GCKPTI_FN void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run);
-
-/* Computes da = g b' and db = a' g, or db = g' a if b is transposed (' is the transpose). */
-GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run);
-
-/* ---- bf16/ops.c ---- */
-/* Returns whether `op` is built in and has `flag`. */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag);
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
-
-/* Returns an element of t, whose operands begin at a and b, after adding all terms to d. */
-GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d);
-#else
-#define gckpti_mixed_plain gckpti_fp32_plain
-#endif
 
 /* ---- ops/norms.c ---- */
 typedef struct {
@@ -7312,9 +7004,6 @@ typedef struct gckpti_class_row {
     float cap; /* softcap already applied to the logits; 0 means none */
 } gckpti_class_row;
 
-/* Reads row i of a block (forward) or replaces it by its gradient (backward). A row is a sample or,
- * for losses over classes, its logits; these are stored, or computed by a product when needed. */
-typedef void gckpti_loss_row_fn(void *context, int64_t i, int64_t worker);
 typedef struct { /* return the loss of a sample; compute its gradients */
     float (*sum)(const gckpti_element_loss *e, int64_t row);
     void (*gradients)(const gckpti_element_loss *e, int64_t row);
@@ -7328,17 +7017,166 @@ typedef struct { /* the kernels of a row of logits (ops/loops.h, ops/rows.h) */
     void (*cap)(float *x, int64_t n, float scale, float cap); /* gckpti_softcap of x */
 } gckpti_class_kernels;
 
-typedef struct { /* `element` is NULL in losses over classes, and `classes` in losses of elements */
-    const gckpti_element_kernels *element;
-    const gckpti_class_kernels *classes;
-    gckpti_product_fn product; /* used by linear_cross_entropy */
-    void (*widen)(const uint16_t *x, float *y, int64_t n);
-    void (*narrow)(const float *x, uint16_t *y, int64_t n);
-} gckpti_loss_kernels;
-typedef gckpti_loss_kernels (*gckpti_loss_fn)(const gckpt_call *call);
-
+/* Runs a loss; one of `element` and `classes` is NULL. */
 GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                               gckpti_loss_fn kernels);
+                               const gckpti_element_kernels *element,
+                               const gckpti_class_kernels *classes);
+
+/* >>ops/products */
+/* ---- products: operands, sizes of blocks, workspaces ---- */
+/* An operand of a product (ops/gemm.c): f32, bf16 or quant is set. */
+typedef struct gckpti_operand {
+    const float *f32;
+    const uint16_t *bf16;
+    int64_t stride;                    /* step to the next row of c (of b: the next column) */
+    int64_t k_stride;                  /* step to the next term */
+    int64_t batch_stride;              /* step to the next matrix */
+    const gckpt_dequantisation *quant; /* only in a batch of one matrix */
+} gckpti_operand;
+
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. The chain starts
+ * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (for a bias the stride is 0),
+ * or at +0 if `initial` is NULL. In bf16 plans the k terms are divided into blocks (manual, 5l). A
+ * new block begins after each period of k_period terms (0: one period); k_offset terms of the first
+ * period precede p = 0. If k_period is shorter than a block, all k terms are an undivided chain. */
+typedef struct gckpti_product {
+    int64_t batch, m, n, k;
+    gckpti_operand a, b; /* fast if one stride of each operand is 1 */
+    const float *initial;
+    int64_t initial_stride; /* nonzero only with batch 1, and in fast kernels only for f32 */
+    int accumulate;
+    float *c;
+    uint16_t *c_bf16; /* or c */
+    int64_t c_stride; /* other than n only where initial_stride may be nonzero */
+    void *workspace;  /* call->workspace, for the fast kernels */
+    int64_t k_period, k_offset;
+} gckpti_product;
+
+static inline int gckpti_has_quant(const gckpti_operand *x)
+{
+    return GCKPTI_WITH_QUANT && x->quant;
+}
+
+/* Returns the quantised parameter that an op reads, or NULL. */
+static inline const gckpt_dequantisation *gckpti_call_quant(const gckpt_call *call)
+{
+    return GCKPTI_WITH_QUANT ? (const gckpt_dequantisation *)call->quantised : NULL;
+}
+
+/* ---- quant/ops.c ---- */
+#ifndef GCKPT_NO_QUANT
+/* Dequantises all elements to quant->to. */
+GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant);
+#else
+static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant)
+{
+    (void)call, (void)quant;
+}
+#define gckpti_fp32_quant(t) (void)(t)
+#endif
+
+enum {
+    GCKPTI_K_BLOCK = 32,      /* terms of a block in bf16 plans; part of the specification */
+    GCKPTI_LOSS_CHUNK = 1024, /* classes per step of cross-entropy; part of the specification */
+#ifndef GCKPT_NO_FAST
+    GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w; affects speed only */
+    GCKPTI_LOSS_MAX_ROWS = 1024 /* rows in bf16 plans, which pack w in each pass; rows without w */
+#else
+    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row at a time, to need less stack */
+    GCKPTI_LOSS_MAX_ROWS = GCKPTI_WITH_BF16 ? GCKPTI_K_BLOCK : 1
+#endif
+};
+
+/* Block sizes of the fast kernels, from which their scratch follows; equal for all of them. */
+enum {
+    GCKPTI_KC = 384,         /* k-terms per pass; between passes, c has the partial sums */
+    GCKPTI_KC_STRIDED = 256, /* k-terms per pass if each term of a is in another cache line */
+    GCKPTI_NC = 192,         /* columns of b per block: with KC terms, a third of a 1 MB L2 */
+    GCKPTI_PANEL = 48,       /* most columns of a packed panel of b */
+    GCKPTI_STRIP = 16,       /* rows of a that are packed at a time: a cache line of floats */
+    GCKPTI_GATHER_ROWS = 64, /* rows of a gathered at a time for dw of a convolution */
+    GCKPTI_STACK_FLOATS = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB on the stack */
+    GCKPTI_MIXED_MC = 256, /* bf16 plans: rows of c per panel of b (twice that if a is in place) */
+    GCKPTI_MIXED_KC = 256  /* bf16 plans: k-terms per pass */
+};
+
+static inline int64_t gckpti_ceil_to(int64_t n, int64_t step)
+{
+    return (n + step - 1) / step * step;
+}
+
+
+
+static inline void gckpti_zero_unless(float *d, int64_t n, int accumulate)
+{
+    if (!accumulate)
+        memset(d, 0, (size_t)n * sizeof *d);
+}
+
+typedef void (*gckpti_product_fn)(const gckpt_call *call, const gckpti_product *t);
+
+/* Return whether t's elements are one chain each; the terms of the block (or chain) at term p. */
+GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
+{
+    return t->k_period > 0 && t->k_period < GCKPTI_K_BLOCK;
+}
+GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
+{
+    const int one_period = !t->k_period || gckpti_is_chain(t);
+    const int64_t left = one_period ? t->k : t->k_period - (t->k_offset + p) % t->k_period;
+    return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_K_BLOCK);
+}
+
+/* Returns the rows per sample of x; in a bf16 plan they are the terms of a period (manual, 5l). */
+GCKPTI_INLINE int64_t gckpti_sample_rows(const gckpt_shape *x)
+{
+    return x->n > 1 && x->d[0] > 0 ? gckpti_rows(x) / x->d[0] : 1;
+}
+
+/* Returns the values of arg, from element `at` on, as an operand with the given strides. */
+static inline gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
+                                                int64_t step, int64_t next)
+{
+    const gckpti_operand x = {
+        arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
+    };
+    return x;
+}
+static inline gckpti_operand gckpti_transpose(const gckpti_operand *x)
+{
+    gckpti_operand y = { x->f32, x->bf16, x->k_stride, x->stride, x->batch_stride, x->quant };
+    return y;
+}
+/* Returns x from element `at` on. */
+static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
+{
+    gckpti_operand y = *x;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
+    return y;
+}
+
+/* Return an f32 operand of a single matrix; a product a b of f32 operands. */
+static inline gckpti_operand gckpti_matrix(const float *x, int64_t row, int64_t step)
+{
+    const gckpti_operand f = { x, NULL, row, step, 0, NULL };
+    return f;
+}
+
+static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, gckpti_operand a,
+                                               gckpti_operand b, float *c)
+{
+    const gckpti_product t = { 1, m, n, k, a, b, NULL, 0, 0, c, NULL, n, NULL, 0, 0 };
+    return t;
+}
+
+/* ---- bf16/ops.c ---- */
+/* Returns whether `op` is built in and has `flag`. */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
+
+#else
+#define gckpti_mixed_plain gckpti_fp32_plain
+#endif
 
 /* Permutations, concatenations, pads, sums, means and maxima of axes (GCKPT_NO_AXES). */
 #ifndef GCKPT_NO_AXES
@@ -7377,8 +7215,6 @@ static inline const float *gckpti_rotary_frequencies(const gckpti_rotary *o)
     return o->columns && o->has_frequencies ? (const float *)(const void *)(o + 1) : NULL;
 }
 
-/* Writes cos and sin (-sin in a backward) of positions begin..end-1 of a sample to workspace. */
-GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end);
 
 /* Returns the angle of p / 2^64 turns, accurate to 5e-8: quadrant q = (p + 2^61) >> 62 and, of m =
  * |p - 2^62 q|, with its sign, fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
@@ -7426,8 +7262,6 @@ typedef struct gckpti_pool_state {
 } gckpti_pool_state;
 typedef void (*gckpti_windows_fn)(const gckpti_pool_state *s, int64_t row);
 
-GCKPTI_FN void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_windows_fn windows);
-
 /* The taps of a window that are within x: begin..end-1 along each axis. Tap (0,0), which may be
  * outside, is element `x` of the input, and element `line` if it were in column 0; the result is
  * element `y`. */
@@ -7472,7 +7306,6 @@ GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, 
 }
 
 typedef void (*gckpti_scaled_add_fn)(float *to, float factor, const float *from, int64_t n);
-GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add_fn add);
 
 /* ---- images/channels.c ---- */
 typedef struct {
@@ -7496,9 +7329,6 @@ typedef struct {
     gckpti_channel_fn sums, out, dx;
 } gckpti_channel_kernels;
 
-GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
-                                   const gckpti_channel_kernels *kernels);
-
 /* ---- images/conv.c ---- */
 typedef struct {
     gckpt_window window;
@@ -7521,12 +7351,7 @@ typedef struct {
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
 
-/* Returns floats of workspace: a product's, and space for rows of a that a convolution gathers. */
-GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k);
 
-/* Returns the index in w of tap (ky,kx) of r. */
-GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_axis_map *r, int64_t ky,
-                                  int64_t kx);
 
 /* Adds one term to each of n chains: d[i] += x[i] y[i]; x NULL stands for zeros. */
 typedef void (*gckpti_multiply_add_fn)(float *d, const float *x, const float *y, int64_t n);
@@ -7541,15 +7366,19 @@ typedef struct {
     gckpti_multiply_add_fn run;
 } gckpti_conv;
 
-/* Computes results begin..end-1 of all rows, in chains from `start`, the old value, or +0; for DW,
- * adds the terms of windows begin..end-1. If groups have one channel: only channels c..c+n-1. */
-GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
-                                   int64_t n);
+/* Returns the index, among all pixels (UP) or windows, of result i of all rows. */
+GCKPTI_INLINE int64_t gckpti_conv_place(const gckpti_conv *s, int64_t i)
+{
+    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->windows;
+    const gckpti_axis_map *r = s->r;
+    int64_t line = i / r[1].results;
+    line = line / r[0].results * side[0] + r[0].out_first + line % r[0].results * r[0].out_step;
+    return line * side[1] + r[1].out_first + i % r[1].results * r[1].out_step;
+}
+
 
 /* Computes the results, phase by phase, then dw: `run` reads from s->kind what to compute. */
 typedef void (*gckpti_conv_fn)(const gckpt_call *call, gckpti_conv *s);
-GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
-                               gckpti_multiply_add_fn multiply_add);
 #define GCKPTI_IF_IMAGES(x) x
 #else
 #define GCKPTI_IF_IMAGES(x) NULL
@@ -7576,28 +7405,17 @@ typedef struct gckpti_cell {
 } gckpti_cell;
 typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 
-/* Functions of the kernels. */
-struct gckpti_sequence;
-typedef struct {
-    gckpti_cell_fn gates, gate_grads;
-    gckpti_product_fn product; /* computes the chains of an item's rows */
-    int fast; /* nonzero: items have several rows, and the backward reads wh_t; 0: one row, wh */
-    void (*add_grads)(const struct gckpti_sequence *s); /* add a block's rows to dwh and dbias */
-} gckpti_cell_kernels;
-
 /* An item is some rows. A block: all rows (forward); one item per thread, or one row (backward). */
 typedef struct gckpti_sequence {
     const gckpt_call *call;
-    const gckpti_cell_kernels *kernels;
+    gckpti_cell_fn cell; /* computes a row at a step, forward or backward */
+    int fast; /* nonzero: items have several rows, and the backward reads wh_t; 0: one row, wh */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
     int64_t first, block, item_rows;          /* first row and rows of a block; rows of an item */
     float *wh_t, *zero, *d; /* wh transposed; H zeros; gradient of a block's state */
     float *h, *da, *pack;   /* h of step t - 1 (rows,T,H); da (rows,T,G) */
 } gckpti_sequence;
-
-GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
-                                   const gckpti_cell_kernels *kernels);
 
 /* The kernels of a step in an instruction set. */
 typedef struct gckpti_cell_loops {
@@ -8136,6 +7954,28 @@ GCKPTI_KERNEL float V(update_block)(const gckpt_update_pass *p, const float *ext
     return V(fold)(lane, 0);
 }
 
+/* Computes elements first..end-1 of a dropout (ops/unary.c). */
+GCKPTI_KERNEL void V(dropout_elements)(const gckpti_dropout *d, int64_t first, int64_t end)
+{
+    const FLOATS factor = V(set1)(d->scale);
+    uint32_t words[5 * W] = { 0 }; /* 4 W elements, and elements read after them */
+    uint64_t at = (d->offset + (uint64_t)first) / 4;
+    int64_t i = first - (int64_t)((d->offset + (uint64_t)first) % 4); /* start of block `at` */
+    for (int64_t n; first < end; i += 4 * W, at += W) {
+        INTS word[4];
+        V(philox)(d->random.key, at, d->random.stream, d->random.step, word);
+        for (int k = 0; k < 4 * W; k++)
+            words[k] = GCKPTI_LANE(word[k % 4], k / 4);
+        for (; first < end && first < i + 4 * W; first += n) {
+            n = W == 1 ? 1 : gckpti_min(gckpti_min(end, i + 4 * W) - first, W);
+            memcpy(word, words + (first - i), sizeof *word);
+            const INTS kept = GCKPTI_MASK_OF(*word >> 8 >= d->threshold);
+            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->loop.x + first, n)) & kept);
+            V(put_product_n)(d->loop.to + first, factor, x, d->loop.accumulate, n);
+        }
+    }
+}
+
 /* ---- softmax, layernorm and rmsnorm: one row ---- */
 GCKPTI_KERNEL void V(softmax_row)(const gckpt_call *call, int64_t r)
 {
@@ -8447,6 +8287,10 @@ GCKPTI_KERNEL void V(channel_dx)(const gckpti_channel_pass *p, int64_t first, in
             V(put_product_n)(p->to + at, rstd, u, p->accumulate, end - c);
         }
 }
+
+GCKPTI_UNUSED static const gckpti_channel_kernels V(channel_loops) = {
+    V(channel_sums), V(channel_out), GCKPTI_IF_TRAINING(V(channel_dx))
+};
 #endif
 
 /* >>recurrent/loops */
@@ -8548,6 +8392,7 @@ GCKPTI_KERNEL void V(lstm_gate_grads)(const gckpti_cell *s)
 #undef GCKPTI_TARGET
 #undef GCKPTI_UNROLL
 #undef GCKPTI_MASK_OF
+#undef GCKPTI_LANE
 #undef GCKPTI_KERNEL
 #undef GCKPTI_ALWAYS
 #undef GCKPTI_INLINED
@@ -8586,8 +8431,6 @@ static inline int gckpti_uses_position(const gckpti_attention *o)
     return o->causal > 1 || o->extras > 1;
 }
 
-/* Returns which keys exist and are visible (all if not causal); kernels read no other keys. */
-GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call);
 
 struct gckpti_attn;
 /* Kernels for a head: up to 64 queries, from query `first` on, or all queries. */
@@ -8596,6 +8439,12 @@ typedef struct gckpti_attention_kernels {
                     float *scratch);
     void (*backward)(const struct gckpti_attn *h, int64_t row, int64_t head, float *scratch);
 } gckpti_attention_kernels;
+
+/* The kernels of an instruction set. */
+typedef struct gckpti_attention_loops {
+    void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
+    gckpti_attention_kernels heads[2];                   /* of f32 plans; of bf16 plans */
+} gckpti_attention_loops;
 
 typedef struct gckpti_attn { /* the state of an attention call */
     const gckpt_call *call;
@@ -8648,22 +8497,8 @@ static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
     return head / h->heads * h->s * h->kv_c + head % h->heads / h->group * h->d;
 }
 
-GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
 
-/* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
-GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
 
-/* Runs the kernels for all heads, on the threads of `team` (NULL: one). Zeroes results that no
- * query writes, unless they accumulate. */
-GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
-                                    const gckpti_attention_kernels *kernels,
-                                    const gckpt_call *team);
-
-/* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or
- * keys, rows of whole vectors. In bf16 plans: packed operands, dq, and, if heads share keys (s >
- * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of bf16 rows. */
-GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
-                                             int64_t d, int backward);
 
 /* Return the score of a dot product x; ds from dp - delta. */
 static inline float gckpti_attn_score(const gckpti_attn *h, float x)
@@ -8685,39 +8520,13 @@ GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const
 
 /* ---- bf16/attention_ops.c ---- */
 #ifndef GCKPT_NO_BF16
-typedef struct { /* rows of a gradient, or NULL if it is not required */
-    float *x;
-    int64_t row;
-} gckpti_grad_rows;
-
-/* A block of a head: m queries from query i on, n keys from key j on (GCKPTI_K_BLOCK at most): the
- * operands' rows; p and ds, (query,key); dq, dk and dv, to which gckpti_attn_tile_add adds. */
-typedef struct {
-    const gckpti_attn *h;
-    gckpti_operand q, k, v, g, p, ds;
-    gckpti_grad_rows grad[3];
-    int64_t head, i, m, j, n;
-} gckpti_attn_tile;
-
-GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s);
-
 GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                                    int64_t d, int backward);
-/* Writes to out[first..end-1] the products of a query and of keys first..end-1. at: offset of the
- * query's head in in[0], in elements; key: offset of key 0's head in in[1]. */
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
-                                   int64_t end, float *out);
-/* Adds to out[] p[j] times value j, for j = first..end-1. key: offset of value 0's head in in[2],
- * in elements. */
-GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
-                                   int64_t end, float *out);
 /* Adds the gradients of a query head. The gradients of keys and values stay in scratch until the
  * last query head that reads the same keys. */
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
                                       float *scratch);
 #else
-#define gckpti_mixed_scores(h, at, key, first, end, out)          (void)0
-#define gckpti_mixed_values(h, p, key, first, end, out)           (void)0
 #define gckpti_mixed_gradients                                    NULL
 #define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
 #endif
@@ -8741,11 +8550,128 @@ static inline float gckpti_linear_loss_cap(const gckpt_call *call)
 {
     return call->attributes ? ((const gckpti_linear_loss *)call->attributes)->cap : 0.0f;
 }
-
-GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                               gckpti_loss_fn fn);
 #else
 #define gckpti_linear_loss_block(call) 0
+#endif
+
+/* >>ops/kernels */
+/* ---- the loops of ops for vectors: a table for each instruction set (folder kernels/) ----
+ * An op has one forward and one backward. They call a loop over a row, a chunk of elements or a
+ * block, by GCKPTI_KERNEL_OF: from the table of the call or, if that is NULL, the plain loop, which
+ * defines the numbers. Items of a loop go to the threads by gckpt_parallel. */
+#define GCKPTI_KIND(name, ...) GCKPTI_KIND_##name,
+/* Elementwise ops; from GCKPTI_FIRST_BINARY on, they have several inputs. */
+enum {
+    GCKPTI_UNARY_OPS(GCKPTI_KIND) GCKPTI_UNARY_OPS_WITH(GCKPTI_KIND) GCKPTI_BINARY_OPS(GCKPTI_KIND)
+        GCKPTI_KIND_where,
+    GCKPTI_FIRST_BINARY = GCKPTI_KIND_add
+};
+#undef GCKPTI_KIND
+enum { GCKPTI_ELEMENTS = 4096, GCKPTI_COLUMNS = 64 }; /* of a work item */
+
+#if GCKPTI_HAS_FAST
+/* Block of c: rows i0..i1-1, columns j0..j1-1 of matrix `matrix`; item: index among all blocks. */
+typedef struct {
+    int64_t i0, i1, j0, j1, matrix, item;
+} gckpti_c_block;
+
+/* Sums over rows of the columns of call->grad_out, for a bias, and of products, for a gain. */
+typedef struct {
+    const gckpt_call *call;
+    float *gain, *bias;
+    float *gain_comp, *bias_comp;
+} gckpti_column_sums;
+
+typedef struct { /* gradients: of each input */
+    gckpti_loop_fn values, gradients[2];
+} gckpti_loops;
+
+/* The table of kernels of an instruction set; optional kernels come last (kernels/table.c). */
+typedef struct {
+    void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
+                          int64_t scratch);
+    void (*divide)(float *x, float divisor, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
+    float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n,
+                    int update);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    const gckpti_loops *elementwise;                      /* by GCKPTI_KIND_.. */
+    void (*run_loop)(gckpti_loop *s, gckpti_loop_fn loop); /* of any number of elements */
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*norm_forward)(const gckpt_call *call, int64_t row);
+    void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
+    const gckpti_element_kernels *element_losses;
+    const gckpti_class_kernels *class_losses;
+    void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
+    void (*product)(const gckpt_call *call, const gckpti_product *t);
+    void (*mixed_product)(const gckpt_call *call, const gckpti_product *t); /* of a bf16 plan */
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
+    const struct gckpti_mixed_kernels *mixed;       /* all of these NULL with GCKPT_NO_BF16 */
+    const struct gckpti_attention_loops *attention; /* NULL with GCKPT_NO_ATTENTION */
+    const struct gckpti_image_kernels *images;      /* NULL with GCKPT_NO_IMAGES */
+    const struct gckpti_cell_loops *recurrent;      /* NULL with GCKPT_NO_RECURRENT */
+} gckpti_kernels;
+
+static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
+{
+    return (const gckpti_kernels *)call->kernels;
+}
+#define GCKPTI_KERNEL_OF(call, entry, plain)                                                       \
+    ((call)->kernels ? gckpti_kernels_of(call)->entry : (plain))
+#else
+#define GCKPTI_KERNEL_OF(call, entry, plain) (plain)
+#endif
+
+/* Convert n elements from or to bf16, by the call's kernels. */
+#define gckpti_widen_row(call, x, y, n)  GCKPTI_KERNEL_OF(call, widen, gckpti_from_bf16s)(x, y, n)
+#define gckpti_narrow_row(call, x, y, n) GCKPTI_KERNEL_OF(call, narrow, gckpti_to_bf16s)(x, y, n)
+
+/* ---- ops/fill.c ---- */
+enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L3 */
+/* Set n words to `word`; add n floats to others. */
+GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n);
+GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n);
+
+/* ---- ops/gemm.c ---- */
+/* Runs work items item(call, i) that need no scratch and no other state. */
+GCKPTI_FN void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
+                               void (*item)(const gckpt_call *call, int64_t i));
+
+
+/* >>images/kernels */
+#ifndef GCKPT_NO_IMAGES
+#if GCKPTI_HAS_FAST
+/* A product of a convolution: operand a (DW: its transpose) is the virtual matrix of all windows,
+ * with rows (image, i, j) and terms (tap, channel); in DW, t.m counts terms, t.k rows. Distances in
+ * floats: `image` and `width` of images and their lines; `step` of results, `tap` of taps in a
+ * line, the first tap at `first`; tap_len floats are adjacent: a tap's channels or, if taps are
+ * adjacent, a line of taps. line_taps: such runs per line of w. */
+typedef struct {
+    gckpti_product t; /* a is not used; if t.b.k_stride is 1, b is that of tap 0 */
+    const gckpti_conv *conv;
+    const float *from;
+    int64_t image, width, step, tap, first, tap_len, line_taps;
+    int64_t from_next, c_next; /* from a group's data to the next group's */
+} gckpti_conv_gemm;
+
+/* The kernels of an instruction set. */
+typedef struct gckpti_image_kernels {
+    void (*conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block, float *pack,
+                       int64_t scratch);
+    gckpti_multiply_add_fn multiply_add;
+    gckpti_windows_fn max_windows, average_windows;
+    const gckpti_channel_kernels *channels;
+    gckpti_scaled_add_fn scaled_add;
+    gckpti_conv_fn conv;
+} gckpti_image_kernels;
+
+GCKPTI_FN void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s); /* images/cpu.c */
+#endif
 #endif
 
 /* Declarations shared by the files of layer ops (MANIFEST); some are in folders of features. */
@@ -8796,20 +8722,12 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
 /* clang-format on */
 #define GCKPTI_PLAIN(name) NULL, NULL
 
-#if GCKPTI_HAS_FAST
-#define GCKPTI_FAST(name)                                                                          \
-    gckpti_fast_##name##_forward, GCKPTI_IF_TRAINING(gckpti_fast_##name##_backward)
-#else
-#define GCKPTI_FAST(name) NULL, NULL
-#endif
-
 /* Runs `row` for each row of the result or, in a backward, of x's gradient if it is required. */
 static inline void gckpti_run_rows(const gckpt_call *call,
                                    void (*row)(const gckpt_call *call, int64_t r))
 {
-    const int64_t rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; (!call->grad_out || call->in[0].grad) && r < rows; r++)
-        row(call, r);
+    if (!call->grad_out || call->in[0].grad)
+        gckpti_for_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
 }
 
 /* Applies an op to a, b and, if not NULL, c. */
@@ -8834,7 +8752,8 @@ enum { GCKPTI_LOSS_F32 = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };
 /* The state of a loss, which processes one block of rows and one chunk of classes at a time. */
 typedef struct {
     const gckpt_call *call;
-    gckpti_loss_kernels kernels;
+    const gckpti_element_kernels *element; /* of losses of elements; NULL over classes */
+    const gckpti_class_kernels *classes;   /* of losses over classes; NULL of elements */
     int backward;
     int64_t row, rows, first, n, v; /* block of the call: `rows` rows from `row` on, n of v classes
                                      * from class `first` on */
@@ -8883,9 +8802,15 @@ static inline int gckpti_has_weights(const gckpt_call *call)
     {                                                                                              \
         return gckpti_element_loss_shape(call, #name);                                             \
     }                                                                                              \
-    GCKPTI_OP_KERNELS(name, gckpti_run_loss(call, backward, kind, gckpti_plain_element_loss))      \
-    GCKPTI_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops,                                   \
+    GCKPTI_OP_KERNELS(name, gckpti_run_loss(call, backward, kind, GCKPTI_ELEMENTS_OF(call), NULL)) \
+    GCKPTI_DESC(name, GCKPTI_PLAIN, gckpti_##name##_shape, flops,                                  \
                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
+#define GCKPTI_ELEMENTS_OF(call)                                                                   \
+    GCKPTI_KERNEL_OF(call, element_losses, &gckpti_element_loss_kernels)
+/* Runs a loss over classes. */
+#define GCKPTI_RUN_CLASSES(call, backward)                                                         \
+    gckpti_run_loss(call, backward, GCKPTI_LOSS_CLASSES, NULL,                                     \
+                    GCKPTI_KERNEL_OF(call, class_losses, &gckpti_class_loss_kernels))
 #define GCKPTI_READS_XY(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
 
 /* >>quant/ops */
@@ -8931,6 +8856,26 @@ GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
 #endif
 
 /* >>ops/gemm */
+typedef struct {
+    const gckpt_call *call;
+    void (*item)(const gckpt_call *call, int64_t i);
+} gckpti_call_items;
+
+static void gckpti_call_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_call_items *s = (const gckpti_call_items *)context;
+    (void)worker;
+    s->item(s->call, i);
+}
+
+GCKPTI_FN void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
+                               void (*item)(const gckpt_call *call, int64_t i))
+{
+    gckpti_call_items s = { call, item };
+    gckpt_parallel(call, n, cost, gckpti_call_item, &s);
+}
+
+/* Returns the cost of a product's gradients: `forward` for each required gradient, two at most. */
 GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
 {
     int wanted = 0;
@@ -8939,6 +8884,8 @@ GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forwa
     return wanted > 1 ? 2 * forward : forward;
 }
 
+/* Returns floats of workspace for a product of m rows, n columns and k terms: 320 KiB at most, 0 if
+ * the stack suffices. Fewer will do, down to 16 terms: 16 * (GCKPTI_PANEL + GCKPTI_STRIP). */
 GCKPTI_FN int64_t gckpti_product_workspace(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 16777216.0)
@@ -8947,6 +8894,8 @@ GCKPTI_FN int64_t gckpti_product_workspace(int64_t m, int64_t n, int64_t k)
            gckpti_min(gckpti_ceil_to(k, 16), GCKPTI_KC);
 }
 
+/* Returns floats of workspace for such a product in a bf16 plan (344 KiB at most): some terms of a
+ * and of a panel of b, in bf16; if k is larger, also partial results, rows x GCKPTI_NC. */
 GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 4194304.0)
@@ -9018,6 +8967,402 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
         }
 }
 
+/* >>ops/fill */
+/* ---- fills and additions, by threads and by vector kernels if the call has any ---- */
+typedef struct { /* to += from or, if from is NULL, to = word */
+    unsigned char *to;
+    const float *from;
+    uint32_t word;
+    int64_t n;
+    void (*add)(float *to, const float *from, int64_t n);
+} gckpti_fill_state;
+
+/* Zeroes n floats; if no cache can hold them (`uncached`), without loading their cache lines. */
+static void gckpti_cpu_clear(void *to, int64_t n, int uncached)
+{
+    float *x = (float *)to;
+#if GCKPTI_X86
+    if (uncached && (uintptr_t)x % 16 == 0) {
+        for (; n >= 4; n -= 4, x += 4)
+            _mm_stream_ps(x, _mm_setzero_ps());
+        _mm_sfence();
+    }
+#endif
+    (void)uncached;
+    memset(x, 0, (size_t)n * sizeof *x);
+}
+
+static void gckpti_cpu_fill_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_fill_state *f = (const gckpti_fill_state *)context;
+    int64_t at = i * GCKPTI_GRAIN_SIZE, n = gckpti_min(f->n - at, GCKPTI_GRAIN_SIZE);
+    void *to = f->to + 4 * at;
+    (void)worker;
+    if (f->from)
+        f->add((float *)to, f->from + at, n);
+    else if (!f->word)
+        gckpti_cpu_clear(to, n, f->n >= GCKPTI_UNCACHED);
+    for (int64_t k = 0; f->word && k < n; k++)
+        memcpy(f->to + 4 * (at + k), &f->word, 4);
+}
+
+GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    gckpti_fill_state f = { (unsigned char *)to, NULL, word, n, NULL };
+    gckpt_parallel(call, GCKPTI_GRAINS(n), gckpti_cpu_fill_item, &f);
+}
+
+GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n)
+{
+    void *at = to;
+    gckpti_fill_state f = { (unsigned char *)at, from, 0, n, NULL };
+    f.add = GCKPTI_KERNEL_OF(call, add, gckpti_add_into);
+    gckpt_parallel(call, GCKPTI_GRAINS(n), gckpti_cpu_fill_item, &f);
+}
+
+/* >>bf16/ops */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag)
+{
+    return op->flags & GCKPTI_BUILTIN_OP && op->flags & (unsigned)flag;
+}
+
+/* ---- elements of matrix products in bf16 plans (manual, 5l; see ops/products.c) ---- */
+/* Adds term p of two operands, whose f32 values are rounded to bf16, to d. */
+static float gckpti_mixed_term(const gckpti_operand *a, const gckpti_operand *b, int64_t p, float d)
+{
+    const uint16_t x = a->bf16 ? a->bf16[p * a->k_stride] : gckpti_to_bf16(a->f32[p * a->k_stride]);
+    const uint16_t y = b->bf16 ? b->bf16[p * b->k_stride] : gckpti_to_bf16(b->f32[p * b->k_stride]);
+    return gckpti_flushed_fma(gckpti_flush_to_zero(gckpti_from_bf16(x)),
+                              gckpti_flush_to_zero(gckpti_from_bf16(y)), d);
+}
+
+/* Returns `element` after adding terms first..end-1, which are a block. */
+static float gckpti_mixed_block(const gckpti_operand *a, const gckpti_operand *b, int64_t first,
+                                int64_t end, float element)
+{
+    float chain[2] = { 0.0f, 0.0f };
+    for (int64_t p = first; p < end; p++)
+        chain[p & 1] = gckpti_mixed_term(a, b, p, chain[p & 1]);
+    return gckpti_flush_to_zero(gckpti_flush_to_zero(element) +
+                                gckpti_flush_to_zero(chain[0] + chain[1]));
+}
+
+static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
+{
+    if (t->accumulate)
+        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
+    return t->initial ? t->initial[j] : 0.0f;
+}
+
+/* Returns an element of t, whose operands begin at a and b, after adding all terms to d. */
+GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d)
+{
+    const gckpti_operand x = gckpti_operand_at(&t->a, a), y = gckpti_operand_at(&t->b, b);
+    if (gckpti_is_chain(t)) {
+        d = gckpti_flush_to_zero(d);
+        for (int64_t p = 0; p < t->k; p++)
+            d = gckpti_mixed_term(&x, &y, p, d);
+        return d;
+    }
+    for (int64_t p = 0, n; p < t->k; p += n) {
+        n = gckpti_block_terms(t, p);
+        d = gckpti_mixed_block(&x, &y, p, p + n, d);
+    }
+    return d;
+}
+
+static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
+{
+    if (t->c)
+        t->c[at] = d;
+    else
+        t->c_bf16[at] = gckpti_to_bf16(d);
+}
+
+/* Computes column j of up to GCKPTI_STRIP rows; a quantised b is dequantised once for them. */
+static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
+{
+    float d[GCKPTI_STRIP], w[GCKPTI_K_BLOCK];
+    const gckpti_operand y = { w, NULL, 0, 1, 0, NULL };
+    const int64_t rows = gckpti_min(t->m - i, GCKPTI_STRIP), step = t->b.k_stride;
+    for (int64_t r = 0; r < rows; r++)
+        d[r] = gckpti_mixed_start(t, (i + r) * t->n + j, j);
+    for (int64_t p = 0, n; p < t->k; p += n) {
+        const int64_t at = j * t->b.stride + p * step;
+        n = gckpti_min(t->k - p, GCKPTI_K_BLOCK);
+        if (step == 1)
+            gckpti_dequantise(t->b.quant, at, n, w);
+        for (int64_t l = 0; l < n && step != 1; l++)
+            gckpti_dequantise(t->b.quant, at + l * step, 1, w + l);
+        for (int64_t r = 0; r < rows; r++) {
+            const gckpti_operand x =
+                gckpti_operand_at(&t->a, (i + r) * t->a.stride + p * t->a.k_stride);
+            d[r] = gckpti_mixed_block(&x, &y, 0, n, d[r]);
+        }
+    }
+    for (int64_t r = 0; r < rows; r++)
+        gckpti_mixed_set(t, (i + r) * t->n + j, d[r]);
+}
+
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
+{
+    const int quant = gckpti_has_quant(&t->b);
+    (void)call;
+    for (int64_t i = 0; quant && i < t->m; i += GCKPTI_STRIP)
+        for (int64_t j = 0; j < t->n; j++)
+            gckpti_mixed_column(t, i, j);
+    for (int64_t i = 0; i < t->batch * t->m && !quant; i++)
+        for (int64_t j = 0; j < t->n; j++) {
+            const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride,
+                          at = i * t->n + j;
+            const int64_t b = i / t->m * t->b.batch_stride + j * t->b.stride;
+            const float d = gckpti_mixed_element(t, a, b, gckpti_mixed_start(t, at, j));
+            gckpti_mixed_set(t, at, d);
+        }
+}
+#endif
+
+/* =================================================================================================
+ * layers: embed, matmul, linear, norms, losses
+ *
+ * The plain kernels of this folder define the numbers (manual, 5); faster kernels return the same
+ * bits. Words used: "chain": d = fma(a, b, d), one term after the other, from d's present value;
+ * "lanes": the 32 partial sums of gckpti_sum; "put(a, b)": gckpti_put_product, d = a b or d += a b;
+ * "mixed": of bf16 plans, whose products round operands to bf16 and add in f32.
+ * ============================================================================================== */
+
+/* Sets shape and workspace of a product of x (..,k) and b, which is (..,k,n) or, if transposed,
+ * (..,n,k). Fails if k differs. Each matrix of the result has m rows. */
+static gckpt_result gckpti_product_shape(gckpt_call *call, const char *name, int64_t m)
+{
+    const gckpt_shape *x = &call->in[0].shape, *b = &call->in[1].shape;
+    const int transposed = *(const int *)call->attributes;
+    const int64_t k = gckpti_last(x), n = b->d[b->n - 1 - transposed];
+    if (b->d[b->n - 2 + transposed] != k)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s%s: %S x %S: inner sizes %I and %I differ", name,
+                          transposed ? "_transposed" : "", x, b, k, b->d[b->n - 2 + transposed]);
+    const int db_transposed = gckpti_is_mixed(call) ? transposed : k > n;
+    const int64_t da = gckpti_threads_workspace(call, m, k, n);
+    const int64_t db = db_transposed ? gckpti_threads_workspace(call, n, k, m)
+                                     : gckpti_threads_workspace(call, k, n, m);
+    call->shape = *x;
+    call->shape.d[x->n - 1] = n;
+    call->workspace_forward = (size_t)gckpti_threads_workspace(call, m, n, k) * sizeof(float);
+    call->workspace_backward = (size_t)(da > db ? da : db) * sizeof(float);
+    return GCKPT_OK;
+}
+
+/* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
+ * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M and, if one b
+ * serves all leading indices, over all their rows in order. */
+
+typedef struct {
+    int64_t matrices, m, n, k;
+} gckpti_sizes;
+
+static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
+{
+    const gckpt_shape *b = &call->in[1].shape;
+    int64_t rows = gckpti_rows(&call->in[0].shape), matrices = 1;
+    for (int i = 0; i + 2 < b->n; i++)
+        matrices *= b->d[i];
+    gckpti_sizes s = { matrices, rows / matrices, gckpti_last(&call->shape),
+                       gckpti_last(&call->in[0].shape) };
+    return s;
+}
+
+/* Shape rule: inner sizes agree, and leading sizes agree unless one b serves all. */
+static gckpt_result gckpti_matmul_shape(gckpt_call *call)
+{
+    const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
+    int64_t matrices = 1;
+    if (a->n < 2 || (b->n != 2 && b->n != a->n))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "matmul: %S x %S: a needs two axes or more, b two or as many as a", a, b);
+    for (int i = 0; i + 2 < b->n; matrices *= b->d[i++])
+        if (a->d[i] != b->d[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "matmul: %S x %S: leading sizes %I and %I differ", a, b, a->d[i],
+                              b->d[i]);
+    return gckpti_product_shape(call, "matmul", gckpti_rows(a) / matrices);
+}
+
+/* Computes a product in the precision of the call's plan. */
+static void gckpti_run_product(const gckpt_call *call, const gckpti_product *t)
+{
+    if (gckpti_is_mixed(call))
+        GCKPTI_KERNEL_OF(call, mixed_product, gckpti_mixed_plain)(call, t);
+    else
+        GCKPTI_KERNEL_OF(call, product, gckpti_fp32_plain)(call, t);
+}
+
+/* Returns the operand b of a matmul, w of a linear op. */
+static gckpti_operand gckpti_linear_b(const gckpt_call *call, const gckpti_sizes *s)
+{
+    gckpti_operand b = gckpti_arg_operand(&call->in[1], 0, 1, s->n, s->n * s->k);
+    if (*(const int *)call->attributes) /* transposed */
+        b.stride = s->k, b.k_stride = 1;
+    gckpti_operand_set_quant(call, gckpti_call_quant(call), &b);
+    return b;
+}
+
+static void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    gckpti_product t;
+    t.k_period = t.k_offset = 0;
+    gckpti_set_product(call, &t, s.matrices, s.m, s.n, s.k, call->out, call->out_bf16);
+    t.a = gckpti_arg_operand(&call->in[0], 0, s.k, 1, s.m * s.k);
+    t.b = gckpti_linear_b(call, &s);
+    t.initial = call->inputs == 3 ? call->in[2].data : NULL;
+    run(call, &t);
+}
+
+/* Computes da = g b' and db = a' g, or db = g' a if b is transposed (' is the transpose). */
+static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpt_arg *in = call->in;
+    const gckpti_operand g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
+    gckpti_product t;
+    t.k_period = t.k_offset = 0;
+    gckpti_set_product(call, &t, s.matrices, s.m, s.k, s.n, in[0].grad, in[0].grad_bf16);
+    t.b = gckpti_linear_b(call, &s);
+    t.a = g, t.b = gckpti_transpose(&t.b);
+    t.accumulate = in[0].accumulate;
+    if (t.c || t.c_bf16)
+        run(call, &t);
+    gckpti_set_product(call, &t, s.matrices, s.k, s.n, s.m, in[1].grad, in[1].grad_bf16);
+    t.a = gckpti_arg_operand(&in[0], 0, s.k, 1, s.m * s.k);
+    t.a = gckpti_transpose(&t.a), t.b = gckpti_transpose(&g);
+    if (*(const int *)call->attributes)
+        t.m = s.n, t.n = t.c_stride = s.k, t.b = t.a, t.a = gckpti_transpose(&g);
+    t.accumulate = in[1].accumulate;
+    t.k_period = in[1].shape.n > 2 ? s.m : gckpti_sample_rows(&in[0].shape);
+    if (t.c || t.c_bf16)
+        run(call, &t);
+}
+
+#if GCKPTI_HAS_FAST
+static void gckpti_column_sums_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_column_sums *s = (const gckpti_column_sums *)context;
+    const int64_t first = i * GCKPTI_COLUMNS, left = gckpti_last(&s->call->shape) - first;
+    (void)worker;
+    gckpti_kernels_of(s->call)->column_sums(s, first, first + gckpti_min(left, GCKPTI_COLUMNS));
+}
+#endif
+
+/* Sums over rows: g into the gradient of input `bias`, g times the normalised x into that of `gain`
+ * (0: none), row by row. With a single row, `compensation` may be NULL. */
+GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias)
+{
+    const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
+    float *to_gain = gain ? g->grad : NULL, *to_bias = bias ? b->grad : NULL;
+    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    if (to_gain)
+        gckpti_zero_unless(to_gain, n, g->accumulate);
+    if (to_bias)
+        gckpti_zero_unless(to_bias, n, b->accumulate);
+#if GCKPTI_HAS_FAST
+    if (call->kernels && (to_gain || to_bias)) {
+        gckpti_column_sums s = { call, to_gain, to_bias, gain ? g->compensation : NULL,
+                                 b->compensation };
+        gckpt_parallel(call, (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS, rows * GCKPTI_COLUMNS,
+                       gckpti_column_sums_item, &s);
+        return;
+    }
+#endif
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; to_bias && i < n; i++)
+            gckpti_add_to_grad(b, i, gckpti_grad_out(call, r * n + i));
+        if (!to_gain)
+            continue;
+        const gckpti_row_args row = gckpti_norm_row_args(call, r);
+        for (int64_t i = 0; i < n; i++) {
+            const float d = gckpti_centered(row.x[i], row.first, row.mean);
+            gckpti_add_to_grad(g, i, gckpti_mul(row.y[i], d * row.rstd));
+        }
+    }
+}
+
+/* Sums the rows of g into the bias's gradient (input 2). */
+static void gckpti_bias_backward(const gckpt_call *call)
+{
+    gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0);
+}
+
+GCKPTI_OP_KERNELS(matmul, (backward ? gckpti_linear_gradients
+                                    : gckpti_linear_output)(call, gckpti_run_product))
+GCKPTI_OP_KERNELS(linear, (backward ? gckpti_matmul_backward : gckpti_matmul_forward)(call);
+                  if (backward) gckpti_bias_backward(call))
+
+static uint64_t gckpti_matmul_flops(const gckpt_call *call)
+{
+    return 2 * (uint64_t)gckpti_elements(&call->shape) * (uint64_t)gckpti_last(&call->in[0].shape);
+}
+
+/* A row of the result needs the same row of x, if one w serves all. */
+static int gckpti_matmul_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
+{
+    const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
+    (void)attr;
+    *field = same;
+    return call->in[1].shape.n == 2;
+}
+
+GCKPTI_DESC_FIELD(matmul, GCKPTI_PLAIN, gckpti_matmul_shape, gckpti_matmul_flops,
+                  gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
+
+static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
+                                       gckpt_tensor *bias, int transposed)
+{
+    gckpt_tensor *t = gckpti_apply_to(op, a, b, bias, &transposed, sizeof transposed);
+    if (t && b->shape.n == 2)
+        b->f32_uses--;
+    return t;
+}
+
+GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
+{
+    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
+{
+    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1);
+}
+
+/* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ---- Like matmul, but
+ * chains of out start at the bias; dbias sums g, row by row, compensated. */
+static gckpt_result gckpti_linear_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
+    const int transposed = *(const int *)call->attributes;
+    if (x->n < 1 || w->n != 2)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "linear: x %S needs an axis, w %S two axes", x, w);
+    if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != w->d[1 - transposed]))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "linear: w %S needs a bias of shape [%I], not %S", w,
+                          w->d[1 - transposed], bias);
+    call->mixes_rows = x->n < 2;
+    return gckpti_product_shape(call, "linear", gckpti_rows(x));
+}
+
+GCKPTI_DESC_FIELD(linear, GCKPTI_PLAIN, gckpti_linear_shape, gckpti_matmul_flops,
+                  gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
+
+GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
+{
+    return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
+                                                gckpt_tensor *bias)
+{
+    return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 1);
+}
+
 /* >>ops/unary */
 /* ---- elementwise ops of one input (GCKPTI_UNARY_OPS); out may be in's buffer, and grad grad_out's
  * ---- */
@@ -9037,12 +9382,60 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
                                      (double)o[(n)-1]);                                            \
     }
 
-static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads,
-                             gckpti_loop_fn run)
+/* A loop over contiguous arrays: `run` or, if the call has vector kernels, that of its table which
+ * computes values (input -1) or the gradient of an input. */
+typedef struct {
+    gckpti_loop loop;
+    int input;
+    gckpti_loop_fn run;
+} gckpti_flat_loop;
+
+#if GCKPTI_HAS_FAST
+typedef struct { /* a work item is a chunk of GCKPTI_ELEMENTS of all loops */
+    const gckpti_kernels *kernels;
+    const gckpti_flat_loop *loops;
+    int count;
+} gckpti_loop_items;
+
+static void gckpti_loop_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_loop loop = gckpti_loop_of(call, backward, reads);
-    if (loop.to)
-        run(&loop);
+    const gckpti_loop_items *s = (const gckpti_loop_items *)context;
+    const int64_t at = i * GCKPTI_ELEMENTS;
+    (void)worker;
+    for (int k = 0; k < s->count; k++) {
+        gckpti_loop c = s->loops[k].loop;
+        c.n = gckpti_min(c.n - at, GCKPTI_ELEMENTS);
+        c.x += at, c.y += at, c.to += at, c.g = c.g ? c.g + at : NULL;
+        s->kernels->run_loop(&c, s->loops[k].run);
+    }
+}
+#endif
+
+/* Runs one or two loops of the same length, of the op GCKPTI_KIND_... */
+static void gckpti_run_loops(const gckpt_call *call, gckpti_flat_loop *loops, int count, int kind)
+{
+#if GCKPTI_HAS_FAST
+    if (call->kernels && count) {
+        gckpti_loop_items s = { gckpti_kernels_of(call), loops, count };
+        const gckpti_loops *table = &s.kernels->elementwise[kind];
+        for (int k = 0; k < count; k++)
+            loops[k].run = loops[k].input < 0 ? table->values : table->gradients[loops[k].input];
+        gckpt_parallel(call, (loops->loop.n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS,
+                       (kind < GCKPTI_FIRST_BINARY ? 16 : 4) * GCKPTI_ELEMENTS, gckpti_loop_item,
+                       &s);
+        return;
+    }
+#endif
+    (void)call, (void)kind;
+    for (int k = 0; k < count; k++)
+        loops[k].run(&loops[k].loop);
+}
+
+static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads, int kind,
+                             gckpti_loop_fn plain)
+{
+    gckpti_flat_loop f = { gckpti_loop_of(call, backward, reads), backward - 1, plain };
+    gckpti_run_loops(call, &f, f.loop.to != NULL, kind);
 }
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
@@ -9071,9 +9464,9 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
 #endif
 #define GCKPTI_UNARY_DESC(name, shape, flops, reads)                                               \
     GCKPTI_OP_KERNELS(                                                                             \
-        name, gckpti_run_unary(call, backward, reads,                                              \
+        name, gckpti_run_unary(call, backward, reads, GCKPTI_KIND_##name,                          \
                                backward ? gckpti_##name##_gradients : gckpti_##name##_values))     \
-    GCKPTI_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS, reads);
+    GCKPTI_DESC(name, GCKPTI_PLAIN, shape, flops, GCKPTI_UNARY_FLAGS, reads);
 #define GCKPTI_UNARY_OP(name, flops, reads, ...)                                                   \
     GCKPTI_UNARY_DESC(name, gckpti_unary_shape, flops, reads)                                      \
     GCKPTI_BUILDER_0(name)
@@ -9119,13 +9512,17 @@ GCKPTI_UNUSED static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     call->mixes_rows = call->in[0].shape.n < 2; /* then the only axis is the batch */
     return gckpti_unary_shape(call);
 }
-GCKPTI_OP_KERNELS(softmax,
-                  gckpti_run_rows(call, backward ? gckpti_softmax_row_grad : gckpti_softmax_row))
-GCKPTI_OP_KERNELS(log_softmax, gckpti_run_rows(call, backward ? gckpti_log_softmax_row_grad
-                                                              : gckpti_log_softmax_row))
-GCKPTI_DESC(softmax, GCKPTI_FAST, gckpti_softmax_shape, gckpti_flops_20,
+#define GCKPTI_ROW_KERNELS(name)                                                                   \
+    GCKPTI_OP_KERNELS(                                                                             \
+        name,                                                                                      \
+        gckpti_run_rows(                                                                           \
+            call, backward ? GCKPTI_KERNEL_OF(call, name##_backward, gckpti_##name##_row_grad)     \
+                           : GCKPTI_KERNEL_OF(call, name##_forward, gckpti_##name##_row)))
+GCKPTI_ROW_KERNELS(softmax)
+GCKPTI_ROW_KERNELS(log_softmax)
+GCKPTI_DESC(softmax, GCKPTI_PLAIN, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
-GCKPTI_DESC(log_softmax, GCKPTI_FAST, gckpti_softmax_shape, gckpti_flops_20,
+GCKPTI_DESC(log_softmax, GCKPTI_PLAIN, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
 GCKPTI_BUILDER_0(softmax)
 GCKPTI_BUILDER_0(log_softmax)
@@ -9134,27 +9531,23 @@ GCKPTI_BUILDER_0(log_softmax)
  * again: puts of (1 / (1 - p)) x or g, or of +0. u is uniform in [0,1), four to a Philox block,
  * numbered by the element's index in the whole batch (manual, 5j). */
 GCKPTI_CHECKED_SHAPE(dropout, 1, (*o < 1.0f), "p = %g must be below 1 (0 switches it off)")
+static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
+{
+    const gckpti_dropout d = gckpti_dropout_of(call, call->grad_out != NULL);
+    const int64_t at = i * GCKPTI_ELEMENTS, end = gckpti_min(at + GCKPTI_ELEMENTS, d.loop.n);
+    GCKPTI_KERNEL_OF(call, dropout, gckpti_dropout_elements)(&d, at, end);
+}
+
 static void gckpti_run_dropout(const gckpt_call *call, int backward)
 {
-    const gckpti_dropout d = gckpti_dropout_of(call, backward);
-    const gckpti_loop loop = d.loop;
-    uint32_t block[4] = { 0, 0, 0, 0 };
-    if (!gckpti_is_training(call)) { /* inference has no backward */
+    const int64_t each = GCKPTI_ELEMENTS, n = gckpti_elements(&call->shape);
+    if (backward || gckpti_is_training(call)) /* inference has no backward */
+        gckpti_for_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
+    else
         gckpti_detach_forward(call);
-        return;
-    }
-    for (int64_t i = 0; i < loop.n; i++) {
-        const uint64_t at = d.offset + (uint64_t)i;
-        if (i == 0 || at % 4 == 0)
-            gckpti_philox(d.random.key, at / 4, d.random.stream, d.random.step, block);
-        if (block[at % 4] >> 8 >= d.threshold)
-            gckpti_put_product(&loop.to[i], d.scale, loop.x[i], loop.accumulate);
-        else
-            gckpti_put(&loop.to[i], 0.0f, loop.accumulate);
-    }
 }
 GCKPTI_OP_KERNELS(dropout, gckpti_run_dropout(call, backward))
-GCKPTI_DESC(dropout, GCKPTI_FAST, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_INPLACE_FLAGS, 0);
+GCKPTI_DESC(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_INPLACE_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
@@ -9188,6 +9581,8 @@ static void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, i
     it->size[k] *= size;
 }
 
+/* Returns an iterator over `axes` of tensors of shapes a and b. Axes match from the last; a size of
+ * 1 or a missing axis is repeated (step 0). */
 GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shape *a,
                                        const gckpt_shape *b)
 {
@@ -9244,23 +9639,96 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+#if GCKPTI_HAS_FAST
+/* Returns whether vector loops run on the whole arrays: no input is repeated, and no gradient is a
+ * compensated sum. */
+static int gckpti_is_flat(const gckpt_call *call)
+{
+    const int64_t n = gckpti_elements(&call->shape);
+    int k = 0;
+    while (call->kernels && k < call->inputs && gckpti_elements(&call->in[k].shape) == n &&
+           !call->in[k].compensation)
+        k++;
+    return call->kernels && k == call->inputs;
+}
+
+/* Computes the gradient of x, repeated as whole rows of n, if that is the sum of g: a bias's. */
+static void gckpti_sum_repeated(const gckpt_call *call, const gckpt_arg *x, int64_t n)
+{
+    gckpt_call c = *call;
+    c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
+    c.in[1] = *x;
+    gckpti_run_column_sums(&c, 0, 1);
+}
+
+/* Runs vector loops over whole arrays: of values, or of the required gradients. */
+static void gckpti_run_flat(const gckpt_call *call, int backward, int kind)
+{
+    gckpti_flat_loop f[2];
+    int count = 0;
+    for (int i = 0; i <= backward; i++) {
+        const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
+        gckpti_loop s = { x->data, y->data, call->grad_out, NULL, backward ? x->grad : call->out,
+                          NULL, gckpti_elements(&call->shape), { 1, 1 }, x->accumulate };
+        s.accumulate &= backward;
+        if (!s.to || s.to == s.g) /* not required, or g itself (PASSES_GRAD) */
+            continue;
+        s.x = s.x ? s.x : s.g, s.y = s.y ? s.y : s.g; /* the loop does not read a NULL array */
+        f[count].loop = s, f[count].input = backward ? i : -1, f[count++].run = NULL;
+    }
+    gckpti_run_loops(call, f, count, kind);
+}
+
+/* Runs vector loops of contiguous arrays: x is the condition, y and g are a and b, or g is that of
+ * y. steps: the shift that clears the sign of a condition in f32; 1 for the gradient of b. */
+static void gckpti_where_flat(const gckpt_call *call, int backward)
+{
+    const gckpt_arg *c = &call->in[0];
+    const void *condition = c->index ? (const void *)c->index : (const void *)c->data;
+    gckpti_flat_loop f[2];
+    int count = 0;
+    for (int i = 1; i <= 1 + backward; i++) {
+        const gckpt_arg *in = &call->in[i];
+        gckpti_loop s = { (const float *)condition, call->in[1].data, call->in[2].data, NULL,
+                          call->out, NULL, gckpti_elements(&call->shape), { !c->index, i == 2 },
+                          0 };
+        if (backward)
+            s.y = s.g = call->grad_out, s.to = in->grad, s.accumulate = in->accumulate;
+        if (s.to)
+            f[count].loop = s, f[count].input = backward ? i - 1 : -1, f[count++].run = NULL;
+    }
+    gckpti_run_loops(call, f, count, GCKPTI_KIND_where);
+}
+
+#else
+#define gckpti_is_flat(call)                    0
+#define gckpti_run_flat(call, backward, kind)   ((void)0)
+#define gckpti_where_flat(call, backward)       ((void)0)
+#endif
+
 /* Computes values or, if `backward`, input i's gradient, by a `loop` along the innermost axis. */
 static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpti_loop_fn loop)
 {
     const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
     gckpti_iter it;
     gckpti_loop s;
-    if (backward &&
-        (!x->grad || x->grad == call->grad_out)) /* not required, or g itself (PASSES_GRAD) */
+    if (backward && (!x->grad || x->grad == call->grad_out))
         return;
+    it = gckpti_iter_over(&call->shape, &x->shape, &y->shape);
+#if GCKPTI_HAS_FAST
+    if (backward && call->kernels && x->compensation && it.step[0][0] == 1 &&
+        it.size[0] == gckpti_elements(&x->shape) && loop == gckpti_identity_gradient) {
+        gckpti_sum_repeated(call, x, it.size[0]);
+        return;
+    }
+#endif
     if (backward && x->compensation)
         gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
-    it = gckpti_iter_over(&call->shape, &x->shape, &y->shape);
     memset(&s, 0, sizeof s);
     s.n = it.size[0], s.steps[0] = it.step[0][0], s.steps[1] = it.step[1][0];
     s.g = call->grad_out, s.to = call->out, s.accumulate = x->accumulate;
     do {
-        s.x = x->data ? x->data + it.offset[0] : s.g; /* `loop` does not read a NULL array */
+        s.x = x->data ? x->data + it.offset[0] : s.g;
         s.y = y->data ? y->data + it.offset[1] : s.g;
         if (backward)
             s.to = x->grad + it.offset[0];
@@ -9283,10 +9751,12 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
 #define GCKPTI_BINARY_BUILDER(name)
 #endif
 #define GCKPTI_BINARY_OP(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)              \
-    GCKPTI_OP_KERNELS(name, backward ? (gckpti_run_binary(call, 1, 0, gckpti_##grad_a##_gradient), \
-                                        gckpti_run_binary(call, 1, 1, gckpti_##grad_b##_gradient)) \
-                                     : gckpti_run_binary(call, 0, 0, gckpti_##name##_values))      \
-    GCKPTI_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                  \
+    GCKPTI_OP_KERNELS(                                                                             \
+        name, if (gckpti_is_flat(call)) gckpti_run_flat(call, backward, GCKPTI_KIND_##name);       \
+        else backward ? (gckpti_run_binary(call, 1, 0, gckpti_##grad_a##_gradient),                \
+                         gckpti_run_binary(call, 1, 1, gckpti_##grad_b##_gradient))                \
+                      : gckpti_run_binary(call, 0, 0, gckpti_##name##_values))                     \
+    GCKPTI_DESC(name, GCKPTI_PLAIN, gckpti_broadcast_shape, flops,                                 \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (reads_a) | GCKPT_SUMS, (reads_b) | GCKPT_SUMS);                                   \
     GCKPTI_BINARY_BUILDER(name)
@@ -9303,10 +9773,8 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
     int64_t o = 0;
     if (backward && !in->grad)
         return;
-    if (in->compensation || i == 0)
+    if (in->compensation)
         gckpti_zero_unless(in->grad, gckpti_elements(&in->shape), in->accumulate);
-    if (i == 0) /* the condition's gradient is 0 */
-        return;
     do
         for (int64_t j = 0; j < it.size[0]; j++, o++) {
             const int64_t at = it.offset[1] + j * it.step[1][0],
@@ -9322,8 +9790,19 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
         }
     while (gckpti_iter_next(&it, 1));
 }
-GCKPTI_OP_KERNELS(where, for (int i = !backward; i < 3; i++) gckpti_where_take(call, i, backward))
-GCKPTI_DESC(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
+
+static void gckpti_run_where(const gckpt_call *call, int backward)
+{
+    if (backward) /* the condition's gradient is 0 */
+        gckpti_zero_gradients(call, 0, 1);
+    if (gckpti_is_flat(call))
+        gckpti_where_flat(call, backward);
+    else
+        for (int i = 1; i < 3; i++)
+            gckpti_where_take(call, i, backward);
+}
+GCKPTI_OP_KERNELS(where, gckpti_run_where(call, backward))
+GCKPTI_DESC(where, GCKPTI_PLAIN, gckpti_broadcast_shape, NULL,
             GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
             GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
@@ -9896,7 +10375,7 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
+static void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
     const int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
     const gckpt_dequantisation *quant = gckpti_call_quant(call);
@@ -9909,25 +10388,49 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
         if (gckpti_has_f32(call->out))
             memcpy(call->out + r * n + i, from, (size_t)count * sizeof *from);
         else
-            gckpti_to_bf16s(from, call->out_bf16 + r * n + i, count);
+            gckpti_narrow_row(call, from, call->out_bf16 + r * n + i, count);
     }
 }
 
-static void gckpti_take_rows(const gckpt_call *call, int backward)
+static int64_t gckpti_take_samples(const gckpt_call *call)
 {
-    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    float *table = call->in[0].grad;
-    if (backward && table)
-        gckpti_zero_unless(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
-    for (int64_t r = 0; r < rows; r++)
-        if (!backward)
-            gckpti_take_row(call, r);
-        else
-            for (int64_t i = 0; table && i < n; i++)
-                table[gckpti_source_row(call, r) * n + i] += gckpti_grad_out(call, r * n + i);
+    return call->in[0].shape.n == 3 ? call->shape.d[0] : 1;
 }
-GCKPTI_OP_KERNELS(embed, gckpti_take_rows(call, backward))
-GCKPTI_OP_KERNELS(gather, gckpti_take_rows(call, backward))
+
+/* Adds 64 columns of all rows of a sample, so that each element's sum keeps its order. */
+static void gckpti_take_columns(const gckpt_call *call, int64_t i)
+{
+    int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
+    int64_t rows = gckpti_rows(&call->shape) / gckpti_take_samples(call), first = i / items * rows;
+    int64_t j = i % items * GCKPTI_COLUMNS, width = gckpti_min(n - j, GCKPTI_COLUMNS);
+    float wide[GCKPTI_COLUMNS];
+    for (int64_t r = first; r < first + rows; r++) {
+        const int is_wide = gckpti_has_f32(call->grad_out);
+        const float *g = is_wide ? call->grad_out + r * n + j : wide;
+        if (!is_wide)
+            gckpti_widen_row(call, call->grad_out_bf16 + r * n + j, wide, width);
+        GCKPTI_KERNEL_OF(call, add, gckpti_add_into)
+        (call->in[0].grad + gckpti_source_row(call, r) * n + j, g, width);
+    }
+}
+
+/* Runs embed or gather; the backward first zeroes a table's gradient, unless it accumulates. */
+static void gckpti_run_take(const gckpt_call *call, int backward)
+{
+    const gckpt_arg *table = &call->in[0];
+    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const int64_t samples = gckpti_take_samples(call);
+    if (!backward)
+        gckpti_for_each(call, rows, n, gckpti_take_row);
+    if (!backward || !table->grad)
+        return;
+    if (!table->accumulate)
+        gckpti_cpu_fill(call, table->grad, 0, gckpti_elements(&table->shape));
+    gckpti_for_each(call, samples * ((n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS),
+                    4 * rows / samples * GCKPTI_COLUMNS, gckpti_take_columns);
+}
+GCKPTI_OP_KERNELS(embed, gckpti_run_take(call, backward))
+GCKPTI_OP_KERNELS(gather, gckpti_run_take(call, backward))
 
 /* Returns the limit of input i's indices: the rows of input i - 1, or of one sample of it. */
 static int64_t gckpti_table_rows(const gckpt_call *call, int i)
@@ -9936,9 +10439,9 @@ static int64_t gckpti_table_rows(const gckpt_call *call, int i)
     return table->d[table->n - 2];
 }
 
-GCKPTI_DESC_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
+GCKPTI_DESC_WITH(embed, GCKPTI_PLAIN, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
-GCKPTI_DESC_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
+GCKPTI_DESC_WITH(gather, GCKPTI_PLAIN, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
@@ -9959,108 +10462,6 @@ GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
     return gckpti_apply_to(&gckpti_op_gather, x, index, NULL, NULL, 0);
 }
 
-/* >>bf16/ops */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag)
-{
-    return op->flags & GCKPTI_BUILTIN_OP && op->flags & (unsigned)flag;
-}
-
-/* ---- elements of matrix products in bf16 plans (manual, 5l; see ops/products.c) ---- */
-/* Adds term p of two operands, whose f32 values are rounded to bf16, to d. */
-static float gckpti_mixed_term(const gckpti_operand *a, const gckpti_operand *b, int64_t p, float d)
-{
-    const uint16_t x = a->bf16 ? a->bf16[p * a->k_stride] : gckpti_to_bf16(a->f32[p * a->k_stride]);
-    const uint16_t y = b->bf16 ? b->bf16[p * b->k_stride] : gckpti_to_bf16(b->f32[p * b->k_stride]);
-    return gckpti_flushed_fma(gckpti_flush_to_zero(gckpti_from_bf16(x)),
-                              gckpti_flush_to_zero(gckpti_from_bf16(y)), d);
-}
-
-/* Returns `element` after adding terms first..end-1, which are a block. */
-static float gckpti_mixed_block(const gckpti_operand *a, const gckpti_operand *b, int64_t first,
-                                int64_t end, float element)
-{
-    float chain[2] = { 0.0f, 0.0f };
-    for (int64_t p = first; p < end; p++)
-        chain[p & 1] = gckpti_mixed_term(a, b, p, chain[p & 1]);
-    return gckpti_flush_to_zero(gckpti_flush_to_zero(element) +
-                                gckpti_flush_to_zero(chain[0] + chain[1]));
-}
-
-static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
-{
-    if (t->accumulate)
-        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
-    return t->initial ? t->initial[j] : 0.0f;
-}
-
-GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d)
-{
-    const gckpti_operand x = gckpti_operand_at(&t->a, a), y = gckpti_operand_at(&t->b, b);
-    if (gckpti_is_chain(t)) {
-        d = gckpti_flush_to_zero(d);
-        for (int64_t p = 0; p < t->k; p++)
-            d = gckpti_mixed_term(&x, &y, p, d);
-        return d;
-    }
-    for (int64_t p = 0, n; p < t->k; p += n) {
-        n = gckpti_block_terms(t, p);
-        d = gckpti_mixed_block(&x, &y, p, p + n, d);
-    }
-    return d;
-}
-
-static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
-{
-    if (t->c)
-        t->c[at] = d;
-    else
-        t->c_bf16[at] = gckpti_to_bf16(d);
-}
-
-/* Computes column j of up to GCKPTI_STRIP rows; a quantised b is dequantised once for them. */
-static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
-{
-    float d[GCKPTI_STRIP], w[GCKPTI_K_BLOCK];
-    const gckpti_operand y = { w, NULL, 0, 1, 0, NULL };
-    const int64_t rows = gckpti_min(t->m - i, GCKPTI_STRIP), step = t->b.k_stride;
-    for (int64_t r = 0; r < rows; r++)
-        d[r] = gckpti_mixed_start(t, (i + r) * t->n + j, j);
-    for (int64_t p = 0, n; p < t->k; p += n) {
-        const int64_t at = j * t->b.stride + p * step;
-        n = gckpti_min(t->k - p, GCKPTI_K_BLOCK);
-        if (step == 1)
-            gckpti_dequantise(t->b.quant, at, n, w);
-        for (int64_t l = 0; l < n && step != 1; l++)
-            gckpti_dequantise(t->b.quant, at + l * step, 1, w + l);
-        for (int64_t r = 0; r < rows; r++) {
-            const gckpti_operand x =
-                gckpti_operand_at(&t->a, (i + r) * t->a.stride + p * t->a.k_stride);
-            d[r] = gckpti_mixed_block(&x, &y, 0, n, d[r]);
-        }
-    }
-    for (int64_t r = 0; r < rows; r++)
-        gckpti_mixed_set(t, (i + r) * t->n + j, d[r]);
-}
-
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
-{
-    const int quant = gckpti_has_quant(&t->b);
-    (void)call;
-    for (int64_t i = 0; quant && i < t->m; i += GCKPTI_STRIP)
-        for (int64_t j = 0; j < t->n; j++)
-            gckpti_mixed_column(t, i, j);
-    for (int64_t i = 0; i < t->batch * t->m && !quant; i++)
-        for (int64_t j = 0; j < t->n; j++) {
-            const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride,
-                          at = i * t->n + j;
-            const int64_t b = i / t->m * t->b.batch_stride + j * t->b.stride;
-            const float d = gckpti_mixed_element(t, a, b, gckpti_mixed_start(t, at, j));
-            gckpti_mixed_set(t, at, d);
-        }
-}
-#endif
-
 /* >>bf16/attention_ops */
 #if !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_ATTENTION)
 GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
@@ -10080,116 +10481,104 @@ GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64
 
 /* ---- attention (see attention/ops.c). A result that is a zero becomes +0, since a backend may add
  * masked terms as zeros. ---- */
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
-                                   int64_t end, float *out)
+/* Returns the first of n keys that query r sees or, if `across` is 0, of n queries that see key r,
+ * and sets *end. */
+static int64_t gckpti_attn_terms(const gckpti_attn *h, int across, int64_t r, int64_t diagonal,
+                                 int64_t n, int64_t *end)
 {
-    const gckpti_product t = gckpti_product_of(
-        1, end - first, h->d, gckpti_arg_operand(&h->call->in[0], at, 0, 1, 0),
-        gckpti_arg_operand(&h->call->in[1], key + first * h->kv_c, h->kv_c, 1, 0), out + first);
-    gckpti_mixed_plain(h->call, &t);
+    const int64_t first = across ? r + diagonal + 1 - h->window : r - diagonal;
+    const int64_t last = first + h->window;
+    *end = last < 0 ? 0 : gckpti_min(last, n);
+    return first < 0 ? 0 : gckpti_min(first, n);
 }
 
-GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
-                                   int64_t end, float *out)
+/* Adds product t, rows of p or ds by d columns, element by element, with the terms that are not
+ * masked: if `across`, rows are queries and terms are keys, else the reverse. Query i sees keys up
+ * to i + diagonal. t begins at a multiple of GCKPTI_K_BLOCK terms. */
+GCKPTI_FN void gckpti_mixed_masked(const gckpti_attn *h, const gckpti_product *t, int across,
+                                   int64_t diagonal)
 {
-    const gckpti_operand v =
-        gckpti_arg_operand(&h->call->in[2], key + first * h->kv_c, 1, h->kv_c, 0);
-    gckpti_product t =
-        gckpti_product_of(1, h->d, end - first, gckpti_matrix(p + first, 0, 1), v, out);
-    t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = first;
-    gckpti_mixed_plain(h->call, &t);
-    for (int64_t e = 0; e < h->d; e++)
-        out[e] += 0.0f;
+    for (int64_t r = 0; r < t->m; r++) {
+        gckpti_product row = *t;
+        int64_t end;
+        const int64_t first = gckpti_attn_terms(h, across, r, diagonal, t->k, &end);
+        row.m = 1, row.k = end - first, row.c += r * t->c_stride, row.accumulate = 1;
+        row.k_period = GCKPTI_K_BLOCK, row.k_offset = first;
+        row.a = gckpti_operand_at(&t->a, r * t->a.stride + first * t->a.k_stride);
+        row.b = gckpti_operand_at(&t->b, first * t->b.k_stride);
+        if (first < end)
+            gckpti_mixed_plain(h->call, &row);
+    }
+}
+
+/* Load n rows of a head's gradient of input i, from element `at` on, to x, in rows of `row` floats
+ * (+0 unless it accumulates), and store them. */
+GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
+                                     int64_t row)
+{
+    const gckpt_arg *arg = &h->call->in[i];
+    for (int64_t r = 0; r < n; r++, at += arg->shape.d[2], x += row)
+        if (!arg->accumulate)
+            memset(x, 0, (size_t)row * sizeof *x);
+        else if (arg->grad)
+            memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
+        else
+            gckpti_widen_row(h->call, arg->grad_bf16 + at, x, h->d);
+}
+
+/* Stores D floats to `to` or, if that is NULL, rounded to `narrow`. */
+GCKPTI_FN void gckpti_attn_store_row(const gckpti_attn *h, const float *x, float *to,
+                                     uint16_t *narrow)
+{
+    if (to)
+        memcpy(to, x, (size_t)h->d * sizeof *x);
+    else
+        gckpti_narrow_row(h->call, x, narrow, h->d);
+}
+
+GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, int64_t n,
+                                      const float *x, int64_t row)
+{
+    const gckpt_arg *arg = &h->call->in[i];
+    for (int64_t r = 0; r < n; r++, at += arg->shape.d[2], x += row)
+        gckpti_attn_store_row(h, x, arg->grad ? arg->grad + at : NULL,
+                              arg->grad ? NULL : arg->grad_bf16 + at);
 }
 
 /* ---- gradients of a query head: scratch has dk and dv, in f32, of a block of keys (or of all, if
  * heads share keys), two rows, and dq ---- */
-static int64_t gckpti_mixed_keys(const gckpti_attn *h)
-{
-    return gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_K_BLOCK) * h->d;
-}
-
-/* Returns where a head's dq (i = 0) begins, or dk and dv of a block's keys. */
-static int64_t gckpti_attn_grad_at(const gckpti_attn_tile *s, int i)
-{
-    return i ? gckpti_attn_at_k(s->h, s->head) + s->j * s->h->kv_c
-             : gckpti_attn_at_q(s->h, s->head);
-}
-
-/* Returns the rows of input i's gradient to which block s adds: all queries (i = 0), or the keys of
- * the block. If it is bf16, they are in scratch until gckpti_mixed_put_grad rounds them. */
-static gckpti_grad_rows gckpti_mixed_load_grad(const gckpti_attn_tile *s, int i, float *scratch)
-{
-    const gckpti_attn *h = s->h;
-    const gckpt_arg *arg = &h->call->in[i];
-    const int64_t d = h->d, n = i ? s->n : h->t, at = gckpti_attn_grad_at(s, i);
-    const int64_t begin = i ? (i - 1) * gckpti_mixed_keys(h) + (h->shared_keys ? s->j * d : 0)
-                            : 2 * gckpti_mixed_keys(h) + 2 * d;
-    const int in_place = arg->grad || !arg->grad_bf16;
-    const gckpti_grad_rows to = { !in_place   ? scratch + begin
-                                  : arg->grad ? arg->grad + at
-                                              : NULL,
-                                  in_place ? arg->shape.d[2] : d };
-    const int loaded = i && s->head % h->group; /* by the first head with these keys */
-    for (int64_t r = 0; r < n && !in_place && !loaded; r++)
-        if (arg->accumulate)
-            gckpti_from_bf16s(arg->grad_bf16 + at + r * arg->shape.d[2], to.x + r * d, d);
-        else
-            gckpti_zero_unless(to.x + r * d, d, 0);
-    return to;
-}
-
-static void gckpti_mixed_put_grad(const gckpti_attn_tile *s, int i, gckpti_grad_rows x)
-{
-    const gckpti_attn *h = s->h;
-    const gckpt_arg *arg = &h->call->in[i];
-    const int64_t n = i ? s->n : h->t, at = gckpti_attn_grad_at(s, i);
-    const int last = !i || s->head % h->group + 1 == h->group;
-    for (int64_t r = 0; x.x && last && r < n; r++, x.x += x.row) {
-        for (int64_t e = 0; e < h->d; e++)
-            x.x[e] += 0.0f;
-        if (!arg->grad)
-            gckpti_to_bf16s(x.x, arg->grad_bf16 + at + r * arg->shape.d[2], h->d);
-    }
-}
+/* A block of m queries from query i on and n keys from key j on: rows of the operands and, if they
+ * are required, of dq, dk and dv. */
+typedef struct {
+    const gckpti_attn *h;
+    gckpti_operand q, k, v, g;
+    float *grad[3], *rows; /* rows: two rows of scratch */
+    int64_t head, i, m, j, n, diagonal;
+} gckpti_attn_block;
 
 /* Returns sum(g out) of the query at element `at` of g and out. */
-static float gckpti_mixed_delta(const gckpti_attn *h, int64_t at, float *scratch)
+static float gckpti_mixed_delta(const gckpti_attn *h, int64_t at, float *rows)
 {
     const gckpt_call *call = h->call;
-    float *g = scratch + 2 * gckpti_mixed_keys(h), *out = g + h->d;
+    float *g = rows, *out = g + h->d;
     if (call->grad_out_bf16)
-        gckpti_from_bf16s(call->grad_out_bf16 + at, g, h->d);
+        gckpti_widen_row(call, call->grad_out_bf16 + at, g, h->d);
     if (call->out_bf16)
-        gckpti_from_bf16s(call->out_bf16 + at, out, h->d);
+        gckpti_widen_row(call, call->out_bf16 + at, out, h->d);
     return gckpti_dot(call->grad_out_bf16 ? g : call->grad_out + at,
                       call->out_bf16 ? out : call->out + at, h->d);
 }
-static int64_t gckpti_clamp_count(int64_t x, int64_t most)
-{
-    return x < 0 ? 0 : gckpti_min(x, most);
-}
-
-/* Returns the first of a block's keys that query r sees or, if `across` is 0, of the queries that
- * see key r, and sets *end. */
-static int64_t gckpti_tile_terms(const gckpti_attn_tile *s, int across, int64_t r, int64_t *end)
-{
-    const int64_t last = r + s->i + s->h->visible.ahead - s->j, window = s->h->window;
-    const int64_t first = across ? last + 1 - window : 2 * r - last, n = across ? s->n : s->m;
-    *end = gckpti_clamp_count(first + window, n);
-    return gckpti_clamp_count(first, n);
-}
 
 /* Computes p and ds of a block, in rows of GCKPTI_K_BLOCK. */
-static void gckpti_tile_p_ds(const gckpti_attn_tile *s, float *p, float *ds, float *scratch)
+static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
 {
     const gckpti_attn *h = s->h;
     const gckpt_call *call = h->call;
-    const int needs_ds = s->grad[0].x || s->grad[1].x;
+    const int needs_ds = s->grad[0] || s->grad[1];
     for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
         int64_t end;
-        const int64_t from = gckpti_tile_terms(s, 1, r, &end), n = end - from, query = s->i + r;
-        const float lse = ((const float *)call->saved)[s->head * h->t + query];
+        const int64_t from = gckpti_attn_terms(h, 1, r, s->diagonal, s->n, &end), n = end - from;
+        const float lse = ((const float *)call->saved)[s->head * h->t + s->i + r];
         float delta = 0.0f;
         if (n <= 0)
             continue;
@@ -10200,8 +10589,8 @@ static void gckpti_tile_p_ds(const gckpti_attn_tile *s, float *p, float *ds, flo
             t.a = gckpti_operand_at(&s->g, r * h->c), t.c = ds + from;
             t.b = gckpti_operand_at(&s->v, from * h->kv_c);
             gckpti_mixed_plain(call, &t);
-            const int64_t at = gckpti_attn_at_q(h, s->head) + query * h->c;
-            delta = gckpti_mixed_delta(h, at, scratch);
+            const int64_t at = gckpti_attn_at_q(h, s->head) + (s->i + r) * h->c;
+            delta = gckpti_mixed_delta(h, at, s->rows);
         }
         for (int64_t j = from; j < end; j++) {
             const float score = gckpti_attn_score(h, p[j]);
@@ -10212,24 +10601,26 @@ static void gckpti_tile_p_ds(const gckpti_attn_tile *s, float *p, float *ds, flo
     }
 }
 
-GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s)
+/* Adds a block's terms: dq += ds k, dk += ds' q, dv += p' g. */
+static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const float *ds)
 {
     const gckpti_operand *const rows[3] = { &s->k, &s->q, &s->g };
     for (int i = 0; i < 3; i++) {
-        const gckpti_operand terms = i < 2 ? s->ds : s->p;
-        const gckpti_operand p = i ? gckpti_transpose(&terms) : terms;
-        float *to = s->grad[i].x;
-        for (int64_t r = 0, end; to && r < (i ? s->n : s->m); r++, to += s->grad[i].row) {
-            const int64_t first = gckpti_tile_terms(s, i == 0, r, &end);
-            const gckpti_operand x = gckpti_operand_at(rows[i], first * rows[i]->stride);
-            gckpti_product t = gckpti_product_of(
-                1, s->h->d, end - first, gckpti_operand_at(&p, r * p.stride + first * p.k_stride),
-                gckpti_transpose(&x), to);
-            t.accumulate = 1;
-            if (first < end)
-                gckpti_mixed_plain(s->h->call, &t);
-        }
+        const gckpti_operand terms = gckpti_matrix(i < 2 ? ds : p, GCKPTI_K_BLOCK, 1);
+        const gckpti_product t = gckpti_product_of(i ? s->n : s->m, s->h->d, i ? s->m : s->n,
+                                                   i ? gckpti_transpose(&terms) : terms,
+                                                   gckpti_transpose(rows[i]), s->grad[i]);
+        if (s->grad[i])
+            gckpti_mixed_masked(s->h, &t, !i, s->diagonal);
     }
+}
+
+static void gckpti_block_store(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x)
+{
+    for (int64_t e = 0; x && e < n * h->d; e++)
+        x[e] += 0.0f;
+    if (x)
+        gckpti_attn_store_grad(h, i, at, n, x, h->d);
 }
 
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
@@ -10239,234 +10630,40 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const gckpti_operand g = { call->grad_out, call->grad_out_bf16, h->c, 1, 0, NULL };
+    const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, BLOCK) * h->d;
+    const int64_t at_q = gckpti_attn_at_q(h, row * h->heads + head);
     float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
-    gckpti_attn_tile s;
+    gckpti_attn_block s;
     memset(&s, 0, sizeof s);
-    s.h = h, s.head = row * h->heads + head;
-    s.p.f32 = p, s.ds.f32 = ds;
-    s.p.stride = s.ds.stride = BLOCK, s.p.k_stride = s.ds.k_stride = 1;
-    const gckpti_grad_rows dq = gckpti_mixed_load_grad(&s, 0, scratch);
+    s.h = h, s.head = row * h->heads + head, s.rows = scratch + 2 * keys;
+    float *dq = in[0].grad || in[0].grad_bf16 ? s.rows + 2 * h->d : NULL;
+    if (dq)
+        gckpti_attn_load_grad(h, 0, at_q, h->t, dq, h->d);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += BLOCK) {
-        const int64_t key = gckpti_attn_grad_at(&s, 1);
+        const int64_t key = gckpti_attn_at_k(h, s.head) + s.j * h->kv_c;
         s.n = gckpti_min(h->visible.keys - s.j, BLOCK);
         s.k = gckpti_arg_operand(&in[1], key, h->kv_c, 1, 0);
         s.v = gckpti_arg_operand(&in[2], key, h->kv_c, 1, 0);
-        for (int i = 1; i < 3; i++)
-            s.grad[i] = gckpti_mixed_load_grad(&s, i, scratch);
-        for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += BLOCK) {
-            const int64_t at = gckpti_attn_at_q(h, s.head) + s.i * h->c;
-            s.m = gckpti_min(h->t - s.i, BLOCK);
-            s.q = gckpti_arg_operand(&in[0], at, h->c, 1, 0), s.g = gckpti_operand_at(&g, at);
-            s.grad[0] = dq, s.grad[0].x = dq.x ? dq.x + s.i * dq.row : NULL;
-            gckpti_tile_p_ds(&s, p, ds, scratch);
-            gckpti_attn_tile_add(&s);
+        for (int i = 1; i < 3; i++) {
+            float *x = scratch + (i - 1) * keys + (h->shared_keys ? s.j * h->d : 0);
+            s.grad[i] = in[i].grad || in[i].grad_bf16 ? x : NULL;
+            if (s.grad[i] && head % h->group == 0)
+                gckpti_attn_load_grad(h, i, key, s.n, x, h->d);
         }
-        for (int i = 1; i < 3; i++)
-            gckpti_mixed_put_grad(&s, i, s.grad[i]);
+        for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += BLOCK) {
+            s.m = gckpti_min(h->t - s.i, BLOCK), s.diagonal = s.i + h->visible.ahead - s.j;
+            s.q = gckpti_arg_operand(&in[0], at_q + s.i * h->c, h->c, 1, 0);
+            s.g = gckpti_operand_at(&g, at_q + s.i * h->c);
+            s.grad[0] = dq ? dq + s.i * h->d : NULL;
+            gckpti_block_p_ds(&s, p, ds);
+            gckpti_block_add(&s, p, ds);
+        }
+        for (int i = 1; i < 3 && head % h->group + 1 == h->group; i++)
+            gckpti_block_store(h, i, key, s.n, s.grad[i]);
     }
-    gckpti_mixed_put_grad(&s, 0, dq);
+    gckpti_block_store(h, 0, at_q, h->t, dq);
 }
 #endif
-
-/* >>ops/products */
-/* =================================================================================================
- * layers: embed, matmul, linear, norms, losses
- *
- * The plain kernels of this folder define the numbers (manual, 5); faster kernels return the same
- * bits. Words used: "chain": d = fma(a, b, d), one term after the other, from d's present value;
- * "lanes": the 32 partial sums of gckpti_sum; "put(a, b)": gckpti_put_product, d = a b or d += a b;
- * "mixed": of bf16 plans, whose products round operands to bf16 and add in f32.
- * ============================================================================================== */
-
-/* Sets shape and workspace of a product of x (..,k) and b, which is (..,k,n) or, if transposed,
- * (..,n,k). Fails if k differs. Each matrix of the result has m rows. */
-static gckpt_result gckpti_product_shape(gckpt_call *call, const char *name, int64_t m)
-{
-    const gckpt_shape *x = &call->in[0].shape, *b = &call->in[1].shape;
-    const int transposed = *(const int *)call->attributes;
-    const int64_t k = gckpti_last(x), n = b->d[b->n - 1 - transposed];
-    if (b->d[b->n - 2 + transposed] != k)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "%s%s: %S x %S: inner sizes %I and %I differ", name,
-                          transposed ? "_transposed" : "", x, b, k, b->d[b->n - 2 + transposed]);
-    const int db_transposed = gckpti_is_mixed(call) ? transposed : k > n;
-    const int64_t da = gckpti_threads_workspace(call, m, k, n);
-    const int64_t db = db_transposed ? gckpti_threads_workspace(call, n, k, m)
-                                     : gckpti_threads_workspace(call, k, n, m);
-    call->shape = *x;
-    call->shape.d[x->n - 1] = n;
-    call->workspace_forward = (size_t)gckpti_threads_workspace(call, m, n, k) * sizeof(float);
-    call->workspace_backward = (size_t)(da > db ? da : db) * sizeof(float);
-    return GCKPT_OK;
-}
-
-/* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
- * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M and, if one b
- * serves all leading indices, over all their rows in order. */
-
-typedef struct {
-    int64_t matrices, m, n, k;
-} gckpti_sizes;
-
-static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
-{
-    const gckpt_shape *b = &call->in[1].shape;
-    int64_t rows = gckpti_rows(&call->in[0].shape), matrices = 1;
-    for (int i = 0; i + 2 < b->n; i++)
-        matrices *= b->d[i];
-    gckpti_sizes s = { matrices, rows / matrices, gckpti_last(&call->shape),
-                       gckpti_last(&call->in[0].shape) };
-    return s;
-}
-
-/* Shape rule: inner sizes agree, and leading sizes agree unless one b serves all. */
-static gckpt_result gckpti_matmul_shape(gckpt_call *call)
-{
-    const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
-    int64_t matrices = 1;
-    if (a->n < 2 || (b->n != 2 && b->n != a->n))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "matmul: %S x %S: a needs two axes or more, b two or as many as a", a, b);
-    for (int i = 0; i + 2 < b->n; matrices *= b->d[i++])
-        if (a->d[i] != b->d[i])
-            return gckpt_fail(call, GCKPT_E_SHAPE,
-                              "matmul: %S x %S: leading sizes %I and %I differ", a, b, a->d[i],
-                              b->d[i]);
-    return gckpti_product_shape(call, "matmul", gckpti_rows(a) / matrices);
-}
-
-static gckpti_product_fn gckpti_plain_products(const gckpt_call *call)
-{
-    return !gckpti_is_mixed(call) ? gckpti_fp32_plain : gckpti_mixed_plain;
-}
-
-/* Returns the operand b of a matmul, w of a linear op. */
-static gckpti_operand gckpti_linear_b(const gckpt_call *call, const gckpti_sizes *s)
-{
-    gckpti_operand b = gckpti_arg_operand(&call->in[1], 0, 1, s->n, s->n * s->k);
-    if (*(const int *)call->attributes) /* transposed */
-        b.stride = s->k, b.k_stride = 1;
-    gckpti_operand_set_quant(call, gckpti_call_quant(call), &b);
-    return b;
-}
-
-GCKPTI_FN void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run)
-{
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    gckpti_product t;
-    t.k_period = t.k_offset = 0;
-    gckpti_set_product(call, &t, s.matrices, s.m, s.n, s.k, call->out, call->out_bf16);
-    t.a = gckpti_arg_operand(&call->in[0], 0, s.k, 1, s.m * s.k);
-    t.b = gckpti_linear_b(call, &s);
-    t.initial = call->inputs == 3 ? call->in[2].data : NULL;
-    run(call, &t);
-}
-
-GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run)
-{
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    const gckpt_arg *in = call->in;
-    const gckpti_operand g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
-    gckpti_product t;
-    t.k_period = t.k_offset = 0;
-    gckpti_set_product(call, &t, s.matrices, s.m, s.k, s.n, in[0].grad, in[0].grad_bf16);
-    t.b = gckpti_linear_b(call, &s);
-    t.a = g, t.b = gckpti_transpose(&t.b);
-    t.accumulate = in[0].accumulate;
-    if (t.c || t.c_bf16)
-        run(call, &t);
-    gckpti_set_product(call, &t, s.matrices, s.k, s.n, s.m, in[1].grad, in[1].grad_bf16);
-    t.a = gckpti_arg_operand(&in[0], 0, s.k, 1, s.m * s.k);
-    t.a = gckpti_transpose(&t.a), t.b = gckpti_transpose(&g);
-    if (*(const int *)call->attributes)
-        t.m = s.n, t.n = t.c_stride = s.k, t.b = t.a, t.a = gckpti_transpose(&g);
-    t.accumulate = in[1].accumulate;
-    t.k_period = in[1].shape.n > 2 ? s.m : gckpti_sample_rows(&in[0].shape);
-    if (t.c || t.c_bf16)
-        run(call, &t);
-}
-
-/* Sums the rows of g into the bias's gradient (input 2); convolutions call it as well. */
-static void gckpti_bias_backward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *comp = call->in[2].compensation;
-    if (!bias)
-        return;
-    gckpti_zero_unless(bias, n, call->in[2].accumulate);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t j = 0; j < n; j++)
-            gckpti_sum_add(&bias[j], comp ? comp + j : NULL, gckpti_grad_out(call, r * n + j));
-}
-
-GCKPTI_OP_KERNELS(matmul, (backward ? gckpti_linear_gradients
-                                    : gckpti_linear_output)(call, gckpti_plain_products(call)))
-GCKPTI_OP_KERNELS(linear, (backward ? gckpti_matmul_backward : gckpti_matmul_forward)(call);
-                  if (backward) gckpti_bias_backward(call))
-
-static uint64_t gckpti_matmul_flops(const gckpt_call *call)
-{
-    return 2 * (uint64_t)gckpti_elements(&call->shape) * (uint64_t)gckpti_last(&call->in[0].shape);
-}
-
-/* A row of the result needs the same row of x, if one w serves all. */
-static int gckpti_matmul_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
-{
-    const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
-    (void)attr;
-    *field = same;
-    return call->in[1].shape.n == 2;
-}
-
-GCKPTI_DESC_FIELD(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
-                  gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
-
-static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
-                                       gckpt_tensor *bias, int transposed)
-{
-    gckpt_tensor *t = gckpti_apply_to(op, a, b, bias, &transposed, sizeof transposed);
-    if (t && b->shape.n == 2)
-        b->f32_uses--;
-    return t;
-}
-
-GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1);
-}
-
-/* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ---- Like matmul, but
- * chains of out start at the bias; dbias sums g, row by row, compensated. */
-static gckpt_result gckpti_linear_shape(gckpt_call *call)
-{
-    const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
-    const int transposed = *(const int *)call->attributes;
-    if (x->n < 1 || w->n != 2)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "linear: x %S needs an axis, w %S two axes", x, w);
-    if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != w->d[1 - transposed]))
-        return gckpt_fail(call, GCKPT_E_SHAPE, "linear: w %S needs a bias of shape [%I], not %S", w,
-                          w->d[1 - transposed], bias);
-    call->mixes_rows = x->n < 2;
-    return gckpti_product_shape(call, "linear", gckpti_rows(x));
-}
-
-GCKPTI_DESC_FIELD(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
-                  gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
-
-GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
-{
-    return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
-                                                gckpt_tensor *bias)
-{
-    return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 1);
-}
 
 /* >>ops/norms */
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
@@ -10497,42 +10694,24 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static void gckpti_norm_gradients(const gckpt_call *call)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const gckpt_arg *in = call->in;
-    gckpti_zero_gradients(call, 1, call->inputs);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *g = call->grad_out + r * n;
-        for (int64_t i = 0; o->bias && in[o->bias].grad && i < n; i++)
-            gckpti_add_to_grad(&in[o->bias], i, g[i]);
-        if (!o->gain || !in[o->gain].grad)
-            continue;
-        const gckpti_row_args row = gckpti_norm_row_args(call, r);
-        for (int64_t i = 0; i < n; i++) {
-            const float d = gckpti_centered(row.x[i], row.first, row.mean);
-            gckpti_add_to_grad(&in[o->gain], i, gckpti_mul(g[i], d * row.rstd));
-        }
-    }
-    gckpti_run_rows(call, gckpti_norm_row_grad);
-}
-
 static void gckpti_run_norm(const gckpt_call *call, int backward)
 {
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    if (!backward)
+        gckpti_run_rows(call, GCKPTI_KERNEL_OF(call, norm_forward, gckpti_norm_row));
+    else if (call->in[0].grad)
+        gckpti_run_rows(call, GCKPTI_KERNEL_OF(call, norm_backward, gckpti_norm_row_grad));
     if (backward)
-        gckpti_norm_gradients(call);
-    else
-        gckpti_run_rows(call, gckpti_norm_row);
+        gckpti_run_column_sums(call, o->gain, o->bias);
 }
 GCKPTI_OP_KERNELS(layernorm, gckpti_run_norm(call, backward))
 GCKPTI_OP_KERNELS(rmsnorm, gckpti_run_norm(call, backward))
 
 /* Without gain, the bias is input 1, which the backward does not read, though declared here. */
-GCKPTI_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
+GCKPTI_DESC(layernorm, GCKPTI_PLAIN, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
             GCKPT_SUMS);
-GCKPTI_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
+GCKPTI_DESC(rmsnorm, GCKPTI_PLAIN, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
 /* Adds a norm to the graph. in: x, gain, bias; gain and bias may be NULL. */
@@ -10583,6 +10762,7 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float
  * In bf16 plans these chains are elements of matrix products (manual, 5l; bf16/ops.c) with
  * operands q, k, v, g, p and ds. Exponentials and sums are taken before p is rounded. */
 
+/* Returns which keys exist and are visible (all if not causal); kernels read no other keys. */
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -10593,6 +10773,9 @@ GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call)
     return visible;
 }
 
+/* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or
+ * keys, rows of whole vectors. In bf16 plans: packed operands, dq, and, if heads share keys (s >
+ * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of bf16 rows. */
 GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                              int64_t d, int backward)
 {
@@ -10672,6 +10855,7 @@ GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call)
     return h;
 }
 
+/* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
 GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row)
 {
     if (h->call->inputs == 4)
@@ -10729,8 +10913,9 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
         h.kernels->forward(&h, i / h.heads, i % h.heads, block * GCKPTI_KEY_TILE, scratch);
 }
 
-GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
-                                    const gckpti_attention_kernels *kernels, const gckpt_call *team)
+/* Runs the kernels for all heads. Zeroes results that no query writes, unless they accumulate. */
+static void gckpti_run_heads(const gckpt_call *call, int backward,
+                             const gckpti_attention_kernels *kernels)
 {
     gckpti_attn h = gckpti_attn_of(call), row_state = h;
     const int windows = backward && h.window < h.s; /* forward: every query sees a key */
@@ -10745,7 +10930,8 @@ GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
         gckpti_attn_set_row(&row_state, row);
         gckpti_attention_zero_row(&row_state, row, backward);
     }
-    gckpt_parallel(team, items, cost, gckpti_attention_item, &h);
+    /* plain kernels: the workspace is that of one thread */
+    gckpt_parallel(call->kernels ? call : NULL, items, cost, gckpti_attention_item, &h);
 }
 
 /* Sets out[j], j < n, to the chain of a and row j of b from +0, in f32 plans. */
@@ -10756,12 +10942,44 @@ static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const fl
     gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
 }
 
+/* Computes scores p[from..n-1] of the query at `at` with keys of the tile at `tile`. */
+static void gckpti_attention_scores(const gckpti_attn *h, int64_t at, int64_t tile, int64_t from,
+                                    int64_t n, float *p)
+{
+    const gckpt_arg *in = h->call->in;
+    if (!gckpti_is_mixed(h->call)) {
+        gckpti_attention_dots(h, in[0].data + at, in[1].data + tile, n, p);
+        return;
+    }
+    const gckpti_product t = gckpti_product_of(
+        1, n - from, h->d, gckpti_arg_operand(&in[0], at, 0, 1, 0),
+        gckpti_arg_operand(&in[1], tile + from * h->kv_c, h->kv_c, 1, 0), p + from);
+    gckpti_mixed_plain(h->call, &t);
+}
+
+/* Adds values from..n-1 of the tile at `tile`, weighted by p, to out. */
+static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_t tile,
+                                    int64_t from, int64_t n, float *out)
+{
+    const gckpt_arg *in = h->call->in;
+    const int64_t at = tile + from * h->kv_c;
+    if (!gckpti_is_mixed(h->call)) {
+        gckpti_axpy_rows(p + from, 1, in[2].data + at, h->kv_c, h->d, n - from, out);
+        return;
+    }
+    gckpti_product t =
+        gckpti_product_of(1, h->d, n - from, gckpti_matrix(p + from, 0, 1),
+                          gckpti_arg_operand(&in[2], at, 1, h->kv_c, 0), out);
+    t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
+    gckpti_mixed_plain(h->call, &t);
+}
+
 /* Computes up to 64 queries of a head. scratch: D floats if the output is bf16. */
 static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                                     float *scratch)
 {
     const gckpt_call *call = h->call;
-    const int64_t d = h->d, kv_c = h->kv_c, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
+    const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
     float p[GCKPTI_KEY_TILE];
     head += row * h->heads;
     for (int64_t i = first; i < end; i++) {
@@ -10777,22 +10995,18 @@ static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t h
             const int64_t n = gckpti_min(visible - j0, GCKPTI_KEY_TILE);
             const int64_t tile = gckpti_attn_at_k(h, head) + gckpti_attn_offset(h, j0);
             const int64_t from = gckpti_attn_masked(h, i, j0, n);
-            if (gckpti_is_mixed(call))
-                gckpti_mixed_scores(h, at, tile, from, n, p);
-            if (!h->mixed)
-                gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
+            gckpti_attention_scores(h, at, tile, from, n, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = j < from ? -GCKPTI_INFINITY : gckpti_attn_score(h, p[j]);
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
-            if (gckpti_is_mixed(call) && out)
-                gckpti_mixed_values(h, p, tile, from, n, out);
-            if (!h->mixed && out)
-                gckpti_axpy_rows(p + from, 1, call->in[2].data + tile + from * kv_c, kv_c, d,
-                                 n - from, out);
+            if (out)
+                gckpti_attention_values(h, p, tile, from, n, out);
         }
         gckpti_softmax_end(&max, &sum);
+        for (int64_t e = 0; gckpti_is_mixed(call) && out && e < d; e++)
+            out[e] += 0.0f; /* a backend may add masked terms as zeros */
         if (out)
             gckpti_divide(out, sum, d);
         if (gckpti_has_bf16(call->out_bf16))
@@ -10846,17 +11060,18 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_
         }
 }
 
-static void gckpti_plain_attention(const gckpt_call *call, int backward)
+static void gckpti_run_attention(const gckpt_call *call, int backward)
 {
-    gckpti_attention_kernels kernels = { gckpti_attention_output,
-                                         GCKPTI_IF_TRAINING(gckpti_attention_gradients) };
+    gckpti_attention_kernels plain = { gckpti_attention_output,
+                                       GCKPTI_IF_TRAINING(gckpti_attention_gradients) };
     if (gckpti_is_mixed(call))
-        kernels.backward = gckpti_mixed_gradients;
-    if (backward)
+        plain.backward = gckpti_mixed_gradients;
+    if (backward && !call->kernels)
         gckpti_zero_gradients(call, 0, 3);
-    gckpti_run_attention(call, backward, &kernels, NULL); /* the workspace is that of one thread */
+    gckpti_run_heads(call, backward,
+                     GCKPTI_KERNEL_OF(call, attention->heads + gckpti_is_mixed(call), &plain));
 }
-GCKPTI_OP_KERNELS(attention, gckpti_plain_attention(call, backward))
+GCKPTI_OP_KERNELS(attention, gckpti_run_attention(call, backward))
 
 /* Causal: query i + 1 sees one key more than query i, but at most `window` of them; the last query
  * sees all others (of a full cache). */
@@ -10886,7 +11101,7 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 }
 
 /* No flag says that gradients read lengths: they are outside the arena, and hashes would change. */
-GCKPTI_DESC_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
+GCKPTI_DESC_WITH(attention, GCKPTI_PLAIN, gckpti_attention_shape, gckpti_attention_flops,
                  gckpti_attention_flops_backward, gckpti_attention_lengths,
                  (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
@@ -10938,9 +11153,7 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
                        : o.key_heads ? offsetof(gckpti_attention, extras)
                                      : offsetof(gckpti_attention, key_heads));
 }
-#endif
 
-#ifndef GCKPT_NO_ATTENTION
 /* ---- rotary: x (B,T,C), D = C / heads; in each head the first R columns (R <= D) are rotated, as
  * pairs x_i, x_j with j = i + R/2; the other columns pass unchanged ----
  * Pair i at position t turns by the angle t f_i, f_i = base^(-2i/R) or as given: y_i = fma(x_i,
@@ -10984,6 +11197,7 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* Writes cos and sin (-sin in a backward) of positions begin..end-1 of a sample to workspace. */
 GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
@@ -11004,14 +11218,28 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
     }
 }
 
+/* Work items: 16 positions of the table of cos and sin; then rows. */
+enum { GCKPTI_POSITIONS = 16 };
+
+static void gckpti_rotary_positions(const gckpt_call *call, int64_t i)
+{
+    const int64_t t = call->shape.d[1], first = i * GCKPTI_POSITIONS;
+    gckpti_rotary_table(call, first, gckpti_min(first + GCKPTI_POSITIONS, t));
+}
+
 static void gckpti_run_rotary(const gckpt_call *call, int backward)
 {
-    if (backward ? call->in[0].grad : call->out)
-        gckpti_rotary_table(call, 0, call->shape.d[1]);
-    gckpti_run_rows(call, gckpti_rotary_row);
+    const int64_t n = gckpti_last(&call->shape), t = call->shape.d[1];
+    if (!(backward ? call->in[0].grad : call->out))
+        return;
+    gckpti_for_each(call, (t + GCKPTI_POSITIONS - 1) / GCKPTI_POSITIONS,
+                    16 * GCKPTI_POSITIONS * n / ((const gckpti_rotary *)call->attributes)->heads,
+                    gckpti_rotary_positions);
+    gckpti_for_each(call, gckpti_rows(&call->shape), 2 * n,
+                    GCKPTI_KERNEL_OF(call, attention->rotary, gckpti_rotary_row));
 }
 GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
-GCKPTI_DESC(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
+GCKPTI_DESC(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
             GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc)
@@ -11133,20 +11361,6 @@ GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gck
     return e;
 }
 
-GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
-{
-    const gckpti_loss_kernels kernels = { NULL, &gckpti_class_loss_kernels,
-                                          gckpti_plain_products(call), gckpti_from_bf16s,
-                                          gckpti_to_bf16s };
-    return kernels;
-}
-
-GCKPTI_FN gckpti_loss_kernels gckpti_plain_element_loss(const gckpt_call *call)
-{
-    const gckpti_loss_kernels kernels = { &gckpti_element_loss_kernels, NULL, NULL, NULL, NULL };
-    return (void)call, kernels;
-}
-
 /* ---- rows of losses over classes ---- */
 
 /* Returns the target of row r of the block (if < 0, ignored), or 0 if there are no targets. */
@@ -11164,7 +11378,7 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit,
         const float *t = loss->soft ? loss->soft + (loss->row + r) * loss->v : NULL;
         const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f };
         const float *x = loss->x + (loss->begin + r) * loss->n, smoothing = loss->e.delta;
-        const float sum = loss->kernels.classes->surprisal(x, loss->v, &c);
+        const float sum = loss->classes->surprisal(x, loss->v, &c);
         return t ? sum
                  : gckpti_fma(smoothing / (float)loss->v, sum, gckpti_mul(1.0f - smoothing, nll));
     }
@@ -11175,7 +11389,7 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit,
 static const float *gckpti_loss_logits(const gckpti_loss *loss, int64_t at, int64_t n, float *wide)
 {
     if (gckpti_has_bf16(loss->x_bf16)) {
-        loss->kernels.widen(loss->x_bf16 + at, wide, n);
+        gckpti_widen_row(loss->call, loss->x_bf16 + at, wide, n);
         return wide;
     }
     (void)n, (void)wide;
@@ -11196,7 +11410,7 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     for (int64_t j = 0, n; j < loss->n; j += n) {
         n = gckpti_min(loss->n - j, GCKPTI_LOSS_CHUNK);
         const float *x = gckpti_loss_logits(loss, begin + j, n, wide);
-        loss->kernels.classes->online(x, NULL, n, loss->first + j == 0, &loss->max[r],
+        loss->classes->online(x, NULL, n, loss->first + j == 0, &loss->max[r],
                                       &loss->sum[r]);
         if ((uint64_t)(at - j) < (uint64_t)n)
             loss->value[r] = x[at - j];
@@ -11204,12 +11418,12 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     if (loss->first + loss->n < loss->v)
         return;
     gckpti_softmax_end(&loss->max[r], &loss->sum[r]);
-    loss->sum[r] = loss->kernels.classes->log(loss->sum[r]);
+    loss->sum[r] = loss->classes->log(loss->sum[r]);
     loss->value[r] = gckpti_loss_of_row(loss, r, loss->value[r], loss->max[r], loss->sum[r]);
 }
 
-static void gckpti_loss_soft_row(const gckpti_loss *loss, const float *x, float *d, float w,
-                                 const gckpti_class_row *c)
+static void gckpti_soft_targets_grad(const gckpti_loss *loss, const float *x, float *d, float w,
+                                     const gckpti_class_row *c)
 {
     int accumulate = loss->call->in[1].accumulate;
     if (w == 0.0f)
@@ -11225,11 +11439,11 @@ static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_ro
 {
     int here = !gckpti_loss_soft(loss) && (uint64_t)at < (uint64_t)n;
     float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
-    loss->kernels.classes->gradient(x, d, n, c);
+    loss->classes->gradient(x, d, n, c);
     if (!here)
         return;
     d[at] = held;
-    float deriv = loss->kernels.classes->exp((logit - c->max) - c->log_sum) -
+    float deriv = loss->classes->exp((logit - c->max) - c->log_sum) -
                   ((1.0f - gckpti_loss_smoothing(loss)) + c->uniform);
     if (c->cap > 0.0f)
         deriv *= gckpti_softcap_deriv(logit, 1.0f / c->cap);
@@ -11257,20 +11471,20 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
         c.target_sum =
             w == 0.0f ? 0.0f : gckpti_sum_from(c.targets, loss->v, 0.0f); /* not read if w = 0 */
         if (dt)
-            gckpti_loss_soft_row(loss, loss->x + begin, dt + at, w, &c);
+            gckpti_soft_targets_grad(loss, loss->x + begin, dt + at, w, &c);
     }
     for (int64_t j = 0, n; j < loss->n && (loss->d || narrow); j += n) {
         float *d = loss->d ? loss->d + begin + j : gradient;
         n = gckpti_min(loss->n - j, most);
         if (gckpti_has_bf16(loss->d_bf16) && loss->accumulate)
-            loss->kernels.widen(loss->d_bf16 + begin + j, d, n);
+            gckpti_widen_row(loss->call, loss->d_bf16 + begin + j, d, n);
         if (target < 0 || w == 0.0f)
             gckpti_zero_unless(d, n, loss->accumulate);
         else
             gckpti_loss_gradients(loss, &c, gckpti_loss_logits(loss, begin + j, n, wide), d, n,
                                   target - loss->first - j);
         if (gckpti_has_bf16(loss->d_bf16))
-            loss->kernels.narrow(d, loss->d_bf16 + begin + j, n);
+            gckpti_narrow_row(loss->call, d, loss->d_bf16 + begin + j, n);
     }
 }
 
@@ -11280,9 +11494,9 @@ static void gckpti_element_loss_row(void *context, int64_t r, int64_t worker)
     gckpti_loss *loss = (gckpti_loss *)context;
     (void)worker;
     if (loss->backward)
-        loss->kernels.element->gradients(&loss->e, loss->row + r);
+        loss->element->gradients(&loss->e, loss->row + r);
     else
-        loss->value[r] = loss->kernels.element->sum(&loss->e, loss->row + r);
+        loss->value[r] = loss->element->sum(&loss->e, loss->row + r);
 }
 
 /* Computes the gradient of weight k, the sum of the losses it multiplies; the block is all rows. */
@@ -11295,7 +11509,7 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
     (void)worker;
     e.n = e.per_weight, e.weights = NULL;
     if (e.kind != GCKPTI_LOSS_CLASSES)
-        sum = loss->kernels.element->sum(&e, k);
+        sum = loss->element->sum(&e, k);
     for (int64_t i = 0, r = k * e.n; i < e.n && e.kind == GCKPTI_LOSS_CLASSES; i++, r++) {
         const int64_t target = gckpti_loss_target(loss, r);
         if (target >= 0)
@@ -11330,19 +11544,19 @@ GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
 
 /* Runs each row, block by block; in a backward, then computes the weights' gradient. */
 GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                               gckpti_loss_fn kernels)
+                               const gckpti_element_kernels *element,
+                               const gckpti_class_kernels *classes)
 {
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
-    const int classes = kind == GCKPTI_LOSS_CLASSES;
     const int wanted = !backward || x->grad || gckpti_has_bf16(x->grad_bf16) || y->grad;
-    gckpti_loss_row_fn *body = gckpti_element_loss_row;
+    void (*row_item)(void *context, int64_t i, int64_t worker) = gckpti_element_loss_row;
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels = kernels(call), loss.backward = backward;
+    loss.call = call, loss.backward = backward, loss.element = element, loss.classes = classes;
     loss.e = gckpti_element_loss_of(call, kind), loss.n = loss.e.n;
     int64_t rows = gckpti_elements(&x->shape) / loss.n;
     if (classes) {
-        body = backward ? gckpti_loss_backward_row : gckpti_loss_forward_row;
+        row_item = backward ? gckpti_loss_backward_row : gckpti_loss_forward_row;
         loss.n = loss.v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
         loss.e.per_weight /= loss.v, loss.accumulate = x->accumulate;
         loss.targets = y->index, loss.soft = y->data;
@@ -11353,7 +11567,7 @@ GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss
         gckpti_loss_begin_block(&loss, row, gckpti_min(rows - row, most));
         loss.begin = row;
         if (wanted)
-            gckpt_parallel(call, loss.rows, 16 * loss.n, body, &loss);
+            gckpt_parallel(call, loss.rows, 16 * loss.n, row_item, &loss);
         if (!backward)
             gckpti_loss_finish_block(&loss);
     }
@@ -11410,9 +11624,8 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
     return gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_OP_KERNELS(cross_entropy,
-                  gckpti_run_loss(call, backward, GCKPTI_LOSS_CLASSES, gckpti_plain_loss))
-GCKPTI_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
+GCKPTI_OP_KERNELS(cross_entropy, GCKPTI_RUN_CLASSES(call, backward))
+GCKPTI_DESC_WITH(cross_entropy, GCKPTI_PLAIN, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                  gckpti_cross_entropy_classes,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
@@ -11442,17 +11655,15 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
     return gckpti_classes_shape(call, "soft_cross_entropy", 1);
 }
 
-GCKPTI_OP_KERNELS(cross_entropy_with,
-                  gckpti_run_loss(call, backward, GCKPTI_LOSS_CLASSES, gckpti_plain_loss))
-GCKPTI_OP_KERNELS(soft_cross_entropy,
-                  gckpti_run_loss(call, backward, GCKPTI_LOSS_CLASSES, gckpti_plain_loss))
+GCKPTI_OP_KERNELS(cross_entropy_with, GCKPTI_RUN_CLASSES(call, backward))
+GCKPTI_OP_KERNELS(soft_cross_entropy, GCKPTI_RUN_CLASSES(call, backward))
 
-GCKPTI_DESC_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
+GCKPTI_DESC_WITH(cross_entropy_with, GCKPTI_PLAIN, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                  NULL, gckpti_cross_entropy_classes,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
-GCKPTI_DESC(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
+GCKPTI_DESC(soft_cross_entropy, GCKPTI_PLAIN, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
             GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
@@ -11595,7 +11806,7 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
     (void)worker;
-    loss->kernels.classes->cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
+    loss->classes->cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
 }
 
 /* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
@@ -11619,7 +11830,7 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
     uint16_t *dx_bf16 = backward && gckpti_has_bf16(x->grad_bf16) ? x->grad_bf16 + at : NULL;
     float *dx = dx_bf16 ? workspace + layout->dx : backward && x->grad ? x->grad + at : NULL;
     if (dx_bf16 && x->accumulate)
-        loss->kernels.widen(dx_bf16, dx, loss->rows * c);
+        gckpti_widen_row(call, dx_bf16, dx, loss->rows * c);
     for (loss->first = 0; loss->first < v; loss->first += loss->n) {
         loss->n = gckpti_min(v - loss->first, layout->chunk);
         loss->x = loss->d =
@@ -11636,35 +11847,35 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
         }
         (void)rows;
         if (loss->counted > 0 && !has_logits)
-            gckpti_gemm(call, loss->kernels.product, &t, loss->rows, loss->n, c, loss->d, 0);
+            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, loss->n, c, loss->d, 0);
         if (loss->counted > 0 && !has_logits && loss->cap > 0.0f)
             gckpt_parallel(call, loss->rows, 16 * loss->n, gckpti_loss_cap_row, loss);
         gckpt_parallel(call, loss->rows, 16 * loss->n,
                        backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, loss);
         t.a = d, t.b = gckpti_transpose(&t.b);
         if (dx)
-            gckpti_gemm(call, loss->kernels.product, &t, loss->rows, c, loss->n, dx,
+            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, c, loss->n, dx,
                         x->accumulate || loss->first > 0);
         t.b = gckpti_arg_operand(x, at, c, 1, 0);
         t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
         t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = loss->row % t.k_period;
         if (dw)
-            gckpti_gemm(call, loss->kernels.product, &t, loss->n, c, loss->rows,
+            gckpti_gemm(call, gckpti_run_product, &t, loss->n, c, loss->rows,
                         dw + loss->first * c, w->accumulate || loss->row > 0);
     }
     if (dx_bf16)
-        loss->kernels.narrow(dx, dx_bf16, loss->rows * c);
+        gckpti_narrow_row(call, dx, dx_bf16, loss->rows * c);
 }
 
-GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                               gckpti_loss_fn fn)
+static void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward)
 {
     const gckpti_loss_layout layout = gckpti_loss_layout_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
     const int block_rows = gckpti_linear_loss_block(call);
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels = fn(call), loss.e.kind = GCKPTI_LOSS_CLASSES;
+    loss.call = call, loss.e.kind = GCKPTI_LOSS_CLASSES;
+    loss.classes = GCKPTI_KERNEL_OF(call, class_losses, &gckpti_class_loss_kernels);
     loss.cap = gckpti_linear_loss_cap(call);
     loss.v = call->in[1].shape.d[0], loss.targets = call->in[2].index;
     for (int64_t row = 0; row < rows; row += loss.rows) {
@@ -11684,8 +11895,7 @@ GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backw
     }
 }
 
-GCKPTI_OP_KERNELS(linear_cross_entropy,
-                  gckpti_run_linear_cross_entropy(call, backward, gckpti_plain_loss))
+GCKPTI_OP_KERNELS(linear_cross_entropy, gckpti_run_linear_cross_entropy(call, backward))
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {
@@ -11707,7 +11917,7 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
            more * 40 * (uint64_t)gckpti_elements(&call->in[1].shape);
 }
 
-GCKPTI_DESC_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
+GCKPTI_DESC_WITH(linear_cross_entropy, GCKPTI_PLAIN, gckpti_linear_cross_entropy_shape,
                  gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
                  gckpti_table_rows,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) |
@@ -11780,8 +11990,9 @@ GCKPTI_FN gckpti_taps gckpti_taps_of(const gckpti_pool_state *s, int64_t row)
     return t;
 }
 
-/* Checks that each window has a tap within x: it exceeds its padding, and fits into padded x. */
-static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
+/* Checks that each window has a tap within x: it exceeds its padding, and fits into padded x.
+ * indices: nonzero if `saved` has the 16-bit index of a tap for each result. */
+static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name, int indices)
 {
     const gckpti_pool *o = (const gckpti_pool *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
@@ -11803,25 +12014,13 @@ static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
     call->shape.d[x->n - 2] = s.out[1];
     if (x->n == 4)
         call->shape.d[1] = s.out[0];
-    return GCKPT_OK;
-}
-
-static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
-{
-    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
-    gckpt_result result = gckpti_pool_shape(call, "max_pool");
-    if (result == GCKPT_OK && (int64_t)o->size[0] * o->size[1] > 65536)
+    if (indices && (int64_t)o->size[0] * o->size[1] > 65536)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "max_pool: a window of %i x %i has more than 65536 elements", o->size[0],
+                          "%s: a window of %i x %i has more than 65536 elements", name, o->size[0],
                           o->size[1]);
-    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
+    if (indices && gckpti_shape_fits(&call->shape))
         call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(uint16_t);
-    return result;
-}
-
-static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
-{
-    return gckpti_pool_shape(call, "average_pool");
+    return GCKPT_OK;
 }
 
 /* Runs a work item: a row of windows of an image (forward), or an image (backward). */
@@ -11838,7 +12037,7 @@ static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
         s->windows(s, row);
 }
 
-GCKPTI_FN void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_windows_fn windows)
+static void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_windows_fn windows)
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
     int64_t row = s.out[1] * s.channels * s.o.size[0] * s.o.size[1];
@@ -11846,9 +12045,6 @@ GCKPTI_FN void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_wind
     gckpt_parallel(call, backward ? s.images : s.images * s.out[0], backward ? row * s.out[0] : row,
                    gckpti_pool_item, &s);
 }
-
-GCKPTI_OP_KERNELS(max_pool, gckpti_run_pool(call, backward, gckpti_max_windows))
-GCKPTI_OP_KERNELS(average_pool, gckpti_run_pool(call, backward, gckpti_average_windows))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
 {
@@ -11867,20 +12063,6 @@ static int gckpti_pool_field(const gckpt_call *call, void *attr, float fill,
     o->padding[i] = 0;
     return 1;
 }
-static int gckpti_max_pool_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
-{
-    return gckpti_pool_field(call, attr, -GCKPTI_INFINITY, field);
-}
-static int gckpti_avg_pool_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
-{
-    return gckpti_pool_field(call, attr, 0.0f, field);
-}
-
-GCKPTI_DESC_FIELD(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
-                  gckpti_max_pool_field, 0, GCKPT_SAVED);
-GCKPTI_DESC_FIELD(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
-                  gckpti_avg_pool_field, 0, 0);
-
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)
 {
@@ -11903,71 +12085,75 @@ static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
     return gckpt_apply(op, &x, 1, &o, sizeof o);
 }
 
-GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window)
-{
-    return gckpti_pool_new(&gckpti_op_max_pool, x, window);
-}
-
-GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window)
-{
-    return gckpti_pool_new(&gckpti_op_average_pool, x, window);
-}
-#endif
+/* Defines a pool; windows: its kernel; reads: what its gradient reads. */
+#define GCKPTI_POOL(name, windows, fill, reads)                                                    \
+    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
+    {                                                                                              \
+        return gckpti_pool_shape(call, #name, (reads) != 0);                                       \
+    }                                                                                              \
+    static int gckpti_##name##_field(const gckpt_call *call, void *attr, gckpt_receptive_field *f) \
+    {                                                                                              \
+        return gckpti_pool_field(call, attr, fill, f);                                             \
+    }                                                                                              \
+    GCKPTI_OP_KERNELS(name,                                                                        \
+                      gckpti_run_pool(call, backward,                                              \
+                                      GCKPTI_KERNEL_OF(call, images->windows, gckpti_##windows)))  \
+    GCKPTI_DESC_FIELD(name, GCKPTI_PLAIN, gckpti_##name##_shape, gckpti_pool_flops,                \
+                      gckpti_##name##_field, 0, reads);                                            \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, const gckpt_window *window)              \
+    {                                                                                              \
+        return gckpti_pool_new(&gckpti_op_##name, x, window);                                      \
+    }
+GCKPTI_POOL(max_pool, max_windows, -GCKPTI_INFINITY, GCKPT_SAVED)
+GCKPTI_POOL(average_pool, average_windows, 0.0f, 0)
+#undef GCKPTI_POOL
 
 /* >>images/upsample */
-#ifndef GCKPT_NO_IMAGES
 /* ---- upsample: x (B,H,W,C) -> (B,P,Q,C), larger or smaller, as in PyTorch, in binary32 ----
  * Row i of P reads x at row p (columns likewise). nearest: p = floor(i (H/P)); bilinear: p =
  * max((H/P) (i + 0.5) - 0.5, 0); aligned: p = i ((H-1)/(P-1)). With f = p - floor(p), row floor(p)
  * has weight 1 - f and, if f > 0, the next one (or the last) weight f. y: x at p (nearest), or
  * chains of fma from +0 over these rows and, in a row, columns: x times both weights. dx: results
  * in order, each with its taps in that order: fma(weight, g, dx). */
-typedef struct {
-    const gckpt_call *call;
-    gckpti_scaled_add_fn add;
-} gckpti_upsample_state;
-
 /* A work item is a row of results (forward), or an image (backward). */
-static void gckpti_upsample_item(void *context, int64_t item, int64_t worker)
+static void gckpti_upsample_item(const gckpt_call *call, int64_t item)
 {
-    const gckpti_upsample_state *s = (const gckpti_upsample_state *)context;
-    const gckpt_arg *x = &s->call->in[0];
-    const float *g = s->call->grad_out;
-    const int64_t *in = x->shape.d, *out = s->call->shape.d, c = out[3], lines = out[1];
+    const gckpti_scaled_add_fn add = GCKPTI_KERNEL_OF(call, images->scaled_add, gckpti_scaled_add);
+    const gckpt_arg *x = &call->in[0];
+    const float *g = call->grad_out;
+    const int64_t *in = x->shape.d, *out = call->shape.d, c = out[3], lines = out[1];
     const int64_t n = g ? lines * out[2] : out[2], image = item * n / (lines * out[2]) * in[1];
-    const int mode = ((const gckpti_upsample *)s->call->attributes)->mode;
-    (void)worker;
+    const int mode = ((const gckpti_upsample *)call->attributes)->mode;
     if (g)
         gckpti_zero_unless(x->grad + image * in[2] * c, in[1] * in[2] * c, x->accumulate);
     for (int64_t i = item * n; i < (item + 1) * n; i++) {
         const gckpti_interp p = gckpti_interp_of(mode, in[1], lines, i / out[2] % lines);
         const gckpti_interp q = gckpti_interp_of(mode, in[2], out[2], i % out[2]);
-        float *y = g ? NULL : s->call->out + i * c;
+        float *y = g ? NULL : call->out + i * c;
         if (!g)
             gckpti_zero_unless(y, c, 0);
         for (int k = 0; k < p.n * q.n; k++) {
             const int64_t from = ((image + p.index[k / q.n]) * in[2] + q.index[k % q.n]) * c;
             const float weight = p.weight[k / q.n] * q.weight[k % q.n];
             if (g)
-                s->add(x->grad + from, weight, g + i * c, c);
+                add(x->grad + from, weight, g + i * c, c);
             else if (mode == GCKPT_NEAREST)
                 memcpy(y, x->data + from, (size_t)c * sizeof *y);
             else
-                s->add(y, weight, x->data + from, c);
+                add(y, weight, x->data + from, c);
         }
     }
 }
 
-GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add_fn add)
+static void gckpti_run_upsample(const gckpt_call *call)
 {
-    gckpti_upsample_state s = { call, add };
     const int64_t items = call->shape.d[0] * (call->grad_out ? 1 : call->shape.d[1]);
     if (!call->grad_out || call->in[0].grad)
-        gckpt_parallel(call, items, 4 * gckpti_elements(&call->shape) / items, gckpti_upsample_item,
-                       &s);
+        gckpti_for_each(call, items, 4 * gckpti_elements(&call->shape) / items,
+                        gckpti_upsample_item);
 }
 
-GCKPTI_OP_KERNELS(upsample, (void)backward; gckpti_run_upsample(call, gckpti_scaled_add))
+GCKPTI_OP_KERNELS(upsample, (void)backward; gckpti_run_upsample(call))
 
 static gckpt_result gckpti_upsample_shape(gckpt_call *call)
 {
@@ -11978,7 +12164,7 @@ static gckpt_result gckpti_upsample_shape(gckpt_call *call)
     call->shape.d[1] = o->size[0], call->shape.d[2] = o->size[1];
     return GCKPT_OK;
 }
-GCKPTI_DESC(upsample, GCKPTI_FAST, gckpti_upsample_shape, NULL, 0, 0);
+GCKPTI_DESC(upsample, GCKPTI_PLAIN, gckpti_upsample_shape, NULL, 0, 0);
 
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how)
@@ -11992,10 +12178,8 @@ GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t 
                            height, width, (int)how);
     return gckpt_apply(&gckpti_op_upsample, &x, 1, &o, sizeof o);
 }
-#endif
 
 /* >>images/channels */
-#ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm: x (B,..,C) as images of pixels times C channels ----
  * groupnorm has B images, and normalises m = C / groups channels together; batchnorm has one image
  * of all pixels of all rows, and m = 1. Sums run over pixels, by Kahan's method (manual, 5e), of
@@ -12186,15 +12370,15 @@ static void gckpti_batchnorm_add_stats(const gckpti_channel_state *s)
     }
 }
 
-GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
-                                   const gckpti_channel_kernels *kernels)
+static void gckpti_run_channels(const gckpt_call *call, int backward)
 {
     const int groups = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
     const int64_t n = gckpti_last(x), images = groups ? x->d[0] : 1;
     gckpti_channel_state s;
     memset(&s, 0, sizeof s);
-    s.call = call, s.kernels = kernels, s.has_stats = !groups && !gckpti_is_training(call);
+    s.call = call, s.has_stats = !groups && !gckpti_is_training(call);
+    s.kernels = GCKPTI_KERNEL_OF(call, images->channels, &gckpti_channel_loops);
     s.images = images, s.pixels = gckpti_rows(x) / images, s.channels = n;
     s.groups = groups ? groups : n, s.m = n / s.groups, s.n = (float)(s.pixels * s.m);
     s.width = n, s.items = 1;
@@ -12212,18 +12396,14 @@ GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
                    backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
 }
 
-static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_channel_sums,
-                                                              gckpti_channel_out,
-                                                              gckpti_channel_dx };
-
-GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward, &gckpti_plain_channels))
-GCKPTI_OP_KERNELS(batchnorm, gckpti_run_channels(call, backward, &gckpti_plain_channels))
+GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward))
+GCKPTI_OP_KERNELS(batchnorm, gckpti_run_channels(call, backward))
 
 /* With a bias and no gain, the gradients read less than declared here. */
-GCKPTI_DESC(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
+GCKPTI_DESC(groupnorm, GCKPTI_PLAIN, gckpti_channels_shape, gckpti_flops_8, 0,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
             GCKPT_SUMS);
-GCKPTI_DESC(batchnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
+GCKPTI_DESC(batchnorm, GCKPTI_PLAIN, gckpti_channels_shape, gckpti_flops_8, 0,
             GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED,
             GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
             GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
@@ -12264,10 +12444,8 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
     gckpti_channel_norm o = { 0, gain ? 3 : 0, !bias ? 0 : gain ? 4 : 3 };
     return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
 }
-#endif
 
 /* >>images/conv */
-#ifndef GCKPT_NO_IMAGES
 /* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
  * One side of both is the image, with c channels; the other has o channels per window.
  * down (forward; dx of the transpose): from +0, the bias or the old value, a chain over taps
@@ -12277,6 +12455,7 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
  *   two windows (strides) take no part.
  * dw: a chain over rows and their windows ascending: image[tap] window; 0 outside the image. */
 
+/* Returns floats of workspace: a product's, and space for rows of a that a convolution gathers. */
 GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k)
 {
     const int64_t floats = gckpti_product_workspace(m, n, k);
@@ -12448,6 +12627,7 @@ static gckpti_axis_map gckpti_axis_map_up(const gckpti_conv_sizes *z, int axis, 
     return r;
 }
 
+/* Returns the index in w of tap (ky,kx) of r. */
 GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_axis_map *r, int64_t ky,
                                   int64_t kx)
 {
@@ -12473,24 +12653,25 @@ GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const flo
     }
 }
 
+/* Computes results begin..end-1 of all rows, in chains from `start`, the old value, or +0; for DW,
+ * adds the terms of windows begin..end-1. If groups have one channel: only channels c..c+n-1. */
 GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
                                    int64_t n)
 {
     const gckpti_conv_sizes *z = s->z;
     const gckpti_axis_map *r = s->r;
     const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
-    const int64_t *side = up ? z->image : z->windows, each = up ? z->o : z->c;
+    const int64_t each = up ? z->o : z->c;
     const float zero = 0.0f;
     for (int64_t at = begin; at < end; at++) {
         const int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
         const int64_t row = at / r[1].results / r[0].results;
-        const int64_t line = (row * side[0] + i * r[0].out_step + r[0].out_first) * side[1];
         const float *from = s->from + c + row * r[0].size * r[1].size * each;
         const float *w = s->w + c + dw * at * z->o;
         float *d = s->out + c;
         if (!dw) {
             const int64_t all = up ? z->c : z->o;
-            d += (line + r[1].out_first + j * r[1].out_step) * all;
+            d += gckpti_conv_place(s, at) * all;
             if (s->start)
                 memcpy(d, s->start, (size_t)all * sizeof *d);
             else
@@ -12548,8 +12729,10 @@ static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
     gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results, 0, s->z->c);
 }
 
-GCKPTI_OP_KERNELS(conv2d, gckpti_run_conv(call, backward, gckpti_conv_plain, gckpti_multiply_add);
-                  if (backward) gckpti_bias_backward(call))
+GCKPTI_OP_KERNELS(
+    conv2d, gckpti_run_conv(call, backward, GCKPTI_KERNEL_OF(call, images->conv, gckpti_conv_plain),
+                            GCKPTI_KERNEL_OF(call, images->multiply_add, gckpti_multiply_add));
+    if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {
@@ -12571,7 +12754,7 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_recepti
     return !a->transposed && gaps < INT32_MAX;
 }
 
-GCKPTI_DESC_FIELD(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
+GCKPTI_DESC_FIELD(conv2d, GCKPTI_PLAIN, gckpti_conv2d_shape, gckpti_conv2d_flops,
                   gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* Returns whether a signal's window has its sizes at index [0], as in PyTorch, instead of [1]. */
@@ -12661,7 +12844,8 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
  * compensated. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
 
-static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
+/* Returns the state of a call whose items have one row, or, if `fast`, several. */
+static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast)
 {
     const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
     const gckpt_arg *in = call->in;
@@ -12675,8 +12859,8 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
     s.bias = o->bias ? in + o->bias : NULL;
     s.h0 = o->state ? in + o->state : NULL;
     s.c0 = o->state && o->gates == 4 ? s.h0 + 1 : NULL;
-    s.item_rows = s.block = 1;
-    if (!plain) {
+    s.item_rows = s.block = 1, s.fast = fast;
+    if (fast) {
         s.item_rows = gckpti_min((s.rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
         s.block = s.item_rows * gckpti_min((s.rows - 1) / s.item_rows + 1, call->threads);
     }
@@ -12686,7 +12870,7 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
 /* Returns floats of workspace. A fast backward also keeps wh transposed and h before each step. */
 static int64_t gckpti_sequence_workspace(const gckpt_call *call, int backward)
 {
-    gckpti_sequence s = gckpti_sequence_of(call, gckpti_is_plain(call));
+    gckpti_sequence s = gckpti_sequence_of(call, !gckpti_is_plain(call));
     if (!backward)
         return s.block * (s.state + s.gates);
     if (gckpti_is_plain(call))
@@ -12713,7 +12897,7 @@ static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
                               p, wh, i == o->bias ? "a bias" : "a first state", expected,
                               &call->in[i].shape);
     }
-    gckpti_sequence s = gckpti_sequence_of(call, 1);
+    gckpti_sequence s = gckpti_sequence_of(call, 0);
     call->shape = *p;
     call->shape.d[2] = s.state;
     call->saved_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
@@ -12734,6 +12918,20 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
 }
 
+/* Computes the chains of an item's rows. */
+static void gckpti_cells_product(const gckpt_call *call, const gckpti_product *t)
+{
+#if GCKPTI_HAS_FAST
+    if (call->kernels) {
+        float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
+        const gckpti_c_block all = { 0, t->m, 0, t->n, 0, 0 };
+        gckpti_kernels_of(call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
+        return;
+    }
+#endif
+    gckpti_fp32_plain(call, t);
+}
+
 /* Sets a to chains of h wh for m rows; p points to the first of them, which are T steps apart. */
 static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
                                  const float *state, float *a)
@@ -12743,18 +12941,18 @@ static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64
     t.initial = s->bias ? s->bias->data : NULL;
     if (s->state > s->units) /* lstm */
         t.initial = p, t.initial_stride = s->steps * s->gates;
-    s->kernels->product(s->call, &t);
+    gckpti_cells_product(s->call, &t);
 }
 
 /* Adds chains of da wh to d for m rows; da points to the first of them, which are T steps apart. */
 static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int64_t m, float *d)
 {
-    const gckpti_operand wh = s->kernels->fast ? gckpti_matrix(s->wh_t, 1, s->units)
-                                               : gckpti_matrix(s->wh->data, s->gates, 1);
+    const gckpti_operand wh =
+        s->fast ? gckpti_matrix(s->wh_t, 1, s->units) : gckpti_matrix(s->wh->data, s->gates, 1);
     gckpti_product t =
         gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1), wh, d);
     t.accumulate = 1, t.c_stride = s->state;
-    s->kernels->product(s->call, &t);
+    gckpti_cells_product(s->call, &t);
 }
 
 static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
@@ -12787,7 +12985,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
             cell.a = a + r * s->gates;
             cell.state = state + r * s->state;
             cell.saved = s->call->saved ? (float *)s->call->saved + step * 4 * n : NULL;
-            s->kernels->gates(&cell);
+            s->cell(&cell);
             if (s->call->out)
                 memcpy(s->call->out + step * s->state, cell.state,
                        (size_t)s->state * sizeof(float));
@@ -12827,8 +13025,8 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
             cell.da = s->da + ((at + r) * s->steps + t) * s->gates;
             cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
             cell.accumulate = s->p->accumulate;
-            s->kernels->gate_grads(&cell);
-            if (GCKPTI_HAS_FAST && s->kernels->fast)
+            s->cell(&cell);
+            if (GCKPTI_HAS_FAST && s->fast)
                 memcpy(s->h + ((at + r) * s->steps + t) * n, cell.h, (size_t)n * sizeof(float));
         }
         gckpti_cells_backward(s, s->da + (at * s->steps + t) * s->gates, m, d);
@@ -12854,15 +13052,48 @@ static void gckpti_sequence_transpose(void *context, int64_t i, int64_t worker)
                 s->wh_t[j * h + k] = s->wh->data[k * s->gates + j];
 }
 
-GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
-                                   const gckpti_cell_kernels *kernels)
+/* Adds the gradients of a block's rows to dwh and dbias. */
+static void gckpti_cells_add_grads(const gckpti_sequence *s)
 {
-    const int fast = GCKPTI_HAS_FAST && kernels->fast;
-    gckpti_sequence s = gckpti_sequence_of(call, !fast);
+    const float *da = s->da;
+#if GCKPTI_HAS_FAST
+    if (s->fast) {
+        const int64_t terms = s->block * s->steps;
+        gckpti_product product =
+            gckpti_product_of(s->units, s->gates, terms, gckpti_matrix(s->h, 1, s->units),
+                              gckpti_matrix(da, 1, s->gates), s->wh->grad);
+        product.accumulate = 1, product.workspace = s->pack;
+        gckpt_call sums = *s->call;
+        sums.shape = gckpt_shape2(terms, s->gates);
+        sums.grad_out = da;
+        if (product.c)
+            gckpti_kernels_of(s->call)->product(s->call, &product);
+        if (s->bias) {
+            sums.in[0] = *s->bias;
+            sums.in[0].accumulate = 1;
+            sums.in[1] = sums.in[0];
+            gckpti_run_column_sums(&sums, 0, 1);
+        }
+        return;
+    }
+#endif
+    for (int64_t t = 0; t < s->steps; t++, da += s->gates) {
+        const float *h = gckpti_sequence_previous(s, 0, s->first, t);
+        for (int64_t k = 0; s->wh->grad && k < s->units; k++)
+            gckpti_axpy(h[k], da, s->gates, s->wh->grad + k * s->gates);
+        for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
+            gckpti_add_to_grad(s->bias, j, da[j]);
+    }
+}
+
+static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cell_fn cell)
+{
+    const int fast = GCKPTI_HAS_FAST && call->kernels;
+    gckpti_sequence s = gckpti_sequence_of(call, fast);
     const int64_t most = backward || !fast ? s.block : s.rows;
     void (*item)(void *context, int64_t i, int64_t worker) =
         backward ? gckpti_sequence_backward : gckpti_sequence_forward;
-    s.kernels = kernels;
+    s.cell = cell;
     if (backward) {
         s.wh_t = (float *)call->workspace;
         s.zero = s.wh_t + fast * s.units * s.gates;
@@ -12884,38 +13115,27 @@ GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
         else
             item(&s, 0, 0);
         if (backward)
-            kernels->add_grads(&s);
-    }
-}
-
-static void gckpti_plain_cells_add_grads(const gckpti_sequence *s)
-{
-    const float *da = s->da;
-    for (int64_t t = 0; t < s->steps; t++, da += s->gates) {
-        const float *h = gckpti_sequence_previous(s, 0, s->first, t);
-        for (int64_t k = 0; s->wh->grad && k < s->units; k++)
-            gckpti_axpy(h[k], da, s->gates, s->wh->grad + k * s->gates);
-        for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
-            gckpti_add_to_grad(s->bias, j, da[j]);
+            gckpti_cells_add_grads(&s);
     }
 }
 
 #define GCKPTI_CELLS(name)                                                                         \
-    static const gckpti_cell_kernels gckpti_plain_##name = { gckpti_##name##_gates,                \
-                                                             gckpti_##name##_gate_grads,           \
-                                                             gckpti_fp32_plain, 0,                 \
-                                                             gckpti_plain_cells_add_grads };       \
-    GCKPTI_OP_KERNELS(name, gckpti_run_sequence(call, backward, &gckpti_plain_##name))
+    GCKPTI_OP_KERNELS(                                                                             \
+        name, gckpti_run_sequence(call, backward,                                                  \
+                                  backward ? GCKPTI_KERNEL_OF(call, recurrent->name##_gate_grads,  \
+                                                              gckpti_##name##_gate_grads)          \
+                                           : GCKPTI_KERNEL_OF(call, recurrent->name##_gates,       \
+                                                              gckpti_##name##_gates)))
 GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
 
 /* The data that each gradient reads. gru's in[2] is bh or h0; only bh's gradient has GCKPT_SUMS. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
-GCKPTI_DESC_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+GCKPTI_DESC_WITH(gru, GCKPTI_PLAIN, gckpti_recurrent_shape, gckpti_recurrent_flops,
                  gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
                  GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
-GCKPTI_DESC_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+GCKPTI_DESC_WITH(lstm, GCKPTI_PLAIN, gckpti_recurrent_shape, gckpti_recurrent_flops,
                  gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
                  GCKPTI_READS);
 #undef GCKPTI_READS
@@ -12945,13 +13165,10 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * >>cpu: plain kernels, and vector kernels with the same bits
  *
  * The functions gckpti_cpu_.. (cpu/plain.c) do the work between ops as the numeric specification
- * defines it, by vector kernels if the call has any. Ops run by their plain kernels, or by the fast
- * ones, which differ only in speed.
- *
- * The fast kernels are gckpti_fast_<op>_forward and _backward, which return the bits of
- * gckpti_<op>_forward and _backward. They split a call into work items for threads (a row, a block
- * of a matrix, a head). Entries of gckpti_kernels compute the items: one table for each instruction
- * set, defined in kernels/, chosen when an executor is created; so a plain `cc -O2` is enough.
+ * defines it, by vector kernels if the call has any. gckpti_kernels (ops/kernels.h) is the table of
+ * vector kernels, one for each instruction set, defined in kernels/ and chosen when an executor is
+ * created; so a plain `cc -O2` is enough. Ops split a call into work items for threads (a row, a
+ * block of a matrix, a head).
  * ============================================================================================== */
 
 /* Entries of tables and calls that need bf16 plans or quantised parameters. */
@@ -12976,11 +13193,6 @@ static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t 
         return t->c + i * t->c_stride + j;
     return t->initial ? t->initial + i * t->initial_stride + j : NULL;
 }
-
-/* Block of c: rows i0..i1-1, columns j0..j1-1 of matrix `matrix`; item: index among all blocks. */
-typedef struct {
-    int64_t i0, i1, j0, j1, matrix, item;
-} gckpti_c_block;
 
 /* Data to prefetch to L2: `rows` rows of `width` bytes, `row` apart, from byte `at` of row x on;
  * `pace` lines per tile (f32), per 4 rows (bf16), or per block of a tile (AMX, which sets it). */
@@ -13020,12 +13232,6 @@ static inline void gckpti_prefetch_some(gckpti_prefetch *f)
     }
 }
 
-typedef struct {
-    const gckpt_call *call;
-    float *gain, *bias;
-    float *gain_comp, *bias_comp;
-} gckpti_column_sums;
-
 /* Block sizes of a product in L2: blocks of b have nc columns and kc terms. */
 typedef struct {
     int64_t kc, nc;
@@ -13048,56 +13254,11 @@ typedef struct {
     const float *next_c; /* the next tile of c, to be prefetched */
 } gckpti_tile;
 
-/* ---- cpu/rows.c ---- */
-#define GCKPTI_KIND(name, ...) GCKPTI_KIND_##name,
-/* Elementwise ops; from GCKPTI_FIRST_BINARY on, they have two inputs. */
-enum {
-    GCKPTI_UNARY_OPS(GCKPTI_KIND) GCKPTI_UNARY_OPS_WITH(GCKPTI_KIND) GCKPTI_BINARY_OPS(GCKPTI_KIND)
-        GCKPTI_KIND_where,
-    GCKPTI_FIRST_BINARY = GCKPTI_KIND_add,
-    GCKPTI_ELEMENTS = 4096
-};
-#undef GCKPTI_KIND
-
-/* ---- the kernels of an instruction set (folder kernels/) ---- */
-/* The table of kernels of an instruction set; optional kernels come last (kernels/table.c). */
-typedef struct {
-    void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
-                          int64_t scratch);
-    void (*divide)(float *x, float divisor, int64_t n);
-    float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n,
-                    int update);
-    void (*add)(float *to, const float *from, int64_t n); /* to += from */
-    void (*elementwise_forward)(const gckpt_call *call, int kind);
-    void (*elementwise_backward)(const gckpt_call *call, int kind);
-    void (*softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*norm_forward)(const gckpt_call *call, int64_t row);
-    void (*norm_backward)(const gckpt_call *call, int64_t row);
-    void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
-    const gckpti_element_kernels *element_losses;
-    const gckpti_class_kernels *class_losses;
-    void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
-    const struct gckpti_mixed_kernels *mixed;       /* NULL with GCKPT_NO_BF16 */
-    const struct gckpti_attention_loops *attention; /* NULL with GCKPT_NO_ATTENTION */
-    const struct gckpti_image_kernels *images;      /* NULL with GCKPT_NO_IMAGES */
-    const struct gckpti_cell_loops *recurrent;      /* NULL with GCKPT_NO_RECURRENT */
-} gckpti_kernels;
-
-static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
-{
-    return (const gckpti_kernels *)call->kernels;
-}
+/* ---- cpu/products.c: a product, in blocks that threads take ---- */
+GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t);
 
 #endif
 
-/* ---- cpu/calls.c ---- */
-/* Sets *kernels to the kernels of an instruction set (NULL if plain). Returns 0 if processor or
- * build lacks the set, or if its kernels return other bits than the plain ones. */
-GCKPTI_FN int gckpti_cpu_has(gckpt_isa isa, const void **kernels);
 
 /* >>bf16/cpu */
 /* ---- bf16/convert.c ---- */
@@ -13161,7 +13322,6 @@ typedef struct gckpti_mixed_kernels {
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
-    const struct gckpti_attention_kernels *attention; /* NULL with GCKPT_NO_ATTENTION */
 } gckpti_mixed_kernels;
 
 static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, int start)
@@ -13191,7 +13351,7 @@ typedef struct {
 } gckpti_packed_product;
 
 /* ---- bf16/cpu.c ---- */
-GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
+GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
 #endif
 
 /* >>attention/cpu */
@@ -13212,79 +13372,14 @@ typedef struct {
     const float *prefetch; /* NULL, or rows to prefetch: as many as c has */
 } gckpti_attn_gemm;
 
-/* The kernels of an instruction set. */
-typedef struct gckpti_attention_loops {
-    void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
-    gckpti_attention_kernels heads;
-} gckpti_attention_loops;
-
 #ifndef GCKPT_NO_CACHES
 #define GCKPTI_FEW_QUERIES(h, row, head, first, m) V(few_queries)(h, row, head, first, m)
 #else
 #define GCKPTI_FEW_QUERIES(h, row, head, first, m) 0
 #endif
-
-static inline const gckpti_attention_kernels *gckpti_attention_kernels_of(const gckpt_call *call)
-{
-#ifndef GCKPT_NO_BF16
-    if (gckpti_is_mixed(call))
-        return gckpti_kernels_of(call)->mixed->attention;
-#endif
-    return &gckpti_kernels_of(call)->attention->heads;
-}
-#endif
-
-/* >>images/cpu */
-#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
-/* A product of a convolution: operand a (DW: its transpose) is the virtual matrix of all windows,
- * with rows (image, i, j) and terms (tap, channel); in DW, t.m counts terms, t.k rows. Distances in
- * floats: `image` and `width` of images and their lines; `step` of results, `tap` of taps in a
- * line, the first tap at `first`; tap_len floats are adjacent: a tap's channels or, if taps are
- * adjacent, a line of taps. line_taps: such runs per line of w. */
-typedef struct {
-    gckpti_product t; /* a is not used; if t.b.k_stride is 1, b is that of tap 0 */
-    int kind;
-    const gckpti_conv_sizes *z;
-    gckpti_axis_map r[2];
-    const float *from;
-    int64_t image, width, step, tap, first, tap_len, line_taps;
-    int64_t from_next, c_next; /* from a group's data to the next group's */
-} gckpti_conv_gemm;
-
-/* Returns the offset of row i of t in c, or in an array of c's shape. */
-static inline int64_t gckpti_conv_gemm_c(const gckpti_conv_gemm *s, int64_t i)
-{
-    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->windows;
-    const gckpti_axis_map *r = s->r;
-    int64_t line = i / r[1].results;
-    if (s->kind == GCKPTI_CONV_DW)
-        return i * s->t.c_stride;
-    line = line / r[0].results * side[0] + r[0].out_first + line % r[0].results * r[0].out_step;
-    return (line * side[1] + r[1].out_first + i % r[1].results * r[1].out_step) * s->t.c_stride;
-}
-
-/* Returns the offset in b of tap `tap` of this product. */
-static inline int64_t gckpti_conv_gemm_b(const gckpti_conv_gemm *s, int64_t tap)
-{
-    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
-    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
-}
-
-/* The kernels of an instruction set. */
-typedef struct gckpti_image_kernels {
-    void (*conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block, float *pack,
-                       int64_t scratch);
-    gckpti_multiply_add_fn multiply_add;
-    gckpti_windows_fn max_windows, average_windows;
-    gckpti_channel_kernels channels;
-    gckpti_scaled_add_fn scaled_add;
-} gckpti_image_kernels;
 #endif
 
 /* Declarations shared by the files of layer cpu (MANIFEST); some are in folders of features. */
-
-/* ---- cpu/plain.c ---- */
-enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L3 */
 
 /* ---- bf16/convert.c ---- */
 #ifndef GCKPT_NO_BF16
@@ -13296,10 +13391,8 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
 #if GCKPTI_HAS_FAST
 /* ---- bf16/cpu.c ---- */
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
 GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
 #else
-#define gckpti_mixed_fast             gckpti_fp32_fast
 #define gckpti_mixed_matches(kernels) (!(kernels)->mixed)
 #endif
 
@@ -13314,19 +13407,11 @@ typedef struct gckpti_products {
                       int64_t floats);
 } gckpti_products;
 
-/* ---- cpu/rows.c ---- */
-enum { GCKPTI_COLUMNS = 64 };
-GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias);
 #endif
-
-/* ---- cpu/losses.c ---- */
-#define GCKPTI_FAST_LOSS(name, kind)                                                               \
-    GCKPTI_OP_KERNELS(fast_##name, gckpti_run_loss(call, backward, kind, gckpti_fast_loss))
 
 /* >>bf16/convert */
 #ifndef GCKPT_NO_BF16
 /* ---- conversions to bf16 and back, between the ops of bf16 plans ---- */
-
 /* Converts elements first..end-1; `word` has 16 random bits for each of 8 elements (stochastic). */
 static void gckpti_convert_each(const gckpti_convert_state *s, int64_t first, int64_t end)
 {
@@ -13362,11 +13447,11 @@ static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
     const gckpti_kernels *k = s->call->kernels ? gckpti_kernels_of(s->call) : NULL;
     const int stochastic = s->call->precision == GCKPT_BF16_STOCHASTIC;
     if (k && c->kind == GCKPT_WIDEN)
-        k->mixed->widen(c->from + at, c->x + at, n);
+        k->widen(c->from + at, c->x + at, n);
     else if (k && c->kind >= GCKPT_NARROW && stochastic)
         k->mixed->round_stochastic(s, at, at + n);
     else if (k && c->kind == GCKPT_NARROW)
-        k->mixed->narrow(c->x + at, c->to + at, n);
+        k->narrow(c->x + at, c->to + at, n);
     else
 #endif
         gckpti_convert_each(s, at, at + n);
@@ -13387,73 +13472,10 @@ GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t
     memcpy(to, from, bytes);
 }
 
-/* ---- work between ops, by vector kernels if the call has any ---- */
-typedef void (*gckpti_adder)(float *to, const float *from, int64_t n);
-
-static gckpti_adder gckpti_adder_of(const gckpt_call *call)
-{
-#if GCKPTI_HAS_FAST
-    if (call->kernels)
-        return gckpti_kernels_of(call)->add;
-#endif
-    (void)call;
-    return gckpti_add_into;
-}
-
-typedef struct { /* to += from or, if from is NULL, to = word */
-    unsigned char *to;
-    const float *from;
-    uint32_t word;
-    int64_t n;
-    gckpti_adder add;
-} gckpti_fill_state;
-
-/* Zeroes n floats; if no cache can hold them (`uncached`), without loading their cache lines. */
-static void gckpti_cpu_clear(void *to, int64_t n, int uncached)
-{
-    float *x = (float *)to;
-#if GCKPTI_X86
-    if (uncached && (uintptr_t)x % 16 == 0) {
-        for (; n >= 4; n -= 4, x += 4)
-            _mm_stream_ps(x, _mm_setzero_ps());
-        _mm_sfence();
-    }
-#endif
-    (void)uncached;
-    memset(x, 0, (size_t)n * sizeof *x);
-}
-
-static void gckpti_cpu_fill_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_fill_state *f = (const gckpti_fill_state *)context;
-    int64_t at = i * GCKPTI_GRAIN_SIZE, n = gckpti_min(f->n - at, GCKPTI_GRAIN_SIZE);
-    void *to = f->to + 4 * at;
-    (void)worker;
-    if (f->from)
-        f->add((float *)to, f->from + at, n);
-    else if (!f->word)
-        gckpti_cpu_clear(to, n, f->n >= GCKPTI_UNCACHED);
-    for (int64_t k = 0; f->word && k < n; k++)
-        memcpy(f->to + 4 * (at + k), &f->word, 4);
-}
-
-GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
-{
-    gckpti_fill_state f = { (unsigned char *)to, NULL, word, n, NULL };
-    gckpt_parallel(call, GCKPTI_GRAINS(n), gckpti_cpu_fill_item, &f);
-}
-
-GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n)
-{
-    void *at = to;
-    gckpti_fill_state f = { (unsigned char *)at, from, 0, n, gckpti_adder_of(call) };
-    gckpt_parallel(call, GCKPTI_GRAINS(n), gckpti_cpu_fill_item, &f);
-}
-
 typedef struct { /* context of the work items of an update pass */
     const gckpt_call *call;
     const gckpt_update_pass *pass;
-    gckpti_adder add;
+    void (*add)(float *to, const float *from, int64_t n);
     float (*block)(const gckpt_update_pass *p, const float *addend, int64_t at, int64_t n,
                    int update);
 } gckpti_update_state;
@@ -13482,7 +13504,8 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
 
 GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass)
 {
-    gckpti_update_state s = { call, pass, gckpti_adder_of(call), gckpti_update_block };
+    gckpti_update_state s = { call, pass, GCKPTI_KERNEL_OF(call, add, gckpti_add_into),
+                              gckpti_update_block };
 #if GCKPTI_HAS_FAST
     if (call->kernels)
         s.block = gckpti_kernels_of(call)->update;
@@ -13988,267 +14011,14 @@ GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels)
 }
 #endif
 
-/* >>cpu/rows */
-#if GCKPTI_HAS_FAST
-GCKPTI_FN gckpti_product_fn gckpti_fast_products(const gckpt_call *call)
-{
-    return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
-}
-
-GCKPTI_OP_KERNELS(fast_matmul, (backward ? gckpti_linear_gradients
-                                         : gckpti_linear_output)(call, gckpti_fast_products(call)))
-
-/* Context of work items item(call, i) that need no scratch and no other state. */
-typedef struct {
-    const gckpt_call *call;
-    void (*item)(const gckpt_call *call, int64_t i);
-} gckpti_call_items;
-
-static void gckpti_call_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_call_items *s = (const gckpti_call_items *)context;
-    (void)worker;
-    s->item(s->call, i);
-}
-
-GCKPTI_FN void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
-                               void (*item)(const gckpt_call *call, int64_t i))
-{
-    gckpti_call_items s = { call, item };
-    gckpt_parallel(call, n, cost, gckpti_call_item, &s);
-}
-
-/* ---- elementwise ops: a work item is a chunk of 4096 elements, run as a call of that size ---- */
-
-typedef struct {
-    const gckpt_call *call;
-    void (*kernel)(const gckpt_call *chunk, int kind);
-    int kind;
-} gckpti_chunks;
-
-/* Runs the kernel for chunk i: a call of one axis with pointers to the chunk. */
-static void gckpti_chunk_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_chunks *s = (const gckpti_chunks *)context;
-    int64_t at = i * GCKPTI_ELEMENTS, n = gckpti_elements(&s->call->shape) - at;
-    gckpt_call c = *s->call;
-    (void)worker;
-    c.shape = gckpt_shape1(gckpti_min(n, GCKPTI_ELEMENTS));
-    c.out = c.out ? c.out + at : NULL;
-    c.grad_out = c.grad_out ? c.grad_out + at : NULL;
-    for (int k = 0; k < c.inputs; k++) {
-        gckpt_arg *in = &c.in[k];
-        in->shape = c.shape;
-        in->data = in->data ? in->data + at : NULL;
-        in->index = in->index ? in->index + at : NULL;
-        in->grad = in->grad ? in->grad + at : NULL;
-    }
-    s->kernel(&c, s->kind);
-}
-
-/* Runs the kernels on chunks and returns 1; returns 0 if an input is repeated (broadcasting), or
- * its gradient is a compensated sum. */
-static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_chunks s = { call, backward ? k->elementwise_backward : k->elementwise_forward, kind };
-    int64_t n = gckpti_elements(&call->shape), cost = kind < GCKPTI_FIRST_BINARY ? 16 : 4;
-    for (int i = 0; i < call->inputs; i++)
-        if (gckpti_elements(&call->in[i].shape) != n || call->in[i].compensation)
-            return 0;
-    if (n <= GCKPTI_ELEMENTS) { /* only one chunk: the call itself */
-        s.kernel(call, kind);
-        return 1;
-    }
-    gckpt_parallel(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, cost * GCKPTI_ELEMENTS,
-                   gckpti_chunk_item, &s);
-    return 1;
-}
-
-/* Computes gradients of a binary op by its plain kernel. But the gradient of an input that is
- * repeated as whole rows, as a table of positions, is like a bias's if it is the sum of g. */
-static void gckpti_broadcast_gradients(const gckpt_call *call, unsigned flags,
-                                       void (*backward)(const gckpt_call *call))
-{
-    gckpt_call plain = *call;
-    for (int i = 0; i < 2; i++) {
-        const gckpti_iter it =
-            gckpti_iter_over(&call->shape, &call->in[0].shape, &call->in[1].shape);
-        gckpt_call c = *call;
-        int64_t n = gckpti_elements(&call->in[i].shape);
-        if (!call->in[i].grad || !call->in[i].compensation || it.size[0] != n ||
-            it.step[i][0] != 1 || !(flags & GCKPT_PASSES_GRAD(i)))
-            continue;
-        c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
-        c.in[1] = call->in[i];
-        gckpti_run_column_sums(&c, 0, 1);
-        plain.in[i].grad = NULL;
-    }
-    backward(&plain);
-}
-
-#define GCKPTI_FAST_UNARY(name, ...)                                                               \
-    GCKPTI_OP_KERNELS(fast_##name,                                                                 \
-                      if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))(                \
-                          backward ? gckpti_##name##_backward : gckpti_##name##_forward)(call))
-#define GCKPTI_FAST_BINARY(name, flops, flags, ...)                                                \
-    GCKPTI_OP_KERNELS(                                                                             \
-        fast_##name, if (gckpti_elementwise(call, backward, GCKPTI_KIND_##name)) return;           \
-        else if (backward) gckpti_broadcast_gradients(call, flags, gckpti_##name##_backward);      \
-        else gckpti_##name##_forward(call))
-GCKPTI_UNARY_OPS(GCKPTI_FAST_UNARY)
-GCKPTI_UNARY_OPS_WITH(GCKPTI_FAST_UNARY)
-GCKPTI_FAST_UNARY(where, )
-GCKPTI_BINARY_OPS(GCKPTI_FAST_BINARY)
-#undef GCKPTI_FAST_UNARY
-#undef GCKPTI_FAST_BINARY
-
-/* ---- dropout: a work item is 4096 elements ---- */
-static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
-{
-    const gckpti_dropout d = gckpti_dropout_of(call, call->grad_out != NULL);
-    const int64_t at = i * GCKPTI_ELEMENTS, end = gckpti_min(at + GCKPTI_ELEMENTS, d.loop.n);
-    gckpti_kernels_of(call)->dropout(&d, at, end);
-}
-
-static void gckpti_fast_dropout(const gckpt_call *call)
-{
-    const int64_t each = GCKPTI_ELEMENTS, n = gckpti_elements(&call->shape);
-    gckpti_for_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
-}
-GCKPTI_OP_KERNELS(fast_dropout,
-                  (backward || gckpti_is_training(call) ? gckpti_fast_dropout
-                                                        : gckpti_dropout_forward)(call))
-
-/* ---- embed, gather: a work item is a row (forward), or 64 columns of all rows of a sample
- * (backward), so that each element's sum keeps its order ---- */
-enum { GCKPTI_TAKE_ITEM = 64 };
-
-static void gckpti_fast_take_row(const gckpt_call *call, int64_t r)
-{
-    const int64_t n = gckpti_last(&call->shape);
-    (void)n; /* unused without bf16 */
-    if (gckpti_has_f32(call->out) || gckpti_call_quant(call))
-        gckpti_take_row(call, r);
-    else
-        (void)GCKPTI_IF_BF16(gckpti_kernels_of(call)->mixed->narrow(
-            call->in[0].data + gckpti_source_row(call, r) * n, call->out_bf16 + r * n, n));
-}
-
-static int64_t gckpti_take_samples(const gckpt_call *call)
-{
-    return call->in[0].shape.n == 3 ? call->shape.d[0] : 1;
-}
-
-static void gckpti_take_columns(const gckpt_call *call, int64_t i)
-{
-    int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_TAKE_ITEM - 1) / GCKPTI_TAKE_ITEM;
-    int64_t rows = gckpti_rows(&call->shape) / gckpti_take_samples(call), first = i / items * rows;
-    int64_t j = i % items * GCKPTI_TAKE_ITEM, width = gckpti_min(n - j, GCKPTI_TAKE_ITEM);
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    float wide[GCKPTI_TAKE_ITEM];
-    for (int64_t r = first; r < first + rows; r++) {
-        const int is_wide = gckpti_has_f32(call->grad_out);
-        const float *g = is_wide ? call->grad_out + r * n + j : wide;
-        if (!is_wide)
-            (void)GCKPTI_IF_BF16(k->mixed->widen(call->grad_out_bf16 + r * n + j, wide, width));
-        k->add(call->in[0].grad + gckpti_source_row(call, r) * n + j, g, width);
-    }
-}
-
-/* Runs embed or gather; the backward first zeroes a table's gradient, unless it accumulates. */
-static void gckpti_fast_take(const gckpt_call *call, int backward)
-{
-    const gckpt_arg *table = &call->in[0];
-    const int64_t size = GCKPTI_TAKE_ITEM, n = gckpti_last(&call->shape);
-    int64_t rows = gckpti_rows(&call->shape), samples = gckpti_take_samples(call);
-    if (!backward)
-        gckpti_for_each(call, rows, n, gckpti_fast_take_row);
-    if (!backward || !table->grad)
-        return;
-    if (!table->accumulate)
-        gckpti_cpu_fill(call, table->grad, 0, gckpti_elements(&table->shape));
-    gckpti_for_each(call, samples * ((n + size - 1) / size), 4 * rows / samples * size,
-                    gckpti_take_columns);
-}
-GCKPTI_OP_KERNELS(fast_embed, gckpti_fast_take(call, backward))
-GCKPTI_OP_KERNELS(fast_gather, gckpti_fast_take(call, backward))
-
-/* ---- softmax and log_softmax: a work item is a row ---- */
-static void gckpti_fast_rows(const gckpt_call *call, int backward,
-                             void (*forward)(const gckpt_call *call, int64_t row),
-                             void (*gradients)(const gckpt_call *call, int64_t row))
-{
-    if (!backward || call->in[0].grad)
-        gckpti_for_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape),
-                        backward ? gradients : forward);
-}
-GCKPTI_OP_KERNELS(fast_softmax,
-                  gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->softmax_forward,
-                                   gckpti_kernels_of(call)->softmax_backward))
-GCKPTI_OP_KERNELS(fast_log_softmax,
-                  gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->log_softmax_forward,
-                                   gckpti_kernels_of(call)->log_softmax_backward))
-
-/* ---- sums over rows: bias += g, gain += g * normalised x; a work item is 64 columns ---- */
-
-static void gckpti_column_sums_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_column_sums *s = (const gckpti_column_sums *)context;
-    int64_t n = gckpti_last(&s->call->shape), first = i * GCKPTI_COLUMNS;
-    (void)worker;
-    gckpti_kernels_of(s->call)->column_sums(s, first,
-                                            first + gckpti_min(n - first, GCKPTI_COLUMNS));
-}
-
-/* gain, bias: indices of inputs, 0 for none. With a single row, `compensation` may be NULL. */
-GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias)
-{
-    const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
-    gckpti_column_sums s = { call, NULL, NULL, NULL, NULL };
-    if (gain)
-        s.gain = g->grad, s.gain_comp = g->compensation;
-    if (bias)
-        s.bias = b->grad, s.bias_comp = b->compensation;
-    int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
-    if (s.gain)
-        gckpti_zero_unless(s.gain, n, g->accumulate);
-    if (s.bias)
-        gckpti_zero_unless(s.bias, n, b->accumulate);
-    if (s.gain || s.bias)
-        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS,
-                       gckpti_column_sums_item, &s);
-}
-
-GCKPTI_OP_KERNELS(fast_linear,
-                  (backward ? gckpti_fast_matmul_backward : gckpti_fast_matmul_forward)(call);
-                  if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
-
-/* ---- layernorm, rmsnorm: a work item is a row; then, for dgain and dbias, 64 columns ---- */
-static void gckpti_fast_norm(const gckpt_call *call, int backward)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->norm_forward,
-                     gckpti_kernels_of(call)->norm_backward);
-    if (backward)
-        gckpti_run_column_sums(call, o->gain, o->bias);
-}
-GCKPTI_OP_KERNELS(fast_layernorm, gckpti_fast_norm(call, backward))
-GCKPTI_OP_KERNELS(fast_rmsnorm, gckpti_fast_norm(call, backward))
-#endif
-
+/* >>images/cpu */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
 /* ---- convolutions are products (cpu/products.c), one for each phase and group; if groups have one
- * channel, a work item is a line of results, or 64 channels of dw. Pools, norms: as in ops ---- */
-typedef struct {
-    gckpti_products base;
-    gckpti_conv_gemm w;
-} gckpti_conv_job;
-
+ * channel, a work item is a line of results, or 64 channels of dw ---- */
 static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_block *block,
                                 float *scratch, int64_t floats)
 {
-    gckpti_conv_gemm w = ((const gckpti_conv_job *)(const void *)base)->w;
+    gckpti_conv_gemm w = *(const gckpti_conv_gemm *)(const void *)base->t;
     w.from += block->matrix * w.from_next, w.t.b.f32 += block->matrix * w.t.b.batch_stride;
     w.t.c += block->matrix * w.c_next;
     if (w.t.initial)
@@ -14266,15 +14036,14 @@ static gckpti_conv_gemm gckpti_conv_gemm_of(const gckpti_conv *s)
     gckpti_conv_gemm w;
     gckpti_product *t = &w.t;
     memset(&w, 0, sizeof w);
-    w.kind = s->kind, w.z = z, w.from = s->from;
-    w.r[0] = s->r[0], w.r[1] = s->r[1];
-    w.width = x->size * channels, w.image = w.r[0].size * w.width;
+    w.conv = s, w.from = s->from;
+    w.width = x->size * channels, w.image = s->r[0].size * w.width;
     w.step = x->stride * channels, w.tap = x->dilation * channels, w.first = x->first * channels;
     w.tap_len = group, w.line_taps = x->taps + !x->taps;
     if (w.tap == group)
         w.tap_len *= w.line_taps, w.line_taps = 1;
     w.from_next = group, t->b.batch_stride = z->group_o, w.c_next = up ? z->group_c : z->group_o;
-    t->m = z->rows * w.r[0].results * x->results, t->k = w.r[0].taps * x->taps * group;
+    t->m = z->rows * s->r[0].results * x->results, t->k = s->r[0].taps * x->taps * group;
     t->n = w.c_next, t->a.k_stride = 1, t->batch = z->window.groups;
     if (s->kind == GCKPTI_CONV_DW) {
         const int64_t windows = t->m;
@@ -14299,17 +14068,17 @@ static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
         gckpti_conv_results(s, i * line, (i + 1) * line, 0, s->z->c);
 }
 
-static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
+GCKPTI_FN void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
     const int64_t windows = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
     if (z->group_c > 1 || z->group_o > 1) {
-        gckpti_conv_job job = { { call, NULL, 0, 0, 0, 0, 0, gckpti_conv_c_block },
-                                gckpti_conv_gemm_of(s) };
-        job.w.t.workspace = call->workspace, job.base.t = &job.w.t;
-        job.base.floats = gckpti_conv_workspace(job.w.t.m, job.w.t.n, job.w.t.k);
-        gckpti_products_split(&job.base);
-        gckpti_run_products(&job.base);
+        gckpti_conv_gemm w = gckpti_conv_gemm_of(s);
+        gckpti_products base = { call, &w.t, 0, 0, 0, 0, 0, gckpti_conv_c_block };
+        w.t.workspace = call->workspace;
+        base.floats = gckpti_conv_workspace(w.t.m, w.t.n, w.t.k);
+        gckpti_products_split(&base);
+        gckpti_run_products(&base);
         return;
     }
     if (s->kind == GCKPTI_CONV_DW) {
@@ -14320,129 +14089,6 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
         gckpt_parallel(call, windows, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, s);
     }
 }
-
-GCKPTI_OP_KERNELS(fast_conv2d, gckpti_run_conv(call, backward, gckpti_conv_fast,
-                                               gckpti_kernels_of(call)->images->multiply_add);
-                  if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
-GCKPTI_OP_KERNELS(fast_max_pool,
-                  gckpti_run_pool(call, backward, gckpti_kernels_of(call)->images->max_windows))
-GCKPTI_OP_KERNELS(fast_average_pool,
-                  gckpti_run_pool(call, backward, gckpti_kernels_of(call)->images->average_windows))
-GCKPTI_OP_KERNELS(fast_upsample, (void)backward;
-                  gckpti_run_upsample(call, gckpti_kernels_of(call)->images->scaled_add))
-GCKPTI_OP_KERNELS(fast_groupnorm,
-                  gckpti_run_channels(call, backward, &gckpti_kernels_of(call)->images->channels))
-GCKPTI_OP_KERNELS(fast_batchnorm,
-                  gckpti_run_channels(call, backward, &gckpti_kernels_of(call)->images->channels))
-#endif
-
-#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_ATTENTION)
-/* ---- rotary: a work item is 16 positions of the table of cos and sin; then a row ---- */
-enum { GCKPTI_POSITIONS = 16 };
-
-static void gckpti_rotary_positions(const gckpt_call *call, int64_t i)
-{
-    const int64_t t = call->shape.d[1], first = i * GCKPTI_POSITIONS;
-    gckpti_rotary_table(call, first, gckpti_min(first + GCKPTI_POSITIONS, t));
-}
-
-static void gckpti_fast_rotary(const gckpt_call *call, int backward)
-{
-    const int64_t n = gckpti_last(&call->shape), t = call->shape.d[1];
-    if (!(backward ? call->in[0].grad : call->out))
-        return;
-    gckpti_for_each(call, (t + GCKPTI_POSITIONS - 1) / GCKPTI_POSITIONS,
-                    16 * GCKPTI_POSITIONS * n / ((const gckpti_rotary *)call->attributes)->heads,
-                    gckpti_rotary_positions);
-    gckpti_for_each(call, gckpti_rows(&call->shape), 2 * n,
-                    gckpti_kernels_of(call)->attention->rotary);
-}
-GCKPTI_OP_KERNELS(fast_rotary, gckpti_fast_rotary(call, backward))
-
-/* ---- attention: a work item is a block of queries of a head, or all heads that share keys ---- */
-GCKPTI_OP_KERNELS(fast_attention,
-                  gckpti_run_attention(call, backward, gckpti_attention_kernels_of(call), call))
-#endif
-
-/* >>cpu/losses */
-#if GCKPTI_HAS_FAST
-/* ---- losses: a work item is a row of logits, or an entry of axis 0 (losses of elements) ---- */
-GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    const gckpti_loss_kernels kernels = { k->element_losses, k->class_losses,
-                                          gckpti_fast_products(call),
-                                          GCKPTI_IF_BF16(k->mixed->widen),
-                                          GCKPTI_IF_BF16(k->mixed->narrow) };
-    return kernels;
-}
-
-GCKPTI_FAST_LOSS(cross_entropy, GCKPTI_LOSS_CLASSES)
-GCKPTI_FAST_LOSS(sum_loss, GCKPTI_LOSS_SUM)
-GCKPTI_FAST_LOSS(mean_squared_error, GCKPTI_LOSS_SQUARED)
-#endif
-
-/* >>linear_loss/cpu */
-#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_LINEAR_LOSS)
-GCKPTI_OP_KERNELS(fast_linear_cross_entropy,
-                  gckpti_run_linear_cross_entropy(call, backward, gckpti_fast_loss))
-#endif
-
-/* >>cpu/weighted */
-#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_LOSSES)
-GCKPTI_FAST_LOSS(cross_entropy_with, GCKPTI_LOSS_CLASSES)
-GCKPTI_FAST_LOSS(soft_cross_entropy, GCKPTI_LOSS_CLASSES)
-GCKPTI_FAST_LOSS(mean_squared_error_with, GCKPTI_LOSS_SQUARED)
-GCKPTI_FAST_LOSS(huber, GCKPTI_LOSS_HUBER)
-GCKPTI_FAST_LOSS(binary_cross_entropy, GCKPTI_LOSS_BINARY)
-#endif
-
-/* >>recurrent/cpu */
-#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_RECURRENT)
-/* ---- gru, lstm: chains of an item's rows are products; the backward transposes wh first ---- */
-
-static void gckpti_cells_product(const gckpt_call *call, const gckpti_product *t)
-{
-    float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
-    const gckpti_c_block all = { 0, t->m, 0, t->n, 0, 0 };
-    gckpti_kernels_of(call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
-}
-
-static void gckpti_cells_add_grads(const gckpti_sequence *s)
-{
-    int64_t terms = s->block * s->steps;
-    float *dwh = s->wh->grad;
-    gckpti_product product =
-        gckpti_product_of(s->units, s->gates, terms, gckpti_matrix(s->h, 1, s->units),
-                          gckpti_matrix(s->da, 1, s->gates), dwh);
-    product.accumulate = 1, product.workspace = s->pack;
-    gckpt_call sums = *s->call;
-    sums.shape = gckpt_shape2(terms, s->gates);
-    sums.grad_out = s->da;
-    if (dwh)
-        gckpti_fp32_fast(s->call, &product);
-    if (s->bias) {
-        sums.in[0] = *s->bias;
-        sums.in[0].accumulate = 1;
-        sums.in[1] = sums.in[0];
-        gckpti_run_column_sums(&sums, 0, 1);
-    }
-}
-
-static void gckpti_run_cells(const gckpt_call *call, int backward, gckpti_cell_fn gates,
-                             gckpti_cell_fn gate_grads)
-{
-    const gckpti_cell_kernels kernels = { gates, gate_grads, gckpti_cells_product, 1,
-                                          gckpti_cells_add_grads };
-    gckpti_run_sequence(call, backward, &kernels);
-}
-
-GCKPTI_OP_KERNELS(fast_gru,
-                  gckpti_run_cells(call, backward, gckpti_kernels_of(call)->recurrent->gru_gates,
-                                   gckpti_kernels_of(call)->recurrent->gru_gate_grads))
-GCKPTI_OP_KERNELS(fast_lstm,
-                  gckpti_run_cells(call, backward, gckpti_kernels_of(call)->recurrent->lstm_gates,
-                                   gckpti_kernels_of(call)->recurrent->lstm_gate_grads))
 #endif
 
 /* >>cpu/kernels */
@@ -14506,7 +14152,6 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
     float x[N], fast[3][N], plain[3][N];
     gckpt_call c;
     memset(&c, 0, sizeof c);
-    c.kernels = kernels;
     c.shape = c.in[0].shape = gckpti_shape(2, 1, N, 0, 0);
     c.in[0].data = x;
     for (int i = 0; i < N; i++)
@@ -14515,10 +14160,10 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
     gckpti_softmax_forward(&c);
     c.out = plain[1];
     gckpti_gelu_forward(&c);
-    c.out = fast[0];
-    kernels->softmax_forward(&c, 0);
+    c.kernels = kernels, c.out = fast[0];
+    gckpti_softmax_forward(&c);
     c.out = fast[1];
-    kernels->elementwise_forward(&c, GCKPTI_KIND_gelu);
+    gckpti_gelu_forward(&c);
     memcpy(fast[2], x, sizeof x);
     kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)
@@ -14590,6 +14235,8 @@ GCKPTI_COLD_END
 #endif
 
 /* >>cpu/calls */
+/* Sets *kernels to the kernels of an instruction set (NULL if plain). Returns 0 if processor or
+ * build lacks the set, or if its kernels return other bits than the plain ones. */
 GCKPTI_FN int gckpti_cpu_has(gckpt_isa isa, const void **kernels)
 {
     *kernels = NULL;
@@ -14623,7 +14270,7 @@ GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int6
 }
 
 /* Computes row i without vector kernels, all its n chains term by term. */
-static void gckpti_product_row(void *context, int64_t i, int64_t worker)
+static void gckpti_product_item(void *context, int64_t i, int64_t worker)
 {
     const gckpt_product_desc *t = (const gckpt_product_desc *)context;
     const float *a = t->a + i * t->a_row, *b = t->b;
@@ -14656,7 +14303,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
         return;
     }
 #endif
-    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_row, &t);
+    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_item, &t);
 }
 
 /* Devices: backends that a user passes in desc.backend. GCKPTI_OF(b, name) is a field of backend b,
@@ -14677,8 +14324,6 @@ typedef struct {
     unsigned char capturing;  /* the body is being captured */
 } gckpti_device_state;
 
-/* Returns the CPU's functions for an instruction set, with *kernels, or NULL (gckpti_cpu_has). */
-GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
 
 /* ---- devices/choose.c ---- */
 /* Refuses a desc.backend for which the plan was not made. */
@@ -14758,13 +14403,16 @@ GCKPTI_CPU_BACKEND(plain, 1, NULL);
 static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
-    return kind == GCKPT_FORWARD ? op->forward_fast : op->backward_fast;
+    if (kind == GCKPT_FORWARD)
+        return op->forward_fast ? op->forward_fast : op->forward;
+    return op->backward_fast ? op->backward_fast : op->backward;
 }
 
 GCKPTI_CPU_BACKEND(fast, 0, gckpti_fast_find);
 #endif
 #undef GCKPTI_CPU_BACKEND
 
+/* Returns the CPU's functions for an instruction set, with *kernels, or NULL (gckpti_cpu_has). */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
 {
     if (!gckpti_cpu_has(isa, kernels))
@@ -14822,10 +14470,6 @@ static inline int32_t gckpti_tile_end(const gckpti_fused_step *step, const gckpt
 
 /* ---- tiles/op.c ---- */
 #ifndef GCKPT_NO_TILES
-/* Finds the rows that steps drop before, and need for, the tile of output rows below `end`. */
-GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
-                                const gckpti_fused_edge *edges, gckpti_row_range *range,
-                                int32_t end);
 #define gckpti_is_fused_op(op) ((op) == &gckpti_op_fused)
 #else
 #define gckpti_is_fused_op(op) ((void)(op), 0)
@@ -14965,16 +14609,12 @@ typedef struct {
     gckpti_byte storage;           /* gckpt_storage */
 } gckpti_plan_param;
 
-/* Returns whether a step changes the parameter: it is trained or a running statistic. */
-GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q);
 
-/* Returns whether plan->mixer would normalise one value per channel in a single row. */
-GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p);
 
 typedef struct {
     unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
-     * first. In a REDUCE, accumulate is 1 if each process needs only its part of the sum. */
+     * first. In a REDUCE, accumulate is 1 if each rank needs only its shard of the sum. */
     unsigned char accumulate, zero;
     gckpti_id id;           /* tensor; UPDATE: index of the parameter */
     gckpti_id uses;         /* number of accumulators that it adds up first */
@@ -14988,16 +14628,16 @@ typedef struct {
     size_t workspace; /* REDUCE: receive buffer */
     size_t gradient;  /* of the output; UPDATE: of the parameter, or its part; REDUCE: the first */
                       /* accumulator of the body's uses, which then holds the sum */
-    size_t part;      /* REDUCE: destination of this process's part of the sum, if it is moved */
+    size_t part;      /* REDUCE: destination of this rank's shard of the sum, if it is moved */
     struct {
         size_t value, gradient, total; /* with a total, `gradient` is scratch added to it */
     } in[GCKPT_MAX_INPUTS];
-    const size_t *addends; /* the other uses - 1 accumulators; REDUCE: then sums that wait */
+    const size_t *addends; /* the other uses - 1 accumulators; REDUCE: then partial sums */
 } gckpti_operands;
 
 /* The kinds of instructions, in the order of gckpt_kind: X(kind, the executor's handler, operands).
  * Operands are stored in this order: out, saved, workspace, gradient, part; the value, or the
- * value, gradient and total, of each input; addends; in a REDUCE then sums that wait. */
+ * value, gradient and total, of each input; addends; in a REDUCE then partial sums. */
 enum {
     GCKPTI_TAKES_OUT = 1,
     GCKPTI_TAKES_SAVED = 2,
@@ -15020,9 +14660,6 @@ enum {
     X(REDUCE, gckpti_run_reduce, GCKPTI_TAKES_SUM)                                                 \
     X(OFFLOAD_DONE, gckpti_run_copies, GCKPTI_TAKES_RESULT)
 
-/* Reads the operands of an instruction of a tensor with this number of inputs. */
-GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
-                                  gckpti_operands *o);
 
 /* The choices that are made before there is a schedule. All 0 means the graph as built. */
 typedef struct {
@@ -15082,7 +14719,9 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(size_t, operands, operand_count, 0) /* of all instructions */                                \
     X(gckpti_plan_term, terms, term_count, 0)                                                      \
     X(gckpti_plan_fetch, fetches, fetch_count, 0)                                                  \
-    X(gckpt_buffer, buffers, buffer_count, 1) /* in the order they end */
+    X(gckpt_buffer, buffers, buffer_count, 1) /* in the order they end */                          \
+    X(uint32_t, words, word_count, 0) /* attributes */                                             \
+    X(char, names, name_bytes, 0)
 /* clang-format on */
 
 /* A plan: one block of memory, or constants of a program (gckpt_plan_c). Its arrays refer to each
@@ -15108,27 +14747,14 @@ struct gckpt_plan {
     size_t buffer_count, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
     GCKPTI_PLAN_ARRAYS(GCKPTI_ARRAY)
-    const uint32_t *words; /* attributes */
-    const char *names;
 };
 #undef GCKPTI_NUMBER
 #undef GCKPTI_ARRAY
 
-/* Returns the node of an instruction (of an UPDATE: the node of its parameter). */
-GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins);
 
-/* Returns the bytes of a node's value in the arena; for an input, the bytes that are fed. */
-GCKPTI_FN size_t gckpti_planned_bytes(const gckpt_plan *p, const gckpti_plan_node *q);
 
-/* Return a node's shape and its number of elements, with all rows of the micro-batch. */
-GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_plan_node *q);
-GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_plan_node *q);
 
-/* Returns a node's name for errors: its own, else its op's, else "". */
-GCKPTI_FN const char *gckpti_planned_name(const gckpt_plan *plan, int id);
 
-/* Extends a hash by a node of a plan as it runs (plan->check). */
-GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i);
 
 /* A bit of `rounding` (the others: bf16/plan.h): with fast kernels, the op's bits depend on the
  * size of the micro-batch. */
@@ -15139,9 +14765,6 @@ enum { GCKPTI_MIXES = 16 };
  * accumulate): the sum continues through the step; its compensation follows the accumulator. */
 enum { GCKPTI_SUM_IN_OP = 1, GCKPTI_SUM_IN_STEP = 2 };
 
-/* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
- * be a block that overlaps the new one at a higher address. */
-GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 
 #ifdef GCKPT_NO_FAST
 enum { GCKPTI_ALWAYS_PLAIN = 1 };
@@ -15149,11 +14772,7 @@ enum { GCKPTI_ALWAYS_PLAIN = 1 };
 enum { GCKPTI_ALWAYS_PLAIN = 0 };
 #endif
 
-/* Returns the input whose elements a loss counts; of i32 elements only those that are >= 0. */
-GCKPTI_FN int gckpti_counted_input(const gckpt_op *op);
 
-/* Returns sum + more, saturating, since a user's schedule may repeat a forward without limit. */
-GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more);
 
 /* Returns the cost of copying bytes, rounded up: one copy never costs more than two half copies. */
 GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
@@ -15227,11 +14846,6 @@ typedef struct {
     uint64_t overhead;          /* recompute_cost + transfer_cost scaled by p->copy_cost */
     int64_t host_bytes;         /* bytes of slower memory */
 } gckpti_schedule;
-
-/* A compressed schedule consists of spans: entries first, first + 1, .., first + count - 1. */
-typedef struct {
-    int first, count;
-} gckpti_span;
 
 /* State of a node in a pass over a schedule, about its current definition (-1 if none). */
 typedef struct {
@@ -15328,13 +14942,8 @@ typedef struct gckpti_planner {
 } gckpti_planner;
 
 /* ---- plan/tensors.c ---- */
-GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t);
 
-/* Returns whether the tensor is a parameter that a step changes. */
-GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* Returns the bytes of t's value in the arena. */
-GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* Returns whether the variant has an effect: some op has its lowering, some group is fused. */
 static inline int gckpti_variant_applies(const gckpti_planner *p)
@@ -15346,31 +14955,11 @@ static inline int gckpti_variant_applies(const gckpti_planner *p)
 /* The largest peak of store-all for which the search runs; so sums of bytes stay below 2^63. */
 #define GCKPTI_SEARCH_LIMIT 17592186044416.0
 
-/* Build a planner's model: first the lowering of ops, the tensors with gradients, each op's bytes
- * and cost (skipped if no op has the lowering); then nodes, gradients and the late order. */
-GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p);
-GCKPTI_FN gckpt_result gckpti_model_nodes(gckpti_planner *p);
 
-/* ---- plan/builders.c ---- */
-/* Appends an entry to p->entries; sets p->failed if it is out of memory. */
-GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry);
 
-/* Builds the schedule that runs each forward once, in the order of creation, then the backwards. */
-GCKPTI_FN void gckpti_build_store_all(gckpti_planner *p);
 
-/* Emits the nodes of p->late, from index *next on, that backward r needs. */
-GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
-/* Builds a schedule of late forwards. If group is 0, values are kept until their last use; if < 0,
- * every backward recomputes all (memory-poor); if > 0, the first backward in each group of `group`
- * nodes recomputes the group: Chen's uniform segments. */
-GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group);
 
-/* Builds nested segments (Chen 2016): recomputes the inside of a segment right before its
- * backwards, then its child segments one by one, except one at the end, which is still there. If
- * group is 0, segments are the user's; if -n, n outermost ones each; if n > 0, they are uniform, of
- * n nodes (gckpti_build_late). */
-GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group);
 
 /* ---- plan/schedule.c ---- */
 /* Returns the node of an entry. */
@@ -15387,25 +14976,9 @@ static inline const int *gckpti_entry_reads(const gckpti_planner *p, int entry, 
     return p->edges + (entry < 0 ? u->read : u->in);
 }
 
-/* Reserves space for `length` entries, keeping the contents. Returns 0 if it is out of memory. */
-GCKPTI_FN int gckpti_schedule_reserve(gckpti_scratch *scratch, gckpti_schedule *s, int length);
 
-/* Writes entries as spans (if `spans` is not NULL) and returns the number of spans. */
-GCKPTI_FN int gckpti_to_spans(const int *entry, int length, gckpti_span *spans);
 
-/* Expands spans into `length` entries. */
-GCKPTI_FN void gckpti_from_spans(const gckpti_span *spans, int length, int *entry);
 
-/* Completes a body to a schedule, with its live ranges. Returns 0 if it is out of memory. */
-GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length,
-                                     gckpti_scratch *scratch, gckpti_schedule *s);
-
-/* Resets p->state before a pass. */
-GCKPTI_FN void gckpti_reset_states(gckpti_planner *p);
-
-/* Removes forwards that nobody reads, except the first of a loss or side effect, and fills in the
- * rest of the schedule. Sizes are rounded up to the alignment. */
-GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s);
 
 /* One step of a scan from the end, at entry i and position x. Each value of a node >= `first` that
  * entry i reads has its last use here, unless it has a later one. Adds the bytes of such values to
@@ -15445,68 +15018,42 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
     return entry < 0 ? p->cost[p->node[~entry].id].backward : p->node[entry].cost;
 }
 
-/* ---- plan/lowered.c, plan/place.c, plan/builders.c ---- */
-/* Lowers the body of a schedule to p->lowered, without offsets. Returns E_MEMORY without p->failed
- * if the peak is more than this machine can address (gckpti_is_too_large). */
-GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entries, int length);
 
-/* Lowers a schedule of `length` entries, given as spans, as gckpti_lower_schedule does. */
-GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *spans, int length);
 
-/* Places the buffers of p->lowered and sets its arena. Errors: as gckpti_lower_schedule. */
-GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p);
 
-/* Lowers the schedule of a mode. Modes that recompute nothing have store-all's schedule, which also
- * sets p->store_all_peak. */
-GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode);
 
-/* Returns whether a result only means that this schedule exceeds the address space. */
-GCKPTI_FN int gckpti_is_too_large(const gckpti_planner *p, gckpt_result result);
 
-/* Swaps p->lowered and p->best. */
-GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p);
 
-/* Returns the group of uniform segmentation i: 1, 2, .. ops, then -1, -2, .. (as many of the user's
- * outermost segments); 0 to skip it, in long graphs, if the one before has as many segments. */
-GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i);
-
-/* Lowers and places the schedule of a mode as p->best. */
-GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
 /* ---- plan/encode.c ---- */
-/* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
- * saturating at SIZE_MAX. If not NULL, kind_bytes gets each. */
-GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes);
 
-/* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */
-GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan);
 
-/* Returns the plan of p->best, which is placed, or NULL if it is out of memory. */
-GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode);
-#endif /* GCKPT_SMALL */
 
 /* Declarations of features. */
 
 /* >>dist/plan */
-#ifndef GCKPT_SMALL
 #endif
 
-/* ---- several ranks and virtual ranks in plans and planners ---- */
 /* ---- dist/rows.c ---- */
-/* Returns the first row of a virtual rank: the least r with floor(r * vranks / batch) >= vrank. */
-GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank);
-
-/* Returns the batch that virtual ranks divide in a step of `rows` rows. */
-GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows);
-
-/* Returns how many rows of a step a virtual rank has. */
-GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank);
+/* Returns the first row of a virtual rank in a step of `rows` rows: the least r with
+ * floor(r * vranks / batch) >= vrank, at most `rows`. In inference, `rows` is the batch. */
+GCKPTI_FN int64_t gckpti_vrank_first_row(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
 #ifndef GCKPT_NO_RANKS
 /* Returns how many virtual ranks this rank runs: its part, or all if every rank runs all rows. */
 static inline int gckpti_local_vranks(const gckpt_plan *p)
 {
     return p->virtual_ranks < p->ranks ? p->virtual_ranks : p->virtual_ranks / p->ranks;
+}
+
+/* Returns how many rows, or micro-batches, a virtual rank has in a step of `rows` rows. */
+static inline int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank)
+{
+    return gckpti_vrank_first_row(p, rows, vrank + 1) - gckpti_vrank_first_row(p, rows, vrank);
+}
+static inline int64_t gckpti_vrank_micro_batches(const gckpt_plan *p, int64_t rows, int64_t vrank)
+{
+    return (gckpti_vrank_rows(p, rows, vrank) + p->rows - 1) / p->rows;
 }
 
 /* Returns the fewest rows, above 0, that a micro-batch has which is not full in a step of `rows`
@@ -15550,8 +15097,7 @@ static inline gckpti_shard_range gckpti_update_shard(const gckpti_planner *p, co
 static inline int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_store *s = p->g->store;
-    return t->kind == GCKPTI_PARAM &&
-           gckpti_is_sharded(gckpti_array_shard(s, &s->params[t->index], GCKPTI_VALUES));
+    return t->kind == GCKPTI_PARAM && gckpti_is_part(s, &s->params[t->index], GCKPTI_VALUES);
 }
 
 /* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,
@@ -15620,9 +15166,6 @@ static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpt
 }
 
 #ifndef GCKPT_NO_BF16
-/* Return the parameter of which a node's op reads a bf16 copy, or -1; the bytes of such a copy. */
-GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
-GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
 #endif
 
 #ifdef GCKPT_NO_BF16
@@ -15684,11 +15227,6 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
  * an offload_done, and adds the cost of copies. Returns the bytes that have no other use there. */
 GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x);
 
-/* Returns the time, in units of cost, of a schedule whose live ranges are known. If `out` is not
- * NULL (length 0, space for twice the entries), copies the schedule there and adds offload_done
- * entries, which keep buffers of unfinished offloads live as far as `limit` live bytes allow. */
-GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
-                                        gckpti_schedule *out);
 #else
 #define gckpti_scan_copies(p, s, entry, x) 0
 #endif
@@ -15778,8 +15316,6 @@ typedef struct {
 #define GCKPTI_WRITABLE(type, name, count, optional) type *name;
     GCKPTI_PLAN_ARRAYS(GCKPTI_WRITABLE)
 #undef GCKPTI_WRITABLE
-    uint32_t *words;
-    char *names;
 } gckpti_encoder;
 
 /* ---- passes: what features add to a plan ---- */
@@ -15789,7 +15325,7 @@ typedef struct {
 /* The stages of planning at which a feature (a folder of src) may act. In parentheses: the type to
  * which `arg` points. */
 typedef enum {
-    GCKPTI_PASS_START,        /* the model has tensors, no bytes or costs yet; may be refused */
+    GCKPTI_PASS_START,        /* the model has tensors, no bytes or costs yet; may refuse */
     GCKPTI_PASS_ACTIVE,       /* it is known which tensors have gradients */
     GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
     GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */
@@ -15821,8 +15357,10 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
 #endif /* GCKPT_SMALL */
 
 /* >>plan/plan */
+/* Returns whether a step changes the parameter: it is trained or a running statistic. */
 GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q) { return q->trained || q->running; }
 
+/* Reads the operands of an instruction of a tensor with this number of inputs. */
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o)
 {
@@ -15844,11 +15382,13 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
     o->addends = stored;
 }
 
+/* Returns the node of an instruction (of an UPDATE: the node of its parameter). */
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins)
 {
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
 }
 
+/* Return a node's shape and its number of elements, with all rows of the micro-batch. */
 GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_plan_node *q)
 {
     const gckpti_extent *sizes = p->sizes + q->shape;
@@ -15868,12 +15408,14 @@ GCKPTI_FN int64_t gckpti_planned_elements(const gckpt_plan *p, const gckpti_plan
     return n;
 }
 
+/* Returns the bytes of a node's value in the arena; for an input, the bytes that are fed. */
 GCKPTI_FN size_t gckpti_planned_bytes(const gckpt_plan *p, const gckpti_plan_node *q)
 {
     const size_t size = q->type == GCKPT_U8 ? 1 : gckpti_value_size(q->rounding);
     return (size_t)gckpti_planned_elements(p, q) * size;
 }
 
+/* Returns a node's name for errors: its own, else its op's, else "". */
 GCKPTI_FN const char *gckpti_planned_name(const gckpt_plan *plan, int id)
 {
     const gckpti_plan_node *node = &plan->nodes[id];
@@ -15889,6 +15431,7 @@ GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape
            gckpti_rows(shape) == rows;
 }
 
+/* Returns whether plan->mixer would normalise one value per channel in a single row. */
 GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p)
 {
     if (p->mixer < 0)
@@ -15927,6 +15470,7 @@ GCKPTI_FN uint64_t gckpti_hash_fields(uint64_t hash, const gckpti_plan_node *q,
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
 
+/* Extends a hash by a node of a plan as it runs (plan->check). */
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i)
 {
     gckpti_plan_node node = p->nodes[i], *q = &node;
@@ -15950,6 +15494,8 @@ static void *gckpti_copy_array(void *block, size_t *used, const void *from, size
     return to && from && n > 0 ? memmove(to, from, n * size) : to;
 }
 
+/* Copies a plan and its arrays into one block, unless that is NULL. Returns its bytes. The plan may
+ * be a block that overlaps the new one at a higher address. */
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
 {
     gckpt_plan p = *from;
@@ -15959,13 +15505,12 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     p.name = (type *)gckpti_copy_array(block, &n, p.name, p.count, sizeof *p.name);
     GCKPTI_PLAN_ARRAYS(GCKPTI_COPY)
 #undef GCKPTI_COPY
-    p.words = (uint32_t *)gckpti_copy_array(block, &n, p.words, p.word_count, sizeof *p.words);
-    p.names = (char *)gckpti_copy_array(block, &n, p.names, p.name_bytes, 1);
     if (block)
         memcpy(block, &p, sizeof p);
     return n;
 }
 
+/* Returns the input whose elements a loss counts; of i32 elements only those that are >= 0. */
 GCKPTI_FN int gckpti_counted_input(const gckpt_op *op)
 {
     int i = (op->flags & GCKPTI_BUILTIN_OP ? 4 : GCKPT_MAX_INPUTS) - 1; /* GCKPTI_IS_ROWWISE .. */
@@ -15982,6 +15527,7 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
 }
 
+/* Returns sum + more, saturating, since a user's schedule may repeat a forward without limit. */
 GCKPTI_FN uint64_t gckpti_add_cost(uint64_t sum, uint64_t more)
 {
     return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
@@ -16016,30 +15562,19 @@ GCKPTI_FN int gckpti_tree_depth(int vranks)
     return n;
 }
 
-GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank)
+GCKPTI_FN int64_t gckpti_vrank_first_row(const gckpt_plan *p, int64_t rows, int64_t vrank)
 {
-    return batch / vranks * vrank + (batch % vranks * vrank + vranks - 1) / vranks;
-}
-
-GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows)
-{
-    return p->mode == GCKPT_INFERENCE ? rows : p->batch;
-}
-
-GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank)
-{
-    int64_t batch = gckpti_vrank_batch(p, rows);
-    return gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), rows) -
-           gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank), rows);
+    const int64_t batch = p->mode == GCKPT_INFERENCE ? rows : p->batch, n = p->virtual_ranks;
+    return gckpti_min(batch / n * vrank + (batch % n * vrank + n - 1) / n, rows);
 }
 
 GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *p, int64_t rows, int rank, int64_t *first)
 {
     int64_t begin = 0, end = rows > 0 ? rows : 0;
     if (p && p->ranks > 1 && p->virtual_ranks >= p->ranks && rank >= 0 && rank < p->ranks) {
-        int64_t n = p->virtual_ranks / p->ranks, batch = gckpti_vrank_batch(p, end);
-        begin = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, rank * n), end);
-        end = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, (rank + 1) * n), end);
+        const int64_t n = p->virtual_ranks / p->ranks;
+        begin = gckpti_vrank_first_row(p, end, rank * n);
+        end = gckpti_vrank_first_row(p, end, (rank + 1) * n);
     }
     if (first)
         *first = begin;
@@ -16092,6 +15627,7 @@ GCKPTI_FN int gckpti_must_stage(const gckpti_planner *p, const gckpt_tensor *t)
            (d->backend || t->f32_uses);
 }
 
+/* Returns whether the tensor is a parameter that a step changes. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
 {
     const gckpt_tensor *t = p->tensors[id];
@@ -16129,6 +15665,7 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 }
 
 /* ---- bytes of values and gradients; fp32 copies and compensations at a workspace's start ---- */
+/* Returns the bytes of t's value in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return (size_t)gckpti_elements(&t->shape) *
@@ -16335,6 +15872,7 @@ static void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
 }
 
 /* ---- bf16 copies of parameters (gckpt_plan_desc.bf16.copy_weights) ---- */
+/* Return the parameter of which a node's op reads a bf16 copy, or -1; the bytes of such a copy. */
 GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node)
 {
     if (!plan->bf16_weights || !node->op || node->index < 0 || node->inputs < 2 ||
@@ -16699,10 +16237,8 @@ GCKPTI_FN size_t gckpti_f32_copy_bytes(const gckpti_planner *p, const gckpt_tens
             gckpti_add_floats(&bytes, t->in[i]);
     return bytes;
 }
-#endif
 
 /* >>plan/place */
-#ifndef GCKPT_SMALL
 
 /* ---- place: offsets ----
  * The tops of the buffers placed so far, over all instructions, form a skyline. A level is a range
@@ -16962,6 +16498,7 @@ GCKPTI_COLD_BEGIN
  * Only the last op's result is read outside the group. When a step computes new rows, old rows that
  * readers still need move to the front of its buffer, so no row is computed twice. Padding rows are
  * stored as rows with indices below 0, or `height` and above. */
+/* Finds the rows that steps drop before, and need for, the tile of output rows below `end`. */
 GCKPTI_FN void gckpti_next_tile(const gckpti_fused *group, const gckpti_fused_step *step,
                                 const gckpti_fused_edge *edges, gckpti_row_range *ranges,
                                 int32_t end)
@@ -17291,10 +16828,8 @@ GCKPTI_FN int gckpti_build_fused(gckpti_fused_builder *r, const int *id, int n)
 }
 
 GCKPTI_COLD_END
-#endif
 
 /* >>tiles/fuse */
-#if !defined(GCKPT_NO_TILES) && !defined(GCKPT_SMALL)
 
 GCKPTI_COLD_BEGIN
 
@@ -17613,6 +17148,8 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
     return GCKPT_OK;
 }
 
+/* Build a planner's model: first the lowering of ops, the tensors with gradients, each op's bytes
+ * and cost (skipped if no op has the lowering); then nodes, gradients and the late order. */
 GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
 {
     if (!gckpti_model_memory(p))
@@ -18015,6 +17552,9 @@ static void gckpti_start_copy(gckpti_timeline *c, int u, int parts)
                                   gckpti_parts_cost(c->p, u, parts));
 }
 
+/* Returns the time, in units of cost, of a schedule whose live ranges are known. If `out` is not
+ * NULL (length 0, space for twice the entries), copies the schedule there and adds offload_done
+ * entries, which keep buffers of unfinished offloads live as far as `limit` live bytes allow. */
 GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, int64_t limit,
                                         gckpti_schedule *out)
 {
@@ -18061,6 +17601,7 @@ GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, i
 #ifndef GCKPT_SMALL
 
 /* ---- live ranges: a scan of a schedule from its end, which meets a value's last use first ---- */
+/* Resets p->state before a pass. */
 GCKPTI_FN void gckpti_reset_states(gckpti_planner *p)
 {
     for (int u = 0; u < p->nodes; u++) {
@@ -18110,6 +17651,8 @@ static int64_t gckpti_begin_def(gckpti_planner *p, gckpti_schedule *s, int u, in
     return gckpti_end_live_range(v);
 }
 
+/* Removes forwards that nobody reads, except the first of a loss or side effect, and fills in the
+ * rest of the schedule. Sizes are rounded up to the alignment. */
 GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
 {
     int kept = s->length, index = p->backwards, body_end = p->accumulates ? p->body_backwards : -1;
@@ -18164,6 +17707,7 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
 }
 
 /* ---- from the output of a builder to a schedule ---- */
+/* Reserves space for `length` entries, keeping the contents. Returns 0 if it is out of memory. */
 GCKPTI_FN int gckpti_schedule_reserve(gckpti_scratch *scratch, gckpti_schedule *s, int length)
 {
     size_t n = (size_t)length + 1;
@@ -18172,29 +17716,6 @@ GCKPTI_FN int gckpti_schedule_reserve(gckpti_scratch *scratch, gckpti_schedule *
     gckpti_reserve(scratch, &s->saved_end, n, sizeof *s->saved_end);
     gckpti_reserve(scratch, &s->copied_parts, n, sizeof *s->copied_parts);
     return gckpti_reserve(scratch, &s->live_bytes, n, sizeof *s->live_bytes) && !*scratch->failed;
-}
-
-GCKPTI_FN int gckpti_to_spans(const int *entry, int length, gckpti_span *span)
-{
-    int spans = 0;
-    for (int x = 0, from = 0; x < length; x++) {
-        if (x + 1 < length && entry[x + 1] == entry[x] + 1)
-            continue;
-        if (span) {
-            span[spans].first = entry[from];
-            span[spans].count = x + 1 - from;
-        }
-        spans++;
-        from = x + 1;
-    }
-    return spans;
-}
-
-GCKPTI_FN void gckpti_from_spans(const gckpti_span *span, int length, int *entry)
-{
-    for (int x = 0; x < length; span++)
-        for (int k = 0; k < span->count; k++)
-            entry[x++] = span->first + k;
 }
 
 /* Writes prologue, body and epilogue, without repeated forwards of nodes that run once. */
@@ -18216,6 +17737,7 @@ static void gckpti_add_other_parts(gckpti_planner *p, const int *entries, int le
         s->entry[s->length++] = ~p->backward[r];
 }
 
+/* Completes a body to a schedule, with its live ranges. Returns 0 if it is out of memory. */
 GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length,
                                      gckpti_scratch *scratch, gckpti_schedule *s)
 {
@@ -18228,10 +17750,8 @@ GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int 
     gckpti_find_live_ranges(p, s);
     return 1;
 }
-#endif
 
 /* >>plan/lowered */
-#ifndef GCKPT_SMALL
 
 /* ---- lowering: the instructions of a schedule, their buffers, and live ranges of these ---- */
 /* Allocates the arrays of a lowered plan, except instructions and operands, which grow. */
@@ -18530,6 +18050,8 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_lowered *d)
                         d->peak_estimate);
 }
 
+/* Lowers the body of a schedule to p->lowered, without offsets. Returns E_MEMORY without p->failed
+ * if the peak is more than this machine can address (gckpti_is_too_large). */
 GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entries, int length)
 {
     gckpti_lowered *d = &p->lowered;
@@ -18557,16 +18079,6 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
         return GCKPT_E_MEMORY;
     return gckpti_sum_live(p, d);
 }
-
-GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *spans, int length)
-{
-    gckpti_scratch_clear(&p->temp);
-    int *entry = (int *)gckpti_scratch_alloc(&p->temp, (size_t)length, sizeof *entry);
-    if (!entry)
-        return GCKPT_E_MEMORY;
-    gckpti_from_spans(spans, length, entry);
-    return gckpti_lower_schedule(p, entry, length);
-}
 #endif
 
 #if !defined(GCKPT_NO_RANKS) && !defined(GCKPT_SMALL)
@@ -18591,7 +18103,8 @@ typedef struct gckpti_dist_model {
 /* Checks the numbers of virtual ranks and ranks. */
 static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
-    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1, ranks = g->store->others + 1;
+    const int ranks = gckpti_ranks_of(g->store);
+    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
     /* the square of the greatest number fits into 32 bits */
     const gckpti_range range = { "ranks.virtual_ranks", vranks, 0, 32768 };
     if (!gckpti_check_ranges(g, "plan", &range, 1))
@@ -18627,7 +18140,7 @@ static gckpt_result gckpti_start_dist(gckpti_planner *p)
         return result;
     p->dist = (gckpti_dist_model *)gckpti_scratch_alloc(&p->scratch, 1, sizeof *p->dist);
     if (p->dist)
-        p->dist->tree_depth = gckpti_tree_depth(vranks / (p->g->store->others + 1));
+        p->dist->tree_depth = gckpti_tree_depth(vranks / gckpti_ranks_of(p->g->store));
     p->accumulates =
         (batch + vranks - 1) / vranks > rows || (p->dist && p->dist->tree_depth > 0);
     return GCKPT_OK;
@@ -18706,7 +18219,7 @@ static int gckpti_is_scattered(const gckpti_planner *p, int id)
 static void gckpti_add_recv_buffers(gckpti_planner *p)
 {
     const gckpti_dist_model *d = p->dist;
-    for (int r = 0; r < p->body_backwards && p->g->store->others; r++) {
+    for (int r = 0; r < p->body_backwards && p->g->store->peers; r++) {
         int recv = -1;
         for (int k = d->first[r]; k < d->first[r + 1]; k++) {
             gckpti_reduction *sum = &d->reduction[k];
@@ -18778,7 +18291,7 @@ static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *a
 static void gckpti_count_shards(gckpti_planner *p, int peak)
 {
     gckpti_lowered *d = &p->lowered;
-    for (size_t i = 0; i < d->buffer_count && p->g->store->others; i++) {
+    for (size_t i = 0; i < d->buffer_count && p->g->store->peers; i++) {
         const gckpt_buffer *b = &d->buffers[i];
         const size_t full = gckpti_f32_bytes(p->tensors[b->id]);
         if (b->start > peak || b->end < peak)
@@ -18789,7 +18302,7 @@ static void gckpti_count_shards(gckpti_planner *p, int peak)
         }
         if (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT && b->size < full)
             d->kind_bytes[GCKPT_BYTES_PADDING] +=
-                b->size - full / ((size_t)p->g->store->others + 1);
+                b->size - full / (size_t)gckpti_ranks_of(p->g->store);
     }
 }
 
@@ -18797,7 +18310,7 @@ static void gckpti_count_shards(gckpti_planner *p, int peak)
 static void gckpti_encode_dist(const gckpti_planner *p, gckpt_plan *plan)
 {
     plan->virtual_ranks = p->desc->ranks.virtual_ranks > 1 ? p->desc->ranks.virtual_ranks : 1;
-    plan->ranks = p->g->store->others + 1;
+    plan->ranks = gckpti_ranks_of(p->g->store);
     plan->shard = p->g->store->shard;
     plan->comm_cost = p->desc->ranks.link_cost;
     for (int i = 0; i < p->n; i++) {
@@ -18972,6 +18485,7 @@ GCKPTI_PASSES(offload)
 GCKPTI_COLD_BEGIN
 
 /* ---- builders: each writes the body of a schedule, p->entries ---- */
+/* Appends an entry to p->entries; sets p->failed if it is out of memory. */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int entry)
 {
     p->failed = p->failed || p->entry_count > INT32_MAX / 4 ||
@@ -18988,6 +18502,7 @@ static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
             gckpti_emit(p, p->node_of[p->body[i]]);
 }
 
+/* Builds the schedule that runs each forward once, in the order of creation, then the backwards. */
 GCKPTI_FN void gckpti_build_store_all(gckpti_planner *p)
 {
     gckpti_emit_forwards(p, 0, p->body_count);
@@ -18995,12 +18510,16 @@ GCKPTI_FN void gckpti_build_store_all(gckpti_planner *p)
         gckpti_emit(p, ~p->backward[r]);
 }
 
+/* Emits the nodes of p->late, from index *next on, that backward r needs. */
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r)
 {
     for (; *next < p->nodes && p->needed_by[p->late[*next]] <= r; ++*next)
         gckpti_emit(p, p->late[*next]);
 }
 
+/* Builds a schedule of late forwards. If group is 0, values are kept until their last use; if < 0,
+ * every backward recomputes all (memory-poor); if > 0, the first backward in each group of `group`
+ * nodes recomputes the group: Chen's uniform segments. */
 GCKPTI_FN void gckpti_build_late(gckpti_planner *p, int group)
 {
     int next = p->prologue, last_group = -1;
@@ -19039,6 +18558,10 @@ static int gckpti_child_segment(const gckpti_planner *p, int group, int segment,
     return segment < 0 ? child : child == segment ? -1 : GCKPTI_OUTSIDE;
 }
 
+/* Builds nested segments (Chen 2016): recomputes the inside of a segment right before its
+ * backwards, then its child segments one by one, except one at the end, which is still there. If
+ * group is 0, segments are the user's; if -n, n outermost ones each; if n > 0, they are uniform, of
+ * n nodes (gckpti_build_late). */
 GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
 {
     int segment = -1, high = p->body_count; /* the last emitted forwards end before `high` */
@@ -19067,6 +18590,7 @@ GCKPTI_FN void gckpti_build_segments(gckpti_planner *p, int group)
 }
 
 /* ---- modes: the lowered plans of all modes except a search ---- */
+/* Places the buffers of p->lowered and sets its arena. Errors: as gckpti_lower_schedule. */
 GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p)
 {
     gckpti_lowered *d = &p->lowered;
@@ -19088,6 +18612,8 @@ static int gckpti_segment_size(const gckpti_planner *p)
     return p->desc->schedule.segment_size ? p->desc->schedule.segment_size : root;
 }
 
+/* Lowers the schedule of a mode. Modes that recompute nothing have store-all's schedule, which also
+ * sets p->store_all_peak. */
 GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode)
 {
     gckpt_result result = GCKPT_OK;
@@ -19112,11 +18638,13 @@ GCKPTI_FN gckpt_result gckpti_lower_mode(gckpti_planner *p, gckpt_mode mode)
     return result;
 }
 
+/* Returns whether a result only means that this schedule exceeds the address space. */
 GCKPTI_FN int gckpti_is_too_large(const gckpti_planner *p, gckpt_result result)
 {
     return result == GCKPT_E_MEMORY && !p->failed;
 }
 
+/* Swaps p->lowered and p->best. */
 GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p)
 {
     gckpti_lowered swap = p->best;
@@ -19124,6 +18652,8 @@ GCKPTI_FN void gckpti_keep_lowered(gckpti_planner *p)
     p->lowered = swap;
 }
 
+/* Returns the group of uniform segmentation i: 1, 2, .. ops, then -1, -2, .. (as many of the user's
+ * outermost segments); 0 to skip it, in long graphs, if the one before has as many segments. */
 GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
 {
     size_t ops = (size_t)p->body_count, count = i < ops ? ops : (size_t)p->g->top_segments;
@@ -19134,6 +18664,7 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i)
     return i < ops ? (int)group : -(int)group;
 }
 
+/* Lowers and places the schedule of a mode as p->best. */
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
 {
     gckpt_result result = gckpti_lower_mode(p, mode);
@@ -19522,9 +19053,6 @@ static void gckpti_alloc_arrays(gckpti_planner *p, gckpti_encoder *e)
     plan->name = e->name = (type *)gckpti_scratch_alloc(&p->temp, plan->count, sizeof(type));
     GCKPTI_PLAN_ARRAYS(GCKPTI_ALLOC)
 #undef GCKPTI_ALLOC
-    plan->words = e->words =
-        (uint32_t *)gckpti_scratch_alloc(&p->temp, plan->word_count, sizeof(uint32_t));
-    plan->names = e->names = (char *)gckpti_scratch_alloc(&p->temp, plan->name_bytes, 1);
     plan->param_count = plan->size_count = plan->word_count = plan->name_bytes = 0;
 }
 
@@ -19642,6 +19170,8 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                     : 0;
 }
 
+/* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
+ * saturating at SIZE_MAX. If not NULL, kind_bytes gets each. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
@@ -19665,6 +19195,7 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
     return gckpti_add_bytes(gckpti_add_bytes(parameters, state), caches);
 }
 
+/* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */
 GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)
 {
     if (!plan || !plan->memory.desc.memory)
@@ -19676,11 +19207,11 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)
     return (gckpt_plan *)first;
 }
 
-/* Returns buffer indices by end, then size, then the youngest first; NULL if out of memory. */
-static int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
+/* Returns buffer indices by end, then size, then the youngest first, as values of keys; NULL if out
+ * of memory. */
+static gckpti_keyed *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
 {
     size_t n = d->buffer_count;
-    int *order = (int *)gckpti_scratch_alloc(&p->temp, n, sizeof *order);
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->temp, 2 * n, sizeof *key);
     if (p->failed)
         return NULL;
@@ -19692,9 +19223,7 @@ static int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
     for (size_t i = 0; i < n; i++)
         key[i].key = (uint64_t)d->buffers[key[i].value].end;
     gckpti_sort_keys(key, key + n, n);
-    for (size_t i = 0; i < n; i++)
-        order[i] = key[i].value;
-    return order;
+    return key;
 }
 
 /* Sets the scalars of the plan that is made from a lowered plan. */
@@ -19738,8 +19267,8 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
 }
 
 /* Writes the other arrays: instructions, operands, loss terms, fetches, buffers by `order`. */
-static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *d, const int *order,
-                                 gckpti_encoder *e)
+static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *d,
+                                 const gckpti_keyed *order, gckpti_encoder *e)
 {
     for (size_t x = 0; x < d->length; x++) {
         e->ins[x] = d->ins[x];
@@ -19771,16 +19300,17 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         e->fetches[i] = fetch;
     }
     for (size_t i = 0; i < d->buffer_count; i++)
-        e->buffers[i] = d->buffers[order[i]];
+        e->buffers[i] = d->buffers[order[i].value];
 }
 
+/* Returns the plan of p->best, which is placed, or NULL if it is out of memory. */
 GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
 {
     const gckpti_lowered *d = &p->best;
     gckpti_encoder e;
     gckpt_plan *plan = NULL;
     gckpti_scratch_clear(&p->temp);
-    const int *order = gckpti_buffers_by_end(p, d);
+    const gckpti_keyed *order = gckpti_buffers_by_end(p, d);
     gckpti_encode_numbers(p, d, &e.plan);
     e.plan.mode = mode;
     (void)gckpti_pass(p, GCKPTI_PASS_NUMBERS, &e);
@@ -19906,17 +19436,10 @@ typedef struct gckpti_bound {
     int shift;             /* copies count 2^-shift of that weight */
     int64_t min_bytes;     /* least arena bytes of any schedule */
     int64_t padding;       /* how much live bytes, rounded up, may exceed the arena */
-    uint64_t base_cost;    /* cost of a step that recomputes nothing */
     gckpti_cut *memory[3]; /* memory of lists before a node, after it, and of a merge */
 } gckpti_bound;
 
-/* Returns a lower bound of the recompute cost of schedules within `limit` live bytes, or UINT64_MAX
- * if none fits. *decider is the index of the point that gives it. */
-GCKPTI_FN uint64_t gckpti_bound_cost(const gckpti_bound *b, int64_t limit, int *decider);
 
-/* Returns a lower bound of the time above base_cost of schedules within `limit` live bytes: the
- * best bound of all copy costs. Without overlap: gckpti_bound_cost. */
-GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit);
 
 /* Opens the bounds of a planner and of the variants after it, unless they are open. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
@@ -19931,8 +19454,7 @@ GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p);
 /* ---- search/search.c ---- */
 /* A stored schedule: the best found under the limit of a level, an initial one, or the winner. */
 typedef struct gckpti_candidate {
-    gckpti_span *span; /* its entries, compressed */
-    int spans, length;
+    int *entry, length;
     int64_t limit, peak;                    /* limit: of the level; of an initial its peak */
     uint64_t overhead, bound;               /* bound: least overhead proven for the limit */
     size_t arena;                           /* 0 until it is placed */
@@ -19988,21 +19510,8 @@ typedef struct {
     int minimise_bytes;  /* if nonzero, fewer bytes win at any cost */
 } gckpti_search;
 
-/* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner. If there is
- * none, returns GCKPT_OK with s->winner.length 0. p->lowered may be that of another candidate.
- * Candidates are the same for all budgets: levels and initial schedules. Skips candidates that are
- * proven no cheaper than the best so far. */
-GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most);
 
-/* Sets *least to the least budget for which gckpti_find_best finds a schedule (s->winner), or to
- * SIZE_MAX if that is not below `upper`. */
-GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least);
 
-/* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes,
- * bound and levels (the first is store-all). Lowers store-all (p->store_all_peak, p->lowered) if
- * needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without p->failed if the bytes
- * are too many to search below. */
-GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy);
 
 /* Searches for the plan of least cost in an arena of most_bytes: p->best, placed. If no schedule
  * fits, *least is the smallest arena that was found. */
@@ -20130,34 +19639,19 @@ GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candi
 #endif
 
 /* ---- search/moves.c ---- */
-#define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 32) /* adding this to a score doubles it */
-/* Returns (cost + 1) / gain as an integer that sorts like a floating-point number: an exponent
- * above 32 bits of mantissa. No processor rounds it, so plans are the same on every machine. */
+#define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 52) /* adding this to a score doubles it */
+/* Returns the bits of (cost + 1) / gain, which sort as the numbers do. Every machine rounds this
+ * division of doubles alike (base/config.h), so plans are the same on each. */
 static inline uint64_t gckpti_score(uint64_t cost, int64_t gain)
 {
-    uint64_t a = cost + 1, b = (uint64_t)gain, exponent = 128 - 33;
-    for (int k = 32; k > 0; k /= 2) { /* shifts to 2^62 .. 2^63 */
-        if (a >> (63 - k) == 0) {
-            a <<= k;
-            exponent -= (uint64_t)k;
-        }
-        if (b >> (63 - k) == 0) {
-            b <<= k;
-            exponent += (uint64_t)k;
-        }
-    }
-    a /= b >> 33; /* now 2^32 .. 2^34 */
-    while (a >= UINT64_C(1) << 33) {
-        a >>= 1;
-        exponent++;
-    }
-    return exponent * GCKPTI_DOUBLE_SCORE + (a - GCKPTI_DOUBLE_SCORE);
+    const double score = (double)(cost + 1) / (double)gain;
+    uint64_t bits;
+    memcpy(&bits, &score, sizeof bits);
+    return bits;
 }
 
-#endif
 
 /* >>search/bound */
-#ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
  * cuts: lower bounds of the cost and the bytes of any schedule, from minimal cuts
  *
@@ -20240,29 +19734,17 @@ static void gckpti_assign_bits(const gckpti_planner *p, gckpti_cut_point *point)
     }
 }
 
-/* Returns whether a * b <= c * d, in 128 bits. */
-static int gckpti_is_product_within(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
-{
-    uint64_t high[2], low[2];
-    for (int i = 0; i < 2; i++, a = c, b = d) {
-        uint64_t a0 = a & 0xffffffffu, a1 = a >> 32, b0 = b & 0xffffffffu, b1 = b >> 32;
-        uint64_t middle = a1 * b0 + (a0 * b0 >> 32), other = a0 * b1 + (middle & 0xffffffffu);
-        high[i] = a1 * b1 + (middle >> 32) + (other >> 32);
-        low[i] = a * b;
-    }
-    return high[0] < high[1] || (high[0] == high[1] && low[0] <= low[1]);
-}
-
 /* Appends cut q, which has more bytes, to v if it costs less than all cuts there. Unless v has all
- * cuts, removes cuts that are no longer corners of the hull. Returns the new length. */
+ * cuts, removes cuts that are no longer corners of the hull (and, against rounding, those that are
+ * by 1 in 10^15 only, which lowers the bound). Returns the new length. */
 static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int all)
 {
     if (n > 0 && q->cost >= v[n - 1].cost)
         return n;
     while (!all && n > 1 &&
-           gckpti_is_product_within(v[n - 2].cost - v[n - 1].cost,
-                                    (uint64_t)(q->bytes - v[n - 1].bytes), v[n - 1].cost - q->cost,
-                                    (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
+           (double)(v[n - 2].cost - v[n - 1].cost) * (double)(q->bytes - v[n - 1].bytes) <=
+               (double)(v[n - 1].cost - q->cost) * (double)(v[n - 1].bytes - v[n - 2].bytes) *
+                   (1 + 1e-15))
         n--;
     v[n] = *q;
     return n + 1;
@@ -20430,6 +19912,8 @@ GCKPTI_FN uint64_t gckpti_hull_cost(const gckpti_cut_list *hull, int64_t space)
     return off < cost ? a->cost - off : z->cost;
 }
 
+/* Returns a lower bound of the recompute cost of schedules within `limit` live bytes, or UINT64_MAX
+ * if none fits. *decider is the index of the point that gives it. */
 GCKPTI_FN uint64_t gckpti_bound_cost(const gckpti_bound *b, int64_t limit, int *decider)
 {
     uint64_t most = 0;
@@ -20461,7 +19945,7 @@ static int64_t gckpti_min_live(const gckpti_planner *p, int entry, const unsigne
     return bytes;
 }
 
-/* Computes base_cost, min_bytes from single entries (not yet from points), and padding. */
+/* Computes min_bytes from single entries (not yet from points), and padding. */
 static void gckpti_sum_bounds(gckpti_bound *b)
 {
     const gckpti_planner *p = b->p;
@@ -20475,17 +19959,13 @@ static void gckpti_sum_bounds(gckpti_bound *b)
         const gckpti_node *u = &p->node[i];
         const gckpt_tensor *t = p->tensors[u->id];
         read[i] |= u->fetched;
-        b->base_cost = gckpti_add_cost(b->base_cost, u->cost);
         sizes |= (u->out ? gckpti_value_bytes(p, t) : 0) | (u->reads_saved ? t->saved_bytes : 0) |
                  p->workspace_forward[u->id];
         for (int k = 0; k < 1 + (u->backward_index >= 0); k++) {
             int64_t bytes = gckpti_min_live(p, k ? ~i : i, read);
             b->min_bytes = bytes > b->min_bytes ? bytes : b->min_bytes;
         }
-        if (u->backward_index >= 0) {
-            b->base_cost = gckpti_add_cost(b->base_cost, p->cost[u->id].backward);
-            sizes |= p->workspace_backward[u->id];
-        }
+        sizes |= u->backward_index >= 0 ? p->workspace_backward[u->id] : 0;
     }
     b->padding = (int64_t)(p->alignment - (sizes & (~sizes + 1)));
 }
@@ -20550,6 +20030,8 @@ GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
     }
 }
 
+/* Returns a lower bound of the time above p->base_cost of schedules within `limit` live bytes: the
+ * best bound of all copy costs. Without overlap: gckpti_bound_cost. */
 GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit)
 {
     int decider;
@@ -20565,9 +20047,9 @@ GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit)
             uint64_t cost = gckpti_bound_cost(b, limit, &decider);
             if (cost == UINT64_MAX)
                 return cost;
-            cost = gckpti_add_cost(cost, b->base_cost);
+            cost = gckpti_add_cost(cost, p->base_cost);
             cost -= cost / 8 * (uint64_t)k + cost % 8 * (uint64_t)k / 8; /* x (8 - k) / 8, up */
-            cost = cost > b->base_cost ? cost - b->base_cost : 0;
+            cost = cost > p->base_cost ? cost - p->base_cost : 0;
             most = cost > most ? cost : most;
         }
     }
@@ -20578,7 +20060,7 @@ GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
 {
     const gckpti_bound *b = p->bound; /* at full copy cost */
     int64_t limit = b->padding + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
-    return gckpti_add_cost(gckpti_bound_time(p, limit), b->base_cost);
+    return gckpti_add_cost(gckpti_bound_time(p, limit), p->base_cost);
 }
 
 GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p)
@@ -20587,10 +20069,8 @@ GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p)
     int64_t least = b->min_bytes - b->padding;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
-#endif
 
 /* >>search/candidates */
-#ifndef GCKPT_NO_SEARCH
 /* ---- the current schedule, s->now, and candidates, which store schedules ---- */
 /* Evaluates a schedule: finds its live ranges, and removes entries whose results nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *schedule)
@@ -20671,11 +20151,10 @@ GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candidate,
                                       const gckpti_schedule *schedule)
 {
-    candidate->spans = gckpti_to_spans(schedule->entry, schedule->length, NULL);
-    if (!gckpti_reserve(&s->scratch, &candidate->span, (size_t)candidate->spans,
-                        sizeof *candidate->span))
+    const size_t n = (size_t)schedule->length;
+    if (!gckpti_reserve(&s->scratch, &candidate->entry, n, sizeof(int)))
         return;
-    gckpti_to_spans(schedule->entry, schedule->length, candidate->span);
+    memcpy(candidate->entry, schedule->entry, n * sizeof(int));
     candidate->length = schedule->length;
     candidate->peak = schedule->peak;
     candidate->overhead = schedule->overhead;
@@ -20690,7 +20169,7 @@ GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *ca
 {
     if (candidate->length == 0 || !gckpti_schedule_reserve(&s->scratch, &s->now, candidate->length))
         return 0;
-    gckpti_from_spans(candidate->span, candidate->length, s->now.entry);
+    memcpy(s->now.entry, candidate->entry, (size_t)candidate->length * sizeof(int));
     s->now.length = candidate->length;
     gckpti_evaluate(s, &s->now);
     return 1;
@@ -21352,10 +20831,8 @@ GCKPTI_FN int gckpti_perturb(gckpti_search *s, int64_t limit, int i)
     s->excluded = -1;
     return fits;
 }
-#endif
 
 /* >>search/stages */
-#ifndef GCKPT_NO_SEARCH
 /* ---- stages and their borders ---- */
 /* Finds the last reader of each value, and the bytes that cross the border before each node, for
  * backwards in reverse order of nodes (other orders have no chain). Returns 0 if out of memory. */
@@ -21585,10 +21062,8 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
     }
     q->options = c->options - q->option;
 }
-#endif
 
 /* >>search/chain */
-#ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
  * the chain programme: initial schedules by dynamic programming over a chain of stages
  *
@@ -21854,10 +21329,8 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, in
     gckpti_scratch_free(&c.scratch);
     return found;
 }
-#endif
 
 /* >>search/search */
-#ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
  * search: the schedule of least cost for every budget
  *
@@ -21879,7 +21352,7 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, in
  * Invariants: 1. gckpti_evaluate computes for each position the live bytes of the lowered plan of
  * the same schedule (sizes rounded up to the alignment). 2. A level's schedule is within its limit
  * and depends neither on the budget nor on earlier calls. 3. Effort limits count entries, never
- * time, and all numbers are integers, so that a plan is the same on every machine.
+ * time, and numbers are integers or IEEE doubles, so that a plan is the same on every machine.
  * ============================================================================================== */
 
 /* Returns whether a candidate is proven near-optimal for its limit. */
@@ -22098,7 +21571,7 @@ GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate
     gckpti_release(&s->scratch, &s->order);
     gckpti_release(&s->scratch, &s->member);
     gckpti_release(&s->scratch, &s->slack);
-    gckpt_result result = gckpti_lower_spans(p, candidate->span, candidate->length);
+    gckpt_result result = gckpti_lower_schedule(p, candidate->entry, candidate->length);
     int large = gckpti_is_too_large(p, result);
     if (result == GCKPT_OK)
         result = gckpti_place_buffers(p);
@@ -22175,6 +21648,10 @@ static int gckpti_may_improve(const gckpti_search *s, int k, int64_t limit)
     return gckpti_is_ok(s) && bound < UINT64_MAX && (!s->winner.length || bound < s->winner.time);
 }
 
+/* Finds the schedule of least cost in an arena of at most `most` bytes: s->winner. If there is
+ * none, returns GCKPT_OK with s->winner.length 0. p->lowered may be that of another candidate.
+ * Candidates are the same for all budgets: levels and initial schedules. Skips candidates that are
+ * proven no cheaper than the best so far. */
 GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
 {
     int k = 0;
@@ -22193,6 +21670,8 @@ GCKPTI_FN gckpt_result gckpti_find_best(gckpti_search *s, size_t most)
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
+/* Sets *least to the least budget for which gckpti_find_best finds a schedule (s->winner), or to
+ * SIZE_MAX if that is not below `upper`. */
 GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, size_t *least)
 {
     memset(&s->winner, 0, sizeof s->winner);
@@ -22208,6 +21687,10 @@ GCKPTI_FN gckpt_result gckpti_find_min_budget(gckpti_search *s, size_t upper, si
 }
 
 /* ---- opening a search; the plan for a budget, from all strategies ---- */
+/* Opens a search of a model (gckpti_build_model) with strategy number `strategy`: sizes,
+ * bound and levels (the first is store-all). Lowers store-all (p->store_all_peak, p->lowered) if
+ * needed. The caller always frees s->scratch. Returns GCKPT_E_MEMORY without p->failed if the bytes
+ * are too many to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, int strategy)
 {
     memset(s, 0, sizeof *s);
@@ -22294,8 +21777,7 @@ GCKPTI_COLD_BEGIN /* ends in run/run.h */
 typedef struct {
     gckpt_point point;
     gckpti_planner *p; /* the variant */
-    gckpti_span *span; /* the schedule's entries, compressed */
-    int length;        /* number of entries */
+    int *entry, length; /* the schedule's entries */
 } gckpti_solution;
 
 struct gckpt_frontier {
@@ -22512,8 +21994,8 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         { d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING,
           "plan: this build (GCKPT_NO_TRAINING) makes plans of mode GCKPT_INFERENCE only" },
         { (unsigned)d->ranks.virtual_ranks > 1 && !GCKPTI_HAS_PARTS,
-          "plan: this build has no virtual ranks (GCKPT_NO_RANKS): set desc.ranks.virtual_ranks to "
-          "0" },
+          "plan: this build leaves out virtual ranks (GCKPT_NO_RANKS): set "
+          "desc.ranks.virtual_ranks to 0" },
         { d->fetch.count > 0 && !GCKPTI_RUNS_FETCH,
           "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)" },
         { (d->offload.bytes || d->offload.overlap) && !GCKPTI_RUNS_OFFLOAD,
@@ -22628,10 +22110,8 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
     }
     return GCKPT_OK;
 }
-#endif
 
 /* >>planner/planner */
-#ifndef GCKPT_SMALL
 
 /* Initialises the lowered plans of a planner. */
 GCKPTI_FN void gckpti_planner_reset(gckpti_planner *p)
@@ -22831,10 +22311,8 @@ GCKPTI_FN void gckpti_budget_error(const gckpti_planner *p, size_t budget, size_
                  : searched           ? ""
                                       : " in this mode (GCKPT_AUTO needs least)");
 }
-#endif
 
 /* >>planner/request */
-#ifndef GCKPT_SMALL
 
 /* Returns the bytes of the budget that remain for the arena, at most PTRDIFF_MAX. Sets *fits to 0
  * if the resident bytes alone exceed the budget. */
@@ -23075,9 +22553,9 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             { f->resident + candidate->arena, cost, recompute, 0, 0 }, p, NULL, candidate->length
         };
         next.point.overhead = least ? (double)(cost - least) / (double)least : 0;
-        next.span = (gckpti_span *)gckpti_scratch_copy(&p->scratch, candidate->span,
-                                                       (size_t)candidate->spans, sizeof *next.span);
-        if (!next.span || !gckpti_reserve(&f->p.scratch, &f->solutions, f->count, sizeof next))
+        next.entry = (int *)gckpti_scratch_copy(&p->scratch, candidate->entry,
+                                                (size_t)candidate->length, sizeof(int));
+        if (!next.entry || !gckpti_reserve(&f->p.scratch, &f->solutions, f->count, sizeof next))
             return GCKPT_E_MEMORY;
         f->solutions[f->count++] = next;
         if (s->winner.arena <= least_bytes)
@@ -23225,7 +22703,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     p.next = NULL;
     p.failed = 0; /* if set, only a proof ran out of memory */
     gckpti_planner_reset(&p);
-    gckpt_result result = gckpti_lower_spans(&p, f->solutions[i].span, f->solutions[i].length);
+    gckpt_result result = gckpti_lower_schedule(&p, f->solutions[i].entry, f->solutions[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_buffers(&p);
     gckpti_keep_lowered(&p);
@@ -23262,11 +22740,12 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
  *   rank 1:  B | m p r | m m R | B updates B      r, R: REDUCE. r adds a virtual rank's sum to the
  *                                                 rank's; R starts the sum over ranks. B: barrier
  * 1. All ranks start the same collectives in the same order, that of the instructions. A rank
- *    without rows, or one that failed, takes part in them but computes nothing (see advance.c).
+ *    without rows, or one that failed, takes part in them but computes nothing: it skips all
+ *    instructions except REDUCEs and those of parameters (gckpti_sync_then_skips).
  * 2. A failure on one rank is stored (gckpti_defer_error). The next status barrier (gckpti_agree)
  *    ends the step on all ranks with the error of the lowest rank that failed.
  * 3. Collectives run one after the other, in the order of their start. Each is complete before an
- *    instruction that needs it (gckpti_find_due); all are complete at a barrier.
+ *    instruction that needs it (gckpti_needs); all are complete at a barrier.
  * 4. A failed exchange aborts the communication for good: every later call returns GCKPT_E_PEER.
  * The functions of group.c and micro_batches.c also work without a group: callers need no check.
  * ============================================================================================== */
@@ -23282,7 +22761,7 @@ typedef enum {
 enum { GCKPTI_MUST_MATCH = 7 };
 
 /* The failure of the lowest rank that failed or, without one, numbers that ranks must agree on:
- * 256 agree_count + the call, rows, step, seed, exchange_hash, hashes of hyper and of replicas. */
+ * 256 agree_count + the call, rows, step, seed, hashes of exchanges, of hyper, of replicas. */
 typedef struct {
     int32_t result, rank; /* that failed; else the lowest merged; -1: numbers differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
@@ -23299,7 +22778,7 @@ typedef enum {
 enum { GCKPTI_MAX_PENDING = 8 };
 typedef struct {
     gckpti_collective kind;
-    int due;              /* the first instruction that must wait for it */
+    size_t offset;        /* of gathered values in the arena, or GCKPTI_NO_OFFSET */
     float *x, *workspace; /* n floats; received floats, which are added to x */
     float *shard;         /* where to copy this rank's shard of the sum; NULL means nowhere */
     int64_t n;
@@ -23332,10 +22811,10 @@ typedef struct {
  * the same time; the one with most rows decides how many lockstep micro-batches it takes (>= 1). */
 typedef struct gckpti_process_group {
     gckpti_comm comm;
+    int first_vrank;      /* the first virtual rank of this rank */
     int vrank;            /* current virtual rank, counted from 0 on each rank */
     int64_t vrank_end;    /* end of its rows */
-    int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
-    int last_micro;       /* this micro-batch is the last of its virtual rank */
+    int micro_left;       /* its lockstep micro-batches that are not done; 0 before it begins */
     int call_ended;       /* a status barrier ended the call with an error */
     int squares_summed;   /* update.squares are summed over ranks */
     int losses_summed;    /* losses are summed over virtual ranks and ranks */
@@ -23343,7 +22822,6 @@ typedef struct gckpti_process_group {
     int agree_count;      /* number of status barriers */
     int pending_count;    /* entries of `pending`, oldest first; pending[0] is in progress */
     gckpti_pending pending[GCKPTI_MAX_PENDING];
-    uint64_t exchange_hash; /* result of gckpti_hash_exchanges */
     struct gckpti_loss_total *totals; /* host copy of the totals of all virtual ranks */
     struct gckpti_loss_total *totals_begin; /* e->losses.totals of the first virtual rank */
     size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
@@ -23354,6 +22832,10 @@ typedef struct gckpti_process_group {
 
 /* Returns the end of the rows that the current micro-batch may have. */
 #define gckpti_rows_end(e) ((e)->group ? (e)->group->vrank_end : (e)->step.row_end)
+
+/* Returns how many of a step's rows this rank runs; step.first_row is the first one. */
+#define gckpti_own_rows(e, rows)                                                                   \
+    gckpt_plan_rank_rows((e)->plan, rows, (e)->store->rank, &(e)->step.first_row)
 
 /* Returns 1 if rows are divided among ranks, 0 if every rank runs all rows (text generation). */
 static inline int gckpti_is_data_parallel(const gckpt_plan *p)
@@ -23373,9 +22855,6 @@ GCKPTI_FN void gckpti_wait_in_flight(const gckpt_exec *e, size_t copied_in);
  * last one of each virtual rank may have fewer rows than the others. */
 GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows);
 
-/* Runs the status barrier that begins a call. `call` and `number` must be equal on all ranks. */
-GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call call, int64_t number,
-                                            gckpt_result result);
 
 /* Handles a result between two barriers. Stores a local failure for the next barrier and returns
  * OK: the step goes on. If an exchange failed, sets e idle and returns GCKPT_E_PEER, whatever
@@ -23394,7 +22873,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result);
 /* Merges the bytes of another rank into `mine`. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 #else /* one rank with one virtual rank */
-typedef int gckpti_process_group; /* its size is printed by gckpt_plan_c, for no executor */
+typedef int gckpti_process_group; /* never made; gckpt_plan_c prints its size */
 #define gckpti_group_of(e)                    ((void)(e), 0)
 #define gckpti_rows_end(e)                    ((e)->step.row_end)
 #define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)
@@ -23475,10 +22954,9 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
 
 #ifndef GCKPT_NO_DEBUG
 typedef struct {
-    uint64_t *hashes;   /* GCKPT_DEBUG_RECOMPUTE: two for each node: of value and saved */
-    size_t high_water;  /* GCKPT_DEBUG_MEASURE: end of the bytes that steps wrote */
-    int poisoned_steps; /* GCKPT_DEBUG_MEASURE */
-    unsigned given;     /* GCKPT_DEBUG_FINITE: kinds of numbers with which the step began */
+    uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: two for each node: of value and saved */
+    size_t high_water; /* GCKPT_DEBUG_MEASURE: end of the bytes that steps wrote */
+    unsigned given;    /* GCKPT_DEBUG_FINITE: kinds of numbers with which the step began */
 } gckpti_debug_state;
 #endif
 
@@ -23523,7 +23001,7 @@ GCKPTI_COLD_END /* begun by planner */
  *                   last instruction done, or failure
  *
  * 1. A step begins in IDLE. A call that begins a step first abandons the step in progress; it is
- *    refused if other processes are within that step (dist/dist.h).
+ *    refused if other ranks are within that step (dist/dist.h).
  * 2. In STREAMING, each gckpt_step_add runs the body on its rows and returns before the epilogue.
  *    If it refuses its rows or feeds, the state and the sums so far stay as they are.
  * 3. In RUNNING all rows are fed. At the epilogue, pc returns to the body while there are rows.
@@ -23614,7 +23092,7 @@ struct gckpt_exec {
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
         gckpti_loss_total *totals; /* by term: those to which losses add now */
-        size_t total_count;        /* number of terms, times a factor by which a module adds more */
+        size_t total_count;        /* terms times this process's virtual ranks */
         unsigned char valid;       /* terms[..].total are results of the last call */
     } losses;
     struct { /* update */
@@ -23689,14 +23167,12 @@ static inline int gckpti_is_watched(const gckpt_exec *e)
 /* Copies n bytes between the host and the backend's memory. */
 static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    if (gckpti_group_of(e))
-        gckpti_wait_in_flight(e, 0);
+    gckpti_wait_in_flight(e, 0);
     gckpti_copy_out(gckpti_backend(e), to, from, n);
 }
 static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    if (gckpti_group_of(e))
-        gckpti_wait_in_flight(e, n);
+    gckpti_wait_in_flight(e, n);
     gckpti_copy_in(gckpti_backend(e), to, from, n);
 }
 
@@ -23722,22 +23198,12 @@ static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
 /* Returns 1 if a plan is a constant of the program. */
 static inline int gckpti_is_constant_plan(const gckpt_plan *p) { return !p->block; }
 
-/* Returns the reason why such a plan cannot run (another header or other ops made it), or NULL. */
-GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p);
 
-/* ---- run/call.c ---- */
 
-/* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
-GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset);
 
-/* ---- run/backend.c ---- */
-/* Waits until the backend has finished all its work; returns its error. */
-GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e);
 
 /* ---- run/feeds.c ---- */
 
-/* Returns the first loss's count in this step: computed from the feeds, or the one last read. */
-GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e);
 
 /* Declarations shared by the files of layer run, which a compiler sees in the order of MANIFEST.
  * Stubs of disabled features do nothing and return their `result` argument. */
@@ -23804,7 +23270,7 @@ static inline int gckpti_is_finite(double x) { return x - x == 0; }
 /* Returns a parameter's values (slot -1) or state array `slot`, in the backend's memory. */
 GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
-    return GCKPTI_OF(gckpti_backend(e), own_memory) ? gckpti_mirror_array(e->store, q, slot)
+    return GCKPTI_OF(gckpti_backend(e), own_memory) ? gckpti_mirror_array(q, slot)
                                                     : gckpti_array(q, slot);
 }
 
@@ -23815,6 +23281,7 @@ GCKPTI_FN void *gckpti_arena_ptr(const gckpt_exec *e, size_t offset)
     return offset == GCKPTI_NO_OFFSET ? NULL : e->blocks.arena + offset;
 }
 
+/* Returns the address of an offset into the arena; NULL for GCKPTI_NO_OFFSET. */
 GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset)
 {
     return (float *)gckpti_arena_ptr(e, offset);
@@ -24132,7 +23599,6 @@ static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
     gckpti_pending *tree = &comm->tree;
     *tree = *pending;
-    tree->count = tree->n;
     tree->bit = comm->aborted ? 0 : tree->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
     if (tree->bit)
         gckpti_exchange_level(comm);
@@ -24157,12 +23623,11 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
                 tree->bit = is_sharded ? comm->ranks / 2 : 0;
             }
         }
-        const gckpti_shard_range shard = gckpti_shard_of(tree->n, comm->rank, comm->ranks);
         if (tree->bit)
             gckpti_exchange_level(comm);
         else if (tree->shard)
-            gckpti_copy(comm->backend, tree->shard, tree->x + shard.first,
-                        (size_t)shard.count * sizeof(float));
+            gckpti_copy(comm->backend, tree->shard, tree->x + tree->first,
+                        (size_t)tree->count * sizeof(float));
     }
     return !tree->bit;
 }
@@ -24221,7 +23686,8 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
         GCKPTI_OF(b, use_comm_queue)(GCKPTI_OF(b, context), 0);
         comm->queue = NULL;
     }
-    gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING);
+    const unsigned reads = gckpti_debug(e) & (GCKPT_DEBUG_FINITE | GCKPT_DEBUG_POISON);
+    gckpti_poll_pending(group, &c, reads ? 0 : GCKPTI_MAX_PENDING); /* they read the floats now */
 }
 #endif
 
@@ -24398,11 +23864,11 @@ GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_p
     return kernels;
 }
 
+/* Waits until the backend has finished all its work; returns its error. */
 GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
 {
     const gckpt_backend *b = gckpti_backend(e);
-    if (gckpti_group_of(e))
-        gckpti_wait_in_flight(e, 0);
+    gckpti_wait_in_flight(e, 0);
     const char *problem = gckpti_finish(b);
     return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", GCKPTI_OF(b, name), problem)
                    : GCKPT_OK;
@@ -24455,21 +23921,22 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpt_store *s = e->store;
     const gckpt_transport *transport = p->ranks > 1 ? e->desc.transport : NULL;
-    if (p->ranks != s->others + 1 || p->shard != s->shard)
+    if (p->ranks != gckpti_ranks_of(s) || p->shard != s->shard)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan was made for %i ranks and shard %i, the store is for "
                             "%i and %i (gckpt_store_ranks): make a new plan",
-                            p->ranks, (int)p->shard, s->others + 1, (int)s->shard);
+                            p->ranks, (int)p->shard, gckpti_ranks_of(s), (int)s->shard);
     if (p->ranks > 1 && (!transport || !transport->exchange || transport->rank != s->rank ||
-                         transport->size != s->others + 1))
+                         transport->size != gckpti_ranks_of(s)))
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the store is rank %i of %i: desc.transport must have this "
                             "rank and size, and exchange",
-                            s->rank, s->others + 1);
+                            s->rank, gckpti_ranks_of(s));
     if (!e->group)
         return GCKPT_OK;
     gckpti_comm *comm = &e->group->comm;
     e->group->totals_begin = e->losses.totals;
+    e->group->first_vrank = gckpti_is_data_parallel(p) ? s->rank * gckpti_local_vranks(p) : 0;
     comm->transport = transport;
     comm->backend = gckpti_backend(e);
     comm->rank = comm->status.rank = s->rank;
@@ -24489,16 +23956,8 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
     return 1;
 }
 
-/* Returns how many of a step's rows this rank runs; step.first_row is the first one. */
-GCKPTI_FN int64_t gckpti_own_rows(gckpt_exec *e, int64_t rows)
-{
-    e->step.first_row = 0;
-    return e->group ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, &e->step.first_row)
-                    : rows;
-}
-
 /* Errors that could end a step on this rank only must go through gckpti_defer_error or gckpti_agree
- * (invariant 2 of run.h). The text is in e (in the store while e is being created). */
+ * (invariant 2 of dist.h). The text is in e (in the store while e is being created). */
 
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
 {
@@ -24584,6 +24043,7 @@ GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
                                           (int)agreed.rank, agreed.text);
 }
 
+/* Runs the status barrier that begins a call. `call` and `number` must be equal on all ranks. */
 GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call call, int64_t number,
                                             gckpt_result result)
 {
@@ -24619,9 +24079,9 @@ GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpt_store *s,
     gckpti_comm *comm = &e->group->comm;
     float *out = (float *)(void *)comm->send_buf;
     int owner = 0;
-    gckpti_shard_range shard = gckpti_shard_of(mine.total, owner, s->others + 1);
+    gckpti_shard_range shard = gckpti_shard_of(mine.total, owner, gckpti_ranks_of(s));
     while (at < shard.first || at - shard.first >= shard.count)
-        shard = gckpti_shard_of(mine.total, ++owner, s->others + 1);
+        shard = gckpti_shard_of(mine.total, ++owner, gckpti_ranks_of(s));
     *n = gckpti_min(shard.first + shard.count - at,
                     (int64_t)(e->group->buffer_bytes / sizeof(float)));
     for (int64_t i = 0, count; i < *n && owner == comm->rank; i += count) {
@@ -24680,14 +24140,9 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
 
 GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
 {
-    const gckpt_plan *p = e->plan;
-    const int64_t batch = gckpti_vrank_batch(p, e->step.rows), end = e->step.row_end;
-    int64_t n = 0, at = end - rows; /* the first row to count */
-    for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
-        int64_t to = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), end);
-        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
-        at = to > at ? to : at;
-    }
+    int64_t n = e->group ? 0 : (rows + e->plan->rows - 1) / e->plan->rows;
+    for (int i = 0; e->group && i < gckpti_local_vranks(e->plan); i++)
+        n += gckpti_vrank_micro_batches(e->plan, e->step.rows, e->group->first_vrank + i);
     return n;
 }
 #endif
@@ -25160,6 +24615,7 @@ static gckpt_result gckpti_read_losses(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Returns the first loss's count in this step: computed from the feeds, or the one last read. */
 GCKPTI_FN int64_t gckpti_loss_count(const gckpt_exec *e)
 {
     return e->losses.terms[0].expected >= 0 ? e->losses.terms[0].expected
@@ -25287,8 +24743,7 @@ static uint64_t gckpti_hash_replicated(const gckpt_exec *e)
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
-            const int replicated = q->p.storage == GCKPT_STORAGE_F32 &&
-                                   !gckpti_is_sharded(gckpti_array_shard(s, q, slot));
+            const int replicated = q->p.storage == GCKPT_STORAGE_F32 && !gckpti_is_part(s, q, slot);
             for (int64_t at = 0, n; replicated && at < q->p.elements; at += n) {
                 const float *x = gckpti_floats_at(s, q, slot, at, scratch, &n);
                 hash = gckpti_hash_floats(hash, x, n);
@@ -25306,13 +24761,11 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
         return result;
     gckpti_process_group *group = e->group;
     uint64_t *must_match = group->comm.status.must_match;
-    group->vrank = group->micro_done = group->squares_summed = group->losses_summed = 0;
+    group->vrank = group->micro_left = group->squares_summed = group->losses_summed = 0;
     e->losses.totals = group->totals_begin;
     must_match[2] = e->store->step;
     must_match[3] = e->store->seed;
-    if (!group->replicas_checked)
-        group->exchange_hash = gckpti_hash_exchanges(e);
-    must_match[4] = group->exchange_hash;
+    must_match[4] = gckpti_hash_exchanges(e);
     must_match[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
     if (!group->replicas_checked && group->comm.ranks > 1 && result == GCKPT_OK)
         must_match[6] = gckpti_hash_replicated(e);
@@ -25334,10 +24787,10 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
 /* Returns the lockstep micro-batches of the current virtual rank: the maximum over all ranks. */
 static int gckpti_lockstep_count(const gckpt_exec *e)
 {
-    const gckpt_plan *p = e->plan;
-    int64_t most = 1, vrank = e->group->vrank, stride = gckpti_local_vranks(p);
-    for (; vrank < p->virtual_ranks; vrank += stride) {
-        int64_t n = (gckpti_vrank_rows(p, e->step.rows, vrank) + p->rows - 1) / p->rows;
+    int64_t most = 1;
+    int vrank = e->group->vrank;
+    for (; vrank < e->plan->virtual_ranks; vrank += gckpti_local_vranks(e->plan)) {
+        const int64_t n = gckpti_vrank_micro_batches(e->plan, e->step.rows, vrank);
         most = n > most ? n : most;
     }
     return (int)most;
@@ -25346,34 +24799,28 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
 /* Returns 1 if another micro-batch follows the one that step.row is in. */
 GCKPTI_FN int gckpti_has_next_micro_batch(const gckpt_exec *e)
 {
-    const int last = gckpti_local_vranks(e->plan) - 1;
-    return e->group ? e->group->vrank < last || (e->group->vrank == last && !e->group->last_micro)
+    return e->group ? e->group->vrank + (e->group->micro_left == 1) < gckpti_local_vranks(e->plan)
                     : e->step.row_end - e->step.row > e->plan->rows;
 }
 
 /* Returns 1 if this micro-batch has no rows on this rank. */
 static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->group->vrank_end; }
 
-/* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if the step has none left. */
-GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
+/* Prepares the next lockstep micro-batch of the current virtual rank: step.pc, feeds. */
+GCKPTI_FN void gckpti_prepare_micro_batch(gckpt_exec *e)
 {
-    if (!e->group) {
-        gckpti_feed_rows(e);
-        return 1;
-    }
     const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
-    const int vranks = gckpti_local_vranks(p), per_rank = gckpti_is_data_parallel(p) ? vranks : 0;
-    if (e->group->vrank == vranks)
-        return 0;
-    int64_t end = gckpti_vrank_first_row(gckpti_vrank_batch(p, e->step.rows), p->virtual_ranks,
-                                         group->comm.rank * per_rank + e->group->vrank + 1);
-    e->group->vrank_end = gckpti_min(end, e->step.row_end);
-    group->last_micro = group->micro_done + 1 == gckpti_lockstep_count(e);
+    if (!group) {
+        gckpti_feed_rows(e);
+        return;
+    }
+    group->vrank_end =
+        gckpti_vrank_first_row(p, e->step.rows, group->first_vrank + group->vrank + 1);
+    group->micro_left = group->micro_left ? group->micro_left : gckpti_lockstep_count(e);
     e->step.pc = e->step.prologue_done && p->mode != GCKPT_INFERENCE ? p->body : 0;
     if (!gckpti_is_padding(e))
         gckpti_feed_rows(e);
-    return 1;
 }
 
 /* Sums losses over virtual ranks and ranks, once a step; waits for the backend and all ranks. */
@@ -25408,46 +24855,33 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
     if (!e->group)
         return gckpti_next_rows(e);
     gckpti_process_group *group = e->group;
+    const int vranks = gckpti_local_vranks(e->plan);
     e->step.row += gckpti_micro_rows(e);
     e->step.prologue_done = 1;
-    group->micro_done++;
-    if (group->last_micro) {
-        const int more = ++group->vrank < gckpti_local_vranks(e->plan);
-        group->micro_done = 0;
-        e->losses.totals = more ? e->losses.totals + e->plan->term_count : group->totals_begin;
-        if (more)
-            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
+    if (--group->micro_left == 0 && ++group->vrank < vranks) {
+        e->losses.totals += e->plan->term_count;
+        gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
     }
-    if (gckpti_prepare_micro_batch(e))
+    if (group->vrank < vranks) {
+        gckpti_prepare_micro_batch(e);
         return GCKPT_OK;
+    }
+    e->losses.totals = group->totals_begin;
     const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
     const int known = gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0;
     return deferred && known ? gckpti_agree(e, GCKPT_OK) : gckpti_sum_losses(e);
 }
 
-/* Returns 1 if the instruction gathers a parameter's shards. */
-static int gckpti_is_gather(const gckpt_exec *e, const gckpti_ins *ins)
+/* Returns 1 if instruction x must wait for a pending collective: for gathered values, if one of its
+ * operands is at their offset; for a sum, if it is a REDUCE or an UPDATE. */
+static int gckpti_needs(const gckpt_plan *p, int x, const gckpti_pending *pending)
 {
-    const gckpti_plan_node *node = &e->plan->nodes[gckpti_ins_node(e->plan, ins)];
-    return ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-           gckpti_is_sharded(
-               gckpti_array_shard(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
+    const int kind = p->ins[x].kind, is_gather = pending->kind == GCKPTI_ALL_GATHER;
+    return is_gather ? gckpti_has_operand(p, x, pending->offset)
+                     : kind == GCKPT_REDUCE || kind == GCKPT_UPDATE;
 }
 
-/* Returns the first instruction that must wait for a collective which starts now: one that has an
- * operand at this offset of the arena, where values are gathered; after a sum, REDUCE or UPDATE. */
-static int gckpti_find_due(const gckpt_exec *e, gckpti_collective kind, size_t offset)
-{
-    const gckpt_plan *p = e->plan;
-    int due = 0, x = e->step.pc;
-    while (!due && ++x < (int)p->length)
-        due = kind == GCKPTI_ALL_GATHER
-                  ? gckpti_has_operand(p, x, offset)
-                  : p->ins[x].kind == GCKPT_REDUCE || p->ins[x].kind == GCKPT_UPDATE;
-    return x;
-}
-
-/* Polls pending collectives and waits for those that are due at step.pc. Then, if this rank must
+/* Polls pending collectives and waits for those that step.pc needs. Then, if this rank must
  * not run the instruction (invariant 1 of dist.h), moves step.pc after it and returns 1. */
 static int gckpti_sync_then_skips(gckpt_exec *e)
 {
@@ -25455,19 +24889,18 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
     const gckpti_ins *ins = &p->ins[e->step.pc];
     const gckpti_process_group *group = e->group;
     int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && gckpti_is_padding(e);
-    int max_pending = GCKPTI_MAX_PENDING;
-    for (int i = 0; i < group->pending_count; i++)
-        if (group->pending[i].due <= e->step.pc)
-            max_pending = group->pending_count - 1 - i;
-    gckpti_wait_pending(e, max_pending);
+    int n = group->pending_count;
+    while (n > 0 && !gckpti_needs(p, e->step.pc, &group->pending[n - 1]))
+        n--;
+    gckpti_wait_pending(e, group->pending_count - n);
     const int shared = !GCKPTI_OF(gckpti_backend(e), own_memory);
     const int polls = shared && (e->device.runner.team || p->threads == 1);
     e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
     e->device.runner.poll_context = e->group;
     int skips = padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
     if (ins->kind == GCKPT_REDUCE)
-        skips = !group->last_micro;
-    else if (ins->kind == GCKPT_UPDATE || gckpti_is_gather(e, ins))
+        skips = group->micro_left > 1;
+    else if (p->nodes[gckpti_ins_node(p, ins)].kind == GCKPTI_PARAM) /* a gather or an update */
         skips = 0;
     e->step.pc += skips;
     return skips;
@@ -25498,11 +24931,8 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     else if (p->ranks > 1) {
         const gckpti_collective kind = ins->accumulate ? GCKPTI_REDUCE_SCATTER : GCKPTI_ALL_REDUCE;
         float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.part);
-        const int due = gckpti_find_due(e, kind, GCKPTI_NO_OFFSET);
-        const gckpti_pending pending = { kind, due, sum, workspace, shard, n, 0, 0, 0 };
-        gckpti_start_collective(e, &pending);
-        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* POISON does not wait for sums */
-            gckpti_wait_pending(e, 0);
+        const gckpti_pending sums = { kind, GCKPTI_NO_OFFSET, sum, workspace, shard, n, 0, 0, 0 };
+        gckpti_start_collective(e, &sums);
     }
     return GCKPT_OK;
 }
@@ -25510,17 +24940,14 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 /* Starts an all-gather of n floats at x: in the arena at `offset`, or in the store (NO_OFFSET). */
 static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, size_t offset)
 {
-    const int due = gckpti_find_due(e, GCKPTI_ALL_GATHER, offset);
-    const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n, 0, 0, 0 };
-    gckpti_start_collective(e, &pending);
-    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* FINITE reads the floats now */
-        gckpti_wait_pending(e, 0);
+    const gckpti_pending gather = { GCKPTI_ALL_GATHER, offset, x, NULL, NULL, n, 0, 0, 0 };
+    gckpti_start_collective(e, &gather);
 }
 
 /* Starts to gather a parameter's shards from all ranks to `to`. Returns 0 if it is not sharded. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *shard, float *to)
 {
-    if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
+    if (!gckpti_is_part(e->store, q, GCKPTI_VALUES))
         return 0;
     gckpti_copy(gckpti_backend(e), to + q->p.first, shard, (size_t)q->p.count * sizeof *to);
     gckpti_gather_floats(e, to, q->p.elements,
@@ -25538,7 +24965,7 @@ GCKPTI_FN void gckpti_restrict_pass(const gckpt_exec *e, const gckpti_ins *ins,
     const int64_t first = q->p.first;
     size_t shard = GCKPTI_NO_OFFSET;
     gckpti_operands o;
-    if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)))
+    if (!gckpti_is_part(e->store, q, 0))
         return;
     for (size_t x = 0; x < p->length && shard == GCKPTI_NO_OFFSET; x++)
         if (p->ins[x].kind == GCKPT_REDUCE && p->ins[x].id == p->params[ins->id].node) {
@@ -25549,14 +24976,13 @@ GCKPTI_FN void gckpti_restrict_pass(const gckpt_exec *e, const gckpti_ins *ins,
     pass->gradient += shard == GCKPTI_NO_OFFSET ? first : 0;
     pass->base = e->blocks.arena + (size_t)first * sizeof(float);
     pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)) ? 0 : first;
+    pass->values += gckpti_is_part(e->store, q, GCKPTI_VALUES) ? 0 : first;
 }
 
 /* Starts to gather the updated shards of a parameter whose values every rank needs whole. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
-    if (gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)) &&
-        !gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
+    if (gckpti_is_part(e->store, q, 0) && !gckpti_is_part(e->store, q, GCKPTI_VALUES))
         gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements, GCKPTI_NO_OFFSET);
 }
 
@@ -25583,7 +25009,7 @@ GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
         int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
         int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)))
+        if (!gckpti_is_part(e->store, q, 0))
             last = group->comm.rank ? 0 : n;
         for (int64_t k = 0; k < n && p->params[i].trained; k++)
             if (k < first || k >= last)
@@ -25602,10 +25028,7 @@ GCKPTI_MODULE(dist)
         break;
     case GCKPTI_ON_BIND: e->device.watched |= e->group != NULL; return gckpti_bind_group(e);
     case GCKPTI_ON_REACH: return e->group && gckpti_sync_then_skips(e) ? GCKPT_MORE : GCKPT_OK;
-    case GCKPTI_ON_GRADIENTS:
-        if (e->group)
-            gckpti_sum_squares(e);
-        break;
+    case GCKPTI_ON_GRADIENTS: gckpti_sum_squares(e); break;
     case GCKPTI_ON_FREE:
         if (e->group && e->group->comm.transport && e->step.state != GCKPTI_IDLE)
             gckpti_abort_comm(&e->group->comm); /* ends the step on the other ranks */
@@ -26275,7 +25698,7 @@ GCKPTI_FN int gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, cons
         parts |= in->grad || in->grad_bf16;
         sum_call.in[i].grad = NULL, sum_call.in[i].grad_bf16 = NULL;
     }
-    strips.sums = sums && kernel == op->backward;
+    strips.sums = sums && !call->kernels;
     int64_t items = (gckpti_elements(&call->shape) + strips.n - 1) / strips.n;
     for (int64_t i = 0; i < items && strips.sums; i++)
         gckpti_strip_item(&strips, i, 0);
@@ -26519,8 +25942,7 @@ GCKPTI_OWN_FRAME static void gckpti_init_pass(const gckpt_exec *e, const gckpti_
     pass->write_back = e->update.writes_back;
     pass->squares = q->running ? NULL : e->update.squares + e->tables.params[ins->id].first_square;
     pass->values = gckpti_exec_array(e, gckpti_param_of(e, ins->id), -1);
-    if (gckpti_group_of(e))
-        gckpti_restrict_pass(e, ins, pass);
+    gckpti_restrict_pass(e, ins, pass);
 }
 
 /* Computes norm and clipping scale. Returns the first parameter that is not finite, else NULL. */
@@ -26556,8 +25978,7 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     gckpt_update_pass pass;
     gckpti_init_pass(e, ins, &pass);
     memset(&u, 0, sizeof u);
-    if (gckpti_group_of(e))
-        gckpti_wait_in_flight(e, 0);
+    gckpti_wait_in_flight(e, 0);
     gckpti_pull(e->store, q);
     u.name = q->p.name;
     u.elements = pass.elements;
@@ -26572,7 +25993,7 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     u.step = step;
     u.hyper = &e->update.hyper;
     e->desc.custom_optimiser(e->desc.user, &u);
-    gckpti_mark_changed(e->store, q, GCKPTI_HOST);
+    gckpti_mark_changed(q, GCKPTI_HOST);
     (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */
 }
 
@@ -26655,13 +26076,12 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int parts)
         gckpti_custom_update(e, ins, q, step);
     } else {
         gckpti_pass_over(e, ins, parts | GCKPTI_APPLIES, step);
-        gckpti_mark_changed(e->store, q,
+        gckpti_mark_changed(q,
                             GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
         if (gckpti_is_bf16_plan(p))
             gckpti_mark_bf16_fresh(e, ins->id);
     }
-    if (gckpti_group_of(e))
-        gckpti_gather_updated(e, q);
+    gckpti_gather_updated(e, q);
 }
 
 /* Divides all gradients, then computes norm and clipping scale. */
@@ -26717,17 +26137,62 @@ GCKPTI_FN const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
 /* >>tools/debug */
 #ifndef GCKPT_NO_DEBUG
 
-/* Copies the next elements of n floats or bf16, from `at` on, to `wide`; returns their number. */
-static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narrow, int64_t at,
-                                 int64_t n, float wide[64])
+/* ---- scans of values ---- */
+enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
+
+/* The kinds of numbers found, and the first element whose kind is `sought`. */
+typedef struct {
+    const gckpt_exec *e;
+    unsigned sought, kinds;
+    uint64_t hash;    /* unless 0 at the start, the hash of the values */
+    int id, gradient; /* that element's node, or -1; 1 if it is in the node's gradient */
+    int64_t element;  /* that element's index, or -1 for the sum of a loss */
+    double value;
+} gckpti_scan;
+
+static gckpti_scan gckpti_scan_for(const gckpt_exec *e, unsigned sought)
 {
-    uint16_t half[64];
-    const int64_t size = narrow ? 2 : 4, count = gckpti_min(n - at, 64);
-    gckpti_from_backend(e, narrow ? (void *)half : (void *)wide,
-                        (const unsigned char *)from + at * size, (size_t)(count * size));
-    for (int64_t i = 0; i < count && narrow; i++)
-        wide[i] = gckpti_from_bf16(half[i]);
-    return count;
+    const gckpti_scan scan = { e, sought, 0, 0, -1, 0, 0, 0 };
+    return scan;
+}
+
+static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient, int64_t at)
+{
+    unsigned kind = gckpti_is_finite(x) ? 0 : x != x ? GCKPTI_KIND_NAN : GCKPTI_KIND_INF;
+    scan->kinds |= kind;
+    if (scan->id < 0 && kind & scan->sought) {
+        scan->id = id;
+        scan->gradient = gradient;
+        scan->element = at;
+        scan->value = x;
+    }
+}
+
+/* Scans n floats or bf16; if x is NULL, a quantised parameter's values or, for others, nothing. */
+static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
+                              int gradient)
+{
+    const gckpti_plan_node *node = &scan->e->plan->nodes[id];
+    const int param = node->kind == GCKPTI_PARAM && !gradient;
+    const gckpti_param *q = param ? gckpti_param_of(scan->e, node->index) : NULL;
+    const int64_t size = narrow ? 2 : 4;
+    float chunk[64];
+    n = x ? n : q && gckpti_is_quantised((int)q->p.storage) ? q->p.elements : 0;
+    for (int64_t at = 0, count; at < n; at += count) {
+        uint16_t half[64];
+        count = gckpti_min(n - at, 64);
+        if (!x)
+            gckpti_dequantise_at(q, at, count, chunk);
+        else
+            gckpti_from_backend(scan->e, narrow ? (void *)half : (void *)chunk,
+                                (const unsigned char *)x + at * size, (size_t)(count * size));
+        for (int64_t i = 0; i < count; i++) {
+            chunk[i] = narrow ? gckpti_from_bf16(half[i]) : chunk[i];
+            gckpti_scan_value(scan, (double)chunk[i], id, gradient, at + i);
+        }
+        if (scan->hash)
+            scan->hash = gckpti_hash_floats(scan->hash, chunk, count);
+    }
 }
 
 /* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be the same ---- */
@@ -26749,18 +26214,13 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins)
     const int64_t n[2] = { gckpti_elements(&shape),
                            node->batch_invariant ? saved : saved / p->rows * rows };
     for (int k = 0; k < 2; k++) {
-        uint64_t *expected = &e->debug.hashes[2 * ins->id + k], hash = GCKPTI_FNV_START;
-        const int narrow = !k && node->rounding & GCKPTI_BF16_VALUE;
-        float chunk[64];
-        *expected = ins->first ? 0 : *expected;
-        if (!data[k])
-            continue;
-        for (int64_t at = 0, count; at < n[k]; at += count) {
-            count = gckpti_read_chunk(e, data[k], narrow, at, n[k], chunk);
-            hash = gckpti_hash_floats(hash, chunk, count);
-        }
-        hash |= 1; /* 0 means no value yet */
-        if (*expected && *expected != hash)
+        uint64_t *expected = &e->debug.hashes[2 * ins->id + k];
+        gckpti_scan scan = gckpti_scan_for(e, 0);
+        scan.hash = GCKPTI_FNV_START;
+        gckpti_scan_array(&scan, data[k], !k && node->rounding & GCKPTI_BF16_VALUE, n[k], ins->id,
+                          0);
+        scan.hash |= 1; /* 0 means no value yet */
+        if (data[k] && !ins->first && *expected && *expected != scan.hash)
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
@@ -26768,13 +26228,14 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins)
                 ins->id,
                 ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
                                           : "the op is not a function of its inputs");
-        *expected = hash;
+        *expected = data[k] ? scan.hash : ins->first ? 0 : *expected;
     }
     return GCKPT_OK;
 }
 
 /* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
-enum { GCKPTI_POISON = 0x7fc07fc0 }; /* a NaN as f32, two NaNs as bf16 */
+/* A NaN as f32, two NaNs as bf16; and a pattern that no kernel is likely to write. */
+enum { GCKPTI_POISON = 0x7fc07fc0, GCKPTI_UNTOUCHED = 0x25252525 };
 
 /* Poisons the buffers that die at instruction x; in the body, not those of the prologue, which the
  * next micro-batch reads. */
@@ -26789,50 +26250,30 @@ static void gckpti_poison_dead(gckpt_exec *e, int x)
     }
 }
 
-static int gckpti_is_measuring(const gckpt_exec *e)
+/* Fills the arena before a step: MEASURE finds where the pattern is left. */
+static void gckpti_fill_arena(gckpt_exec *e)
 {
-    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.poisoned_steps < 2;
+    const unsigned debug = gckpti_debug(e) & (GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON);
+    if (debug)
+        gckpti_fill(e, e->blocks.arena,
+                    debug & GCKPT_DEBUG_MEASURE ? GCKPTI_UNTOUCHED : GCKPTI_POISON, e->plan->arena);
 }
 
-/* Fills the arena with NaN or, for MEASURE, a byte pattern that differs in the two steps. */
-static void gckpti_measure_start(gckpt_exec *e)
+/* Raises high_water to the end of the highest 2 bytes that a step wrote, and of all workspaces, of
+ * which kernels may use less. */
+static void gckpti_measure(gckpt_exec *e)
 {
-    if (gckpti_is_measuring(e))
-        gckpti_fill(e, e->blocks.arena, e->debug.poisoned_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
-                    e->plan->arena);
-    else if (gckpti_debug(e) & GCKPT_DEBUG_POISON)
-        gckpti_fill(e, e->blocks.arena, GCKPTI_POISON, e->plan->arena / 4 * 4);
-}
-
-/* Returns the end of the arena's last byte that is not `poison`, at least `low`. */
-static size_t gckpti_high_water(const gckpt_exec *e, size_t low, unsigned char poison)
-{
-    unsigned char chunk[256];
-    for (size_t top = e->plan->arena, n; top > low; top -= n) {
-        size_t left;
-        n = top - low < sizeof chunk ? top - low : sizeof chunk;
-        gckpti_from_backend(e, chunk, e->blocks.arena + top - n, n);
-        for (left = n; left > 0 && chunk[left - 1] == poison;)
-            left--;
-        if (left > 0)
-            return top - n + left;
+    const gckpt_plan *p = e->plan;
+    size_t *high = &e->debug.high_water;
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const size_t end = p->buffers[i].offset + p->buffers[i].size;
+        *high = p->buffers[i].kind == GCKPT_BUFFER_WORKSPACE && end > *high ? end : *high;
     }
-    return low;
-}
-
-static void gckpti_measure_end(gckpt_exec *e)
-{
-    if (!gckpti_is_measuring(e))
-        return;
-    const unsigned char poison = e->debug.poisoned_steps ? 0x5a : 0xa5;
-    e->debug.high_water = gckpti_high_water(e, e->debug.high_water, poison);
-    for (size_t i = 0; i < e->plan->buffer_count; i++) { /* kernels may use less of it */
-        const gckpt_buffer *buffer = &e->plan->buffers[i];
-        if (buffer->kind == GCKPT_BUFFER_WORKSPACE &&
-            buffer->offset + buffer->size > e->debug.high_water)
-            e->debug.high_water = buffer->offset + buffer->size;
+    for (size_t top = p->arena; top >= *high + 2; top -= 2) {
+        uint16_t half;
+        gckpti_from_backend(e, &half, e->blocks.arena + top - 2, sizeof half);
+        *high = half != (GCKPTI_UNTOUCHED & 0xffff) ? top : *high;
     }
-    e->debug.poisoned_steps++;
 }
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
@@ -26843,49 +26284,6 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 }
 
 /* ---- GCKPT_DEBUG_FINITE: finds the first NaN or infinity ---- */
-enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
-
-/* A scan for NaN and infinity: the kinds found, and the first element whose kind is `sought`. */
-typedef struct {
-    const gckpt_exec *e;
-    unsigned kinds, sought;
-    int id, gradient; /* that element's node, or -1; 1 if it is in the node's gradient */
-    int64_t element;  /* that element's index, or -1 for the sum of a loss */
-    double value;
-} gckpti_scan;
-
-static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient, int64_t at)
-{
-    unsigned kind = gckpti_is_finite(x) ? 0 : x != x ? GCKPTI_KIND_NAN : GCKPTI_KIND_INF;
-    scan->kinds |= kind;
-    if (scan->id < 0 && kind & scan->sought) {
-        scan->id = id;
-        scan->gradient = gradient;
-        scan->element = at;
-        scan->value = x;
-    }
-}
-
-/* Scans n floats or bf16; if x is NULL, a quantised parameter's values or, for others, nothing. */
-static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
-                              int gradient)
-{
-    const gckpti_plan_node *node = &scan->e->plan->nodes[id];
-    const int param = node->kind == GCKPTI_PARAM;
-    const gckpti_param *q = param ? gckpti_param_of(scan->e, node->index) : NULL;
-    int quant = !x && !gradient && q && gckpti_is_quantised((int)q->p.storage);
-    float chunk[64];
-    n = quant ? q->p.elements : x ? n : 0;
-    for (int64_t at = 0, count = 64; at < n; at += count) {
-        if (!quant)
-            count = gckpti_read_chunk(scan->e, x, narrow, at, n, chunk);
-        else
-            gckpti_dequantise_at(q, at, count = gckpti_min(n - at, 64), chunk);
-        for (int64_t i = 0; i < count; i++)
-            gckpti_scan_value(scan, (double)chunk[i], id, gradient, at + i);
-    }
-}
-
 /* Scans a node's value or gradient in this micro-batch. If scratch is nonzero, x is always f32. */
 static void gckpti_scan_node(gckpti_scan *scan, size_t offset, int id, int gradient, int scratch)
 {
@@ -26912,8 +26310,7 @@ static void gckpti_scan_results(gckpti_scan *scan, const gckpti_ins *ins)
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
         gckpti_loss_total sum;
-        gckpti_from_backend(e, &sum, &e->losses.totals[gckpti_term_of(p, ins->id)],
-                            sizeof sum);
+        gckpti_from_backend(e, &sum, &e->losses.totals[gckpti_term_of(p, ins->id)], sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
     } else if (!loss && !backward) {
         gckpti_scan_node(scan, o.out, ins->id, 0, 0);
@@ -26925,11 +26322,13 @@ static void gckpti_scan_results(gckpti_scan *scan, const gckpti_ins *ins)
     }
 }
 
-/* Returns the error about the element found; `who` and `name` say which computation made it. */
-static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *scan, const char *who,
-                                           const char *name, const char *why)
+/* Returns the error about an element found; `who` and `name` say which computation made it. */
+static gckpt_result gckpti_report_scan(gckpt_exec *e, const gckpti_scan *scan, const char *who,
+                                       const char *name, const char *why)
 {
     const gckpt_plan *p = e->plan;
+    if (scan->id < 0)
+        return GCKPT_OK;
     const gckpti_plan_node *q = &p->nodes[scan->id];
     int64_t rows = gckpti_micro_rows(e), left = scan->element;
     gckpt_shape shape = gckpti_node_shape(e, q, rows), at = shape;
@@ -26942,19 +26341,20 @@ static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *sca
     if (scan->element >= 0 && !q->batch_invariant && gckpti_elements(&shape) >= rows)
         gckpti_text_add(&t, ", row %I of the batch",
                         e->step.row + scan->element / (gckpti_elements(&shape) / rows));
-    return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
-                        scan->value,
-                        scan->element < 0 ? "the sum of"
-                        : scan->gradient  ? "the gradient of"
-                                          : "the value of",
-                        gckpti_planned_name(p, scan->id), scan->id, where, why);
+    return gckpti_error(
+        e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s%s", who, name, scan->value,
+        scan->element < 0 ? "the sum of"
+        : scan->gradient  ? "the gradient of"
+                          : "the value of",
+        gckpti_planned_name(p, scan->id), scan->id, where, why,
+        e->update.begun ? "parameters have changed: load a checkpoint" : "nothing was changed");
 }
 
 /* Reports a NaN that an instruction made, or an infinity if the step has begun with none. */
 static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins)
 {
     const unsigned given = e->debug.given;
-    gckpti_scan scan = { e, 0, (GCKPTI_KIND_NAN | GCKPTI_KIND_INF) & ~given, -1, 0, 0, 0 };
+    gckpti_scan scan = gckpti_scan_for(e, (GCKPTI_KIND_NAN | GCKPTI_KIND_INF) & ~given);
     if (ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
@@ -26963,15 +26363,10 @@ static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_scan_results(&scan, ins);
     if (node->kind == GCKPTI_PARAM)
         e->debug.given |= scan.kinds;
-    if (scan.id < 0)
-        return GCKPT_OK;
-    const char *why = given ? "it may have read infinities, but no NaN; nothing was changed"
-                            : "all it read is finite; nothing was changed";
-    if (e->update.begun) /* by an earlier update in the backward */
-        why = "parameters have changed: load a checkpoint";
-    return gckpti_nonfinite_error(e, &scan,
-                                  ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
-                                  node->op ? node->op->name : "param", why);
+    return gckpti_report_scan(e, &scan, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
+                              node->op ? node->op->name : "param",
+                              given ? "it may have read infinities, but no NaN; "
+                                    : "all it read is finite; ");
 }
 
 /* Checks a parameter's gradient before its update or, if `done`, its new values and state. */
@@ -26979,7 +26374,7 @@ static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *
 {
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
-    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
+    gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN | GCKPTI_KIND_INF);
     gckpt_update_pass pass;
     int id = p->params[ins->id].node;
     gckpti_init_pass(e, ins, &pass);
@@ -26993,10 +26388,7 @@ static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *
     const char *who = !done      ? "the batch"
                       : slot > 0 ? "the update's optimiser state"
                                  : "the update";
-    const char *why = "nothing was changed";
-    if (done || e->update.begun)
-        why = "lower lr, or clip; parameters have changed: load a checkpoint";
-    return scan.id < 0 ? GCKPT_OK : gckpti_nonfinite_error(e, &scan, who, "", why);
+    return gckpti_report_scan(e, &scan, who, "", e->update.begun ? "lower lr, or clip; " : "");
 }
 
 /* Reports NaNs in parameters and constants, and infinities in trained parameters. Other infinities,
@@ -27012,7 +26404,7 @@ static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
         int64_t first = 0, count = gckpti_planned_elements(p, node);
         if (param)
             count = gckpti_part_of(e->store, q, GCKPTI_VALUES, &first);
-        gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
+        gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN);
         scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
             gckpti_scan_array(
@@ -27022,8 +26414,7 @@ static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
                                 "what was loaded or set, made it so",
-                                gckpti_planned_name(p, (int)i), scan.value,
-                                scan.element + first);
+                                gckpti_planned_name(p, (int)i), scan.value, scan.element + first);
         for (size_t k = 0; k < node->attribute_bytes / 4; k++) { /* no integer has these bits */
             const uint32_t word = p->words[node->attributes + k] & 0x7fffffff;
             if (word == 0x7f800000 || word == 0x7fc00000)
@@ -27040,7 +26431,7 @@ static gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_result result = gckpti_check_finite_params(e);
-    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
+    gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN);
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         const gckpti_exec_input *in = &e->feeds.inputs[i];
         const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
@@ -27104,7 +26495,7 @@ GCKPTI_MODULE(debug)
         break;
     case GCKPTI_ON_FED:
         return finite ? gckpti_check_finite_feeds(e, *(const int64_t *)arg) : GCKPT_OK;
-    case GCKPTI_ON_BEGIN: gckpti_measure_start(e); break;
+    case GCKPTI_ON_BEGIN: gckpti_fill_arena(e); break;
     case GCKPTI_ON_REACH:
         return finite && early && e->plan->ins[e->step.pc].kind == GCKPT_UPDATE
                    ? gckpti_check_finite_update(e, &e->plan->ins[e->step.pc], 0)
@@ -27112,7 +26503,10 @@ GCKPTI_MODULE(debug)
     case GCKPTI_ON_AFTER:
         return arg ? gckpti_debug_instruction(e, (const gckpti_ins *)arg) : GCKPT_OK;
     case GCKPTI_ON_GRADIENTS: return finite ? gckpti_check_finite_gradients(e) : GCKPT_OK;
-    case GCKPTI_ON_END: gckpti_measure_end(e); break;
+    case GCKPTI_ON_END:
+        if (debug & GCKPT_DEBUG_MEASURE)
+            gckpti_measure(e);
+        break;
     default: break;
     }
     return GCKPT_OK;
@@ -27531,6 +26925,7 @@ GCKPTI_COLD_END
 /* >>run/open */
 GCKPTI_COLD_BEGIN
 
+/* Returns the reason why such a plan cannot run (another header or other ops made it), or NULL. */
 GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
 {
     const size_t n = GCKPTI_RUNS_BUILT ? p->node_count : 0;
@@ -27711,12 +27106,9 @@ static int gckpti_bind_exec(gckpt_exec *e)
     }
     if (gckpti_bind_state(e) != GCKPT_OK)
         return 0;
-    if (GCKPTI_RUNS_BACKENDS &&
-        !gckpti_bind(e->store, &e->device.binding,
-                     GCKPTI_OF(gckpti_backend(e), own_memory) ? e->desc.backend : NULL)) {
-        gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
-        return 0;
-    }
+    if (GCKPTI_RUNS_BACKENDS)
+        gckpti_bind(e->store, &e->device.binding,
+                    GCKPTI_OF(gckpti_backend(e), own_memory) ? e->desc.backend : NULL);
     if (GCKPTI_RUNS_DEVICES) {
         for (size_t i = 0; i < e->plan->param_count; i++)
             if (gckpti_sync_param(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
@@ -28072,10 +27464,8 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
     gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
     return next;
 }
-#endif
 
 /* >>training/stream */
-#ifndef GCKPT_NO_TRAINING
 
 /* ---- steps whose rows stream in ---- */
 
@@ -28303,13 +27693,13 @@ static gckpt_result gckpti_eval_sides(const gckpti_checker *c, double distance, 
             dot += sign * (double)c->g[i] * (double)values[i];
             moved += d * d;
         }
-        gckpti_mark_changed(c->exec->store, q, GCKPTI_HOST);
+        gckpti_mark_changed(q, GCKPTI_HOST);
         result = gckpti_checked_step(c, &loss[side], &there);
         for (int64_t i = 0; i < c->n && result == GCKPT_OK; i++)
             same += (double)c->g[i] * (double)there[i];
     }
     memcpy(values, c->w, (size_t)c->n * sizeof(float));
-    gckpti_mark_changed(c->exec->store, q, GCKPTI_HOST);
+    gckpti_mark_changed(q, GCKPTI_HOST);
     sides->deriv = (loss[0] - loss[1]) / (2 * distance);
     sides->even = loss[0] + loss[1] - 2 * c->loss;
     sides->expected = dot / (2 * distance);
@@ -28555,8 +27945,6 @@ typedef struct {
 /* The gckpt_file_desc that is used if the caller passes NULL. */
 static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORAGE_F32 };
 
-/* Writes the store; if `write` is NULL, only sends its parts to the process that writes. */
-GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn write, void *user);
 
 /* ---- files/header.c ---- */
 /* A tensor of the file, or a metadata key "NAME#updates". */
@@ -28597,10 +27985,8 @@ typedef struct {
     uint64_t hash;            /* hash of the current tensor's bytes so far */
     uint64_t numbers[GCKPTI_METADATA_KEYS]; /* values of gckpti_metadata_keys */
 } gckpti_loader;
-#endif
 
 /* >>files/write */
-#ifndef GCKPT_NO_FILES
 /* Converts a name between store and file by desc.rename; returns NULL to leave it out. */
 static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
@@ -28750,7 +28136,7 @@ static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, c
     }
 }
 
-/* Writes the data of a tensor. */
+/* Writes the data of a tensor, unless this store has only a part of it. */
 static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec *spec,
                                        const gckpti_out_tensor *w)
 {
@@ -28759,6 +28145,11 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
     const void *raw = w->slot == GCKPTI_VALUES  ? q->p.quantised
                       : w->slot == GCKPTI_SCALE ? q->p.scales
                                                 : NULL;
+    if (!spec->exec && w->slot != GCKPTI_SCALE && gckpti_is_part(spec->store, q, w->slot))
+        return gckpti_error(spec->store, GCKPT_E_ARG,
+                            "save: this rank has only a shard of \"%s\"%s; "
+                            "gckpt_ranks_save writes all ranks' shards",
+                            q->p.name, w->slot < 0 ? "" : gckpti_suffixes[w->slot]);
     for (int64_t at = 0, n = w->count; at < w->count && (spec->exec || !out->failed); at += n) {
         const void *x = raw;
         if (!raw)
@@ -28803,19 +28194,6 @@ static gckpt_result gckpti_save_name(const gckpti_save_spec *spec, size_t i)
     return GCKPT_OK;
 }
 
-/* Refuses to save a store that has only parts of arrays. */
-static gckpt_result gckpti_refuse_parts(const gckpti_save_spec *spec)
-{
-    gckpti_out_tensor w;
-    for (w.next = 0; gckpti_next_out_tensor(spec, &w);)
-        if (w.slot != GCKPTI_SCALE && gckpti_is_part(spec->store, w.q, w.slot))
-            return gckpti_error(spec->store, GCKPT_E_ARG,
-                                "save: this rank has only a shard of \"%s\"%s; "
-                                "gckpt_ranks_save writes all ranks' shards",
-                                w.q->p.name, w.slot < 0 ? "" : gckpti_suffixes[w.slot]);
-    return GCKPT_OK;
-}
-
 /* Checks that the store can be saved; initialises quantised values. */
 static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 {
@@ -28827,8 +28205,6 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
                             "save: desc.storage must be F32, BF16 or F16; parameters quantised to "
                             "I8 or I4 by gckpt_store_quantise are saved so anyway");
     gckpt_result result = GCKPT_OK;
-    if (GCKPTI_HAS_PARTS && !spec->exec)
-        result = gckpti_refuse_parts(spec);
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
@@ -28864,6 +28240,7 @@ static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *s
     return result;
 }
 
+/* Writes the store; if `write` is NULL, only sends its parts to the process that writes. */
 GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn write, void *user)
 {
     gckpt_store *store = spec->store;
@@ -28917,10 +28294,8 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
         return gckpti_error(store, GCKPT_E_ARG, "save: the store or the callback is NULL");
     return gckpti_write(&spec, write, user);
 }
-#endif
 
 /* >>files/header */
-#ifndef GCKPT_NO_FILES
 /* Adds a name in quotes, truncated if long, with control characters replaced. */
 static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
 {
@@ -29257,10 +28632,8 @@ static int gckpti_parse_header(gckpti_loader *load)
         gckpti_json_fail(load, "only spaces may follow the last '}'");
     return load->result == GCKPT_OK;
 }
-#endif
 
 /* >>files/resolve */
-#ifndef GCKPT_NO_FILES
 /* ---- which array of the store each tensor of the file belongs to ---- */
 /* Orders entries by parameter and slot if by_param is not NULL, then by the offsets of the data. */
 static int gckpti_is_entry_before(const void *first, const void *second, const void *by_param)
@@ -29479,10 +28852,8 @@ static int gckpti_resolve(gckpti_loader *load)
     }
     return gckpti_new_spare(load);
 }
-#endif
 
 /* >>files/read */
-#ifndef GCKPT_NO_FILES
 /* ---- the data, in the order of the file ---- */
 /* Reads the next n bytes of the file to `out`, or skips them if `out` is NULL. */
 static int gckpti_load_bytes(gckpti_loader *load, void *out, size_t n)
@@ -29636,7 +29007,7 @@ static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_ent
 {
     const gckpt_store *s = load->store;
     gckpti_pull(s, q);
-    gckpti_mark_changed(s, q, GCKPTI_HOST);
+    gckpti_mark_changed(q, GCKPTI_HOST);
     q->uninitialised = 0;
     q->assigned = 1;
     if (load->desc->values_only)
@@ -30097,8 +29468,6 @@ typedef struct {
     unsigned char storage, frozen;
 } gckpti_exported;
 
-/* Adds n exported parameters to an empty store, which uses frozen ones in place. */
-GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n);
 
 /* >>export/params */
 GCKPTI_COLD_BEGIN
@@ -30131,8 +29500,6 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
             gckpti_count_alloc(&used, (size_t)count, sizeof(float));
     }
-    if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* this backend may have own memory */
-        gckpti_count_alloc(&used, n, GCKPTI_MIRROR_BYTES);
     return gckpti_count_block(used + names);
 }
 
@@ -30179,6 +29546,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     return result;
 }
 
+/* Adds n exported parameters to an empty store, which uses frozen ones in place. */
 GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exported *all, size_t n)
 {
     const gckpt_init none = { 0, 0, 0 };
@@ -30262,7 +29630,7 @@ static int gckpti_c_identifier(const char *s)
 static int gckpti_c_is_builtin(const gckpt_op *op)
 {
 #define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS));
+    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS));
 #undef GCKPTI_IS
 }
 
@@ -30427,24 +29795,22 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
                    q->built_cost.backward)
     GCKPTI_C_ARRAY(gckpti_plan_fetch, fetches, fetch_count, "    { %i, %i, %s },\n", q->id,
                    q->gradient, gckpti_c_offset(q->offset, at))
+    GCKPTI_C_ARRAY(char, names, name_bytes, "%s'\\%i%i%i',%s", (q - p->names) % 16 ? " " : "    ",
+                   *q >> 6 & 3, *q >> 3 & 7, *q & 7,
+                   (q - p->names) % 16 == 15 || q + 1 == end ? "\n" : "")
 }
 
-/* Prints attributes (aligned for every type) and names as arrays of at least one element each. */
-static void gckpti_c_words_and_names(gckpti_sink *out, const gckpt_plan *p, const char *name)
+/* Prints attributes, aligned for every type. */
+static void gckpti_c_attributes(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
+    if (!p->word_count)
+        return;
     gckpti_print(out,
                  "static const union {\n    uint32_t words[%z];\n"
                  "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
-                 p->word_count + !p->word_count, name);
-    gckpti_c_words(out, p->word_count ? (const void *)p->words : "\0\0\0",
-                   p->word_count + !p->word_count);
-    gckpti_print(out, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
-    for (size_t i = 0; i < p->name_bytes; i++) {
-        unsigned u = (unsigned char)p->names[i];
-        gckpti_print(out, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6),
-                     (int)(u >> 3 & 7), (int)(u & 7));
-    }
-    gckpti_print(out, "%s\n};\n", p->name_bytes ? "" : "0");
+                 p->word_count, name);
+    gckpti_c_words(out, p->words, p->word_count);
+    gckpti_print(out, "\n} };\n");
 }
 
 static void gckpti_c_number(gckpti_sink *out, const char *type, const char *field, uint64_t value)
@@ -30461,7 +29827,8 @@ static void gckpti_c_array(gckpti_sink *out, const char *name, const char *array
                            int optional)
 {
     gckpti_print(out, optional ? "#ifdef GCKPT_SMALL\n    NULL,\n#else\n" : "");
-    gckpti_print(out, count ? "    gckpti_%s_%s,\n" : "    NULL,\n", name, array);
+    gckpti_print(out, count ? "    gckpti_%s_%s%s,\n" : "    NULL,\n", name, array,
+                 !strcmp(array, "words") ? ".words" : "");
     gckpti_print(out, optional ? "#endif\n" : "");
 }
 
@@ -30489,7 +29856,7 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_c_array(out, name, #field, p->count, optional);
     GCKPTI_PLAN_ARRAYS(GCKPTI_PRINTED)
 #undef GCKPTI_PRINTED
-    gckpti_print(out, "    gckpti_%s_words.words, gckpti_%s_names\n};\n", name, name);
+    gckpti_print(out, "};\n");
 }
 
 /* Returns 1 if GCKPT_SMALL can run the plan and its narrower types hold the plan's numbers. */
@@ -30512,8 +29879,8 @@ static const char *gckpti_c_find_op(const gckpt_plan *p, const char *part)
 #define GCKPTI_LOSS(op)   { #op, "LOSSES" },
     static const struct {
         const char *op, *part;
-    } optional[] = { GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, GCKPTI_AXIS, GCKPTI_ATTN, GCKPTI_CELL,
-                                    GCKPTI_IMAGE, GCKPTI_LINEAR, GCKPTI_LOSS) };
+    } optional[] = { GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_AXIS, GCKPTI_LINEAR, GCKPTI_LOSS,
+                                    GCKPTI_ATTN, GCKPTI_CELL, GCKPTI_IMAGE) };
     for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
         for (size_t n = 0; n < p->node_count && !strcmp(optional[i].part, part); n++) {
             const gckpti_plan_node *q = &p->nodes[n];
@@ -30612,14 +29979,12 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_c_nodes(&out, plan, name);
     gckpti_c_info(&out, plan, name);
     gckpti_c_arrays(&out, plan, name);
-    gckpti_c_words_and_names(&out, plan, name);
+    gckpti_c_attributes(&out, plan, name);
     gckpti_c_plan(&out, plan, name);
     return gckpti_sink_flush(&out);
 }
-#endif
 
 /* >>export/weights */
-#ifndef GCKPT_NO_EXPORT
 /* ---- a store's parameters as C ---- */
 /* Prints the begin of an array of n elements' bits; in a union, from which floats are read. */
 static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *name,
@@ -30732,12 +30097,10 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_error
 #undef gckpti_hint_block
 #undef gckpti_count_change
-#undef gckpti_delete_mirrors
 #undef gckpti_mark_changed
 #undef gckpti_pull
 #undef gckpti_mirror_array
 #undef gckpti_free_mirror
-#undef gckpti_open_mirrors
 #undef gckpti_close_mirrors
 #undef gckpti_notes_shrink
 #undef gckpti_notes_merge
@@ -30766,13 +30129,15 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_mixed_plain
 #undef gckpti_attention_of_cache
 #undef gckpti_check_positions
-#undef gckpti_mixed_scores
-#undef gckpti_mixed_values
 #undef gckpti_mixed_gradients
 #undef gckpti_mixed_attention_workspace
 #undef gckpti_linear_loss_block
+#undef gckpti_widen_row
+#undef gckpti_narrow_row
+#undef gckpti_is_flat
+#undef gckpti_run_flat
+#undef gckpti_where_flat
 #undef gckpti_cpu_convert
-#undef gckpti_mixed_fast
 #undef gckpti_mixed_matches
 #undef gckpti_cpu_own_memory
 #undef gckpti_cpu_context
@@ -30833,10 +30198,10 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_init_pass
 #undef gckpti_group_of
 #undef gckpti_rows_end
+#undef gckpti_own_rows
 #undef gckpti_has_next_micro_batch
 #undef gckpti_count_micro_batches
 #undef gckpti_is_under_way
-#undef gckpti_own_rows
 #undef gckpti_agree_on_step
 #undef gckpti_agree
 #undef gckpti_defer_error
@@ -31062,18 +30427,18 @@ GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, cons
                                    FLOATS sum)
 {
     const INTS word = V(bits)(words);
-    if (storage == GCKPT_STORAGE_BF16) {
-        sum = V(fma)(V(set1)(x[0]), V(floats)(word << 16), sum);
-        return V(fma)(V(set1)(x[1]), V(floats)(word & 0xffff0000u), sum);
+    const unsigned each = storage == GCKPT_STORAGE_I8 ? 4 : 2;
+    GCKPTI_UNROLL
+    for (unsigned k = 0; k < each; k++) {
+        const INTS low = word >> (32 / each * k);
+        FLOATS y = V(floats)(k ? word & 0xffff0000u : word << 16);
+        if (storage == GCKPT_STORAGE_F16)
+            y = V(low_half)(low);
+        if (storage == GCKPT_STORAGE_I8)
+            y = V(low_byte)(low) * scale;
+        sum = V(fma)(V(set1)(x[k]), y, sum);
     }
-    if (storage == GCKPT_STORAGE_F16) {
-        sum = V(fma)(V(set1)(x[0]), V(low_half)(word), sum);
-        return V(fma)(V(set1)(x[1]), V(low_half)(word >> 16), sum);
-    }
-    sum = V(fma)(V(set1)(x[0]), V(low_byte)(word) * scale, sum);
-    sum = V(fma)(V(set1)(x[1]), V(low_byte)(word >> 8) * scale, sum);
-    sum = V(fma)(V(set1)(x[2]), V(low_byte)(word >> 16) * scale, sum);
-    return V(fma)(V(set1)(x[3]), V(low_byte)(word >> 24) * scale, sum);
+    return sum;
 }
 
 /* Adds the terms of 4 words of `vectors` vectors of columns; word q of vector i is
@@ -31088,14 +30453,6 @@ GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, c
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++)
         scale[i] = storage == GCKPT_STORAGE_I8 ? V(load)(scales + W * i) : V(zero)();
-    if (W < 16 && storage != GCKPT_STORAGE_BF16) { /* as fast, less code */
-        for (int q = 0; q < 4; q++) {
-            GCKPTI_UNROLL
-            for (int i = 0; i < vectors; i++)
-                sum[i] = V(word_terms)(storage, words[4 * i + q], scale[i], x + q * each, sum[i]);
-        }
-        return;
-    }
     GCKPTI_UNROLL
     for (int q = 0; q < 4; q++) {
         GCKPTI_UNROLL
@@ -31559,10 +30916,8 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
                 word[4 * i + q] = V(bits)(r[q]);
         }
         for (int high = 0; high < 2; high++) {
-            for (int q = 0; q < 4 && W < 16; q++) /* as fast, less code */
-                V(int4_terms)(vectors, word + q, scale, x + 16 * high + 4 * q, sum);
             GCKPTI_UNROLL
-            for (int q = 0; q < 4 && W == 16; q++)
+            for (int q = 0; q < 4; q++)
                 V(int4_terms)(vectors, word + q, scale, x + 16 * high + 4 * q, sum);
             GCKPTI_UNROLL
             for (int i = 0; i < 4 * vectors; i++)
@@ -31603,10 +30958,8 @@ GCKPTI_ALWAYS void V(gemv_axpy_int4)(const V(gemv) * gemv)
         }
     }
 }
-#endif
 
 /* >>quant/kernels */
-#ifndef GCKPT_NO_QUANT
 /* ---- products with a quantised b ---- */
 GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float scale, int64_t n,
                                      float *x)
@@ -31879,20 +31232,42 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
 
 /* >>kernels/elementwise */
 /* ---- elementwise ops ---- */
-/* The loops of each op (ops/loops.h), by GCKPTI_KIND_.., and what the gradient of an op of one
- * input reads. */
-#define GCKPTI_UNARY_LOOPS(name, flops, reads, ...)                                                \
-    { V(name##_values), { GCKPTI_IF_TRAINING(V(name##_gradients)), NULL }, reads },
+/* where (gckpti_where_loop): the condition is not 0 or, for the second gradient, is 0. -0 is 0. */
+GCKPTI_INLINED INTS V(where_mask)(const gckpti_loop *s, int64_t j)
+{
+    return (INTS)(V(bits)(V(load_n)(s->x + j, W)) << s->steps[0] != 0);
+}
+static GCKPTI_TARGET void V(where_values)(const gckpti_loop *loop)
+{
+    const gckpti_loop s = *loop;
+    for (int64_t j = 0; j < s.n; j += W) {
+        const INTS taken = V(where_mask)(&s, j);
+        const INTS a = V(bits)(V(load)(s.y + j)), b = V(bits)(V(load)(s.g + j));
+        V(store)(s.to + j, V(floats)((taken & a) | (~taken & b)));
+    }
+}
+static GCKPTI_TARGET void V(where_gradients)(const gckpti_loop *loop)
+{
+    const gckpti_loop s = *loop;
+    for (int64_t j = 0; j < s.n; j += W) {
+        const INTS taken = V(where_mask)(&s, j) ^ (0u - (uint32_t)s.steps[1]);
+        V(put_n)(s.to + j, V(floats)(taken & V(bits)(V(load)(s.g + j))), s.accumulate, W);
+    }
+}
+
+/* The loops of each op (ops/loops.h), by GCKPTI_KIND_... */
+#define GCKPTI_LOOPS(values, grad_a, grad_b)                                                       \
+    { V(values), { GCKPTI_IF_TRAINING(V(grad_a)), GCKPTI_IF_TRAINING(V(grad_b)) } },
+#define GCKPTI_UNARY_LOOPS(name, ...)                                                              \
+    GCKPTI_LOOPS(name##_values, name##_gradients, name##_gradients)
 #define GCKPTI_BINARY_LOOPS(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)           \
-    { V(name##_values),                                                                            \
-      { GCKPTI_IF_TRAINING(V(grad_a##_gradient)), GCKPTI_IF_TRAINING(V(grad_b##_gradient)) },      \
-      0 },
-static const struct {
-    gckpti_loop_fn values, gradients[2];
-    unsigned reads;
-} V(elementwise)[] = { GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS)
-                           GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
-                               GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOPS) };
+    GCKPTI_LOOPS(name##_values, grad_a##_gradient, grad_b##_gradient)
+static const gckpti_loops V(elementwise)[] = {
+    GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS) GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
+        GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOPS)
+            GCKPTI_LOOPS(where_values, where_gradients, where_gradients)
+};
+#undef GCKPTI_LOOPS
 #undef GCKPTI_UNARY_LOOPS
 #undef GCKPTI_BINARY_LOOPS
 
@@ -31913,82 +31288,6 @@ static GCKPTI_TARGET void V(run_loop)(gckpti_loop *s, gckpti_loop_fn loop)
     s->x = x, s->y = y, s->g = g, s->to = all, s->n = W;
     loop(s);
     V(store_n)(to, V(load)(all), left);
-}
-
-/* where: the forward if i is -1, else the gradient of input i. -0 as a condition is 0 as well. */
-static GCKPTI_TARGET void V(where_select)(const gckpt_call *call, int i)
-{
-    const gckpt_arg *c = &call->in[0], *in = &call->in[i > 0 ? i : 0];
-    const void *words = c->index ? (const void *)c->index : (const void *)c->data;
-    const float *x = (const float *)words, *a = i > 0 ? call->grad_out : call->in[1].data;
-    const int64_t n = gckpti_elements(&call->shape);
-    if (i == 0)
-        gckpti_zero_unless(in->grad, n, in->accumulate);
-    for (int64_t at = 0, left = n; left > 0 && i; at += W, left -= W) {
-        INTS rest = (INTS)(V(bits)(V(load_n)(x + at, left)) << !c->index == 0) ^ (0u - (i == 2));
-        FLOATS y = i > 0 ? V(zero)() : V(load_n)(call->in[2].data + at, left);
-        y = V(floats)((rest & V(bits)(y)) | (~rest & V(bits)(V(load_n)(a + at, left))));
-        if (i > 0)
-            V(put_n)(in->grad + at, y, in->accumulate, left);
-        else
-            V(store_n)(call->out + at, y, left);
-    }
-}
-
-static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
-{
-    gckpti_loop s = gckpti_loop_of(call, 0, 0);
-    s.y = call->in[kind >= GCKPTI_FIRST_BINARY].data;
-    if (kind == GCKPTI_KIND_where)
-        V(where_select)(call, -1);
-    else
-        V(run_loop)(&s, V(elementwise)[kind].values);
-}
-
-static GCKPTI_TARGET void V(elementwise_grad)(const gckpt_call *call, int kind, int i)
-{
-    const gckpt_arg *self = &call->in[i];
-    gckpti_loop s = gckpti_loop_of(call, 1, V(elementwise)[kind].reads);
-    if (kind >= GCKPTI_FIRST_BINARY) { /* a NULL array is not used */
-        s.x = self->data ? self->data : s.g;
-        s.y = call->in[1 - i].data ? call->in[1 - i].data : s.g;
-    }
-    s.to = self->grad, s.accumulate = self->accumulate;
-    V(run_loop)(&s, V(elementwise)[kind].gradients[i]);
-}
-
-static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
-{
-    for (int i = 0; i < call->inputs; i++)
-        if (kind == GCKPTI_KIND_where && call->in[i].grad)
-            V(where_select)(call, i);
-        else if (call->in[i].grad &&
-                 (kind < GCKPTI_FIRST_BINARY || call->in[i].grad != call->grad_out))
-            V(elementwise_grad)(call, kind, i);
-}
-
-/* >>kernels/dropout */
-/* ---- dropout ---- */
-/* Computes elements first..end-1 of a dropout (ops/unary.c). */
-static GCKPTI_TARGET void V(dropout)(const gckpti_dropout *d, int64_t first, int64_t end)
-{
-    const FLOATS factor = V(set1)(d->scale);
-    uint32_t words[5 * W] = { 0 }; /* 4 W elements, and elements read after them */
-    uint64_t at = (d->offset + (uint64_t)first) / 4;
-    int64_t i = first - (int64_t)((d->offset + (uint64_t)first) % 4); /* start of block `at` */
-    for (int64_t n; first < end; i += 4 * W, at += W) {
-        INTS word[4];
-        V(philox)(d->random.key, at, d->random.stream, d->random.step, word);
-        for (int k = 0; k < 4 * W; k++)
-            words[k] = word[k % 4][k / 4];
-        for (; first < end && first < i + 4 * W; first += n) {
-            n = gckpti_min(gckpti_min(end, i + 4 * W) - first, W);
-            memcpy(word, words + (first - i), sizeof *word);
-            const INTS kept = (INTS)(*word >> 8 >= d->threshold);
-            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->loop.x + first, n)) & kept);
-            V(put_product_n)(d->loop.to + first, factor, x, d->loop.accumulate, n);
-        }
-    }
 }
 
 /* >>bf16/kernels */
@@ -32333,7 +31632,7 @@ static GCKPTI_TARGET void V(column_sums)(const gckpti_column_sums *s, int64_t fi
 static GCKPTI_TARGET void V(unfold)(const gckpti_conv_gemm *s, int64_t row, int64_t rows,
                                     int64_t first, int64_t terms, float *d, int64_t d_row)
 {
-    const gckpti_axis_map *r = s->r;
+    const gckpti_axis_map *r = s->conv->r;
     const int64_t tap = first / s->tap_len;
     int64_t j = row % r[1].results, i = row / r[1].results % r[0].results;
     const float *from = s->from + row / r[1].results / r[0].results * s->image;
@@ -32369,15 +31668,18 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_conv_gemm *s, int64_t p, int
                                        int64_t n, float *d, int64_t deep)
 {
     const gckpti_product *t = &s->t;
-    const int64_t span = s->kind == GCKPTI_CONV_UP ? s->z->group_o : t->k;
+    const gckpti_conv_sizes *z = s->conv->z;
+    const gckpti_axis_map *r = s->conv->r;
+    const int up = s->conv->kind == GCKPTI_CONV_UP;
+    const int64_t span = up ? z->group_o : t->k;
     for (int64_t at = 0, width; at < n; at += width) {
         const int64_t cols = gckpti_min(n - at, width = V(panel_width)(n, at));
         for (int64_t l = 0, terms; l < k; l += terms) {
             const int64_t tap = (p + l) / span, o = (p + l) % span;
             const float *b = t->b.f32 + (j + at) * t->b.stride + o * t->b.k_stride;
             terms = gckpti_min(span - o, k - l);
-            if (s->kind == GCKPTI_CONV_UP)
-                b += gckpti_conv_gemm_b(s, tap);
+            if (up)
+                b += gckpti_conv_tap(z, r, tap / r[1].taps, tap % r[1].taps) * z->group_c * z->o;
             V(pack)(b, t->b.k_stride, t->b.stride, cols, terms, d + at * deep + l * width, width);
         }
     }
@@ -32414,11 +31716,12 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
 {
     const int64_t i1 = block->i1, j1 = block->j1;
     const gckpti_product *t = &s->t;
-    const int dw = s->kind == GCKPTI_CONV_DW;
+    const gckpti_axis_map *r = s->conv->r;
+    const int dw = s->conv->kind == GCKPTI_CONV_DW, up = s->conv->kind == GCKPTI_CONV_UP;
     const int64_t most = dw ? GCKPTI_GATHER_ROWS : GCKPTI_STRIP;
-    const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].out_step > 1 || s->r[1].out_step > 1);
+    const int lines = up && (r[0].out_step > 1 || r[1].out_step > 1);
     gckpti_blocking sizes = V(blocking)(t, i1 - block->i0, floats);
-    sizes.in_place = sizes.in_place && s->kind != GCKPTI_CONV_UP;
+    sizes.in_place = sizes.in_place && !up;
     floats -= GCKPTI_PANEL * 16; /* V(pack) may write this much after the panels */
     sizes.kc = gckpti_min(sizes.kc, floats / (GCKPTI_PANEL + most) / 16 * 16);
     sizes.nc = gckpti_min(GCKPTI_NC, (floats / sizes.kc - most) / GCKPTI_PANEL * GCKPTI_PANEL);
@@ -32432,21 +31735,21 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
             if (!sizes.in_place || n % W)
                 V(pack_taps)(s, p, k, j, n, panels, sizes.kc);
             for (int64_t i = block->i0, some; i < i1; i += some) {
-                const int64_t at = gckpti_conv_gemm_c(s, i) + j;
+                const int64_t place = dw ? i : gckpti_conv_place(s->conv, i);
                 gckpti_tile u = { k,    pack, 1,          GCKPTI_GATHER_ROWS,
                                   NULL, 0,    t->initial, t->initial_stride,
                                   NULL, 0,    0,          NULL };
                 some = gckpti_min(i1 - i, most);
                 if (lines)
-                    some = gckpti_min(some, s->r[1].results - i % s->r[1].results);
+                    some = gckpti_min(some, r[1].results - i % r[1].results);
                 if (dw)
                     V(unfold)(s, p, k, i, some, pack, GCKPTI_GATHER_ROWS);
                 else
                     V(unfold)(s, i, some, p, k, pack, sizes.kc);
                 if (!dw)
                     u.a_row = sizes.kc, u.a_step = 1;
-                u.c = t->c + at;
-                u.c_row = t->c_stride * (dw ? 1 : s->r[1].out_step);
+                u.c = t->c + place * t->c_stride + j;
+                u.c_row = t->c_stride * (dw ? 1 : r[1].out_step);
                 if (p || t->accumulate)
                     u.from = u.c, u.from_row = u.c_row;
                 else if (t->initial)
@@ -32458,13 +31761,10 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
     } while (p < t->k);
 }
 
-static const gckpti_image_kernels V(image_kernels) = { V(conv_block),
-                                                       V(multiply_add),
-                                                       V(max_windows),
-                                                       V(average_windows),
-                                                       { V(channel_sums), V(channel_out),
-                                                         GCKPTI_IF_TRAINING(V(channel_dx)) },
-                                                       V(scaled_add) };
+static const gckpti_image_kernels V(image_kernels) = {
+    V(conv_block),      V(multiply_add), V(max_windows),  V(average_windows),
+    &V(channel_loops),  V(scaled_add),   gckpti_conv_fast
+};
 #endif
 
 /* >>attention/kernels */
@@ -32781,9 +32081,9 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
         values.from_zero = j == j0;
         for (int64_t r = 0; j > j0 && r < m; r++)
             V(rescale)(out + r * h->c, factor[r], h->d);
-        values.prefetch =
-            visible - j - TILE >= m ? call->in[1].data + keys + gckpti_attn_offset(h, j + TILE)
-                                    : NULL;
+        values.prefetch = visible - j - TILE >= m
+                              ? call->in[1].data + keys + gckpti_attn_offset(h, j + TILE)
+                              : NULL;
         V(attn_gemm)(&values, m, h->d, n, p, v, out);
     }
     V(head_end)(h, row, head, first, m, max, sum);
@@ -32879,10 +32179,6 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
         }
     }
 }
-
-static const gckpti_attention_loops V(attention_loops) = {
-    V(rotary_row), { V(attention_forward), GCKPTI_IF_TRAINING(V(attention_backward)) }
-};
 #endif
 
 /* >>bf16/attention */
@@ -32984,12 +32280,25 @@ GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
-GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to, uint16_t *narrow)
+/* Adds the terms of product t that are not masked (gckpti_mixed_masked) to its c, or to +0 unless
+ * it accumulates: p or ds by rows that are packed in b. packed: space for a tile's p or ds. */
+static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product *t,
+                                      const uint32_t *b, uint16_t *packed, int across, int cut,
+                                      int64_t diagonal)
 {
-    if (to)
-        memcpy(to, x, (size_t)h->d * sizeof *x);
-    else
-        gckpti_kernels_of(h->call)->mixed->narrow(x, narrow, h->d);
+    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(h->call)->mixed;
+    const int64_t row = gckpti_ceil_to(t->k, GCKPTI_K_BLOCK);
+    gckpti_packed_product s = V(head_product)(kernels, b, t->n, t->c, t->c_stride);
+    if (cut && !V(all_finite)(b, row * t->c_stride)) {
+        if (!t->accumulate)
+            memset(t->c, 0, (size_t)(t->m * t->c_stride) * sizeof *t->c);
+        gckpti_mixed_masked(h, t, across, diagonal);
+        return;
+    }
+    V(head_pack)(kernels, &t->a, t->m, t->k, packed, NULL);
+    s.tile.m = gckpti_ceil_to(t->m, 16), s.tile.a = packed, s.tile.a_row = row;
+    s.tile.from = t->accumulate ? t->c : NULL;
+    V(head_multiply)(&s, across ? GCKPTI_TERMS_TO : GCKPTI_TERMS_FROM, cut, diagonal, t->k);
 }
 
 /* ---- forward ---- */
@@ -33023,31 +32332,16 @@ static GCKPTI_TARGET void V(queries_online)(V(query_block) * s)
 /* Computes out = out * factor + p' v. */
 static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_operand *v)
 {
-    const int64_t d = s->h->d, width = s->h->d_vec, row = gckpti_ceil_to(s->n, GCKPTI_K_BLOCK);
-    const int cut = V(head_cut)(s->h, s->diagonal, s->m, s->n), fresh = s->j == s->first;
-    const gckpti_operand transposed = gckpti_transpose(v),
-                         p = gckpti_matrix(s->p, 1, GCKPTI_QK_TILE);
+    const int64_t d = s->h->d, width = s->h->d_vec;
+    const int fresh = s->j == s->first;
+    gckpti_product t = gckpti_product_of(s->m, d, s->n, gckpti_matrix(s->p, 1, GCKPTI_QK_TILE),
+                                         gckpti_transpose(v), s->out);
+    t.c_stride = width, t.accumulate = !fresh;
     for (int64_t r = 0; !fresh && r < s->m; r++)
         V(rescale)(s->out + r * width, s->factor[r], d);
-    V(head_pack)(s->kernels, &transposed, d, s->n, NULL, s->a);
-    if (cut && !V(all_finite)(s->a, row * width)) {
-        for (int64_t r = 0; r < s->m; r++) {
-            const int64_t end = r + 1 + s->diagonal, first = end - s->h->window;
-            const int64_t from = first < 0 ? 0 : first, k = gckpti_min(s->n, end) - from;
-            const gckpti_operand rows = gckpti_operand_at(&transposed, from * v->stride);
-            gckpti_product t = gckpti_product_of(
-                1, d, k, gckpti_matrix(s->p + r + from * GCKPTI_QK_TILE, 0, GCKPTI_QK_TILE), rows,
-                s->out + r * width);
-            t.accumulate = !fresh, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
-            gckpti_mixed_plain(s->h->call, &t);
-        }
-        return;
-    }
-    V(head_pack)(s->kernels, &p, s->m, s->n, s->packed, NULL);
-    gckpti_packed_product t = V(head_product)(s->kernels, s->a, d, s->out, width);
-    t.tile.m = gckpti_ceil_to(s->m, 16), t.tile.a = s->packed, t.tile.a_row = row;
-    t.tile.from = fresh ? NULL : s->out;
-    V(head_multiply)(&t, GCKPTI_TERMS_TO, cut, s->diagonal, s->n);
+    V(head_pack)(s->kernels, &t.b, d, s->n, NULL, s->a);
+    V(head_add)
+    (s->h, &t, s->a, s->packed, 1, V(head_cut)(s->h, s->diagonal, s->m, s->n), s->diagonal);
 }
 
 static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, int64_t head,
@@ -33091,15 +32385,12 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
         const FLOATS sum = V(set1)(s.sum[r]);
         for (int64_t e = 0; e < h->d; e += W)
             V(store)(s.out + e, (V(load)(s.out + e) + V(zero)()) / sum);
-        V(store_row)
-        (h, s.out, call->out ? call->out + at + r * c : NULL,
-         call->out ? NULL : call->out_bf16 + at + r * c);
+        gckpti_attn_store_row(h, s.out, call->out ? call->out + at + r * c : NULL,
+                              call->out ? NULL : call->out_bf16 + at + r * c);
     }
 }
-#endif
 
 /* >>bf16/attention_gradients */
-#if !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_ATTENTION)
 /* ---- attention of bf16 plans, backward ---- */
 /* Returns sum(g out) of a query, in lanes like gckpti_dot; prefetches `ahead` elements on. */
 GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g,
@@ -33126,29 +32417,12 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g
     return V(fold)(lane, 0);
 }
 
-/* Loads n rows of a gradient to x, d_vec apart: the old values if it accumulates, else +0. */
-static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg *arg, int64_t at,
-                                           int64_t n, float *x)
+static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, int i, int64_t at, int64_t n,
+                                            float *x)
 {
-    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(h->call)->mixed;
-    if (!arg->accumulate)
-        memset(x, 0, (size_t)(n * h->d_vec) * sizeof *x);
-    for (int64_t i = 0; arg->accumulate && i < n; i++, at += arg->shape.d[2], x += h->d_vec)
-        if (arg->grad)
-            memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
-        else
-            kernels->widen(arg->grad_bf16 + at, x, h->d);
-}
-
-static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_arg *arg, int64_t at,
-                                            int64_t n, float *x)
-{
-    for (int64_t i = 0; i < n; i++, at += arg->shape.d[2], x += h->d_vec) {
-        for (int64_t e = 0; e < h->d; e += W)
-            V(store)(x + e, V(load)(x + e) + V(zero)());
-        V(store_row)
-        (h, x, arg->grad ? arg->grad + at : NULL, arg->grad ? NULL : arg->grad_bf16 + at);
-    }
+    for (int64_t e = 0; e < n * h->d_vec; e += W)
+        V(store)(x + e, V(load)(x + e) + V(zero)());
+    gckpti_attn_store_grad(h, i, at, n, x, h->d_vec);
 }
 
 /* The backward of a head, for a tile of m queries and a tile of n keys. p (scores, then
@@ -33218,55 +32492,19 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
     }
 }
 
-/* Adds the tile's terms to the gradients that are not NULL, element by element, as
- * bf16/attention_ops.c does. */
-static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, float *dk, float *dv)
-{
-    const int64_t c = s->h->c;
-    gckpti_attn_tile t;
-    memset(&t, 0, sizeof t);
-    t.h = s->h, t.head = s->head;
-    for (int64_t j = 0; j < s->n; j += GCKPTI_K_BLOCK)
-        for (int64_t i = 0; i < s->m; i += GCKPTI_K_BLOCK) {
-            const int64_t at = i * GCKPTI_QK_TILE + j;
-            const gckpti_grad_rows dq_rows = { dq ? dq + i * s->h->d_vec : NULL, s->h->d_vec };
-            const gckpti_grad_rows dk_rows = { dk ? dk + j * s->h->d_vec : NULL, s->h->d_vec };
-            const gckpti_grad_rows dv_rows = { dv ? dv + j * s->h->d_vec : NULL, s->h->d_vec };
-            t.i = s->i + i, t.j = s->j + j;
-            t.m = gckpti_min(s->m - i, GCKPTI_K_BLOCK), t.n = gckpti_min(s->n - j, GCKPTI_K_BLOCK);
-            t.q = gckpti_operand_at(&s->q, i * c), t.k = gckpti_operand_at(&s->k, j * s->h->kv_c);
-            t.g = gckpti_operand_at(&s->g, i * c);
-            t.p = gckpti_matrix(s->p + at, GCKPTI_QK_TILE, 1);
-            t.ds = gckpti_matrix(s->ds + at, GCKPTI_QK_TILE, 1);
-            t.grad[0] = dq_rows, t.grad[1] = dk_rows, t.grad[2] = dv_rows;
-            gckpti_attn_tile_add(&t);
-        }
-}
-
 /* Adds the tile's terms to one gradient: dv += p' g, dk += ds' q, dq += ds k (packed earlier). */
 static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x, const float *p,
                                       float *to, int fresh)
 {
     const int across = x == &s->k;
-    const gckpti_operand transposed = gckpti_transpose(x);
-    const gckpti_operand terms =
-        gckpti_matrix(p, across ? GCKPTI_QK_TILE : 1, across ? 1 : GCKPTI_QK_TILE);
-    const int64_t lanes = across ? s->m : s->n, k = across ? s->n : s->m, width = s->h->d_vec;
-    const int64_t row = gckpti_ceil_to(k, GCKPTI_K_BLOCK);
-    const uint32_t *b = across ? s->kt_b : s->a;
-    gckpti_packed_product t = V(head_product)(s->kernels, b, s->h->d, to, width);
+    gckpti_product t = gckpti_product_of(
+        across ? s->m : s->n, s->h->d, across ? s->n : s->m,
+        gckpti_matrix(p, across ? GCKPTI_QK_TILE : 1, across ? 1 : GCKPTI_QK_TILE),
+        gckpti_transpose(x), to);
+    t.c_stride = s->h->d_vec, t.accumulate = !fresh;
     if (!across)
-        V(head_pack)(s->kernels, &transposed, s->h->d, k, NULL, s->a);
-    if (s->cut && !V(all_finite)(b, row * width)) {
-        if (fresh)
-            memset(to, 0, (size_t)(lanes * width) * sizeof *to);
-        V(keys_add_exact)(s, across ? to : NULL, to == s->dk ? to : NULL, to == s->dv ? to : NULL);
-        return;
-    }
-    V(head_pack)(s->kernels, &terms, lanes, k, s->packed, NULL);
-    t.tile.m = gckpti_ceil_to(lanes, 16), t.tile.a = s->packed, t.tile.a_row = row;
-    t.tile.from = fresh ? NULL : to;
-    V(head_multiply)(&t, across ? GCKPTI_TERMS_TO : GCKPTI_TERMS_FROM, s->cut, s->diagonal, k);
+        V(head_pack)(s->kernels, &t.b, t.n, t.k, NULL, s->a);
+    V(head_add)(s->h, &t, across ? s->kt_b : s->a, s->packed, across, s->cut, s->diagonal);
 }
 
 /* Computes the tile of the queries from s->i on and the current keys, and adds its gradients. */
@@ -33315,7 +32553,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     float *const dk = s.dk, *const dv = s.dv;
     gckpti_mixed_configure(s.kernels, 1);
     if (s.dq && (in[0].accumulate || windowed))
-        V(load_gradient)(h, &in[0], at_q, h->t, s.dq);
+        gckpti_attn_load_grad(h, 0, at_q, h->t, s.dq, h->d_vec);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += GCKPTI_QK_TILE) {
         const int64_t key = at_k + s.j * kc, query0 = s.j - h->visible.ahead;
         float *const to[2] = { dk ? dk + s.j * each : NULL, dv ? dv + s.j * each : NULL };
@@ -33329,7 +32567,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         for (int i = 0; i < 2; i++) {
             s.fresh[1 + i] = member == 0 && covered >= s.n && !in[1 + i].accumulate && !windowed;
             if (to[i] && member == 0 && !s.fresh[1 + i])
-                V(load_gradient)(h, &in[1 + i], key, s.n, to[i]);
+                gckpti_attn_load_grad(h, 1 + i, key, s.n, to[i], h->d_vec);
         }
         s.k = gckpti_arg_operand(&in[1], key, kc, 1, 0);
         s.v = gckpti_arg_operand(&in[2], key, kc, 1, 0);
@@ -33349,16 +32587,12 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         }
         for (int i = 0; i < 2; i++)
             if (to[i] && member + 1 == h->group)
-                V(store_gradient)(h, &in[1 + i], key, s.n, to[i]);
+                V(store_gradient)(h, 1 + i, key, s.n, to[i]);
     }
     gckpti_mixed_configure(s.kernels, 0);
     if (s.dq)
-        V(store_gradient)(h, &in[0], at_q, h->t, s.dq);
+        V(store_gradient)(h, 0, at_q, h->t, s.dq);
 }
-
-static const gckpti_attention_kernels V(mixed_attention) = {
-    V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward))
-};
 #endif
 
 /* >>bf16/table */
@@ -33371,8 +32605,16 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
     V(mixed_pack),
     V(widen),
     V(narrow),
-    V(round_stochastic),
-    GCKPTI_IF_ATTENTION(&V(mixed_attention))
+    V(round_stochastic)
+};
+#endif
+
+/* >>attention/table */
+#ifndef GCKPT_NO_ATTENTION
+static const gckpti_attention_loops V(attention_loops) = {
+    V(rotary_row),
+    { { V(attention_forward), GCKPTI_IF_TRAINING(V(attention_backward)) },
+      { GCKPTI_IF_BF16(V(mixed_forward)), GCKPTI_IF_BF16(GCKPTI_IF_TRAINING(V(mixed_backward))) } }
 };
 #endif
 
@@ -33601,8 +32843,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     gckpti_pack_amx,
     V(widen),
     gckpti_narrow_amx,
-    V(round_stochastic),
-    GCKPTI_IF_ATTENTION(&V(mixed_attention))
+    V(round_stochastic)
 };
 #undef GCKPTI_TARGET_AMX
 #undef GCKPTI_INLINED_AMX
@@ -33617,19 +32858,22 @@ static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
 #endif
 
 /* >>kernels/table */
-/* The table of kernels of one instruction set, in the order of gckpti_kernels (cpu/cpu.h). */
+/* The table of kernels of one instruction set, in the order of gckpti_kernels (ops/kernels.h). */
 #define GCKPTI_TRAINED(name) GCKPTI_IF_TRAINING(V(name))
-#define GCKPTI_KERNELS(mixed)                                                                      \
+#define GCKPTI_KERNELS(mixed, narrow)                                                              \
     V(product_block), V(divide), V(dot), GCKPTI_TRAINED(update_block), V(add_into),                \
-        V(elementwise_forward), GCKPTI_TRAINED(elementwise_backward), V(softmax_row),              \
-        GCKPTI_TRAINED(softmax_row_grad), V(log_softmax_row),                                      \
-        GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row), GCKPTI_TRAINED(norm_row_grad),          \
-        V(column_sums), &V(element_loss_kernels), &V(class_loss_kernels), GCKPTI_TRAINED(dropout), \
-        mixed, GCKPTI_IF_ATTENTION(&V(attention_loops)),                                           \
+        V(elementwise), V(run_loop), V(softmax_row), GCKPTI_TRAINED(softmax_row_grad),             \
+        V(log_softmax_row), GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row),                     \
+        GCKPTI_TRAINED(norm_row_grad), V(column_sums), &V(element_loss_kernels),                   \
+        &V(class_loss_kernels), V(dropout_elements), gckpti_fp32_fast,                             \
+        GCKPTI_IF_BF16(gckpti_mixed_fast), GCKPTI_IF_BF16(V(widen)), GCKPTI_IF_BF16(narrow),       \
+        GCKPTI_IF_BF16(mixed), GCKPTI_IF_ATTENTION(&V(attention_loops)),                           \
         GCKPTI_IF_IMAGES(&V(image_kernels)), GCKPTI_IF_RECURRENT(&V(cell_loops))
-GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
+GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(&V(mixed_kernels), V(narrow)) };
 #if GCKPTI_ISA == 3 && GCKPTI_AMX
-GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_mixed_kernels_amx) };
+GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = {
+    GCKPTI_KERNELS(&gckpti_mixed_kernels_amx, gckpti_narrow_amx)
+};
 #endif
 #undef GCKPTI_KERNELS
 #undef GCKPTI_TRAINED
@@ -33641,6 +32885,7 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_m
 #undef GCKPTI_ISA
 #undef GCKPTI_DOUBLES
 #undef GCKPTI_MASK_OF
+#undef GCKPTI_LANE
 #undef GCKPTI_MM
 #undef GCKPTI_TARGET
 #undef GCKPTI_TILE_ROWS

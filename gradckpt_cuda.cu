@@ -16,7 +16,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 616
  *     >>common    fill, add, convert, update, dequantise                                       659
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3590
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3588
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1756
  *     >>backend   which kernels there are, the self-test, the table                            298
  */
@@ -3320,10 +3320,8 @@ void conv2d_by(const gckpt_call *call, bool backward)
         bias_gradient(call);
 }
 BOTH_PASSES(conv2d, conv2d_by)
-#endif
 
 /* >>exact/pools */
-#ifndef GCKPT_NO_IMAGES
 /* ---- max_pool, average_pool: a thread for each result (backward: each element of dx) ---- */
 template <bool MAX>
 __global__ void pool_forward_kernel(gckpti_pool_state s, const float *x, float *y, uint16_t *tap,
@@ -4022,13 +4020,13 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
 /* Returns the floats of workspace. */
 int64_t cells_workspace(const gckpt_call *call, int backward)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 1);
+    const gckpti_sequence q = gckpti_sequence_of(call, 0);
     return 2 * q.rows * q.units + q.rows * (backward ? q.steps * (q.gates + q.units) : q.gates);
 }
 
 template <int GATES> void cells(const gckpt_call *call, bool backward)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 1);
+    const gckpti_sequence q = gckpti_sequence_of(call, 0);
     Cells s = {};
     s.rows = q.rows, s.steps = q.steps, s.units = q.units;
     s.p = q.p->data, s.g = call->grad_out;

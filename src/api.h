@@ -106,7 +106,7 @@ typedef struct gckpt_backend gckpt_backend;   /* functions that run a plan's ops
     X(E_DATA, "wrong data")                                                                        \
     X(E_FILE, "a file could not be read or written")                                               \
     X(E_BACKEND, "this build or processor breaks the numeric contract")                            \
-    X(E_PEER, "another process does not answer")
+    X(E_PEER, "another rank does not answer")
 #define GCKPT_RESULT_ENUM(name, text) GCKPT_##name,
 typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
 #undef GCKPT_RESULT_ENUM
@@ -204,8 +204,8 @@ typedef struct {
     gckpt_storage storage;       /* format of the values */
     const void *quantised;       /* values in the format `storage`; NULL if that is F32 */
     const float *scales;         /* with I8, a scale for each row; else NULL */
-    /* The range of elements that this process updates and whose state it has: all, unless several
-     * processes divide them. If they also divide the values, `values` has these only. */
+    /* The range of elements that this rank updates and whose state it has (gckpt_store_ranks): all,
+     * or its shard. With GCKPT_SHARD_VALUES `values` has these only. */
     int64_t first, count;
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store); /* number of parameters */
@@ -225,7 +225,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* number of updates so far */
 /* Returns the FNV-1a 64 hash of all values, created or not, in creation order (manual, 5k); 0 if
- * this process has only parts of them, where gckpt_gather_hash returns it. */
+ * values are sharded (GCKPT_SHARD_VALUES), where gckpt_gather_hash returns it. */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Callbacks that read or write the next `size` bytes and return the number of bytes done. Fewer
@@ -443,7 +443,7 @@ struct gckpt_call {
     gckpt_arg in[GCKPT_MAX_INPUTS];
     gckpt_shape shape;      /* shape of the output */
     float *out;             /* where a forward writes the output, or NULL; backward: the output */
-    const float *grad_out;  /* backward: the gradient of the output; NULL for losses */
+    const float *grad_out;  /* backward: the gradient of the output; else, and for losses, NULL */
     void *saved;            /* where a forward saves data, or NULL; backward: that data */
     void *workspace;        /* scratch for this instruction only */
     const void *attributes; /* the copy of the attributes that gckpt_apply was given */
@@ -569,8 +569,9 @@ typedef struct {
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
 /* For shape(): returns the bytes of workspace for products of at most m, n and k; may be 0. */
 GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
-/* Defines a builder, gckpt_tensor *name(gckpt_tensor *x), of an elementwise op: value and slope are
- * float functions of a float, the op's formula and its derivative, which several threads call. */
+/* Defines an elementwise op and its builder, gckpt_tensor *name(gckpt_tensor *x), from two
+ * functions of a float: value(x) is the formula, slope(x) its derivative. Several threads may
+ * call them at once. A plan with such an op cannot be printed as C. */
 #define GCKPT_ELEMENTWISE(name, value, slope)                                                      \
     static gckpt_result name##_shape(gckpt_call *call)                                             \
     {                                                                                              \
@@ -601,9 +602,10 @@ GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int6
     }                                                                                              \
     static gckpt_tensor *name(gckpt_tensor *x)                                                     \
     {                                                                                              \
-        static const gckpt_op op = { #name, name##_shape, name##_kernel, name##_kernel, NULL, NULL,\
-                                     { GCKPT_IN(0) }, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD,       \
-                                     NULL, NULL, NULL, NULL };                                     \
+        static const gckpt_op op = {                                                               \
+            #name, name##_shape, name##_kernel, name##_kernel, NULL, NULL, { GCKPT_IN(0) },        \
+            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, NULL, NULL, NULL, NULL                          \
+        };                                                                                         \
         return gckpt_apply(&op, &x, 1, NULL, 0);                                                   \
     }
 /* For shape(): records an error and returns `result`. Format: %s text, %i int, %I int64_t, %u
@@ -630,7 +632,7 @@ typedef enum {
     GCKPT_UPDATE,
     GCKPT_OFFLOAD,     /* copies the result of the preceding forward to slower memory */
     GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
-    GCKPT_REDUCE,      /* adds up the gradient sums of the parts of a divided batch */
+    GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
     GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.offload.overlap) */
 } gckpt_kind;
 /* The names of these kinds, in their order: const char *names[] = { GCKPT_KIND_NAMES }; */
@@ -725,9 +727,9 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
     GCKPT_BYTES_COPIES,    /* copies of parameters (desc.bf16.copy_weights) */
-    GCKPT_BYTES_REDUCTION, /* arena: sums that wait for REDUCE, receive buffers */
-    GCKPT_BYTES_GATHERED,  /* arena: gathered values that processes divide */
-    GCKPT_BYTES_PADDING,   /* padding of such parts; already counted in the other kinds */
+    GCKPT_BYTES_REDUCTION, /* arena: partial sums of virtual ranks, receive buffers */
+    GCKPT_BYTES_GATHERED,  /* arena: gathered values of sharded parameters */
+    GCKPT_BYTES_PADDING,   /* padding of shards; already counted in the other kinds */
     GCKPT_BYTES_KINDS
 };
 /* Returns the bytes of one kind. Kinds in the arena (gradients of parameters, activations and their
@@ -793,7 +795,7 @@ typedef enum {
     GCKPT_BUFFER_GRADIENT,           /* gradient of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* gradient of a parameter or another batch-invariant tensor */
     GCKPT_BUFFER_WORKSPACE,          /* workspace of one instruction */
-    GCKPT_BUFFER_REDUCTION           /* a sum that waits for REDUCE, or a receive buffer */
+    GCKPT_BUFFER_REDUCTION           /* a virtual rank's partial sum, or a receive buffer */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* its first and last instruction; at the end, last is their number */
@@ -888,7 +890,7 @@ GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr); /* sets lr; all others 0 */
 /* One update by a user's optimiser; called once per parameter and step. */
 typedef struct {
     const char *name;
-    int64_t elements, first;     /* of this process's part: from element `first` on; else all, 0 */
+    int64_t elements, first;     /* of this rank's shard: elements from `first` on; else all, 0 */
     float *values;               /* to be updated */
     const float *gradient;       /* divided by the count, before clipping */
     float *state[4];             /* to be updated */
@@ -909,7 +911,7 @@ typedef struct {
 /* Debug modes, off by default; each costs time, none changes the result: */
 #define GCKPT_DEBUG_POISON    1u /* fills buffers with NaN after their last use */
 #define GCKPT_DEBUG_RECOMPUTE 2u /* compares hashes of recomputed values; E_DATA names the op */
-#define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that 2 steps touch */
+#define GCKPT_DEBUG_MEASURE   4u /* measures the arena bytes that steps touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* A step returns E_DATA at the first instruction that makes a NaN or an infinity; the error text
  * names op, tensor, element and row of the batch. If an infinity was fed, or is a constant or

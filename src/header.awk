@@ -42,6 +42,8 @@ function known(operand,    not, name) {
     gsub(/ /, "", operand)
     if (("kernels/" in undefined) && operand ~ /^GCKPTI_ISA(<|>=|==)[0-9]$/) # only plain floats are left
         return operand ~ /</ ? 1 : 0
+    if (("GCKPTI_AVX512" in undefined) && operand ~ /^GCKPTI_ISA(>=|==)3$/)
+        return 0
     not = sub(/^!/, "", operand)
     if (operand in undefined || (operand in zero_without && are_missing(zero_without[operand])))
         return not ? 1 : 0 # a macro that is 0 (GCKPTI_HAS_FAST)
@@ -663,7 +665,7 @@ function drop_unused(    f, i, k, n, at, name, gone, form, gone_names, gone_coun
         drop_prototypes(name)
     }
 }
-# ---- an edition has no prototype of a private function that is defined before its uses ----
+# ---- there is no prototype of a private function that is defined before its uses ----
 # Sets mentions[name] to the lines that name each private function; a line of a macro counts as a use on every line.
 function note_mentions(    i, line, name, in_macro) {
     for (i = 1; i <= lines; i++) {
@@ -840,6 +842,25 @@ function drop_empty_conditionals(    i, deep) {
             is_full[deep] = 1
     }
 }
+# Drops each #endif and #if between which there are only comments and blank lines, if both conditions are the same.
+function merge_conditionals(    i, deep, condition, end) {
+    for (i = 1; i <= lines; i++) {
+        if ((i in dropped) || text[i] == "" || text[i] ~ /^(\/\*| \*|\/\/)/)
+            continue
+        if (text[i] ~ /^ *# *if/) {
+            if (end && text[i] == condition[deep + 1] && text[i] !~ /\\$/) {
+                drop_lines(end, end)
+                drop_lines(i, i)
+                deep++
+            } else
+                condition[++deep] = text[i]
+        } else if (text[i] ~ /^ *# *el/)
+            condition[deep] = ""
+        end = text[i] ~ /^ *# *endif/ ? i : 0
+        if (end)
+            deep--
+    }
+}
 function contents(    i) {
     for (i = 1; i <= n; i++)
         if (count[folders[i]])
@@ -887,11 +908,17 @@ END {
             drop_dead_statements()
             drop_unused()
             drop_declarations()
-            drop_needless_prototypes()
-            drop_empty_files()
-            drop_empty_headings()
         }
         edition_head()
+    }
+    if (!bad) {
+        if (missing_parts == "")
+            find_functions()
+        drop_needless_prototypes()
+        if (missing_parts != "")
+            drop_empty_files()
+        drop_empty_headings()
+        merge_conditionals()
     }
     for (i = 1; i <= lines && !bad; i++) {
         if (i in dropped || (edition != "" && text[i] == "" && blank))

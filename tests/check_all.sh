@@ -563,7 +563,7 @@ END
         ! $implementation -fsyntax-only $B/$1/hash.c 2> $B/$1/said.txt &&
             grep '#error.*define GRADCKPT_FILE' $B/$1/said.txt ;;
     editions)               # editions train to the same bits; the header without each part compiles
-        sh tests/compile/editions.sh ;;
+        sh tests/compile/editions.sh && HEADER=$B/editions/core sh tests/times.sh compiled core-compile -O2 -std=gnu99 ;;
     modules)                # one module a commit: its tests in its smallest edition, and all others' tests without it
         some="bf16:quick amx:quick ranks_random:$SEED,3 offload:$SEED,6 pack:$SEED,3 backend:$SEED,2 rings:$SEED,10"
         result=0

@@ -6,8 +6,9 @@
 #     sh tests/times.sh clear                 deletes the recorded times
 #     sh tests/times.sh unit                  measures the unit; the mean of all measurements is used
 #     sh tests/times.sh run NAME COMMAND...   runs a command and records its time as NAME
-#     sh tests/times.sh compiled NAME OPTIONS...  compiles the header and version 0.1's by gcc with these options, twice, and
-#                                             compares the ratio of their times with the budget of NAME
+#     sh tests/times.sh compiled NAME OPTIONS...  compiles the header in folder HEADER (default .) and version
+#                                             0.1's by gcc with these options, twice, and compares the ratio of their times with
+#                                             the budget of NAME
 #     sh tests/times.sh table                 prints the recorded times, longest first; fails if one is above its limit
 #     sh tests/times.sh show                  prints the same table and never fails: for some of the checks, of which one may
 #                                             have built files that others share
@@ -66,7 +67,7 @@ compiled)
         exit 0
     fi
     for run in 1 2; do
-        echo "$(took . "$@") $(took $old "$@")"
+        echo "$(took "${HEADER:-.}" "$@") $(took $old "$@")"
     done | awk -v name="$name" '
         FILENAME != "-" { if ($1 == name) may = $2; next }
         NF != 2 { exit }

@@ -38,6 +38,12 @@ typedef struct gckpti_attention_kernels {
     void (*backward)(const struct gckpti_attn *h, int64_t row, int64_t head, float *scratch);
 } gckpti_attention_kernels;
 
+/* The kernels of an instruction set. */
+typedef struct gckpti_attention_loops {
+    void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
+    gckpti_attention_kernels heads[2];                   /* of f32 plans; of bf16 plans */
+} gckpti_attention_loops;
+
 typedef struct gckpti_attn { /* the state of an attention call */
     const gckpt_call *call;
     const gckpti_attention_kernels *kernels;
@@ -94,12 +100,6 @@ GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
 /* Selects a row of the batch; returns the number of its keys (if 0, nothing is computed). */
 GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
 
-/* Runs the kernels for all heads, on the threads of `team` (NULL: one). Zeroes results that no
- * query writes, unless they accumulate. */
-GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
-                                    const gckpti_attention_kernels *kernels,
-                                    const gckpt_call *team);
-
 /* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or
  * keys, rows of whole vectors. In bf16 plans: packed operands, dq, and, if heads share keys (s >
  * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of bf16 rows. */
@@ -126,39 +126,27 @@ GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const
 
 /* ---- bf16/attention_ops.c ---- */
 #ifndef GCKPT_NO_BF16
-typedef struct { /* rows of a gradient, or NULL if it is not required */
-    float *x;
-    int64_t row;
-} gckpti_grad_rows;
-
-/* A block of a head: m queries from query i on, n keys from key j on (GCKPTI_K_BLOCK at most): the
- * operands' rows; p and ds, (query,key); dq, dk and dv, to which gckpti_attn_tile_add adds. */
-typedef struct {
-    const gckpti_attn *h;
-    gckpti_operand q, k, v, g, p, ds;
-    gckpti_grad_rows grad[3];
-    int64_t head, i, m, j, n;
-} gckpti_attn_tile;
-
-GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s);
-
 GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                                    int64_t d, int backward);
-/* Writes to out[first..end-1] the products of a query and of keys first..end-1. at: offset of the
- * query's head in in[0], in elements; key: offset of key 0's head in in[1]. */
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
-                                   int64_t end, float *out);
-/* Adds to out[] p[j] times value j, for j = first..end-1. key: offset of value 0's head in in[2],
- * in elements. */
-GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
-                                   int64_t end, float *out);
+/* Adds product t, rows of p or ds by d columns, element by element, with the terms that are not
+ * masked: if `across`, rows are queries and terms are keys, else the reverse. Query i sees keys up
+ * to i + diagonal. t begins at a multiple of GCKPTI_K_BLOCK terms. */
+GCKPTI_FN void gckpti_mixed_masked(const gckpti_attn *h, const gckpti_product *t, int across,
+                                   int64_t diagonal);
+/* Load n rows of a head's gradient of input i, from element `at` on, to x, in rows of `row` floats
+ * (+0 unless it accumulates), and store them. */
+GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
+                                     int64_t row);
+GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, int64_t n,
+                                      const float *x, int64_t row);
+/* Stores D floats to `to` or, if that is NULL, rounded to `narrow`. */
+GCKPTI_FN void gckpti_attn_store_row(const gckpti_attn *h, const float *x, float *to,
+                                     uint16_t *narrow);
 /* Adds the gradients of a query head. The gradients of keys and values stay in scratch until the
  * last query head that reads the same keys. */
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
                                       float *scratch);
 #else
-#define gckpti_mixed_scores(h, at, key, first, end, out)          (void)0
-#define gckpti_mixed_values(h, p, key, first, end, out)           (void)0
 #define gckpti_mixed_gradients                                    NULL
 #define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
 #endif

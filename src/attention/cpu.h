@@ -19,24 +19,9 @@ typedef struct {
     const float *prefetch; /* NULL, or rows to prefetch: as many as c has */
 } gckpti_attn_gemm;
 
-/* The kernels of an instruction set. */
-typedef struct gckpti_attention_loops {
-    void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
-    gckpti_attention_kernels heads;
-} gckpti_attention_loops;
-
 #ifndef GCKPT_NO_CACHES
 #define GCKPTI_FEW_QUERIES(h, row, head, first, m) V(few_queries)(h, row, head, first, m)
 #else
 #define GCKPTI_FEW_QUERIES(h, row, head, first, m) 0
 #endif
-
-static inline const gckpti_attention_kernels *gckpti_attention_kernels_of(const gckpt_call *call)
-{
-#ifndef GCKPT_NO_BF16
-    if (gckpti_is_mixed(call))
-        return gckpti_kernels_of(call)->mixed->attention;
-#endif
-    return &gckpti_kernels_of(call)->attention->heads;
-}
 #endif

@@ -131,9 +131,9 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
         values.from_zero = j == j0;
         for (int64_t r = 0; j > j0 && r < m; r++)
             V(rescale)(out + r * h->c, factor[r], h->d);
-        values.prefetch =
-            visible - j - TILE >= m ? call->in[1].data + keys + gckpti_attn_offset(h, j + TILE)
-                                    : NULL;
+        values.prefetch = visible - j - TILE >= m
+                              ? call->in[1].data + keys + gckpti_attn_offset(h, j + TILE)
+                              : NULL;
         V(attn_gemm)(&values, m, h->d, n, p, v, out);
     }
     V(head_end)(h, row, head, first, m, max, sum);
@@ -229,8 +229,4 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
         }
     }
 }
-
-static const gckpti_attention_loops V(attention_loops) = {
-    V(rotary_row), { V(attention_forward), GCKPTI_IF_TRAINING(V(attention_backward)) }
-};
 #endif

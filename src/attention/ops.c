@@ -166,8 +166,9 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
         h.kernels->forward(&h, i / h.heads, i % h.heads, block * GCKPTI_KEY_TILE, scratch);
 }
 
-GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
-                                    const gckpti_attention_kernels *kernels, const gckpt_call *team)
+/* Runs the kernels for all heads. Zeroes results that no query writes, unless they accumulate. */
+static void gckpti_run_heads(const gckpt_call *call, int backward,
+                             const gckpti_attention_kernels *kernels)
 {
     gckpti_attn h = gckpti_attn_of(call), row_state = h;
     const int windows = backward && h.window < h.s; /* forward: every query sees a key */
@@ -182,7 +183,8 @@ GCKPTI_FN void gckpti_run_attention(const gckpt_call *call, int backward,
         gckpti_attn_set_row(&row_state, row);
         gckpti_attention_zero_row(&row_state, row, backward);
     }
-    gckpt_parallel(team, items, cost, gckpti_attention_item, &h);
+    /* plain kernels: the workspace is that of one thread */
+    gckpt_parallel(call->kernels ? call : NULL, items, cost, gckpti_attention_item, &h);
 }
 
 /* Sets out[j], j < n, to the chain of a and row j of b from +0, in f32 plans. */
@@ -193,12 +195,44 @@ static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const fl
     gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
 }
 
+/* Computes scores p[from..n-1] of the query at `at` with keys of the tile at `tile`. */
+static void gckpti_attention_scores(const gckpti_attn *h, int64_t at, int64_t tile, int64_t from,
+                                    int64_t n, float *p)
+{
+    const gckpt_arg *in = h->call->in;
+    if (!gckpti_is_mixed(h->call)) {
+        gckpti_attention_dots(h, in[0].data + at, in[1].data + tile, n, p);
+        return;
+    }
+    const gckpti_product t = gckpti_product_of(
+        1, n - from, h->d, gckpti_arg_operand(&in[0], at, 0, 1, 0),
+        gckpti_arg_operand(&in[1], tile + from * h->kv_c, h->kv_c, 1, 0), p + from);
+    gckpti_mixed_plain(h->call, &t);
+}
+
+/* Adds values from..n-1 of the tile at `tile`, weighted by p, to out. */
+static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_t tile,
+                                    int64_t from, int64_t n, float *out)
+{
+    const gckpt_arg *in = h->call->in;
+    const int64_t at = tile + from * h->kv_c;
+    if (!gckpti_is_mixed(h->call)) {
+        gckpti_axpy_rows(p + from, 1, in[2].data + at, h->kv_c, h->d, n - from, out);
+        return;
+    }
+    gckpti_product t =
+        gckpti_product_of(1, h->d, n - from, gckpti_matrix(p + from, 0, 1),
+                          gckpti_arg_operand(&in[2], at, 1, h->kv_c, 0), out);
+    t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
+    gckpti_mixed_plain(h->call, &t);
+}
+
 /* Computes up to 64 queries of a head. scratch: D floats if the output is bf16. */
 static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                                     float *scratch)
 {
     const gckpt_call *call = h->call;
-    const int64_t d = h->d, kv_c = h->kv_c, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
+    const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
     float p[GCKPTI_KEY_TILE];
     head += row * h->heads;
     for (int64_t i = first; i < end; i++) {
@@ -214,22 +248,18 @@ static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t h
             const int64_t n = gckpti_min(visible - j0, GCKPTI_KEY_TILE);
             const int64_t tile = gckpti_attn_at_k(h, head) + gckpti_attn_offset(h, j0);
             const int64_t from = gckpti_attn_masked(h, i, j0, n);
-            if (gckpti_is_mixed(call))
-                gckpti_mixed_scores(h, at, tile, from, n, p);
-            if (!h->mixed)
-                gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
+            gckpti_attention_scores(h, at, tile, from, n, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = j < from ? -GCKPTI_INFINITY : gckpti_attn_score(h, p[j]);
             float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
-            if (gckpti_is_mixed(call) && out)
-                gckpti_mixed_values(h, p, tile, from, n, out);
-            if (!h->mixed && out)
-                gckpti_axpy_rows(p + from, 1, call->in[2].data + tile + from * kv_c, kv_c, d,
-                                 n - from, out);
+            if (out)
+                gckpti_attention_values(h, p, tile, from, n, out);
         }
         gckpti_softmax_end(&max, &sum);
+        for (int64_t e = 0; gckpti_is_mixed(call) && out && e < d; e++)
+            out[e] += 0.0f; /* a backend may add masked terms as zeros */
         if (out)
             gckpti_divide(out, sum, d);
         if (gckpti_has_bf16(call->out_bf16))
@@ -283,17 +313,18 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_
         }
 }
 
-static void gckpti_plain_attention(const gckpt_call *call, int backward)
+static void gckpti_run_attention(const gckpt_call *call, int backward)
 {
-    gckpti_attention_kernels kernels = { gckpti_attention_output,
-                                         GCKPTI_IF_TRAINING(gckpti_attention_gradients) };
+    gckpti_attention_kernels plain = { gckpti_attention_output,
+                                       GCKPTI_IF_TRAINING(gckpti_attention_gradients) };
     if (gckpti_is_mixed(call))
-        kernels.backward = gckpti_mixed_gradients;
-    if (backward)
+        plain.backward = gckpti_mixed_gradients;
+    if (backward && !call->kernels)
         gckpti_zero_gradients(call, 0, 3);
-    gckpti_run_attention(call, backward, &kernels, NULL); /* the workspace is that of one thread */
+    gckpti_run_heads(call, backward,
+                     GCKPTI_KERNEL_OF(call, attention->heads + gckpti_is_mixed(call), &plain));
 }
-GCKPTI_OP_KERNELS(attention, gckpti_plain_attention(call, backward))
+GCKPTI_OP_KERNELS(attention, gckpti_run_attention(call, backward))
 
 /* Causal: query i + 1 sees one key more than query i, but at most `window` of them; the last query
  * sees all others (of a full cache). */
@@ -323,7 +354,7 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 }
 
 /* No flag says that gradients read lengths: they are outside the arena, and hashes would change. */
-GCKPTI_DESC_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
+GCKPTI_DESC_WITH(attention, GCKPTI_PLAIN, gckpti_attention_shape, gckpti_attention_flops,
                  gckpti_attention_flops_backward, gckpti_attention_lengths,
                  (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,

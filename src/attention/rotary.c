@@ -66,14 +66,28 @@ GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_
     }
 }
 
+/* Work items: 16 positions of the table of cos and sin; then rows. */
+enum { GCKPTI_POSITIONS = 16 };
+
+static void gckpti_rotary_positions(const gckpt_call *call, int64_t i)
+{
+    const int64_t t = call->shape.d[1], first = i * GCKPTI_POSITIONS;
+    gckpti_rotary_table(call, first, gckpti_min(first + GCKPTI_POSITIONS, t));
+}
+
 static void gckpti_run_rotary(const gckpt_call *call, int backward)
 {
-    if (backward ? call->in[0].grad : call->out)
-        gckpti_rotary_table(call, 0, call->shape.d[1]);
-    gckpti_run_rows(call, gckpti_rotary_row);
+    const int64_t n = gckpti_last(&call->shape), t = call->shape.d[1];
+    if (!(backward ? call->in[0].grad : call->out))
+        return;
+    gckpti_for_each(call, (t + GCKPTI_POSITIONS - 1) / GCKPTI_POSITIONS,
+                    16 * GCKPTI_POSITIONS * n / ((const gckpti_rotary *)call->attributes)->heads,
+                    gckpti_rotary_positions);
+    gckpti_for_each(call, gckpti_rows(&call->shape), 2 * n,
+                    GCKPTI_KERNEL_OF(call, attention->rotary, gckpti_rotary_row));
 }
 GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
-GCKPTI_DESC(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
+GCKPTI_DESC(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
             GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc)

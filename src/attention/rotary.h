@@ -54,14 +54,7 @@ GCKPTI_INLINE uint64_t gckpti_rotary_wrap(double x)
     return half + (uint64_t)(half ? x - 0.5 * turn : x);
 }
 
-#ifdef GCKPTI_SEPARATE_TU
-#pragma push_macro("GCKPTI_ISA")
-#undef GCKPTI_ISA
-#define GCKPTI_ISA (-1)
-#include "num/isa.h"
+#include "num/plain_begin.h"
 #include "attention/loops.h"
-#include "num/isa_end.h"
-#undef GCKPTI_ISA
-#pragma pop_macro("GCKPTI_ISA")
-#endif
+#include "num/plain_end.h"
 #endif

@@ -222,8 +222,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     gckpti_pack_amx,
     V(widen),
     gckpti_narrow_amx,
-    V(round_stochastic),
-    GCKPTI_IF_ATTENTION(&V(mixed_attention))
+    V(round_stochastic)
 };
 #undef GCKPTI_TARGET_AMX
 #undef GCKPTI_INLINED_AMX

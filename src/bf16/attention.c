@@ -96,12 +96,25 @@ GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
-GCKPTI_INLINED void V(store_row)(const gckpti_attn *h, const float *x, float *to, uint16_t *narrow)
+/* Adds the terms of product t that are not masked (gckpti_mixed_masked) to its c, or to +0 unless
+ * it accumulates: p or ds by rows that are packed in b. packed: space for a tile's p or ds. */
+static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product *t,
+                                      const uint32_t *b, uint16_t *packed, int across, int cut,
+                                      int64_t diagonal)
 {
-    if (to)
-        memcpy(to, x, (size_t)h->d * sizeof *x);
-    else
-        gckpti_kernels_of(h->call)->mixed->narrow(x, narrow, h->d);
+    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(h->call)->mixed;
+    const int64_t row = gckpti_ceil_to(t->k, GCKPTI_K_BLOCK);
+    gckpti_packed_product s = V(head_product)(kernels, b, t->n, t->c, t->c_stride);
+    if (cut && !V(all_finite)(b, row * t->c_stride)) {
+        if (!t->accumulate)
+            memset(t->c, 0, (size_t)(t->m * t->c_stride) * sizeof *t->c);
+        gckpti_mixed_masked(h, t, across, diagonal);
+        return;
+    }
+    V(head_pack)(kernels, &t->a, t->m, t->k, packed, NULL);
+    s.tile.m = gckpti_ceil_to(t->m, 16), s.tile.a = packed, s.tile.a_row = row;
+    s.tile.from = t->accumulate ? t->c : NULL;
+    V(head_multiply)(&s, across ? GCKPTI_TERMS_TO : GCKPTI_TERMS_FROM, cut, diagonal, t->k);
 }
 
 /* ---- forward ---- */
@@ -135,31 +148,16 @@ static GCKPTI_TARGET void V(queries_online)(V(query_block) * s)
 /* Computes out = out * factor + p' v. */
 static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_operand *v)
 {
-    const int64_t d = s->h->d, width = s->h->d_vec, row = gckpti_ceil_to(s->n, GCKPTI_K_BLOCK);
-    const int cut = V(head_cut)(s->h, s->diagonal, s->m, s->n), fresh = s->j == s->first;
-    const gckpti_operand transposed = gckpti_transpose(v),
-                         p = gckpti_matrix(s->p, 1, GCKPTI_QK_TILE);
+    const int64_t d = s->h->d, width = s->h->d_vec;
+    const int fresh = s->j == s->first;
+    gckpti_product t = gckpti_product_of(s->m, d, s->n, gckpti_matrix(s->p, 1, GCKPTI_QK_TILE),
+                                         gckpti_transpose(v), s->out);
+    t.c_stride = width, t.accumulate = !fresh;
     for (int64_t r = 0; !fresh && r < s->m; r++)
         V(rescale)(s->out + r * width, s->factor[r], d);
-    V(head_pack)(s->kernels, &transposed, d, s->n, NULL, s->a);
-    if (cut && !V(all_finite)(s->a, row * width)) {
-        for (int64_t r = 0; r < s->m; r++) {
-            const int64_t end = r + 1 + s->diagonal, first = end - s->h->window;
-            const int64_t from = first < 0 ? 0 : first, k = gckpti_min(s->n, end) - from;
-            const gckpti_operand rows = gckpti_operand_at(&transposed, from * v->stride);
-            gckpti_product t = gckpti_product_of(
-                1, d, k, gckpti_matrix(s->p + r + from * GCKPTI_QK_TILE, 0, GCKPTI_QK_TILE), rows,
-                s->out + r * width);
-            t.accumulate = !fresh, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
-            gckpti_mixed_plain(s->h->call, &t);
-        }
-        return;
-    }
-    V(head_pack)(s->kernels, &p, s->m, s->n, s->packed, NULL);
-    gckpti_packed_product t = V(head_product)(s->kernels, s->a, d, s->out, width);
-    t.tile.m = gckpti_ceil_to(s->m, 16), t.tile.a = s->packed, t.tile.a_row = row;
-    t.tile.from = fresh ? NULL : s->out;
-    V(head_multiply)(&t, GCKPTI_TERMS_TO, cut, s->diagonal, s->n);
+    V(head_pack)(s->kernels, &t.b, d, s->n, NULL, s->a);
+    V(head_add)
+    (s->h, &t, s->a, s->packed, 1, V(head_cut)(s->h, s->diagonal, s->m, s->n), s->diagonal);
 }
 
 static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, int64_t head,
@@ -203,9 +201,8 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
         const FLOATS sum = V(set1)(s.sum[r]);
         for (int64_t e = 0; e < h->d; e += W)
             V(store)(s.out + e, (V(load)(s.out + e) + V(zero)()) / sum);
-        V(store_row)
-        (h, s.out, call->out ? call->out + at + r * c : NULL,
-         call->out ? NULL : call->out_bf16 + at + r * c);
+        gckpti_attn_store_row(h, s.out, call->out ? call->out + at + r * c : NULL,
+                              call->out ? NULL : call->out_bf16 + at + r * c);
     }
 }
 #endif

@@ -25,29 +25,12 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g
     return V(fold)(lane, 0);
 }
 
-/* Loads n rows of a gradient to x, d_vec apart: the old values if it accumulates, else +0. */
-static GCKPTI_TARGET void V(load_gradient)(const gckpti_attn *h, const gckpt_arg *arg, int64_t at,
-                                           int64_t n, float *x)
+static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, int i, int64_t at, int64_t n,
+                                            float *x)
 {
-    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(h->call)->mixed;
-    if (!arg->accumulate)
-        memset(x, 0, (size_t)(n * h->d_vec) * sizeof *x);
-    for (int64_t i = 0; arg->accumulate && i < n; i++, at += arg->shape.d[2], x += h->d_vec)
-        if (arg->grad)
-            memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
-        else
-            kernels->widen(arg->grad_bf16 + at, x, h->d);
-}
-
-static GCKPTI_TARGET void V(store_gradient)(const gckpti_attn *h, const gckpt_arg *arg, int64_t at,
-                                            int64_t n, float *x)
-{
-    for (int64_t i = 0; i < n; i++, at += arg->shape.d[2], x += h->d_vec) {
-        for (int64_t e = 0; e < h->d; e += W)
-            V(store)(x + e, V(load)(x + e) + V(zero)());
-        V(store_row)
-        (h, x, arg->grad ? arg->grad + at : NULL, arg->grad ? NULL : arg->grad_bf16 + at);
-    }
+    for (int64_t e = 0; e < n * h->d_vec; e += W)
+        V(store)(x + e, V(load)(x + e) + V(zero)());
+    gckpti_attn_store_grad(h, i, at, n, x, h->d_vec);
 }
 
 /* The backward of a head, for a tile of m queries and a tile of n keys. p (scores, then
@@ -117,55 +100,19 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
     }
 }
 
-/* Adds the tile's terms to the gradients that are not NULL, element by element, as
- * bf16/attention_ops.c does. */
-static GCKPTI_TARGET void V(keys_add_exact)(const V(key_block) * s, float *dq, float *dk, float *dv)
-{
-    const int64_t c = s->h->c;
-    gckpti_attn_tile t;
-    memset(&t, 0, sizeof t);
-    t.h = s->h, t.head = s->head;
-    for (int64_t j = 0; j < s->n; j += GCKPTI_K_BLOCK)
-        for (int64_t i = 0; i < s->m; i += GCKPTI_K_BLOCK) {
-            const int64_t at = i * GCKPTI_QK_TILE + j;
-            const gckpti_grad_rows dq_rows = { dq ? dq + i * s->h->d_vec : NULL, s->h->d_vec };
-            const gckpti_grad_rows dk_rows = { dk ? dk + j * s->h->d_vec : NULL, s->h->d_vec };
-            const gckpti_grad_rows dv_rows = { dv ? dv + j * s->h->d_vec : NULL, s->h->d_vec };
-            t.i = s->i + i, t.j = s->j + j;
-            t.m = gckpti_min(s->m - i, GCKPTI_K_BLOCK), t.n = gckpti_min(s->n - j, GCKPTI_K_BLOCK);
-            t.q = gckpti_operand_at(&s->q, i * c), t.k = gckpti_operand_at(&s->k, j * s->h->kv_c);
-            t.g = gckpti_operand_at(&s->g, i * c);
-            t.p = gckpti_matrix(s->p + at, GCKPTI_QK_TILE, 1);
-            t.ds = gckpti_matrix(s->ds + at, GCKPTI_QK_TILE, 1);
-            t.grad[0] = dq_rows, t.grad[1] = dk_rows, t.grad[2] = dv_rows;
-            gckpti_attn_tile_add(&t);
-        }
-}
-
 /* Adds the tile's terms to one gradient: dv += p' g, dk += ds' q, dq += ds k (packed earlier). */
 static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x, const float *p,
                                       float *to, int fresh)
 {
     const int across = x == &s->k;
-    const gckpti_operand transposed = gckpti_transpose(x);
-    const gckpti_operand terms =
-        gckpti_matrix(p, across ? GCKPTI_QK_TILE : 1, across ? 1 : GCKPTI_QK_TILE);
-    const int64_t lanes = across ? s->m : s->n, k = across ? s->n : s->m, width = s->h->d_vec;
-    const int64_t row = gckpti_ceil_to(k, GCKPTI_K_BLOCK);
-    const uint32_t *b = across ? s->kt_b : s->a;
-    gckpti_packed_product t = V(head_product)(s->kernels, b, s->h->d, to, width);
+    gckpti_product t = gckpti_product_of(
+        across ? s->m : s->n, s->h->d, across ? s->n : s->m,
+        gckpti_matrix(p, across ? GCKPTI_QK_TILE : 1, across ? 1 : GCKPTI_QK_TILE),
+        gckpti_transpose(x), to);
+    t.c_stride = s->h->d_vec, t.accumulate = !fresh;
     if (!across)
-        V(head_pack)(s->kernels, &transposed, s->h->d, k, NULL, s->a);
-    if (s->cut && !V(all_finite)(b, row * width)) {
-        if (fresh)
-            memset(to, 0, (size_t)(lanes * width) * sizeof *to);
-        V(keys_add_exact)(s, across ? to : NULL, to == s->dk ? to : NULL, to == s->dv ? to : NULL);
-        return;
-    }
-    V(head_pack)(s->kernels, &terms, lanes, k, s->packed, NULL);
-    t.tile.m = gckpti_ceil_to(lanes, 16), t.tile.a = s->packed, t.tile.a_row = row;
-    t.tile.from = fresh ? NULL : to;
-    V(head_multiply)(&t, across ? GCKPTI_TERMS_TO : GCKPTI_TERMS_FROM, s->cut, s->diagonal, k);
+        V(head_pack)(s->kernels, &t.b, t.n, t.k, NULL, s->a);
+    V(head_add)(s->h, &t, across ? s->kt_b : s->a, s->packed, across, s->cut, s->diagonal);
 }
 
 /* Computes the tile of the queries from s->i on and the current keys, and adds its gradients. */
@@ -214,7 +161,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     float *const dk = s.dk, *const dv = s.dv;
     gckpti_mixed_configure(s.kernels, 1);
     if (s.dq && (in[0].accumulate || windowed))
-        V(load_gradient)(h, &in[0], at_q, h->t, s.dq);
+        gckpti_attn_load_grad(h, 0, at_q, h->t, s.dq, h->d_vec);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += GCKPTI_QK_TILE) {
         const int64_t key = at_k + s.j * kc, query0 = s.j - h->visible.ahead;
         float *const to[2] = { dk ? dk + s.j * each : NULL, dv ? dv + s.j * each : NULL };
@@ -228,7 +175,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         for (int i = 0; i < 2; i++) {
             s.fresh[1 + i] = member == 0 && covered >= s.n && !in[1 + i].accumulate && !windowed;
             if (to[i] && member == 0 && !s.fresh[1 + i])
-                V(load_gradient)(h, &in[1 + i], key, s.n, to[i]);
+                gckpti_attn_load_grad(h, 1 + i, key, s.n, to[i], h->d_vec);
         }
         s.k = gckpti_arg_operand(&in[1], key, kc, 1, 0);
         s.v = gckpti_arg_operand(&in[2], key, kc, 1, 0);
@@ -248,14 +195,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         }
         for (int i = 0; i < 2; i++)
             if (to[i] && member + 1 == h->group)
-                V(store_gradient)(h, &in[1 + i], key, s.n, to[i]);
+                V(store_gradient)(h, 1 + i, key, s.n, to[i]);
     }
     gckpti_mixed_configure(s.kernels, 0);
     if (s.dq)
-        V(store_gradient)(h, &in[0], at_q, h->t, s.dq);
+        V(store_gradient)(h, 0, at_q, h->t, s.dq);
 }
-
-static const gckpti_attention_kernels V(mixed_attention) = {
-    V(mixed_forward), GCKPTI_IF_TRAINING(V(mixed_backward))
-};
 #endif

@@ -19,116 +19,98 @@ GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64
 
 /* ---- attention (see attention/ops.c). A result that is a zero becomes +0, since a backend may add
  * masked terms as zeros. ---- */
-GCKPTI_FN void gckpti_mixed_scores(const gckpti_attn *h, int64_t at, int64_t key, int64_t first,
-                                   int64_t end, float *out)
+/* Returns the first of n keys that query r sees or, if `across` is 0, of n queries that see key r,
+ * and sets *end. */
+static int64_t gckpti_attn_terms(const gckpti_attn *h, int across, int64_t r, int64_t diagonal,
+                                 int64_t n, int64_t *end)
 {
-    const gckpti_product t = gckpti_product_of(
-        1, end - first, h->d, gckpti_arg_operand(&h->call->in[0], at, 0, 1, 0),
-        gckpti_arg_operand(&h->call->in[1], key + first * h->kv_c, h->kv_c, 1, 0), out + first);
-    gckpti_mixed_plain(h->call, &t);
+    const int64_t first = across ? r + diagonal + 1 - h->window : r - diagonal;
+    const int64_t last = first + h->window;
+    *end = last < 0 ? 0 : gckpti_min(last, n);
+    return first < 0 ? 0 : gckpti_min(first, n);
 }
 
-GCKPTI_FN void gckpti_mixed_values(const gckpti_attn *h, const float *p, int64_t key, int64_t first,
-                                   int64_t end, float *out)
+GCKPTI_FN void gckpti_mixed_masked(const gckpti_attn *h, const gckpti_product *t, int across,
+                                   int64_t diagonal)
 {
-    const gckpti_operand v =
-        gckpti_arg_operand(&h->call->in[2], key + first * h->kv_c, 1, h->kv_c, 0);
-    gckpti_product t =
-        gckpti_product_of(1, h->d, end - first, gckpti_matrix(p + first, 0, 1), v, out);
-    t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = first;
-    gckpti_mixed_plain(h->call, &t);
-    for (int64_t e = 0; e < h->d; e++)
-        out[e] += 0.0f;
+    for (int64_t r = 0; r < t->m; r++) {
+        gckpti_product row = *t;
+        int64_t end;
+        const int64_t first = gckpti_attn_terms(h, across, r, diagonal, t->k, &end);
+        row.m = 1, row.k = end - first, row.c += r * t->c_stride, row.accumulate = 1;
+        row.k_period = GCKPTI_K_BLOCK, row.k_offset = first;
+        row.a = gckpti_operand_at(&t->a, r * t->a.stride + first * t->a.k_stride);
+        row.b = gckpti_operand_at(&t->b, first * t->b.k_stride);
+        if (first < end)
+            gckpti_mixed_plain(h->call, &row);
+    }
+}
+
+GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
+                                     int64_t row)
+{
+    const gckpt_arg *arg = &h->call->in[i];
+    for (int64_t r = 0; r < n; r++, at += arg->shape.d[2], x += row)
+        if (!arg->accumulate)
+            memset(x, 0, (size_t)row * sizeof *x);
+        else if (arg->grad)
+            memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
+        else
+            gckpti_widen_row(h->call, arg->grad_bf16 + at, x, h->d);
+}
+
+GCKPTI_FN void gckpti_attn_store_row(const gckpti_attn *h, const float *x, float *to,
+                                     uint16_t *narrow)
+{
+    if (to)
+        memcpy(to, x, (size_t)h->d * sizeof *x);
+    else
+        gckpti_narrow_row(h->call, x, narrow, h->d);
+}
+
+GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, int64_t n,
+                                      const float *x, int64_t row)
+{
+    const gckpt_arg *arg = &h->call->in[i];
+    for (int64_t r = 0; r < n; r++, at += arg->shape.d[2], x += row)
+        gckpti_attn_store_row(h, x, arg->grad ? arg->grad + at : NULL,
+                              arg->grad ? NULL : arg->grad_bf16 + at);
 }
 
 /* ---- gradients of a query head: scratch has dk and dv, in f32, of a block of keys (or of all, if
  * heads share keys), two rows, and dq ---- */
-static int64_t gckpti_mixed_keys(const gckpti_attn *h)
-{
-    return gckpti_ceil_to(h->shared_keys ? h->s : 1, GCKPTI_K_BLOCK) * h->d;
-}
-
-/* Returns where a head's dq (i = 0) begins, or dk and dv of a block's keys. */
-static int64_t gckpti_attn_grad_at(const gckpti_attn_tile *s, int i)
-{
-    return i ? gckpti_attn_at_k(s->h, s->head) + s->j * s->h->kv_c
-             : gckpti_attn_at_q(s->h, s->head);
-}
-
-/* Returns the rows of input i's gradient to which block s adds: all queries (i = 0), or the keys of
- * the block. If it is bf16, they are in scratch until gckpti_mixed_put_grad rounds them. */
-static gckpti_grad_rows gckpti_mixed_load_grad(const gckpti_attn_tile *s, int i, float *scratch)
-{
-    const gckpti_attn *h = s->h;
-    const gckpt_arg *arg = &h->call->in[i];
-    const int64_t d = h->d, n = i ? s->n : h->t, at = gckpti_attn_grad_at(s, i);
-    const int64_t begin = i ? (i - 1) * gckpti_mixed_keys(h) + (h->shared_keys ? s->j * d : 0)
-                            : 2 * gckpti_mixed_keys(h) + 2 * d;
-    const int in_place = arg->grad || !arg->grad_bf16;
-    const gckpti_grad_rows to = { !in_place   ? scratch + begin
-                                  : arg->grad ? arg->grad + at
-                                              : NULL,
-                                  in_place ? arg->shape.d[2] : d };
-    const int loaded = i && s->head % h->group; /* by the first head with these keys */
-    for (int64_t r = 0; r < n && !in_place && !loaded; r++)
-        if (arg->accumulate)
-            gckpti_from_bf16s(arg->grad_bf16 + at + r * arg->shape.d[2], to.x + r * d, d);
-        else
-            gckpti_zero_unless(to.x + r * d, d, 0);
-    return to;
-}
-
-static void gckpti_mixed_put_grad(const gckpti_attn_tile *s, int i, gckpti_grad_rows x)
-{
-    const gckpti_attn *h = s->h;
-    const gckpt_arg *arg = &h->call->in[i];
-    const int64_t n = i ? s->n : h->t, at = gckpti_attn_grad_at(s, i);
-    const int last = !i || s->head % h->group + 1 == h->group;
-    for (int64_t r = 0; x.x && last && r < n; r++, x.x += x.row) {
-        for (int64_t e = 0; e < h->d; e++)
-            x.x[e] += 0.0f;
-        if (!arg->grad)
-            gckpti_to_bf16s(x.x, arg->grad_bf16 + at + r * arg->shape.d[2], h->d);
-    }
-}
+/* A block of m queries from query i on and n keys from key j on: rows of the operands and, if they
+ * are required, of dq, dk and dv. */
+typedef struct {
+    const gckpti_attn *h;
+    gckpti_operand q, k, v, g;
+    float *grad[3], *rows; /* rows: two rows of scratch */
+    int64_t head, i, m, j, n, diagonal;
+} gckpti_attn_block;
 
 /* Returns sum(g out) of the query at element `at` of g and out. */
-static float gckpti_mixed_delta(const gckpti_attn *h, int64_t at, float *scratch)
+static float gckpti_mixed_delta(const gckpti_attn *h, int64_t at, float *rows)
 {
     const gckpt_call *call = h->call;
-    float *g = scratch + 2 * gckpti_mixed_keys(h), *out = g + h->d;
+    float *g = rows, *out = g + h->d;
     if (call->grad_out_bf16)
-        gckpti_from_bf16s(call->grad_out_bf16 + at, g, h->d);
+        gckpti_widen_row(call, call->grad_out_bf16 + at, g, h->d);
     if (call->out_bf16)
-        gckpti_from_bf16s(call->out_bf16 + at, out, h->d);
+        gckpti_widen_row(call, call->out_bf16 + at, out, h->d);
     return gckpti_dot(call->grad_out_bf16 ? g : call->grad_out + at,
                       call->out_bf16 ? out : call->out + at, h->d);
 }
-static int64_t gckpti_clamp_count(int64_t x, int64_t most)
-{
-    return x < 0 ? 0 : gckpti_min(x, most);
-}
-
-/* Returns the first of a block's keys that query r sees or, if `across` is 0, of the queries that
- * see key r, and sets *end. */
-static int64_t gckpti_tile_terms(const gckpti_attn_tile *s, int across, int64_t r, int64_t *end)
-{
-    const int64_t last = r + s->i + s->h->visible.ahead - s->j, window = s->h->window;
-    const int64_t first = across ? last + 1 - window : 2 * r - last, n = across ? s->n : s->m;
-    *end = gckpti_clamp_count(first + window, n);
-    return gckpti_clamp_count(first, n);
-}
 
 /* Computes p and ds of a block, in rows of GCKPTI_K_BLOCK. */
-static void gckpti_tile_p_ds(const gckpti_attn_tile *s, float *p, float *ds, float *scratch)
+static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
 {
     const gckpti_attn *h = s->h;
     const gckpt_call *call = h->call;
-    const int needs_ds = s->grad[0].x || s->grad[1].x;
+    const int needs_ds = s->grad[0] || s->grad[1];
     for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
         int64_t end;
-        const int64_t from = gckpti_tile_terms(s, 1, r, &end), n = end - from, query = s->i + r;
-        const float lse = ((const float *)call->saved)[s->head * h->t + query];
+        const int64_t from = gckpti_attn_terms(h, 1, r, s->diagonal, s->n, &end), n = end - from;
+        const float lse = ((const float *)call->saved)[s->head * h->t + s->i + r];
         float delta = 0.0f;
         if (n <= 0)
             continue;
@@ -139,8 +121,8 @@ static void gckpti_tile_p_ds(const gckpti_attn_tile *s, float *p, float *ds, flo
             t.a = gckpti_operand_at(&s->g, r * h->c), t.c = ds + from;
             t.b = gckpti_operand_at(&s->v, from * h->kv_c);
             gckpti_mixed_plain(call, &t);
-            const int64_t at = gckpti_attn_at_q(h, s->head) + query * h->c;
-            delta = gckpti_mixed_delta(h, at, scratch);
+            const int64_t at = gckpti_attn_at_q(h, s->head) + (s->i + r) * h->c;
+            delta = gckpti_mixed_delta(h, at, s->rows);
         }
         for (int64_t j = from; j < end; j++) {
             const float score = gckpti_attn_score(h, p[j]);
@@ -151,24 +133,26 @@ static void gckpti_tile_p_ds(const gckpti_attn_tile *s, float *p, float *ds, flo
     }
 }
 
-GCKPTI_FN void gckpti_attn_tile_add(const gckpti_attn_tile *s)
+/* Adds a block's terms: dq += ds k, dk += ds' q, dv += p' g. */
+static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const float *ds)
 {
     const gckpti_operand *const rows[3] = { &s->k, &s->q, &s->g };
     for (int i = 0; i < 3; i++) {
-        const gckpti_operand terms = i < 2 ? s->ds : s->p;
-        const gckpti_operand p = i ? gckpti_transpose(&terms) : terms;
-        float *to = s->grad[i].x;
-        for (int64_t r = 0, end; to && r < (i ? s->n : s->m); r++, to += s->grad[i].row) {
-            const int64_t first = gckpti_tile_terms(s, i == 0, r, &end);
-            const gckpti_operand x = gckpti_operand_at(rows[i], first * rows[i]->stride);
-            gckpti_product t = gckpti_product_of(
-                1, s->h->d, end - first, gckpti_operand_at(&p, r * p.stride + first * p.k_stride),
-                gckpti_transpose(&x), to);
-            t.accumulate = 1;
-            if (first < end)
-                gckpti_mixed_plain(s->h->call, &t);
-        }
+        const gckpti_operand terms = gckpti_matrix(i < 2 ? ds : p, GCKPTI_K_BLOCK, 1);
+        const gckpti_product t = gckpti_product_of(i ? s->n : s->m, s->h->d, i ? s->m : s->n,
+                                                   i ? gckpti_transpose(&terms) : terms,
+                                                   gckpti_transpose(rows[i]), s->grad[i]);
+        if (s->grad[i])
+            gckpti_mixed_masked(s->h, &t, !i, s->diagonal);
     }
+}
+
+static void gckpti_block_store(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x)
+{
+    for (int64_t e = 0; x && e < n * h->d; e++)
+        x[e] += 0.0f;
+    if (x)
+        gckpti_attn_store_grad(h, i, at, n, x, h->d);
 }
 
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
@@ -178,31 +162,37 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const gckpti_operand g = { call->grad_out, call->grad_out_bf16, h->c, 1, 0, NULL };
+    const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, BLOCK) * h->d;
+    const int64_t at_q = gckpti_attn_at_q(h, row * h->heads + head);
     float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
-    gckpti_attn_tile s;
+    gckpti_attn_block s;
     memset(&s, 0, sizeof s);
-    s.h = h, s.head = row * h->heads + head;
-    s.p.f32 = p, s.ds.f32 = ds;
-    s.p.stride = s.ds.stride = BLOCK, s.p.k_stride = s.ds.k_stride = 1;
-    const gckpti_grad_rows dq = gckpti_mixed_load_grad(&s, 0, scratch);
+    s.h = h, s.head = row * h->heads + head, s.rows = scratch + 2 * keys;
+    float *dq = in[0].grad || in[0].grad_bf16 ? s.rows + 2 * h->d : NULL;
+    if (dq)
+        gckpti_attn_load_grad(h, 0, at_q, h->t, dq, h->d);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += BLOCK) {
-        const int64_t key = gckpti_attn_grad_at(&s, 1);
+        const int64_t key = gckpti_attn_at_k(h, s.head) + s.j * h->kv_c;
         s.n = gckpti_min(h->visible.keys - s.j, BLOCK);
         s.k = gckpti_arg_operand(&in[1], key, h->kv_c, 1, 0);
         s.v = gckpti_arg_operand(&in[2], key, h->kv_c, 1, 0);
-        for (int i = 1; i < 3; i++)
-            s.grad[i] = gckpti_mixed_load_grad(&s, i, scratch);
-        for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += BLOCK) {
-            const int64_t at = gckpti_attn_at_q(h, s.head) + s.i * h->c;
-            s.m = gckpti_min(h->t - s.i, BLOCK);
-            s.q = gckpti_arg_operand(&in[0], at, h->c, 1, 0), s.g = gckpti_operand_at(&g, at);
-            s.grad[0] = dq, s.grad[0].x = dq.x ? dq.x + s.i * dq.row : NULL;
-            gckpti_tile_p_ds(&s, p, ds, scratch);
-            gckpti_attn_tile_add(&s);
+        for (int i = 1; i < 3; i++) {
+            float *x = scratch + (i - 1) * keys + (h->shared_keys ? s.j * h->d : 0);
+            s.grad[i] = in[i].grad || in[i].grad_bf16 ? x : NULL;
+            if (s.grad[i] && head % h->group == 0)
+                gckpti_attn_load_grad(h, i, key, s.n, x, h->d);
         }
-        for (int i = 1; i < 3; i++)
-            gckpti_mixed_put_grad(&s, i, s.grad[i]);
+        for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += BLOCK) {
+            s.m = gckpti_min(h->t - s.i, BLOCK), s.diagonal = s.i + h->visible.ahead - s.j;
+            s.q = gckpti_arg_operand(&in[0], at_q + s.i * h->c, h->c, 1, 0);
+            s.g = gckpti_operand_at(&g, at_q + s.i * h->c);
+            s.grad[0] = dq ? dq + s.i * h->d : NULL;
+            gckpti_block_p_ds(&s, p, ds);
+            gckpti_block_add(&s, p, ds);
+        }
+        for (int i = 1; i < 3 && head % h->group + 1 == h->group; i++)
+            gckpti_block_store(h, i, key, s.n, s.grad[i]);
     }
-    gckpti_mixed_put_grad(&s, 0, dq);
+    gckpti_block_store(h, 0, at_q, h->t, dq);
 }
 #endif

@@ -3,7 +3,6 @@
 
 #ifndef GCKPT_NO_BF16
 /* ---- conversions to bf16 and back, between the ops of bf16 plans ---- */
-
 /* Converts elements first..end-1; `word` has 16 random bits for each of 8 elements (stochastic). */
 static void gckpti_convert_each(const gckpti_convert_state *s, int64_t first, int64_t end)
 {
@@ -39,11 +38,11 @@ static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
     const gckpti_kernels *k = s->call->kernels ? gckpti_kernels_of(s->call) : NULL;
     const int stochastic = s->call->precision == GCKPT_BF16_STOCHASTIC;
     if (k && c->kind == GCKPT_WIDEN)
-        k->mixed->widen(c->from + at, c->x + at, n);
+        k->widen(c->from + at, c->x + at, n);
     else if (k && c->kind >= GCKPT_NARROW && stochastic)
         k->mixed->round_stochastic(s, at, at + n);
     else if (k && c->kind == GCKPT_NARROW)
-        k->mixed->narrow(c->x + at, c->to + at, n);
+        k->narrow(c->x + at, c->to + at, n);
     else
 #endif
         gckpti_convert_each(s, at, at + n);

@@ -62,7 +62,6 @@ typedef struct gckpti_mixed_kernels {
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
-    const struct gckpti_attention_kernels *attention; /* NULL with GCKPT_NO_ATTENTION */
 } gckpti_mixed_kernels;
 
 static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, int start)
@@ -92,5 +91,6 @@ typedef struct {
 } gckpti_packed_product;
 
 /* ---- bf16/cpu.c ---- */
+GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #endif

@@ -250,7 +250,7 @@ GCKPTI_FN int gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, cons
         parts |= in->grad || in->grad_bf16;
         sum_call.in[i].grad = NULL, sum_call.in[i].grad_bf16 = NULL;
     }
-    strips.sums = sums && kernel == op->backward;
+    strips.sums = sums && !call->kernels;
     int64_t items = (gckpti_elements(&call->shape) + strips.n - 1) / strips.n;
     for (int64_t i = 0; i < items && strips.sums; i++)
         gckpti_strip_item(&strips, i, 0);

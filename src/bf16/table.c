@@ -7,7 +7,6 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
     V(mixed_pack),
     V(widen),
     V(narrow),
-    V(round_stochastic),
-    GCKPTI_IF_ATTENTION(&V(mixed_attention))
+    V(round_stochastic)
 };
 #endif

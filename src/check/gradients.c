@@ -110,13 +110,13 @@ static gckpt_result gckpti_eval_sides(const gckpti_checker *c, double distance, 
             dot += sign * (double)c->g[i] * (double)values[i];
             moved += d * d;
         }
-        gckpti_mark_changed(c->exec->store, q, GCKPTI_HOST);
+        gckpti_mark_changed(q, GCKPTI_HOST);
         result = gckpti_checked_step(c, &loss[side], &there);
         for (int64_t i = 0; i < c->n && result == GCKPT_OK; i++)
             same += (double)c->g[i] * (double)there[i];
     }
     memcpy(values, c->w, (size_t)c->n * sizeof(float));
-    gckpti_mark_changed(c->exec->store, q, GCKPTI_HOST);
+    gckpti_mark_changed(q, GCKPTI_HOST);
     sides->deriv = (loss[0] - loss[1]) / (2 * distance);
     sides->even = loss[0] + loss[1] - 2 * c->loss;
     sides->expected = dot / (2 * distance);

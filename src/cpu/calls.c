@@ -33,7 +33,7 @@ GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int6
 }
 
 /* Computes row i without vector kernels, all its n chains term by term. */
-static void gckpti_product_row(void *context, int64_t i, int64_t worker)
+static void gckpti_product_item(void *context, int64_t i, int64_t worker)
 {
     const gckpt_product_desc *t = (const gckpt_product_desc *)context;
     const float *a = t->a + i * t->a_row, *b = t->b;
@@ -66,5 +66,5 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
         return;
     }
 #endif
-    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_row, &t);
+    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_item, &t);
 }

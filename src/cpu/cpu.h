@@ -8,13 +8,10 @@
  * >>cpu: plain kernels, and vector kernels with the same bits
  *
  * The functions gckpti_cpu_.. (cpu/plain.c) do the work between ops as the numeric specification
- * defines it, by vector kernels if the call has any. Ops run by their plain kernels, or by the fast
- * ones, which differ only in speed.
- *
- * The fast kernels are gckpti_fast_<op>_forward and _backward, which return the bits of
- * gckpti_<op>_forward and _backward. They split a call into work items for threads (a row, a block
- * of a matrix, a head). Entries of gckpti_kernels compute the items: one table for each instruction
- * set, defined in kernels/, chosen when an executor is created; so a plain `cc -O2` is enough.
+ * defines it, by vector kernels if the call has any. gckpti_kernels (ops/kernels.h) is the table of
+ * vector kernels, one for each instruction set, defined in kernels/ and chosen when an executor is
+ * created; so a plain `cc -O2` is enough. Ops split a call into work items for threads (a row, a
+ * block of a matrix, a head).
  * ============================================================================================== */
 
 /* Entries of tables and calls that need bf16 plans or quantised parameters. */
@@ -39,11 +36,6 @@ static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t 
         return t->c + i * t->c_stride + j;
     return t->initial ? t->initial + i * t->initial_stride + j : NULL;
 }
-
-/* Block of c: rows i0..i1-1, columns j0..j1-1 of matrix `matrix`; item: index among all blocks. */
-typedef struct {
-    int64_t i0, i1, j0, j1, matrix, item;
-} gckpti_c_block;
 
 /* Data to prefetch to L2: `rows` rows of `width` bytes, `row` apart, from byte `at` of row x on;
  * `pace` lines per tile (f32), per 4 rows (bf16), or per block of a tile (AMX, which sets it). */
@@ -83,12 +75,6 @@ static inline void gckpti_prefetch_some(gckpti_prefetch *f)
     }
 }
 
-typedef struct {
-    const gckpt_call *call;
-    float *gain, *bias;
-    float *gain_comp, *bias_comp;
-} gckpti_column_sums;
-
 /* Block sizes of a product in L2: blocks of b have nc columns and kc terms. */
 typedef struct {
     int64_t kc, nc;
@@ -111,49 +97,8 @@ typedef struct {
     const float *next_c; /* the next tile of c, to be prefetched */
 } gckpti_tile;
 
-/* ---- cpu/rows.c ---- */
-#define GCKPTI_KIND(name, ...) GCKPTI_KIND_##name,
-/* Elementwise ops; from GCKPTI_FIRST_BINARY on, they have two inputs. */
-enum {
-    GCKPTI_UNARY_OPS(GCKPTI_KIND) GCKPTI_UNARY_OPS_WITH(GCKPTI_KIND) GCKPTI_BINARY_OPS(GCKPTI_KIND)
-        GCKPTI_KIND_where,
-    GCKPTI_FIRST_BINARY = GCKPTI_KIND_add,
-    GCKPTI_ELEMENTS = 4096
-};
-#undef GCKPTI_KIND
-
-/* ---- the kernels of an instruction set (folder kernels/) ---- */
-/* The table of kernels of an instruction set; optional kernels come last (kernels/table.c). */
-typedef struct {
-    void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
-                          int64_t scratch);
-    void (*divide)(float *x, float divisor, int64_t n);
-    float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n,
-                    int update);
-    void (*add)(float *to, const float *from, int64_t n); /* to += from */
-    void (*elementwise_forward)(const gckpt_call *call, int kind);
-    void (*elementwise_backward)(const gckpt_call *call, int kind);
-    void (*softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*norm_forward)(const gckpt_call *call, int64_t row);
-    void (*norm_backward)(const gckpt_call *call, int64_t row);
-    void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
-    const gckpti_element_kernels *element_losses;
-    const gckpti_class_kernels *class_losses;
-    void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
-    const struct gckpti_mixed_kernels *mixed;       /* NULL with GCKPT_NO_BF16 */
-    const struct gckpti_attention_loops *attention; /* NULL with GCKPT_NO_ATTENTION */
-    const struct gckpti_image_kernels *images;      /* NULL with GCKPT_NO_IMAGES */
-    const struct gckpti_cell_loops *recurrent;      /* NULL with GCKPT_NO_RECURRENT */
-} gckpti_kernels;
-
-static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
-{
-    return (const gckpti_kernels *)call->kernels;
-}
+/* ---- cpu/products.c: a product, in blocks that threads take ---- */
+GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t);
 
 #ifdef GCKPTI_SEPARATE_TU
 extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,

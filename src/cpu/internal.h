@@ -3,9 +3,6 @@
 
 /* Declarations shared by the files of layer cpu (MANIFEST); some are in folders of features. */
 
-/* ---- cpu/plain.c ---- */
-enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L3 */
-
 /* ---- bf16/convert.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
@@ -16,10 +13,8 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
 #if GCKPTI_HAS_FAST
 /* ---- bf16/cpu.c ---- */
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
 GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
 #else
-#define gckpti_mixed_fast             gckpti_fp32_fast
 #define gckpti_mixed_matches(kernels) (!(kernels)->mixed)
 #endif
 
@@ -34,37 +29,19 @@ typedef struct gckpti_products {
                       int64_t floats);
 } gckpti_products;
 
-/* ---- cpu/rows.c ---- */
-enum { GCKPTI_COLUMNS = 64 };
-GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias);
 #endif
-
-/* ---- cpu/losses.c ---- */
-#define GCKPTI_FAST_LOSS(name, kind)                                                               \
-    GCKPTI_OP_KERNELS(fast_##name, gckpti_run_loss(call, backward, kind, gckpti_fast_loss))
 
 #ifdef GCKPTI_SEPARATE_TU
 /* Prototypes for files that are compiled separately (tests). Definitions have the comments. */
 
 /* cpu/plain.c */
 GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes);
-GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n);
-GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n);
 GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_update_pass *pass);
 
 #if GCKPTI_HAS_FAST
 /* cpu/products.c */
 GCKPTI_FN void gckpti_products_split(gckpti_products *s);
 GCKPTI_FN void gckpti_run_products(gckpti_products *s);
-GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t);
-
-/* cpu/rows.c */
-GCKPTI_FN gckpti_product_fn gckpti_fast_products(const gckpt_call *call);
-GCKPTI_FN void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
-                               void (*item)(const gckpt_call *call, int64_t i));
-
-/* cpu/losses.c */
-GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call);
 
 /* cpu/kernels.c */
 GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels);

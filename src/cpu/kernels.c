@@ -63,7 +63,6 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
     float x[N], fast[3][N], plain[3][N];
     gckpt_call c;
     memset(&c, 0, sizeof c);
-    c.kernels = kernels;
     c.shape = c.in[0].shape = gckpti_shape(2, 1, N, 0, 0);
     c.in[0].data = x;
     for (int i = 0; i < N; i++)
@@ -72,10 +71,10 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
     gckpti_softmax_forward(&c);
     c.out = plain[1];
     gckpti_gelu_forward(&c);
-    c.out = fast[0];
-    kernels->softmax_forward(&c, 0);
+    c.kernels = kernels, c.out = fast[0];
+    gckpti_softmax_forward(&c);
     c.out = fast[1];
-    kernels->elementwise_forward(&c, GCKPTI_KIND_gelu);
+    gckpti_gelu_forward(&c);
     memcpy(fast[2], x, sizeof x);
     kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)

@@ -17,7 +17,9 @@ GCKPTI_CPU_BACKEND(plain, 1, NULL);
 static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
-    return kind == GCKPT_FORWARD ? op->forward_fast : op->backward_fast;
+    if (kind == GCKPT_FORWARD)
+        return op->forward_fast ? op->forward_fast : op->forward;
+    return op->backward_fast ? op->backward_fast : op->backward;
 }
 
 GCKPTI_CPU_BACKEND(fast, 0, gckpti_fast_find);

@@ -13,11 +13,12 @@
  *   rank 1:  B | m p r | m m R | B updates B      r, R: REDUCE. r adds a virtual rank's sum to the
  *                                                 rank's; R starts the sum over ranks. B: barrier
  * 1. All ranks start the same collectives in the same order, that of the instructions. A rank
- *    without rows, or one that failed, takes part in them but computes nothing (see advance.c).
+ *    without rows, or one that failed, takes part in them but computes nothing: it skips all
+ *    instructions except REDUCEs and those of parameters (gckpti_sync_then_skips).
  * 2. A failure on one rank is stored (gckpti_defer_error). The next status barrier (gckpti_agree)
  *    ends the step on all ranks with the error of the lowest rank that failed.
  * 3. Collectives run one after the other, in the order of their start. Each is complete before an
- *    instruction that needs it (gckpti_find_due); all are complete at a barrier.
+ *    instruction that needs it (gckpti_needs); all are complete at a barrier.
  * 4. A failed exchange aborts the communication for good: every later call returns GCKPT_E_PEER.
  * The functions of group.c and micro_batches.c also work without a group: callers need no check.
  * ============================================================================================== */
@@ -33,7 +34,7 @@ typedef enum {
 enum { GCKPTI_MUST_MATCH = 7 };
 
 /* The failure of the lowest rank that failed or, without one, numbers that ranks must agree on:
- * 256 agree_count + the call, rows, step, seed, exchange_hash, hashes of hyper and of replicas. */
+ * 256 agree_count + the call, rows, step, seed, hashes of exchanges, of hyper, of replicas. */
 typedef struct {
     int32_t result, rank; /* that failed; else the lowest merged; -1: numbers differ */
     uint64_t must_match[GCKPTI_MUST_MATCH];
@@ -50,7 +51,7 @@ typedef enum {
 enum { GCKPTI_MAX_PENDING = 8 };
 typedef struct {
     gckpti_collective kind;
-    int due;              /* the first instruction that must wait for it */
+    size_t offset;        /* of gathered values in the arena, or GCKPTI_NO_OFFSET */
     float *x, *workspace; /* n floats; received floats, which are added to x */
     float *shard;         /* where to copy this rank's shard of the sum; NULL means nowhere */
     int64_t n;
@@ -83,10 +84,10 @@ typedef struct {
  * the same time; the one with most rows decides how many lockstep micro-batches it takes (>= 1). */
 typedef struct gckpti_process_group {
     gckpti_comm comm;
+    int first_vrank;      /* the first virtual rank of this rank */
     int vrank;            /* current virtual rank, counted from 0 on each rank */
     int64_t vrank_end;    /* end of its rows */
-    int micro_done;       /* lockstep micro-batches of this virtual rank that are done */
-    int last_micro;       /* this micro-batch is the last of its virtual rank */
+    int micro_left;       /* its lockstep micro-batches that are not done; 0 before it begins */
     int call_ended;       /* a status barrier ended the call with an error */
     int squares_summed;   /* update.squares are summed over ranks */
     int losses_summed;    /* losses are summed over virtual ranks and ranks */
@@ -94,7 +95,6 @@ typedef struct gckpti_process_group {
     int agree_count;      /* number of status barriers */
     int pending_count;    /* entries of `pending`, oldest first; pending[0] is in progress */
     gckpti_pending pending[GCKPTI_MAX_PENDING];
-    uint64_t exchange_hash; /* result of gckpti_hash_exchanges */
     struct gckpti_loss_total *totals; /* host copy of the totals of all virtual ranks */
     struct gckpti_loss_total *totals_begin; /* e->losses.totals of the first virtual rank */
     size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
@@ -105,6 +105,10 @@ typedef struct gckpti_process_group {
 
 /* Returns the end of the rows that the current micro-batch may have. */
 #define gckpti_rows_end(e) ((e)->group ? (e)->group->vrank_end : (e)->step.row_end)
+
+/* Returns how many of a step's rows this rank runs; step.first_row is the first one. */
+#define gckpti_own_rows(e, rows)                                                                   \
+    gckpt_plan_rank_rows((e)->plan, rows, (e)->store->rank, &(e)->step.first_row)
 
 /* Returns 1 if rows are divided among ranks, 0 if every rank runs all rows (text generation). */
 static inline int gckpti_is_data_parallel(const gckpt_plan *p)
@@ -145,7 +149,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result);
 /* Merges the bytes of another rank into `mine`. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 #else /* one rank with one virtual rank */
-typedef int gckpti_process_group; /* its size is printed by gckpt_plan_c, for no executor */
+typedef int gckpti_process_group; /* never made; gckpt_plan_c prints its size */
 #define gckpti_group_of(e)                    ((void)(e), 0)
 #define gckpti_rows_end(e)                    ((e)->step.row_end)
 #define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)

@@ -140,7 +140,6 @@ static void gckpti_begin_tree(gckpti_comm *comm, const gckpti_pending *pending)
 {
     gckpti_pending *tree = &comm->tree;
     *tree = *pending;
-    tree->count = tree->n;
     tree->bit = comm->aborted ? 0 : tree->kind == GCKPTI_ALL_GATHER ? comm->ranks / 2 : 1;
     if (tree->bit)
         gckpti_exchange_level(comm);
@@ -165,12 +164,11 @@ static int gckpti_poll_tree(gckpti_comm *comm, const gckpt_call *c, int wait)
                 tree->bit = is_sharded ? comm->ranks / 2 : 0;
             }
         }
-        const gckpti_shard_range shard = gckpti_shard_of(tree->n, comm->rank, comm->ranks);
         if (tree->bit)
             gckpti_exchange_level(comm);
         else if (tree->shard)
-            gckpti_copy(comm->backend, tree->shard, tree->x + shard.first,
-                        (size_t)shard.count * sizeof(float));
+            gckpti_copy(comm->backend, tree->shard, tree->x + tree->first,
+                        (size_t)tree->count * sizeof(float));
     }
     return !tree->bit;
 }
@@ -229,6 +227,7 @@ GCKPTI_FN void gckpti_start_collective(gckpt_exec *e, const gckpti_pending *pend
         GCKPTI_OF(b, use_comm_queue)(GCKPTI_OF(b, context), 0);
         comm->queue = NULL;
     }
-    gckpti_poll_pending(group, &c, GCKPTI_MAX_PENDING);
+    const unsigned reads = gckpti_debug(e) & (GCKPT_DEBUG_FINITE | GCKPT_DEBUG_POISON);
+    gckpti_poll_pending(group, &c, reads ? 0 : GCKPTI_MAX_PENDING); /* they read the floats now */
 }
 #endif

@@ -44,21 +44,22 @@ GCKPTI_FN gckpt_result gckpti_bind_group(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpt_store *s = e->store;
     const gckpt_transport *transport = p->ranks > 1 ? e->desc.transport : NULL;
-    if (p->ranks != s->others + 1 || p->shard != s->shard)
+    if (p->ranks != gckpti_ranks_of(s) || p->shard != s->shard)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan was made for %i ranks and shard %i, the store is for "
                             "%i and %i (gckpt_store_ranks): make a new plan",
-                            p->ranks, (int)p->shard, s->others + 1, (int)s->shard);
+                            p->ranks, (int)p->shard, gckpti_ranks_of(s), (int)s->shard);
     if (p->ranks > 1 && (!transport || !transport->exchange || transport->rank != s->rank ||
-                         transport->size != s->others + 1))
+                         transport->size != gckpti_ranks_of(s)))
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the store is rank %i of %i: desc.transport must have this "
                             "rank and size, and exchange",
-                            s->rank, s->others + 1);
+                            s->rank, gckpti_ranks_of(s));
     if (!e->group)
         return GCKPT_OK;
     gckpti_comm *comm = &e->group->comm;
     e->group->totals_begin = e->losses.totals;
+    e->group->first_vrank = gckpti_is_data_parallel(p) ? s->rank * gckpti_local_vranks(p) : 0;
     comm->transport = transport;
     comm->backend = gckpti_backend(e);
     comm->rank = comm->status.rank = s->rank;
@@ -78,16 +79,8 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
     return 1;
 }
 
-/* Returns how many of a step's rows this rank runs; step.first_row is the first one. */
-GCKPTI_FN int64_t gckpti_own_rows(gckpt_exec *e, int64_t rows)
-{
-    e->step.first_row = 0;
-    return e->group ? gckpt_plan_rank_rows(e->plan, rows, e->store->rank, &e->step.first_row)
-                    : rows;
-}
-
 /* Errors that could end a step on this rank only must go through gckpti_defer_error or gckpti_agree
- * (invariant 2 of run.h). The text is in e (in the store while e is being created). */
+ * (invariant 2 of dist.h). The text is in e (in the store while e is being created). */
 
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result)
 {
@@ -208,9 +201,9 @@ GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpt_store *s,
     gckpti_comm *comm = &e->group->comm;
     float *out = (float *)(void *)comm->send_buf;
     int owner = 0;
-    gckpti_shard_range shard = gckpti_shard_of(mine.total, owner, s->others + 1);
+    gckpti_shard_range shard = gckpti_shard_of(mine.total, owner, gckpti_ranks_of(s));
     while (at < shard.first || at - shard.first >= shard.count)
-        shard = gckpti_shard_of(mine.total, ++owner, s->others + 1);
+        shard = gckpti_shard_of(mine.total, ++owner, gckpti_ranks_of(s));
     *n = gckpti_min(shard.first + shard.count - at,
                     (int64_t)(e->group->buffer_bytes / sizeof(float)));
     for (int64_t i = 0, count; i < *n && owner == comm->rank; i += count) {
@@ -269,14 +262,9 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
 
 GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows)
 {
-    const gckpt_plan *p = e->plan;
-    const int64_t batch = gckpti_vrank_batch(p, e->step.rows), end = e->step.row_end;
-    int64_t n = 0, at = end - rows; /* the first row to count */
-    for (int vrank = 0; vrank < p->virtual_ranks; vrank++) {
-        int64_t to = gckpti_min(gckpti_vrank_first_row(batch, p->virtual_ranks, vrank + 1), end);
-        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
-        at = to > at ? to : at;
-    }
+    int64_t n = e->group ? 0 : (rows + e->plan->rows - 1) / e->plan->rows;
+    for (int i = 0; e->group && i < gckpti_local_vranks(e->plan); i++)
+        n += gckpti_vrank_micro_batches(e->plan, e->step.rows, e->group->first_vrank + i);
     return n;
 }
 #endif

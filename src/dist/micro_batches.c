@@ -55,8 +55,7 @@ static uint64_t gckpti_hash_replicated(const gckpt_exec *e)
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
-            const int replicated = q->p.storage == GCKPT_STORAGE_F32 &&
-                                   !gckpti_is_sharded(gckpti_array_shard(s, q, slot));
+            const int replicated = q->p.storage == GCKPT_STORAGE_F32 && !gckpti_is_part(s, q, slot);
             for (int64_t at = 0, n; replicated && at < q->p.elements; at += n) {
                 const float *x = gckpti_floats_at(s, q, slot, at, scratch, &n);
                 hash = gckpti_hash_floats(hash, x, n);
@@ -74,13 +73,11 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
         return result;
     gckpti_process_group *group = e->group;
     uint64_t *must_match = group->comm.status.must_match;
-    group->vrank = group->micro_done = group->squares_summed = group->losses_summed = 0;
+    group->vrank = group->micro_left = group->squares_summed = group->losses_summed = 0;
     e->losses.totals = group->totals_begin;
     must_match[2] = e->store->step;
     must_match[3] = e->store->seed;
-    if (!group->replicas_checked)
-        group->exchange_hash = gckpti_hash_exchanges(e);
-    must_match[4] = group->exchange_hash;
+    must_match[4] = gckpti_hash_exchanges(e);
     must_match[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
     if (!group->replicas_checked && group->comm.ranks > 1 && result == GCKPT_OK)
         must_match[6] = gckpti_hash_replicated(e);
@@ -102,10 +99,10 @@ GCKPTI_FN gckpt_result gckpti_agree_on_step(gckpt_exec *e, int64_t rows, gckpt_r
 /* Returns the lockstep micro-batches of the current virtual rank: the maximum over all ranks. */
 static int gckpti_lockstep_count(const gckpt_exec *e)
 {
-    const gckpt_plan *p = e->plan;
-    int64_t most = 1, vrank = e->group->vrank, stride = gckpti_local_vranks(p);
-    for (; vrank < p->virtual_ranks; vrank += stride) {
-        int64_t n = (gckpti_vrank_rows(p, e->step.rows, vrank) + p->rows - 1) / p->rows;
+    int64_t most = 1;
+    int vrank = e->group->vrank;
+    for (; vrank < e->plan->virtual_ranks; vrank += gckpti_local_vranks(e->plan)) {
+        const int64_t n = gckpti_vrank_micro_batches(e->plan, e->step.rows, vrank);
         most = n > most ? n : most;
     }
     return (int)most;
@@ -114,34 +111,28 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
 /* Returns 1 if another micro-batch follows the one that step.row is in. */
 GCKPTI_FN int gckpti_has_next_micro_batch(const gckpt_exec *e)
 {
-    const int last = gckpti_local_vranks(e->plan) - 1;
-    return e->group ? e->group->vrank < last || (e->group->vrank == last && !e->group->last_micro)
+    return e->group ? e->group->vrank + (e->group->micro_left == 1) < gckpti_local_vranks(e->plan)
                     : e->step.row_end - e->step.row > e->plan->rows;
 }
 
 /* Returns 1 if this micro-batch has no rows on this rank. */
 static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->group->vrank_end; }
 
-/* Prepares the next lockstep micro-batch (step.pc, feeds). Returns 0 if the step has none left. */
-GCKPTI_FN int gckpti_prepare_micro_batch(gckpt_exec *e)
+/* Prepares the next lockstep micro-batch of the current virtual rank: step.pc, feeds. */
+GCKPTI_FN void gckpti_prepare_micro_batch(gckpt_exec *e)
 {
-    if (!e->group) {
-        gckpti_feed_rows(e);
-        return 1;
-    }
     const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
-    const int vranks = gckpti_local_vranks(p), per_rank = gckpti_is_data_parallel(p) ? vranks : 0;
-    if (e->group->vrank == vranks)
-        return 0;
-    int64_t end = gckpti_vrank_first_row(gckpti_vrank_batch(p, e->step.rows), p->virtual_ranks,
-                                         group->comm.rank * per_rank + e->group->vrank + 1);
-    e->group->vrank_end = gckpti_min(end, e->step.row_end);
-    group->last_micro = group->micro_done + 1 == gckpti_lockstep_count(e);
+    if (!group) {
+        gckpti_feed_rows(e);
+        return;
+    }
+    group->vrank_end =
+        gckpti_vrank_first_row(p, e->step.rows, group->first_vrank + group->vrank + 1);
+    group->micro_left = group->micro_left ? group->micro_left : gckpti_lockstep_count(e);
     e->step.pc = e->step.prologue_done && p->mode != GCKPT_INFERENCE ? p->body : 0;
     if (!gckpti_is_padding(e))
         gckpti_feed_rows(e);
-    return 1;
 }
 
 /* Sums losses over virtual ranks and ranks, once a step; waits for the backend and all ranks. */
@@ -176,46 +167,33 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
     if (!e->group)
         return gckpti_next_rows(e);
     gckpti_process_group *group = e->group;
+    const int vranks = gckpti_local_vranks(e->plan);
     e->step.row += gckpti_micro_rows(e);
     e->step.prologue_done = 1;
-    group->micro_done++;
-    if (group->last_micro) {
-        const int more = ++group->vrank < gckpti_local_vranks(e->plan);
-        group->micro_done = 0;
-        e->losses.totals = more ? e->losses.totals + e->plan->term_count : group->totals_begin;
-        if (more)
-            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
+    if (--group->micro_left == 0 && ++group->vrank < vranks) {
+        e->losses.totals += e->plan->term_count;
+        gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
     }
-    if (gckpti_prepare_micro_batch(e))
+    if (group->vrank < vranks) {
+        gckpti_prepare_micro_batch(e);
         return GCKPT_OK;
+    }
+    e->losses.totals = group->totals_begin;
     const int deferred = e->plan->ranks == 1 || group->comm.uses_queue;
     const int known = gckpti_has_known_counts(e) && e->losses.terms[0].expected >= 0;
     return deferred && known ? gckpti_agree(e, GCKPT_OK) : gckpti_sum_losses(e);
 }
 
-/* Returns 1 if the instruction gathers a parameter's shards. */
-static int gckpti_is_gather(const gckpt_exec *e, const gckpti_ins *ins)
+/* Returns 1 if instruction x must wait for a pending collective: for gathered values, if one of its
+ * operands is at their offset; for a sum, if it is a REDUCE or an UPDATE. */
+static int gckpti_needs(const gckpt_plan *p, int x, const gckpti_pending *pending)
 {
-    const gckpti_plan_node *node = &e->plan->nodes[gckpti_ins_node(e->plan, ins)];
-    return ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-           gckpti_is_sharded(
-               gckpti_array_shard(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES));
+    const int kind = p->ins[x].kind, is_gather = pending->kind == GCKPTI_ALL_GATHER;
+    return is_gather ? gckpti_has_operand(p, x, pending->offset)
+                     : kind == GCKPT_REDUCE || kind == GCKPT_UPDATE;
 }
 
-/* Returns the first instruction that must wait for a collective which starts now: one that has an
- * operand at this offset of the arena, where values are gathered; after a sum, REDUCE or UPDATE. */
-static int gckpti_find_due(const gckpt_exec *e, gckpti_collective kind, size_t offset)
-{
-    const gckpt_plan *p = e->plan;
-    int due = 0, x = e->step.pc;
-    while (!due && ++x < (int)p->length)
-        due = kind == GCKPTI_ALL_GATHER
-                  ? gckpti_has_operand(p, x, offset)
-                  : p->ins[x].kind == GCKPT_REDUCE || p->ins[x].kind == GCKPT_UPDATE;
-    return x;
-}
-
-/* Polls pending collectives and waits for those that are due at step.pc. Then, if this rank must
+/* Polls pending collectives and waits for those that step.pc needs. Then, if this rank must
  * not run the instruction (invariant 1 of dist.h), moves step.pc after it and returns 1. */
 static int gckpti_sync_then_skips(gckpt_exec *e)
 {
@@ -223,19 +201,18 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
     const gckpti_ins *ins = &p->ins[e->step.pc];
     const gckpti_process_group *group = e->group;
     int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && gckpti_is_padding(e);
-    int max_pending = GCKPTI_MAX_PENDING;
-    for (int i = 0; i < group->pending_count; i++)
-        if (group->pending[i].due <= e->step.pc)
-            max_pending = group->pending_count - 1 - i;
-    gckpti_wait_pending(e, max_pending);
+    int n = group->pending_count;
+    while (n > 0 && !gckpti_needs(p, e->step.pc, &group->pending[n - 1]))
+        n--;
+    gckpti_wait_pending(e, group->pending_count - n);
     const int shared = !GCKPTI_OF(gckpti_backend(e), own_memory);
     const int polls = shared && (e->device.runner.team || p->threads == 1);
     e->device.runner.poll = group->pending_count && polls ? gckpti_poll_in_kernel : NULL;
     e->device.runner.poll_context = e->group;
     int skips = padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
     if (ins->kind == GCKPT_REDUCE)
-        skips = !group->last_micro;
-    else if (ins->kind == GCKPT_UPDATE || gckpti_is_gather(e, ins))
+        skips = group->micro_left > 1;
+    else if (p->nodes[gckpti_ins_node(p, ins)].kind == GCKPTI_PARAM) /* a gather or an update */
         skips = 0;
     e->step.pc += skips;
     return skips;
@@ -266,11 +243,8 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     else if (p->ranks > 1) {
         const gckpti_collective kind = ins->accumulate ? GCKPTI_REDUCE_SCATTER : GCKPTI_ALL_REDUCE;
         float *workspace = gckpti_arena_f32(e, o.workspace), *shard = gckpti_arena_f32(e, o.part);
-        const int due = gckpti_find_due(e, kind, GCKPTI_NO_OFFSET);
-        const gckpti_pending pending = { kind, due, sum, workspace, shard, n, 0, 0, 0 };
-        gckpti_start_collective(e, &pending);
-        if (gckpti_debug(e) & GCKPT_DEBUG_POISON) /* POISON does not wait for sums */
-            gckpti_wait_pending(e, 0);
+        const gckpti_pending sums = { kind, GCKPTI_NO_OFFSET, sum, workspace, shard, n, 0, 0, 0 };
+        gckpti_start_collective(e, &sums);
     }
     return GCKPT_OK;
 }
@@ -278,17 +252,14 @@ GCKPTI_FN gckpt_result gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
 /* Starts an all-gather of n floats at x: in the arena at `offset`, or in the store (NO_OFFSET). */
 static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, size_t offset)
 {
-    const int due = gckpti_find_due(e, GCKPTI_ALL_GATHER, offset);
-    const gckpti_pending pending = { GCKPTI_ALL_GATHER, due, x, NULL, NULL, n, 0, 0, 0 };
-    gckpti_start_collective(e, &pending);
-    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE) /* FINITE reads the floats now */
-        gckpti_wait_pending(e, 0);
+    const gckpti_pending gather = { GCKPTI_ALL_GATHER, offset, x, NULL, NULL, n, 0, 0, 0 };
+    gckpti_start_collective(e, &gather);
 }
 
 /* Starts to gather a parameter's shards from all ranks to `to`. Returns 0 if it is not sharded. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *shard, float *to)
 {
-    if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
+    if (!gckpti_is_part(e->store, q, GCKPTI_VALUES))
         return 0;
     gckpti_copy(gckpti_backend(e), to + q->p.first, shard, (size_t)q->p.count * sizeof *to);
     gckpti_gather_floats(e, to, q->p.elements,
@@ -306,7 +277,7 @@ GCKPTI_FN void gckpti_restrict_pass(const gckpt_exec *e, const gckpti_ins *ins,
     const int64_t first = q->p.first;
     size_t shard = GCKPTI_NO_OFFSET;
     gckpti_operands o;
-    if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)))
+    if (!gckpti_is_part(e->store, q, 0))
         return;
     for (size_t x = 0; x < p->length && shard == GCKPTI_NO_OFFSET; x++)
         if (p->ins[x].kind == GCKPT_REDUCE && p->ins[x].id == p->params[ins->id].node) {
@@ -317,14 +288,13 @@ GCKPTI_FN void gckpti_restrict_pass(const gckpt_exec *e, const gckpti_ins *ins,
     pass->gradient += shard == GCKPTI_NO_OFFSET ? first : 0;
     pass->base = e->blocks.arena + (size_t)first * sizeof(float);
     pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)) ? 0 : first;
+    pass->values += gckpti_is_part(e->store, q, GCKPTI_VALUES) ? 0 : first;
 }
 
 /* Starts to gather the updated shards of a parameter whose values every rank needs whole. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
-    if (gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)) &&
-        !gckpti_is_sharded(gckpti_array_shard(e->store, q, GCKPTI_VALUES)))
+    if (gckpti_is_part(e->store, q, 0) && !gckpti_is_part(e->store, q, GCKPTI_VALUES))
         gckpti_gather_floats(e, gckpti_exec_array(e, q, -1), q->p.elements, GCKPTI_NO_OFFSET);
 }
 
@@ -351,7 +321,7 @@ GCKPTI_FN void gckpti_sum_squares(gckpt_exec *e)
         int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
         int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        if (!gckpti_is_sharded(gckpti_array_shard(e->store, q, 0)))
+        if (!gckpti_is_part(e->store, q, 0))
             last = group->comm.rank ? 0 : n;
         for (int64_t k = 0; k < n && p->params[i].trained; k++)
             if (k < first || k >= last)
@@ -370,10 +340,7 @@ GCKPTI_MODULE(dist)
         break;
     case GCKPTI_ON_BIND: e->device.watched |= e->group != NULL; return gckpti_bind_group(e);
     case GCKPTI_ON_REACH: return e->group && gckpti_sync_then_skips(e) ? GCKPT_MORE : GCKPT_OK;
-    case GCKPTI_ON_GRADIENTS:
-        if (e->group)
-            gckpti_sum_squares(e);
-        break;
+    case GCKPTI_ON_GRADIENTS: gckpti_sum_squares(e); break;
     case GCKPTI_ON_FREE:
         if (e->group && e->group->comm.transport && e->step.state != GCKPTI_IDLE)
             gckpti_abort_comm(&e->group->comm); /* ends the step on the other ranks */

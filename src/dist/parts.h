@@ -39,7 +39,8 @@ static inline int64_t gckpti_part_of(const gckpt_store *s, const gckpti_param *q
     return shard.count;
 }
 /* Returns 1 if other processes have the rest of the arrays. */
-#define gckpti_has_peers(s) ((s)->others > 0)
+#define gckpti_has_peers(s) ((s)->peers > 0)
+static inline int gckpti_ranks_of(const gckpt_store *s) { return s->peers + 1; }
 #else
 #define gckpti_is_part(s, q, slot)        ((void)(s), 0)
 #define gckpti_part_of(s, q, slot, first) ((void)(s), *(first) = 0, (q)->p.elements)

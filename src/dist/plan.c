@@ -22,7 +22,8 @@ typedef struct gckpti_dist_model {
 /* Checks the numbers of virtual ranks and ranks. */
 static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d)
 {
-    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1, ranks = g->store->others + 1;
+    const int ranks = gckpti_ranks_of(g->store);
+    int vranks = d->ranks.virtual_ranks ? d->ranks.virtual_ranks : 1;
     /* the square of the greatest number fits into 32 bits */
     const gckpti_range range = { "ranks.virtual_ranks", vranks, 0, 32768 };
     if (!gckpti_check_ranges(g, "plan", &range, 1))
@@ -58,7 +59,7 @@ static gckpt_result gckpti_start_dist(gckpti_planner *p)
         return result;
     p->dist = (gckpti_dist_model *)gckpti_scratch_alloc(&p->scratch, 1, sizeof *p->dist);
     if (p->dist)
-        p->dist->tree_depth = gckpti_tree_depth(vranks / (p->g->store->others + 1));
+        p->dist->tree_depth = gckpti_tree_depth(vranks / gckpti_ranks_of(p->g->store));
     p->accumulates =
         (batch + vranks - 1) / vranks > rows || (p->dist && p->dist->tree_depth > 0);
     return GCKPT_OK;
@@ -137,7 +138,7 @@ static int gckpti_is_scattered(const gckpti_planner *p, int id)
 static void gckpti_add_recv_buffers(gckpti_planner *p)
 {
     const gckpti_dist_model *d = p->dist;
-    for (int r = 0; r < p->body_backwards && p->g->store->others; r++) {
+    for (int r = 0; r < p->body_backwards && p->g->store->peers; r++) {
         int recv = -1;
         for (int k = d->first[r]; k < d->first[r + 1]; k++) {
             gckpti_reduction *sum = &d->reduction[k];
@@ -209,7 +210,7 @@ static void gckpti_add_reduce_operands(gckpti_planner *p, const gckpti_ins_at *a
 static void gckpti_count_shards(gckpti_planner *p, int peak)
 {
     gckpti_lowered *d = &p->lowered;
-    for (size_t i = 0; i < d->buffer_count && p->g->store->others; i++) {
+    for (size_t i = 0; i < d->buffer_count && p->g->store->peers; i++) {
         const gckpt_buffer *b = &d->buffers[i];
         const size_t full = gckpti_f32_bytes(p->tensors[b->id]);
         if (b->start > peak || b->end < peak)
@@ -220,7 +221,7 @@ static void gckpti_count_shards(gckpti_planner *p, int peak)
         }
         if (b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT && b->size < full)
             d->kind_bytes[GCKPT_BYTES_PADDING] +=
-                b->size - full / ((size_t)p->g->store->others + 1);
+                b->size - full / (size_t)gckpti_ranks_of(p->g->store);
     }
 }
 
@@ -228,7 +229,7 @@ static void gckpti_count_shards(gckpti_planner *p, int peak)
 static void gckpti_encode_dist(const gckpti_planner *p, gckpt_plan *plan)
 {
     plan->virtual_ranks = p->desc->ranks.virtual_ranks > 1 ? p->desc->ranks.virtual_ranks : 1;
-    plan->ranks = p->g->store->others + 1;
+    plan->ranks = gckpti_ranks_of(p->g->store);
     plan->shard = p->g->store->shard;
     plan->comm_cost = p->desc->ranks.link_cost;
     for (int i = 0; i < p->n; i++) {

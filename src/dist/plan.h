@@ -6,20 +6,25 @@
 
 /* ---- several ranks and virtual ranks in plans and planners ---- */
 /* ---- dist/rows.c ---- */
-/* Returns the first row of a virtual rank: the least r with floor(r * vranks / batch) >= vrank. */
-GCKPTI_FN int64_t gckpti_vrank_first_row(int64_t batch, int vranks, int64_t vrank);
-
-/* Returns the batch that virtual ranks divide in a step of `rows` rows. */
-GCKPTI_FN int64_t gckpti_vrank_batch(const gckpt_plan *p, int64_t rows);
-
-/* Returns how many rows of a step a virtual rank has. */
-GCKPTI_FN int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank);
+/* Returns the first row of a virtual rank in a step of `rows` rows: the least r with
+ * floor(r * vranks / batch) >= vrank, at most `rows`. In inference, `rows` is the batch. */
+GCKPTI_FN int64_t gckpti_vrank_first_row(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
 #ifndef GCKPT_NO_RANKS
 /* Returns how many virtual ranks this rank runs: its part, or all if every rank runs all rows. */
 static inline int gckpti_local_vranks(const gckpt_plan *p)
 {
     return p->virtual_ranks < p->ranks ? p->virtual_ranks : p->virtual_ranks / p->ranks;
+}
+
+/* Returns how many rows, or micro-batches, a virtual rank has in a step of `rows` rows. */
+static inline int64_t gckpti_vrank_rows(const gckpt_plan *p, int64_t rows, int64_t vrank)
+{
+    return gckpti_vrank_first_row(p, rows, vrank + 1) - gckpti_vrank_first_row(p, rows, vrank);
+}
+static inline int64_t gckpti_vrank_micro_batches(const gckpt_plan *p, int64_t rows, int64_t vrank)
+{
+    return (gckpti_vrank_rows(p, rows, vrank) + p->rows - 1) / p->rows;
 }
 
 /* Returns the fewest rows, above 0, that a micro-batch has which is not full in a step of `rows`
@@ -63,8 +68,7 @@ static inline gckpti_shard_range gckpti_update_shard(const gckpti_planner *p, co
 static inline int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_store *s = p->g->store;
-    return t->kind == GCKPTI_PARAM &&
-           gckpti_is_sharded(gckpti_array_shard(s, &s->params[t->index], GCKPTI_VALUES));
+    return t->kind == GCKPTI_PARAM && gckpti_is_part(s, &s->params[t->index], GCKPTI_VALUES);
 }
 
 /* If desc.ranks.overlap is nonzero, replaces p->best by a lowered plan whose gathers begin earlier,

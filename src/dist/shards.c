@@ -29,7 +29,7 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
                                                 int slot)
 {
     const int full = slot < 0 && (q->external || gckpti_is_quantised((int)q->p.storage));
-    return gckpti_shard_from(q->p.elements, s->rank, s->others + 1,
+    return gckpti_shard_from(q->p.elements, s->rank, gckpti_ranks_of(s),
                              full ? GCKPT_SHARD_NONE : s->shard,
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
@@ -37,14 +37,14 @@ GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckp
 /* Returns the bytes of a part of a parameter's values or of a state. */
 static size_t gckpti_part_bytes(const gckpt_store *s, const gckpti_param *q)
 {
-    return (size_t)gckpti_shard_of(q->p.elements, 0, s->others + 1).capacity * sizeof(float);
+    return (size_t)gckpti_shard_of(q->p.elements, 0, gckpti_ranks_of(s)).capacity * sizeof(float);
 }
 
 /* Sets first and count: the elements of a parameter that this rank updates. */
 static void gckpti_set_update_part(const gckpt_store *s, gckpt_parameter *p)
 {
     const gckpti_shard_range shard =
-        gckpti_shard_from(p->elements, s->rank, s->others + 1, s->shard, GCKPT_SHARD_STATE);
+        gckpti_shard_from(p->elements, s->rank, gckpti_ranks_of(s), s->shard, GCKPT_SHARD_STATE);
     p->first = shard.first;
     p->count = shard.count;
 }

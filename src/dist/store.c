@@ -21,7 +21,7 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
     if (!store)
         return GCKPT_E_ARG;
     store->rank = rank;
-    store->others = ranks - 1;
+    store->peers = ranks - 1;
     store->shard = ranks > 1 ? shard : GCKPT_SHARD_NONE;
     for (size_t i = 0; i < store->count; i++)
         gckpti_set_update_part(store, &store->params[i].p);

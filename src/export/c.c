@@ -50,7 +50,7 @@ static int gckpti_c_identifier(const char *s)
 static int gckpti_c_is_builtin(const gckpt_op *op)
 {
 #define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS));
+    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS));
 #undef GCKPTI_IS
 }
 
@@ -215,24 +215,22 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
                    q->built_cost.backward)
     GCKPTI_C_ARRAY(gckpti_plan_fetch, fetches, fetch_count, "    { %i, %i, %s },\n", q->id,
                    q->gradient, gckpti_c_offset(q->offset, at))
+    GCKPTI_C_ARRAY(char, names, name_bytes, "%s'\\%i%i%i',%s", (q - p->names) % 16 ? " " : "    ",
+                   *q >> 6 & 3, *q >> 3 & 7, *q & 7,
+                   (q - p->names) % 16 == 15 || q + 1 == end ? "\n" : "")
 }
 
-/* Prints attributes (aligned for every type) and names as arrays of at least one element each. */
-static void gckpti_c_words_and_names(gckpti_sink *out, const gckpt_plan *p, const char *name)
+/* Prints attributes, aligned for every type. */
+static void gckpti_c_attributes(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
+    if (!p->word_count)
+        return;
     gckpti_print(out,
                  "static const union {\n    uint32_t words[%z];\n"
                  "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
-                 p->word_count + !p->word_count, name);
-    gckpti_c_words(out, p->word_count ? (const void *)p->words : "\0\0\0",
-                   p->word_count + !p->word_count);
-    gckpti_print(out, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
-    for (size_t i = 0; i < p->name_bytes; i++) {
-        unsigned u = (unsigned char)p->names[i];
-        gckpti_print(out, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6),
-                     (int)(u >> 3 & 7), (int)(u & 7));
-    }
-    gckpti_print(out, "%s\n};\n", p->name_bytes ? "" : "0");
+                 p->word_count, name);
+    gckpti_c_words(out, p->words, p->word_count);
+    gckpti_print(out, "\n} };\n");
 }
 
 static void gckpti_c_number(gckpti_sink *out, const char *type, const char *field, uint64_t value)
@@ -249,7 +247,8 @@ static void gckpti_c_array(gckpti_sink *out, const char *name, const char *array
                            int optional)
 {
     gckpti_print(out, optional ? "#ifdef GCKPT_SMALL\n    NULL,\n#else\n" : "");
-    gckpti_print(out, count ? "    gckpti_%s_%s,\n" : "    NULL,\n", name, array);
+    gckpti_print(out, count ? "    gckpti_%s_%s%s,\n" : "    NULL,\n", name, array,
+                 !strcmp(array, "words") ? ".words" : "");
     gckpti_print(out, optional ? "#endif\n" : "");
 }
 
@@ -277,7 +276,7 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_c_array(out, name, #field, p->count, optional);
     GCKPTI_PLAN_ARRAYS(GCKPTI_PRINTED)
 #undef GCKPTI_PRINTED
-    gckpti_print(out, "    gckpti_%s_words.words, gckpti_%s_names\n};\n", name, name);
+    gckpti_print(out, "};\n");
 }
 
 /* Returns 1 if GCKPT_SMALL can run the plan and its narrower types hold the plan's numbers. */
@@ -300,8 +299,8 @@ static const char *gckpti_c_find_op(const gckpt_plan *p, const char *part)
 #define GCKPTI_LOSS(op)   { #op, "LOSSES" },
     static const struct {
         const char *op, *part;
-    } optional[] = { GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, GCKPTI_AXIS, GCKPTI_ATTN, GCKPTI_CELL,
-                                    GCKPTI_IMAGE, GCKPTI_LINEAR, GCKPTI_LOSS) };
+    } optional[] = { GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_AXIS, GCKPTI_LINEAR, GCKPTI_LOSS,
+                                    GCKPTI_ATTN, GCKPTI_CELL, GCKPTI_IMAGE) };
     for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
         for (size_t n = 0; n < p->node_count && !strcmp(optional[i].part, part); n++) {
             const gckpti_plan_node *q = &p->nodes[n];
@@ -400,7 +399,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_c_nodes(&out, plan, name);
     gckpti_c_info(&out, plan, name);
     gckpti_c_arrays(&out, plan, name);
-    gckpti_c_words_and_names(&out, plan, name);
+    gckpti_c_attributes(&out, plan, name);
     gckpti_c_plan(&out, plan, name);
     return gckpti_sink_flush(&out);
 }

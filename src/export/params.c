@@ -31,8 +31,6 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
             gckpti_count_alloc(&used, (size_t)count, sizeof(float));
     }
-    if (plan && plan->backend_id > GCKPTI_BACKEND_PLAIN) /* this backend may have own memory */
-        gckpti_count_alloc(&used, n, GCKPTI_MIRROR_BYTES);
     return gckpti_count_block(used + names);
 }
 

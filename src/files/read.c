@@ -155,7 +155,7 @@ static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_ent
 {
     const gckpt_store *s = load->store;
     gckpti_pull(s, q);
-    gckpti_mark_changed(s, q, GCKPTI_HOST);
+    gckpti_mark_changed(q, GCKPTI_HOST);
     q->uninitialised = 0;
     q->assigned = 1;
     if (load->desc->values_only)

@@ -152,7 +152,7 @@ static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, c
     }
 }
 
-/* Writes the data of a tensor. */
+/* Writes the data of a tensor, unless this store has only a part of it. */
 static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec *spec,
                                        const gckpti_out_tensor *w)
 {
@@ -161,6 +161,11 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
     const void *raw = w->slot == GCKPTI_VALUES  ? q->p.quantised
                       : w->slot == GCKPTI_SCALE ? q->p.scales
                                                 : NULL;
+    if (!spec->exec && w->slot != GCKPTI_SCALE && gckpti_is_part(spec->store, q, w->slot))
+        return gckpti_error(spec->store, GCKPT_E_ARG,
+                            "save: this rank has only a shard of \"%s\"%s; "
+                            "gckpt_ranks_save writes all ranks' shards",
+                            q->p.name, w->slot < 0 ? "" : gckpti_suffixes[w->slot]);
     for (int64_t at = 0, n = w->count; at < w->count && (spec->exec || !out->failed); at += n) {
         const void *x = raw;
         if (!raw)
@@ -205,19 +210,6 @@ static gckpt_result gckpti_save_name(const gckpti_save_spec *spec, size_t i)
     return GCKPT_OK;
 }
 
-/* Refuses to save a store that has only parts of arrays. */
-static gckpt_result gckpti_refuse_parts(const gckpti_save_spec *spec)
-{
-    gckpti_out_tensor w;
-    for (w.next = 0; gckpti_next_out_tensor(spec, &w);)
-        if (w.slot != GCKPTI_SCALE && gckpti_is_part(spec->store, w.q, w.slot))
-            return gckpti_error(spec->store, GCKPT_E_ARG,
-                                "save: this rank has only a shard of \"%s\"%s; "
-                                "gckpt_ranks_save writes all ranks' shards",
-                                w.q->p.name, w.slot < 0 ? "" : gckpti_suffixes[w.slot]);
-    return GCKPT_OK;
-}
-
 /* Checks that the store can be saved; initialises quantised values. */
 static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 {
@@ -229,8 +221,6 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
                             "save: desc.storage must be F32, BF16 or F16; parameters quantised to "
                             "I8 or I4 by gckpt_store_quantise are saved so anyway");
     gckpt_result result = GCKPT_OK;
-    if (GCKPTI_HAS_PARTS && !spec->exec)
-        result = gckpti_refuse_parts(spec);
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);

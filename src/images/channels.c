@@ -1,4 +1,4 @@
-#include "images/images.h"
+#include "images/kernels.h"
 #include "ops/internal.h"
 #include "graph/graph.h"
 
@@ -193,15 +193,15 @@ static void gckpti_batchnorm_add_stats(const gckpti_channel_state *s)
     }
 }
 
-GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
-                                   const gckpti_channel_kernels *kernels)
+static void gckpti_run_channels(const gckpt_call *call, int backward)
 {
     const int groups = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
     const int64_t n = gckpti_last(x), images = groups ? x->d[0] : 1;
     gckpti_channel_state s;
     memset(&s, 0, sizeof s);
-    s.call = call, s.kernels = kernels, s.has_stats = !groups && !gckpti_is_training(call);
+    s.call = call, s.has_stats = !groups && !gckpti_is_training(call);
+    s.kernels = GCKPTI_KERNEL_OF(call, images->channels, &gckpti_channel_loops);
     s.images = images, s.pixels = gckpti_rows(x) / images, s.channels = n;
     s.groups = groups ? groups : n, s.m = n / s.groups, s.n = (float)(s.pixels * s.m);
     s.width = n, s.items = 1;
@@ -219,18 +219,14 @@ GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
                    backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
 }
 
-static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_channel_sums,
-                                                              gckpti_channel_out,
-                                                              gckpti_channel_dx };
-
-GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward, &gckpti_plain_channels))
-GCKPTI_OP_KERNELS(batchnorm, gckpti_run_channels(call, backward, &gckpti_plain_channels))
+GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward))
+GCKPTI_OP_KERNELS(batchnorm, gckpti_run_channels(call, backward))
 
 /* With a bias and no gain, the gradients read less than declared here. */
-GCKPTI_DESC(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
+GCKPTI_DESC(groupnorm, GCKPTI_PLAIN, gckpti_channels_shape, gckpti_flops_8, 0,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
             GCKPT_SUMS);
-GCKPTI_DESC(batchnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
+GCKPTI_DESC(batchnorm, GCKPTI_PLAIN, gckpti_channels_shape, gckpti_flops_8, 0,
             GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED,
             GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
             GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,

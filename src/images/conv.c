@@ -1,4 +1,4 @@
-#include "images/images.h"
+#include "images/kernels.h"
 #include "ops/internal.h"
 #include "graph/graph.h"
 
@@ -214,18 +214,17 @@ GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t 
     const gckpti_conv_sizes *z = s->z;
     const gckpti_axis_map *r = s->r;
     const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
-    const int64_t *side = up ? z->image : z->windows, each = up ? z->o : z->c;
+    const int64_t each = up ? z->o : z->c;
     const float zero = 0.0f;
     for (int64_t at = begin; at < end; at++) {
         const int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
         const int64_t row = at / r[1].results / r[0].results;
-        const int64_t line = (row * side[0] + i * r[0].out_step + r[0].out_first) * side[1];
         const float *from = s->from + c + row * r[0].size * r[1].size * each;
         const float *w = s->w + c + dw * at * z->o;
         float *d = s->out + c;
         if (!dw) {
             const int64_t all = up ? z->c : z->o;
-            d += (line + r[1].out_first + j * r[1].out_step) * all;
+            d += gckpti_conv_place(s, at) * all;
             if (s->start)
                 memcpy(d, s->start, (size_t)all * sizeof *d);
             else
@@ -283,8 +282,10 @@ static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
     gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results, 0, s->z->c);
 }
 
-GCKPTI_OP_KERNELS(conv2d, gckpti_run_conv(call, backward, gckpti_conv_plain, gckpti_multiply_add);
-                  if (backward) gckpti_bias_backward(call))
+GCKPTI_OP_KERNELS(
+    conv2d, gckpti_run_conv(call, backward, GCKPTI_KERNEL_OF(call, images->conv, gckpti_conv_plain),
+                            GCKPTI_KERNEL_OF(call, images->multiply_add, gckpti_multiply_add));
+    if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {
@@ -306,7 +307,7 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_recepti
     return !a->transposed && gaps < INT32_MAX;
 }
 
-GCKPTI_DESC_FIELD(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops,
+GCKPTI_DESC_FIELD(conv2d, GCKPTI_PLAIN, gckpti_conv2d_shape, gckpti_conv2d_flops,
                   gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* Returns whether a signal's window has its sizes at index [0], as in PyTorch, instead of [1]. */

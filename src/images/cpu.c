@@ -1,18 +1,13 @@
-#include "images/cpu.h"
+#include "images/kernels.h"
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
 /* ---- convolutions are products (cpu/products.c), one for each phase and group; if groups have one
- * channel, a work item is a line of results, or 64 channels of dw. Pools, norms: as in ops ---- */
-typedef struct {
-    gckpti_products base;
-    gckpti_conv_gemm w;
-} gckpti_conv_job;
-
+ * channel, a work item is a line of results, or 64 channels of dw ---- */
 static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_block *block,
                                 float *scratch, int64_t floats)
 {
-    gckpti_conv_gemm w = ((const gckpti_conv_job *)(const void *)base)->w;
+    gckpti_conv_gemm w = *(const gckpti_conv_gemm *)(const void *)base->t;
     w.from += block->matrix * w.from_next, w.t.b.f32 += block->matrix * w.t.b.batch_stride;
     w.t.c += block->matrix * w.c_next;
     if (w.t.initial)
@@ -30,15 +25,14 @@ static gckpti_conv_gemm gckpti_conv_gemm_of(const gckpti_conv *s)
     gckpti_conv_gemm w;
     gckpti_product *t = &w.t;
     memset(&w, 0, sizeof w);
-    w.kind = s->kind, w.z = z, w.from = s->from;
-    w.r[0] = s->r[0], w.r[1] = s->r[1];
-    w.width = x->size * channels, w.image = w.r[0].size * w.width;
+    w.conv = s, w.from = s->from;
+    w.width = x->size * channels, w.image = s->r[0].size * w.width;
     w.step = x->stride * channels, w.tap = x->dilation * channels, w.first = x->first * channels;
     w.tap_len = group, w.line_taps = x->taps + !x->taps;
     if (w.tap == group)
         w.tap_len *= w.line_taps, w.line_taps = 1;
     w.from_next = group, t->b.batch_stride = z->group_o, w.c_next = up ? z->group_c : z->group_o;
-    t->m = z->rows * w.r[0].results * x->results, t->k = w.r[0].taps * x->taps * group;
+    t->m = z->rows * s->r[0].results * x->results, t->k = s->r[0].taps * x->taps * group;
     t->n = w.c_next, t->a.k_stride = 1, t->batch = z->window.groups;
     if (s->kind == GCKPTI_CONV_DW) {
         const int64_t windows = t->m;
@@ -63,17 +57,17 @@ static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
         gckpti_conv_results(s, i * line, (i + 1) * line, 0, s->z->c);
 }
 
-static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
+GCKPTI_FN void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
     const int64_t windows = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
     if (z->group_c > 1 || z->group_o > 1) {
-        gckpti_conv_job job = { { call, NULL, 0, 0, 0, 0, 0, gckpti_conv_c_block },
-                                gckpti_conv_gemm_of(s) };
-        job.w.t.workspace = call->workspace, job.base.t = &job.w.t;
-        job.base.floats = gckpti_conv_workspace(job.w.t.m, job.w.t.n, job.w.t.k);
-        gckpti_products_split(&job.base);
-        gckpti_run_products(&job.base);
+        gckpti_conv_gemm w = gckpti_conv_gemm_of(s);
+        gckpti_products base = { call, &w.t, 0, 0, 0, 0, 0, gckpti_conv_c_block };
+        w.t.workspace = call->workspace;
+        base.floats = gckpti_conv_workspace(w.t.m, w.t.n, w.t.k);
+        gckpti_products_split(&base);
+        gckpti_run_products(&base);
         return;
     }
     if (s->kind == GCKPTI_CONV_DW) {
@@ -84,18 +78,4 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
         gckpt_parallel(call, windows, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, s);
     }
 }
-
-GCKPTI_OP_KERNELS(fast_conv2d, gckpti_run_conv(call, backward, gckpti_conv_fast,
-                                               gckpti_kernels_of(call)->images->multiply_add);
-                  if (backward) gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0))
-GCKPTI_OP_KERNELS(fast_max_pool,
-                  gckpti_run_pool(call, backward, gckpti_kernels_of(call)->images->max_windows))
-GCKPTI_OP_KERNELS(fast_average_pool,
-                  gckpti_run_pool(call, backward, gckpti_kernels_of(call)->images->average_windows))
-GCKPTI_OP_KERNELS(fast_upsample, (void)backward;
-                  gckpti_run_upsample(call, gckpti_kernels_of(call)->images->scaled_add))
-GCKPTI_OP_KERNELS(fast_groupnorm,
-                  gckpti_run_channels(call, backward, &gckpti_kernels_of(call)->images->channels))
-GCKPTI_OP_KERNELS(fast_batchnorm,
-                  gckpti_run_channels(call, backward, &gckpti_kernels_of(call)->images->channels))
 #endif

@@ -19,8 +19,6 @@ typedef struct gckpti_pool_state {
 } gckpti_pool_state;
 typedef void (*gckpti_windows_fn)(const gckpti_pool_state *s, int64_t row);
 
-GCKPTI_FN void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_windows_fn windows);
-
 /* The taps of a window that are within x: begin..end-1 along each axis. Tap (0,0), which may be
  * outside, is element `x` of the input, and element `line` if it were in column 0; the result is
  * element `y`. */
@@ -65,7 +63,6 @@ GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, 
 }
 
 typedef void (*gckpti_scaled_add_fn)(float *to, float factor, const float *from, int64_t n);
-GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add_fn add);
 
 /* ---- images/channels.c ---- */
 typedef struct {
@@ -88,9 +85,6 @@ typedef void (*gckpti_channel_fn)(const gckpti_channel_pass *p, int64_t first, i
 typedef struct {
     gckpti_channel_fn sums, out, dx;
 } gckpti_channel_kernels;
-
-GCKPTI_FN void gckpti_run_channels(const gckpt_call *call, int backward,
-                                   const gckpti_channel_kernels *kernels);
 
 /* ---- images/conv.c ---- */
 typedef struct {
@@ -134,6 +128,16 @@ typedef struct {
     gckpti_multiply_add_fn run;
 } gckpti_conv;
 
+/* Returns the index, among all pixels (UP) or windows, of result i of all rows. */
+GCKPTI_INLINE int64_t gckpti_conv_place(const gckpti_conv *s, int64_t i)
+{
+    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->windows;
+    const gckpti_axis_map *r = s->r;
+    int64_t line = i / r[1].results;
+    line = line / r[0].results * side[0] + r[0].out_first + line % r[0].results * r[0].out_step;
+    return line * side[1] + r[1].out_first + i % r[1].results * r[1].out_step;
+}
+
 /* Computes results begin..end-1 of all rows, in chains from `start`, the old value, or +0; for DW,
  * adds the terms of windows begin..end-1. If groups have one channel: only channels c..c+n-1. */
 GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
@@ -143,16 +147,9 @@ GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t 
 typedef void (*gckpti_conv_fn)(const gckpt_call *call, gckpti_conv *s);
 GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
                                gckpti_multiply_add_fn multiply_add);
-#ifdef GCKPTI_SEPARATE_TU
-#pragma push_macro("GCKPTI_ISA")
-#undef GCKPTI_ISA
-#define GCKPTI_ISA (-1)
-#include "num/isa.h"
+#include "num/plain_begin.h"
 #include "images/loops.h"
-#include "num/isa_end.h"
-#undef GCKPTI_ISA
-#pragma pop_macro("GCKPTI_ISA")
-#endif
+#include "num/plain_end.h"
 #define GCKPTI_IF_IMAGES(x) x
 #else
 #define GCKPTI_IF_IMAGES(x) NULL

@@ -5,7 +5,7 @@
 static GCKPTI_TARGET void V(unfold)(const gckpti_conv_gemm *s, int64_t row, int64_t rows,
                                     int64_t first, int64_t terms, float *d, int64_t d_row)
 {
-    const gckpti_axis_map *r = s->r;
+    const gckpti_axis_map *r = s->conv->r;
     const int64_t tap = first / s->tap_len;
     int64_t j = row % r[1].results, i = row / r[1].results % r[0].results;
     const float *from = s->from + row / r[1].results / r[0].results * s->image;
@@ -41,15 +41,18 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_conv_gemm *s, int64_t p, int
                                        int64_t n, float *d, int64_t deep)
 {
     const gckpti_product *t = &s->t;
-    const int64_t span = s->kind == GCKPTI_CONV_UP ? s->z->group_o : t->k;
+    const gckpti_conv_sizes *z = s->conv->z;
+    const gckpti_axis_map *r = s->conv->r;
+    const int up = s->conv->kind == GCKPTI_CONV_UP;
+    const int64_t span = up ? z->group_o : t->k;
     for (int64_t at = 0, width; at < n; at += width) {
         const int64_t cols = gckpti_min(n - at, width = V(panel_width)(n, at));
         for (int64_t l = 0, terms; l < k; l += terms) {
             const int64_t tap = (p + l) / span, o = (p + l) % span;
             const float *b = t->b.f32 + (j + at) * t->b.stride + o * t->b.k_stride;
             terms = gckpti_min(span - o, k - l);
-            if (s->kind == GCKPTI_CONV_UP)
-                b += gckpti_conv_gemm_b(s, tap);
+            if (up)
+                b += gckpti_conv_tap(z, r, tap / r[1].taps, tap % r[1].taps) * z->group_c * z->o;
             V(pack)(b, t->b.k_stride, t->b.stride, cols, terms, d + at * deep + l * width, width);
         }
     }
@@ -86,11 +89,12 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
 {
     const int64_t i1 = block->i1, j1 = block->j1;
     const gckpti_product *t = &s->t;
-    const int dw = s->kind == GCKPTI_CONV_DW;
+    const gckpti_axis_map *r = s->conv->r;
+    const int dw = s->conv->kind == GCKPTI_CONV_DW, up = s->conv->kind == GCKPTI_CONV_UP;
     const int64_t most = dw ? GCKPTI_GATHER_ROWS : GCKPTI_STRIP;
-    const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].out_step > 1 || s->r[1].out_step > 1);
+    const int lines = up && (r[0].out_step > 1 || r[1].out_step > 1);
     gckpti_blocking sizes = V(blocking)(t, i1 - block->i0, floats);
-    sizes.in_place = sizes.in_place && s->kind != GCKPTI_CONV_UP;
+    sizes.in_place = sizes.in_place && !up;
     floats -= GCKPTI_PANEL * 16; /* V(pack) may write this much after the panels */
     sizes.kc = gckpti_min(sizes.kc, floats / (GCKPTI_PANEL + most) / 16 * 16);
     sizes.nc = gckpti_min(GCKPTI_NC, (floats / sizes.kc - most) / GCKPTI_PANEL * GCKPTI_PANEL);
@@ -104,21 +108,21 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
             if (!sizes.in_place || n % W)
                 V(pack_taps)(s, p, k, j, n, panels, sizes.kc);
             for (int64_t i = block->i0, some; i < i1; i += some) {
-                const int64_t at = gckpti_conv_gemm_c(s, i) + j;
+                const int64_t place = dw ? i : gckpti_conv_place(s->conv, i);
                 gckpti_tile u = { k,    pack, 1,          GCKPTI_GATHER_ROWS,
                                   NULL, 0,    t->initial, t->initial_stride,
                                   NULL, 0,    0,          NULL };
                 some = gckpti_min(i1 - i, most);
                 if (lines)
-                    some = gckpti_min(some, s->r[1].results - i % s->r[1].results);
+                    some = gckpti_min(some, r[1].results - i % r[1].results);
                 if (dw)
                     V(unfold)(s, p, k, i, some, pack, GCKPTI_GATHER_ROWS);
                 else
                     V(unfold)(s, i, some, p, k, pack, sizes.kc);
                 if (!dw)
                     u.a_row = sizes.kc, u.a_step = 1;
-                u.c = t->c + at;
-                u.c_row = t->c_stride * (dw ? 1 : s->r[1].out_step);
+                u.c = t->c + place * t->c_stride + j;
+                u.c_row = t->c_stride * (dw ? 1 : r[1].out_step);
                 if (p || t->accumulate)
                     u.from = u.c, u.from_row = u.c_row;
                 else if (t->initial)
@@ -130,11 +134,8 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
     } while (p < t->k);
 }
 
-static const gckpti_image_kernels V(image_kernels) = { V(conv_block),
-                                                       V(multiply_add),
-                                                       V(max_windows),
-                                                       V(average_windows),
-                                                       { V(channel_sums), V(channel_out),
-                                                         GCKPTI_IF_TRAINING(V(channel_dx)) },
-                                                       V(scaled_add) };
+static const gckpti_image_kernels V(image_kernels) = {
+    V(conv_block),      V(multiply_add), V(max_windows),  V(average_windows),
+    &V(channel_loops),  V(scaled_add),   gckpti_conv_fast
+};
 #endif

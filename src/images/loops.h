@@ -175,4 +175,8 @@ GCKPTI_KERNEL void V(channel_dx)(const gckpti_channel_pass *p, int64_t first, in
             V(put_product_n)(p->to + at, rstd, u, p->accumulate, end - c);
         }
 }
+
+GCKPTI_UNUSED static const gckpti_channel_kernels V(channel_loops) = {
+    V(channel_sums), V(channel_out), GCKPTI_IF_TRAINING(V(channel_dx))
+};
 #endif

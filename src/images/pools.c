@@ -1,4 +1,4 @@
-#include "images/images.h"
+#include "images/kernels.h"
 #include "ops/internal.h"
 #include "graph/graph.h"
 
@@ -42,8 +42,9 @@ GCKPTI_FN gckpti_taps gckpti_taps_of(const gckpti_pool_state *s, int64_t row)
     return t;
 }
 
-/* Checks that each window has a tap within x: it exceeds its padding, and fits into padded x. */
-static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
+/* Checks that each window has a tap within x: it exceeds its padding, and fits into padded x.
+ * indices: nonzero if `saved` has the 16-bit index of a tap for each result. */
+static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name, int indices)
 {
     const gckpti_pool *o = (const gckpti_pool *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
@@ -65,25 +66,13 @@ static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name)
     call->shape.d[x->n - 2] = s.out[1];
     if (x->n == 4)
         call->shape.d[1] = s.out[0];
-    return GCKPT_OK;
-}
-
-static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
-{
-    const gckpti_pool *o = (const gckpti_pool *)call->attributes;
-    gckpt_result result = gckpti_pool_shape(call, "max_pool");
-    if (result == GCKPT_OK && (int64_t)o->size[0] * o->size[1] > 65536)
+    if (indices && (int64_t)o->size[0] * o->size[1] > 65536)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "max_pool: a window of %i x %i has more than 65536 elements", o->size[0],
+                          "%s: a window of %i x %i has more than 65536 elements", name, o->size[0],
                           o->size[1]);
-    if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
+    if (indices && gckpti_shape_fits(&call->shape))
         call->saved_bytes = (size_t)gckpti_elements(&call->shape) * sizeof(uint16_t);
-    return result;
-}
-
-static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
-{
-    return gckpti_pool_shape(call, "average_pool");
+    return GCKPT_OK;
 }
 
 /* Runs a work item: a row of windows of an image (forward), or an image (backward). */
@@ -100,7 +89,7 @@ static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
         s->windows(s, row);
 }
 
-GCKPTI_FN void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_windows_fn windows)
+static void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_windows_fn windows)
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
     int64_t row = s.out[1] * s.channels * s.o.size[0] * s.o.size[1];
@@ -108,9 +97,6 @@ GCKPTI_FN void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_wind
     gckpt_parallel(call, backward ? s.images : s.images * s.out[0], backward ? row * s.out[0] : row,
                    gckpti_pool_item, &s);
 }
-
-GCKPTI_OP_KERNELS(max_pool, gckpti_run_pool(call, backward, gckpti_max_windows))
-GCKPTI_OP_KERNELS(average_pool, gckpti_run_pool(call, backward, gckpti_average_windows))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
 {
@@ -129,20 +115,6 @@ static int gckpti_pool_field(const gckpt_call *call, void *attr, float fill,
     o->padding[i] = 0;
     return 1;
 }
-static int gckpti_max_pool_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
-{
-    return gckpti_pool_field(call, attr, -GCKPTI_INFINITY, field);
-}
-static int gckpti_avg_pool_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
-{
-    return gckpti_pool_field(call, attr, 0.0f, field);
-}
-
-GCKPTI_DESC_FIELD(max_pool, GCKPTI_FAST, gckpti_max_pool_shape, gckpti_pool_flops,
-                  gckpti_max_pool_field, 0, GCKPT_SAVED);
-GCKPTI_DESC_FIELD(average_pool, GCKPTI_FAST, gckpti_average_pool_shape, gckpti_pool_flops,
-                  gckpti_avg_pool_field, 0, 0);
-
 static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
                                      const gckpt_window *window)
 {
@@ -165,13 +137,26 @@ static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
     return gckpt_apply(op, &x, 1, &o, sizeof o);
 }
 
-GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *window)
-{
-    return gckpti_pool_new(&gckpti_op_max_pool, x, window);
-}
-
-GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window)
-{
-    return gckpti_pool_new(&gckpti_op_average_pool, x, window);
-}
+/* Defines a pool; windows: its kernel; reads: what its gradient reads. */
+#define GCKPTI_POOL(name, windows, fill, reads)                                                    \
+    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
+    {                                                                                              \
+        return gckpti_pool_shape(call, #name, (reads) != 0);                                       \
+    }                                                                                              \
+    static int gckpti_##name##_field(const gckpt_call *call, void *attr, gckpt_receptive_field *f) \
+    {                                                                                              \
+        return gckpti_pool_field(call, attr, fill, f);                                             \
+    }                                                                                              \
+    GCKPTI_OP_KERNELS(name,                                                                        \
+                      gckpti_run_pool(call, backward,                                              \
+                                      GCKPTI_KERNEL_OF(call, images->windows, gckpti_##windows)))  \
+    GCKPTI_DESC_FIELD(name, GCKPTI_PLAIN, gckpti_##name##_shape, gckpti_pool_flops,                \
+                      gckpti_##name##_field, 0, reads);                                            \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, const gckpt_window *window)              \
+    {                                                                                              \
+        return gckpti_pool_new(&gckpti_op_##name, x, window);                                      \
+    }
+GCKPTI_POOL(max_pool, max_windows, -GCKPTI_INFINITY, GCKPT_SAVED)
+GCKPTI_POOL(average_pool, average_windows, 0.0f, 0)
+#undef GCKPTI_POOL
 #endif

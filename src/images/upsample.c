@@ -1,4 +1,4 @@
-#include "images/images.h"
+#include "images/kernels.h"
 #include "ops/internal.h"
 #include "graph/graph.h"
 
@@ -9,52 +9,45 @@
  * has weight 1 - f and, if f > 0, the next one (or the last) weight f. y: x at p (nearest), or
  * chains of fma from +0 over these rows and, in a row, columns: x times both weights. dx: results
  * in order, each with its taps in that order: fma(weight, g, dx). */
-typedef struct {
-    const gckpt_call *call;
-    gckpti_scaled_add_fn add;
-} gckpti_upsample_state;
-
 /* A work item is a row of results (forward), or an image (backward). */
-static void gckpti_upsample_item(void *context, int64_t item, int64_t worker)
+static void gckpti_upsample_item(const gckpt_call *call, int64_t item)
 {
-    const gckpti_upsample_state *s = (const gckpti_upsample_state *)context;
-    const gckpt_arg *x = &s->call->in[0];
-    const float *g = s->call->grad_out;
-    const int64_t *in = x->shape.d, *out = s->call->shape.d, c = out[3], lines = out[1];
+    const gckpti_scaled_add_fn add = GCKPTI_KERNEL_OF(call, images->scaled_add, gckpti_scaled_add);
+    const gckpt_arg *x = &call->in[0];
+    const float *g = call->grad_out;
+    const int64_t *in = x->shape.d, *out = call->shape.d, c = out[3], lines = out[1];
     const int64_t n = g ? lines * out[2] : out[2], image = item * n / (lines * out[2]) * in[1];
-    const int mode = ((const gckpti_upsample *)s->call->attributes)->mode;
-    (void)worker;
+    const int mode = ((const gckpti_upsample *)call->attributes)->mode;
     if (g)
         gckpti_zero_unless(x->grad + image * in[2] * c, in[1] * in[2] * c, x->accumulate);
     for (int64_t i = item * n; i < (item + 1) * n; i++) {
         const gckpti_interp p = gckpti_interp_of(mode, in[1], lines, i / out[2] % lines);
         const gckpti_interp q = gckpti_interp_of(mode, in[2], out[2], i % out[2]);
-        float *y = g ? NULL : s->call->out + i * c;
+        float *y = g ? NULL : call->out + i * c;
         if (!g)
             gckpti_zero_unless(y, c, 0);
         for (int k = 0; k < p.n * q.n; k++) {
             const int64_t from = ((image + p.index[k / q.n]) * in[2] + q.index[k % q.n]) * c;
             const float weight = p.weight[k / q.n] * q.weight[k % q.n];
             if (g)
-                s->add(x->grad + from, weight, g + i * c, c);
+                add(x->grad + from, weight, g + i * c, c);
             else if (mode == GCKPT_NEAREST)
                 memcpy(y, x->data + from, (size_t)c * sizeof *y);
             else
-                s->add(y, weight, x->data + from, c);
+                add(y, weight, x->data + from, c);
         }
     }
 }
 
-GCKPTI_FN void gckpti_run_upsample(const gckpt_call *call, gckpti_scaled_add_fn add)
+static void gckpti_run_upsample(const gckpt_call *call)
 {
-    gckpti_upsample_state s = { call, add };
     const int64_t items = call->shape.d[0] * (call->grad_out ? 1 : call->shape.d[1]);
     if (!call->grad_out || call->in[0].grad)
-        gckpt_parallel(call, items, 4 * gckpti_elements(&call->shape) / items, gckpti_upsample_item,
-                       &s);
+        gckpti_for_each(call, items, 4 * gckpti_elements(&call->shape) / items,
+                        gckpti_upsample_item);
 }
 
-GCKPTI_OP_KERNELS(upsample, (void)backward; gckpti_run_upsample(call, gckpti_scaled_add))
+GCKPTI_OP_KERNELS(upsample, (void)backward; gckpti_run_upsample(call))
 
 static gckpt_result gckpti_upsample_shape(gckpt_call *call)
 {
@@ -65,7 +58,7 @@ static gckpt_result gckpti_upsample_shape(gckpt_call *call)
     call->shape.d[1] = o->size[0], call->shape.d[2] = o->size[1];
     return GCKPT_OK;
 }
-GCKPTI_DESC(upsample, GCKPTI_FAST, gckpti_upsample_shape, NULL, 0, 0);
+GCKPTI_DESC(upsample, GCKPTI_PLAIN, gckpti_upsample_shape, NULL, 0, 0);
 
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how)

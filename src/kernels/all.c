@@ -5,7 +5,7 @@
 #include "ops/ops.h"
 #include "attention/cpu.h"
 #include "bf16/cpu.h"
-#include "images/cpu.h"
+#include "images/kernels.h"
 #include "recurrent/recurrent.h"
 
 #if GCKPTI_HAS_FAST &&                                                                             \
@@ -29,7 +29,6 @@
 #include "quant/kernels.c"
 #include "kernels/product_block.c"
 #include "kernels/elementwise.c"
-#include "kernels/dropout.c"
 #include "bf16/kernels.c"
 #include "kernels/column_sums.c"
 #include "images/kernels.c"
@@ -40,6 +39,7 @@
 #include "bf16/attention.c"
 #include "bf16/attention_gradients.c"
 #include "bf16/table.c"
+#include "attention/table.c"
 #include "bf16/amx.c"
 #include "recurrent/kernels.c"
 #include "kernels/table.c"

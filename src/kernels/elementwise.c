@@ -1,18 +1,40 @@
 /* ---- elementwise ops ---- */
-/* The loops of each op (ops/loops.h), by GCKPTI_KIND_.., and what the gradient of an op of one
- * input reads. */
-#define GCKPTI_UNARY_LOOPS(name, flops, reads, ...)                                                \
-    { V(name##_values), { GCKPTI_IF_TRAINING(V(name##_gradients)), NULL }, reads },
+/* where (gckpti_where_loop): the condition is not 0 or, for the second gradient, is 0. -0 is 0. */
+GCKPTI_INLINED INTS V(where_mask)(const gckpti_loop *s, int64_t j)
+{
+    return (INTS)(V(bits)(V(load_n)(s->x + j, W)) << s->steps[0] != 0);
+}
+static GCKPTI_TARGET void V(where_values)(const gckpti_loop *loop)
+{
+    const gckpti_loop s = *loop;
+    for (int64_t j = 0; j < s.n; j += W) {
+        const INTS taken = V(where_mask)(&s, j);
+        const INTS a = V(bits)(V(load)(s.y + j)), b = V(bits)(V(load)(s.g + j));
+        V(store)(s.to + j, V(floats)((taken & a) | (~taken & b)));
+    }
+}
+static GCKPTI_TARGET void V(where_gradients)(const gckpti_loop *loop)
+{
+    const gckpti_loop s = *loop;
+    for (int64_t j = 0; j < s.n; j += W) {
+        const INTS taken = V(where_mask)(&s, j) ^ (0u - (uint32_t)s.steps[1]);
+        V(put_n)(s.to + j, V(floats)(taken & V(bits)(V(load)(s.g + j))), s.accumulate, W);
+    }
+}
+
+/* The loops of each op (ops/loops.h), by GCKPTI_KIND_... */
+#define GCKPTI_LOOPS(values, grad_a, grad_b)                                                       \
+    { V(values), { GCKPTI_IF_TRAINING(V(grad_a)), GCKPTI_IF_TRAINING(V(grad_b)) } },
+#define GCKPTI_UNARY_LOOPS(name, ...)                                                              \
+    GCKPTI_LOOPS(name##_values, name##_gradients, name##_gradients)
 #define GCKPTI_BINARY_LOOPS(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)           \
-    { V(name##_values),                                                                            \
-      { GCKPTI_IF_TRAINING(V(grad_a##_gradient)), GCKPTI_IF_TRAINING(V(grad_b##_gradient)) },      \
-      0 },
-static const struct {
-    gckpti_loop_fn values, gradients[2];
-    unsigned reads;
-} V(elementwise)[] = { GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS)
-                           GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
-                               GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOPS) };
+    GCKPTI_LOOPS(name##_values, grad_a##_gradient, grad_b##_gradient)
+static const gckpti_loops V(elementwise)[] = {
+    GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS) GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
+        GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOPS)
+            GCKPTI_LOOPS(where_values, where_gradients, where_gradients)
+};
+#undef GCKPTI_LOOPS
 #undef GCKPTI_UNARY_LOOPS
 #undef GCKPTI_BINARY_LOOPS
 
@@ -33,56 +55,4 @@ static GCKPTI_TARGET void V(run_loop)(gckpti_loop *s, gckpti_loop_fn loop)
     s->x = x, s->y = y, s->g = g, s->to = all, s->n = W;
     loop(s);
     V(store_n)(to, V(load)(all), left);
-}
-
-/* where: the forward if i is -1, else the gradient of input i. -0 as a condition is 0 as well. */
-static GCKPTI_TARGET void V(where_select)(const gckpt_call *call, int i)
-{
-    const gckpt_arg *c = &call->in[0], *in = &call->in[i > 0 ? i : 0];
-    const void *words = c->index ? (const void *)c->index : (const void *)c->data;
-    const float *x = (const float *)words, *a = i > 0 ? call->grad_out : call->in[1].data;
-    const int64_t n = gckpti_elements(&call->shape);
-    if (i == 0)
-        gckpti_zero_unless(in->grad, n, in->accumulate);
-    for (int64_t at = 0, left = n; left > 0 && i; at += W, left -= W) {
-        INTS rest = (INTS)(V(bits)(V(load_n)(x + at, left)) << !c->index == 0) ^ (0u - (i == 2));
-        FLOATS y = i > 0 ? V(zero)() : V(load_n)(call->in[2].data + at, left);
-        y = V(floats)((rest & V(bits)(y)) | (~rest & V(bits)(V(load_n)(a + at, left))));
-        if (i > 0)
-            V(put_n)(in->grad + at, y, in->accumulate, left);
-        else
-            V(store_n)(call->out + at, y, left);
-    }
-}
-
-static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
-{
-    gckpti_loop s = gckpti_loop_of(call, 0, 0);
-    s.y = call->in[kind >= GCKPTI_FIRST_BINARY].data;
-    if (kind == GCKPTI_KIND_where)
-        V(where_select)(call, -1);
-    else
-        V(run_loop)(&s, V(elementwise)[kind].values);
-}
-
-static GCKPTI_TARGET void V(elementwise_grad)(const gckpt_call *call, int kind, int i)
-{
-    const gckpt_arg *self = &call->in[i];
-    gckpti_loop s = gckpti_loop_of(call, 1, V(elementwise)[kind].reads);
-    if (kind >= GCKPTI_FIRST_BINARY) { /* a NULL array is not used */
-        s.x = self->data ? self->data : s.g;
-        s.y = call->in[1 - i].data ? call->in[1 - i].data : s.g;
-    }
-    s.to = self->grad, s.accumulate = self->accumulate;
-    V(run_loop)(&s, V(elementwise)[kind].gradients[i]);
-}
-
-static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
-{
-    for (int i = 0; i < call->inputs; i++)
-        if (kind == GCKPTI_KIND_where && call->in[i].grad)
-            V(where_select)(call, i);
-        else if (call->in[i].grad &&
-                 (kind < GCKPTI_FIRST_BINARY || call->in[i].grad != call->grad_out))
-            V(elementwise_grad)(call, kind, i);
 }

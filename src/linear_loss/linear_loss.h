@@ -16,9 +16,6 @@ static inline float gckpti_linear_loss_cap(const gckpt_call *call)
 {
     return call->attributes ? ((const gckpti_linear_loss *)call->attributes)->cap : 0.0f;
 }
-
-GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                               gckpti_loss_fn fn);
 #else
 #define gckpti_linear_loss_block(call) 0
 #endif

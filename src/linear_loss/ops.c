@@ -80,7 +80,7 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
     (void)worker;
-    loss->kernels.classes->cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
+    loss->classes->cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
 }
 
 /* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
@@ -104,7 +104,7 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
     uint16_t *dx_bf16 = backward && gckpti_has_bf16(x->grad_bf16) ? x->grad_bf16 + at : NULL;
     float *dx = dx_bf16 ? workspace + layout->dx : backward && x->grad ? x->grad + at : NULL;
     if (dx_bf16 && x->accumulate)
-        loss->kernels.widen(dx_bf16, dx, loss->rows * c);
+        gckpti_widen_row(call, dx_bf16, dx, loss->rows * c);
     for (loss->first = 0; loss->first < v; loss->first += loss->n) {
         loss->n = gckpti_min(v - loss->first, layout->chunk);
         loss->x = loss->d =
@@ -121,35 +121,35 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
         }
         (void)rows;
         if (loss->counted > 0 && !has_logits)
-            gckpti_gemm(call, loss->kernels.product, &t, loss->rows, loss->n, c, loss->d, 0);
+            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, loss->n, c, loss->d, 0);
         if (loss->counted > 0 && !has_logits && loss->cap > 0.0f)
             gckpt_parallel(call, loss->rows, 16 * loss->n, gckpti_loss_cap_row, loss);
         gckpt_parallel(call, loss->rows, 16 * loss->n,
                        backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, loss);
         t.a = d, t.b = gckpti_transpose(&t.b);
         if (dx)
-            gckpti_gemm(call, loss->kernels.product, &t, loss->rows, c, loss->n, dx,
+            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, c, loss->n, dx,
                         x->accumulate || loss->first > 0);
         t.b = gckpti_arg_operand(x, at, c, 1, 0);
         t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
         t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = loss->row % t.k_period;
         if (dw)
-            gckpti_gemm(call, loss->kernels.product, &t, loss->n, c, loss->rows,
+            gckpti_gemm(call, gckpti_run_product, &t, loss->n, c, loss->rows,
                         dw + loss->first * c, w->accumulate || loss->row > 0);
     }
     if (dx_bf16)
-        loss->kernels.narrow(dx, dx_bf16, loss->rows * c);
+        gckpti_narrow_row(call, dx, dx_bf16, loss->rows * c);
 }
 
-GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward,
-                                               gckpti_loss_fn fn)
+static void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward)
 {
     const gckpti_loss_layout layout = gckpti_loss_layout_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
     const int block_rows = gckpti_linear_loss_block(call);
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels = fn(call), loss.e.kind = GCKPTI_LOSS_CLASSES;
+    loss.call = call, loss.e.kind = GCKPTI_LOSS_CLASSES;
+    loss.classes = GCKPTI_KERNEL_OF(call, class_losses, &gckpti_class_loss_kernels);
     loss.cap = gckpti_linear_loss_cap(call);
     loss.v = call->in[1].shape.d[0], loss.targets = call->in[2].index;
     for (int64_t row = 0; row < rows; row += loss.rows) {
@@ -169,8 +169,7 @@ GCKPTI_FN void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backw
     }
 }
 
-GCKPTI_OP_KERNELS(linear_cross_entropy,
-                  gckpti_run_linear_cross_entropy(call, backward, gckpti_plain_loss))
+GCKPTI_OP_KERNELS(linear_cross_entropy, gckpti_run_linear_cross_entropy(call, backward))
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {
@@ -192,7 +191,7 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
            more * 40 * (uint64_t)gckpti_elements(&call->in[1].shape);
 }
 
-GCKPTI_DESC_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
+GCKPTI_DESC_WITH(linear_cross_entropy, GCKPTI_PLAIN, gckpti_linear_cross_entropy_shape,
                  gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
                  gckpti_table_rows,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) |

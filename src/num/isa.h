@@ -20,6 +20,7 @@
 #define FLOATS                    float
 #define INTS                      uint32_t
 #define GCKPTI_MASK_OF(condition) (0u - (uint32_t)(condition))
+#define GCKPTI_LANE(x, i)         ((void)(i), (x))
 #define GCKPTI_DOUBLES            double
 #define GCKPTI_ALWAYS             GCKPTI_INLINE
 #define GCKPTI_INLINED            GCKPTI_INLINE
@@ -59,6 +60,7 @@ typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
 typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #define INTS                      V(ints)
 #define GCKPTI_MASK_OF(condition) ((INTS)(condition)) /* all bits of the lanes where it holds */
+#define GCKPTI_LANE(x, i)         ((x)[i])
 #define GCKPTI_DOUBLES            V(doubles)
 /* ALWAYS functions are inlined; INLINED ones only in optimised builds. At -O0, gcc still inlines
  * ALWAYS and compiles the hot code, up to kernels/hot_end.h, at -O1; clang cannot, and

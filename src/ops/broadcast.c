@@ -84,23 +84,96 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+#if GCKPTI_HAS_FAST
+/* Returns whether vector loops run on the whole arrays: no input is repeated, and no gradient is a
+ * compensated sum. */
+static int gckpti_is_flat(const gckpt_call *call)
+{
+    const int64_t n = gckpti_elements(&call->shape);
+    int k = 0;
+    while (call->kernels && k < call->inputs && gckpti_elements(&call->in[k].shape) == n &&
+           !call->in[k].compensation)
+        k++;
+    return call->kernels && k == call->inputs;
+}
+
+/* Computes the gradient of x, repeated as whole rows of n, if that is the sum of g: a bias's. */
+static void gckpti_sum_repeated(const gckpt_call *call, const gckpt_arg *x, int64_t n)
+{
+    gckpt_call c = *call;
+    c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
+    c.in[1] = *x;
+    gckpti_run_column_sums(&c, 0, 1);
+}
+
+/* Runs vector loops over whole arrays: of values, or of the required gradients. */
+static void gckpti_run_flat(const gckpt_call *call, int backward, int kind)
+{
+    gckpti_flat_loop f[2];
+    int count = 0;
+    for (int i = 0; i <= backward; i++) {
+        const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
+        gckpti_loop s = { x->data, y->data, call->grad_out, NULL, backward ? x->grad : call->out,
+                          NULL, gckpti_elements(&call->shape), { 1, 1 }, x->accumulate };
+        s.accumulate &= backward;
+        if (!s.to || s.to == s.g) /* not required, or g itself (PASSES_GRAD) */
+            continue;
+        s.x = s.x ? s.x : s.g, s.y = s.y ? s.y : s.g; /* the loop does not read a NULL array */
+        f[count].loop = s, f[count].input = backward ? i : -1, f[count++].run = NULL;
+    }
+    gckpti_run_loops(call, f, count, kind);
+}
+
+/* Runs vector loops of contiguous arrays: x is the condition, y and g are a and b, or g is that of
+ * y. steps: the shift that clears the sign of a condition in f32; 1 for the gradient of b. */
+static void gckpti_where_flat(const gckpt_call *call, int backward)
+{
+    const gckpt_arg *c = &call->in[0];
+    const void *condition = c->index ? (const void *)c->index : (const void *)c->data;
+    gckpti_flat_loop f[2];
+    int count = 0;
+    for (int i = 1; i <= 1 + backward; i++) {
+        const gckpt_arg *in = &call->in[i];
+        gckpti_loop s = { (const float *)condition, call->in[1].data, call->in[2].data, NULL,
+                          call->out, NULL, gckpti_elements(&call->shape), { !c->index, i == 2 },
+                          0 };
+        if (backward)
+            s.y = s.g = call->grad_out, s.to = in->grad, s.accumulate = in->accumulate;
+        if (s.to)
+            f[count].loop = s, f[count].input = backward ? i - 1 : -1, f[count++].run = NULL;
+    }
+    gckpti_run_loops(call, f, count, GCKPTI_KIND_where);
+}
+
+#else
+#define gckpti_is_flat(call)                    0
+#define gckpti_run_flat(call, backward, kind)   ((void)0)
+#define gckpti_where_flat(call, backward)       ((void)0)
+#endif
+
 /* Computes values or, if `backward`, input i's gradient, by a `loop` along the innermost axis. */
 static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpti_loop_fn loop)
 {
     const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
     gckpti_iter it;
     gckpti_loop s;
-    if (backward &&
-        (!x->grad || x->grad == call->grad_out)) /* not required, or g itself (PASSES_GRAD) */
+    if (backward && (!x->grad || x->grad == call->grad_out))
         return;
+    it = gckpti_iter_over(&call->shape, &x->shape, &y->shape);
+#if GCKPTI_HAS_FAST
+    if (backward && call->kernels && x->compensation && it.step[0][0] == 1 &&
+        it.size[0] == gckpti_elements(&x->shape) && loop == gckpti_identity_gradient) {
+        gckpti_sum_repeated(call, x, it.size[0]);
+        return;
+    }
+#endif
     if (backward && x->compensation)
         gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
-    it = gckpti_iter_over(&call->shape, &x->shape, &y->shape);
     memset(&s, 0, sizeof s);
     s.n = it.size[0], s.steps[0] = it.step[0][0], s.steps[1] = it.step[1][0];
     s.g = call->grad_out, s.to = call->out, s.accumulate = x->accumulate;
     do {
-        s.x = x->data ? x->data + it.offset[0] : s.g; /* `loop` does not read a NULL array */
+        s.x = x->data ? x->data + it.offset[0] : s.g;
         s.y = y->data ? y->data + it.offset[1] : s.g;
         if (backward)
             s.to = x->grad + it.offset[0];
@@ -123,10 +196,12 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
 #define GCKPTI_BINARY_BUILDER(name)
 #endif
 #define GCKPTI_BINARY_OP(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)              \
-    GCKPTI_OP_KERNELS(name, backward ? (gckpti_run_binary(call, 1, 0, gckpti_##grad_a##_gradient), \
-                                        gckpti_run_binary(call, 1, 1, gckpti_##grad_b##_gradient)) \
-                                     : gckpti_run_binary(call, 0, 0, gckpti_##name##_values))      \
-    GCKPTI_DESC(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                  \
+    GCKPTI_OP_KERNELS(                                                                             \
+        name, if (gckpti_is_flat(call)) gckpti_run_flat(call, backward, GCKPTI_KIND_##name);       \
+        else backward ? (gckpti_run_binary(call, 1, 0, gckpti_##grad_a##_gradient),                \
+                         gckpti_run_binary(call, 1, 1, gckpti_##grad_b##_gradient))                \
+                      : gckpti_run_binary(call, 0, 0, gckpti_##name##_values))                     \
+    GCKPTI_DESC(name, GCKPTI_PLAIN, gckpti_broadcast_shape, flops,                                 \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (reads_a) | GCKPT_SUMS, (reads_b) | GCKPT_SUMS);                                   \
     GCKPTI_BINARY_BUILDER(name)
@@ -143,10 +218,8 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
     int64_t o = 0;
     if (backward && !in->grad)
         return;
-    if (in->compensation || i == 0)
+    if (in->compensation)
         gckpti_zero_unless(in->grad, gckpti_elements(&in->shape), in->accumulate);
-    if (i == 0) /* the condition's gradient is 0 */
-        return;
     do
         for (int64_t j = 0; j < it.size[0]; j++, o++) {
             const int64_t at = it.offset[1] + j * it.step[1][0],
@@ -162,8 +235,19 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
         }
     while (gckpti_iter_next(&it, 1));
 }
-GCKPTI_OP_KERNELS(where, for (int i = !backward; i < 3; i++) gckpti_where_take(call, i, backward))
-GCKPTI_DESC(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
+
+static void gckpti_run_where(const gckpt_call *call, int backward)
+{
+    if (backward) /* the condition's gradient is 0 */
+        gckpti_zero_gradients(call, 0, 1);
+    if (gckpti_is_flat(call))
+        gckpti_where_flat(call, backward);
+    else
+        for (int i = 1; i < 3; i++)
+            gckpti_where_take(call, i, backward);
+}
+GCKPTI_OP_KERNELS(where, gckpti_run_where(call, backward))
+GCKPTI_DESC(where, GCKPTI_PLAIN, gckpti_broadcast_shape, NULL,
             GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
             GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)

@@ -26,7 +26,7 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
+static void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
     const int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
     const gckpt_dequantisation *quant = gckpti_call_quant(call);
@@ -39,25 +39,49 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
         if (gckpti_has_f32(call->out))
             memcpy(call->out + r * n + i, from, (size_t)count * sizeof *from);
         else
-            gckpti_to_bf16s(from, call->out_bf16 + r * n + i, count);
+            gckpti_narrow_row(call, from, call->out_bf16 + r * n + i, count);
     }
 }
 
-static void gckpti_take_rows(const gckpt_call *call, int backward)
+static int64_t gckpti_take_samples(const gckpt_call *call)
 {
-    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    float *table = call->in[0].grad;
-    if (backward && table)
-        gckpti_zero_unless(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
-    for (int64_t r = 0; r < rows; r++)
-        if (!backward)
-            gckpti_take_row(call, r);
-        else
-            for (int64_t i = 0; table && i < n; i++)
-                table[gckpti_source_row(call, r) * n + i] += gckpti_grad_out(call, r * n + i);
+    return call->in[0].shape.n == 3 ? call->shape.d[0] : 1;
 }
-GCKPTI_OP_KERNELS(embed, gckpti_take_rows(call, backward))
-GCKPTI_OP_KERNELS(gather, gckpti_take_rows(call, backward))
+
+/* Adds 64 columns of all rows of a sample, so that each element's sum keeps its order. */
+static void gckpti_take_columns(const gckpt_call *call, int64_t i)
+{
+    int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
+    int64_t rows = gckpti_rows(&call->shape) / gckpti_take_samples(call), first = i / items * rows;
+    int64_t j = i % items * GCKPTI_COLUMNS, width = gckpti_min(n - j, GCKPTI_COLUMNS);
+    float wide[GCKPTI_COLUMNS];
+    for (int64_t r = first; r < first + rows; r++) {
+        const int is_wide = gckpti_has_f32(call->grad_out);
+        const float *g = is_wide ? call->grad_out + r * n + j : wide;
+        if (!is_wide)
+            gckpti_widen_row(call, call->grad_out_bf16 + r * n + j, wide, width);
+        GCKPTI_KERNEL_OF(call, add, gckpti_add_into)
+        (call->in[0].grad + gckpti_source_row(call, r) * n + j, g, width);
+    }
+}
+
+/* Runs embed or gather; the backward first zeroes a table's gradient, unless it accumulates. */
+static void gckpti_run_take(const gckpt_call *call, int backward)
+{
+    const gckpt_arg *table = &call->in[0];
+    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const int64_t samples = gckpti_take_samples(call);
+    if (!backward)
+        gckpti_for_each(call, rows, n, gckpti_take_row);
+    if (!backward || !table->grad)
+        return;
+    if (!table->accumulate)
+        gckpti_cpu_fill(call, table->grad, 0, gckpti_elements(&table->shape));
+    gckpti_for_each(call, samples * ((n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS),
+                    4 * rows / samples * GCKPTI_COLUMNS, gckpti_take_columns);
+}
+GCKPTI_OP_KERNELS(embed, gckpti_run_take(call, backward))
+GCKPTI_OP_KERNELS(gather, gckpti_run_take(call, backward))
 
 /* Returns the limit of input i's indices: the rows of input i - 1, or of one sample of it. */
 static int64_t gckpti_table_rows(const gckpt_call *call, int i)
@@ -66,9 +90,9 @@ static int64_t gckpti_table_rows(const gckpt_call *call, int i)
     return table->d[table->n - 2];
 }
 
-GCKPTI_DESC_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
+GCKPTI_DESC_WITH(embed, GCKPTI_PLAIN, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
-GCKPTI_DESC_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
+GCKPTI_DESC_WITH(gather, GCKPTI_PLAIN, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)

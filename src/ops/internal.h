@@ -49,20 +49,12 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
 /* clang-format on */
 #define GCKPTI_PLAIN(name) NULL, NULL
 
-#if GCKPTI_HAS_FAST
-#define GCKPTI_FAST(name)                                                                          \
-    gckpti_fast_##name##_forward, GCKPTI_IF_TRAINING(gckpti_fast_##name##_backward)
-#else
-#define GCKPTI_FAST(name) NULL, NULL
-#endif
-
 /* Runs `row` for each row of the result or, in a backward, of x's gradient if it is required. */
 static inline void gckpti_run_rows(const gckpt_call *call,
                                    void (*row)(const gckpt_call *call, int64_t r))
 {
-    const int64_t rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; (!call->grad_out || call->in[0].grad) && r < rows; r++)
-        row(call, r);
+    if (!call->grad_out || call->in[0].grad)
+        gckpti_for_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
 }
 
 /* Applies an op to a, b and, if not NULL, c. */
@@ -87,7 +79,8 @@ enum { GCKPTI_LOSS_F32 = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };
 /* The state of a loss, which processes one block of rows and one chunk of classes at a time. */
 typedef struct {
     const gckpt_call *call;
-    gckpti_loss_kernels kernels;
+    const gckpti_element_kernels *element; /* of losses of elements; NULL over classes */
+    const gckpti_class_kernels *classes;   /* of losses over classes; NULL of elements */
     int backward;
     int64_t row, rows, first, n, v; /* block of the call: `rows` rows from `row` on, n of v classes
                                      * from class `first` on */
@@ -136,7 +129,13 @@ static inline int gckpti_has_weights(const gckpt_call *call)
     {                                                                                              \
         return gckpti_element_loss_shape(call, #name);                                             \
     }                                                                                              \
-    GCKPTI_OP_KERNELS(name, gckpti_run_loss(call, backward, kind, gckpti_plain_element_loss))      \
-    GCKPTI_DESC(name, GCKPTI_FAST, gckpti_##name##_shape, flops,                                   \
+    GCKPTI_OP_KERNELS(name, gckpti_run_loss(call, backward, kind, GCKPTI_ELEMENTS_OF(call), NULL)) \
+    GCKPTI_DESC(name, GCKPTI_PLAIN, gckpti_##name##_shape, flops,                                  \
                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
+#define GCKPTI_ELEMENTS_OF(call)                                                                   \
+    GCKPTI_KERNEL_OF(call, element_losses, &gckpti_element_loss_kernels)
+/* Runs a loss over classes. */
+#define GCKPTI_RUN_CLASSES(call, backward)                                                         \
+    gckpti_run_loss(call, backward, GCKPTI_LOSS_CLASSES, NULL,                                     \
+                    GCKPTI_KERNEL_OF(call, class_losses, &gckpti_class_loss_kernels))
 #define GCKPTI_READS_XY(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)

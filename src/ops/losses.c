@@ -53,20 +53,6 @@ GCKPTI_FN gckpti_element_loss gckpti_element_loss_of(const gckpt_call *call, gck
     return e;
 }
 
-GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
-{
-    const gckpti_loss_kernels kernels = { NULL, &gckpti_class_loss_kernels,
-                                          gckpti_plain_products(call), gckpti_from_bf16s,
-                                          gckpti_to_bf16s };
-    return kernels;
-}
-
-GCKPTI_FN gckpti_loss_kernels gckpti_plain_element_loss(const gckpt_call *call)
-{
-    const gckpti_loss_kernels kernels = { &gckpti_element_loss_kernels, NULL, NULL, NULL, NULL };
-    return (void)call, kernels;
-}
-
 /* ---- rows of losses over classes ---- */
 
 /* Returns the target of row r of the block (if < 0, ignored), or 0 if there are no targets. */
@@ -84,7 +70,7 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit,
         const float *t = loss->soft ? loss->soft + (loss->row + r) * loss->v : NULL;
         const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f };
         const float *x = loss->x + (loss->begin + r) * loss->n, smoothing = loss->e.delta;
-        const float sum = loss->kernels.classes->surprisal(x, loss->v, &c);
+        const float sum = loss->classes->surprisal(x, loss->v, &c);
         return t ? sum
                  : gckpti_fma(smoothing / (float)loss->v, sum, gckpti_mul(1.0f - smoothing, nll));
     }
@@ -95,7 +81,7 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit,
 static const float *gckpti_loss_logits(const gckpti_loss *loss, int64_t at, int64_t n, float *wide)
 {
     if (gckpti_has_bf16(loss->x_bf16)) {
-        loss->kernels.widen(loss->x_bf16 + at, wide, n);
+        gckpti_widen_row(loss->call, loss->x_bf16 + at, wide, n);
         return wide;
     }
     (void)n, (void)wide;
@@ -116,7 +102,7 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     for (int64_t j = 0, n; j < loss->n; j += n) {
         n = gckpti_min(loss->n - j, GCKPTI_LOSS_CHUNK);
         const float *x = gckpti_loss_logits(loss, begin + j, n, wide);
-        loss->kernels.classes->online(x, NULL, n, loss->first + j == 0, &loss->max[r],
+        loss->classes->online(x, NULL, n, loss->first + j == 0, &loss->max[r],
                                       &loss->sum[r]);
         if ((uint64_t)(at - j) < (uint64_t)n)
             loss->value[r] = x[at - j];
@@ -124,12 +110,12 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     if (loss->first + loss->n < loss->v)
         return;
     gckpti_softmax_end(&loss->max[r], &loss->sum[r]);
-    loss->sum[r] = loss->kernels.classes->log(loss->sum[r]);
+    loss->sum[r] = loss->classes->log(loss->sum[r]);
     loss->value[r] = gckpti_loss_of_row(loss, r, loss->value[r], loss->max[r], loss->sum[r]);
 }
 
-static void gckpti_loss_soft_row(const gckpti_loss *loss, const float *x, float *d, float w,
-                                 const gckpti_class_row *c)
+static void gckpti_soft_targets_grad(const gckpti_loss *loss, const float *x, float *d, float w,
+                                     const gckpti_class_row *c)
 {
     int accumulate = loss->call->in[1].accumulate;
     if (w == 0.0f)
@@ -145,11 +131,11 @@ static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_ro
 {
     int here = !gckpti_loss_soft(loss) && (uint64_t)at < (uint64_t)n;
     float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
-    loss->kernels.classes->gradient(x, d, n, c);
+    loss->classes->gradient(x, d, n, c);
     if (!here)
         return;
     d[at] = held;
-    float deriv = loss->kernels.classes->exp((logit - c->max) - c->log_sum) -
+    float deriv = loss->classes->exp((logit - c->max) - c->log_sum) -
                   ((1.0f - gckpti_loss_smoothing(loss)) + c->uniform);
     if (c->cap > 0.0f)
         deriv *= gckpti_softcap_deriv(logit, 1.0f / c->cap);
@@ -177,20 +163,20 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
         c.target_sum =
             w == 0.0f ? 0.0f : gckpti_sum_from(c.targets, loss->v, 0.0f); /* not read if w = 0 */
         if (dt)
-            gckpti_loss_soft_row(loss, loss->x + begin, dt + at, w, &c);
+            gckpti_soft_targets_grad(loss, loss->x + begin, dt + at, w, &c);
     }
     for (int64_t j = 0, n; j < loss->n && (loss->d || narrow); j += n) {
         float *d = loss->d ? loss->d + begin + j : gradient;
         n = gckpti_min(loss->n - j, most);
         if (gckpti_has_bf16(loss->d_bf16) && loss->accumulate)
-            loss->kernels.widen(loss->d_bf16 + begin + j, d, n);
+            gckpti_widen_row(loss->call, loss->d_bf16 + begin + j, d, n);
         if (target < 0 || w == 0.0f)
             gckpti_zero_unless(d, n, loss->accumulate);
         else
             gckpti_loss_gradients(loss, &c, gckpti_loss_logits(loss, begin + j, n, wide), d, n,
                                   target - loss->first - j);
         if (gckpti_has_bf16(loss->d_bf16))
-            loss->kernels.narrow(d, loss->d_bf16 + begin + j, n);
+            gckpti_narrow_row(loss->call, d, loss->d_bf16 + begin + j, n);
     }
 }
 
@@ -200,9 +186,9 @@ static void gckpti_element_loss_row(void *context, int64_t r, int64_t worker)
     gckpti_loss *loss = (gckpti_loss *)context;
     (void)worker;
     if (loss->backward)
-        loss->kernels.element->gradients(&loss->e, loss->row + r);
+        loss->element->gradients(&loss->e, loss->row + r);
     else
-        loss->value[r] = loss->kernels.element->sum(&loss->e, loss->row + r);
+        loss->value[r] = loss->element->sum(&loss->e, loss->row + r);
 }
 
 /* Computes the gradient of weight k, the sum of the losses it multiplies; the block is all rows. */
@@ -215,7 +201,7 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
     (void)worker;
     e.n = e.per_weight, e.weights = NULL;
     if (e.kind != GCKPTI_LOSS_CLASSES)
-        sum = loss->kernels.element->sum(&e, k);
+        sum = loss->element->sum(&e, k);
     for (int64_t i = 0, r = k * e.n; i < e.n && e.kind == GCKPTI_LOSS_CLASSES; i++, r++) {
         const int64_t target = gckpti_loss_target(loss, r);
         if (target >= 0)
@@ -250,19 +236,19 @@ GCKPTI_FN void gckpti_loss_finish_block(const gckpti_loss *loss)
 
 /* Runs each row, block by block; in a backward, then computes the weights' gradient. */
 GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss_kind kind,
-                               gckpti_loss_fn kernels)
+                               const gckpti_element_kernels *element,
+                               const gckpti_class_kernels *classes)
 {
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
-    const int classes = kind == GCKPTI_LOSS_CLASSES;
     const int wanted = !backward || x->grad || gckpti_has_bf16(x->grad_bf16) || y->grad;
-    gckpti_loss_row_fn *body = gckpti_element_loss_row;
+    void (*row_item)(void *context, int64_t i, int64_t worker) = gckpti_element_loss_row;
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
-    loss.call = call, loss.kernels = kernels(call), loss.backward = backward;
+    loss.call = call, loss.backward = backward, loss.element = element, loss.classes = classes;
     loss.e = gckpti_element_loss_of(call, kind), loss.n = loss.e.n;
     int64_t rows = gckpti_elements(&x->shape) / loss.n;
     if (classes) {
-        body = backward ? gckpti_loss_backward_row : gckpti_loss_forward_row;
+        row_item = backward ? gckpti_loss_backward_row : gckpti_loss_forward_row;
         loss.n = loss.v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
         loss.e.per_weight /= loss.v, loss.accumulate = x->accumulate;
         loss.targets = y->index, loss.soft = y->data;
@@ -273,7 +259,7 @@ GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss
         gckpti_loss_begin_block(&loss, row, gckpti_min(rows - row, most));
         loss.begin = row;
         if (wanted)
-            gckpt_parallel(call, loss.rows, 16 * loss.n, body, &loss);
+            gckpt_parallel(call, loss.rows, 16 * loss.n, row_item, &loss);
         if (!backward)
             gckpti_loss_finish_block(&loss);
     }
@@ -330,9 +316,8 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
     return gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_OP_KERNELS(cross_entropy,
-                  gckpti_run_loss(call, backward, GCKPTI_LOSS_CLASSES, gckpti_plain_loss))
-GCKPTI_DESC_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
+GCKPTI_OP_KERNELS(cross_entropy, GCKPTI_RUN_CLASSES(call, backward))
+GCKPTI_DESC_WITH(cross_entropy, GCKPTI_PLAIN, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                  gckpti_cross_entropy_classes,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);

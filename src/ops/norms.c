@@ -29,42 +29,24 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static void gckpti_norm_gradients(const gckpt_call *call)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const gckpt_arg *in = call->in;
-    gckpti_zero_gradients(call, 1, call->inputs);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *g = call->grad_out + r * n;
-        for (int64_t i = 0; o->bias && in[o->bias].grad && i < n; i++)
-            gckpti_add_to_grad(&in[o->bias], i, g[i]);
-        if (!o->gain || !in[o->gain].grad)
-            continue;
-        const gckpti_row_args row = gckpti_norm_row_args(call, r);
-        for (int64_t i = 0; i < n; i++) {
-            const float d = gckpti_centered(row.x[i], row.first, row.mean);
-            gckpti_add_to_grad(&in[o->gain], i, gckpti_mul(g[i], d * row.rstd));
-        }
-    }
-    gckpti_run_rows(call, gckpti_norm_row_grad);
-}
-
 static void gckpti_run_norm(const gckpt_call *call, int backward)
 {
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    if (!backward)
+        gckpti_run_rows(call, GCKPTI_KERNEL_OF(call, norm_forward, gckpti_norm_row));
+    else if (call->in[0].grad)
+        gckpti_run_rows(call, GCKPTI_KERNEL_OF(call, norm_backward, gckpti_norm_row_grad));
     if (backward)
-        gckpti_norm_gradients(call);
-    else
-        gckpti_run_rows(call, gckpti_norm_row);
+        gckpti_run_column_sums(call, o->gain, o->bias);
 }
 GCKPTI_OP_KERNELS(layernorm, gckpti_run_norm(call, backward))
 GCKPTI_OP_KERNELS(rmsnorm, gckpti_run_norm(call, backward))
 
 /* Without gain, the bias is input 1, which the backward does not read, though declared here. */
-GCKPTI_DESC(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
+GCKPTI_DESC(layernorm, GCKPTI_PLAIN, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
             GCKPT_SUMS);
-GCKPTI_DESC(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
+GCKPTI_DESC(rmsnorm, GCKPTI_PLAIN, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
 /* Adds a norm to the graph. in: x, gain, bias; gain and bias may be NULL. */

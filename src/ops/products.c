@@ -66,9 +66,13 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     return gckpti_product_shape(call, "matmul", gckpti_rows(a) / matrices);
 }
 
-static gckpti_product_fn gckpti_plain_products(const gckpt_call *call)
+/* Computes a product in the precision of the call's plan. */
+static void gckpti_run_product(const gckpt_call *call, const gckpti_product *t)
 {
-    return !gckpti_is_mixed(call) ? gckpti_fp32_plain : gckpti_mixed_plain;
+    if (gckpti_is_mixed(call))
+        GCKPTI_KERNEL_OF(call, mixed_product, gckpti_mixed_plain)(call, t);
+    else
+        GCKPTI_KERNEL_OF(call, product, gckpti_fp32_plain)(call, t);
 }
 
 /* Returns the operand b of a matmul, w of a linear op. */
@@ -81,7 +85,7 @@ static gckpti_operand gckpti_linear_b(const gckpt_call *call, const gckpti_sizes
     return b;
 }
 
-GCKPTI_FN void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run)
+static void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     gckpti_product t;
@@ -93,7 +97,8 @@ GCKPTI_FN void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn ru
     run(call, &t);
 }
 
-GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run)
+/* Computes da = g b' and db = a' g, or db = g' a if b is transposed (' is the transpose). */
+static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
@@ -117,21 +122,55 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn
         run(call, &t);
 }
 
-/* Sums the rows of g into the bias's gradient (input 2); convolutions call it as well. */
+#if GCKPTI_HAS_FAST
+static void gckpti_column_sums_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_column_sums *s = (const gckpti_column_sums *)context;
+    const int64_t first = i * GCKPTI_COLUMNS, left = gckpti_last(&s->call->shape) - first;
+    (void)worker;
+    gckpti_kernels_of(s->call)->column_sums(s, first, first + gckpti_min(left, GCKPTI_COLUMNS));
+}
+#endif
+
+GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias)
+{
+    const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
+    float *to_gain = gain ? g->grad : NULL, *to_bias = bias ? b->grad : NULL;
+    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    if (to_gain)
+        gckpti_zero_unless(to_gain, n, g->accumulate);
+    if (to_bias)
+        gckpti_zero_unless(to_bias, n, b->accumulate);
+#if GCKPTI_HAS_FAST
+    if (call->kernels && (to_gain || to_bias)) {
+        gckpti_column_sums s = { call, to_gain, to_bias, gain ? g->compensation : NULL,
+                                 b->compensation };
+        gckpt_parallel(call, (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS, rows * GCKPTI_COLUMNS,
+                       gckpti_column_sums_item, &s);
+        return;
+    }
+#endif
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; to_bias && i < n; i++)
+            gckpti_add_to_grad(b, i, gckpti_grad_out(call, r * n + i));
+        if (!to_gain)
+            continue;
+        const gckpti_row_args row = gckpti_norm_row_args(call, r);
+        for (int64_t i = 0; i < n; i++) {
+            const float d = gckpti_centered(row.x[i], row.first, row.mean);
+            gckpti_add_to_grad(g, i, gckpti_mul(row.y[i], d * row.rstd));
+        }
+    }
+}
+
+/* Sums the rows of g into the bias's gradient (input 2). */
 static void gckpti_bias_backward(const gckpt_call *call)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *comp = call->in[2].compensation;
-    if (!bias)
-        return;
-    gckpti_zero_unless(bias, n, call->in[2].accumulate);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t j = 0; j < n; j++)
-            gckpti_sum_add(&bias[j], comp ? comp + j : NULL, gckpti_grad_out(call, r * n + j));
+    gckpti_run_column_sums(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
 GCKPTI_OP_KERNELS(matmul, (backward ? gckpti_linear_gradients
-                                    : gckpti_linear_output)(call, gckpti_plain_products(call)))
+                                    : gckpti_linear_output)(call, gckpti_run_product))
 GCKPTI_OP_KERNELS(linear, (backward ? gckpti_matmul_backward : gckpti_matmul_forward)(call);
                   if (backward) gckpti_bias_backward(call))
 
@@ -149,7 +188,7 @@ static int gckpti_matmul_field(const gckpt_call *call, void *attr, gckpt_recepti
     return call->in[1].shape.n == 2;
 }
 
-GCKPTI_DESC_FIELD(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops,
+GCKPTI_DESC_FIELD(matmul, GCKPTI_PLAIN, gckpti_matmul_shape, gckpti_matmul_flops,
                   gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
 
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
@@ -186,7 +225,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return gckpti_product_shape(call, "linear", gckpti_rows(x));
 }
 
-GCKPTI_DESC_FIELD(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops,
+GCKPTI_DESC_FIELD(linear, GCKPTI_PLAIN, gckpti_linear_shape, gckpti_matmul_flops,
                   gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)

@@ -18,12 +18,60 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
                                      (double)o[(n)-1]);                                            \
     }
 
-static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads,
-                             gckpti_loop_fn run)
+/* A loop over contiguous arrays: `run` or, if the call has vector kernels, that of its table which
+ * computes values (input -1) or the gradient of an input. */
+typedef struct {
+    gckpti_loop loop;
+    int input;
+    gckpti_loop_fn run;
+} gckpti_flat_loop;
+
+#if GCKPTI_HAS_FAST
+typedef struct { /* a work item is a chunk of GCKPTI_ELEMENTS of all loops */
+    const gckpti_kernels *kernels;
+    const gckpti_flat_loop *loops;
+    int count;
+} gckpti_loop_items;
+
+static void gckpti_loop_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_loop loop = gckpti_loop_of(call, backward, reads);
-    if (loop.to)
-        run(&loop);
+    const gckpti_loop_items *s = (const gckpti_loop_items *)context;
+    const int64_t at = i * GCKPTI_ELEMENTS;
+    (void)worker;
+    for (int k = 0; k < s->count; k++) {
+        gckpti_loop c = s->loops[k].loop;
+        c.n = gckpti_min(c.n - at, GCKPTI_ELEMENTS);
+        c.x += at, c.y += at, c.to += at, c.g = c.g ? c.g + at : NULL;
+        s->kernels->run_loop(&c, s->loops[k].run);
+    }
+}
+#endif
+
+/* Runs one or two loops of the same length, of the op GCKPTI_KIND_... */
+static void gckpti_run_loops(const gckpt_call *call, gckpti_flat_loop *loops, int count, int kind)
+{
+#if GCKPTI_HAS_FAST
+    if (call->kernels && count) {
+        gckpti_loop_items s = { gckpti_kernels_of(call), loops, count };
+        const gckpti_loops *table = &s.kernels->elementwise[kind];
+        for (int k = 0; k < count; k++)
+            loops[k].run = loops[k].input < 0 ? table->values : table->gradients[loops[k].input];
+        gckpt_parallel(call, (loops->loop.n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS,
+                       (kind < GCKPTI_FIRST_BINARY ? 16 : 4) * GCKPTI_ELEMENTS, gckpti_loop_item,
+                       &s);
+        return;
+    }
+#endif
+    (void)call, (void)kind;
+    for (int k = 0; k < count; k++)
+        loops[k].run(&loops[k].loop);
+}
+
+static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads, int kind,
+                             gckpti_loop_fn plain)
+{
+    gckpti_flat_loop f = { gckpti_loop_of(call, backward, reads), backward - 1, plain };
+    gckpti_run_loops(call, &f, f.loop.to != NULL, kind);
 }
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
@@ -52,9 +100,9 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
 #endif
 #define GCKPTI_UNARY_DESC(name, shape, flops, reads)                                               \
     GCKPTI_OP_KERNELS(                                                                             \
-        name, gckpti_run_unary(call, backward, reads,                                              \
+        name, gckpti_run_unary(call, backward, reads, GCKPTI_KIND_##name,                          \
                                backward ? gckpti_##name##_gradients : gckpti_##name##_values))     \
-    GCKPTI_DESC(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS, reads);
+    GCKPTI_DESC(name, GCKPTI_PLAIN, shape, flops, GCKPTI_UNARY_FLAGS, reads);
 #define GCKPTI_UNARY_OP(name, flops, reads, ...)                                                   \
     GCKPTI_UNARY_DESC(name, gckpti_unary_shape, flops, reads)                                      \
     GCKPTI_BUILDER_0(name)
@@ -100,13 +148,17 @@ GCKPTI_UNUSED static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     call->mixes_rows = call->in[0].shape.n < 2; /* then the only axis is the batch */
     return gckpti_unary_shape(call);
 }
-GCKPTI_OP_KERNELS(softmax,
-                  gckpti_run_rows(call, backward ? gckpti_softmax_row_grad : gckpti_softmax_row))
-GCKPTI_OP_KERNELS(log_softmax, gckpti_run_rows(call, backward ? gckpti_log_softmax_row_grad
-                                                              : gckpti_log_softmax_row))
-GCKPTI_DESC(softmax, GCKPTI_FAST, gckpti_softmax_shape, gckpti_flops_20,
+#define GCKPTI_ROW_KERNELS(name)                                                                   \
+    GCKPTI_OP_KERNELS(                                                                             \
+        name,                                                                                      \
+        gckpti_run_rows(                                                                           \
+            call, backward ? GCKPTI_KERNEL_OF(call, name##_backward, gckpti_##name##_row_grad)     \
+                           : GCKPTI_KERNEL_OF(call, name##_forward, gckpti_##name##_row)))
+GCKPTI_ROW_KERNELS(softmax)
+GCKPTI_ROW_KERNELS(log_softmax)
+GCKPTI_DESC(softmax, GCKPTI_PLAIN, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
-GCKPTI_DESC(log_softmax, GCKPTI_FAST, gckpti_softmax_shape, gckpti_flops_20,
+GCKPTI_DESC(log_softmax, GCKPTI_PLAIN, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
 GCKPTI_BUILDER_0(softmax)
 GCKPTI_BUILDER_0(log_softmax)
@@ -115,27 +167,23 @@ GCKPTI_BUILDER_0(log_softmax)
  * again: puts of (1 / (1 - p)) x or g, or of +0. u is uniform in [0,1), four to a Philox block,
  * numbered by the element's index in the whole batch (manual, 5j). */
 GCKPTI_CHECKED_SHAPE(dropout, 1, (*o < 1.0f), "p = %g must be below 1 (0 switches it off)")
+static void gckpti_dropout_item(const gckpt_call *call, int64_t i)
+{
+    const gckpti_dropout d = gckpti_dropout_of(call, call->grad_out != NULL);
+    const int64_t at = i * GCKPTI_ELEMENTS, end = gckpti_min(at + GCKPTI_ELEMENTS, d.loop.n);
+    GCKPTI_KERNEL_OF(call, dropout, gckpti_dropout_elements)(&d, at, end);
+}
+
 static void gckpti_run_dropout(const gckpt_call *call, int backward)
 {
-    const gckpti_dropout d = gckpti_dropout_of(call, backward);
-    const gckpti_loop loop = d.loop;
-    uint32_t block[4] = { 0, 0, 0, 0 };
-    if (!gckpti_is_training(call)) { /* inference has no backward */
+    const int64_t each = GCKPTI_ELEMENTS, n = gckpti_elements(&call->shape);
+    if (backward || gckpti_is_training(call)) /* inference has no backward */
+        gckpti_for_each(call, (n + each - 1) / each, 16 * each, gckpti_dropout_item);
+    else
         gckpti_detach_forward(call);
-        return;
-    }
-    for (int64_t i = 0; i < loop.n; i++) {
-        const uint64_t at = d.offset + (uint64_t)i;
-        if (i == 0 || at % 4 == 0)
-            gckpti_philox(d.random.key, at / 4, d.random.stream, d.random.step, block);
-        if (block[at % 4] >> 8 >= d.threshold)
-            gckpti_put_product(&loop.to[i], d.scale, loop.x[i], loop.accumulate);
-        else
-            gckpti_put(&loop.to[i], 0.0f, loop.accumulate);
-    }
 }
 GCKPTI_OP_KERNELS(dropout, gckpti_run_dropout(call, backward))
-GCKPTI_DESC(dropout, GCKPTI_FAST, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_INPLACE_FLAGS, 0);
+GCKPTI_DESC(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_INPLACE_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);

@@ -44,9 +44,6 @@ static void gckpti_alloc_arrays(gckpti_planner *p, gckpti_encoder *e)
     plan->name = e->name = (type *)gckpti_scratch_alloc(&p->temp, plan->count, sizeof(type));
     GCKPTI_PLAN_ARRAYS(GCKPTI_ALLOC)
 #undef GCKPTI_ALLOC
-    plan->words = e->words =
-        (uint32_t *)gckpti_scratch_alloc(&p->temp, plan->word_count, sizeof(uint32_t));
-    plan->names = e->names = (char *)gckpti_scratch_alloc(&p->temp, plan->name_bytes, 1);
     plan->param_count = plan->size_count = plan->word_count = plan->name_bytes = 0;
 }
 
@@ -198,11 +195,11 @@ GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)
     return (gckpt_plan *)first;
 }
 
-/* Returns buffer indices by end, then size, then the youngest first; NULL if out of memory. */
-static int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
+/* Returns buffer indices by end, then size, then the youngest first, as values of keys; NULL if out
+ * of memory. */
+static gckpti_keyed *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
 {
     size_t n = d->buffer_count;
-    int *order = (int *)gckpti_scratch_alloc(&p->temp, n, sizeof *order);
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_alloc(&p->temp, 2 * n, sizeof *key);
     if (p->failed)
         return NULL;
@@ -214,9 +211,7 @@ static int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_lowered *d)
     for (size_t i = 0; i < n; i++)
         key[i].key = (uint64_t)d->buffers[key[i].value].end;
     gckpti_sort_keys(key, key + n, n);
-    for (size_t i = 0; i < n; i++)
-        order[i] = key[i].value;
-    return order;
+    return key;
 }
 
 /* Sets the scalars of the plan that is made from a lowered plan. */
@@ -260,8 +255,8 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
 }
 
 /* Writes the other arrays: instructions, operands, loss terms, fetches, buffers by `order`. */
-static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *d, const int *order,
-                                 gckpti_encoder *e)
+static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *d,
+                                 const gckpti_keyed *order, gckpti_encoder *e)
 {
     for (size_t x = 0; x < d->length; x++) {
         e->ins[x] = d->ins[x];
@@ -293,7 +288,7 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_lowered *
         e->fetches[i] = fetch;
     }
     for (size_t i = 0; i < d->buffer_count; i++)
-        e->buffers[i] = d->buffers[order[i]];
+        e->buffers[i] = d->buffers[order[i].value];
 }
 
 GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
@@ -302,7 +297,7 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
     gckpti_encoder e;
     gckpt_plan *plan = NULL;
     gckpti_scratch_clear(&p->temp);
-    const int *order = gckpti_buffers_by_end(p, d);
+    const gckpti_keyed *order = gckpti_buffers_by_end(p, d);
     gckpti_encode_numbers(p, d, &e.plan);
     e.plan.mode = mode;
     (void)gckpti_pass(p, GCKPTI_PASS_NUMBERS, &e);

@@ -62,8 +62,6 @@ typedef struct {
 #define GCKPTI_WRITABLE(type, name, count, optional) type *name;
     GCKPTI_PLAN_ARRAYS(GCKPTI_WRITABLE)
 #undef GCKPTI_WRITABLE
-    uint32_t *words;
-    char *names;
 } gckpti_encoder;
 
 /* ---- passes: what features add to a plan ---- */
@@ -73,7 +71,7 @@ typedef struct {
 /* The stages of planning at which a feature (a folder of src) may act. In parentheses: the type to
  * which `arg` points. */
 typedef enum {
-    GCKPTI_PASS_START,        /* the model has tensors, no bytes or costs yet; may be refused */
+    GCKPTI_PASS_START,        /* the model has tensors, no bytes or costs yet; may refuse */
     GCKPTI_PASS_ACTIVE,       /* it is known which tensors have gradients */
     GCKPTI_PASS_OPS,          /* bytes and cost of all ops are known, and there are no nodes yet */
     GCKPTI_PASS_STAGED,       /* (int) the cost of this staged parameter is known, but no node */

@@ -326,14 +326,4 @@ GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entri
         return GCKPT_E_MEMORY;
     return gckpti_sum_live(p, d);
 }
-
-GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *spans, int length)
-{
-    gckpti_scratch_clear(&p->temp);
-    int *entry = (int *)gckpti_scratch_alloc(&p->temp, (size_t)length, sizeof *entry);
-    if (!entry)
-        return GCKPT_E_MEMORY;
-    gckpti_from_spans(spans, length, entry);
-    return gckpti_lower_schedule(p, entry, length);
-}
 #endif

@@ -141,8 +141,6 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     p.name = (type *)gckpti_copy_array(block, &n, p.name, p.count, sizeof *p.name);
     GCKPTI_PLAN_ARRAYS(GCKPTI_COPY)
 #undef GCKPTI_COPY
-    p.words = (uint32_t *)gckpti_copy_array(block, &n, p.words, p.word_count, sizeof *p.words);
-    p.names = (char *)gckpti_copy_array(block, &n, p.names, p.name_bytes, 1);
     if (block)
         memcpy(block, &p, sizeof p);
     return n;

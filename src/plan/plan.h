@@ -108,7 +108,7 @@ GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p);
 typedef struct {
     unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
-     * first. In a REDUCE, accumulate is 1 if each process needs only its part of the sum. */
+     * first. In a REDUCE, accumulate is 1 if each rank needs only its shard of the sum. */
     unsigned char accumulate, zero;
     gckpti_id id;           /* tensor; UPDATE: index of the parameter */
     gckpti_id uses;         /* number of accumulators that it adds up first */
@@ -122,16 +122,16 @@ typedef struct {
     size_t workspace; /* REDUCE: receive buffer */
     size_t gradient;  /* of the output; UPDATE: of the parameter, or its part; REDUCE: the first */
                       /* accumulator of the body's uses, which then holds the sum */
-    size_t part;      /* REDUCE: destination of this process's part of the sum, if it is moved */
+    size_t part;      /* REDUCE: destination of this rank's shard of the sum, if it is moved */
     struct {
         size_t value, gradient, total; /* with a total, `gradient` is scratch added to it */
     } in[GCKPT_MAX_INPUTS];
-    const size_t *addends; /* the other uses - 1 accumulators; REDUCE: then sums that wait */
+    const size_t *addends; /* the other uses - 1 accumulators; REDUCE: then partial sums */
 } gckpti_operands;
 
 /* The kinds of instructions, in the order of gckpt_kind: X(kind, the executor's handler, operands).
  * Operands are stored in this order: out, saved, workspace, gradient, part; the value, or the
- * value, gradient and total, of each input; addends; in a REDUCE then sums that wait. */
+ * value, gradient and total, of each input; addends; in a REDUCE then partial sums. */
 enum {
     GCKPTI_TAKES_OUT = 1,
     GCKPTI_TAKES_SAVED = 2,
@@ -216,7 +216,9 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(size_t, operands, operand_count, 0) /* of all instructions */                                \
     X(gckpti_plan_term, terms, term_count, 0)                                                      \
     X(gckpti_plan_fetch, fetches, fetch_count, 0)                                                  \
-    X(gckpt_buffer, buffers, buffer_count, 1) /* in the order they end */
+    X(gckpt_buffer, buffers, buffer_count, 1) /* in the order they end */                          \
+    X(uint32_t, words, word_count, 0) /* attributes */                                             \
+    X(char, names, name_bytes, 0)
 /* clang-format on */
 
 /* A plan: one block of memory, or constants of a program (gckpt_plan_c). Its arrays refer to each
@@ -242,8 +244,6 @@ struct gckpt_plan {
     size_t buffer_count, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
     GCKPTI_PLAN_ARRAYS(GCKPTI_ARRAY)
-    const uint32_t *words; /* attributes */
-    const char *names;
 };
 #undef GCKPTI_NUMBER
 #undef GCKPTI_ARRAY
@@ -361,11 +361,6 @@ typedef struct {
     uint64_t overhead;          /* recompute_cost + transfer_cost scaled by p->copy_cost */
     int64_t host_bytes;         /* bytes of slower memory */
 } gckpti_schedule;
-
-/* A compressed schedule consists of spans: entries first, first + 1, .., first + count - 1. */
-typedef struct {
-    int first, count;
-} gckpti_span;
 
 /* State of a node in a pass over a schedule, about its current definition (-1 if none). */
 typedef struct {
@@ -524,12 +519,6 @@ static inline const int *gckpti_entry_reads(const gckpti_planner *p, int entry, 
 /* Reserves space for `length` entries, keeping the contents. Returns 0 if it is out of memory. */
 GCKPTI_FN int gckpti_schedule_reserve(gckpti_scratch *scratch, gckpti_schedule *s, int length);
 
-/* Writes entries as spans (if `spans` is not NULL) and returns the number of spans. */
-GCKPTI_FN int gckpti_to_spans(const int *entry, int length, gckpti_span *spans);
-
-/* Expands spans into `length` entries. */
-GCKPTI_FN void gckpti_from_spans(const gckpti_span *spans, int length, int *entry);
-
 /* Completes a body to a schedule, with its live ranges. Returns 0 if it is out of memory. */
 GCKPTI_FN int gckpti_finish_schedule(gckpti_planner *p, const int *entries, int length,
                                      gckpti_scratch *scratch, gckpti_schedule *s);
@@ -583,9 +572,6 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 /* Lowers the body of a schedule to p->lowered, without offsets. Returns E_MEMORY without p->failed
  * if the peak is more than this machine can address (gckpti_is_too_large). */
 GCKPTI_FN gckpt_result gckpti_lower_schedule(gckpti_planner *p, const int *entries, int length);
-
-/* Lowers a schedule of `length` entries, given as spans, as gckpti_lower_schedule does. */
-GCKPTI_FN gckpt_result gckpti_lower_spans(gckpti_planner *p, const gckpti_span *spans, int length);
 
 /* Places the buffers of p->lowered and sets its arena. Errors: as gckpti_lower_schedule. */
 GCKPTI_FN gckpt_result gckpti_place_buffers(gckpti_planner *p);

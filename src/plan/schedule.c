@@ -116,29 +116,6 @@ GCKPTI_FN int gckpti_schedule_reserve(gckpti_scratch *scratch, gckpti_schedule *
     return gckpti_reserve(scratch, &s->live_bytes, n, sizeof *s->live_bytes) && !*scratch->failed;
 }
 
-GCKPTI_FN int gckpti_to_spans(const int *entry, int length, gckpti_span *span)
-{
-    int spans = 0;
-    for (int x = 0, from = 0; x < length; x++) {
-        if (x + 1 < length && entry[x + 1] == entry[x] + 1)
-            continue;
-        if (span) {
-            span[spans].first = entry[from];
-            span[spans].count = x + 1 - from;
-        }
-        spans++;
-        from = x + 1;
-    }
-    return spans;
-}
-
-GCKPTI_FN void gckpti_from_spans(const gckpti_span *span, int length, int *entry)
-{
-    for (int x = 0; x < length; span++)
-        for (int k = 0; k < span->count; k++)
-            entry[x++] = span->first + k;
-}
-
 /* Writes prologue, body and epilogue, without repeated forwards of nodes that run once. */
 static void gckpti_add_other_parts(gckpti_planner *p, const int *entries, int length,
                                    gckpti_schedule *s)

@@ -73,8 +73,8 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         { d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING,
           "plan: this build (GCKPT_NO_TRAINING) makes plans of mode GCKPT_INFERENCE only" },
         { (unsigned)d->ranks.virtual_ranks > 1 && !GCKPTI_HAS_PARTS,
-          "plan: this build has no virtual ranks (GCKPT_NO_RANKS): set desc.ranks.virtual_ranks to "
-          "0" },
+          "plan: this build leaves out virtual ranks (GCKPT_NO_RANKS): set "
+          "desc.ranks.virtual_ranks to 0" },
         { d->fetch.count > 0 && !GCKPTI_RUNS_FETCH,
           "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)" },
         { (d->offload.bytes || d->offload.overlap) && !GCKPTI_RUNS_OFFLOAD,

@@ -10,8 +10,7 @@
 typedef struct {
     gckpt_point point;
     gckpti_planner *p; /* the variant */
-    gckpti_span *span; /* the schedule's entries, compressed */
-    int length;        /* number of entries */
+    int *entry, length; /* the schedule's entries */
 } gckpti_solution;
 
 struct gckpt_frontier {

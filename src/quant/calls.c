@@ -69,7 +69,7 @@ static void gckpti_quantise_commit(gckpt_store *s, gckpti_param *q)
 {
     gckpti_free_mirror(s, q);
     gckpti_state_shrink(s, q, 0);
-    gckpti_mark_changed(s, q, GCKPTI_HOST);
+    gckpti_mark_changed(q, GCKPTI_HOST);
     if (!q->external)
         gckpti_values_free(s, q);
     s->elements += q->external ? (size_t)q->p.elements : 0;

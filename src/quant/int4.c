@@ -103,10 +103,8 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
                 word[4 * i + q] = V(bits)(r[q]);
         }
         for (int high = 0; high < 2; high++) {
-            for (int q = 0; q < 4 && W < 16; q++) /* as fast, less code */
-                V(int4_terms)(vectors, word + q, scale, x + 16 * high + 4 * q, sum);
             GCKPTI_UNROLL
-            for (int q = 0; q < 4 && W == 16; q++)
+            for (int q = 0; q < 4; q++)
                 V(int4_terms)(vectors, word + q, scale, x + 16 * high + 4 * q, sum);
             GCKPTI_UNROLL
             for (int i = 0; i < 4 * vectors; i++)

@@ -10,19 +10,18 @@ GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
     return half;
 }
 
-static void gckpti_read_bf16(const void *from, float scale, float *y)
-{
-    (void)scale;
-    for (int k = 0; k < GCKPTI_KIND_READ; k++)
-        y[k] = gckpti_from_bf16(gckpti_half_at(from, k));
-}
-
-static void gckpti_read_f16(const void *from, float scale, float *y)
-{
-    (void)scale;
-    for (int k = 0; k < GCKPTI_KIND_READ; k++)
-        y[k] = gckpti_from_f16(gckpti_half_at(from, k));
-}
+/* Defines the function that reads values of a kind; `value` is the one at index k. */
+#define GCKPTI_READ(kind, value)                                                                   \
+    static void gckpti_read_##kind(const void *from, float scale, float *y)                        \
+    {                                                                                              \
+        (void)scale;                                                                               \
+        for (int k = 0; k < GCKPTI_KIND_READ; k++)                                                 \
+            y[k] = value;                                                                          \
+    }
+GCKPTI_READ(bf16, gckpti_from_bf16(gckpti_half_at(from, k)))
+GCKPTI_READ(f16, gckpti_from_f16(gckpti_half_at(from, k)))
+GCKPTI_READ(int8, (float)((const int8_t *)from)[k] * scale)
+#undef GCKPTI_READ
 
 static int gckpti_write_bf16(const float *x, int64_t n, float scale, void *to)
 {
@@ -120,12 +119,6 @@ static int gckpti_write_int8(const float *x, int64_t n, float scale, void *to)
     for (int64_t i = 0; i < n; i++)
         ((int8_t *)to)[i] = (int8_t)gckpti_quotient(x[i], scale, -127, 127);
     return scale * 127 <= FLT_MAX; /* false for NaN */
-}
-
-static void gckpti_read_int8(const void *from, float scale, float *y)
-{
-    for (int k = 0; k < GCKPTI_KIND_READ; k++)
-        y[k] = (float)((const int8_t *)from)[k] * scale;
 }
 
 static const gckpti_storage_kind gckpti_kinds[] = {

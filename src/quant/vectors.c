@@ -100,18 +100,18 @@ GCKPTI_ALWAYS FLOATS V(word_terms)(int storage, FLOATS words, FLOATS scale, cons
                                    FLOATS sum)
 {
     const INTS word = V(bits)(words);
-    if (storage == GCKPT_STORAGE_BF16) {
-        sum = V(fma)(V(set1)(x[0]), V(floats)(word << 16), sum);
-        return V(fma)(V(set1)(x[1]), V(floats)(word & 0xffff0000u), sum);
+    const unsigned each = storage == GCKPT_STORAGE_I8 ? 4 : 2;
+    GCKPTI_UNROLL
+    for (unsigned k = 0; k < each; k++) {
+        const INTS low = word >> (32 / each * k);
+        FLOATS y = V(floats)(k ? word & 0xffff0000u : word << 16);
+        if (storage == GCKPT_STORAGE_F16)
+            y = V(low_half)(low);
+        if (storage == GCKPT_STORAGE_I8)
+            y = V(low_byte)(low) * scale;
+        sum = V(fma)(V(set1)(x[k]), y, sum);
     }
-    if (storage == GCKPT_STORAGE_F16) {
-        sum = V(fma)(V(set1)(x[0]), V(low_half)(word), sum);
-        return V(fma)(V(set1)(x[1]), V(low_half)(word >> 16), sum);
-    }
-    sum = V(fma)(V(set1)(x[0]), V(low_byte)(word) * scale, sum);
-    sum = V(fma)(V(set1)(x[1]), V(low_byte)(word >> 8) * scale, sum);
-    sum = V(fma)(V(set1)(x[2]), V(low_byte)(word >> 16) * scale, sum);
-    return V(fma)(V(set1)(x[3]), V(low_byte)(word >> 24) * scale, sum);
+    return sum;
 }
 
 /* Adds the terms of 4 words of `vectors` vectors of columns; word q of vector i is
@@ -126,14 +126,6 @@ GCKPTI_ALWAYS void V(dot_words)(int storage, int vectors, const FLOATS *words, c
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++)
         scale[i] = storage == GCKPT_STORAGE_I8 ? V(load)(scales + W * i) : V(zero)();
-    if (W < 16 && storage != GCKPT_STORAGE_BF16) { /* as fast, less code */
-        for (int q = 0; q < 4; q++) {
-            GCKPTI_UNROLL
-            for (int i = 0; i < vectors; i++)
-                sum[i] = V(word_terms)(storage, words[4 * i + q], scale[i], x + q * each, sum[i]);
-        }
-        return;
-    }
     GCKPTI_UNROLL
     for (int q = 0; q < 4; q++) {
         GCKPTI_UNROLL

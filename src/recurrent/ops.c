@@ -21,7 +21,8 @@
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
  * compensated. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
 
-static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
+/* Returns the state of a call whose items have one row, or, if `fast`, several. */
+static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast)
 {
     const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
     const gckpt_arg *in = call->in;
@@ -35,8 +36,8 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
     s.bias = o->bias ? in + o->bias : NULL;
     s.h0 = o->state ? in + o->state : NULL;
     s.c0 = o->state && o->gates == 4 ? s.h0 + 1 : NULL;
-    s.item_rows = s.block = 1;
-    if (!plain) {
+    s.item_rows = s.block = 1, s.fast = fast;
+    if (fast) {
         s.item_rows = gckpti_min((s.rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
         s.block = s.item_rows * gckpti_min((s.rows - 1) / s.item_rows + 1, call->threads);
     }
@@ -46,7 +47,7 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
 /* Returns floats of workspace. A fast backward also keeps wh transposed and h before each step. */
 static int64_t gckpti_sequence_workspace(const gckpt_call *call, int backward)
 {
-    gckpti_sequence s = gckpti_sequence_of(call, gckpti_is_plain(call));
+    gckpti_sequence s = gckpti_sequence_of(call, !gckpti_is_plain(call));
     if (!backward)
         return s.block * (s.state + s.gates);
     if (gckpti_is_plain(call))
@@ -73,7 +74,7 @@ static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
                               p, wh, i == o->bias ? "a bias" : "a first state", expected,
                               &call->in[i].shape);
     }
-    gckpti_sequence s = gckpti_sequence_of(call, 1);
+    gckpti_sequence s = gckpti_sequence_of(call, 0);
     call->shape = *p;
     call->shape.d[2] = s.state;
     call->saved_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
@@ -94,6 +95,20 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
 }
 
+/* Computes the chains of an item's rows. */
+static void gckpti_cells_product(const gckpt_call *call, const gckpti_product *t)
+{
+#if GCKPTI_HAS_FAST
+    if (call->kernels) {
+        float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
+        const gckpti_c_block all = { 0, t->m, 0, t->n, 0, 0 };
+        gckpti_kernels_of(call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
+        return;
+    }
+#endif
+    gckpti_fp32_plain(call, t);
+}
+
 /* Sets a to chains of h wh for m rows; p points to the first of them, which are T steps apart. */
 static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
                                  const float *state, float *a)
@@ -103,18 +118,18 @@ static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64
     t.initial = s->bias ? s->bias->data : NULL;
     if (s->state > s->units) /* lstm */
         t.initial = p, t.initial_stride = s->steps * s->gates;
-    s->kernels->product(s->call, &t);
+    gckpti_cells_product(s->call, &t);
 }
 
 /* Adds chains of da wh to d for m rows; da points to the first of them, which are T steps apart. */
 static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int64_t m, float *d)
 {
-    const gckpti_operand wh = s->kernels->fast ? gckpti_matrix(s->wh_t, 1, s->units)
-                                               : gckpti_matrix(s->wh->data, s->gates, 1);
+    const gckpti_operand wh =
+        s->fast ? gckpti_matrix(s->wh_t, 1, s->units) : gckpti_matrix(s->wh->data, s->gates, 1);
     gckpti_product t =
         gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1), wh, d);
     t.accumulate = 1, t.c_stride = s->state;
-    s->kernels->product(s->call, &t);
+    gckpti_cells_product(s->call, &t);
 }
 
 static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
@@ -147,7 +162,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
             cell.a = a + r * s->gates;
             cell.state = state + r * s->state;
             cell.saved = s->call->saved ? (float *)s->call->saved + step * 4 * n : NULL;
-            s->kernels->gates(&cell);
+            s->cell(&cell);
             if (s->call->out)
                 memcpy(s->call->out + step * s->state, cell.state,
                        (size_t)s->state * sizeof(float));
@@ -187,8 +202,8 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
             cell.da = s->da + ((at + r) * s->steps + t) * s->gates;
             cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
             cell.accumulate = s->p->accumulate;
-            s->kernels->gate_grads(&cell);
-            if (GCKPTI_HAS_FAST && s->kernels->fast)
+            s->cell(&cell);
+            if (GCKPTI_HAS_FAST && s->fast)
                 memcpy(s->h + ((at + r) * s->steps + t) * n, cell.h, (size_t)n * sizeof(float));
         }
         gckpti_cells_backward(s, s->da + (at * s->steps + t) * s->gates, m, d);
@@ -214,15 +229,48 @@ static void gckpti_sequence_transpose(void *context, int64_t i, int64_t worker)
                 s->wh_t[j * h + k] = s->wh->data[k * s->gates + j];
 }
 
-GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
-                                   const gckpti_cell_kernels *kernels)
+/* Adds the gradients of a block's rows to dwh and dbias. */
+static void gckpti_cells_add_grads(const gckpti_sequence *s)
 {
-    const int fast = GCKPTI_HAS_FAST && kernels->fast;
-    gckpti_sequence s = gckpti_sequence_of(call, !fast);
+    const float *da = s->da;
+#if GCKPTI_HAS_FAST
+    if (s->fast) {
+        const int64_t terms = s->block * s->steps;
+        gckpti_product product =
+            gckpti_product_of(s->units, s->gates, terms, gckpti_matrix(s->h, 1, s->units),
+                              gckpti_matrix(da, 1, s->gates), s->wh->grad);
+        product.accumulate = 1, product.workspace = s->pack;
+        gckpt_call sums = *s->call;
+        sums.shape = gckpt_shape2(terms, s->gates);
+        sums.grad_out = da;
+        if (product.c)
+            gckpti_kernels_of(s->call)->product(s->call, &product);
+        if (s->bias) {
+            sums.in[0] = *s->bias;
+            sums.in[0].accumulate = 1;
+            sums.in[1] = sums.in[0];
+            gckpti_run_column_sums(&sums, 0, 1);
+        }
+        return;
+    }
+#endif
+    for (int64_t t = 0; t < s->steps; t++, da += s->gates) {
+        const float *h = gckpti_sequence_previous(s, 0, s->first, t);
+        for (int64_t k = 0; s->wh->grad && k < s->units; k++)
+            gckpti_axpy(h[k], da, s->gates, s->wh->grad + k * s->gates);
+        for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
+            gckpti_add_to_grad(s->bias, j, da[j]);
+    }
+}
+
+static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cell_fn cell)
+{
+    const int fast = GCKPTI_HAS_FAST && call->kernels;
+    gckpti_sequence s = gckpti_sequence_of(call, fast);
     const int64_t most = backward || !fast ? s.block : s.rows;
     void (*item)(void *context, int64_t i, int64_t worker) =
         backward ? gckpti_sequence_backward : gckpti_sequence_forward;
-    s.kernels = kernels;
+    s.cell = cell;
     if (backward) {
         s.wh_t = (float *)call->workspace;
         s.zero = s.wh_t + fast * s.units * s.gates;
@@ -244,38 +292,27 @@ GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
         else
             item(&s, 0, 0);
         if (backward)
-            kernels->add_grads(&s);
-    }
-}
-
-static void gckpti_plain_cells_add_grads(const gckpti_sequence *s)
-{
-    const float *da = s->da;
-    for (int64_t t = 0; t < s->steps; t++, da += s->gates) {
-        const float *h = gckpti_sequence_previous(s, 0, s->first, t);
-        for (int64_t k = 0; s->wh->grad && k < s->units; k++)
-            gckpti_axpy(h[k], da, s->gates, s->wh->grad + k * s->gates);
-        for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
-            gckpti_add_to_grad(s->bias, j, da[j]);
+            gckpti_cells_add_grads(&s);
     }
 }
 
 #define GCKPTI_CELLS(name)                                                                         \
-    static const gckpti_cell_kernels gckpti_plain_##name = { gckpti_##name##_gates,                \
-                                                             gckpti_##name##_gate_grads,           \
-                                                             gckpti_fp32_plain, 0,                 \
-                                                             gckpti_plain_cells_add_grads };       \
-    GCKPTI_OP_KERNELS(name, gckpti_run_sequence(call, backward, &gckpti_plain_##name))
+    GCKPTI_OP_KERNELS(                                                                             \
+        name, gckpti_run_sequence(call, backward,                                                  \
+                                  backward ? GCKPTI_KERNEL_OF(call, recurrent->name##_gate_grads,  \
+                                                              gckpti_##name##_gate_grads)          \
+                                           : GCKPTI_KERNEL_OF(call, recurrent->name##_gates,       \
+                                                              gckpti_##name##_gates)))
 GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
 
 /* The data that each gradient reads. gru's in[2] is bh or h0; only bh's gradient has GCKPT_SUMS. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
-GCKPTI_DESC_WITH(gru, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+GCKPTI_DESC_WITH(gru, GCKPTI_PLAIN, gckpti_recurrent_shape, gckpti_recurrent_flops,
                  gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
                  GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
-GCKPTI_DESC_WITH(lstm, GCKPTI_FAST, gckpti_recurrent_shape, gckpti_recurrent_flops,
+GCKPTI_DESC_WITH(lstm, GCKPTI_PLAIN, gckpti_recurrent_shape, gckpti_recurrent_flops,
                  gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
                  GCKPTI_READS);
 #undef GCKPTI_READS

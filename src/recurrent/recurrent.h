@@ -22,19 +22,11 @@ typedef struct gckpti_cell {
 } gckpti_cell;
 typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 
-/* Functions of the kernels. */
-struct gckpti_sequence;
-typedef struct {
-    gckpti_cell_fn gates, gate_grads;
-    gckpti_product_fn product; /* computes the chains of an item's rows */
-    int fast; /* nonzero: items have several rows, and the backward reads wh_t; 0: one row, wh */
-    void (*add_grads)(const struct gckpti_sequence *s); /* add a block's rows to dwh and dbias */
-} gckpti_cell_kernels;
-
 /* An item is some rows. A block: all rows (forward); one item per thread, or one row (backward). */
 typedef struct gckpti_sequence {
     const gckpt_call *call;
-    const gckpti_cell_kernels *kernels;
+    gckpti_cell_fn cell; /* computes a row at a step, forward or backward */
+    int fast; /* nonzero: items have several rows, and the backward reads wh_t; 0: one row, wh */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
     int64_t first, block, item_rows;          /* first row and rows of a block; rows of an item */
@@ -42,24 +34,14 @@ typedef struct gckpti_sequence {
     float *h, *da, *pack;   /* h of step t - 1 (rows,T,H); da (rows,T,G) */
 } gckpti_sequence;
 
-GCKPTI_FN void gckpti_run_sequence(const gckpt_call *call, int backward,
-                                   const gckpti_cell_kernels *kernels);
-
 /* The kernels of a step in an instruction set. */
 typedef struct gckpti_cell_loops {
     gckpti_cell_fn gru_gates, gru_gate_grads, lstm_gates, lstm_gate_grads;
 } gckpti_cell_loops;
 #define GCKPTI_IF_RECURRENT(x) x
-#ifdef GCKPTI_SEPARATE_TU
-#pragma push_macro("GCKPTI_ISA")
-#undef GCKPTI_ISA
-#define GCKPTI_ISA (-1)
-#include "num/isa.h"
+#include "num/plain_begin.h"
 #include "recurrent/loops.h"
-#include "num/isa_end.h"
-#undef GCKPTI_ISA
-#pragma pop_macro("GCKPTI_ISA")
-#endif
+#include "num/plain_end.h"
 #else
 #define GCKPTI_IF_RECURRENT(x) NULL
 #endif

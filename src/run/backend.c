@@ -62,8 +62,7 @@ GCKPTI_FN gckpti_exec_node gckpti_op_kernels(const gckpt_exec *e, const gckpti_p
 GCKPTI_FN gckpt_result gckpti_wait_backend(gckpt_exec *e)
 {
     const gckpt_backend *b = gckpti_backend(e);
-    if (gckpti_group_of(e))
-        gckpti_wait_in_flight(e, 0);
+    gckpti_wait_in_flight(e, 0);
     const char *problem = gckpti_finish(b);
     return problem ? gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", GCKPTI_OF(b, name), problem)
                    : GCKPT_OK;

@@ -4,7 +4,7 @@
 /* Returns a parameter's values (slot -1) or state array `slot`, in the backend's memory. */
 GCKPTI_FN float *gckpti_exec_array(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
-    return GCKPTI_OF(gckpti_backend(e), own_memory) ? gckpti_mirror_array(e->store, q, slot)
+    return GCKPTI_OF(gckpti_backend(e), own_memory) ? gckpti_mirror_array(q, slot)
                                                     : gckpti_array(q, slot);
 }
 

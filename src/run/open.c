@@ -185,12 +185,9 @@ static int gckpti_bind_exec(gckpt_exec *e)
     }
     if (gckpti_bind_state(e) != GCKPT_OK)
         return 0;
-    if (GCKPTI_RUNS_BACKENDS &&
-        !gckpti_bind(e->store, &e->device.binding,
-                     GCKPTI_OF(gckpti_backend(e), own_memory) ? e->desc.backend : NULL)) {
-        gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
-        return 0;
-    }
+    if (GCKPTI_RUNS_BACKENDS)
+        gckpti_bind(e->store, &e->device.binding,
+                    GCKPTI_OF(gckpti_backend(e), own_memory) ? e->desc.backend : NULL);
     if (GCKPTI_RUNS_DEVICES) {
         for (size_t i = 0; i < e->plan->param_count; i++)
             if (gckpti_sync_param(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)

@@ -55,7 +55,7 @@ GCKPTI_COLD_END /* begun by planner */
  *                   last instruction done, or failure
  *
  * 1. A step begins in IDLE. A call that begins a step first abandons the step in progress; it is
- *    refused if other processes are within that step (dist/dist.h).
+ *    refused if other ranks are within that step (dist/dist.h).
  * 2. In STREAMING, each gckpt_step_add runs the body on its rows and returns before the epilogue.
  *    If it refuses its rows or feeds, the state and the sums so far stay as they are.
  * 3. In RUNNING all rows are fed. At the epilogue, pc returns to the body while there are rows.
@@ -146,7 +146,7 @@ struct gckpt_exec {
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
         gckpti_loss_total *totals; /* by term: those to which losses add now */
-        size_t total_count;        /* number of terms, times a factor by which a module adds more */
+        size_t total_count;        /* terms times this process's virtual ranks */
         unsigned char valid;       /* terms[..].total are results of the last call */
     } losses;
     struct { /* update */
@@ -221,14 +221,12 @@ static inline int gckpti_is_watched(const gckpt_exec *e)
 /* Copies n bytes between the host and the backend's memory. */
 static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    if (gckpti_group_of(e))
-        gckpti_wait_in_flight(e, 0);
+    gckpti_wait_in_flight(e, 0);
     gckpti_copy_out(gckpti_backend(e), to, from, n);
 }
 static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
 {
-    if (gckpti_group_of(e))
-        gckpti_wait_in_flight(e, n);
+    gckpti_wait_in_flight(e, n);
     gckpti_copy_in(gckpti_backend(e), to, from, n);
 }
 

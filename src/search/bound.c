@@ -85,29 +85,17 @@ static void gckpti_assign_bits(const gckpti_planner *p, gckpti_cut_point *point)
     }
 }
 
-/* Returns whether a * b <= c * d, in 128 bits. */
-static int gckpti_is_product_within(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
-{
-    uint64_t high[2], low[2];
-    for (int i = 0; i < 2; i++, a = c, b = d) {
-        uint64_t a0 = a & 0xffffffffu, a1 = a >> 32, b0 = b & 0xffffffffu, b1 = b >> 32;
-        uint64_t middle = a1 * b0 + (a0 * b0 >> 32), other = a0 * b1 + (middle & 0xffffffffu);
-        high[i] = a1 * b1 + (middle >> 32) + (other >> 32);
-        low[i] = a * b;
-    }
-    return high[0] < high[1] || (high[0] == high[1] && low[0] <= low[1]);
-}
-
 /* Appends cut q, which has more bytes, to v if it costs less than all cuts there. Unless v has all
- * cuts, removes cuts that are no longer corners of the hull. Returns the new length. */
+ * cuts, removes cuts that are no longer corners of the hull (and, against rounding, those that are
+ * by 1 in 10^15 only, which lowers the bound). Returns the new length. */
 static int gckpti_append_cut(gckpti_cut *v, int n, const gckpti_cut *q, int all)
 {
     if (n > 0 && q->cost >= v[n - 1].cost)
         return n;
     while (!all && n > 1 &&
-           gckpti_is_product_within(v[n - 2].cost - v[n - 1].cost,
-                                    (uint64_t)(q->bytes - v[n - 1].bytes), v[n - 1].cost - q->cost,
-                                    (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
+           (double)(v[n - 2].cost - v[n - 1].cost) * (double)(q->bytes - v[n - 1].bytes) <=
+               (double)(v[n - 1].cost - q->cost) * (double)(v[n - 1].bytes - v[n - 2].bytes) *
+                   (1 + 1e-15))
         n--;
     v[n] = *q;
     return n + 1;
@@ -306,7 +294,7 @@ static int64_t gckpti_min_live(const gckpti_planner *p, int entry, const unsigne
     return bytes;
 }
 
-/* Computes base_cost, min_bytes from single entries (not yet from points), and padding. */
+/* Computes min_bytes from single entries (not yet from points), and padding. */
 static void gckpti_sum_bounds(gckpti_bound *b)
 {
     const gckpti_planner *p = b->p;
@@ -320,17 +308,13 @@ static void gckpti_sum_bounds(gckpti_bound *b)
         const gckpti_node *u = &p->node[i];
         const gckpt_tensor *t = p->tensors[u->id];
         read[i] |= u->fetched;
-        b->base_cost = gckpti_add_cost(b->base_cost, u->cost);
         sizes |= (u->out ? gckpti_value_bytes(p, t) : 0) | (u->reads_saved ? t->saved_bytes : 0) |
                  p->workspace_forward[u->id];
         for (int k = 0; k < 1 + (u->backward_index >= 0); k++) {
             int64_t bytes = gckpti_min_live(p, k ? ~i : i, read);
             b->min_bytes = bytes > b->min_bytes ? bytes : b->min_bytes;
         }
-        if (u->backward_index >= 0) {
-            b->base_cost = gckpti_add_cost(b->base_cost, p->cost[u->id].backward);
-            sizes |= p->workspace_backward[u->id];
-        }
+        sizes |= u->backward_index >= 0 ? p->workspace_backward[u->id] : 0;
     }
     b->padding = (int64_t)(p->alignment - (sizes & (~sizes + 1)));
 }
@@ -410,9 +394,9 @@ GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit)
             uint64_t cost = gckpti_bound_cost(b, limit, &decider);
             if (cost == UINT64_MAX)
                 return cost;
-            cost = gckpti_add_cost(cost, b->base_cost);
+            cost = gckpti_add_cost(cost, p->base_cost);
             cost -= cost / 8 * (uint64_t)k + cost % 8 * (uint64_t)k / 8; /* x (8 - k) / 8, up */
-            cost = cost > b->base_cost ? cost - b->base_cost : 0;
+            cost = cost > p->base_cost ? cost - p->base_cost : 0;
             most = cost > most ? cost : most;
         }
     }
@@ -423,7 +407,7 @@ GCKPTI_FN uint64_t gckpti_proven_cost(const gckpti_planner *p, size_t arena)
 {
     const gckpti_bound *b = p->bound; /* at full copy cost */
     int64_t limit = b->padding + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
-    return gckpti_add_cost(gckpti_bound_time(p, limit), b->base_cost);
+    return gckpti_add_cost(gckpti_bound_time(p, limit), p->base_cost);
 }
 
 GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p)

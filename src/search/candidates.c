@@ -82,11 +82,10 @@ GCKPTI_FN void gckpti_reapply_policy(gckpti_search *s)
 GCKPTI_FN void gckpti_candidate_store(gckpti_search *s, gckpti_candidate *candidate,
                                       const gckpti_schedule *schedule)
 {
-    candidate->spans = gckpti_to_spans(schedule->entry, schedule->length, NULL);
-    if (!gckpti_reserve(&s->scratch, &candidate->span, (size_t)candidate->spans,
-                        sizeof *candidate->span))
+    const size_t n = (size_t)schedule->length;
+    if (!gckpti_reserve(&s->scratch, &candidate->entry, n, sizeof(int)))
         return;
-    gckpti_to_spans(schedule->entry, schedule->length, candidate->span);
+    memcpy(candidate->entry, schedule->entry, n * sizeof(int));
     candidate->length = schedule->length;
     candidate->peak = schedule->peak;
     candidate->overhead = schedule->overhead;
@@ -101,7 +100,7 @@ GCKPTI_FN int gckpti_candidate_load(gckpti_search *s, const gckpti_candidate *ca
 {
     if (candidate->length == 0 || !gckpti_schedule_reserve(&s->scratch, &s->now, candidate->length))
         return 0;
-    gckpti_from_spans(candidate->span, candidate->length, s->now.entry);
+    memcpy(s->now.entry, candidate->entry, (size_t)candidate->length * sizeof(int));
     s->now.length = candidate->length;
     gckpti_evaluate(s, &s->now);
     return 1;

@@ -91,28 +91,15 @@ GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candi
 #endif
 
 /* ---- search/moves.c ---- */
-#define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 32) /* adding this to a score doubles it */
-/* Returns (cost + 1) / gain as an integer that sorts like a floating-point number: an exponent
- * above 32 bits of mantissa. No processor rounds it, so plans are the same on every machine. */
+#define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 52) /* adding this to a score doubles it */
+/* Returns the bits of (cost + 1) / gain, which sort as the numbers do. Every machine rounds this
+ * division of doubles alike (base/config.h), so plans are the same on each. */
 static inline uint64_t gckpti_score(uint64_t cost, int64_t gain)
 {
-    uint64_t a = cost + 1, b = (uint64_t)gain, exponent = 128 - 33;
-    for (int k = 32; k > 0; k /= 2) { /* shifts to 2^62 .. 2^63 */
-        if (a >> (63 - k) == 0) {
-            a <<= k;
-            exponent -= (uint64_t)k;
-        }
-        if (b >> (63 - k) == 0) {
-            b <<= k;
-            exponent += (uint64_t)k;
-        }
-    }
-    a /= b >> 33; /* now 2^32 .. 2^34 */
-    while (a >= UINT64_C(1) << 33) {
-        a >>= 1;
-        exponent++;
-    }
-    return exponent * GCKPTI_DOUBLE_SCORE + (a - GCKPTI_DOUBLE_SCORE);
+    const double score = (double)(cost + 1) / (double)gain;
+    uint64_t bits;
+    memcpy(&bits, &score, sizeof bits);
+    return bits;
 }
 
 #ifdef GCKPTI_SEPARATE_TU

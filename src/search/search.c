@@ -23,7 +23,7 @@
  * Invariants: 1. gckpti_evaluate computes for each position the live bytes of the lowered plan of
  * the same schedule (sizes rounded up to the alignment). 2. A level's schedule is within its limit
  * and depends neither on the budget nor on earlier calls. 3. Effort limits count entries, never
- * time, and all numbers are integers, so that a plan is the same on every machine.
+ * time, and numbers are integers or IEEE doubles, so that a plan is the same on every machine.
  * ============================================================================================== */
 
 /* Returns whether a candidate is proven near-optimal for its limit. */
@@ -242,7 +242,7 @@ GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate
     gckpti_release(&s->scratch, &s->order);
     gckpti_release(&s->scratch, &s->member);
     gckpti_release(&s->scratch, &s->slack);
-    gckpt_result result = gckpti_lower_spans(p, candidate->span, candidate->length);
+    gckpt_result result = gckpti_lower_schedule(p, candidate->entry, candidate->length);
     int large = gckpti_is_too_large(p, result);
     if (result == GCKPT_OK)
         result = gckpti_place_buffers(p);

@@ -71,7 +71,6 @@ typedef struct gckpti_bound {
     int shift;             /* copies count 2^-shift of that weight */
     int64_t min_bytes;     /* least arena bytes of any schedule */
     int64_t padding;       /* how much live bytes, rounded up, may exceed the arena */
-    uint64_t base_cost;    /* cost of a step that recomputes nothing */
     gckpti_cut *memory[3]; /* memory of lists before a node, after it, and of a merge */
 } gckpti_bound;
 
@@ -79,7 +78,7 @@ typedef struct gckpti_bound {
  * if none fits. *decider is the index of the point that gives it. */
 GCKPTI_FN uint64_t gckpti_bound_cost(const gckpti_bound *b, int64_t limit, int *decider);
 
-/* Returns a lower bound of the time above base_cost of schedules within `limit` live bytes: the
+/* Returns a lower bound of the time above p->base_cost of schedules within `limit` live bytes: the
  * best bound of all copy costs. Without overlap: gckpti_bound_cost. */
 GCKPTI_FN uint64_t gckpti_bound_time(const gckpti_planner *p, int64_t limit);
 
@@ -96,8 +95,7 @@ GCKPTI_FN size_t gckpti_proven_bytes(const gckpti_planner *p);
 /* ---- search/search.c ---- */
 /* A stored schedule: the best found under the limit of a level, an initial one, or the winner. */
 typedef struct gckpti_candidate {
-    gckpti_span *span; /* its entries, compressed */
-    int spans, length;
+    int *entry, length;
     int64_t limit, peak;                    /* limit: of the level; of an initial its peak */
     uint64_t overhead, bound;               /* bound: least overhead proven for the limit */
     size_t arena;                           /* 0 until it is placed */

@@ -72,7 +72,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
         gckpti_pull(store, q);
-        gckpti_mark_changed(store, q, GCKPTI_HOST);
+        gckpti_mark_changed(q, GCKPTI_HOST);
         for (int k = 0; k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, gckpti_array_bytes(store, q, 1));
         q->updates = q->optimiser = 0;
@@ -92,7 +92,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 {
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
-        gckpti_mark_changed(store, q, GCKPTI_HOST);
+        gckpti_mark_changed(q, GCKPTI_HOST);
         q->assigned = 1;
     }
     return result;
@@ -155,7 +155,7 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
                             index, store ? store->count : 0);
     if (out->storage == GCKPT_STORAGE_F32) { /* the caller may write to it now */
         gckpti_pull(store, &store->params[index]);
-        gckpti_mark_changed(store, &store->params[index], GCKPTI_HOST);
+        gckpti_mark_changed(&store->params[index], GCKPTI_HOST);
         store->params[index].assigned = 1;
     }
     if (out->values || out->quantised)

@@ -123,7 +123,6 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
         b->store = NULL;
     gckpti_notes_shrink(store, 0);
     gckpti_allocator memory = store->memory;
-    gckpti_delete_mirrors(store, &memory);
     gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
     gckpti_delete(&memory, store, 1, sizeof *store);
 }

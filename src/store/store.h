@@ -12,6 +12,17 @@
  * A store may have only a part of each array (dist/parts.h). Notes are pairs of texts for files.
  * ============================================================================================== */
 
+enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR }; /* which copy of a parameter is the newest */
+
+#ifndef GCKPT_NO_DEVICES
+/* A parameter's copy in a backend's own memory, while an executor has one. */
+typedef struct {
+    const gckpt_backend *backend; /* NULL without a mirror */
+    float *array[5];              /* values, then state */
+    int newest;                   /* which copy is the newest: GCKPTI_BOTH, .. */
+} gckpti_mirror;
+#endif
+
 /* ---- store/params.c ---- */
 typedef struct {
     gckpt_parameter p;         /* public part; owns p.name; values or quantised is NULL */
@@ -28,19 +39,11 @@ typedef struct {
 #ifndef GCKPT_NO_BF16
     uint32_t changes; /* counts changes of values that the library knows of, from 1 */
 #endif
+#ifndef GCKPT_NO_DEVICES
+    gckpti_mirror mirror;
+#endif
     uint64_t updates; /* number of updates of the state, for Adam's bias correction */
 } gckpti_param;
-
-enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR }; /* which copy of a parameter is the newest */
-
-#ifndef GCKPT_NO_DEVICES
-/* A parameter's copy in a backend's own memory, while an executor has one. */
-typedef struct {
-    const gckpt_backend *backend; /* NULL without a mirror */
-    float *array[5];              /* values, then state */
-    int newest;                   /* which copy is the newest: GCKPTI_BOTH, .. */
-} gckpti_mirror;
-#endif
 
 /* An executor's entry in the list of its store. */
 typedef struct gckpti_binding {
@@ -61,14 +64,10 @@ struct gckpt_store {
     uint64_t quantise_count; /* number of calls of gckpt_store_quantise */
     gckpti_param *params;
     size_t count, capacity;
-    size_t elements; /* number of all values except external ones */
-#ifndef GCKPT_NO_DEVICES
-    gckpti_mirror *mirrors; /* one for each parameter, or fewer */
-    size_t mirror_count;
-#endif
+    size_t elements;          /* number of all values except external ones */
     gckpti_binding *bindings; /* list of the store's executors */
 #ifndef GCKPT_NO_RANKS
-    int rank, others; /* set by gckpt_store_ranks; others: number of ranks - 1 */
+    int rank, peers; /* set by gckpt_store_ranks; peers: number of other ranks */
     gckpt_shard shard;
 #endif
     int bound; /* nonzero once an executor was created */
@@ -195,37 +194,32 @@ static inline int gckpti_has_storage(int storage)
 /* ---- devices/mirrors.c ---- */
 #ifndef GCKPT_NO_DEVICES
 /* Records that the copy `newest` (host or mirror) has changed values or state. */
-GCKPTI_FN void gckpti_mark_changed(const gckpt_store *s, gckpti_param *q, int newest);
+GCKPTI_FN void gckpti_mark_changed(gckpti_param *q, int newest);
 
 /* Copies the newest values and state to the host, if a mirror has them. */
 GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q);
 
 /* Copies the newest values and state to a backend's own memory; returns 0 if that is full. */
-GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b);
+GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_backend *b);
 
 /* Returns the mirror of a parameter's values (slot -1) or of state array `slot`. */
-GCKPTI_FN float *gckpti_mirror_array(const gckpt_store *s, const gckpti_param *q, int slot);
-
-/* Frees the memory of the list of mirrors. */
-#define gckpti_delete_mirrors(s, memory)                                                           \
-    gckpti_delete(memory, (s)->mirrors, (s)->mirror_count, sizeof *(s)->mirrors)
+static inline float *gckpti_mirror_array(const gckpti_param *q, int slot)
+{
+    return q->mirror.array[1 + slot];
+}
 enum { GCKPTI_HAS_MIRRORS = 1 };
-enum { GCKPTI_MIRROR_BYTES = sizeof(gckpti_mirror) };
 #else
-#define gckpti_mark_changed(s, q, newest)   ((void)(s), gckpti_count_change(q))
-#define gckpti_pull(s, q)                   ((void)(s), (void)(q))
-#define gckpti_mirror_array(s, q, slot)     gckpti_array(q, slot)
-#define gckpti_delete_mirrors(s, memory)    ((void)0)
-#define gckpti_free_mirror(s, q)            ((void)(s), (void)(q))
-#define gckpti_open_mirrors(s)              1
-#define gckpti_close_mirrors(s, b)          ((void)(s))
+#define gckpti_mark_changed(q, newest) gckpti_count_change(q)
+#define gckpti_pull(s, q)              ((void)(s), (void)(q))
+#define gckpti_mirror_array(q, slot)   gckpti_array(q, slot)
+#define gckpti_free_mirror(s, q)       ((void)(s), (void)(q))
+#define gckpti_close_mirrors(s, b)     ((void)(s))
 enum { GCKPTI_HAS_MIRRORS = 0 };
-enum { GCKPTI_MIRROR_BYTES = 0 };
 #endif
 
 /* ---- store/values.c ---- */
-/* Adds an executor to the list; b: its backend if that has own memory. Returns 0 without memory. */
-GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b);
+/* Adds an executor to the list; b: its backend if that has own memory, else NULL. */
+GCKPTI_FN void gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b);
 
 /* Removes an executor from the list. A backend's mirrors are freed with its last executor. */
 GCKPTI_FN void gckpti_unbind(gckpti_binding *binding);

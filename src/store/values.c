@@ -2,15 +2,12 @@
 #include "num/num.h"
 
 /* ---- the executors of a store ---- */
-GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
+GCKPTI_FN void gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
 {
-    if (b && !gckpti_open_mirrors(s))
-        return 0;
     binding->store = s;
     binding->backend = b;
     binding->next = s->bindings;
     s->bindings = binding;
-    return 1;
 }
 
 GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)

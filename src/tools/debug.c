@@ -3,17 +3,62 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
-/* Copies the next elements of n floats or bf16, from `at` on, to `wide`; returns their number. */
-static int64_t gckpti_read_chunk(const gckpt_exec *e, const void *from, int narrow, int64_t at,
-                                 int64_t n, float wide[64])
+/* ---- scans of values ---- */
+enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
+
+/* The kinds of numbers found, and the first element whose kind is `sought`. */
+typedef struct {
+    const gckpt_exec *e;
+    unsigned sought, kinds;
+    uint64_t hash;    /* unless 0 at the start, the hash of the values */
+    int id, gradient; /* that element's node, or -1; 1 if it is in the node's gradient */
+    int64_t element;  /* that element's index, or -1 for the sum of a loss */
+    double value;
+} gckpti_scan;
+
+static gckpti_scan gckpti_scan_for(const gckpt_exec *e, unsigned sought)
 {
-    uint16_t half[64];
-    const int64_t size = narrow ? 2 : 4, count = gckpti_min(n - at, 64);
-    gckpti_from_backend(e, narrow ? (void *)half : (void *)wide,
-                        (const unsigned char *)from + at * size, (size_t)(count * size));
-    for (int64_t i = 0; i < count && narrow; i++)
-        wide[i] = gckpti_from_bf16(half[i]);
-    return count;
+    const gckpti_scan scan = { e, sought, 0, 0, -1, 0, 0, 0 };
+    return scan;
+}
+
+static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient, int64_t at)
+{
+    unsigned kind = gckpti_is_finite(x) ? 0 : x != x ? GCKPTI_KIND_NAN : GCKPTI_KIND_INF;
+    scan->kinds |= kind;
+    if (scan->id < 0 && kind & scan->sought) {
+        scan->id = id;
+        scan->gradient = gradient;
+        scan->element = at;
+        scan->value = x;
+    }
+}
+
+/* Scans n floats or bf16; if x is NULL, a quantised parameter's values or, for others, nothing. */
+static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
+                              int gradient)
+{
+    const gckpti_plan_node *node = &scan->e->plan->nodes[id];
+    const int param = node->kind == GCKPTI_PARAM && !gradient;
+    const gckpti_param *q = param ? gckpti_param_of(scan->e, node->index) : NULL;
+    const int64_t size = narrow ? 2 : 4;
+    float chunk[64];
+    n = x ? n : q && gckpti_is_quantised((int)q->p.storage) ? q->p.elements : 0;
+    for (int64_t at = 0, count; at < n; at += count) {
+        uint16_t half[64];
+        count = gckpti_min(n - at, 64);
+        if (!x)
+            gckpti_dequantise_at(q, at, count, chunk);
+        else
+            gckpti_from_backend(scan->e, narrow ? (void *)half : (void *)chunk,
+                                (const unsigned char *)x + at * size, (size_t)(count * size));
+        for (int64_t i = 0; i < count; i++) {
+            chunk[i] = narrow ? gckpti_from_bf16(half[i]) : chunk[i];
+            gckpti_scan_value(scan, (double)chunk[i], id, gradient, at + i);
+        }
+        if (scan->hash)
+            scan->hash = gckpti_hash_floats(scan->hash, chunk, count);
+    }
 }
 
 /* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be the same ---- */
@@ -35,18 +80,13 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins)
     const int64_t n[2] = { gckpti_elements(&shape),
                            node->batch_invariant ? saved : saved / p->rows * rows };
     for (int k = 0; k < 2; k++) {
-        uint64_t *expected = &e->debug.hashes[2 * ins->id + k], hash = GCKPTI_FNV_START;
-        const int narrow = !k && node->rounding & GCKPTI_BF16_VALUE;
-        float chunk[64];
-        *expected = ins->first ? 0 : *expected;
-        if (!data[k])
-            continue;
-        for (int64_t at = 0, count; at < n[k]; at += count) {
-            count = gckpti_read_chunk(e, data[k], narrow, at, n[k], chunk);
-            hash = gckpti_hash_floats(hash, chunk, count);
-        }
-        hash |= 1; /* 0 means no value yet */
-        if (*expected && *expected != hash)
+        uint64_t *expected = &e->debug.hashes[2 * ins->id + k];
+        gckpti_scan scan = gckpti_scan_for(e, 0);
+        scan.hash = GCKPTI_FNV_START;
+        gckpti_scan_array(&scan, data[k], !k && node->rounding & GCKPTI_BF16_VALUE, n[k], ins->id,
+                          0);
+        scan.hash |= 1; /* 0 means no value yet */
+        if (data[k] && !ins->first && *expected && *expected != scan.hash)
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
@@ -54,13 +94,14 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins)
                 ins->id,
                 ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
                                           : "the op is not a function of its inputs");
-        *expected = hash;
+        *expected = data[k] ? scan.hash : ins->first ? 0 : *expected;
     }
     return GCKPT_OK;
 }
 
 /* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
-enum { GCKPTI_POISON = 0x7fc07fc0 }; /* a NaN as f32, two NaNs as bf16 */
+/* A NaN as f32, two NaNs as bf16; and a pattern that no kernel is likely to write. */
+enum { GCKPTI_POISON = 0x7fc07fc0, GCKPTI_UNTOUCHED = 0x25252525 };
 
 /* Poisons the buffers that die at instruction x; in the body, not those of the prologue, which the
  * next micro-batch reads. */
@@ -75,50 +116,30 @@ static void gckpti_poison_dead(gckpt_exec *e, int x)
     }
 }
 
-static int gckpti_is_measuring(const gckpt_exec *e)
+/* Fills the arena before a step: MEASURE finds where the pattern is left. */
+static void gckpti_fill_arena(gckpt_exec *e)
 {
-    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.poisoned_steps < 2;
+    const unsigned debug = gckpti_debug(e) & (GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON);
+    if (debug)
+        gckpti_fill(e, e->blocks.arena,
+                    debug & GCKPT_DEBUG_MEASURE ? GCKPTI_UNTOUCHED : GCKPTI_POISON, e->plan->arena);
 }
 
-/* Fills the arena with NaN or, for MEASURE, a byte pattern that differs in the two steps. */
-static void gckpti_measure_start(gckpt_exec *e)
+/* Raises high_water to the end of the highest 2 bytes that a step wrote, and of all workspaces, of
+ * which kernels may use less. */
+static void gckpti_measure(gckpt_exec *e)
 {
-    if (gckpti_is_measuring(e))
-        gckpti_fill(e, e->blocks.arena, e->debug.poisoned_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
-                    e->plan->arena);
-    else if (gckpti_debug(e) & GCKPT_DEBUG_POISON)
-        gckpti_fill(e, e->blocks.arena, GCKPTI_POISON, e->plan->arena / 4 * 4);
-}
-
-/* Returns the end of the arena's last byte that is not `poison`, at least `low`. */
-static size_t gckpti_high_water(const gckpt_exec *e, size_t low, unsigned char poison)
-{
-    unsigned char chunk[256];
-    for (size_t top = e->plan->arena, n; top > low; top -= n) {
-        size_t left;
-        n = top - low < sizeof chunk ? top - low : sizeof chunk;
-        gckpti_from_backend(e, chunk, e->blocks.arena + top - n, n);
-        for (left = n; left > 0 && chunk[left - 1] == poison;)
-            left--;
-        if (left > 0)
-            return top - n + left;
+    const gckpt_plan *p = e->plan;
+    size_t *high = &e->debug.high_water;
+    for (size_t i = 0; i < p->buffer_count; i++) {
+        const size_t end = p->buffers[i].offset + p->buffers[i].size;
+        *high = p->buffers[i].kind == GCKPT_BUFFER_WORKSPACE && end > *high ? end : *high;
     }
-    return low;
-}
-
-static void gckpti_measure_end(gckpt_exec *e)
-{
-    if (!gckpti_is_measuring(e))
-        return;
-    const unsigned char poison = e->debug.poisoned_steps ? 0x5a : 0xa5;
-    e->debug.high_water = gckpti_high_water(e, e->debug.high_water, poison);
-    for (size_t i = 0; i < e->plan->buffer_count; i++) { /* kernels may use less of it */
-        const gckpt_buffer *buffer = &e->plan->buffers[i];
-        if (buffer->kind == GCKPT_BUFFER_WORKSPACE &&
-            buffer->offset + buffer->size > e->debug.high_water)
-            e->debug.high_water = buffer->offset + buffer->size;
+    for (size_t top = p->arena; top >= *high + 2; top -= 2) {
+        uint16_t half;
+        gckpti_from_backend(e, &half, e->blocks.arena + top - 2, sizeof half);
+        *high = half != (GCKPTI_UNTOUCHED & 0xffff) ? top : *high;
     }
-    e->debug.poisoned_steps++;
 }
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
@@ -129,49 +150,6 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 }
 
 /* ---- GCKPT_DEBUG_FINITE: finds the first NaN or infinity ---- */
-enum { GCKPTI_KIND_NAN = 1, GCKPTI_KIND_INF = 2 };
-
-/* A scan for NaN and infinity: the kinds found, and the first element whose kind is `sought`. */
-typedef struct {
-    const gckpt_exec *e;
-    unsigned kinds, sought;
-    int id, gradient; /* that element's node, or -1; 1 if it is in the node's gradient */
-    int64_t element;  /* that element's index, or -1 for the sum of a loss */
-    double value;
-} gckpti_scan;
-
-static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient, int64_t at)
-{
-    unsigned kind = gckpti_is_finite(x) ? 0 : x != x ? GCKPTI_KIND_NAN : GCKPTI_KIND_INF;
-    scan->kinds |= kind;
-    if (scan->id < 0 && kind & scan->sought) {
-        scan->id = id;
-        scan->gradient = gradient;
-        scan->element = at;
-        scan->value = x;
-    }
-}
-
-/* Scans n floats or bf16; if x is NULL, a quantised parameter's values or, for others, nothing. */
-static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
-                              int gradient)
-{
-    const gckpti_plan_node *node = &scan->e->plan->nodes[id];
-    const int param = node->kind == GCKPTI_PARAM;
-    const gckpti_param *q = param ? gckpti_param_of(scan->e, node->index) : NULL;
-    int quant = !x && !gradient && q && gckpti_is_quantised((int)q->p.storage);
-    float chunk[64];
-    n = quant ? q->p.elements : x ? n : 0;
-    for (int64_t at = 0, count = 64; at < n; at += count) {
-        if (!quant)
-            count = gckpti_read_chunk(scan->e, x, narrow, at, n, chunk);
-        else
-            gckpti_dequantise_at(q, at, count = gckpti_min(n - at, 64), chunk);
-        for (int64_t i = 0; i < count; i++)
-            gckpti_scan_value(scan, (double)chunk[i], id, gradient, at + i);
-    }
-}
-
 /* Scans a node's value or gradient in this micro-batch. If scratch is nonzero, x is always f32. */
 static void gckpti_scan_node(gckpti_scan *scan, size_t offset, int id, int gradient, int scratch)
 {
@@ -198,8 +176,7 @@ static void gckpti_scan_results(gckpti_scan *scan, const gckpti_ins *ins)
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (loss && (!backward || node->op->flags & GCKPTI_BACKWARD_LOSS)) {
         gckpti_loss_total sum;
-        gckpti_from_backend(e, &sum, &e->losses.totals[gckpti_term_of(p, ins->id)],
-                            sizeof sum);
+        gckpti_from_backend(e, &sum, &e->losses.totals[gckpti_term_of(p, ins->id)], sizeof sum);
         gckpti_scan_value(scan, sum.sum, ins->id, 0, -1);
     } else if (!loss && !backward) {
         gckpti_scan_node(scan, o.out, ins->id, 0, 0);
@@ -211,11 +188,13 @@ static void gckpti_scan_results(gckpti_scan *scan, const gckpti_ins *ins)
     }
 }
 
-/* Returns the error about the element found; `who` and `name` say which computation made it. */
-static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *scan, const char *who,
-                                           const char *name, const char *why)
+/* Returns the error about an element found; `who` and `name` say which computation made it. */
+static gckpt_result gckpti_report_scan(gckpt_exec *e, const gckpti_scan *scan, const char *who,
+                                       const char *name, const char *why)
 {
     const gckpt_plan *p = e->plan;
+    if (scan->id < 0)
+        return GCKPT_OK;
     const gckpti_plan_node *q = &p->nodes[scan->id];
     int64_t rows = gckpti_micro_rows(e), left = scan->element;
     gckpt_shape shape = gckpti_node_shape(e, q, rows), at = shape;
@@ -228,19 +207,20 @@ static gckpt_result gckpti_nonfinite_error(gckpt_exec *e, const gckpti_scan *sca
     if (scan->element >= 0 && !q->batch_invariant && gckpti_elements(&shape) >= rows)
         gckpti_text_add(&t, ", row %I of the batch",
                         e->step.row + scan->element / (gckpti_elements(&shape) / rows));
-    return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
-                        scan->value,
-                        scan->element < 0 ? "the sum of"
-                        : scan->gradient  ? "the gradient of"
-                                          : "the value of",
-                        gckpti_planned_name(p, scan->id), scan->id, where, why);
+    return gckpti_error(
+        e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s%s", who, name, scan->value,
+        scan->element < 0 ? "the sum of"
+        : scan->gradient  ? "the gradient of"
+                          : "the value of",
+        gckpti_planned_name(p, scan->id), scan->id, where, why,
+        e->update.begun ? "parameters have changed: load a checkpoint" : "nothing was changed");
 }
 
 /* Reports a NaN that an instruction made, or an infinity if the step has begun with none. */
 static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins)
 {
     const unsigned given = e->debug.given;
-    gckpti_scan scan = { e, 0, (GCKPTI_KIND_NAN | GCKPTI_KIND_INF) & ~given, -1, 0, 0, 0 };
+    gckpti_scan scan = gckpti_scan_for(e, (GCKPTI_KIND_NAN | GCKPTI_KIND_INF) & ~given);
     if (ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
@@ -249,15 +229,10 @@ static gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_scan_results(&scan, ins);
     if (node->kind == GCKPTI_PARAM)
         e->debug.given |= scan.kinds;
-    if (scan.id < 0)
-        return GCKPT_OK;
-    const char *why = given ? "it may have read infinities, but no NaN; nothing was changed"
-                            : "all it read is finite; nothing was changed";
-    if (e->update.begun) /* by an earlier update in the backward */
-        why = "parameters have changed: load a checkpoint";
-    return gckpti_nonfinite_error(e, &scan,
-                                  ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
-                                  node->op ? node->op->name : "param", why);
+    return gckpti_report_scan(e, &scan, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
+                              node->op ? node->op->name : "param",
+                              given ? "it may have read infinities, but no NaN; "
+                                    : "all it read is finite; ");
 }
 
 /* Checks a parameter's gradient before its update or, if `done`, its new values and state. */
@@ -265,7 +240,7 @@ static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *
 {
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
-    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN | GCKPTI_KIND_INF, -1, 0, 0, 0 };
+    gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN | GCKPTI_KIND_INF);
     gckpt_update_pass pass;
     int id = p->params[ins->id].node;
     gckpti_init_pass(e, ins, &pass);
@@ -279,10 +254,7 @@ static gckpt_result gckpti_check_finite_update(gckpt_exec *e, const gckpti_ins *
     const char *who = !done      ? "the batch"
                       : slot > 0 ? "the update's optimiser state"
                                  : "the update";
-    const char *why = "nothing was changed";
-    if (done || e->update.begun)
-        why = "lower lr, or clip; parameters have changed: load a checkpoint";
-    return scan.id < 0 ? GCKPT_OK : gckpti_nonfinite_error(e, &scan, who, "", why);
+    return gckpti_report_scan(e, &scan, who, "", e->update.begun ? "lower lr, or clip; " : "");
 }
 
 /* Reports NaNs in parameters and constants, and infinities in trained parameters. Other infinities,
@@ -298,7 +270,7 @@ static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
         int64_t first = 0, count = gckpti_planned_elements(p, node);
         if (param)
             count = gckpti_part_of(e->store, q, GCKPTI_VALUES, &first);
-        gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
+        gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN);
         scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
             gckpti_scan_array(
@@ -308,8 +280,7 @@ static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
                                 "what was loaded or set, made it so",
-                                gckpti_planned_name(p, (int)i), scan.value,
-                                scan.element + first);
+                                gckpti_planned_name(p, (int)i), scan.value, scan.element + first);
         for (size_t k = 0; k < node->attribute_bytes / 4; k++) { /* no integer has these bits */
             const uint32_t word = p->words[node->attributes + k] & 0x7fffffff;
             if (word == 0x7f800000 || word == 0x7fc00000)
@@ -326,7 +297,7 @@ static gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_result result = gckpti_check_finite_params(e);
-    gckpti_scan scan = { e, 0, GCKPTI_KIND_NAN, -1, 0, 0, 0 };
+    gckpti_scan scan = gckpti_scan_for(e, GCKPTI_KIND_NAN);
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         const gckpti_exec_input *in = &e->feeds.inputs[i];
         const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
@@ -390,7 +361,7 @@ GCKPTI_MODULE(debug)
         break;
     case GCKPTI_ON_FED:
         return finite ? gckpti_check_finite_feeds(e, *(const int64_t *)arg) : GCKPT_OK;
-    case GCKPTI_ON_BEGIN: gckpti_measure_start(e); break;
+    case GCKPTI_ON_BEGIN: gckpti_fill_arena(e); break;
     case GCKPTI_ON_REACH:
         return finite && early && e->plan->ins[e->step.pc].kind == GCKPT_UPDATE
                    ? gckpti_check_finite_update(e, &e->plan->ins[e->step.pc], 0)
@@ -398,7 +369,10 @@ GCKPTI_MODULE(debug)
     case GCKPTI_ON_AFTER:
         return arg ? gckpti_debug_instruction(e, (const gckpti_ins *)arg) : GCKPT_OK;
     case GCKPTI_ON_GRADIENTS: return finite ? gckpti_check_finite_gradients(e) : GCKPT_OK;
-    case GCKPTI_ON_END: gckpti_measure_end(e); break;
+    case GCKPTI_ON_END:
+        if (debug & GCKPT_DEBUG_MEASURE)
+            gckpti_measure(e);
+        break;
     default: break;
     }
     return GCKPT_OK;

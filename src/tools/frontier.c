@@ -92,9 +92,9 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             { f->resident + candidate->arena, cost, recompute, 0, 0 }, p, NULL, candidate->length
         };
         next.point.overhead = least ? (double)(cost - least) / (double)least : 0;
-        next.span = (gckpti_span *)gckpti_scratch_copy(&p->scratch, candidate->span,
-                                                       (size_t)candidate->spans, sizeof *next.span);
-        if (!next.span || !gckpti_reserve(&f->p.scratch, &f->solutions, f->count, sizeof next))
+        next.entry = (int *)gckpti_scratch_copy(&p->scratch, candidate->entry,
+                                                (size_t)candidate->length, sizeof(int));
+        if (!next.entry || !gckpti_reserve(&f->p.scratch, &f->solutions, f->count, sizeof next))
             return GCKPT_E_MEMORY;
         f->solutions[f->count++] = next;
         if (s->winner.arena <= least_bytes)
@@ -242,7 +242,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     p.next = NULL;
     p.failed = 0; /* if set, only a proof ran out of memory */
     gckpti_planner_reset(&p);
-    gckpt_result result = gckpti_lower_spans(&p, f->solutions[i].span, f->solutions[i].length);
+    gckpt_result result = gckpti_lower_schedule(&p, f->solutions[i].entry, f->solutions[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_buffers(&p);
     gckpti_keep_lowered(&p);

@@ -43,8 +43,7 @@ GCKPTI_OWN_FRAME static void gckpti_init_pass(const gckpt_exec *e, const gckpti_
     pass->write_back = e->update.writes_back;
     pass->squares = q->running ? NULL : e->update.squares + e->tables.params[ins->id].first_square;
     pass->values = gckpti_exec_array(e, gckpti_param_of(e, ins->id), -1);
-    if (gckpti_group_of(e))
-        gckpti_restrict_pass(e, ins, pass);
+    gckpti_restrict_pass(e, ins, pass);
 }
 
 /* Computes norm and clipping scale. Returns the first parameter that is not finite, else NULL. */
@@ -80,8 +79,7 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     gckpt_update_pass pass;
     gckpti_init_pass(e, ins, &pass);
     memset(&u, 0, sizeof u);
-    if (gckpti_group_of(e))
-        gckpti_wait_in_flight(e, 0);
+    gckpti_wait_in_flight(e, 0);
     gckpti_pull(e->store, q);
     u.name = q->p.name;
     u.elements = pass.elements;
@@ -96,7 +94,7 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     u.step = step;
     u.hyper = &e->update.hyper;
     e->desc.custom_optimiser(e->desc.user, &u);
-    gckpti_mark_changed(e->store, q, GCKPTI_HOST);
+    gckpti_mark_changed(q, GCKPTI_HOST);
     (void)gckpti_sync_param(e, q, 1); /* cannot fail: q has a mirror */
 }
 
@@ -179,13 +177,12 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int parts)
         gckpti_custom_update(e, ins, q, step);
     } else {
         gckpti_pass_over(e, ins, parts | GCKPTI_APPLIES, step);
-        gckpti_mark_changed(e->store, q,
+        gckpti_mark_changed(q,
                             GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
         if (gckpti_is_bf16_plan(p))
             gckpti_mark_bf16_fresh(e, ins->id);
     }
-    if (gckpti_group_of(e))
-        gckpti_gather_updated(e, q);
+    gckpti_gather_updated(e, q);
 }
 
 /* Divides all gradients, then computes norm and clipping scale. */

@@ -851,7 +851,7 @@ static void test_workspace(void)
             for (size_t at = 0; at < PAST; at++)
                 workspace[size + at] = 1;
             call.grad_out_bf16 = backward ? g : NULL;
-            (backward ? gckpti_fast_linear_backward : gckpti_fast_linear_forward)(&call);
+            (backward ? gckpti_linear_backward : gckpti_linear_forward)(&call);
             for (size_t at = 0; at < PAST; at++)
                 past += workspace[size + at];
             CHECK_MSG(past == PAST, "workspace: %s of %d x %d, %s, goes past its %lu floats",
@@ -960,11 +960,10 @@ static void test_attention(void)
         call.shape.d[1] = call.in[0].shape.d[1] = nq;
         call.in[0].data = want.q, call.in[1].data = want.k, call.in[2].data = want.v;
         call.out = got.out, call.saved = got.saved;
-        (isa == GCKPT_ISA_PLAIN ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
+        gckpti_attention_forward(&call);
         call.grad_out = want.g;
         call.in[0].grad = got.dq, call.in[1].grad = got.dk, call.in[2].grad = got.dv;
-        (isa == GCKPT_ISA_PLAIN ? gckpti_attention_backward
-                                : gckpti_fast_attention_backward)(&call);
+        gckpti_attention_backward(&call);
         CHECK_MSG(!memcmp(want.out, got.out, sizeof got.out), "attention %d: out", i);
         CHECK_MSG(!memcmp(want.saved, got.saved, sizeof got.saved), "attention %d: saved", i);
         CHECK_MSG(!memcmp(want.dq, got.dq, sizeof got.dq), "attention %d: dq", i);
@@ -1021,7 +1020,7 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
     call.workspace = workspace, call.saved = a->saved;
     call.out = narrow >> 3 & 1 ? NULL : a->f32[3],
     call.out_bf16 = narrow >> 3 & 1 ? a->half[3] : NULL;
-    (call.plain ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
+    gckpti_attention_forward(&call);
     if (call.position < o->causal - 1)
         return;
     memset(workspace, 0xff, sizeof workspace);
@@ -1032,7 +1031,7 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
             call.in[i].grad = narrow >> (5 + i) & 1 ? NULL : a->f32[5 + i];
             call.in[i].grad_bf16 = narrow >> (5 + i) & 1 ? a->half[5 + i] : NULL;
         }
-    (call.plain ? gckpti_attention_backward : gckpti_fast_attention_backward)(&call);
+    gckpti_attention_backward(&call);
 }
 
 /* Fills each array with the same random numbers in f32 and in bf16. In kinds 3 and 4, elements of v are -2^-126 (in

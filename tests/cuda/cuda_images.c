@@ -263,7 +263,7 @@ static void recurrent(void)
 static void all_ops(void)
 {
 #define X(which) &gckpti_op_##which,
-    static const gckpt_op *const ops[] = { GCKPTI_OPS(X, X) };
+    static const gckpt_op *const ops[] = { GCKPTI_OPS(X) };
 #undef X
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         for (int kind = GCKPT_FORWARD; kind <= GCKPT_BACKWARD; kind++)

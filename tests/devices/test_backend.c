@@ -501,7 +501,7 @@ static void no_host_release(void *context, void *memory, size_t bytes) { CHECK(!
 static void no_join(void *context, int later) { CHECK(!context && !later); }
 
 /* Lets each allocation of host memory fail in turn while an executor is created: the call must fail, and no memory of
- * the backend may stay allocated. Exactly one of the failures is that of the list of copies. */
+ * the backend may stay allocated. */
 static void test_no_host_memory(void)
 {
     heap h = { 0 };
@@ -510,16 +510,16 @@ static void test_no_host_memory(void)
     small m = make(&(setting){ .backend = &plain_backend, .store = s }, 0);
     const gckpt_exec_desc x = { .backend = &plain_backend };
     gckpt_exec *e = NULL;
-    int lists = 0;
+    int failures = 0;
     for (long n = 1; !e && n < 100; n++) {
         h.fail_at = h.calls + n;
         e = gckpt_exec_new(m.p, s, &x);
         h.fail_at = 0;
         CHECK_MSG(e || gckpt_error(s) == GCKPT_E_MEMORY, "%ld: %s", n, gckpt_error_text(s));
-        lists += !e && strstr(gckpt_error_text(s), "no memory for the list of copies") != NULL;
+        failures += !e;
         CHECK(e || plain_device.live == 0);
     }
-    CHECK_MSG(e && lists == 1, "%d lists were missing", lists);
+    CHECK_MSG(e && failures > 0, "%d allocations failed", failures);
     m.e = e;
     small_free(&m, 0);
     CHECK(h.blocks == 0 && h.wrong_sizes == 0);
@@ -777,7 +777,7 @@ static void test_pages(void)
     static volatile int faults;
     const int signals[2] = { SIGSEGV, SIGBUS };
     const unsigned char *places[3] = { m.e->blocks.arena, (const unsigned char *)m.e->losses.totals,
-                                       (const unsigned char *)m.s->mirrors[0].array[0] };
+                                       (const unsigned char *)m.s->params[0].mirror.array[0] };
     struct sigaction action, old[2];
     memset(&action, 0, sizeof action);
     action.sa_handler = caught;

@@ -79,7 +79,7 @@ trap 'rm -f "$generated" "$violations"' EXIT
     /^#include "/ && file != "api.h" && $2 != "\"num/isa_end.h\"" && (file != "begin.cuh" || $2 != "\"gradckpt.h\"") && $2 !~ /\.c"$/ { # kernels/all.c includes .c files
         split($2, at, "[\"/]")
         to = (at[2] "/" at[3]) in layer_of ? layer_of[at[2] "/" at[3]] : at[2]
-        if (to != part && at[3] != at[2] ".h" && at[3] !~ /^(isa|loops|rows|cpu)\.h$/ && $2 != "\"base/test_hooks.h\"" && $2 != "\"api.h\"")
+        if (to != part && at[3] != at[2] ".h" && at[3] !~ /^(isa|plain_begin|plain_end|loops|rows|cpu|kernels)\.h$/ && $2 != "\"base/test_hooks.h\"" && $2 != "\"api.h\"")
             print file ":" lines[file] ": " $2 " is not a layer header"
         else if (to != part && $2 != "\"api.h\"" && !((part, to) in may))
             print file ":" lines[file] ": " part " may not use " to " (DEPS)"

@@ -43,7 +43,7 @@ missing() { rm plan/tensors.c; }
 twice() { echo 'plan/tensors.c 3' >> MANIFEST; }
 extra() { echo > plan/new.c; }
 again() { printf 'static int gckpti_recompute_dropped(void)\n{\n    return 0;\n}\n' >> plan/model.c; }
-bare() { change cpu/rows.c '/^#if GCKPTI_HAS_FAST/d'; }
+bare() { change cpu/products.c '/^#if GCKPTI_HAS_FAST/d'; }
 tested_within() { echo 'static const int gckpti_early = GCKPTI_WITH_RANKS;' >> plan/tensors.c; }
 tested() { printf '#ifdef GCKPT_NO_FILES\n#endif\n' >> plan/tensors.c; }
 public() { printf 'static int gckpti_early(void)\n{\n    return gckpt_store_write(0, 0, 0, NULL);\n}\n' >> num/sums.c; }
@@ -68,7 +68,7 @@ broken "a file that is missing" 'lists plan/tensors.c, which is not there' missi
 broken "a file listed twice" 'lists plan/tensors.c twice' twice
 broken "a file that is not listed" 'plan/new.c is not in' extra
 broken "a name used twice" 'static gckpti_recompute_dropped is in' again
-broken "a file without its condition" 'cpu/rows.c does not begin with' bare
+broken "a file without its condition" 'cpu/products.c does not begin with' bare
 broken "a part tested for within a file" 'plan/tensors.c:.*: tests whether' tested
 broken "a part tested for within a function" 'plan/tensors.c:.*: tests whether' tested_within
 broken "a public function of a higher layer" 'num calls gckpt_store_write, which is defined in the higher layer files' public
@@ -164,7 +164,7 @@ known() # known PAGE: it has a row for each layer, and every name and file in it
 }
 stale() { sed "$2" $page > "$work/stale.md"; known "$work/stale.md" | grep -qx "$1"; }
 redrawn() { ! drawn "$work/src" && grep -q '^ *[0-9]* files .*  1  \.  3 ' "$work/drawn.md"; }
-gone() { change search/bound.c "s/other = a0 \* b1/other = b1 * a0/" && rm tiles/op.c; }
+gone() { change search/stages.c "s/int u = p->prologue; u < p->nodes; u++/int v = 0; v < p->nodes; v++/" && rm tiles/op.c; }
 forgotten() { ! python3 "$work/tests/mutants/mutants.py" --stale > "$work/forgotten" && grep -q "$1 $2" "$work/forgotten"; }
 less() { change DEPS 's/^files .*/files 23 base store/'; }
 
@@ -181,7 +181,7 @@ check "a file that does not exist" stale 'no file plan/places.c' 's,plan/place.c
 if python3 -c 'import fcntl' 2> "$work/python"; then
     check "each entry of tests/mutants/explained.txt is a mutant of src/" python3 tests/mutants/mutants.py --stale
     ! with_tries || { mkdir -p "$work/tests" && cp -r tests/mutants "$work/tests" && (cd "$work/src" && gone); }
-    ! with_tries || check "an entry whose line is gone" forgotten search/bound.c gckpti_is_product_within
+    ! with_tries || check "an entry whose line is gone" forgotten search/stages.c gckpti_find_borders
     ! with_tries || check "an entry whose file is gone" forgotten tiles/op.c gckpti_find_row_ops
 else
     echo "skipped: mutants/explained.txt, which needs python3"

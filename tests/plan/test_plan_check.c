@@ -427,10 +427,14 @@ static int swap_forwards(plan_facts *f, int n)
         reads |= f->node[next->in[i]].base == f->list[x].id;
     return next && f->list[x + 1].kind == GCKPT_FORWARD && reads && (exchange(f, x, x + 1), 1);
 }
+/* Exchanges a backward with the next one, which needs the gradient that the first one computes. */
 static int swap_backwards(plan_facts *f, int n)
 {
-    int x = find(f, GCKPT_BACKWARD, n, -1);
-    return x > 0 && f->list[x + 1].kind == GCKPT_BACKWARD && (exchange(f, x, x + 1), 1);
+    int x = find(f, GCKPT_BACKWARD, n, -1), reads = 0;
+    const pc_node *first = x > 0 ? &f->node[f->list[x].id] : NULL;
+    for (int i = 0; first && i < first->inputs; i++)
+        reads |= f->node[first->in[i]].base == f->list[x + 1].id;
+    return reads && f->list[x + 1].kind == GCKPT_BACKWARD && (exchange(f, x, x + 1), 1);
 }
 /* Finds two backwards that add to the same gradient, and moves the first one after the second. */
 static int wrong_order(plan_facts *f, int n)

@@ -147,8 +147,8 @@ static void try_list(const gckpt_instruction *list, int n, unsigned seed)
     int64_t peak = live_peak(d->buffers, d->buffer_count, d->length);
     uint64_t least, work = lowered_cost(&request.p, d, &least);
     uint64_t extra = work - least, proven = gckpti_bound_cost(&request.b, peak, &at);
-    CHECK_MSG(least == request.b.base_cost && work == d->cost + d->hidden, "seed %u: least work %lu, %lu", seed,
-              (unsigned long)least, (unsigned long)request.b.base_cost);
+    CHECK_MSG(least == request.b.p->base_cost && work == d->cost + d->hidden, "seed %u: least work %lu, %lu", seed,
+              (unsigned long)least, (unsigned long)request.b.p->base_cost);
     CHECK_MSG(peak >= request.b.min_bytes && proven <= extra,
               "seed %u, cases %x: %lu repeated in %ld bytes; proven %ld, %ld bytes", seed, cases,
               (unsigned long)extra, (long)peak, (long)proven, (long)request.b.min_bytes);

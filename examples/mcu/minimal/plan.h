@@ -91,6 +91,11 @@ SIZE_MAX, SIZE_MAX, SIZE_MAX, 0, SIZE_MAX, SIZE_MAX, 48, SIZE_MAX,
 static const gckpti_plan_term gckpti_plan_terms[] = {
     { 9, 1065353216U, 0, 1, { UINT64_C(16504), UINT64_C(16544) } },
 };
+static const char gckpti_plan_names[] = {
+    '\162', '\145', '\141', '\144', '\151', '\156', '\147', '\000', '\144', '\145', '\147', '\162', '\145', '\145', '\163', '\000',
+    '\167', '\061', '\000', '\167', '\061', '\000', '\142', '\061', '\000', '\142', '\061', '\000', '\167', '\062', '\000', '\167',
+    '\062', '\000', '\142', '\062', '\000', '\142', '\062', '\000',
+};
 static const union {
     uint32_t words[8];
     double number;
@@ -98,11 +103,6 @@ static const union {
 } gckpti_plan_words = { {
     0U, 0U, 0U, 0U, 0U, 0U, 0U, 0U,
 } };
-static const char gckpti_plan_names[] = {
-    '\162', '\145', '\141', '\144', '\151', '\156', '\147', '\000', '\144', '\145', '\147', '\162', '\145', '\145', '\163', '\000',
-    '\167', '\061', '\000', '\167', '\061', '\000', '\142', '\061', '\000', '\142', '\061', '\000', '\167', '\062', '\000', '\167',
-    '\062', '\000', '\142', '\062', '\000', '\142', '\062', '\000',
-};
 extern const gckpt_plan plan;
 const gckpt_plan plan = {
     { 1734568816U, GCKPT_OK, GCKPT_OK, { 0 } }, { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL,
@@ -181,6 +181,7 @@ const gckpt_plan plan = {
 #else
     gckpti_plan_buffers,
 #endif
-    gckpti_plan_words.words, gckpti_plan_names
+    gckpti_plan_words.words,
+    gckpti_plan_names,
 };
 /* Of the network of main.c: 4163146310 1489 */

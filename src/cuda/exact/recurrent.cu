@@ -146,13 +146,13 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
 /* Returns the floats of workspace. */
 int64_t cells_workspace(const gckpt_call *call, int backward)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 1);
+    const gckpti_sequence q = gckpti_sequence_of(call, 0);
     return 2 * q.rows * q.units + q.rows * (backward ? q.steps * (q.gates + q.units) : q.gates);
 }
 
 template <int GATES> void cells(const gckpt_call *call, bool backward)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 1);
+    const gckpti_sequence q = gckpti_sequence_of(call, 0);
     Cells s = {};
     s.rows = q.rows, s.steps = q.steps, s.units = q.units;
     s.p = q.p->data, s.g = call->grad_out;

@@ -1,0 +1,3 @@
+#include "num/isa_end.h"
+#undef GCKPTI_ISA
+#pragma pop_macro("GCKPTI_ISA")
