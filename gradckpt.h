@@ -163,7 +163,7 @@
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4803
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2376
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              967
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4850
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4854
  *     >>check     gradients against finite differences                                         325
  *     >>files     safetensors                                                                 1550
  *     >>export    plans and weights as C constants                                             636
@@ -8608,10 +8608,11 @@ typedef struct {
     const gckpti_class_kernels *class_losses;
     void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
     void (*product)(const gckpt_call *call, const gckpti_product *t);
-    void (*mixed_product)(const gckpt_call *call, const gckpti_product *t); /* of a bf16 plan */
+    /* bf16 plans; NULL with GCKPT_NO_BF16 */
+    void (*mixed_product)(const gckpt_call *call, const gckpti_product *t);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    const struct gckpti_mixed_kernels *mixed;       /* all of these NULL with GCKPT_NO_BF16 */
+    const struct gckpti_mixed_kernels *mixed;
     const struct gckpti_attention_loops *attention; /* NULL with GCKPT_NO_ATTENTION */
     const struct gckpti_image_kernels *images;      /* NULL with GCKPT_NO_IMAGES */
     const struct gckpti_cell_loops *recurrent;      /* NULL with GCKPT_NO_RECURRENT */
@@ -8703,24 +8704,22 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
 /* Defines gckpti_op_<name>, the descriptor of a listed op, with kernels gckpti_<name>_forward and
  * _backward; the last arguments are what each input's gradient reads. */
 /* clang-format off */
-#define GCKPTI_DESC_ALL(name, backward, kernels, shape, flops, flops_backward, classes, rows,      \
-                       flags, ...)                                                                 \
+#define GCKPTI_DESC_ALL(name, backward, shape, flops, flops_backward, classes, rows, flags, ...)   \
     GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
         #name, GCKPTI_IF_PLANNER(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,     \
         GCKPTI_IF_PLANNER(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                     \
-        (unsigned)(flags) | GCKPTI_BUILTIN_##name, kernels(name),                                  \
+        (unsigned)(flags) | GCKPTI_BUILTIN_##name, NULL, NULL,                                     \
         GCKPTI_IF_PLANNER(gckpti_flops_rule, flops_backward),                                     \
         GCKPTI_IF_PLANNER(gckpti_field_rule, rows) }
-#define GCKPTI_DESC_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)         \
-    GCKPTI_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,     \
+#define GCKPTI_DESC_WITH(name, shape, flops, flops_backward, classes, flags, ...)                  \
+    GCKPTI_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), shape, flops,              \
                    flops_backward, classes, NULL, flags, __VA_ARGS__)
-#define GCKPTI_DESC_FIELD(name, kernels, shape, flops, rows, flags, ...)                           \
-    GCKPTI_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,     \
-                   NULL, NULL, rows, flags, __VA_ARGS__)
-#define GCKPTI_DESC(name, kernels, shape, flops, flags, ...)                                       \
-    GCKPTI_DESC_FIELD(name, kernels, shape, flops, NULL, flags, __VA_ARGS__)
+#define GCKPTI_DESC_FIELD(name, shape, flops, rows, flags, ...)                                    \
+    GCKPTI_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), shape, flops, NULL, NULL,  \
+                   rows, flags, __VA_ARGS__)
+#define GCKPTI_DESC(name, shape, flops, flags, ...)                                                \
+    GCKPTI_DESC_FIELD(name, shape, flops, NULL, flags, __VA_ARGS__)
 /* clang-format on */
-#define GCKPTI_PLAIN(name) NULL, NULL
 
 /* Runs `row` for each row of the result or, in a backward, of x's gradient if it is required. */
 static inline void gckpti_run_rows(const gckpt_call *call,
@@ -8803,7 +8802,7 @@ static inline int gckpti_has_weights(const gckpt_call *call)
         return gckpti_element_loss_shape(call, #name);                                             \
     }                                                                                              \
     GCKPTI_OP_KERNELS(name, gckpti_run_loss(call, backward, kind, GCKPTI_ELEMENTS_OF(call), NULL)) \
-    GCKPTI_DESC(name, GCKPTI_PLAIN, gckpti_##name##_shape, flops,                                  \
+    GCKPTI_DESC(name, gckpti_##name##_shape, flops,                                                \
                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
 #define GCKPTI_ELEMENTS_OF(call)                                                                   \
     GCKPTI_KERNEL_OF(call, element_losses, &gckpti_element_loss_kernels)
@@ -9312,7 +9311,7 @@ static int gckpti_matmul_field(const gckpt_call *call, void *attr, gckpt_recepti
     return call->in[1].shape.n == 2;
 }
 
-GCKPTI_DESC_FIELD(matmul, GCKPTI_PLAIN, gckpti_matmul_shape, gckpti_matmul_flops,
+GCKPTI_DESC_FIELD(matmul, gckpti_matmul_shape, gckpti_matmul_flops,
                   gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
 
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
@@ -9349,7 +9348,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return gckpti_product_shape(call, "linear", gckpti_rows(x));
 }
 
-GCKPTI_DESC_FIELD(linear, GCKPTI_PLAIN, gckpti_linear_shape, gckpti_matmul_flops,
+GCKPTI_DESC_FIELD(linear, gckpti_linear_shape, gckpti_matmul_flops,
                   gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
@@ -9466,7 +9465,7 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
     GCKPTI_OP_KERNELS(                                                                             \
         name, gckpti_run_unary(call, backward, reads, GCKPTI_KIND_##name,                          \
                                backward ? gckpti_##name##_gradients : gckpti_##name##_values))     \
-    GCKPTI_DESC(name, GCKPTI_PLAIN, shape, flops, GCKPTI_UNARY_FLAGS, reads);
+    GCKPTI_DESC(name, shape, flops, GCKPTI_UNARY_FLAGS, reads);
 #define GCKPTI_UNARY_OP(name, flops, reads, ...)                                                   \
     GCKPTI_UNARY_DESC(name, gckpti_unary_shape, flops, reads)                                      \
     GCKPTI_BUILDER_0(name)
@@ -9486,7 +9485,7 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-GCKPTI_DESC_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
+GCKPTI_DESC_ALL(detach, NULL, gckpti_unary_shape, NULL, NULL, NULL, NULL,
                 GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
 GCKPTI_BUILDER_0(detach)
 
@@ -9500,7 +9499,7 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
     for (int64_t i = 0; i < n; i++)
         call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
 }
-GCKPTI_DESC_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
+GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
                 GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
 GCKPTI_BUILDER_2(from_u8)
 
@@ -9520,9 +9519,9 @@ GCKPTI_UNUSED static gckpt_result gckpti_softmax_shape(gckpt_call *call)
                            : GCKPTI_KERNEL_OF(call, name##_forward, gckpti_##name##_row)))
 GCKPTI_ROW_KERNELS(softmax)
 GCKPTI_ROW_KERNELS(log_softmax)
-GCKPTI_DESC(softmax, GCKPTI_PLAIN, gckpti_softmax_shape, gckpti_flops_20,
+GCKPTI_DESC(softmax, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
-GCKPTI_DESC(log_softmax, GCKPTI_PLAIN, gckpti_softmax_shape, gckpti_flops_20,
+GCKPTI_DESC(log_softmax, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
 GCKPTI_BUILDER_0(softmax)
 GCKPTI_BUILDER_0(log_softmax)
@@ -9547,7 +9546,7 @@ static void gckpti_run_dropout(const gckpt_call *call, int backward)
         gckpti_detach_forward(call);
 }
 GCKPTI_OP_KERNELS(dropout, gckpti_run_dropout(call, backward))
-GCKPTI_DESC(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_INPLACE_FLAGS, 0);
+GCKPTI_DESC(dropout, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_INPLACE_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
@@ -9646,7 +9645,7 @@ static int gckpti_is_flat(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
     int k = 0;
-    while (call->kernels && k < call->inputs && gckpti_elements(&call->in[k].shape) == n &&
+    while (k < call->inputs && gckpti_elements(&call->in[k].shape) == n &&
            !call->in[k].compensation)
         k++;
     return call->kernels && k == call->inputs;
@@ -9712,7 +9711,8 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
     const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
     gckpti_iter it;
     gckpti_loop s;
-    if (backward && (!x->grad || x->grad == call->grad_out))
+    if (backward &&
+        (!x->grad || x->grad == call->grad_out)) /* not required, or g itself (PASSES_GRAD) */
         return;
     it = gckpti_iter_over(&call->shape, &x->shape, &y->shape);
 #if GCKPTI_HAS_FAST
@@ -9728,7 +9728,7 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
     s.n = it.size[0], s.steps[0] = it.step[0][0], s.steps[1] = it.step[1][0];
     s.g = call->grad_out, s.to = call->out, s.accumulate = x->accumulate;
     do {
-        s.x = x->data ? x->data + it.offset[0] : s.g;
+        s.x = x->data ? x->data + it.offset[0] : s.g; /* `loop` does not read a NULL array */
         s.y = y->data ? y->data + it.offset[1] : s.g;
         if (backward)
             s.to = x->grad + it.offset[0];
@@ -9756,7 +9756,7 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
         else backward ? (gckpti_run_binary(call, 1, 0, gckpti_##grad_a##_gradient),                \
                          gckpti_run_binary(call, 1, 1, gckpti_##grad_b##_gradient))                \
                       : gckpti_run_binary(call, 0, 0, gckpti_##name##_values))                     \
-    GCKPTI_DESC(name, GCKPTI_PLAIN, gckpti_broadcast_shape, flops,                                 \
+    GCKPTI_DESC(name, gckpti_broadcast_shape, flops,                                               \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (reads_a) | GCKPT_SUMS, (reads_b) | GCKPT_SUMS);                                   \
     GCKPTI_BINARY_BUILDER(name)
@@ -9802,7 +9802,7 @@ static void gckpti_run_where(const gckpt_call *call, int backward)
             gckpti_where_take(call, i, backward);
 }
 GCKPTI_OP_KERNELS(where, gckpti_run_where(call, backward))
-GCKPTI_DESC(where, GCKPTI_PLAIN, gckpti_broadcast_shape, NULL,
+GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,
             GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
             GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
@@ -9920,7 +9920,7 @@ static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptiv
     *field = same;
     return !p->relative && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
 }
-GCKPTI_DESC_FIELD(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, gckpti_slice_field, 0, 0);
+GCKPTI_DESC_FIELD(slice, gckpti_slice_shape, NULL, gckpti_slice_field, 0, 0);
 static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                      int relative)
 {
@@ -9982,7 +9982,7 @@ static gckpti_iter gckpti_permute_move(const gckpt_call *call, int i)
     return it;
 }
 GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, 0, gckpti_permute_move))
-GCKPTI_DESC(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
+GCKPTI_DESC(permute, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
     gckpti_permute p = { axes ? n : 0, { 0 } };
@@ -10030,7 +10030,7 @@ static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_recepti
     *field = same;
     return (axis < 0 ? axis + call->shape.n : axis) > 1;
 }
-GCKPTI_DESC_FIELD(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, gckpti_concat_field,
+GCKPTI_DESC_FIELD(concat, gckpti_concat_shape, NULL, gckpti_concat_field,
                   GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
@@ -10077,7 +10077,7 @@ static void gckpti_run_pad(const gckpt_call *call, int backward)
     gckpti_run_moves(call, backward, 0, gckpti_pad_move);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
-GCKPTI_DESC(pad, GCKPTI_PLAIN, gckpti_pad_shape, NULL, 0, 0);
+GCKPTI_DESC(pad, gckpti_pad_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_pad(gckpt_tensor *x, int axis, int64_t before, int64_t after,
                                   float value)
 {
@@ -10159,8 +10159,8 @@ static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
 }
 GCKPTI_OP_KERNELS(sum, gckpti_run_reduction(call, backward, 0))
 GCKPTI_OP_KERNELS(mean, gckpti_run_reduction(call, backward, 1))
-GCKPTI_DESC(sum, GCKPTI_PLAIN, gckpti_sum_shape, gckpti_flops_1, 0, 0);
-GCKPTI_DESC(mean, GCKPTI_PLAIN, gckpti_mean_shape, gckpti_flops_1, 0, 0);
+GCKPTI_DESC(sum, gckpti_sum_shape, gckpti_flops_1, 0, 0);
+GCKPTI_DESC(mean, gckpti_mean_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
@@ -10214,8 +10214,8 @@ static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 {
     return (void)i, gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
 }
-GCKPTI_DESC(max, GCKPTI_PLAIN, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
-GCKPTI_DESC_ALL(argmax, NULL, GCKPTI_PLAIN, gckpti_argmax_shape, gckpti_flops_1, NULL,
+GCKPTI_DESC(max, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
+GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL,
                 gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
 GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
 {
@@ -10273,7 +10273,7 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
             gckpti_cache_put(&call->in[0], i * c + j, call->out, call->out_bf16, row * c + j);
     }
 }
-GCKPTI_DESC_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
+GCKPTI_DESC_ALL(cache, NULL, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
                 GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
 {
@@ -10439,9 +10439,9 @@ static int64_t gckpti_table_rows(const gckpt_call *call, int i)
     return table->d[table->n - 2];
 }
 
-GCKPTI_DESC_WITH(embed, GCKPTI_PLAIN, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
+GCKPTI_DESC_WITH(embed, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
-GCKPTI_DESC_WITH(gather, GCKPTI_PLAIN, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
+GCKPTI_DESC_WITH(gather, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
@@ -10708,10 +10708,10 @@ GCKPTI_OP_KERNELS(layernorm, gckpti_run_norm(call, backward))
 GCKPTI_OP_KERNELS(rmsnorm, gckpti_run_norm(call, backward))
 
 /* Without gain, the bias is input 1, which the backward does not read, though declared here. */
-GCKPTI_DESC(layernorm, GCKPTI_PLAIN, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
+GCKPTI_DESC(layernorm, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
             GCKPT_SUMS);
-GCKPTI_DESC(rmsnorm, GCKPTI_PLAIN, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
+GCKPTI_DESC(rmsnorm, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
 /* Adds a norm to the graph. in: x, gain, bias; gain and bias may be NULL. */
@@ -11101,7 +11101,7 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 }
 
 /* No flag says that gradients read lengths: they are outside the arena, and hashes would change. */
-GCKPTI_DESC_WITH(attention, GCKPTI_PLAIN, gckpti_attention_shape, gckpti_attention_flops,
+GCKPTI_DESC_WITH(attention, gckpti_attention_shape, gckpti_attention_flops,
                  gckpti_attention_flops_backward, gckpti_attention_lengths,
                  (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
@@ -11239,7 +11239,7 @@ static void gckpti_run_rotary(const gckpt_call *call, int backward)
                     GCKPTI_KERNEL_OF(call, attention->rotary, gckpti_rotary_row));
 }
 GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
-GCKPTI_DESC(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
+GCKPTI_DESC(rotary, gckpti_rotary_shape, gckpti_flops_3,
             GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc)
@@ -11625,7 +11625,7 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 }
 
 GCKPTI_OP_KERNELS(cross_entropy, GCKPTI_RUN_CLASSES(call, backward))
-GCKPTI_DESC_WITH(cross_entropy, GCKPTI_PLAIN, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
+GCKPTI_DESC_WITH(cross_entropy, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                  gckpti_cross_entropy_classes,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
@@ -11658,12 +11658,12 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 GCKPTI_OP_KERNELS(cross_entropy_with, GCKPTI_RUN_CLASSES(call, backward))
 GCKPTI_OP_KERNELS(soft_cross_entropy, GCKPTI_RUN_CLASSES(call, backward))
 
-GCKPTI_DESC_WITH(cross_entropy_with, GCKPTI_PLAIN, gckpti_cross_entropy_with_shape, gckpti_flops_20,
+GCKPTI_DESC_WITH(cross_entropy_with, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                  NULL, gckpti_cross_entropy_classes,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
-GCKPTI_DESC(soft_cross_entropy, GCKPTI_PLAIN, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
+GCKPTI_DESC(soft_cross_entropy, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
             GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
@@ -11917,7 +11917,7 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
            more * 40 * (uint64_t)gckpti_elements(&call->in[1].shape);
 }
 
-GCKPTI_DESC_WITH(linear_cross_entropy, GCKPTI_PLAIN, gckpti_linear_cross_entropy_shape,
+GCKPTI_DESC_WITH(linear_cross_entropy, gckpti_linear_cross_entropy_shape,
                  gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
                  gckpti_table_rows,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) |
@@ -12098,7 +12098,7 @@ static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
     GCKPTI_OP_KERNELS(name,                                                                        \
                       gckpti_run_pool(call, backward,                                              \
                                       GCKPTI_KERNEL_OF(call, images->windows, gckpti_##windows)))  \
-    GCKPTI_DESC_FIELD(name, GCKPTI_PLAIN, gckpti_##name##_shape, gckpti_pool_flops,                \
+    GCKPTI_DESC_FIELD(name, gckpti_##name##_shape, gckpti_pool_flops,                              \
                       gckpti_##name##_field, 0, reads);                                            \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, const gckpt_window *window)              \
     {                                                                                              \
@@ -12164,7 +12164,7 @@ static gckpt_result gckpti_upsample_shape(gckpt_call *call)
     call->shape.d[1] = o->size[0], call->shape.d[2] = o->size[1];
     return GCKPT_OK;
 }
-GCKPTI_DESC(upsample, GCKPTI_PLAIN, gckpti_upsample_shape, NULL, 0, 0);
+GCKPTI_DESC(upsample, gckpti_upsample_shape, NULL, 0, 0);
 
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how)
@@ -12400,10 +12400,10 @@ GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward))
 GCKPTI_OP_KERNELS(batchnorm, gckpti_run_channels(call, backward))
 
 /* With a bias and no gain, the gradients read less than declared here. */
-GCKPTI_DESC(groupnorm, GCKPTI_PLAIN, gckpti_channels_shape, gckpti_flops_8, 0,
+GCKPTI_DESC(groupnorm, gckpti_channels_shape, gckpti_flops_8, 0,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
             GCKPT_SUMS);
-GCKPTI_DESC(batchnorm, GCKPTI_PLAIN, gckpti_channels_shape, gckpti_flops_8, 0,
+GCKPTI_DESC(batchnorm, gckpti_channels_shape, gckpti_flops_8, 0,
             GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED,
             GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
             GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
@@ -12754,7 +12754,7 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_recepti
     return !a->transposed && gaps < INT32_MAX;
 }
 
-GCKPTI_DESC_FIELD(conv2d, GCKPTI_PLAIN, gckpti_conv2d_shape, gckpti_conv2d_flops,
+GCKPTI_DESC_FIELD(conv2d, gckpti_conv2d_shape, gckpti_conv2d_flops,
                   gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* Returns whether a signal's window has its sizes at index [0], as in PyTorch, instead of [1]. */
@@ -13132,10 +13132,10 @@ GCKPTI_CELLS(lstm)
 
 /* The data that each gradient reads. gru's in[2] is bh or h0; only bh's gradient has GCKPT_SUMS. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
-GCKPTI_DESC_WITH(gru, GCKPTI_PLAIN, gckpti_recurrent_shape, gckpti_recurrent_flops,
+GCKPTI_DESC_WITH(gru, gckpti_recurrent_shape, gckpti_recurrent_flops,
                  gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
                  GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
-GCKPTI_DESC_WITH(lstm, GCKPTI_PLAIN, gckpti_recurrent_shape, gckpti_recurrent_flops,
+GCKPTI_DESC_WITH(lstm, gckpti_recurrent_shape, gckpti_recurrent_flops,
                  gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
                  GCKPTI_READS);
 #undef GCKPTI_READS
@@ -26269,10 +26269,14 @@ static void gckpti_measure(gckpt_exec *e)
         const size_t end = p->buffers[i].offset + p->buffers[i].size;
         *high = p->buffers[i].kind == GCKPT_BUFFER_WORKSPACE && end > *high ? end : *high;
     }
-    for (size_t top = p->arena; top >= *high + 2; top -= 2) {
-        uint16_t half;
-        gckpti_from_backend(e, &half, e->blocks.arena + top - 2, sizeof half);
-        *high = half != (GCKPTI_UNTOUCHED & 0xffff) ? top : *high;
+    for (size_t top = p->arena, n; top >= *high + 2; top -= n) {
+        uint16_t chunk[128];
+        size_t left = (top - *high) / 2;
+        left = left < 128 ? left : 128, n = 2 * left;
+        gckpti_from_backend(e, chunk, e->blocks.arena + top - n, n);
+        while (left && chunk[left - 1] == (GCKPTI_UNTOUCHED & 0xffff))
+            left--;
+        *high = left ? top - n + 2 * left : *high;
     }
 }
 

@@ -354,7 +354,7 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 }
 
 /* No flag says that gradients read lengths: they are outside the arena, and hashes would change. */
-GCKPTI_DESC_WITH(attention, GCKPTI_PLAIN, gckpti_attention_shape, gckpti_attention_flops,
+GCKPTI_DESC_WITH(attention, gckpti_attention_shape, gckpti_attention_flops,
                  gckpti_attention_flops_backward, gckpti_attention_lengths,
                  (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,

@@ -87,7 +87,7 @@ static void gckpti_run_rotary(const gckpt_call *call, int backward)
                     GCKPTI_KERNEL_OF(call, attention->rotary, gckpti_rotary_row));
 }
 GCKPTI_OP_KERNELS(rotary, gckpti_run_rotary(call, backward))
-GCKPTI_DESC(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
+GCKPTI_DESC(rotary, gckpti_rotary_shape, gckpti_flops_3,
             GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc)

@@ -223,10 +223,10 @@ GCKPTI_OP_KERNELS(groupnorm, gckpti_run_channels(call, backward))
 GCKPTI_OP_KERNELS(batchnorm, gckpti_run_channels(call, backward))
 
 /* With a bias and no gain, the gradients read less than declared here. */
-GCKPTI_DESC(groupnorm, GCKPTI_PLAIN, gckpti_channels_shape, gckpti_flops_8, 0,
+GCKPTI_DESC(groupnorm, gckpti_channels_shape, gckpti_flops_8, 0,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
             GCKPT_SUMS);
-GCKPTI_DESC(batchnorm, GCKPTI_PLAIN, gckpti_channels_shape, gckpti_flops_8, 0,
+GCKPTI_DESC(batchnorm, gckpti_channels_shape, gckpti_flops_8, 0,
             GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_SAVED,
             GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,
             GCKPT_SAVED | GCKPT_SUMS | GCKPT_UPDATES_RUNNING,

@@ -307,7 +307,7 @@ static int gckpti_conv2d_field(const gckpt_call *call, void *attr, gckpt_recepti
     return !a->transposed && gaps < INT32_MAX;
 }
 
-GCKPTI_DESC_FIELD(conv2d, GCKPTI_PLAIN, gckpti_conv2d_shape, gckpti_conv2d_flops,
+GCKPTI_DESC_FIELD(conv2d, gckpti_conv2d_shape, gckpti_conv2d_flops,
                   gckpti_conv2d_field, 0, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 /* Returns whether a signal's window has its sizes at index [0], as in PyTorch, instead of [1]. */

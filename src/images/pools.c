@@ -150,7 +150,7 @@ static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
     GCKPTI_OP_KERNELS(name,                                                                        \
                       gckpti_run_pool(call, backward,                                              \
                                       GCKPTI_KERNEL_OF(call, images->windows, gckpti_##windows)))  \
-    GCKPTI_DESC_FIELD(name, GCKPTI_PLAIN, gckpti_##name##_shape, gckpti_pool_flops,                \
+    GCKPTI_DESC_FIELD(name, gckpti_##name##_shape, gckpti_pool_flops,                              \
                       gckpti_##name##_field, 0, reads);                                            \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, const gckpt_window *window)              \
     {                                                                                              \

@@ -58,7 +58,7 @@ static gckpt_result gckpti_upsample_shape(gckpt_call *call)
     call->shape.d[1] = o->size[0], call->shape.d[2] = o->size[1];
     return GCKPT_OK;
 }
-GCKPTI_DESC(upsample, GCKPTI_PLAIN, gckpti_upsample_shape, NULL, 0, 0);
+GCKPTI_DESC(upsample, gckpti_upsample_shape, NULL, 0, 0);
 
 GCKPT_API gckpt_tensor *gckpt_upsample(gckpt_tensor *x, int64_t height, int64_t width,
                                        gckpt_upsampling how)

@@ -191,7 +191,7 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
            more * 40 * (uint64_t)gckpti_elements(&call->in[1].shape);
 }
 
-GCKPTI_DESC_WITH(linear_cross_entropy, GCKPTI_PLAIN, gckpti_linear_cross_entropy_shape,
+GCKPTI_DESC_WITH(linear_cross_entropy, gckpti_linear_cross_entropy_shape,
                  gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
                  gckpti_table_rows,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) |

@@ -91,7 +91,7 @@ static int gckpti_is_flat(const gckpt_call *call)
 {
     const int64_t n = gckpti_elements(&call->shape);
     int k = 0;
-    while (call->kernels && k < call->inputs && gckpti_elements(&call->in[k].shape) == n &&
+    while (k < call->inputs && gckpti_elements(&call->in[k].shape) == n &&
            !call->in[k].compensation)
         k++;
     return call->kernels && k == call->inputs;
@@ -157,7 +157,8 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
     const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
     gckpti_iter it;
     gckpti_loop s;
-    if (backward && (!x->grad || x->grad == call->grad_out))
+    if (backward &&
+        (!x->grad || x->grad == call->grad_out)) /* not required, or g itself (PASSES_GRAD) */
         return;
     it = gckpti_iter_over(&call->shape, &x->shape, &y->shape);
 #if GCKPTI_HAS_FAST
@@ -173,7 +174,7 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
     s.n = it.size[0], s.steps[0] = it.step[0][0], s.steps[1] = it.step[1][0];
     s.g = call->grad_out, s.to = call->out, s.accumulate = x->accumulate;
     do {
-        s.x = x->data ? x->data + it.offset[0] : s.g;
+        s.x = x->data ? x->data + it.offset[0] : s.g; /* `loop` does not read a NULL array */
         s.y = y->data ? y->data + it.offset[1] : s.g;
         if (backward)
             s.to = x->grad + it.offset[0];
@@ -201,7 +202,7 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
         else backward ? (gckpti_run_binary(call, 1, 0, gckpti_##grad_a##_gradient),                \
                          gckpti_run_binary(call, 1, 1, gckpti_##grad_b##_gradient))                \
                       : gckpti_run_binary(call, 0, 0, gckpti_##name##_values))                     \
-    GCKPTI_DESC(name, GCKPTI_PLAIN, gckpti_broadcast_shape, flops,                                 \
+    GCKPTI_DESC(name, gckpti_broadcast_shape, flops,                                               \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (reads_a) | GCKPT_SUMS, (reads_b) | GCKPT_SUMS);                                   \
     GCKPTI_BINARY_BUILDER(name)
@@ -247,7 +248,7 @@ static void gckpti_run_where(const gckpt_call *call, int backward)
             gckpti_where_take(call, i, backward);
 }
 GCKPTI_OP_KERNELS(where, gckpti_run_where(call, backward))
-GCKPTI_DESC(where, GCKPTI_PLAIN, gckpti_broadcast_shape, NULL,
+GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,
             GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
             GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)

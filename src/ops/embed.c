@@ -90,9 +90,9 @@ static int64_t gckpti_table_rows(const gckpt_call *call, int i)
     return table->d[table->n - 2];
 }
 
-GCKPTI_DESC_WITH(embed, GCKPTI_PLAIN, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
+GCKPTI_DESC_WITH(embed, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
-GCKPTI_DESC_WITH(gather, GCKPTI_PLAIN, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
+GCKPTI_DESC_WITH(gather, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
                  GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)

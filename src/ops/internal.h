@@ -30,24 +30,22 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
 /* Defines gckpti_op_<name>, the descriptor of a listed op, with kernels gckpti_<name>_forward and
  * _backward; the last arguments are what each input's gradient reads. */
 /* clang-format off */
-#define GCKPTI_DESC_ALL(name, backward, kernels, shape, flops, flops_backward, classes, rows,      \
-                       flags, ...)                                                                 \
+#define GCKPTI_DESC_ALL(name, backward, shape, flops, flops_backward, classes, rows, flags, ...)   \
     GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
         #name, GCKPTI_IF_PLANNER(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,     \
         GCKPTI_IF_PLANNER(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                     \
-        (unsigned)(flags) | GCKPTI_BUILTIN_##name, kernels(name),                                  \
+        (unsigned)(flags) | GCKPTI_BUILTIN_##name, NULL, NULL,                                     \
         GCKPTI_IF_PLANNER(gckpti_flops_rule, flops_backward),                                     \
         GCKPTI_IF_PLANNER(gckpti_field_rule, rows) }
-#define GCKPTI_DESC_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)         \
-    GCKPTI_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,     \
+#define GCKPTI_DESC_WITH(name, shape, flops, flops_backward, classes, flags, ...)                  \
+    GCKPTI_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), shape, flops,              \
                    flops_backward, classes, NULL, flags, __VA_ARGS__)
-#define GCKPTI_DESC_FIELD(name, kernels, shape, flops, rows, flags, ...)                           \
-    GCKPTI_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), kernels, shape, flops,     \
-                   NULL, NULL, rows, flags, __VA_ARGS__)
-#define GCKPTI_DESC(name, kernels, shape, flops, flags, ...)                                       \
-    GCKPTI_DESC_FIELD(name, kernels, shape, flops, NULL, flags, __VA_ARGS__)
+#define GCKPTI_DESC_FIELD(name, shape, flops, rows, flags, ...)                                    \
+    GCKPTI_DESC_ALL(name, GCKPTI_IF_TRAINING(gckpti_##name##_backward), shape, flops, NULL, NULL,  \
+                   rows, flags, __VA_ARGS__)
+#define GCKPTI_DESC(name, shape, flops, flags, ...)                                                \
+    GCKPTI_DESC_FIELD(name, shape, flops, NULL, flags, __VA_ARGS__)
 /* clang-format on */
-#define GCKPTI_PLAIN(name) NULL, NULL
 
 /* Runs `row` for each row of the result or, in a backward, of x's gradient if it is required. */
 static inline void gckpti_run_rows(const gckpt_call *call,
@@ -130,7 +128,7 @@ static inline int gckpti_has_weights(const gckpt_call *call)
         return gckpti_element_loss_shape(call, #name);                                             \
     }                                                                                              \
     GCKPTI_OP_KERNELS(name, gckpti_run_loss(call, backward, kind, GCKPTI_ELEMENTS_OF(call), NULL)) \
-    GCKPTI_DESC(name, GCKPTI_PLAIN, gckpti_##name##_shape, flops,                                  \
+    GCKPTI_DESC(name, gckpti_##name##_shape, flops,                                                \
                 GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS, __VA_ARGS__)
 #define GCKPTI_ELEMENTS_OF(call)                                                                   \
     GCKPTI_KERNEL_OF(call, element_losses, &gckpti_element_loss_kernels)

@@ -54,10 +54,11 @@ typedef struct {
     const gckpti_class_kernels *class_losses;
     void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
     void (*product)(const gckpt_call *call, const gckpti_product *t);
-    void (*mixed_product)(const gckpt_call *call, const gckpti_product *t); /* of a bf16 plan */
+    /* bf16 plans; NULL with GCKPT_NO_BF16 */
+    void (*mixed_product)(const gckpt_call *call, const gckpti_product *t);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    const struct gckpti_mixed_kernels *mixed;       /* all of these NULL with GCKPT_NO_BF16 */
+    const struct gckpti_mixed_kernels *mixed;
     const struct gckpti_attention_loops *attention; /* NULL with GCKPT_NO_ATTENTION */
     const struct gckpti_image_kernels *images;      /* NULL with GCKPT_NO_IMAGES */
     const struct gckpti_cell_loops *recurrent;      /* NULL with GCKPT_NO_RECURRENT */

@@ -317,7 +317,7 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 }
 
 GCKPTI_OP_KERNELS(cross_entropy, GCKPTI_RUN_CLASSES(call, backward))
-GCKPTI_DESC_WITH(cross_entropy, GCKPTI_PLAIN, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
+GCKPTI_DESC_WITH(cross_entropy, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                  gckpti_cross_entropy_classes,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(1),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);

@@ -43,10 +43,10 @@ GCKPTI_OP_KERNELS(layernorm, gckpti_run_norm(call, backward))
 GCKPTI_OP_KERNELS(rmsnorm, gckpti_run_norm(call, backward))
 
 /* Without gain, the bias is input 1, which the backward does not read, though declared here. */
-GCKPTI_DESC(layernorm, GCKPTI_PLAIN, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
+GCKPTI_DESC(layernorm, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS,
             GCKPT_SUMS);
-GCKPTI_DESC(rmsnorm, GCKPTI_PLAIN, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
+GCKPTI_DESC(rmsnorm, gckpti_norm_shape, gckpti_flops_8, GCKPTI_IS_ROWWISE,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED, GCKPT_IN(0) | GCKPT_SAVED | GCKPT_SUMS);
 
 /* Adds a norm to the graph. in: x, gain, bias; gain and bias may be NULL. */

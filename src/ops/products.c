@@ -188,7 +188,7 @@ static int gckpti_matmul_field(const gckpt_call *call, void *attr, gckpt_recepti
     return call->in[1].shape.n == 2;
 }
 
-GCKPTI_DESC_FIELD(matmul, GCKPTI_PLAIN, gckpti_matmul_shape, gckpti_matmul_flops,
+GCKPTI_DESC_FIELD(matmul, gckpti_matmul_shape, gckpti_matmul_flops,
                   gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0));
 
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
@@ -225,7 +225,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return gckpti_product_shape(call, "linear", gckpti_rows(x));
 }
 
-GCKPTI_DESC_FIELD(linear, GCKPTI_PLAIN, gckpti_linear_shape, gckpti_matmul_flops,
+GCKPTI_DESC_FIELD(linear, gckpti_linear_shape, gckpti_matmul_flops,
                   gckpti_matmul_field, GCKPT_TAKES_BF16, GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)

@@ -102,7 +102,7 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
     GCKPTI_OP_KERNELS(                                                                             \
         name, gckpti_run_unary(call, backward, reads, GCKPTI_KIND_##name,                          \
                                backward ? gckpti_##name##_gradients : gckpti_##name##_values))     \
-    GCKPTI_DESC(name, GCKPTI_PLAIN, shape, flops, GCKPTI_UNARY_FLAGS, reads);
+    GCKPTI_DESC(name, shape, flops, GCKPTI_UNARY_FLAGS, reads);
 #define GCKPTI_UNARY_OP(name, flops, reads, ...)                                                   \
     GCKPTI_UNARY_DESC(name, gckpti_unary_shape, flops, reads)                                      \
     GCKPTI_BUILDER_0(name)
@@ -122,7 +122,7 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-GCKPTI_DESC_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL, NULL,
+GCKPTI_DESC_ALL(detach, NULL, gckpti_unary_shape, NULL, NULL, NULL, NULL,
                 GCKPT_INPLACE(0) | GCKPTI_IS_ELEMENTWISE, 0);
 GCKPTI_BUILDER_0(detach)
 
@@ -136,7 +136,7 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
     for (int64_t i = 0; i < n; i++)
         call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
 }
-GCKPTI_DESC_ALL(from_u8, NULL, GCKPTI_PLAIN, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
+GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
                 GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
 GCKPTI_BUILDER_2(from_u8)
 
@@ -156,9 +156,9 @@ GCKPTI_UNUSED static gckpt_result gckpti_softmax_shape(gckpt_call *call)
                            : GCKPTI_KERNEL_OF(call, name##_forward, gckpti_##name##_row)))
 GCKPTI_ROW_KERNELS(softmax)
 GCKPTI_ROW_KERNELS(log_softmax)
-GCKPTI_DESC(softmax, GCKPTI_PLAIN, gckpti_softmax_shape, gckpti_flops_20,
+GCKPTI_DESC(softmax, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
-GCKPTI_DESC(log_softmax, GCKPTI_PLAIN, gckpti_softmax_shape, gckpti_flops_20,
+GCKPTI_DESC(log_softmax, gckpti_softmax_shape, gckpti_flops_20,
             GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ROWWISE, GCKPT_OUT);
 GCKPTI_BUILDER_0(softmax)
 GCKPTI_BUILDER_0(log_softmax)
@@ -183,7 +183,7 @@ static void gckpti_run_dropout(const gckpt_call *call, int backward)
         gckpti_detach_forward(call);
 }
 GCKPTI_OP_KERNELS(dropout, gckpti_run_dropout(call, backward))
-GCKPTI_DESC(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_INPLACE_FLAGS, 0);
+GCKPTI_DESC(dropout, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_INPLACE_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);

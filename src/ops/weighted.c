@@ -18,12 +18,12 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 GCKPTI_OP_KERNELS(cross_entropy_with, GCKPTI_RUN_CLASSES(call, backward))
 GCKPTI_OP_KERNELS(soft_cross_entropy, GCKPTI_RUN_CLASSES(call, backward))
 
-GCKPTI_DESC_WITH(cross_entropy_with, GCKPTI_PLAIN, gckpti_cross_entropy_with_shape, gckpti_flops_20,
+GCKPTI_DESC_WITH(cross_entropy_with, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                  NULL, gckpti_cross_entropy_classes,
                  GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS | GCKPT_INDEX(1),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED, 0,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
-GCKPTI_DESC(soft_cross_entropy, GCKPTI_PLAIN, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
+GCKPTI_DESC(soft_cross_entropy, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
             GCKPT_LOSS | GCKPT_COUNT_FROM_FEEDS,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,
             GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_SAVED,

@@ -309,10 +309,10 @@ GCKPTI_CELLS(lstm)
 
 /* The data that each gradient reads. gru's in[2] is bh or h0; only bh's gradient has GCKPT_SUMS. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_SAVED
-GCKPTI_DESC_WITH(gru, GCKPTI_PLAIN, gckpti_recurrent_shape, gckpti_recurrent_flops,
+GCKPTI_DESC_WITH(gru, gckpti_recurrent_shape, gckpti_recurrent_flops,
                  gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS,
                  GCKPTI_READS | GCKPT_SUMS, GCKPTI_READS);
-GCKPTI_DESC_WITH(lstm, GCKPTI_PLAIN, gckpti_recurrent_shape, gckpti_recurrent_flops,
+GCKPTI_DESC_WITH(lstm, gckpti_recurrent_shape, gckpti_recurrent_flops,
                  gckpti_recurrent_flops_backward, NULL, 0, GCKPTI_READS, GCKPTI_READS, GCKPTI_READS,
                  GCKPTI_READS);
 #undef GCKPTI_READS

@@ -135,10 +135,14 @@ static void gckpti_measure(gckpt_exec *e)
         const size_t end = p->buffers[i].offset + p->buffers[i].size;
         *high = p->buffers[i].kind == GCKPT_BUFFER_WORKSPACE && end > *high ? end : *high;
     }
-    for (size_t top = p->arena; top >= *high + 2; top -= 2) {
-        uint16_t half;
-        gckpti_from_backend(e, &half, e->blocks.arena + top - 2, sizeof half);
-        *high = half != (GCKPTI_UNTOUCHED & 0xffff) ? top : *high;
+    for (size_t top = p->arena, n; top >= *high + 2; top -= n) {
+        uint16_t chunk[128];
+        size_t left = (top - *high) / 2;
+        left = left < 128 ? left : 128, n = 2 * left;
+        gckpti_from_backend(e, chunk, e->blocks.arena + top - n, n);
+        while (left && chunk[left - 1] == (GCKPTI_UNTOUCHED & 0xffff))
+            left--;
+        *high = left ? top - n + 2 * left : *high;
     }
 }
 
