@@ -381,7 +381,7 @@ class Again:
         norm = float(np.sqrt(D(total)))
         out["norm"] = double_hex(norm)
         h = self.net.hyper
-        self.updates += bool(g)  # without trained parameters, the count of steps does not rise
+        self.updates += bool(g or moved)  # a step that changes no parameter is not counted
         for i, v in moved:
             self.values[i] = v
         for k, r in enumerate(params):
