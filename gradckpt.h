@@ -153,21 +153,21 @@
  * and compilers (docs/building.md), the ops (docs/ops.md), common tasks (docs/tasks.md).
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1268
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1237
- *     >>store     parameters and optimiser state, however they are stored                     1641
- *     >>graph     tensors, views, segments, gckpt_apply                                        613
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6510
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1261
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1260
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1208
+ *     >>store     parameters and optimiser state, however they are stored                     1651
+ *     >>graph     tensors, views, segments, gckpt_apply                                        603
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6607
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1186
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4803
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2376
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              967
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4879
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2365
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              922
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4854
- *     >>check     gradients against finite differences                                         325
- *     >>files     safetensors                                                                 1550
- *     >>export    plans and weights as C constants                                             636
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2648
+ *     >>check     gradients against finite differences                                         324
+ *     >>files     safetensors                                                                 1529
+ *     >>export    plans and weights as C constants                                             632
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2638
  */
 
 #ifndef GRADCKPT_H
@@ -199,8 +199,6 @@
 #define GCKPT_NO_TEXT
 #undef GCKPT_NO_SEARCH
 #define GCKPT_NO_SEARCH
-#undef GCKPT_NO_RANKS
-#define GCKPT_NO_RANKS
 #undef GCKPT_NO_DEBUG
 #define GCKPT_NO_DEBUG
 #undef GCKPT_NO_BF16
@@ -219,8 +217,6 @@
 #ifdef GCKPT_NO_TRAINING
 #undef GCKPT_NO_SEARCH
 #define GCKPT_NO_SEARCH
-#undef GCKPT_NO_RANKS
-#define GCKPT_NO_RANKS
 #undef GCKPT_NO_CHECK
 #define GCKPT_NO_CHECK
 #endif
@@ -231,10 +227,6 @@
 #ifdef GCKPT_NO_AVX2
 #undef GCKPT_NO_AVX512
 #define GCKPT_NO_AVX512
-#endif
-#ifdef GCKPT_NO_ATTENTION
-#undef GCKPT_NO_CACHES
-#define GCKPT_NO_CACHES
 #endif
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
@@ -317,17 +309,43 @@ typedef enum {
     GCKPT_BF16_STOCHASTIC, /* 2 bytes an element, rounded up or down at random: unbiased */
     GCKPT_BF16_FAST        /* as GCKPT_BF16, on a device's tensor cores (manual, 5m) */
 } gckpt_precision;
-/* The storage of a frozen parameter's values (gckpt_store_quantise). Ops read them as floats. */
+/* gckpt_plan_desc.bf16 */
+typedef struct {
+    gckpt_precision precision; /* of activations and their gradients; default GCKPT_FP32 */
+    /* If nonzero, in bf16 plans, matmul, linear and linear_cross_entropy read their second
+     * operand, if it is an fp32 parameter, from a bf16 copy: faster, same bits, 2 bytes an
+     * element, rounded up to 64 (GCKPT_BYTES_COPIES). The executor owns and updates the copies.
+     * With a budget, a plan has copies only if they fit after all else. A program that writes
+     * values must call gckpt_store_push. Excludes external, staged, sharded parameters,
+     * backends, frontiers. Default 0. */
+    int copy_weights;
+} gckpt_bf16_options;
+
+GCKPT_API uint16_t gckpt_to_bf16(float x);   /* to nearest even; subnormals give 0 */
+GCKPT_API float gckpt_from_bf16(uint16_t x); /* converts exactly */
+
+/* Flag: kernels read and write bf16 where out, in[0] or in[1] have bf16. Else all is f32. */
+#define GCKPT_TAKES_BF16 (1u << 19)
+
+/* Conversions between kernels. */
 typedef enum {
-    GCKPT_STORAGE_F32,
-    GCKPT_STORAGE_BF16, /* 2 bytes: the upper half of the float */
-    GCKPT_STORAGE_F16,  /* 2 bytes: IEEE binary16 */
-    GCKPT_STORAGE_I8,   /* 1 byte, and a float of scale for each row (all but the last axis) */
-    /* Blocks of 32 values along the last axis, 18 bytes each: their scale as a binary16, low byte
-     * first; then 16 bytes whose low halves are values 0 to 15 and whose high halves are values 16
-     * to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
-    GCKPT_STORAGE_I4
-} gckpt_storage;
+    GCKPT_WIDEN,     /* x = from, as floats */
+    GCKPT_WIDEN_ADD, /* adds from to x */
+    GCKPT_NARROW,    /* rounds x to bf16 in `to` */
+    GCKPT_ROUND      /* rounds x to bf16 values, kept as floats */
+} gckpt_conversion_kind;
+/* A conversion of n floats and n bf16, rounded as call->precision says (manual, 5l). Stochastic
+ * rounding: element i of the micro-batch is number c = row * (n / rows) + i of the batch and uses
+ * the low (c even) or high half of word c / 2 % 4 of Philox4x32-10, keyed by the seed, with counter
+ * (c / 8, stream, step). */
+typedef struct {
+    gckpt_conversion_kind kind;
+    float *x;
+    const uint16_t *from;
+    uint16_t *to;
+    int64_t n;
+    uint32_t stream;
+} gckpt_conversion;
 GCKPT_API gckpt_shape gckpt_shape1(int64_t a);                                  /* (a) */
 GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b);                       /* (a,b) */
 GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);            /* (a,b,c) */
@@ -363,6 +381,25 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
+/* The storage of a frozen parameter's values (gckpt_store_quantise). Ops read them as floats. */
+typedef enum {
+    GCKPT_STORAGE_F32,
+    GCKPT_STORAGE_BF16, /* 2 bytes: the upper half of the float */
+    GCKPT_STORAGE_F16,  /* 2 bytes: IEEE binary16 */
+    GCKPT_STORAGE_I8,   /* 1 byte, and a float of scale for each row (all but the last axis) */
+    /* Blocks of 32 values along the last axis, 18 bytes each: their scale as a binary16, low byte
+     * first; then 16 bytes whose low halves are values 0 to 15 and whose high halves are values 16
+     * to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
+    GCKPT_STORAGE_I4
+} gckpt_storage;
+/* The dequantisation of a parameter to n floats. */
+typedef struct {
+    gckpt_storage storage; /* format of the values; not F32 */
+    const void *quantised; /* values in that format */
+    const float *scales;   /* I8: scale of each row */
+    int64_t row, n;        /* number of elements of a row, and of the parameter */
+    float *to;
+} gckpt_dequantisation;
 #ifndef GCKPT_NO_QUANT
 /* Converts the values of matching parameters, which must be frozen (else E_ARG), to `storage`: all
  * parameters or, after an error, none. Missing values are later created in this format; converting
@@ -388,20 +425,18 @@ typedef struct {
     const char *name;
     gckpt_shape shape;
     int64_t elements;
-    float *values;               /* may be written (gckpt_store_push); NULL if quantised */
+    float *values;               /* may be written (gckpt_store_push); NULL if not stored as F32 */
     float *state[4];             /* optimiser state: AdamW [0] m, [1] v; NULL before it exists */
     int frozen;                  /* nonzero if no step changes it */
     float lr_scale, decay_scale; /* gckpt_store_group */
     gckpt_storage storage;       /* format of the values */
     const void *quantised;       /* values in the format `storage`; NULL if that is F32 */
     const float *scales;         /* with I8, a scale for each row; else NULL */
-    /* The range of elements that this rank updates and whose state it has (gckpt_store_ranks): all,
-     * or its shard. With GCKPT_SHARD_VALUES `values` has these only. */
-    int64_t first, count;
+    int64_t first, count;        /* range that this process updates (gckpt_store_ranks) */
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store); /* number of parameters */
 /* Describe parameter `index`; return E_ARG if there is no such index. get creates missing values
- * (or returns E_MEMORY); peek sets values and quantised to NULL instead. */
+ * (or returns E_MEMORY); peek leaves their addresses NULL. */
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
@@ -416,7 +451,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* number of updates so far */
 /* Returns the FNV-1a 64 hash of all values, created or not, in creation order (manual, 5k); 0 if
- * values are sharded (GCKPT_SHARD_VALUES), where gckpt_gather_hash returns it. */
+ * this process has only a part of them (gckpt_gather_hash). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Callbacks that read or write the next `size` bytes and return the number of bytes done. Fewer
@@ -606,8 +641,7 @@ typedef struct {
 /* Attention, softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C /
  * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022) nor repeats
  * shared heads (Ainslie 2023). Masked keys have no effect, even if NaN, and get gradient 0; a query
- * without keys gives 0. A gckpt_cache as k or v has the keys written so far and requires causal
- * without lengths (else E_ARG). Keys before a window cost nothing. */
+ * without keys gives 0. Keys before a window cost nothing. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         const gckpt_attention_desc *desc);
 typedef struct {
@@ -623,9 +657,7 @@ typedef struct {
 /* Rotary embedding: x (B,T,C), C = heads * D, D even -> (B,T,C): rotates each pair (i, i + D/2) of
  * a head by position * base^(-2i/D). Su 2021, with the half-split pairing of GPT-NeoX and Llama. */
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc);
-/* x (B,T,C) + rows first..first+T-1 of a learned table (Tmax,C), which depends on no input. In a
- * graph with caches, this op and gckpt_rotary add gckpt_position to their first position, up to the
- * capacity. */
+/* x (B,T,C) + rows first..first+T-1 of a learned table (Tmax,C), which depends on no input. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
 #endif /* GCKPT_NO_ATTENTION */
 #ifndef GCKPT_NO_IMAGES
@@ -689,16 +721,21 @@ GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tenso
 GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
                                    gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0);
 #endif
+#if defined(GCKPT_NO_ATTENTION) && !defined(GCKPT_NO_CACHES)
+#define GCKPT_NO_CACHES
+#endif
 #ifndef GCKPT_NO_CACHES
 /* Key/value cache: x (B,T,C) -> (B,capacity,C): the rows that earlier calls of gckpt_forward wrote,
  * then the T rows of x; causal attention ignores the rest. With it a model generates token by
- * token, with the bits of one call with all tokens. Only causal attention (as keys or values) and
- * gckpt_concat along axis 1 (as its last input) may read the result. Only INFERENCE plans may have
- * caches; a call takes at most the graph's rows; all caches of a graph have one capacity and one T.
- * The executor holds them in the precision of the plan's activations; their bytes are
- * GCKPT_BYTES_CACHES. With gckpt_exec_desc.caches_of it uses and continues those of another
- * executor of the same store, rows, capacity and backend: e.g. one for prompts, one for single
- * tokens. That one must outlive it; one of them runs at a time; each plan counts the bytes. */
+ * token, with the bits of one call with all tokens. Only causal attention without lengths (as keys
+ * and values) and gckpt_concat along axis 1 (as its last input) may read the result. In a graph
+ * with caches, gckpt_rotary and gckpt_positions add gckpt_position to their first position, up to
+ * the capacity. Only INFERENCE plans may have caches; a call takes at most the graph's rows; all
+ * caches of a graph have one capacity and one T. The executor holds them in the precision of the
+ * plan's activations; their bytes are GCKPT_BYTES_CACHES. With gckpt_exec_desc.caches_of it uses
+ * and continues those of another executor of the same store, rows, capacity and backend: e.g. one
+ * for prompts, one for single tokens. That one must outlive it; one of them runs at a time; each
+ * plan counts the bytes. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
 /* Key/value cache for attention with windows of `window` keys or fewer: the cache holds `rows` =
  * window + 63 keys, rounded up to a multiple of 64, for positions up to capacity. If window is 0 or
@@ -853,20 +890,20 @@ struct gckpt_call {
     /* set for kernels: */
     int64_t first_row;         /* first row of this micro-batch in the step's batch */
     int64_t rows;              /* rows in this micro-batch; 1 (first_row 0) if batch-invariant */
-    int64_t position;          /* gckpt_position; 0 without caches */
+    int64_t position;          /* gckpt_position */
     uint64_t seed, step;       /* seed and step of the store: keys of random numbers */
     int id;                    /* id of the tensor */
     int threads;               /* most threads of this call, for gckpt_parallel */
     int plain;                 /* nonzero for plain kernels' workspace (desc.kernels.plain) */
     int training;              /* 0 in INFERENCE plans, else 1 */
     gckpt_precision precision; /* precision to compute in; also set for shape() when planning */
-    unsigned rounded;          /* values rounded to bf16: GCKPT_IN(i), GCKPT_OUT for grad_out */
+    unsigned rounded;          /* values that are rounded: GCKPT_IN(i), GCKPT_OUT for grad_out */
     uint16_t *out_bf16;        /* GCKPT_TAKES_BF16: where to write the output; out is NULL */
     const uint16_t *grad_out_bf16; /* GCKPT_TAKES_BF16: output's gradient; grad_out is NULL */
     double *loss_sum;              /* losses, forward: add the sum here; NULL in a recompute */
     int64_t *loss_count;           /* losses, forward: add the count here */
     float loss_scale;              /* losses, backward: the gradient of the sum */
-    const void *quantised;         /* private: the parameter that is read as it is stored */
+    const void *compressed;        /* private: the parameter that is read as it is stored */
     const void *runner;            /* private: how threads are started */
     const void *kernels;           /* private: the kernels of an instruction set */
     void *backend;                 /* the backend's context (gckpt_backend); NULL on the CPU */
@@ -895,8 +932,6 @@ struct gckpt_call {
 #define GCKPT_LOSS             (1u << 17)
 #define GCKPT_COUNT_FROM_FEEDS (1u << 23) /* flag: this count is known before a step */
 #define GCKPT_SIDE_EFFECT      (1u << 18) /* flag: forward runs exactly once a micro-batch */
-/* Flag: kernels read and write bf16 where out, in[0] or in[1] have bf16. Else all is f32. */
-#define GCKPT_TAKES_BF16 (1u << 19)
 #define GCKPT_INDEX(i)   (1u << (24 + (i))) /* flag: input i is i32 (not f32 or u8) */
 /* The rows (indices of axis 1 of (B,H,..)) that output row y reads in each of the first `inputs`
  * inputs: y * stride - padding to y * stride - padding + size - 1. */
@@ -1011,8 +1046,8 @@ GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int6
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
 
 /* >>api-plans -------------------------------------------------------------------------------------
- * A plan is made for one request: graph, loss terms, desc, frozen and quantised parameters. Running
- * it with anything else is refused. */
+ * A plan is made for one request: graph, loss terms, desc, and which parameters are frozen and how
+ * they are stored. Running it with anything else is refused. */
 typedef enum {
     GCKPT_AUTO,        /* as STORE_ALL; if the budget is too small for that, as OPTIMAL */
     GCKPT_STORE_ALL,   /* recomputes nothing */
@@ -1031,7 +1066,7 @@ typedef enum {
     GCKPT_OFFLOAD,     /* copies the result of the preceding forward to slower memory */
     GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
     GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
-    GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.offload.overlap) */
+    GCKPT_OFFLOAD_DONE /* ends the use of an offload's bytes; what overwrites them waits for it */
 } gckpt_kind;
 /* The names of these kinds, in their order: const char *names[] = { GCKPT_KIND_NAMES }; */
 #define GCKPT_KIND_NAMES                                                                           \
@@ -1044,24 +1079,16 @@ typedef struct {
 typedef struct {
     uint64_t forward, backward;
 } gckpt_cost;
-/* gckpt_plan_desc.bf16 */
-typedef struct {
-    gckpt_precision precision; /* of activations and their gradients; default GCKPT_FP32 */
-    /* If nonzero, in bf16 plans, matmul, linear and linear_cross_entropy read their second
-     * operand, if it is an fp32 parameter, from a bf16 copy: faster, same bits, 2 bytes an
-     * element, rounded up to 64 (GCKPT_BYTES_COPIES). The executor owns and updates the copies.
-     * With a budget, a plan has copies only if they fit after all else. A program that writes
-     * values must call gckpt_store_push. Excludes external, staged, sharded parameters,
-     * backends, frontiers. Default 0. */
-    int copy_weights;
-} gckpt_bf16_options;
-
-GCKPT_API uint16_t gckpt_to_bf16(float x);   /* to nearest even; subnormals give 0 */
-GCKPT_API float gckpt_from_bf16(uint16_t x); /* converts exactly */
+#if defined(GCKPT_SMALL) || defined(GCKPT_NO_TRAINING)
+#undef GCKPT_NO_RANKS
+#define GCKPT_NO_RANKS
+#endif
 /* The part of a training that each of N processes (ranks) holds. With fp32, AdamW and P parameters,
  * the values, gradients and optimiser state in the memory of one rank take: NONE 16 P bytes; STATE
  * 8 P + 8 P / N (ZeRO-1); GRADIENTS 4 P + 12 P / N (ZeRO-2); VALUES 16 P / N (ZeRO-3, FSDP).
- * gckpt_plan_kind_bytes returns the bytes of the communication buffers. Rajbhandari et al. 2020. */
+ * In gckpt_plan_kind_bytes, GCKPT_BYTES_REDUCTION counts partial sums of virtual ranks and receive
+ * buffers, _GATHERED gathered values of sharded parameters (both in the arena), and _PADDING the
+ * padding of shards, which other kinds count already. Rajbhandari et al. 2020. */
 typedef enum {
     GCKPT_SHARD_NONE,
     GCKPT_SHARD_STATE,
@@ -1091,6 +1118,11 @@ typedef struct {
      * it. */
     int overlap;
 } gckpt_rank_options;
+
+/* Returns how many of a step's (INFERENCE: a call's) `rows` rows rank `rank` is fed, and sets
+ * *first (may be NULL) to the index of the first of them. With one rank these are all rows. */
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
+                                       int64_t *first);
 
 typedef struct gckpt_transport gckpt_transport;
 #ifndef GCKPT_NO_RANKS
@@ -1124,19 +1156,13 @@ struct gckpt_transport {
                    void *receive, size_t receive_bytes);
     int (*enqueued_done)(void *user);
 };
-#endif
 
-/* Returns how many of a step's (INFERENCE: a call's) `rows` rows rank `rank` is fed, and sets
- * *first (may be NULL) to the index of the first of them. With one rank these are all rows. */
-GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
-                                       int64_t *first);
-
-#ifndef GCKPT_NO_RANKS
 /* Sets that this process is number `rank` of `ranks` processes (a power of two; the default is 0 of
  * 1). Parameters of more than 4096 elements are cut into blocks of 4096. A rank's shard is a range
- * of blocks (gckpt_parameter.first, .count), and each rank allocates the size of the largest shard.
- * VALUES also cuts frozen parameters, except external and quantised ones. Returns E_ARG if values
- * or state exist already. A plan is for the store's ranks and shard, the same on all ranks. */
+ * of blocks (gckpt_parameter.first, .count): the elements that it updates, whose state and, with
+ * VALUES, whose values it has. Each rank allocates the size of the largest shard. VALUES also cuts
+ * frozen parameters, except external and quantised ones. Returns E_ARG if values or state exist
+ * already. A plan is for the store's ranks and shard, the same on all ranks. */
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
                                          gckpt_shard shard);
 
@@ -1193,11 +1219,11 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
 #ifndef GCKPT_NO_OFFLOAD
 /* ---- Offloading: AUTO, OPTIMAL and frontiers may copy values and saved data to slower memory and
  * back (GCKPT_OFFLOAD, GCKPT_RELOAD) instead of recomputing them (manual, 7). Plans that update in
- * the backward offload nothing, as a failed copy would come too late. If overlap is 0, ops wait
- * for copies. Else copies overlap computation, one at a time in the order they begin. Cost is then
- * a time, which plans minimise: an op takes its cost, a use waits for its reload, and the
- * instruction after a value's last use waits for its offload. Bytes of pending copies (until
- * GCKPT_OFFLOAD_DONE, or by early reloads) count.
+ * the backward offload nothing, as a failed copy would come too late. A GCKPT_SCHEDULE may have
+ * reloads; their offloads are inserted. If overlap is 0, ops wait for copies. Else copies overlap
+ * computation, one at a time in the order they begin. Cost is then a time, which plans minimise: an
+ * op takes its cost, a use waits for its reload, and the instruction after a value's last use waits
+ * for its offload. Bytes of pending copies (until GCKPT_OFFLOAD_DONE, or by early reloads) count.
  *
  * In gckpt_exec_desc, offload copies `bytes` bytes to position `at` of a slower memory (file, chip)
  * of gckpt_plan_info.offloaded bytes, reload copies them back; both return the bytes done. If that
@@ -1211,7 +1237,7 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
 /* gckpt_plan_desc.offload */
 typedef struct {
     size_t bytes;  /* of slower memory that may be used; 0 (default) offloads nothing */
-    uint64_t cost; /* of copying 2^20 bytes one way, as ranks.link_cost; rounded up; default 0 */
+    uint64_t cost; /* gckpt_cost of copying 2^20 bytes one way; rounded up; default 0 */
     int overlap;   /* if nonzero, copies overlap computation; default 0 */
 } gckpt_offload_options;
 
@@ -1224,8 +1250,7 @@ typedef struct {
     gckpt_optimiser optimiser; /* default GCKPT_ADAMW */
     int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
-     * bytes but excludes clipping and offloading. If 0 (default), updates run at the end of a
-     * step. */
+     * bytes but excludes clipping. If 0 (default), updates run at the end of a step. */
     int update_in_backward;
     /* Backend that will run the plan; NULL selects the CPU. The table must live until the plan is
      * made. kernels.plain is then ignored, and the plan is neither saved nor printed as C. */
@@ -1239,10 +1264,9 @@ typedef struct {
     gckpt_bf16_options bf16;
     gckpt_fetch_options fetch;
     struct {
-        /* GCKPT_SCHEDULE: forwards (any number of each), backwards and, with offload.bytes,
-         * reloads, in any order in which a backward follows the backwards of its result's readers
-         * and those that precede it in the sums of gradients (manual, 5f), e.g. reverse order.
-         * Updates, reduces and offloads are inserted. */
+        /* GCKPT_SCHEDULE: forwards (any number of each) and backwards, in any order in which a
+         * backward follows the backwards of its result's readers and those that precede it in the
+         * sums of gradients (manual, 5f), e.g. reverse order. Other instructions are inserted. */
         const gckpt_instruction *instructions;
         int count; /* length of instructions */
         /* GCKPT_SQRT: the ops in a segment; -n puts n of the user's outermost segments into one
@@ -1264,10 +1288,10 @@ typedef struct {
          * need it (they always set it). Slow in other builds. Default 0. */
         int plain;
         /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it,
-         * as for quantised parameters that an op reads as floats (manual, 9). The copy is planned
-         * like any value: it may be dropped and copied again; gckpt_keep and gckpt_recompute apply;
-         * a schedule may place it, else it precedes its first use. Editions without a part
-         * that needs such copies ignore it. Default 0. */
+         * as for a storage that an op does not read (manual, 9). The copy is planned like any
+         * value: it may be dropped and copied again; gckpt_keep and gckpt_recompute apply; a
+         * schedule may place it, else it precedes its first use. Editions without a part that
+         * needs such copies ignore it. Default 0. */
         int stage_parameters;
         size_t alignment; /* alignment of every offset; a power of two; 0 selects 64 */
     } kernels;
@@ -1280,7 +1304,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
                                      const gckpt_plan_desc *desc);
 #endif
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors remain valid */
-/* Returns the bytes of parameters + state + caches + copies + step arena (manual, 6). */
+/* Returns the bytes of all values that stay between steps + the step arena (manual, 6). */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 enum {
     GCKPT_BYTES_PARAMETERS,
@@ -1290,10 +1314,10 @@ enum {
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
-    GCKPT_BYTES_COPIES,    /* copies of parameters (desc.bf16.copy_weights) */
-    GCKPT_BYTES_REDUCTION, /* arena: partial sums of virtual ranks, receive buffers */
-    GCKPT_BYTES_GATHERED,  /* arena: gathered values of sharded parameters */
-    GCKPT_BYTES_PADDING,   /* padding of shards; already counted in the other kinds */
+    GCKPT_BYTES_COPIES, /* copies of parameters (copy_weights) */
+    GCKPT_BYTES_REDUCTION,
+    GCKPT_BYTES_GATHERED,
+    GCKPT_BYTES_PADDING, /* gckpt_shard explains the last three */
     GCKPT_BYTES_KINDS
 };
 /* Returns the bytes of one kind. Kinds in the arena (gradients of parameters, activations and their
@@ -1307,8 +1331,8 @@ typedef struct {
     double recompute; /* cost of recomputes / forwards */
     /* cost is the cost (gckpt_cost) of a micro-batch: forwards, recomputes, backwards, and copies
      * to slower memory and back minus their hidden cost. hidden_cost is the part of the copies'
-     * cost that overlaps computation (0 unless desc.offload.overlap). overhead is cost / (least
-     * cost without recomputes, in any lowering that may be chosen (manual, 7)) - 1. */
+     * cost that overlaps computation. overhead is cost / (least cost without recomputes, in any
+     * lowering that may be chosen (manual, 7)) - 1. */
     uint64_t cost, hidden_cost;
     double overhead;
     /* Lower bounds for all schedules: none within the budget has a cost below proven_cost, and none
@@ -1344,7 +1368,7 @@ typedef struct {
     uint64_t cost; /* gckpt_cost; 0 for an update or a reduce */
     size_t live;   /* bytes of the arena that are in use while it runs */
     int recompute; /* nonzero for a forward that has run before in the micro-batch */
-    size_t moved;  /* bytes that an offload or a reload copies */
+    size_t moved;  /* bytes that it copies to slower memory or back */
     int once;      /* nonzero if it runs once a step, not in each micro-batch */
 } gckpt_usage;
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
@@ -1359,7 +1383,7 @@ typedef enum {
     GCKPT_BUFFER_GRADIENT,           /* gradient of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* gradient of a parameter or another batch-invariant tensor */
     GCKPT_BUFFER_WORKSPACE,          /* workspace of one instruction */
-    GCKPT_BUFFER_REDUCTION           /* a virtual rank's partial sum, or a receive buffer */
+    GCKPT_BUFFER_REDUCTION           /* partial sum or receive buffer of a REDUCE */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* its first and last instruction; at the end, last is their number */
@@ -1393,7 +1417,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * the bit; call it before gckpt_plan_params. Frozen ones stay in flash (gckpt_store_external),
  * others are copied; the block needs NAME_flash_bytes less than NAME_store_bytes of a plan that
  * reads all. Optimiser state, step count and notes are not printed. Returns E_FILE and E_ARG as
- * gckpt_plan_c; also E_ARG without parameters, for several ranks, and for missing values
+ * gckpt_plan_c; also E_ARG without parameters, for several processes, and for missing values
  * (gckpt_store_get) if quantised or, with GCKPT_NO_TRAINING, random. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);
@@ -1432,32 +1456,13 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t
 #endif /* GCKPT_NO_FRONTIER */
 
 #ifndef GCKPT_NO_DEBUG
-/* With GCKPT_DEBUG_MEASURE, after two steps, returns the bytes of store, caches and copies + the
- * highest arena byte touched + 1 (an op's workspace counts whole). */
+/* With GCKPT_DEBUG_MEASURE, after two steps, returns the bytes of values that stay between steps +
+ * the highest arena byte touched + 1 (an op's workspace counts whole). */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
 #endif
 
 /* ---- work between kernels ---- */
 typedef void (*gckpt_kernel)(const gckpt_call *call);
-
-typedef enum {
-    GCKPT_WIDEN,     /* x = from, as floats */
-    GCKPT_WIDEN_ADD, /* adds from to x */
-    GCKPT_NARROW,    /* rounds x to bf16 in `to` */
-    GCKPT_ROUND      /* rounds x to bf16 values, kept as floats */
-} gckpt_conversion_kind;
-/* A conversion of n floats and n bf16, rounded as call->precision says (manual, 5l). Stochastic
- * rounding: element i of the micro-batch is number c = row * (n / rows) + i of the batch and uses
- * the low (c even) or high half of word c / 2 % 4 of Philox4x32-10, keyed by the seed, with counter
- * (c / 8, stream, step). */
-typedef struct {
-    gckpt_conversion_kind kind;
-    float *x;
-    const uint16_t *from;
-    uint16_t *to;
-    int64_t n;
-    uint32_t stream;
-} gckpt_conversion;
 
 /* Constants of an update, for the formulas in num/formulas: g is the divided gradient times
  * `scale` (of clipping), d is `decay`; rest1 = 1 - beta1; correct2 = 1 / (1 - beta2^t). */
@@ -1484,15 +1489,6 @@ typedef struct {
     gckpt_update_constants rates;
     uint16_t *bf16; /* receives a copy of the updated values; NULL in backends */
 } gckpt_update_pass;
-
-/* The dequantisation of a parameter (gckpt_store_quantise) to n floats. */
-typedef struct {
-    gckpt_storage storage; /* format of the values; not F32 */
-    const void *quantised; /* values in that format */
-    const float *scales;   /* I8: scale of each row */
-    int64_t row, n;        /* number of elements of a row, and of the parameter */
-    float *to;
-} gckpt_dequantisation;
 
 #ifndef GCKPT_NO_DEVICES
 /* >>api-backend -----------------------------------------------------------------------------------
@@ -1581,11 +1577,11 @@ struct gckpt_backend {
      * call->precision selects them. They read and write as bf16 all that the plan keeps as bf16
      * (in[i].bf16, out_bf16, ..; the float pointer is NULL) and may ignore compensations. */
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* Offloading to the host: all four functions or none (copy_out and copy_in then replace them).
-     * copy_async begins a copy after all earlier calls; it may overlap later calls, and copies keep
-     * their order. wait_copies makes later calls wait for all copies except the last `later` (or
-     * for all). Host memory comes from host_get. Until wait_copies, calls leave the device's side
-     * of a copy alone (if `out`, may read it). */
+    /* Copies of results to the host and back: all four functions or none (copy_out and copy_in then
+     * replace them). copy_async begins a copy after all earlier calls; it may overlap later calls,
+     * and copies keep their order. wait_copies makes later calls wait for all copies except the
+     * last `later` (or for all). Host memory comes from host_get. Until wait_copies, calls leave
+     * the device's side of a copy alone (if `out`, may read it). */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);
@@ -1624,7 +1620,7 @@ GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr); /* sets lr; all others 0 */
 /* One update by a user's optimiser; called once per parameter and step. */
 typedef struct {
     const char *name;
-    int64_t elements, first;     /* of this rank's shard: elements from `first` on; else all, 0 */
+    int64_t elements, first;     /* gckpt_parameter.count, .first */
     float *values;               /* to be updated */
     const float *gradient;       /* divided by the count, before clipping */
     float *state[4];             /* to be updated */
@@ -1666,7 +1662,7 @@ typedef enum {
 } gckpt_isa;
 /* All zero, or a NULL desc, selects the defaults. */
 typedef struct {
-    gckpt_memory memory; /* memory for tables, caches, copies, and the arena if `arena` is NULL */
+    gckpt_memory memory; /* memory of the executor; includes the arena if `arena` is NULL */
     /* Step arena of gckpt_plan_info.arena bytes, aligned to the plan's alignment; NULL (default)
      * allocates it. Executors may share it if at most one is within a step at any time. */
     void *arena;
@@ -2014,9 +2010,9 @@ extern "C" {
 #define GCKPTI_WITH_BACKENDS 1
 #define GCKPTI_IS_SMALL      0
 #endif
-/* Optional parts. For each, the constants GCKPTI_WITH_RANKS (for headers) and GCKPTI_RUNS_RANKS are
+/* Optional parts. For each part X, the constants GCKPTI_WITH_X (for headers) and GCKPTI_RUNS_X are
  * 1 or 0; layer headers have stubs for parts that are left out. GCKPTI_PART: a macro that is
- * defined (GCKPT_NO_RANKS) stringifies to "1" or "", not to its name. */
+ * defined (GCKPT_NO_X) stringifies to "1" or "", not to its name. */
 #define GCKPTI_PARTS(X)                                                                            \
     X(TRAINING) X(RANKS) X(FETCH) X(DEBUG) X(CACHES) X(LOSSES) X(BF16) X(TILES) X(QUANT)           \
     X(OFFLOAD) X(DEVICES)
@@ -2208,14 +2204,6 @@ typedef struct {
     void (*poll)(void *context);
     void *poll_context;
 } gckpti_runner;
-
-/* Returns 1 for a call of a bf16 plan; for an operand in f32; for an operand in bf16. */
-static inline int gckpti_is_mixed(const gckpt_call *call)
-{
-    return GCKPTI_WITH_BF16 && call->precision != GCKPT_FP32;
-}
-GCKPTI_INLINE int gckpti_has_f32(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
-GCKPTI_INLINE int gckpti_has_bf16(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
 
 static inline int gckpti_is_plain(const gckpt_call *call)
 {
@@ -4087,41 +4075,8 @@ GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
 GCKPTI_INLINE double gckpti_fabs(double x) { return x < 0 ? -x : x; }
 
 /* >>num/halves */
-GCKPTI_INLINE float gckpti_flush_to_zero(float x) /* zeroes subnormals */
-{
-    uint32_t u = gckpti_bits(x);
-    return u & 0x7f800000u ? x : gckpti_float(u & 0x80000000u);
-}
-
-/* Returns d = a*b + c, a term of a chain in a bf16 plan (manual, 5l), flushed to zero below 2^-126;
- * no operand is subnormal, |d| <= 2^-126. There fma rounds to fewer than 24 bits and may round a
- * smaller sum up to 2^-126: the sum scaled by 2^64 shows whether it is smaller. */
-GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d);
-
-GCKPTI_INLINE float gckpti_flushed_fma(float a, float b, float c)
-{
-    const float d = gckpti_fma(a, b, c);
-    return gckpti_bits(d) << 1 > 0x01000000u ? d : gckpti_tiny_fma(a, b, c, d);
-}
-
-/* Returns the upper half of u + bias; bias: 0x7fff plus the last kept bit, or 16 random bits. */
-GCKPTI_INLINE uint16_t gckpti_bits_to_bf16(uint32_t u, uint32_t bias)
-{
-    if (!(u & 0x7f800000u))
-        return (uint16_t)(u >> 16 & 0x8000u);
-    if ((u & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(u >> 16 | 0x40u);
-    return (uint16_t)((u + bias) >> 16);
-}
-
-GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
-{
-    uint32_t u = gckpti_bits(x);
-    return gckpti_bits_to_bf16(u, 0x7fffu + (u >> 16 & 1));
-}
-
-GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }
-
+/* f16 is IEEE binary16, used for storage only. Conversions round to nearest even, keep subnormals
+ * and make NaN canonical; values above 65504 are the caller's error. */
 GCKPTI_INLINE uint16_t gckpti_to_f16(float x)
 {
     uint32_t u = gckpti_bits(x), sign = u >> 16 & 0x8000u;
@@ -4154,6 +4109,59 @@ GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
     out[1] = gckpti_mul(r, s);
 }
 
+/* >>bf16/halves */
+/* bf16 is the upper half of a float. Conversions round to nearest even; subnormals become zeros of
+ * the same sign, NaN stays a (quiet) NaN, as with processors' instructions. */
+
+/* Returns the upper half of u + bias; bias: 0x7fff plus the last kept bit, or 16 random bits. */
+GCKPTI_INLINE uint16_t gckpti_bits_to_bf16(uint32_t u, uint32_t bias)
+{
+    if (!(u & 0x7f800000u))
+        return (uint16_t)(u >> 16 & 0x8000u);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + bias) >> 16);
+}
+
+GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
+{
+    uint32_t u = gckpti_bits(x);
+    return gckpti_bits_to_bf16(u, 0x7fffu + (u >> 16 & 1));
+}
+
+GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }
+
+#ifndef GCKPT_NO_BF16
+static inline void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gckpti_from_bf16(x[i]);
+}
+
+static inline void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gckpti_to_bf16(x[i]);
+}
+
+GCKPTI_INLINE float gckpti_flush_to_zero(float x) /* zeroes subnormals */
+{
+    uint32_t u = gckpti_bits(x);
+    return u & 0x7f800000u ? x : gckpti_float(u & 0x80000000u);
+}
+
+/* Returns d = a*b + c, a term of a chain in a bf16 plan (manual, 5l), flushed to zero below 2^-126;
+ * no operand is subnormal, |d| <= 2^-126. There fma rounds to fewer than 24 bits and may round a
+ * smaller sum up to 2^-126: the sum scaled by 2^64 shows whether it is smaller. */
+GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d);
+
+GCKPTI_INLINE float gckpti_flushed_fma(float a, float b, float c)
+{
+    const float d = gckpti_fma(a, b, c);
+    return gckpti_bits(d) << 1 > 0x01000000u ? d : gckpti_tiny_fma(a, b, c, d);
+}
+#endif
+
 /* >>num/sums */
 /* Sums of a row: 32 lanes from +0; lane i adds elements i, i+32, ...; a tree adds the lanes. */
 GCKPTI_INLINE float gckpti_lanes_sum(float lane[32])
@@ -4172,25 +4180,6 @@ GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
 {
     if (*sum == 0.0f)
         *max = 0.0f, *sum = 1.0f;
-}
-
-/* Updates *max in one step of the online softmax (Milakov & Gimelshein 2018): max' = max(max, top);
- * returns factor = exp(max - shift(max')). sum' = fma(sum, factor, sum of p by lanes). In the first
- * step max' = top, sum' = sum of p, and the factor is 0. */
-GCKPTI_INLINE float gckpti_online_factor(float top, int first, float *max)
-{
-    float factor = 0.0f;
-    if (!first) {
-        top = top > *max ? top : *max;
-        factor = gckpti_exp(*max - gckpti_shift(top));
-    }
-    *max = top;
-    return factor;
-}
-
-GCKPTI_INLINE float gckpti_online_sum(float sum, int first, float factor, float added)
-{
-    return first ? added : gckpti_fma(sum, factor, added);
 }
 
 /* FNV-1a, 64 bits, from GCKPTI_FNV_START. Floats are little-endian words; all NaN have one word. */
@@ -4269,25 +4258,7 @@ GCKPTI_INLINE void gckpti_axpy(float s, const float *x, int64_t n, float *d)
         *d = gckpti_fma(s, *x, *d);
 }
 
-GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);
-GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n);
 
-/* ---- bf16 is the upper half of a float. Conversions round to nearest even; subnormals become
- * zeros of the same sign, NaN stays a (quiet) NaN, as with processors' instructions. ---- */
-
-GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d)
-{
-    const float scale = 18446744073709551616.0f;
-    const uint32_t u = gckpti_bits(d), x = gckpti_bits(a) << 1, y = gckpti_bits(b) << 1;
-    if (u << 1 == 0x01000000u &&
-        gckpti_bits(gckpti_fma(x < y ? a * scale : a, x < y ? b : b * scale, c * scale)) << 1 >=
-            0x41000000u)
-        return d;
-    return gckpti_float(u & 0x80000000u);
-}
-
-/* ---- f16 is IEEE binary16, used for storage only. Conversions round to nearest even, keep
- * subnormals and make NaN canonical; values above 65504 are the caller's error. ---- */
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
 
@@ -4333,25 +4304,13 @@ GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int
         gckpti_axpy_rows(a, a_step, b, 1, 1, k, d);
 }
 
-GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = gckpti_from_bf16(x[i]);
-}
-
-GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = gckpti_to_bf16(x[i]);
-}
-
 /* =================================================================================================
  * >>store: parameters and optimiser state, however they are stored
  *
  * A gckpt_store has an array of gckpti_param: the public gckpt_parameter, the addresses of values
  * and state, and their status. Values are uninitialised until a call needs them
- * (gckpti_init_all_values); they are f32, or quantised as bf16, f16, int8 with scales or int4 in
- * blocks. Where a backend has its own memory, a gckpti_mirror records which copy is the newest.
+ * (gckpti_init_all_values); they are floats, or compressed: of another storage kind. Where a
+ * backend has its own memory, a gckpti_mirror records which copy is the newest.
  * A store may have only a part of each array (dist/parts.h). Notes are pairs of texts for files.
  * ============================================================================================== */
 
@@ -4368,8 +4327,8 @@ typedef struct {
 
 /* ---- store/params.c ---- */
 typedef struct {
-    gckpt_parameter p;         /* public part; owns p.name; values or quantised is NULL */
-    unsigned char *new_block;  /* memory for new values during gckpt_store_quantise */
+    gckpt_parameter p;         /* public part; owns p.name */
+    unsigned char *new_block;  /* memory for new values while the storage changes */
     unsigned char new_storage; /* storage of these new values */
     unsigned char assigned;    /* values were loaded, set or trained: not the initial ones */
     int bucket;             /* head of the hash list of this index: the newest parameter, or -1 */
@@ -4404,7 +4363,7 @@ struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
-    uint64_t quantise_count; /* number of calls of gckpt_store_quantise */
+    uint64_t storage_changes; /* number of calls that changed the storage of parameters */
     gckpti_param *params;
     size_t count, capacity;
     size_t elements;          /* number of all values except external ones */
@@ -4430,7 +4389,7 @@ enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 4, GCKPTI_UPDATES = 11 };
 
 
 /* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors.
- * convolution_axes, which older versions wrote, is ignored. */
+ * The last one, which older versions wrote, is ignored. */
 static const char *const gckpti_metadata_keys[] = {
     "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
 };
@@ -4455,7 +4414,6 @@ static inline float *gckpti_array(const gckpti_param *q, int slot)
 
 
 /* ---- store/arrays.c ---- */
-static inline int gckpti_has_values(const gckpti_param *q) { return q->p.values || q->p.quantised; }
 
 /* Returns sum + more, at most SIZE_MAX. */
 static inline size_t gckpti_add_bytes(size_t sum, size_t more)
@@ -4467,39 +4425,7 @@ static inline size_t gckpti_add_bytes(size_t sum, size_t more)
 
 
 
-/* ---- quant/kinds.c ---- */
-/* Nonzero if a storage kind of this build can have a scale for each row. */
-enum { GCKPTI_HAS_SCALES = GCKPTI_WITH_QUANT };
-enum { GCKPTI_KIND_READ = 16, GCKPTI_KIND_MOST = 32 }; /* values in a `read`; most in a block */
-
-/* A way to store values, in memory and in files: one for each gckpt_storage of this build. */
-typedef struct {
-    const char *name, *type; /* for error texts; dtype in files */
-    int bytes;               /* bytes of an element of a file's tensor, to which data are aligned */
-    int block, block_bytes;  /* values that are stored together, at most GCKPTI_KIND_MOST */
-    int by_rows;             /* if nonzero, needs two axes, the last a multiple of `block` */
-    int scaled;              /* if nonzero, each row has a scale, and all scales come first */
-    double limit;            /* greatest magnitude that `write` can convert */
-    const char *beyond;      /* values that `write` refuses, for error texts */
-    /* Converts GCKPTI_KIND_READ values or, if block > 1, one block to floats. */
-    void (*read)(const void *from, float scale, float *y);
-    /* Converts n floats, whole blocks. Returns 0 if one cannot be stored. */
-    int (*write)(const float *x, int64_t n, float scale, void *to);
-} gckpti_storage_kind;
-
-/* Returns 1 if the storage is quantised. */
-static inline int gckpti_is_quantised(int storage)
-{
-    return GCKPTI_WITH_QUANT && storage != GCKPT_STORAGE_F32;
-}
-
-/* Returns 1 if parameters can have the storage. */
-static inline int gckpti_has_storage(int storage)
-{
-    return GCKPTI_WITH_QUANT || storage == GCKPT_STORAGE_F32;
-}
-
-/* Counts a change of values, so that bf16 copies are refreshed; skips 0, which means "never". */
+/* Counts a change of values, so that its copy is refreshed; skips 0, which means "never". */
 #ifndef GCKPT_NO_BF16
 #define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
 #else
@@ -4568,8 +4494,10 @@ enum { GCKPTI_HAS_NOTES = 0 };
 
 /* >>dist/parts */
 /* ---- the part of an array that a store has: all or, with several ranks, a shard ---- */
-/* Nonzero if a store can have parts of arrays, and a plan parts of a batch. */
-enum { GCKPTI_HAS_PARTS = GCKPTI_WITH_RANKS };
+/* For errors of calls that a single process makes, about a plan or store of several. */
+#define GCKPTI_IS_OF_SEVERAL "was made for several processes (gckpt_store_ranks)"
+/* The numbers of a plan that REDUCE and gathers need; without these, they are 1, 1 and NONE. */
+#define GCKPTI_DIST_NUMBERS(X) X(int, virtual_ranks) X(int, ranks) X(gckpt_shard, shard)
 #ifndef GCKPT_NO_RANKS
 /* A rank's shard of an array of `total` elements: `count` elements from `first`, in whole blocks of
  * GCKPT_UPDATE_BLOCK. Each rank has memory for `capacity` elements, those of the largest shard. */
@@ -4612,12 +4540,43 @@ static inline int gckpti_ranks_of(const gckpt_store *s) { return s->peers + 1; }
 #endif
 
 /* >>quant/kinds */
-/* The kinds of storage, and functions that read and write quantised values. */
+/* The kinds of storage. All but F32 are compressed: their values are read by gckpti_decompress. */
 
 /* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
 enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
+enum { GCKPTI_KIND_READ = 16, GCKPTI_KIND_MOST = 32 }; /* values in a `read`; most in a block */
+
+/* A way to store values, in memory and in files: one for each gckpt_storage of this build. */
+typedef struct {
+    const char *name, *type; /* for error texts; dtype in files */
+    int bytes;               /* bytes of an element of a file's tensor, to which data are aligned */
+    int block, block_bytes;  /* values that are stored together, at most GCKPTI_KIND_MOST */
+    int by_rows;             /* if nonzero, needs two axes, the last a multiple of `block` */
+    int scaled;              /* if nonzero, each row has a scale, and all scales come first */
+    double limit;            /* greatest magnitude that `write` can convert */
+    const char *beyond;      /* values that `write` refuses, for error texts */
+    /* Converts GCKPTI_KIND_READ values or, if block > 1, one block to floats. */
+    void (*read)(const void *from, float scale, float *y);
+    /* Converts n floats, whole blocks. Returns 0 if one cannot be stored. */
+    int (*write)(const float *x, int64_t n, float scale, void *to);
+} gckpti_storage_kind;
+
+/* Compressed values: their storage, addresses and number. */
+typedef gckpt_dequantisation gckpti_compressed;
+
+enum { GCKPTI_HAS_COMPRESSED = GCKPTI_WITH_QUANT };
+#define gckpti_is_compressed(storage) (GCKPTI_HAS_COMPRESSED && (storage) != GCKPT_STORAGE_F32)
+
+/* Returns the address of the values in their storage, NULL without values. */
+static inline const void *gckpti_stored(const gckpt_parameter *p)
+{
+    return p->quantised ? p->quantised : p->values;
+}
+static inline int gckpti_has_values(const gckpti_param *q) { return gckpti_stored(&q->p) != NULL; }
 
 #ifndef GCKPT_NO_QUANT
+#define GCKPTI_IF_COMPRESSED(call) call
+
 /* Returns the kind of a gckpt_storage, or NULL if this build has none. */
 GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
@@ -4637,49 +4596,61 @@ GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
 /* Returns the bytes of all values in their storage. */
 GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 
-/* Returns the memory of the values. Quantised ones that the store owns begin with their scales. */
+/* Sets the addresses of the values, in q's storage, and of their scales. */
+GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values, const float *scales);
+
+/* Returns the memory of the values. Compressed ones that the store owns begin with their scales. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
 
-/* Dequantises elements at..at+n-1 of u to x. The source may be at the end of x: an element is read
- * before it is overwritten. Without scales, all scales are 1. */
-GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
+/* Returns the address of element `at` of u, the start of a row or block. */
+static inline const unsigned char *gckpti_compressed_at(const gckpti_compressed *u, int64_t at)
+{
+    return (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, at);
+}
+
+/* Converts elements at..at+n-1 of u to floats x. The source may be at the end of x: an element is
+ * read before it is overwritten. Without scales, all scales are 1. */
+GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x);
 
 /* Returns u without the elements before `at`, the start of a row or block. */
-GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at);
+GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at);
 
 
-/* Converts n values from element `at` on to floats. */
-GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
-/* Quantises n floats into q's memory from element `at` on: if rows are scaled a row, with its
+/* Compresses n floats into q's memory from element `at` on: if rows are scaled a row, with its
  * scale; else whole blocks. Returns 0 if a float is too large. */
-GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
+GCKPTI_FN int gckpti_compress_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
-/* Quantises the values of `from` (or its initial values, if it has none) into the memory of `to`.
- * Returns 0 if a value does not fit. */
-GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
+
+/* ---- quant/ops.c ---- */
+/* Decompresses all elements to all->to. */
+GCKPTI_FN void gckpti_decompress_all(const gckpt_call *call, const gckpti_compressed *all);
+#define gckpti_cpu_dequantise gckpti_decompress_all
 #else
 static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
 {
     static const gckpti_storage_kind f32 = { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", NULL, NULL };
     return storage == GCKPT_STORAGE_F32 ? &f32 : NULL;
 }
-#define gckpti_storage_name(storage)          ((void)(storage), "F32")
-#define gckpti_file_count(storage, n)         ((void)(storage), (int64_t)(n))
-#define gckpti_storage_bytes(storage, n)      ((void)(storage), (int64_t)(n)*4)
-#define gckpti_unpack_shape(kind, shape)      1
-#define gckpti_row_length(p)                  ((p)->elements)
-#define gckpti_scale_bytes(p)                 ((void)(p), (size_t)0)
-#define gckpti_values_bytes(p)                ((size_t)(p)->elements * sizeof(float))
-#define gckpti_values_block(q)                ((unsigned char *)(void *)(q)->p.values)
-#define gckpti_set_block(q, block)            ((void)((q)->p.values = (float *)(void *)(block)))
-#define gckpti_dequantise(u, at, n, x)        ((void)(u), (void)(at), (void)(x))
-#define gckpti_quant_from(u, at)              ((void)(at), *(u))
-#define gckpti_dequantise_at(q, at, n, x)     ((void)0)
-#define gckpti_quantise_row(q, at, n, x)      ((void)(q), 0)
-#define gckpti_init_quantised(s, q, at, n, x) ((void)0)
-#define gckpti_values_copy(s, from, to)       ((void)(s), 1)
+#define GCKPTI_IF_COMPRESSED(call)       (void)0
+#define gckpti_storage_name(storage)     ((void)(storage), "F32")
+#define gckpti_file_count(storage, n)    ((void)(storage), (int64_t)(n))
+#define gckpti_storage_bytes(storage, n) ((void)(storage), (int64_t)(n)*4)
+#define gckpti_unpack_shape(kind, shape) 1
+#define gckpti_row_length(p)             ((p)->elements)
+#define gckpti_scale_bytes(p)            ((void)(p), (size_t)0)
+#define gckpti_values_bytes(p)           ((size_t)(p)->elements * sizeof(float))
+#define gckpti_set_stored(q, from, scales)                                                         \
+    ((void)(scales), (void)memcpy(&(q)->p.values, &(from), sizeof(from)))
+#define gckpti_values_block(q)                  ((unsigned char *)(void *)(q)->p.values)
+#define gckpti_set_block(q, block)              ((void)((q)->p.values = (float *)(void *)(block)))
+#define gckpti_compressed_at(u, at)             ((void)(u), (void)(at), (const char *)NULL)
+#define gckpti_decompress(u, at, n, x)          ((void)(u), (void)(at), (void)(x))
+#define gckpti_compressed_from(u, at)           ((void)(at), *(u))
+#define gckpti_compress_row(q, at, n, x)        ((void)(q), 0)
+#define gckpti_host_values(s, q, at, n, x)      gckpti_init_values(s, q, at, n, x)
+#define gckpti_cpu_dequantise                   NULL
 #endif
 
 #ifndef GCKPT_NO_QUANT
@@ -4699,6 +4670,7 @@ GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
         for (int k = 0; k < GCKPTI_KIND_READ; k++)                                                 \
             y[k] = value;                                                                          \
     }
+GCKPTI_READ(f32, ((const float *)from)[k])
 GCKPTI_READ(bf16, gckpti_from_bf16(gckpti_half_at(from, k)))
 GCKPTI_READ(f16, gckpti_from_f16(gckpti_half_at(from, k)))
 GCKPTI_READ(int8, (float)((const int8_t *)from)[k] * scale)
@@ -4803,7 +4775,7 @@ static int gckpti_write_int8(const float *x, int64_t n, float scale, void *to)
 }
 
 static const gckpti_storage_kind gckpti_kinds[] = {
-    { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", NULL, NULL },
+    { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", gckpti_read_f32, NULL },
     { "BF16", "BF16", 2, 1, 2, 0, 0, 1e300, "", gckpti_read_bf16, gckpti_write_bf16 },
     { "F16", "F16", 2, 1, 2, 0, 0, 65504, "beyond 65504", gckpti_read_f16, gckpti_write_f16 },
     { "I8", "I8", 1, 1, 1, 1, 1, 3e38, "not finite", gckpti_read_int8, gckpti_write_int8 },
@@ -4825,8 +4797,7 @@ GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 
 GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n)
 {
-    const gckpti_storage_kind *kind = &gckpti_kinds[storage];
-    return n / kind->block * (kind->block_bytes / kind->bytes);
+    return gckpti_storage_bytes(storage, n) / gckpti_kinds[storage].bytes;
 }
 
 GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n)
@@ -4866,21 +4837,26 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
 /* ---- the memory of values in any storage ---- */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 {
-    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.quantised;
-    void *block = q->p.values;
-    if (first)
-        memcpy(&block, &first, sizeof block); /* the store owns it; it is const only for users */
-    return (unsigned char *)block;
+    const void *first = q->p.scales ? (const void *)q->p.scales : gckpti_stored(&q->p);
+    unsigned char *block;
+    memcpy(&block, &first, sizeof block); /* the store owns it; it is const only for users */
+    return block;
+}
+
+GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values, const float *scales)
+{
+    const int floats = q->p.storage == GCKPT_STORAGE_F32;
+    q->p.values = NULL;
+    q->p.quantised = floats ? NULL : values;
+    q->p.scales = scales;
+    if (floats) /* if not writable, they are never written */
+        memcpy(&q->p.values, &values, sizeof values);
 }
 
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
 {
-    void *first = block;
     const size_t scales = gckpti_scale_bytes(&q->p);
-    int floats = q->p.storage == GCKPT_STORAGE_F32;
-    q->p.values = floats ? (float *)first : NULL;
-    q->p.quantised = floats || !block ? NULL : block + scales;
-    q->p.scales = scales ? (float *)first : NULL;
+    gckpti_set_stored(q, block ? block + scales : NULL, scales ? (float *)(void *)block : NULL);
 }
 #endif
 
@@ -4917,7 +4893,7 @@ GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int r
 GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
                                                 int slot)
 {
-    const int full = slot < 0 && (q->external || gckpti_is_quantised((int)q->p.storage));
+    const int full = slot < 0 && (q->external || gckpti_is_compressed((int)q->p.storage));
     return gckpti_shard_from(q->p.elements, s->rank, gckpti_ranks_of(s),
                              full ? GCKPT_SHARD_NONE : s->shard,
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
@@ -5201,15 +5177,14 @@ static void gckpti_init_values(const gckpt_store *s, const gckpti_param *q, int6
 /* >>quant/rows */
 #ifndef GCKPT_NO_QUANT
 /* ---- dequantisation ---- */
-GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x)
+GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of((int)u->storage);
     const int64_t each = kind->block > 1 ? kind->block : GCKPTI_KIND_READ;
-    const unsigned char *begin = (const unsigned char *)u->quantised;
     float y[GCKPTI_KIND_MOST], tail[GCKPTI_KIND_READ] = { 0 };
     for (int64_t chunk; n > 0; n -= chunk, at += chunk, x += chunk) {
         const int64_t first = at % kind->block;
-        const void *from = begin + gckpti_storage_bytes((int)u->storage, at - first);
+        const void *from = gckpti_compressed_at(u, at - first);
         chunk = gckpti_min(n, each - first);
         if (u->scales)
             chunk = gckpti_min(chunk, u->row - at % u->row);
@@ -5220,39 +5195,33 @@ GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int6
     }
 }
 
-GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at)
+GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at)
 {
-    const int64_t skip = gckpti_storage_bytes((int)u->storage, at);
-    gckpt_dequantisation rest = *u;
-    rest.quantised = (const unsigned char *)u->quantised + skip;
+    gckpti_compressed rest = *u;
+    rest.quantised = gckpti_compressed_at(u, at);
     rest.scales = u->scales ? u->scales + at / u->row : NULL;
     rest.n -= at;
     return rest;
 }
 
 /* Returns a description of a parameter's values on the host, without destination. */
-GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q)
+GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q)
 {
     const gckpt_parameter *p = &q->p;
-    gckpt_dequantisation u = { p->storage,           p->quantised, p->scales,
-                               gckpti_row_length(p), p->elements,  NULL };
+    gckpti_compressed u = { p->storage,           gckpti_stored(p), p->scales,
+                            gckpti_row_length(p), p->elements,      NULL };
     return u;
 }
 
-GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x)
+/* Converts n values from element `at` on to floats. */
+GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n, float *x)
 {
-    const gckpt_dequantisation u = gckpti_param_quant(q);
-    if (q->p.storage == GCKPT_STORAGE_F32)
-        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
-    else
-        gckpti_dequantise(&u, at, n, x);
+    const gckpti_compressed u = gckpti_compressed_param(q);
+    gckpti_decompress(&u, at, n, x);
 }
 
 /* ---- rows ---- */
-/* Returns the scale of a row with this greatest magnitude (as bits: NaN has the greatest). */
-static float gckpti_row_scale(uint32_t max_bits) { return gckpti_float(max_bits) / 127; }
-
-/* Returns the maximum of max_bits and of the bits of |x| for n floats. */
+/* Returns the maximum of max_bits and of the bits of |x| for n floats; NaN has the greatest. */
 static uint32_t gckpti_max_abs(uint32_t max_bits, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -5275,32 +5244,66 @@ static int gckpti_quantise_at(gckpti_param *q, int64_t at, int64_t n, const floa
     return gckpti_kind_of((int)q->p.storage)->write(x, n, scale, block);
 }
 
-GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
+GCKPTI_FN int gckpti_compress_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    const float scale = q->p.scales ? gckpti_row_scale(gckpti_max_abs(0, x, n)) : 1;
+    const float scale = q->p.scales ? gckpti_float(gckpti_max_abs(0, x, n)) / 127 : 1;
     return gckpti_quantise_at(q, at, n, x, scale);
 }
 
-/* Rounds *n initial values (lowered to end in the row) from `at` on, in x, as q's storage does. */
-static void gckpti_init_quantised(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                  int64_t *n, float *x)
+/* Converts n values of q on the host from element `at` on; initial ones, if it has none yet. */
+static void gckpti_host_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
+                               float *x)
 {
-    const int64_t row = gckpti_row_length(&q->p), end = at - at % row + row;
-    const int scaled = gckpti_kind_of((int)q->p.storage)->scaled;
-    float buf[GCKPTI_CHUNK], scale;
-    uint32_t quantised[GCKPTI_CHUNK], peak = 0;
-    *n = gckpti_min(*n, end - at);
-    for (int64_t i = end - row, count; scaled && i < end; i += count) {
-        count = gckpti_min(end - i, GCKPTI_CHUNK);
-        gckpti_init_values(s, q, i, count, buf);
-        peak = gckpti_max_abs(peak, buf, count);
+    if (!gckpti_has_values(q) || q->uninitialised)
+        gckpti_init_values(s, q, at, n, x);
+    else
+        gckpti_decompress_at(q, at, n, x);
+}
+
+/* Returns the scale of the row of `to` with element `at`, for the values of `from`; 1 if none. */
+static float gckpti_scale_of(const gckpt_store *s, const gckpti_param *from, const gckpti_param *to,
+                             int64_t at)
+{
+    const int64_t row = gckpti_row_length(&to->p), end = at - at % row + row;
+    float buf[GCKPTI_CHUNK];
+    uint32_t peak = 0;
+    if (!gckpti_kind_of((int)to->p.storage)->scaled)
+        return 1;
+    for (int64_t i = end - row, n; i < end; i += n) {
+        n = gckpti_min(end - i, GCKPTI_CHUNK);
+        gckpti_host_values(s, from, i, n, buf);
+        peak = gckpti_max_abs(peak, buf, n);
     }
-    scale = gckpti_row_scale(peak);
-    const gckpt_dequantisation u = {
-        q->p.storage, quantised, scaled ? &scale : NULL, *n, *n, NULL
-    };
-    (void)gckpti_kind_of((int)q->p.storage)->write(x, *n, scale, quantised);
-    gckpti_dequantise(&u, 0, *n, x);
+    return gckpti_float(peak) / 127;
+}
+
+/* Rounds *n initial values (lowered to end in the row) from `at` on, in x, as q's storage does. */
+static void gckpti_compress_initial(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                    int64_t *n, float *x)
+{
+    const int64_t row = gckpti_row_length(&q->p);
+    const float scale = gckpti_scale_of(s, q, q, at);
+    uint32_t compressed[GCKPTI_CHUNK];
+    *n = gckpti_min(*n, row - at % row);
+    const gckpti_compressed u = { q->p.storage, compressed, &scale, *n, *n, NULL };
+    (void)gckpti_kind_of((int)q->p.storage)->write(x, *n, scale, compressed);
+    gckpti_decompress(&u, 0, *n, x);
+}
+
+/* Compresses the host's values of `from` (initial ones, if it has none) into the memory of `to`.
+ * Returns 0 if a value does not fit. */
+GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
+{
+    const int64_t row = gckpti_row_length(&to->p);
+    float buf[GCKPTI_CHUNK], scale = 1;
+    int fits = 1;
+    for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
+        n = gckpti_min(row - at % row, GCKPTI_CHUNK);
+        scale = at % row ? scale : gckpti_scale_of(s, from, to, at);
+        gckpti_host_values(s, from, at, n, buf);
+        fits = gckpti_quantise_at(to, at, n, buf, scale);
+    }
+    return fits;
 }
 #endif
 
@@ -5341,11 +5344,11 @@ static void gckpti_free_mirror(const gckpt_store *s, gckpti_param *q)
 GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_backend *b)
 {
     gckpti_mirror *m = &q->mirror;
-    size_t scales = gckpti_scale_bytes(&q->p);
     if (m->backend != b)
         gckpti_free_mirror(s, q);
     m->backend = b;
-    for (int i = q->p.quantised && !b->dequantise; i <= gckpti_state_slots(q); i++) {
+    const int on_host = gckpti_is_compressed((int)q->p.storage) && !b->dequantise;
+    for (int i = on_host; i <= gckpti_state_slots(q); i++) {
         size_t bytes = gckpti_array_bytes(s, q, i);
         int fresh = !m->array[i];
         if (fresh)
@@ -5354,14 +5357,11 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_bac
             return 0;
         if (!fresh && m->newest != GCKPTI_HOST)
             continue;
-        if (i || !q->p.quantised) {
-            b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
-            continue;
-        }
-        if (scales) /* scales come before the values, as in an owned block */
+        const size_t scales = i ? 0 : gckpti_scale_bytes(&q->p);
+        const void *from = i ? q->p.state[i - 1] : gckpti_stored(&q->p);
+        if (scales) /* they come before the values, as in an owned block */
             b->copy_in(b->context, m->array[0], q->p.scales, scales);
-        b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.quantised,
-                   bytes - scales);
+        b->copy_in(b->context, (unsigned char *)(void *)m->array[i] + scales, from, bytes - scales);
     }
     if (m->newest == GCKPTI_HOST)
         m->newest = GCKPTI_BOTH;
@@ -5411,20 +5411,16 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
                                         int64_t at, float buf[GCKPTI_CHUNK], int64_t *n)
 {
     int64_t first;
-    if (slot < 0 && (!gckpti_has_values(q) || q->uninitialised)) {
+    const int compressed = slot < 0 && gckpti_is_compressed((int)q->p.storage);
+    if (compressed || (slot < 0 && (!gckpti_has_values(q) || q->uninitialised))) {
         *n = gckpti_min(q->p.elements - at, GCKPTI_CHUNK);
-        gckpti_init_values(s, q, at, *n, buf);
-        if (GCKPTI_HAS_SCALES && !q->uninitialised && q->p.storage != GCKPT_STORAGE_F32)
-            gckpti_init_quantised(s, q, at, n, buf);
+        gckpti_host_values(s, q, at, *n, buf);
+        if (compressed && !gckpti_has_values(q))
+            GCKPTI_IF_COMPRESSED(gckpti_compress_initial(s, q, at, n, buf));
         return buf;
     }
     *n = gckpti_part_of(s, q, slot, &first) + first - at;
     at -= first;
-    if (GCKPTI_HAS_SCALES && slot < 0 && q->p.storage != GCKPT_STORAGE_F32) {
-        *n = gckpti_min(*n, GCKPTI_CHUNK);
-        gckpti_dequantise_at(q, at, *n, buf);
-        return buf;
-    }
     if (GCKPTI_HAS_MIRRORS)
         gckpti_pull(s, q);
     return gckpti_array(q, slot) + at;
@@ -5457,34 +5453,8 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
     }
 }
 
-/* >>quant/copy */
-#ifndef GCKPT_NO_QUANT
-
-GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
-{
-    float buf[GCKPTI_CHUNK], scale = 1;
-    const int64_t row = gckpti_row_length(&to->p);
-    int fits = 1;
-    for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
-        uint32_t peak = 0;
-        for (int64_t i = at, end = at + row; to->p.scales && at % row == 0 && i < end; i += n) {
-            const float *x = gckpti_floats_at(s, from, GCKPTI_VALUES, i, buf, &n);
-            n = gckpti_min(n, end - i);
-            peak = gckpti_max_abs(peak, x, n);
-        }
-        scale = at % row ? scale : gckpti_row_scale(peak);
-        const float *x = gckpti_floats_at(s, from, GCKPTI_VALUES, at, buf, &n);
-        n = gckpti_min(n, row - at % row);
-        fits = gckpti_quantise_at(to, at, n, x, scale);
-    }
-    return fits;
-}
-#endif
-
 /* >>store/params */
 GCKPTI_COLD_BEGIN
-
-/* ---- names that files can have ---- */
 
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 {
@@ -5591,10 +5561,7 @@ GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const v
                                  const float *scales, int writable)
 {
     q->p.storage = storage;
-    q->p.quantised = storage == GCKPT_STORAGE_F32 ? NULL : values;
-    q->p.scales = scales;
-    if (storage == GCKPT_STORAGE_F32) /* if not writable, the floats are never written */
-        memcpy(&q->p.values, &values, sizeof values);
+    gckpti_set_stored(q, values, scales);
     q->p.frozen = q->locked = !writable;
     q->external = q->assigned = 1;
 }
@@ -5619,10 +5586,11 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s)
         gckpti_param *q = &s->params[i];
         int64_t first;
         const int64_t count = gckpti_part_of(s, q, GCKPTI_VALUES, &first);
-        if (GCKPTI_HAS_SCALES && q->uninitialised && q->p.storage != GCKPT_STORAGE_F32)
-            (void)gckpti_values_copy(s, q, q); /* gckpt_store_quantise checked that they fit */
-        else if (q->uninitialised)
+        if (q->uninitialised && !gckpti_is_compressed((int)q->p.storage))
             gckpti_init_values(s, q, first, count, q->p.values);
+        if (q->uninitialised && gckpti_is_compressed((int)q->p.storage))
+            /* the change of storage checked that they fit */
+            GCKPTI_IF_COMPRESSED((void)gckpti_values_copy(s, q, q));
         q->uninitialised = 0;
     }
 }
@@ -5706,7 +5674,7 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
 {
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
-        q->p.frozen = frozen || q->locked || q->p.storage != GCKPT_STORAGE_F32;
+        q->p.frozen = frozen || q->locked || gckpti_is_compressed((int)q->p.storage);
     return result;
 }
 
@@ -5758,12 +5726,12 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-/* Adds a parameter whose values are in the caller's memory. */
+/* Adds a parameter whose values are in the caller's memory, as floats. */
 static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
-                                        const gckpt_shape *shape,
-                                        const gckpt_dequantisation *values, int writable)
+                                        const gckpt_shape *shape, const void *values, int writable,
+                                        gckpti_param **added)
 {
-    if (!store || !name || !values->quantised)
+    if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,
                             "external parameter: store, name and values are needed");
     if (gckpti_name_problem(name))
@@ -5777,22 +5745,22 @@ static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
             store, GCKPT_E_ARG,
             "external parameter \"%s\" exists already; bind it before a graph uses it", name);
     gckpt_init none = { 0, 0, 0 };
-    gckpti_param *q = gckpti_param_new(store, name, shape, 1, none);
-    if (!q) {
+    *added = gckpti_param_new(store, name, shape, 1, none);
+    if (!*added) {
         gckpti_error(store, GCKPT_E_MEMORY, "external parameter \"%s\": no memory for its entry",
                      name);
         gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    gckpti_use_values(q, values->storage, values->quantised, values->scales, writable);
+    gckpti_use_values(*added, GCKPT_STORAGE_F32, values, NULL, writable);
     return gckpti_ok(store);
 }
 
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable)
 {
-    const gckpt_dequantisation floats = { GCKPT_STORAGE_F32, values, NULL, 0, 0, NULL };
-    return gckpti_add_external(store, name, &shape, &floats, writable);
+    gckpti_param *q;
+    return gckpti_add_external(store, name, &shape, values, writable, &q);
 }
 
 GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }
@@ -5813,12 +5781,12 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
                             "get: index %i is not one of the store's %z parameters (from 0 on), or "
                             "out is NULL",
                             index, store ? store->count : 0);
-    if (out->storage == GCKPT_STORAGE_F32) { /* the caller may write to it now */
+    if (!gckpti_is_compressed((int)out->storage)) { /* the caller may write to it now */
         gckpti_pull(store, &store->params[index]);
         gckpti_mark_changed(&store->params[index], GCKPTI_HOST);
         store->params[index].assigned = 1;
     }
-    if (out->values || out->quantised)
+    if (gckpti_has_values(&store->params[index]))
         return GCKPT_OK;
     result = gckpti_values_new(store, &store->params[index], "get");
     if (result != GCKPT_OK)
@@ -5930,6 +5898,7 @@ static gckpt_result gckpti_quantise_param(gckpt_store *s, gckpti_param *q)
                             "is needed",
                             bytes, q->p.name, kind->name);
     to = gckpti_quantised_param(q);
+    gckpti_pull(s, q);
     if (gckpti_values_copy(s, q, &to))
         return GCKPT_OK;
     return gckpti_error(s, GCKPT_E_DATA,
@@ -5977,7 +5946,7 @@ GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *patt
             gckpti_quantise_commit(store, q);
         q->new_block = NULL;
     }
-    store->quantise_count += result == GCKPT_OK;
+    store->storage_changes += result == GCKPT_OK;
     if (result == GCKPT_E_MEMORY)
         gckpti_hint_block(store, "store", &store->memory, 0);
     return result;
@@ -5987,8 +5956,8 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
                                                       gckpt_shape shape, gckpt_storage storage,
                                                       const void *values, const float *scales)
 {
-    const gckpt_dequantisation quant = { storage, values, scales, 0, 0, NULL };
     const char *problem = NULL;
+    gckpti_param *q = NULL;
     if (storage <= GCKPT_STORAGE_F32 || storage > GCKPT_STORAGE_I4)
         problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
     else if (storage == GCKPT_STORAGE_I8 && (!scales || shape.n < 2))
@@ -6003,7 +5972,10 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
     if (problem)
         return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
                             problem);
-    return gckpti_add_external(store, name, &shape, &quant, 0);
+    const gckpt_result result = gckpti_add_external(store, name, &shape, values, 0, &q);
+    if (q)
+        gckpti_use_values(q, storage, values, scales, 0);
+    return result;
 }
 
 GCKPTI_COLD_END
@@ -6038,10 +6010,9 @@ struct gckpt_tensor {
     int index;       /* index of the parameter in the store */
     int segment;     /* innermost segment that has it, or -1 */
     int batch_invariant, must_save, must_recompute;
-    int f32_uses;           /* parameter: number of uses that cannot read quantised data */
-    int mixes_rows;         /* 0, or GCKPTI_MIXES_*: when splits of the batch change results */
-    int64_t cache_capacity; /* of the gckpt_cache whose rows are last on axis 1, or 0 */
-    int64_t cache_window;   /* of a gckpt_cache_window; 0 if it keeps all rows */
+    int f32_uses;   /* parameter: number of uses that cannot read compressed values */
+    int mixes_rows; /* 0, or GCKPTI_MIXES_*: when splits of the batch change results */
+    const gckpt_tensor *variable; /* the variable whose rows are last on axis 1, or NULL */
 };
 
 /* When an op mixes rows of the batch; an op that measures statistics does so in training only. */
@@ -6060,12 +6031,14 @@ struct gckpt_graph {
     gckpt_tensor **tensors;
     gckpti_segment *segments;
     size_t count, segment_count;
-    int segment;                           /* the open segment, or -1 */
-    int top_segments;                      /* number of outermost segments */
-    int param_limit;                       /* 1 + the greatest store index of its parameters */
-    int64_t rows;                          /* rows of every input; 0 before the first input */
-    int64_t cache_capacity, new_positions; /* capacity of its caches, or 0; new rows of a call */
-    int64_t min_positions;                 /* least positions in a gckpt_positions, or 0 */
+    int segment;                  /* the open segment, or -1 */
+    int top_segments;             /* number of outermost segments */
+    int param_limit;              /* 1 + the greatest store index of its parameters */
+    int64_t rows;                 /* rows of every input; 0 before the first input */
+    const gckpt_tensor *variable; /* its first variable, or NULL */
+    /* Checks each new op of a graph with variables (op NULL: a view of another shape). Returns 0
+     * after an error. */
+    int (*check_op)(const gckpt_op *op, gckpt_tensor *const *in, int n, const void *attributes);
 };
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
@@ -6074,19 +6047,17 @@ enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has grap
 /* Flag in gckpt_op.needs: the input may be i32 instead of f32. */
 enum { GCKPTI_ANY_TYPE = 1 << 12 };
 
-/* Flag of ops that may have a cache as input: its rows that are not written yet do not matter. With
- * GCKPT_SIDE_EFFECT it marks the op that writes these rows, whose result is not in the arena. */
-enum { GCKPTI_CACHED = 1 << 22 };
-static inline int gckpti_is_cache(const gckpt_op *op)
+/* Flag of an op whose result is a variable (a variable tensor of TensorFlow Lite): the executor
+ * keeps it from call to call, outside the arena. in[0] is the rows of axis 1 that a call adds. */
+enum { GCKPTI_VARIABLE = 1 << 22 };
+static inline int gckpti_is_variable(const gckpt_op *op)
 {
-    const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
-    return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
+    return op && op->flags & GCKPTI_VARIABLE;
 }
 
 /* Flag of an op whose result is i32, each element below classes(); it has no backward. In a loss,
  * this bit is GCKPTI_BACKWARD_LOSS. */
 enum { GCKPTI_INDICES = 1 << 21 };
-
 
 
 
@@ -6399,15 +6370,6 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, 
     return y;
 }
 
-GCKPTI_FN gckpt_tensor *gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_tensor *x)
-{
-    return gckpti_fail(
-        g, GCKPT_E_ARG,
-        "%s: %T is a gckpt_cache, with rows that are not written yet; only causal attention and "
-        "gckpt_concat (axis 1, as the last input) can read it",
-        what, x);
-}
-
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
 {
     if (!x)
@@ -6423,8 +6385,8 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
         }
     if (inferred >= 0 && gckpti_shape_fits(&shape))
         shape.d[inferred] = elements / gckpti_elements(&shape);
-    if (GCKPTI_RUNS_CACHES && x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
-        return gckpti_fail_cached(g, "reshape", x);
+    if (g->check_op && !gckpti_same_shape(&shape, &x->shape) && !g->check_op(NULL, &x, 1, NULL))
+        return NULL;
     if ((x->op && x->op->flags & GCKPT_LOSS) || !gckpti_shape_fits(&shape) ||
         gckpti_elements(&shape) != elements)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
@@ -6436,7 +6398,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->in[0] = x;
     t->inputs = 1;
     t->batch_invariant = x->batch_invariant;
-    t->cache_capacity = x->cache_capacity, t->cache_window = x->cache_window;
+    t->variable = x->variable;
     t->mixes_rows = x->mixes_rows;
     if (!t->batch_invariant && (shape.n == 0 || shape.d[0] % g->rows))
         t->mixes_rows |= GCKPTI_MIXES_ALWAYS;
@@ -6484,8 +6446,6 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
         const gckpt_type type = in[i]->type, needed = gckpti_needed_type(op, i);
         const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
         int needs_running = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
-        if (GCKPTI_RUNS_CACHES && in[i]->cache_capacity && !(op->flags & GCKPTI_CACHED))
-            gckpti_fail_cached(g, op->name, in[i]);
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
@@ -6587,6 +6547,8 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                            op->name, attribute_bytes);
     if (!gckpti_check_inputs(g, op, in, n))
         return NULL;
+    if (g->check_op && !g->check_op(op, in, n, attributes))
+        return NULL;
     gckpt_call call = gckpti_shape_call(in, n, attributes);
     call.graph = g;
     gckpt_result result = op->shape(&call);
@@ -6644,55 +6606,23 @@ GCKPTI_COLD_END
 
 /* ---- the list of ops; flags of their descriptors ---- */
 /* clang-format off */
-/* Calls op(name) for each op; axis, attn, .. stand for op in ops that a switch can leave out. */
-#define GCKPTI_ALL_OPS(op, axis, linear_loss, loss, attn, recurrent, image)                        \
-    op(relu) op(gelu) op(gelu_erf) op(silu) op(tanh) op(sigmoid) op(softmax) op(log_softmax)       \
-    op(exp) op(log) op(sqrt) op(abs) op(reciprocal) op(pow) op(clamp) op(leaky_relu) op(softplus)  \
-    op(sin) op(cos) op(detach) op(scale) op(dropout) op(from_u8) op(add) op(sub) op(mul) op(div)   \
-    op(maximum) op(minimum) op(where) axis(permute) op(slice) axis(concat) axis(pad) axis(sum)     \
-    axis(mean) axis(max) axis(argmax) op(cache) op(embed) op(matmul) op(linear) op(layernorm)      \
-    op(rmsnorm) attn(attention) attn(rotary) op(cross_entropy) linear_loss(linear_cross_entropy)   \
-    loss(cross_entropy_with) loss(soft_cross_entropy) op(mean_squared_error)                       \
-    loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) op(sum_loss) op(gather)   \
-    recurrent(gru) recurrent(lstm) image(max_pool) image(average_pool) image(upsample)             \
-    image(groupnorm) image(batchnorm) image(conv2d)
+/* Calls X(op, part) for each op; a switch can leave out a part other than CORE. */
+#define GCKPTI_OPS(X)                                                                              \
+    X(relu, CORE) X(gelu, CORE) X(gelu_erf, CORE) X(silu, CORE) X(tanh, CORE) X(sigmoid, CORE)     \
+    X(softmax, CORE) X(log_softmax, CORE) X(exp, CORE) X(log, CORE) X(sqrt, CORE) X(abs, CORE)     \
+    X(reciprocal, CORE) X(pow, CORE) X(clamp, CORE) X(leaky_relu, CORE) X(softplus, CORE)          \
+    X(sin, CORE) X(cos, CORE) X(detach, CORE) X(scale, CORE) X(dropout, CORE) X(from_u8, CORE)     \
+    X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, CORE) X(minimum, CORE)          \
+    X(where, CORE) X(permute, AXES) X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES)       \
+    X(mean, AXES) X(max, AXES) X(argmax, AXES) X(cache, CACHES) X(embed, CORE) X(matmul, CORE)     \
+    X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE) X(attention, ATTENTION)                    \
+    X(rotary, ATTENTION) X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS)               \
+    X(cross_entropy_with, LOSSES) X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE)        \
+    X(mean_squared_error_with, LOSSES) X(huber, LOSSES) X(binary_cross_entropy, LOSSES)            \
+    X(sum_loss, CORE) X(gather, CORE) X(gru, RECURRENT) X(lstm, RECURRENT) X(max_pool, IMAGES)     \
+    X(average_pool, IMAGES) X(upsample, IMAGES) X(groupnorm, IMAGES) X(batchnorm, IMAGES)          \
+    X(conv2d, IMAGES)
 /* clang-format on */
-
-/* The ops of this build: declarations of kernels and printed C (gckpt_plan_c) use this list. */
-#define GCKPTI_OPS(op)                                                                             \
-    GCKPTI_ALL_OPS(op, GCKPTI_AXES(op), GCKPTI_LINEAR_LOSS(op), GCKPTI_LOSSES(op),                 \
-                   GCKPTI_ATTENTION(op), GCKPTI_RECURRENT(op), GCKPTI_IMAGES(op))
-#define GCKPTI_LEFT_OUT(name)
-#ifndef GCKPT_NO_AXES
-#define GCKPTI_AXES(op) op
-#else
-#define GCKPTI_AXES(op) GCKPTI_LEFT_OUT
-#endif
-#ifndef GCKPT_NO_ATTENTION
-#define GCKPTI_ATTENTION(op) op
-#else
-#define GCKPTI_ATTENTION(op) GCKPTI_LEFT_OUT
-#endif
-#ifndef GCKPT_NO_RECURRENT
-#define GCKPTI_RECURRENT(op) op
-#else
-#define GCKPTI_RECURRENT(op) GCKPTI_LEFT_OUT
-#endif
-#ifndef GCKPT_NO_IMAGES
-#define GCKPTI_IMAGES(op) op
-#else
-#define GCKPTI_IMAGES(op) GCKPTI_LEFT_OUT
-#endif
-#ifndef GCKPT_NO_LINEAR_LOSS
-#define GCKPTI_LINEAR_LOSS(op) op
-#else
-#define GCKPTI_LINEAR_LOSS(op) GCKPTI_LEFT_OUT
-#endif
-#ifndef GCKPT_NO_LOSSES
-#define GCKPTI_LOSSES(op) op
-#else
-#define GCKPTI_LOSSES(op) GCKPTI_LEFT_OUT
-#endif
 
 #define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)
 
@@ -6703,7 +6633,7 @@ static inline int gckpti_is_training(const gckpt_call *call)
 }
 
 /* GCKPTI_BUILTIN_<op>, for each built-in op, is the flag GCKPTI_BUILTIN_OP. */
-#define GCKPTI_BUILTIN(name) GCKPTI_BUILTIN_##name = 1 << 20,
+#define GCKPTI_BUILTIN(name, part) GCKPTI_BUILTIN_##name = 1 << 20,
 enum { GCKPTI_OPS(GCKPTI_BUILTIN) GCKPTI_BUILTIN_OP = 1 << 20 };
 #undef GCKPTI_BUILTIN
 
@@ -6714,8 +6644,8 @@ enum { GCKPTI_BACKWARD_LOSS = 1 << 21 };
  * This flag and the next two use bits of GCKPT_INDEX(4..6): these ops have fewer inputs. */
 enum { GCKPTI_TAKES_ALL_BF16 = 1 << 30 };
 
-/* Flags of ops that work element by element (if no input is repeated) or row by row: in bf16 plans
- * the CPU runs them on strips, with f32 copies on the stack. They use no workspace. */
+/* Flags of ops that work element by element (if no input is repeated) or row by row: in mixed
+ * plans the CPU runs them on strips, with f32 copies on the stack. They use no workspace. */
 enum { GCKPTI_IS_ELEMENTWISE = 1 << 29, GCKPTI_IS_ROWWISE = 1 << 28 };
 
 
@@ -6793,7 +6723,7 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))                 \
     X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x)
 /* Ops with attributes o: also how many, the condition that they meet, and the error if they do not.
- * clamp: in bf16 plans y is rounded; it can lie between low and high where x does not. */
+ * clamp: in mixed plans y is rounded; it can lie between low and high where x does not. */
 #define GCKPTI_UNARY_OPS_WITH(X)                                                                   \
     X(pow, gckpti_flops_20, GCKPT_IN(0), V(pow_dispatch)(x, o[0]), product,                        \
       o[0] * V(pow_dispatch)(x, o[0] - 1.0f),                                                      \
@@ -6893,20 +6823,6 @@ typedef struct {
     int relative; /* if nonzero, the call's position is added to begin and end; omitted if 0 */
 } gckpti_slice;
 
-typedef struct {
-    int capacity;
-    int window; /* number of latest rows to keep; 0, which is omitted, means all */
-} gckpti_cache;
-
-GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
-                                    int64_t to)
-{
-    if (gckpti_has_f32(out))
-        out[to] = x->data[i];
-    else
-        narrow[to] = gckpti_has_bf16(x->bf16) ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
-}
-
 /* ---- ops/embed.c ---- */
 /* Returns the index of the table row that row r of the output copies. */
 GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
@@ -6925,17 +6841,6 @@ typedef struct {
 static inline float gckpti_norm_epsilon(const gckpti_norm *o)
 {
     return o->epsilon > 0.0f ? o->epsilon : 1e-5f;
-}
-
-/* Returns d = (x - c) - mean; in an rmsnorm c and mean are 0. */
-GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
-
-/* Returns y = d rstd gain + bias at element i of a row; gain and bias may be NULL. */
-GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, const float *bias,
-                                    int64_t i)
-{
-    float y = gain ? d * rstd : d, factor = gain ? gain[i] : rstd;
-    return bias ? gckpti_fma(y, factor, bias[i]) : y * factor;
 }
 
 /* Returns arguments for sum(u h) of a row in a norm's backward. x, y: NULL if bf16. */
@@ -7024,19 +6929,19 @@ GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss
 
 /* >>ops/products */
 /* ---- products: operands, sizes of blocks, workspaces ---- */
-/* An operand of a product (ops/gemm.c): f32, bf16 or quant is set. */
+/* An operand of a product (ops/gemm.c): one of the three pointers is set. */
 typedef struct gckpti_operand {
     const float *f32;
     const uint16_t *bf16;
     int64_t stride;                    /* step to the next row of c (of b: the next column) */
     int64_t k_stride;                  /* step to the next term */
     int64_t batch_stride;              /* step to the next matrix */
-    const gckpt_dequantisation *quant; /* only in a batch of one matrix */
+    const gckpti_compressed *compressed; /* only in a batch of one matrix */
 } gckpti_operand;
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending, for each matrix of a batch. The chain starts
  * at c(i,j) if `accumulate`, else at initial[i * initial_stride + j] (for a bias the stride is 0),
- * or at +0 if `initial` is NULL. In bf16 plans the k terms are divided into blocks (manual, 5l). A
+ * or at +0 if `initial` is NULL. Mixed products divide the k terms into blocks (manual, 5l). A
  * new block begins after each period of k_period terms (0: one period); k_offset terms of the first
  * period precede p = 0. If k_period is shorter than a block, all k terms are an undivided chain. */
 typedef struct gckpti_product {
@@ -7052,39 +6957,19 @@ typedef struct gckpti_product {
     int64_t k_period, k_offset;
 } gckpti_product;
 
-static inline int gckpti_has_quant(const gckpti_operand *x)
+static inline int gckpti_has_compressed(const gckpti_operand *x)
 {
-    return GCKPTI_WITH_QUANT && x->quant;
+    return GCKPTI_HAS_COMPRESSED && x->compressed;
 }
 
-/* Returns the quantised parameter that an op reads, or NULL. */
-static inline const gckpt_dequantisation *gckpti_call_quant(const gckpt_call *call)
+/* Returns the compressed parameter that an op reads, or NULL. */
+static inline const gckpti_compressed *gckpti_call_compressed(const gckpt_call *call)
 {
-    return GCKPTI_WITH_QUANT ? (const gckpt_dequantisation *)call->quantised : NULL;
+    return GCKPTI_HAS_COMPRESSED ? (const gckpti_compressed *)call->compressed : NULL;
 }
-
-/* ---- quant/ops.c ---- */
-#ifndef GCKPT_NO_QUANT
-/* Dequantises all elements to quant->to. */
-GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant);
-#else
-static inline void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant)
-{
-    (void)call, (void)quant;
-}
-#define gckpti_fp32_quant(t) (void)(t)
-#endif
 
 enum {
-    GCKPTI_K_BLOCK = 32,      /* terms of a block in bf16 plans; part of the specification */
-    GCKPTI_LOSS_CHUNK = 1024, /* classes per step of cross-entropy; part of the specification */
-#ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w; affects speed only */
-    GCKPTI_LOSS_MAX_ROWS = 1024 /* rows in bf16 plans, which pack w in each pass; rows without w */
-#else
-    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row at a time, to need less stack */
-    GCKPTI_LOSS_MAX_ROWS = GCKPTI_WITH_BF16 ? GCKPTI_K_BLOCK : 1
-#endif
+    GCKPTI_LOSS_CHUNK = 1024 /* classes per step of cross-entropy; part of the specification */
 };
 
 /* Block sizes of the fast kernels, from which their scratch follows; equal for all of them. */
@@ -7094,17 +6979,14 @@ enum {
     GCKPTI_NC = 192,         /* columns of b per block: with KC terms, a third of a 1 MB L2 */
     GCKPTI_PANEL = 48,       /* most columns of a packed panel of b */
     GCKPTI_STRIP = 16,       /* rows of a that are packed at a time: a cache line of floats */
-    GCKPTI_GATHER_ROWS = 64, /* rows of a gathered at a time for dw of a convolution */
-    GCKPTI_STACK_FLOATS = 128 * (GCKPTI_PANEL + GCKPTI_STRIP), /* 32 KiB on the stack */
-    GCKPTI_MIXED_MC = 256, /* bf16 plans: rows of c per panel of b (twice that if a is in place) */
-    GCKPTI_MIXED_KC = 256  /* bf16 plans: k-terms per pass */
+    GCKPTI_GATHER_ROWS = 64, /* rows of a gathered at a time for dw */
+    GCKPTI_STACK_FLOATS = 128 * (GCKPTI_PANEL + GCKPTI_STRIP) /* 32 KiB on the stack */
 };
 
 static inline int64_t gckpti_ceil_to(int64_t n, int64_t step)
 {
     return (n + step - 1) / step * step;
 }
-
 
 
 static inline void gckpti_zero_unless(float *d, int64_t n, int accumulate)
@@ -7115,46 +6997,18 @@ static inline void gckpti_zero_unless(float *d, int64_t n, int accumulate)
 
 typedef void (*gckpti_product_fn)(const gckpt_call *call, const gckpti_product *t);
 
-/* Return whether t's elements are one chain each; the terms of the block (or chain) at term p. */
-GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
-{
-    return t->k_period > 0 && t->k_period < GCKPTI_K_BLOCK;
-}
-GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
-{
-    const int one_period = !t->k_period || gckpti_is_chain(t);
-    const int64_t left = one_period ? t->k : t->k_period - (t->k_offset + p) % t->k_period;
-    return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_K_BLOCK);
-}
-
-/* Returns the rows per sample of x; in a bf16 plan they are the terms of a period (manual, 5l). */
+/* Returns the rows per sample of x: the terms of a period of a mixed product (manual, 5l). */
 GCKPTI_INLINE int64_t gckpti_sample_rows(const gckpt_shape *x)
 {
     return x->n > 1 && x->d[0] > 0 ? gckpti_rows(x) / x->d[0] : 1;
 }
 
-/* Returns the values of arg, from element `at` on, as an operand with the given strides. */
-static inline gckpti_operand gckpti_arg_operand(const gckpt_arg *arg, int64_t at, int64_t row,
-                                                int64_t step, int64_t next)
-{
-    const gckpti_operand x = {
-        arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row, step, next, NULL
-    };
-    return x;
-}
+/* Returns the transpose of an operand. */
 static inline gckpti_operand gckpti_transpose(const gckpti_operand *x)
 {
-    gckpti_operand y = { x->f32, x->bf16, x->k_stride, x->stride, x->batch_stride, x->quant };
+    gckpti_operand y = { x->f32, x->bf16, x->k_stride, x->stride, x->batch_stride, x->compressed };
     return y;
 }
-/* Returns x from element `at` on. */
-static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
-{
-    gckpti_operand y = *x;
-    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
-    return y;
-}
-
 /* Return an f32 operand of a single matrix; a product a b of f32 operands. */
 static inline gckpti_operand gckpti_matrix(const float *x, int64_t row, int64_t step)
 {
@@ -7168,15 +7022,6 @@ static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, 
     const gckpti_product t = { 1, m, n, k, a, b, NULL, 0, 0, c, NULL, n, NULL, 0, 0 };
     return t;
 }
-
-/* ---- bf16/ops.c ---- */
-/* Returns whether `op` is built in and has `flag`. */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
-
-#else
-#define gckpti_mixed_plain gckpti_fp32_plain
-#endif
 
 /* Permutations, concatenations, pads, sums, means and maxima of axes (GCKPT_NO_AXES). */
 #ifndef GCKPT_NO_AXES
@@ -7400,7 +7245,7 @@ typedef struct {
 typedef struct gckpti_cell {
     int64_t units;
     const float *p, *a, *g, *out, *h, *c;
-    float *state, *saved, *d, *da, *dp;
+    float *state[2], *d[2], *saved, *da, *dp;
     int accumulate;
 } gckpti_cell;
 typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
@@ -7767,7 +7612,9 @@ GCKPTI_INLINED int64_t V(sum_columns)(int64_t left)
 }
 
 /* >>ops/rows */
-/* ---- rows: sums and maxima in 32 lanes (num/sums.h) ---- */
+/* ---- rows: sums and maxima in 32 lanes (num/sums.h) ----
+ * Loops for W floats at once; with W = 1 they are the plain kernels. Vectors extend over elements
+ * of a row, or over rows or columns, never along a chain, so every W gives the same bits. */
 /* Returns `sum` plus (MAX: the larger of it and) elements at..at+W-1, of which `left` exist. */
 GCKPTI_INLINED FLOATS V(term)(const gckpti_row_args *row, int64_t at, int64_t left, FLOATS sum)
 {
@@ -7869,8 +7716,9 @@ GCKPTI_KERNEL float V(row_max)(const float *x, int64_t n)
     return V(reduce)(&row, n);
 }
 
-/* A step of the online softmax (num/sums.h) for n scores: top = max(x), p = exp(x - shift(max'));
- * p may be x, or NULL. */
+/* A step of the online softmax (Milakov & Gimelshein 2018) for n scores x: max' = max(max, x), p =
+ * exp(x - shift(max')), sum' = fma(sum, factor, sum of p by lanes); returns factor = exp(max -
+ * shift(max')). In the first step max' = max(x), sum' = sum of p. p may be x, or NULL. */
 GCKPTI_KERNEL float V(online)(const float *x, float *p, int64_t n, int first, float *max,
                               float *sum)
 {
@@ -8306,38 +8154,33 @@ GCKPTI_INLINED void V(gate_store)(float *x, int gate, const gckpti_cell *s, int6
     V(store_n)(x + gate * s->units + j, y, s->units - j);
 }
 
-GCKPTI_KERNEL void V(gru_gates)(const gckpti_cell *s)
+GCKPTI_INLINED void V(gates_save)(const gckpti_cell *s, int64_t j, FLOATS a, FLOATS b, FLOATS c,
+                                  FLOATS d)
 {
-    for (int64_t j = 0; j < s->units; j += W) {
-        FLOATS r = V(sigmoid)(V(gate)(s->p, 0, s, j) + V(gate)(s->a, 0, s, j));
-        FLOATS z = V(sigmoid)(V(gate)(s->p, 1, s, j) + V(gate)(s->a, 1, s, j));
-        FLOATS a = V(gate)(s->a, 2, s, j), h = V(gate)(s->state, 0, s, j);
-        FLOATS new_gate = V(tanh_noinline)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
-        V(gate_store)(s->state, 0, s, j, V(fma)(z, h - new_gate, new_gate));
-        if (s->saved) {
-            V(gate_store)(s->saved, 0, s, j, r);
-            V(gate_store)(s->saved, 1, s, j, z);
-            V(gate_store)(s->saved, 2, s, j, new_gate);
-            V(gate_store)(s->saved, 3, s, j, a);
-        }
-    }
+    const FLOATS v[4] = { a, b, c, d };
+    for (int k = 0; k < 4 && s->saved; k++)
+        V(gate_store)(s->saved, k, s, j, v[k]);
 }
 
-GCKPTI_KERNEL void V(lstm_gates)(const gckpti_cell *s)
+/* Functions _at compute units j..j+W-1 of a row. */
+GCKPTI_INLINED void V(gru_gates_at)(const gckpti_cell *s, int64_t j)
 {
-    for (int64_t j = 0; j < s->units; j += W) {
-        FLOATS i = V(sigmoid)(V(gate)(s->a, 0, s, j)), f = V(sigmoid)(V(gate)(s->a, 1, s, j));
-        FLOATS g = V(tanh_noinline)(V(gate)(s->a, 2, s, j)), o = V(sigmoid)(V(gate)(s->a, 3, s, j));
-        FLOATS c = V(fma)(f, V(gate)(s->state, 1, s, j), i * g);
-        V(gate_store)(s->state, 0, s, j, o * V(tanh_noinline)(c));
-        V(gate_store)(s->state, 1, s, j, c);
-        if (s->saved) {
-            V(gate_store)(s->saved, 0, s, j, i);
-            V(gate_store)(s->saved, 1, s, j, f);
-            V(gate_store)(s->saved, 2, s, j, g);
-            V(gate_store)(s->saved, 3, s, j, o);
-        }
-    }
+    FLOATS r = V(sigmoid)(V(gate)(s->p, 0, s, j) + V(gate)(s->a, 0, s, j));
+    FLOATS z = V(sigmoid)(V(gate)(s->p, 1, s, j) + V(gate)(s->a, 1, s, j));
+    FLOATS a = V(gate)(s->a, 2, s, j), h = V(gate)(s->state[0], 0, s, j);
+    FLOATS new_gate = V(tanh_noinline)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
+    V(gate_store)(s->state[0], 0, s, j, V(fma)(z, h - new_gate, new_gate));
+    V(gates_save)(s, j, r, z, new_gate, a);
+}
+
+GCKPTI_INLINED void V(lstm_gates_at)(const gckpti_cell *s, int64_t j)
+{
+    FLOATS i = V(sigmoid)(V(gate)(s->a, 0, s, j)), f = V(sigmoid)(V(gate)(s->a, 1, s, j));
+    FLOATS g = V(tanh_noinline)(V(gate)(s->a, 2, s, j)), o = V(sigmoid)(V(gate)(s->a, 3, s, j));
+    FLOATS c = V(fma)(f, V(gate)(s->state[1], 0, s, j), i * g);
+    V(gate_store)(s->state[0], 0, s, j, o * V(tanh_noinline)(c));
+    V(gate_store)(s->state[1], 0, s, j, c);
+    V(gates_save)(s, j, i, f, g, o);
 }
 
 /* Sets da and adds to dp x times deriv; returns the gradient of the gate's pre-activation. */
@@ -8350,37 +8193,45 @@ GCKPTI_INLINED FLOATS V(gate_backward)(const gckpti_cell *s, int gate, int64_t j
     return x * deriv;
 }
 
-GCKPTI_KERNEL void V(gru_gate_grads)(const gckpti_cell *s)
+GCKPTI_INLINED void V(gru_gate_grads_at)(const gckpti_cell *s, int64_t j)
 {
-    for (int64_t j = 0; j < s->units; j += W) {
-        FLOATS r = V(gate)(s->saved, 0, s, j), z = V(gate)(s->saved, 1, s, j);
-        FLOATS new_gate = V(gate)(s->saved, 2, s, j), a = V(gate)(s->saved, 3, s, j);
-        FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j), d;
-        d = V(gate_backward)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_deriv)(new_gate));
-        V(gate_backward)(s, 0, j, d * a, V(sigmoid_deriv)(r));
-        V(gate_backward)(s, 1, j, g * (V(gate)(s->h, 0, s, j) - new_gate), V(sigmoid_deriv)(z));
-        V(gate_store)(s->da, 2, s, j, d * r);
-        V(gate_store)(s->d, 0, s, j, g * z);
-    }
+    FLOATS r = V(gate)(s->saved, 0, s, j), z = V(gate)(s->saved, 1, s, j);
+    FLOATS new_gate = V(gate)(s->saved, 2, s, j), a = V(gate)(s->saved, 3, s, j);
+    FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d[0], 0, s, j), d;
+    d = V(gate_backward)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_deriv)(new_gate));
+    V(gate_backward)(s, 0, j, d * a, V(sigmoid_deriv)(r));
+    V(gate_backward)(s, 1, j, g * (V(gate)(s->h, 0, s, j) - new_gate), V(sigmoid_deriv)(z));
+    V(gate_store)(s->da, 2, s, j, d * r);
+    V(gate_store)(s->d[0], 0, s, j, g * z);
 }
 
-GCKPTI_KERNEL void V(lstm_gate_grads)(const gckpti_cell *s)
+GCKPTI_INLINED void V(lstm_gate_grads_at)(const gckpti_cell *s, int64_t j)
 {
-    for (int64_t j = 0; j < s->units; j += W) {
-        FLOATS i = V(gate)(s->saved, 0, s, j), f = V(gate)(s->saved, 1, s, j);
-        FLOATS g = V(gate)(s->saved, 2, s, j), o = V(gate)(s->saved, 3, s, j);
-        FLOATS top = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j);
-        FLOATS t = V(tanh_noinline)(V(gate)(s->out, 1, s, j));
-        FLOATS c = V(fma)(top * o, V(tanh_deriv)(t), V(gate)(s->d, 1, s, j));
-        c = c + V(gate)(s->g, 1, s, j);
-        V(gate_backward)(s, 0, j, c * g, V(sigmoid_deriv)(i));
-        V(gate_backward)(s, 1, j, c * V(gate)(s->c, 0, s, j), V(sigmoid_deriv)(f));
-        V(gate_backward)(s, 2, j, c * i, V(tanh_deriv)(g));
-        V(gate_backward)(s, 3, j, top * t, V(sigmoid_deriv)(o));
-        V(gate_store)(s->d, 0, s, j, V(zero)());
-        V(gate_store)(s->d, 1, s, j, c * f);
-    }
+    FLOATS i = V(gate)(s->saved, 0, s, j), f = V(gate)(s->saved, 1, s, j);
+    FLOATS g = V(gate)(s->saved, 2, s, j), o = V(gate)(s->saved, 3, s, j);
+    FLOATS top = V(gate)(s->g, 0, s, j) + V(gate)(s->d[0], 0, s, j);
+    FLOATS t = V(tanh_noinline)(V(gate)(s->out, 1, s, j));
+    FLOATS c = V(fma)(top * o, V(tanh_deriv)(t), V(gate)(s->d[1], 0, s, j));
+    c = c + V(gate)(s->g, 1, s, j);
+    V(gate_backward)(s, 0, j, c * g, V(sigmoid_deriv)(i));
+    V(gate_backward)(s, 1, j, c * V(gate)(s->c, 0, s, j), V(sigmoid_deriv)(f));
+    V(gate_backward)(s, 2, j, c * i, V(tanh_deriv)(g));
+    V(gate_backward)(s, 3, j, top * t, V(sigmoid_deriv)(o));
+    V(gate_store)(s->d[0], 0, s, j, V(zero)());
+    V(gate_store)(s->d[1], 0, s, j, c * f);
 }
+
+#define GCKPTI_CELL_LOOP(name, at)                                                                 \
+    GCKPTI_KERNEL void V(name)(const gckpti_cell *s)                                               \
+    {                                                                                              \
+        for (int64_t j = 0; j < s->units; j += W)                                                  \
+            V(at)(s, j);                                                                           \
+    }
+GCKPTI_CELL_LOOP(gru_gates, gru_gates_at)
+GCKPTI_CELL_LOOP(lstm_gates, lstm_gates_at)
+GCKPTI_CELL_LOOP(gru_gate_grads, gru_gate_grads_at)
+GCKPTI_CELL_LOOP(lstm_gate_grads, lstm_gate_grads_at)
+#undef GCKPTI_CELL_LOOP
 #endif
 
 /* >>num/isa_end */
@@ -8413,7 +8264,7 @@ enum { GCKPTI_KEY_TILE = 64 }; /* keys per step of attention; part of the specif
 /* ---- attention/ops.c ---- */
 typedef struct {
     int heads;
-    int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 (gckpt_cache) */
+    int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 */
     int key_heads; /* 0 means as many as heads; then the fields below are omitted */
     int extras;    /* 0 if fields below are omitted; else 1, or 2 if a call fills a ring */
     int window;    /* largest number of keys that a query sees; 0 means all */
@@ -8443,7 +8294,7 @@ typedef struct gckpti_attention_kernels {
 /* The kernels of an instruction set. */
 typedef struct gckpti_attention_loops {
     void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
-    gckpti_attention_kernels heads[2];                   /* of f32 plans; of bf16 plans */
+    gckpti_attention_kernels heads[2];                   /* of f32 plans; of mixed plans */
 } gckpti_attention_loops;
 
 typedef struct gckpti_attn { /* the state of an attention call */
@@ -8510,15 +8361,13 @@ static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, floa
     return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, 1.0f / h->cap) : dp) * h->scale;
 }
 
-/* ---- cache/ops.c ---- */
-#ifndef GCKPT_NO_CACHES
-GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const *in);
+#define GCKPTI_IF_ATTENTION(x) x
 #else
-#define gckpti_attention_of_cache(o, in) 1
-#define gckpti_check_positions(g)        ((g)->object.sticky == GCKPT_OK)
+#define GCKPTI_IF_ATTENTION(x) NULL
 #endif
 
-/* ---- bf16/attention_ops.c ---- */
+/* >>bf16/attention */
+#ifndef GCKPT_NO_ATTENTION
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                                    int64_t d, int backward);
@@ -8530,9 +8379,6 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t
 #define gckpti_mixed_gradients                                    NULL
 #define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
 #endif
-#define GCKPTI_IF_ATTENTION(x) x
-#else
-#define GCKPTI_IF_ATTENTION(x) NULL
 #endif
 
 #ifndef GCKPT_NO_LINEAR_LOSS
@@ -8552,6 +8398,24 @@ static inline float gckpti_linear_loss_cap(const gckpt_call *call)
 }
 #else
 #define gckpti_linear_loss_block(call) 0
+#endif
+
+#ifndef GCKPT_NO_CACHES
+/* ---- cache/ops.c: a cache is a variable (graph/graph.h) ---- */
+typedef struct {
+    int capacity;
+    int window; /* number of latest rows to keep; 0, which is omitted, means all */
+} gckpti_cache;
+
+/* ---- cache/run.c ---- */
+typedef struct {
+    gckpt_exec *owner;      /* the executor that has the caches: this one, or desc.caches_of */
+    unsigned char *values;  /* its caches, in graph order, in memory that the backend can access */
+    int64_t capacity;       /* positions of each cache */
+    int64_t new_positions;  /* positions that a call adds */
+    int64_t position, rows; /* positions in the caches, for this many rows of the batch */
+    int64_t max_written;    /* highest position since the caches were empty */
+} gckpti_cache_state;
 #endif
 
 /* >>ops/kernels */
@@ -8608,11 +8472,7 @@ typedef struct {
     const gckpti_class_kernels *class_losses;
     void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
     void (*product)(const gckpt_call *call, const gckpti_product *t);
-    /* bf16 plans; NULL with GCKPT_NO_BF16 */
-    void (*mixed_product)(const gckpt_call *call, const gckpti_product *t);
-    void (*widen)(const uint16_t *x, float *y, int64_t n);
-    void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    const struct gckpti_mixed_kernels *mixed;
+    const struct gckpti_mixed_kernels *mixed;       /* NULL with GCKPT_NO_BF16 */
     const struct gckpti_attention_loops *attention; /* NULL with GCKPT_NO_ATTENTION */
     const struct gckpti_image_kernels *images;      /* NULL with GCKPT_NO_IMAGES */
     const struct gckpti_cell_loops *recurrent;      /* NULL with GCKPT_NO_RECURRENT */
@@ -8625,12 +8485,8 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 #define GCKPTI_KERNEL_OF(call, entry, plain)                                                       \
     ((call)->kernels ? gckpti_kernels_of(call)->entry : (plain))
 #else
-#define GCKPTI_KERNEL_OF(call, entry, plain) (plain)
+#define GCKPTI_KERNEL_OF(call, entry, plain) ((void)(call), (plain))
 #endif
-
-/* Convert n elements from or to bf16, by the call's kernels. */
-#define gckpti_widen_row(call, x, y, n)  GCKPTI_KERNEL_OF(call, widen, gckpti_from_bf16s)(x, y, n)
-#define gckpti_narrow_row(call, x, y, n) GCKPTI_KERNEL_OF(call, narrow, gckpti_to_bf16s)(x, y, n)
 
 /* ---- ops/fill.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L3 */
@@ -8643,6 +8499,241 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
 GCKPTI_FN void gckpti_for_each(const gckpt_call *call, int64_t n, int64_t cost,
                                void (*item)(const gckpt_call *call, int64_t i));
 
+
+/* >>bf16/ops */
+/* ---- operands of a call: floats or, in bf16 plans, bf16 ---- */
+/* Returns whether a call is one of a bf16 plan. */
+static inline int gckpti_is_mixed(const gckpt_call *call)
+{
+    return GCKPTI_WITH_BF16 && call->precision != GCKPT_FP32;
+}
+
+/* Elements that a kernel reads or writes; without bf16, a pointer to floats. */
+#ifndef GCKPT_NO_BF16
+typedef struct { /* if both are set, bf16 is a copy */
+    const float *f32;
+    const uint16_t *bf16;
+} gckpti_source;
+typedef struct {
+    float *f32;
+    uint16_t *bf16;
+} gckpti_destination;
+
+#define GCKPTI_TYPED(type, name, parameter, floats, halves)                                        \
+    static inline gckpti_##type gckpti_##name(parameter)                                           \
+    {                                                                                              \
+        const gckpti_##type x = { floats, halves };                                                \
+        return x;                                                                                  \
+    }
+GCKPTI_TYPED(source, arg_values, const gckpt_arg *arg, arg->data, arg->bf16)
+GCKPTI_TYPED(destination, arg_gradient, const gckpt_arg *arg, arg->grad, arg->grad_bf16)
+GCKPTI_TYPED(destination, out_of, const gckpt_call *call, call->out, call->out_bf16)
+GCKPTI_TYPED(source, grad_out_of, const gckpt_call *call, call->grad_out, call->grad_out_bf16)
+GCKPTI_TYPED(destination, f32_destination, float *to, to, NULL)
+GCKPTI_TYPED(source, source_of, gckpti_destination t, t.f32, t.bf16)
+#undef GCKPTI_TYPED
+#define gckpti_f32(x)    ((x).f32)
+#define gckpti_halves(x) ((x).bf16)
+#else
+typedef const float *gckpti_source;
+typedef float *gckpti_destination;
+#define gckpti_arg_values(arg)     ((arg)->data)
+#define gckpti_arg_gradient(arg)   ((arg)->grad)
+#define gckpti_out_of(call)        ((call)->out)
+#define gckpti_grad_out_of(call)   ((call)->grad_out)
+#define gckpti_f32_destination(to) (to)
+#define gckpti_source_of(t)        (t)
+#define gckpti_f32(x)              (x)
+#define gckpti_halves(x)           ((void)(x), (uint16_t *)NULL)
+#endif
+#define gckpti_is_set(x) (gckpti_f32(x) || gckpti_halves(x))
+/* Floats of scratch for n elements that may have to be widened (gckpti_read, gckpti_open). */
+#define GCKPTI_SCRATCH(n) (GCKPTI_WITH_BF16 ? (n) : 1)
+
+/* Sets n elements from element `at` on to +0, if there are any. */
+static inline void gckpti_clear(gckpti_destination x, int64_t at, int64_t n)
+{
+    if (gckpti_f32(x))
+        memset(gckpti_f32(x) + at, 0, (size_t)n * sizeof(float));
+    if (gckpti_halves(x))
+        memset(gckpti_halves(x) + at, 0, (size_t)n * sizeof(uint16_t));
+}
+
+/* Copies element i of x, which is rounded if the result is bf16, to element `to`. */
+GCKPTI_INLINE void gckpti_put_element(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
+                                      int64_t to)
+{
+    if (!GCKPTI_WITH_BF16 || out)
+        out[to] = x->data[i];
+    else
+        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+}
+
+/* Returns x from element `at` on, as an operand of a product with the given strides. */
+static inline gckpti_operand gckpti_operand_of(gckpti_source x, int64_t at, int64_t row,
+                                               int64_t step, int64_t next)
+{
+    const float *f32 = gckpti_f32(x);
+    const uint16_t *halves = gckpti_halves(x);
+    const gckpti_operand y = {
+        f32 ? f32 + at : NULL, halves ? halves + at : NULL, row, step, next, NULL
+    };
+    return y;
+}
+
+/* ---- products of bf16 plans (manual, 5l) ---- */
+enum {
+    GCKPTI_K_BLOCK = 32, /* terms of a block; part of the specification */
+    GCKPTI_MIXED_ROWS = GCKPTI_WITH_BF16 ? GCKPTI_K_BLOCK : 1
+};
+
+#ifndef GCKPT_NO_BF16
+enum {
+    GCKPTI_MIXED_MC = 256, /* rows of c per panel of b (twice that if a is in place) */
+    GCKPTI_MIXED_KC = 256  /* k-terms per pass */
+};
+
+/* Returns x from element `at` on. */
+static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
+{
+    gckpti_operand y = *x;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
+    return y;
+}
+
+/* Return whether t's elements are one chain each; the terms of the block (or chain) at term p. */
+GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
+{
+    return t->k_period > 0 && t->k_period < GCKPTI_K_BLOCK;
+}
+GCKPTI_INLINE int64_t gckpti_block_terms(const gckpti_product *t, int64_t p)
+{
+    const int one_period = !t->k_period || gckpti_is_chain(t);
+    const int64_t left = one_period ? t->k : t->k_period - (t->k_offset + p) % t->k_period;
+    return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_K_BLOCK);
+}
+
+
+/* Returns floats of workspace for a product of m rows, n columns and k terms (344 KiB at most):
+ * some terms of a and of a panel of b, in bf16; if k is larger, also partial results, rows x
+ * GCKPTI_NC. */
+GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
+
+
+/* The state of a conversion; its element i is element offset + i of the whole batch. */
+typedef struct {
+    const gckpt_call *call;
+    const gckpt_conversion *c;
+    gckpti_random random;
+    uint64_t offset;
+} gckpti_convert_state;
+
+#if GCKPTI_HAS_FAST
+/* Packed operands of products in bf16 plans (manual, 5l): a as rows of bf16 in blocks of 32 terms;
+ * b as panels of words: word q has the terms 2 q (first in memory) and 2 q + 1; a block is 16 rows
+ * of a panel. Partial blocks are padded with -0 x +0, which changes no chain, not even one at -0.
+ *
+ * A tile: m rows and `width` (16, 32 or 48) columns of c add `blocks` blocks of terms; the last has
+ * `last` terms. Row i of a is at a + i * a_row. Element (i,j) starts at from[i * from_row + j], or
+ * +0 if from is NULL, and accumulates in c; it ends in c_bf16, rounded, if that is not NULL. */
+typedef struct {
+    int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, bf16_row;
+    const uint16_t *a;
+    const uint32_t *b;
+    const float *from;
+    float *c;
+    uint16_t *c_bf16;
+    int64_t c_rows; /* rows of c from here on: those after the tile may be prefetched */
+    struct gckpti_prefetch *prefetch;
+} gckpti_mixed_tile;
+
+/* A tile kernel: most rows (multiples of row_step), most columns (panels of b may be wider). */
+typedef struct {
+    int rows, columns, row_step;
+    void (*run)(const gckpti_mixed_tile *t);
+} gckpti_tile_kernel;
+
+/* Operand x to pack: `blocks` blocks of product t, from term p on; lanes 0..n-1, which are rows of
+ * a or columns of b. Term 0 of lane 0 is element `at`. In x, lanes or terms are adjacent. */
+typedef struct {
+    const gckpti_product *t;
+    const gckpti_operand *x;
+    int64_t at, n, p, blocks;
+} gckpti_pack_lanes;
+
+/* Kernels of bf16 plans. tiles: [0] for blocks, [1] for a chain. configure: NULL, or called before
+ * (1) and after (0) the tiles of an item. align: alignment in bytes of rows of an a in place. pack
+ * writes an a in rows of `row` words, or a panel of b that is `row` words wide, +0 after n. */
+typedef struct gckpti_mixed_kernels {
+    void (*product)(const gckpt_call *call, const gckpti_product *t);
+    gckpti_tile_kernel tiles[2];
+    void (*configure)(int start);
+    int64_t align;
+    void (*pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d, int64_t row);
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
+    void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
+} gckpti_mixed_kernels;
+#endif
+
+/* Convert n elements from or to bf16, by the call's kernels. */
+#define gckpti_widen_row(call, x, y, n)                                                            \
+    GCKPTI_KERNEL_OF(call, mixed->widen, gckpti_from_bf16s)(x, y, n)
+#define gckpti_narrow_row(call, x, y, n)                                                           \
+    GCKPTI_KERNEL_OF(call, mixed->narrow, gckpti_to_bf16s)(x, y, n)
+
+/* Computes a product if the call is one of a bf16 plan, and returns whether it is. */
+#define gckpti_run_mixed(call, t)                                                                  \
+    (gckpti_is_mixed(call) &&                                                                      \
+     (GCKPTI_KERNEL_OF(call, mixed->product, gckpti_mixed_plain)(call, t), 1))
+
+/* Returns n elements of x from element `at` on as floats: x's, or those in `wide` if x is bf16. */
+static inline const float *gckpti_read(const gckpt_call *call, gckpti_source x, int64_t at,
+                                       int64_t n, float *wide)
+{
+    if (!x.bf16)
+        return x.f32 + at;
+    gckpti_widen_row(call, x.bf16 + at, wide, n);
+    return wide;
+}
+
+/* Returns where the caller computes n floats of x from element `at` on (NULL: nowhere). If x is
+ * bf16, that is `wide`, which has the present values if `adds`, and gckpti_close rounds to x. */
+static inline float *gckpti_open(const gckpt_call *call, gckpti_destination x, int64_t at,
+                                 int64_t n, int adds, float *wide)
+{
+    if (!x.bf16)
+        return x.f32 ? x.f32 + at : NULL;
+    if (adds)
+        gckpti_widen_row(call, x.bf16 + at, wide, n);
+    return wide;
+}
+static inline void gckpti_close(const gckpt_call *call, gckpti_destination x, int64_t at, int64_t n,
+                                const float *wide)
+{
+    if (x.bf16)
+        gckpti_narrow_row(call, wide, x.bf16 + at, n);
+}
+
+/* Stores n floats to x, from element `at` on. */
+static inline void gckpti_store(const gckpt_call *call, gckpti_destination x, int64_t at, int64_t n,
+                                const float *from)
+{
+    if (x.f32)
+        memcpy(x.f32 + at, from, (size_t)n * sizeof *from);
+    else
+        gckpti_narrow_row(call, from, x.bf16 + at, n);
+}
+#else
+#define gckpti_mixed_workspace(m, n, k)         0
+#define gckpti_mixed_plain                      gckpti_fp32_plain
+#define gckpti_run_mixed(call, t)               0
+#define gckpti_read(call, x, at, n, wide)       ((void)(wide), (x) + (at))
+#define gckpti_open(call, x, at, n, adds, wide) ((void)(wide), (x) ? (x) + (at) : NULL)
+#define gckpti_close(call, x, at, n, wide)      ((void)0)
+#define gckpti_store(call, x, at, n, from)      memcpy((x) + (at), from, (size_t)(n) * sizeof *(x))
+#endif
 
 /* >>images/kernels */
 #ifndef GCKPT_NO_IMAGES
@@ -8737,16 +8828,16 @@ static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a,
     return gckpt_apply(op, in, c ? 3 : 2, attributes, size);
 }
 
-/* ---- ops/products.c ---- */
-GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
-{
-    return gckpti_has_f32(call->grad_out) ? call->grad_out[at]
-                                          : gckpti_from_bf16(call->grad_out_bf16[at]);
-}
-
 /* ---- ops/losses.c ---- */
-/* Floats of scratch for a chunk of bf16 logits that is widened to f32. */
-enum { GCKPTI_LOSS_F32 = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };
+enum {
+#ifndef GCKPT_NO_FAST
+    GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w; affects speed only */
+    GCKPTI_LOSS_MAX_ROWS = 1024 /* if products are mixed, which pack w in each pass; or without w */
+#else
+    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row at a time, to need less stack */
+    GCKPTI_LOSS_MAX_ROWS = GCKPTI_MIXED_ROWS
+#endif
+};
 
 /* The state of a loss, which processes one block of rows and one chunk of classes at a time. */
 typedef struct {
@@ -8762,10 +8853,8 @@ typedef struct {
     /* data of a loss of elements; over classes, the weights of rows and delta, the smoothing */
     gckpti_element_loss e;
     int64_t begin;          /* index in x and d of the block's first row */
-    const float *x;         /* logits (rows,n), or NULL */
-    float *d;               /* gradient of the logits in the backward, or NULL; may be x */
-    const uint16_t *x_bf16; /* bf16 logits instead of x; their gradient instead of d */
-    uint16_t *d_bf16;
+    gckpti_source x;        /* logits (rows,n), or none */
+    gckpti_destination d;   /* gradient of the logits in the backward, or none; may be x */
     float *saved; /* (rows,2): each row's max and log(sum); NULL in a forward that need not save */
     int accumulate;
     float cap; /* softcap of the logits; 0 means none */
@@ -8816,23 +8905,33 @@ static inline int gckpti_has_weights(const gckpt_call *call)
 #ifndef GCKPT_NO_QUANT
 static void gckpti_dequantise_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpt_dequantisation *u = (const gckpt_dequantisation *)context;
+    const gckpti_compressed *u = (const gckpti_compressed *)context;
     int64_t at = i * GCKPTI_GRAIN_SIZE;
     (void)worker;
-    gckpti_dequantise(u, at, gckpti_min(u->n - at, GCKPTI_GRAIN_SIZE), u->to + at);
+    gckpti_decompress(u, at, gckpti_min(u->n - at, GCKPTI_GRAIN_SIZE), u->to + at);
 }
 
-GCKPTI_FN void gckpti_dequantise_all(const gckpt_call *call, const gckpt_dequantisation *quant)
+GCKPTI_FN void gckpti_decompress_all(const gckpt_call *call, const gckpti_compressed *all)
 {
-    gckpt_dequantisation u = *quant;
+    gckpti_compressed u = *all;
     gckpt_parallel(call, GCKPTI_GRAINS(u.n), gckpti_dequantise_item, &u);
 }
 
-/* Computes a product; dequantises parts of b's rows. The bits do not depend on the parts' size. */
-GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
+/* Makes u an operand (u may be NULL); bf16 counts as compressed in f32 plans. */
+static void gckpti_use_compressed(const gckpt_call *call, const gckpti_compressed *u,
+                                  gckpti_operand *x)
+{
+    if (u && gckpti_is_mixed(call) && u->storage == GCKPT_STORAGE_BF16)
+        x->bf16 = (const uint16_t *)u->quantised;
+    else
+        x->compressed = u;
+}
+
+/* Computes a product; decompresses parts of b's rows. The bits do not depend on the parts' size. */
+GCKPTI_FN void gckpti_fp32_compressed(const gckpti_product *t)
 {
     enum { CHUNK = 64 >> GCKPTI_IS_SMALL };
-    const gckpt_dequantisation *u = t->b.quant;
+    const gckpti_compressed *u = t->b.compressed;
     const int along_k = t->b.stride != 1; /* nonzero if k is the contiguous axis of b */
     const int64_t width = along_k ? t->k : t->n;
     float w[CHUNK];
@@ -8841,7 +8940,7 @@ GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
     for (int64_t at = 0, n; at < t->n * t->k; at += n) {
         const int64_t row = at / width, first = at % width;
         n = gckpti_min((int)CHUNK, width - first);
-        gckpti_dequantise(u, at, n, w);
+        gckpti_decompress(u, at, n, w);
         for (int64_t i = 0; i < t->m; i++) {
             const float *a = t->a.f32 + i * t->a.stride + (along_k ? first : row) * t->a.k_stride;
             float *c = t->c + i * t->n + (along_k ? row : first);
@@ -8851,6 +8950,128 @@ GCKPTI_FN void gckpti_fp32_quant(const gckpti_product *t)
                 *c = gckpti_fma(a[p * t->a.k_stride], w[p], *c);
         }
     }
+}
+#endif
+
+#ifndef GCKPT_NO_BF16
+GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d)
+{
+    const float scale = 18446744073709551616.0f;
+    const uint32_t u = gckpti_bits(d), x = gckpti_bits(a) << 1, y = gckpti_bits(b) << 1;
+    if (u << 1 == 0x01000000u &&
+        gckpti_bits(gckpti_fma(x < y ? a * scale : a, x < y ? b : b * scale, c * scale)) << 1 >=
+            0x41000000u)
+        return d;
+    return gckpti_float(u & 0x80000000u);
+}
+
+/* Returns whether `op` is built in and has `flag`. */
+GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag)
+{
+    return op->flags & GCKPTI_BUILTIN_OP && op->flags & (unsigned)flag;
+}
+
+GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 4194304.0)
+        return 0;
+    int64_t rows = gckpti_min(gckpti_ceil_to(m, GCKPTI_STRIP), GCKPTI_MIXED_MC);
+    int64_t terms = gckpti_min(gckpti_ceil_to(k, GCKPTI_K_BLOCK), GCKPTI_MIXED_KC);
+    int64_t partial = k > terms ? rows * gckpti_min(gckpti_ceil_to(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
+    return (rows + GCKPTI_PANEL) * terms / 2 + partial;
+}
+
+/* ---- elements of matrix products in bf16 plans (manual, 5l; see ops/products.c) ---- */
+/* Adds term p of two operands, whose f32 values are rounded to bf16, to d. */
+static float gckpti_mixed_term(const gckpti_operand *a, const gckpti_operand *b, int64_t p, float d)
+{
+    const uint16_t x = a->bf16 ? a->bf16[p * a->k_stride] : gckpti_to_bf16(a->f32[p * a->k_stride]);
+    const uint16_t y = b->bf16 ? b->bf16[p * b->k_stride] : gckpti_to_bf16(b->f32[p * b->k_stride]);
+    return gckpti_flushed_fma(gckpti_flush_to_zero(gckpti_from_bf16(x)),
+                              gckpti_flush_to_zero(gckpti_from_bf16(y)), d);
+}
+
+/* Returns `element` after adding terms first..end-1, which are a block. */
+static float gckpti_mixed_block(const gckpti_operand *a, const gckpti_operand *b, int64_t first,
+                                int64_t end, float element)
+{
+    float chain[2] = { 0.0f, 0.0f };
+    for (int64_t p = first; p < end; p++)
+        chain[p & 1] = gckpti_mixed_term(a, b, p, chain[p & 1]);
+    return gckpti_flush_to_zero(gckpti_flush_to_zero(element) +
+                                gckpti_flush_to_zero(chain[0] + chain[1]));
+}
+
+static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
+{
+    if (t->accumulate)
+        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
+    return t->initial ? t->initial[j] : 0.0f;
+}
+
+/* Returns an element of t, whose operands begin at a and b, after adding all terms to d. */
+GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d)
+{
+    const gckpti_operand x = gckpti_operand_at(&t->a, a), y = gckpti_operand_at(&t->b, b);
+    if (gckpti_is_chain(t)) {
+        d = gckpti_flush_to_zero(d);
+        for (int64_t p = 0; p < t->k; p++)
+            d = gckpti_mixed_term(&x, &y, p, d);
+        return d;
+    }
+    for (int64_t p = 0, n; p < t->k; p += n) {
+        n = gckpti_block_terms(t, p);
+        d = gckpti_mixed_block(&x, &y, p, p + n, d);
+    }
+    return d;
+}
+
+static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
+{
+    if (t->c)
+        t->c[at] = d;
+    else
+        t->c_bf16[at] = gckpti_to_bf16(d);
+}
+
+/* Computes column j of up to GCKPTI_STRIP rows; a compressed b is decompressed once for them. */
+static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
+{
+    float d[GCKPTI_STRIP], w[GCKPTI_K_BLOCK];
+    const gckpti_operand y = { w, NULL, 0, 1, 0, NULL };
+    const int64_t rows = gckpti_min(t->m - i, GCKPTI_STRIP), step = t->b.k_stride;
+    for (int64_t r = 0; r < rows; r++)
+        d[r] = gckpti_mixed_start(t, (i + r) * t->n + j, j);
+    for (int64_t p = 0, n; p < t->k; p += n) {
+        const int64_t at = j * t->b.stride + p * step;
+        n = gckpti_min(t->k - p, GCKPTI_K_BLOCK);
+        for (int64_t l = 0, each = step == 1 ? n : 1; l < n; l += each)
+            gckpti_decompress(t->b.compressed, at + l * step, each, w + l);
+        for (int64_t r = 0; r < rows; r++) {
+            const gckpti_operand x =
+                gckpti_operand_at(&t->a, (i + r) * t->a.stride + p * t->a.k_stride);
+            d[r] = gckpti_mixed_block(&x, &y, 0, n, d[r]);
+        }
+    }
+    for (int64_t r = 0; r < rows; r++)
+        gckpti_mixed_set(t, (i + r) * t->n + j, d[r]);
+}
+
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
+{
+    const int compressed = gckpti_has_compressed(&t->b);
+    (void)call;
+    for (int64_t i = 0; compressed && i < t->m; i += GCKPTI_STRIP)
+        for (int64_t j = 0; j < t->n; j++)
+            gckpti_mixed_column(t, i, j);
+    for (int64_t i = 0; i < t->batch * t->m && !compressed; i++)
+        for (int64_t j = 0; j < t->n; j++) {
+            const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride,
+                          at = i * t->n + j;
+            const int64_t b = i / t->m * t->b.batch_stride + j * t->b.stride;
+            const float d = gckpti_mixed_element(t, a, b, gckpti_mixed_start(t, at, j));
+            gckpti_mixed_set(t, at, d);
+        }
 }
 #endif
 
@@ -8893,19 +9114,7 @@ GCKPTI_FN int64_t gckpti_product_workspace(int64_t m, int64_t n, int64_t k)
            gckpti_min(gckpti_ceil_to(k, 16), GCKPTI_KC);
 }
 
-/* Returns floats of workspace for such a product in a bf16 plan (344 KiB at most): some terms of a
- * and of a panel of b, in bf16; if k is larger, also partial results, rows x GCKPTI_NC. */
-GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k)
-{
-    if ((double)m * (double)n * (double)k < 4194304.0)
-        return 0;
-    int64_t rows = gckpti_min(gckpti_ceil_to(m, GCKPTI_STRIP), GCKPTI_MIXED_MC);
-    int64_t terms = gckpti_min(gckpti_ceil_to(k, GCKPTI_K_BLOCK), GCKPTI_MIXED_KC);
-    int64_t partial = k > terms ? rows * gckpti_min(gckpti_ceil_to(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
-    return (rows + GCKPTI_PANEL) * terms / 2 + partial;
-}
-
-/* Returns the floats of workspace for a product in this call's plan (f32 or bf16), all threads. */
+/* Returns the floats of workspace for a product in this call's precision, all threads. */
 static int64_t gckpti_threads_workspace(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
     if (gckpti_is_plain(call))
@@ -8923,24 +9132,14 @@ static void gckpti_zero_gradients(const gckpt_call *call, int first, int end)
                                call->in[i].accumulate);
 }
 
-/* Makes u's quantised data an operand (u may be NULL); bf16 counts as quantised in f32 plans. */
-static void gckpti_operand_set_quant(const gckpt_call *call, const gckpt_dequantisation *u,
-                                     gckpti_operand *x)
-{
-    const int is_bf16 = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORAGE_BF16;
-    if (is_bf16)
-        x->bf16 = (const uint16_t *)u->quantised;
-    else
-        x->quant = u;
-}
-
 /* Sets all fields of t except a, b, k_period and k_offset. */
 static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
-                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
+                               int64_t n, int64_t k, gckpti_destination c)
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;
     t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
-    t->c = c, t->c_bf16 = c_bf16, t->c_stride = n, t->workspace = call->workspace;
+    t->c_stride = n, t->workspace = call->workspace;
+    t->c = gckpti_f32(c), t->c_bf16 = gckpti_halves(c);
 }
 
 /* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
@@ -8948,10 +9147,11 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
 {
     float *c = t->c;
     (void)call;
-    const int quant = gckpti_has_quant(&t->b);
-    if (quant)
-        gckpti_fp32_quant(t);
-    for (int64_t matrix = 0; matrix < t->batch && !quant; matrix++)
+    if (gckpti_has_compressed(&t->b)) {
+        GCKPTI_IF_COMPRESSED(gckpti_fp32_compressed(t));
+        return;
+    }
+    for (int64_t matrix = 0; matrix < t->batch; matrix++)
         for (int64_t i = 0; i < t->m; i++, c += t->n) {
             const float *a = t->a.f32 + matrix * t->a.batch_stride + i * t->a.stride;
             const float *b = t->b.f32 + matrix * t->b.batch_stride;
@@ -9019,116 +9219,13 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
     gckpt_parallel(call, GCKPTI_GRAINS(n), gckpti_cpu_fill_item, &f);
 }
 
-/* >>bf16/ops */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag)
-{
-    return op->flags & GCKPTI_BUILTIN_OP && op->flags & (unsigned)flag;
-}
-
-/* ---- elements of matrix products in bf16 plans (manual, 5l; see ops/products.c) ---- */
-/* Adds term p of two operands, whose f32 values are rounded to bf16, to d. */
-static float gckpti_mixed_term(const gckpti_operand *a, const gckpti_operand *b, int64_t p, float d)
-{
-    const uint16_t x = a->bf16 ? a->bf16[p * a->k_stride] : gckpti_to_bf16(a->f32[p * a->k_stride]);
-    const uint16_t y = b->bf16 ? b->bf16[p * b->k_stride] : gckpti_to_bf16(b->f32[p * b->k_stride]);
-    return gckpti_flushed_fma(gckpti_flush_to_zero(gckpti_from_bf16(x)),
-                              gckpti_flush_to_zero(gckpti_from_bf16(y)), d);
-}
-
-/* Returns `element` after adding terms first..end-1, which are a block. */
-static float gckpti_mixed_block(const gckpti_operand *a, const gckpti_operand *b, int64_t first,
-                                int64_t end, float element)
-{
-    float chain[2] = { 0.0f, 0.0f };
-    for (int64_t p = first; p < end; p++)
-        chain[p & 1] = gckpti_mixed_term(a, b, p, chain[p & 1]);
-    return gckpti_flush_to_zero(gckpti_flush_to_zero(element) +
-                                gckpti_flush_to_zero(chain[0] + chain[1]));
-}
-
-static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
-{
-    if (t->accumulate)
-        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
-    return t->initial ? t->initial[j] : 0.0f;
-}
-
-/* Returns an element of t, whose operands begin at a and b, after adding all terms to d. */
-GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d)
-{
-    const gckpti_operand x = gckpti_operand_at(&t->a, a), y = gckpti_operand_at(&t->b, b);
-    if (gckpti_is_chain(t)) {
-        d = gckpti_flush_to_zero(d);
-        for (int64_t p = 0; p < t->k; p++)
-            d = gckpti_mixed_term(&x, &y, p, d);
-        return d;
-    }
-    for (int64_t p = 0, n; p < t->k; p += n) {
-        n = gckpti_block_terms(t, p);
-        d = gckpti_mixed_block(&x, &y, p, p + n, d);
-    }
-    return d;
-}
-
-static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
-{
-    if (t->c)
-        t->c[at] = d;
-    else
-        t->c_bf16[at] = gckpti_to_bf16(d);
-}
-
-/* Computes column j of up to GCKPTI_STRIP rows; a quantised b is dequantised once for them. */
-static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
-{
-    float d[GCKPTI_STRIP], w[GCKPTI_K_BLOCK];
-    const gckpti_operand y = { w, NULL, 0, 1, 0, NULL };
-    const int64_t rows = gckpti_min(t->m - i, GCKPTI_STRIP), step = t->b.k_stride;
-    for (int64_t r = 0; r < rows; r++)
-        d[r] = gckpti_mixed_start(t, (i + r) * t->n + j, j);
-    for (int64_t p = 0, n; p < t->k; p += n) {
-        const int64_t at = j * t->b.stride + p * step;
-        n = gckpti_min(t->k - p, GCKPTI_K_BLOCK);
-        if (step == 1)
-            gckpti_dequantise(t->b.quant, at, n, w);
-        for (int64_t l = 0; l < n && step != 1; l++)
-            gckpti_dequantise(t->b.quant, at + l * step, 1, w + l);
-        for (int64_t r = 0; r < rows; r++) {
-            const gckpti_operand x =
-                gckpti_operand_at(&t->a, (i + r) * t->a.stride + p * t->a.k_stride);
-            d[r] = gckpti_mixed_block(&x, &y, 0, n, d[r]);
-        }
-    }
-    for (int64_t r = 0; r < rows; r++)
-        gckpti_mixed_set(t, (i + r) * t->n + j, d[r]);
-}
-
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
-{
-    const int quant = gckpti_has_quant(&t->b);
-    (void)call;
-    for (int64_t i = 0; quant && i < t->m; i += GCKPTI_STRIP)
-        for (int64_t j = 0; j < t->n; j++)
-            gckpti_mixed_column(t, i, j);
-    for (int64_t i = 0; i < t->batch * t->m && !quant; i++)
-        for (int64_t j = 0; j < t->n; j++) {
-            const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride,
-                          at = i * t->n + j;
-            const int64_t b = i / t->m * t->b.batch_stride + j * t->b.stride;
-            const float d = gckpti_mixed_element(t, a, b, gckpti_mixed_start(t, at, j));
-            gckpti_mixed_set(t, at, d);
-        }
-}
-#endif
-
 /* =================================================================================================
  * layers: embed, matmul, linear, norms, losses
  *
  * The plain kernels of this folder define the numbers (manual, 5); faster kernels return the same
  * bits. Words used: "chain": d = fma(a, b, d), one term after the other, from d's present value;
  * "lanes": the 32 partial sums of gckpti_sum; "put(a, b)": gckpti_put_product, d = a b or d += a b;
- * "mixed": of bf16 plans, whose products round operands to bf16 and add in f32.
+ * "mixed": of plans whose products round operands to 16 bits and add in f32 (manual, 5l).
  * ============================================================================================== */
 
 /* Sets shape and workspace of a product of x (..,k) and b, which is (..,k,n) or, if transposed,
@@ -9190,19 +9287,18 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
 /* Computes a product in the precision of the call's plan. */
 static void gckpti_run_product(const gckpt_call *call, const gckpti_product *t)
 {
-    if (gckpti_is_mixed(call))
-        GCKPTI_KERNEL_OF(call, mixed_product, gckpti_mixed_plain)(call, t);
-    else
-        GCKPTI_KERNEL_OF(call, product, gckpti_fp32_plain)(call, t);
+    if (gckpti_run_mixed(call, t))
+        return;
+    GCKPTI_KERNEL_OF(call, product, gckpti_fp32_plain)(call, t);
 }
 
 /* Returns the operand b of a matmul, w of a linear op. */
 static gckpti_operand gckpti_linear_b(const gckpt_call *call, const gckpti_sizes *s)
 {
-    gckpti_operand b = gckpti_arg_operand(&call->in[1], 0, 1, s->n, s->n * s->k);
+    gckpti_operand b = gckpti_operand_of(gckpti_arg_values(&call->in[1]), 0, 1, s->n, s->n * s->k);
     if (*(const int *)call->attributes) /* transposed */
         b.stride = s->k, b.k_stride = 1;
-    gckpti_operand_set_quant(call, gckpti_call_quant(call), &b);
+    GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, gckpti_call_compressed(call), &b));
     return b;
 }
 
@@ -9211,8 +9307,8 @@ static void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run)
     gckpti_sizes s = gckpti_matmul_sizes(call);
     gckpti_product t;
     t.k_period = t.k_offset = 0;
-    gckpti_set_product(call, &t, s.matrices, s.m, s.n, s.k, call->out, call->out_bf16);
-    t.a = gckpti_arg_operand(&call->in[0], 0, s.k, 1, s.m * s.k);
+    gckpti_set_product(call, &t, s.matrices, s.m, s.n, s.k, gckpti_out_of(call));
+    t.a = gckpti_operand_of(gckpti_arg_values(&call->in[0]), 0, s.k, 1, s.m * s.k);
     t.b = gckpti_linear_b(call, &s);
     t.initial = call->inputs == 3 ? call->in[2].data : NULL;
     run(call, &t);
@@ -9223,23 +9319,23 @@ static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn ru
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
-    const gckpti_operand g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
+    const gckpti_operand g = gckpti_operand_of(gckpti_grad_out_of(call), 0, s.n, 1, s.m * s.n);
     gckpti_product t;
     t.k_period = t.k_offset = 0;
-    gckpti_set_product(call, &t, s.matrices, s.m, s.k, s.n, in[0].grad, in[0].grad_bf16);
+    gckpti_set_product(call, &t, s.matrices, s.m, s.k, s.n, gckpti_arg_gradient(&in[0]));
     t.b = gckpti_linear_b(call, &s);
     t.a = g, t.b = gckpti_transpose(&t.b);
     t.accumulate = in[0].accumulate;
-    if (t.c || t.c_bf16)
+    if (gckpti_is_set(gckpti_arg_gradient(&in[0])))
         run(call, &t);
-    gckpti_set_product(call, &t, s.matrices, s.k, s.n, s.m, in[1].grad, in[1].grad_bf16);
-    t.a = gckpti_arg_operand(&in[0], 0, s.k, 1, s.m * s.k);
+    gckpti_set_product(call, &t, s.matrices, s.k, s.n, s.m, gckpti_arg_gradient(&in[1]));
+    t.a = gckpti_operand_of(gckpti_arg_values(&in[0]), 0, s.k, 1, s.m * s.k);
     t.a = gckpti_transpose(&t.a), t.b = gckpti_transpose(&g);
     if (*(const int *)call->attributes)
         t.m = s.n, t.n = t.c_stride = s.k, t.b = t.a, t.a = gckpti_transpose(&g);
     t.accumulate = in[1].accumulate;
     t.k_period = in[1].shape.n > 2 ? s.m : gckpti_sample_rows(&in[0].shape);
-    if (t.c || t.c_bf16)
+    if (gckpti_is_set(gckpti_arg_gradient(&in[1])))
         run(call, &t);
 }
 
@@ -9258,7 +9354,8 @@ static void gckpti_column_sums_item(void *context, int64_t i, int64_t worker)
 GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias)
 {
     const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
-    float *to_gain = gain ? g->grad : NULL, *to_bias = bias ? b->grad : NULL;
+    const gckpti_source g_out = gckpti_grad_out_of(call);
+    float *to_gain = gain ? g->grad : NULL, *to_bias = bias ? b->grad : NULL, wide;
     const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     if (to_gain)
         gckpti_zero_unless(to_gain, n, g->accumulate);
@@ -9275,12 +9372,12 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
 #endif
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t i = 0; to_bias && i < n; i++)
-            gckpti_add_to_grad(b, i, gckpti_grad_out(call, r * n + i));
+            gckpti_add_to_grad(b, i, *gckpti_read(call, g_out, r * n + i, 1, &wide));
         if (!to_gain)
             continue;
         const gckpti_row_args row = gckpti_norm_row_args(call, r);
         for (int64_t i = 0; i < n; i++) {
-            const float d = gckpti_centered(row.x[i], row.first, row.mean);
+            const float d = (row.x[i] - row.first) - row.mean;
             gckpti_add_to_grad(g, i, gckpti_mul(row.y[i], d * row.rstd));
         }
     }
@@ -9305,9 +9402,8 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 /* A row of the result needs the same row of x, if one w serves all. */
 static int gckpti_matmul_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
-    const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
     (void)attr;
-    *field = same;
+    field->inputs = 1;
     return call->in[1].shape.n == 2;
 }
 
@@ -9903,21 +9999,20 @@ static gckpti_iter gckpti_slice_move(const gckpt_call *call, int i)
 static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
     const gckpt_arg *x = &call->in[0];
-    const gckpt_dequantisation *quant = backward ? NULL : gckpti_call_quant(call);
     if (backward && x->grad)
         gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
-    if (quant) /* then the axis is the first one */
-        gckpti_dequantise(quant, gckpti_slice_move(call, 0).offset[0],
+    if (!backward && gckpti_call_compressed(call)) { /* then the axis is the first one */
+        gckpti_decompress(gckpti_call_compressed(call), gckpti_slice_move(call, 0).offset[0],
                           gckpti_elements(&call->shape), call->out);
-    else
-        gckpti_run_moves(call, backward, 0, gckpti_slice_move);
+        return;
+    }
+    gckpti_run_moves(call, backward, 0, gckpti_slice_move);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
 static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpti_slice *p = (const gckpti_slice *)attr;
-    const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
-    *field = same;
+    (void)field; /* the same rows */
     return !p->relative && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
 }
 GCKPTI_DESC_FIELD(slice, gckpti_slice_shape, NULL, gckpti_slice_field, 0, 0);
@@ -10030,22 +10125,12 @@ static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_recepti
     *field = same;
     return (axis < 0 ? axis + call->shape.n : axis) > 1;
 }
-GCKPTI_DESC_FIELD(concat, gckpti_concat_shape, NULL, gckpti_concat_field,
-                  GCKPTI_CACHED, 0);
+GCKPTI_DESC_FIELD(concat, gckpti_concat_shape, NULL, gckpti_concat_field, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
-    for (int i = 0; t && i < n; i++) {
-        if (x[i]->cache_window)
-            return gckpti_fail(t->graph, GCKPT_E_ARG,
-                               "concat: %T is a gckpt_cache_window, whose rows are not in order; "
-                               "only causal attention can read it",
-                               x[i]);
-        if (GCKPTI_RUNS_CACHES && x[i]->cache_capacity &&
-            (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
-            return gckpti_fail_cached(t->graph, "concat", x[i]);
-        t->cache_capacity = x[i]->cache_capacity;
-    }
+    if (t)
+        t->variable = x[n - 1]->variable;
     return t;
 }
 
@@ -10230,16 +10315,13 @@ GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis)
 /* >>cache/ops */
 #ifndef GCKPT_NO_CACHES
 
-/* Fails if a table of gckpt_positions has fewer rows from `first` on than the caches can hold. */
-static int gckpti_check_positions(gckpt_graph *g)
+static void gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_tensor *x)
 {
-    if (g->cache_capacity && g->min_positions && g->min_positions < g->cache_capacity)
-        gckpti_fail(
-            g, GCKPT_E_SHAPE,
-            "positions: caches have a capacity of %I rows, but the table has %I positions from "
-            "`first` on; make it larger",
-            g->cache_capacity, g->min_positions);
-    return g->object.sticky == GCKPT_OK;
+    gckpti_fail(g, GCKPT_E_ARG,
+                "%s: %T is a gckpt_cache, with rows that are not written yet; only causal "
+                "attention and, of a cache without a window, gckpt_concat (axis 1, as the last "
+                "input) can read it",
+                what, x);
 }
 
 /* Returns the rows of a cache. With a window, it also has space for rows that a call may add before
@@ -10251,8 +10333,7 @@ static int64_t gckpti_cache_rows(const gckpti_cache *o)
                      : o->capacity;
 }
 
-/* cache: writes its T rows of x from row `position` on (with a window, position p is row p % rows).
- * The result is in the executor's caches, not in the arena. */
+/* cache: writes T rows of x from row `position` on (with a window, position p is row p % rows). */
 static gckpt_result gckpti_cache_shape(gckpt_call *call)
 {
     const int64_t rows = gckpti_cache_rows((const gckpti_cache *)call->attributes);
@@ -10270,11 +10351,69 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
     for (int64_t i = 0; i < call->shape.d[0] * t; i++) {
         const int64_t row = i / t * rows + (call->position + i % t) % rows;
         for (int64_t j = 0; j < c; j++)
-            gckpti_cache_put(&call->in[0], i * c + j, call->out, call->out_bf16, row * c + j);
+            gckpti_put_element(&call->in[0], i * c + j, call->out, call->out_bf16, row * c + j);
     }
 }
 GCKPTI_DESC_ALL(cache, NULL, gckpti_cache_shape, gckpti_flops_1, NULL, NULL, NULL,
-                GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
+                GCKPTI_VARIABLE | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
+
+static const gckpti_cache *gckpti_cache_of(const gckpt_tensor *x)
+{
+    return (const gckpti_cache *)x->variable->attributes;
+}
+
+/* Checks attention of inputs with caches. Returns 0 after an error. */
+static int gckpti_check_attention(gckpt_tensor *const *in, int n, const gckpti_attention *o)
+{
+    const gckpt_tensor *q = in[0], *k = in[1], *v = in[2];
+    gckpt_graph *g = q->graph;
+    const int64_t keys = k->shape.d[1], added = g->variable->in[0]->shape.d[1];
+    const int window = k->variable ? gckpti_cache_of(k)->window : 0;
+    if (!k->variable)
+        gckpti_fail_cached(g, "attention: q is cached, or v without k", v->variable ? v : q);
+    else if (window && (!o->window || o->window > window))
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: %T has a window of %i keys; attention on it needs a window of at "
+                    "most that, not %i (0: all)",
+                    k, window, o->window);
+    else if (window && o->window - 1 + added > keys)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: %T holds %I rows; with a window of %i a call can add %I of them, "
+                    "not %I: feed fewer at a time, or give the cache a longer window",
+                    k, keys, o->window, keys - o->window + 1, added);
+    else if (n == 4 || !o->causal || !v->variable || q->variable || q->shape.d[1] != added)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: keys of a gckpt_cache need causal attention without lengths, "
+                    "values of a gckpt_cache, and the %I queries of the rows that a call adds; q "
+                    "is %S",
+                    added, &q->shape);
+    return g->object.sticky == GCKPT_OK;
+}
+
+/* The check_op of a graph with caches: who may read them; lengths of tables of positions. */
+static int gckpti_check_reader(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                               const void *attributes)
+{
+    gckpt_graph *g = in[0]->graph;
+    const char *name = op ? op->name : "reshape";
+    const char *listed = op && op->flags & GCKPTI_BUILTIN_OP ? name : "";
+    const int64_t capacity = gckpti_cache_of(g->variable)->capacity;
+    const int axis = strcmp(listed, "concat") ? 0 : *(const int *)attributes;
+    const gckpti_slice *slice = strcmp(listed, "slice") ? NULL : (const gckpti_slice *)attributes;
+    const int64_t rows = slice ? in[0]->shape.d[0] - gckpti_join_words(slice->begin) : 0;
+    if (slice && slice->relative && rows < capacity)
+        gckpti_fail(g, GCKPT_E_SHAPE,
+                    "positions: caches have a capacity of %I rows, but the table has %I positions "
+                    "from `first` on; make it larger",
+                    capacity, rows);
+    for (int i = 0; i < n; i++)
+        if (in[i]->variable && !strcmp(listed, "attention"))
+            return gckpti_check_attention(in, n, (const gckpti_attention *)attributes);
+        else if (in[i]->variable && (i < n - 1 || (axis != 1 && axis != 1 - in[i]->shape.n) ||
+                                     gckpti_cache_of(in[i])->window))
+            gckpti_fail_cached(g, name, in[i]);
+    return g->object.sticky == GCKPT_OK;
+}
 GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
 {
     gckpt_graph *g = x ? x->graph : NULL;
@@ -10285,68 +10424,41 @@ GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, in
     if (window < 0)
         return gckpti_fail(g, GCKPT_E_ARG, "cache: a window of %I rows must be 1 or more (0: all)",
                            window);
-    if (x->batch_invariant || x->cache_capacity)
-        return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
-                           x->cache_capacity ? "is a cache already"
-                                             : "depends on parameters only and needs no cache");
+    if (x->batch_invariant)
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "cache: %T depends on parameters only and needs no cache", x);
     o.window = window < capacity ? (int)window : 0;
     if (gckpti_cache_rows(&o) >= capacity)
         o.window = 0;
     gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &o,
                                   o.window ? sizeof o : offsetof(gckpti_cache, window));
-    if (t && g->cache_capacity &&
-        (g->cache_capacity != capacity || g->new_positions != x->shape.d[1]))
+    if (!t)
+        return NULL;
+    t->variable = t;
+    const gckpt_tensor *first = g->variable ? g->variable : t;
+    const int64_t its_capacity = gckpti_cache_of(first)->capacity, added = first->in[0]->shape.d[1];
+    if (its_capacity != capacity || added != x->shape.d[1])
         return gckpti_fail(
             g, GCKPT_E_SHAPE,
             "cache: %T %S, capacity %I: all caches of a graph need one capacity and one T, here "
             "%I and T = %I",
-            x, &x->shape, capacity, g->cache_capacity, g->new_positions);
-    if (!t)
-        return NULL;
-    g->cache_capacity = t->cache_capacity = capacity;
-    t->cache_window = o.window;
-    g->new_positions = x->shape.d[1];
-    return gckpti_check_positions(g) ? t : NULL;
+            x, &x->shape, capacity, its_capacity, added);
+    if (g->variable)
+        return t;
+    g->variable = t;
+    g->check_op = gckpti_check_reader;
+    for (size_t i = 0; i < g->count; i++) {
+        const gckpt_tensor *u = g->tensors[i];
+        if (u->op && !gckpti_check_reader(u->op, u->in, u->inputs, u->attributes))
+            return NULL;
+    }
+    return t;
 }
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 {
     return gckpt_cache_window(x, capacity, 0);
 }
 
-/* Checks in (q, k, v, lengths); if k is a cache, sets which keys are missing at position 0. Returns
- * 0 after an error. */
-GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const *in)
-{
-    const gckpt_tensor *q = in[0], *k = in[1], *v = in[2];
-    gckpt_graph *g = q->graph;
-    if (!k->cache_capacity && !q->cache_capacity && !v->cache_capacity)
-        return 1;
-    const int64_t keys = k->shape.d[1], added = g->new_positions;
-    if (!k->cache_capacity)
-        gckpti_fail_cached(g, "attention: q is cached, or v without k", v->cache_capacity ? v : q);
-    else if (k->cache_window && (!o->window || o->window > k->cache_window))
-        gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: %T has a window of %I keys; attention on it needs a window of at "
-                    "most that, not %i (0: all)",
-                    k, k->cache_window, o->window);
-    else if (k->cache_window && o->window - 1 + added > keys)
-        gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: %T holds %I rows; with a window of %i a call can add %I of them, "
-                    "not %I: feed fewer at a time, or give the cache a longer window",
-                    k, keys, o->window, keys - o->window + 1, added);
-    else if (in[3])
-        gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: keys of a gckpt_cache allow no lengths, since all rows of a "
-                    "cache have equally many keys; leave desc.lengths NULL");
-    else if (!o->causal || !v->cache_capacity || q->cache_capacity || q->shape.d[1] != added)
-        gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: keys of a gckpt_cache need causal attention, values of a "
-                    "gckpt_cache, and the %I queries of the rows that a call adds; q is %S",
-                    added, &q->shape);
-    o->extras += k->cache_window && keys == added;
-    o->causal += (int)((k->cache_window ? keys : g->cache_capacity) - added);
-    return g->object.sticky == GCKPT_OK;
-}
 #endif
 
 /* >>ops/embed */
@@ -10378,17 +10490,14 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
 static void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
     const int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
-    const gckpt_dequantisation *quant = gckpti_call_quant(call);
+    const gckpti_compressed *compressed = gckpti_call_compressed(call);
     float row[64];
     for (int64_t i = 0, count; i < n; i += count) {
-        const float *from = quant ? row : call->in[0].data + at + i;
-        count = quant ? gckpti_min(n - i, 64) : n;
-        if (quant)
-            gckpti_dequantise(quant, at + i, count, row);
-        if (gckpti_has_f32(call->out))
-            memcpy(call->out + r * n + i, from, (size_t)count * sizeof *from);
-        else
-            gckpti_narrow_row(call, from, call->out_bf16 + r * n + i, count);
+        const float *from = compressed ? row : call->in[0].data + at + i;
+        count = compressed ? gckpti_min(n - i, 64) : n;
+        if (compressed)
+            gckpti_decompress(compressed, at + i, count, row);
+        gckpti_store(call, gckpti_out_of(call), r * n + i, count, from);
     }
 }
 
@@ -10403,12 +10512,9 @@ static void gckpti_take_columns(const gckpt_call *call, int64_t i)
     int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
     int64_t rows = gckpti_rows(&call->shape) / gckpti_take_samples(call), first = i / items * rows;
     int64_t j = i % items * GCKPTI_COLUMNS, width = gckpti_min(n - j, GCKPTI_COLUMNS);
-    float wide[GCKPTI_COLUMNS];
+    float wide[GCKPTI_SCRATCH(GCKPTI_COLUMNS)];
     for (int64_t r = first; r < first + rows; r++) {
-        const int is_wide = gckpti_has_f32(call->grad_out);
-        const float *g = is_wide ? call->grad_out + r * n + j : wide;
-        if (!is_wide)
-            gckpti_widen_row(call, call->grad_out_bf16 + r * n + j, wide, width);
+        const float *g = gckpti_read(call, gckpti_grad_out_of(call), r * n + j, width, wide);
         GCKPTI_KERNEL_OF(call, add, gckpti_add_into)
         (call->in[0].grad + gckpti_source_row(call, r) * n + j, g, width);
     }
@@ -10526,23 +10632,12 @@ GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, in
             gckpti_widen_row(h->call, arg->grad_bf16 + at, x, h->d);
 }
 
-/* Stores D floats to `to` or, if that is NULL, rounded to `narrow`. */
-GCKPTI_FN void gckpti_attn_store_row(const gckpti_attn *h, const float *x, float *to,
-                                     uint16_t *narrow)
-{
-    if (to)
-        memcpy(to, x, (size_t)h->d * sizeof *x);
-    else
-        gckpti_narrow_row(h->call, x, narrow, h->d);
-}
-
 GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, int64_t n,
                                       const float *x, int64_t row)
 {
     const gckpt_arg *arg = &h->call->in[i];
     for (int64_t r = 0; r < n; r++, at += arg->shape.d[2], x += row)
-        gckpti_attn_store_row(h, x, arg->grad ? arg->grad + at : NULL,
-                              arg->grad ? NULL : arg->grad_bf16 + at);
+        gckpti_store(h->call, gckpti_arg_gradient(arg), at, h->d, x);
 }
 
 /* ---- gradients of a query head: scratch has dk and dv, in f32, of a block of keys (or of all, if
@@ -10556,30 +10651,18 @@ typedef struct {
     int64_t head, i, m, j, n, diagonal;
 } gckpti_attn_block;
 
-/* Returns sum(g out) of the query at element `at` of g and out. */
-static float gckpti_mixed_delta(const gckpti_attn *h, int64_t at, float *rows)
-{
-    const gckpt_call *call = h->call;
-    float *g = rows, *out = g + h->d;
-    if (call->grad_out_bf16)
-        gckpti_widen_row(call, call->grad_out_bf16 + at, g, h->d);
-    if (call->out_bf16)
-        gckpti_widen_row(call, call->out_bf16 + at, out, h->d);
-    return gckpti_dot(call->grad_out_bf16 ? g : call->grad_out + at,
-                      call->out_bf16 ? out : call->out + at, h->d);
-}
-
 /* Computes p and ds of a block, in rows of GCKPTI_K_BLOCK. */
 static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
 {
     const gckpti_attn *h = s->h;
     const gckpt_call *call = h->call;
+    const gckpti_source out = gckpti_source_of(gckpti_out_of(call));
     const int needs_ds = s->grad[0] || s->grad[1];
     for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
         int64_t end;
         const int64_t from = gckpti_attn_terms(h, 1, r, s->diagonal, s->n, &end), n = end - from;
         const float lse = ((const float *)call->saved)[s->head * h->t + s->i + r];
-        float delta = 0.0f;
+        float delta = 0.0f; /* sum(g out) of the query */
         if (n <= 0)
             continue;
         gckpti_product t = gckpti_product_of(1, n, h->d, gckpti_operand_at(&s->q, r * h->c),
@@ -10590,7 +10673,8 @@ static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
             t.b = gckpti_operand_at(&s->v, from * h->kv_c);
             gckpti_mixed_plain(call, &t);
             const int64_t at = gckpti_attn_at_q(h, s->head) + (s->i + r) * h->c;
-            delta = gckpti_mixed_delta(h, at, s->rows);
+            delta = gckpti_dot(gckpti_read(call, gckpti_grad_out_of(call), at, h->d, s->rows),
+                               gckpti_read(call, out, at, h->d, s->rows + h->d), h->d);
         }
         for (int64_t j = from; j < end; j++) {
             const float score = gckpti_attn_score(h, p[j]);
@@ -10629,31 +10713,31 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t
     enum { BLOCK = GCKPTI_K_BLOCK };
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const gckpti_operand g = { call->grad_out, call->grad_out_bf16, h->c, 1, 0, NULL };
+    const gckpti_source g = gckpti_grad_out_of(call);
     const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, BLOCK) * h->d;
     const int64_t at_q = gckpti_attn_at_q(h, row * h->heads + head);
     float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
     gckpti_attn_block s;
     memset(&s, 0, sizeof s);
     s.h = h, s.head = row * h->heads + head, s.rows = scratch + 2 * keys;
-    float *dq = in[0].grad || in[0].grad_bf16 ? s.rows + 2 * h->d : NULL;
+    float *dq = gckpti_is_set(gckpti_arg_gradient(&in[0])) ? s.rows + 2 * h->d : NULL;
     if (dq)
         gckpti_attn_load_grad(h, 0, at_q, h->t, dq, h->d);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += BLOCK) {
         const int64_t key = gckpti_attn_at_k(h, s.head) + s.j * h->kv_c;
         s.n = gckpti_min(h->visible.keys - s.j, BLOCK);
-        s.k = gckpti_arg_operand(&in[1], key, h->kv_c, 1, 0);
-        s.v = gckpti_arg_operand(&in[2], key, h->kv_c, 1, 0);
+        s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, h->kv_c, 1, 0);
+        s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, h->kv_c, 1, 0);
         for (int i = 1; i < 3; i++) {
             float *x = scratch + (i - 1) * keys + (h->shared_keys ? s.j * h->d : 0);
-            s.grad[i] = in[i].grad || in[i].grad_bf16 ? x : NULL;
+            s.grad[i] = gckpti_is_set(gckpti_arg_gradient(&in[i])) ? x : NULL;
             if (s.grad[i] && head % h->group == 0)
                 gckpti_attn_load_grad(h, i, key, s.n, x, h->d);
         }
         for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += BLOCK) {
             s.m = gckpti_min(h->t - s.i, BLOCK), s.diagonal = s.i + h->visible.ahead - s.j;
-            s.q = gckpti_arg_operand(&in[0], at_q + s.i * h->c, h->c, 1, 0);
-            s.g = gckpti_operand_at(&g, at_q + s.i * h->c);
+            s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at_q + s.i * h->c, h->c, 1, 0);
+            s.g = gckpti_operand_of(g, at_q + s.i * h->c, h->c, 1, 0);
             s.grad[0] = dq ? dq + s.i * h->d : NULL;
             gckpti_block_p_ds(&s, p, ds);
             gckpti_block_add(&s, p, ds);
@@ -10759,7 +10843,7 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float
  * ds = (p (dp - delta)) scale; with a cap (p ((dp - delta) (1 - y y))) scale, y = s (1 / cap).
  * Chains: dq += ds k_j over keys; dk_j += ds q and dv_j += p g over queries: first all queries of
  * the first head that reads k_j, then those of the next head.
- * In bf16 plans these chains are elements of matrix products (manual, 5l; bf16/ops.c) with
+ * In mixed plans these chains are elements of matrix products (manual, 5l; gckpti_mixed_plain) with
  * operands q, k, v, g, p and ds. Exponentials and sums are taken before p is rounded. */
 
 /* Returns which keys exist and are visible (all if not causal); kernels read no other keys. */
@@ -10774,8 +10858,8 @@ GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call)
 }
 
 /* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or
- * keys, rows of whole vectors. In bf16 plans: packed operands, dq, and, if heads share keys (s >
- * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of bf16 rows. */
+ * keys, rows of whole vectors. In mixed plans: packed operands, dq, and, if heads share keys (s >
+ * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of narrow rows. */
 GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                              int64_t d, int backward)
 {
@@ -10863,16 +10947,6 @@ GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row)
     return h->visible.keys;
 }
 
-/* Zeroes n elements from element `at` on: of x or, if x is NULL, of the bf16 array `narrow`. */
-static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
-{
-    if (gckpti_has_bf16(narrow))
-        memset(narrow + at, 0, (size_t)n * sizeof *narrow);
-    if (x)
-        gckpti_zero_unless(x + at, n, 0);
-    (void)narrow;
-}
-
 /* Zeroes a row's results (gradients, unless they accumulate) if some of them are not written: dk
  * and dv of masked keys, or outputs and dq of queries that see no key. */
 static void gckpti_attention_zero_row(const gckpti_attn *h, int64_t row, int backward)
@@ -10883,14 +10957,15 @@ static void gckpti_attention_zero_row(const gckpti_attn *h, int64_t row, int bac
     if (keys == h->s && seen >= h->t && gckpti_attn_first_tile(h, 0) == 0)
         return;
     if (!backward) {
-        gckpti_zero_range(call->out, call->out_bf16, row * queries, queries);
-        gckpti_zero_range((float *)call->saved, NULL, row * h->heads * h->t, h->heads * h->t);
+        gckpti_clear(gckpti_out_of(call), row * queries, queries);
+        gckpti_clear(gckpti_f32_destination((float *)call->saved), row * h->heads * h->t,
+                     h->heads * h->t);
     }
     for (int i = 0; backward && i < 3; i++) {
         const gckpt_arg *in = &call->in[i];
         const int64_t n = i ? h->s * h->kv_c : queries;
         if (!in->accumulate)
-            gckpti_zero_range(in->grad, in->grad_bf16, row * n, n);
+            gckpti_clear(gckpti_arg_gradient(in), row * n, n);
     }
 }
 
@@ -10899,7 +10974,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
     gckpti_attn h = *(const gckpti_attn *)context;
     const gckpt_call *call = h.call;
-    const int backward = call->grad_out || call->grad_out_bf16;
+    const int backward = gckpti_is_set(gckpti_grad_out_of(call));
     const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: the last queries cost most */
     float *scratch = (float *)call->workspace;
     if (worker)
@@ -10952,8 +11027,9 @@ static void gckpti_attention_scores(const gckpti_attn *h, int64_t at, int64_t ti
         return;
     }
     const gckpti_product t = gckpti_product_of(
-        1, n - from, h->d, gckpti_arg_operand(&in[0], at, 0, 1, 0),
-        gckpti_arg_operand(&in[1], tile + from * h->kv_c, h->kv_c, 1, 0), p + from);
+        1, n - from, h->d, gckpti_operand_of(gckpti_arg_values(&in[0]), at, 0, 1, 0),
+        gckpti_operand_of(gckpti_arg_values(&in[1]), tile + from * h->kv_c, h->kv_c, 1, 0),
+        p + from);
     gckpti_mixed_plain(h->call, &t);
 }
 
@@ -10969,26 +11045,25 @@ static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_
     }
     gckpti_product t =
         gckpti_product_of(1, h->d, n - from, gckpti_matrix(p + from, 0, 1),
-                          gckpti_arg_operand(&in[2], at, 1, h->kv_c, 0), out);
+                          gckpti_operand_of(gckpti_arg_values(&in[2]), at, 1, h->kv_c, 0), out);
     t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
     gckpti_mixed_plain(h->call, &t);
 }
 
-/* Computes up to 64 queries of a head. scratch: D floats if the output is bf16. */
+/* Computes up to 64 queries of a head. scratch: D floats if the output is narrow. */
 static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                                     float *scratch)
 {
     const gckpt_call *call = h->call;
     const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
+    const gckpti_destination to = gckpti_out_of(call);
     float p[GCKPTI_KEY_TILE];
     head += row * h->heads;
     for (int64_t i = first; i < end; i++) {
         const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
         const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
         const int64_t first_tile = gckpti_attn_first_tile(h, i);
-        float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
-        if (gckpti_has_bf16(call->out_bf16))
-            out = scratch;
+        float max = 0.0f, sum = 0.0f, *out = gckpti_open(call, to, at, d, 0, scratch);
         if (out)
             gckpti_zero_unless(out, d, 0);
         for (int64_t j0 = first_tile; j0 < visible; j0 += GCKPTI_KEY_TILE) {
@@ -11009,12 +11084,10 @@ static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t h
             out[e] += 0.0f; /* a backend may add masked terms as zeros */
         if (out)
             gckpti_divide(out, sum, d);
-        if (gckpti_has_bf16(call->out_bf16))
-            gckpti_to_bf16s(out, call->out_bf16 + at, d);
+        gckpti_close(call, to, at, d, out);
         if (call->saved)
             ((float *)call->saved)[head * h->t + i] = max + gckpti_log(sum);
     }
-    (void)scratch;
 }
 
 static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
@@ -11074,7 +11147,7 @@ static void gckpti_run_attention(const gckpt_call *call, int backward)
 GCKPTI_OP_KERNELS(attention, gckpti_run_attention(call, backward))
 
 /* Causal: query i + 1 sees one key more than query i, but at most `window` of them; the last query
- * sees all others (of a full cache). */
+ * sees all others. */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
     const gckpti_attn h = gckpti_attn_of(call);
@@ -11103,15 +11176,17 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 /* No flag says that gradients read lengths: they are outside the arena, and hashes would change. */
 GCKPTI_DESC_WITH(attention, gckpti_attention_shape, gckpti_attention_flops,
                  gckpti_attention_flops_backward, gckpti_attention_lengths,
-                 (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
+                 (unsigned)GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
-/* Checks desc's window, cap and scale. A window of all S keys means none, unless k is a ring. */
+/* Checks desc's window, cap and scale. A window of all S keys means none. If k is a variable, the
+ * keys that it has no rows for at position 0 are missing. */
 static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attention_desc *desc,
-                                       const gckpt_tensor *k)
+                                       gckpt_tensor *const *in)
 {
+    const gckpt_tensor *k = in[1], *variable = k->variable;
     gckpt_graph *g = k->graph;
     const int64_t keys = k->shape.n == 3 ? k->shape.d[1] : 0;
     const float dot_scale = desc->cap > 0.0f ? desc->scale / desc->cap : 0.0f;
@@ -11128,9 +11203,14 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
                     "attention: cap is %g, scale %g; cap must be 1e-30 to 1e30 (0: none), scale "
                     "positive (0: 1 / sqrt(D)), and scale / cap a normal float",
                     (double)desc->cap, (double)desc->scale);
-    o->window = desc->window < keys || k->cache_window ? (int)desc->window : 0;
-    o->cap = desc->cap, o->scale = desc->scale;
+    o->window = (int)desc->window, o->cap = desc->cap, o->scale = desc->scale;
+    if (g->check_op && !g->check_op(&gckpti_op_attention, in, in[3] ? 4 : 3, o))
+        return 0;
+    const int64_t missing = variable ? variable->shape.d[1] - variable->in[0]->shape.d[1] : 0;
+    o->causal += (int)missing;
+    o->window = desc->window < keys ? o->window : 0;
     o->extras = o->window || o->cap > 0.0f || o->scale > 0.0f;
+    o->extras += variable && o->window && !missing;
     return g->object.sticky == GCKPT_OK;
 }
 
@@ -11144,9 +11224,7 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
     gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads, 0, 0, 0.0f, 0.0f };
     if (o.key_heads == o.heads)
         o.key_heads = 0;
-    if (g && k->graph == g && !gckpti_attention_set_extras(&o, desc, k))
-        return NULL;
-    if (g && !gckpti_attention_of_cache(&o, in))
+    if (g && k->graph == g && !gckpti_attention_set_extras(&o, desc, in))
         return NULL;
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
                        o.extras      ? sizeof o
@@ -11299,11 +11377,7 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, in
                            "positions: %T %S must be (B,T,C) and %T %S "
                            "(Tmax,C) with Tmax >= T + first and first >= 0; first is %I",
                            x, &x->shape, table, &table->shape, first);
-    gckpt_tensor *t = gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], 1));
-    int64_t rows_left = table->shape.d[0] - first;
-    if (t && (!g->min_positions || g->min_positions > rows_left))
-        g->min_positions = rows_left;
-    return t && gckpti_check_positions(g) ? t : NULL;
+    return gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], 1));
 }
 #endif
 
@@ -11377,7 +11451,8 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit,
     if (gckpti_loss_reads_all(loss)) {
         const float *t = loss->soft ? loss->soft + (loss->row + r) * loss->v : NULL;
         const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f };
-        const float *x = loss->x + (loss->begin + r) * loss->n, smoothing = loss->e.delta;
+        const float *x = gckpti_f32(loss->x) + (loss->begin + r) * loss->n,
+                    smoothing = loss->e.delta;
         const float sum = loss->classes->surprisal(x, loss->v, &c);
         return t ? sum
                  : gckpti_fma(smoothing / (float)loss->v, sum, gckpti_mul(1.0f - smoothing, nll));
@@ -11385,23 +11460,12 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit,
     return (void)loss, (void)r, nll;
 }
 
-/* Returns n logits from element `at` on; widens bf16 logits into `wide`. */
-static const float *gckpti_loss_logits(const gckpti_loss *loss, int64_t at, int64_t n, float *wide)
-{
-    if (gckpti_has_bf16(loss->x_bf16)) {
-        gckpti_widen_row(loss->call, loss->x_bf16 + at, wide, n);
-        return wide;
-    }
-    (void)n, (void)wide;
-    return loss->x + at;
-}
-
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *loss = (gckpti_loss *)context;
     const int64_t target = gckpti_loss_target(loss, r), at = target - loss->first;
     const int64_t begin = (loss->begin + r) * loss->n;
-    float wide[GCKPTI_LOSS_F32];
+    float wide[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)];
     (void)worker;
     if (target < 0) {
         loss->max[r] = loss->sum[r] = 0.0f;
@@ -11409,7 +11473,7 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     }
     for (int64_t j = 0, n; j < loss->n; j += n) {
         n = gckpti_min(loss->n - j, GCKPTI_LOSS_CHUNK);
-        const float *x = gckpti_loss_logits(loss, begin + j, n, wide);
+        const float *x = gckpti_read(loss->call, loss->x, begin + j, n, wide);
         loss->classes->online(x, NULL, n, loss->first + j == 0, &loss->max[r],
                                       &loss->sum[r]);
         if ((uint64_t)(at - j) < (uint64_t)n)
@@ -11450,16 +11514,15 @@ static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_ro
     gckpti_put_product(&d[at], deriv, c->scale, loss->accumulate);
 }
 
-/* Computes row r's gradient: n classes at once or, if logits or gradient are bf16, in chunks. */
+/* Computes row r's gradient: n classes at once or, if logits or gradient are narrow, in chunks. */
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
-    const int narrow = gckpti_has_bf16(loss->d_bf16);
     const int64_t target = gckpti_loss_target(loss, r), begin = (loss->begin + r) * loss->n;
-    const int64_t most =
-        narrow || gckpti_has_bf16(loss->x_bf16) ? (int64_t)GCKPTI_LOSS_CHUNK : loss->n;
+    const int narrow = gckpti_halves(loss->x) || gckpti_halves(loss->d);
+    const int64_t most = narrow ? (int64_t)GCKPTI_LOSS_CHUNK : loss->n;
     const float w = gckpti_loss_weight(loss, r), *saved = loss->saved + 2 * r;
-    float wide[GCKPTI_LOSS_F32], gradient[GCKPTI_LOSS_F32];
+    float wide[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)], gradient[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)];
     gckpti_class_row c = { saved[0], saved[1], NULL, 0.0f, 1.0f, 0.0f, 0, loss->cap };
     c.uniform = gckpti_loss_smoothing(loss) / (float)loss->v;
     c.scale = w * loss->call->loss_scale, c.accumulate = loss->accumulate;
@@ -11471,20 +11534,17 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
         c.target_sum =
             w == 0.0f ? 0.0f : gckpti_sum_from(c.targets, loss->v, 0.0f); /* not read if w = 0 */
         if (dt)
-            gckpti_soft_targets_grad(loss, loss->x + begin, dt + at, w, &c);
+            gckpti_soft_targets_grad(loss, gckpti_f32(loss->x) + begin, dt + at, w, &c);
     }
-    for (int64_t j = 0, n; j < loss->n && (loss->d || narrow); j += n) {
-        float *d = loss->d ? loss->d + begin + j : gradient;
+    for (int64_t j = 0, n; j < loss->n && gckpti_is_set(loss->d); j += n) {
         n = gckpti_min(loss->n - j, most);
-        if (gckpti_has_bf16(loss->d_bf16) && loss->accumulate)
-            gckpti_widen_row(loss->call, loss->d_bf16 + begin + j, d, n);
+        float *d = gckpti_open(loss->call, loss->d, begin + j, n, loss->accumulate, gradient);
         if (target < 0 || w == 0.0f)
             gckpti_zero_unless(d, n, loss->accumulate);
         else
-            gckpti_loss_gradients(loss, &c, gckpti_loss_logits(loss, begin + j, n, wide), d, n,
-                                  target - loss->first - j);
-        if (gckpti_has_bf16(loss->d_bf16))
-            gckpti_narrow_row(loss->call, d, loss->d_bf16 + begin + j, n);
+            gckpti_loss_gradients(loss, &c, gckpti_read(loss->call, loss->x, begin + j, n, wide), d,
+                                  n, target - loss->first - j);
+        gckpti_close(loss->call, loss->d, begin + j, n, d);
     }
 }
 
@@ -11513,7 +11573,7 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
     for (int64_t i = 0, r = k * e.n; i < e.n && e.kind == GCKPTI_LOSS_CLASSES; i++, r++) {
         const int64_t target = gckpti_loss_target(loss, r);
         if (target >= 0)
-            lane[i & 31] += gckpti_loss_of_row(loss, r, loss->x[r * loss->n + target],
+            lane[i & 31] += gckpti_loss_of_row(loss, r, gckpti_f32(loss->x)[r * loss->n + target],
                                                loss->saved[2 * r], loss->saved[2 * r + 1]);
     }
     gckpti_put_product(&w->grad[k], sum + gckpti_lanes_sum(lane), loss->call->loss_scale,
@@ -11548,7 +11608,7 @@ GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss
                                const gckpti_class_kernels *classes)
 {
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
-    const int wanted = !backward || x->grad || gckpti_has_bf16(x->grad_bf16) || y->grad;
+    const int wanted = !backward || gckpti_is_set(gckpti_arg_gradient(x)) || y->grad;
     void (*row_item)(void *context, int64_t i, int64_t worker) = gckpti_element_loss_row;
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
@@ -11560,7 +11620,7 @@ GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss
         loss.n = loss.v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
         loss.e.per_weight /= loss.v, loss.accumulate = x->accumulate;
         loss.targets = y->index, loss.soft = y->data;
-        loss.x = x->data, loss.d = x->grad, loss.x_bf16 = x->bf16, loss.d_bf16 = x->grad_bf16;
+        loss.x = gckpti_arg_values(x), loss.d = gckpti_arg_gradient(x);
     }
     const int64_t most = backward ? rows : (int64_t)GCKPTI_LOSS_MAX_ROWS;
     for (int64_t row = 0; row < rows; row += most) {
@@ -11730,7 +11790,7 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
 #ifndef GCKPT_NO_LINEAR_LOSS
 
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans with the same
- * bits (in bf16 plans its logits are not rounded: manual, 5l) ----
+ * bits (in mixed plans its logits are not rounded: manual, 5l) ----
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
  * classes, dw += d x over the rows. Ignored rows (target < 0) take part with d = +0, as in the two
  * ops: otherwise a -0 could stay in dw, or an infinity in w stay hidden. The products round d.
@@ -11743,8 +11803,8 @@ typedef struct {
 } gckpti_loss_layout;
 
 /* The workspace has: scratch of the products; logits of a block of rows (one, with plain kernels)
- * and a chunk of classes, or all; in bf16 plans dx of the block; the saved values if the op has no
- * saved buffer. A bf16 backward takes 32 rows at a time if there are so many, as dw adds blocks. */
+ * and a chunk of classes, or all; in mixed plans dx of the block; the saved values if the op has no
+ * saved buffer. There a backward takes 32 rows at a time if it has so many, as dw adds blocks. */
 static gckpti_loss_layout gckpti_loss_layout_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
@@ -11806,19 +11866,19 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
     (void)worker;
-    loss->classes->cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
+    loss->classes->cap(gckpti_f32(loss->d) + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
 }
 
 /* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
 static void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t, int64_t m,
                         int64_t n, int64_t k, float *c, int accumulate)
 {
-    gckpti_set_product(call, t, 1, m, n, k, c, NULL);
+    gckpti_set_product(call, t, 1, m, n, k, gckpti_f32_destination(c));
     t->accumulate = accumulate;
     run(call, t);
 }
 
-/* For each chunk of classes of a block: logits = x w', dx += d w, dw += d' x. In bf16 plans dx is
+/* For each chunk of classes of a block: logits = x w', dx += d w, dw += d' x. Narrow dx is
  * in the workspace, since it is rounded once, after the last class. */
 static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_loss_layout *layout)
 {
@@ -11827,27 +11887,25 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = loss->row * c;
     const int block_rows = gckpti_linear_loss_block(call), has_logits = backward && block_rows;
     float *workspace = (float *)call->workspace, *dw = backward ? w->grad : NULL;
-    uint16_t *dx_bf16 = backward && gckpti_has_bf16(x->grad_bf16) ? x->grad_bf16 + at : NULL;
-    float *dx = dx_bf16 ? workspace + layout->dx : backward && x->grad ? x->grad + at : NULL;
-    if (dx_bf16 && x->accumulate)
-        gckpti_widen_row(call, dx_bf16, dx, loss->rows * c);
+    const gckpti_destination to = backward ? gckpti_arg_gradient(x) : gckpti_f32_destination(NULL);
+    float *dx = gckpti_open(call, to, at, loss->rows * c, x->accumulate, workspace + layout->dx);
     for (loss->first = 0; loss->first < v; loss->first += loss->n) {
         loss->n = gckpti_min(v - loss->first, layout->chunk);
-        loss->x = loss->d =
-            workspace + layout->logits + (block_rows ? loss->rows * loss->first : 0);
-        const gckpti_operand d = { loss->d, NULL, loss->n, 1, 0, NULL };
-        gckpt_dequantisation rows;
+        float *logits = workspace + layout->logits + (block_rows ? loss->rows * loss->first : 0);
+        loss->d = gckpti_f32_destination(logits), loss->x = gckpti_source_of(loss->d);
+        const gckpti_operand d = gckpti_matrix(logits, loss->n, 1);
+        gckpti_compressed rows;
         gckpti_product t;
         t.k_period = t.k_offset = 0;
-        t.a = gckpti_arg_operand(x, at, c, 1, 0),
-        t.b = gckpti_arg_operand(w, loss->first * c, c, 1, 0);
-        if (gckpti_call_quant(call)) {
-            rows = gckpti_quant_from(gckpti_call_quant(call), loss->first * c);
-            gckpti_operand_set_quant(call, &rows, &t.b);
+        t.a = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0),
+        t.b = gckpti_operand_of(gckpti_arg_values(w), loss->first * c, c, 1, 0);
+        if (gckpti_call_compressed(call)) {
+            rows = gckpti_compressed_from(gckpti_call_compressed(call), loss->first * c);
+            GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, &rows, &t.b));
         }
         (void)rows;
         if (loss->counted > 0 && !has_logits)
-            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, loss->n, c, loss->d, 0);
+            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, loss->n, c, logits, 0);
         if (loss->counted > 0 && !has_logits && loss->cap > 0.0f)
             gckpt_parallel(call, loss->rows, 16 * loss->n, gckpti_loss_cap_row, loss);
         gckpt_parallel(call, loss->rows, 16 * loss->n,
@@ -11856,15 +11914,14 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
         if (dx)
             gckpti_gemm(call, gckpti_run_product, &t, loss->rows, c, loss->n, dx,
                         x->accumulate || loss->first > 0);
-        t.b = gckpti_arg_operand(x, at, c, 1, 0);
+        t.b = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
         t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
         t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = loss->row % t.k_period;
         if (dw)
             gckpti_gemm(call, gckpti_run_product, &t, loss->n, c, loss->rows,
                         dw + loss->first * c, w->accumulate || loss->row > 0);
     }
-    if (dx_bf16)
-        gckpti_narrow_row(call, dx, dx_bf16, loss->rows * c);
+    gckpti_close(call, to, at, loss->rows * c, dx);
 }
 
 static void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward)
@@ -12983,11 +13040,11 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
             cell.units = n;
             cell.p = s->p->data + step * s->gates;
             cell.a = a + r * s->gates;
-            cell.state = state + r * s->state;
+            cell.state[0] = state + r * s->state, cell.state[1] = cell.state[0] + n;
             cell.saved = s->call->saved ? (float *)s->call->saved + step * 4 * n : NULL;
             s->cell(&cell);
             if (s->call->out)
-                memcpy(s->call->out + step * s->state, cell.state,
+                memcpy(s->call->out + step * s->state, cell.state[0],
                        (size_t)s->state * sizeof(float));
         }
     }
@@ -13021,7 +13078,7 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
             cell.h = gckpti_sequence_previous(s, 0, b, t);
             cell.c = gckpti_sequence_previous(s, 1, b, t);
             cell.saved = (float *)s->call->saved + step * 4 * n;
-            cell.d = d + r * s->state;
+            cell.d[0] = d + r * s->state, cell.d[1] = cell.d[0] + n;
             cell.da = s->da + ((at + r) * s->steps + t) * s->gates;
             cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
             cell.accumulate = s->p->accumulate;
@@ -13171,20 +13228,6 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * block of a matrix, a head).
  * ============================================================================================== */
 
-/* Entries of tables and calls that need bf16 plans or quantised parameters. */
-#ifndef GCKPT_NO_BF16
-#define GCKPTI_IF_BF16(x)                 x
-#define GCKPTI_LOAD_ANY(x, narrow, at, n) V(load_any)(x, narrow, at, n)
-#else
-#define GCKPTI_IF_BF16(x)                 NULL
-#define GCKPTI_LOAD_ANY(x, narrow, at, n) ((void)(narrow), V(load_n)((x) + (at), n))
-#endif
-#ifndef GCKPT_NO_QUANT
-#define GCKPTI_IF_QUANTISED(call) call
-#else
-#define GCKPTI_IF_QUANTISED(call) (void)0
-#endif
-
 #if GCKPTI_HAS_FAST
 /* Returns where chains of row i start, from column j on: in c, in t->initial, or NULL for +0. */
 static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t i, int64_t j)
@@ -13195,8 +13238,8 @@ static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t 
 }
 
 /* Data to prefetch to L2: `rows` rows of `width` bytes, `row` apart, from byte `at` of row x on;
- * `pace` lines per tile (f32), per 4 rows (bf16), or per block of a tile (AMX, which sets it). */
-typedef struct {
+ * `pace` lines per tile, per 4 rows of a mixed tile, or as its kernel sets it. */
+typedef struct gckpti_prefetch {
     const char *x;
     int64_t row, rows, width, at, pace;
 } gckpti_prefetch;
@@ -13204,17 +13247,15 @@ typedef struct {
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                                  int64_t rows, int64_t width)
 {
-    const int size = gckpti_has_bf16(x->bf16) ? 2 : 4;
-    const void *base = size == 2 ? (const void *)x->bf16 : (const void *)x->f32;
+    const void *halves = x->bf16, *base = halves ? halves : x->f32;
+    const int size = halves ? 2 : 4;
     gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
-#ifndef GCKPT_NO_QUANT
-    if (x->quant) {
-        const int storage = (int)x->quant->storage;
-        f.x = (const char *)x->quant->quantised + gckpti_storage_bytes(storage, at);
+    if (gckpti_has_compressed(x)) {
+        const int storage = (int)x->compressed->storage;
+        f.x = (const char *)gckpti_compressed_at(x->compressed, at);
         f.row = gckpti_storage_bytes(storage, row), f.width = gckpti_storage_bytes(storage, width);
         return f;
     }
-#endif
     f.x += size * at;
     return f;
 }
@@ -13261,15 +13302,6 @@ GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
 
 
 /* >>bf16/cpu */
-/* ---- bf16/convert.c ---- */
-/* The state of a conversion; its element i is element offset + i of the whole batch. */
-typedef struct {
-    const gckpt_call *call;
-    const gckpt_conversion *c;
-    gckpti_random random;
-    uint64_t offset;
-} gckpti_convert_state;
-
 /* AMX kernels need an assembler that knows AMX, and Linux, for the system call for permission. */
 #if GCKPTI_AVX512 && defined(__linux__) && !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_AMX) &&    \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
@@ -13279,51 +13311,6 @@ typedef struct {
 #endif
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
-/* Packed operands of products in bf16 plans (manual, 5l): a as rows of bf16 in blocks of 32 terms;
- * b as panels of words: word q has the terms 2 q (first in memory) and 2 q + 1; a block is 16 rows
- * of a panel. Partial blocks are padded with -0 x +0, which changes no chain, not even one at -0.
- *
- * A tile: m rows and `width` (16, 32 or 48) columns of c add `blocks` blocks of terms; the last has
- * `last` terms. Row i of a is at a + i * a_row. Element (i,j) starts at from[i * from_row + j], or
- * +0 if from is NULL, and accumulates in c; it ends in c_bf16, rounded, if that is not NULL. */
-typedef struct {
-    int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, bf16_row;
-    const uint16_t *a;
-    const uint32_t *b;
-    const float *from;
-    float *c;
-    uint16_t *c_bf16;
-    int64_t c_rows; /* rows of c from here on: those after the tile may be prefetched */
-    gckpti_prefetch *prefetch;
-} gckpti_mixed_tile;
-
-/* A tile kernel: most rows (multiples of row_step), most columns (panels of b may be wider). */
-typedef struct {
-    int rows, columns, row_step;
-    void (*run)(const gckpti_mixed_tile *t);
-} gckpti_tile_kernel;
-
-/* Operand x to pack: `blocks` blocks of product t, from term p on; lanes 0..n-1, which are rows of
- * a or columns of b. Term 0 of lane 0 is element `at`. In x, lanes or terms are adjacent. */
-typedef struct {
-    const gckpti_product *t;
-    const gckpti_operand *x;
-    int64_t at, n, p, blocks;
-} gckpti_pack_lanes;
-
-/* Kernels of bf16 plans. tiles: [0] for blocks, [1] for a chain. configure: NULL, or called before
- * (1) and after (0) the tiles of an item. align: alignment in bytes of rows of an a in place. pack
- * writes an a in rows of `row` words, or a panel of b that is `row` words wide, +0 after n. */
-typedef struct gckpti_mixed_kernels {
-    gckpti_tile_kernel tiles[2];
-    void (*configure)(int start);
-    int64_t align;
-    void (*pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d, int64_t row);
-    void (*widen)(const uint16_t *x, float *y, int64_t n);
-    void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
-} gckpti_mixed_kernels;
-
 static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, int start)
 {
     if (kernels->configure)
@@ -13351,7 +13338,15 @@ typedef struct {
 } gckpti_packed_product;
 
 /* ---- bf16/cpu.c ---- */
-GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
+#endif
+
+#ifndef GCKPT_NO_BF16
+/* Entries of tables that bf16 plans need; vectors of a gckpti_source. */
+#define GCKPTI_IF_MIXED(x)           x
+#define GCKPTI_LOAD_VALUES(x, at, n) V(load_any)((x).f32, (x).bf16, at, n)
+#else
+#define GCKPTI_IF_MIXED(x)           NULL
+#define GCKPTI_LOAD_VALUES(x, at, n) V(load_n)((x) + (at), n)
 #endif
 
 /* >>attention/cpu */
@@ -13371,31 +13366,30 @@ typedef struct {
     const gckpti_attn *attn;
     const float *prefetch; /* NULL, or rows to prefetch: as many as c has */
 } gckpti_attn_gemm;
-
-#ifndef GCKPT_NO_CACHES
-#define GCKPTI_FEW_QUERIES(h, row, head, first, m) V(few_queries)(h, row, head, first, m)
-#else
-#define GCKPTI_FEW_QUERIES(h, row, head, first, m) 0
 #endif
+
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
+/* Rounds n updated values (one work item) from element `at` on to the parameter's copy, if any. */
+GCKPTI_FN void gckpti_update_copy(const gckpt_call *call, const gckpt_update_pass *p, int64_t at,
+                                  int64_t n);
+#if GCKPTI_HAS_FAST
+GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
+#if GCKPTI_AMX
+GCKPTI_FN int gckpti_cpu_has_amx(void);
+#ifndef GCKPTI_CPU_HAS_AMX /* tests define it */
+#define GCKPTI_CPU_HAS_AMX() gckpti_cpu_has_amx()
+#endif
+#endif
+#endif
+#else
+#define gckpti_update_copy(call, p, at, n) ((void)0)
+#define gckpti_mixed_matches(kernels)      (!(kernels)->mixed)
 #endif
 
 /* Declarations shared by the files of layer cpu (MANIFEST); some are in folders of features. */
 
-/* ---- bf16/convert.c ---- */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
-#else
-#define gckpti_cpu_convert(call, c) ((void)(call), (void)(c))
-#endif
-
 #if GCKPTI_HAS_FAST
-/* ---- bf16/cpu.c ---- */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
-#else
-#define gckpti_mixed_matches(kernels) (!(kernels)->mixed)
-#endif
-
 /* ---- cpu/products.c ---- */
 typedef struct gckpti_products {
     const gckpt_call *call;
@@ -13420,9 +13414,8 @@ static void gckpti_convert_each(const gckpti_convert_state *s, int64_t first, in
     uint32_t word[4] = { 0, 0, 0, 0 };
     for (int64_t i = first; i < end; i++) {
         const uint64_t at = s->offset + (uint64_t)i;
-        if (c->kind == GCKPT_WIDEN || c->kind == GCKPT_WIDEN_ADD) {
-            float wide = gckpti_from_bf16(c->from[i]);
-            c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
+        if (c->kind == GCKPT_WIDEN_ADD) {
+            c->x[i] = gckpti_from_bf16(c->from[i]) + c->x[i];
             continue;
         }
         if (stochastic && (i == first || at % 8 == 0))
@@ -13443,17 +13436,13 @@ static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
     const gckpt_conversion *c = s->c;
     int64_t at = item * GCKPTI_GRAIN_SIZE, n = gckpti_min(c->n - at, GCKPTI_GRAIN_SIZE);
     (void)worker;
-#if GCKPTI_HAS_FAST
-    const gckpti_kernels *k = s->call->kernels ? gckpti_kernels_of(s->call) : NULL;
-    const int stochastic = s->call->precision == GCKPT_BF16_STOCHASTIC;
-    if (k && c->kind == GCKPT_WIDEN)
-        k->widen(c->from + at, c->x + at, n);
-    else if (k && c->kind >= GCKPT_NARROW && stochastic)
-        k->mixed->round_stochastic(s, at, at + n);
-    else if (k && c->kind == GCKPT_NARROW)
-        k->narrow(c->x + at, c->to + at, n);
+    if (c->kind == GCKPT_WIDEN)
+        gckpti_widen_row(s->call, c->from + at, c->x + at, n);
+    else if (c->kind >= GCKPT_NARROW && s->call->precision == GCKPT_BF16_STOCHASTIC)
+        GCKPTI_KERNEL_OF(s->call, mixed->round_stochastic, gckpti_convert_each)(s, at, at + n);
+    else if (c->kind == GCKPT_NARROW)
+        gckpti_narrow_row(s->call, c->x + at, c->to + at, n);
     else
-#endif
         gckpti_convert_each(s, at, at + n);
 }
 
@@ -13462,6 +13451,14 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
     gckpti_convert_state s = { call, c, { call->seed, c->stream, (uint32_t)call->step }, 0 };
     s.offset = call->first_row ? (uint64_t)call->first_row * (uint64_t)(c->n / call->rows) : 0;
     gckpt_parallel(call, GCKPTI_GRAINS(c->n), gckpti_convert_item, &s);
+}
+
+GCKPTI_FN void gckpti_update_copy(const gckpt_call *call, const gckpt_update_pass *p, int64_t at,
+                                  int64_t n)
+{
+    const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
+    if (p->update && p->bf16)
+        gckpti_cpu_convert(call, &copy);
 }
 #endif
 
@@ -13494,10 +13491,7 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
         last = (const float *)addend + at;
     }
     float squares = s->block(p, last, at, n, p->update);
-    if (p->update && p->bf16) {
-        const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
-        gckpti_cpu_convert(s->call, &copy); /* n is one work item: runs here */
-    }
+    gckpti_update_copy(s->call, p, at, n);
     if (p->squares)
         p->squares[b] = squares;
 }
@@ -13524,7 +13518,7 @@ static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *
     gckpti_product t = *s->t;
     const int64_t c_next = block->matrix * t.m * t.c_stride;
     t.a.f32 += block->matrix * t.a.batch_stride, t.c += c_next;
-    if (!gckpti_has_quant(&t.b))
+    if (!gckpti_has_compressed(&t.b))
         t.b.f32 += block->matrix * t.b.batch_stride;
     gckpti_kernels_of(s->call)->product_block(&t, block, scratch, floats);
 }
@@ -13956,13 +13950,13 @@ static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
  * chain. Other rounding, order or flushing shows in its rows: normal numbers; sums through
  * subnormals; the least normal number and half a unit below it (a zero); a chain at -0; an
  * infinity. wide: operands are f32. */
-static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t period, int wide)
+static int gckpti_product_matches(const gckpti_kernels *kernels, int64_t period, int wide)
 {
-    enum { M = 8, N = 16, K = 49, SCRATCH = 2 * 16 * (GCKPTI_PANEL + 32) };
+    enum { M = 8, N = 16, K = 49 };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
     uint16_t a[(M + N) * K], *const b = a + M * K;
-    float c[M * N], start[M * N], scratch[SCRATCH] GCKPTI_ALIGNED, f32[(M + N) * K];
+    float c[M * N], start[M * N], f32[(M + N) * K];
     int same = 1;
     for (int p = 0; p < K; p++)
         for (int i = 0; i < N; i++) {
@@ -13975,40 +13969,51 @@ static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t p
     for (int i = 0; i < N; i += 3)
         b[i * K] = 0x0080, b[i * K + 1] = 0x3f80, b[i * K + 2] = 0x9980, b[i * K + 48] = 0x8080;
     a[4 * K] = 0x3f80, a[4 * K + 2] = 0x1a40, a[5 * K + 48] = 0x3f00, a[6 * K + 1] = 0x7f80;
-    gckpti_product t;
-    memset(&t, 0, sizeof t);
-    t.batch = 1, t.m = M, t.n = N, t.k = K, t.k_period = period, t.c = c, t.c_stride = N,
-    t.accumulate = 1;
     for (int i = 0; i < (M + N) * K; i++)
         f32[i] = gckpti_from_bf16(a[i]) * 1.00390625f;
-    t.a.f32 = f32, t.b.f32 = f32 + M * K, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
-    t.a.stride = t.b.stride = K, t.a.k_stride = t.b.k_stride = 1;
-    const gckpti_c_block all = { 0, M, 0, N, 0, 0 };
-    gckpti_mixed_job s;
-    memset(&s, 0, sizeof s);
+    const gckpti_operand x = { wide ? f32 : NULL, wide ? NULL : a, K, 1, 0, NULL };
+    gckpti_product t = gckpti_product_of(M, N, K, x, gckpti_operand_at(&x, M * K), c);
+    t.k_period = period, t.accumulate = 1;
     gckpt_call call;
     memset(&call, 0, sizeof call);
-    call.threads = 1;
-    s.base.call = &call, s.base.t = &t, s.base.rows = 32, s.base.cols = GCKPTI_PANEL,
-    s.base.col_blocks = 1;
-    s.base.row_blocks = 1, s.kernels = kernels, s.blocks = 2, s.panel = GCKPTI_PANEL;
+    call.kernels = kernels, call.threads = 1;
     for (int i = 0; i < M * N; i++)
         c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
     memcpy(start, c, sizeof start);
-    gckpti_mixed_c_block(&s.base, &all, scratch, SCRATCH);
+    gckpti_mixed_fast(&call, &t);
     for (int i = 0; i < M * N; i++) {
-        const uint32_t x = gckpti_bits(gckpti_mixed_element(&t, i / N * K, i % N * K, start[i]));
-        same = same && (x == gckpti_bits(c[i]) || (x << 1 > 0xff000000u && c[i] != c[i]));
+        const uint32_t y = gckpti_bits(gckpti_mixed_element(&t, i / N * K, i % N * K, start[i]));
+        same = same && (y == gckpti_bits(c[i]) || (y << 1 > 0xff000000u && c[i] != c[i]));
     }
     return same;
 }
 
 GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels)
 {
-    const gckpti_mixed_kernels *mixed = kernels->mixed;
-    return gckpti_product_matches(mixed, 0, 0) && gckpti_product_matches(mixed, 0, 1) &&
-           gckpti_product_matches(mixed, 1, 0) && gckpti_narrow_matches(mixed);
+    return gckpti_product_matches(kernels, 0, 0) && gckpti_product_matches(kernels, 0, 1) &&
+           gckpti_product_matches(kernels, 1, 0) && gckpti_narrow_matches(kernels->mixed);
 }
+
+#if GCKPTI_AMX
+/* Returns whether the processor has AMX and Linux lets the process use it (arch_prctl,
+ * ARCH_REQ_XCOMP_PERM, once); Linux refuses if, for example, a signal stack is too small. */
+GCKPTI_FN int gckpti_cpu_has_amx(void)
+{
+    unsigned a = 7, b, c = 0, d, high;
+    long status;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    if ((d >> 22 & 5) != 5) /* the bits of AMX-BF16 and AMX-TILE */
+        return 0;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(high) : "c"(0));
+    if ((a >> 17 & 3) != 3)
+        return 0;
+    __asm__ volatile("syscall"
+                     : "=a"(status)
+                     : "a"(158L), "D"(0x1023L), "S"(18L)
+                     : "rcx", "r11", "memory");
+    return status == 0;
+}
+#endif
 #endif
 
 /* >>images/cpu */
@@ -14172,28 +14177,6 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
            gckpti_mixed_matches(kernels);
 }
 
-#if GCKPTI_AMX && !defined(GCKPTI_CPU_HAS_AMX) /* tests define it */
-/* Returns whether the processor has AMX and Linux lets the process use it (arch_prctl,
- * ARCH_REQ_XCOMP_PERM, once); Linux refuses if, for example, a signal stack is too small. */
-static int gckpti_cpu_has_amx(void)
-{
-    unsigned a = 7, b, c = 0, d, high;
-    long status;
-    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-    if ((d >> 22 & 5) != 5) /* the bits of AMX-BF16 and AMX-TILE */
-        return 0;
-    __asm__ volatile("xgetbv" : "=a"(a), "=d"(high) : "c"(0));
-    if ((a >> 17 & 3) != 3)
-        return 0;
-    __asm__ volatile("syscall"
-                     : "=a"(status)
-                     : "a"(158L), "D"(0x1023L), "S"(18L)
-                     : "rcx", "r11", "memory");
-    return status == 0;
-}
-#define GCKPTI_CPU_HAS_AMX() gckpti_cpu_has_amx()
-#endif
-
 #if GCKPTI_AVX512
 static int gckpti_cpu_has_avx512(void)
 {
@@ -14342,7 +14325,7 @@ GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_
 
 /* ---- devices/host.c ---- */
 /* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
- * until another call, a kernel on the host or the copy of an offloaded value uses that memory. */
+ * until another call, a kernel on the host or a copy to slower memory uses that memory. */
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n);
 
 /* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
@@ -14355,7 +14338,6 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #define gckpti_cpu_name            "processor"
 #define gckpti_cpu_copy_in         gckpti_cpu_copy
 #define gckpti_cpu_copy_out        gckpti_cpu_copy
-#define gckpti_cpu_dequantise      gckpti_dequantise_all
 /* The CPU has none of the optional functions of a backend. */
 #define gckpti_cpu_use_comm_queue  ((gckpti_queue_fn)0)
 #define gckpti_cpu_wait_comm_queue ((gckpti_wait_fn)0)
@@ -14394,9 +14376,9 @@ typedef void (*gckpti_release_fn)(void *, void *, size_t);
     static const gckpt_backend gckpti_backend_##name = {                                      \
         #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
         gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, GCKPTI_IF_TRAINING(gckpti_cpu_add),          \
-        GCKPTI_IF_BF16(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                 \
-        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,       \
-        NULL }
+        GCKPTI_IF_MIXED(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                \
+        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,                   \
+        gckpti_cpu_dequantise, NULL, NULL }
 /* clang-format on */
 GCKPTI_CPU_BACKEND(plain, 1, NULL);
 #if GCKPTI_HAS_FAST
@@ -14529,13 +14511,14 @@ typedef struct {
  *   place        an offset in the arena for each buffer
  *   prefetch     lowers once more, with gathers that begin earlier
  *   encode       the plan: constant data without pointers into the graph
- * Features (dist, bf16, row tiles, copies to slower memory) add to these steps by passes, one
+ * Features (dist, rounding, row tiles, copies to slower memory) add to these steps by passes, one
  * function per feature, called at the stages of gckpti_plan_stage (plan/internal.h, plan/passes.h).
  *
  * A schedule is an array of int. With n = p->nodes and 0 <= u < n, an entry is
  *     u         the forward of node u; every forward of u but the first is a recompute
  *     ~u        the backward of node u
- *     u + n, u + 2n    instructions of a feature that copy the results of u (offload/plan.h)
+ *     u + n     copies the results of u back from slower memory (gckpti_is_copy_back)
+ *     u + 2n    keeps results of u that are being copied there live until here
  * Schedules of 3 nodes:
  *     0 1 2 ~2 ~1 ~0      stores everything
  *     0 1 2 ~2 1 ~1 ~0    drops the results of node 1 and recomputes them
@@ -14646,26 +14629,28 @@ enum {
     GCKPTI_TAKES_PART = 16,
     GCKPTI_TAKES_VALUES = 32,
     GCKPTI_TAKES_GRADIENTS = 64, /* and totals */
+    GCKPTI_DEFINES = 128,        /* it writes its node's value and saved data */
     GCKPTI_TAKES_RESULT = GCKPTI_TAKES_OUT | GCKPTI_TAKES_SAVED,
     GCKPTI_TAKES_FORWARD = GCKPTI_TAKES_RESULT | GCKPTI_TAKES_WORKSPACE | GCKPTI_TAKES_VALUES,
     GCKPTI_TAKES_BACKWARD = GCKPTI_TAKES_FORWARD | GCKPTI_TAKES_GRADIENT | GCKPTI_TAKES_GRADIENTS,
     GCKPTI_TAKES_SUM = GCKPTI_TAKES_WORKSPACE | GCKPTI_TAKES_GRADIENT | GCKPTI_TAKES_PART
 };
 #define GCKPTI_KINDS(X)                                                                            \
-    X(FORWARD, gckpti_run_op, GCKPTI_TAKES_FORWARD)                                                \
+    X(FORWARD, gckpti_run_op, GCKPTI_TAKES_FORWARD | GCKPTI_DEFINES)                               \
     X(BACKWARD, gckpti_run_op, GCKPTI_TAKES_BACKWARD)                                              \
     X(UPDATE, gckpti_run_checked_update, GCKPTI_TAKES_GRADIENT)                                    \
     X(OFFLOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT)                                             \
-    X(RELOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT)                                              \
+    X(RELOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT | GCKPTI_DEFINES)                             \
     X(REDUCE, gckpti_run_reduce, GCKPTI_TAKES_SUM)                                                 \
     X(OFFLOAD_DONE, gckpti_run_copies, GCKPTI_TAKES_RESULT)
 
 
+
 /* The choices that are made before there is a schedule. All 0 means the graph as built. */
 typedef struct {
-    int lowering;   /* lowering of the ops that have several (linear_loss/plan.c) */
-    int fused;      /* ops without gradients run in fused groups (gckpti_fuse_ops) */
-    int no_offload; /* offloads nothing, although the request allows it */
+    int lowering;  /* lowering of the ops that have several (linear_loss/plan.c) */
+    int fused;     /* ops without gradients run in fused groups (gckpti_fuse_ops) */
+    int no_copies; /* copies nothing to slower memory, although the request allows it */
 } gckpti_variant;
 
 typedef struct {
@@ -14691,19 +14676,18 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; hash of the ops that run */           \
     X(uint64_t, cost) X(uint64_t, least_cost) X(uint64_t, proven_cost)                             \
     X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
-    X(uint64_t, offload_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)            \
+    X(uint64_t, host_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)               \
     X(int, format) X(int, contract) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                        \
     X(gckpt_mode, mode) X(gckpt_optimiser, optimiser) X(int, state_slots)                          \
     X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \
     X(int, lowering) X(int, fused)      /* gckpti_variant */                                       \
-    X(int, virtual_ranks) X(int, ranks) X(gckpt_shard, shard) /* without REDUCE: 1, 1, NONE */     \
-    X(int, overlap_offload) X(int, accumulates)                                                    \
-    X(int, bf16_weights)         /* matrix products read bf16 copies of parameters */              \
-    X(int, quantised)            /* nonzero if some parameter is quantised */                      \
+    GCKPTI_DIST_NUMBERS(X) X(int, overlaps_copies) X(int, accumulates)                             \
+    X(int, bf16_weights)         /* matrix products read copies of parameters */                   \
+    X(int, compressed)           /* nonzero if the storage of some parameter is compressed */      \
     X(int, mixer)                /* a node that mixes rows, or -1 */                               \
     X(int, body) X(int, epilogue) /* first instruction of body, epilogue */                        \
     X(size_t, alignment) X(size_t, proven_bytes)                                                   \
-    X(size_t, offloaded) /* bytes of slower memory */                                              \
+    X(size_t, host_bytes) /* bytes of slower memory */                                             \
     X(size_t, term_count) X(size_t, arena) X(size_t, peak) X(size_t, inputs)                       \
     X(size_t, node_count) X(size_t, param_count) X(size_t, length) X(size_t, operand_count)        \
     X(size_t, fetch_count) X(size_t, word_count) X(size_t, size_count) X(size_t, name_bytes)
@@ -14724,7 +14708,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(char, names, name_bytes, 0)
 /* clang-format on */
 
-/* A plan: one block of memory, or constants of a program (gckpt_plan_c). Its arrays refer to each
+/* A plan: one block of memory, or constants of a program. Its arrays refer to each
  * other by index:
  *     ins[x].id ---------> nodes[]     .op         kernels, of constant code
  *                                      .in, .base  other nodes; base: the one that a view views
@@ -14756,7 +14740,7 @@ struct gckpt_plan {
 
 
 
-/* A bit of `rounding` (the others: bf16/plan.h): with fast kernels, the op's bits depend on the
+/* A bit of `rounding` (others: GCKPTI_ROUNDED, ..): with fast kernels, the op's bits depend on the
  * size of the micro-batch. */
 enum { GCKPTI_MIXES = 16 };
 
@@ -14785,6 +14769,22 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 #define GCKPTI_HAS_STAGED   1
 #define GCKPTI_HAS_VARIANTS 1
 
+/* Optional parts that plans and requests may need: X(part, 1 if GCKPT_SMALL has it, condition that
+ * plan p needs it, what p then has, condition that request d needs it, setting of d without it). */
+#define GCKPTI_PART_USES(X)                                                                        \
+    X(TRAINING, 1, p->mode != GCKPT_INFERENCE, "gradients", d->mode != GCKPT_INFERENCE,            \
+      "mode to GCKPT_INFERENCE")                                                                   \
+    X(RANKS, 0, p->virtual_ranks > 1, "virtual ranks", (unsigned)d->ranks.virtual_ranks > 1,       \
+      "ranks.virtual_ranks to 0")                                                                  \
+    X(FETCH, 1, p->fetch_count, "tensors to fetch", d->fetch.count > 0, "fetch.count to 0")        \
+    X(QUANT, 1, p->compressed, "quantised parameters", 0, "")                                      \
+    X(TILES, 1, p->fused, "fused groups of ops", 0, "")                                            \
+    X(BF16, 0, p->precision != GCKPT_FP32, "precision GCKPT_BF16",                                 \
+      d->bf16.precision != GCKPT_FP32, "bf16.precision to GCKPT_FP32")                             \
+    X(OFFLOAD, 0, p->host_bytes, "copies to slower memory",                                        \
+      d->offload.bytes || d->offload.overlap, "offload.bytes and overlap to 0")                    \
+    X(DEVICES, 0, p->backend_id > GCKPTI_BACKEND_PLAIN, "backends", d->backend, "backend to NULL")
+
 /* The number of lowerings of an op (0 is the op as built). */
 #ifdef GCKPT_NO_LINEAR_LOSS
 enum { GCKPTI_LOWERINGS = 1 };
@@ -14809,7 +14809,7 @@ typedef struct {
     unsigned char must_recompute;   /* recomputed for the backwards */
     unsigned char fetched;          /* its last value is read at the end */
     unsigned char in_place;         /* bit i: may overwrite the value of edges[in + i] */
-    unsigned char can_offload;
+    unsigned char can_copy;         /* its results may be copied to slower memory and back */
 } gckpti_node;
 
 /* The memory of a gradient: it depends on the order of backwards, but not on the schedule. */
@@ -14878,9 +14878,9 @@ typedef struct {
     int *value, *saved, *gradient; /* buffer by position (gradient: by gradient), or -1 */
     int *latest_def;               /* by node: position of the current definition */
     size_t peak, arena, kind_bytes[GCKPT_BYTES_KINDS];
-    double peak_estimate;           /* the peak even if it exceeds the address space */
-    uint64_t cost, hidden;          /* hidden: cost of copies that overlap computation */
-    size_t *host_offset, offloaded; /* [2u], [2u + 1]: of node u's value and saved; bytes of all */
+    double peak_estimate;            /* the peak even if it exceeds the address space */
+    uint64_t cost, hidden;           /* hidden: cost of copies that overlap computation */
+    size_t *host_offset, host_bytes; /* [2u], [2u + 1]: of u's value and saved; bytes of all */
 } gckpti_lowered;
 
 /* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */
@@ -14910,7 +14910,7 @@ typedef struct gckpti_planner {
     gckpti_node *node;
     int nodes, prologue;                /* the first `prologue` nodes are computed once a step */
     int recompute_count;                /* nodes with must_recompute */
-    int can_offload;                    /* some node may be offloaded */
+    int can_copy;                       /* results of some node may be copied out and back */
     int64_t host_limit, max_host_limit; /* bytes of slower memory: in this search; at most */
     int overlap;                        /* copies overlap computation: costs are times */
     int copy_cost;                      /* weight of copies in the search (gckpti_scaled_cost) */
@@ -15040,6 +15040,10 @@ static inline uint64_t gckpti_entry_cost(const gckpti_planner *p, int entry)
 GCKPTI_FN int64_t gckpti_vrank_first_row(const gckpt_plan *p, int64_t rows, int64_t vrank);
 
 #ifndef GCKPT_NO_RANKS
+/* For errors: whether a plan was made for several processes, and what its micro-batches divide. */
+#define gckpti_needs_peers(p) ((p)->ranks > 1)
+#define gckpti_split_scope(p) ((p)->virtual_ranks > 1 ? " in each virtual rank" : "")
+
 /* Returns how many virtual ranks this rank runs: its part, or all if every rank runs all rows. */
 static inline int gckpti_local_vranks(const gckpt_plan *p)
 {
@@ -15078,6 +15082,8 @@ static inline uint64_t gckpti_finish_hash(const gckpt_plan *p, uint64_t hash)
                       (slot) < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE)                         \
         .capacity
 #else
+#define gckpti_needs_peers(p)               0
+#define gckpti_split_scope(p)               ""
 #define gckpti_rows_left(p, rows)           ((rows) % (p)->rows)
 #define gckpti_counted_rows(p)              ((uint64_t)(p)->batch)
 #define gckpti_price_gather(p, i, u)        ((void)0)
@@ -15142,15 +15148,26 @@ enum {
     GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS     /* of a row */
 };
 
-/* Return whether a plan is a bf16 plan, and whether this build has a precision. */
+/* Returns whether a plan is a bf16 plan. */
 static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
 {
     return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
 }
-static inline int gckpti_has_precision(gckpt_precision precision)
-{
-    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
-}
+
+/* The widest instruction set from which a plan gains; whether a request is for a bf16 plan; whether
+ * a node runs a fast kernel of a backend (find_fast). */
+#define gckpti_widest_isa(p)    (gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512)
+#define gckpti_is_rounded(desc) ((desc)->bf16.precision != GCKPT_FP32)
+#define gckpti_runs_fast(node)  (gckpti_precision_of((node)->rounding) == GCKPT_BF16_FAST)
+
+/* Rows of the checks of a request (planner/checks.c): the range of an option, a fault. */
+/* clang-format off */
+#define GCKPTI_PRECISION_RANGE(d) { "bf16.precision", (int)(d)->bf16.precision, 0, GCKPT_BF16_FAST }
+#define GCKPTI_PRECISION_FAULT(d)                                                                  \
+    { (d)->bf16.precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel((d)->backend, NULL),       \
+      "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same bytes and runs "      \
+      "everywhere" }
+/* clang-format on */
 
 /* Returns the plan's bytes without the optional bf16 copies of parameters. */
 static inline size_t gckpti_required_bytes(const gckpt_plan *p)
@@ -15181,18 +15198,19 @@ static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpt
 #ifndef GCKPT_SMALL
 
 /* ---- copies of results to slower memory and back: their part of schedules and costs ---- */
-/* Return whether an entry is an offload_done, and whether it is a reload. With n = p->nodes,
- *     u + n     is a reload: copies the results of u back from slower memory
- *     u + 2n    is an offload_done: results of u that are being offloaded stay live until here
- * An offload has no entry: it follows the last forward before a reload. With 3 nodes,
+/* Returns whether an entry is a reload. With n = p->nodes, u + n is a reload of u, and u + 2n an
+ * offload_done. An offload has no entry: it follows the last forward before a reload. With 3 nodes,
  *     0 1 2 ~2 4 ~1 ~0    offloads the results of node 1 and reloads them (4 = 1 + 3) */
-static inline int gckpti_is_offload_done(const gckpti_planner *p, int entry)
-{
-    return entry >= 2 * p->nodes;
-}
-static inline int gckpti_is_reload(const gckpti_planner *p, int entry)
+static inline int gckpti_is_copy_back(const gckpti_planner *p, int entry)
 {
     return entry >= p->nodes && entry < 2 * p->nodes;
+}
+
+/* Returns the kind of an entry's instruction. */
+static inline gckpt_kind gckpti_entry_kind(const gckpti_planner *p, int entry)
+{
+    static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_RELOAD, GCKPT_OFFLOAD_DONE };
+    return entry < 0 ? GCKPT_BACKWARD : kinds[entry / p->nodes];
 }
 
 /* Return the parts of a definition that are used (last use not -1), as bits; the bytes of parts. */
@@ -15214,11 +15232,13 @@ static inline uint64_t gckpti_parts_cost(const gckpti_planner *p, int node, int 
 
 /* Returns a cost of copies as a search weighs it: times a / (8 - a), where a is copy_cost. */
 enum { GCKPTI_FULL_COPY_COST = 4, GCKPTI_COPY_COSTS };
+enum { GCKPTI_STRATEGIES = 6 }; /* searches of a model if p->overlap */
 static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
 {
     uint64_t divisor = 8 - (uint64_t)copy_cost, factor = (uint64_t)copy_cost;
     return cost / divisor * factor + cost % divisor * factor / divisor;
 }
+#endif
 
 /* ---- offload/time.c ---- */
 #ifndef GCKPT_NO_OFFLOAD
@@ -15227,9 +15247,13 @@ static inline uint64_t gckpti_scaled_cost(int copy_cost, uint64_t cost)
  * an offload_done, and adds the cost of copies. Returns the bytes that have no other use there. */
 GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x);
 
+
+/* ---- offload/plan.c ---- */
+/* Sets the bytes and the cost of an instruction that is an offload or a reload. */
+GCKPTI_FN void gckpti_price_copy(const gckpt_plan *p, const gckpti_ins *ins, gckpt_usage *u);
 #else
 #define gckpti_scan_copies(p, s, entry, x) 0
-#endif
+#define gckpti_price_copy(p, ins, u)       ((void)0)
 #endif
 
 /* >>devices/plan */
@@ -15241,7 +15265,7 @@ GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
 /* Returns the name of a backend, or "the processor" for NULL. */
 GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b);
 
-/* Returns 1 if a backend has kernels of GCKPT_BF16_FAST for an op or, if `op` is NULL, for any. */
+/* Returns 1 if a backend has a fast kernel (find_fast) for an op or, if `op` is NULL, for any. */
 GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op);
 
 /* Asks a backend for the workspace of an op; `call` is as op->shape left it. */
@@ -15339,8 +15363,7 @@ typedef enum {
     GCKPTI_PASS_SCHEDULE,     /* (gckpti_schedule) it is complete, and nothing is listed yet */
     GCKPTI_PASS_ENTRY,        /* (int) the instruction of the entry at this position is listed */
     GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
-    GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has its operands, except those */
-                              /* that a feature adds: all of REDUCE, OFFLOAD and OFFLOAD_DONE */
+    GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has all operands of the core */
     GCKPTI_PASS_PEAK,         /* (int) the bytes by kind at the peak, this instruction, are known */
     GCKPTI_PASS_NUMBERS,      /* (gckpti_encoder) the plan has its scalars */
     GCKPTI_PASS_ENCODED       /* (gckpti_encoder) the plan is complete */
@@ -15360,14 +15383,18 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
 /* Returns whether a step changes the parameter: it is trained or a running statistic. */
 GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q) { return q->trained || q->running; }
 
+#define GCKPTI_OPERANDS(kind, handler, operands) operands,
+static const unsigned char gckpti_kind_operands[] = { GCKPTI_KINDS(GCKPTI_OPERANDS) };
+#undef GCKPTI_OPERANDS
+
+/* Returns whether instructions of a kind define results (GCKPTI_DEFINES). */
+GCKPTI_FN int gckpti_defines(int kind) { return gckpti_kind_operands[kind] & GCKPTI_DEFINES; }
+
 /* Reads the operands of an instruction of a tensor with this number of inputs. */
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o)
 {
-#define GCKPTI_OPERANDS(kind, handler, operands) operands,
-    static const unsigned char operands[] = { GCKPTI_KINDS(GCKPTI_OPERANDS) };
-#undef GCKPTI_OPERANDS
-    const unsigned has = operands[ins->kind];
+    const unsigned has = gckpti_kind_operands[ins->kind];
     stored += ins->operands;
     o->out = has & GCKPTI_TAKES_OUT ? *stored++ : GCKPTI_NO_OFFSET;
     o->saved = has & GCKPTI_TAKES_SAVED ? *stored++ : GCKPTI_NO_OFFSET;
@@ -15424,20 +15451,20 @@ GCKPTI_FN const char *gckpti_planned_name(const gckpt_plan *plan, int id)
                                          : "";
 }
 
-/* Returns whether op is batch norm with one value per channel in each row of the shape's `rows`. */
-GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
+/* Returns whether op measures running statistics of one value per channel in each of `rows`. */
+GCKPTI_FN int gckpti_measures_one(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
 {
     return op && op->flags & GCKPTI_BUILTIN_OP && gckpti_has_running(op) &&
            gckpti_rows(shape) == rows;
 }
 
 /* Returns whether plan->mixer would normalise one value per channel in a single row. */
-GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p)
+GCKPTI_FN int gckpti_mixer_measures_one(const gckpt_plan *p)
 {
     if (p->mixer < 0)
         return 0;
     const gckpt_shape shape = gckpti_planned_shape(p, &p->nodes[p->mixer]);
-    return gckpti_is_single_norm(p->nodes[p->mixer].op, &shape, p->rows);
+    return gckpti_measures_one(p->nodes[p->mixer].op, &shape, p->rows);
 }
 
 GCKPTI_COLD_BEGIN
@@ -15617,13 +15644,13 @@ GCKPTI_FN gckpt_result gckpti_query_backend(const gckpt_backend *b, const gckpt_
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
 /* Returns whether t is a parameter that ops read in the arena: a gathered one; any parameter with
- * desc.kernels.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
+ * desc.kernels.stage_parameters; or a compressed one that some reader's CPU kernel cannot read. */
 GCKPTI_FN int gckpti_must_stage(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_plan_desc *d = p->desc;
     if (t->kind != GCKPTI_PARAM || d->kernels.stage_parameters || gckpti_is_gathered(p, t))
         return t->kind == GCKPTI_PARAM;
-    return gckpti_is_quantised((int)p->g->store->params[t->index].p.storage) &&
+    return gckpti_is_compressed((int)p->g->store->params[t->index].p.storage) &&
            (d->backend || t->f32_uses);
 }
 
@@ -15695,7 +15722,7 @@ GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, i
 {
     const gckpt_tensor *q = t->in[i];
     const int rows = q->batch_invariant && !t->batch_invariant; /* a sum over the batch */
-    const int one = /* one addend; not so a GRU's bias (3 H) with an output of 3 steps */
+    const int one = /* one addend; not so of a bias (3 H) and an output (3, H) */
         gckpti_elements(&q->shape) == gckpti_elements(&t->shape) &&
         gckpti_last(&q->shape) == gckpti_last(&t->shape);
     if (!(t->op->needs[i] & GCKPT_SUMS) || (!rows && one))
@@ -15899,6 +15926,7 @@ static void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
     const gckpt_plan_desc *d = p->desc;
     const size_t budget = d->budget ? d->budget : SIZE_MAX;
     size_t bytes = 0;
+    plan->precision = d->bf16.precision;
     plan->bf16_weights = d->bf16.copy_weights && !d->backend && !d->kernels.stage_parameters &&
                          plan->shard == GCKPT_SHARD_NONE;
     for (size_t i = 0; i < plan->param_count; i++)
@@ -15920,6 +15948,24 @@ GCKPTI_PASSES(bf16)
             gckpti_encode_copies(p, &d->ins[x], e->operands);
     gckpti_encode_weights(p, &e->plan);
     return GCKPT_OK;
+}
+#endif
+
+/* >>cache/plan */
+#if !defined(GCKPT_NO_CACHES) && !defined(GCKPT_SMALL)
+
+GCKPTI_PASSES(cache)
+{
+    const int stochastic = p->desc->bf16.precision == GCKPT_BF16_STOCHASTIC;
+    (void)arg;
+    if (stage != GCKPTI_PASS_START || !p->g->variable || (p->inference && !stochastic))
+        return GCKPT_OK;
+    return gckpti_error(p->g, GCKPT_E_ARG,
+                        p->inference
+                            ? "plan: with stochastic rounding, calls with caches would not give "
+                              "the bits of one call over all positions; use GCKPT_BF16"
+                            : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph that is "
+                              "trained without it");
 }
 #endif
 
@@ -16561,7 +16607,7 @@ static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *r
 /* Finds which input rows an op reads (o->rows); leaves o->rows 0 if it cannot run in row tiles. */
 static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
 {
-    gckpt_receptive_field rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
+    gckpt_receptive_field rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f }; /* unless the op sets it */
     const unsigned same = GCKPTI_IS_ELEMENTWISE | GCKPTI_IS_ROWWISE;
     if (t->kind != GCKPTI_OP || t->batch_invariant || p->active[t->id] || t->must_recompute ||
         t->mixes_rows || gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 ||
@@ -16999,7 +17045,7 @@ static void gckpti_fuse_ops(gckpti_planner *p)
 GCKPTI_PASSES(tiles)
 {
     (void)arg;
-    if (stage == GCKPTI_PASS_OPS && p->variant.fused && p->desc->bf16.precision == GCKPT_FP32)
+    if (stage == GCKPTI_PASS_OPS && p->variant.fused && !gckpti_is_rounded(p->desc))
         gckpti_fuse_ops(p);
     return GCKPT_OK;
 }
@@ -17128,7 +17174,7 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
         call.workspace_backward > PTRDIFF_MAX / 4)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "plan: %T cannot be planned for %i threads", t,
                             p->threads);
-    if (!p->inference && gckpti_is_single_norm(t->op, &t->shape, 1))
+    if (!p->inference && gckpti_measures_one(t->op, &t->shape, 1))
         return gckpti_error(p->g, GCKPT_E_SHAPE,
                             "plan: %T normalises one value per channel in micro-batches of %I "
                             "rows; training needs 2 or more: build it with more rows",
@@ -17172,7 +17218,7 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
 /* Returns whether a tensor is in the arena, as the result of a node. */
 static int gckpti_is_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
+    return t->kind == GCKPTI_OP ? !gckpti_is_variable(t->op) : gckpti_is_staged(p, t);
 }
 
 /* Marks the tensors that backwards, losses, side effects and fetches read, directly or not. */
@@ -17240,7 +17286,7 @@ static void gckpti_add_node(gckpti_planner *p, const gckpt_tensor *t, int prolog
     int side_effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
     u->backward_index = p->active[t->id] & GCKPTI_HAS_BACKWARD ? INT32_MAX : -1;
-    u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
+    u->out = gckpti_is_loss(t) || gckpti_is_variable(t->op)
                  ? 0
                  : gckpti_model_size(p, gckpti_value_bytes(p, t));
     u->saved = gckpti_model_size(p, t->saved_bytes);
@@ -17302,7 +17348,7 @@ static gckpt_result gckpti_sum_costs(gckpti_planner *p)
         const gckpt_cost *cost = &p->cost[i];
         const gckpti_node *u = p->node_of[i] < 0 ? NULL : &p->node[p->node_of[i]];
         sum = gckpti_add_cost(gckpti_add_cost(sum, cost->forward), cost->backward);
-        if (u && u->can_offload)
+        if (u && u->can_copy)
             sum = gckpti_add_cost(
                 sum, 2 * gckpti_parts_cost(p, p->node_of[i], GCKPTI_VALUE | GCKPTI_SAVED));
         p->forward_cost = gckpti_add_cost(p->forward_cost, u ? cost->forward : 0);
@@ -17314,8 +17360,8 @@ static gckpt_result gckpti_sum_costs(gckpti_planner *p)
                ? GCKPT_OK
                : gckpti_error(p->g, GCKPT_E_ARG,
                               "plan: the cost of all ops adds up to more than %u; %s", most,
-                              p->desc->costs.by_id || p->can_offload || p->g->rows < 2
-                                  ? "give costs in a larger unit (desc.costs, desc.ranks.link_cost)"
+                              p->desc->costs.by_id || p->can_copy || p->g->rows < 2
+                                  ? "give costs in a larger unit (desc.costs, and costs of copies)"
                                   : "use fewer rows, or desc.costs in a larger unit");
 }
 
@@ -17390,7 +17436,7 @@ static int gckpti_join_loss(const gckpti_planner *p, gckpt_tensor *t)
 
 /* Replaces losses by the lowering number p->variant.lowering, of the same bits: a cross_entropy and
  * its linear layer become a linear_cross_entropy, which computes each logit once, for a block of
- * rows at a time, or twice (the last lowering). Fast kernels of a backend have no lowering. */
+ * rows at a time, or twice (the last lowering). Plans for a backend have no lowering. */
 static void gckpti_take_lowering(gckpti_planner *p)
 {
     static const int rows[GCKPTI_LOWERINGS - 1] = { 256, 64, 0 };
@@ -17399,7 +17445,6 @@ static void gckpti_take_lowering(gckpti_planner *p)
         gckpt_tensor t = *p->g->tensors[i];
         gckpti_linear_loss o = { 0, 0.0f };
         if (t.kind != GCKPTI_OP || t.batch_invariant || !(p->active[i] & GCKPTI_HAS_BACKWARD) ||
-            p->desc->bf16.precision == GCKPT_BF16_FAST ||
             (!gckpti_join_loss(p, &t) && (t.op != &gckpti_op_linear_cross_entropy || !block_rows)))
             continue;
         if (block_rows) {
@@ -17457,7 +17502,7 @@ GCKPTI_COLD_END
 /* ---- offloads and reloads in a scan of a schedule from its end ---- */
 GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x)
 {
-    const int u = gckpti_entry_node(p, entry), reload = gckpti_is_reload(p, entry);
+    const int u = gckpti_entry_node(p, entry), reload = gckpti_is_copy_back(p, entry);
     gckpti_node_state *v = &p->state[u];
     const int used = gckpti_parts(v->value_end, v->saved_end);
     const int parts = reload ? used : entry < 0 ? 0 : v->awaited_parts, added = parts & ~used;
@@ -17522,7 +17567,7 @@ static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
 static void gckpti_release_offloads(gckpti_timeline *c, int x)
 {
     gckpti_schedule *s = c->sched;
-    const int defines = s->entry[x] >= 0 && !gckpti_is_offload_done(c->p, s->entry[x]);
+    const int defines = s->entry[x] >= 0 && s->entry[x] < 2 * c->p->nodes;
     const int node = defines ? gckpti_entry_node(c->p, s->entry[x]) : -1;
     int64_t excess = s->live_bytes[x] - c->limit;
     int pending = 0;
@@ -17572,7 +17617,7 @@ GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, i
         gckpti_release_offloads(&c, x);
         if (out)
             out->entry[out->length++] = i;
-        if (gckpti_is_reload(p, i)) {
+        if (gckpti_is_copy_back(p, i)) {
             gckpti_start_copy(&c, u, gckpti_parts(s->value_end[x], s->saved_end[x]));
             p->state[u].ready = c.copy_end;
         }
@@ -17678,15 +17723,13 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
         v->run_count -= is_forward;
         int needed = i < 0 || v->value_end >= 0 || v->saved_end >= 0 ||
                      (is_forward && u->side_effect && v->run_count == 0);
-        if (gckpti_is_offload_done(p, i))
-            needed = 0;
-        if (p->can_offload && !gckpti_is_reload(p, i))
-            needed = needed || v->awaited_parts;
+        if (p->can_copy && !gckpti_is_copy_back(p, i))
+            needed = (needed && i < p->nodes) || v->awaited_parts;
         if (!needed)
             continue;
         s->entry[--kept] = i;
         s->copied_parts[kept] = 0;
-        if (p->can_offload)
+        if (p->can_copy)
             live += gckpti_scan_copies(p, s, i, kept);
         int in_place = gckpti_mark_uses(p, 0, i, kept, &live);
         int64_t reused = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
@@ -17699,7 +17742,7 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
     }
     gckpti_compact_schedule(s, kept);
     s->overhead = s->recompute_cost;
-    if (p->can_offload) {
+    if (p->can_copy) {
         s->overhead =
             gckpti_add_cost(s->overhead, gckpti_scaled_cost(p->copy_cost, s->transfer_cost));
         s->peak = s->host_bytes > p->host_limit ? INT64_MAX : s->peak;
@@ -17783,16 +17826,6 @@ GCKPTI_FN void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id
         d->ins[d->length++] = ins;
 }
 
-/* Finds the position of each parameter's last use, by id. */
-static void gckpti_find_last_uses(const gckpti_planner *p, const gckpti_lowered *d, int *last)
-{
-    for (int x = 0; x < d->sched.length; x++) {
-        const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, d->sched.entry[x])].id];
-        for (int k = 0; k < t->inputs; k++)
-            last[t->in[k]->base->id] = x;
-    }
-}
-
 /* Adds an UPDATE of each parameter that tensor t, computed at position x, uses last. */
 static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, int x, int *last)
 {
@@ -17808,11 +17841,13 @@ static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, i
 /* Lists the instructions of a schedule, with updates, and marks first forwards. */
 static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
-    static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_RELOAD, GCKPT_OFFLOAD_DONE };
     int early = !p->inference && p->desc->update_in_backward;
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
-    if (early && last)
-        gckpti_find_last_uses(p, d, last);
+    for (int x = 0; x < d->sched.length && last; x++) { /* by id: position of the last use */
+        const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, d->sched.entry[x])].id];
+        for (int k = 0; k < t->inputs; k++)
+            last[t->in[k]->base->id] = x;
+    }
     memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
     d->body = (size_t)p->prologue; /* each node of the prologue runs once, and its result is read */
     for (int x = 0; x < d->sched.length && !p->failed; x++) {
@@ -17820,7 +17855,7 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
         if (i < 0 && p->node[u].backward_index == p->body_backwards)
             d->epilogue = d->length;
         d->entry_ins[x] = (int)d->length;
-        gckpti_add_instruction(d, i < 0 ? GCKPT_BACKWARD : kinds[i / p->nodes], p->node[u].id);
+        gckpti_add_instruction(d, gckpti_entry_kind(p, i), p->node[u].id);
         if (i < 0)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
         if (i == u && !p->failed)
@@ -17980,7 +18015,7 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
         gckpti_ins *ins = &d->ins[y];
         gckpti_ins_at at = { y, d->entry_ins[x] == y ? x++ : -1 };
         ins->operands = (gckpti_offset)d->operand_count;
-        if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
+        if (gckpti_defines(ins->kind)) {
             gckpti_add_defined_operands(p, d, at.position, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
             gckpti_add_backward_operands(p, d, ~d->sched.entry[at.position], y);
@@ -18109,24 +18144,16 @@ static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d
     const gckpti_range range = { "ranks.virtual_ranks", vranks, 0, 32768 };
     if (!gckpti_check_ranges(g, "plan", &range, 1))
         return GCKPT_E_ARG;
+    const char *fault = NULL;
     if (vranks & (vranks - 1))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.ranks.virtual_ranks is %i: must be a power of two", vranks);
-    if (d->mode == GCKPT_INFERENCE)
-        return GCKPT_OK;
-    if (ranks > vranks)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
-            "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks",
-            ranks, vranks, ranks);
-    if (vranks > 1 && d->update_in_backward)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
-            "complete only when those of all %i virtual ranks are added",
-            vranks);
-    return GCKPT_OK;
+        fault = "plan: desc.ranks.virtual_ranks is %i: must be a power of two";
+    else if (d->mode != GCKPT_INFERENCE && ranks > vranks)
+        fault = "plan: %i virtual ranks, %i ranks: each rank needs at least one: set "
+                "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks";
+    else if (vranks > 1 && d->update_in_backward)
+        fault = "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
+                "complete only when those of all %i virtual ranks are added";
+    return fault ? gckpti_error(g, GCKPT_E_ARG, fault, vranks, ranks, ranks) : GCKPT_OK;
 }
 
 /* Checks the request, and begins the model of a plan of several virtual ranks. */
@@ -18141,8 +18168,7 @@ static gckpt_result gckpti_start_dist(gckpti_planner *p)
     p->dist = (gckpti_dist_model *)gckpti_scratch_alloc(&p->scratch, 1, sizeof *p->dist);
     if (p->dist)
         p->dist->tree_depth = gckpti_tree_depth(vranks / gckpti_ranks_of(p->g->store));
-    p->accumulates =
-        (batch + vranks - 1) / vranks > rows || (p->dist && p->dist->tree_depth > 0);
+    p->accumulates = (batch + vranks - 1) / vranks > rows || (p->dist && p->dist->tree_depth > 0);
     return GCKPT_OK;
 }
 
@@ -18154,6 +18180,21 @@ GCKPTI_FN uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_t
     const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
     return gckpti_transfer_cost(p->desc->ranks.link_cost,
                                 (int64_t)(gckpti_value_bytes(p, t) - shard));
+}
+
+/* Refuses fetches of gradients of which each rank has only its shard. */
+static gckpt_result gckpti_check_sharded_fetches(const gckpti_planner *p)
+{
+    for (int i = 0; i < p->desc->fetch.count; i++) {
+        const gckpt_tensor *t = p->desc->fetch.specs[i].tensor;
+        if (p->desc->fetch.specs[i].gradient && gckpti_is_updated(p, t->base->id) &&
+            gckpti_is_sharded(gckpti_update_shard(p, t->base)))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "plan: fetch %i: each rank has only its shard of the gradient of "
+                                "%T; with GCKPT_SHARD_NONE it is whole",
+                                i, t);
+    }
+    return GCKPT_OK;
 }
 
 /* Lists a reduction after each backward of the body that is the last to write some gradient, and
@@ -18330,6 +18371,7 @@ GCKPTI_PASSES(dist)
     gckpti_encoder *e = (gckpti_encoder *)arg;
     switch ((int)stage) {
     case GCKPTI_PASS_START: return gckpti_start_dist(p);
+    case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
     case GCKPTI_PASS_STAGED: {
         uint64_t *cost = &p->cost[*(const int *)arg].forward;
         *cost = gckpti_add_cost(*cost, gckpti_gather_transfer(p, p->tensors[*(const int *)arg]));
@@ -18390,7 +18432,7 @@ GCKPTI_FN void gckpti_price_gather(const gckpt_plan *p, int i, gckpt_usage *u)
 static void gckpti_start_offload(gckpti_planner *p)
 {
     const size_t most = PTRDIFF_MAX / 2, bytes = p->desc->offload.bytes;
-    p->host_limit = p->inference || p->desc->update_in_backward || p->variant.no_offload
+    p->host_limit = p->inference || p->desc->update_in_backward || p->variant.no_copies
                         ? 0
                         : (int64_t)(bytes < most ? bytes : most);
     p->max_host_limit = p->host_limit;
@@ -18415,14 +18457,14 @@ static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
             d->host_offset[k] = GCKPTI_NO_OFFSET;
             continue;
         }
-        d->host_offset[k] = gckpti_round_up(d->offloaded, p->alignment);
-        d->offloaded = d->host_offset[k] + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
-        d->offloaded = d->offloaded < most ? d->offloaded : most;
+        d->host_offset[k] = gckpti_round_up(d->host_bytes, p->alignment);
+        d->host_bytes = d->host_offset[k] + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
+        d->host_bytes = d->host_bytes < most ? d->host_bytes : most;
     }
-    if (d->offloaded > p->desc->offload.bytes || d->offloaded >= most)
+    if (d->host_bytes > p->desc->offload.bytes || d->host_bytes >= most)
         return gckpti_error(p->g, GCKPT_E_BUDGET,
                             "schedule: it offloads %z bytes, but desc.offload.bytes is only %z",
-                            d->offloaded, p->desc->offload.bytes);
+                            d->host_bytes, p->desc->offload.bytes);
     d->hidden = p->overlap ? d->cost - gckpti_schedule_time(p, &d->sched, 0, NULL) : 0;
     d->cost -= d->hidden;
     return GCKPT_OK;
@@ -18445,13 +18487,28 @@ static void gckpti_add_offload_operands(gckpti_planner *p, const gckpti_ins_at *
 static void gckpti_encode_offload(const gckpti_planner *p, gckpti_encoder *e)
 {
     e->plan.hidden = p->best.hidden;
-    e->plan.offload_cost = p->desc->offload.cost;
-    e->plan.overlap_offload = p->desc->offload.overlap != 0;
-    e->plan.offloaded = p->best.offloaded;
+    e->plan.host_cost = p->desc->offload.cost;
+    e->plan.overlaps_copies = p->desc->offload.overlap != 0;
+    e->plan.host_bytes = p->best.host_bytes;
     for (int u = 0; u < p->nodes; u++) {
         e->info[p->node[u].id].host_value = p->best.host_offset[2 * u];
         e->info[p->node[u].id].host_saved = p->best.host_offset[2 * u + 1];
     }
+}
+
+GCKPTI_FN void gckpti_price_copy(const gckpt_plan *p, const gckpti_ins *ins, gckpt_usage *u)
+{
+    if (ins->kind != GCKPT_OFFLOAD && ins->kind != GCKPT_RELOAD)
+        return;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    const size_t value = o.out != GCKPTI_NO_OFFSET ? gckpti_planned_bytes(p, node) : 0;
+    const size_t saved = o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0;
+    const size_t planned =
+        gckpti_round_up(value, p->alignment) + gckpti_round_up(saved, p->alignment);
+    u->moved = value + saved;
+    u->cost = gckpti_transfer_cost(p->host_cost, (int64_t)planned);
 }
 
 GCKPTI_PASSES(offload)
@@ -18460,9 +18517,9 @@ GCKPTI_PASSES(offload)
     case GCKPTI_PASS_START: gckpti_start_offload(p); break;
     case GCKPTI_PASS_NODE: {
         gckpti_node *u = (gckpti_node *)arg;
-        u->can_offload = p->host_limit > 0 && p->tensors[u->id]->op &&
-                         !p->tensors[u->id]->batch_invariant && !u->must_recompute;
-        p->can_offload = p->can_offload || u->can_offload;
+        u->can_copy = p->host_limit > 0 && p->tensors[u->id]->op &&
+                      !p->tensors[u->id]->batch_invariant && !u->must_recompute;
+        p->can_copy = p->can_copy || u->can_copy;
         break;
     }
     case GCKPTI_PASS_ENTRY: {
@@ -18683,6 +18740,8 @@ GCKPTI_COLD_END
 
 GCKPTI_COLD_BEGIN
 
+static const char *const gckpti_kind_names[] = { GCKPT_KIND_NAMES };
+
 /* ---- GCKPT_SCHEDULE: order of backwards and body of a schedule that the user gives ---- */
 /* Returns whether the body's backward u may come next in the user's order: backwards of all users
  * of its result have run, as have those that add to one of its gradients before it. Of a sum over
@@ -18719,18 +18778,19 @@ static gckpt_result gckpti_order_user(gckpti_planner *p)
         const gckpt_instruction in = p->desc->schedule.instructions[i];
         const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
         const int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
-        if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
-                        in.kind == GCKPT_REDUCE || (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
+        if (!copies &&
+            (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || in.kind == GCKPT_REDUCE ||
+             (unsigned)in.kind >= sizeof gckpti_kind_names / sizeof *gckpti_kind_names))
             return gckpti_error(p->g, GCKPT_E_ARG,
                                 "schedule: instruction %i: id %i is no op that its kind can run", i,
                                 in.id);
         const int u = p->node_of[in.id];
-        if (in.kind >= GCKPT_OFFLOAD && u >= 0 && !p->node[u].can_offload)
+        if (in.kind > GCKPT_UPDATE && u >= 0 && !p->node[u].can_copy)
             return gckpti_error(
                 p->g, GCKPT_E_ARG,
-                "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes "
-                "is 0, update_in_backward is set, the tensor has gckpt_recompute, or "
-                "it depends on parameters only",
+                "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes is 0, "
+                "update_in_backward is set, the tensor has gckpt_recompute, or it depends on "
+                "parameters only",
                 i, t);
         if (in.kind == GCKPT_FORWARD && u >= p->prologue && gckpti_is_loss(t)) {
             if (!p->computed[u] && p->backwards > 0 && p->desc->update_in_backward)
@@ -18757,7 +18817,7 @@ static gckpt_result gckpti_order_user(gckpti_planner *p)
 /* Copies the user's schedule, and adds missing staged parameters before their first reader. */
 static gckpt_result gckpti_build_user(gckpti_planner *p)
 {
-    enum { FORWARD = 1, BACKWARD = 2 };
+    enum { FORWARD = 1 << GCKPT_FORWARD, BACKWARD = 1 << GCKPT_BACKWARD };
     unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
     for (int i = 0; i < p->desc->schedule.count && seen; i++) {
         const gckpt_instruction in = p->desc->schedule.instructions[i];
@@ -18771,13 +18831,12 @@ static gckpt_result gckpti_build_user(gckpti_planner *p)
             seen[q] = 1;
         }
         int u = p->node_of[in.id];
-        if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_OFFLOAD_DONE) && u >= 0)
-            gckpti_emit(p, u + (in.kind == GCKPT_OFFLOAD_DONE ? 2 : 1) * p->nodes);
-        if (in.kind >= GCKPT_OFFLOAD) /* reloads imply the offloads */
-            continue;
-        seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
-        if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->node[u].backward_index >= 0))
-            gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
+        seen[in.id] |= (unsigned char)(1 << in.kind);
+        if (u >= p->prologue && in.kind == GCKPT_BACKWARD && p->node[u].backward_index >= 0)
+            gckpti_emit(p, ~u);
+        for (int entry = u; u >= p->prologue && entry < 3 * p->nodes; entry += p->nodes)
+            if (gckpti_entry_kind(p, entry) == in.kind) /* some kinds have no entry */
+                gckpti_emit(p, entry);
     }
     for (int u = p->prologue; u < p->nodes && seen; u++) {
         const gckpti_node *q = &p->node[u];
@@ -18792,7 +18851,6 @@ static gckpt_result gckpti_build_user(gckpti_planner *p)
 /* Checks that all values are computed before they are read. */
 static gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s)
 {
-    static const char *const kinds[] = { "forward", "reload", "offload_done" };
     memset(p->computed, 0, (size_t)p->nodes);
     for (int x = 0; x < s->length; x++) {
         int i = s->entry[x], self = gckpti_entry_node(p, i), count;
@@ -18803,7 +18861,7 @@ static gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule 
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG,
                                 "schedule: %s of %T reads %T before any forward of it",
-                                i < 0 ? "backward" : kinds[i / p->nodes],
+                                gckpti_kind_names[gckpti_entry_kind(p, i)],
                                 p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
         p->computed[self] |= i == self;
     }
@@ -19099,7 +19157,7 @@ static size_t gckpti_add_param(const gckpti_planner *p, gckpti_encoder *e, const
     q->trained = (gckpti_byte)(updated && !t->running);
     q->external = (gckpti_byte)param->external;
     q->storage = (gckpti_byte)param->p.storage;
-    e->plan.quantised |= gckpti_is_quantised(q->storage);
+    e->plan.compressed |= gckpti_is_compressed(q->storage);
     return e->plan.param_count++;
 }
 
@@ -19152,7 +19210,7 @@ static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
         if (t->mixes_rows & GCKPTI_MIXES_ALWAYS)
             return t->id;
         if (t->mixes_rows && !p->inference && !single) {
-            single = gckpti_is_single_norm(t->op, &t->shape, p->g->rows);
+            single = gckpti_measures_one(t->op, &t->shape, p->g->rows);
             measures = measures < 0 || single ? t->id : measures;
         }
         for (int i = 0; i < t->inputs; i++)
@@ -19170,17 +19228,16 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                     : 0;
 }
 
-/* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
+/* Returns the bytes of parameters, of the optimiser state they have or will have, and of variables,
  * saturating at SIZE_MAX. If not NULL, kind_bytes gets each. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
-    size_t caches = 0, state = gckpti_state_bytes(s), parameters = gckpt_store_bytes(s) - state;
+    size_t kept = 0, state = gckpti_state_bytes(s), parameters = gckpt_store_bytes(s) - state;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (gckpti_is_cache(t->op))
-            caches =
-                gckpti_add_bytes(caches, gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN));
+        if (gckpti_is_variable(t->op))
+            kept = gckpti_add_bytes(kept, gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN));
         if (!gckpti_is_updated(p, i) || t->running)
             continue;
         const gckpti_param *q = &s->params[t->index];
@@ -19190,9 +19247,9 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
     if (kind_bytes) {
         kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
         kind_bytes[GCKPT_BYTES_STATE] = state;
-        kind_bytes[GCKPT_BYTES_CACHES] = caches;
+        kind_bytes[GCKPT_BYTES_CACHES] = kept;
     }
-    return gckpti_add_bytes(gckpti_add_bytes(parameters, state), caches);
+    return gckpti_add_bytes(gckpti_add_bytes(parameters, state), kept);
 }
 
 /* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */
@@ -19244,7 +19301,6 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
     plan->update_in_backward = desc->update_in_backward;
     plan->threads = p->threads;
     plan->backend_id = gckpti_backend_id(desc->backend, p->plain);
-    plan->precision = desc->bf16.precision;
     plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* a graph without inputs counts as one row */
     plan->batch = desc->batch > 0 ? desc->batch : plan->rows;
     plan->alignment = p->alignment;
@@ -19345,6 +19401,9 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
 #ifndef GCKPT_NO_BF16
         gckpti_bf16_passes,
 #endif
+#ifndef GCKPT_NO_CACHES
+        gckpti_cache_passes,
+#endif
 #ifndef GCKPT_NO_SCHEDULES
         gckpti_schedules_passes,
 #endif
@@ -19376,7 +19435,7 @@ GCKPTI_FN gckpt_result gckpti_pass(gckpti_planner *p, gckpti_plan_stage stage, v
  * (search/search describes the method). gckpti_search_open opens a search; gckpti_find_best solves
  * it for a budget. Terms, in addition to those of plan:
  *   point      a program point at a backward, at which the bytes live in the arena are counted
- *   cut        at a point: which results are kept, recomputed after it, or offloaded and reloaded
+ *   cut        at a point: which results are kept, recomputed after it, or copied out and back
  *   level      a byte limit, and the best schedule found under it
  *   candidate  a stored schedule: of a level, an initial schedule, or the winner
  *   initial    a schedule built without regard to a limit, from which levels are solved
@@ -19398,7 +19457,7 @@ typedef struct {
 } gckpti_cut_node;
 
 /* A cut: bytes kept, cost of recomputes, and the cut that it extends by a node (`parent`; bit 31:
- * the node is recomputed; bit 30: at least some of its results are offloaded). */
+ * the node is recomputed; bit 30: at least some of its results are copied out and back). */
 typedef struct {
     int64_t bytes;
     uint64_t cost;
@@ -19483,7 +19542,6 @@ typedef struct {
     gckpti_bound *bound;
     uint64_t margin;           /* a cost at most this much above the bound is near-optimal */
     gckpti_schedule now, next; /* the current schedule; the current one with some moves */
-    gckpti_node_state *state;  /* the planner's states, for forward passes over `now` */
     /* moves */
     int64_t *excess_sum;     /* sum of the excess at all positions before one */
     int *excess_count;       /* number of positions with excess before one */
@@ -19540,14 +19598,6 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
     return GCKPT_E_ARG; /* unreachable: gckpti_check_request refuses the mode */
 }
 #endif
-
-/* ---- offload/search.c ---- */
-#if !defined(GCKPT_NO_SEARCH) && !defined(GCKPT_NO_OFFLOAD)
-/* Returns the number of strategies with which a model is searched. */
-GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
-#else
-#define gckpti_count_strategies(p) 1
-#endif
 #endif /* GCKPT_SMALL */
 
 /* Declarations shared by the files of layer search (MANIFEST); some are in folders of features. */
@@ -19566,9 +19616,9 @@ enum {
     GCKPTI_RUNS_ONCE = 32
 };
 
-/* A cut's action on a node: recompute it (a drop count, gckpti_emit_backward), offload some or all
- * of its results, or (0) keep them. */
-enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_OFFLOAD = 254, GCKPTI_CUT_NEVER_KEEP };
+/* A cut's action on a node: recompute it (a drop count, gckpti_emit_backward), copy some or all of
+ * its results out and back, or (0) keep them. */
+enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
 
 /* ---- search/search.c ---- */
 #define GCKPTI_NO_ATTEMPT (INT64_MAX / 2) /* s->started outside of an attempt */
@@ -19588,26 +19638,30 @@ typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES } gckpti_bo
 enum { GCKPTI_MAX_STAGES = 257 }; /* of a chain */
 #define GCKPTI_REST INT32_MAX     /* in a stage's entries: the rest runs here */
 
-/* A way to run a stage. Bytes count its own values, and gradients above those that are live. */
+/* A way to run a stage. Bytes count its own values and gradients, less values that only its own
+ * forwards read of those that enter it, which it may free. */
 typedef struct {
-    int64_t kept, peak; /* bytes kept while the rest of the chain runs; the most at any time */
+    int64_t kept;              /* bytes kept while the rest of the chain runs */
+    int64_t forward, backward; /* most bytes before that, and after it */
     uint64_t cost;
     int drop; /* index of its drop counts in c->drop */
 } gckpti_stage_option;
 
 typedef struct {
     int first, end, backward, backward_end; /* ranges of nodes and of backward indices */
+    int equal;                              /* first stage with equal nodes, whose options it has */
     int option, options;                    /* first option and number of options */
-    int equal;                              /* first stage with equal nodes */
+    int64_t gradients;                      /* bytes of gradients when its backwards begin */
     gckpti_stage_option forward;            /* it runs forward, keeping only its outputs */
 } gckpti_stage;
 
 typedef struct {
     gckpti_search *s;
     gckpti_scratch scratch;
-    int *last_reader; /* by node: last node whose forward or backward reads its value */
-    int64_t *livein;  /* by node: bytes of earlier values that it or later nodes read */
-    int64_t widest;   /* most bytes at a narrow border: 1.5 times those between segments */
+    int *last_reader;  /* by node: last node whose forward or backward reads its value */
+    int *first_reader; /* by node: first node that reads its value, or itself if a backward does */
+    int64_t *livein;   /* by node: bytes of earlier values that it or later nodes read */
+    int64_t widest;    /* most bytes at a narrow border: 1.5 times those between segments */
     gckpti_stage stage[GCKPTI_MAX_STAGES + 1];
     int n;             /* number of stages */
     int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 produce and k, .. read */
@@ -19637,18 +19691,6 @@ GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candi
 #define gckpti_begin_strategy(p, n)      ((void)(n))
 #define gckpti_overlap_copies(s, c)      NULL
 #endif
-
-/* ---- search/moves.c ---- */
-#define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 52) /* adding this to a score doubles it */
-/* Returns the bits of (cost + 1) / gain, which sort as the numbers do. Every machine rounds this
- * division of doubles alike (base/config.h), so plans are the same on each. */
-static inline uint64_t gckpti_score(uint64_t cost, int64_t gain)
-{
-    const double score = (double)(cost + 1) / (double)gain;
-    uint64_t bits;
-    memcpy(&bits, &score, sizeof bits);
-    return bits;
-}
 
 
 /* >>search/bound */
@@ -19796,9 +19838,9 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
         const uint32_t first = (uint32_t)(from->cut - front->list[0].cut);
         if ((x & ~own_bit) == y)
             gckpti_merge_cuts(b, to, from, bytes, 0, first);
-        if (u->can_offload && (x & ~own_bit) == y) {
-            /* A third choice: a result that is reloaded after the point takes no bytes there, and
-             * costs its offload and reload. Host memory is not limited, which lowers bounds. */
+        if (u->can_copy && (x & ~own_bit) == y) {
+            /* A third choice: a result that is copied back after the point takes no bytes there,
+             * and costs both copies. Host memory is not limited, which lowers bounds. */
             const int parts = gckpti_parts(needed && u->out && !(c->flags & GCKPTI_LIVE) ? 0 : -1,
                                            saved && !(c->flags & GCKPTI_LIVE_SAVED) ? 0 : -1);
             for (int q = parts; q > 0; q = (q - 1) & parts) {
@@ -19819,7 +19861,7 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
                              gckpti_cut_table *table)
 {
     gckpti_cut_states states[2], *front = &states[0], *next = &states[1];
-    size_t used = 0, n = 1, branches = b->p->can_offload ? 5 : 2;
+    size_t used = 0, n = 1, branches = b->p->can_copy ? 5 : 2;
     table->first = (size_t *)gckpti_scratch_alloc(b->scratch, (size_t)b->p->nodes, sizeof(size_t));
     front->open = 0;
     front->list[0].cut = b->memory[0];
@@ -19854,12 +19896,12 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
     table->last.all = b->all;
 }
 
-/* Returns a table of a point, computed on demand. With cheaper copies, cuts offload more: useful,
+/* Returns a table of a point, computed on demand. With cheaper copies, cuts copy more: useful,
  * since a cut counts a recompute once, which is not enough if a value is recomputed repeatedly. */
 GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which)
 {
     gckpti_cut_table *table = &point->table[which];
-    if (b->p->can_offload)
+    if (b->p->can_copy)
         b->shift = which < GCKPTI_TABLES - 1 ? which : 63;
     if (!table->first)
         gckpti_find_cuts(b, point, table);
@@ -19891,7 +19933,7 @@ GCKPTI_FN void gckpti_mark_cut(const gckpti_bound *b, const gckpti_cut_table *ta
     uint32_t k = (uint32_t)cut;
     for (int i = 0; i < b->p->nodes; i++) {
         uint32_t from = table->parent[table->first[i] + k];
-        action[i] = from >> 31 ? GCKPTI_CUT_RECOMPUTE : from >> 30 ? GCKPTI_CUT_OFFLOAD : 0;
+        action[i] = from >> 31 ? GCKPTI_CUT_RECOMPUTE : from >> 30 ? GCKPTI_CUT_COPY : 0;
         k = from & 0x3fffffff;
     }
 }
@@ -19978,11 +20020,11 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k
     int64_t most = -1;
     memset(b, 0, sizeof *b);
     b->p = p;
-    if (p->can_offload)
+    if (p->can_copy)
         b->copy_cost = GCKPTI_FULL_COPY_COST - k;
     b->scratch = scratch;
-    b->all = p->can_offload && n <= GCKPTI_SMALL_N;
-    b->capacity = (n < 30 ? 64 + 32 * n : (size_t)GCKPTI_MAX_HULL) * (p->can_offload ? 4 : 1);
+    b->all = p->can_copy && n <= GCKPTI_SMALL_N;
+    b->capacity = (n < 30 ? 64 + 32 * n : (size_t)GCKPTI_MAX_HULL) * (p->can_copy ? 4 : 1);
     for (k = 0; k < 3; k++)
         b->memory[k] = (gckpti_cut *)gckpti_scratch_alloc(scratch, b->capacity, sizeof **b->memory);
     if (p->failed)
@@ -20220,9 +20262,9 @@ GCKPTI_FN void gckpti_add_built(gckpti_search *s)
         gckpti_add_initial(s);
 }
 
-/* Emits the backward with index r, after recomputes and reloads of what it and they read of nodes
- * from `first` on that are not present (p->computed). After drop[u] recomputes of node u, or its
- * copy back, its results stay present. */
+/* Emits the backward with index r, after recomputes and copies back of what it and they read of
+ * nodes from `first` on that are not present (p->computed). After drop[u] recomputes of node u, or
+ * its copy back, its results stay present. */
 GCKPTI_FN void gckpti_emit_backward(gckpti_planner *p, int r, int first, const unsigned char *drop)
 {
     const gckpti_node *u = &p->node[p->backward[r]];
@@ -20232,7 +20274,7 @@ GCKPTI_FN void gckpti_emit_backward(gckpti_planner *p, int r, int first, const u
         int depth = 1;
         stack[0] = k < u->reads ? p->edges[u->read + k] : p->backward[r];
         while (depth > 0) {
-            const int top = stack[depth - 1], copied = drop[top] == GCKPTI_CUT_OFFLOAD;
+            const int top = stack[depth - 1], copied = drop[top] == GCKPTI_CUT_COPY;
             const gckpti_node *q = &p->node[top];
             int missing = -1;
             for (int i = q->in; i < q->in + q->inputs && missing < 0 && !copied; i++)
@@ -20249,7 +20291,7 @@ GCKPTI_FN void gckpti_emit_backward(gckpti_planner *p, int r, int first, const u
     }
     for (size_t x = begin; x < p->entry_count; x++) {
         const int v = gckpti_entry_node(p, p->entries[x]);
-        p->computed[v] = drop[v] == GCKPTI_CUT_OFFLOAD || ++p->state[v].run_count > drop[v];
+        p->computed[v] = drop[v] == GCKPTI_CUT_COPY || ++p->state[v].run_count > drop[v];
     }
     gckpti_emit(p, ~p->backward[r]);
 }
@@ -20271,7 +20313,7 @@ GCKPTI_FN uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
  * them. */
 GCKPTI_FN uint64_t gckpti_copy_cost(const gckpti_search *s, int node, int64_t bytes)
 {
-    return s->p->node[node].can_offload && s->now.host_bytes <= s->p->host_limit - bytes
+    return s->p->node[node].can_copy && s->now.host_bytes <= s->p->host_limit - bytes
                ? gckpti_round_trip_cost(s, bytes)
                : UINT64_MAX;
 }
@@ -20286,14 +20328,9 @@ GCKPTI_FN uint64_t gckpti_restore_cost(const gckpti_search *s, int u, int x)
 /* Strategies: { copy cost, n }: at most n eighths of the bytes may be offloaded that could be
  * copied to the host and back during a step without recomputes; n = 0 leaves only the request's
  * limit. Such a limit offloads some of many similar values and recomputes others. */
-static const signed char gckpti_strategies[][2] = {
+static const signed char gckpti_strategies[GCKPTI_STRATEGIES][2] = {
     { GCKPTI_FULL_COPY_COST, 0 }, { 1, 0 }, { 0, 0 }, { 0, 4 }, { 0, 3 }, { 0, 2 }
 };
-
-GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p)
-{
-    return p->overlap ? (int)(sizeof gckpti_strategies / sizeof *gckpti_strategies) : 1;
-}
 
 /* Sets the weight of copies and the limit of slower memory for a strategy. */
 GCKPTI_FN void gckpti_begin_strategy(gckpti_planner *p, int strategy)
@@ -20342,7 +20379,7 @@ static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
         s->saving[x + 1] =
             s->saving[x] + (now->entry[x] < p->nodes ? gckpti_entry_cost(p, now->entry[x]) : 0);
     for (int x = now->length; x-- > 0;) {
-        if (!gckpti_is_reload(p, now->entry[x]))
+        if (!gckpti_is_copy_back(p, now->entry[x]))
             continue;
         const int u = gckpti_entry_node(p, now->entry[x]);
         int reader = x + 1, found = 0, count;
@@ -20362,7 +20399,7 @@ static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
     for (size_t k = 0; y < now->length; y++) {
         for (; k < n && (int)(s->insert[k].key >> 32) == y; k++)
             s->next.entry[s->next.length++] = s->insert[k].value;
-        if (!gckpti_is_reload(p, now->entry[y]))
+        if (!gckpti_is_copy_back(p, now->entry[y]))
             s->next.entry[s->next.length++] = now->entry[y];
     }
 }
@@ -20412,43 +20449,51 @@ GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candi
  * sort them by their score, choose those that do not conflict, apply them at once and evaluate the
  * result exactly. If that does not help, half of them are applied, and so on.
  * ============================================================================================== */
-enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards to close one hole */
+enum { GCKPTI_MAX_CLOSURE = 400 };              /* most forwards to close one hole */
+#define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 52) /* adding this to a score doubles it */
 
-/* Advances a scan, which keeps definitions in s->state, past the entry at position x. */
+/* Returns the bits of (cost + 1) / gain, which sort as the numbers do. Every machine rounds this
+ * division of doubles alike (base/config.h), so plans are the same on each. */
+static uint64_t gckpti_score(uint64_t cost, int64_t gain)
+{
+    const double score = (double)(cost + 1) / (double)gain;
+    uint64_t bits;
+    memcpy(&bits, &score, sizeof bits);
+    return bits;
+}
+
+/* Advances a scan, which keeps definitions in p->state, past the entry at position x. */
 static void gckpti_scan_entry(gckpti_search *s, int x)
 {
     const gckpti_schedule *now = &s->now;
     int i = now->entry[x], count;
     const int *edges = gckpti_entry_reads(s->p, i, &count);
     for (int k = 0; k < count; k++)
-        s->state[edges[k]].prev_use = x;
+        s->p->state[edges[k]].prev_use = x;
     s->effort += count + 1;
     if (i < 0) {
-        s->state[~i].prev_use = s->p->node[~i].reads_saved ? x : s->state[~i].prev_use;
+        s->p->state[~i].prev_use = s->p->node[~i].reads_saved ? x : s->p->state[~i].prev_use;
         return;
     }
-    gckpti_node_state *v = &s->state[gckpti_entry_node(s->p, i)];
+    gckpti_node_state *v = &s->p->state[gckpti_entry_node(s->p, i)];
     v->value_end = now->value_end[x];
     v->saved_end = now->saved_end[x];
     v->start = v->prev_use = x;
     v->run_count += i < s->p->nodes;
 }
 
-/* Reserves entries of one more move, and sets m->first to the first of them. */
-static int gckpti_reserve_members(gckpti_search *s, gckpti_move *m)
+/* Returns the next move, of a node at position x, where the scan must be, without entries; NULL if
+ * out of memory. The caller adds it, and its entries, to s->moves and s->members. */
+static gckpti_move *gckpti_next_move(gckpti_search *s, int node, int x)
 {
-    m->first = s->members;
-    return gckpti_reserve(&s->scratch, &s->member,
-                          (size_t)s->members + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int));
-}
-
-/* Appends a move, and keeps its entries. */
-static void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
-{
-    if (!gckpti_reserve(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
-        return;
-    s->members += m->count;
-    s->move[s->moves++] = *m;
+    if (!gckpti_reserve(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *s->move) ||
+        !gckpti_reserve(&s->scratch, &s->member,
+                        (size_t)s->members + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int)))
+        return NULL;
+    const gckpti_node_state *v = &s->p->state[node];
+    const gckpti_move m = { UINT64_MAX, node, v->start, v->prev_use, x, s->members, 0, 0, 0, 0 };
+    s->move[s->moves] = m;
+    return &s->move[s->moves];
 }
 
 /* Orders moves by key, in s->order (of equal keys, the later move first). Reserves s->chosen. */
@@ -20523,38 +20568,18 @@ static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n)
 }
 
 /* ---- reducing the peak: moves close live-range holes ---- */
-/* Sums the excess over a limit by position. Returns 0 if out of memory. */
-static int gckpti_sum_excess(gckpti_search *s, int64_t limit)
-{
-    const gckpti_schedule *now = &s->now;
-    size_t n = (size_t)now->length + 1;
-    if (!gckpti_reserve(&s->scratch, &s->excess_sum, n, sizeof *s->excess_sum) ||
-        !gckpti_reserve(&s->scratch, &s->excess_count, n, sizeof(int)) ||
-        !gckpti_reserve(&s->scratch, &s->excess, n, sizeof *s->excess))
-        return 0;
-    s->excess_sum[0] = 0;
-    s->excess_count[0] = 0;
-    for (int x = 0; x < now->length; x++) {
-        const int64_t excess = now->live_bytes[x] > limit ? now->live_bytes[x] - limit : 0;
-        s->excess[s->excess_count[x]] = excess;
-        s->excess_sum[x + 1] = s->excess_sum[x] + excess;
-        s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
-    }
-    return 1;
-}
-
 /* Finds the closure of m's node before position m->to, where the scan must be: entries of s->member
- * from m->first on, and m->cost. Inputs that are not live are recomputed, or reloaded if that is
- * cheaper. */
+ * from m->first on, and m->cost. An input that is not live is kept live if that adds no excess,
+ * else recomputed, or copied back if that is cheaper. */
 static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
 {
     const gckpti_planner *p = s->p;
     int h = m->first, end = h;
-    s->state[m->node].stamp = ++s->stamp;
+    s->p->state[m->node].stamp = ++s->stamp;
     s->member[end++] = m->node;
     for (; h < end && end - m->first < GCKPTI_MAX_CLOSURE; h++) {
         const gckpti_node *u = &p->node[gckpti_entry_node(p, s->member[h])];
-        if (gckpti_is_reload(p, s->member[h])) {
+        if (gckpti_is_copy_back(p, s->member[h])) {
             m->cost += gckpti_round_trip_cost(s, u->out);
             continue;
         }
@@ -20562,12 +20587,14 @@ static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
         s->effort += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             const int q = p->edges[k], fixed = p->node[q].runs_once;
-            gckpti_node_state *v = &s->state[q];
+            gckpti_node_state *v = &s->p->state[q];
             if (v->value_end >= m->to || v->stamp == s->stamp)
                 continue;
             v->stamp = s->stamp;
             const uint64_t copy = gckpti_copy_cost(s, q, v->out);
-            if (!fixed || copy < UINT64_MAX)
+            const int dies = v->value_end > v->start ? v->value_end : v->start;
+            const int excess = s->excess_count[m->to] > s->excess_count[dies + 1];
+            if (excess && (!fixed || copy < UINT64_MAX))
                 s->member[end++] = fixed || copy < p->node[q].cost ? q + p->nodes : q;
         }
     }
@@ -20586,45 +20613,52 @@ static int64_t gckpti_excess_gain(const gckpti_search *s, int low, int x, int64_
 }
 
 /* Adds the move that closes the hole of `node` before position x, if it lowers the excess: inserts
- * the node's closure, or a reload if that is cheaper. */
+ * the node's closure, or a copy back if that is cheaper. */
 static void gckpti_consider_hole(gckpti_search *s, int node, int x)
 {
-    const gckpti_node_state *v = &s->state[node];
-    gckpti_move m;
-    memset(&m, 0, sizeof m);
-    m.key = UINT64_MAX;
-    m.node = node;
-    m.start = v->start;
-    m.from = v->prev_use;
-    m.to = x;
-    m.value = v->value_end >= x ? v->out : 0;
-    m.saved = v->saved_end >= x ? v->saved : 0;
-    const int64_t gain = gckpti_excess_gain(s, v->prev_use + 1, x, m.value) +
-                         gckpti_excess_gain(s, v->start + 1, x, m.saved);
-    if (node == s->excluded || gain <= 0 || !gckpti_reserve_members(s, &m))
+    const gckpti_node_state *v = &s->p->state[node];
+    const int64_t value = v->value_end >= x ? v->out : 0, saved = v->saved_end >= x ? v->saved : 0;
+    const int64_t gain = gckpti_excess_gain(s, v->prev_use + 1, x, value) +
+                         gckpti_excess_gain(s, v->start + 1, x, saved);
+    gckpti_move *m = node == s->excluded || gain <= 0 ? NULL : gckpti_next_move(s, node, x);
+    if (!m)
         return;
+    m->value = value;
+    m->saved = saved;
     if (!s->p->node[node].runs_once) {
-        gckpti_find_closure(s, &m);
-        m.key = gckpti_score(m.cost, gain);
+        gckpti_find_closure(s, m);
+        m->key = gckpti_score(m->cost, gain);
     }
-    if (s->p->can_offload) {
-        const uint64_t copy = gckpti_copy_cost(s, node, m.value + m.saved);
-        if (copy < UINT64_MAX && gckpti_score(copy, gain) < m.key) {
-            m.key = gckpti_score(copy, gain);
-            m.cost = copy;
-            m.count = 1;
-            s->member[m.first] = node + s->p->nodes;
+    if (s->p->can_copy) {
+        const uint64_t copy = gckpti_copy_cost(s, node, value + saved);
+        if (copy < UINT64_MAX && gckpti_score(copy, gain) < m->key) {
+            m->key = gckpti_score(copy, gain);
+            m->cost = copy;
+            m->count = 1;
+            s->member[m->first] = node + s->p->nodes;
         }
     }
-    if (m.count > 0) /* else the node runs once, and slower memory is full */
-        gckpti_add_move(s, &m);
+    s->moves += m->count > 0; /* else the node runs once, and slower memory is full */
+    s->members += m->count;
 }
 
-/* Lists in s->move the holes whose closing lowers the excess, best first. */
+/* Sums the excess over the limit by position, and lists in s->move the holes whose closing lowers
+ * it, best first. */
 GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit)
 {
-    if (!gckpti_sum_excess(s, limit))
+    const size_t n = (size_t)s->now.length + 1;
+    if (!gckpti_reserve(&s->scratch, &s->excess_sum, n, sizeof *s->excess_sum) ||
+        !gckpti_reserve(&s->scratch, &s->excess_count, n, sizeof(int)) ||
+        !gckpti_reserve(&s->scratch, &s->excess, n, sizeof *s->excess))
         return;
+    s->excess_sum[0] = 0;
+    s->excess_count[0] = 0;
+    for (int x = 0; x < s->now.length; x++) {
+        const int64_t excess = s->now.live_bytes[x] > limit ? s->now.live_bytes[x] - limit : 0;
+        s->excess[s->excess_count[x]] = excess;
+        s->excess_sum[x + 1] = s->excess_sum[x] + excess;
+        s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
+    }
     s->moves = s->members = 0;
     gckpti_reset_states(s->p);
     for (int x = 0; x < s->now.length && !s->p->failed; x++) {
@@ -20658,15 +20692,15 @@ static int64_t gckpti_relieve(gckpti_search *s, int from, int to, int64_t bytes)
 /* Returns whether a node that the move computes or reads is touched. If `mark`, touches all. */
 static int gckpti_touch_nodes(gckpti_search *s, const gckpti_move *m, int mark)
 {
-    int touched = s->state[m->node].touched, count;
+    int touched = s->p->state[m->node].touched, count;
     for (int j = m->first; j < m->first + m->count && (mark || !touched); j++) {
         const int *edges = gckpti_entry_reads(s->p, s->member[j], &count);
         const int node = gckpti_entry_node(s->p, s->member[j]);
-        touched |= s->state[node].touched;
-        s->state[node].touched |= mark;
+        touched |= s->p->state[node].touched;
+        s->p->state[node].touched |= mark;
         for (int k = 0; k < count; k++) {
-            touched |= s->state[edges[k]].touched;
-            s->state[edges[k]].touched |= mark;
+            touched |= s->p->state[edges[k]].touched;
+            s->p->state[edges[k]].touched |= mark;
         }
     }
     return touched;
@@ -20680,7 +20714,7 @@ static int gckpti_choose_holes(gckpti_search *s)
     int64_t left = s->excess_sum[s->now.length];
     int n = 0;
     for (int u = 0; u < s->p->nodes; u++)
-        s->state[u].touched = 0;
+        s->p->state[u].touched = 0;
     for (int i = 0; i < s->moves && s->order[i].key <= worst && left > 0; i++) {
         const gckpti_move *m = &s->move[s->order[i].value];
         const int from = m->from + 1 < m->to ? m->from + 1 : m->to;
@@ -20714,8 +20748,8 @@ GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit)
     return !s->p->failed;
 }
 
-/* ---- removing recomputes: moves use the previous definition instead, or reload it ---- */
-/* Lists the recomputes and reloads of the current schedule in s->move, largest saving first;
+/* ---- removing recomputes: moves use the previous definition instead, or copy it back ---- */
+/* Lists the recomputes and copies back of the current schedule in s->move, largest saving first;
  * `start` is the previous definition. A recompute takes along the recomputes that only it reads:
  * they form a tree, so each is counted once. */
 static void gckpti_find_recomputes(gckpti_search *s)
@@ -20727,32 +20761,29 @@ static void gckpti_find_recomputes(gckpti_search *s)
     for (int x = 0; x < s->now.length && !s->p->failed; gckpti_scan_entry(s, x++)) {
         int i = s->now.entry[x], count, self = gckpti_entry_node(s->p, i);
         const gckpti_node *u = &s->p->node[self];
-        const gckpti_node_state *v = &s->state[self];
+        const gckpti_node_state *v = &s->p->state[self];
         const int *edges = gckpti_entry_reads(s->p, i, &count);
         if (i < 0)
             continue;
         s->saving[x] = i > self ? gckpti_restore_cost(s, self, x) : v->run_count > 0 ? u->cost : 0;
         for (int k = 0; k < count && v->run_count > 0; k++) {
-            const gckpti_node_state *q = &s->state[edges[k]];
+            const gckpti_node_state *q = &s->p->state[edges[k]];
             if (q->value_end == x && q->prev_use == q->start && q->saved_end < 0)
                 s->saving[x] += s->saving[q->start];
         }
         if (v->run_count <= u->must_recompute)
             continue;
-        gckpti_move m;
-        memset(&m, 0, sizeof m);
-        if (!gckpti_reserve_members(s, &m))
+        gckpti_move *m = gckpti_next_move(s, self, x);
+        if (!m)
             return;
-        m.key = UINT64_MAX - s->saving[x];
-        m.node = self;
-        m.start = v->start;
-        m.to = x;
-        m.value = s->now.value_end[x] < 0 ? 0 : v->out;
-        m.saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
-        if (u->can_offload && i == self && s->saving[x] > gckpti_restore_cost(s, self, x))
-            s->member[m.first + m.count++] = self + s->p->nodes;
-        s->member[m.first + m.count++] = GCKPTI_REMOVE;
-        gckpti_add_move(s, &m);
+        m->key = UINT64_MAX - s->saving[x];
+        m->value = s->now.value_end[x] < 0 ? 0 : v->out;
+        m->saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
+        if (u->can_copy && i == self && s->saving[x] > gckpti_restore_cost(s, self, x))
+            s->member[s->members++] = self + s->p->nodes;
+        s->member[s->members++] = GCKPTI_REMOVE;
+        m->count = s->members - m->first;
+        s->moves++;
     }
     gckpti_sort_moves(s);
 }
@@ -20783,7 +20814,7 @@ static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int *tigh
 }
 
 /* Chooses, one by one, all recomputes whose previous definitions fit, and the other ones that a
- * reload replaces. Returns how many. */
+ * copy back replaces. Returns how many. */
 static int gckpti_choose_recomputes(gckpti_search *s, int64_t limit)
 {
     int n = 0, tight = -1;
@@ -20803,7 +20834,7 @@ static int gckpti_choose_recomputes(gckpti_search *s, int64_t limit)
     return n;
 }
 
-/* Removes recomputes within the limit, or turns them into cheaper reloads. */
+/* Removes recomputes within the limit, or turns them into cheaper copies back. */
 GCKPTI_FN void gckpti_remove_recomputes(gckpti_search *s, int64_t limit)
 {
     do {
@@ -20835,21 +20866,30 @@ GCKPTI_FN int gckpti_perturb(gckpti_search *s, int64_t limit, int i)
 /* >>search/stages */
 /* ---- stages and their borders ---- */
 /* Finds the last reader of each value, and the bytes that cross the border before each node, for
- * backwards in reverse order of nodes (other orders have no chain). Returns 0 if out of memory. */
-GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
+ * backwards in reverse order of nodes (other orders have no chain). */
+GCKPTI_FN void gckpti_find_borders(gckpti_chain *c)
 {
     const gckpti_planner *p = c->s->p;
     size_t n = (size_t)p->nodes;
     int count;
     c->last_reader = (int *)gckpti_scratch_alloc(&c->scratch, n, sizeof(int));
+    c->first_reader = (int *)gckpti_scratch_alloc(&c->scratch, n, sizeof(int));
     c->livein = (int64_t *)gckpti_scratch_alloc(&c->scratch, n + 2, sizeof(int64_t));
     if (p->failed)
-        return 0;
+        return;
     for (int u = 0; u < p->nodes; u++) {
-        c->last_reader[u] = u;
-        for (int backward = 0; backward < 1 + (p->node[u].backward_index >= 0); backward++)
-            for (const int *q = gckpti_entry_reads(p, backward ? ~u : u, &count); count-- > 0; q++)
-                c->last_reader[*q] = u;
+        c->last_reader[u] = c->first_reader[u] = u;
+        for (const int *q = gckpti_entry_reads(p, u, &count); count-- > 0; q++) {
+            c->first_reader[*q] = c->last_reader[*q] > *q ? c->first_reader[*q] : u;
+            c->last_reader[*q] = u;
+        }
+    }
+    for (int u = 0; u < p->nodes; u++) {
+        const int *q = gckpti_entry_reads(p, ~u, &count);
+        for (; count-- > 0 && p->node[u].backward_index >= 0; q++) {
+            c->first_reader[*q] = *q;
+            c->last_reader[*q] = u > c->last_reader[*q] ? u : c->last_reader[*q];
+        }
     }
     for (int u = p->prologue; u < p->nodes; u++) {
         c->livein[u + 1] += p->node[u].out;
@@ -20857,7 +20897,6 @@ GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
     }
     for (int u = 1; u < p->nodes; u++)
         c->livein[u] += c->livein[u - 1];
-    return 1;
 }
 
 /* Returns the user's outermost segment that node u is in, or -1. */
@@ -20911,13 +20950,12 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
         while (backward < p->body_backwards && p->backward[backward] >= q->first)
             backward++;
         q->backward_end = backward;
+        q->gradients = p->gradient_between[q->backward];
     }
 }
 
-enum {
-    GCKPTI_MAX_OPTIONS = 64,
-    GCKPTI_MAX_MARKS = 32
-}; /* most of a stage; most cuts they come from */
+/* The most options of a stage, and the most cuts that they come from. */
+enum { GCKPTI_MAX_OPTIONS = 64, GCKPTI_MAX_MARKS = 32 };
 
 /* ---- options of a stage ---- */
 /* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does.
@@ -20925,10 +20963,14 @@ enum {
 static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
 {
     gckpti_planner *p = c->s->p;
-    int64_t live = 0, gradients = 0, base = p->gradient_between[0];
+    int64_t live = 0, gradients = 0, *peak = &o->backward;
     memset(o, 0, sizeof *o);
-    for (int u = q->first; u < q->end; u++)
-        p->state[u].value_end = p->state[u].saved_end = -1;
+    for (int u = p->prologue; u < q->end; u++) {
+        const int counts =
+            u >= q->first || (c->first_reader[u] >= q->first && c->last_reader[u] < q->end);
+        p->state[u].value_end = p->state[u].saved_end = counts ? -1 : INT32_MAX;
+        live -= counts && u < q->first ? p->node[u].out : 0;
+    }
     for (int x = (int)p->entry_count; x-- > 0;) {
         int i = p->entries[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
@@ -20938,6 +20980,7 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
                     live += p->state[v].out;
                 }
             o->kept = live;
+            peak = &o->forward;
             gradients = 0;
             continue;
         }
@@ -20945,12 +20988,12 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
         gckpti_node_state *v = &p->state[u];
         if (i >= 0 && v->value_end < 0 && v->saved_end < 0 && !w->side_effect)
             continue;
-        int in_place = gckpti_mark_uses(p, q->first, i, x, &live) && v->value_end >= 0;
-        int64_t now = live + (i < 0 ? p->gradient_at[w->backward_index] - base
+        int in_place = gckpti_mark_uses(p, p->prologue, i, x, &live) && v->value_end >= 0;
+        int64_t now = live + (i < 0 ? p->gradient_at[w->backward_index] - q->gradients
                                     : gradients + w->workspace - (in_place ? w->out : 0));
-        o->peak = now > o->peak ? now : o->peak;
+        *peak = now > *peak ? now : *peak;
         if (i < 0) {
-            gradients = p->gradient_between[w->backward_index] - base;
+            gradients = p->gradient_between[w->backward_index] - q->gradients;
             continue;
         }
         o->cost += w->cost;
@@ -20986,7 +21029,8 @@ static void gckpti_emit_forward(gckpti_planner *p, const gckpti_stage *q)
 /* Returns whether option a is as good as b in bytes and cost. */
 static int gckpti_no_worse(const gckpti_stage_option *a, const gckpti_stage_option *b)
 {
-    return a->cost <= b->cost && a->kept <= b->kept && a->peak <= b->peak;
+    return a->cost <= b->cost && a->kept <= b->kept && a->forward <= b->forward &&
+           a->backward <= b->backward;
 }
 
 /* Adds the option with the drop counts in s->action, unless another one is as good. */
@@ -21076,8 +21120,8 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
  * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
  * a + 1 to b in the middle of that; or a to k - 1 run forward keeping only what crosses the border
  * before some stage k, then k to b run, then a to k - 1. Bytes are counted in steps, without what
- * enters a, so that equal ranges of stages share a row of the table. It is an estimate, since
- * gradients differ and options may peak at different times; its schedules are evaluated like all.
+ * enters a and above the gradients that are live when the backwards of b begin, so that equal
+ * ranges of stages share a row of the table. Its schedules are evaluated like all.
  * ============================================================================================== */
 enum {
     GCKPTI_MAX_ROWS = 70000,   /* most rows x stages of more than 64 stages, else fewer stages */
@@ -21088,8 +21132,9 @@ enum {
 #define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any cost */
 
 /* Returns whether nodes u and v have the same sizes and cost, and read nodes at equal distances. */
-static int gckpti_equal_nodes(const gckpti_planner *p, int u, int v)
+static int gckpti_equal_nodes(const gckpti_chain *c, int u, int v)
 {
+    const gckpti_planner *p = c->s->p;
     const gckpti_node *a = &p->node[u], *b = &p->node[v];
     int equal = a->out == b->out && a->saved == b->saved && a->workspace == b->workspace &&
                 a->cost == b->cost && a->inputs == b->inputs && a->reads == b->reads &&
@@ -21097,19 +21142,24 @@ static int gckpti_equal_nodes(const gckpti_planner *p, int u, int v)
     for (int k = 0; equal && k < a->inputs + a->reads; k++) {
         const int i = p->edges[k < a->inputs ? a->in + k : a->read + k - a->inputs];
         const int j = p->edges[k < b->inputs ? b->in + k : b->read + k - b->inputs];
-        equal = i == j || u - i == v - j;
+        equal = i == j || (u - i == v - j && c->first_reader[i] - i == c->first_reader[j] - j);
     }
     return equal;
 }
 
-/* Returns whether stages a < b have equal nodes, and pass on the same bytes. */
+/* Returns whether stages a < b have equal nodes and gradients, and pass on the same bytes. */
 static int gckpti_equal_stages(const gckpti_chain *c, int a, int b)
 {
     const gckpti_stage *q = &c->stage[a], *r = &c->stage[b];
     const int wide = c->n + 1, size = q->end - q->first;
-    int equal = size == r->end - r->first;
+    const int64_t *at = c->s->p->gradient_at, *after = c->s->p->gradient_between + 1;
+    const int64_t more = q->gradients - r->gradients;
+    int equal =
+        size == r->end - r->first && q->backward_end - q->backward == r->backward_end - r->backward;
+    for (int i = q->backward, k = r->backward; i < q->backward_end && equal; i++, k++)
+        equal = at[i] - at[k] == more && after[i] - after[k] == more;
     for (int i = 0; i < size && equal; i++)
-        equal = gckpti_equal_nodes(c->s->p, q->first + i, r->first + i);
+        equal = gckpti_equal_nodes(c, q->first + i, r->first + i);
     for (int k = 1; b + k < c->n && equal; k++)
         equal = c->crossing[a * wide + a + k] == c->crossing[b * wide + b + k];
     return equal;
@@ -21145,7 +21195,7 @@ static void gckpti_compare_stages(gckpti_chain *c)
 /* Returns the memory steps for some bytes; a small part of a step does not count. */
 static int gckpti_to_steps(const gckpti_chain *c, int64_t bytes)
 {
-    int64_t n = bytes <= 0 ? 0 : (bytes + c->step - 1 - c->step / 16) / c->step;
+    int64_t n = bytes <= 0 ? bytes / c->step : (bytes + c->step - 1 - c->step / 16) / c->step;
     return n > c->steps ? c->steps + 1 : (int)n;
 }
 
@@ -21161,11 +21211,11 @@ static int gckpti_range_index(const gckpti_chain *c, int a, int b)
 }
 
 /* A way to run stages a to b: option i of a or, for larger i, a checkpoint before a later stage.
- * Stages from `next` on run in the middle, while `kept` steps are in use. In m >= need steps it
- * costs cost + later[m - kept] + sooner[m] (table rows). */
+ * Stages from `next` on run in the middle, in `later` more steps than are given; if `next` is a
+ * checkpoint, those before it run again, in `sooner` more. It takes at least `need` steps. */
 typedef struct {
-    int a, b, i, next, need, kept;
-    const uint64_t *later, *sooner;
+    int a, b, i, next, need, later, sooner;
+    const uint64_t *later_cost, *sooner_cost; /* table rows */
     uint64_t cost, forward_cost;
     int64_t forward_peak; /* most live bytes in the forward */
 } gckpti_choice;
@@ -21173,18 +21223,19 @@ typedef struct {
 /* Advances w to the next way to run stages w->a to w->b (first: i = -1). Returns 0 at the end. */
 static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
 {
-    const gckpti_stage *stage = c->stage, *q = &stage[w->a];
+    const gckpti_stage *stage = c->stage, *q = &stage[stage[w->a].equal];
     const int wide = c->n + 1, is_option = ++w->i < q->options;
     const int next = w->next = is_option ? w->a + 1 : w->a + 1 + w->i - q->options;
     int64_t peak, kept;
     if (is_option) {
         const gckpti_stage_option *o = &c->option[q->option + w->i];
         w->cost = o->cost;
-        peak = o->peak;
+        peak = o->backward + stage[w->a].gradients - stage[w->b].gradients;
+        peak = o->forward > peak ? o->forward : peak;
         kept = next > w->b ? 0 : o->kept;
     } else if (next <= w->b) {
-        const gckpti_stage_option *last = &stage[next - 1].forward;
-        peak = c->crossing[w->a * wide + next - 1] + last->peak;
+        const gckpti_stage_option *last = &stage[stage[next - 1].equal].forward;
+        peak = c->crossing[w->a * wide + next - 1] + last->forward;
         w->forward_peak = peak > w->forward_peak ? peak : w->forward_peak;
         w->cost = w->forward_cost += last->cost;
         peak = w->forward_peak;
@@ -21193,76 +21244,84 @@ static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
         return 0;
     const int later = gckpti_range_index(c, next, w->b);
     const int sooner = is_option ? c->rows : gckpti_range_index(c, w->a, next - 1);
-    w->kept = gckpti_to_steps(c, kept);
-    w->need = gckpti_to_steps(c, peak);
-    w->need = w->need > c->need[sooner] ? w->need : c->need[sooner];
-    w->need = w->need > c->need[later] + w->kept ? w->need : c->need[later] + w->kept;
-    w->later = c->cost + gckpti_cells(c, later);
-    w->sooner = c->cost + gckpti_cells(c, sooner);
+    w->later = -gckpti_to_steps(c, kept);
+    w->sooner = -gckpti_to_steps(c, stage[next - 1].gradients - stage[w->b].gradients);
+    w->need = peak > 0 ? gckpti_to_steps(c, peak) : 0;
+    w->need = w->need > c->need[sooner] - w->sooner ? w->need : c->need[sooner] - w->sooner;
+    w->need = w->need > c->need[later] - w->later ? w->need : c->need[later] - w->later;
+    w->later_cost = c->cost + gckpti_cells(c, later);
+    w->sooner_cost = c->cost + gckpti_cells(c, sooner);
     return 1;
+}
+
+/* Returns m steps and `more`, at most as many as the table has. */
+static int gckpti_add_steps(const gckpti_chain *c, int m, int more)
+{
+    return m + more < c->steps ? m + more : c->steps;
+}
+
+/* Returns the least cost in m memory steps. */
+static uint64_t gckpti_cost_within(const gckpti_chain *c, const gckpti_choice *w, int m)
+{
+    return w->cost + w->later_cost[gckpti_add_steps(c, m, w->later)] +
+           w->sooner_cost[gckpti_add_steps(c, m, w->sooner)];
 }
 
 /* Fills in the row of stages a to b. */
 static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
 {
     uint64_t *cost = c->cost + gckpti_cells(c, row);
-    gckpti_choice w = { a, b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
+    gckpti_choice w = { a, b, -1, 0, 0, 0, 0, NULL, NULL, 0, 0, 0 };
     for (int m = 0; m <= c->steps; m++)
         cost[m] = GCKPTI_INFINITE_COST;
     while (gckpti_next_choice(c, &w))
         for (int m = w.need; m <= c->steps; m++) {
-            uint64_t sum = w.cost + w.later[m - w.kept] + w.sooner[m];
+            const uint64_t sum = gckpti_cost_within(c, &w, m);
             cost[m] = sum < cost[m] ? sum : cost[m];
         }
     for (c->need[row] = 0; c->need[row] <= c->steps && cost[c->need[row]] == GCKPTI_INFINITE_COST;)
         c->need[row]++;
 }
 
-/* Chooses a step for up to `most` bytes: the grain, or a divisor of the smallest large result. */
-static void gckpti_choose_step(gckpti_chain *c, int64_t most)
-{
-    const gckpti_planner *p = c->s->p;
-    int64_t grain = (int64_t)p->alignment, large = most;
-    c->step = most / GCKPTI_MEMORY_STEPS > grain ? most / GCKPTI_MEMORY_STEPS : grain;
-    for (int u = p->prologue; u < p->nodes; u++)
-        large = p->node[u].out > most / 100 && p->node[u].out < large ? p->node[u].out : large;
-    c->step = large > c->step ? large / (large / c->step) : c->step;
-    c->step = most / grain <= GCKPTI_EXACT_STEPS ? grain : c->step;
-    c->steps = (int)(most / c->step);
-}
-
 /* Emits the schedule of stages a to b in m memory steps. */
 static void gckpti_emit_range(gckpti_chain *c, int a, int b, int m)
 {
-    const gckpti_stage *q = &c->stage[a];
-    gckpti_choice w = { a, b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
+    const gckpti_stage *q = &c->stage[a], *equal = &c->stage[q->equal];
+    gckpti_choice w = { a, b, -1, 0, 0, 0, 0, NULL, NULL, 0, 0, 0 };
     if (a > b)
         return;
     const uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, a, b)) + (size_t)m];
     while (gckpti_next_choice(c, &w))
-        if (w.need <= m && w.cost + w.later[m - w.kept] + w.sooner[m] == cost)
+        if (w.need <= m && gckpti_cost_within(c, &w, m) == cost)
             break;
     for (int u = q->first; u < c->stage[w.next - 1].end; u++)
         gckpti_emit(c->s->p, u);
-    gckpti_emit_range(c, w.next, b, m - w.kept);
-    if (w.i >= q->options) {
-        gckpti_emit_range(c, a, w.next - 1, m);
+    gckpti_emit_range(c, w.next, b, gckpti_add_steps(c, m, w.later));
+    if (w.i >= equal->options) {
+        gckpti_emit_range(c, a, w.next - 1, gckpti_add_steps(c, m, w.sooner));
         return;
     }
-    memcpy(c->s->action + q->first, c->drop + c->option[q->option + w.i].drop,
+    memcpy(c->s->action + q->first, c->drop + c->option[equal->option + w.i].drop,
            (size_t)(q->end - q->first));
     gckpti_emit_stage(c, q);
 }
 
-/* Adds the table's schedules for amounts of memory from `least` to `most` bytes as initials. */
+/* Adds the table's schedules for amounts of memory from `least` to `most` bytes as initials. A step
+ * is the grain, or a divisor of the smallest large result. */
 static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t most)
 {
     gckpti_search *s = c->s;
-    gckpti_choose_step(c, most);
-    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* the extra row is zeros */
+    const gckpti_node *node = s->p->node;
+    int64_t grain = (int64_t)s->p->alignment, large = most;
     int rows = 0;
-    gckpti_reserve(&c->scratch, &c->cost, cells, sizeof *c->cost);
-    gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows + 1, sizeof(int));
+    c->step = most / GCKPTI_MEMORY_STEPS > grain ? most / GCKPTI_MEMORY_STEPS : grain;
+    for (int u = s->p->prologue; u < s->p->nodes; u++)
+        large = node[u].out > most / 100 && node[u].out < large ? node[u].out : large;
+    c->step = large > c->step ? large / (large / c->step) : c->step;
+    c->step = most / grain <= GCKPTI_EXACT_STEPS ? grain : c->step;
+    c->steps = (int)(most / c->step);
+    gckpti_reserve(&c->scratch, &c->cost, gckpti_cells(c, c->rows + 1), sizeof *c->cost);
+    gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows + 1, sizeof(int)); /* + a row of zeros */
     if (s->p->failed)
         return;
     memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
@@ -21271,7 +21330,9 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
         for (int a = 0; a + length <= c->n; a++)
             if (gckpti_range_index(c, a, a + length - 1) == rows)
                 gckpti_fill_row(c, a, a + length - 1, rows++);
-    const int spacing = s->p->nodes <= GCKPTI_LARGE_N ? 30 : 8;
+    const int nodes = s->p->nodes, spacing = nodes <= GCKPTI_SMALL_N   ? GCKPTI_EXACT_STEPS
+                                             : nodes <= GCKPTI_LARGE_N ? 30
+                                                                       : 8;
     uint64_t last = GCKPTI_INFINITE_COST; /* cost of the last initial */
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, 0, c->n - 1)) + (size_t)m];
@@ -21285,45 +21346,33 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     }
 }
 
-/* Opens a chain of at most `most` stages: the stages and the rows of the table. */
-static void gckpti_open_chain(gckpti_chain *c, gckpti_search *s, gckpti_border kind, int most)
-{
-    gckpti_planner *p = s->p;
-    memset(c, 0, sizeof *c);
-    c->s = s;
-    c->scratch = gckpti_scratch_new(p->memory, &p->failed);
-    if (!gckpti_find_borders(c))
-        return;
-    gckpti_find_stages(c, kind, most);
-    size_t pairs = ((size_t)c->n + 1) * ((size_t)c->n + 1);
-    c->crossing = (int64_t *)gckpti_scratch_alloc(&c->scratch, pairs, sizeof(int64_t));
-    c->row = (int *)gckpti_scratch_alloc(&c->scratch, pairs, sizeof(int));
-    if (!p->failed)
-        gckpti_compare_stages(c);
-}
-
 /* Adds initials of the chain programme for a kind of borders. Returns 0 if it finds no stages;
  * `most`: bytes of store-all. */
 GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, int64_t most)
 {
+    gckpti_planner *p = s->p;
     gckpti_chain c;
-    int stages = GCKPTI_MAX_STAGES;
-    gckpti_open_chain(&c, s, kind, stages);
-    while (!s->p->failed && stages > 64 && (int64_t)c.rows * c.n > GCKPTI_MAX_ROWS) {
-        gckpti_scratch_free(&c.scratch);
-        gckpti_open_chain(&c, s, kind, stages /= 2);
+    memset(&c, 0, sizeof c);
+    c.s = s;
+    c.scratch = gckpti_scratch_new(p->memory, &p->failed);
+    gckpti_find_borders(&c);
+    for (int stages = GCKPTI_MAX_STAGES; stages >= 64 && !p->failed; stages /= 2) {
+        gckpti_find_stages(&c, kind, stages);
+        const size_t pairs = ((size_t)c.n + 1) * ((size_t)c.n + 1);
+        c.crossing = (int64_t *)gckpti_scratch_alloc(&c.scratch, pairs, sizeof(int64_t));
+        c.row = (int *)gckpti_scratch_alloc(&c.scratch, pairs, sizeof(int));
+        c.rows = 0;
+        if (!p->failed)
+            gckpti_compare_stages(&c);
+        if ((int64_t)c.rows * c.n <= GCKPTI_MAX_ROWS)
+            break;
     }
-    const int found = !s->p->failed && c.n > 1;
+    const int found = !p->failed && c.n > 1;
     if (found)
         gckpti_mark_cuts(&c);
-    for (int a = 0; a < c.n && found; a++) {
-        gckpti_stage *q = &c.stage[a], *equal = &c.stage[q->equal];
-        if (q == equal)
+    for (int a = 0; a < c.n && found; a++)
+        if (c.stage[a].equal == a)
             gckpti_find_options(&c, a);
-        q->option = equal->option;
-        q->options = equal->options;
-        q->forward = equal->forward;
-    }
     for (int part = 1; part <= 16 && found; part *= 4) /* finer steps for fewer bytes */
         gckpti_add_table_initials(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);
@@ -21363,8 +21412,8 @@ static int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *cand
 
 /* ---- levels and initial schedules (search/search); the schedule of a cut ---- */
 /* Makes the schedule of s->action the current one: it runs all nodes as late as they are needed,
- * keeps results that are not marked, and recomputes or reloads marked ones just before the first
- * backward that needs them. Returns its peak; out of memory: INT64_MAX. */
+ * keeps results that are not marked, and recomputes marked ones, or copies them back, just before
+ * the first backward that needs them. Returns its peak; out of memory: INT64_MAX. */
 static int64_t gckpti_try_actions(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -21517,7 +21566,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     gckpti_candidate *level = &s->level[k];
     const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
     const int perturbs = small ? 4 : s->p->nodes <= 250 ? 2 : 0; /* to leave a local optimum */
-    const int tries = !grouped || small ? 4 : s->p->nodes <= 300 ? 2 : 1; /* 1: grids are fine */
+    const int tries = small ? 6 : !grouped ? 4 : s->p->nodes <= 300 ? 2 : 1; /* 1: grids are fine */
     int decider, i = 0, best = -1;
     if (level->solved || s->p->failed)
         return;
@@ -21526,7 +21575,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (level->bound == UINT64_MAX)
         return;
     s->effort = 0;
-    for (int c = 0; c < (s->p->can_offload ? GCKPTI_TABLES : 1) && decider < s->bound->points; c++)
+    for (int c = 0; c < (s->p->can_copy ? GCKPTI_TABLES : 1) && decider < s->bound->points; c++)
         gckpti_solve_cut(s, level, &s->bound->point[decider], c);
     if (gckpti_is_proven(s, level))
         return;
@@ -21709,7 +21758,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     if (p->failed || p->store_all_peak > GCKPTI_SEARCH_LIMIT ||
         (result != GCKPT_OK && !gckpti_is_too_large(p, result)))
         return GCKPT_E_MEMORY;
-    s->state = p->state;
     s->action = (unsigned char *)gckpti_scratch_alloc(&s->scratch, (size_t)p->nodes, 1);
     gckpti_open_bounds(p);
     if (!p->failed) {
@@ -21728,7 +21776,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
     gckpt_result result = GCKPT_OK;
     int found = 0;
     *least = SIZE_MAX;
-    for (int k = 0; k < gckpti_count_strategies(p) && result == GCKPT_OK; k++) {
+    for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
         gckpti_search s;
         result = gckpti_search_open(&s, p, k);
         if (result == GCKPT_OK && most_bytes > 0)
@@ -21806,22 +21854,11 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     const gckpti_ins *ins = &plan->ins[i];
     const int id = gckpti_ins_node(plan, ins);
     const gckpt_cost *cost = &plan->info[id].cost;
-    size_t planned = 0; /* bytes rounded up, for gckpti_transfer_cost */
     out->moved = 0;
-    if (GCKPTI_RUNS_OFFLOAD && (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)) {
-        const gckpti_plan_node *node = &plan->nodes[id];
-        const size_t align = plan->alignment;
-        gckpti_operands o;
-        gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-        const size_t value = o.out != GCKPTI_NO_OFFSET ? gckpti_planned_bytes(plan, node) : 0;
-        const size_t saved = o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0;
-        out->moved = value + saved;
-        planned = gckpti_round_up(value, align) + gckpti_round_up(saved, align);
-    }
-    out->cost = ins->kind == GCKPT_FORWARD ? cost->forward
-                : ins->kind == GCKPT_BACKWARD
-                    ? cost->backward
-                    : gckpti_transfer_cost(plan->offload_cost, (int64_t)planned);
+    out->cost = ins->kind == GCKPT_FORWARD    ? cost->forward
+                : ins->kind == GCKPT_BACKWARD ? cost->backward
+                                              : 0;
+    gckpti_price_copy(plan, ins, out);
     out->live = plan->live_bytes[i];
     out->recompute = ins->kind == GCKPT_FORWARD && !ins->first;
     out->once = i < plan->body || i >= plan->epilogue;
@@ -21855,7 +21892,7 @@ GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
         return d;
     d.arena = plan->arena;
     d.peak = plan->peak;
-    d.offloaded = plan->offloaded;
+    d.offloaded = plan->host_bytes;
     d.recompute = plan->recompute;
     d.cost = plan->cost;
     d.hidden_cost = plan->hidden;
@@ -21984,34 +22021,22 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         { "threads", d->threads, 0, 1024 },
         { "schedule.segment_size", d->schedule.segment_size, -INT32_MAX, INT32_MAX },
         { "batch", d->batch, 0, INT64_MAX },
-        { "bf16.precision", (int)d->bf16.precision, 0, GCKPT_BF16_FAST },
+        GCKPTI_PRECISION_RANGE(d),
         { "update_in_backward", d->update_in_backward, 0, 1 },
         { "fetch.count", d->fetch.count, 0, INT32_MAX }
     };
     if (!gckpti_check_ranges(g, "plan", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     const gckpti_fault faults[] = {
-        { d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING,
-          "plan: this build (GCKPT_NO_TRAINING) makes plans of mode GCKPT_INFERENCE only" },
-        { (unsigned)d->ranks.virtual_ranks > 1 && !GCKPTI_HAS_PARTS,
-          "plan: this build leaves out virtual ranks (GCKPT_NO_RANKS): set "
-          "desc.ranks.virtual_ranks to 0" },
-        { d->fetch.count > 0 && !GCKPTI_RUNS_FETCH,
-          "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)" },
-        { (d->offload.bytes || d->offload.overlap) && !GCKPTI_RUNS_OFFLOAD,
-          "plan: desc.offload: this build leaves out copies to slower memory "
-          "(GCKPT_NO_OFFLOAD): set offload.bytes and overlap to 0" },
-        { d->backend && !GCKPTI_RUNS_DEVICES,
-          "plan: desc.backend: this build leaves out backends (GCKPT_NO_DEVICES): set it to NULL, "
-          "which plans for the processor" },
-        { !gckpti_has_precision(d->bf16.precision),
-          "plan: desc.bf16.precision asks for bf16, which this build leaves out (GCKPT_NO_BF16)" },
+#define GCKPTI_PART_USE(part, in_small, in_plan, what, in_desc, change)                            \
+    { !GCKPTI_RUNS_##part && (in_desc),                                                            \
+      "plan: this build leaves out " what " (GCKPT_NO_" #part "): set desc." change },
+        GCKPTI_PART_USES(GCKPTI_PART_USE)
+#undef GCKPTI_PART_USE
+        GCKPTI_PRECISION_FAULT(d),
         { d->mode == GCKPT_OPTIMAL && !GCKPTI_HAS_SEARCH,
           "plan: GCKPT_OPTIMAL needs the search, which this build leaves out (GCKPT_NO_SEARCH); it "
           "has the other modes" },
-        { d->bf16.precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel(d->backend, NULL),
-          "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same bytes and runs "
-          "everywhere" },
         { (alignment & (alignment - 1)) || alignment > 65536 ||
               (alignment && alignment < sizeof(float)),
           "plan: desc.kernels.alignment must be a power of two from 4 to 65536" }
@@ -22037,11 +22062,6 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
           "desc.batch 0 (steps may have fewer rows)" },
         { count == 0 && (!inference || d->fetch.count == 0),
           "plan: training needs at least one loss term; inference a term or a fetch" },
-        { g->cache_capacity && !inference,
-          "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph that is trained without it" },
-        { g->cache_capacity && d->bf16.precision == GCKPT_BF16_STOCHASTIC,
-          "plan: with stochastic rounding, calls with caches would not give the bits of one call "
-          "over all positions; use GCKPT_BF16" },
         { d->costs.by_id && (d->costs.count < 0 || (size_t)d->costs.count != g->count),
           "plan: desc.costs must have a cost for each tensor of the graph (gckpt_graph_size)" },
         { g->segment >= 0, "plan: a segment is still open; gckpt_segment_end is missing" },
@@ -22082,7 +22102,7 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                                 t ? "of another graph" : "NULL");
         const int loss = gckpti_is_loss(t);
         const gckpti_fault faults[] = {
-            { !gradient && (t->base->kind != GCKPTI_OP || loss || t->cache_capacity),
+            { !gradient && (t->base->kind != GCKPTI_OP || loss || t->variable),
               "plan: fetch %i: %T is not the result of an op (values of inputs are the caller's, "
               "of parameters the store's, of losses the report's, of caches the executor's)" },
             { gradient && p->inference,
@@ -22101,12 +22121,6 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
         const char *fault = GCKPTI_FIRST_FAULT(faults);
         if (fault)
             return gckpti_error(p->g, GCKPT_E_ARG, fault, i, t);
-        if (gradient && gckpti_is_updated(p, t->base->id) &&
-            gckpti_is_part(p->g->store, &p->g->store->params[t->base->index], 0))
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "plan: fetch %i: each rank has only its shard of the gradient of "
-                                "%T; with GCKPT_SHARD_NONE it is whole",
-                                i, t);
     }
     return GCKPT_OK;
 }
@@ -22166,8 +22180,8 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
     return result != GCKPT_OK || gckpti_resident_bytes(p, NULL) <= PTRDIFF_MAX
                ? result
                : gckpti_error(p->g, GCKPT_E_MEMORY,
-                              "plan: parameters, their state and caches have more bytes than this "
-                              "machine can address; use a smaller network, or shorter caches");
+                              "plan: the values that are kept between steps have more bytes than "
+                              "this machine can address; use a smaller network");
 }
 
 /* Checks a request and initialises a planner, without the model, so that a variant can be set. */
@@ -22218,7 +22232,7 @@ static int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p)
 }
 
 /* Appends the planner of variant v of p's request to the list, if v applies and some op costs less
- * or takes fewer bytes than in each variant of the list with the same no_offload. */
+ * or takes fewer bytes than in each variant of the list with the same no_copies. */
 static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q), *last = p;
@@ -22233,7 +22247,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
     }
     int of_use = result == GCKPT_OK && gckpti_variant_applies(q);
     for (const gckpti_planner *r = p; r && of_use; r = r->next)
-        of_use = r->variant.no_offload != v.no_offload || gckpti_is_cheaper(q, r);
+        of_use = r->variant.no_copies != v.no_copies || gckpti_is_cheaper(q, r);
     p->failed = result == GCKPT_E_MEMORY;
     if (of_use) {
         while (last->next)
@@ -22260,7 +22274,7 @@ static int gckpti_may_fuse(const gckpti_planner *p)
 }
 
 /* Appends planners for the other variants that a request may choose from: lowerings, fused groups,
- * and all of these without offloading, where a search may find better plans. Appends none of the
+ * and all of these without copies, where a search may find better plans. Appends none of the
  * first two for backends, which may have their own kernels. */
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
@@ -22270,13 +22284,13 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     const int lowers = optimal && rewrites;
     int fuses = 0;
     gckpt_result result = GCKPT_OK;
-    if (GCKPTI_RUNS_TILES && d->bf16.precision == GCKPT_FP32)
+    if (GCKPTI_RUNS_TILES && !gckpti_is_rounded(d))
         fuses = rewrites && (lowers || p->inference) && gckpti_may_fuse(p);
     for (int k = 1; k < 4 * GCKPTI_LOWERINGS && result == GCKPT_OK; k++) {
         const gckpti_variant v = { k % GCKPTI_LOWERINGS, k / GCKPTI_LOWERINGS % 2,
                                    k / GCKPTI_LOWERINGS / 2 };
         if ((!v.lowering || lowers) && (!v.fused || fuses) &&
-            (!v.no_offload || (optimal && p->host_limit > 0)))
+            (!v.no_copies || (optimal && p->host_limit > 0)))
             result = gckpti_add_variant(p, v);
     }
     for (gckpti_planner *q = p->next; q; q = q->next)
@@ -22325,12 +22339,6 @@ static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
     return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
 }
 
-/* Returns whether a lowered plan is better: less cost or, at equal cost, fewer bytes. */
-static int gckpti_is_better(const gckpti_lowered *d, const gckpti_lowered *than)
-{
-    return d->cost != than->cost ? d->cost < than->cost : d->arena < than->arena;
-}
-
 /* Returns the variant of least proven cost (opens the bounds of all variants). */
 static gckpti_planner *gckpti_most_promising(gckpti_planner *first, size_t arena)
 {
@@ -22369,7 +22377,7 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
             if (p->failed)
                 return NULL;
             if (mode == GCKPT_OPTIMAL) {
-                if (best && best->best.cost <= gckpti_proven_cost(p, arena) && !p->failed)
+                if (best && best->best.cost <= gckpti_proven_cost(p, arena))
                     continue;
                 *result = gckpti_plan_optimal(p, arena, &bytes);
             } else {
@@ -22382,7 +22390,9 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
                 return NULL;
             else if (p->base_cost < base_cost)
                 base_cost = p->base_cost;
-            if (fits && bytes <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
+            if (fits && bytes <= arena &&
+                (!best || p->best.cost < best->best.cost ||
+                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena)))
                 best = p;
             needed = bytes < needed ? bytes : needed;
         }
@@ -22577,22 +22587,10 @@ static int gckpti_solution_before(const void *first, const void *second, const v
     const gckpti_variant *v = &a->p->variant, *w = &b->p->variant;
     return a->point.cost != b->point.cost ? a->point.cost < b->point.cost
            : v->lowering != w->lowering   ? v->lowering < w->lowering
-                                          : v->no_offload < w->no_offload;
+                                          : v->no_copies < w->no_copies;
 }
 
-/* Keeps the points that no other dominates. */
-static void gckpti_frontier_merge(gckpt_frontier *f)
-{
-    const size_t n = f->count;
-    gckpti_sort(f->solutions, n, sizeof *f->solutions, gckpti_solution_before, NULL);
-    f->count = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!f->count || f->solutions[i].point.cost < f->solutions[f->count - 1].point.cost)
-            f->solutions[f->count++] = f->solutions[i];
-    f->info.points = (int)f->count;
-}
-
-/* Searches all variants, places the schedules, and keeps the points of the frontier. */
+/* Searches all variants, places the schedules, and keeps the points that no other dominates. */
 static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
 {
     gckpt_result result = GCKPT_OK;
@@ -22601,7 +22599,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* the variants that usually win come first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
-        for (int k = 0; k < gckpti_count_strategies(p) && result == GCKPT_OK; k++) {
+        for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
             gckpti_search s;
             result = gckpti_search_open(&s, p, k);
             if (result == GCKPT_OK)
@@ -22610,8 +22608,13 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
         }
         gckpti_planner_release(p);
     }
-    if (result == GCKPT_OK)
-        gckpti_frontier_merge(f);
+    const size_t found = f->count;
+    gckpti_sort(f->solutions, found, sizeof *f->solutions, gckpti_solution_before, NULL);
+    f->count = 0;
+    for (size_t i = 0; i < found; i++)
+        if (!f->count || f->solutions[i].point.cost < f->solutions[f->count - 1].point.cost)
+            f->solutions[f->count++] = f->solutions[i];
+    f->info.points = (int)f->count;
     uint64_t proven = 0; /* a point's bound also holds in fewer bytes */
     for (size_t i = f->count; result == GCKPT_OK && i-- > 0;) {
         gckpt_point *point = &f->solutions[i].point;
@@ -22827,6 +22830,9 @@ typedef struct gckpti_process_group {
     size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
 } gckpti_process_group;
 
+/* The structs in an executor's memory, X(number, type), whose sizes gckpt_plan_c prints. */
+#define GCKPTI_DIST_STRUCTS(X, p) X((p)->virtual_ranks > 1, gckpti_process_group)
+
 /* Returns the process group of an executor, or NULL. */
 #define gckpti_group_of(e) ((e)->group)
 
@@ -22862,10 +22868,11 @@ GCKPTI_FN int64_t gckpti_count_micro_batches(const gckpt_exec *e, int64_t rows);
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result);
 
 /* Returns *n floats from element `at` of a parameter's values or state. Unless e is NULL, all
- * ranks call it, and the rank that has the floats sends them to all; NULL then is an error of e. */
-GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpt_store *s,
-                                           const gckpti_param *q, int slot, int64_t at,
-                                           float scratch[GCKPTI_CHUNK], int64_t *n);
+ * ranks call it, and the rank that has the floats sends them to all; NULL then is an error of e. If
+ * e is NULL, refuses a sharded array; NULL then is an error of s. */
+GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, gckpt_store *s, const gckpti_param *q,
+                                           int slot, int64_t at, float scratch[GCKPTI_CHUNK],
+                                           int64_t *n);
 
 /* Runs a status barrier of a save, unless e is NULL. */
 GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result);
@@ -22873,7 +22880,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result);
 /* Merges the bytes of another rank into `mine`. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 #else /* one rank with one virtual rank */
-typedef int gckpti_process_group; /* never made; gckpt_plan_c prints its size */
+#define GCKPTI_DIST_STRUCTS(X, p)             ((void)0)
 #define gckpti_group_of(e)                    ((void)(e), 0)
 #define gckpti_rows_end(e)                    ((e)->step.row_end)
 #define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)
@@ -22902,36 +22909,45 @@ typedef struct { /* a fetch of the plan */
     float *copy; /* host copy that gckpt_fetch returns, if the backend has own memory */
 } gckpti_exec_fetch;
 
-#ifndef GCKPT_NO_CACHES
-typedef struct {
-    gckpt_exec *owner;      /* the executor that has the caches: this one, or desc.caches_of */
-    int64_t capacity;       /* positions of each cache */
-    int64_t new_positions;  /* positions that a call adds */
-    int64_t position, rows; /* positions in the caches, for this many rows of the batch */
-    int64_t max_written;    /* highest position since the caches were empty */
-} gckpti_cache_state;
-#endif
-
 typedef struct {      /* a parameter's bf16 copy */
     uint16_t *values; /* NULL without a copy */
     uint32_t changes; /* parameter's `changes` when it was copied; 0 means never */
 } gckpti_bf16_copy;
 
 #ifdef GCKPT_NO_BF16
-#define gckpti_end_mixed_output(e, ins, o, c)      ((void)(o))
-#define gckpti_end_mixed_gradient(e, ins, o, c, i) ((void)(o))
-#define gckpti_mixed_operands(e, ins, o, c)        ((void)(o))
-#define gckpti_bf16_copy_of(e, i)                  NULL
-#define gckpti_mark_bf16_fresh(e, i)               ((void)0)
+#define gckpti_set_precision(p, node, c)           ((void)0)
+#define gckpti_set_narrow(q, data, arg)            0
+#define gckpti_end_mixed_output(e, ins, o, c)      ((void)0)
+#define gckpti_end_mixed_gradient(e, ins, o, c, i) 0
+#define gckpti_mixed_operands(e, ins, o, c)        ((void)0)
+#define gckpti_set_copy(e, i, pass)                ((void)0)
+#define gckpti_mark_copy(e, i)                     ((void)0)
 #define gckpti_run_strips(e, ins, c, kernel)       0
+#else
+/* Sets the precision of a node's call, and which operands are rounded. */
+static inline void gckpti_set_precision(const gckpt_plan *p, const gckpti_plan_node *node,
+                                        gckpt_call *c)
+{
+    c->precision = gckpti_precision_of(node->rounding);
+    c->rounded = node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
+    for (int i = 0; i < node->inputs && gckpti_is_bf16_plan(p); i++)
+        if (p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED)
+            c->rounded |= GCKPT_IN(i);
+}
+
+/* Sets the values of an operand, those of node q, if they are bf16; returns whether they are. */
+static inline int gckpti_set_narrow(const gckpti_plan_node *q, const void *data, gckpt_arg *arg)
+{
+    arg->bf16 = q->rounding & GCKPTI_BF16_VALUE ? (const uint16_t *)data : NULL;
+    return q->rounding & GCKPTI_BF16_VALUE;
+}
 #endif
 
-#ifdef GCKPT_NO_QUANT
-#define gckpti_run_dequantise(e, q, values, to)           ((void)(to))
-#define gckpti_set_quant_operand(e, node, kind, c, quant) ((void)(quant))
-#endif
-
-/* Copies of values to slower memory and back. */
+/* Copies of values to slower memory and back. OFFLOAD and RELOAD begin a copy, and copies end in
+ * the order they begin. The module waits for a copy
+ * 1. before the instruction that first reads a reloaded value, or writes to offloaded bytes (due);
+ * 2. at the end of the body, and of a run: no copy is pending between micro-batches.
+ * OFFLOAD_DONE waits for nothing: since it is the last use of these bytes, 1 comes after it. */
 #ifndef GCKPT_NO_OFFLOAD
 typedef struct {
     unsigned char *host; /* offloaded values; NULL means desc.offload stores them */
@@ -22941,15 +22957,15 @@ typedef struct {
     int pending_count;
 } gckpti_offload_state;
 
-#define gckpti_backend_offloads(e) (e)->offload.by_backend
+#define gckpti_backend_copies(e) (e)->offload.by_backend
 
 /* Waits for the copies due at instruction x or before, and for all that were started earlier.
  * Returns `result` or, if that is OK or MORE and a copy failed, an error. */
 GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result result);
 #else
-#define gckpti_backend_offloads(e)       0
+#define gckpti_backend_copies(e)         0
 #define gckpti_wait_copies(e, x, result) (result)
-#define gckpti_run_copies ((gckpti_handler)0)
+#define gckpti_run_copies                ((gckpti_handler)0)
 #endif
 
 #ifndef GCKPT_NO_DEBUG
@@ -22974,14 +22990,13 @@ GCKPTI_COLD_END /* begun by planner */
  *                       At the epilogue it jumps back to the body while there are rows.
  *   gckpti_handlers     (advance) by kind: the function that runs an instruction. Before it, a
  *                       module may wait, or move step.pc: skip it, replay the body.
- *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses, bf16/run makes
- *                       f32 copies of bf16 operands. The op's kernel runs, in strips if the plan
+ *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses. Operands may
+ *                       get f32 copies. The op's kernel runs, in strips if the plan
  *                       says so, or on host copies if the backend has no kernel for it (host).
- *   gckpti_run_copies   (offload/copies) OFFLOAD, RELOAD; gckpti_run_reduce (dist/micro_batches).
  *   gckpti_run_update   (training) a pass over a parameter. Before the first one the losses' counts
  *                       are final; a step that clips finishes all gradients first.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
- * A feature with a state in the executor is a module (src/dist, src/cache, ..): one function that
+ * A feature with a state in the executor is a module (src/dist, src/fetch, ..): one function that
  * the core calls at each gckpti_event (internal.h), listed in run/modules.h.
  * Read step and advance first. Only calls of the backend (gckpti_backend) read or write the
  * arena and the backend's copies of parameters, feeds and loss sums: the host may have no access.
@@ -23000,8 +23015,8 @@ GCKPTI_COLD_END /* begun by planner */
  *        +-------------------------------------------------------+
  *                   last instruction done, or failure
  *
- * 1. A step begins in IDLE. A call that begins a step first abandons the step in progress; it is
- *    refused if other ranks are within that step (dist/dist.h).
+ * 1. A step begins in IDLE. A call that begins a step first abandons the step in progress, or is
+ *    refused (gckpti_is_under_way).
  * 2. In STREAMING, each gckpt_step_add runs the body on its rows and returns before the epilogue.
  *    If it refuses its rows or feeds, the state and the sums so far stay as they are.
  * 3. In RUNNING all rows are fed. At the epilogue, pc returns to the body while there are rows.
@@ -23024,7 +23039,7 @@ typedef struct gckpti_loss_total {
 
 typedef struct {
     gckpt_kernel forward, backward; /* kernels of an op; NULL if the host must run the op */
-    const void *data; /* values of a parameter, input, constant or cache, in backend memory */
+    const void *data; /* values of a parameter, input, constant or variable, in backend memory */
 } gckpti_exec_node;
 
 typedef struct {
@@ -23064,21 +23079,21 @@ struct gckpt_exec {
     struct {                           /* memory */
         unsigned char *host, *backend; /* the two blocks; backend: NULL unless it has own memory */
         size_t host_size, backend_size;
-        unsigned char *arena;           /* in a block, the caller's, or another executor's */
-        unsigned char *copies, *caches; /* bf16 copies of parameters; key-value caches */
-        unsigned char *host_scratch;    /* host copies, if the backend has own memory */
+        unsigned char *arena;        /* in a block, the caller's, or another executor's */
+        unsigned char *copies;       /* of parameters */
+        unsigned char *host_scratch; /* host copies, if the backend has own memory */
     } blocks;
-    struct { /* memory, open; nodes[..].data: also step, feeds, caches */
+    struct { /* memory, open; nodes[..].data: also step, feeds, modules */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
     } tables;
     struct {                     /* step, advance: progress of this step */
         uint64_t number;         /* the store's step when this step began */
-        uint64_t quantise_count; /* the store's quantise_count at that time */
+        uint64_t storage_changes; /* the store's storage_changes at that time */
         int64_t rows;            /* rows of the step so far */
         int64_t first_row;       /* the first of them that this executor runs */
         int64_t row, row_end;    /* first row of this micro-batch; end of the rows fed */
-        int64_t position;        /* positions in the caches before this call */
+        int64_t position;        /* gckpt_position before this call */
         int prologue_done;       /* the prologue has run: later micro-batches skip it */
         int state;               /* GCKPTI_IDLE, .. */
         int to_end;              /* the run in progress goes to the end of the step */
@@ -23092,7 +23107,7 @@ struct gckpt_exec {
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
         gckpti_loss_total *totals; /* by term: those to which losses add now */
-        size_t total_count;        /* terms times this process's virtual ranks */
+        size_t total_count;        /* of totals: term_count, unless a module needs more */
         unsigned char valid;       /* terms[..].total are results of the last call */
     } losses;
     struct { /* update */
@@ -23220,7 +23235,7 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
 /* The events to which a module can react. In parentheses: the type to which `arg` points. REACH,
  * AFTER and RUN_END occur only if a module has set device.watched. */
 typedef enum {
-    GCKPTI_ON_LAYOUT,   /* (gckpti_bump) tables are allocated, zeroed, or their bytes counted */
+    GCKPTI_ON_LAYOUT,   /* (gckpti_bump[2]: host, backend) memory is allocated, zeroed or counted */
     GCKPTI_ON_BIND,     /* desc is checked: first without tables, then again with all memory */
     GCKPTI_ON_CHECK,    /* (int64_t) the executor's rows of the step so far; they may be refused */
     GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
@@ -23287,11 +23302,6 @@ GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset)
     return (float *)gckpti_arena_ptr(e, offset);
 }
 
-GCKPTI_FN uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
-{
-    return (uint16_t *)gckpti_arena_ptr(e, offset);
-}
-
 /* Returns a node's shape for a micro-batch of `rows` rows. */
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_node *node,
                                         int64_t rows)
@@ -23337,21 +23347,15 @@ GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *
     c->rows = node->batch_invariant ? 1 : rows;
     c->position = e->step.position;
     c->id = id;
-    if (gckpti_is_bf16_plan(p)) {
-        c->precision = gckpti_precision_of(node->rounding);
-        c->rounded = node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
-        for (int i = 0; i < node->inputs; i++)
-            if (p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED)
-                c->rounded |= GCKPT_IN(i);
-    }
+    gckpti_set_precision(p, node, c);
 }
 
 /* Sets the values of an operand: those of node q, in its type. */
 GCKPTI_FN void gckpti_set_data(const gckpti_plan_node *q, const void *data, gckpt_arg *arg)
 {
-    if (q->rounding & GCKPTI_BF16_VALUE)
-        arg->bf16 = (const uint16_t *)data;
-    else if (q->type == GCKPT_I32)
+    if (gckpti_set_narrow(q, data, arg))
+        return;
+    if (q->type == GCKPT_I32)
         arg->index = (const int32_t *)data;
     else if (q->type == GCKPT_U8)
         arg->bytes = (const uint8_t *)data;
@@ -23375,7 +23379,7 @@ GCKPTI_FN int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
     size_t end = x + 1 < (int)p->length ? p->ins[x + 1].operands : p->operand_count;
     while (k < end && p->operands[k] != offset)
         k++;
-    return k < end && p->ins[x].kind != GCKPT_OFFLOAD_DONE;
+    return k < end;
 }
 
 /* Sets device.in_call, which the caller clears. Fails if a call runs or the store was freed. */
@@ -23717,7 +23721,6 @@ GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
     gckpt_backend *backend = &e->devices.backend;
     if (!b) {
         *backend = *gckpti_cpu_backend(e->device.isa, &kernels);
-        backend->dequantise = e->plan->quantised ? gckpti_dequantise_all : NULL;
         return GCKPT_OK;
     }
     if (b->own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
@@ -23737,8 +23740,7 @@ GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
     backend->convert = b->convert ? b->convert : plain->convert;
     backend->update = b->update ? b->update : plain->update;
     backend->finish = b->finish ? b->finish : plain->finish;
-    if (e->plan->quantised && !b->own_memory && !b->dequantise)
-        backend->dequantise = gckpti_dequantise_all;
+    backend->dequantise = b->dequantise || b->own_memory ? b->dequantise : plain->dequantise;
     return GCKPT_OK;
 }
 
@@ -23749,7 +23751,7 @@ GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan
     gckpt_kernel forward = NULL, backward = NULL;
     if (!b)
         return;
-    if (gckpti_precision_of(node->rounding) == GCKPT_BF16_FAST) {
+    if (gckpti_runs_fast(node)) {
         forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
         backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
     } else if (b->find && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN)) {
@@ -23777,8 +23779,8 @@ GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e)
         e->blocks.backend = (unsigned char *)b->allocate(b->context, size, e->plan->alignment);
     return e->blocks.backend ? GCKPT_OK
                              : gckpti_error(e->store, GCKPT_E_MEMORY,
-                                            "exec: no memory for %z bytes of arena, sums, feeds, "
-                                            "caches%s",
+                                            "exec: the backend has no memory for %z bytes of "
+                                            "arena, sums, feeds%s",
                                             size, gckpti_memory_hint(e));
 }
 
@@ -23839,7 +23841,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
                                 "exec: this processor or build has no %s kernels; "
                                 "gckpt_exec_desc.isa = GCKPT_ISA_AUTO takes what there is",
                                 gckpti_isa_name(requested));
-        const int most = gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512;
+        const int most = gckpti_widest_isa(p);
         if (p->backend_id == GCKPTI_BACKEND_CPU && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN))
             isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;
         while (!gckpti_cpu_has((gckpt_isa)isa, &e->device.kernels))
@@ -24069,13 +24071,20 @@ GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
     return exec && exec->group ? exec->group->comm.bytes_sent : 0;
 }
 
-GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpt_store *s,
-                                           const gckpti_param *q, int slot, int64_t at,
-                                           float scratch[GCKPTI_CHUNK], int64_t *n)
+GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, gckpt_store *s, const gckpti_param *q,
+                                           int slot, int64_t at, float scratch[GCKPTI_CHUNK],
+                                           int64_t *n)
 {
     const gckpti_shard_range mine = gckpti_array_shard(s, q, slot);
-    if (!e || !gckpti_is_sharded(mine))
+    if (!gckpti_is_sharded(mine))
         return gckpti_floats_at(s, q, slot, at, scratch, n);
+    if (!e) {
+        gckpti_error(s, GCKPT_E_ARG,
+                     "save: this rank has only a shard of \"%s\"%s; gckpt_ranks_save writes all "
+                     "ranks' shards",
+                     q->p.name, slot < 0 ? "" : gckpti_suffixes[slot]);
+        return NULL;
+    }
     gckpti_comm *comm = &e->group->comm;
     float *out = (float *)(void *)comm->send_buf;
     int owner = 0;
@@ -24158,7 +24167,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     const gckpti_plan_param *planned = &e->plan->params[i];
     const char *who = in_step ? "step" : "exec", *name = q->p.name;
     void *object = in_step ? (void *)e : e->store;
-    if (gckpti_has_storage(GCKPT_STORAGE_I8) && planned->storage != (gckpti_byte)q->p.storage)
+    if (GCKPTI_HAS_COMPRESSED && planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
                             "so (gckpt_store_quantise), or make a new plan",
@@ -24174,7 +24183,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
                             "it",
                             who, name, in_step ? "got" : "holds",
                             in_step ? " after this executor was made" : "");
-    if (gckpti_has_storage(GCKPT_STORAGE_I8) && in_step && planned->trained &&
+    if (GCKPTI_HAS_COMPRESSED && in_step && planned->trained &&
         gckpti_state_slots(q) < e->plan->state_slots)
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: \"%s\" lost its state as it was quantised; make a new executor",
@@ -24236,7 +24245,7 @@ static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void
     return copies->entry[i].host;
 }
 
-/* Returns 1 if the data of input i are quantised or a part, which no kernel reads on the host. */
+/* Returns 1 if the data of input i are compressed or a part, which no kernel reads on the host. */
 static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
 {
     const gckpti_plan_node *nodes = e->plan->nodes;
@@ -24244,8 +24253,7 @@ static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
     if (nodes[base].kind != GCKPTI_PARAM || c->in[i].data != e->tables.nodes[base].data)
         return 0;
     const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
-    return gckpti_is_quantised((int)q->p.storage) ||
-           gckpti_is_part(e->store, q, GCKPTI_VALUES);
+    return gckpti_is_compressed((int)q->p.storage) || gckpti_is_part(e->store, q, GCKPTI_VALUES);
 }
 
 /* Runs an op's plain kernel on host copies of its operands. */
@@ -24297,8 +24305,8 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     size_t most = e->update.square_count * sizeof(float);
     for (size_t i = 0; i < p->param_count; i++) {
-        const int quant = p->params[i].storage != GCKPT_STORAGE_F32;
-        int64_t n = p->params[i].trained ? p->params[i].elements : quant ? GCKPTI_GRAIN_SIZE : 0;
+        const int64_t grain = gckpti_is_compressed(p->params[i].storage) ? GCKPTI_GRAIN_SIZE : 0;
+        int64_t n = p->params[i].trained ? p->params[i].elements : grain;
         most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
     }
     for (size_t id = 0; id < p->node_count; id++) {
@@ -24320,7 +24328,7 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
         most = bytes > most ? bytes : most;
     }
-    return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
+    return e->desc.offload && p->host_bytes > most ? p->host_bytes : most; /* no copy is larger */
 }
 #endif
 
@@ -24434,20 +24442,19 @@ static void gckpti_alloc_offload(gckpt_exec *e, gckpti_bump *bump)
     const gckpt_backend *b = gckpti_backend(e);
     size_t copies = 0; /* most copies that can be pending */
     e->offload.by_backend =
-        GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, copy_async) && !e->desc.offload && p->offloaded;
+        GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, copy_async) && !e->desc.offload && p->host_bytes;
     e->offload.async = e->offload.by_backend || (!GCKPTI_OF(b, own_memory) && e->desc.wait);
     for (size_t x = 0; x < p->length && e->offload.async; x++)
         copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
     e->offload.due = (int *)gckpti_bump_alloc(bump, copies, sizeof *e->offload.due);
     if (!e->offload.by_backend && !e->desc.offload)
-        e->offload.host = (unsigned char *)gckpti_bump_alloc(bump, p->offloaded, 1);
+        e->offload.host = (unsigned char *)gckpti_bump_alloc(bump, p->host_bytes, 1);
 }
 
 GCKPTI_MODULE(offload)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = gckpti_backend(e);
-    const int whole = e->step.pc == p->body || e->step.pc == p->epilogue; /* pc may go back */
     switch (event) {
     case GCKPTI_ON_LAYOUT: gckpti_alloc_offload(e, (gckpti_bump *)arg); break;
     case GCKPTI_ON_BIND:
@@ -24455,16 +24462,17 @@ GCKPTI_MODULE(offload)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: set both desc.offload and desc.reload, or neither; "
                                 "desc.wait needs them");
-        e->device.watched |= e->offload.async && p->offloaded;
+        e->device.watched |= e->offload.async && p->host_bytes;
         if (!e->offload.by_backend || !e->tables.nodes)
             break;
         e->offload.host =
-            (unsigned char *)GCKPTI_OF(b, host_get)(GCKPTI_OF(b, context), p->offloaded);
+            (unsigned char *)GCKPTI_OF(b, host_get)(GCKPTI_OF(b, context), p->host_bytes);
         return e->offload.host ? GCKPT_OK
                                : gckpti_error(e->store, GCKPT_E_MEMORY,
                                               "exec: %s has no host memory for %z bytes",
-                                              GCKPTI_OF(b, name), p->offloaded);
-    case GCKPTI_ON_REACH: return gckpti_wait_copies(e, whole ? INT32_MAX : e->step.pc, GCKPT_OK);
+                                              GCKPTI_OF(b, name), p->host_bytes);
+    case GCKPTI_ON_REACH: return gckpti_wait_copies(e, e->step.pc, GCKPT_OK);
+    case GCKPTI_ON_BODY_END: return gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
     case GCKPTI_ON_RUN_END: {
         const gckpt_result result = *(const gckpt_result *)arg;
         const gckpt_result waited = gckpti_wait_copies(e, INT32_MAX, result);
@@ -24472,7 +24480,7 @@ GCKPTI_MODULE(offload)
     }
     case GCKPTI_ON_FREE:
         if (e->offload.by_backend && e->offload.host)
-            GCKPTI_OF(b, host_release)(GCKPTI_OF(b, context), e->offload.host, p->offloaded);
+            GCKPTI_OF(b, host_release)(GCKPTI_OF(b, context), e->offload.host, p->host_bytes);
         break;
     default: break;
     }
@@ -25052,12 +25060,12 @@ static int gckpti_can_replay(const gckpt_exec *e)
         const gckpti_ins *ins = &p->ins[x];
         const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
         const gckpti_plan_node *node = &p->nodes[ins->id];
-        if (ins->kind >= GCKPT_OFFLOAD)
-            can = gckpti_backend_offloads(e);
+        if (ins->kind > GCKPT_UPDATE)
+            can = gckpti_backend_copies(e);
         else if (ins->kind == GCKPT_UPDATE)
             can = 0;
         else if (!node->op)
-            can = !gckpti_is_quantised(p->params[node->index].storage) || b->dequantise;
+            can = !gckpti_is_compressed(p->params[node->index].storage) || b->dequantise;
         else
             can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
     }
@@ -25142,7 +25150,7 @@ GCKPTI_COLD_BEGIN
 static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node)
 {
     const gckpti_cache *cache = (const gckpti_cache *)(p->words + node->attributes);
-    return gckpti_is_cache(node->op) ? cache->window : 0;
+    return gckpti_is_variable(node->op) ? cache->window : 0;
 }
 
 /* Returns the first position at which attention can resume: windowed caches overwrite old keys. */
@@ -25167,30 +25175,27 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
 /* Places caches in graph order, or uses those of desc.caches_of. Without tables, only checks. */
 static gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
-    const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
+    const gckpt_plan *p = e->plan;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], k = 0;
     gckpt_exec *other = e->desc.caches_of && bytes ? e->desc.caches_of->caches.owner : e;
-    int fit =
-        other == e || (e->desc.backend == other->desc.backend && e->store == other->store &&
-                       p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES]);
+    const gckpt_plan *owner = other->plan;
+    int fit = e->desc.backend == other->desc.backend && e->store == other->store &&
+              p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES];
     const uint32_t word = gckpti_debug(e) & GCKPT_DEBUG_POISON ? 0x7fc00000u : 0;
     e->caches.owner = other;
-    if (other == e && bytes && e->blocks.caches)
-        gckpti_fill(e, e->blocks.caches, word, bytes);
-    gckpti_bump caches = { other->blocks.caches, 0 };
+    if (other == e && e->caches.values)
+        gckpti_fill(e, e->caches.values, word, bytes);
+    gckpti_bump caches = { other->caches.values, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
-        if (!gckpti_is_cache(node->op))
+        if (!gckpti_is_variable(node->op))
             continue;
-        while (owner && k < owner->node_count && !gckpti_is_cache(owner->nodes[k].op))
+        while (k < owner->node_count && !gckpti_is_variable(owner->nodes[k].op))
             k++;
-        const gckpt_shape s = gckpti_planned_shape(p, node);
-        const gckpt_shape its =
-            owner && k < owner->node_count ? gckpti_planned_shape(owner, &owner->nodes[k]) : s;
-        fit = !owner ||
-              (k < owner->node_count && gckpti_same_shape(&s, &its) &&
-               !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, &owner->nodes[k]));
-        k++;
+        const gckpti_plan_node *its = &owner->nodes[k < owner->node_count ? k++ : 0];
+        const gckpt_shape s = gckpti_planned_shape(p, node), t = gckpti_planned_shape(owner, its);
+        fit = gckpti_is_variable(its->op) && gckpti_same_shape(&s, &t) &&
+              !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, its);
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
         e->caches.new_positions = gckpti_planned_shape(p, &p->nodes[node->in[0]]).d[1];
         void *data = gckpti_bump_alloc(&caches, gckpti_planned_bytes(p, node), 1);
@@ -25207,7 +25212,8 @@ static gckpt_result gckpti_bind_caches(gckpt_exec *e)
 /* Checks that the caches have space for the positions that a forward of `rows` rows adds. */
 static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
-    const int64_t position = e->caches.owner->caches.position, held = e->caches.owner->caches.rows;
+    const gckpti_cache_state *caches = &e->caches.owner->caches;
+    const int64_t position = caches->position, held = caches->rows;
     if (!e->plan->kind_bytes[GCKPT_BYTES_CACHES])
         return GCKPT_OK;
     if (e->plan->virtual_ranks > 1)
@@ -25229,8 +25235,7 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: cannot continue at position %I. Calls reached %I; with the "
                             "windows used, attention can resume from %I on",
-                            position, e->caches.owner->caches.max_written,
-                            gckpti_first_resumable(e));
+                            position, caches->max_written, gckpti_first_resumable(e));
     return GCKPT_OK;
 }
 
@@ -25243,18 +25248,18 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (position < 0 || position > exec->caches.owner->caches.position)
+    gckpti_cache_state *caches = &exec->caches.owner->caches;
+    if (position < 0 || position > caches->position)
         return gckpti_error(exec, GCKPT_E_ARG, "rewind: position %I; it must be from 0 to %I",
-                            position, exec->caches.owner->caches.position);
+                            position, caches->position);
     if (position > 0 && position < gckpti_first_resumable(exec))
         return gckpti_error(exec, GCKPT_E_ARG,
                             "rewind: cannot go to position %I. Calls reached %I; with the "
                             "windows used, attention can resume from %I on (or 0)",
-                            position, exec->caches.owner->caches.max_written,
-                            gckpti_first_resumable(exec));
-    exec->caches.owner->caches.position = position;
+                            position, caches->max_written, gckpti_first_resumable(exec));
+    caches->position = position;
     if (position == 0)
-        exec->caches.owner->caches.max_written = 0;
+        caches->max_written = 0;
     return gckpti_ok(exec);
 }
 
@@ -25263,6 +25268,12 @@ GCKPTI_MODULE(cache)
     const int64_t position = e->caches.owner ? e->caches.owner->caches.position : 0;
     const int64_t end = position + e->caches.new_positions;
     switch (event) {
+    case GCKPTI_ON_LAYOUT:
+        if (!e->desc.caches_of)
+            e->caches.values = (unsigned char *)gckpti_bump_alloc(
+                (gckpti_bump *)arg + (GCKPTI_OF(gckpti_backend(e), own_memory) != 0),
+                e->plan->kind_bytes[GCKPT_BYTES_CACHES], 1);
+        break;
     case GCKPTI_ON_BIND: return gckpti_bind_caches(e);
     case GCKPTI_ON_CHECK: return gckpti_check_caches(e, *(const int64_t *)arg);
     case GCKPTI_ON_BEGIN: /* beyond a cache's length, the oldest positions are overwritten */
@@ -25272,8 +25283,7 @@ GCKPTI_MODULE(cache)
         break;
     case GCKPTI_ON_SUCCESS:
         e->caches.owner->caches.position = end;
-        if (e->caches.capacity)
-            e->caches.owner->caches.rows = e->step.row_end - e->step.first_row;
+        e->caches.owner->caches.rows = e->step.row_end - e->step.first_row;
         break;
     default: break;
     }
@@ -25298,7 +25308,7 @@ static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, i
     int tensor = gckpti_ins_node(p, ins);
     int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
     if (!gradient)
-        return tensor == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
+        return tensor == id && gckpti_defines(ins->kind) &&
                p->operands[ins->operands] != GCKPTI_NO_OFFSET;
     return backward &&
            (p->nodes[id].batch_invariant ? tensor == id : gckpti_reads_node(p, tensor, id));
@@ -25437,12 +25447,8 @@ GCKPTI_MODULE(fetch)
         gckpti_note_gradient_fetches(e);
     else if (event == GCKPTI_ON_CHECK)
         return gckpti_check_collected(e, *(const int64_t *)arg);
-    else if (event == GCKPTI_ON_BODY_END) {
-        const gckpt_result result = gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* of a reload */
-        if (result != GCKPT_OK)
-            return result;
+    else if (event == GCKPTI_ON_BODY_END)
         gckpti_collect_rows(e);
-    }
     return GCKPT_OK;
 }
 
@@ -25456,6 +25462,11 @@ GCKPTI_COLD_END
 static uint32_t gckpti_rng_stream(int id, int which)
 {
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
+}
+
+static uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
+{
+    return (uint16_t *)gckpti_arena_ptr(e, offset);
 }
 
 /* Converts n bf16 to floats at x or, for GCKPT_WIDEN_ADD, adds them to x. */
@@ -25500,14 +25511,14 @@ GCKPTI_MODULE(bf16)
     return GCKPT_OK;
 }
 
-/* Returns parameter i's bf16 copy, or NULL. */
-GCKPTI_FN uint16_t *gckpti_bf16_copy_of(const gckpt_exec *e, int i)
+/* Lets an update write parameter i's bf16 copy, if there is one. */
+GCKPTI_FN void gckpti_set_copy(const gckpt_exec *e, int i, gckpt_update_pass *pass)
 {
-    return e->bf16_copies ? e->bf16_copies[i].values : NULL;
+    pass->bf16 = e->bf16_copies ? e->bf16_copies[i].values : NULL;
 }
 
 /* Records that parameter i's bf16 copy is up to date. */
-GCKPTI_FN void gckpti_mark_bf16_fresh(const gckpt_exec *e, int i)
+GCKPTI_FN void gckpti_mark_copy(const gckpt_exec *e, int i)
 {
     if (e->bf16_copies)
         e->bf16_copies[i].changes = gckpti_param_of(e, i)->changes;
@@ -25522,7 +25533,7 @@ static const uint16_t *gckpti_refresh_bf16(const gckpt_exec *e, int i)
     if (copy->changes != q->changes) {
         gckpti_init_call(e, &call);
         gckpti_round_bf16(e, &call, 0, q->p.values, copy->values, q->p.elements);
-        gckpti_mark_bf16_fresh(e, i);
+        gckpti_mark_copy(e, i);
     }
     return copy->values;
 }
@@ -25534,6 +25545,8 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
+    if (!gckpti_is_bf16_plan(p))
+        return;
     const size_t *copy = gckpti_f32_copies(ins, o), *out = copy + 2 * node->inputs;
     int64_t n = gckpti_elements(&c->shape);
     for (int i = 0; i < node->inputs; i++, copy += 2) {
@@ -25565,7 +25578,7 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
     }
 }
 
-/* Rounds the output of a forward, unless its kernel did. */
+/* Rounds the output of a forward of a bf16 plan, unless its kernel did. */
 GCKPTI_FN void gckpti_end_mixed_output(const gckpt_exec *e, const gckpti_ins *ins,
                                        const gckpti_operands *o, const gckpt_call *c)
 {
@@ -25573,19 +25586,22 @@ GCKPTI_FN void gckpti_end_mixed_output(const gckpt_exec *e, const gckpti_ins *in
     const void *data = e->tables.nodes[ins->id].data; /* NULL unless it outlives the step */
     void *out = data ? (void *)(uintptr_t)data : gckpti_arena_ptr(e, o->out);
     uint16_t *narrow = node->rounding & GCKPTI_BF16_VALUE ? (uint16_t *)out : NULL;
-    if (c->out && node->rounding & GCKPTI_ROUNDED)
+    if (c->out && node->rounding & GCKPTI_ROUNDED && ins->kind == GCKPT_FORWARD)
         gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
                           gckpti_elements(&c->shape));
 }
 
-/* Adds the gradient of input i to the total, if it is separate, and rounds it. */
-GCKPTI_FN void gckpti_end_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
-                                         const gckpti_operands *o, const gckpt_call *c, int i)
+/* In a bf16 plan, adds the gradient of input i to the total, if it is separate, and rounds it;
+ * returns whether the plan is one. */
+GCKPTI_FN int gckpti_end_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                        const gckpti_operands *o, const gckpt_call *c, int i)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     const gckpti_plan_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
     const int64_t n = gckpti_elements(&c->in[i].shape);
     const int adds = o->in[i].total != GCKPTI_NO_OFFSET;
+    if (!gckpti_is_bf16_plan(e->plan))
+        return 0;
     const size_t to = adds ? o->in[i].total : o->in[i].gradient;
     uint16_t *narrow = q->rounding & GCKPTI_BF16_GRADIENT ? gckpti_arena_bf16(e, to) : NULL;
     float *x = c->in[i].grad;
@@ -25597,10 +25613,10 @@ GCKPTI_FN void gckpti_end_mixed_gradient(const gckpt_exec *e, const gckpti_ins *
     }
     if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
         gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 1 + i), x, narrow, n);
+    return 1;
 }
 
 typedef struct {
-    const gckpt_exec *e;
     const gckpt_call *call;
     gckpt_kernel kernel;
     int backward, sums; /* sums: strips run in order and add to gradients that are sums over rows */
@@ -25610,15 +25626,14 @@ typedef struct {
 } gckpti_strips;
 
 /* Takes a strip's floats from *next; if `read` is nonzero, converts the bf16 `narrow` to them. */
-static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c,
-                                const uint16_t *narrow, int read, float **next)
+static float *gckpti_open_strip(const gckpt_call *c, const uint16_t *narrow, int read, float **next)
 {
     int64_t n = gckpti_elements(&c->shape);
     float *x = *next;
     if (!narrow)
         return NULL;
     if (read)
-        gckpti_widen(strips->e, c, GCKPT_WIDEN, narrow, x, n);
+        gckpti_widen_row(c, narrow, x, n);
     *next += gckpti_ceil_to(n, 16);
     return x;
 }
@@ -25638,10 +25653,8 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
     c.threads = 1;
     c.out_bf16 = c.out_bf16 ? c.out_bf16 + first : NULL;
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + first : NULL;
-    c.out =
-        c.out ? c.out + first : gckpti_open_strip(strips, &c, c.out_bf16, strips->backward, &next);
-    c.grad_out =
-        c.grad_out ? c.grad_out + first : gckpti_open_strip(strips, &c, c.grad_out_bf16, 1, &next);
+    c.out = c.out ? c.out + first : gckpti_open_strip(&c, c.out_bf16, strips->backward, &next);
+    c.grad_out = c.grad_out ? c.grad_out + first : gckpti_open_strip(&c, c.grad_out_bf16, 1, &next);
     for (int k = 0; k < c.inputs; k++) {
         gckpt_arg *in = &c.in[k];
         if (strips->row_size && k > 0) {
@@ -25652,19 +25665,19 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
         in->shape = c.shape;
         in->bf16 = in->bf16 ? in->bf16 + first : NULL;
         in->grad_bf16 = in->grad_bf16 ? in->grad_bf16 + first : NULL;
-        in->data = in->data ? in->data + first : gckpti_open_strip(strips, &c, in->bf16, 1, &next);
+        in->data = in->data ? in->data + first : gckpti_open_strip(&c, in->bf16, 1, &next);
         in->index = in->index ? in->index + first : NULL;
         in->bytes = in->bytes ? in->bytes + first : NULL;
         in->compensation = in->compensation ? in->compensation + first : NULL;
         in->grad = in->grad ? in->grad + first
-                            : gckpti_open_strip(strips, &c, in->grad_bf16, in->accumulate, &next);
+                            : gckpti_open_strip(&c, in->grad_bf16, in->accumulate, &next);
     }
     strips->kernel(&c);
     if (!strips->backward && c.out_bf16)
-        gckpti_round_bf16(strips->e, &c, 0, c.out, c.out_bf16, n);
+        gckpti_narrow_row(&c, c.out, c.out_bf16, n);
     for (int k = 0; k < c.inputs; k++)
         if (c.in[k].grad_bf16)
-            gckpti_round_bf16(strips->e, &c, 0, c.in[k].grad, c.in[k].grad_bf16, n);
+            gckpti_narrow_row(&c, c.in[k].grad, c.in[k].grad_bf16, n);
 }
 
 /* If the node runs in strips, runs a kernel that takes floats on bf16 operands, strip by strip, and
@@ -25678,8 +25691,8 @@ GCKPTI_FN int gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, cons
     if (!(node->rounding & GCKPTI_IN_STRIPS))
         return 0;
     gckpt_call strip_call = *call, sum_call = *call; /* sum_call: sums over rows */
-    gckpti_strips strips = { e, &strip_call,         kernel, ins->kind == GCKPT_BACKWARD,
-                             0, GCKPTI_STRIP_FLOATS, 0,      0 };
+    const int backward = ins->kind == GCKPT_BACKWARD;
+    gckpti_strips strips = { &strip_call, kernel, backward, 0, GCKPTI_STRIP_FLOATS, 0, 0 };
     if (gckpti_has_builtin_flag(op, GCKPTI_IS_ROWWISE)) {
         const gckpt_shape planned = gckpti_planned_shape(e->plan, node);
         const int64_t size = strips.row_size = gckpti_last(&call->shape);
@@ -25713,12 +25726,12 @@ GCKPTI_FN int gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, cons
 /* >>quant/run */
 #ifndef GCKPT_NO_QUANT
 /* ---- quantised parameters: dequantised into the arena, or read by kernels as they are ---- */
-GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
+GCKPTI_FN void gckpti_run_decompress(const gckpt_exec *e, const gckpti_param *q,
                                      const float *values, float *to)
 {
     gckpt_call c;
     const gckpt_backend *b = gckpti_backend(e);
-    gckpt_dequantisation u = gckpti_param_quant(q);
+    gckpti_compressed u = gckpti_compressed_param(q);
     u.to = to;
     if (GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, dequantise)) { /* data in the backend's mirror */
         u.scales = u.scales ? values : NULL;
@@ -25729,14 +25742,14 @@ GCKPTI_FN void gckpti_run_dequantise(const gckpt_exec *e, const gckpti_param *q,
         GCKPTI_OF(b, dequantise)(&c, &u);
     for (int64_t at = 0, n; !GCKPTI_OF(b, dequantise) && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_GRAIN_SIZE);
-        gckpti_dequantise_at(q, at, n, (float *)(void *)e->blocks.host_scratch);
+        gckpti_decompress_at(q, at, n, (float *)(void *)e->blocks.host_scratch);
         gckpti_to_backend(e, to + at, e->blocks.host_scratch, (size_t)n * sizeof *to);
     }
 }
 
 /* Sets the quantised parameter that an op's kernel reads directly, if there is one. */
-GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_node *node, int kind,
-                                        gckpt_call *c, gckpt_dequantisation *quant)
+GCKPTI_FN void gckpti_set_compressed(const gckpt_exec *e, const gckpti_plan_node *node, int kind,
+                                     gckpt_call *c, gckpti_compressed *param)
 {
     unsigned reads = kind == GCKPT_FORWARD ? UINT32_MAX : 0;
     for (int i = 0; i < node->inputs; i++)
@@ -25745,8 +25758,8 @@ GCKPTI_FN void gckpti_set_quant_operand(const gckpt_exec *e, const gckpti_plan_n
         const gckpti_plan_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
         if (q->kind != GCKPTI_PARAM || c->in[i].data || !(reads & GCKPT_IN(i)))
             continue;
-        *quant = gckpti_param_quant(gckpti_param_of(e, q->index));
-        c->quantised = quant;
+        *param = gckpti_compressed_param(gckpti_param_of(e, q->index));
+        c->compressed = param;
     }
 }
 #endif
@@ -25829,7 +25842,7 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
     const int32_t first = gckpti_tile_first(range), stop = gckpti_tile_end(q, range);
     const int is_last = i == run->fused->steps - 1;
     const int32_t after = range->high > q->height ? range->high : q->height;
-    gckpt_dequantisation quant;
+    GCKPTI_UNUSED gckpti_compressed param;
     gckpti_fill_padding_rows(run, i, range->high, range->need < 0 ? range->need : 0);
     gckpti_fill_padding_rows(run, i, after, range->need);
     if (first >= stop)
@@ -25855,8 +25868,8 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
     c->out = gckpti_tile_row(run, i, first);
     c->workspace = (unsigned char *)run->call->workspace + q->workspace;
     gckpti_set_tile_inputs(run, &node, q, first, stop - first, c);
-    if (run->e->plan->quantised)
-        gckpti_set_quant_operand(run->e, &node, GCKPT_FORWARD, c, &quant);
+    if (run->e->plan->compressed)
+        GCKPTI_IF_COMPRESSED(gckpti_set_compressed(run->e, &node, GCKPT_FORWARD, c, &param));
     (is_last ? run->last_kernel : run->e->tables.nodes[q->id].forward)(c);
 }
 
@@ -26052,8 +26065,7 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
         for (int i = 0; i < e->plan->state_slots && param->trained; i++)
             pass.state[i] = gckpti_exec_array(e, q, i);
         gckpti_set_pass_constants(e, param, q, step, &pass);
-        if (gckpti_is_bf16_plan(e->plan))
-            pass.bf16 = gckpti_bf16_copy_of(e, ins->id);
+        gckpti_set_copy(e, ins->id, &pass);
     }
     GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
 }
@@ -26078,8 +26090,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int parts)
         gckpti_pass_over(e, ins, parts | GCKPTI_APPLIES, step);
         gckpti_mark_changed(q,
                             GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
-        if (gckpti_is_bf16_plan(p))
-            gckpti_mark_bf16_fresh(e, ins->id);
+        gckpti_mark_copy(e, ins->id);
     }
     gckpti_gather_updated(e, q);
 }
@@ -26168,7 +26179,7 @@ static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient,
     }
 }
 
-/* Scans n floats or bf16; if x is NULL, a quantised parameter's values or, for others, nothing. */
+/* Scans n floats or halves; if x is NULL, a compressed parameter's values or, for others, none. */
 static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
                               int gradient)
 {
@@ -26177,12 +26188,12 @@ static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int6
     const gckpti_param *q = param ? gckpti_param_of(scan->e, node->index) : NULL;
     const int64_t size = narrow ? 2 : 4;
     float chunk[64];
-    n = x ? n : q && gckpti_is_quantised((int)q->p.storage) ? q->p.elements : 0;
+    n = x ? n : q && gckpti_is_compressed((int)q->p.storage) ? q->p.elements : 0;
     for (int64_t at = 0, count; at < n; at += count) {
         uint16_t half[64];
         count = gckpti_min(n - at, 64);
         if (!x)
-            gckpti_dequantise_at(q, at, count, chunk);
+            GCKPTI_IF_COMPRESSED(gckpti_decompress_at(q, at, count, chunk));
         else
             gckpti_from_backend(scan->e, narrow ? (void *)half : (void *)chunk,
                                 (const unsigned char *)x + at * size, (size_t)(count * size));
@@ -26201,7 +26212,7 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
-    if ((ins->kind != GCKPT_FORWARD && ins->kind != GCKPT_RELOAD) || !node->op)
+    if (!gckpti_defines(ins->kind) || !node->op)
         return GCKPT_OK;
     const gckpt_result result = gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
     if (result != GCKPT_OK)
@@ -26217,8 +26228,8 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins)
         uint64_t *expected = &e->debug.hashes[2 * ins->id + k];
         gckpti_scan scan = gckpti_scan_for(e, 0);
         scan.hash = GCKPTI_FNV_START;
-        gckpti_scan_array(&scan, data[k], !k && node->rounding & GCKPTI_BF16_VALUE, n[k], ins->id,
-                          0);
+        gckpti_scan_array(&scan, data[k], !k && gckpti_value_size(node->rounding) == 2, n[k],
+                          ins->id, 0);
         scan.hash |= 1; /* 0 means no value yet */
         if (data[k] && !ins->first && *expected && *expected != scan.hash)
             return gckpti_error(
@@ -26226,15 +26237,16 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins)
                 "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
                 k ? "the saved data" : "the value", gckpti_planned_name(p, ins->id), node->op->name,
                 ins->id,
-                ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
-                                          : "the op is not a function of its inputs");
+                ins->kind == GCKPT_FORWARD ? "the op is not a function of its inputs"
+                                           : "slower memory returned other bytes");
         *expected = data[k] ? scan.hash : ins->first ? 0 : *expected;
     }
     return GCKPT_OK;
 }
 
 /* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
-/* A NaN as f32, two NaNs as bf16; and a pattern that no kernel is likely to write. */
+/* What fills the arena before a step. POISON: a NaN as a float, two NaNs as halves. MEASURE, which
+ * finds where it is left: a pattern that no kernel is likely to write. */
 enum { GCKPTI_POISON = 0x7fc07fc0, GCKPTI_UNTOUCHED = 0x25252525 };
 
 /* Poisons the buffers that die at instruction x; in the body, not those of the prologue, which the
@@ -26248,15 +26260,6 @@ static void gckpti_poison_dead(gckpt_exec *e, int x)
         if (buffer->end == x && !(in_body && buffer->start < p->body))
             gckpti_fill(e, e->blocks.arena + buffer->offset, GCKPTI_POISON, buffer->size / 4 * 4);
     }
-}
-
-/* Fills the arena before a step: MEASURE finds where the pattern is left. */
-static void gckpti_fill_arena(gckpt_exec *e)
-{
-    const unsigned debug = gckpti_debug(e) & (GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON);
-    if (debug)
-        gckpti_fill(e, e->blocks.arena,
-                    debug & GCKPT_DEBUG_MEASURE ? GCKPTI_UNTOUCHED : GCKPTI_POISON, e->plan->arena);
 }
 
 /* Raises high_water to the end of the highest 2 bytes that a step wrote, and of all workspaces, of
@@ -26294,9 +26297,10 @@ static void gckpti_scan_node(gckpti_scan *scan, size_t offset, int id, int gradi
     const gckpt_exec *e = scan->e;
     const gckpti_plan_node *q = &e->plan->nodes[id];
     const gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
-    const int narrow = q->rounding & (gradient ? GCKPTI_BF16_GRADIENT : GCKPTI_BF16_VALUE);
+    const int narrow =
+        (gradient ? gckpti_gradient_size(q->rounding) : gckpti_value_size(q->rounding)) == 2;
     const void *x = gckpti_arena_ptr(e, offset);
-    if (!gradient && gckpti_is_cache(q->op))
+    if (!gradient && gckpti_is_variable(q->op))
         x = e->tables.nodes[id].data;
     if (x && q->type == GCKPT_F32)
         gckpti_scan_array(scan, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
@@ -26412,8 +26416,9 @@ static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
         scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
             gckpti_scan_array(
-                &scan, q && gckpti_is_quantised((int)q->p.storage) ? NULL : e->tables.nodes[i].data,
-                0, count, (int)i, 0);
+                &scan,
+                q && gckpti_is_compressed((int)q->p.storage) ? NULL : e->tables.nodes[i].data, 0,
+                count, (int)i, 0);
         if (scan.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
@@ -26439,8 +26444,7 @@ static gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         const gckpti_exec_input *in = &e->feeds.inputs[i];
         const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
-        const void *fed = in->feed;
-        const float *x = (const float *)fed;
+        const float *x = (const float *)(const void *)in->feed;
         int64_t row = q ? (int64_t)(gckpti_row_bytes(p, q) / sizeof *x) : 0;
         for (int64_t k = 0; k < row * rows && q->type == GCKPT_F32; k++)
             gckpti_scan_value(&scan, (double)x[k], in->node, 0, k);
@@ -26499,7 +26503,12 @@ GCKPTI_MODULE(debug)
         break;
     case GCKPTI_ON_FED:
         return finite ? gckpti_check_finite_feeds(e, *(const int64_t *)arg) : GCKPT_OK;
-    case GCKPTI_ON_BEGIN: gckpti_fill_arena(e); break;
+    case GCKPTI_ON_BEGIN:
+        if (debug & (GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON))
+            gckpti_fill(e, e->blocks.arena,
+                        debug & GCKPT_DEBUG_MEASURE ? GCKPTI_UNTOUCHED : GCKPTI_POISON,
+                        e->plan->arena);
+        break;
     case GCKPTI_ON_REACH:
         return finite && early && e->plan->ins[e->step.pc].kind == GCKPT_UPDATE
                    ? gckpti_check_finite_update(e, &e->plan->ins[e->step.pc], 0)
@@ -26542,7 +26551,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 {
     const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward;
-    if (gckpti_is_bf16_plan(e->plan) && gckpti_run_strips(e, ins, c, kernel))
+    if (gckpti_run_strips(e, ins, c, kernel))
         return;
     if (GCKPTI_RUNS_DEVICES && !kernel) {
         gckpti_run_on_host(e, ins, c);
@@ -26551,7 +26560,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     kernel(c);
 }
 
-/* Writes a parameter's values into the arena: gathered, dequantised or copied. */
+/* Writes a parameter's values into the arena: gathered, decompressed or copied. */
 static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to)
 {
     const gckpti_param *q = gckpti_param_of(e, node->index);
@@ -26559,8 +26568,8 @@ static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, floa
     const float *values = gckpti_exec_array(e, q, -1);
     if (gckpti_group_of(e) && gckpti_run_gather(e, q, values, to))
         return;
-    if (gckpti_is_quantised((int)q->p.storage)) {
-        gckpti_run_dequantise(e, q, values, to);
+    if (gckpti_is_compressed((int)q->p.storage)) {
+        GCKPTI_IF_COMPRESSED(gckpti_run_decompress(e, q, values, to));
         return;
     }
     gckpti_copy(b, to, values, (size_t)q->p.elements * sizeof *to);
@@ -26594,9 +26603,9 @@ static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gc
     float *total = gckpti_arena_f32(e, o->in[i].total);
     const int64_t n = gckpti_elements(&c->in[i].shape);
     (void)ins;
-    if (gckpti_is_bf16_plan(e->plan))
-        gckpti_end_mixed_gradient(e, ins, o, c, i);
-    else if (total)
+    if (gckpti_end_mixed_gradient(e, ins, o, c, i))
+        return;
+    if (total)
         GCKPTI_OF(gckpti_backend(e), add)(c, total, c->in[i].grad, n);
 }
 
@@ -26639,9 +26648,9 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
     const gckpti_plan_node *node = &p->nodes[ins->id];
     const int backward = GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_BACKWARD;
     gckpti_operands o;
-    gckpt_dequantisation quant;
+    GCKPTI_UNUSED gckpti_compressed param;
     gckpt_call c;
-    (void)quant;
+    (void)param;
     if (node->kind == GCKPTI_PARAM) {
         gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]));
         return GCKPT_OK;
@@ -26649,20 +26658,18 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
     gckpti_set_ins_call(e, ins, &o, &c);
     if (backward)
         gckpti_begin_backward(e, ins, &o, &c);
-    else if (gckpti_is_cache(node->op)) /* all other nodes only read `data` */
+    else if (gckpti_is_variable(node->op)) /* all other nodes only read `data` */
         c.out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
-    if (p->quantised)
-        gckpti_set_quant_operand(e, node, ins->kind, &c, &quant);
-    if (gckpti_is_bf16_plan(p))
-        gckpti_mixed_operands(e, ins, &o, &c);
+    if (p->compressed)
+        GCKPTI_IF_COMPRESSED(gckpti_set_compressed(e, node, ins->kind, &c, &param));
+    gckpti_mixed_operands(e, ins, &o, &c);
     if (node->op->flags & GCKPT_LOSS)
         gckpti_set_loss(e, ins, &c);
     c.graph = e; /* for gckpti_fused_forward, which runs other nodes */
     gckpti_run_kernel(e, ins, &c);
     for (int i = 0; i < node->inputs && backward; i++)
         gckpti_end_input_grad(e, ins, &o, &c, i);
-    if (gckpti_is_bf16_plan(p) && !backward)
-        gckpti_end_mixed_output(e, ins, &o, &c);
+    gckpti_end_mixed_output(e, ins, &o, &c);
     return GCKPT_OK;
 }
 
@@ -26758,10 +26765,10 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
     gckpt_result result = GCKPT_OK;
     if (gckpti_enter_call(e) != GCKPT_OK)
         return GCKPT_E_ARG;
-    if (e->step.quantise_count != e->store->quantise_count)
+    if (e->step.storage_changes != e->store->storage_changes)
         result = gckpti_error(
             e, GCKPT_E_ARG,
-            "step: parameters were quantised during it, which ended it; begin it again");
+            "step: the storage of parameters changed during it, which ended it; begin it again");
     result = gckpti_defer_error(e, result);
     if (result == GCKPT_OK) {
         e->step.to_end = instructions == INT64_MAX;
@@ -26845,36 +26852,33 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
 }
 
 /* Places all memory, or counts it without blocks. Host block: plan, tables, host copies. Backend
- * block (or host block): feeds, sums, bf16, caches, arena. Returns bytes of plan and tables. */
+ * block (or host block): states, feeds, sums, copies, arena. Returns bytes of plan and tables. */
 static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
     const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
-    const size_t cached = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
-    const size_t caches = gckpti_round_up(cached, p->alignment);
     const size_t copied = gckpti_round_up(p->kind_bytes[GCKPT_BYTES_COPIES], p->alignment);
-    gckpti_bump host_bump = { e->blocks.host, 0 }, backend_bump = { e->blocks.backend, 0 };
-    gckpti_bump *bump = own_memory ? &backend_bump : &host_bump;
-    gckpti_alloc_tables(e, &host_bump);
-    const size_t tables = host_bump.used;
+    gckpti_bump bumps[2] = { { e->blocks.host, 0 }, { e->blocks.backend, 0 } };
+    gckpti_bump *bump = &bumps[own_memory != 0];
+    gckpti_alloc_tables(e, bumps);
+    const size_t tables = bumps[0].used;
     gckpti_bind_nodes(e, bump);
     if (GCKPTI_RUNS_DEVICES && own_memory != 0)
         e->blocks.host_scratch =
-            (unsigned char *)gckpti_bump_alloc(&host_bump, gckpti_host_scratch_bytes(e), 1);
+            (unsigned char *)gckpti_bump_alloc(bumps, gckpti_host_scratch_bytes(e), 1);
     e->losses.totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, e->losses.total_count,
                                                               sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    const size_t aligned = gckpti_add_bytes(gckpti_add_bytes(copied, caches), arena);
+    const size_t aligned = gckpti_add_bytes(copied, arena);
     unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, aligned ? p->alignment : 0, 1);
     (void)gckpti_bump_alloc(bump, aligned, 1);
     if (base)
         base += (p->alignment - (uintptr_t)base % p->alignment) % p->alignment;
     e->blocks.copies = base;
-    e->blocks.caches = base = base ? base + copied : NULL;
-    e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base ? base + caches : NULL;
-    e->blocks.host_size = host_bump.used;
-    e->blocks.backend_size = backend_bump.used;
+    e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base ? base + copied : NULL;
+    e->blocks.host_size = bumps[0].used;
+    e->blocks.backend_size = bumps[1].used;
     return tables;
 }
 
@@ -26954,13 +26958,13 @@ GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
 static const char *gckpti_missing_part(const gckpt_plan *p, const gckpt_exec_desc *d)
 {
     const int callbacks = d->custom_optimiser || d->parallel_for;
-    return !GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE     ? "GCKPT_NO_TRAINING"
-           : !gckpti_has_storage(GCKPT_STORAGE_I8) && p->quantised ? "GCKPT_NO_QUANT"
-           : !GCKPTI_RUNS_OFFLOAD && p->offloaded                  ? "GCKPT_NO_OFFLOAD"
-           : !GCKPTI_RUNS_DEVICES && d->backend                    ? "GCKPT_NO_DEVICES"
-           : !GCKPTI_RUNS_CACHES && d->caches_of                   ? "GCKPT_NO_CACHES"
-           : !GCKPTI_RUNS_DEBUG && d->debug                        ? "GCKPT_NO_DEBUG"
-           : !GCKPTI_RUNS_BACKENDS && callbacks                    ? "GCKPT_SMALL"
+    return !GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE ? "GCKPT_NO_TRAINING"
+           : !GCKPTI_HAS_COMPRESSED && p->compressed           ? "GCKPT_NO_QUANT"
+           : !GCKPTI_RUNS_OFFLOAD && p->host_bytes             ? "GCKPT_NO_OFFLOAD"
+           : !GCKPTI_RUNS_DEVICES && d->backend                ? "GCKPT_NO_DEVICES"
+           : !GCKPTI_RUNS_CACHES && d->caches_of               ? "GCKPT_NO_CACHES"
+           : !GCKPTI_RUNS_DEBUG && d->debug                    ? "GCKPT_NO_DEBUG"
+           : !GCKPTI_RUNS_BACKENDS && callbacks                ? "GCKPT_SMALL"
            : GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU
                ? "GCKPT_NO_FAST (plan with desc.kernels.plain = 1)"
                : NULL;
@@ -27193,9 +27197,8 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             e, GCKPT_E_ARG,
             "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
             "because %s #%i mixes rows",
-            rows, p->rows, p->virtual_ranks > 1 ? " in each virtual rank" : "",
-            gckpti_planned_name(p, p->mixer), p->mixer);
-    if (rest == 1 && !inference && !whole && gckpti_has_single_norm(p))
+            rows, p->rows, gckpti_split_scope(p), gckpti_planned_name(p, p->mixer), p->mixer);
+    if (rest == 1 && !inference && !whole && gckpti_mixer_measures_one(p))
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows in micro-batches of %I leave one row over, and %s #%i cannot normalise "
@@ -27283,7 +27286,7 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
         e->update.hyper = *hyper;
     e->update.bias_step = 0;
     e->step.number = e->store->step;
-    e->step.quantise_count = e->store->quantise_count;
+    e->step.storage_changes = e->store->storage_changes;
     memset(e->losses.terms, 0, p->term_count * sizeof *e->losses.terms);
     e->update.begun = 0;
     e->step.rows = rows;
@@ -27556,6 +27559,9 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
 #ifndef GCKPT_NO_RANKS
         gckpti_dist_module,
 #endif
+#ifndef GCKPT_NO_OFFLOAD
+        gckpti_offload_module,
+#endif
 #ifndef GCKPT_NO_FETCH
         gckpti_fetch_module,
 #endif
@@ -27564,9 +27570,6 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
 #endif
 #ifndef GCKPT_NO_BF16
         gckpti_bf16_module,
-#endif
-#ifndef GCKPT_NO_OFFLOAD
-        gckpti_offload_module,
 #endif
 #ifndef GCKPT_NO_DEVICES
         gckpti_devices_module,
@@ -27880,11 +27883,10 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
-    if (p->ranks > 1)
+    if (gckpti_needs_peers(p))
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "check_gradients: not for %i ranks: check a plan of one process with "
-                            "as many virtual ranks, which has the same gradients",
-                            p->ranks);
+                            "check_gradients: the plan " GCKPTI_IS_OF_SEVERAL ": check one of the "
+                            "same desc in one process, which has the same gradients");
     if (p->precision != GCKPT_FP32)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
@@ -28036,12 +28038,12 @@ typedef struct {
     int slot, size;   /* suffix; bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
-    int64_t count;  /* number of elements in the file */
-    uint64_t *hash; /* receives the FNV-1a of the data, or NULL */
+    int64_t count; /* number of elements in the file */
+    uint64_t hash; /* FNV-1a of the data, if the sink only counts bytes */
 } gckpti_out_tensor;
 
-/* Advances w to the next tensor. Returns 0 at the end. */
-static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tensor *w)
+/* Advances w to the next tensor, with elements of `size` bytes unless 0; returns 0 at the end. */
+static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tensor *w, int size)
 {
     static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
     const gckpt_store *s = spec->store;
@@ -28055,15 +28057,17 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         if (!w->name || (scale && !gckpti_kind_of((int)q->p.storage)->scaled) ||
             (state && (d->values_only || !q->p.state[w->slot])))
             continue;
-        w->type = q->p.storage == GCKPT_STORAGE_F32 ? d->storage : q->p.storage;
-        w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORAGE_F32;
+        w->type = w->slot != GCKPTI_VALUES            ? GCKPT_STORAGE_F32
+                  : q->p.storage == GCKPT_STORAGE_F32 ? d->storage
+                                                      : q->p.storage;
         w->shape = q->p.shape;
         w->shape.n -= scale; /* one scale for each row */
         w->size = gckpti_kind_of((int)w->type)->bytes;
         w->count = gckpti_file_count((int)w->type, gckpti_elements(&w->shape));
         int64_t *last = &w->shape.d[w->shape.n - (w->shape.n > 0)];
         *last = gckpti_file_count((int)w->type, *last);
-        return 1;
+        if (!size || size == w->size)
+            return 1;
     }
     return 0;
 }
@@ -28109,13 +28113,13 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec,
  * last those of 1-byte elements, so that all are aligned. Returns the bytes of data. */
 static int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec, uint64_t hash)
 {
-    int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* bytes of data by element size */
+    int64_t at[] = { 0, 0, 0, 0, 0 }; /* where the next data of elements of this size begin */
     gckpti_out_tensor w;
     gckpti_sink_metadata(out, spec, hash);
-    for (w.next = 0; gckpti_next_out_tensor(spec, &w);)
-        bytes[w.size] += w.count * w.size;
-    int64_t at[] = { 0, bytes[4] + bytes[2], bytes[4], 0, 0 };
-    for (w.next = 0; gckpti_next_out_tensor(spec, &w);) {
+    for (w.next = 0; gckpti_next_out_tensor(spec, &w, 0);)
+        for (int size = w.size / 2; size > 0; size /= 2)
+            at[size] += w.count * w.size;
+    for (w.next = 0; gckpti_next_out_tensor(spec, &w, 0);) {
         const int64_t begin = at[w.size];
         at[w.size] += w.count * w.size;
         gckpti_sink_key(out, w.name, w.slot);
@@ -28127,41 +28131,35 @@ static int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec
 }
 
 /* Writes n elements, little-endian: all at once or, on other machines, byte by byte. */
-static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, const void *x,
-                                 int64_t n)
+static void gckpti_sink_elements(gckpti_sink *out, gckpti_out_tensor *w, const void *x, int64_t n)
 {
     const size_t size = (size_t)w->size, all = (size_t)n * size;
     const int little = gckpti_little_endian();
     for (size_t i = 0, chunk = little ? all : 1; i < all && !out->failed; i += chunk) {
         const unsigned char *b = (const unsigned char *)x + (little ? i : i ^ (size - 1));
         gckpti_sink_put(out, b, chunk);
-        if (w->hash)
-            *w->hash = gckpti_fnv(*w->hash, b, chunk);
+        if (!out->write)
+            w->hash = gckpti_fnv(w->hash, b, chunk);
     }
 }
 
 /* Writes the data of a tensor, unless this store has only a part of it. */
 static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec *spec,
-                                       const gckpti_out_tensor *w)
+                                       gckpti_out_tensor *w)
 {
     float buf[GCKPTI_CHUNK];
     const gckpti_param *q = w->q;
-    const void *raw = w->slot == GCKPTI_VALUES  ? q->p.quantised
-                      : w->slot == GCKPTI_SCALE ? q->p.scales
-                                                : NULL;
-    if (!spec->exec && w->slot != GCKPTI_SCALE && gckpti_is_part(spec->store, q, w->slot))
-        return gckpti_error(spec->store, GCKPT_E_ARG,
-                            "save: this rank has only a shard of \"%s\"%s; "
-                            "gckpt_ranks_save writes all ranks' shards",
-                            q->p.name, w->slot < 0 ? "" : gckpti_suffixes[w->slot]);
-    for (int64_t at = 0, n = w->count; at < w->count && (spec->exec || !out->failed); at += n) {
-        const void *x = raw;
-        if (!raw)
-            x = gckpti_gather_chunk(spec->exec, spec->store, q, w->slot, at, buf, &n);
+    const void *raw = w->slot == GCKPTI_SCALE ? q->p.scales : NULL;
+    if (w->slot == GCKPTI_VALUES && gckpti_is_compressed((int)q->p.storage))
+        raw = gckpti_stored(&q->p);
+    if (raw)
+        gckpti_sink_elements(out, w, raw, w->count);
+    for (int64_t at = 0, n; at < w->count && !raw && (spec->exec || !out->failed); at += n) {
+        const void *x = gckpti_gather_chunk(spec->exec, spec->store, q, w->slot, at, buf, &n);
         if (!x)
-            return GCKPT_E_PEER;
+            return spec->exec ? GCKPT_E_PEER : GCKPT_E_ARG;
         n = gckpti_min(w->count - at, n);
-        if (GCKPTI_HAS_SCALES && !raw && w->type != GCKPT_STORAGE_F32) {
+        if (gckpti_is_compressed((int)w->type)) {
             uint16_t half[GCKPTI_CHUNK];
             n = gckpti_min(n, GCKPTI_CHUNK);
             if (!gckpti_kind_of((int)w->type)->write((const float *)x, n, 1, half))
@@ -28198,7 +28196,7 @@ static gckpt_result gckpti_save_name(const gckpti_save_spec *spec, size_t i)
     return GCKPT_OK;
 }
 
-/* Checks that the store can be saved; initialises quantised values. */
+/* Checks that the store can be saved; initialises compressed values. */
 static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 {
     gckpt_store *s = spec->store;
@@ -28213,33 +28211,29 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
         result = gckpti_save_name(spec, i);
-        if (GCKPTI_HAS_SCALES && q->p.storage != GCKPT_STORAGE_F32 && result == GCKPT_OK &&
+        if (gckpti_is_compressed((int)q->p.storage) && result == GCKPT_OK &&
             gckpti_renamed(d, q->p.name))
             result = gckpti_values_new(s, q, "save");
     }
-    if (GCKPTI_HAS_SCALES && result == GCKPT_OK)
+    if (GCKPTI_HAS_COMPRESSED && result == GCKPT_OK)
         gckpti_init_all_values(s);
-    if (GCKPTI_HAS_SCALES)
+    if (GCKPTI_HAS_COMPRESSED)
         gckpti_values_undo(s);
     return result;
 }
 
-/* Writes all tensors' data. If total is not NULL, adds the tensors' hashes to it. */
+/* Writes all tensors' data. If `out` only counts bytes, *total becomes the sum of their hashes. */
 static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *spec,
                                      uint64_t *total)
 {
     gckpt_result result = GCKPT_OK;
     gckpti_out_tensor w;
-    uint64_t hash;
+    *total = 0;
     for (int size = 4; size > 0; size /= 2)
-        for (w.next = 0; result == GCKPT_OK && gckpti_next_out_tensor(spec, &w);) {
-            if (w.size != size)
-                continue;
-            hash = GCKPTI_FNV_START;
-            w.hash = total ? &hash : NULL;
+        for (w.next = 0; result == GCKPT_OK && gckpti_next_out_tensor(spec, &w, size);) {
+            w.hash = GCKPTI_FNV_START;
             result = gckpti_sink_tensor(out, spec, &w);
-            if (total)
-                *total += gckpti_data_hash(w.name, w.slot, hash);
+            *total += gckpti_data_hash(w.name, w.slot, w.hash);
         }
     return result;
 }
@@ -28249,7 +28243,7 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
 {
     gckpt_store *store = spec->store;
     gckpti_sink out, count;
-    uint64_t total = 0;
+    uint64_t total;
     gckpt_result result = gckpti_save_start(spec);
     memset(&count, 0, sizeof count); /* a sink that only counts bytes */
     out = count;
@@ -28277,7 +28271,7 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
     gckpti_sink_put(&out, little, sizeof little);
     gckpti_sink_header(&out, spec, total);
     gckpti_sink_put(&out, "       ", padding);
-    result = gckpti_sink_data(&out, spec, NULL);
+    result = gckpti_sink_data(&out, spec, &total);
     if (gckpti_sink_flush(&out) != GCKPT_OK)
         return gckpti_error(store, GCKPT_E_FILE,
                             "save: the write callback failed before byte %z; "
@@ -28343,15 +28337,14 @@ static int gckpti_json_fail(gckpti_loader *load, const char *what)
 
 static void gckpti_json_space(gckpti_loader *load)
 {
-    while (load->pos < load->end &&
-           (*load->pos == ' ' || *load->pos == '\n' || *load->pos == '\r' || *load->pos == '\t'))
+    while (*load->pos == ' ' || *load->pos == '\n' || *load->pos == '\r' || *load->pos == '\t')
         load->pos++;
 }
 
 static int gckpti_json_accept(gckpti_loader *load, char c)
 {
     gckpti_json_space(load);
-    return load->pos < load->end && *load->pos == c && ++load->pos;
+    return *load->pos == c && ++load->pos;
 }
 
 static int gckpti_json_expect(gckpti_loader *load, char c)
@@ -28366,7 +28359,7 @@ static uint32_t gckpti_json_hex(gckpti_loader *load)
 {
     uint32_t u = 0;
     for (int i = 0; i < 4; i++, load->pos++) {
-        uint32_t c = load->pos < load->end ? (unsigned char)*load->pos : 0, letter = c | 32;
+        uint32_t c = (unsigned char)*load->pos, letter = c | 32;
         if (!(c >= '0' && c <= '9') && !(letter >= 'a' && letter <= 'f'))
             return 0;
         u = u << 4 | (c <= '9' ? c - '0' : letter - 'a' + 10);
@@ -28379,12 +28372,10 @@ static uint32_t gckpti_json_hex(gckpti_loader *load)
 static int gckpti_json_escape(gckpti_loader *load, char *out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    if (load->end - load->pos < 2)
-        return 0;
     const char c = load->pos[1], *found = c ? strchr(from, c) : NULL;
-    load->pos += 2;
+    load->pos += load->end - load->pos < 2 ? 0 : 2;
     uint32_t u = found ? (unsigned char)to[found - from] : c == 'u' ? gckpti_json_hex(load) : 0;
-    if (u >> 10 == 0x36 && load->end - load->pos >= 2 && !memcmp(load->pos, "\\u", 2)) {
+    if (u >> 10 == 0x36 && load->pos[0] == '\\' && load->pos[1] == 'u') {
         load->pos += 2;
         const uint32_t low = gckpti_json_hex(load);
         u = low >> 10 == 0x37 ? 0x10000 + ((u & 0x3ff) << 10 | (low & 0x3ff)) : 0;
@@ -28405,17 +28396,16 @@ static char *gckpti_json_string(gckpti_loader *load)
         return NULL;
     char *s = load->pos, *out = s;
     int n = 1; /* bytes of the last character, or 0 if it is invalid */
-    for (; n && load->pos < load->end && *load->pos != '"'; out += n) {
+    for (; n && *load->pos != '"'; out += n) {
         if (*load->pos == '\\') {
             n = gckpti_json_escape(load, out);
             continue;
         }
-        const size_t left = (size_t)(load->end - load->pos);
-        n = (unsigned char)*load->pos < 0x20 ? 0 : gckpti_utf8_length(load->pos, left);
+        n = (unsigned char)*load->pos < 0x20 ? 0 : gckpti_utf8_length(load->pos, 4);
         memmove(out, load->pos, (size_t)n);
         load->pos += n;
     }
-    if (!n || load->pos == load->end) {
+    if (!n) {
         gckpti_json_fail(load, "a string with a wrong character, or without an end");
         return NULL;
     }
@@ -28437,10 +28427,10 @@ static char *gckpti_json_key(gckpti_loader *load, int *count)
 }
 
 /* Parses an integer < 2^64 without sign or leading zeros; returns its end, or NULL on errors. */
-static char *gckpti_digits(char *s, const char *end, uint64_t *value)
+static char *gckpti_digits(char *s, uint64_t *value)
 {
     const char *start = s;
-    for (*value = 0; s < end && *s >= '0' && *s <= '9'; s++) {
+    for (*value = 0; *s >= '0' && *s <= '9'; s++) {
         uint64_t digit = (uint64_t)(*s - '0');
         if (*value > (UINT64_MAX - digit) / 10 || (s > start && *start == '0'))
             return NULL;
@@ -28455,7 +28445,7 @@ static int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max)
     int n = 0, more = gckpti_json_expect(load, '[') && !gckpti_json_accept(load, ']');
     for (uint64_t value = 0; more; more = gckpti_json_accept(load, ',')) {
         gckpti_json_space(load);
-        char *end = gckpti_digits(load->pos, load->end, &value);
+        char *end = gckpti_digits(load->pos, &value);
         if (!end || value > INT64_MAX)
             break;
         load->pos = end;
@@ -28491,14 +28481,14 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
 /* Adds an entry for "NAME#updates":"OPTIMISER:COUNT"; gckpti_resolve checks it later. */
 static int gckpti_parse_updates(gckpti_loader *load, char *key, size_t length, char *value)
 {
-    const char *end = value + strlen(value);
     uint64_t optimiser = 0;
     gckpti_file_entry *e = gckpti_add_entry(load, key, length, GCKPTI_UPDATES);
     if (!e)
         return 0;
-    char *colon = gckpti_digits(value, end, &optimiser);
-    int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e->updates) == end &&
-               optimiser <= GCKPT_CUSTOM_OPTIMISER + 1 && (optimiser || !e->updates);
+    char *colon = gckpti_digits(value, &optimiser);
+    const char *end = colon && *colon == ':' ? gckpti_digits(colon + 1, &e->updates) : NULL;
+    int good =
+        end && !*end && optimiser <= GCKPT_CUSTOM_OPTIMISER + 1 && (optimiser || !e->updates);
     e->optimiser = (signed char)(good ? (int)optimiser : -1);
     e->offsets[0] = e->offsets[1] = load->data_bytes;
     return 1;
@@ -28535,11 +28525,10 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     load->count = own_format ? load->count : tensors;
     load->verify_sum = found[GCKPTI_KEY_HASH] && !load->file;
     for (int i = 1; i <= GCKPTI_KEY_HASH; i++) {
-        const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (i == GCKPTI_KEY_HASH ? !load->verify_sum : !own_format)
             continue;
-        if (!end || gckpti_digits(found[i], end, &load->numbers[i]) != end ||
-            load->numbers[GCKPTI_KEY_OPTIMISER] > GCKPT_CUSTOM_OPTIMISER + 1)
+        const char *end = found[i] ? gckpti_digits(found[i], &load->numbers[i]) : NULL;
+        if (!end || *end || load->numbers[GCKPTI_KEY_OPTIMISER] > GCKPT_CUSTOM_OPTIMISER + 1)
             return gckpti_refuse(load, GCKPT_E_DATA, NULL,
                                  "__metadata__: %s must be a whole number < %s, in quotes", keys[i],
                                  i == GCKPTI_KEY_OPTIMISER ? "5" : "2^64");
@@ -28722,23 +28711,23 @@ static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *valu
                               const gckpti_file_entry *e, const gckpti_file_entry *end)
 {
     const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
+    const int state = e > values && !scale && !updates;
     const gckpt_shape whole = load->store->params[e->param].p.shape;
     gckpt_shape shape = whole;
     shape.n -= scale; /* one scale for each row */
+    const char *problem = NULL;
     if (e + 1 < end && e[1].slot == e->slot)
-        return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             strcmp(e[1].name, e->name) ? "two tensors are renamed to it"
-                                                        : "comes twice");
-    if (values->slot >= 0 || (scale && !gckpti_kind_of(values->type)->scaled) ||
-        (updates && values[1].slot != 0))
-        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_ORPHAN);
-    if (updates && e->optimiser < 0)
-        return gckpti_refuse(load, GCKPT_E_DATA, e, "must be \"OPTIMISER:COUNT\" in quotes");
-    if (updates)
-        return 1;
-    if (e > values && !scale && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1))
-        return gckpti_refuse(load, GCKPT_E_DATA, e, "state numbers must be 0 to 3 without a gap");
-    return gckpti_same_shape(&e->shape, &shape) ||
+        problem = strcmp(e[1].name, e->name) ? "two tensors are renamed to it" : "comes twice";
+    else if (values->slot >= 0 || (scale && !gckpti_kind_of(values->type)->scaled) ||
+             (updates && values[1].slot != 0))
+        problem = GCKPTI_ORPHAN;
+    else if (updates && e->optimiser < 0)
+        problem = "must be \"OPTIMISER:COUNT\" in quotes";
+    else if (state && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1))
+        problem = "state numbers must be 0 to 3 without a gap";
+    if (problem)
+        return gckpti_refuse(load, GCKPT_E_DATA, e, problem);
+    return updates || gckpti_same_shape(&e->shape, &shape) ||
            gckpti_refuse(load, GCKPT_E_SHAPE, e,
                          e > values ? "%S, but its parameter is %S"
                                     : "the file has it as %S, the store as %S",
@@ -28760,7 +28749,7 @@ static void gckpti_use_mapped(gckpti_loader *load, gckpti_file_entry *e, gckpti_
                       !e->type && load->desc->writable);
     load->store->elements -= (size_t)q->p.elements;
     e->ignored = 1;
-    if (GCKPTI_HAS_SCALES && scale)
+    if (GCKPTI_HAS_COMPRESSED && scale)
         scale->ignored = 1;
 }
 
@@ -28777,7 +28766,7 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
             return 0;
         scale = e->slot == GCKPTI_SCALE ? e : scale;
     }
-    if (GCKPTI_HAS_SCALES && gckpti_kind_of(values->type)->scaled &&
+    if (GCKPTI_HAS_COMPRESSED && gckpti_kind_of(values->type)->scaled &&
         !gckpti_check_scaled(load, values, scale != NULL))
         return 0;
     values->old_states = (signed char)gckpti_state_slots(q);
@@ -28796,7 +28785,7 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
     for (e = values; e < end; e++) {
         if (e->ignored || e->slot == GCKPTI_UPDATES)
             e->ignored = 1;
-        else if (GCKPTI_HAS_SCALES && e->slot == GCKPTI_SCALE)
+        else if (GCKPTI_HAS_COMPRESSED && e->slot == GCKPTI_SCALE)
             e->spare_bytes = floats ? (size_t)gckpti_elements(&e->shape) * sizeof(float) : 0;
         else if (e->slot < 0 ? q->uninitialised : e->slot >= values->old_states)
             e->dest = e->slot < 0 ? gckpti_values_block(q) : (unsigned char *)q->p.state[e->slot];
@@ -28900,18 +28889,18 @@ static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n
 {
     const int size = gckpti_kind_of(type)->bytes;
     unsigned char *end = (unsigned char *)x + 4 * n - gckpti_storage_bytes(type, n);
-    const gckpt_dequantisation u = { (gckpt_storage)type, end, NULL, n, n, x };
+    const gckpti_compressed u = { (gckpt_storage)type, end, NULL, n, n, x };
     if (!gckpti_load_elements(load, end, gckpti_file_count(type, n), size))
         return 0;
     if (type != GCKPT_STORAGE_F32)
-        gckpti_dequantise(&u, 0, n, x);
+        gckpti_decompress(&u, 0, n, x);
     return 1;
 }
 
-/* Reads n values of a quantised parameter `to`, in one piece, or (from another type) by rows, if
+/* Reads n values of a compressed parameter `to`, in one piece, or (from another type) by rows, if
  * each has a scale, else by chunks. */
-static int gckpti_load_quantised(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
-                                 int64_t n)
+static int gckpti_load_compressed(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
+                                  int64_t n)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of((int)to->p.storage);
     gckpti_set_block(to, e->dest);
@@ -28926,7 +28915,7 @@ static int gckpti_load_quantised(gckpti_loader *load, const gckpti_file_entry *e
         return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for a row of %z bytes", bytes);
     for (int64_t at = 0, count; at < n && fits; at += count) {
         count = gckpti_min(n - at, most);
-        fits = gckpti_load_floats(load, e->type, x, count) && gckpti_quantise_row(to, at, count, x);
+        fits = gckpti_load_floats(load, e->type, x, count) && gckpti_compress_row(to, at, count, x);
     }
     gckpti_delete(&load->store->memory, x, bytes, 1);
     return fits || load->result != GCKPT_OK
@@ -28941,7 +28930,7 @@ static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
     const gckpt_parameter *p = &load->store->params[e->param].p;
     const int stored = e->slot < 0 ? (int)p->storage : GCKPT_STORAGE_F32, type = e->type;
     const int64_t count = gckpti_elements(&e->shape);
-    const void *at = e->slot >= 0 ? p->scales : p->quantised ? p->quantised : p->values;
+    const void *at = e->slot >= 0 ? p->scales : gckpti_stored(p);
     const unsigned char *values = (const unsigned char *)at;
     float x[GCKPTI_CHUNK];
     int equal = type == stored;
@@ -28969,8 +28958,8 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
         count = gckpti_part_of(load->store, &to, e->slot, &first);
     if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, first)))
         return 0;
-    if (GCKPTI_HAS_SCALES && e->slot < 0 && to.p.storage != GCKPT_STORAGE_F32)
-        return gckpti_load_quantised(load, e, &to, count);
+    if (e->slot < 0 && gckpti_is_compressed((int)to.p.storage))
+        return gckpti_load_compressed(load, e, &to, count);
     return gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
 }
 
@@ -29034,7 +29023,7 @@ static void gckpti_commit(gckpti_loader *load)
         gckpti_param *q = &s->params[e->param];
         if (e->slot < 0)
             gckpti_commit_param(load, e, q);
-        if (GCKPTI_HAS_SCALES && e->slot == GCKPTI_SCALE && e->spare_bytes) {
+        if (GCKPTI_HAS_COMPRESSED && e->slot == GCKPTI_SCALE && e->spare_bytes) {
             gckpti_apply_scales(s, q, (const float *)(const void *)e->dest);
             continue;
         }
@@ -29078,7 +29067,7 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
             gckpti_values_undo(s);
             return GCKPT_E_MEMORY;
         }
-    const size_t capacity = gckpti_round_up(bytes, GCKPTI_ALIGN); /* to free all of it */
+    const size_t capacity = gckpti_round_up(bytes + 1, GCKPTI_ALIGN); /* with a 0 at its end */
     char *text = (char *)gckpti_new(&s->memory, capacity, 1);
     load->pos = load->header = text;
     load->end = text ? text + bytes : NULL;
@@ -29107,6 +29096,9 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpt_read_fn read, void *us
 {
     gckpti_loader load;
     unsigned char first[9] = { 0 };
+    if (!store || (!read && !file))
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "load: a store is needed, and a callback or a file in memory");
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
     memset(&load, 0, sizeof load);
@@ -29141,16 +29133,12 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpt_read_fn read, void *us
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size, const gckpt_file_desc *desc)
 {
-    if (!store || !read)
-        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
     return gckpti_load(store, read, user, NULL, size, desc);
 }
 
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc)
 {
-    if (!store || !file)
-        return gckpti_error(store, GCKPT_E_ARG, "load: map needs a store and a file in memory");
     return gckpti_load(store, NULL, NULL, file, size, desc);
 }
 #endif
@@ -29403,17 +29391,6 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path,
     return gckpti_save(&spec, path);
 }
 
-/* Returns the size of a file and seeks to its begin; returns -1 on errors. */
-static int64_t gckpti_file_size(FILE *f)
-{
-#ifdef _WIN32 /* on Windows, ftell's long has 32 bits */
-    const int64_t size = _fseeki64(f, 0, SEEK_END) ? -1 : _ftelli64(f);
-#else
-    const int64_t size = fseek(f, 0, SEEK_END) ? -1 : (int64_t)ftell(f);
-#endif
-    return fseek(f, 0, SEEK_SET) ? -1 : size;
-}
-
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
                                         const gckpt_file_desc *desc)
 {
@@ -29423,8 +29400,12 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     errno = 0;
     file.f = fopen(path, "rb");
-    const int64_t size = file.f ? gckpti_file_size(file.f) : -1;
-    gckpti_record_errno(&file, size < 0);
+#ifdef _WIN32 /* ftell's long has 32 bits there */
+    const int64_t size = file.f && !_fseeki64(file.f, 0, SEEK_END) ? _ftelli64(file.f) : -1;
+#else
+    const int64_t size = file.f && !fseek(file.f, 0, SEEK_END) ? (int64_t)ftell(file.f) : -1;
+#endif
+    gckpti_record_errno(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
     if (!file.error)
         result = gckpti_load(store, gckpti_file_read, &file, NULL, (size_t)size, desc);
     if (file.f)
@@ -29558,7 +29539,7 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
     if (!s || s->count || gckpti_has_peers(s))
         return gckpti_error(s, GCKPT_E_ARG,
                             "bind: printed weights are for an empty store of one "
-                            "rank; bind them before anything else");
+                            "process; bind them before anything else");
     while (exported < all + n &&
            gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
         exported++; /* first all entries: the array cannot grow in place after values */
@@ -29633,7 +29614,7 @@ static int gckpti_c_identifier(const char *s)
 /* Returns 1 for an op of this header (printed as gckpti_op_NAME), 0 for a user's (as NAME). */
 static int gckpti_c_is_builtin(const gckpt_op *op)
 {
-#define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
+#define GCKPTI_IS(listed, part) || !strcmp(op->name, #listed)
     return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS));
 #undef GCKPTI_IS
 }
@@ -29709,7 +29690,7 @@ static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *n
     GCKPTI_ADD_BYTES(p->term_count, gckpti_exec_term);
     GCKPTI_ADD_BYTES(p->fetch_count, gckpti_exec_fetch);
     GCKPTI_ADD_BYTES(p->bf16_weights ? p->param_count : 0, gckpti_bf16_copy);
-    GCKPTI_ADD_BYTES(p->virtual_ranks > 1, gckpti_process_group);
+    GCKPTI_DIST_STRUCTS(GCKPTI_ADD_BYTES, p);
 #undef GCKPTI_ADD_BYTES
     gckpti_print(out, "%z)\n", bytes);
 }
@@ -29863,33 +29844,26 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, "};\n");
 }
 
-/* Returns 1 if GCKPT_SMALL can run the plan and its narrower types hold the plan's numbers. */
+/* Returns 1 if the narrower types of GCKPT_SMALL hold the plan's numbers. */
 static int gckpti_c_fits_small(const gckpt_plan *p)
 {
-    return p->precision == GCKPT_FP32 && !p->offloaded && p->virtual_ranks == 1 &&
-           p->batch <= INT32_MAX && p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
+    return p->batch <= INT32_MAX && p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
            p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
 /* Returns the name of an op of the plan that the build of `part` has, or NULL. */
 static const char *gckpti_c_find_op(const gckpt_plan *p, const char *part)
 {
-#define GCKPTI_NO(op)
-#define GCKPTI_AXIS(op)   { #op, "AXES" },
-#define GCKPTI_ATTN(op)   { #op, "ATTENTION" },
-#define GCKPTI_CELL(op)   { #op, "RECURRENT" },
-#define GCKPTI_IMAGE(op)  { #op, "IMAGES" },
-#define GCKPTI_LINEAR(op) { #op, "LINEAR_LOSS" },
-#define GCKPTI_LOSS(op)   { #op, "LOSSES" },
+#define GCKPTI_LISTED(op, part) { #op, #part },
     static const struct {
         const char *op, *part;
-    } optional[] = { GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_AXIS, GCKPTI_LINEAR, GCKPTI_LOSS,
-                                    GCKPTI_ATTN, GCKPTI_CELL, GCKPTI_IMAGE) };
-    for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
-        for (size_t n = 0; n < p->node_count && !strcmp(optional[i].part, part); n++) {
+    } listed[] = { GCKPTI_OPS(GCKPTI_LISTED) };
+#undef GCKPTI_LISTED
+    for (size_t i = 0; i < sizeof listed / sizeof *listed; i++)
+        for (size_t n = 0; n < p->node_count && !strcmp(listed[i].part, part); n++) {
             const gckpti_plan_node *q = &p->nodes[n];
             const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
-            if (q->index >= 0 && op && gckpti_c_is_builtin(op) && !strcmp(op->name, optional[i].op))
+            if (q->index >= 0 && op && gckpti_c_is_builtin(op) && !strcmp(op->name, listed[i].op))
                 return op->name;
         }
     return NULL;
@@ -29901,31 +29875,37 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
 {
     const struct {
         const char *part, *has; /* has: the op or feature of the part in the plan, or NULL */
-    } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
-                  { "RANKS", p->virtual_ranks > 1 ? "virtual ranks" : NULL },
-                  { "FETCH", p->fetch_count ? "tensors to fetch" : NULL },
-                  { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
-                  { "QUANT", p->quantised ? "quantised parameters" : NULL },
-                  { "TILES", p->fused ? "fused groups of ops" : NULL },
-                  { "BF16", gckpti_is_bf16_plan(p) ? "precision GCKPT_BF16" : NULL },
-                  { "AXES", gckpti_c_find_op(p, "AXES") },
-                  { "ATTENTION", gckpti_c_find_op(p, "ATTENTION") },
-                  { "RECURRENT", gckpti_c_find_op(p, "RECURRENT") },
-                  { "IMAGES", gckpti_c_find_op(p, "IMAGES") },
-                  { "LINEAR_LOSS", gckpti_c_find_op(p, "LINEAR_LOSS") },
-                  { "LOSSES", gckpti_c_find_op(p, "LOSSES") } };
+        int in_small;
+    } parts[] = { { "AXES", gckpti_c_find_op(p, "AXES"), 1 },
+                  { "ATTENTION", gckpti_c_find_op(p, "ATTENTION"), 1 },
+                  { "RECURRENT", gckpti_c_find_op(p, "RECURRENT"), 1 },
+                  { "IMAGES", gckpti_c_find_op(p, "IMAGES"), 1 },
+                  { "LINEAR_LOSS", gckpti_c_find_op(p, "LINEAR_LOSS"), 1 },
+                  { "LOSSES", gckpti_c_find_op(p, "LOSSES"), 1 },
+                  { "CACHES", gckpti_c_find_op(p, "CACHES"), 1 },
+#define GCKPTI_PART_USE(part, in_small, in_plan, what, in_desc, change)                            \
+    { #part, (in_plan) ? what : NULL, in_small },
+                  GCKPTI_PART_USES(GCKPTI_PART_USE)
+#undef GCKPTI_PART_USE
+    };
     const size_t n = sizeof parts / sizeof *parts;
     size_t without = 0;
     for (size_t i = 0; i < n; i++)
         if (!parts[i].has)
             gckpti_print(out, "%s GCKPT_NO_%s", without++ ? "," : " * It runs with", parts[i].part);
     gckpti_print(out, without ? ", too. */\n" : " */\n");
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        if (parts[i].has && !parts[i].in_small)
+            gckpti_print(out,
+                         "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans without "
+                         "%s\"\n#endif\n",
+                         name, parts[i].has);
         if (parts[i].has)
             gckpti_print(out,
                          "#ifdef GCKPT_NO_%s\n#error \"plan %s: it has %s: compile without "
                          "GCKPT_NO_%s\"\n#endif\n",
                          parts[i].part, name, parts[i].has, parts[i].part);
+    }
 }
 
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
@@ -29938,9 +29918,8 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         return GCKPT_E_ARG;
     if (plan->backend_id > GCKPTI_BACKEND_PLAIN)
         problem = "#error \"plan: it was made for a backend other than the CPU\"\n";
-    else if (plan->ranks > 1)
-        problem = "#error \"plan: it was made for several processes (gckpt_store_ranks); printed "
-                  "plans run on one\"\n";
+    else if (gckpti_needs_peers(plan))
+        problem = "#error \"plan: it " GCKPTI_IS_OF_SEVERAL "; printed plans run on one\"\n";
     else if (!gckpti_c_identifier(name) || strlen(name) > 60)
         problem = "#error \"plan: its name must be a C identifier of at most 60 letters\"\n";
     for (const gckpt_op *op; i < plan->node_count && !problem; i += !problem) {
@@ -29959,20 +29938,18 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                  " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
                  name);
     gckpti_c_parts(&out, plan, name);
-    const size_t bytes = gckpt_plan_bytes(plan), offloaded = plan->offloaded;
+    const size_t bytes = gckpt_plan_bytes(plan), host = plan->host_bytes;
     gckpti_print(&out,
                  "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed "
                  "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n"
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
-                 plan->format, plan->contract, name, offloaded > bytes ? offloaded : bytes, name);
+                 plan->format, plan->contract, name, host > bytes ? host : bytes, name);
     if (!gckpti_c_fits_small(plan))
-        gckpti_print(
-            &out,
-            "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that offload "
-            "nothing and have one virtual rank, fewer than 32768 tensors, and 65536 operands\"\n"
-            "#endif\n",
-            name);
+        gckpti_print(&out,
+                     "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans of fewer than "
+                     "32768 tensors and 65536 operands\"\n#endif\n",
+                     name);
     if (plan->backend_id == GCKPTI_BACKEND_CPU)
         gckpti_print(&out,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
@@ -30003,19 +29980,19 @@ static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *na
 static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *name, size_t i)
 {
     const gckpti_param *q = &s->params[i];
-    const unsigned char *from = (const unsigned char *)q->p.quantised;
-    const uint16_t *halves = (const uint16_t *)q->p.quantised;
+    const void *raw = gckpti_is_compressed((int)q->p.storage) ? gckpti_stored(&q->p) : NULL;
     const int64_t n = gckpti_file_count((int)q->p.storage, q->p.elements);
     const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
     const int bytes = gckpti_kind_of((int)q->p.storage)->bytes;
     float buf[GCKPTI_CHUNK]; /* 64 values are whole lines */
     gckpti_c_bits(out, bytes, n, name, "value", i);
-    for (int64_t at = 0, chunk; at < n && !from; at += chunk) {
+    for (int64_t at = 0, chunk; at < n && !raw; at += chunk) {
         const float *x = gckpti_floats_at(s, q, GCKPTI_VALUES, at, buf, &chunk);
         gckpti_c_words(out, x, (size_t)chunk);
     }
-    for (int64_t at = 0; at < n && from; at++)
-        gckpti_print(out, at % 16 ? " %i," : "\n    %i,", bytes == 2 ? halves[at] : from[at]);
+    for (int64_t at = 0; at < n && raw; at++)
+        gckpti_print(out, at % 16 ? " %i," : "\n    %i,",
+                     bytes == 2 ? ((const uint16_t *)raw)[at] : ((const unsigned char *)raw)[at]);
     if (scales) {
         gckpti_print(out, "\n} };\n");
         gckpti_c_bits(out, 4, (int64_t)scales, name, "scale", i);
@@ -30043,19 +30020,19 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
 {
     gckpti_sink out = { write, user, 0, 0, 0, { 0 } };
     size_t i = 0, bytes = 0;
-    int quantised = 0;
+    int compressed = 0;
     if (!store || !name || !write)
         return GCKPT_E_ARG;
     const char *problem = NULL;
     if (!gckpti_c_identifier(name) || strlen(name) > 60)
         problem = "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
     else if (gckpti_has_peers(store))
-        problem = "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
+        problem = "#error \"weights %s: the store " GCKPTI_IS_OF_SEVERAL "\"\n";
     else if (!store->count)
         problem = "#error \"weights %s: the store has no parameters\"\n";
     for (; i < store->count && !problem; i += !problem) { /* only floats can be computed here */
         const gckpti_param *q = &store->params[i];
-        if (!gckpti_has_values(q) && (gckpti_is_quantised((int)q->p.storage) ||
+        if (!gckpti_has_values(q) && (gckpti_is_compressed((int)q->p.storage) ||
                                       (!GCKPTI_RANDOM && gckpti_is_random(&q->init))))
             problem = "#error \"weights %s: parameter %z has no values yet (gckpt_store_get)\"\n";
     }
@@ -30073,11 +30050,11 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
         name, GCKPT_PLAN_FORMAT, name);
     for (i = 0; i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        quantised = quantised || gckpti_is_quantised((int)q->p.storage);
+        compressed = compressed || gckpti_is_compressed((int)q->p.storage);
         bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
         gckpti_c_values(&out, store, name, i);
     }
-    if (quantised)
+    if (compressed)
         gckpti_print(&out,
                      "#ifdef GCKPT_NO_QUANT\n#error \"weights %s: some are quantised: compile "
                      "without GCKPT_NO_QUANT\"\n#endif\n",
@@ -30114,6 +30091,8 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_part_of
 #undef gckpti_part_bytes
 #undef gckpti_set_update_part
+#undef gckpti_is_compressed
+#undef gckpti_cpu_dequantise
 #undef gckpti_storage_name
 #undef gckpti_file_count
 #undef gckpti_storage_bytes
@@ -30121,34 +30100,45 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_row_length
 #undef gckpti_scale_bytes
 #undef gckpti_values_bytes
+#undef gckpti_set_stored
 #undef gckpti_values_block
 #undef gckpti_set_block
-#undef gckpti_dequantise
-#undef gckpti_quant_from
-#undef gckpti_dequantise_at
-#undef gckpti_quantise_row
-#undef gckpti_init_quantised
-#undef gckpti_values_copy
-#undef gckpti_fp32_quant
-#undef gckpti_mixed_plain
-#undef gckpti_attention_of_cache
-#undef gckpti_check_positions
+#undef gckpti_compressed_at
+#undef gckpti_decompress
+#undef gckpti_compressed_from
+#undef gckpti_compress_row
+#undef gckpti_host_values
 #undef gckpti_mixed_gradients
 #undef gckpti_mixed_attention_workspace
 #undef gckpti_linear_loss_block
+#undef gckpti_f32
+#undef gckpti_halves
+#undef gckpti_arg_values
+#undef gckpti_arg_gradient
+#undef gckpti_out_of
+#undef gckpti_grad_out_of
+#undef gckpti_f32_destination
+#undef gckpti_source_of
+#undef gckpti_is_set
 #undef gckpti_widen_row
 #undef gckpti_narrow_row
+#undef gckpti_run_mixed
+#undef gckpti_mixed_workspace
+#undef gckpti_mixed_plain
+#undef gckpti_read
+#undef gckpti_open
+#undef gckpti_close
+#undef gckpti_store
 #undef gckpti_is_flat
 #undef gckpti_run_flat
 #undef gckpti_where_flat
-#undef gckpti_cpu_convert
+#undef gckpti_update_copy
 #undef gckpti_mixed_matches
 #undef gckpti_cpu_own_memory
 #undef gckpti_cpu_context
 #undef gckpti_cpu_name
 #undef gckpti_cpu_copy_in
 #undef gckpti_cpu_copy_out
-#undef gckpti_cpu_dequantise
 #undef gckpti_cpu_use_comm_queue
 #undef gckpti_cpu_wait_comm_queue
 #undef gckpti_cpu_wait_copies
@@ -30171,6 +30161,8 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_finish
 #undef gckpti_is_fused_op
 #undef gckpti_fused_forward
+#undef gckpti_needs_peers
+#undef gckpti_split_scope
 #undef gckpti_planned_capacity
 #undef gckpti_rows_left
 #undef gckpti_counted_rows
@@ -30178,6 +30170,9 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_finish_hash
 #undef gckpti_is_gathered
 #undef gckpti_prefetch_gathers
+#undef gckpti_widest_isa
+#undef gckpti_is_rounded
+#undef gckpti_runs_fast
 #undef gckpti_first_precision
 #undef gckpti_mark_operands
 #undef gckpti_falls_back
@@ -30185,13 +30180,13 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_place_copies
 #undef gckpti_copy_operands
 #undef gckpti_scan_copies
+#undef gckpti_price_copy
 #undef gckpti_backend_id
 #undef gckpti_backend_name
 #undef gckpti_has_fast_kernel
 #undef gckpti_query_backend
 #undef gckpti_is_staged
 #undef gckpti_pass
-#undef gckpti_count_strategies
 #undef gckpti_round_trip_cost
 #undef gckpti_copy_cost
 #undef gckpti_restore_cost
@@ -30220,15 +30215,15 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_wait_in_flight
 #undef gckpti_agree_on_save
 #undef gckpti_gather_chunk
+#undef gckpti_set_precision
+#undef gckpti_set_narrow
 #undef gckpti_end_mixed_output
 #undef gckpti_end_mixed_gradient
 #undef gckpti_mixed_operands
-#undef gckpti_bf16_copy_of
-#undef gckpti_mark_bf16_fresh
+#undef gckpti_set_copy
+#undef gckpti_mark_copy
 #undef gckpti_run_strips
-#undef gckpti_run_dequantise
-#undef gckpti_set_quant_operand
-#undef gckpti_backend_offloads
+#undef gckpti_backend_copies
 #undef gckpti_wait_copies
 #undef gckpti_run_copies
 
@@ -30415,8 +30410,8 @@ GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char 
 }
 
 /* Dequantises elements at..at+W-1 of b; `left` of them exist; storage: a constant, not F32. */
-GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOATS scale,
-                                   int64_t left)
+GCKPTI_ALWAYS FLOATS V(load_wide)(int storage, const void *b, int64_t at, FLOATS scale,
+                                  int64_t left)
 {
     const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;
@@ -30682,7 +30677,7 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     if (t->a.k_stride != 1 || t->k > GCKPTI_KC_STRIDED)
         sizes.nc =
             gckpti_min(GCKPTI_NC, (floats / sizes.kc - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    sizes.in_place = t->b.stride == 1 && !gckpti_has_quant(&t->b) && (W >= 16 || rows <= few);
+    sizes.in_place = t->b.stride == 1 && !gckpti_has_compressed(&t->b) && (W >= 16 || rows <= few);
     sizes.packs_a = W < 16 && t->a.k_stride != 1 && t->a.stride == 1 && rows > GCKPTI_STRIP;
     return sizes;
 }
@@ -30690,14 +30685,14 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
 /* >>kernels/gemv */
 /* ---- products with a single row of c: b is read once, in place, and not packed ---- */
 /* Adds k terms to columns 0..n-1 of c. A row of b has all terms of a column (V(gemv_dot)) or one
- * term of all columns (V(gemv_axpy)). b has floats or, if the constant `storage` says so, quantised
- * data: then k is a multiple of 4 terms (dot) or n of a vector (axpy). */
+ * term of all columns (V(gemv_axpy)). b has floats or, if the constant `storage` says so,
+ * compressed values: then k is a multiple of 4 terms (dot) or n of a vector (axpy). */
 typedef struct {
     int64_t k, n;
     const float *a;
     int64_t a_step;
     const void *b;
-    int64_t row;         /* distance of rows of b, in elements or (quantised dot) words */
+    int64_t row;         /* distance of rows of b, in elements or (dot, compressed) words */
     const float *scales; /* of I8: one for each row of b */
     const float *from;   /* dot: where chains start, or NULL for +0; axpy: chains start in c */
     float *c;
@@ -30716,7 +30711,7 @@ GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int
         if (storage == GCKPT_STORAGE_F32)
             y = V(load_n)((const float *)t->b + at, left);
         else
-            GCKPTI_IF_QUANTISED(y = V(load_quant)(storage, t->b, at, x[8 + p], left));
+            GCKPTI_IF_COMPRESSED(y = V(load_wide)(storage, t->b, at, x[8 + p], left));
         sum = V(fma)(x[p], y, sum);
     }
     V(store_n)(t->c + j, sum, left);
@@ -30780,7 +30775,7 @@ GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv
             for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
                 sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
         }
-        GCKPTI_IF_QUANTISED(V(dot_words)(storage, vectors, r, t.scales, x, sum));
+        GCKPTI_IF_COMPRESSED(V(dot_words)(storage, vectors, r, t.scales, x, sum));
     }
     for (; storage == GCKPT_STORAGE_F32 && p < t.k; p++) {
         GCKPTI_UNROLL
@@ -30920,7 +30915,9 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
                 word[4 * i + q] = V(bits)(r[q]);
         }
         for (int high = 0; high < 2; high++) {
+#if GCKPTI_ISA == 3 /* with fewer registers the loop is as fast, and half the code */
             GCKPTI_UNROLL
+#endif
             for (int q = 0; q < 4; q++)
                 V(int4_terms)(vectors, word + q, scale, x + 16 * high + 4 * q, sum);
             GCKPTI_UNROLL
@@ -30974,19 +30971,18 @@ GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float 
     for (; i + W <= n; i += W)
         V(store)(x + i, V(dequantised)(storage, b + i * each, s));
     if (i < n)
-        V(store_n)(x + i, V(load_quant)(storage, b, i, s, n - i), n - i);
+        V(store_n)(x + i, V(load_wide)(storage, b, i, s, n - i), n - i);
 }
 
 /* Dequantises n elements of `rows` rows of u, `row` apart, from element `at` on, to rows of `width`
  * floats; prefetches the same number of rows after them. */
-static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t at, int64_t row,
+static GCKPTI_TARGET void V(decompress)(const gckpti_compressed *u, int64_t at, int64_t row,
                                         int64_t rows, int64_t n, float *x, int64_t width)
 {
     const int each = u->storage >= GCKPT_STORAGE_I8 ? 1 : 2, storage = (int)u->storage;
     const int64_t ahead = gckpti_storage_bytes(storage, rows * row);
     for (; rows > 0; rows--, at += row, x += width) {
-        const unsigned char *b =
-            (const unsigned char *)u->quantised + gckpti_storage_bytes(storage, at);
+        const unsigned char *b = gckpti_compressed_at(u, at);
         for (int64_t i = 0; i < n * each; i += 64)
             __builtin_prefetch(b + ahead + i, 0, 2);
         if (storage == GCKPT_STORAGE_BF16)
@@ -30998,13 +30994,13 @@ static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t a
         else if (storage == GCKPT_STORAGE_I4 && at % W == 0)
             V(dequantise_int4)((const unsigned char *)u->quantised, at, n, x);
         else
-            gckpti_dequantise(u, at, n, x);
+            gckpti_decompress(u, at, n, x);
     }
 }
 
 /* V(pack_panels) of a quantised b: all panels, terms p.., columns from j on. */
-static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
-                                        int64_t k, float *d, int64_t deep)
+static GCKPTI_TARGET void V(pack_compressed)(const gckpti_product *t, int64_t p, int64_t j,
+                                             int64_t n, int64_t k, float *d, int64_t deep)
 {
     enum { TERMS = 64, BUFFER = GCKPTI_PANEL * TERMS };
     float buffer[BUFFER];
@@ -31015,14 +31011,14 @@ static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int6
             const int64_t cols = gckpti_min(n - at, width), terms = gckpti_min(k - l, chunk);
             float *to = d + at * deep + l * width;
             if (t->b.stride == 1) {
-                V(dequantise)
-                (t->b.quant, (p + l) * t->b.k_stride + j + at, t->b.k_stride, terms, cols, to,
+                V(decompress)
+                (t->b.compressed, (p + l) * t->b.k_stride + j + at, t->b.k_stride, terms, cols, to,
                  width);
                 for (int64_t i = 0; cols < width && i < terms; i++)
                     memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
             } else {
-                V(dequantise)
-                (t->b.quant, (j + at) * t->b.stride + p + l, t->b.stride, cols, terms, buffer,
+                V(decompress)
+                (t->b.compressed, (j + at) * t->b.stride + p + l, t->b.stride, cols, terms, buffer,
                  TERMS);
                 V(pack)(buffer, 1, TERMS, cols, terms, to, width);
             }
@@ -31039,8 +31035,8 @@ static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int6
 
 /* V(gemv_dot) of columns j0.. of a quantised b: 32 columns at a time if their terms are whole
  * words; else they are dequantised to the stack. */
-static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0,
-                                       const V(gemv) * gemv)
+static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t j0,
+                                            const V(gemv) * gemv)
 {
     enum { TERMS = 64, COLS = 32, MOST = W < 16 ? 32 : 64 };
     const int bytes = u->storage == GCKPT_STORAGE_I8, in_word = bytes ? 4 : 2;
@@ -31075,7 +31071,7 @@ static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0
         }
         for (int64_t p = 0; p < gemv->k; p += t.k, t.from = t.c) {
             t.k = gckpti_min(gemv->k - p, TERMS), t.a = gemv->a + p * t.a_step;
-            V(dequantise)(u, (j0 + j) * gemv->row + p, gemv->row, t.n, t.k, buffer, TERMS);
+            V(decompress)(u, (j0 + j) * gemv->row + p, gemv->row, t.n, t.k, buffer, TERMS);
             t.b = buffer, t.row = TERMS, t.next = NULL;
             V(gemv_dot)(&t);
         }
@@ -31084,32 +31080,31 @@ static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0
 }
 
 /* V(gemv_axpy) of columns j0.. of a quantised b: 8 terms of whole vectors, else dequantised. */
-static GCKPTI_TARGET void V(quant_axpy)(const gckpt_dequantisation *u, int64_t j0,
-                                        const V(gemv) * gemv)
+static GCKPTI_TARGET void V(compressed_axpy)(const gckpti_compressed *u, int64_t j0,
+                                             const V(gemv) * gemv)
 {
     enum { COLS = 256 };
-    const int bytes = u->storage == GCKPT_STORAGE_I8, each = bytes ? 1 : 2;
+    const int64_t row = gckpti_storage_bytes((int)u->storage, gemv->row);
+    const unsigned char *b = gckpti_compressed_at(u, j0);
     float buffer[8 * COLS];
     V(gemv) t = *gemv;
     for (int64_t p = 0; p < gemv->k; p += t.k, t.a += t.k * t.a_step) {
         const int64_t at = p * gemv->row + j0;
         int64_t j = 0;
-        t.k = gckpti_min(gemv->k - p, 8);
+        t.k = gckpti_min(gemv->k - p, 8), t.b = b + p * row, t.c = gemv->c;
         if (t.k == 8 && u->storage == GCKPT_STORAGE_I4 && at % GCKPTI_INT4_BLOCK == 0 &&
             gemv->row % GCKPTI_INT4_BLOCK == 0) {
-            t.b = (const char *)u->quantised + gckpti_file_count(GCKPT_STORAGE_I4, at);
-            t.row = gckpti_file_count(GCKPT_STORAGE_I4, gemv->row);
-            t.n = j = gemv->n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BLOCK, t.c = gemv->c;
+            t.row = row, t.n = j = gemv->n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BLOCK;
             V(gemv_axpy_int4)(&t);
-        } else if (t.k == 8 && u->storage != GCKPT_STORAGE_I4 && (!bytes || u->row == gemv->row)) {
-            t.b = (const char *)u->quantised + at * each, t.row = gemv->row;
-            t.scales = bytes ? u->scales + p : NULL;
-            t.n = j = gemv->n / W * W, t.c = gemv->c;
+        } else if (t.k == 8 && u->storage != GCKPT_STORAGE_I4 &&
+                   (!u->scales || u->row == gemv->row)) {
+            t.row = gemv->row, t.scales = u->scales ? u->scales + p : NULL;
+            t.n = j = gemv->n / W * W;
             GCKPTI_BY_STORAGE(gemv_axpy_of, 8)
         }
         for (; j < gemv->n; j += t.n) {
             t.n = gckpti_min(gemv->n - j, COLS), t.c = gemv->c + j;
-            V(dequantise)(u, at + j, gemv->row, t.k, t.n, buffer, COLS);
+            V(decompress)(u, at + j, gemv->row, t.k, t.n, buffer, COLS);
             t.b = buffer, t.row = COLS;
             V(gemv_axpy)(&t);
         }
@@ -31132,8 +31127,9 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c
         memset(u.c, 0, bytes);
     else if (!use_dots && u.from != u.c)
         memcpy(u.c, u.from, bytes);
-    if (gckpti_has_quant(&t->b)) {
-        GCKPTI_IF_QUANTISED((use_dots ? V(quant_dot) : V(quant_axpy))(t->b.quant, j0, &u));
+    if (gckpti_has_compressed(&t->b)) {
+        GCKPTI_IF_COMPRESSED(
+            (use_dots ? V(compressed_dot) : V(compressed_axpy))(t->b.compressed, j0, &u));
         return;
     }
     u.b = t->b.f32 + j0 * t->b.stride;
@@ -31178,7 +31174,7 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
         const float *a = t->a.f32 + p * t->a.k_stride;
         const int64_t n = gckpti_min(j1 - j, s.nc), k = gckpti_min(t->k - p, s.kc);
         const int64_t count = (n + most - 1) / most, at_b = p * t->b.k_stride + j * t->b.stride;
-        const float *b = gckpti_has_quant(&t->b) ? NULL : t->b.f32 + at_b;
+        const float *b = gckpti_has_compressed(&t->b) ? NULL : t->b.f32 + at_b;
         gckpti_tile u = { k,    a, t->a.stride, t->a.k_stride, b, 0,
                           NULL, 0, NULL,        t->c_stride,   0, NULL };
         gckpti_prefetch next_b = { NULL, 0, 0, 0, 0, 0 }, next_a = next_b;
@@ -31188,8 +31184,8 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
             next_b = V(prefetch_block)(t, next_p, gckpti_min(t->k - next_p, s.kc), next_j,
                                        gckpti_min(j1 - next_j, s.nc),
                                        (i1 - i0 + high - 1) / high * count);
-        if (gckpti_has_quant(&t->b))
-            GCKPTI_IF_QUANTISED(V(pack_quant)(t, p, j, n, k, panels, s.kc));
+        if (gckpti_has_compressed(&t->b))
+            GCKPTI_IF_COMPRESSED(V(pack_compressed)(t, p, j, n, k, panels, s.kc));
         else if (!s.in_place || n % W)
             V(pack_panels)(t, b, n, k, s.in_place, panels, s.kc);
         for (int64_t i = i0, rows; i < i1; i += rows) {
@@ -31299,7 +31295,7 @@ static GCKPTI_TARGET void V(run_loop)(gckpti_loop *s, gckpti_loop_fn loop)
 /* ---- bf16 ---- */
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
-    return V(load_quant)(GCKPT_STORAGE_BF16, x, 0, V(zero)(), n);
+    return V(load_wide)(GCKPT_STORAGE_BF16, x, 0, V(zero)(), n);
 }
 
 /* Returns n floats from x[at] on or, if x is NULL, n widened bf16 from narrow[at] on. */
@@ -31453,8 +31449,8 @@ static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_ti
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 1); }
 
 /* ---- packed operands (cpu/cpu.h) ---- */
-/* Returns a block of s, from term p on, as an operand to pack: quantised data is dequantised to
- * `buffer`. *at is the block's first element in the operand. */
+/* Returns a block of s, from term p on, as an operand to pack: compressed values are
+ * decompressed to `buffer`. *at is the block's first element in the operand. */
 GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64_t p, int64_t terms,
                                                float *buffer, int64_t *at)
 {
@@ -31464,9 +31460,9 @@ GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64
     int64_t *row = across ? &x.k_stride : &x.stride; /* distance of two lines */
     *at = s->at + p * x.k_stride;
     (void)lines, (void)each;
-    if (!gckpti_has_quant(s->x))
+    if (!gckpti_has_compressed(s->x))
         return x;
-    GCKPTI_IF_QUANTISED(V(dequantise)(x.quant, *at, *row, lines, each, buffer, GCKPTI_PANEL));
+    GCKPTI_IF_COMPRESSED(V(decompress)(x.compressed, *at, *row, lines, each, buffer, GCKPTI_PANEL));
     *row = GCKPTI_PANEL, x.f32 = buffer, *at = 0;
     return x;
 }
@@ -31577,8 +31573,8 @@ GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, in
                                       int vectors, int gain)
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
-    const uint16_t *narrow = s->call->grad_out_bf16;
-    const gckpt_arg *in = s->call->in;
+    const gckpti_source gradient = gckpti_grad_out_of(s->call);
+    const gckpti_source in = gckpti_arg_values(s->call->in);
     const int64_t each = vectors > 1 ? W : n;
     gckpti_row_args row = { GCKPTI_ROW_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     FLOATS b[4], b_comp[4], g[4], g_comp[4];
@@ -31596,11 +31592,11 @@ GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, in
             row = gckpti_norm_row_args(s->call, r);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
-            FLOATS x = GCKPTI_LOAD_ANY(s->call->grad_out, narrow, row_start + at[i], each);
+            FLOATS x = GCKPTI_LOAD_VALUES(gradient, row_start + at[i], each);
             if (s->bias)
                 V(sum_add)(&b[i], &b_comp[i], x);
             if (gain) {
-                FLOATS h = GCKPTI_LOAD_ANY(in->data, in->bf16, row_start + at[i], each);
+                FLOATS h = GCKPTI_LOAD_VALUES(in, row_start + at[i], each);
                 h = (h - row.first - row.mean) * row.rstd;
                 V(sum_add)(&g[i], &g_comp[i], V(fma)(x, h, V(zero)()));
             }
@@ -31888,12 +31884,10 @@ GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
     for (int64_t e = 0; factor != 1.0f && e < d; e += W)
         V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
 }
-#endif
 
-/* >>cache/kernels */
-#ifndef GCKPT_NO_CACHES
-/* ---- attention of the few queries of a generated text ---- */
-/* Computes query i of a head by itself; its scores are a row, not a column. */
+/* >>attention/query */
+/* Computes query i of a head by itself, as of a text that is generated token by token: its scores
+ * are a row, not a column. */
 static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, int64_t head,
                                              int64_t i)
 {
@@ -31934,15 +31928,6 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
         V(divide)(out, sum, h->d);
     if (saved)
         saved[(row * h->heads + head) * h->t + i] = max + V(log_scalar)(sum);
-}
-
-/* Computes m queries from `first` on if they are too few to fill vectors; else returns 0. */
-static GCKPTI_TARGET int V(few_queries)(const gckpti_attn *h, int64_t row, int64_t head,
-                                        int64_t first, int64_t m)
-{
-    for (int64_t r = 0; m <= 3 && r < m; r++)
-        V(attention_query)(h, row, head, first + r);
-    return m <= 3;
 }
 #endif
 
@@ -32059,7 +32044,9 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
     float *q = scratch, *v = q + TILE * (h->d + W), *p = v + TILE * h->d_vec;
     float max[TILE], sum[TILE], factor[TILE];
     float *out = call->out ? call->out + at : NULL;
-    if (GCKPTI_FEW_QUERIES(h, row, head, first, m))
+    for (int64_t r = 0; m <= 3 && r < m; r++) /* too few queries to fill vectors */
+        V(attention_query)(h, row, head, first + r);
+    if (m <= 3)
         return;
     if (j0 >= visible) /* no key is visible: out is zeros */
         return;
@@ -32361,7 +32348,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     s.p = scratch, s.out = s.p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
     void *rest = s.out + GCKPTI_QK_TILE * h->d_vec;
     s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_QK_TILE / 2 * h->d_block, rest = s.a;
-    const gckpti_operand x = gckpti_arg_operand(&call->in[0], at, c, 1, 0);
+    const gckpti_operand x = gckpti_operand_of(gckpti_arg_values(&call->in[0]), at, c, 1, 0);
     const int64_t visible = gckpti_min(h->visible.keys, ahead + s.m);
     s.j = s.first = gckpti_attn_first_tile(h, first);
     if (s.j >= visible) /* these see no key: zeros */
@@ -32371,8 +32358,8 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     V(head_pack)(s.kernels, &x, s.m, h->d, NULL, s.q);
     for (; s.j < visible; s.j += GCKPTI_QK_TILE) {
         const int64_t at_j = keys + gckpti_attn_offset(h, s.j);
-        const gckpti_operand k = gckpti_arg_operand(&call->in[1], at_j, kc, 1, 0);
-        const gckpti_operand v = gckpti_arg_operand(&call->in[2], at_j, kc, 1, 0);
+        const gckpti_operand k = gckpti_operand_of(gckpti_arg_values(&call->in[1]), at_j, kc, 1, 0);
+        const gckpti_operand v = gckpti_operand_of(gckpti_arg_values(&call->in[2]), at_j, kc, 1, 0);
         gckpti_packed_product t = V(head_product)(s.kernels, s.q, s.m, s.p, GCKPTI_QK_TILE);
         s.n = gckpti_min(visible - s.j, GCKPTI_QK_TILE), s.diagonal = ahead - s.j;
         V(head_set_a)(h, &t, &k, s.j % h->s, s.n, (uint16_t *)rest);
@@ -32389,8 +32376,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
         const FLOATS sum = V(set1)(s.sum[r]);
         for (int64_t e = 0; e < h->d; e += W)
             V(store)(s.out + e, (V(load)(s.out + e) + V(zero)()) / sum);
-        gckpti_attn_store_row(h, s.out, call->out ? call->out + at + r * c : NULL,
-                              call->out ? NULL : call->out_bf16 + at + r * c);
+        gckpti_store(call, gckpti_out_of(call), at + r * c, h->d, s.out);
     }
 }
 
@@ -32410,11 +32396,10 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g
             __builtin_prefetch(out->bf16 + at + e + ahead, 0, 3);
         for (int p = 0; p < 32 / W; p++) {
             const int64_t i = at + e + W * p, left = h->d - e - W * p;
-            FLOATS x, y;
             if (left <= 0)
                 break;
-            x = g->bf16 ? V(load_bf16)(g->bf16 + i, left) : V(load_n)(g->f32 + i, left);
-            y = out->bf16 ? V(load_bf16)(out->bf16 + i, left) : V(load_n)(out->f32 + i, left);
+            const FLOATS x = V(load_any)(g->f32, g->bf16, i, left);
+            const FLOATS y = V(load_any)(out->f32, out->bf16, i, left);
             lane[p] = V(blend_n)(left, V(fma)(x, y, lane[p]), lane[p]);
         }
     }
@@ -32573,8 +32558,8 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
             if (to[i] && member == 0 && !s.fresh[1 + i])
                 gckpti_attn_load_grad(h, 1 + i, key, s.n, to[i], h->d_vec);
         }
-        s.k = gckpti_arg_operand(&in[1], key, kc, 1, 0);
-        s.v = gckpti_arg_operand(&in[2], key, kc, 1, 0);
+        s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, kc, 1, 0);
+        s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, kc, 1, 0);
         const gckpti_operand transposed = gckpti_transpose(&s.k);
         V(head_pack)(s.kernels, &s.k, s.n, h->d, NULL, s.k_b);
         if (s.dq || s.dk)
@@ -32585,7 +32570,8 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
             const int64_t at = at_q + s.i * c;
             s.m = gckpti_min(h->t - s.i, GCKPTI_QK_TILE), s.diagonal = s.i - query0;
             s.cut = V(head_cut)(h, s.diagonal, s.m, s.n);
-            s.q = gckpti_arg_operand(&in[0], at, c, 1, 0), s.g = gckpti_operand_at(&g, at);
+            s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at, c, 1, 0),
+            s.g = gckpti_operand_at(&g, at);
             V(keys_add_queries)(&s);
             s.fresh[1] = s.fresh[2] = 0;
         }
@@ -32602,6 +32588,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
 /* >>bf16/table */
 #ifndef GCKPT_NO_BF16
 static const gckpti_mixed_kernels V(mixed_kernels) = {
+    gckpti_mixed_fast,
     { { 32, GCKPTI_PANEL, GCKPTI_TILE_ROWS, V(mixed_tile) },
       { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
     NULL,
@@ -32618,9 +32605,31 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
 static const gckpti_attention_loops V(attention_loops) = {
     V(rotary_row),
     { { V(attention_forward), GCKPTI_IF_TRAINING(V(attention_backward)) },
-      { GCKPTI_IF_BF16(V(mixed_forward)), GCKPTI_IF_BF16(GCKPTI_IF_TRAINING(V(mixed_backward))) } }
+      { GCKPTI_IF_MIXED(V(mixed_forward)),
+        GCKPTI_IF_MIXED(GCKPTI_IF_TRAINING(V(mixed_backward))) } }
 };
 #endif
+
+/* >>recurrent/kernels */
+#ifndef GCKPT_NO_RECURRENT
+static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
+                                                 GCKPTI_IF_TRAINING(V(gru_gate_grads)),
+                                                 V(lstm_gates),
+                                                 GCKPTI_IF_TRAINING(V(lstm_gate_grads)) };
+#endif
+
+/* >>kernels/table */
+/* The table of kernels of one instruction set, in the order of gckpti_kernels (ops/kernels.h). */
+#define GCKPTI_TRAINED(name) GCKPTI_IF_TRAINING(V(name))
+#define GCKPTI_KERNELS(mixed)                                                                      \
+    V(product_block), V(divide), V(dot), GCKPTI_TRAINED(update_block), V(add_into),                \
+        V(elementwise), V(run_loop), V(softmax_row), GCKPTI_TRAINED(softmax_row_grad),             \
+        V(log_softmax_row), GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row),                     \
+        GCKPTI_TRAINED(norm_row_grad), V(column_sums), &V(element_loss_kernels),                   \
+        &V(class_loss_kernels), V(dropout_elements), gckpti_fp32_fast, GCKPTI_IF_MIXED(mixed),     \
+        GCKPTI_IF_ATTENTION(&V(attention_loops)), GCKPTI_IF_IMAGES(&V(image_kernels)),             \
+        GCKPTI_IF_RECURRENT(&V(cell_loops))
+GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(&V(mixed_kernels)) };
 
 /* >>bf16/amx */
 #if GCKPTI_AMX && GCKPTI_ISA == 3
@@ -32841,6 +32850,7 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
 }
 
 static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
+    gckpti_mixed_fast,
     { { 32, 32, 16, gckpti_mixed_tile_amx }, { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
     gckpti_mixed_configure_amx,
     64,
@@ -32849,36 +32859,13 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     gckpti_narrow_amx,
     V(round_stochastic)
 };
+
+GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_mixed_kernels_amx) };
 #undef GCKPTI_TARGET_AMX
 #undef GCKPTI_INLINED_AMX
 #endif
 
-/* >>recurrent/kernels */
-#ifndef GCKPT_NO_RECURRENT
-static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
-                                                 GCKPTI_IF_TRAINING(V(gru_gate_grads)),
-                                                 V(lstm_gates),
-                                                 GCKPTI_IF_TRAINING(V(lstm_gate_grads)) };
-#endif
-
-/* >>kernels/table */
-/* The table of kernels of one instruction set, in the order of gckpti_kernels (ops/kernels.h). */
-#define GCKPTI_TRAINED(name) GCKPTI_IF_TRAINING(V(name))
-#define GCKPTI_KERNELS(mixed, narrow)                                                              \
-    V(product_block), V(divide), V(dot), GCKPTI_TRAINED(update_block), V(add_into),                \
-        V(elementwise), V(run_loop), V(softmax_row), GCKPTI_TRAINED(softmax_row_grad),             \
-        V(log_softmax_row), GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row),                     \
-        GCKPTI_TRAINED(norm_row_grad), V(column_sums), &V(element_loss_kernels),                   \
-        &V(class_loss_kernels), V(dropout_elements), gckpti_fp32_fast,                             \
-        GCKPTI_IF_BF16(gckpti_mixed_fast), GCKPTI_IF_BF16(V(widen)), GCKPTI_IF_BF16(narrow),       \
-        GCKPTI_IF_BF16(mixed), GCKPTI_IF_ATTENTION(&V(attention_loops)),                           \
-        GCKPTI_IF_IMAGES(&V(image_kernels)), GCKPTI_IF_RECURRENT(&V(cell_loops))
-GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(&V(mixed_kernels), V(narrow)) };
-#if GCKPTI_ISA == 3 && GCKPTI_AMX
-GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = {
-    GCKPTI_KERNELS(&gckpti_mixed_kernels_amx, gckpti_narrow_amx)
-};
-#endif
+/* >>kernels/end */
 #undef GCKPTI_KERNELS
 #undef GCKPTI_TRAINED
 
@@ -32902,6 +32889,4 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = {
 #if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
-
-/* >>kernels/end */
 #endif /* GCKPTI_ISA */

@@ -14,11 +14,11 @@
  * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, captures                                 616
- *     >>common    fill, add, convert, update, dequantise                                       659
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3588
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1756
- *     >>backend   which kernels there are, the self-test, the table                            298
+ *     >>device    streams, memory, errors, launching, captures                                 612
+ *     >>common    fill, add, convert, update, dequantise                                       669
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3597
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1643
+ *     >>backend   which kernels there are, the self-test, the table                            295
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
@@ -185,7 +185,7 @@ template <auto KERNEL> const char *name_of(void) { return __PRETTY_FUNCTION__; }
 void check_kernel(Device *d, cudaError_t error, const char *name)
 {
     const char *from = strstr(name, "KERNEL = ");
-    char text[72]; /* short enough for the rest of a message */
+    char text[48]; /* short enough for the rest of a message */
     if (error == cudaSuccess)
         return;
     snprintf(text, sizeof text, "%s", from ? from + 9 : name);
@@ -240,10 +240,6 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
-/* Defines an op's NAME_forward and NAME_backward, which call one function F(call, backward). */
-#define BOTH_PASSES(name, ...)                                                                     \
-    void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
-    void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
 /* RUN_EACH runs a kernel with a thread for each of n items, RUN_ROWS with a warp for each row. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
 #define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
@@ -745,8 +741,8 @@ const Values NONE = { NULL, NULL };
 
 __device__ inline const Results &results_at(const Results &y) { return y; }
 __device__ inline Results results_at(float *y) { return { y, NULL }; }
-__host__ __device__ inline bool wanted(const Results &y) { return y.f32 || y.bf16; }
-bool wanted(const float *y) { return y != NULL; }
+__host__ __device__ inline bool wanted(const Values &x) { return x.f32 || x.bf16; }
+__host__ __device__ inline bool wanted(const float *x) { return x != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
 bool aligned(const Values &x) { return aligned(x.f32, x.bf16); }
 
@@ -867,18 +863,28 @@ void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumul
         RUN_EACH(call, (map_kernel<1, F, A, D>), n, f, a, b, d, n, accumulate);
 }
 
-template <class F>
-void map(const gckpt_call *call, F f, const float *a, const float *b, float *d, int64_t n,
-         int accumulate)
-{
-    map_vecs<4>(call, f, a, b, d, n, accumulate);
-}
-
-template <class F>
+/* Runs map_kernel on operands of f32 or, if BF16, of f32 or bf16. */
+template <bool BF16, class F>
 void map(const gckpt_call *call, F f, const Values &a, const Values &b, const Results &d, int64_t n,
          int accumulate)
 {
-    map_vecs<8>(call, f, a, b, d, n, accumulate);
+    if constexpr (BF16)
+        map_vecs<8>(call, f, a, b, d, n, accumulate);
+    else
+        map_vecs<4>(call, f, a.f32, b.f32, d.f32, n, accumulate);
+}
+
+/* Compute out = f(a, b); the gradient of x, which has the layout of a and b. */
+template <bool BF16 = false, class F>
+void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
+{
+    map<BF16>(call, f, a, b, out_of(call), gckpti_elements(&call->shape), 0);
+}
+
+template <bool BF16 = false, class F>
+void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const Values &a, const Values &b)
+{
+    map<BF16>(call, f, a, b, grad_of(x), gckpti_elements(&x.shape), x.accumulate);
 }
 
 struct Copy {
@@ -891,7 +897,7 @@ struct Copy {
 
 void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 {
-    map(call, Copy(), from, NULL, to, n, 1);
+    map<false>(call, Copy(), { from, NULL }, NONE, { to, NULL }, n, 1);
 }
 
 /* >>common/tiles */
@@ -1328,53 +1334,51 @@ void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
 }
 
 /* >>exact/unary */
-/* Computes an element of y = F(x, o) as gradckpt.h does. o: the N attributes. */
-template <auto F, int N = 0> struct Unary {
-    static constexpr int READS = READS_A, ATTRIBUTES = N;
-    float o[N + 1];
-    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, o); }
-};
-
-/* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
-template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad {
-    static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
-    float o[N + 1];
-    __device__ void operator()(float *d, float at, float g, int accumulate) const
+/* The N attributes of an op, which its formulas read. */
+template <int N> struct Attributes {
+    float o[N + 1] = {};
+    explicit Attributes(const gckpt_call *call)
     {
-        PUT(d, g, DERIV(at, o), accumulate, 1);
+        for (int i = 0; i < N; i++)
+            o[i] = ((const float *)call->attributes)[i];
     }
 };
 
-template <class F> F by_attributes(const gckpt_call *call)
-{
-    F f = {};
-    for (int i = 0; i < F::ATTRIBUTES; i++)
-        f.o[i] = ((const float *)call->attributes)[i];
-    return f;
-}
+/* Computes an element of y = F(x, o) as gradckpt.h does. */
+template <auto F, int N = 0> struct Unary : Attributes<N> {
+    static constexpr int READS = READS_A;
+    using Attributes<N>::Attributes;
+    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, this->o); }
+};
 
-/* Computes x's gradient by f from a and b, which have the layout of x. */
-template <class F>
-void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const float *a, const float *b)
-{
-    map(call, f, a, b, x.grad, gckpti_elements(&x.shape), x.accumulate);
-}
+/* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
+template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad : Attributes<N> {
+    static constexpr int READS = READS_BOTH;
+    using Attributes<N>::Attributes;
+    __device__ void operator()(float *d, float at, float g, int accumulate) const
+    {
+        PUT(d, g, DERIV(at, this->o), accumulate, 1);
+    }
+};
 
-template <class F> void map_forward(const gckpt_call *call, F f)
+/* Runs an elementwise op of one input: a row of GCKPTI_UNARY_OPS or GCKPTI_UNARY_OPS_WITH. */
+template <auto VALUE, auto DERIV, auto PUT, unsigned READS, int N, bool BF16>
+void unary_by(const gckpt_call *call, bool backward)
 {
-    map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
+    const gckpt_arg &x = call->in[0];
+    const Values g = grad_out_of(call);
+    const Values at = READS & GCKPT_IN(0) ? value_of(x) : READS ? value_out_of(call) : g;
+    if (backward)
+        map_gradient<BF16>(call, x, UnaryGrad<DERIV, PUT, N>(call), at, g);
+    else
+        map_out<BF16>(call, Unary<VALUE, N>(call), value_of(x), NONE);
 }
 
 #define UNARY_WITH(name, flops, reads, value, rule, deriv, n, ...)                                 \
-    void name##_forward(const gckpt_call *call)                                                    \
+    template <bool BF16> void name##_by(const gckpt_call *call, bool backward)                     \
     {                                                                                              \
-        map_forward(call, by_attributes<Unary<gckpti_##name##_value, n>>(call));                   \
-    }                                                                                              \
-    void name##_backward(const gckpt_call *call)                                                   \
-    {                                                                                              \
-        using Gradient = UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule##_n, n>;               \
-        map_gradient(call, call->in[0], by_attributes<Gradient>(call),                             \
-                     gckpti_loop_of(call, 1, reads).x, call->grad_out);                            \
+        unary_by<gckpti_##name##_value, gckpti_##name##_slope, gckpti_put_##rule##_n, reads, n,    \
+                 BF16>(call, backward);                                                            \
     }
 #define UNARY(name, flops, reads, value, rule, deriv)                                              \
     UNARY_WITH(name, flops, reads, value, rule, deriv, 0, )
@@ -1383,12 +1387,12 @@ GCKPTI_UNARY_OPS_WITH(UNARY_WITH)
 #undef UNARY
 #undef UNARY_WITH
 
-void detach_forward(const gckpt_call *call)
+void detach_by(const gckpt_call *call, bool)
 {
     const Values x = value_of(call->in[0]);
     const Results y = out_of(call);
     if (x.f32 != y.f32 || x.bf16 != y.bf16)
-        map(call, Copy(), x, NONE, y, gckpti_elements(&call->shape), 0);
+        map_out<true>(call, Copy(), x, NONE);
 }
 
 __global__ void from_u8_kernel(const uint8_t *x, float scale, float shift, float *out, int64_t n)
@@ -1397,7 +1401,7 @@ __global__ void from_u8_kernel(const uint8_t *x, float scale, float shift, float
         out[i] = gckpti_fma((float)x[i], scale, shift);
 }
 
-void from_u8_forward(const gckpt_call *call)
+void from_u8_by(const gckpt_call *call, bool)
 {
     const float *o = (const float *)call->attributes;
     const int64_t n = gckpti_elements(&call->shape);
@@ -1438,14 +1442,13 @@ void dropout_by(const gckpt_call *call, bool backward)
     const Values x = backward ? grad_out_of(call) : value_of(in);
     const Results y = backward ? grad_of(in) : out_of(call);
     if (!backward && !call->training)
-        return detach_forward(call);
+        return detach_by(call, false);
     const int64_t n = gckpti_elements(&call->shape), each = n / call->rows;
     const float p = *(const float *)call->attributes;
     const DropoutMask o = { p, 1.0f / (1.0f - p),        each, call->id, params_of(call), x,
                             y, backward && in.accumulate };
     for_each_vec<8>(call, o, wanted(y) ? n : 0, aligned(x) && aligned(y));
 }
-BOTH_PASSES(dropout, dropout_by)
 
 /* >>exact/axes */
 /* ---- binary ops with broadcasting, and all copies between shapes ---- Axes iterates over three
@@ -1525,17 +1528,17 @@ template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int vec)
 }
 
 /* Loads N adjacent elements or, if step is 0, one element N times. */
-template <int N, class I> __device__ Vec<float, N> load_broadcast(const float *at, I step)
+template <int N, class X, class I> __device__ Vec<float, N> load_broadcast(const X &x, I at, I step)
 {
-    Vec<float, N> x;
+    Vec<float, N> y;
     if (step)
-        return load<N>(at);
+        return load<N>(x, at);
     for (int k = 0; k < N; k++)
-        x.v[k] = *at;
-    return x;
+        y.v[k] = value_at(x, at);
+    return y;
 }
 
-#define NAME(name, ...) OP_##name,
+#define NAME(name, ...) BINARY_##name,
 enum BinaryOp { GCKPTI_BINARY_OPS(NAME) };
 #undef NAME
 
@@ -1546,7 +1549,7 @@ struct Binary {
     {
         switch (op) {
 #define VALUE(name, ...)                                                                           \
-    case OP_##name:                                                                                \
+    case BINARY_##name:                                                                            \
         *d = gckpti_##name##_value(a, b);                                                          \
         break;
             GCKPTI_BINARY_OPS(VALUE)
@@ -1594,50 +1597,64 @@ struct Gradient {
 };
 
 /* Computes d = f(a, b), N elements in each thread, in the order of d; elements that are repeated
- * come from caches. b may be NULL, and so may `self`, an operand with the layout of d. */
-template <int N, class I, class F>
-__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float *d, const float *a,
-                               const float *b, const float *self, int64_t vecs, int accumulate)
+ * come from caches. b may be NULL, and so may `self`, an operand with the layout of d. Accumulates
+ * as map_kernel does. */
+template <int N, class I, class F, class A, class D>
+__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, D d, A a, A b, A self,
+                               int64_t vecs, int accumulate)
 {
+    constexpr bool ROUNDED = !std::is_pointer<D>::value;
     for (EACH(i, vecs)) {
         Offsets<I> at = offsets_of(axes, (I)i);
-        Vec<float, N> x = load_broadcast<N>(a + at.at1, axes.step[1][0]), y = {}, z = {}, w = {};
-        if (b)
-            y = load_broadcast<N>(b + at.at2, axes.step[2][0]);
-        if (self)
-            w = load<N>(self + at.at0);
-        if (accumulate)
-            z = load<N>(d + at.at0);
+        Vec<float, N> x = load_broadcast<N>(a, at.at1, axes.step[1][0]), y = {}, z = {}, w = {};
+        if (wanted(b))
+            y = load_broadcast<N>(b, at.at2, axes.step[2][0]);
+        if (wanted(self))
+            w = load<N>(self, at.at0);
+        if (!ROUNDED && accumulate)
+            z = load<N>(d, at.at0);
         for (int k = 0; k < N; k++)
-            f(&z.v[k], x.v[k], y.v[k], w.v[k], accumulate);
-        store(d + at.at0, z);
+            f(&z.v[k], x.v[k], y.v[k], w.v[k], ROUNDED ? 0 : accumulate);
+        write_vec<N>(results_at(d), at.at0, N, true, z.v, ROUNDED ? accumulate : 0);
     }
 }
 
-template <class F>
-void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, const float *a,
-             const float *b, const float *self, int accumulate)
+template <int N, class F, class A, class D>
+void combine_vecs(const gckpt_call *call, const Axes<int64_t> &x, F f, D d, A a, A b, A self,
+                  int accumulate)
 {
-    int64_t n = count_of(x);
-    bool four = aligned(d, a, b) && aligned(self) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
+    const int64_t n = count_of(x);
+    bool vecs = aligned(d) && aligned(a) && aligned(b) && aligned(self) && x.n &&
+                x.size[0] % N == 0 && x.step[0][0] == 1;
     for (int t = 0; t < 3; t++) {
-        bool repeated = x.step[t][0] == 0;
-        four = four && (repeated || x.step[t][0] == 1);
+        const bool repeated = x.step[t][0] == 0;
+        vecs = vecs && (repeated || x.step[t][0] == 1);
         for (int k = 1; k < x.n; k++)
-            four = four && (repeated || x.step[t][k] % 4 == 0);
+            vecs = vecs && (repeated || x.step[t][k] % N == 0);
     }
 #define COMBINE(N, I)                                                                              \
-    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, self, n / N,    \
-             accumulate)
-    if (four && fits_int32(x))
-        COMBINE(4, uint32_t);
-    else if (four)
-        COMBINE(4, int64_t);
+    RUN_EACH(call, (combine_kernel<N, I, F, A, D>), n / N, axes_in<I>(x, N), f, d, a, b, self,     \
+             n / N, accumulate)
+    if (vecs && fits_int32(x))
+        COMBINE(N, uint32_t);
+    else if (vecs)
+        COMBINE(N, int64_t);
     else if (fits_int32(x))
         COMBINE(1, uint32_t);
     else
         COMBINE(1, int64_t);
 #undef COMBINE
+}
+
+/* Runs combine_kernel on operands of f32 or, if BF16, of f32 or bf16. */
+template <bool BF16 = false, class F>
+void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, const Results &d, const Values &a,
+             const Values &b, const Values &self, int accumulate)
+{
+    if constexpr (BF16)
+        combine_vecs<8>(call, x, f, d, a, b, self, accumulate);
+    else
+        combine_vecs<4>(call, x, f, d.f32, a.f32, b.f32, self.f32, accumulate);
 }
 
 /* >>exact/sums */
@@ -1824,43 +1841,39 @@ Axes<int64_t> broadcast_axes(const gckpt_call *call, int i, int j)
     return axes_of(gckpti_iter_over(&call->shape, &in[i].shape, &in[j].shape), 0, true);
 }
 
-void broadcast_forward(const gckpt_call *call, BinaryOp op)
-{
-    const gckpt_arg *in = call->in;
-    combine(call, broadcast_axes(call, 0, 1), Binary{ op }, call->out, in[0].data, in[1].data, NULL,
-            0);
-}
-
 /* Returns the values of an input, or the words of an i32 one. */
-const float *words_of(const gckpt_arg &x)
+Values words_of(const gckpt_arg &x)
 {
-    return x.index ? (const float *)(const void *)x.index : x.data;
+    return { x.index ? (const float *)(const void *)x.index : x.data, NULL };
 }
 
 /* Gives input i its gradient by a rule, which reads input i and another one as `reads` says. */
 void broadcast_gradient(const gckpt_call *call, int i, int other, Rule rule, unsigned reads)
 {
-    const gckpt_arg *in = &call->in[i], *y = &call->in[other];
-    const float *x = reads & GCKPT_IN(i) ? in->data : NULL;
-    const float *at = reads & GCKPT_IN(other) ? words_of(*y) : NULL;
+    const gckpt_arg *in = &call->in[i];
+    const Values g = grad_out_of(call), x = reads & GCKPT_IN(i) ? value_of(*in) : NONE;
+    const Values at = reads & GCKPT_IN(other) ? words_of(call->in[other]) : NONE;
     if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* g is in place already */
         return;
     Axes<int64_t> axes = broadcast_axes(call, i, other);
     if (in->compensation)
-        sums(call, axes, { { rule }, grad_out_of(call), at, x, sum_of(*in) });
+        sums(call, axes, { { rule }, g, at.f32, x.f32, sum_of(*in) });
     else
-        combine(call, axes, Gradient{ rule }, in->grad, call->grad_out, at, x, in->accumulate);
+        combine(call, axes, Gradient{ rule }, grad_of(*in), g, at, x, in->accumulate);
 }
 
-#define BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                        \
-    void name##_forward(const gckpt_call *call) { broadcast_forward(call, OP_##name); }            \
-    void name##_backward(const gckpt_call *call)                                                   \
-    {                                                                                              \
-        broadcast_gradient(call, 0, 1, GRAD_##grad_a, reads_a);                                    \
-        broadcast_gradient(call, 1, 0, GRAD_##grad_b, reads_b);                                    \
-    }
-GCKPTI_BINARY_OPS(BINARY)
-#undef BINARY
+/* Runs an op of GCKPTI_BINARY_OPS. GRAD_A, READS_A: rule of the first input's gradient, and what it
+ * reads. */
+template <BinaryOp OP, Rule GRAD_A, unsigned READS_A, Rule GRAD_B, unsigned READS_B>
+void binary_by(const gckpt_call *call, bool backward)
+{
+    const gckpt_arg *in = call->in;
+    if (!backward)
+        return combine(call, broadcast_axes(call, 0, 1), Binary{ OP }, out_of(call),
+                       value_of(in[0]), value_of(in[1]), NONE, 0);
+    broadcast_gradient(call, 0, 1, GRAD_A, READS_A);
+    broadcast_gradient(call, 1, 0, GRAD_B, READS_B);
+}
 
 /* Computes a where the condition equals on_true, and `self` elsewhere. */
 struct Where {
@@ -1878,19 +1891,21 @@ void where_forward(const gckpt_call *call)
     const bool repeated = gckpti_elements(&call->in[1].shape) != n;
     const int taken = repeated || gckpti_elements(&call->in[2].shape) == n ? 1 : 2;
     const gckpt_arg *rest = &call->in[3 - taken];
-    const float *self = rest->data;
+    Values self = value_of(*rest);
     const Where f = { call->in[0].index != NULL, taken == 1 };
     if (gckpti_elements(&rest->shape) != n) {
-        combine(call, broadcast_axes(call, 3 - taken, 0), Quotient{ 1.0f }, call->out, self, NULL,
-                NULL, 0);
-        self = call->out;
+        combine(call, broadcast_axes(call, 3 - taken, 0), Quotient{ 1.0f }, out_of(call), self,
+                NONE, NONE, 0);
+        self = value_out_of(call);
     }
-    combine(call, broadcast_axes(call, taken, 0), f, call->out, call->in[taken].data,
+    combine(call, broadcast_axes(call, taken, 0), f, out_of(call), value_of(call->in[taken]),
             words_of(call->in[0]), self, 0);
 }
 
-void where_backward(const gckpt_call *call)
+void where_by(const gckpt_call *call, bool backward)
 {
+    if (!backward)
+        return where_forward(call);
     const bool is_i32 = call->in[0].index != NULL;
     const gckpt_arg *condition = &call->in[0];
     if (condition->grad && !condition->accumulate)
@@ -1904,7 +1919,7 @@ void where_backward(const gckpt_call *call)
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                float divisor, int accumulate)
 {
-    combine(call, x, Quotient{ divisor }, d, s, NULL, NULL, accumulate);
+    combine(call, x, Quotient{ divisor }, { d, NULL }, { s, NULL }, NONE, NONE, accumulate);
 }
 
 /* s is contiguous along axis p, d along axis q: a block of 32 x 8 threads transposes 32 x 32 in
@@ -1992,7 +2007,6 @@ void slice_by(const gckpt_call *call, bool backward)
         fill(call, x->grad, 0, gckpti_elements(&x->shape));
     move_by<gckpti_slice_move>(call, backward);
 }
-BOTH_PASSES(slice, slice_by)
 
 /* >>exact/reduce */
 /* Terms of a row's sum: add() adds the VALUES values that read() reads. +0 changes no sum. */
@@ -2085,8 +2099,6 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
 
 /* >>exact/axis_ops */
 #ifndef GCKPT_NO_AXES
-BOTH_PASSES(permute, move_by<gckpti_permute_move>)
-BOTH_PASSES(concat, move_by<gckpti_concat_move>)
 
 void pad_by(const gckpt_call *call, bool backward)
 {
@@ -2095,11 +2107,10 @@ void pad_by(const gckpt_call *call, bool backward)
         fill(call, call->out, gckpti_bits(o->value), gckpti_elements(&call->shape));
     move_by<gckpti_pad_move>(call, backward);
 }
-BOTH_PASSES(pad, pad_by)
 
 /* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
  * gradient of its sum or mean. */
-template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
+template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
     const int axis = *(const int *)call->attributes;
@@ -2114,8 +2125,6 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
         sums(call, axes,
              { { GRAD_identity }, { x->data }, NULL, NULL, { out_of(call), NULL, 0, divisor } });
 }
-BOTH_PASSES(sum, reduce<false>)
-BOTH_PASSES(mean, reduce<true>)
 
 /* ---- max, argmax: the first NaN or, without one, the first element that no other exceeds ---- */
 /* Returns true if element k, of value v, is better than the best one, element `at` (if at >= 0). */
@@ -2175,12 +2184,13 @@ __global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *
     }
 }
 
-void max_forward(const gckpt_call *call) { max_with_index(call, call->out, call->saved); }
-void argmax_forward(const gckpt_call *call) { max_with_index(call, NULL, call->out); }
-void max_backward(const gckpt_call *call)
+void argmax_by(const gckpt_call *call, bool) { max_with_index(call, NULL, call->out); }
+void max_by(const gckpt_call *call, bool backward)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    if (call->in[0].grad)
+    if (!backward)
+        max_with_index(call, call->out, call->saved);
+    else if (call->in[0].grad)
         RUN_EACH(call, max_backward_kernel, v.outer * v.size * v.inner, v, call->in[0].grad,
                  call->grad_out, (const int32_t *)call->saved, call->in[0].accumulate);
 }
@@ -2264,7 +2274,6 @@ void upsample_by(const gckpt_call *call, bool backward)
     else if (x->grad)
         RUN_EACH(call, upsample_backward_kernel, n, s, x->grad, call->grad_out, n, x->accumulate);
 }
-BOTH_PASSES(upsample, upsample_by)
 #endif
 
 /* >>exact/rotary */
@@ -2273,10 +2282,11 @@ __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t 
                              int64_t c, int64_t each, const StepParams *params)
 {
     for (EACH(i, all))
-        gckpti_cache_put(&x, i, out, narrow, i / n * each + (params->position * c + i % n) % each);
+        gckpti_put_element(&x, i, out, narrow,
+                           i / n * each + (params->position * c + i % n) % each);
 }
 
-void cache_forward(const gckpt_call *call)
+void cache_by(const gckpt_call *call, bool)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
     RUN_EACH(call, cache_kernel, all, call->in[0], call->out, call->out_bf16, n, all, c,
@@ -2370,7 +2380,6 @@ void rotary_by(const gckpt_call *call, bool backward)
         ROTATE(1);
 #undef ROTATE
 }
-BOTH_PASSES(rotary, rotary_by)
 
 /* >>exact/element_losses */
 enum { CHAIN_ROWS = 1024 }; /* rows that are read at a time */
@@ -2454,10 +2463,16 @@ __global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
 /* Computes the gradient of weights from the sums of the losses that each weight multiplies. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
-    map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, sums, NULL);
+    map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, { sums, NULL }, NONE);
 }
 
-/* Workspace of the forward: a float for each row; of the backward: one for each weight. */
+/* Forward: a float for each row; backward: one for each weight. */
+int64_t element_loss_workspace(const gckpt_call *call, bool backward)
+{
+    const gckpt_shape *weights = &call->in[2].shape;
+    return !backward ? loss_rows(call) : call->inputs == 3 ? gckpti_elements(weights) : 0;
+}
+
 template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
     ElementLoss f = { gckpti_element_loss_of(call, KIND) };
@@ -2477,11 +2492,6 @@ template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bo
     row_sums(call, f, sums, n / per_weight, per_weight, 1.0f);
     weights_gradient(call, sums);
 }
-
-BOTH_PASSES(sum_loss, element_loss_by<GCKPTI_LOSS_SUM>)
-BOTH_PASSES(mean_squared_error, element_loss_by<GCKPTI_LOSS_SQUARED>)
-BOTH_PASSES(huber, element_loss_by<GCKPTI_LOSS_HUBER>)
-BOTH_PASSES(binary_cross_entropy, element_loss_by<GCKPTI_LOSS_BINARY>)
 
 /* >>exact/panel */
 /* Products C (m,n) = A (m,k) B (k,n) of a gckpti_product, with the bits of gckpti_fp32_plain and
@@ -3005,20 +3015,21 @@ void products(const gckpt_call *call, const gckpti_product *t)
 }
 
 /* >>exact/linear */
-/* The terms of sums over rows of x (rows,n), f32 or bf16. */
-struct RowTerms : Terms {
-    Values x;
+/* The terms of sums over rows of x and of y (rows,n), which may be NONE. KEPT: see Terms::FRESH. */
+template <bool KEPT = false> struct RowTerms : Terms {
+    static constexpr bool FRESH = KEPT;
+    Values x, y;
     int64_t n;
     __device__ void operator()(int64_t column, int64_t r, float *term) const
     {
-        *term = value_at(x, r * n + column);
+        term[0] = value_at(x, r * n + column), term[1] = value_at(y, r * n + column);
     }
 };
 
 /* Computes the gradient of the third input: the sum of g over rows. */
 void bias_gradient(const gckpt_call *call)
 {
-    const RowTerms of = { {}, grad_out_of(call), gckpti_last(&call->shape) };
+    const RowTerms<> of = { {}, grad_out_of(call), NONE, gckpti_last(&call->shape) };
     if (call->inputs == 3)
         column_sums(call, of, sum_of(call->in[2]), {}, gckpti_rows(&call->shape), of.n);
 }
@@ -3030,7 +3041,6 @@ void linear_by(const gckpt_call *call, bool backward)
     gckpti_linear_gradients(call, products);
     bias_gradient(call);
 }
-BOTH_PASSES(linear, linear_by)
 
 /* >>exact/conv */
 #ifndef GCKPT_NO_IMAGES
@@ -3319,7 +3329,6 @@ void conv2d_by(const gckpt_call *call, bool backward)
     if (backward)
         bias_gradient(call);
 }
-BOTH_PASSES(conv2d, conv2d_by)
 
 /* >>exact/pools */
 /* ---- max_pool, average_pool: a thread for each result (backward: each element of dx) ---- */
@@ -3380,7 +3389,7 @@ __global__ void pool_backward_kernel(gckpti_pool_state s, float *dx, const float
     }
 }
 
-template <bool MAX> void pool(const gckpt_call *call, bool backward)
+template <bool MAX> void pool_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
@@ -3392,8 +3401,6 @@ template <bool MAX> void pool(const gckpt_call *call, bool backward)
                  call->grad_out, (const uint16_t *)call->saved, n, x->accumulate);
 }
 
-BOTH_PASSES(max_pool, pool<true>)
-BOTH_PASSES(average_pool, pool<false>)
 #endif
 
 /* >>exact/embed */
@@ -3430,7 +3437,10 @@ struct Lists {
     unsigned *list;         /* all lists, one after the other */
 };
 
-int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
+int64_t embed_workspace(const gckpt_call *call, bool backward)
+{
+    return backward ? 2 * gckpti_rows(&call->in[0].shape) + 1 + 2 * gckpti_rows(&call->shape) : 0;
+}
 
 __global__ void lists_count_kernel(Lists l, RowIndex index, int64_t rows)
 {
@@ -3513,7 +3523,6 @@ void embed_by(const gckpt_call *call, bool backward)
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
         table, n, x->accumulate);
 }
-BOTH_PASSES(embed, embed_by)
 
 /* >>exact/softmax */
 /* A warp has a row; its lanes are the 32 of the manual's 5d. They read 128 bytes at a time, and a
@@ -3583,10 +3592,17 @@ template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
                  n, x->accumulate);
 }
 
-BOTH_PASSES(softmax, softmax_by<false>)
-BOTH_PASSES(log_softmax, softmax_by<true>)
-
 /* >>exact/norms */
+/* Returns d = (x - c) - mean; in an rmsnorm c and mean are 0. */
+__device__ float centered(float x, float c, float mean) { return (x - c) - mean; }
+
+/* Returns y = d rstd gain + bias at element i of a row; gain and bias may be NULL. */
+__device__ float norm_out(float d, float rstd, const float *gain, const float *bias, int64_t i)
+{
+    float y = gain ? d * rstd : d, factor = gain ? gain[i] : rstd;
+    return bias ? gckpti_fma(y, factor, bias[i]) : y * factor;
+}
+
 /* Returns the mean of x - c over a row. */
 __device__ float mean_from(const float *x, int64_t n, float c)
 {
@@ -3609,13 +3625,13 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
             mean = mean_from(from, n, c);
         }
         for (int64_t i = lane; i < n; i += 32) {
-            float d = gckpti_centered(from[i], c, mean);
+            float d = centered(from[i], c, mean);
             squares = gckpti_fma(d, d, squares);
         }
         float rstd = gckpti_rsqrt(warp_sum(squares) / (float)n + epsilon);
         for (int64_t i = lane; out && i < n; i += 32) {
-            const float d = gckpti_centered(from[i], c, mean);
-            out[r * n + i] = gckpti_norm_out(d, rstd, gain, bias, i);
+            const float d = centered(from[i], c, mean);
+            out[r * n + i] = norm_out(d, rstd, gain, bias, i);
         }
         if (saved && center && lane < 3)
             saved[3 * r + lane] = lane == 0 ? c : lane == 1 ? mean : rstd;
@@ -3648,12 +3664,12 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
         for (int64_t i = lane; i < n; i += 32) {
             float u = gain ? gckpti_mul(g_row[i], gain[i]) : g_row[i];
             a += u;
-            b = gckpti_fma(u, gckpti_centered(from[i], o.c, o.mean) * o.rstd, b);
+            b = gckpti_fma(u, centered(from[i], o.c, o.mean) * o.rstd, b);
         }
         a = center ? warp_sum(a) / (float)n : 0.0f;
         b = warp_sum(b) / (float)n;
         for (int64_t i = lane; i < n; i += 32) {
-            float h = gckpti_centered(from[i], o.c, o.mean) * o.rstd;
+            float h = centered(from[i], o.c, o.mean) * o.rstd;
             float u = gain ? gckpti_mul(g_row[i], gain[i]) : g_row[i];
             gckpti_put_product(&dx[r * n + i], o.rstd, gckpti_fma(-h, b, u - a), accumulate);
         }
@@ -3671,7 +3687,7 @@ struct NormTerms : Terms {
         term[1] = g[r * n + column];
         if (gain) {
             const Normed o = normed(saved, r, center);
-            term[0] = gckpti_mul(term[1], gckpti_centered(x[r * n + column], o.c, o.mean) * o.rstd);
+            term[0] = gckpti_mul(term[1], centered(x[r * n + column], o.c, o.mean) * o.rstd);
         }
     }
 };
@@ -3694,7 +3710,6 @@ void layernorm_by(const gckpt_call *call, bool backward)
         RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, gain_data, saved, g, x->grad,
                  rows, n, x->accumulate);
 }
-BOTH_PASSES(layernorm, layernorm_by)
 
 /* >>exact/channels */
 #ifndef GCKPT_NO_IMAGES
@@ -3782,7 +3797,7 @@ __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t 
         const int64_t at = (image * s.places + r) * s.channels + c;
         const float d = s.x[at] - center;
         if (!BACK) {
-            s.to[at] = gckpti_norm_out(d, rstd, s.gain, s.bias, c);
+            s.to[at] = norm_out(d, rstd, s.gain, s.bias, c);
         } else {
             const float u = s.gain ? gckpti_mul(s.g[at], s.gain[c]) : s.g[at];
             gckpti_put_product(&s.to[at], rstd, gckpti_fma(-(d * rstd), mean_gh, u - mean_g),
@@ -3806,17 +3821,14 @@ void channel_means(const gckpt_call *call, const Channels &s, const float *sums,
     RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
-/* Terms of sums over images: for the gradients of bias and gain or, if rows > 0, for batchnorm's
- * running mean and variance: measured ones times rows (the variance also times `unbiased`). */
-struct ImageTerms : Terms {
-    const float *x, *y;
-    int64_t channels;
+/* The terms that batchnorm adds to its running mean and variance: measured ones, times rows. */
+struct RunningTerms : Terms {
+    const float *mean, *variance;
     float unbiased, rows;
-    __device__ void operator()(int64_t column, int64_t r, float *term) const
+    __device__ void operator()(int64_t channel, int64_t, float *term) const
     {
-        term[0] = x[r * channels + column], term[1] = y ? y[r * channels + column] : 0.0f;
-        if (rows > 0.0f)
-            term[0] = gckpti_mul(rows, term[0]), term[1] = gckpti_mul(rows, term[1] * unbiased);
+        term[0] = gckpti_mul(rows, mean[channel]);
+        term[1] = gckpti_mul(rows, variance[channel] * unbiased);
     }
 };
 
@@ -3845,16 +3857,15 @@ void groupnorm_backward(const gckpt_call *call)
     float *sums = (float *)call->workspace, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
-    const ImageTerms stats = { {},         saved,    saved + s.channels,
-                               s.channels, unbiased, (float)call->rows };
+    const RunningTerms stats = { {}, saved, saved + s.channels, unbiased, (float)call->rows };
     if (!o->groups)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* only then are x and saved read */
         s.mean = saved, s.variance = saved + s.images * s.groups;
     column_sums(call, ChannelTerms<true>{ {}, s }, sum_to(sums), sum_to(s.mean ? more : NULL),
                 s.places, s.channels, s.images);
-    column_sums(call, ImageTerms{ {}, sums, s.mean ? more : NULL, s.channels },
-                sum_of(call, o->bias), sum_of(call, o->gain), s.images, s.channels);
+    const RowTerms<> images = { {}, { sums, NULL }, { s.mean ? more : NULL, NULL }, s.channels };
+    column_sums(call, images, sum_of(call, o->bias), sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)
         return;
     channel_means(call, s, sums, s.gain, NULL, a);
@@ -3863,8 +3874,12 @@ void groupnorm_backward(const gckpt_call *call)
     channel_each<true>(call, s);
 }
 
-/* Returns the floats of workspace. */
-int64_t channel_workspace(const gckpt_call *call)
+void groupnorm_by(const gckpt_call *call, bool backward)
+{
+    backward ? groupnorm_backward(call) : groupnorm_forward(call);
+}
+
+int64_t groupnorm_workspace(const gckpt_call *call, bool)
 {
     const Channels s = channels_of(call);
     return 2 * s.images * (s.channels + s.groups);
@@ -3876,92 +3891,56 @@ int64_t channel_workspace(const gckpt_call *call)
 /* ---- gru, lstm: for each step a product of all rows' states with wh, then a thread for each unit
  * of each row. A step is two kernels in either direction; captured, they need no host. ---- */
 struct Cells {
-    int64_t rows, steps, units, t;
-    const float *p, *g, *h0, *c0;
-    float *h, *c, *a;           /* forward: states h, c (rows,units); chains a (rows,gates) */
-    float *d, *e, *da, *before; /* gradients d of h, e of c, da of chains; h of step t - 1 */
-    float *saved, *out, *dp;
-    int accumulate;
+    gckpti_cell at; /* row 0 at step 0 */
+    int64_t rows, steps, t;
+    const float *h0, *c0, *zero; /* zero: H zeros */
+    float *a, *out, *before;     /* chains (rows,gates); before: h of step t - 1 (rows,T,H) */
 };
 
-/* Offsets of a unit of a row at step t in p (and da), saved, out and per-step buffers. */
-template <int GATES> struct Unit {
-    int64_t n, at, saved, out, before, chain;
-    __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
-    {
-        const int64_t row = i / n, j = i - row * n, step = row * s.steps + s.t;
-        at = step * GATES * n + j, saved = step * 4 * n + j,
-        out = step * (GATES == 4 ? 2 : 1) * n + j;
-        before = step * n + j, chain = row * GATES * n + j;
-    }
-};
+/* Returns step t of a row. h and c of the previous step are in the output or initial. */
+template <int GATES> __device__ __forceinline__ gckpti_cell cell_of(const Cells &s, int64_t row)
+{
+    const int64_t n = s.at.units, step = row * s.steps + s.t, state = (GATES - 2) * n;
+    const auto move = [](auto *at, int64_t by) { return at ? at + by : at; };
+    gckpti_cell c = s.at;
+    c.p = move(c.p, step * GATES * n), c.a = move(c.a, row * GATES * n);
+    c.g = move(c.g, step * state), c.out = move(c.out, step * state);
+    c.da = move(c.da, step * GATES * n), c.dp = move(c.dp, step * GATES * n);
+    c.saved = move(c.saved, step * 4 * n);
+    for (int k = 0; k < 2; k++)
+        c.state[k] = move(c.state[k], row * n), c.d[k] = move(c.d[k], row * n);
+    c.h = s.t ? c.out - state : s.h0 ? s.h0 + row * n : s.zero;
+    c.c = s.t ? c.out - n : s.c0 ? s.c0 + row * n : s.zero;
+    return c;
+}
 
 /* Runs a step of the forward; t < 0 sets initial states. lstm: chains a begin at p. */
 template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
 {
-    for (EACH(i, s.rows * s.units)) {
-        const Unit<GATES> u(s, i);
-        const float *p = s.p + u.at;
-        float *a = s.a + u.chain, v[4], h, c = 0.0f;
-        const int64_t n = u.n;
-        if (s.t < 0) {
-            h = s.h0 ? s.h0[i] : 0.0f, c = s.c0 ? s.c0[i] : 0.0f;
-        } else if (GATES == 3) {
-            v[0] = gckpti_sigmoid(p[0] + a[0]), v[1] = gckpti_sigmoid(p[n] + a[n]);
-            v[3] = a[2 * n];
-            v[2] = gckpti_tanh(gckpti_fma(v[0], v[3], p[2 * n]));
-            h = gckpti_fma(v[1], s.h[i] - v[2], v[2]);
-        } else {
-            v[0] = gckpti_sigmoid(a[0]), v[1] = gckpti_sigmoid(a[n]);
-            v[2] = gckpti_tanh(a[2 * n]), v[3] = gckpti_sigmoid(a[3 * n]);
-            c = gckpti_fma(v[1], s.c[i], v[0] * v[2]);
-            h = v[3] * gckpti_tanh(c);
-        }
-        s.h[i] = h, s.c[i] = c;
+    const int64_t n = s.at.units;
+    for (EACH(i, s.rows * n)) {
+        const int64_t row = i / n, j = i - row * n;
+        const gckpti_cell c = cell_of<GATES>(s, row);
+        float *a = s.a + row * GATES * n + j;
+        if (s.t < 0)
+            c.state[0][j] = s.h0 ? s.h0[i] : 0.0f, c.state[1][j] = s.c0 ? s.c0[i] : 0.0f;
+        else
+            GATES == 3 ? gckpti_gru_gates_at(&c, j) : gckpti_lstm_gates_at(&c, j);
         for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* the next step's chains */
-            a[k * n] = p[(4 + k) * n];
-        for (int k = 0; k < 4 && s.saved && s.t >= 0; k++)
-            s.saved[u.saved + k * n] = v[k];
+            a[k * n] = c.p[(4 + k) * n + j];
         for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
-            s.out[u.out + k * n] = k ? c : h;
+            s.out[((row * s.steps + s.t) * (GATES - 2) + k) * n + j] = c.state[k][j];
     }
-}
-
-/* Sets da = x * deriv, and dp. */
-__device__ __forceinline__ float gate_backward(const Cells &s, int64_t at, float x, float deriv)
-{
-    if (s.dp)
-        gckpti_put_product(&s.dp[at], x, deriv, s.accumulate);
-    return s.da[at] = x * deriv;
 }
 
 template <int GATES> __global__ void cells_backward_kernel(const __grid_constant__ Cells s)
 {
-    for (EACH(i, s.rows * s.units)) {
-        const Unit<GATES> u(s, i);
-        const int64_t n = u.n, state = (GATES == 4 ? 2 : 1) * n;
-        const bool last = s.t + 1 == s.steps;
-        const float *v = s.saved + u.saved, r = v[0], z = v[n], new_gate = v[2 * n], o = v[3 * n];
-        const float h = s.t ? s.out[u.out - state] : s.h0 ? s.h0[i] : 0.0f;
-        const float top = s.g[u.out] + (last ? 0.0f : s.d[i]);
-        s.before[u.before] = h;
-        if (GATES == 3) {
-            const float da =
-                gate_backward(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_deriv(new_gate));
-            gate_backward(s, u.at, da * o, gckpti_sigmoid_deriv(r));
-            gate_backward(s, u.at + n, top * (h - new_gate), gckpti_sigmoid_deriv(z));
-            s.da[u.at + 2 * n] = da * r;
-            s.d[i] = top * z;
-        } else {
-            const float before = s.t ? s.out[u.out + n - state] : s.c0 ? s.c0[i] : 0.0f;
-            const float t = gckpti_tanh(s.out[u.out + n]), e = last ? 0.0f : s.e[i];
-            const float c = gckpti_fma(top * o, gckpti_tanh_deriv(t), e) + s.g[u.out + n];
-            gate_backward(s, u.at, c * new_gate, gckpti_sigmoid_deriv(r));
-            gate_backward(s, u.at + n, c * before, gckpti_sigmoid_deriv(z));
-            gate_backward(s, u.at + 2 * n, c * r, gckpti_tanh_deriv(new_gate));
-            gate_backward(s, u.at + 3 * n, top * t, gckpti_sigmoid_deriv(o));
-            s.e[i] = c * z;
-        }
+    const int64_t n = s.at.units;
+    for (EACH(i, s.rows * n)) {
+        const int64_t row = i / n, j = i - row * n;
+        const gckpti_cell c = cell_of<GATES>(s, row);
+        s.before[(row * s.steps + s.t) * n + j] = c.h[j];
+        GATES == 3 ? gckpti_gru_gate_grads_at(&c, j) : gckpti_lstm_gate_grads_at(&c, j);
     }
 }
 
@@ -3979,13 +3958,14 @@ void cell_product(const gckpt_call *call, const gckpti_operand &a, const gckpti_
 
 template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
-    const int64_t n = s.rows * s.units;
-    s.h = (float *)call->workspace, s.c = s.h + n, s.a = s.c + n;
-    const gckpti_operand h = { s.h, NULL, s.units, 1, 0, NULL };
+    const int64_t n = s.rows * q.units;
+    float *h_now = (float *)call->workspace;
+    s.at.state[0] = h_now, s.at.state[1] = h_now + n, s.at.a = s.a = h_now + 2 * n;
+    const gckpti_operand h = { h_now, NULL, q.units, 1, 0, NULL };
     const gckpti_operand wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
     for (s.t = -1; s.t < s.steps; s.t++) {
         if (s.t >= 0)
-            cell_product(call, h, wh, { s.rows, q.gates, s.units },
+            cell_product(call, h, wh, { s.rows, q.gates, q.units },
                          GATES == 3 && q.bias ? q.bias->data : NULL, s.a, GATES == 4);
         RUN(call, cells_forward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
     }
@@ -3993,53 +3973,65 @@ template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_seq
 
 template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
-    const int64_t n = s.rows * s.units, terms = s.rows * s.steps;
-    s.d = (float *)call->workspace, s.e = s.d + n, s.da = s.e + n,
-    s.before = s.da + terms * q.gates;
+    const int64_t n = s.rows * q.units, terms = s.rows * s.steps;
+    float *d = (float *)call->workspace;
+    s.at.d[0] = d, s.at.d[1] = d + n, s.zero = d + 2 * n;
+    s.at.da = d + 2 * n + q.units, s.before = s.at.da + terms * q.gates;
+    fill(call, d, 0, 2 * n + q.units);
     const gckpti_operand wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
     for (s.t = s.steps; s.t-- > 0;) {
         RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
-        const gckpti_operand da = { s.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
-        cell_product(call, da, wh, { s.rows, s.units, q.gates }, NULL, s.d, GATES == 3);
+        const gckpti_operand da = { s.at.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
+        cell_product(call, da, wh, { s.rows, q.units, q.gates }, NULL, d, 1);
     }
     for (int c = 0; c < 2; c++) {
         const gckpt_arg *start = c ? q.c0 : q.h0;
         if (start && start->grad)
-            map_gradient(call, *start, Copy(), c ? s.e : s.d, NULL);
+            map_gradient(call, *start, Copy(), { s.at.d[c], NULL }, NONE);
     }
-    const gckpti_operand before = { s.before, NULL, 1, s.units, 0, NULL };
-    const gckpti_operand da = { s.da, NULL, 1, q.gates, 0, NULL };
+    const gckpti_operand before = { s.before, NULL, 1, q.units, 0, NULL };
+    const gckpti_operand da = { s.at.da, NULL, 1, q.gates, 0, NULL };
     if (q.wh->grad)
-        cell_product(call, before, da, { s.units, q.gates, terms }, NULL, q.wh->grad,
+        cell_product(call, before, da, { q.units, q.gates, terms }, NULL, q.wh->grad,
                      q.wh->accumulate);
+    const RowTerms<> rows = { {}, { s.at.da, NULL }, NONE, q.gates };
     if (q.bias)
-        column_sums(call, RowTerms{ {}, { s.da, NULL }, q.gates }, sum_of(*q.bias), {}, terms,
-                    q.gates);
+        column_sums(call, rows, sum_of(*q.bias), {}, terms, q.gates);
 }
 
-/* Returns the floats of workspace. */
-int64_t cells_workspace(const gckpt_call *call, int backward)
+int64_t cells_workspace(const gckpt_call *call, bool backward)
 {
     const gckpti_sequence q = gckpti_sequence_of(call, 0);
-    return 2 * q.rows * q.units + q.rows * (backward ? q.steps * (q.gates + q.units) : q.gates);
+    return 2 * q.rows * q.units +
+           (backward ? q.units + q.rows * q.steps * (q.gates + q.units) : q.rows * q.gates);
 }
 
-template <int GATES> void cells(const gckpt_call *call, bool backward)
+template <int GATES> void cells_by(const gckpt_call *call, bool backward)
 {
     const gckpti_sequence q = gckpti_sequence_of(call, 0);
     Cells s = {};
-    s.rows = q.rows, s.steps = q.steps, s.units = q.units;
-    s.p = q.p->data, s.g = call->grad_out;
+    s.rows = q.rows, s.steps = q.steps, s.out = call->out;
     s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
-    s.saved = (float *)call->saved, s.out = call->out;
-    s.dp = q.p->grad, s.accumulate = q.p->accumulate;
+    s.at.units = q.units, s.at.p = q.p->data, s.at.g = call->grad_out, s.at.out = call->out;
+    s.at.saved = (float *)call->saved, s.at.dp = q.p->grad, s.at.accumulate = q.p->accumulate;
     backward ? cells_backward<GATES>(call, q, s) : cells_forward<GATES>(call, q, s);
 }
-BOTH_PASSES(gru, cells<3>)
-BOTH_PASSES(lstm, cells<4>)
 #endif
 
 /* >>exact/losses */
+/* Updates *max by the maximum `top` of more scores, as a step of gckpti_online does, and returns
+ * the factor of the sum so far. */
+__device__ __forceinline__ float online_factor(float top, bool first, float *max)
+{
+    float factor = 0.0f;
+    if (!first) {
+        top = top > *max ? top : *max;
+        factor = gckpti_exp(*max - gckpti_shift(top));
+    }
+    *max = top;
+    return factor;
+}
+
 /* Takes the next n <= 1024 logits of a row into max and sum, as gckpti_online does, but stores no
  * exponentials. Lanes keep the logits in registers; missing ones are -inf, which adds +0. */
 __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
@@ -4050,11 +4042,12 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
         regs[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
         top = regs[k] > top ? regs[k] : top;
     }
-    const float factor = gckpti_online_factor(warp_max(top), first, max);
+    const float factor = online_factor(warp_max(top), first, max);
     const float shift = gckpti_shift(*max);
     UNROLL for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
         added += gckpti_exp(regs[k] - shift);
-    *sum = gckpti_online_sum(*sum, first, factor, warp_sum(added));
+    added = warp_sum(added);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
 }
 
 /* Some rows and classes of a loss over classes, such as cross-entropy. */
@@ -4186,7 +4179,13 @@ __global__ void class_losses_kernel(Classes l)
     }
 }
 
-/* Workspace of a backward with weights: a float for each row and one for each weight. */
+/* A float for each row; in the backward, also one for each weight, or nothing without weights. */
+int64_t cross_entropy_workspace(const gckpt_call *call, bool backward)
+{
+    const int64_t rows = gckpti_rows(&call->in[0].shape);
+    return !backward ? rows : call->inputs == 3 ? rows + gckpti_elements(&call->in[2].shape) : 0;
+}
+
 void cross_entropy_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
@@ -4207,7 +4206,6 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }
-BOTH_PASSES(cross_entropy, cross_entropy_by)
 
 /* >>exact/linear_loss */
 /* ---- linear_cross_entropy, in blocks of 2048 x 4096 logits: 32 MiB, most of which stays in an
@@ -4220,7 +4218,7 @@ struct LogitSizes {
     int64_t offset, losses, size;
 };
 
-LogitSizes logit_sizes(const gckpt_call *call, int backward)
+LogitSizes logit_sizes(const gckpt_call *call, bool backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     LogitSizes p;
@@ -4232,6 +4230,11 @@ LogitSizes logit_sizes(const gckpt_call *call, int backward)
     if (backward && call->precision != GCKPT_FP32)
         p.size += p.rows * c;
     return p;
+}
+
+int64_t linear_cross_entropy_workspace(const gckpt_call *call, bool backward)
+{
+    return logit_sizes(call, backward).size;
 }
 
 __global__ void cap_kernel(float *x, int64_t n, float times, float cap)
@@ -4264,7 +4267,8 @@ int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row
         const gckpti_operand d = { workspace, NULL, l.n, 1, 0 };
         gckpti_product t;
         t.k_period = t.k_offset = 0;
-        t.a = gckpti_arg_operand(x, at, c, 1, 0), t.b = gckpti_arg_operand(w, l.first * c, c, 1, 0);
+        t.a = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
+        t.b = gckpti_operand_of(gckpti_arg_values(w), l.first * c, c, 1, 0);
         gckpti_gemm(call, products, &t, rows, l.n, c, workspace, 0);
         if (l.cap > 0.0f)
             RUN_EACH(call, cap_kernel, rows * l.n, workspace, rows * l.n, 1.0f / l.cap, l.cap);
@@ -4276,7 +4280,7 @@ int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row
         t.a = d, t.b = gckpti_transpose(&t.b);
         if (dx)
             gckpti_gemm(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
-        t.b = gckpti_arg_operand(x, at, c, 1, 0);
+        t.b = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
         t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
         t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = row % t.k_period;
         if (dw)
@@ -4297,7 +4301,6 @@ void linear_cross_entropy_by(const gckpt_call *call, bool backward)
     if (!backward)
         add_losses(call, (float *)call->workspace + sizes.losses, call->in[2].index, rows, 1);
 }
-BOTH_PASSES(linear_cross_entropy, linear_cross_entropy_by)
 
 /* >>exact/scores */
 /* A block takes 64 queries of a head (for dk and dv: 64 keys) through tiles of 64 keys (queries) in
@@ -4335,25 +4338,41 @@ __device__ inline Keys at_position(const Keys &k)
     return { k.count + more, k.ahead + more, NULL };
 }
 
-struct Attention {
-    const float *q, *k, *v, *g;
-    float *out, *saved; /* saved: log-sum-exp of rows */
-    const float *delta;
-    float *dq, *dk, *dv;
-    int accumulate[3];
-    int64_t c, kc;                     /* columns of all heads; columns of all key heads */
-    int t, s, heads, d, slices, group; /* group: heads per key head */
-    Keys keys;
-    const int32_t *lengths; /* NULL if all keys count */
+/* What exact and fast kernels of attention read. */
+struct Heads {
+    int t, s, heads, d, group; /* group: heads per key head */
+    float scale;               /* of gradients */
+    const int32_t *lengths;    /* NULL if all keys count */
     bool aligned;              /* rows of a head begin at multiples of 16 bytes */
-    float scale, after, times, cap; /* scale of gradients; factors after, before the cap */
-    int window;
+    int accumulate[3];
+    float *saved;       /* (B,heads,T): max + log(sum) */
+    const float *delta; /* (B,heads,T): dot(g, out) */
+    Keys keys;
+};
+
+Heads heads_of(const gckpt_call *call)
+{
+    const gckpti_attn h = gckpti_attn_of(call);
+    Heads a = { (int)h.t, (int)h.s, (int)h.heads, (int)h.d, (int)h.group, h.scale };
+    a.lengths = call->inputs == 4 ? call->in[3].index : NULL;
+    a.saved = (float *)call->saved;
+    for (int i = 0; i < 3; i++)
+        a.accumulate[i] = wanted(call->in[i]) && call->in[i].accumulate;
+    return a;
+}
+
+struct Attention : Heads {
+    const float *q, *k, *v, *g;
+    float *out, *dq, *dk, *dv;
+    int64_t c, kc; /* columns of all heads; columns of all key heads */
+    int slices, window;
+    float after, times, cap; /* factors after, before the cap */
 };
 
 /* Returns a copy of `a` whose row length c and number of heads are those of the keys. */
-__device__ inline Attention as_keys(const Attention &a)
+template <class A> __device__ inline A as_keys(const A &a)
 {
-    Attention k = a;
+    A k = a;
     k.c = a.kc;
     k.heads = a.heads / a.group;
     return k;
@@ -4578,12 +4597,12 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
         x[c] = j >= from && j < keys ? gckpti_mul(x[c], a.after) : -INFINITY;
         top = fmaxf(top, x[c]);
     }
-    const float factor = gckpti_online_factor(row_max(top), first, max);
+    const float factor = online_factor(row_max(top), first, max);
     const float shift = gckpti_shift(*max);
     UNROLL for (int c = 0; c < 4; c++)
         x[c] = gckpti_exp(x[c] - shift);
     const float added = warp_sum((x[0] + x[2]) + (x[1] + x[3]), 8);
-    *sum = gckpti_online_sum(*sum, first, factor, added);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
     return factor;
 }
 
@@ -4885,21 +4904,13 @@ void attention_by(const gckpt_call *call, bool)
 {
     const gckpti_attn h = gckpti_attn_of(call);
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
-    Attention a = {};
-    a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
-    a.out = call->out, a.saved = (float *)call->saved, a.delta = (const float *)call->workspace;
-    a.t = (int)h.t, a.s = (int)h.s, a.c = h.c, a.kc = h.kv_c;
-    a.heads = (int)h.heads, a.d = (int)h.d, a.group = (int)h.group;
-    a.lengths = call->inputs == 4 ? call->in[3].index : NULL;
-    a.keys = keys_of(call);
-    a.scale = h.scale, a.cap = h.cap, a.times = h.cap > 0.0f ? h.dot_scale : 0.0f;
+    Attention a = { heads_of(call), q->data, k->data, v->data, call->grad_out, call->out };
+    a.delta = (const float *)call->workspace, a.keys = keys_of(call);
+    a.c = h.c, a.kc = h.kv_c, a.window = (int)gckpti_min(h.window, INT32_MAX);
+    a.cap = h.cap, a.times = h.cap > 0.0f ? h.dot_scale : 0.0f;
     a.after = gckpti_attn_post_scale(&h);
-    a.window = (int)gckpti_min(h.window, INT32_MAX);
-    if (a.g) {
+    if (a.g)
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
-        for (int i = 0; i < 3; i++)
-            a.accumulate[i] = call->in[i].grad && call->in[i].accumulate;
-    }
     a.aligned =
         a.d % 4 == 0 && aligned(a.q, a.k, a.v) && aligned(a.g, a.out, a.dq) && aligned(a.dk, a.dv);
     const int64_t queries = call->shape.d[0] * a.heads * a.t;
@@ -4913,7 +4924,11 @@ void attention_by(const gckpt_call *call, bool)
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
 }
 
-BOTH_PASSES(attention, attention_by)
+/* Backward: delta, a float for each query of each head. */
+int64_t attention_workspace(const gckpt_call *call, bool backward)
+{
+    return backward ? (int64_t)(call->saved_bytes / sizeof(float)) : 0;
+}
 
 /* ---- >>fast ----------------------------------------------------------------------------------
  * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
@@ -5572,18 +5587,6 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/* Terms of sums over groups, for one sum or two. */
-struct GroupTerms : Terms {
-    static constexpr bool FRESH = true;
-    const float *parts[2];
-    int64_t n;
-    __device__ void operator()(int64_t column, int64_t group, float *term) const
-    {
-        for (int i = 0; i < 2; i++)
-            term[i] = parts[i] ? parts[i][group * n + column] : 0.0f;
-    }
-};
-
 /* If a parameter's gradient and its compensation are yet to be filled with zeros, drops these
  * fills: the returned call starts from 0 instead of accumulating. */
 gckpt_call drop_zero_fills(const gckpt_call *call)
@@ -5612,8 +5615,8 @@ ColSum column_of(Workspace &workspace, int64_t rows, int64_t n, const gckpt_arg 
 /* Adds the sums of groups to one or two gradients; the parts of a or b may be NULL. */
 void add_groups(const gckpt_call *call, const ColSum &a, const ColSum &b, int64_t rows, int64_t n)
 {
-    ::column_sums<8>(call, GroupTerms{ {}, { a.parts, b.parts }, n }, a.to, b.to,
-                     (rows + TOKENS - 1) / TOKENS, n);
+    const RowTerms<true> of = { {}, { a.parts, NULL }, { b.parts, NULL }, n };
+    ::column_sums<8>(call, of, a.to, b.to, (rows + TOKENS - 1) / TOKENS, n);
 }
 
 void column_sums(const gckpt_call *call, const ColSum &sum, const Values &g, int64_t rows,
@@ -5704,25 +5707,11 @@ gckpt_result linear_workspace(gckpt_call *call)
  * exponentials stay in registers, since the result of an mma has the layout of an operand. Maxima
  * and sums are binary32, over tiles of 64 keys in order. Scores are computed again for dq, and for
  * dk and dv, so that one thread computes a sum, in one order. */
-struct MmaAttention {
+struct MmaAttention : Heads {
     const uint16_t *q, *k, *v, *g;
-    int t, s, c, d, heads, kc, group; /* as in Attention (exact/scores.cu) */
-    const int32_t *lengths;
-    bool aligned; /* rows of a head begin at multiples of 16 bytes */
-    Keys keys;
-    float scale;
+    int c, kc; /* as in Attention */
     Results out, dq, dk, dv;
-    int accumulate[3];
-    float *saved;         /* (B,heads,T): max + log(sum) */
-    const float *delta; /* (B,heads,T): dot(g, out) */
 };
-
-__device__ inline MmaAttention as_keys(const MmaAttention &p)
-{
-    MmaAttention k = p;
-    k.c = p.kc;
-    return k;
-}
 
 /* Copies n lines of head h from line `first` of row b of x (B,lines,C), 0 from line `end` on. */
 template <int D, int n>
@@ -6059,22 +6048,15 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
  * and the results. */
 MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool backward)
 {
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_arg *in = call->in;
-    MmaAttention p;
-    memset(&p, 0, sizeof p);
+    MmaAttention p = { heads_of(call) };
     int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
-    p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
-    p.heads = o->heads, p.d = p.c / p.heads;
-    p.kc = (int)in[1].shape.d[2], p.group = p.c / p.kc;
-    p.lengths = call->inputs == 4 ? in[3].index : NULL;
-    p.scale = 1.0f / gckpti_sqrt((float)p.d);
+    p.c = (int)in[0].shape.d[2], p.kc = (int)in[1].shape.d[2];
     p.q = operand(call, workspace, value_of(in[0]), queries);
     p.k = operand(call, workspace, value_of(in[1]), keys);
     p.v = operand(call, workspace, value_of(in[2]), keys);
     if (backward)
         p.g = operand(call, workspace, grad_out_of(call), queries);
-    p.saved = (float *)call->saved;
     p.out = out_of(call);
     p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
     p.aligned = p.d % 8 == 0 && aligned(p.q, p.k, p.v) && aligned(p.g) && aligned(p.out) &&
@@ -6125,8 +6107,6 @@ void attention_backward(const gckpt_call *call)
     RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
         p.heads, p.d, p.d % 8 == 0 && aligned(g) && aligned(out));
     p.delta = delta;
-    for (int i = 0; i < 3; i++)
-        p.accumulate[i] = call->in[i].accumulate;
     if (p.d <= 64)
         run_backward<64>(call, p);
     else
@@ -6319,93 +6299,73 @@ gckpt_result linear_cross_entropy_workspace(gckpt_call *call)
 }
 
 /* >>fast/elementwise */
-/* ---- elementwise ---- Like gckpti_put_product, but rounds the product before it is added. */
-__device__ inline void put_product(float *d, float a, float b, int accumulate, int64_t)
-{
-    gckpti_put(d, a * b, accumulate);
-}
-
-/* Compute out = f(a, b); input 0's gradient = f(at, grad_out). */
-template <class F> void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
-{
-    map(call, f, a, b, out_of(call), gckpti_elements(&call->shape), 0);
-}
-
-template <class F> void map_grad(const gckpt_call *call, F f, const Values &at)
-{
-    map(call, f, at, grad_out_of(call), grad_of(call->in[0]), gckpti_elements(&call->shape),
-        call->in[0].accumulate);
-}
-
-#define UNARY(name, put, at)                                                                       \
-    void name##_forward(const gckpt_call *call)                                                    \
-    {                                                                                              \
-        map_out(call, Unary<gckpti_##name##_value>(), value_of(call->in[0]), NONE);                \
-    }                                                                                              \
-    void name##_backward(const gckpt_call *call)                                                   \
-    {                                                                                              \
-        map_grad(call, UnaryGrad<gckpti_##name##_slope, put>(), at);                               \
-    }
-using ::dropout_backward, ::dropout_forward, ::rotary_backward, ::rotary_forward; /* take bf16 */
-UNARY(gelu_erf, put_product, value_of(call->in[0]))
-UNARY(silu, put_product, value_of(call->in[0]))
-UNARY(tanh, put_product, value_out_of(call))
-UNARY(sigmoid, put_product, value_out_of(call))
-UNARY(relu, gckpti_put_masked_n, value_out_of(call))
-#undef UNARY
-
+/* ---- elementwise ---- */
 __device__ inline float gelu_value(float x, const float *) { return gelu_of(x); }
 __device__ inline float gelu_deriv(float x, const float *) { return gelu_deriv_of(x); }
 
-void gelu_forward(const gckpt_call *call)
+void gelu_by(const gckpt_call *call, bool backward)
 {
-    const Values x = value_of(call->in[0]);
-    if (!try_fuse(call, GELU, x, NONE, out_of(call)))
-        map_out(call, Unary<gelu_value>(), x, NONE);
+    const gckpt_arg &in = call->in[0];
+    const Values x = value_of(in), g = grad_out_of(call);
+    if (backward ? !in.accumulate && try_fuse(call, GELU_GRAD, g, x, grad_of(in))
+                 : try_fuse(call, GELU, x, NONE, out_of(call)))
+        return;
+    unary_by<gelu_value, gelu_deriv, gckpti_put_product_n, GCKPT_IN(0), 0, true>(call, backward);
 }
 
-void gelu_backward(const gckpt_call *call)
-{
-    const gckpt_arg &x = call->in[0];
-    if (x.accumulate || !try_fuse(call, GELU_GRAD, grad_out_of(call), value_of(x), grad_of(x)))
-        map_grad(call, UnaryGrad<gelu_deriv, put_product>(), value_of(x));
-}
-
-struct Scale {
-    static constexpr int READS = READS_A;
-    float factor;
-    __device__ void operator()(float *d, float x, float, int accumulate) const
-    {
-        put_product(d, factor, x, accumulate, 1);
-    }
-};
-
-void scale_by(const gckpt_call *call, bool backward)
-{
-    const Scale f = { *(const float *)call->attributes };
-    backward ? map_grad(call, f, grad_out_of(call)) : map_out(call, f, value_of(call->in[0]), NONE);
-}
-BOTH_PASSES(scale, scale_by)
-
-/* ---- add, sub and mul of two tensors of the same shape; exact kernels run other shapes ---- */
-__device__ inline float plus(float x, float y) { return x + y; }
-__device__ inline float minus(float x, float y) { return x - y; }
-__device__ inline float times(float x, float y) { return x * y; }
+/* ---- add, sub and mul of two tensors of the same shape (add: or the second one has just the last
+ * axes of the first one); exact kernels run other shapes ---- */
 template <auto F> struct Both {
-    static constexpr int READS = READS_BOTH;
-    __device__ void operator()(float *d, float x, float y, int accumulate) const
-    {
-        gckpti_put(d, F(x, y), accumulate);
-    }
+    __device__ void operator()(float *d, float x, float y, float, int) const { *d = F(x, y); }
 };
+
+template <auto F> void combine_forward(const gckpt_call *call)
+{
+    const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
+    combine<true>(call, broadcast_axes(call, 0, 1), Both<F>(), out_of(call), a, b, NONE, 0);
+}
 
 /* Computes input i's gradient: g, -g or other * g. If it is in the memory of g, it is g already. */
-template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
+template <auto F> void combine_backward(const gckpt_call *call, int i, Values other)
 {
+    const gckpt_arg &x = call->in[i];
     const Values g = grad_out_of(call);
-    Results d = grad_of(call->in[i]);
-    if (d.f32 != g.f32 || d.bf16 != g.bf16)
-        map(call, f, other, g, d, gckpti_elements(&call->shape), call->in[i].accumulate);
+    if (wanted(x) && (x.grad != g.f32 || x.grad_bf16 != g.bf16))
+        combine<true>(call, broadcast_axes(call, 0, 0), Both<F>(), grad_of(x), other, g, NONE,
+                      x.accumulate);
+}
+
+void add_by(const gckpt_call *call, bool backward)
+{
+    constexpr auto SUM = gckpti_add_value;
+    const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
+    const bool repeated = call->in[1].shape.n < call->shape.n;
+    if (!backward && (repeated || (!try_fuse(call, PLUS, a, b, out_of(call)) &&
+                                   !try_fuse(call, PLUS, b, a, out_of(call)))))
+        return combine_forward<SUM>(call);
+    if (!backward)
+        return;
+    combine_backward<SUM>(call, 0, NONE);
+    if (repeated)
+        broadcast_gradient(call, 1, 0, GRAD_identity, 0);
+    else
+        combine_backward<SUM>(call, 1, NONE);
+}
+
+void sub_by(const gckpt_call *call, bool backward)
+{
+    if (!backward)
+        return combine_forward<gckpti_sub_value>(call);
+    combine_backward<gckpti_add_value>(call, 0, NONE);
+    combine_backward<gckpti_sub_value>(call, 1, NONE);
+}
+
+void mul_by(const gckpt_call *call, bool backward)
+{
+    if (!backward)
+        return combine_forward<gckpti_mul_value>(call);
+    combine_backward<gckpti_mul_value>(call, 0, value_of(call->in[1]));
+    combine_backward<gckpti_mul_value>(call, 1, value_of(call->in[0]));
 }
 
 /* Exact kernels (GCKPT_BF16) run all but two bf16 inputs of the result's shape. With micro-batches
@@ -6418,55 +6378,8 @@ gckpt_result same_shape_workspace(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* out = a + b, where the m elements of b are repeated. */
-struct BroadcastAdd {
-    Values a, b;
-    Results out;
-    int64_t m;
-    template <int N> __device__ void at(int64_t i) const
-    {
-        Vec<float, N> x = load<N>(a, i), y = load<N>(b, i % m);
-        for (int k = 0; k < N; k++)
-            x.v[k] += y.v[k];
-        store(out, i, x);
-    }
-};
-
-template <auto F> void combine_forward(const gckpt_call *call)
-{
-    const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
-    const Results out = out_of(call);
-    const int64_t m = gckpti_elements(&call->in[1].shape);
-    if (call->in[1].shape.n < call->shape.n)
-        for_each_vec<8>(call, BroadcastAdd{ a, b, out, m }, gckpti_elements(&call->shape),
-                 m % 8 == 0 && aligned(a) && aligned(b) && aligned(out));
-    else if (F != plus || (!try_fuse(call, PLUS, a, b, out) && !try_fuse(call, PLUS, b, a, out)))
-        map_out(call, Both<F>(), a, b);
-}
-
-void add_forward(const gckpt_call *call) { combine_forward<plus>(call); }
-void sub_forward(const gckpt_call *call) { combine_forward<minus>(call); }
-void mul_forward(const gckpt_call *call) { combine_forward<times>(call); }
-void add_backward(const gckpt_call *call)
-{
-    combine_backward(call, 0, Both<plus>(), NONE);
-    if (call->in[1].shape.n < call->shape.n)
-        broadcast_gradient(call, 1, 0, GRAD_identity, 0);
-    else
-        combine_backward(call, 1, Both<plus>(), NONE);
-}
-void sub_backward(const gckpt_call *call)
-{
-    combine_backward(call, 0, Both<plus>(), NONE);
-    combine_backward(call, 1, Both<minus>(), NONE);
-}
-void mul_backward(const gckpt_call *call)
-{
-    combine_backward(call, 0, Both<times>(), value_of(call->in[1]));
-    combine_backward(call, 1, Both<times>(), value_of(call->in[0]));
-}
-gckpt_result add_workspace(
-    gckpt_call *call) /* input 1 may have just the last axes of input 0 */
+/* Input 1 may have just the last axes of input 0. */
+gckpt_result add_workspace(gckpt_call *call)
 {
     const gckpt_shape *a = &call->shape, *b = &call->in[1].shape;
     bool last = b->n < a->n && gckpti_same_shape(&call->in[0].shape, a) &&
@@ -6475,7 +6388,6 @@ gckpt_result add_workspace(
         last = last && b->d[b->n - k] == a->d[a->n - k];
     return last ? GCKPT_OK : same_shape_workspace(call);
 }
-constexpr auto sub_workspace = same_shape_workspace, mul_workspace = same_shape_workspace;
 
 /* ---- slice: copies a part of each block to a tensor of parts, or back ---- */
 struct Part { /* `n` elements from `begin` on of each of `blocks` blocks of `whole` elements */
@@ -6491,44 +6403,37 @@ Part slice_part(const gckpt_call *call)
     return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
 }
 
-/* chunk: elements that are moved at once, 8 or 1; sizes count chunks. backward: x is the gradient
- * of the parts; elements of y outside the parts become 0 unless y accumulates. */
-__global__ void slice_kernel(Values x, Results y, Part p, int64_t chunks, int chunk, int backward,
-                             int accumulate)
-{
-    for (EACH(i, chunks)) {
-        int64_t size = backward && !accumulate ? p.whole : p.n, at = i / size, j = i % size;
-        int64_t part = at * p.n + j, whole = at * p.whole + p.begin + j, here = 1;
-        if (backward && !accumulate)
-            part -= p.begin, whole -= p.begin, here = j >= p.begin && j < p.begin + p.n;
-        int64_t from = (backward ? part : whole) * chunk, to = (backward ? whole : part) * chunk;
-        if (chunk == 8) {
-            Vec<float, 8> v = {};
-            if (here)
-                v = load<8>(x, from);
-            write_vec<8>(y, to, 8, true, v.v, accumulate);
-        } else {
-            float v = here ? value_at(x, from) : 0.0f;
-            put_at(y, to, accumulate ? value_at(y, to) + v : v);
-        }
+/* Moves the elements of parts. backward: x is the gradient of the parts; fills: also sets the other
+ * elements of y to 0. */
+struct SliceMove {
+    Values x;
+    Results y;
+    Part p;
+    int backward, fills, accumulate;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        const int64_t size = fills ? p.whole : p.n, block = i / size;
+        const int64_t j = i - block * size - (fills ? p.begin : 0);
+        const int64_t part = block * p.n + j, whole = block * p.whole + p.begin + j;
+        Vec<float, N> v = {};
+        if (j >= 0 && j < p.n)
+            v = load<N>(x, backward ? part : whole);
+        write_vec<N>(y, backward ? whole : part, N, true, v.v, accumulate);
     }
-}
+};
 
 void slice_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg &in = call->in[0];
     const Values x = backward ? grad_out_of(call) : value_of(in);
     const Results y = backward ? grad_of(in) : out_of(call);
-    Part p = slice_part(call);
-    bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && aligned(x) && aligned(y);
-    int chunk = eight ? 8 : 1;
-    int64_t chunks = p.blocks * (backward && !in.accumulate ? p.whole : p.n) / chunk;
-    p.whole /= chunk, p.begin /= chunk, p.n /= chunk;
-    if (wanted(y))
-        RUN(call, slice_kernel, blocks_for(chunks, 256), 256, 0, x, y, p, chunks, chunk, backward,
-            backward && in.accumulate);
+    const Part p = slice_part(call);
+    const bool accumulate = backward && in.accumulate, fills = backward && !accumulate;
+    for_each_vec<8>(call, SliceMove{ x, y, p, backward, fills, accumulate },
+                    wanted(y) ? p.blocks * (fills ? p.whole : p.n) : 0,
+                    p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && aligned(x) &&
+                        aligned(y));
 }
-BOTH_PASSES(slice, slice_by)
 
 /* >>fast/norms */
 /* ---- layernorm, rmsnorm: a warp has a row, a lane eight adjacent elements at a time ---- As in
@@ -6666,130 +6571,124 @@ gckpt_result layernorm_workspace(gckpt_call *call)
     return GCKPT_OK;
 }
 
-constexpr auto rmsnorm_forward = layernorm_forward, rmsnorm_backward = layernorm_backward;
-constexpr auto rmsnorm_workspace = layernorm_workspace;
-
 } // namespace fast
 
 /* >>backend/find */
-#define OPS(X)                                                                                     \
-    X(where)                                                                                       \
-    X(dropout) X(log_softmax) X(slice) X(rotary) X(mean_squared_error) X(huber)                    \
-        X(binary_cross_entropy) X(sum_loss) X(embed) X(linear) X(softmax) X(layernorm)             \
-            X(cross_entropy) X(linear_cross_entropy) X(attention)
-
-bool is_op(const gckpt_op *op, const char *name)
+/* Runs F under the device's lock. PENDING: F may fuse its op with, or overlap, pending launches. */
+template <auto F, bool PENDING, auto... MORE> void locked(const gckpt_call *call)
 {
-    return op->flags & GCKPTI_BUILTIN_OP && !strcmp(op->name, name);
+    DeviceLock lock(device_of(call), PENDING);
+    F(call, MORE...);
+}
+template <auto F, class... A> void locked_with(const gckpt_call *call, A... arguments)
+{
+    DeviceLock lock(device_of(call));
+    F(call, arguments...);
 }
 
-template <auto F> struct Locked;
-template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
-    static void run(const gckpt_call *call, A... arguments)
-    {
-        DeviceLock lock(device_of(call));
-        F(call, arguments...);
-    }
+/* Sets the workspace: COUNT words of 4 bytes. */
+template <int64_t COUNT(const gckpt_call *, bool)> gckpt_result set_words(gckpt_call *call)
+{
+    call->workspace_forward = 4 * (size_t)COUNT(call, false);
+    call->workspace_backward = 4 * (size_t)COUNT(call, true);
+    return GCKPT_OK;
+}
+int64_t no_workspace(const gckpt_call *, bool) { return 0; }
+
+struct OpKernels {
+    const char *op;
+    gckpt_kernel forward, backward;
+    gckpt_result (*workspace)(gckpt_call *); /* NULL: that of the processor */
 };
 
-/* Runs F under the device's lock. F may fuse its op with, or overlap, pending launches. */
-template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *call)
-{
-    DeviceLock lock(device_of(call), true);
-    F(call);
-}
-
-/* If `op` has the name, find() returns which_forward or which_backward, under the device's lock. */
-#define FOUND(name, which)                                                                         \
-    if (is_op(op, #name))                                                                          \
-        return kind == GCKPT_FORWARD ? Locked<which##_forward>::run : Locked<which##_backward>::run;
-#define FORWARD(which)                                                                             \
-    if (is_op(op, #which) && kind == GCKPT_FORWARD)                                                \
-        return Locked<which##_forward>::run;
-
-gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
-{
-#define X(which)       FOUND(which, which)
-#define ROW(name, ...) X(name)
-    OPS(X)
-    GCKPTI_UNARY_OPS(ROW)
-    GCKPTI_UNARY_OPS_WITH(ROW) GCKPTI_BINARY_OPS(ROW) FOUND(matmul, linear)
-        FOUND(rmsnorm, layernorm) FOUND(gather, embed) FOUND(cross_entropy_with, cross_entropy)
-            FOUND(soft_cross_entropy, cross_entropy)
-                FOUND(mean_squared_error_with, mean_squared_error)
+/* clang-format off */
+/* Rows: an op that runs F(call, backward), by default NAME_by. OP_WORDS: AS_workspace returns the
+ * number of words of its workspace. */
+#define ROW(name, workspace, ...)                                                                  \
+    { #name, locked<__VA_ARGS__, false, false>, locked<__VA_ARGS__, false, true>, workspace },
+#define OP(name)                  ROW(name, NULL, name##_by)
+#define OP_AS(name, ...)          ROW(name, NULL, __VA_ARGS__)
+#define OP_WORDS(name, as, ...)   ROW(name, set_words<as##_workspace>, __VA_ARGS__)
+#define OP_LOSS(name, kind)       OP_WORDS(name, element_loss, element_loss_by<GCKPTI_LOSS_##kind>)
+#define OP_UNARY(name, ...)       OP_AS(name, name##_by<false>)
+#define OP_BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                     \
+    OP_AS(name, binary_by<BINARY_##name, GRAD_##grad_a, reads_a, GRAD_##grad_b, reads_b>)
+const OpKernels EXACT_OPS[] = {
+    GCKPTI_UNARY_OPS(OP_UNARY) GCKPTI_UNARY_OPS_WITH(OP_UNARY) GCKPTI_BINARY_OPS(OP_BINARY)
+    OP(where) OP(dropout) OP(detach) OP(from_u8) OP(slice) OP(rotary) OP(cache)
+    OP(linear) OP_AS(matmul, linear_by) OP(layernorm) OP_AS(rmsnorm, layernorm_by)
+    OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
+    OP_WORDS(embed, embed, embed_by) OP_WORDS(gather, embed, embed_by)
+    OP_WORDS(attention, attention, attention_by)
+    OP_LOSS(sum_loss, SUM) OP_LOSS(huber, HUBER) OP_LOSS(binary_cross_entropy, BINARY)
+    OP_LOSS(mean_squared_error, SQUARED) OP_LOSS(mean_squared_error_with, SQUARED)
+    OP_WORDS(cross_entropy, cross_entropy, cross_entropy_by)
+    OP_WORDS(cross_entropy_with, cross_entropy, cross_entropy_by)
+    OP_WORDS(soft_cross_entropy, cross_entropy, cross_entropy_by)
+    OP_WORDS(linear_cross_entropy, linear_cross_entropy, linear_cross_entropy_by)
 #ifndef GCKPT_NO_AXES
-                    X(permute) X(concat) X(pad) X(sum) X(mean) X(max) FORWARD(argmax)
+    OP_AS(permute, move_by<gckpti_permute_move>) OP_AS(concat, move_by<gckpti_concat_move>)
+    OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max) OP(argmax)
 #endif
 #ifndef GCKPT_NO_IMAGES
-                        X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm)
-                            FOUND(batchnorm, groupnorm)
+    OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)
+    OP_WORDS(conv2d, no, conv2d_by)
+    OP_WORDS(groupnorm, groupnorm, groupnorm_by) OP_WORDS(batchnorm, groupnorm, groupnorm_by)
 #endif
 #ifndef GCKPT_NO_RECURRENT
-                                X(gru) X(lstm)
+    OP_WORDS(gru, cells, cells_by<3>) OP_WORDS(lstm, cells, cells_by<4>)
 #endif
+};
 #undef ROW
-#undef X
-                                    FORWARD(from_u8) FORWARD(detach) FORWARD(cache) return NULL;
+
+/* Ops of GCKPT_BF16_FAST: FAST by a function for each direction, FAST_BY by one. */
+#define FAST(name, of)                                                                             \
+    { #name, locked<fast::of##_forward, true>, locked<fast::of##_backward, true>,                  \
+      fast::of##_workspace },
+#define FAST_BY(name, workspace, ...)                                                              \
+    { #name, locked<__VA_ARGS__, true, false>, locked<__VA_ARGS__, true, true>, workspace },
+const OpKernels FAST_OPS[] = {
+    FAST(linear, linear) FAST(attention, attention)
+    FAST(linear_cross_entropy, linear_cross_entropy)
+    FAST(layernorm, layernorm) FAST(rmsnorm, layernorm)
+    FAST_BY(add, fast::add_workspace, fast::add_by)
+    FAST_BY(sub, fast::same_shape_workspace, fast::sub_by)
+    FAST_BY(mul, fast::same_shape_workspace, fast::mul_by)
+    FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by<true>)
+    FAST_BY(silu, NULL, silu_by<true>) FAST_BY(tanh, NULL, tanh_by<true>)
+    FAST_BY(sigmoid, NULL, sigmoid_by<true>) FAST_BY(relu, NULL, relu_by<true>)
+    FAST_BY(scale, NULL, scale_by<true>) FAST_BY(slice, NULL, fast::slice_by)
+    FAST_BY(rotary, NULL, rotary_by) FAST_BY(dropout, NULL, dropout_by)
+};
+/* clang-format on */
+
+template <size_t N> const OpKernels *row_of(const OpKernels (&ops)[N], const gckpt_op *op)
+{
+    for (const OpKernels &row : ops)
+        if (op->flags & GCKPTI_BUILTIN_OP && !strcmp(op->name, row.op))
+            return &row;
+    return NULL;
 }
 
-/* FAST_OPS: ops with kernels of GCKPT_BF16_FAST; FAST_WORKSPACES: also with NAME_workspace(). */
-#define FAST_WORKSPACES(X)                                                                         \
-    X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
-#define FAST_OPS(X)                                                                                \
-    FAST_WORKSPACES(X)                                                                             \
-    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice) X(rotary) X(dropout)
-
+gckpt_kernel kernel_of(const OpKernels *row, gckpt_kind kind)
+{
+    return !row ? NULL : kind == GCKPT_FORWARD ? row->forward : row->backward;
+}
+gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
+{
+    return kernel_of(row_of(EXACT_OPS, op), kind);
+}
 gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
 {
-#define X(which)                                                                                   \
-    if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? locked_no_flush<fast::which##_forward>                      \
-                                     : locked_no_flush<fast::which##_backward>;
-    FAST_OPS(X)
-#undef X
-    return NULL;
+    return kernel_of(row_of(FAST_OPS, op), kind);
 }
 
 gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
 {
-#define X(which)                                                                                   \
-    if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
-        return fast::which##_workspace(call);
-    FAST_WORKSPACES(X)
-#undef X
-    if (is_op(op, "conv2d") || is_op(op, "average_pool"))
-        call->workspace_forward = call->workspace_backward = 0;
-#ifndef GCKPT_NO_IMAGES
-    if (is_op(op, "groupnorm") || is_op(op, "batchnorm"))
-        call->workspace_forward = call->workspace_backward =
-            sizeof(float) * (size_t)channel_workspace(call);
-#endif
-#ifndef GCKPT_NO_RECURRENT
-    if (is_op(op, "gru") || is_op(op, "lstm")) {
-        call->workspace_forward = sizeof(float) * (size_t)cells_workspace(call, 0);
-        call->workspace_backward = sizeof(float) * (size_t)cells_workspace(call, 1);
-    }
-#endif
-    bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
-    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* each row's loss, a float */
-        classes = classes || is_op(op, "cross_entropy");
-        int64_t n = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
-        call->workspace_forward = (size_t)n * sizeof(float);
-        if (call->inputs == 3) /* a float per weight; class losses: also one per row */
-            call->workspace_backward =
-                sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? n : 0));
-    }
-    if (is_op(op, "embed") || is_op(op, "gather"))
-        call->workspace_backward =
-            sizeof(unsigned) *
-            (size_t)lists_words(gckpti_rows(&call->in[0].shape), gckpti_rows(&call->shape));
-    if (is_op(op, "linear_cross_entropy"))
-        for (int backward = 0; backward < 2; backward++)
-            (backward ? call->workspace_backward : call->workspace_forward) =
-                (size_t)logit_sizes(call, backward).size * sizeof(float);
-    if (is_op(op, "attention")) /* workspace for delta: a float for each query of each head */
-        call->workspace_backward = call->saved_bytes;
-    return GCKPT_OK;
+    const OpKernels *row = call->precision == GCKPT_BF16_FAST ? row_of(FAST_OPS, op) : NULL;
+    if (!row || !row->workspace)
+        row = row_of(EXACT_OPS, op);
+    return row && row->workspace ? row->workspace(call) : GCKPT_OK;
 }
 
 /* >>backend/self_test */
@@ -6961,9 +6860,9 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     static int at_exit = atexit(close_all);
     (void)at_exit;
     d->backend = { "cuda", d, 1, 0, allocate, release<cudaFree>, copy_in, copy_out, copy, workspace,
-                   find, fill, Locked<add>::run, Locked<convert>::run, update, finish, replay,
+                   find, fill, locked_with<add>, locked_with<convert>, update, finish, replay,
                    end_capture, discard_captures, memory_hint, find_fast, host_get,
-                   release<cudaFreeHost>, copy_async, wait_copies, Locked<dequantise>::run,
+                   release<cudaFreeHost>, copy_async, wait_copies, locked_with<dequantise>,
                    use_comm_queue, wait_comm_queue };
     d->ready = 1;
     return &d->backend;

@@ -27,8 +27,6 @@
 #define GCKPT_NO_TEXT
 #undef GCKPT_NO_SEARCH
 #define GCKPT_NO_SEARCH
-#undef GCKPT_NO_RANKS
-#define GCKPT_NO_RANKS
 #undef GCKPT_NO_DEBUG
 #define GCKPT_NO_DEBUG
 #undef GCKPT_NO_BF16
@@ -47,8 +45,6 @@
 #ifdef GCKPT_NO_TRAINING
 #undef GCKPT_NO_SEARCH
 #define GCKPT_NO_SEARCH
-#undef GCKPT_NO_RANKS
-#define GCKPT_NO_RANKS
 #undef GCKPT_NO_CHECK
 #define GCKPT_NO_CHECK
 #endif
@@ -59,10 +55,6 @@
 #ifdef GCKPT_NO_AVX2
 #undef GCKPT_NO_AVX512
 #define GCKPT_NO_AVX512
-#endif
-#ifdef GCKPT_NO_ATTENTION
-#undef GCKPT_NO_CACHES
-#define GCKPT_NO_CACHES
 #endif
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
@@ -138,24 +130,7 @@ typedef struct {
 } gckpt_shape;
 /* Type of a tensor's elements. U8, unsigned bytes, is for inputs that gckpt_from_u8 reads. */
 typedef enum { GCKPT_F32, GCKPT_I32, GCKPT_U8 } gckpt_type;
-/* The format in which a plan keeps activations and their gradients (manual, 5l). */
-typedef enum {
-    GCKPT_FP32,
-    GCKPT_BF16,            /* 2 bytes an element, rounded to nearest even */
-    GCKPT_BF16_STOCHASTIC, /* 2 bytes an element, rounded up or down at random: unbiased */
-    GCKPT_BF16_FAST        /* as GCKPT_BF16, on a device's tensor cores (manual, 5m) */
-} gckpt_precision;
-/* The storage of a frozen parameter's values (gckpt_store_quantise). Ops read them as floats. */
-typedef enum {
-    GCKPT_STORAGE_F32,
-    GCKPT_STORAGE_BF16, /* 2 bytes: the upper half of the float */
-    GCKPT_STORAGE_F16,  /* 2 bytes: IEEE binary16 */
-    GCKPT_STORAGE_I8,   /* 1 byte, and a float of scale for each row (all but the last axis) */
-    /* Blocks of 32 values along the last axis, 18 bytes each: their scale as a binary16, low byte
-     * first; then 16 bytes whose low halves are values 0 to 15 and whose high halves are values 16
-     * to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
-    GCKPT_STORAGE_I4
-} gckpt_storage;
+#include "bf16/api.h"
 GCKPT_API gckpt_shape gckpt_shape1(int64_t a);                                  /* (a) */
 GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b);                       /* (a,b) */
 GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);            /* (a,b,c) */
@@ -197,20 +172,18 @@ typedef struct {
     const char *name;
     gckpt_shape shape;
     int64_t elements;
-    float *values;               /* may be written (gckpt_store_push); NULL if quantised */
+    float *values;               /* may be written (gckpt_store_push); NULL if not stored as F32 */
     float *state[4];             /* optimiser state: AdamW [0] m, [1] v; NULL before it exists */
     int frozen;                  /* nonzero if no step changes it */
     float lr_scale, decay_scale; /* gckpt_store_group */
     gckpt_storage storage;       /* format of the values */
     const void *quantised;       /* values in the format `storage`; NULL if that is F32 */
     const float *scales;         /* with I8, a scale for each row; else NULL */
-    /* The range of elements that this rank updates and whose state it has (gckpt_store_ranks): all,
-     * or its shard. With GCKPT_SHARD_VALUES `values` has these only. */
-    int64_t first, count;
+    int64_t first, count;        /* range that this process updates (gckpt_store_ranks) */
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store); /* number of parameters */
 /* Describe parameter `index`; return E_ARG if there is no such index. get creates missing values
- * (or returns E_MEMORY); peek sets values and quantised to NULL instead. */
+ * (or returns E_MEMORY); peek leaves their addresses NULL. */
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
@@ -225,7 +198,7 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* number of updates so far */
 /* Returns the FNV-1a 64 hash of all values, created or not, in creation order (manual, 5k); 0 if
- * values are sharded (GCKPT_SHARD_VALUES), where gckpt_gather_hash returns it. */
+ * this process has only a part of them (gckpt_gather_hash). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Callbacks that read or write the next `size` bytes and return the number of bytes done. Fewer
@@ -455,20 +428,20 @@ struct gckpt_call {
     /* set for kernels: */
     int64_t first_row;         /* first row of this micro-batch in the step's batch */
     int64_t rows;              /* rows in this micro-batch; 1 (first_row 0) if batch-invariant */
-    int64_t position;          /* gckpt_position; 0 without caches */
+    int64_t position;          /* gckpt_position */
     uint64_t seed, step;       /* seed and step of the store: keys of random numbers */
     int id;                    /* id of the tensor */
     int threads;               /* most threads of this call, for gckpt_parallel */
     int plain;                 /* nonzero for plain kernels' workspace (desc.kernels.plain) */
     int training;              /* 0 in INFERENCE plans, else 1 */
     gckpt_precision precision; /* precision to compute in; also set for shape() when planning */
-    unsigned rounded;          /* values rounded to bf16: GCKPT_IN(i), GCKPT_OUT for grad_out */
+    unsigned rounded;          /* values that are rounded: GCKPT_IN(i), GCKPT_OUT for grad_out */
     uint16_t *out_bf16;        /* GCKPT_TAKES_BF16: where to write the output; out is NULL */
     const uint16_t *grad_out_bf16; /* GCKPT_TAKES_BF16: output's gradient; grad_out is NULL */
     double *loss_sum;              /* losses, forward: add the sum here; NULL in a recompute */
     int64_t *loss_count;           /* losses, forward: add the count here */
     float loss_scale;              /* losses, backward: the gradient of the sum */
-    const void *quantised;         /* private: the parameter that is read as it is stored */
+    const void *compressed;        /* private: the parameter that is read as it is stored */
     const void *runner;            /* private: how threads are started */
     const void *kernels;           /* private: the kernels of an instruction set */
     void *backend;                 /* the backend's context (gckpt_backend); NULL on the CPU */
@@ -497,8 +470,6 @@ struct gckpt_call {
 #define GCKPT_LOSS             (1u << 17)
 #define GCKPT_COUNT_FROM_FEEDS (1u << 23) /* flag: this count is known before a step */
 #define GCKPT_SIDE_EFFECT      (1u << 18) /* flag: forward runs exactly once a micro-batch */
-/* Flag: kernels read and write bf16 where out, in[0] or in[1] have bf16. Else all is f32. */
-#define GCKPT_TAKES_BF16 (1u << 19)
 #define GCKPT_INDEX(i)   (1u << (24 + (i))) /* flag: input i is i32 (not f32 or u8) */
 /* The rows (indices of axis 1 of (B,H,..)) that output row y reads in each of the first `inputs`
  * inputs: y * stride - padding to y * stride - padding + size - 1. */
@@ -613,8 +584,8 @@ GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int6
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
 
 /* >>api-plans -------------------------------------------------------------------------------------
- * A plan is made for one request: graph, loss terms, desc, frozen and quantised parameters. Running
- * it with anything else is refused. */
+ * A plan is made for one request: graph, loss terms, desc, and which parameters are frozen and how
+ * they are stored. Running it with anything else is refused. */
 typedef enum {
     GCKPT_AUTO,        /* as STORE_ALL; if the budget is too small for that, as OPTIMAL */
     GCKPT_STORE_ALL,   /* recomputes nothing */
@@ -633,7 +604,7 @@ typedef enum {
     GCKPT_OFFLOAD,     /* copies the result of the preceding forward to slower memory */
     GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
     GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
-    GCKPT_OFFLOAD_DONE /* waits for the offload copy, then frees its bytes (desc.offload.overlap) */
+    GCKPT_OFFLOAD_DONE /* ends the use of an offload's bytes; what overwrites them waits for it */
 } gckpt_kind;
 /* The names of these kinds, in their order: const char *names[] = { GCKPT_KIND_NAMES }; */
 #define GCKPT_KIND_NAMES                                                                           \
@@ -646,7 +617,6 @@ typedef struct {
 typedef struct {
     uint64_t forward, backward;
 } gckpt_cost;
-#include "bf16/api.h"
 #include "dist/api.h"
 #include "fetch/api.h"
 #include "offload/api.h"
@@ -660,8 +630,7 @@ typedef struct {
     gckpt_optimiser optimiser; /* default GCKPT_ADAMW */
     int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
-     * bytes but excludes clipping and offloading. If 0 (default), updates run at the end of a
-     * step. */
+     * bytes but excludes clipping. If 0 (default), updates run at the end of a step. */
     int update_in_backward;
     /* Backend that will run the plan; NULL selects the CPU. The table must live until the plan is
      * made. kernels.plain is then ignored, and the plan is neither saved nor printed as C. */
@@ -675,10 +644,9 @@ typedef struct {
     gckpt_bf16_options bf16;
     gckpt_fetch_options fetch;
     struct {
-        /* GCKPT_SCHEDULE: forwards (any number of each), backwards and, with offload.bytes,
-         * reloads, in any order in which a backward follows the backwards of its result's readers
-         * and those that precede it in the sums of gradients (manual, 5f), e.g. reverse order.
-         * Updates, reduces and offloads are inserted. */
+        /* GCKPT_SCHEDULE: forwards (any number of each) and backwards, in any order in which a
+         * backward follows the backwards of its result's readers and those that precede it in the
+         * sums of gradients (manual, 5f), e.g. reverse order. Other instructions are inserted. */
         const gckpt_instruction *instructions;
         int count; /* length of instructions */
         /* GCKPT_SQRT: the ops in a segment; -n puts n of the user's outermost segments into one
@@ -700,10 +668,10 @@ typedef struct {
          * need it (they always set it). Slow in other builds. Default 0. */
         int plain;
         /* If nonzero, a FORWARD of a parameter copies its value into the arena, where ops read it,
-         * as for quantised parameters that an op reads as floats (manual, 9). The copy is planned
-         * like any value: it may be dropped and copied again; gckpt_keep and gckpt_recompute apply;
-         * a schedule may place it, else it precedes its first use. Editions without a part
-         * that needs such copies ignore it. Default 0. */
+         * as for a storage that an op does not read (manual, 9). The copy is planned like any
+         * value: it may be dropped and copied again; gckpt_keep and gckpt_recompute apply; a
+         * schedule may place it, else it precedes its first use. Editions without a part that
+         * needs such copies ignore it. Default 0. */
         int stage_parameters;
         size_t alignment; /* alignment of every offset; a power of two; 0 selects 64 */
     } kernels;
@@ -716,7 +684,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
                                      const gckpt_plan_desc *desc);
 #endif
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan); /* executors remain valid */
-/* Returns the bytes of parameters + state + caches + copies + step arena (manual, 6). */
+/* Returns the bytes of all values that stay between steps + the step arena (manual, 6). */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 enum {
     GCKPT_BYTES_PARAMETERS,
@@ -726,10 +694,10 @@ enum {
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
-    GCKPT_BYTES_COPIES,    /* copies of parameters (desc.bf16.copy_weights) */
-    GCKPT_BYTES_REDUCTION, /* arena: partial sums of virtual ranks, receive buffers */
-    GCKPT_BYTES_GATHERED,  /* arena: gathered values of sharded parameters */
-    GCKPT_BYTES_PADDING,   /* padding of shards; already counted in the other kinds */
+    GCKPT_BYTES_COPIES, /* copies of parameters (copy_weights) */
+    GCKPT_BYTES_REDUCTION,
+    GCKPT_BYTES_GATHERED,
+    GCKPT_BYTES_PADDING, /* gckpt_shard explains the last three */
     GCKPT_BYTES_KINDS
 };
 /* Returns the bytes of one kind. Kinds in the arena (gradients of parameters, activations and their
@@ -743,8 +711,8 @@ typedef struct {
     double recompute; /* cost of recomputes / forwards */
     /* cost is the cost (gckpt_cost) of a micro-batch: forwards, recomputes, backwards, and copies
      * to slower memory and back minus their hidden cost. hidden_cost is the part of the copies'
-     * cost that overlaps computation (0 unless desc.offload.overlap). overhead is cost / (least
-     * cost without recomputes, in any lowering that may be chosen (manual, 7)) - 1. */
+     * cost that overlaps computation. overhead is cost / (least cost without recomputes, in any
+     * lowering that may be chosen (manual, 7)) - 1. */
     uint64_t cost, hidden_cost;
     double overhead;
     /* Lower bounds for all schedules: none within the budget has a cost below proven_cost, and none
@@ -780,7 +748,7 @@ typedef struct {
     uint64_t cost; /* gckpt_cost; 0 for an update or a reduce */
     size_t live;   /* bytes of the arena that are in use while it runs */
     int recompute; /* nonzero for a forward that has run before in the micro-batch */
-    size_t moved;  /* bytes that an offload or a reload copies */
+    size_t moved;  /* bytes that it copies to slower memory or back */
     int once;      /* nonzero if it runs once a step, not in each micro-batch */
 } gckpt_usage;
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
@@ -795,7 +763,7 @@ typedef enum {
     GCKPT_BUFFER_GRADIENT,           /* gradient of an activation */
     GCKPT_BUFFER_PARAMETER_GRADIENT, /* gradient of a parameter or another batch-invariant tensor */
     GCKPT_BUFFER_WORKSPACE,          /* workspace of one instruction */
-    GCKPT_BUFFER_REDUCTION           /* a virtual rank's partial sum, or a receive buffer */
+    GCKPT_BUFFER_REDUCTION           /* partial sum or receive buffer of a REDUCE */
 } gckpt_buffer_kind;
 typedef struct {
     int start, end;      /* its first and last instruction; at the end, last is their number */
@@ -818,25 +786,6 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
 
 /* ---- work between kernels ---- */
 typedef void (*gckpt_kernel)(const gckpt_call *call);
-
-typedef enum {
-    GCKPT_WIDEN,     /* x = from, as floats */
-    GCKPT_WIDEN_ADD, /* adds from to x */
-    GCKPT_NARROW,    /* rounds x to bf16 in `to` */
-    GCKPT_ROUND      /* rounds x to bf16 values, kept as floats */
-} gckpt_conversion_kind;
-/* A conversion of n floats and n bf16, rounded as call->precision says (manual, 5l). Stochastic
- * rounding: element i of the micro-batch is number c = row * (n / rows) + i of the batch and uses
- * the low (c even) or high half of word c / 2 % 4 of Philox4x32-10, keyed by the seed, with counter
- * (c / 8, stream, step). */
-typedef struct {
-    gckpt_conversion_kind kind;
-    float *x;
-    const uint16_t *from;
-    uint16_t *to;
-    int64_t n;
-    uint32_t stream;
-} gckpt_conversion;
 
 /* Constants of an update, for the formulas in num/formulas: g is the divided gradient times
  * `scale` (of clipping), d is `decay`; rest1 = 1 - beta1; correct2 = 1 / (1 - beta2^t). */
@@ -864,15 +813,6 @@ typedef struct {
     uint16_t *bf16; /* receives a copy of the updated values; NULL in backends */
 } gckpt_update_pass;
 
-/* The dequantisation of a parameter (gckpt_store_quantise) to n floats. */
-typedef struct {
-    gckpt_storage storage; /* format of the values; not F32 */
-    const void *quantised; /* values in that format */
-    const float *scales;   /* I8: scale of each row */
-    int64_t row, n;        /* number of elements of a row, and of the parameter */
-    float *to;
-} gckpt_dequantisation;
-
 #include "devices/api.h"
 
 /* >>api-run ------------------------------------------------------------------------------------ */
@@ -890,7 +830,7 @@ GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr); /* sets lr; all others 0 */
 /* One update by a user's optimiser; called once per parameter and step. */
 typedef struct {
     const char *name;
-    int64_t elements, first;     /* of this rank's shard: elements from `first` on; else all, 0 */
+    int64_t elements, first;     /* gckpt_parameter.count, .first */
     float *values;               /* to be updated */
     const float *gradient;       /* divided by the count, before clipping */
     float *state[4];             /* to be updated */
@@ -932,7 +872,7 @@ typedef enum {
 } gckpt_isa;
 /* All zero, or a NULL desc, selects the defaults. */
 typedef struct {
-    gckpt_memory memory; /* memory for tables, caches, copies, and the arena if `arena` is NULL */
+    gckpt_memory memory; /* memory of the executor; includes the arena if `arena` is NULL */
     /* Step arena of gckpt_plan_info.arena bytes, aligned to the plan's alignment; NULL (default)
      * allocates it. Executors may share it if at most one is within a step at any time. */
     void *arena;

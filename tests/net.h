@@ -1242,7 +1242,7 @@ static inline void net_check_coverage(void)
 {
     static const char *const enums[] = { "gckpt_mode", "gckpt_optimiser", "gckpt_precision",
                                          "gckpt_storage", "gckpt_shard" };
-    static const char builder[] = "\nGCKPT_API gckpt_tensor *gckpt_", rows[] = "define GCKPTI_ALL_OPS(";
+    static const char builder[] = "\nGCKPT_API gckpt_tensor *gckpt_", rows[] = "define GCKPTI_OPS(";
     file f = { 0 };
     char part[4096], word[48];
     size_t n;
@@ -1261,7 +1261,7 @@ static inline void net_check_coverage(void)
     }
     CHECK(found > 70);
     at = strstr(text, rows);
-    /* reads the entries "fast(name)", which may continue on the next line */
+    /* reads the entries "X(name, part)", which may continue on the next line */
     for (found = 0; at && *at != '\n'; found++) {
         for (at += found ? 0 : sizeof rows - 1; *at && *at != '(' && *at != '\n'; at++)
             at += *at == '\\';

@@ -402,14 +402,14 @@ static inline void pc_read_fields(plan_facts *f, const gckpt_plan *plan)
     for (int i = 0; i < f->count; i++)
         f->cost[i] = plan->info[i].cost;
     f->least = plan->least_cost;
-    f->offload_work = plan->offload_cost;
+    f->offload_work = plan->host_cost;
     f->precision = plan->precision;
     if (plan->fused < f->has_fused)
         pc_read_error(f, "it knows nothing of fused groups");
     f->virtual_ranks = plan->virtual_ranks;
     f->ranks = plan->ranks;
     f->shard = plan->shard;
-    f->overlap_offload = plan->overlap_offload;
+    f->overlap_offload = plan->overlaps_copies;
     f->alignment = plan->alignment;
     f->terms = (int)plan->term_count;
     f->term = (int *)pc_alloc((size_t)f->terms, sizeof *f->term);

@@ -14,8 +14,7 @@ typedef struct {
 /* Attention, softmax(scale q k') v per head: q (B,T,C), k and v (B,S,key_heads D) with D = C /
  * heads -> (B,T,C). Never stores T x S scores (Milakov & Gimelshein 2018, Dao 2022) nor repeats
  * shared heads (Ainslie 2023). Masked keys have no effect, even if NaN, and get gradient 0; a query
- * without keys gives 0. A gckpt_cache as k or v has the keys written so far and requires causal
- * without lengths (else E_ARG). Keys before a window cost nothing. */
+ * without keys gives 0. Keys before a window cost nothing. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         const gckpt_attention_desc *desc);
 typedef struct {
@@ -31,8 +30,6 @@ typedef struct {
 /* Rotary embedding: x (B,T,C), C = heads * D, D even -> (B,T,C): rotates each pair (i, i + D/2) of
  * a head by position * base^(-2i/D). Su 2021, with the half-split pairing of GPT-NeoX and Llama. */
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, const gckpt_rotary_desc *desc);
-/* x (B,T,C) + rows first..first+T-1 of a learned table (Tmax,C), which depends on no input. In a
- * graph with caches, this op and gckpt_rotary add gckpt_position to their first position, up to the
- * capacity. */
+/* x (B,T,C) + rows first..first+T-1 of a learned table (Tmax,C), which depends on no input. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
 #endif /* GCKPT_NO_ATTENTION */

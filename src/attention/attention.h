@@ -9,7 +9,7 @@ enum { GCKPTI_KEY_TILE = 64 }; /* keys per step of attention; part of the specif
 /* ---- attention/ops.c ---- */
 typedef struct {
     int heads;
-    int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 (gckpt_cache) */
+    int causal;    /* 0, or 1 + how many of the S keys are missing at position 0 */
     int key_heads; /* 0 means as many as heads; then the fields below are omitted */
     int extras;    /* 0 if fields below are omitted; else 1, or 2 if a call fills a ring */
     int window;    /* largest number of keys that a query sees; 0 means all */
@@ -41,7 +41,7 @@ typedef struct gckpti_attention_kernels {
 /* The kernels of an instruction set. */
 typedef struct gckpti_attention_loops {
     void (*rotary)(const gckpt_call *call, int64_t row); /* forward and backward */
-    gckpti_attention_kernels heads[2];                   /* of f32 plans; of bf16 plans */
+    gckpti_attention_kernels heads[2];                   /* of f32 plans; of mixed plans */
 } gckpti_attention_loops;
 
 typedef struct gckpti_attn { /* the state of an attention call */
@@ -101,8 +101,8 @@ GCKPTI_FN gckpti_attn gckpti_attn_of(const gckpt_call *call);
 GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
 
 /* Returns floats of workspace of attention, heads of d columns, t queries: blocks of 64 queries or
- * keys, rows of whole vectors. In bf16 plans: packed operands, dq, and, if heads share keys (s >
- * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of bf16 rows. */
+ * keys, rows of whole vectors. In mixed plans: packed operands, dq, and, if heads share keys (s >
+ * 0), dk and dv of s keys. Plain kernels need it only for f32 copies of narrow rows. */
 GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                              int64_t d, int backward);
 
@@ -116,41 +116,8 @@ static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, floa
     return p * (h->cap > 0.0f ? dp * gckpti_softcap_deriv(score, 1.0f / h->cap) : dp) * h->scale;
 }
 
-/* ---- cache/ops.c ---- */
-#ifndef GCKPT_NO_CACHES
-GCKPTI_FN int gckpti_attention_of_cache(gckpti_attention *o, gckpt_tensor *const *in);
-#else
-#define gckpti_attention_of_cache(o, in) 1
-#define gckpti_check_positions(g)        ((g)->object.sticky == GCKPT_OK)
-#endif
-
-/* ---- bf16/attention_ops.c ---- */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
-                                                   int64_t d, int backward);
-/* Adds product t, rows of p or ds by d columns, element by element, with the terms that are not
- * masked: if `across`, rows are queries and terms are keys, else the reverse. Query i sees keys up
- * to i + diagonal. t begins at a multiple of GCKPTI_K_BLOCK terms. */
-GCKPTI_FN void gckpti_mixed_masked(const gckpti_attn *h, const gckpti_product *t, int across,
-                                   int64_t diagonal);
-/* Load n rows of a head's gradient of input i, from element `at` on, to x, in rows of `row` floats
- * (+0 unless it accumulates), and store them. */
-GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
-                                     int64_t row);
-GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, int64_t n,
-                                      const float *x, int64_t row);
-/* Stores D floats to `to` or, if that is NULL, rounded to `narrow`. */
-GCKPTI_FN void gckpti_attn_store_row(const gckpti_attn *h, const float *x, float *to,
-                                     uint16_t *narrow);
-/* Adds the gradients of a query head. The gradients of keys and values stay in scratch until the
- * last query head that reads the same keys. */
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                      float *scratch);
-#else
-#define gckpti_mixed_gradients                                    NULL
-#define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
-#endif
 #define GCKPTI_IF_ATTENTION(x) x
 #else
 #define GCKPTI_IF_ATTENTION(x) NULL
 #endif
+#include "bf16/attention.h"

@@ -18,10 +18,4 @@ typedef struct {
     const gckpti_attn *attn;
     const float *prefetch; /* NULL, or rows to prefetch: as many as c has */
 } gckpti_attn_gemm;
-
-#ifndef GCKPT_NO_CACHES
-#define GCKPTI_FEW_QUERIES(h, row, head, first, m) V(few_queries)(h, row, head, first, m)
-#else
-#define GCKPTI_FEW_QUERIES(h, row, head, first, m) 0
-#endif
 #endif

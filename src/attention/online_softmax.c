@@ -105,7 +105,9 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
     float *q = scratch, *v = q + TILE * (h->d + W), *p = v + TILE * h->d_vec;
     float max[TILE], sum[TILE], factor[TILE];
     float *out = call->out ? call->out + at : NULL;
-    if (GCKPTI_FEW_QUERIES(h, row, head, first, m))
+    for (int64_t r = 0; m <= 3 && r < m; r++) /* too few queries to fill vectors */
+        V(attention_query)(h, row, head, first + r);
+    if (m <= 3)
         return;
     if (j0 >= visible) /* no key is visible: out is zeros */
         return;

@@ -17,7 +17,7 @@
  * ds = (p (dp - delta)) scale; with a cap (p ((dp - delta) (1 - y y))) scale, y = s (1 / cap).
  * Chains: dq += ds k_j over keys; dk_j += ds q and dv_j += p g over queries: first all queries of
  * the first head that reads k_j, then those of the next head.
- * In bf16 plans these chains are elements of matrix products (manual, 5l; bf16/ops.c) with
+ * In mixed plans these chains are elements of matrix products (manual, 5l; gckpti_mixed_plain) with
  * operands q, k, v, g, p and ds. Exponentials and sums are taken before p is rounded. */
 
 GCKPTI_FN gckpti_visible gckpti_visible_keys(const gckpt_call *call)
@@ -116,16 +116,6 @@ GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row)
     return h->visible.keys;
 }
 
-/* Zeroes n elements from element `at` on: of x or, if x is NULL, of the bf16 array `narrow`. */
-static void gckpti_zero_range(float *x, uint16_t *narrow, int64_t at, int64_t n)
-{
-    if (gckpti_has_bf16(narrow))
-        memset(narrow + at, 0, (size_t)n * sizeof *narrow);
-    if (x)
-        gckpti_zero_unless(x + at, n, 0);
-    (void)narrow;
-}
-
 /* Zeroes a row's results (gradients, unless they accumulate) if some of them are not written: dk
  * and dv of masked keys, or outputs and dq of queries that see no key. */
 static void gckpti_attention_zero_row(const gckpti_attn *h, int64_t row, int backward)
@@ -136,14 +126,15 @@ static void gckpti_attention_zero_row(const gckpti_attn *h, int64_t row, int bac
     if (keys == h->s && seen >= h->t && gckpti_attn_first_tile(h, 0) == 0)
         return;
     if (!backward) {
-        gckpti_zero_range(call->out, call->out_bf16, row * queries, queries);
-        gckpti_zero_range((float *)call->saved, NULL, row * h->heads * h->t, h->heads * h->t);
+        gckpti_clear(gckpti_out_of(call), row * queries, queries);
+        gckpti_clear(gckpti_f32_destination((float *)call->saved), row * h->heads * h->t,
+                     h->heads * h->t);
     }
     for (int i = 0; backward && i < 3; i++) {
         const gckpt_arg *in = &call->in[i];
         const int64_t n = i ? h->s * h->kv_c : queries;
         if (!in->accumulate)
-            gckpti_zero_range(in->grad, in->grad_bf16, row * n, n);
+            gckpti_clear(gckpti_arg_gradient(in), row * n, n);
     }
 }
 
@@ -152,7 +143,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
     gckpti_attn h = *(const gckpti_attn *)context;
     const gckpt_call *call = h.call;
-    const int backward = call->grad_out || call->grad_out_bf16;
+    const int backward = gckpti_is_set(gckpti_grad_out_of(call));
     const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: the last queries cost most */
     float *scratch = (float *)call->workspace;
     if (worker)
@@ -205,8 +196,9 @@ static void gckpti_attention_scores(const gckpti_attn *h, int64_t at, int64_t ti
         return;
     }
     const gckpti_product t = gckpti_product_of(
-        1, n - from, h->d, gckpti_arg_operand(&in[0], at, 0, 1, 0),
-        gckpti_arg_operand(&in[1], tile + from * h->kv_c, h->kv_c, 1, 0), p + from);
+        1, n - from, h->d, gckpti_operand_of(gckpti_arg_values(&in[0]), at, 0, 1, 0),
+        gckpti_operand_of(gckpti_arg_values(&in[1]), tile + from * h->kv_c, h->kv_c, 1, 0),
+        p + from);
     gckpti_mixed_plain(h->call, &t);
 }
 
@@ -222,26 +214,25 @@ static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_
     }
     gckpti_product t =
         gckpti_product_of(1, h->d, n - from, gckpti_matrix(p + from, 0, 1),
-                          gckpti_arg_operand(&in[2], at, 1, h->kv_c, 0), out);
+                          gckpti_operand_of(gckpti_arg_values(&in[2]), at, 1, h->kv_c, 0), out);
     t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
     gckpti_mixed_plain(h->call, &t);
 }
 
-/* Computes up to 64 queries of a head. scratch: D floats if the output is bf16. */
+/* Computes up to 64 queries of a head. scratch: D floats if the output is narrow. */
 static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                                     float *scratch)
 {
     const gckpt_call *call = h->call;
     const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
+    const gckpti_destination to = gckpti_out_of(call);
     float p[GCKPTI_KEY_TILE];
     head += row * h->heads;
     for (int64_t i = first; i < end; i++) {
         const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
         const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
         const int64_t first_tile = gckpti_attn_first_tile(h, i);
-        float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
-        if (gckpti_has_bf16(call->out_bf16))
-            out = scratch;
+        float max = 0.0f, sum = 0.0f, *out = gckpti_open(call, to, at, d, 0, scratch);
         if (out)
             gckpti_zero_unless(out, d, 0);
         for (int64_t j0 = first_tile; j0 < visible; j0 += GCKPTI_KEY_TILE) {
@@ -262,12 +253,10 @@ static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t h
             out[e] += 0.0f; /* a backend may add masked terms as zeros */
         if (out)
             gckpti_divide(out, sum, d);
-        if (gckpti_has_bf16(call->out_bf16))
-            gckpti_to_bf16s(out, call->out_bf16 + at, d);
+        gckpti_close(call, to, at, d, out);
         if (call->saved)
             ((float *)call->saved)[head * h->t + i] = max + gckpti_log(sum);
     }
-    (void)scratch;
 }
 
 static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
@@ -327,7 +316,7 @@ static void gckpti_run_attention(const gckpt_call *call, int backward)
 GCKPTI_OP_KERNELS(attention, gckpti_run_attention(call, backward))
 
 /* Causal: query i + 1 sees one key more than query i, but at most `window` of them; the last query
- * sees all others (of a full cache). */
+ * sees all others. */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
     const gckpti_attn h = gckpti_attn_of(call);
@@ -356,15 +345,17 @@ static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
 /* No flag says that gradients read lengths: they are outside the arena, and hashes would change. */
 GCKPTI_DESC_WITH(attention, gckpti_attention_shape, gckpti_attention_flops,
                  gckpti_attention_flops_backward, gckpti_attention_lengths,
-                 (unsigned)GCKPTI_CACHED | GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
+                 (unsigned)GCKPTI_TAKES_ALL_BF16 | GCKPT_INDEX(3),
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_SAVED,
                  GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SAVED);
 
-/* Checks desc's window, cap and scale. A window of all S keys means none, unless k is a ring. */
+/* Checks desc's window, cap and scale. A window of all S keys means none. If k is a variable, the
+ * keys that it has no rows for at position 0 are missing. */
 static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attention_desc *desc,
-                                       const gckpt_tensor *k)
+                                       gckpt_tensor *const *in)
 {
+    const gckpt_tensor *k = in[1], *variable = k->variable;
     gckpt_graph *g = k->graph;
     const int64_t keys = k->shape.n == 3 ? k->shape.d[1] : 0;
     const float dot_scale = desc->cap > 0.0f ? desc->scale / desc->cap : 0.0f;
@@ -381,9 +372,14 @@ static int gckpti_attention_set_extras(gckpti_attention *o, const gckpt_attentio
                     "attention: cap is %g, scale %g; cap must be 1e-30 to 1e30 (0: none), scale "
                     "positive (0: 1 / sqrt(D)), and scale / cap a normal float",
                     (double)desc->cap, (double)desc->scale);
-    o->window = desc->window < keys || k->cache_window ? (int)desc->window : 0;
-    o->cap = desc->cap, o->scale = desc->scale;
+    o->window = (int)desc->window, o->cap = desc->cap, o->scale = desc->scale;
+    if (g->check_op && !g->check_op(&gckpti_op_attention, in, in[3] ? 4 : 3, o))
+        return 0;
+    const int64_t missing = variable ? variable->shape.d[1] - variable->in[0]->shape.d[1] : 0;
+    o->causal += (int)missing;
+    o->window = desc->window < keys ? o->window : 0;
     o->extras = o->window || o->cap > 0.0f || o->scale > 0.0f;
+    o->extras += variable && o->window && !missing;
     return g->object.sticky == GCKPT_OK;
 }
 
@@ -397,9 +393,7 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
     gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads, 0, 0, 0.0f, 0.0f };
     if (o.key_heads == o.heads)
         o.key_heads = 0;
-    if (g && k->graph == g && !gckpti_attention_set_extras(&o, desc, k))
-        return NULL;
-    if (g && !gckpti_attention_of_cache(&o, in))
+    if (g && k->graph == g && !gckpti_attention_set_extras(&o, desc, in))
         return NULL;
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
                        o.extras      ? sizeof o

@@ -87,22 +87,12 @@ static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_recepti
     *field = same;
     return (axis < 0 ? axis + call->shape.n : axis) > 1;
 }
-GCKPTI_DESC_FIELD(concat, gckpti_concat_shape, NULL, gckpti_concat_field,
-                  GCKPTI_CACHED, 0);
+GCKPTI_DESC_FIELD(concat, gckpti_concat_shape, NULL, gckpti_concat_field, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
-    for (int i = 0; t && i < n; i++) {
-        if (x[i]->cache_window)
-            return gckpti_fail(t->graph, GCKPT_E_ARG,
-                               "concat: %T is a gckpt_cache_window, whose rows are not in order; "
-                               "only causal attention can read it",
-                               x[i]);
-        if (GCKPTI_RUNS_CACHES && x[i]->cache_capacity &&
-            (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
-            return gckpti_fail_cached(t->graph, "concat", x[i]);
-        t->cache_capacity = x[i]->cache_capacity;
-    }
+    if (t)
+        t->variable = x[n - 1]->variable;
     return t;
 }
 

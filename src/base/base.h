@@ -229,14 +229,6 @@ typedef struct {
     void *poll_context;
 } gckpti_runner;
 
-/* Returns 1 for a call of a bf16 plan; for an operand in f32; for an operand in bf16. */
-static inline int gckpti_is_mixed(const gckpt_call *call)
-{
-    return GCKPTI_WITH_BF16 && call->precision != GCKPT_FP32;
-}
-GCKPTI_INLINE int gckpti_has_f32(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
-GCKPTI_INLINE int gckpti_has_bf16(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
-
 static inline int gckpti_is_plain(const gckpt_call *call)
 {
     return !GCKPTI_WITH_BACKENDS || call->plain;

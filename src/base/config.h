@@ -204,9 +204,9 @@ extern "C" {
 #define GCKPTI_WITH_BACKENDS 1
 #define GCKPTI_IS_SMALL      0
 #endif
-/* Optional parts. For each, the constants GCKPTI_WITH_RANKS (for headers) and GCKPTI_RUNS_RANKS are
+/* Optional parts. For each part X, the constants GCKPTI_WITH_X (for headers) and GCKPTI_RUNS_X are
  * 1 or 0; layer headers have stubs for parts that are left out. GCKPTI_PART: a macro that is
- * defined (GCKPT_NO_RANKS) stringifies to "1" or "", not to its name. */
+ * defined (GCKPT_NO_X) stringifies to "1" or "", not to its name. */
 #define GCKPTI_PARTS(X)                                                                            \
     X(TRAINING) X(RANKS) X(FETCH) X(DEBUG) X(CACHES) X(LOSSES) X(BF16) X(TILES) X(QUANT)           \
     X(OFFLOAD) X(DEVICES)

@@ -216,6 +216,7 @@ static GCKPTI_TARGET_AMX void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
 }
 
 static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
+    gckpti_mixed_fast,
     { { 32, 32, 16, gckpti_mixed_tile_amx }, { 32, GCKPTI_PANEL, 1, V(mixed_chain) } },
     gckpti_mixed_configure_amx,
     64,
@@ -224,6 +225,8 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     gckpti_narrow_amx,
     V(round_stochastic)
 };
+
+GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_mixed_kernels_amx) };
 #undef GCKPTI_TARGET_AMX
 #undef GCKPTI_INLINED_AMX
 #endif

@@ -173,7 +173,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     s.p = scratch, s.out = s.p + GCKPTI_QK_TILE * GCKPTI_QK_TILE;
     void *rest = s.out + GCKPTI_QK_TILE * h->d_vec;
     s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_QK_TILE / 2 * h->d_block, rest = s.a;
-    const gckpti_operand x = gckpti_arg_operand(&call->in[0], at, c, 1, 0);
+    const gckpti_operand x = gckpti_operand_of(gckpti_arg_values(&call->in[0]), at, c, 1, 0);
     const int64_t visible = gckpti_min(h->visible.keys, ahead + s.m);
     s.j = s.first = gckpti_attn_first_tile(h, first);
     if (s.j >= visible) /* these see no key: zeros */
@@ -183,8 +183,8 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     V(head_pack)(s.kernels, &x, s.m, h->d, NULL, s.q);
     for (; s.j < visible; s.j += GCKPTI_QK_TILE) {
         const int64_t at_j = keys + gckpti_attn_offset(h, s.j);
-        const gckpti_operand k = gckpti_arg_operand(&call->in[1], at_j, kc, 1, 0);
-        const gckpti_operand v = gckpti_arg_operand(&call->in[2], at_j, kc, 1, 0);
+        const gckpti_operand k = gckpti_operand_of(gckpti_arg_values(&call->in[1]), at_j, kc, 1, 0);
+        const gckpti_operand v = gckpti_operand_of(gckpti_arg_values(&call->in[2]), at_j, kc, 1, 0);
         gckpti_packed_product t = V(head_product)(s.kernels, s.q, s.m, s.p, GCKPTI_QK_TILE);
         s.n = gckpti_min(visible - s.j, GCKPTI_QK_TILE), s.diagonal = ahead - s.j;
         V(head_set_a)(h, &t, &k, s.j % h->s, s.n, (uint16_t *)rest);
@@ -201,8 +201,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
         const FLOATS sum = V(set1)(s.sum[r]);
         for (int64_t e = 0; e < h->d; e += W)
             V(store)(s.out + e, (V(load)(s.out + e) + V(zero)()) / sum);
-        gckpti_attn_store_row(h, s.out, call->out ? call->out + at + r * c : NULL,
-                              call->out ? NULL : call->out_bf16 + at + r * c);
+        gckpti_store(call, gckpti_out_of(call), at + r * c, h->d, s.out);
     }
 }
 #endif

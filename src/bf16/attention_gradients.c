@@ -14,11 +14,10 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g
             __builtin_prefetch(out->bf16 + at + e + ahead, 0, 3);
         for (int p = 0; p < 32 / W; p++) {
             const int64_t i = at + e + W * p, left = h->d - e - W * p;
-            FLOATS x, y;
             if (left <= 0)
                 break;
-            x = g->bf16 ? V(load_bf16)(g->bf16 + i, left) : V(load_n)(g->f32 + i, left);
-            y = out->bf16 ? V(load_bf16)(out->bf16 + i, left) : V(load_n)(out->f32 + i, left);
+            const FLOATS x = V(load_any)(g->f32, g->bf16, i, left);
+            const FLOATS y = V(load_any)(out->f32, out->bf16, i, left);
             lane[p] = V(blend_n)(left, V(fma)(x, y, lane[p]), lane[p]);
         }
     }
@@ -177,8 +176,8 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
             if (to[i] && member == 0 && !s.fresh[1 + i])
                 gckpti_attn_load_grad(h, 1 + i, key, s.n, to[i], h->d_vec);
         }
-        s.k = gckpti_arg_operand(&in[1], key, kc, 1, 0);
-        s.v = gckpti_arg_operand(&in[2], key, kc, 1, 0);
+        s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, kc, 1, 0);
+        s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, kc, 1, 0);
         const gckpti_operand transposed = gckpti_transpose(&s.k);
         V(head_pack)(s.kernels, &s.k, s.n, h->d, NULL, s.k_b);
         if (s.dq || s.dk)
@@ -189,7 +188,8 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
             const int64_t at = at_q + s.i * c;
             s.m = gckpti_min(h->t - s.i, GCKPTI_QK_TILE), s.diagonal = s.i - query0;
             s.cut = V(head_cut)(h, s.diagonal, s.m, s.n);
-            s.q = gckpti_arg_operand(&in[0], at, c, 1, 0), s.g = gckpti_operand_at(&g, at);
+            s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at, c, 1, 0),
+            s.g = gckpti_operand_at(&g, at);
             V(keys_add_queries)(&s);
             s.fresh[1] = s.fresh[2] = 0;
         }

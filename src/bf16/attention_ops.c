@@ -59,22 +59,12 @@ GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, in
             gckpti_widen_row(h->call, arg->grad_bf16 + at, x, h->d);
 }
 
-GCKPTI_FN void gckpti_attn_store_row(const gckpti_attn *h, const float *x, float *to,
-                                     uint16_t *narrow)
-{
-    if (to)
-        memcpy(to, x, (size_t)h->d * sizeof *x);
-    else
-        gckpti_narrow_row(h->call, x, narrow, h->d);
-}
-
 GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, int64_t n,
                                       const float *x, int64_t row)
 {
     const gckpt_arg *arg = &h->call->in[i];
     for (int64_t r = 0; r < n; r++, at += arg->shape.d[2], x += row)
-        gckpti_attn_store_row(h, x, arg->grad ? arg->grad + at : NULL,
-                              arg->grad ? NULL : arg->grad_bf16 + at);
+        gckpti_store(h->call, gckpti_arg_gradient(arg), at, h->d, x);
 }
 
 /* ---- gradients of a query head: scratch has dk and dv, in f32, of a block of keys (or of all, if
@@ -88,30 +78,18 @@ typedef struct {
     int64_t head, i, m, j, n, diagonal;
 } gckpti_attn_block;
 
-/* Returns sum(g out) of the query at element `at` of g and out. */
-static float gckpti_mixed_delta(const gckpti_attn *h, int64_t at, float *rows)
-{
-    const gckpt_call *call = h->call;
-    float *g = rows, *out = g + h->d;
-    if (call->grad_out_bf16)
-        gckpti_widen_row(call, call->grad_out_bf16 + at, g, h->d);
-    if (call->out_bf16)
-        gckpti_widen_row(call, call->out_bf16 + at, out, h->d);
-    return gckpti_dot(call->grad_out_bf16 ? g : call->grad_out + at,
-                      call->out_bf16 ? out : call->out + at, h->d);
-}
-
 /* Computes p and ds of a block, in rows of GCKPTI_K_BLOCK. */
 static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
 {
     const gckpti_attn *h = s->h;
     const gckpt_call *call = h->call;
+    const gckpti_source out = gckpti_source_of(gckpti_out_of(call));
     const int needs_ds = s->grad[0] || s->grad[1];
     for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
         int64_t end;
         const int64_t from = gckpti_attn_terms(h, 1, r, s->diagonal, s->n, &end), n = end - from;
         const float lse = ((const float *)call->saved)[s->head * h->t + s->i + r];
-        float delta = 0.0f;
+        float delta = 0.0f; /* sum(g out) of the query */
         if (n <= 0)
             continue;
         gckpti_product t = gckpti_product_of(1, n, h->d, gckpti_operand_at(&s->q, r * h->c),
@@ -122,7 +100,8 @@ static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
             t.b = gckpti_operand_at(&s->v, from * h->kv_c);
             gckpti_mixed_plain(call, &t);
             const int64_t at = gckpti_attn_at_q(h, s->head) + (s->i + r) * h->c;
-            delta = gckpti_mixed_delta(h, at, s->rows);
+            delta = gckpti_dot(gckpti_read(call, gckpti_grad_out_of(call), at, h->d, s->rows),
+                               gckpti_read(call, out, at, h->d, s->rows + h->d), h->d);
         }
         for (int64_t j = from; j < end; j++) {
             const float score = gckpti_attn_score(h, p[j]);
@@ -161,31 +140,31 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t
     enum { BLOCK = GCKPTI_K_BLOCK };
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const gckpti_operand g = { call->grad_out, call->grad_out_bf16, h->c, 1, 0, NULL };
+    const gckpti_source g = gckpti_grad_out_of(call);
     const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, BLOCK) * h->d;
     const int64_t at_q = gckpti_attn_at_q(h, row * h->heads + head);
     float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
     gckpti_attn_block s;
     memset(&s, 0, sizeof s);
     s.h = h, s.head = row * h->heads + head, s.rows = scratch + 2 * keys;
-    float *dq = in[0].grad || in[0].grad_bf16 ? s.rows + 2 * h->d : NULL;
+    float *dq = gckpti_is_set(gckpti_arg_gradient(&in[0])) ? s.rows + 2 * h->d : NULL;
     if (dq)
         gckpti_attn_load_grad(h, 0, at_q, h->t, dq, h->d);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += BLOCK) {
         const int64_t key = gckpti_attn_at_k(h, s.head) + s.j * h->kv_c;
         s.n = gckpti_min(h->visible.keys - s.j, BLOCK);
-        s.k = gckpti_arg_operand(&in[1], key, h->kv_c, 1, 0);
-        s.v = gckpti_arg_operand(&in[2], key, h->kv_c, 1, 0);
+        s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, h->kv_c, 1, 0);
+        s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, h->kv_c, 1, 0);
         for (int i = 1; i < 3; i++) {
             float *x = scratch + (i - 1) * keys + (h->shared_keys ? s.j * h->d : 0);
-            s.grad[i] = in[i].grad || in[i].grad_bf16 ? x : NULL;
+            s.grad[i] = gckpti_is_set(gckpti_arg_gradient(&in[i])) ? x : NULL;
             if (s.grad[i] && head % h->group == 0)
                 gckpti_attn_load_grad(h, i, key, s.n, x, h->d);
         }
         for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += BLOCK) {
             s.m = gckpti_min(h->t - s.i, BLOCK), s.diagonal = s.i + h->visible.ahead - s.j;
-            s.q = gckpti_arg_operand(&in[0], at_q + s.i * h->c, h->c, 1, 0);
-            s.g = gckpti_operand_at(&g, at_q + s.i * h->c);
+            s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at_q + s.i * h->c, h->c, 1, 0);
+            s.g = gckpti_operand_of(g, at_q + s.i * h->c, h->c, 1, 0);
             s.grad[0] = dq ? dq + s.i * h->d : NULL;
             gckpti_block_p_ds(&s, p, ds);
             gckpti_block_add(&s, p, ds);

@@ -11,9 +11,8 @@ static void gckpti_convert_each(const gckpti_convert_state *s, int64_t first, in
     uint32_t word[4] = { 0, 0, 0, 0 };
     for (int64_t i = first; i < end; i++) {
         const uint64_t at = s->offset + (uint64_t)i;
-        if (c->kind == GCKPT_WIDEN || c->kind == GCKPT_WIDEN_ADD) {
-            float wide = gckpti_from_bf16(c->from[i]);
-            c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
+        if (c->kind == GCKPT_WIDEN_ADD) {
+            c->x[i] = gckpti_from_bf16(c->from[i]) + c->x[i];
             continue;
         }
         if (stochastic && (i == first || at % 8 == 0))
@@ -34,17 +33,13 @@ static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
     const gckpt_conversion *c = s->c;
     int64_t at = item * GCKPTI_GRAIN_SIZE, n = gckpti_min(c->n - at, GCKPTI_GRAIN_SIZE);
     (void)worker;
-#if GCKPTI_HAS_FAST
-    const gckpti_kernels *k = s->call->kernels ? gckpti_kernels_of(s->call) : NULL;
-    const int stochastic = s->call->precision == GCKPT_BF16_STOCHASTIC;
-    if (k && c->kind == GCKPT_WIDEN)
-        k->widen(c->from + at, c->x + at, n);
-    else if (k && c->kind >= GCKPT_NARROW && stochastic)
-        k->mixed->round_stochastic(s, at, at + n);
-    else if (k && c->kind == GCKPT_NARROW)
-        k->narrow(c->x + at, c->to + at, n);
+    if (c->kind == GCKPT_WIDEN)
+        gckpti_widen_row(s->call, c->from + at, c->x + at, n);
+    else if (c->kind >= GCKPT_NARROW && s->call->precision == GCKPT_BF16_STOCHASTIC)
+        GCKPTI_KERNEL_OF(s->call, mixed->round_stochastic, gckpti_convert_each)(s, at, at + n);
+    else if (c->kind == GCKPT_NARROW)
+        gckpti_narrow_row(s->call, c->x + at, c->to + at, n);
     else
-#endif
         gckpti_convert_each(s, at, at + n);
 }
 
@@ -53,5 +48,13 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
     gckpti_convert_state s = { call, c, { call->seed, c->stream, (uint32_t)call->step }, 0 };
     s.offset = call->first_row ? (uint64_t)call->first_row * (uint64_t)(c->n / call->rows) : 0;
     gckpt_parallel(call, GCKPTI_GRAINS(c->n), gckpti_convert_item, &s);
+}
+
+GCKPTI_FN void gckpti_update_copy(const gckpt_call *call, const gckpt_update_pass *p, int64_t at,
+                                  int64_t n)
+{
+    const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
+    if (p->update && p->bf16)
+        gckpti_cpu_convert(call, &copy);
 }
 #endif

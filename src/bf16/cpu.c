@@ -367,13 +367,13 @@ static int gckpti_narrow_matches(const gckpti_mixed_kernels *kernels)
  * chain. Other rounding, order or flushing shows in its rows: normal numbers; sums through
  * subnormals; the least normal number and half a unit below it (a zero); a chain at -0; an
  * infinity. wide: operands are f32. */
-static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t period, int wide)
+static int gckpti_product_matches(const gckpti_kernels *kernels, int64_t period, int wide)
 {
-    enum { M = 8, N = 16, K = 49, SCRATCH = 2 * 16 * (GCKPTI_PANEL + 32) };
+    enum { M = 8, N = 16, K = 49 };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
     uint16_t a[(M + N) * K], *const b = a + M * K;
-    float c[M * N], start[M * N], scratch[SCRATCH] GCKPTI_ALIGNED, f32[(M + N) * K];
+    float c[M * N], start[M * N], f32[(M + N) * K];
     int same = 1;
     for (int p = 0; p < K; p++)
         for (int i = 0; i < N; i++) {
@@ -386,38 +386,49 @@ static int gckpti_product_matches(const gckpti_mixed_kernels *kernels, int64_t p
     for (int i = 0; i < N; i += 3)
         b[i * K] = 0x0080, b[i * K + 1] = 0x3f80, b[i * K + 2] = 0x9980, b[i * K + 48] = 0x8080;
     a[4 * K] = 0x3f80, a[4 * K + 2] = 0x1a40, a[5 * K + 48] = 0x3f00, a[6 * K + 1] = 0x7f80;
-    gckpti_product t;
-    memset(&t, 0, sizeof t);
-    t.batch = 1, t.m = M, t.n = N, t.k = K, t.k_period = period, t.c = c, t.c_stride = N,
-    t.accumulate = 1;
     for (int i = 0; i < (M + N) * K; i++)
         f32[i] = gckpti_from_bf16(a[i]) * 1.00390625f;
-    t.a.f32 = f32, t.b.f32 = f32 + M * K, t.a.bf16 = wide ? NULL : a, t.b.bf16 = wide ? NULL : b;
-    t.a.stride = t.b.stride = K, t.a.k_stride = t.b.k_stride = 1;
-    const gckpti_c_block all = { 0, M, 0, N, 0, 0 };
-    gckpti_mixed_job s;
-    memset(&s, 0, sizeof s);
+    const gckpti_operand x = { wide ? f32 : NULL, wide ? NULL : a, K, 1, 0, NULL };
+    gckpti_product t = gckpti_product_of(M, N, K, x, gckpti_operand_at(&x, M * K), c);
+    t.k_period = period, t.accumulate = 1;
     gckpt_call call;
     memset(&call, 0, sizeof call);
-    call.threads = 1;
-    s.base.call = &call, s.base.t = &t, s.base.rows = 32, s.base.cols = GCKPTI_PANEL,
-    s.base.col_blocks = 1;
-    s.base.row_blocks = 1, s.kernels = kernels, s.blocks = 2, s.panel = GCKPTI_PANEL;
+    call.kernels = kernels, call.threads = 1;
     for (int i = 0; i < M * N; i++)
         c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
     memcpy(start, c, sizeof start);
-    gckpti_mixed_c_block(&s.base, &all, scratch, SCRATCH);
+    gckpti_mixed_fast(&call, &t);
     for (int i = 0; i < M * N; i++) {
-        const uint32_t x = gckpti_bits(gckpti_mixed_element(&t, i / N * K, i % N * K, start[i]));
-        same = same && (x == gckpti_bits(c[i]) || (x << 1 > 0xff000000u && c[i] != c[i]));
+        const uint32_t y = gckpti_bits(gckpti_mixed_element(&t, i / N * K, i % N * K, start[i]));
+        same = same && (y == gckpti_bits(c[i]) || (y << 1 > 0xff000000u && c[i] != c[i]));
     }
     return same;
 }
 
 GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels)
 {
-    const gckpti_mixed_kernels *mixed = kernels->mixed;
-    return gckpti_product_matches(mixed, 0, 0) && gckpti_product_matches(mixed, 0, 1) &&
-           gckpti_product_matches(mixed, 1, 0) && gckpti_narrow_matches(mixed);
+    return gckpti_product_matches(kernels, 0, 0) && gckpti_product_matches(kernels, 0, 1) &&
+           gckpti_product_matches(kernels, 1, 0) && gckpti_narrow_matches(kernels->mixed);
 }
+
+#if GCKPTI_AMX
+/* Returns whether the processor has AMX and Linux lets the process use it (arch_prctl,
+ * ARCH_REQ_XCOMP_PERM, once); Linux refuses if, for example, a signal stack is too small. */
+GCKPTI_FN int gckpti_cpu_has_amx(void)
+{
+    unsigned a = 7, b, c = 0, d, high;
+    long status;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    if ((d >> 22 & 5) != 5) /* the bits of AMX-BF16 and AMX-TILE */
+        return 0;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(high) : "c"(0));
+    if ((a >> 17 & 3) != 3)
+        return 0;
+    __asm__ volatile("syscall"
+                     : "=a"(status)
+                     : "a"(158L), "D"(0x1023L), "S"(18L)
+                     : "rcx", "r11", "memory");
+    return status == 0;
+}
+#endif
 #endif

@@ -2,7 +2,7 @@
 /* ---- bf16 ---- */
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
-    return V(load_quant)(GCKPT_STORAGE_BF16, x, 0, V(zero)(), n);
+    return V(load_wide)(GCKPT_STORAGE_BF16, x, 0, V(zero)(), n);
 }
 
 /* Returns n floats from x[at] on or, if x is NULL, n widened bf16 from narrow[at] on. */
@@ -156,8 +156,8 @@ static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_ti
 static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_by)(t, 1); }
 
 /* ---- packed operands (cpu/cpu.h) ---- */
-/* Returns a block of s, from term p on, as an operand to pack: quantised data is dequantised to
- * `buffer`. *at is the block's first element in the operand. */
+/* Returns a block of s, from term p on, as an operand to pack: compressed values are
+ * decompressed to `buffer`. *at is the block's first element in the operand. */
 GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64_t p, int64_t terms,
                                                float *buffer, int64_t *at)
 {
@@ -167,9 +167,9 @@ GCKPTI_INLINED gckpti_operand V(block_operand)(const gckpti_pack_lanes *s, int64
     int64_t *row = across ? &x.k_stride : &x.stride; /* distance of two lines */
     *at = s->at + p * x.k_stride;
     (void)lines, (void)each;
-    if (!gckpti_has_quant(s->x))
+    if (!gckpti_has_compressed(s->x))
         return x;
-    GCKPTI_IF_QUANTISED(V(dequantise)(x.quant, *at, *row, lines, each, buffer, GCKPTI_PANEL));
+    GCKPTI_IF_COMPRESSED(V(decompress)(x.compressed, *at, *row, lines, each, buffer, GCKPTI_PANEL));
     *row = GCKPTI_PANEL, x.f32 = buffer, *at = 0;
     return x;
 }

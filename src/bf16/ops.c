@@ -1,9 +1,30 @@
 #include "ops/internal.h"
 
 #ifndef GCKPT_NO_BF16
+GCKPTI_DEVICE GCKPTI_FN float gckpti_tiny_fma(float a, float b, float c, float d)
+{
+    const float scale = 18446744073709551616.0f;
+    const uint32_t u = gckpti_bits(d), x = gckpti_bits(a) << 1, y = gckpti_bits(b) << 1;
+    if (u << 1 == 0x01000000u &&
+        gckpti_bits(gckpti_fma(x < y ? a * scale : a, x < y ? b : b * scale, c * scale)) << 1 >=
+            0x41000000u)
+        return d;
+    return gckpti_float(u & 0x80000000u);
+}
+
 GCKPTI_FN int gckpti_has_builtin_flag(const gckpt_op *op, int flag)
 {
     return op->flags & GCKPTI_BUILTIN_OP && op->flags & (unsigned)flag;
+}
+
+GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 4194304.0)
+        return 0;
+    int64_t rows = gckpti_min(gckpti_ceil_to(m, GCKPTI_STRIP), GCKPTI_MIXED_MC);
+    int64_t terms = gckpti_min(gckpti_ceil_to(k, GCKPTI_K_BLOCK), GCKPTI_MIXED_KC);
+    int64_t partial = k > terms ? rows * gckpti_min(gckpti_ceil_to(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
+    return (rows + GCKPTI_PANEL) * terms / 2 + partial;
 }
 
 /* ---- elements of matrix products in bf16 plans (manual, 5l; see ops/products.c) ---- */
@@ -58,7 +79,7 @@ static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
         t->c_bf16[at] = gckpti_to_bf16(d);
 }
 
-/* Computes column j of up to GCKPTI_STRIP rows; a quantised b is dequantised once for them. */
+/* Computes column j of up to GCKPTI_STRIP rows; a compressed b is decompressed once for them. */
 static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
 {
     float d[GCKPTI_STRIP], w[GCKPTI_K_BLOCK];
@@ -69,10 +90,8 @@ static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
     for (int64_t p = 0, n; p < t->k; p += n) {
         const int64_t at = j * t->b.stride + p * step;
         n = gckpti_min(t->k - p, GCKPTI_K_BLOCK);
-        if (step == 1)
-            gckpti_dequantise(t->b.quant, at, n, w);
-        for (int64_t l = 0; l < n && step != 1; l++)
-            gckpti_dequantise(t->b.quant, at + l * step, 1, w + l);
+        for (int64_t l = 0, each = step == 1 ? n : 1; l < n; l += each)
+            gckpti_decompress(t->b.compressed, at + l * step, each, w + l);
         for (int64_t r = 0; r < rows; r++) {
             const gckpti_operand x =
                 gckpti_operand_at(&t->a, (i + r) * t->a.stride + p * t->a.k_stride);
@@ -85,12 +104,12 @@ static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
 
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
 {
-    const int quant = gckpti_has_quant(&t->b);
+    const int compressed = gckpti_has_compressed(&t->b);
     (void)call;
-    for (int64_t i = 0; quant && i < t->m; i += GCKPTI_STRIP)
+    for (int64_t i = 0; compressed && i < t->m; i += GCKPTI_STRIP)
         for (int64_t j = 0; j < t->n; j++)
             gckpti_mixed_column(t, i, j);
-    for (int64_t i = 0; i < t->batch * t->m && !quant; i++)
+    for (int64_t i = 0; i < t->batch * t->m && !compressed; i++)
         for (int64_t j = 0; j < t->n; j++) {
             const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride,
                           at = i * t->n + j;

@@ -186,6 +186,7 @@ static void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
     const gckpt_plan_desc *d = p->desc;
     const size_t budget = d->budget ? d->budget : SIZE_MAX;
     size_t bytes = 0;
+    plan->precision = d->bf16.precision;
     plan->bf16_weights = d->bf16.copy_weights && !d->backend && !d->kernels.stage_parameters &&
                          plan->shard == GCKPT_SHARD_NONE;
     for (size_t i = 0; i < plan->param_count; i++)

@@ -33,15 +33,26 @@ enum {
     GCKPTI_STRIP_ROW = 2 * GCKPTI_STRIP_FLOATS     /* of a row */
 };
 
-/* Return whether a plan is a bf16 plan, and whether this build has a precision. */
+/* Returns whether a plan is a bf16 plan. */
 static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
 {
     return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
 }
-static inline int gckpti_has_precision(gckpt_precision precision)
-{
-    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
-}
+
+/* The widest instruction set from which a plan gains; whether a request is for a bf16 plan; whether
+ * a node runs a fast kernel of a backend (find_fast). */
+#define gckpti_widest_isa(p)    (gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512)
+#define gckpti_is_rounded(desc) ((desc)->bf16.precision != GCKPT_FP32)
+#define gckpti_runs_fast(node)  (gckpti_precision_of((node)->rounding) == GCKPT_BF16_FAST)
+
+/* Rows of the checks of a request (planner/checks.c): the range of an option, a fault. */
+/* clang-format off */
+#define GCKPTI_PRECISION_RANGE(d) { "bf16.precision", (int)(d)->bf16.precision, 0, GCKPT_BF16_FAST }
+#define GCKPTI_PRECISION_FAULT(d)                                                                  \
+    { (d)->bf16.precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel((d)->backend, NULL),       \
+      "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same bytes and runs "      \
+      "everywhere" }
+/* clang-format on */
 
 /* Returns the plan's bytes without the optional bf16 copies of parameters. */
 static inline size_t gckpti_required_bytes(const gckpt_plan *p)

@@ -10,6 +10,11 @@ static uint32_t gckpti_rng_stream(int id, int which)
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
 }
 
+static uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
+{
+    return (uint16_t *)gckpti_arena_ptr(e, offset);
+}
+
 /* Converts n bf16 to floats at x or, for GCKPT_WIDEN_ADD, adds them to x. */
 static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
                          const uint16_t *from, float *x, int64_t n)
@@ -52,14 +57,14 @@ GCKPTI_MODULE(bf16)
     return GCKPT_OK;
 }
 
-/* Returns parameter i's bf16 copy, or NULL. */
-GCKPTI_FN uint16_t *gckpti_bf16_copy_of(const gckpt_exec *e, int i)
+/* Lets an update write parameter i's bf16 copy, if there is one. */
+GCKPTI_FN void gckpti_set_copy(const gckpt_exec *e, int i, gckpt_update_pass *pass)
 {
-    return e->bf16_copies ? e->bf16_copies[i].values : NULL;
+    pass->bf16 = e->bf16_copies ? e->bf16_copies[i].values : NULL;
 }
 
 /* Records that parameter i's bf16 copy is up to date. */
-GCKPTI_FN void gckpti_mark_bf16_fresh(const gckpt_exec *e, int i)
+GCKPTI_FN void gckpti_mark_copy(const gckpt_exec *e, int i)
 {
     if (e->bf16_copies)
         e->bf16_copies[i].changes = gckpti_param_of(e, i)->changes;
@@ -74,7 +79,7 @@ static const uint16_t *gckpti_refresh_bf16(const gckpt_exec *e, int i)
     if (copy->changes != q->changes) {
         gckpti_init_call(e, &call);
         gckpti_round_bf16(e, &call, 0, q->p.values, copy->values, q->p.elements);
-        gckpti_mark_bf16_fresh(e, i);
+        gckpti_mark_copy(e, i);
     }
     return copy->values;
 }
@@ -86,6 +91,8 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
+    if (!gckpti_is_bf16_plan(p))
+        return;
     const size_t *copy = gckpti_f32_copies(ins, o), *out = copy + 2 * node->inputs;
     int64_t n = gckpti_elements(&c->shape);
     for (int i = 0; i < node->inputs; i++, copy += 2) {
@@ -117,7 +124,7 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
     }
 }
 
-/* Rounds the output of a forward, unless its kernel did. */
+/* Rounds the output of a forward of a bf16 plan, unless its kernel did. */
 GCKPTI_FN void gckpti_end_mixed_output(const gckpt_exec *e, const gckpti_ins *ins,
                                        const gckpti_operands *o, const gckpt_call *c)
 {
@@ -125,19 +132,22 @@ GCKPTI_FN void gckpti_end_mixed_output(const gckpt_exec *e, const gckpti_ins *in
     const void *data = e->tables.nodes[ins->id].data; /* NULL unless it outlives the step */
     void *out = data ? (void *)(uintptr_t)data : gckpti_arena_ptr(e, o->out);
     uint16_t *narrow = node->rounding & GCKPTI_BF16_VALUE ? (uint16_t *)out : NULL;
-    if (c->out && node->rounding & GCKPTI_ROUNDED)
+    if (c->out && node->rounding & GCKPTI_ROUNDED && ins->kind == GCKPT_FORWARD)
         gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
                           gckpti_elements(&c->shape));
 }
 
-/* Adds the gradient of input i to the total, if it is separate, and rounds it. */
-GCKPTI_FN void gckpti_end_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
-                                         const gckpti_operands *o, const gckpt_call *c, int i)
+/* In a bf16 plan, adds the gradient of input i to the total, if it is separate, and rounds it;
+ * returns whether the plan is one. */
+GCKPTI_FN int gckpti_end_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                        const gckpti_operands *o, const gckpt_call *c, int i)
 {
     const gckpti_plan_node *node = &e->plan->nodes[ins->id];
     const gckpti_plan_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
     const int64_t n = gckpti_elements(&c->in[i].shape);
     const int adds = o->in[i].total != GCKPTI_NO_OFFSET;
+    if (!gckpti_is_bf16_plan(e->plan))
+        return 0;
     const size_t to = adds ? o->in[i].total : o->in[i].gradient;
     uint16_t *narrow = q->rounding & GCKPTI_BF16_GRADIENT ? gckpti_arena_bf16(e, to) : NULL;
     float *x = c->in[i].grad;
@@ -149,10 +159,10 @@ GCKPTI_FN void gckpti_end_mixed_gradient(const gckpt_exec *e, const gckpti_ins *
     }
     if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
         gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 1 + i), x, narrow, n);
+    return 1;
 }
 
 typedef struct {
-    const gckpt_exec *e;
     const gckpt_call *call;
     gckpt_kernel kernel;
     int backward, sums; /* sums: strips run in order and add to gradients that are sums over rows */
@@ -162,15 +172,14 @@ typedef struct {
 } gckpti_strips;
 
 /* Takes a strip's floats from *next; if `read` is nonzero, converts the bf16 `narrow` to them. */
-static float *gckpti_open_strip(const gckpti_strips *strips, const gckpt_call *c,
-                                const uint16_t *narrow, int read, float **next)
+static float *gckpti_open_strip(const gckpt_call *c, const uint16_t *narrow, int read, float **next)
 {
     int64_t n = gckpti_elements(&c->shape);
     float *x = *next;
     if (!narrow)
         return NULL;
     if (read)
-        gckpti_widen(strips->e, c, GCKPT_WIDEN, narrow, x, n);
+        gckpti_widen_row(c, narrow, x, n);
     *next += gckpti_ceil_to(n, 16);
     return x;
 }
@@ -190,10 +199,8 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
     c.threads = 1;
     c.out_bf16 = c.out_bf16 ? c.out_bf16 + first : NULL;
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + first : NULL;
-    c.out =
-        c.out ? c.out + first : gckpti_open_strip(strips, &c, c.out_bf16, strips->backward, &next);
-    c.grad_out =
-        c.grad_out ? c.grad_out + first : gckpti_open_strip(strips, &c, c.grad_out_bf16, 1, &next);
+    c.out = c.out ? c.out + first : gckpti_open_strip(&c, c.out_bf16, strips->backward, &next);
+    c.grad_out = c.grad_out ? c.grad_out + first : gckpti_open_strip(&c, c.grad_out_bf16, 1, &next);
     for (int k = 0; k < c.inputs; k++) {
         gckpt_arg *in = &c.in[k];
         if (strips->row_size && k > 0) {
@@ -204,19 +211,19 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
         in->shape = c.shape;
         in->bf16 = in->bf16 ? in->bf16 + first : NULL;
         in->grad_bf16 = in->grad_bf16 ? in->grad_bf16 + first : NULL;
-        in->data = in->data ? in->data + first : gckpti_open_strip(strips, &c, in->bf16, 1, &next);
+        in->data = in->data ? in->data + first : gckpti_open_strip(&c, in->bf16, 1, &next);
         in->index = in->index ? in->index + first : NULL;
         in->bytes = in->bytes ? in->bytes + first : NULL;
         in->compensation = in->compensation ? in->compensation + first : NULL;
         in->grad = in->grad ? in->grad + first
-                            : gckpti_open_strip(strips, &c, in->grad_bf16, in->accumulate, &next);
+                            : gckpti_open_strip(&c, in->grad_bf16, in->accumulate, &next);
     }
     strips->kernel(&c);
     if (!strips->backward && c.out_bf16)
-        gckpti_round_bf16(strips->e, &c, 0, c.out, c.out_bf16, n);
+        gckpti_narrow_row(&c, c.out, c.out_bf16, n);
     for (int k = 0; k < c.inputs; k++)
         if (c.in[k].grad_bf16)
-            gckpti_round_bf16(strips->e, &c, 0, c.in[k].grad, c.in[k].grad_bf16, n);
+            gckpti_narrow_row(&c, c.in[k].grad, c.in[k].grad_bf16, n);
 }
 
 /* If the node runs in strips, runs a kernel that takes floats on bf16 operands, strip by strip, and
@@ -230,8 +237,8 @@ GCKPTI_FN int gckpti_run_strips(const gckpt_exec *e, const gckpti_ins *ins, cons
     if (!(node->rounding & GCKPTI_IN_STRIPS))
         return 0;
     gckpt_call strip_call = *call, sum_call = *call; /* sum_call: sums over rows */
-    gckpti_strips strips = { e, &strip_call,         kernel, ins->kind == GCKPT_BACKWARD,
-                             0, GCKPTI_STRIP_FLOATS, 0,      0 };
+    const int backward = ins->kind == GCKPT_BACKWARD;
+    gckpti_strips strips = { &strip_call, kernel, backward, 0, GCKPTI_STRIP_FLOATS, 0, 0 };
     if (gckpti_has_builtin_flag(op, GCKPTI_IS_ROWWISE)) {
         const gckpt_shape planned = gckpti_planned_shape(e->plan, node);
         const int64_t size = strips.row_size = gckpti_last(&call->shape);

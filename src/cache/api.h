@@ -1,13 +1,18 @@
+#if defined(GCKPT_NO_ATTENTION) && !defined(GCKPT_NO_CACHES)
+#define GCKPT_NO_CACHES
+#endif
 #ifndef GCKPT_NO_CACHES
 /* Key/value cache: x (B,T,C) -> (B,capacity,C): the rows that earlier calls of gckpt_forward wrote,
  * then the T rows of x; causal attention ignores the rest. With it a model generates token by
- * token, with the bits of one call with all tokens. Only causal attention (as keys or values) and
- * gckpt_concat along axis 1 (as its last input) may read the result. Only INFERENCE plans may have
- * caches; a call takes at most the graph's rows; all caches of a graph have one capacity and one T.
- * The executor holds them in the precision of the plan's activations; their bytes are
- * GCKPT_BYTES_CACHES. With gckpt_exec_desc.caches_of it uses and continues those of another
- * executor of the same store, rows, capacity and backend: e.g. one for prompts, one for single
- * tokens. That one must outlive it; one of them runs at a time; each plan counts the bytes. */
+ * token, with the bits of one call with all tokens. Only causal attention without lengths (as keys
+ * and values) and gckpt_concat along axis 1 (as its last input) may read the result. In a graph
+ * with caches, gckpt_rotary and gckpt_positions add gckpt_position to their first position, up to
+ * the capacity. Only INFERENCE plans may have caches; a call takes at most the graph's rows; all
+ * caches of a graph have one capacity and one T. The executor holds them in the precision of the
+ * plan's activations; their bytes are GCKPT_BYTES_CACHES. With gckpt_exec_desc.caches_of it uses
+ * and continues those of another executor of the same store, rows, capacity and backend: e.g. one
+ * for prompts, one for single tokens. That one must outlive it; one of them runs at a time; each
+ * plan counts the bytes. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
 /* Key/value cache for attention with windows of `window` keys or fewer: the cache holds `rows` =
  * window + 63 keys, rounded up to a multiple of 64, for positions up to capacity. If window is 0 or

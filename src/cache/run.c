@@ -9,7 +9,7 @@ GCKPTI_COLD_BEGIN
 static int gckpti_cache_window(const gckpt_plan *p, const gckpti_plan_node *node)
 {
     const gckpti_cache *cache = (const gckpti_cache *)(p->words + node->attributes);
-    return gckpti_is_cache(node->op) ? cache->window : 0;
+    return gckpti_is_variable(node->op) ? cache->window : 0;
 }
 
 /* Returns the first position at which attention can resume: windowed caches overwrite old keys. */
@@ -34,30 +34,27 @@ static int64_t gckpti_first_resumable(const gckpt_exec *e)
 /* Places caches in graph order, or uses those of desc.caches_of. Without tables, only checks. */
 static gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
-    const gckpt_plan *p = e->plan, *owner = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
+    const gckpt_plan *p = e->plan;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], k = 0;
     gckpt_exec *other = e->desc.caches_of && bytes ? e->desc.caches_of->caches.owner : e;
-    int fit =
-        other == e || (e->desc.backend == other->desc.backend && e->store == other->store &&
-                       p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES]);
+    const gckpt_plan *owner = other->plan;
+    int fit = e->desc.backend == other->desc.backend && e->store == other->store &&
+              p->rows == owner->rows && bytes == owner->kind_bytes[GCKPT_BYTES_CACHES];
     const uint32_t word = gckpti_debug(e) & GCKPT_DEBUG_POISON ? 0x7fc00000u : 0;
     e->caches.owner = other;
-    if (other == e && bytes && e->blocks.caches)
-        gckpti_fill(e, e->blocks.caches, word, bytes);
-    gckpti_bump caches = { other->blocks.caches, 0 };
+    if (other == e && e->caches.values)
+        gckpti_fill(e, e->caches.values, word, bytes);
+    gckpti_bump caches = { other->caches.values, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_plan_node *node = &p->nodes[i];
-        if (!gckpti_is_cache(node->op))
+        if (!gckpti_is_variable(node->op))
             continue;
-        while (owner && k < owner->node_count && !gckpti_is_cache(owner->nodes[k].op))
+        while (k < owner->node_count && !gckpti_is_variable(owner->nodes[k].op))
             k++;
-        const gckpt_shape s = gckpti_planned_shape(p, node);
-        const gckpt_shape its =
-            owner && k < owner->node_count ? gckpti_planned_shape(owner, &owner->nodes[k]) : s;
-        fit = !owner ||
-              (k < owner->node_count && gckpti_same_shape(&s, &its) &&
-               !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, &owner->nodes[k]));
-        k++;
+        const gckpti_plan_node *its = &owner->nodes[k < owner->node_count ? k++ : 0];
+        const gckpt_shape s = gckpti_planned_shape(p, node), t = gckpti_planned_shape(owner, its);
+        fit = gckpti_is_variable(its->op) && gckpti_same_shape(&s, &t) &&
+              !gckpti_cache_window(p, node) == !gckpti_cache_window(owner, its);
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
         e->caches.new_positions = gckpti_planned_shape(p, &p->nodes[node->in[0]]).d[1];
         void *data = gckpti_bump_alloc(&caches, gckpti_planned_bytes(p, node), 1);
@@ -74,7 +71,8 @@ static gckpt_result gckpti_bind_caches(gckpt_exec *e)
 /* Checks that the caches have space for the positions that a forward of `rows` rows adds. */
 static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
-    const int64_t position = e->caches.owner->caches.position, held = e->caches.owner->caches.rows;
+    const gckpti_cache_state *caches = &e->caches.owner->caches;
+    const int64_t position = caches->position, held = caches->rows;
     if (!e->plan->kind_bytes[GCKPT_BYTES_CACHES])
         return GCKPT_OK;
     if (e->plan->virtual_ranks > 1)
@@ -96,8 +94,7 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: cannot continue at position %I. Calls reached %I; with the "
                             "windows used, attention can resume from %I on",
-                            position, e->caches.owner->caches.max_written,
-                            gckpti_first_resumable(e));
+                            position, caches->max_written, gckpti_first_resumable(e));
     return GCKPT_OK;
 }
 
@@ -110,18 +107,18 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (position < 0 || position > exec->caches.owner->caches.position)
+    gckpti_cache_state *caches = &exec->caches.owner->caches;
+    if (position < 0 || position > caches->position)
         return gckpti_error(exec, GCKPT_E_ARG, "rewind: position %I; it must be from 0 to %I",
-                            position, exec->caches.owner->caches.position);
+                            position, caches->position);
     if (position > 0 && position < gckpti_first_resumable(exec))
         return gckpti_error(exec, GCKPT_E_ARG,
                             "rewind: cannot go to position %I. Calls reached %I; with the "
                             "windows used, attention can resume from %I on (or 0)",
-                            position, exec->caches.owner->caches.max_written,
-                            gckpti_first_resumable(exec));
-    exec->caches.owner->caches.position = position;
+                            position, caches->max_written, gckpti_first_resumable(exec));
+    caches->position = position;
     if (position == 0)
-        exec->caches.owner->caches.max_written = 0;
+        caches->max_written = 0;
     return gckpti_ok(exec);
 }
 
@@ -130,6 +127,12 @@ GCKPTI_MODULE(cache)
     const int64_t position = e->caches.owner ? e->caches.owner->caches.position : 0;
     const int64_t end = position + e->caches.new_positions;
     switch (event) {
+    case GCKPTI_ON_LAYOUT:
+        if (!e->desc.caches_of)
+            e->caches.values = (unsigned char *)gckpti_bump_alloc(
+                (gckpti_bump *)arg + (GCKPTI_OF(gckpti_backend(e), own_memory) != 0),
+                e->plan->kind_bytes[GCKPT_BYTES_CACHES], 1);
+        break;
     case GCKPTI_ON_BIND: return gckpti_bind_caches(e);
     case GCKPTI_ON_CHECK: return gckpti_check_caches(e, *(const int64_t *)arg);
     case GCKPTI_ON_BEGIN: /* beyond a cache's length, the oldest positions are overwritten */
@@ -139,8 +142,7 @@ GCKPTI_MODULE(cache)
         break;
     case GCKPTI_ON_SUCCESS:
         e->caches.owner->caches.position = end;
-        if (e->caches.capacity)
-            e->caches.owner->caches.rows = e->step.row_end - e->step.first_row;
+        e->caches.owner->caches.rows = e->step.row_end - e->step.first_row;
         break;
     default: break;
     }

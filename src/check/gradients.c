@@ -293,11 +293,10 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
-    if (p->ranks > 1)
+    if (gckpti_needs_peers(p))
         return gckpti_error(exec, GCKPT_E_ARG,
-                            "check_gradients: not for %i ranks: check a plan of one process with "
-                            "as many virtual ranks, which has the same gradients",
-                            p->ranks);
+                            "check_gradients: the plan " GCKPTI_IS_OF_SEVERAL ": check one of the "
+                            "same desc in one process, which has the same gradients");
     if (p->precision != GCKPT_FP32)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "

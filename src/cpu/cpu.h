@@ -14,20 +14,6 @@
  * block of a matrix, a head).
  * ============================================================================================== */
 
-/* Entries of tables and calls that need bf16 plans or quantised parameters. */
-#ifndef GCKPT_NO_BF16
-#define GCKPTI_IF_BF16(x)                 x
-#define GCKPTI_LOAD_ANY(x, narrow, at, n) V(load_any)(x, narrow, at, n)
-#else
-#define GCKPTI_IF_BF16(x)                 NULL
-#define GCKPTI_LOAD_ANY(x, narrow, at, n) ((void)(narrow), V(load_n)((x) + (at), n))
-#endif
-#ifndef GCKPT_NO_QUANT
-#define GCKPTI_IF_QUANTISED(call) call
-#else
-#define GCKPTI_IF_QUANTISED(call) (void)0
-#endif
-
 #if GCKPTI_HAS_FAST
 /* Returns where chains of row i start, from column j on: in c, in t->initial, or NULL for +0. */
 static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t i, int64_t j)
@@ -38,8 +24,8 @@ static inline const float *gckpti_chain_starts(const gckpti_product *t, int64_t 
 }
 
 /* Data to prefetch to L2: `rows` rows of `width` bytes, `row` apart, from byte `at` of row x on;
- * `pace` lines per tile (f32), per 4 rows (bf16), or per block of a tile (AMX, which sets it). */
-typedef struct {
+ * `pace` lines per tile, per 4 rows of a mixed tile, or as its kernel sets it. */
+typedef struct gckpti_prefetch {
     const char *x;
     int64_t row, rows, width, at, pace;
 } gckpti_prefetch;
@@ -47,17 +33,15 @@ typedef struct {
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                                  int64_t rows, int64_t width)
 {
-    const int size = gckpti_has_bf16(x->bf16) ? 2 : 4;
-    const void *base = size == 2 ? (const void *)x->bf16 : (const void *)x->f32;
+    const void *halves = x->bf16, *base = halves ? halves : x->f32;
+    const int size = halves ? 2 : 4;
     gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
-#ifndef GCKPT_NO_QUANT
-    if (x->quant) {
-        const int storage = (int)x->quant->storage;
-        f.x = (const char *)x->quant->quantised + gckpti_storage_bytes(storage, at);
+    if (gckpti_has_compressed(x)) {
+        const int storage = (int)x->compressed->storage;
+        f.x = (const char *)gckpti_compressed_at(x->compressed, at);
         f.row = gckpti_storage_bytes(storage, row), f.width = gckpti_storage_bytes(storage, width);
         return f;
     }
-#endif
     f.x += size * at;
     return f;
 }

@@ -1,23 +1,9 @@
 #pragma once
-#include "cpu/cpu.h"
+#include "bf16/internal.h"
 
 /* Declarations shared by the files of layer cpu (MANIFEST); some are in folders of features. */
 
-/* ---- bf16/convert.c ---- */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
-#else
-#define gckpti_cpu_convert(call, c) ((void)(call), (void)(c))
-#endif
-
 #if GCKPTI_HAS_FAST
-/* ---- bf16/cpu.c ---- */
-#ifndef GCKPT_NO_BF16
-GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
-#else
-#define gckpti_mixed_matches(kernels) (!(kernels)->mixed)
-#endif
-
 /* ---- cpu/products.c ---- */
 typedef struct gckpti_products {
     const gckpt_call *call;

@@ -1,4 +1,3 @@
-#include "bf16/cpu.h"
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST
@@ -82,28 +81,6 @@ GCKPTI_FN int gckpti_kernels_match(const gckpti_kernels *kernels)
     return !memcmp(fast, plain, sizeof fast) && gckpti_products_match(kernels) &&
            gckpti_mixed_matches(kernels);
 }
-
-#if GCKPTI_AMX && !defined(GCKPTI_CPU_HAS_AMX) /* tests define it */
-/* Returns whether the processor has AMX and Linux lets the process use it (arch_prctl,
- * ARCH_REQ_XCOMP_PERM, once); Linux refuses if, for example, a signal stack is too small. */
-static int gckpti_cpu_has_amx(void)
-{
-    unsigned a = 7, b, c = 0, d, high;
-    long status;
-    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-    if ((d >> 22 & 5) != 5) /* the bits of AMX-BF16 and AMX-TILE */
-        return 0;
-    __asm__ volatile("xgetbv" : "=a"(a), "=d"(high) : "c"(0));
-    if ((a >> 17 & 3) != 3)
-        return 0;
-    __asm__ volatile("syscall"
-                     : "=a"(status)
-                     : "a"(158L), "D"(0x1023L), "S"(18L)
-                     : "rcx", "r11", "memory");
-    return status == 0;
-}
-#define GCKPTI_CPU_HAS_AMX() gckpti_cpu_has_amx()
-#endif
 
 #if GCKPTI_AVX512
 static int gckpti_cpu_has_avx512(void)

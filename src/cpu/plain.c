@@ -28,10 +28,7 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
         last = (const float *)addend + at;
     }
     float squares = s->block(p, last, at, n, p->update);
-    if (p->update && p->bf16) {
-        const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
-        gckpti_cpu_convert(s->call, &copy); /* n is one work item: runs here */
-    }
+    gckpti_update_copy(s->call, p, at, n);
     if (p->squares)
         p->squares[b] = squares;
 }

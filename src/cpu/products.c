@@ -9,7 +9,7 @@ static void gckpti_fp32_c_block(const gckpti_products *s, const gckpti_c_block *
     gckpti_product t = *s->t;
     const int64_t c_next = block->matrix * t.m * t.c_stride;
     t.a.f32 += block->matrix * t.a.batch_stride, t.c += c_next;
-    if (!gckpti_has_quant(&t.b))
+    if (!gckpti_has_compressed(&t.b))
         t.b.f32 += block->matrix * t.b.batch_stride;
     gckpti_kernels_of(s->call)->product_block(&t, block, scratch, floats);
 }

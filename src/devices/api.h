@@ -85,11 +85,11 @@ struct gckpt_backend {
      * call->precision selects them. They read and write as bf16 all that the plan keeps as bf16
      * (in[i].bf16, out_bf16, ..; the float pointer is NULL) and may ignore compensations. */
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* Offloading to the host: all four functions or none (copy_out and copy_in then replace them).
-     * copy_async begins a copy after all earlier calls; it may overlap later calls, and copies keep
-     * their order. wait_copies makes later calls wait for all copies except the last `later` (or
-     * for all). Host memory comes from host_get. Until wait_copies, calls leave the device's side
-     * of a copy alone (if `out`, may read it). */
+    /* Copies of results to the host and back: all four functions or none (copy_out and copy_in then
+     * replace them). copy_async begins a copy after all earlier calls; it may overlap later calls,
+     * and copies keep their order. wait_copies makes later calls wait for all copies except the
+     * last `later` (or for all). Host memory comes from host_get. Until wait_copies, calls leave
+     * the device's side of a copy alone (if `out`, may read it). */
     void *(*host_get)(void *context, size_t bytes);
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*copy_async)(void *context, void *to, const void *from, size_t bytes, int out);

@@ -11,12 +11,12 @@ static int gckpti_can_replay(const gckpt_exec *e)
         const gckpti_ins *ins = &p->ins[x];
         const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
         const gckpti_plan_node *node = &p->nodes[ins->id];
-        if (ins->kind >= GCKPT_OFFLOAD)
-            can = gckpti_backend_offloads(e);
+        if (ins->kind > GCKPT_UPDATE)
+            can = gckpti_backend_copies(e);
         else if (ins->kind == GCKPT_UPDATE)
             can = 0;
         else if (!node->op)
-            can = !gckpti_is_quantised(p->params[node->index].storage) || b->dequantise;
+            can = !gckpti_is_compressed(p->params[node->index].storage) || b->dequantise;
         else
             can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
     }

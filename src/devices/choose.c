@@ -24,7 +24,6 @@ GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
     gckpt_backend *backend = &e->devices.backend;
     if (!b) {
         *backend = *gckpti_cpu_backend(e->device.isa, &kernels);
-        backend->dequantise = e->plan->quantised ? gckpti_dequantise_all : NULL;
         return GCKPT_OK;
     }
     if (b->own_memory && !(b->allocate && b->release && b->copy_in && b->copy_out && b->copy &&
@@ -44,8 +43,7 @@ GCKPTI_FN gckpt_result gckpti_use_backend(gckpt_exec *e)
     backend->convert = b->convert ? b->convert : plain->convert;
     backend->update = b->update ? b->update : plain->update;
     backend->finish = b->finish ? b->finish : plain->finish;
-    if (e->plan->quantised && !b->own_memory && !b->dequantise)
-        backend->dequantise = gckpti_dequantise_all;
+    backend->dequantise = b->dequantise || b->own_memory ? b->dequantise : plain->dequantise;
     return GCKPT_OK;
 }
 
@@ -56,7 +54,7 @@ GCKPTI_FN void gckpti_take_device_kernels(const gckpt_exec *e, const gckpti_plan
     gckpt_kernel forward = NULL, backward = NULL;
     if (!b)
         return;
-    if (gckpti_precision_of(node->rounding) == GCKPT_BF16_FAST) {
+    if (gckpti_runs_fast(node)) {
         forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
         backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
     } else if (b->find && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN)) {
@@ -84,8 +82,8 @@ GCKPTI_FN gckpt_result gckpti_alloc_backend(gckpt_exec *e)
         e->blocks.backend = (unsigned char *)b->allocate(b->context, size, e->plan->alignment);
     return e->blocks.backend ? GCKPT_OK
                              : gckpti_error(e->store, GCKPT_E_MEMORY,
-                                            "exec: no memory for %z bytes of arena, sums, feeds, "
-                                            "caches%s",
+                                            "exec: the backend has no memory for %z bytes of "
+                                            "arena, sums, feeds%s",
                                             size, gckpti_memory_hint(e));
 }
 

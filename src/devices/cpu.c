@@ -8,9 +8,9 @@
     static const gckpt_backend gckpti_backend_##name = {                                      \
         #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
         gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, GCKPTI_IF_TRAINING(gckpti_cpu_add),          \
-        GCKPTI_IF_BF16(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                 \
-        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,       \
-        NULL }
+        GCKPTI_IF_MIXED(gckpti_cpu_convert), GCKPTI_IF_TRAINING(gckpti_cpu_update),                \
+        gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,                   \
+        gckpti_cpu_dequantise, NULL, NULL }
 /* clang-format on */
 GCKPTI_CPU_BACKEND(plain, 1, NULL);
 #if GCKPTI_HAS_FAST

@@ -39,7 +39,7 @@ GCKPTI_FN gckpt_result gckpti_sync_param(gckpt_exec *e, gckpti_param *q, int in_
 
 /* ---- devices/host.c ---- */
 /* Returns n floats that the host can read: x, or a copy in blocks.host_scratch. The copy is valid
- * until another call, a kernel on the host or the copy of an offloaded value uses that memory. */
+ * until another call, a kernel on the host or a copy to slower memory uses that memory. */
 GCKPTI_FN const float *gckpti_host_floats(const gckpt_exec *e, const float *x, size_t n);
 
 /* Returns the bytes of blocks.host_scratch, for the largest of its uses. */
@@ -53,7 +53,6 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e);
 #define gckpti_cpu_name            "processor"
 #define gckpti_cpu_copy_in         gckpti_cpu_copy
 #define gckpti_cpu_copy_out        gckpti_cpu_copy
-#define gckpti_cpu_dequantise      gckpti_dequantise_all
 /* The CPU has none of the optional functions of a backend. */
 #define gckpti_cpu_use_comm_queue  ((gckpti_queue_fn)0)
 #define gckpti_cpu_wait_comm_queue ((gckpti_wait_fn)0)

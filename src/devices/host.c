@@ -51,7 +51,7 @@ static void *gckpti_host_copy(gckpti_host_copies *copies, const void *from, void
     return copies->entry[i].host;
 }
 
-/* Returns 1 if the data of input i are quantised or a part, which no kernel reads on the host. */
+/* Returns 1 if the data of input i are compressed or a part, which no kernel reads on the host. */
 static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
 {
     const gckpti_plan_node *nodes = e->plan->nodes;
@@ -59,8 +59,7 @@ static int gckpti_is_partial(const gckpt_exec *e, const gckpt_call *c, int i)
     if (nodes[base].kind != GCKPTI_PARAM || c->in[i].data != e->tables.nodes[base].data)
         return 0;
     const gckpti_param *q = gckpti_param_of(e, nodes[base].index);
-    return gckpti_is_quantised((int)q->p.storage) ||
-           gckpti_is_part(e->store, q, GCKPTI_VALUES);
+    return gckpti_is_compressed((int)q->p.storage) || gckpti_is_part(e->store, q, GCKPTI_VALUES);
 }
 
 /* Runs an op's plain kernel on host copies of its operands. */
@@ -112,8 +111,8 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     size_t most = e->update.square_count * sizeof(float);
     for (size_t i = 0; i < p->param_count; i++) {
-        const int quant = p->params[i].storage != GCKPT_STORAGE_F32;
-        int64_t n = p->params[i].trained ? p->params[i].elements : quant ? GCKPTI_GRAIN_SIZE : 0;
+        const int64_t grain = gckpti_is_compressed(p->params[i].storage) ? GCKPTI_GRAIN_SIZE : 0;
+        int64_t n = p->params[i].trained ? p->params[i].elements : grain;
         most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
     }
     for (size_t id = 0; id < p->node_count; id++) {
@@ -135,6 +134,6 @@ GCKPTI_FN size_t gckpti_host_scratch_bytes(const gckpt_exec *e)
         bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
         most = bytes > most ? bytes : most;
     }
-    return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
+    return e->desc.offload && p->host_bytes > most ? p->host_bytes : most; /* no copy is larger */
 }
 #endif

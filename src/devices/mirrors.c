@@ -34,11 +34,11 @@ static void gckpti_free_mirror(const gckpt_store *s, gckpti_param *q)
 GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_backend *b)
 {
     gckpti_mirror *m = &q->mirror;
-    size_t scales = gckpti_scale_bytes(&q->p);
     if (m->backend != b)
         gckpti_free_mirror(s, q);
     m->backend = b;
-    for (int i = q->p.quantised && !b->dequantise; i <= gckpti_state_slots(q); i++) {
+    const int on_host = gckpti_is_compressed((int)q->p.storage) && !b->dequantise;
+    for (int i = on_host; i <= gckpti_state_slots(q); i++) {
         size_t bytes = gckpti_array_bytes(s, q, i);
         int fresh = !m->array[i];
         if (fresh)
@@ -47,14 +47,11 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_bac
             return 0;
         if (!fresh && m->newest != GCKPTI_HOST)
             continue;
-        if (i || !q->p.quantised) {
-            b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
-            continue;
-        }
-        if (scales) /* scales come before the values, as in an owned block */
+        const size_t scales = i ? 0 : gckpti_scale_bytes(&q->p);
+        const void *from = i ? q->p.state[i - 1] : gckpti_stored(&q->p);
+        if (scales) /* they come before the values, as in an owned block */
             b->copy_in(b->context, m->array[0], q->p.scales, scales);
-        b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.quantised,
-                   bytes - scales);
+        b->copy_in(b->context, (unsigned char *)(void *)m->array[i] + scales, from, bytes - scales);
     }
     if (m->newest == GCKPTI_HOST)
         m->newest = GCKPTI_BOTH;

@@ -9,7 +9,7 @@ GCKPTI_FN int gckpti_backend_id(const gckpt_backend *backend, int plain);
 /* Returns the name of a backend, or "the processor" for NULL. */
 GCKPTI_FN const char *gckpti_backend_name(const gckpt_backend *b);
 
-/* Returns 1 if a backend has kernels of GCKPT_BF16_FAST for an op or, if `op` is NULL, for any. */
+/* Returns 1 if a backend has a fast kernel (find_fast) for an op or, if `op` is NULL, for any. */
 GCKPTI_FN int gckpti_has_fast_kernel(const gckpt_backend *b, const gckpt_op *op);
 
 /* Asks a backend for the workspace of an op; `call` is as op->shape left it. */

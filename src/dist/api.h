@@ -1,7 +1,13 @@
+#if defined(GCKPT_SMALL) || defined(GCKPT_NO_TRAINING)
+#undef GCKPT_NO_RANKS
+#define GCKPT_NO_RANKS
+#endif
 /* The part of a training that each of N processes (ranks) holds. With fp32, AdamW and P parameters,
  * the values, gradients and optimiser state in the memory of one rank take: NONE 16 P bytes; STATE
  * 8 P + 8 P / N (ZeRO-1); GRADIENTS 4 P + 12 P / N (ZeRO-2); VALUES 16 P / N (ZeRO-3, FSDP).
- * gckpt_plan_kind_bytes returns the bytes of the communication buffers. Rajbhandari et al. 2020. */
+ * In gckpt_plan_kind_bytes, GCKPT_BYTES_REDUCTION counts partial sums of virtual ranks and receive
+ * buffers, _GATHERED gathered values of sharded parameters (both in the arena), and _PADDING the
+ * padding of shards, which other kinds count already. Rajbhandari et al. 2020. */
 typedef enum {
     GCKPT_SHARD_NONE,
     GCKPT_SHARD_STATE,
@@ -31,6 +37,11 @@ typedef struct {
      * it. */
     int overlap;
 } gckpt_rank_options;
+
+/* Returns how many of a step's (INFERENCE: a call's) `rows` rows rank `rank` is fed, and sets
+ * *first (may be NULL) to the index of the first of them. With one rank these are all rows. */
+GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
+                                       int64_t *first);
 
 typedef struct gckpt_transport gckpt_transport;
 #ifndef GCKPT_NO_RANKS
@@ -64,19 +75,13 @@ struct gckpt_transport {
                    void *receive, size_t receive_bytes);
     int (*enqueued_done)(void *user);
 };
-#endif
 
-/* Returns how many of a step's (INFERENCE: a call's) `rows` rows rank `rank` is fed, and sets
- * *first (may be NULL) to the index of the first of them. With one rank these are all rows. */
-GCKPT_API int64_t gckpt_plan_rank_rows(const gckpt_plan *plan, int64_t rows, int rank,
-                                       int64_t *first);
-
-#ifndef GCKPT_NO_RANKS
 /* Sets that this process is number `rank` of `ranks` processes (a power of two; the default is 0 of
  * 1). Parameters of more than 4096 elements are cut into blocks of 4096. A rank's shard is a range
- * of blocks (gckpt_parameter.first, .count), and each rank allocates the size of the largest shard.
- * VALUES also cuts frozen parameters, except external and quantised ones. Returns E_ARG if values
- * or state exist already. A plan is for the store's ranks and shard, the same on all ranks. */
+ * of blocks (gckpt_parameter.first, .count): the elements that it updates, whose state and, with
+ * VALUES, whose values it has. Each rank allocates the size of the largest shard. VALUES also cuts
+ * frozen parameters, except external and quantised ones. Returns E_ARG if values or state exist
+ * already. A plan is for the store's ranks and shard, the same on all ranks. */
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
                                          gckpt_shard shard);
 

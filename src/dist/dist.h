@@ -100,6 +100,9 @@ typedef struct gckpti_process_group {
     size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
 } gckpti_process_group;
 
+/* The structs in an executor's memory, X(number, type), whose sizes gckpt_plan_c prints. */
+#define GCKPTI_DIST_STRUCTS(X, p) X((p)->virtual_ranks > 1, gckpti_process_group)
+
 /* Returns the process group of an executor, or NULL. */
 #define gckpti_group_of(e) ((e)->group)
 
@@ -138,10 +141,11 @@ GCKPTI_FN gckpt_result gckpti_agree_on_call(gckpt_exec *e, gckpti_group_call cal
 GCKPTI_FN gckpt_result gckpti_defer_error(gckpt_exec *e, gckpt_result result);
 
 /* Returns *n floats from element `at` of a parameter's values or state. Unless e is NULL, all
- * ranks call it, and the rank that has the floats sends them to all; NULL then is an error of e. */
-GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpt_store *s,
-                                           const gckpti_param *q, int slot, int64_t at,
-                                           float scratch[GCKPTI_CHUNK], int64_t *n);
+ * ranks call it, and the rank that has the floats sends them to all; NULL then is an error of e. If
+ * e is NULL, refuses a sharded array; NULL then is an error of s. */
+GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, gckpt_store *s, const gckpti_param *q,
+                                           int slot, int64_t at, float scratch[GCKPTI_CHUNK],
+                                           int64_t *n);
 
 /* Runs a status barrier of a save, unless e is NULL. */
 GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result);
@@ -149,7 +153,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result);
 /* Merges the bytes of another rank into `mine`. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 #else /* one rank with one virtual rank */
-typedef int gckpti_process_group; /* never made; gckpt_plan_c prints its size */
+#define GCKPTI_DIST_STRUCTS(X, p)             ((void)0)
 #define gckpti_group_of(e)                    ((void)(e), 0)
 #define gckpti_rows_end(e)                    ((e)->step.row_end)
 #define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)

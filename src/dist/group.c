@@ -191,13 +191,20 @@ GCKPT_API uint64_t gckpt_exec_bytes_sent(const gckpt_exec *exec)
     return exec && exec->group ? exec->group->comm.bytes_sent : 0;
 }
 
-GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, const gckpt_store *s,
-                                           const gckpti_param *q, int slot, int64_t at,
-                                           float scratch[GCKPTI_CHUNK], int64_t *n)
+GCKPTI_FN const float *gckpti_gather_chunk(gckpt_exec *e, gckpt_store *s, const gckpti_param *q,
+                                           int slot, int64_t at, float scratch[GCKPTI_CHUNK],
+                                           int64_t *n)
 {
     const gckpti_shard_range mine = gckpti_array_shard(s, q, slot);
-    if (!e || !gckpti_is_sharded(mine))
+    if (!gckpti_is_sharded(mine))
         return gckpti_floats_at(s, q, slot, at, scratch, n);
+    if (!e) {
+        gckpti_error(s, GCKPT_E_ARG,
+                     "save: this rank has only a shard of \"%s\"%s; gckpt_ranks_save writes all "
+                     "ranks' shards",
+                     q->p.name, slot < 0 ? "" : gckpti_suffixes[slot]);
+        return NULL;
+    }
     gckpti_comm *comm = &e->group->comm;
     float *out = (float *)(void *)comm->send_buf;
     int owner = 0;

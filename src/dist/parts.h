@@ -2,8 +2,10 @@
 #include "store/store.h"
 
 /* ---- the part of an array that a store has: all or, with several ranks, a shard ---- */
-/* Nonzero if a store can have parts of arrays, and a plan parts of a batch. */
-enum { GCKPTI_HAS_PARTS = GCKPTI_WITH_RANKS };
+/* For errors of calls that a single process makes, about a plan or store of several. */
+#define GCKPTI_IS_OF_SEVERAL "was made for several processes (gckpt_store_ranks)"
+/* The numbers of a plan that REDUCE and gathers need; without these, they are 1, 1 and NONE. */
+#define GCKPTI_DIST_NUMBERS(X) X(int, virtual_ranks) X(int, ranks) X(gckpt_shard, shard)
 #ifndef GCKPT_NO_RANKS
 /* A rank's shard of an array of `total` elements: `count` elements from `first`, in whole blocks of
  * GCKPT_UPDATE_BLOCK. Each rank has memory for `capacity` elements, those of the largest shard. */

@@ -28,24 +28,16 @@ static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d
     const gckpti_range range = { "ranks.virtual_ranks", vranks, 0, 32768 };
     if (!gckpti_check_ranges(g, "plan", &range, 1))
         return GCKPT_E_ARG;
+    const char *fault = NULL;
     if (vranks & (vranks - 1))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: desc.ranks.virtual_ranks is %i: must be a power of two", vranks);
-    if (d->mode == GCKPT_INFERENCE)
-        return GCKPT_OK;
-    if (ranks > vranks)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: %i ranks, %i virtual ranks: each rank needs at least one: set "
-            "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks",
-            ranks, vranks, ranks);
-    if (vranks > 1 && d->update_in_backward)
-        return gckpti_error(
-            g, GCKPT_E_ARG,
-            "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
-            "complete only when those of all %i virtual ranks are added",
-            vranks);
-    return GCKPT_OK;
+        fault = "plan: desc.ranks.virtual_ranks is %i: must be a power of two";
+    else if (d->mode != GCKPT_INFERENCE && ranks > vranks)
+        fault = "plan: %i virtual ranks, %i ranks: each rank needs at least one: set "
+                "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks";
+    else if (vranks > 1 && d->update_in_backward)
+        fault = "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
+                "complete only when those of all %i virtual ranks are added";
+    return fault ? gckpti_error(g, GCKPT_E_ARG, fault, vranks, ranks, ranks) : GCKPT_OK;
 }
 
 /* Checks the request, and begins the model of a plan of several virtual ranks. */
@@ -60,8 +52,7 @@ static gckpt_result gckpti_start_dist(gckpti_planner *p)
     p->dist = (gckpti_dist_model *)gckpti_scratch_alloc(&p->scratch, 1, sizeof *p->dist);
     if (p->dist)
         p->dist->tree_depth = gckpti_tree_depth(vranks / gckpti_ranks_of(p->g->store));
-    p->accumulates =
-        (batch + vranks - 1) / vranks > rows || (p->dist && p->dist->tree_depth > 0);
+    p->accumulates = (batch + vranks - 1) / vranks > rows || (p->dist && p->dist->tree_depth > 0);
     return GCKPT_OK;
 }
 
@@ -73,6 +64,21 @@ GCKPTI_FN uint64_t gckpti_gather_transfer(const gckpti_planner *p, const gckpt_t
     const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
     return gckpti_transfer_cost(p->desc->ranks.link_cost,
                                 (int64_t)(gckpti_value_bytes(p, t) - shard));
+}
+
+/* Refuses fetches of gradients of which each rank has only its shard. */
+static gckpt_result gckpti_check_sharded_fetches(const gckpti_planner *p)
+{
+    for (int i = 0; i < p->desc->fetch.count; i++) {
+        const gckpt_tensor *t = p->desc->fetch.specs[i].tensor;
+        if (p->desc->fetch.specs[i].gradient && gckpti_is_updated(p, t->base->id) &&
+            gckpti_is_sharded(gckpti_update_shard(p, t->base)))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "plan: fetch %i: each rank has only its shard of the gradient of "
+                                "%T; with GCKPT_SHARD_NONE it is whole",
+                                i, t);
+    }
+    return GCKPT_OK;
 }
 
 /* Lists a reduction after each backward of the body that is the last to write some gradient, and
@@ -249,6 +255,7 @@ GCKPTI_PASSES(dist)
     gckpti_encoder *e = (gckpti_encoder *)arg;
     switch ((int)stage) {
     case GCKPTI_PASS_START: return gckpti_start_dist(p);
+    case GCKPTI_PASS_ORDER: return gckpti_check_sharded_fetches(p);
     case GCKPTI_PASS_STAGED: {
         uint64_t *cost = &p->cost[*(const int *)arg].forward;
         *cost = gckpti_add_cost(*cost, gckpti_gather_transfer(p, p->tensors[*(const int *)arg]));

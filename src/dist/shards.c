@@ -28,7 +28,7 @@ GCKPTI_FN gckpti_shard_range gckpti_shard_from(int64_t elements, int rank, int r
 GCKPTI_FN gckpti_shard_range gckpti_array_shard(const gckpt_store *s, const gckpti_param *q,
                                                 int slot)
 {
-    const int full = slot < 0 && (q->external || gckpti_is_quantised((int)q->p.storage));
+    const int full = slot < 0 && (q->external || gckpti_is_compressed((int)q->p.storage));
     return gckpti_shard_from(q->p.elements, s->rank, gckpti_ranks_of(s),
                              full ? GCKPT_SHARD_NONE : s->shard,
                              slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);

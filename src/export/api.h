@@ -14,7 +14,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * the bit; call it before gckpt_plan_params. Frozen ones stay in flash (gckpt_store_external),
  * others are copied; the block needs NAME_flash_bytes less than NAME_store_bytes of a plan that
  * reads all. Optimiser state, step count and notes are not printed. Returns E_FILE and E_ARG as
- * gckpt_plan_c; also E_ARG without parameters, for several ranks, and for missing values
+ * gckpt_plan_c; also E_ARG without parameters, for several processes, and for missing values
  * (gckpt_store_get) if quantised or, with GCKPT_NO_TRAINING, random. */
 GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
                                      gckpt_write_fn write, void *user);

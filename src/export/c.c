@@ -49,7 +49,7 @@ static int gckpti_c_identifier(const char *s)
 /* Returns 1 for an op of this header (printed as gckpti_op_NAME), 0 for a user's (as NAME). */
 static int gckpti_c_is_builtin(const gckpt_op *op)
 {
-#define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
+#define GCKPTI_IS(listed, part) || !strcmp(op->name, #listed)
     return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS));
 #undef GCKPTI_IS
 }
@@ -125,7 +125,7 @@ static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *n
     GCKPTI_ADD_BYTES(p->term_count, gckpti_exec_term);
     GCKPTI_ADD_BYTES(p->fetch_count, gckpti_exec_fetch);
     GCKPTI_ADD_BYTES(p->bf16_weights ? p->param_count : 0, gckpti_bf16_copy);
-    GCKPTI_ADD_BYTES(p->virtual_ranks > 1, gckpti_process_group);
+    GCKPTI_DIST_STRUCTS(GCKPTI_ADD_BYTES, p);
 #undef GCKPTI_ADD_BYTES
     gckpti_print(out, "%z)\n", bytes);
 }
@@ -279,33 +279,26 @@ static void gckpti_c_plan(gckpti_sink *out, const gckpt_plan *p, const char *nam
     gckpti_print(out, "};\n");
 }
 
-/* Returns 1 if GCKPT_SMALL can run the plan and its narrower types hold the plan's numbers. */
+/* Returns 1 if the narrower types of GCKPT_SMALL hold the plan's numbers. */
 static int gckpti_c_fits_small(const gckpt_plan *p)
 {
-    return p->precision == GCKPT_FP32 && !p->offloaded && p->virtual_ranks == 1 &&
-           p->batch <= INT32_MAX && p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
+    return p->batch <= INT32_MAX && p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
            p->word_count <= UINT16_MAX && p->size_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
 /* Returns the name of an op of the plan that the build of `part` has, or NULL. */
 static const char *gckpti_c_find_op(const gckpt_plan *p, const char *part)
 {
-#define GCKPTI_NO(op)
-#define GCKPTI_AXIS(op)   { #op, "AXES" },
-#define GCKPTI_ATTN(op)   { #op, "ATTENTION" },
-#define GCKPTI_CELL(op)   { #op, "RECURRENT" },
-#define GCKPTI_IMAGE(op)  { #op, "IMAGES" },
-#define GCKPTI_LINEAR(op) { #op, "LINEAR_LOSS" },
-#define GCKPTI_LOSS(op)   { #op, "LOSSES" },
+#define GCKPTI_LISTED(op, part) { #op, #part },
     static const struct {
         const char *op, *part;
-    } optional[] = { GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_AXIS, GCKPTI_LINEAR, GCKPTI_LOSS,
-                                    GCKPTI_ATTN, GCKPTI_CELL, GCKPTI_IMAGE) };
-    for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
-        for (size_t n = 0; n < p->node_count && !strcmp(optional[i].part, part); n++) {
+    } listed[] = { GCKPTI_OPS(GCKPTI_LISTED) };
+#undef GCKPTI_LISTED
+    for (size_t i = 0; i < sizeof listed / sizeof *listed; i++)
+        for (size_t n = 0; n < p->node_count && !strcmp(listed[i].part, part); n++) {
             const gckpti_plan_node *q = &p->nodes[n];
             const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
-            if (q->index >= 0 && op && gckpti_c_is_builtin(op) && !strcmp(op->name, optional[i].op))
+            if (q->index >= 0 && op && gckpti_c_is_builtin(op) && !strcmp(op->name, listed[i].op))
                 return op->name;
         }
     return NULL;
@@ -317,31 +310,37 @@ static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *na
 {
     const struct {
         const char *part, *has; /* has: the op or feature of the part in the plan, or NULL */
-    } parts[] = { { "TRAINING", p->mode != GCKPT_INFERENCE ? "gradients" : NULL },
-                  { "RANKS", p->virtual_ranks > 1 ? "virtual ranks" : NULL },
-                  { "FETCH", p->fetch_count ? "tensors to fetch" : NULL },
-                  { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
-                  { "QUANT", p->quantised ? "quantised parameters" : NULL },
-                  { "TILES", p->fused ? "fused groups of ops" : NULL },
-                  { "BF16", gckpti_is_bf16_plan(p) ? "precision GCKPT_BF16" : NULL },
-                  { "AXES", gckpti_c_find_op(p, "AXES") },
-                  { "ATTENTION", gckpti_c_find_op(p, "ATTENTION") },
-                  { "RECURRENT", gckpti_c_find_op(p, "RECURRENT") },
-                  { "IMAGES", gckpti_c_find_op(p, "IMAGES") },
-                  { "LINEAR_LOSS", gckpti_c_find_op(p, "LINEAR_LOSS") },
-                  { "LOSSES", gckpti_c_find_op(p, "LOSSES") } };
+        int in_small;
+    } parts[] = { { "AXES", gckpti_c_find_op(p, "AXES"), 1 },
+                  { "ATTENTION", gckpti_c_find_op(p, "ATTENTION"), 1 },
+                  { "RECURRENT", gckpti_c_find_op(p, "RECURRENT"), 1 },
+                  { "IMAGES", gckpti_c_find_op(p, "IMAGES"), 1 },
+                  { "LINEAR_LOSS", gckpti_c_find_op(p, "LINEAR_LOSS"), 1 },
+                  { "LOSSES", gckpti_c_find_op(p, "LOSSES"), 1 },
+                  { "CACHES", gckpti_c_find_op(p, "CACHES"), 1 },
+#define GCKPTI_PART_USE(part, in_small, in_plan, what, in_desc, change)                            \
+    { #part, (in_plan) ? what : NULL, in_small },
+                  GCKPTI_PART_USES(GCKPTI_PART_USE)
+#undef GCKPTI_PART_USE
+    };
     const size_t n = sizeof parts / sizeof *parts;
     size_t without = 0;
     for (size_t i = 0; i < n; i++)
         if (!parts[i].has)
             gckpti_print(out, "%s GCKPT_NO_%s", without++ ? "," : " * It runs with", parts[i].part);
     gckpti_print(out, without ? ", too. */\n" : " */\n");
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        if (parts[i].has && !parts[i].in_small)
+            gckpti_print(out,
+                         "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans without "
+                         "%s\"\n#endif\n",
+                         name, parts[i].has);
         if (parts[i].has)
             gckpti_print(out,
                          "#ifdef GCKPT_NO_%s\n#error \"plan %s: it has %s: compile without "
                          "GCKPT_NO_%s\"\n#endif\n",
                          parts[i].part, name, parts[i].has, parts[i].part);
+    }
 }
 
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
@@ -354,9 +353,8 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         return GCKPT_E_ARG;
     if (plan->backend_id > GCKPTI_BACKEND_PLAIN)
         problem = "#error \"plan: it was made for a backend other than the CPU\"\n";
-    else if (plan->ranks > 1)
-        problem = "#error \"plan: it was made for several processes (gckpt_store_ranks); printed "
-                  "plans run on one\"\n";
+    else if (gckpti_needs_peers(plan))
+        problem = "#error \"plan: it " GCKPTI_IS_OF_SEVERAL "; printed plans run on one\"\n";
     else if (!gckpti_c_identifier(name) || strlen(name) > 60)
         problem = "#error \"plan: its name must be a C identifier of at most 60 letters\"\n";
     for (const gckpt_op *op; i < plan->node_count && !problem; i += !problem) {
@@ -375,20 +373,18 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                  " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
                  name);
     gckpti_c_parts(&out, plan, name);
-    const size_t bytes = gckpt_plan_bytes(plan), offloaded = plan->offloaded;
+    const size_t bytes = gckpt_plan_bytes(plan), host = plan->host_bytes;
     gckpti_print(&out,
                  "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed "
                  "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n"
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
-                 plan->format, plan->contract, name, offloaded > bytes ? offloaded : bytes, name);
+                 plan->format, plan->contract, name, host > bytes ? host : bytes, name);
     if (!gckpti_c_fits_small(plan))
-        gckpti_print(
-            &out,
-            "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans in f32 that offload "
-            "nothing and have one virtual rank, fewer than 32768 tensors, and 65536 operands\"\n"
-            "#endif\n",
-            name);
+        gckpti_print(&out,
+                     "#ifdef GCKPT_SMALL\n#error \"plan %s: GCKPT_SMALL is for plans of fewer than "
+                     "32768 tensors and 65536 operands\"\n#endif\n",
+                     name);
     if (plan->backend_id == GCKPTI_BACKEND_CPU)
         gckpti_print(&out,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "

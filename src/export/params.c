@@ -84,7 +84,7 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
     if (!s || s->count || gckpti_has_peers(s))
         return gckpti_error(s, GCKPT_E_ARG,
                             "bind: printed weights are for an empty store of one "
-                            "rank; bind them before anything else");
+                            "process; bind them before anything else");
     while (exported < all + n &&
            gckpti_param_new(s, exported->name, &exported->shape, exported->frozen, none))
         exported++; /* first all entries: the array cannot grow in place after values */

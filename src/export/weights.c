@@ -17,19 +17,19 @@ static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *na
 static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *name, size_t i)
 {
     const gckpti_param *q = &s->params[i];
-    const unsigned char *from = (const unsigned char *)q->p.quantised;
-    const uint16_t *halves = (const uint16_t *)q->p.quantised;
+    const void *raw = gckpti_is_compressed((int)q->p.storage) ? gckpti_stored(&q->p) : NULL;
     const int64_t n = gckpti_file_count((int)q->p.storage, q->p.elements);
     const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
     const int bytes = gckpti_kind_of((int)q->p.storage)->bytes;
     float buf[GCKPTI_CHUNK]; /* 64 values are whole lines */
     gckpti_c_bits(out, bytes, n, name, "value", i);
-    for (int64_t at = 0, chunk; at < n && !from; at += chunk) {
+    for (int64_t at = 0, chunk; at < n && !raw; at += chunk) {
         const float *x = gckpti_floats_at(s, q, GCKPTI_VALUES, at, buf, &chunk);
         gckpti_c_words(out, x, (size_t)chunk);
     }
-    for (int64_t at = 0; at < n && from; at++)
-        gckpti_print(out, at % 16 ? " %i," : "\n    %i,", bytes == 2 ? halves[at] : from[at]);
+    for (int64_t at = 0; at < n && raw; at++)
+        gckpti_print(out, at % 16 ? " %i," : "\n    %i,",
+                     bytes == 2 ? ((const uint16_t *)raw)[at] : ((const unsigned char *)raw)[at]);
     if (scales) {
         gckpti_print(out, "\n} };\n");
         gckpti_c_bits(out, 4, (int64_t)scales, name, "scale", i);
@@ -57,19 +57,19 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
 {
     gckpti_sink out = { write, user, 0, 0, 0, { 0 } };
     size_t i = 0, bytes = 0;
-    int quantised = 0;
+    int compressed = 0;
     if (!store || !name || !write)
         return GCKPT_E_ARG;
     const char *problem = NULL;
     if (!gckpti_c_identifier(name) || strlen(name) > 60)
         problem = "#error \"weights: their name must be a C identifier of at most 60 letters\"\n";
     else if (gckpti_has_peers(store))
-        problem = "#error \"weights %s: the store is one of several ranks (gckpt_store_ranks)\"\n";
+        problem = "#error \"weights %s: the store " GCKPTI_IS_OF_SEVERAL "\"\n";
     else if (!store->count)
         problem = "#error \"weights %s: the store has no parameters\"\n";
     for (; i < store->count && !problem; i += !problem) { /* only floats can be computed here */
         const gckpti_param *q = &store->params[i];
-        if (!gckpti_has_values(q) && (gckpti_is_quantised((int)q->p.storage) ||
+        if (!gckpti_has_values(q) && (gckpti_is_compressed((int)q->p.storage) ||
                                       (!GCKPTI_RANDOM && gckpti_is_random(&q->init))))
             problem = "#error \"weights %s: parameter %z has no values yet (gckpt_store_get)\"\n";
     }
@@ -87,11 +87,11 @@ GCKPT_API gckpt_result gckpt_store_c(const gckpt_store *store, const char *name,
         name, GCKPT_PLAN_FORMAT, name);
     for (i = 0; i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        quantised = quantised || gckpti_is_quantised((int)q->p.storage);
+        compressed = compressed || gckpti_is_compressed((int)q->p.storage);
         bytes += q->p.frozen && !q->external ? gckpti_values_bytes(&q->p) : 0;
         gckpti_c_values(&out, store, name, i);
     }
-    if (quantised)
+    if (compressed)
         gckpti_print(&out,
                      "#ifdef GCKPT_NO_QUANT\n#error \"weights %s: some are quantised: compile "
                      "without GCKPT_NO_QUANT\"\n#endif\n",

@@ -15,7 +15,7 @@ static int gckpti_computes(const gckpt_plan *p, const gckpti_ins *ins, int id, i
     int tensor = gckpti_ins_node(p, ins);
     int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
     if (!gradient)
-        return tensor == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
+        return tensor == id && gckpti_defines(ins->kind) &&
                p->operands[ins->operands] != GCKPTI_NO_OFFSET;
     return backward &&
            (p->nodes[id].batch_invariant ? tensor == id : gckpti_reads_node(p, tensor, id));
@@ -154,12 +154,8 @@ GCKPTI_MODULE(fetch)
         gckpti_note_gradient_fetches(e);
     else if (event == GCKPTI_ON_CHECK)
         return gckpti_check_collected(e, *(const int64_t *)arg);
-    else if (event == GCKPTI_ON_BODY_END) {
-        const gckpt_result result = gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* of a reload */
-        if (result != GCKPT_OK)
-            return result;
+    else if (event == GCKPTI_ON_BODY_END)
         gckpti_collect_rows(e);
-    }
     return GCKPT_OK;
 }
 

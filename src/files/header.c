@@ -44,15 +44,14 @@ static int gckpti_json_fail(gckpti_loader *load, const char *what)
 
 static void gckpti_json_space(gckpti_loader *load)
 {
-    while (load->pos < load->end &&
-           (*load->pos == ' ' || *load->pos == '\n' || *load->pos == '\r' || *load->pos == '\t'))
+    while (*load->pos == ' ' || *load->pos == '\n' || *load->pos == '\r' || *load->pos == '\t')
         load->pos++;
 }
 
 static int gckpti_json_accept(gckpti_loader *load, char c)
 {
     gckpti_json_space(load);
-    return load->pos < load->end && *load->pos == c && ++load->pos;
+    return *load->pos == c && ++load->pos;
 }
 
 static int gckpti_json_expect(gckpti_loader *load, char c)
@@ -67,7 +66,7 @@ static uint32_t gckpti_json_hex(gckpti_loader *load)
 {
     uint32_t u = 0;
     for (int i = 0; i < 4; i++, load->pos++) {
-        uint32_t c = load->pos < load->end ? (unsigned char)*load->pos : 0, letter = c | 32;
+        uint32_t c = (unsigned char)*load->pos, letter = c | 32;
         if (!(c >= '0' && c <= '9') && !(letter >= 'a' && letter <= 'f'))
             return 0;
         u = u << 4 | (c <= '9' ? c - '0' : letter - 'a' + 10);
@@ -80,12 +79,10 @@ static uint32_t gckpti_json_hex(gckpti_loader *load)
 static int gckpti_json_escape(gckpti_loader *load, char *out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    if (load->end - load->pos < 2)
-        return 0;
     const char c = load->pos[1], *found = c ? strchr(from, c) : NULL;
-    load->pos += 2;
+    load->pos += load->end - load->pos < 2 ? 0 : 2;
     uint32_t u = found ? (unsigned char)to[found - from] : c == 'u' ? gckpti_json_hex(load) : 0;
-    if (u >> 10 == 0x36 && load->end - load->pos >= 2 && !memcmp(load->pos, "\\u", 2)) {
+    if (u >> 10 == 0x36 && load->pos[0] == '\\' && load->pos[1] == 'u') {
         load->pos += 2;
         const uint32_t low = gckpti_json_hex(load);
         u = low >> 10 == 0x37 ? 0x10000 + ((u & 0x3ff) << 10 | (low & 0x3ff)) : 0;
@@ -106,17 +103,16 @@ static char *gckpti_json_string(gckpti_loader *load)
         return NULL;
     char *s = load->pos, *out = s;
     int n = 1; /* bytes of the last character, or 0 if it is invalid */
-    for (; n && load->pos < load->end && *load->pos != '"'; out += n) {
+    for (; n && *load->pos != '"'; out += n) {
         if (*load->pos == '\\') {
             n = gckpti_json_escape(load, out);
             continue;
         }
-        const size_t left = (size_t)(load->end - load->pos);
-        n = (unsigned char)*load->pos < 0x20 ? 0 : gckpti_utf8_length(load->pos, left);
+        n = (unsigned char)*load->pos < 0x20 ? 0 : gckpti_utf8_length(load->pos, 4);
         memmove(out, load->pos, (size_t)n);
         load->pos += n;
     }
-    if (!n || load->pos == load->end) {
+    if (!n) {
         gckpti_json_fail(load, "a string with a wrong character, or without an end");
         return NULL;
     }
@@ -138,10 +134,10 @@ static char *gckpti_json_key(gckpti_loader *load, int *count)
 }
 
 /* Parses an integer < 2^64 without sign or leading zeros; returns its end, or NULL on errors. */
-static char *gckpti_digits(char *s, const char *end, uint64_t *value)
+static char *gckpti_digits(char *s, uint64_t *value)
 {
     const char *start = s;
-    for (*value = 0; s < end && *s >= '0' && *s <= '9'; s++) {
+    for (*value = 0; *s >= '0' && *s <= '9'; s++) {
         uint64_t digit = (uint64_t)(*s - '0');
         if (*value > (UINT64_MAX - digit) / 10 || (s > start && *start == '0'))
             return NULL;
@@ -156,7 +152,7 @@ static int gckpti_json_numbers(gckpti_loader *load, int64_t *v, int max)
     int n = 0, more = gckpti_json_expect(load, '[') && !gckpti_json_accept(load, ']');
     for (uint64_t value = 0; more; more = gckpti_json_accept(load, ',')) {
         gckpti_json_space(load);
-        char *end = gckpti_digits(load->pos, load->end, &value);
+        char *end = gckpti_digits(load->pos, &value);
         if (!end || value > INT64_MAX)
             break;
         load->pos = end;
@@ -192,14 +188,14 @@ static gckpti_file_entry *gckpti_add_entry(gckpti_loader *load, char *name, size
 /* Adds an entry for "NAME#updates":"OPTIMISER:COUNT"; gckpti_resolve checks it later. */
 static int gckpti_parse_updates(gckpti_loader *load, char *key, size_t length, char *value)
 {
-    const char *end = value + strlen(value);
     uint64_t optimiser = 0;
     gckpti_file_entry *e = gckpti_add_entry(load, key, length, GCKPTI_UPDATES);
     if (!e)
         return 0;
-    char *colon = gckpti_digits(value, end, &optimiser);
-    int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e->updates) == end &&
-               optimiser <= GCKPT_CUSTOM_OPTIMISER + 1 && (optimiser || !e->updates);
+    char *colon = gckpti_digits(value, &optimiser);
+    const char *end = colon && *colon == ':' ? gckpti_digits(colon + 1, &e->updates) : NULL;
+    int good =
+        end && !*end && optimiser <= GCKPT_CUSTOM_OPTIMISER + 1 && (optimiser || !e->updates);
     e->optimiser = (signed char)(good ? (int)optimiser : -1);
     e->offsets[0] = e->offsets[1] = load->data_bytes;
     return 1;
@@ -236,11 +232,10 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     load->count = own_format ? load->count : tensors;
     load->verify_sum = found[GCKPTI_KEY_HASH] && !load->file;
     for (int i = 1; i <= GCKPTI_KEY_HASH; i++) {
-        const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (i == GCKPTI_KEY_HASH ? !load->verify_sum : !own_format)
             continue;
-        if (!end || gckpti_digits(found[i], end, &load->numbers[i]) != end ||
-            load->numbers[GCKPTI_KEY_OPTIMISER] > GCKPT_CUSTOM_OPTIMISER + 1)
+        const char *end = found[i] ? gckpti_digits(found[i], &load->numbers[i]) : NULL;
+        if (!end || *end || load->numbers[GCKPTI_KEY_OPTIMISER] > GCKPT_CUSTOM_OPTIMISER + 1)
             return gckpti_refuse(load, GCKPT_E_DATA, NULL,
                                  "__metadata__: %s must be a whole number < %s, in quotes", keys[i],
                                  i == GCKPTI_KEY_OPTIMISER ? "5" : "2^64");

@@ -248,17 +248,6 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path,
     return gckpti_save(&spec, path);
 }
 
-/* Returns the size of a file and seeks to its begin; returns -1 on errors. */
-static int64_t gckpti_file_size(FILE *f)
-{
-#ifdef _WIN32 /* on Windows, ftell's long has 32 bits */
-    const int64_t size = _fseeki64(f, 0, SEEK_END) ? -1 : _ftelli64(f);
-#else
-    const int64_t size = fseek(f, 0, SEEK_END) ? -1 : (int64_t)ftell(f);
-#endif
-    return fseek(f, 0, SEEK_SET) ? -1 : size;
-}
-
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
                                         const gckpt_file_desc *desc)
 {
@@ -268,8 +257,12 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path,
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     errno = 0;
     file.f = fopen(path, "rb");
-    const int64_t size = file.f ? gckpti_file_size(file.f) : -1;
-    gckpti_record_errno(&file, size < 0);
+#ifdef _WIN32 /* ftell's long has 32 bits there */
+    const int64_t size = file.f && !_fseeki64(file.f, 0, SEEK_END) ? _ftelli64(file.f) : -1;
+#else
+    const int64_t size = file.f && !fseek(file.f, 0, SEEK_END) ? (int64_t)ftell(file.f) : -1;
+#endif
+    gckpti_record_errno(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
     if (!file.error)
         result = gckpti_load(store, gckpti_file_read, &file, NULL, (size_t)size, desc);
     if (file.f)

@@ -44,18 +44,18 @@ static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n
 {
     const int size = gckpti_kind_of(type)->bytes;
     unsigned char *end = (unsigned char *)x + 4 * n - gckpti_storage_bytes(type, n);
-    const gckpt_dequantisation u = { (gckpt_storage)type, end, NULL, n, n, x };
+    const gckpti_compressed u = { (gckpt_storage)type, end, NULL, n, n, x };
     if (!gckpti_load_elements(load, end, gckpti_file_count(type, n), size))
         return 0;
     if (type != GCKPT_STORAGE_F32)
-        gckpti_dequantise(&u, 0, n, x);
+        gckpti_decompress(&u, 0, n, x);
     return 1;
 }
 
-/* Reads n values of a quantised parameter `to`, in one piece, or (from another type) by rows, if
+/* Reads n values of a compressed parameter `to`, in one piece, or (from another type) by rows, if
  * each has a scale, else by chunks. */
-static int gckpti_load_quantised(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
-                                 int64_t n)
+static int gckpti_load_compressed(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
+                                  int64_t n)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of((int)to->p.storage);
     gckpti_set_block(to, e->dest);
@@ -70,7 +70,7 @@ static int gckpti_load_quantised(gckpti_loader *load, const gckpti_file_entry *e
         return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for a row of %z bytes", bytes);
     for (int64_t at = 0, count; at < n && fits; at += count) {
         count = gckpti_min(n - at, most);
-        fits = gckpti_load_floats(load, e->type, x, count) && gckpti_quantise_row(to, at, count, x);
+        fits = gckpti_load_floats(load, e->type, x, count) && gckpti_compress_row(to, at, count, x);
     }
     gckpti_delete(&load->store->memory, x, bytes, 1);
     return fits || load->result != GCKPT_OK
@@ -85,7 +85,7 @@ static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
     const gckpt_parameter *p = &load->store->params[e->param].p;
     const int stored = e->slot < 0 ? (int)p->storage : GCKPT_STORAGE_F32, type = e->type;
     const int64_t count = gckpti_elements(&e->shape);
-    const void *at = e->slot >= 0 ? p->scales : p->quantised ? p->quantised : p->values;
+    const void *at = e->slot >= 0 ? p->scales : gckpti_stored(p);
     const unsigned char *values = (const unsigned char *)at;
     float x[GCKPTI_CHUNK];
     int equal = type == stored;
@@ -113,8 +113,8 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
         count = gckpti_part_of(load->store, &to, e->slot, &first);
     if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, first)))
         return 0;
-    if (GCKPTI_HAS_SCALES && e->slot < 0 && to.p.storage != GCKPT_STORAGE_F32)
-        return gckpti_load_quantised(load, e, &to, count);
+    if (e->slot < 0 && gckpti_is_compressed((int)to.p.storage))
+        return gckpti_load_compressed(load, e, &to, count);
     return gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
 }
 
@@ -178,7 +178,7 @@ static void gckpti_commit(gckpti_loader *load)
         gckpti_param *q = &s->params[e->param];
         if (e->slot < 0)
             gckpti_commit_param(load, e, q);
-        if (GCKPTI_HAS_SCALES && e->slot == GCKPTI_SCALE && e->spare_bytes) {
+        if (GCKPTI_HAS_COMPRESSED && e->slot == GCKPTI_SCALE && e->spare_bytes) {
             gckpti_apply_scales(s, q, (const float *)(const void *)e->dest);
             continue;
         }
@@ -222,7 +222,7 @@ static gckpt_result gckpti_load_text(gckpti_loader *load, size_t bytes)
             gckpti_values_undo(s);
             return GCKPT_E_MEMORY;
         }
-    const size_t capacity = gckpti_round_up(bytes, GCKPTI_ALIGN); /* to free all of it */
+    const size_t capacity = gckpti_round_up(bytes + 1, GCKPTI_ALIGN); /* with a 0 at its end */
     char *text = (char *)gckpti_new(&s->memory, capacity, 1);
     load->pos = load->header = text;
     load->end = text ? text + bytes : NULL;
@@ -251,6 +251,9 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpt_read_fn read, void *us
 {
     gckpti_loader load;
     unsigned char first[9] = { 0 };
+    if (!store || (!read && !file))
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "load: a store is needed, and a callback or a file in memory");
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
     memset(&load, 0, sizeof load);
@@ -285,16 +288,12 @@ static gckpt_result gckpti_load(gckpt_store *store, gckpt_read_fn read, void *us
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size, const gckpt_file_desc *desc)
 {
-    if (!store || !read)
-        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
     return gckpti_load(store, read, user, NULL, size, desc);
 }
 
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc)
 {
-    if (!store || !file)
-        return gckpti_error(store, GCKPT_E_ARG, "load: map needs a store and a file in memory");
     return gckpti_load(store, NULL, NULL, file, size, desc);
 }
 #endif

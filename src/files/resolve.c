@@ -86,23 +86,23 @@ static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *valu
                               const gckpti_file_entry *e, const gckpti_file_entry *end)
 {
     const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
+    const int state = e > values && !scale && !updates;
     const gckpt_shape whole = load->store->params[e->param].p.shape;
     gckpt_shape shape = whole;
     shape.n -= scale; /* one scale for each row */
+    const char *problem = NULL;
     if (e + 1 < end && e[1].slot == e->slot)
-        return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             strcmp(e[1].name, e->name) ? "two tensors are renamed to it"
-                                                        : "comes twice");
-    if (values->slot >= 0 || (scale && !gckpti_kind_of(values->type)->scaled) ||
-        (updates && values[1].slot != 0))
-        return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_ORPHAN);
-    if (updates && e->optimiser < 0)
-        return gckpti_refuse(load, GCKPT_E_DATA, e, "must be \"OPTIMISER:COUNT\" in quotes");
-    if (updates)
-        return 1;
-    if (e > values && !scale && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1))
-        return gckpti_refuse(load, GCKPT_E_DATA, e, "state numbers must be 0 to 3 without a gap");
-    return gckpti_same_shape(&e->shape, &shape) ||
+        problem = strcmp(e[1].name, e->name) ? "two tensors are renamed to it" : "comes twice";
+    else if (values->slot >= 0 || (scale && !gckpti_kind_of(values->type)->scaled) ||
+             (updates && values[1].slot != 0))
+        problem = GCKPTI_ORPHAN;
+    else if (updates && e->optimiser < 0)
+        problem = "must be \"OPTIMISER:COUNT\" in quotes";
+    else if (state && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1))
+        problem = "state numbers must be 0 to 3 without a gap";
+    if (problem)
+        return gckpti_refuse(load, GCKPT_E_DATA, e, problem);
+    return updates || gckpti_same_shape(&e->shape, &shape) ||
            gckpti_refuse(load, GCKPT_E_SHAPE, e,
                          e > values ? "%S, but its parameter is %S"
                                     : "the file has it as %S, the store as %S",
@@ -124,7 +124,7 @@ static void gckpti_use_mapped(gckpti_loader *load, gckpti_file_entry *e, gckpti_
                       !e->type && load->desc->writable);
     load->store->elements -= (size_t)q->p.elements;
     e->ignored = 1;
-    if (GCKPTI_HAS_SCALES && scale)
+    if (GCKPTI_HAS_COMPRESSED && scale)
         scale->ignored = 1;
 }
 
@@ -141,7 +141,7 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
             return 0;
         scale = e->slot == GCKPTI_SCALE ? e : scale;
     }
-    if (GCKPTI_HAS_SCALES && gckpti_kind_of(values->type)->scaled &&
+    if (GCKPTI_HAS_COMPRESSED && gckpti_kind_of(values->type)->scaled &&
         !gckpti_check_scaled(load, values, scale != NULL))
         return 0;
     values->old_states = (signed char)gckpti_state_slots(q);
@@ -160,7 +160,7 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
     for (e = values; e < end; e++) {
         if (e->ignored || e->slot == GCKPTI_UPDATES)
             e->ignored = 1;
-        else if (GCKPTI_HAS_SCALES && e->slot == GCKPTI_SCALE)
+        else if (GCKPTI_HAS_COMPRESSED && e->slot == GCKPTI_SCALE)
             e->spare_bytes = floats ? (size_t)gckpti_elements(&e->shape) * sizeof(float) : 0;
         else if (e->slot < 0 ? q->uninitialised : e->slot >= values->old_states)
             e->dest = e->slot < 0 ? gckpti_values_block(q) : (unsigned char *)q->p.state[e->slot];

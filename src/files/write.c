@@ -48,12 +48,12 @@ typedef struct {
     int slot, size;   /* suffix; bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
-    int64_t count;  /* number of elements in the file */
-    uint64_t *hash; /* receives the FNV-1a of the data, or NULL */
+    int64_t count; /* number of elements in the file */
+    uint64_t hash; /* FNV-1a of the data, if the sink only counts bytes */
 } gckpti_out_tensor;
 
-/* Advances w to the next tensor. Returns 0 at the end. */
-static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tensor *w)
+/* Advances w to the next tensor, with elements of `size` bytes unless 0; returns 0 at the end. */
+static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tensor *w, int size)
 {
     static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
     const gckpt_store *s = spec->store;
@@ -67,15 +67,17 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         if (!w->name || (scale && !gckpti_kind_of((int)q->p.storage)->scaled) ||
             (state && (d->values_only || !q->p.state[w->slot])))
             continue;
-        w->type = q->p.storage == GCKPT_STORAGE_F32 ? d->storage : q->p.storage;
-        w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORAGE_F32;
+        w->type = w->slot != GCKPTI_VALUES            ? GCKPT_STORAGE_F32
+                  : q->p.storage == GCKPT_STORAGE_F32 ? d->storage
+                                                      : q->p.storage;
         w->shape = q->p.shape;
         w->shape.n -= scale; /* one scale for each row */
         w->size = gckpti_kind_of((int)w->type)->bytes;
         w->count = gckpti_file_count((int)w->type, gckpti_elements(&w->shape));
         int64_t *last = &w->shape.d[w->shape.n - (w->shape.n > 0)];
         *last = gckpti_file_count((int)w->type, *last);
-        return 1;
+        if (!size || size == w->size)
+            return 1;
     }
     return 0;
 }
@@ -121,13 +123,13 @@ static void gckpti_sink_metadata(gckpti_sink *out, const gckpti_save_spec *spec,
  * last those of 1-byte elements, so that all are aligned. Returns the bytes of data. */
 static int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec, uint64_t hash)
 {
-    int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* bytes of data by element size */
+    int64_t at[] = { 0, 0, 0, 0, 0 }; /* where the next data of elements of this size begin */
     gckpti_out_tensor w;
     gckpti_sink_metadata(out, spec, hash);
-    for (w.next = 0; gckpti_next_out_tensor(spec, &w);)
-        bytes[w.size] += w.count * w.size;
-    int64_t at[] = { 0, bytes[4] + bytes[2], bytes[4], 0, 0 };
-    for (w.next = 0; gckpti_next_out_tensor(spec, &w);) {
+    for (w.next = 0; gckpti_next_out_tensor(spec, &w, 0);)
+        for (int size = w.size / 2; size > 0; size /= 2)
+            at[size] += w.count * w.size;
+    for (w.next = 0; gckpti_next_out_tensor(spec, &w, 0);) {
         const int64_t begin = at[w.size];
         at[w.size] += w.count * w.size;
         gckpti_sink_key(out, w.name, w.slot);
@@ -139,41 +141,35 @@ static int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec
 }
 
 /* Writes n elements, little-endian: all at once or, on other machines, byte by byte. */
-static void gckpti_sink_elements(gckpti_sink *out, const gckpti_out_tensor *w, const void *x,
-                                 int64_t n)
+static void gckpti_sink_elements(gckpti_sink *out, gckpti_out_tensor *w, const void *x, int64_t n)
 {
     const size_t size = (size_t)w->size, all = (size_t)n * size;
     const int little = gckpti_little_endian();
     for (size_t i = 0, chunk = little ? all : 1; i < all && !out->failed; i += chunk) {
         const unsigned char *b = (const unsigned char *)x + (little ? i : i ^ (size - 1));
         gckpti_sink_put(out, b, chunk);
-        if (w->hash)
-            *w->hash = gckpti_fnv(*w->hash, b, chunk);
+        if (!out->write)
+            w->hash = gckpti_fnv(w->hash, b, chunk);
     }
 }
 
 /* Writes the data of a tensor, unless this store has only a part of it. */
 static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec *spec,
-                                       const gckpti_out_tensor *w)
+                                       gckpti_out_tensor *w)
 {
     float buf[GCKPTI_CHUNK];
     const gckpti_param *q = w->q;
-    const void *raw = w->slot == GCKPTI_VALUES  ? q->p.quantised
-                      : w->slot == GCKPTI_SCALE ? q->p.scales
-                                                : NULL;
-    if (!spec->exec && w->slot != GCKPTI_SCALE && gckpti_is_part(spec->store, q, w->slot))
-        return gckpti_error(spec->store, GCKPT_E_ARG,
-                            "save: this rank has only a shard of \"%s\"%s; "
-                            "gckpt_ranks_save writes all ranks' shards",
-                            q->p.name, w->slot < 0 ? "" : gckpti_suffixes[w->slot]);
-    for (int64_t at = 0, n = w->count; at < w->count && (spec->exec || !out->failed); at += n) {
-        const void *x = raw;
-        if (!raw)
-            x = gckpti_gather_chunk(spec->exec, spec->store, q, w->slot, at, buf, &n);
+    const void *raw = w->slot == GCKPTI_SCALE ? q->p.scales : NULL;
+    if (w->slot == GCKPTI_VALUES && gckpti_is_compressed((int)q->p.storage))
+        raw = gckpti_stored(&q->p);
+    if (raw)
+        gckpti_sink_elements(out, w, raw, w->count);
+    for (int64_t at = 0, n; at < w->count && !raw && (spec->exec || !out->failed); at += n) {
+        const void *x = gckpti_gather_chunk(spec->exec, spec->store, q, w->slot, at, buf, &n);
         if (!x)
-            return GCKPT_E_PEER;
+            return spec->exec ? GCKPT_E_PEER : GCKPT_E_ARG;
         n = gckpti_min(w->count - at, n);
-        if (GCKPTI_HAS_SCALES && !raw && w->type != GCKPT_STORAGE_F32) {
+        if (gckpti_is_compressed((int)w->type)) {
             uint16_t half[GCKPTI_CHUNK];
             n = gckpti_min(n, GCKPTI_CHUNK);
             if (!gckpti_kind_of((int)w->type)->write((const float *)x, n, 1, half))
@@ -210,7 +206,7 @@ static gckpt_result gckpti_save_name(const gckpti_save_spec *spec, size_t i)
     return GCKPT_OK;
 }
 
-/* Checks that the store can be saved; initialises quantised values. */
+/* Checks that the store can be saved; initialises compressed values. */
 static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
 {
     gckpt_store *s = spec->store;
@@ -225,33 +221,29 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
         result = gckpti_save_name(spec, i);
-        if (GCKPTI_HAS_SCALES && q->p.storage != GCKPT_STORAGE_F32 && result == GCKPT_OK &&
+        if (gckpti_is_compressed((int)q->p.storage) && result == GCKPT_OK &&
             gckpti_renamed(d, q->p.name))
             result = gckpti_values_new(s, q, "save");
     }
-    if (GCKPTI_HAS_SCALES && result == GCKPT_OK)
+    if (GCKPTI_HAS_COMPRESSED && result == GCKPT_OK)
         gckpti_init_all_values(s);
-    if (GCKPTI_HAS_SCALES)
+    if (GCKPTI_HAS_COMPRESSED)
         gckpti_values_undo(s);
     return result;
 }
 
-/* Writes all tensors' data. If total is not NULL, adds the tensors' hashes to it. */
+/* Writes all tensors' data. If `out` only counts bytes, *total becomes the sum of their hashes. */
 static gckpt_result gckpti_sink_data(gckpti_sink *out, const gckpti_save_spec *spec,
                                      uint64_t *total)
 {
     gckpt_result result = GCKPT_OK;
     gckpti_out_tensor w;
-    uint64_t hash;
+    *total = 0;
     for (int size = 4; size > 0; size /= 2)
-        for (w.next = 0; result == GCKPT_OK && gckpti_next_out_tensor(spec, &w);) {
-            if (w.size != size)
-                continue;
-            hash = GCKPTI_FNV_START;
-            w.hash = total ? &hash : NULL;
+        for (w.next = 0; result == GCKPT_OK && gckpti_next_out_tensor(spec, &w, size);) {
+            w.hash = GCKPTI_FNV_START;
             result = gckpti_sink_tensor(out, spec, &w);
-            if (total)
-                *total += gckpti_data_hash(w.name, w.slot, hash);
+            *total += gckpti_data_hash(w.name, w.slot, w.hash);
         }
     return result;
 }
@@ -260,7 +252,7 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
 {
     gckpt_store *store = spec->store;
     gckpti_sink out, count;
-    uint64_t total = 0;
+    uint64_t total;
     gckpt_result result = gckpti_save_start(spec);
     memset(&count, 0, sizeof count); /* a sink that only counts bytes */
     out = count;
@@ -288,7 +280,7 @@ GCKPTI_FN gckpt_result gckpti_write(const gckpti_save_spec *spec, gckpt_write_fn
     gckpti_sink_put(&out, little, sizeof little);
     gckpti_sink_header(&out, spec, total);
     gckpti_sink_put(&out, "       ", padding);
-    result = gckpti_sink_data(&out, spec, NULL);
+    result = gckpti_sink_data(&out, spec, &total);
     if (gckpti_sink_flush(&out) != GCKPT_OK)
         return gckpti_error(store, GCKPT_E_FILE,
                             "save: the write callback failed before byte %z; "

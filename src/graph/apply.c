@@ -28,8 +28,6 @@ static int gckpti_check_inputs(gckpt_graph *g, const gckpt_op *op, gckpt_tensor 
         const gckpt_type type = in[i]->type, needed = gckpti_needed_type(op, i);
         const int any = needed == GCKPT_F32 && type == GCKPT_I32 && op->needs[i] & GCKPTI_ANY_TYPE;
         int needs_running = (op->needs[i] & GCKPT_UPDATES_RUNNING) != 0;
-        if (GCKPTI_RUNS_CACHES && in[i]->cache_capacity && !(op->flags & GCKPTI_CACHED))
-            gckpti_fail_cached(g, op->name, in[i]);
         if (in[i]->graph != g)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
@@ -129,6 +127,8 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         return gckpti_fail(g, GCKPT_E_ARG, "%s: attributes is NULL, but attribute_bytes is %z",
                            op->name, attribute_bytes);
     if (!gckpti_check_inputs(g, op, in, n))
+        return NULL;
+    if (g->check_op && !g->check_op(op, in, n, attributes))
         return NULL;
     gckpt_call call = gckpti_shape_call(in, n, attributes);
     call.graph = g;

@@ -30,10 +30,9 @@ struct gckpt_tensor {
     int index;       /* index of the parameter in the store */
     int segment;     /* innermost segment that has it, or -1 */
     int batch_invariant, must_save, must_recompute;
-    int f32_uses;           /* parameter: number of uses that cannot read quantised data */
-    int mixes_rows;         /* 0, or GCKPTI_MIXES_*: when splits of the batch change results */
-    int64_t cache_capacity; /* of the gckpt_cache whose rows are last on axis 1, or 0 */
-    int64_t cache_window;   /* of a gckpt_cache_window; 0 if it keeps all rows */
+    int f32_uses;   /* parameter: number of uses that cannot read compressed values */
+    int mixes_rows; /* 0, or GCKPTI_MIXES_*: when splits of the batch change results */
+    const gckpt_tensor *variable; /* the variable whose rows are last on axis 1, or NULL */
 };
 
 /* When an op mixes rows of the batch; an op that measures statistics does so in training only. */
@@ -52,12 +51,14 @@ struct gckpt_graph {
     gckpt_tensor **tensors;
     gckpti_segment *segments;
     size_t count, segment_count;
-    int segment;                           /* the open segment, or -1 */
-    int top_segments;                      /* number of outermost segments */
-    int param_limit;                       /* 1 + the greatest store index of its parameters */
-    int64_t rows;                          /* rows of every input; 0 before the first input */
-    int64_t cache_capacity, new_positions; /* capacity of its caches, or 0; new rows of a call */
-    int64_t min_positions;                 /* least positions in a gckpt_positions, or 0 */
+    int segment;                  /* the open segment, or -1 */
+    int top_segments;             /* number of outermost segments */
+    int param_limit;              /* 1 + the greatest store index of its parameters */
+    int64_t rows;                 /* rows of every input; 0 before the first input */
+    const gckpt_tensor *variable; /* its first variable, or NULL */
+    /* Checks each new op of a graph with variables (op NULL: a view of another shape). Returns 0
+     * after an error. */
+    int (*check_op)(const gckpt_op *op, gckpt_tensor *const *in, int n, const void *attributes);
 };
 
 enum { GCKPTI_HAS_GRAPHS = GCKPTI_WITH_PLANNER }; /* whether this build has graphs */
@@ -68,20 +69,17 @@ GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const c
 /* Flag in gckpt_op.needs: the input may be i32 instead of f32. */
 enum { GCKPTI_ANY_TYPE = 1 << 12 };
 
-/* Flag of ops that may have a cache as input: its rows that are not written yet do not matter. With
- * GCKPT_SIDE_EFFECT it marks the op that writes these rows, whose result is not in the arena. */
-enum { GCKPTI_CACHED = 1 << 22 };
-static inline int gckpti_is_cache(const gckpt_op *op)
+/* Flag of an op whose result is a variable (a variable tensor of TensorFlow Lite): the executor
+ * keeps it from call to call, outside the arena. in[0] is the rows of axis 1 that a call adds. */
+enum { GCKPTI_VARIABLE = 1 << 22 };
+static inline int gckpti_is_variable(const gckpt_op *op)
 {
-    const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
-    return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
+    return op && op->flags & GCKPTI_VARIABLE;
 }
 
 /* Flag of an op whose result is i32, each element below classes(); it has no backward. In a loss,
  * this bit is GCKPTI_BACKWARD_LOSS. */
 enum { GCKPTI_INDICES = 1 << 21 };
-
-GCKPTI_FN gckpt_tensor *gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_tensor *x);
 
 /* ---- graph/apply.c ---- */
 /* Returns a call with which an op's shape() can be called: one thread, FP32. */

@@ -308,15 +308,6 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, 
     return y;
 }
 
-GCKPTI_FN gckpt_tensor *gckpti_fail_cached(gckpt_graph *g, const char *what, const gckpt_tensor *x)
-{
-    return gckpti_fail(
-        g, GCKPT_E_ARG,
-        "%s: %T is a gckpt_cache, with rows that are not written yet; only causal attention and "
-        "gckpt_concat (axis 1, as the last input) can read it",
-        what, x);
-}
-
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
 {
     if (!x)
@@ -332,8 +323,8 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
         }
     if (inferred >= 0 && gckpti_shape_fits(&shape))
         shape.d[inferred] = elements / gckpti_elements(&shape);
-    if (GCKPTI_RUNS_CACHES && x->cache_capacity && !gckpti_same_shape(&shape, &x->shape))
-        return gckpti_fail_cached(g, "reshape", x);
+    if (g->check_op && !gckpti_same_shape(&shape, &x->shape) && !g->check_op(NULL, &x, 1, NULL))
+        return NULL;
     if ((x->op && x->op->flags & GCKPT_LOSS) || !gckpti_shape_fits(&shape) ||
         gckpti_elements(&shape) != elements)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
@@ -345,7 +336,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->in[0] = x;
     t->inputs = 1;
     t->batch_invariant = x->batch_invariant;
-    t->cache_capacity = x->cache_capacity, t->cache_window = x->cache_window;
+    t->variable = x->variable;
     t->mixes_rows = x->mixes_rows;
     if (!t->batch_invariant && (shape.n == 0 || shape.d[0] % g->rows))
         t->mixes_rows |= GCKPTI_MIXES_ALWAYS;

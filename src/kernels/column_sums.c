@@ -6,8 +6,8 @@ GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, in
                                       int vectors, int gain)
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
-    const uint16_t *narrow = s->call->grad_out_bf16;
-    const gckpt_arg *in = s->call->in;
+    const gckpti_source gradient = gckpti_grad_out_of(s->call);
+    const gckpti_source in = gckpti_arg_values(s->call->in);
     const int64_t each = vectors > 1 ? W : n;
     gckpti_row_args row = { GCKPTI_ROW_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     FLOATS b[4], b_comp[4], g[4], g_comp[4];
@@ -25,11 +25,11 @@ GCKPTI_INLINED void V(column_sums_of)(const gckpti_column_sums *s, int64_t j, in
             row = gckpti_norm_row_args(s->call, r);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
-            FLOATS x = GCKPTI_LOAD_ANY(s->call->grad_out, narrow, row_start + at[i], each);
+            FLOATS x = GCKPTI_LOAD_VALUES(gradient, row_start + at[i], each);
             if (s->bias)
                 V(sum_add)(&b[i], &b_comp[i], x);
             if (gain) {
-                FLOATS h = GCKPTI_LOAD_ANY(in->data, in->bf16, row_start + at[i], each);
+                FLOATS h = GCKPTI_LOAD_VALUES(in, row_start + at[i], each);
                 h = (h - row.first - row.mean) * row.rstd;
                 V(sum_add)(&g[i], &g_comp[i], V(fma)(x, h, V(zero)()));
             }

@@ -1,13 +1,13 @@
 /* ---- products with a single row of c: b is read once, in place, and not packed ---- */
 /* Adds k terms to columns 0..n-1 of c. A row of b has all terms of a column (V(gemv_dot)) or one
- * term of all columns (V(gemv_axpy)). b has floats or, if the constant `storage` says so, quantised
- * data: then k is a multiple of 4 terms (dot) or n of a vector (axpy). */
+ * term of all columns (V(gemv_axpy)). b has floats or, if the constant `storage` says so,
+ * compressed values: then k is a multiple of 4 terms (dot) or n of a vector (axpy). */
 typedef struct {
     int64_t k, n;
     const float *a;
     int64_t a_step;
     const void *b;
-    int64_t row;         /* distance of rows of b, in elements or (quantised dot) words */
+    int64_t row;         /* distance of rows of b, in elements or (dot, compressed) words */
     const float *scales; /* of I8: one for each row of b */
     const float *from;   /* dot: where chains start, or NULL for +0; axpy: chains start in c */
     float *c;
@@ -26,7 +26,7 @@ GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int
         if (storage == GCKPT_STORAGE_F32)
             y = V(load_n)((const float *)t->b + at, left);
         else
-            GCKPTI_IF_QUANTISED(y = V(load_quant)(storage, t->b, at, x[8 + p], left));
+            GCKPTI_IF_COMPRESSED(y = V(load_wide)(storage, t->b, at, x[8 + p], left));
         sum = V(fma)(x[p], y, sum);
     }
     V(store_n)(t->c + j, sum, left);
@@ -90,7 +90,7 @@ GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv
             for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
                 sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
         }
-        GCKPTI_IF_QUANTISED(V(dot_words)(storage, vectors, r, t.scales, x, sum));
+        GCKPTI_IF_COMPRESSED(V(dot_words)(storage, vectors, r, t.scales, x, sum));
     }
     for (; storage == GCKPT_STORAGE_F32 && p < t.k; p++) {
         GCKPTI_UNROLL

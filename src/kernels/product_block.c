@@ -11,8 +11,9 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c
         memset(u.c, 0, bytes);
     else if (!use_dots && u.from != u.c)
         memcpy(u.c, u.from, bytes);
-    if (gckpti_has_quant(&t->b)) {
-        GCKPTI_IF_QUANTISED((use_dots ? V(quant_dot) : V(quant_axpy))(t->b.quant, j0, &u));
+    if (gckpti_has_compressed(&t->b)) {
+        GCKPTI_IF_COMPRESSED(
+            (use_dots ? V(compressed_dot) : V(compressed_axpy))(t->b.compressed, j0, &u));
         return;
     }
     u.b = t->b.f32 + j0 * t->b.stride;
@@ -57,7 +58,7 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
         const float *a = t->a.f32 + p * t->a.k_stride;
         const int64_t n = gckpti_min(j1 - j, s.nc), k = gckpti_min(t->k - p, s.kc);
         const int64_t count = (n + most - 1) / most, at_b = p * t->b.k_stride + j * t->b.stride;
-        const float *b = gckpti_has_quant(&t->b) ? NULL : t->b.f32 + at_b;
+        const float *b = gckpti_has_compressed(&t->b) ? NULL : t->b.f32 + at_b;
         gckpti_tile u = { k,    a, t->a.stride, t->a.k_stride, b, 0,
                           NULL, 0, NULL,        t->c_stride,   0, NULL };
         gckpti_prefetch next_b = { NULL, 0, 0, 0, 0, 0 }, next_a = next_b;
@@ -67,8 +68,8 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
             next_b = V(prefetch_block)(t, next_p, gckpti_min(t->k - next_p, s.kc), next_j,
                                        gckpti_min(j1 - next_j, s.nc),
                                        (i1 - i0 + high - 1) / high * count);
-        if (gckpti_has_quant(&t->b))
-            GCKPTI_IF_QUANTISED(V(pack_quant)(t, p, j, n, k, panels, s.kc));
+        if (gckpti_has_compressed(&t->b))
+            GCKPTI_IF_COMPRESSED(V(pack_compressed)(t, p, j, n, k, panels, s.kc));
         else if (!s.in_place || n % W)
             V(pack_panels)(t, b, n, k, s.in_place, panels, s.kc);
         for (int64_t i = i0, rows; i < i1; i += rows) {

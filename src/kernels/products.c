@@ -213,7 +213,7 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     if (t->a.k_stride != 1 || t->k > GCKPTI_KC_STRIDED)
         sizes.nc =
             gckpti_min(GCKPTI_NC, (floats / sizes.kc - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    sizes.in_place = t->b.stride == 1 && !gckpti_has_quant(&t->b) && (W >= 16 || rows <= few);
+    sizes.in_place = t->b.stride == 1 && !gckpti_has_compressed(&t->b) && (W >= 16 || rows <= few);
     sizes.packs_a = W < 16 && t->a.k_stride != 1 && t->a.stride == 1 && rows > GCKPTI_STRIP;
     return sizes;
 }

@@ -4,7 +4,7 @@
 #include "graph/graph.h"
 
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans with the same
- * bits (in bf16 plans its logits are not rounded: manual, 5l) ----
+ * bits (in mixed plans its logits are not rounded: manual, 5l) ----
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
  * classes, dw += d x over the rows. Ignored rows (target < 0) take part with d = +0, as in the two
  * ops: otherwise a -0 could stay in dw, or an infinity in w stay hidden. The products round d.
@@ -17,8 +17,8 @@ typedef struct {
 } gckpti_loss_layout;
 
 /* The workspace has: scratch of the products; logits of a block of rows (one, with plain kernels)
- * and a chunk of classes, or all; in bf16 plans dx of the block; the saved values if the op has no
- * saved buffer. A bf16 backward takes 32 rows at a time if there are so many, as dw adds blocks. */
+ * and a chunk of classes, or all; in mixed plans dx of the block; the saved values if the op has no
+ * saved buffer. There a backward takes 32 rows at a time if it has so many, as dw adds blocks. */
 static gckpti_loss_layout gckpti_loss_layout_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
@@ -80,19 +80,19 @@ static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
     (void)worker;
-    loss->classes->cap(loss->d + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
+    loss->classes->cap(gckpti_f32(loss->d) + r * loss->n, loss->n, 1.0f / loss->cap, loss->cap);
 }
 
 /* Computes c (m,n) = a b, or c += a b; the caller sets a, b, k_period and k_offset of t. */
 static void gckpti_gemm(const gckpt_call *call, gckpti_product_fn run, gckpti_product *t, int64_t m,
                         int64_t n, int64_t k, float *c, int accumulate)
 {
-    gckpti_set_product(call, t, 1, m, n, k, c, NULL);
+    gckpti_set_product(call, t, 1, m, n, k, gckpti_f32_destination(c));
     t->accumulate = accumulate;
     run(call, t);
 }
 
-/* For each chunk of classes of a block: logits = x w', dx += d w, dw += d' x. In bf16 plans dx is
+/* For each chunk of classes of a block: logits = x w', dx += d w, dw += d' x. Narrow dx is
  * in the workspace, since it is rounded once, after the last class. */
 static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_loss_layout *layout)
 {
@@ -101,27 +101,25 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = loss->row * c;
     const int block_rows = gckpti_linear_loss_block(call), has_logits = backward && block_rows;
     float *workspace = (float *)call->workspace, *dw = backward ? w->grad : NULL;
-    uint16_t *dx_bf16 = backward && gckpti_has_bf16(x->grad_bf16) ? x->grad_bf16 + at : NULL;
-    float *dx = dx_bf16 ? workspace + layout->dx : backward && x->grad ? x->grad + at : NULL;
-    if (dx_bf16 && x->accumulate)
-        gckpti_widen_row(call, dx_bf16, dx, loss->rows * c);
+    const gckpti_destination to = backward ? gckpti_arg_gradient(x) : gckpti_f32_destination(NULL);
+    float *dx = gckpti_open(call, to, at, loss->rows * c, x->accumulate, workspace + layout->dx);
     for (loss->first = 0; loss->first < v; loss->first += loss->n) {
         loss->n = gckpti_min(v - loss->first, layout->chunk);
-        loss->x = loss->d =
-            workspace + layout->logits + (block_rows ? loss->rows * loss->first : 0);
-        const gckpti_operand d = { loss->d, NULL, loss->n, 1, 0, NULL };
-        gckpt_dequantisation rows;
+        float *logits = workspace + layout->logits + (block_rows ? loss->rows * loss->first : 0);
+        loss->d = gckpti_f32_destination(logits), loss->x = gckpti_source_of(loss->d);
+        const gckpti_operand d = gckpti_matrix(logits, loss->n, 1);
+        gckpti_compressed rows;
         gckpti_product t;
         t.k_period = t.k_offset = 0;
-        t.a = gckpti_arg_operand(x, at, c, 1, 0),
-        t.b = gckpti_arg_operand(w, loss->first * c, c, 1, 0);
-        if (gckpti_call_quant(call)) {
-            rows = gckpti_quant_from(gckpti_call_quant(call), loss->first * c);
-            gckpti_operand_set_quant(call, &rows, &t.b);
+        t.a = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0),
+        t.b = gckpti_operand_of(gckpti_arg_values(w), loss->first * c, c, 1, 0);
+        if (gckpti_call_compressed(call)) {
+            rows = gckpti_compressed_from(gckpti_call_compressed(call), loss->first * c);
+            GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, &rows, &t.b));
         }
         (void)rows;
         if (loss->counted > 0 && !has_logits)
-            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, loss->n, c, loss->d, 0);
+            gckpti_gemm(call, gckpti_run_product, &t, loss->rows, loss->n, c, logits, 0);
         if (loss->counted > 0 && !has_logits && loss->cap > 0.0f)
             gckpt_parallel(call, loss->rows, 16 * loss->n, gckpti_loss_cap_row, loss);
         gckpt_parallel(call, loss->rows, 16 * loss->n,
@@ -130,15 +128,14 @@ static void gckpti_loss_products(gckpti_loss *loss, int backward, const gckpti_l
         if (dx)
             gckpti_gemm(call, gckpti_run_product, &t, loss->rows, c, loss->n, dx,
                         x->accumulate || loss->first > 0);
-        t.b = gckpti_arg_operand(x, at, c, 1, 0);
+        t.b = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
         t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
         t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = loss->row % t.k_period;
         if (dw)
             gckpti_gemm(call, gckpti_run_product, &t, loss->n, c, loss->rows,
                         dw + loss->first * c, w->accumulate || loss->row > 0);
     }
-    if (dx_bf16)
-        gckpti_narrow_row(call, dx, dx_bf16, loss->rows * c);
+    gckpti_close(call, to, at, loss->rows * c, dx);
 }
 
 static void gckpti_run_linear_cross_entropy(const gckpt_call *call, int backward)

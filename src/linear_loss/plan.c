@@ -39,7 +39,7 @@ static int gckpti_join_loss(const gckpti_planner *p, gckpt_tensor *t)
 
 /* Replaces losses by the lowering number p->variant.lowering, of the same bits: a cross_entropy and
  * its linear layer become a linear_cross_entropy, which computes each logit once, for a block of
- * rows at a time, or twice (the last lowering). Fast kernels of a backend have no lowering. */
+ * rows at a time, or twice (the last lowering). Plans for a backend have no lowering. */
 static void gckpti_take_lowering(gckpti_planner *p)
 {
     static const int rows[GCKPTI_LOWERINGS - 1] = { 256, 64, 0 };
@@ -48,7 +48,6 @@ static void gckpti_take_lowering(gckpti_planner *p)
         gckpt_tensor t = *p->g->tensors[i];
         gckpti_linear_loss o = { 0, 0.0f };
         if (t.kind != GCKPTI_OP || t.batch_invariant || !(p->active[i] & GCKPTI_HAS_BACKWARD) ||
-            p->desc->bf16.precision == GCKPT_BF16_FAST ||
             (!gckpti_join_loss(p, &t) && (t.op != &gckpti_op_linear_cross_entropy || !block_rows)))
             continue;
         if (block_rows) {

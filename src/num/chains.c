@@ -37,15 +37,3 @@ GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int
     for (; n > 0; n--, b += stride, d++)
         gckpti_axpy_rows(a, a_step, b, 1, 1, k, d);
 }
-
-GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = gckpti_from_bf16(x[i]);
-}
-
-GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = gckpti_to_bf16(x[i]);
-}

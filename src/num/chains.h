@@ -16,5 +16,3 @@ GCKPTI_FN void gckpti_axpy_rows(const float *a, int64_t a_step, const float *b, 
 /* Adds k terms to n chains along rows of b: d[j] += a[p * a_step] b[j * stride + p]. k may be 0. */
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d);
-GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);
-GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n);

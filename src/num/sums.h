@@ -20,25 +20,6 @@ GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
         *max = 0.0f, *sum = 1.0f;
 }
 
-/* Updates *max in one step of the online softmax (Milakov & Gimelshein 2018): max' = max(max, top);
- * returns factor = exp(max - shift(max')). sum' = fma(sum, factor, sum of p by lanes). In the first
- * step max' = top, sum' = sum of p, and the factor is 0. */
-GCKPTI_INLINE float gckpti_online_factor(float top, int first, float *max)
-{
-    float factor = 0.0f;
-    if (!first) {
-        top = top > *max ? top : *max;
-        factor = gckpti_exp(*max - gckpti_shift(top));
-    }
-    *max = top;
-    return factor;
-}
-
-GCKPTI_INLINE float gckpti_online_sum(float sum, int first, float factor, float added)
-{
-    return first ? added : gckpti_fma(sum, factor, added);
-}
-
 /* FNV-1a, 64 bits, from GCKPTI_FNV_START. Floats are little-endian words; all NaN have one word. */
 #define GCKPTI_FNV_START UINT64_C(0xcbf29ce484222325)
 

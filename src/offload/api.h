@@ -1,11 +1,11 @@
 #ifndef GCKPT_NO_OFFLOAD
 /* ---- Offloading: AUTO, OPTIMAL and frontiers may copy values and saved data to slower memory and
  * back (GCKPT_OFFLOAD, GCKPT_RELOAD) instead of recomputing them (manual, 7). Plans that update in
- * the backward offload nothing, as a failed copy would come too late. If overlap is 0, ops wait
- * for copies. Else copies overlap computation, one at a time in the order they begin. Cost is then
- * a time, which plans minimise: an op takes its cost, a use waits for its reload, and the
- * instruction after a value's last use waits for its offload. Bytes of pending copies (until
- * GCKPT_OFFLOAD_DONE, or by early reloads) count.
+ * the backward offload nothing, as a failed copy would come too late. A GCKPT_SCHEDULE may have
+ * reloads; their offloads are inserted. If overlap is 0, ops wait for copies. Else copies overlap
+ * computation, one at a time in the order they begin. Cost is then a time, which plans minimise: an
+ * op takes its cost, a use waits for its reload, and the instruction after a value's last use waits
+ * for its offload. Bytes of pending copies (until GCKPT_OFFLOAD_DONE, or by early reloads) count.
  *
  * In gckpt_exec_desc, offload copies `bytes` bytes to position `at` of a slower memory (file, chip)
  * of gckpt_plan_info.offloaded bytes, reload copies them back; both return the bytes done. If that
@@ -19,6 +19,6 @@
 /* gckpt_plan_desc.offload */
 typedef struct {
     size_t bytes;  /* of slower memory that may be used; 0 (default) offloads nothing */
-    uint64_t cost; /* of copying 2^20 bytes one way, as ranks.link_cost; rounded up; default 0 */
+    uint64_t cost; /* gckpt_cost of copying 2^20 bytes one way; rounded up; default 0 */
     int overlap;   /* if nonzero, copies overlap computation; default 0 */
 } gckpt_offload_options;

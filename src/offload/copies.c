@@ -108,20 +108,19 @@ static void gckpti_alloc_offload(gckpt_exec *e, gckpti_bump *bump)
     const gckpt_backend *b = gckpti_backend(e);
     size_t copies = 0; /* most copies that can be pending */
     e->offload.by_backend =
-        GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, copy_async) && !e->desc.offload && p->offloaded;
+        GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, copy_async) && !e->desc.offload && p->host_bytes;
     e->offload.async = e->offload.by_backend || (!GCKPTI_OF(b, own_memory) && e->desc.wait);
     for (size_t x = 0; x < p->length && e->offload.async; x++)
         copies += p->ins[x].kind == GCKPT_OFFLOAD || p->ins[x].kind == GCKPT_RELOAD ? 2 : 0;
     e->offload.due = (int *)gckpti_bump_alloc(bump, copies, sizeof *e->offload.due);
     if (!e->offload.by_backend && !e->desc.offload)
-        e->offload.host = (unsigned char *)gckpti_bump_alloc(bump, p->offloaded, 1);
+        e->offload.host = (unsigned char *)gckpti_bump_alloc(bump, p->host_bytes, 1);
 }
 
 GCKPTI_MODULE(offload)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = gckpti_backend(e);
-    const int whole = e->step.pc == p->body || e->step.pc == p->epilogue; /* pc may go back */
     switch (event) {
     case GCKPTI_ON_LAYOUT: gckpti_alloc_offload(e, (gckpti_bump *)arg); break;
     case GCKPTI_ON_BIND:
@@ -129,16 +128,17 @@ GCKPTI_MODULE(offload)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: set both desc.offload and desc.reload, or neither; "
                                 "desc.wait needs them");
-        e->device.watched |= e->offload.async && p->offloaded;
+        e->device.watched |= e->offload.async && p->host_bytes;
         if (!e->offload.by_backend || !e->tables.nodes)
             break;
         e->offload.host =
-            (unsigned char *)GCKPTI_OF(b, host_get)(GCKPTI_OF(b, context), p->offloaded);
+            (unsigned char *)GCKPTI_OF(b, host_get)(GCKPTI_OF(b, context), p->host_bytes);
         return e->offload.host ? GCKPT_OK
                                : gckpti_error(e->store, GCKPT_E_MEMORY,
                                               "exec: %s has no host memory for %z bytes",
-                                              GCKPTI_OF(b, name), p->offloaded);
-    case GCKPTI_ON_REACH: return gckpti_wait_copies(e, whole ? INT32_MAX : e->step.pc, GCKPT_OK);
+                                              GCKPTI_OF(b, name), p->host_bytes);
+    case GCKPTI_ON_REACH: return gckpti_wait_copies(e, e->step.pc, GCKPT_OK);
+    case GCKPTI_ON_BODY_END: return gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
     case GCKPTI_ON_RUN_END: {
         const gckpt_result result = *(const gckpt_result *)arg;
         const gckpt_result waited = gckpti_wait_copies(e, INT32_MAX, result);
@@ -146,7 +146,7 @@ GCKPTI_MODULE(offload)
     }
     case GCKPTI_ON_FREE:
         if (e->offload.by_backend && e->offload.host)
-            GCKPTI_OF(b, host_release)(GCKPTI_OF(b, context), e->offload.host, p->offloaded);
+            GCKPTI_OF(b, host_release)(GCKPTI_OF(b, context), e->offload.host, p->host_bytes);
         break;
     default: break;
     }

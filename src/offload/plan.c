@@ -7,7 +7,7 @@
 static void gckpti_start_offload(gckpti_planner *p)
 {
     const size_t most = PTRDIFF_MAX / 2, bytes = p->desc->offload.bytes;
-    p->host_limit = p->inference || p->desc->update_in_backward || p->variant.no_offload
+    p->host_limit = p->inference || p->desc->update_in_backward || p->variant.no_copies
                         ? 0
                         : (int64_t)(bytes < most ? bytes : most);
     p->max_host_limit = p->host_limit;
@@ -32,14 +32,14 @@ static gckpt_result gckpti_place_offloaded(gckpti_planner *p, gckpti_lowered *d)
             d->host_offset[k] = GCKPTI_NO_OFFSET;
             continue;
         }
-        d->host_offset[k] = gckpti_round_up(d->offloaded, p->alignment);
-        d->offloaded = d->host_offset[k] + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
-        d->offloaded = d->offloaded < most ? d->offloaded : most;
+        d->host_offset[k] = gckpti_round_up(d->host_bytes, p->alignment);
+        d->host_bytes = d->host_offset[k] + (k % 2 ? t->saved_bytes : gckpti_value_bytes(p, t));
+        d->host_bytes = d->host_bytes < most ? d->host_bytes : most;
     }
-    if (d->offloaded > p->desc->offload.bytes || d->offloaded >= most)
+    if (d->host_bytes > p->desc->offload.bytes || d->host_bytes >= most)
         return gckpti_error(p->g, GCKPT_E_BUDGET,
                             "schedule: it offloads %z bytes, but desc.offload.bytes is only %z",
-                            d->offloaded, p->desc->offload.bytes);
+                            d->host_bytes, p->desc->offload.bytes);
     d->hidden = p->overlap ? d->cost - gckpti_schedule_time(p, &d->sched, 0, NULL) : 0;
     d->cost -= d->hidden;
     return GCKPT_OK;
@@ -62,13 +62,28 @@ static void gckpti_add_offload_operands(gckpti_planner *p, const gckpti_ins_at *
 static void gckpti_encode_offload(const gckpti_planner *p, gckpti_encoder *e)
 {
     e->plan.hidden = p->best.hidden;
-    e->plan.offload_cost = p->desc->offload.cost;
-    e->plan.overlap_offload = p->desc->offload.overlap != 0;
-    e->plan.offloaded = p->best.offloaded;
+    e->plan.host_cost = p->desc->offload.cost;
+    e->plan.overlaps_copies = p->desc->offload.overlap != 0;
+    e->plan.host_bytes = p->best.host_bytes;
     for (int u = 0; u < p->nodes; u++) {
         e->info[p->node[u].id].host_value = p->best.host_offset[2 * u];
         e->info[p->node[u].id].host_saved = p->best.host_offset[2 * u + 1];
     }
+}
+
+GCKPTI_FN void gckpti_price_copy(const gckpt_plan *p, const gckpti_ins *ins, gckpt_usage *u)
+{
+    if (ins->kind != GCKPT_OFFLOAD && ins->kind != GCKPT_RELOAD)
+        return;
+    const gckpti_plan_node *node = &p->nodes[ins->id];
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    const size_t value = o.out != GCKPTI_NO_OFFSET ? gckpti_planned_bytes(p, node) : 0;
+    const size_t saved = o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0;
+    const size_t planned =
+        gckpti_round_up(value, p->alignment) + gckpti_round_up(saved, p->alignment);
+    u->moved = value + saved;
+    u->cost = gckpti_transfer_cost(p->host_cost, (int64_t)planned);
 }
 
 GCKPTI_PASSES(offload)
@@ -77,9 +92,9 @@ GCKPTI_PASSES(offload)
     case GCKPTI_PASS_START: gckpti_start_offload(p); break;
     case GCKPTI_PASS_NODE: {
         gckpti_node *u = (gckpti_node *)arg;
-        u->can_offload = p->host_limit > 0 && p->tensors[u->id]->op &&
-                         !p->tensors[u->id]->batch_invariant && !u->must_recompute;
-        p->can_offload = p->can_offload || u->can_offload;
+        u->can_copy = p->host_limit > 0 && p->tensors[u->id]->op &&
+                      !p->tensors[u->id]->batch_invariant && !u->must_recompute;
+        p->can_copy = p->can_copy || u->can_copy;
         break;
     }
     case GCKPTI_PASS_ENTRY: {

@@ -15,7 +15,7 @@ GCKPTI_FN uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes)
  * them. */
 GCKPTI_FN uint64_t gckpti_copy_cost(const gckpti_search *s, int node, int64_t bytes)
 {
-    return s->p->node[node].can_offload && s->now.host_bytes <= s->p->host_limit - bytes
+    return s->p->node[node].can_copy && s->now.host_bytes <= s->p->host_limit - bytes
                ? gckpti_round_trip_cost(s, bytes)
                : UINT64_MAX;
 }
@@ -30,14 +30,9 @@ GCKPTI_FN uint64_t gckpti_restore_cost(const gckpti_search *s, int u, int x)
 /* Strategies: { copy cost, n }: at most n eighths of the bytes may be offloaded that could be
  * copied to the host and back during a step without recomputes; n = 0 leaves only the request's
  * limit. Such a limit offloads some of many similar values and recomputes others. */
-static const signed char gckpti_strategies[][2] = {
+static const signed char gckpti_strategies[GCKPTI_STRATEGIES][2] = {
     { GCKPTI_FULL_COPY_COST, 0 }, { 1, 0 }, { 0, 0 }, { 0, 4 }, { 0, 3 }, { 0, 2 }
 };
-
-GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p)
-{
-    return p->overlap ? (int)(sizeof gckpti_strategies / sizeof *gckpti_strategies) : 1;
-}
 
 /* Sets the weight of copies and the limit of slower memory for a strategy. */
 GCKPTI_FN void gckpti_begin_strategy(gckpti_planner *p, int strategy)
@@ -86,7 +81,7 @@ static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
         s->saving[x + 1] =
             s->saving[x] + (now->entry[x] < p->nodes ? gckpti_entry_cost(p, now->entry[x]) : 0);
     for (int x = now->length; x-- > 0;) {
-        if (!gckpti_is_reload(p, now->entry[x]))
+        if (!gckpti_is_copy_back(p, now->entry[x]))
             continue;
         const int u = gckpti_entry_node(p, now->entry[x]);
         int reader = x + 1, found = 0, count;
@@ -106,7 +101,7 @@ static void gckpti_advance_reloads(gckpti_search *s, int64_t limit)
     for (size_t k = 0; y < now->length; y++) {
         for (; k < n && (int)(s->insert[k].key >> 32) == y; k++)
             s->next.entry[s->next.length++] = s->insert[k].value;
-        if (!gckpti_is_reload(p, now->entry[y]))
+        if (!gckpti_is_copy_back(p, now->entry[y]))
             s->next.entry[s->next.length++] = now->entry[y];
     }
 }

@@ -4,7 +4,7 @@
 /* ---- offloads and reloads in a scan of a schedule from its end ---- */
 GCKPTI_FN int64_t gckpti_scan_copies(gckpti_planner *p, gckpti_schedule *s, int entry, int x)
 {
-    const int u = gckpti_entry_node(p, entry), reload = gckpti_is_reload(p, entry);
+    const int u = gckpti_entry_node(p, entry), reload = gckpti_is_copy_back(p, entry);
     gckpti_node_state *v = &p->state[u];
     const int used = gckpti_parts(v->value_end, v->saved_end);
     const int parts = reload ? used : entry < 0 ? 0 : v->awaited_parts, added = parts & ~used;
@@ -69,7 +69,7 @@ static int64_t gckpti_kept_bytes(const gckpti_timeline *c, int from, int x)
 static void gckpti_release_offloads(gckpti_timeline *c, int x)
 {
     gckpti_schedule *s = c->sched;
-    const int defines = s->entry[x] >= 0 && !gckpti_is_offload_done(c->p, s->entry[x]);
+    const int defines = s->entry[x] >= 0 && s->entry[x] < 2 * c->p->nodes;
     const int node = defines ? gckpti_entry_node(c->p, s->entry[x]) : -1;
     int64_t excess = s->live_bytes[x] - c->limit;
     int pending = 0;
@@ -116,7 +116,7 @@ GCKPTI_FN uint64_t gckpti_schedule_time(gckpti_planner *p, gckpti_schedule *s, i
         gckpti_release_offloads(&c, x);
         if (out)
             out->entry[out->length++] = i;
-        if (gckpti_is_reload(p, i)) {
+        if (gckpti_is_copy_back(p, i)) {
             gckpti_start_copy(&c, u, gckpti_parts(s->value_end[x], s->saved_end[x]));
             p->state[u].ready = c.copy_end;
         }

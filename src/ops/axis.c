@@ -90,21 +90,20 @@ static gckpti_iter gckpti_slice_move(const gckpt_call *call, int i)
 static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
     const gckpt_arg *x = &call->in[0];
-    const gckpt_dequantisation *quant = backward ? NULL : gckpti_call_quant(call);
     if (backward && x->grad)
         gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
-    if (quant) /* then the axis is the first one */
-        gckpti_dequantise(quant, gckpti_slice_move(call, 0).offset[0],
+    if (!backward && gckpti_call_compressed(call)) { /* then the axis is the first one */
+        gckpti_decompress(gckpti_call_compressed(call), gckpti_slice_move(call, 0).offset[0],
                           gckpti_elements(&call->shape), call->out);
-    else
-        gckpti_run_moves(call, backward, 0, gckpti_slice_move);
+        return;
+    }
+    gckpti_run_moves(call, backward, 0, gckpti_slice_move);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
 static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpti_slice *p = (const gckpti_slice *)attr;
-    const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
-    *field = same;
+    (void)field; /* the same rows */
     return !p->relative && (p->axis < 0 ? p->axis + call->shape.n : p->axis) > 1;
 }
 GCKPTI_DESC_FIELD(slice, gckpti_slice_shape, NULL, gckpti_slice_field, 0, 0);

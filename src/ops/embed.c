@@ -29,17 +29,14 @@ static gckpt_result gckpti_gather_shape(gckpt_call *call)
 static void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
     const int64_t n = gckpti_last(&call->shape), at = gckpti_source_row(call, r) * n;
-    const gckpt_dequantisation *quant = gckpti_call_quant(call);
+    const gckpti_compressed *compressed = gckpti_call_compressed(call);
     float row[64];
     for (int64_t i = 0, count; i < n; i += count) {
-        const float *from = quant ? row : call->in[0].data + at + i;
-        count = quant ? gckpti_min(n - i, 64) : n;
-        if (quant)
-            gckpti_dequantise(quant, at + i, count, row);
-        if (gckpti_has_f32(call->out))
-            memcpy(call->out + r * n + i, from, (size_t)count * sizeof *from);
-        else
-            gckpti_narrow_row(call, from, call->out_bf16 + r * n + i, count);
+        const float *from = compressed ? row : call->in[0].data + at + i;
+        count = compressed ? gckpti_min(n - i, 64) : n;
+        if (compressed)
+            gckpti_decompress(compressed, at + i, count, row);
+        gckpti_store(call, gckpti_out_of(call), r * n + i, count, from);
     }
 }
 
@@ -54,12 +51,9 @@ static void gckpti_take_columns(const gckpt_call *call, int64_t i)
     int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
     int64_t rows = gckpti_rows(&call->shape) / gckpti_take_samples(call), first = i / items * rows;
     int64_t j = i % items * GCKPTI_COLUMNS, width = gckpti_min(n - j, GCKPTI_COLUMNS);
-    float wide[GCKPTI_COLUMNS];
+    float wide[GCKPTI_SCRATCH(GCKPTI_COLUMNS)];
     for (int64_t r = first; r < first + rows; r++) {
-        const int is_wide = gckpti_has_f32(call->grad_out);
-        const float *g = is_wide ? call->grad_out + r * n + j : wide;
-        if (!is_wide)
-            gckpti_widen_row(call, call->grad_out_bf16 + r * n + j, wide, width);
+        const float *g = gckpti_read(call, gckpti_grad_out_of(call), r * n + j, width, wide);
         GCKPTI_KERNEL_OF(call, add, gckpti_add_into)
         (call->in[0].grad + gckpti_source_row(call, r) * n + j, g, width);
     }

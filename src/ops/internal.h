@@ -63,16 +63,16 @@ static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a,
     return gckpt_apply(op, in, c ? 3 : 2, attributes, size);
 }
 
-/* ---- ops/products.c ---- */
-GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
-{
-    return gckpti_has_f32(call->grad_out) ? call->grad_out[at]
-                                          : gckpti_from_bf16(call->grad_out_bf16[at]);
-}
-
 /* ---- ops/losses.c ---- */
-/* Floats of scratch for a chunk of bf16 logits that is widened to f32. */
-enum { GCKPTI_LOSS_F32 = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };
+enum {
+#ifndef GCKPT_NO_FAST
+    GCKPTI_LOSS_ROWS = 256,     /* rows per pass over a chunk of w; affects speed only */
+    GCKPTI_LOSS_MAX_ROWS = 1024 /* if products are mixed, which pack w in each pass; or without w */
+#else
+    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row at a time, to need less stack */
+    GCKPTI_LOSS_MAX_ROWS = GCKPTI_MIXED_ROWS
+#endif
+};
 
 /* The state of a loss, which processes one block of rows and one chunk of classes at a time. */
 typedef struct {
@@ -88,10 +88,8 @@ typedef struct {
     /* data of a loss of elements; over classes, the weights of rows and delta, the smoothing */
     gckpti_element_loss e;
     int64_t begin;          /* index in x and d of the block's first row */
-    const float *x;         /* logits (rows,n), or NULL */
-    float *d;               /* gradient of the logits in the backward, or NULL; may be x */
-    const uint16_t *x_bf16; /* bf16 logits instead of x; their gradient instead of d */
-    uint16_t *d_bf16;
+    gckpti_source x;        /* logits (rows,n), or none */
+    gckpti_destination d;   /* gradient of the logits in the backward, or none; may be x */
     float *saved; /* (rows,2): each row's max and log(sum); NULL in a forward that need not save */
     int accumulate;
     float cap; /* softcap of the logits; 0 means none */

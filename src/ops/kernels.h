@@ -54,11 +54,7 @@ typedef struct {
     const gckpti_class_kernels *class_losses;
     void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
     void (*product)(const gckpt_call *call, const gckpti_product *t);
-    /* bf16 plans; NULL with GCKPT_NO_BF16 */
-    void (*mixed_product)(const gckpt_call *call, const gckpti_product *t);
-    void (*widen)(const uint16_t *x, float *y, int64_t n);
-    void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    const struct gckpti_mixed_kernels *mixed;
+    const struct gckpti_mixed_kernels *mixed;       /* NULL with GCKPT_NO_BF16 */
     const struct gckpti_attention_loops *attention; /* NULL with GCKPT_NO_ATTENTION */
     const struct gckpti_image_kernels *images;      /* NULL with GCKPT_NO_IMAGES */
     const struct gckpti_cell_loops *recurrent;      /* NULL with GCKPT_NO_RECURRENT */
@@ -71,12 +67,8 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 #define GCKPTI_KERNEL_OF(call, entry, plain)                                                       \
     ((call)->kernels ? gckpti_kernels_of(call)->entry : (plain))
 #else
-#define GCKPTI_KERNEL_OF(call, entry, plain) (plain)
+#define GCKPTI_KERNEL_OF(call, entry, plain) ((void)(call), (plain))
 #endif
-
-/* Convert n elements from or to bf16, by the call's kernels. */
-#define gckpti_widen_row(call, x, y, n)  GCKPTI_KERNEL_OF(call, widen, gckpti_from_bf16s)(x, y, n)
-#define gckpti_narrow_row(call, x, y, n) GCKPTI_KERNEL_OF(call, narrow, gckpti_to_bf16s)(x, y, n)
 
 /* ---- ops/fill.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats; larger arrays fit into no L2 or L3 */

@@ -69,7 +69,8 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit,
     if (gckpti_loss_reads_all(loss)) {
         const float *t = loss->soft ? loss->soft + (loss->row + r) * loss->v : NULL;
         const gckpti_class_row c = { max, log_sum, t, 0.0f, 0.0f, 0.0f, 0, 0.0f };
-        const float *x = loss->x + (loss->begin + r) * loss->n, smoothing = loss->e.delta;
+        const float *x = gckpti_f32(loss->x) + (loss->begin + r) * loss->n,
+                    smoothing = loss->e.delta;
         const float sum = loss->classes->surprisal(x, loss->v, &c);
         return t ? sum
                  : gckpti_fma(smoothing / (float)loss->v, sum, gckpti_mul(1.0f - smoothing, nll));
@@ -77,23 +78,12 @@ static float gckpti_loss_of_row(const gckpti_loss *loss, int64_t r, float logit,
     return (void)loss, (void)r, nll;
 }
 
-/* Returns n logits from element `at` on; widens bf16 logits into `wide`. */
-static const float *gckpti_loss_logits(const gckpti_loss *loss, int64_t at, int64_t n, float *wide)
-{
-    if (gckpti_has_bf16(loss->x_bf16)) {
-        gckpti_widen_row(loss->call, loss->x_bf16 + at, wide, n);
-        return wide;
-    }
-    (void)n, (void)wide;
-    return loss->x + at;
-}
-
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *loss = (gckpti_loss *)context;
     const int64_t target = gckpti_loss_target(loss, r), at = target - loss->first;
     const int64_t begin = (loss->begin + r) * loss->n;
-    float wide[GCKPTI_LOSS_F32];
+    float wide[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)];
     (void)worker;
     if (target < 0) {
         loss->max[r] = loss->sum[r] = 0.0f;
@@ -101,7 +91,7 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     }
     for (int64_t j = 0, n; j < loss->n; j += n) {
         n = gckpti_min(loss->n - j, GCKPTI_LOSS_CHUNK);
-        const float *x = gckpti_loss_logits(loss, begin + j, n, wide);
+        const float *x = gckpti_read(loss->call, loss->x, begin + j, n, wide);
         loss->classes->online(x, NULL, n, loss->first + j == 0, &loss->max[r],
                                       &loss->sum[r]);
         if ((uint64_t)(at - j) < (uint64_t)n)
@@ -142,16 +132,15 @@ static void gckpti_loss_gradients(const gckpti_loss *loss, const gckpti_class_ro
     gckpti_put_product(&d[at], deriv, c->scale, loss->accumulate);
 }
 
-/* Computes row r's gradient: n classes at once or, if logits or gradient are bf16, in chunks. */
+/* Computes row r's gradient: n classes at once or, if logits or gradient are narrow, in chunks. */
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *loss = (const gckpti_loss *)context;
-    const int narrow = gckpti_has_bf16(loss->d_bf16);
     const int64_t target = gckpti_loss_target(loss, r), begin = (loss->begin + r) * loss->n;
-    const int64_t most =
-        narrow || gckpti_has_bf16(loss->x_bf16) ? (int64_t)GCKPTI_LOSS_CHUNK : loss->n;
+    const int narrow = gckpti_halves(loss->x) || gckpti_halves(loss->d);
+    const int64_t most = narrow ? (int64_t)GCKPTI_LOSS_CHUNK : loss->n;
     const float w = gckpti_loss_weight(loss, r), *saved = loss->saved + 2 * r;
-    float wide[GCKPTI_LOSS_F32], gradient[GCKPTI_LOSS_F32];
+    float wide[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)], gradient[GCKPTI_SCRATCH(GCKPTI_LOSS_CHUNK)];
     gckpti_class_row c = { saved[0], saved[1], NULL, 0.0f, 1.0f, 0.0f, 0, loss->cap };
     c.uniform = gckpti_loss_smoothing(loss) / (float)loss->v;
     c.scale = w * loss->call->loss_scale, c.accumulate = loss->accumulate;
@@ -163,20 +152,17 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
         c.target_sum =
             w == 0.0f ? 0.0f : gckpti_sum_from(c.targets, loss->v, 0.0f); /* not read if w = 0 */
         if (dt)
-            gckpti_soft_targets_grad(loss, loss->x + begin, dt + at, w, &c);
+            gckpti_soft_targets_grad(loss, gckpti_f32(loss->x) + begin, dt + at, w, &c);
     }
-    for (int64_t j = 0, n; j < loss->n && (loss->d || narrow); j += n) {
-        float *d = loss->d ? loss->d + begin + j : gradient;
+    for (int64_t j = 0, n; j < loss->n && gckpti_is_set(loss->d); j += n) {
         n = gckpti_min(loss->n - j, most);
-        if (gckpti_has_bf16(loss->d_bf16) && loss->accumulate)
-            gckpti_widen_row(loss->call, loss->d_bf16 + begin + j, d, n);
+        float *d = gckpti_open(loss->call, loss->d, begin + j, n, loss->accumulate, gradient);
         if (target < 0 || w == 0.0f)
             gckpti_zero_unless(d, n, loss->accumulate);
         else
-            gckpti_loss_gradients(loss, &c, gckpti_loss_logits(loss, begin + j, n, wide), d, n,
-                                  target - loss->first - j);
-        if (gckpti_has_bf16(loss->d_bf16))
-            gckpti_narrow_row(loss->call, d, loss->d_bf16 + begin + j, n);
+            gckpti_loss_gradients(loss, &c, gckpti_read(loss->call, loss->x, begin + j, n, wide), d,
+                                  n, target - loss->first - j);
+        gckpti_close(loss->call, loss->d, begin + j, n, d);
     }
 }
 
@@ -205,7 +191,7 @@ static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
     for (int64_t i = 0, r = k * e.n; i < e.n && e.kind == GCKPTI_LOSS_CLASSES; i++, r++) {
         const int64_t target = gckpti_loss_target(loss, r);
         if (target >= 0)
-            lane[i & 31] += gckpti_loss_of_row(loss, r, loss->x[r * loss->n + target],
+            lane[i & 31] += gckpti_loss_of_row(loss, r, gckpti_f32(loss->x)[r * loss->n + target],
                                                loss->saved[2 * r], loss->saved[2 * r + 1]);
     }
     gckpti_put_product(&w->grad[k], sum + gckpti_lanes_sum(lane), loss->call->loss_scale,
@@ -240,7 +226,7 @@ GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss
                                const gckpti_class_kernels *classes)
 {
     const gckpt_arg *x = &call->in[0], *y = &call->in[1];
-    const int wanted = !backward || x->grad || gckpti_has_bf16(x->grad_bf16) || y->grad;
+    const int wanted = !backward || gckpti_is_set(gckpti_arg_gradient(x)) || y->grad;
     void (*row_item)(void *context, int64_t i, int64_t worker) = gckpti_element_loss_row;
     gckpti_loss loss;
     memset(&loss, 0, offsetof(gckpti_loss, max));
@@ -252,7 +238,7 @@ GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss
         loss.n = loss.v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
         loss.e.per_weight /= loss.v, loss.accumulate = x->accumulate;
         loss.targets = y->index, loss.soft = y->data;
-        loss.x = x->data, loss.d = x->grad, loss.x_bf16 = x->bf16, loss.d_bf16 = x->grad_bf16;
+        loss.x = gckpti_arg_values(x), loss.d = gckpti_arg_gradient(x);
     }
     const int64_t most = backward ? rows : (int64_t)GCKPTI_LOSS_MAX_ROWS;
     for (int64_t row = 0; row < rows; row += most) {

@@ -23,55 +23,23 @@ GCKPTI_COLD_END
 
 /* ---- the list of ops; flags of their descriptors ---- */
 /* clang-format off */
-/* Calls op(name) for each op; axis, attn, .. stand for op in ops that a switch can leave out. */
-#define GCKPTI_ALL_OPS(op, axis, linear_loss, loss, attn, recurrent, image)                        \
-    op(relu) op(gelu) op(gelu_erf) op(silu) op(tanh) op(sigmoid) op(softmax) op(log_softmax)       \
-    op(exp) op(log) op(sqrt) op(abs) op(reciprocal) op(pow) op(clamp) op(leaky_relu) op(softplus)  \
-    op(sin) op(cos) op(detach) op(scale) op(dropout) op(from_u8) op(add) op(sub) op(mul) op(div)   \
-    op(maximum) op(minimum) op(where) axis(permute) op(slice) axis(concat) axis(pad) axis(sum)     \
-    axis(mean) axis(max) axis(argmax) op(cache) op(embed) op(matmul) op(linear) op(layernorm)      \
-    op(rmsnorm) attn(attention) attn(rotary) op(cross_entropy) linear_loss(linear_cross_entropy)   \
-    loss(cross_entropy_with) loss(soft_cross_entropy) op(mean_squared_error)                       \
-    loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) op(sum_loss) op(gather)   \
-    recurrent(gru) recurrent(lstm) image(max_pool) image(average_pool) image(upsample)             \
-    image(groupnorm) image(batchnorm) image(conv2d)
+/* Calls X(op, part) for each op; a switch can leave out a part other than CORE. */
+#define GCKPTI_OPS(X)                                                                              \
+    X(relu, CORE) X(gelu, CORE) X(gelu_erf, CORE) X(silu, CORE) X(tanh, CORE) X(sigmoid, CORE)     \
+    X(softmax, CORE) X(log_softmax, CORE) X(exp, CORE) X(log, CORE) X(sqrt, CORE) X(abs, CORE)     \
+    X(reciprocal, CORE) X(pow, CORE) X(clamp, CORE) X(leaky_relu, CORE) X(softplus, CORE)          \
+    X(sin, CORE) X(cos, CORE) X(detach, CORE) X(scale, CORE) X(dropout, CORE) X(from_u8, CORE)     \
+    X(add, CORE) X(sub, CORE) X(mul, CORE) X(div, CORE) X(maximum, CORE) X(minimum, CORE)          \
+    X(where, CORE) X(permute, AXES) X(slice, CORE) X(concat, AXES) X(pad, AXES) X(sum, AXES)       \
+    X(mean, AXES) X(max, AXES) X(argmax, AXES) X(cache, CACHES) X(embed, CORE) X(matmul, CORE)     \
+    X(linear, CORE) X(layernorm, CORE) X(rmsnorm, CORE) X(attention, ATTENTION)                    \
+    X(rotary, ATTENTION) X(cross_entropy, CORE) X(linear_cross_entropy, LINEAR_LOSS)               \
+    X(cross_entropy_with, LOSSES) X(soft_cross_entropy, LOSSES) X(mean_squared_error, CORE)        \
+    X(mean_squared_error_with, LOSSES) X(huber, LOSSES) X(binary_cross_entropy, LOSSES)            \
+    X(sum_loss, CORE) X(gather, CORE) X(gru, RECURRENT) X(lstm, RECURRENT) X(max_pool, IMAGES)     \
+    X(average_pool, IMAGES) X(upsample, IMAGES) X(groupnorm, IMAGES) X(batchnorm, IMAGES)          \
+    X(conv2d, IMAGES)
 /* clang-format on */
-
-/* The ops of this build: declarations of kernels and printed C (gckpt_plan_c) use this list. */
-#define GCKPTI_OPS(op)                                                                             \
-    GCKPTI_ALL_OPS(op, GCKPTI_AXES(op), GCKPTI_LINEAR_LOSS(op), GCKPTI_LOSSES(op),                 \
-                   GCKPTI_ATTENTION(op), GCKPTI_RECURRENT(op), GCKPTI_IMAGES(op))
-#define GCKPTI_LEFT_OUT(name)
-#ifndef GCKPT_NO_AXES
-#define GCKPTI_AXES(op) op
-#else
-#define GCKPTI_AXES(op) GCKPTI_LEFT_OUT
-#endif
-#ifndef GCKPT_NO_ATTENTION
-#define GCKPTI_ATTENTION(op) op
-#else
-#define GCKPTI_ATTENTION(op) GCKPTI_LEFT_OUT
-#endif
-#ifndef GCKPT_NO_RECURRENT
-#define GCKPTI_RECURRENT(op) op
-#else
-#define GCKPTI_RECURRENT(op) GCKPTI_LEFT_OUT
-#endif
-#ifndef GCKPT_NO_IMAGES
-#define GCKPTI_IMAGES(op) op
-#else
-#define GCKPTI_IMAGES(op) GCKPTI_LEFT_OUT
-#endif
-#ifndef GCKPT_NO_LINEAR_LOSS
-#define GCKPTI_LINEAR_LOSS(op) op
-#else
-#define GCKPTI_LINEAR_LOSS(op) GCKPTI_LEFT_OUT
-#endif
-#ifndef GCKPT_NO_LOSSES
-#define GCKPTI_LOSSES(op) op
-#else
-#define GCKPTI_LOSSES(op) GCKPTI_LEFT_OUT
-#endif
 
 #define GCKPTI_IF_TRAINING(x) (GCKPTI_WITH_TRAINING ? (x) : NULL)
 
@@ -82,12 +50,12 @@ static inline int gckpti_is_training(const gckpt_call *call)
 }
 
 /* GCKPTI_BUILTIN_<op>, for each built-in op, is the flag GCKPTI_BUILTIN_OP. */
-#define GCKPTI_BUILTIN(name) GCKPTI_BUILTIN_##name = 1 << 20,
+#define GCKPTI_BUILTIN(name, part) GCKPTI_BUILTIN_##name = 1 << 20,
 enum { GCKPTI_OPS(GCKPTI_BUILTIN) GCKPTI_BUILTIN_OP = 1 << 20 };
 #undef GCKPTI_BUILTIN
 
 #ifdef GCKPTI_SEPARATE_TU
-#define GCKPTI_DECLARE(name)                                                                       \
+#define GCKPTI_DECLARE(name, part)                                                                 \
     GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call);                                \
     GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call);                               \
     extern GCKPTI_DATA const gckpt_op gckpti_op_##name;
@@ -102,8 +70,8 @@ enum { GCKPTI_BACKWARD_LOSS = 1 << 21 };
  * This flag and the next two use bits of GCKPT_INDEX(4..6): these ops have fewer inputs. */
 enum { GCKPTI_TAKES_ALL_BF16 = 1 << 30 };
 
-/* Flags of ops that work element by element (if no input is repeated) or row by row: in bf16 plans
- * the CPU runs them on strips, with f32 copies on the stack. They use no workspace. */
+/* Flags of ops that work element by element (if no input is repeated) or row by row: in mixed
+ * plans the CPU runs them on strips, with f32 copies on the stack. They use no workspace. */
 enum { GCKPTI_IS_ELEMENTWISE = 1 << 29, GCKPTI_IS_ROWWISE = 1 << 28 };
 
 /* Returns the cost of a product's gradients: `forward` for each required gradient, two at most. */
@@ -183,7 +151,7 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
     X(cos, gckpti_flops_20, GCKPT_IN(0), V(cos)(x), product, V(sin_shifted)(x, 2))                 \
     X(reciprocal, gckpti_flops_8, GCKPT_OUT, 1.0f / x, product, -x * x)
 /* Ops with attributes o: also how many, the condition that they meet, and the error if they do not.
- * clamp: in bf16 plans y is rounded; it can lie between low and high where x does not. */
+ * clamp: in mixed plans y is rounded; it can lie between low and high where x does not. */
 #define GCKPTI_UNARY_OPS_WITH(X)                                                                   \
     X(pow, gckpti_flops_20, GCKPT_IN(0), V(pow_dispatch)(x, o[0]), product,                        \
       o[0] * V(pow_dispatch)(x, o[0] - 1.0f),                                                      \
@@ -287,20 +255,6 @@ typedef struct {
     int relative; /* if nonzero, the call's position is added to begin and end; omitted if 0 */
 } gckpti_slice;
 
-typedef struct {
-    int capacity;
-    int window; /* number of latest rows to keep; 0, which is omitted, means all */
-} gckpti_cache;
-
-GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
-                                    int64_t to)
-{
-    if (gckpti_has_f32(out))
-        out[to] = x->data[i];
-    else
-        narrow[to] = gckpti_has_bf16(x->bf16) ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
-}
-
 /* ---- ops/embed.c ---- */
 /* Returns the index of the table row that row r of the output copies. */
 GCKPTI_INLINE int64_t gckpti_source_row(const gckpt_call *call, int64_t r)
@@ -319,17 +273,6 @@ typedef struct {
 static inline float gckpti_norm_epsilon(const gckpti_norm *o)
 {
     return o->epsilon > 0.0f ? o->epsilon : 1e-5f;
-}
-
-/* Returns d = (x - c) - mean; in an rmsnorm c and mean are 0. */
-GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
-
-/* Returns y = d rstd gain + bias at element i of a row; gain and bias may be NULL. */
-GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, const float *bias,
-                                    int64_t i)
-{
-    float y = gain ? d * rstd : d, factor = gain ? gain[i] : rstd;
-    return bias ? gckpti_fma(y, factor, bias[i]) : y * factor;
 }
 
 /* Returns arguments for sum(u h) of a row in a norm's backward. x, y: NULL if bf16. */
@@ -416,7 +359,7 @@ GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss
                                const gckpti_element_kernels *element,
                                const gckpti_class_kernels *classes);
 
-#include "ops/kernels.h"
+#include "bf16/ops.h"
 #include "num/plain_begin.h"
 #include "ops/loops.h"
 #include "ops/rows.h"

@@ -7,7 +7,7 @@
  * The plain kernels of this folder define the numbers (manual, 5); faster kernels return the same
  * bits. Words used: "chain": d = fma(a, b, d), one term after the other, from d's present value;
  * "lanes": the 32 partial sums of gckpti_sum; "put(a, b)": gckpti_put_product, d = a b or d += a b;
- * "mixed": of bf16 plans, whose products round operands to bf16 and add in f32.
+ * "mixed": of plans whose products round operands to 16 bits and add in f32 (manual, 5l).
  * ============================================================================================== */
 
 /* Sets shape and workspace of a product of x (..,k) and b, which is (..,k,n) or, if transposed,
@@ -69,19 +69,18 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
 /* Computes a product in the precision of the call's plan. */
 static void gckpti_run_product(const gckpt_call *call, const gckpti_product *t)
 {
-    if (gckpti_is_mixed(call))
-        GCKPTI_KERNEL_OF(call, mixed_product, gckpti_mixed_plain)(call, t);
-    else
-        GCKPTI_KERNEL_OF(call, product, gckpti_fp32_plain)(call, t);
+    if (gckpti_run_mixed(call, t))
+        return;
+    GCKPTI_KERNEL_OF(call, product, gckpti_fp32_plain)(call, t);
 }
 
 /* Returns the operand b of a matmul, w of a linear op. */
 static gckpti_operand gckpti_linear_b(const gckpt_call *call, const gckpti_sizes *s)
 {
-    gckpti_operand b = gckpti_arg_operand(&call->in[1], 0, 1, s->n, s->n * s->k);
+    gckpti_operand b = gckpti_operand_of(gckpti_arg_values(&call->in[1]), 0, 1, s->n, s->n * s->k);
     if (*(const int *)call->attributes) /* transposed */
         b.stride = s->k, b.k_stride = 1;
-    gckpti_operand_set_quant(call, gckpti_call_quant(call), &b);
+    GCKPTI_IF_COMPRESSED(gckpti_use_compressed(call, gckpti_call_compressed(call), &b));
     return b;
 }
 
@@ -90,8 +89,8 @@ static void gckpti_linear_output(const gckpt_call *call, gckpti_product_fn run)
     gckpti_sizes s = gckpti_matmul_sizes(call);
     gckpti_product t;
     t.k_period = t.k_offset = 0;
-    gckpti_set_product(call, &t, s.matrices, s.m, s.n, s.k, call->out, call->out_bf16);
-    t.a = gckpti_arg_operand(&call->in[0], 0, s.k, 1, s.m * s.k);
+    gckpti_set_product(call, &t, s.matrices, s.m, s.n, s.k, gckpti_out_of(call));
+    t.a = gckpti_operand_of(gckpti_arg_values(&call->in[0]), 0, s.k, 1, s.m * s.k);
     t.b = gckpti_linear_b(call, &s);
     t.initial = call->inputs == 3 ? call->in[2].data : NULL;
     run(call, &t);
@@ -102,23 +101,23 @@ static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_fn ru
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
-    const gckpti_operand g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
+    const gckpti_operand g = gckpti_operand_of(gckpti_grad_out_of(call), 0, s.n, 1, s.m * s.n);
     gckpti_product t;
     t.k_period = t.k_offset = 0;
-    gckpti_set_product(call, &t, s.matrices, s.m, s.k, s.n, in[0].grad, in[0].grad_bf16);
+    gckpti_set_product(call, &t, s.matrices, s.m, s.k, s.n, gckpti_arg_gradient(&in[0]));
     t.b = gckpti_linear_b(call, &s);
     t.a = g, t.b = gckpti_transpose(&t.b);
     t.accumulate = in[0].accumulate;
-    if (t.c || t.c_bf16)
+    if (gckpti_is_set(gckpti_arg_gradient(&in[0])))
         run(call, &t);
-    gckpti_set_product(call, &t, s.matrices, s.k, s.n, s.m, in[1].grad, in[1].grad_bf16);
-    t.a = gckpti_arg_operand(&in[0], 0, s.k, 1, s.m * s.k);
+    gckpti_set_product(call, &t, s.matrices, s.k, s.n, s.m, gckpti_arg_gradient(&in[1]));
+    t.a = gckpti_operand_of(gckpti_arg_values(&in[0]), 0, s.k, 1, s.m * s.k);
     t.a = gckpti_transpose(&t.a), t.b = gckpti_transpose(&g);
     if (*(const int *)call->attributes)
         t.m = s.n, t.n = t.c_stride = s.k, t.b = t.a, t.a = gckpti_transpose(&g);
     t.accumulate = in[1].accumulate;
     t.k_period = in[1].shape.n > 2 ? s.m : gckpti_sample_rows(&in[0].shape);
-    if (t.c || t.c_bf16)
+    if (gckpti_is_set(gckpti_arg_gradient(&in[1])))
         run(call, &t);
 }
 
@@ -135,7 +134,8 @@ static void gckpti_column_sums_item(void *context, int64_t i, int64_t worker)
 GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias)
 {
     const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
-    float *to_gain = gain ? g->grad : NULL, *to_bias = bias ? b->grad : NULL;
+    const gckpti_source g_out = gckpti_grad_out_of(call);
+    float *to_gain = gain ? g->grad : NULL, *to_bias = bias ? b->grad : NULL, wide;
     const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     if (to_gain)
         gckpti_zero_unless(to_gain, n, g->accumulate);
@@ -152,12 +152,12 @@ GCKPTI_FN void gckpti_run_column_sums(const gckpt_call *call, int gain, int bias
 #endif
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t i = 0; to_bias && i < n; i++)
-            gckpti_add_to_grad(b, i, gckpti_grad_out(call, r * n + i));
+            gckpti_add_to_grad(b, i, *gckpti_read(call, g_out, r * n + i, 1, &wide));
         if (!to_gain)
             continue;
         const gckpti_row_args row = gckpti_norm_row_args(call, r);
         for (int64_t i = 0; i < n; i++) {
-            const float d = gckpti_centered(row.x[i], row.first, row.mean);
+            const float d = (row.x[i] - row.first) - row.mean;
             gckpti_add_to_grad(g, i, gckpti_mul(row.y[i], d * row.rstd));
         }
     }
@@ -182,9 +182,8 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 /* A row of the result needs the same row of x, if one w serves all. */
 static int gckpti_matmul_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
-    const gckpt_receptive_field same = { 1, 1, 0, 1, 0.0f };
     (void)attr;
-    *field = same;
+    field->inputs = 1;
     return call->in[1].shape.n == 2;
 }
 

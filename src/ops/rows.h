@@ -1,4 +1,6 @@
-/* ---- rows: sums and maxima in 32 lanes (num/sums.h) ---- */
+/* ---- rows: sums and maxima in 32 lanes (num/sums.h) ----
+ * Loops for W floats at once; with W = 1 they are the plain kernels. Vectors extend over elements
+ * of a row, or over rows or columns, never along a chain, so every W gives the same bits. */
 /* Returns `sum` plus (MAX: the larger of it and) elements at..at+W-1, of which `left` exist. */
 GCKPTI_INLINED FLOATS V(term)(const gckpti_row_args *row, int64_t at, int64_t left, FLOATS sum)
 {
@@ -100,8 +102,9 @@ GCKPTI_KERNEL float V(row_max)(const float *x, int64_t n)
     return V(reduce)(&row, n);
 }
 
-/* A step of the online softmax (num/sums.h) for n scores: top = max(x), p = exp(x - shift(max'));
- * p may be x, or NULL. */
+/* A step of the online softmax (Milakov & Gimelshein 2018) for n scores x: max' = max(max, x), p =
+ * exp(x - shift(max')), sum' = fma(sum, factor, sum of p by lanes); returns factor = exp(max -
+ * shift(max')). In the first step max' = max(x), sum' = sum of p. p may be x, or NULL. */
 GCKPTI_KERNEL float V(online)(const float *x, float *p, int64_t n, int first, float *max,
                               float *sum)
 {

@@ -90,7 +90,7 @@ static size_t gckpti_add_param(const gckpti_planner *p, gckpti_encoder *e, const
     q->trained = (gckpti_byte)(updated && !t->running);
     q->external = (gckpti_byte)param->external;
     q->storage = (gckpti_byte)param->p.storage;
-    e->plan.quantised |= gckpti_is_quantised(q->storage);
+    e->plan.compressed |= gckpti_is_compressed(q->storage);
     return e->plan.param_count++;
 }
 
@@ -143,7 +143,7 @@ static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
         if (t->mixes_rows & GCKPTI_MIXES_ALWAYS)
             return t->id;
         if (t->mixes_rows && !p->inference && !single) {
-            single = gckpti_is_single_norm(t->op, &t->shape, p->g->rows);
+            single = gckpti_measures_one(t->op, &t->shape, p->g->rows);
             measures = measures < 0 || single ? t->id : measures;
         }
         for (int i = 0; i < t->inputs; i++)
@@ -164,12 +164,11 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
-    size_t caches = 0, state = gckpti_state_bytes(s), parameters = gckpt_store_bytes(s) - state;
+    size_t kept = 0, state = gckpti_state_bytes(s), parameters = gckpt_store_bytes(s) - state;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
-        if (gckpti_is_cache(t->op))
-            caches =
-                gckpti_add_bytes(caches, gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN));
+        if (gckpti_is_variable(t->op))
+            kept = gckpti_add_bytes(kept, gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN));
         if (!gckpti_is_updated(p, i) || t->running)
             continue;
         const gckpti_param *q = &s->params[t->index];
@@ -179,9 +178,9 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
     if (kind_bytes) {
         kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
         kind_bytes[GCKPT_BYTES_STATE] = state;
-        kind_bytes[GCKPT_BYTES_CACHES] = caches;
+        kind_bytes[GCKPT_BYTES_CACHES] = kept;
     }
-    return gckpti_add_bytes(gckpti_add_bytes(parameters, state), caches);
+    return gckpti_add_bytes(gckpti_add_bytes(parameters, state), kept);
 }
 
 GCKPTI_FN gckpt_plan *gckpti_plan_compact(gckpt_plan *plan)
@@ -232,7 +231,6 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
     plan->update_in_backward = desc->update_in_backward;
     plan->threads = p->threads;
     plan->backend_id = gckpti_backend_id(desc->backend, p->plain);
-    plan->precision = desc->bf16.precision;
     plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* a graph without inputs counts as one row */
     plan->batch = desc->batch > 0 ? desc->batch : plan->rows;
     plan->alignment = p->alignment;

@@ -85,8 +85,7 @@ typedef enum {
     GCKPTI_PASS_SCHEDULE,     /* (gckpti_schedule) it is complete, and nothing is listed yet */
     GCKPTI_PASS_ENTRY,        /* (int) the instruction of the entry at this position is listed */
     GCKPTI_PASS_LISTED,       /* all instructions are listed, without operands */
-    GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has its operands, except those */
-                              /* that a feature adds: all of REDUCE, OFFLOAD and OFFLOAD_DONE */
+    GCKPTI_PASS_OPERANDS,     /* (gckpti_ins_at) this instruction has all operands of the core */
     GCKPTI_PASS_PEAK,         /* (int) the bytes by kind at the peak, this instruction, are known */
     GCKPTI_PASS_NUMBERS,      /* (gckpti_encoder) the plan has its scalars */
     GCKPTI_PASS_ENCODED       /* (gckpti_encoder) the plan is complete */

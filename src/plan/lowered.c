@@ -32,16 +32,6 @@ GCKPTI_FN void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id
         d->ins[d->length++] = ins;
 }
 
-/* Finds the position of each parameter's last use, by id. */
-static void gckpti_find_last_uses(const gckpti_planner *p, const gckpti_lowered *d, int *last)
-{
-    for (int x = 0; x < d->sched.length; x++) {
-        const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, d->sched.entry[x])].id];
-        for (int k = 0; k < t->inputs; k++)
-            last[t->in[k]->base->id] = x;
-    }
-}
-
 /* Adds an UPDATE of each parameter that tensor t, computed at position x, uses last. */
 static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, int x, int *last)
 {
@@ -57,11 +47,13 @@ static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, i
 /* Lists the instructions of a schedule, with updates, and marks first forwards. */
 static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
 {
-    static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_RELOAD, GCKPT_OFFLOAD_DONE };
     int early = !p->inference && p->desc->update_in_backward;
     int *last = early ? (int *)gckpti_scratch_alloc(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
-    if (early && last)
-        gckpti_find_last_uses(p, d, last);
+    for (int x = 0; x < d->sched.length && last; x++) { /* by id: position of the last use */
+        const gckpt_tensor *t = p->tensors[p->node[gckpti_entry_node(p, d->sched.entry[x])].id];
+        for (int k = 0; k < t->inputs; k++)
+            last[t->in[k]->base->id] = x;
+    }
     memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
     d->body = (size_t)p->prologue; /* each node of the prologue runs once, and its result is read */
     for (int x = 0; x < d->sched.length && !p->failed; x++) {
@@ -69,7 +61,7 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
         if (i < 0 && p->node[u].backward_index == p->body_backwards)
             d->epilogue = d->length;
         d->entry_ins[x] = (int)d->length;
-        gckpti_add_instruction(d, i < 0 ? GCKPT_BACKWARD : kinds[i / p->nodes], p->node[u].id);
+        gckpti_add_instruction(d, gckpti_entry_kind(p, i), p->node[u].id);
         if (i < 0)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
         if (i == u && !p->failed)
@@ -229,7 +221,7 @@ static void gckpti_build_buffers(gckpti_planner *p, gckpti_lowered *d)
         gckpti_ins *ins = &d->ins[y];
         gckpti_ins_at at = { y, d->entry_ins[x] == y ? x++ : -1 };
         ins->operands = (gckpti_offset)d->operand_count;
-        if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
+        if (gckpti_defines(ins->kind)) {
             gckpti_add_defined_operands(p, d, at.position, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
             gckpti_add_backward_operands(p, d, ~d->sched.entry[at.position], y);

@@ -122,7 +122,7 @@ static gckpt_result gckpti_query_op(gckpti_planner *p, const gckpt_tensor *t)
         call.workspace_backward > PTRDIFF_MAX / 4)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "plan: %T cannot be planned for %i threads", t,
                             p->threads);
-    if (!p->inference && gckpti_is_single_norm(t->op, &t->shape, 1))
+    if (!p->inference && gckpti_measures_one(t->op, &t->shape, 1))
         return gckpti_error(p->g, GCKPT_E_SHAPE,
                             "plan: %T normalises one value per channel in micro-batches of %I "
                             "rows; training needs 2 or more: build it with more rows",
@@ -164,7 +164,7 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
 /* Returns whether a tensor is in the arena, as the result of a node. */
 static int gckpti_is_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
+    return t->kind == GCKPTI_OP ? !gckpti_is_variable(t->op) : gckpti_is_staged(p, t);
 }
 
 /* Marks the tensors that backwards, losses, side effects and fetches read, directly or not. */
@@ -232,7 +232,7 @@ static void gckpti_add_node(gckpti_planner *p, const gckpt_tensor *t, int prolog
     int side_effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
     u->backward_index = p->active[t->id] & GCKPTI_HAS_BACKWARD ? INT32_MAX : -1;
-    u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
+    u->out = gckpti_is_loss(t) || gckpti_is_variable(t->op)
                  ? 0
                  : gckpti_model_size(p, gckpti_value_bytes(p, t));
     u->saved = gckpti_model_size(p, t->saved_bytes);
@@ -294,7 +294,7 @@ static gckpt_result gckpti_sum_costs(gckpti_planner *p)
         const gckpt_cost *cost = &p->cost[i];
         const gckpti_node *u = p->node_of[i] < 0 ? NULL : &p->node[p->node_of[i]];
         sum = gckpti_add_cost(gckpti_add_cost(sum, cost->forward), cost->backward);
-        if (u && u->can_offload)
+        if (u && u->can_copy)
             sum = gckpti_add_cost(
                 sum, 2 * gckpti_parts_cost(p, p->node_of[i], GCKPTI_VALUE | GCKPTI_SAVED));
         p->forward_cost = gckpti_add_cost(p->forward_cost, u ? cost->forward : 0);
@@ -306,8 +306,8 @@ static gckpt_result gckpti_sum_costs(gckpti_planner *p)
                ? GCKPT_OK
                : gckpti_error(p->g, GCKPT_E_ARG,
                               "plan: the cost of all ops adds up to more than %u; %s", most,
-                              p->desc->costs.by_id || p->can_offload || p->g->rows < 2
-                                  ? "give costs in a larger unit (desc.costs, desc.ranks.link_cost)"
+                              p->desc->costs.by_id || p->can_copy || p->g->rows < 2
+                                  ? "give costs in a larger unit (desc.costs, and costs of copies)"
                                   : "use fewer rows, or desc.costs in a larger unit");
 }
 

@@ -5,13 +5,16 @@
 
 GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q) { return q->trained || q->running; }
 
+#define GCKPTI_OPERANDS(kind, handler, operands) operands,
+static const unsigned char gckpti_kind_operands[] = { GCKPTI_KINDS(GCKPTI_OPERANDS) };
+#undef GCKPTI_OPERANDS
+
+GCKPTI_FN int gckpti_defines(int kind) { return gckpti_kind_operands[kind] & GCKPTI_DEFINES; }
+
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o)
 {
-#define GCKPTI_OPERANDS(kind, handler, operands) operands,
-    static const unsigned char operands[] = { GCKPTI_KINDS(GCKPTI_OPERANDS) };
-#undef GCKPTI_OPERANDS
-    const unsigned has = operands[ins->kind];
+    const unsigned has = gckpti_kind_operands[ins->kind];
     stored += ins->operands;
     o->out = has & GCKPTI_TAKES_OUT ? *stored++ : GCKPTI_NO_OFFSET;
     o->saved = has & GCKPTI_TAKES_SAVED ? *stored++ : GCKPTI_NO_OFFSET;
@@ -64,19 +67,19 @@ GCKPTI_FN const char *gckpti_planned_name(const gckpt_plan *plan, int id)
                                          : "";
 }
 
-/* Returns whether op is batch norm with one value per channel in each row of the shape's `rows`. */
-GCKPTI_FN int gckpti_is_single_norm(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
+/* Returns whether op measures running statistics of one value per channel in each of `rows`. */
+GCKPTI_FN int gckpti_measures_one(const gckpt_op *op, const gckpt_shape *shape, int64_t rows)
 {
     return op && op->flags & GCKPTI_BUILTIN_OP && gckpti_has_running(op) &&
            gckpti_rows(shape) == rows;
 }
 
-GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p)
+GCKPTI_FN int gckpti_mixer_measures_one(const gckpt_plan *p)
 {
     if (p->mixer < 0)
         return 0;
     const gckpt_shape shape = gckpti_planned_shape(p, &p->nodes[p->mixer]);
-    return gckpti_is_single_norm(p->nodes[p->mixer].op, &shape, p->rows);
+    return gckpti_measures_one(p->nodes[p->mixer].op, &shape, p->rows);
 }
 
 GCKPTI_COLD_BEGIN

@@ -19,13 +19,14 @@
  *   place        an offset in the arena for each buffer
  *   prefetch     lowers once more, with gathers that begin earlier
  *   encode       the plan: constant data without pointers into the graph
- * Features (dist, bf16, row tiles, copies to slower memory) add to these steps by passes, one
+ * Features (dist, rounding, row tiles, copies to slower memory) add to these steps by passes, one
  * function per feature, called at the stages of gckpti_plan_stage (plan/internal.h, plan/passes.h).
  *
  * A schedule is an array of int. With n = p->nodes and 0 <= u < n, an entry is
  *     u         the forward of node u; every forward of u but the first is a recompute
  *     ~u        the backward of node u
- *     u + n, u + 2n    instructions of a feature that copy the results of u (offload/plan.h)
+ *     u + n     copies the results of u back from slower memory (gckpti_is_copy_back)
+ *     u + 2n    keeps results of u that are being copied there live until here
  * Schedules of 3 nodes:
  *     0 1 2 ~2 ~1 ~0      stores everything
  *     0 1 2 ~2 1 ~1 ~0    drops the results of node 1 and recomputes them
@@ -103,7 +104,7 @@ typedef struct {
 GCKPTI_FN int gckpti_has_update(const gckpti_plan_param *q);
 
 /* Returns whether plan->mixer would normalise one value per channel in a single row. */
-GCKPTI_FN int gckpti_has_single_norm(const gckpt_plan *p);
+GCKPTI_FN int gckpti_mixer_measures_one(const gckpt_plan *p);
 
 typedef struct {
     unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
@@ -140,19 +141,23 @@ enum {
     GCKPTI_TAKES_PART = 16,
     GCKPTI_TAKES_VALUES = 32,
     GCKPTI_TAKES_GRADIENTS = 64, /* and totals */
+    GCKPTI_DEFINES = 128,        /* it writes its node's value and saved data */
     GCKPTI_TAKES_RESULT = GCKPTI_TAKES_OUT | GCKPTI_TAKES_SAVED,
     GCKPTI_TAKES_FORWARD = GCKPTI_TAKES_RESULT | GCKPTI_TAKES_WORKSPACE | GCKPTI_TAKES_VALUES,
     GCKPTI_TAKES_BACKWARD = GCKPTI_TAKES_FORWARD | GCKPTI_TAKES_GRADIENT | GCKPTI_TAKES_GRADIENTS,
     GCKPTI_TAKES_SUM = GCKPTI_TAKES_WORKSPACE | GCKPTI_TAKES_GRADIENT | GCKPTI_TAKES_PART
 };
 #define GCKPTI_KINDS(X)                                                                            \
-    X(FORWARD, gckpti_run_op, GCKPTI_TAKES_FORWARD)                                                \
+    X(FORWARD, gckpti_run_op, GCKPTI_TAKES_FORWARD | GCKPTI_DEFINES)                               \
     X(BACKWARD, gckpti_run_op, GCKPTI_TAKES_BACKWARD)                                              \
     X(UPDATE, gckpti_run_checked_update, GCKPTI_TAKES_GRADIENT)                                    \
     X(OFFLOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT)                                             \
-    X(RELOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT)                                              \
+    X(RELOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT | GCKPTI_DEFINES)                             \
     X(REDUCE, gckpti_run_reduce, GCKPTI_TAKES_SUM)                                                 \
     X(OFFLOAD_DONE, gckpti_run_copies, GCKPTI_TAKES_RESULT)
+
+/* Returns whether instructions of a kind define results (GCKPTI_DEFINES). */
+GCKPTI_FN int gckpti_defines(int kind);
 
 /* Reads the operands of an instruction of a tensor with this number of inputs. */
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
@@ -160,9 +165,9 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
 
 /* The choices that are made before there is a schedule. All 0 means the graph as built. */
 typedef struct {
-    int lowering;   /* lowering of the ops that have several (linear_loss/plan.c) */
-    int fused;      /* ops without gradients run in fused groups (gckpti_fuse_ops) */
-    int no_offload; /* offloads nothing, although the request allows it */
+    int lowering;  /* lowering of the ops that have several (linear_loss/plan.c) */
+    int fused;     /* ops without gradients run in fused groups (gckpti_fuse_ops) */
+    int no_copies; /* copies nothing to slower memory, although the request allows it */
 } gckpti_variant;
 
 typedef struct {
@@ -188,19 +193,18 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(uint64_t, hash) X(uint64_t, check) /* gckpt_plan_info; hash of the ops that run */           \
     X(uint64_t, cost) X(uint64_t, least_cost) X(uint64_t, proven_cost)                             \
     X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
-    X(uint64_t, offload_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)            \
+    X(uint64_t, host_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)               \
     X(int, format) X(int, contract) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                        \
     X(gckpt_mode, mode) X(gckpt_optimiser, optimiser) X(int, state_slots)                          \
     X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \
     X(int, lowering) X(int, fused)      /* gckpti_variant */                                       \
-    X(int, virtual_ranks) X(int, ranks) X(gckpt_shard, shard) /* without REDUCE: 1, 1, NONE */     \
-    X(int, overlap_offload) X(int, accumulates)                                                    \
-    X(int, bf16_weights)         /* matrix products read bf16 copies of parameters */              \
-    X(int, quantised)            /* nonzero if some parameter is quantised */                      \
+    GCKPTI_DIST_NUMBERS(X) X(int, overlaps_copies) X(int, accumulates)                             \
+    X(int, bf16_weights)         /* matrix products read copies of parameters */                   \
+    X(int, compressed)           /* nonzero if the storage of some parameter is compressed */      \
     X(int, mixer)                /* a node that mixes rows, or -1 */                               \
     X(int, body) X(int, epilogue) /* first instruction of body, epilogue */                        \
     X(size_t, alignment) X(size_t, proven_bytes)                                                   \
-    X(size_t, offloaded) /* bytes of slower memory */                                              \
+    X(size_t, host_bytes) /* bytes of slower memory */                                             \
     X(size_t, term_count) X(size_t, arena) X(size_t, peak) X(size_t, inputs)                       \
     X(size_t, node_count) X(size_t, param_count) X(size_t, length) X(size_t, operand_count)        \
     X(size_t, fetch_count) X(size_t, word_count) X(size_t, size_count) X(size_t, name_bytes)
@@ -221,7 +225,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(char, names, name_bytes, 0)
 /* clang-format on */
 
-/* A plan: one block of memory, or constants of a program (gckpt_plan_c). Its arrays refer to each
+/* A plan: one block of memory, or constants of a program. Its arrays refer to each
  * other by index:
  *     ins[x].id ---------> nodes[]     .op         kernels, of constant code
  *                                      .in, .base  other nodes; base: the one that a view views
@@ -264,7 +268,7 @@ GCKPTI_FN const char *gckpti_planned_name(const gckpt_plan *plan, int id);
 /* Extends a hash by a node of a plan as it runs (plan->check). */
 GCKPTI_FN uint64_t gckpti_hash_plan_node(uint64_t hash, const gckpt_plan *p, size_t i);
 
-/* A bit of `rounding` (the others: bf16/plan.h): with fast kernels, the op's bits depend on the
+/* A bit of `rounding` (others: GCKPTI_ROUNDED, ..): with fast kernels, the op's bits depend on the
  * size of the micro-batch. */
 enum { GCKPTI_MIXES = 16 };
 
@@ -300,6 +304,22 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes);
 #define GCKPTI_HAS_STAGED   1
 #define GCKPTI_HAS_VARIANTS 1
 
+/* Optional parts that plans and requests may need: X(part, 1 if GCKPT_SMALL has it, condition that
+ * plan p needs it, what p then has, condition that request d needs it, setting of d without it). */
+#define GCKPTI_PART_USES(X)                                                                        \
+    X(TRAINING, 1, p->mode != GCKPT_INFERENCE, "gradients", d->mode != GCKPT_INFERENCE,            \
+      "mode to GCKPT_INFERENCE")                                                                   \
+    X(RANKS, 0, p->virtual_ranks > 1, "virtual ranks", (unsigned)d->ranks.virtual_ranks > 1,       \
+      "ranks.virtual_ranks to 0")                                                                  \
+    X(FETCH, 1, p->fetch_count, "tensors to fetch", d->fetch.count > 0, "fetch.count to 0")        \
+    X(QUANT, 1, p->compressed, "quantised parameters", 0, "")                                      \
+    X(TILES, 1, p->fused, "fused groups of ops", 0, "")                                            \
+    X(BF16, 0, p->precision != GCKPT_FP32, "precision GCKPT_BF16",                                 \
+      d->bf16.precision != GCKPT_FP32, "bf16.precision to GCKPT_FP32")                             \
+    X(OFFLOAD, 0, p->host_bytes, "copies to slower memory",                                        \
+      d->offload.bytes || d->offload.overlap, "offload.bytes and overlap to 0")                    \
+    X(DEVICES, 0, p->backend_id > GCKPTI_BACKEND_PLAIN, "backends", d->backend, "backend to NULL")
+
 /* The number of lowerings of an op (0 is the op as built). */
 #ifdef GCKPT_NO_LINEAR_LOSS
 enum { GCKPTI_LOWERINGS = 1 };
@@ -324,7 +344,7 @@ typedef struct {
     unsigned char must_recompute;   /* recomputed for the backwards */
     unsigned char fetched;          /* its last value is read at the end */
     unsigned char in_place;         /* bit i: may overwrite the value of edges[in + i] */
-    unsigned char can_offload;
+    unsigned char can_copy;         /* its results may be copied to slower memory and back */
 } gckpti_node;
 
 /* The memory of a gradient: it depends on the order of backwards, but not on the schedule. */
@@ -393,9 +413,9 @@ typedef struct {
     int *value, *saved, *gradient; /* buffer by position (gradient: by gradient), or -1 */
     int *latest_def;               /* by node: position of the current definition */
     size_t peak, arena, kind_bytes[GCKPT_BYTES_KINDS];
-    double peak_estimate;           /* the peak even if it exceeds the address space */
-    uint64_t cost, hidden;          /* hidden: cost of copies that overlap computation */
-    size_t *host_offset, offloaded; /* [2u], [2u + 1]: of node u's value and saved; bytes of all */
+    double peak_estimate;            /* the peak even if it exceeds the address space */
+    uint64_t cost, hidden;           /* hidden: cost of copies that overlap computation */
+    size_t *host_offset, host_bytes; /* [2u], [2u + 1]: of u's value and saved; bytes of all */
 } gckpti_lowered;
 
 /* Bits of p->active[id]: tensor id gets a gradient; its backward runs, since an input gets one. */
@@ -425,7 +445,7 @@ typedef struct gckpti_planner {
     gckpti_node *node;
     int nodes, prologue;                /* the first `prologue` nodes are computed once a step */
     int recompute_count;                /* nodes with must_recompute */
-    int can_offload;                    /* some node may be offloaded */
+    int can_copy;                       /* results of some node may be copied out and back */
     int64_t host_limit, max_host_limit; /* bytes of slower memory: in this search; at most */
     int overlap;                        /* copies overlap computation: costs are times */
     int copy_cost;                      /* weight of copies in the search (gckpti_scaled_cost) */
@@ -594,7 +614,7 @@ GCKPTI_FN int gckpti_group_size(const gckpti_planner *p, size_t i);
 GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
 /* ---- plan/encode.c ---- */
-/* Returns the bytes of parameters, of the optimiser state they have or will have, and of caches,
+/* Returns the bytes of parameters, of the optimiser state they have or will have, and of variables,
  * saturating at SIZE_MAX. If not NULL, kind_bytes gets each. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes);
 

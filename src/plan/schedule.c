@@ -77,15 +77,13 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
         v->run_count -= is_forward;
         int needed = i < 0 || v->value_end >= 0 || v->saved_end >= 0 ||
                      (is_forward && u->side_effect && v->run_count == 0);
-        if (gckpti_is_offload_done(p, i))
-            needed = 0;
-        if (p->can_offload && !gckpti_is_reload(p, i))
-            needed = needed || v->awaited_parts;
+        if (p->can_copy && !gckpti_is_copy_back(p, i))
+            needed = (needed && i < p->nodes) || v->awaited_parts;
         if (!needed)
             continue;
         s->entry[--kept] = i;
         s->copied_parts[kept] = 0;
-        if (p->can_offload)
+        if (p->can_copy)
             live += gckpti_scan_copies(p, s, i, kept);
         int in_place = gckpti_mark_uses(p, 0, i, kept, &live);
         int64_t reused = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
@@ -98,7 +96,7 @@ GCKPTI_FN void gckpti_find_live_ranges(gckpti_planner *p, gckpti_schedule *s)
     }
     gckpti_compact_schedule(s, kept);
     s->overhead = s->recompute_cost;
-    if (p->can_offload) {
+    if (p->can_copy) {
         s->overhead =
             gckpti_add_cost(s->overhead, gckpti_scaled_cost(p->copy_cost, s->transfer_cost));
         s->peak = s->host_bytes > p->host_limit ? INT64_MAX : s->peak;

@@ -7,13 +7,13 @@
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
 /* Returns whether t is a parameter that ops read in the arena: a gathered one; any parameter with
- * desc.kernels.stage_parameters; or a quantised one that some reader's CPU kernel cannot read. */
+ * desc.kernels.stage_parameters; or a compressed one that some reader's CPU kernel cannot read. */
 GCKPTI_FN int gckpti_must_stage(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_plan_desc *d = p->desc;
     if (t->kind != GCKPTI_PARAM || d->kernels.stage_parameters || gckpti_is_gathered(p, t))
         return t->kind == GCKPTI_PARAM;
-    return gckpti_is_quantised((int)p->g->store->params[t->index].p.storage) &&
+    return gckpti_is_compressed((int)p->g->store->params[t->index].p.storage) &&
            (d->backend || t->f32_uses);
 }
 
@@ -83,7 +83,7 @@ GCKPTI_FN int gckpti_sum_scope(const gckpti_planner *p, const gckpt_tensor *t, i
 {
     const gckpt_tensor *q = t->in[i];
     const int rows = q->batch_invariant && !t->batch_invariant; /* a sum over the batch */
-    const int one = /* one addend; not so a GRU's bias (3 H) with an output of 3 steps */
+    const int one = /* one addend; not so of a bias (3 H) and an output (3, H) */
         gckpti_elements(&q->shape) == gckpti_elements(&t->shape) &&
         gckpti_last(&q->shape) == gckpti_last(&t->shape);
     if (!(t->op->needs[i] & GCKPT_SUMS) || (!rows && one))

@@ -63,34 +63,22 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         { "threads", d->threads, 0, 1024 },
         { "schedule.segment_size", d->schedule.segment_size, -INT32_MAX, INT32_MAX },
         { "batch", d->batch, 0, INT64_MAX },
-        { "bf16.precision", (int)d->bf16.precision, 0, GCKPT_BF16_FAST },
+        GCKPTI_PRECISION_RANGE(d),
         { "update_in_backward", d->update_in_backward, 0, 1 },
         { "fetch.count", d->fetch.count, 0, INT32_MAX }
     };
     if (!gckpti_check_ranges(g, "plan", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     const gckpti_fault faults[] = {
-        { d->mode != GCKPT_INFERENCE && !GCKPTI_RUNS_TRAINING,
-          "plan: this build (GCKPT_NO_TRAINING) makes plans of mode GCKPT_INFERENCE only" },
-        { (unsigned)d->ranks.virtual_ranks > 1 && !GCKPTI_HAS_PARTS,
-          "plan: this build leaves out virtual ranks (GCKPT_NO_RANKS): set "
-          "desc.ranks.virtual_ranks to 0" },
-        { d->fetch.count > 0 && !GCKPTI_RUNS_FETCH,
-          "plan: desc.fetch: this build cannot fetch tensors (GCKPT_NO_FETCH)" },
-        { (d->offload.bytes || d->offload.overlap) && !GCKPTI_RUNS_OFFLOAD,
-          "plan: desc.offload: this build leaves out copies to slower memory "
-          "(GCKPT_NO_OFFLOAD): set offload.bytes and overlap to 0" },
-        { d->backend && !GCKPTI_RUNS_DEVICES,
-          "plan: desc.backend: this build leaves out backends (GCKPT_NO_DEVICES): set it to NULL, "
-          "which plans for the processor" },
-        { !gckpti_has_precision(d->bf16.precision),
-          "plan: desc.bf16.precision asks for bf16, which this build leaves out (GCKPT_NO_BF16)" },
+#define GCKPTI_PART_USE(part, in_small, in_plan, what, in_desc, change)                            \
+    { !GCKPTI_RUNS_##part && (in_desc),                                                            \
+      "plan: this build leaves out " what " (GCKPT_NO_" #part "): set desc." change },
+        GCKPTI_PART_USES(GCKPTI_PART_USE)
+#undef GCKPTI_PART_USE
+        GCKPTI_PRECISION_FAULT(d),
         { d->mode == GCKPT_OPTIMAL && !GCKPTI_HAS_SEARCH,
           "plan: GCKPT_OPTIMAL needs the search, which this build leaves out (GCKPT_NO_SEARCH); it "
           "has the other modes" },
-        { d->bf16.precision == GCKPT_BF16_FAST && !gckpti_has_fast_kernel(d->backend, NULL),
-          "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same bytes and runs "
-          "everywhere" },
         { (alignment & (alignment - 1)) || alignment > 65536 ||
               (alignment && alignment < sizeof(float)),
           "plan: desc.kernels.alignment must be a power of two from 4 to 65536" }
@@ -116,11 +104,6 @@ GCKPTI_FN gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *te
           "desc.batch 0 (steps may have fewer rows)" },
         { count == 0 && (!inference || d->fetch.count == 0),
           "plan: training needs at least one loss term; inference a term or a fetch" },
-        { g->cache_capacity && !inference,
-          "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph that is trained without it" },
-        { g->cache_capacity && d->bf16.precision == GCKPT_BF16_STOCHASTIC,
-          "plan: with stochastic rounding, calls with caches would not give the bits of one call "
-          "over all positions; use GCKPT_BF16" },
         { d->costs.by_id && (d->costs.count < 0 || (size_t)d->costs.count != g->count),
           "plan: desc.costs must have a cost for each tensor of the graph (gckpt_graph_size)" },
         { g->segment >= 0, "plan: a segment is still open; gckpt_segment_end is missing" },
@@ -161,7 +144,7 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                                 t ? "of another graph" : "NULL");
         const int loss = gckpti_is_loss(t);
         const gckpti_fault faults[] = {
-            { !gradient && (t->base->kind != GCKPTI_OP || loss || t->cache_capacity),
+            { !gradient && (t->base->kind != GCKPTI_OP || loss || t->variable),
               "plan: fetch %i: %T is not the result of an op (values of inputs are the caller's, "
               "of parameters the store's, of losses the report's, of caches the executor's)" },
             { gradient && p->inference,
@@ -180,12 +163,6 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
         const char *fault = GCKPTI_FIRST_FAULT(faults);
         if (fault)
             return gckpti_error(p->g, GCKPT_E_ARG, fault, i, t);
-        if (gradient && gckpti_is_updated(p, t->base->id) &&
-            gckpti_is_part(p->g->store, &p->g->store->params[t->base->index], 0))
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "plan: fetch %i: each rank has only its shard of the gradient of "
-                                "%T; with GCKPT_SHARD_NONE it is whole",
-                                i, t);
     }
     return GCKPT_OK;
 }

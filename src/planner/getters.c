@@ -14,22 +14,11 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
     const gckpti_ins *ins = &plan->ins[i];
     const int id = gckpti_ins_node(plan, ins);
     const gckpt_cost *cost = &plan->info[id].cost;
-    size_t planned = 0; /* bytes rounded up, for gckpti_transfer_cost */
     out->moved = 0;
-    if (GCKPTI_RUNS_OFFLOAD && (ins->kind == GCKPT_OFFLOAD || ins->kind == GCKPT_RELOAD)) {
-        const gckpti_plan_node *node = &plan->nodes[id];
-        const size_t align = plan->alignment;
-        gckpti_operands o;
-        gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-        const size_t value = o.out != GCKPTI_NO_OFFSET ? gckpti_planned_bytes(plan, node) : 0;
-        const size_t saved = o.saved != GCKPTI_NO_OFFSET ? node->saved_bytes : 0;
-        out->moved = value + saved;
-        planned = gckpti_round_up(value, align) + gckpti_round_up(saved, align);
-    }
-    out->cost = ins->kind == GCKPT_FORWARD ? cost->forward
-                : ins->kind == GCKPT_BACKWARD
-                    ? cost->backward
-                    : gckpti_transfer_cost(plan->offload_cost, (int64_t)planned);
+    out->cost = ins->kind == GCKPT_FORWARD    ? cost->forward
+                : ins->kind == GCKPT_BACKWARD ? cost->backward
+                                              : 0;
+    gckpti_price_copy(plan, ins, out);
     out->live = plan->live_bytes[i];
     out->recompute = ins->kind == GCKPT_FORWARD && !ins->first;
     out->once = i < plan->body || i >= plan->epilogue;
@@ -63,7 +52,7 @@ GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
         return d;
     d.arena = plan->arena;
     d.peak = plan->peak;
-    d.offloaded = plan->offloaded;
+    d.offloaded = plan->host_bytes;
     d.recompute = plan->recompute;
     d.cost = plan->cost;
     d.hidden_cost = plan->hidden;

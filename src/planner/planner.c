@@ -55,8 +55,8 @@ GCKPTI_FN gckpt_result gckpti_build_model(gckpti_planner *p)
     return result != GCKPT_OK || gckpti_resident_bytes(p, NULL) <= PTRDIFF_MAX
                ? result
                : gckpti_error(p->g, GCKPT_E_MEMORY,
-                              "plan: parameters, their state and caches have more bytes than this "
-                              "machine can address; use a smaller network, or shorter caches");
+                              "plan: the values that are kept between steps have more bytes than "
+                              "this machine can address; use a smaller network");
 }
 
 /* Checks a request and initialises a planner, without the model, so that a variant can be set. */
@@ -107,7 +107,7 @@ static int gckpti_is_cheaper(const gckpti_planner *q, const gckpti_planner *p)
 }
 
 /* Appends the planner of variant v of p's request to the list, if v applies and some op costs less
- * or takes fewer bytes than in each variant of the list with the same no_offload. */
+ * or takes fewer bytes than in each variant of the list with the same no_copies. */
 static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q), *last = p;
@@ -122,7 +122,7 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_variant v)
     }
     int of_use = result == GCKPT_OK && gckpti_variant_applies(q);
     for (const gckpti_planner *r = p; r && of_use; r = r->next)
-        of_use = r->variant.no_offload != v.no_offload || gckpti_is_cheaper(q, r);
+        of_use = r->variant.no_copies != v.no_copies || gckpti_is_cheaper(q, r);
     p->failed = result == GCKPT_E_MEMORY;
     if (of_use) {
         while (last->next)
@@ -149,7 +149,7 @@ static int gckpti_may_fuse(const gckpti_planner *p)
 }
 
 /* Appends planners for the other variants that a request may choose from: lowerings, fused groups,
- * and all of these without offloading, where a search may find better plans. Appends none of the
+ * and all of these without copies, where a search may find better plans. Appends none of the
  * first two for backends, which may have their own kernels. */
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
@@ -159,13 +159,13 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p)
     const int lowers = optimal && rewrites;
     int fuses = 0;
     gckpt_result result = GCKPT_OK;
-    if (GCKPTI_RUNS_TILES && d->bf16.precision == GCKPT_FP32)
+    if (GCKPTI_RUNS_TILES && !gckpti_is_rounded(d))
         fuses = rewrites && (lowers || p->inference) && gckpti_may_fuse(p);
     for (int k = 1; k < 4 * GCKPTI_LOWERINGS && result == GCKPT_OK; k++) {
         const gckpti_variant v = { k % GCKPTI_LOWERINGS, k / GCKPTI_LOWERINGS % 2,
                                    k / GCKPTI_LOWERINGS / 2 };
         if ((!v.lowering || lowers) && (!v.fused || fuses) &&
-            (!v.no_offload || (optimal && p->host_limit > 0)))
+            (!v.no_copies || (optimal && p->host_limit > 0)))
             result = gckpti_add_variant(p, v);
     }
     for (gckpti_planner *q = p->next; q; q = q->next)

@@ -13,12 +13,6 @@ static size_t gckpti_arena_budget(const gckpti_planner *p, int *fits)
     return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
 }
 
-/* Returns whether a lowered plan is better: less cost or, at equal cost, fewer bytes. */
-static int gckpti_is_better(const gckpti_lowered *d, const gckpti_lowered *than)
-{
-    return d->cost != than->cost ? d->cost < than->cost : d->arena < than->arena;
-}
-
 /* Returns the variant of least proven cost (opens the bounds of all variants). */
 static gckpti_planner *gckpti_most_promising(gckpti_planner *first, size_t arena)
 {
@@ -57,7 +51,7 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
             if (p->failed)
                 return NULL;
             if (mode == GCKPT_OPTIMAL) {
-                if (best && best->best.cost <= gckpti_proven_cost(p, arena) && !p->failed)
+                if (best && best->best.cost <= gckpti_proven_cost(p, arena))
                     continue;
                 *result = gckpti_plan_optimal(p, arena, &bytes);
             } else {
@@ -70,7 +64,9 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *first, gckpt_result *resu
                 return NULL;
             else if (p->base_cost < base_cost)
                 base_cost = p->base_cost;
-            if (fits && bytes <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
+            if (fits && bytes <= arena &&
+                (!best || p->best.cost < best->best.cost ||
+                 (p->best.cost == best->best.cost && p->best.arena < best->best.arena)))
                 best = p;
             needed = bytes < needed ? bytes : needed;
         }

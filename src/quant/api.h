@@ -1,3 +1,22 @@
+/* The storage of a frozen parameter's values (gckpt_store_quantise). Ops read them as floats. */
+typedef enum {
+    GCKPT_STORAGE_F32,
+    GCKPT_STORAGE_BF16, /* 2 bytes: the upper half of the float */
+    GCKPT_STORAGE_F16,  /* 2 bytes: IEEE binary16 */
+    GCKPT_STORAGE_I8,   /* 1 byte, and a float of scale for each row (all but the last axis) */
+    /* Blocks of 32 values along the last axis, 18 bytes each: their scale as a binary16, low byte
+     * first; then 16 bytes whose low halves are values 0 to 15 and whose high halves are values 16
+     * to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
+    GCKPT_STORAGE_I4
+} gckpt_storage;
+/* The dequantisation of a parameter to n floats. */
+typedef struct {
+    gckpt_storage storage; /* format of the values; not F32 */
+    const void *quantised; /* values in that format */
+    const float *scales;   /* I8: scale of each row */
+    int64_t row, n;        /* number of elements of a row, and of the parameter */
+    float *to;
+} gckpt_dequantisation;
 #ifndef GCKPT_NO_QUANT
 /* Converts the values of matching parameters, which must be frozen (else E_ARG), to `storage`: all
  * parameters or, after an error, none. Missing values are later created in this format; converting

@@ -57,6 +57,7 @@ static gckpt_result gckpti_quantise_param(gckpt_store *s, gckpti_param *q)
                             "is needed",
                             bytes, q->p.name, kind->name);
     to = gckpti_quantised_param(q);
+    gckpti_pull(s, q);
     if (gckpti_values_copy(s, q, &to))
         return GCKPT_OK;
     return gckpti_error(s, GCKPT_E_DATA,
@@ -104,7 +105,7 @@ GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *patt
             gckpti_quantise_commit(store, q);
         q->new_block = NULL;
     }
-    store->quantise_count += result == GCKPT_OK;
+    store->storage_changes += result == GCKPT_OK;
     if (result == GCKPT_E_MEMORY)
         gckpti_hint_block(store, "store", &store->memory, 0);
     return result;
@@ -114,8 +115,8 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
                                                       gckpt_shape shape, gckpt_storage storage,
                                                       const void *values, const float *scales)
 {
-    const gckpt_dequantisation quant = { storage, values, scales, 0, 0, NULL };
     const char *problem = NULL;
+    gckpti_param *q = NULL;
     if (storage <= GCKPT_STORAGE_F32 || storage > GCKPT_STORAGE_I4)
         problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
     else if (storage == GCKPT_STORAGE_I8 && (!scales || shape.n < 2))
@@ -130,7 +131,10 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
     if (problem)
         return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
                             problem);
-    return gckpti_add_external(store, name, &shape, &quant, 0);
+    const gckpt_result result = gckpti_add_external(store, name, &shape, values, 0, &q);
+    if (q)
+        gckpti_use_values(q, storage, values, scales, 0);
+    return result;
 }
 
 GCKPTI_COLD_END

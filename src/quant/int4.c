@@ -103,7 +103,9 @@ GCKPTI_ALWAYS void V(gemv_dot_int4)(int vectors, const V(gemv) * gemv)
                 word[4 * i + q] = V(bits)(r[q]);
         }
         for (int high = 0; high < 2; high++) {
+#if GCKPTI_ISA == 3 /* with fewer registers the loop is as fast, and half the code */
             GCKPTI_UNROLL
+#endif
             for (int q = 0; q < 4; q++)
                 V(int4_terms)(vectors, word + q, scale, x + 16 * high + 4 * q, sum);
             GCKPTI_UNROLL

@@ -9,19 +9,18 @@ GCKPTI_ALWAYS void V(dequantise_row)(int storage, const unsigned char *b, float 
     for (; i + W <= n; i += W)
         V(store)(x + i, V(dequantised)(storage, b + i * each, s));
     if (i < n)
-        V(store_n)(x + i, V(load_quant)(storage, b, i, s, n - i), n - i);
+        V(store_n)(x + i, V(load_wide)(storage, b, i, s, n - i), n - i);
 }
 
 /* Dequantises n elements of `rows` rows of u, `row` apart, from element `at` on, to rows of `width`
  * floats; prefetches the same number of rows after them. */
-static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t at, int64_t row,
+static GCKPTI_TARGET void V(decompress)(const gckpti_compressed *u, int64_t at, int64_t row,
                                         int64_t rows, int64_t n, float *x, int64_t width)
 {
     const int each = u->storage >= GCKPT_STORAGE_I8 ? 1 : 2, storage = (int)u->storage;
     const int64_t ahead = gckpti_storage_bytes(storage, rows * row);
     for (; rows > 0; rows--, at += row, x += width) {
-        const unsigned char *b =
-            (const unsigned char *)u->quantised + gckpti_storage_bytes(storage, at);
+        const unsigned char *b = gckpti_compressed_at(u, at);
         for (int64_t i = 0; i < n * each; i += 64)
             __builtin_prefetch(b + ahead + i, 0, 2);
         if (storage == GCKPT_STORAGE_BF16)
@@ -33,13 +32,13 @@ static GCKPTI_TARGET void V(dequantise)(const gckpt_dequantisation *u, int64_t a
         else if (storage == GCKPT_STORAGE_I4 && at % W == 0)
             V(dequantise_int4)((const unsigned char *)u->quantised, at, n, x);
         else
-            gckpti_dequantise(u, at, n, x);
+            gckpti_decompress(u, at, n, x);
     }
 }
 
 /* V(pack_panels) of a quantised b: all panels, terms p.., columns from j on. */
-static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
-                                        int64_t k, float *d, int64_t deep)
+static GCKPTI_TARGET void V(pack_compressed)(const gckpti_product *t, int64_t p, int64_t j,
+                                             int64_t n, int64_t k, float *d, int64_t deep)
 {
     enum { TERMS = 64, BUFFER = GCKPTI_PANEL * TERMS };
     float buffer[BUFFER];
@@ -50,14 +49,14 @@ static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int6
             const int64_t cols = gckpti_min(n - at, width), terms = gckpti_min(k - l, chunk);
             float *to = d + at * deep + l * width;
             if (t->b.stride == 1) {
-                V(dequantise)
-                (t->b.quant, (p + l) * t->b.k_stride + j + at, t->b.k_stride, terms, cols, to,
+                V(decompress)
+                (t->b.compressed, (p + l) * t->b.k_stride + j + at, t->b.k_stride, terms, cols, to,
                  width);
                 for (int64_t i = 0; cols < width && i < terms; i++)
                     memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
             } else {
-                V(dequantise)
-                (t->b.quant, (j + at) * t->b.stride + p + l, t->b.stride, cols, terms, buffer,
+                V(decompress)
+                (t->b.compressed, (j + at) * t->b.stride + p + l, t->b.stride, cols, terms, buffer,
                  TERMS);
                 V(pack)(buffer, 1, TERMS, cols, terms, to, width);
             }
@@ -74,8 +73,8 @@ static GCKPTI_TARGET void V(pack_quant)(const gckpti_product *t, int64_t p, int6
 
 /* V(gemv_dot) of columns j0.. of a quantised b: 32 columns at a time if their terms are whole
  * words; else they are dequantised to the stack. */
-static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0,
-                                       const V(gemv) * gemv)
+static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t j0,
+                                            const V(gemv) * gemv)
 {
     enum { TERMS = 64, COLS = 32, MOST = W < 16 ? 32 : 64 };
     const int bytes = u->storage == GCKPT_STORAGE_I8, in_word = bytes ? 4 : 2;
@@ -110,7 +109,7 @@ static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0
         }
         for (int64_t p = 0; p < gemv->k; p += t.k, t.from = t.c) {
             t.k = gckpti_min(gemv->k - p, TERMS), t.a = gemv->a + p * t.a_step;
-            V(dequantise)(u, (j0 + j) * gemv->row + p, gemv->row, t.n, t.k, buffer, TERMS);
+            V(decompress)(u, (j0 + j) * gemv->row + p, gemv->row, t.n, t.k, buffer, TERMS);
             t.b = buffer, t.row = TERMS, t.next = NULL;
             V(gemv_dot)(&t);
         }
@@ -119,32 +118,31 @@ static GCKPTI_TARGET void V(quant_dot)(const gckpt_dequantisation *u, int64_t j0
 }
 
 /* V(gemv_axpy) of columns j0.. of a quantised b: 8 terms of whole vectors, else dequantised. */
-static GCKPTI_TARGET void V(quant_axpy)(const gckpt_dequantisation *u, int64_t j0,
-                                        const V(gemv) * gemv)
+static GCKPTI_TARGET void V(compressed_axpy)(const gckpti_compressed *u, int64_t j0,
+                                             const V(gemv) * gemv)
 {
     enum { COLS = 256 };
-    const int bytes = u->storage == GCKPT_STORAGE_I8, each = bytes ? 1 : 2;
+    const int64_t row = gckpti_storage_bytes((int)u->storage, gemv->row);
+    const unsigned char *b = gckpti_compressed_at(u, j0);
     float buffer[8 * COLS];
     V(gemv) t = *gemv;
     for (int64_t p = 0; p < gemv->k; p += t.k, t.a += t.k * t.a_step) {
         const int64_t at = p * gemv->row + j0;
         int64_t j = 0;
-        t.k = gckpti_min(gemv->k - p, 8);
+        t.k = gckpti_min(gemv->k - p, 8), t.b = b + p * row, t.c = gemv->c;
         if (t.k == 8 && u->storage == GCKPT_STORAGE_I4 && at % GCKPTI_INT4_BLOCK == 0 &&
             gemv->row % GCKPTI_INT4_BLOCK == 0) {
-            t.b = (const char *)u->quantised + gckpti_file_count(GCKPT_STORAGE_I4, at);
-            t.row = gckpti_file_count(GCKPT_STORAGE_I4, gemv->row);
-            t.n = j = gemv->n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BLOCK, t.c = gemv->c;
+            t.row = row, t.n = j = gemv->n / GCKPTI_INT4_BLOCK * GCKPTI_INT4_BLOCK;
             V(gemv_axpy_int4)(&t);
-        } else if (t.k == 8 && u->storage != GCKPT_STORAGE_I4 && (!bytes || u->row == gemv->row)) {
-            t.b = (const char *)u->quantised + at * each, t.row = gemv->row;
-            t.scales = bytes ? u->scales + p : NULL;
-            t.n = j = gemv->n / W * W, t.c = gemv->c;
+        } else if (t.k == 8 && u->storage != GCKPT_STORAGE_I4 &&
+                   (!u->scales || u->row == gemv->row)) {
+            t.row = gemv->row, t.scales = u->scales ? u->scales + p : NULL;
+            t.n = j = gemv->n / W * W;
             GCKPTI_BY_STORAGE(gemv_axpy_of, 8)
         }
         for (; j < gemv->n; j += t.n) {
             t.n = gckpti_min(gemv->n - j, COLS), t.c = gemv->c + j;
-            V(dequantise)(u, at + j, gemv->row, t.k, t.n, buffer, COLS);
+            V(decompress)(u, at + j, gemv->row, t.k, t.n, buffer, COLS);
             t.b = buffer, t.row = COLS;
             V(gemv_axpy)(&t);
         }

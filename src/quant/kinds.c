@@ -18,6 +18,7 @@ GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
         for (int k = 0; k < GCKPTI_KIND_READ; k++)                                                 \
             y[k] = value;                                                                          \
     }
+GCKPTI_READ(f32, ((const float *)from)[k])
 GCKPTI_READ(bf16, gckpti_from_bf16(gckpti_half_at(from, k)))
 GCKPTI_READ(f16, gckpti_from_f16(gckpti_half_at(from, k)))
 GCKPTI_READ(int8, (float)((const int8_t *)from)[k] * scale)
@@ -122,7 +123,7 @@ static int gckpti_write_int8(const float *x, int64_t n, float scale, void *to)
 }
 
 static const gckpti_storage_kind gckpti_kinds[] = {
-    { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", NULL, NULL },
+    { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", gckpti_read_f32, NULL },
     { "BF16", "BF16", 2, 1, 2, 0, 0, 1e300, "", gckpti_read_bf16, gckpti_write_bf16 },
     { "F16", "F16", 2, 1, 2, 0, 0, 65504, "beyond 65504", gckpti_read_f16, gckpti_write_f16 },
     { "I8", "I8", 1, 1, 1, 1, 1, 3e38, "not finite", gckpti_read_int8, gckpti_write_int8 },
@@ -144,8 +145,7 @@ GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 
 GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n)
 {
-    const gckpti_storage_kind *kind = &gckpti_kinds[storage];
-    return n / kind->block * (kind->block_bytes / kind->bytes);
+    return gckpti_storage_bytes(storage, n) / gckpti_kinds[storage].bytes;
 }
 
 GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n)
@@ -185,20 +185,25 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
 /* ---- the memory of values in any storage ---- */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 {
-    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.quantised;
-    void *block = q->p.values;
-    if (first)
-        memcpy(&block, &first, sizeof block); /* the store owns it; it is const only for users */
-    return (unsigned char *)block;
+    const void *first = q->p.scales ? (const void *)q->p.scales : gckpti_stored(&q->p);
+    unsigned char *block;
+    memcpy(&block, &first, sizeof block); /* the store owns it; it is const only for users */
+    return block;
+}
+
+GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values, const float *scales)
+{
+    const int floats = q->p.storage == GCKPT_STORAGE_F32;
+    q->p.values = NULL;
+    q->p.quantised = floats ? NULL : values;
+    q->p.scales = scales;
+    if (floats) /* if not writable, they are never written */
+        memcpy(&q->p.values, &values, sizeof values);
 }
 
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
 {
-    void *first = block;
     const size_t scales = gckpti_scale_bytes(&q->p);
-    int floats = q->p.storage == GCKPT_STORAGE_F32;
-    q->p.values = floats ? (float *)first : NULL;
-    q->p.quantised = floats || !block ? NULL : block + scales;
-    q->p.scales = scales ? (float *)first : NULL;
+    gckpti_set_stored(q, block ? block + scales : NULL, scales ? (float *)(void *)block : NULL);
 }
 #endif

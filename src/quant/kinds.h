@@ -1,12 +1,43 @@
 #pragma once
 #include "store/store.h"
 
-/* The kinds of storage, and functions that read and write quantised values. */
+/* The kinds of storage. All but F32 are compressed: their values are read by gckpti_decompress. */
 
 /* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
 enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
+enum { GCKPTI_KIND_READ = 16, GCKPTI_KIND_MOST = 32 }; /* values in a `read`; most in a block */
+
+/* A way to store values, in memory and in files: one for each gckpt_storage of this build. */
+typedef struct {
+    const char *name, *type; /* for error texts; dtype in files */
+    int bytes;               /* bytes of an element of a file's tensor, to which data are aligned */
+    int block, block_bytes;  /* values that are stored together, at most GCKPTI_KIND_MOST */
+    int by_rows;             /* if nonzero, needs two axes, the last a multiple of `block` */
+    int scaled;              /* if nonzero, each row has a scale, and all scales come first */
+    double limit;            /* greatest magnitude that `write` can convert */
+    const char *beyond;      /* values that `write` refuses, for error texts */
+    /* Converts GCKPTI_KIND_READ values or, if block > 1, one block to floats. */
+    void (*read)(const void *from, float scale, float *y);
+    /* Converts n floats, whole blocks. Returns 0 if one cannot be stored. */
+    int (*write)(const float *x, int64_t n, float scale, void *to);
+} gckpti_storage_kind;
+
+/* Compressed values: their storage, addresses and number. */
+typedef gckpt_dequantisation gckpti_compressed;
+
+enum { GCKPTI_HAS_COMPRESSED = GCKPTI_WITH_QUANT };
+#define gckpti_is_compressed(storage) (GCKPTI_HAS_COMPRESSED && (storage) != GCKPT_STORAGE_F32)
+
+/* Returns the address of the values in their storage, NULL without values. */
+static inline const void *gckpti_stored(const gckpt_parameter *p)
+{
+    return p->quantised ? p->quantised : p->values;
+}
+static inline int gckpti_has_values(const gckpti_param *q) { return gckpti_stored(&q->p) != NULL; }
 
 #ifndef GCKPT_NO_QUANT
+#define GCKPTI_IF_COMPRESSED(call) call
+
 /* Returns the kind of a gckpt_storage, or NULL if this build has none. */
 GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
@@ -26,49 +57,66 @@ GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
 /* Returns the bytes of all values in their storage. */
 GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 
-/* Returns the memory of the values. Quantised ones that the store owns begin with their scales. */
+/* Sets the addresses of the values, in q's storage, and of their scales. */
+GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values, const float *scales);
+
+/* Returns the memory of the values. Compressed ones that the store owns begin with their scales. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
 
-/* Dequantises elements at..at+n-1 of u to x. The source may be at the end of x: an element is read
- * before it is overwritten. Without scales, all scales are 1. */
-GCKPTI_FN void gckpti_dequantise(const gckpt_dequantisation *u, int64_t at, int64_t n, float *x);
+/* Returns the address of element `at` of u, the start of a row or block. */
+static inline const unsigned char *gckpti_compressed_at(const gckpti_compressed *u, int64_t at)
+{
+    return (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, at);
+}
+
+/* Converts elements at..at+n-1 of u to floats x. The source may be at the end of x: an element is
+ * read before it is overwritten. Without scales, all scales are 1. */
+GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x);
 
 /* Returns u without the elements before `at`, the start of a row or block. */
-GCKPTI_FN gckpt_dequantisation gckpti_quant_from(const gckpt_dequantisation *u, int64_t at);
+GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at);
 
 /* Returns a description of a parameter's values on the host, without destination. */
-GCKPTI_FN gckpt_dequantisation gckpti_param_quant(const gckpti_param *q);
+GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q);
 
 /* Converts n values from element `at` on to floats. */
-GCKPTI_FN void gckpti_dequantise_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
+GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
-/* Quantises n floats into q's memory from element `at` on: if rows are scaled a row, with its
+/* Compresses n floats into q's memory from element `at` on: if rows are scaled a row, with its
  * scale; else whole blocks. Returns 0 if a float is too large. */
-GCKPTI_FN int gckpti_quantise_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
+GCKPTI_FN int gckpti_compress_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
-/* Quantises the values of `from` (or its initial values, if it has none) into the memory of `to`.
+/* Compresses the host's values of `from` (initial ones, if it has none) into the memory of `to`.
  * Returns 0 if a value does not fit. */
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
+
+/* ---- quant/ops.c ---- */
+/* Decompresses all elements to all->to. */
+GCKPTI_FN void gckpti_decompress_all(const gckpt_call *call, const gckpti_compressed *all);
+#define gckpti_cpu_dequantise gckpti_decompress_all
 #else
 static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
 {
     static const gckpti_storage_kind f32 = { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", NULL, NULL };
     return storage == GCKPT_STORAGE_F32 ? &f32 : NULL;
 }
-#define gckpti_storage_name(storage)          ((void)(storage), "F32")
-#define gckpti_file_count(storage, n)         ((void)(storage), (int64_t)(n))
-#define gckpti_storage_bytes(storage, n)      ((void)(storage), (int64_t)(n)*4)
-#define gckpti_unpack_shape(kind, shape)      1
-#define gckpti_row_length(p)                  ((p)->elements)
-#define gckpti_scale_bytes(p)                 ((void)(p), (size_t)0)
-#define gckpti_values_bytes(p)                ((size_t)(p)->elements * sizeof(float))
-#define gckpti_values_block(q)                ((unsigned char *)(void *)(q)->p.values)
-#define gckpti_set_block(q, block)            ((void)((q)->p.values = (float *)(void *)(block)))
-#define gckpti_dequantise(u, at, n, x)        ((void)(u), (void)(at), (void)(x))
-#define gckpti_quant_from(u, at)              ((void)(at), *(u))
-#define gckpti_dequantise_at(q, at, n, x)     ((void)0)
-#define gckpti_quantise_row(q, at, n, x)      ((void)(q), 0)
-#define gckpti_init_quantised(s, q, at, n, x) ((void)0)
-#define gckpti_values_copy(s, from, to)       ((void)(s), 1)
+#define GCKPTI_IF_COMPRESSED(call)       (void)0
+#define gckpti_storage_name(storage)     ((void)(storage), "F32")
+#define gckpti_file_count(storage, n)    ((void)(storage), (int64_t)(n))
+#define gckpti_storage_bytes(storage, n) ((void)(storage), (int64_t)(n)*4)
+#define gckpti_unpack_shape(kind, shape) 1
+#define gckpti_row_length(p)             ((p)->elements)
+#define gckpti_scale_bytes(p)            ((void)(p), (size_t)0)
+#define gckpti_values_bytes(p)           ((size_t)(p)->elements * sizeof(float))
+#define gckpti_set_stored(q, from, scales)                                                         \
+    ((void)(scales), (void)memcpy(&(q)->p.values, &(from), sizeof(from)))
+#define gckpti_values_block(q)                  ((unsigned char *)(void *)(q)->p.values)
+#define gckpti_set_block(q, block)              ((void)((q)->p.values = (float *)(void *)(block)))
+#define gckpti_compressed_at(u, at)             ((void)(u), (void)(at), (const char *)NULL)
+#define gckpti_decompress(u, at, n, x)          ((void)(u), (void)(at), (void)(x))
+#define gckpti_compressed_from(u, at)           ((void)(at), *(u))
+#define gckpti_compress_row(q, at, n, x)        ((void)(q), 0)
+#define gckpti_host_values(s, q, at, n, x)      gckpti_init_values(s, q, at, n, x)
+#define gckpti_cpu_dequantise                   NULL
 #endif

@@ -84,8 +84,8 @@ GCKPTI_ISA_NOINLINE FLOATS V(dequantised_part)(int storage, const unsigned char 
 }
 
 /* Dequantises elements at..at+W-1 of b; `left` of them exist; storage: a constant, not F32. */
-GCKPTI_ALWAYS FLOATS V(load_quant)(int storage, const void *b, int64_t at, FLOATS scale,
-                                   int64_t left)
+GCKPTI_ALWAYS FLOATS V(load_wide)(int storage, const void *b, int64_t at, FLOATS scale,
+                                  int64_t left)
 {
     const int each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;

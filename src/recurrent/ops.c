@@ -160,11 +160,11 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
             cell.units = n;
             cell.p = s->p->data + step * s->gates;
             cell.a = a + r * s->gates;
-            cell.state = state + r * s->state;
+            cell.state[0] = state + r * s->state, cell.state[1] = cell.state[0] + n;
             cell.saved = s->call->saved ? (float *)s->call->saved + step * 4 * n : NULL;
             s->cell(&cell);
             if (s->call->out)
-                memcpy(s->call->out + step * s->state, cell.state,
+                memcpy(s->call->out + step * s->state, cell.state[0],
                        (size_t)s->state * sizeof(float));
         }
     }
@@ -198,7 +198,7 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
             cell.h = gckpti_sequence_previous(s, 0, b, t);
             cell.c = gckpti_sequence_previous(s, 1, b, t);
             cell.saved = (float *)s->call->saved + step * 4 * n;
-            cell.d = d + r * s->state;
+            cell.d[0] = d + r * s->state, cell.d[1] = cell.d[0] + n;
             cell.da = s->da + ((at + r) * s->steps + t) * s->gates;
             cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
             cell.accumulate = s->p->accumulate;

@@ -17,7 +17,7 @@ typedef struct {
 typedef struct gckpti_cell {
     int64_t units;
     const float *p, *a, *g, *out, *h, *c;
-    float *state, *saved, *d, *da, *dp;
+    float *state[2], *d[2], *saved, *da, *dp;
     int accumulate;
 } gckpti_cell;
 typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);

@@ -93,10 +93,10 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
     gckpt_result result = GCKPT_OK;
     if (gckpti_enter_call(e) != GCKPT_OK)
         return GCKPT_E_ARG;
-    if (e->step.quantise_count != e->store->quantise_count)
+    if (e->step.storage_changes != e->store->storage_changes)
         result = gckpti_error(
             e, GCKPT_E_ARG,
-            "step: parameters were quantised during it, which ended it; begin it again");
+            "step: the storage of parameters changed during it, which ended it; begin it again");
     result = gckpti_defer_error(e, result);
     if (result == GCKPT_OK) {
         e->step.to_end = instructions == INT64_MAX;

@@ -34,7 +34,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
                                 "exec: this processor or build has no %s kernels; "
                                 "gckpt_exec_desc.isa = GCKPT_ISA_AUTO takes what there is",
                                 gckpti_isa_name(requested));
-        const int most = gckpti_is_bf16_plan(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512;
+        const int most = gckpti_widest_isa(p);
         if (p->backend_id == GCKPTI_BACKEND_CPU && !(gckpti_debug(e) & GCKPT_DEBUG_PLAIN))
             isa = requested == GCKPT_ISA_AUTO ? most : (int)requested;
         while (!gckpti_cpu_has((gckpt_isa)isa, &e->device.kernels))

@@ -20,11 +20,6 @@ GCKPTI_FN float *gckpti_arena_f32(const gckpt_exec *e, size_t offset)
     return (float *)gckpti_arena_ptr(e, offset);
 }
 
-GCKPTI_FN uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
-{
-    return (uint16_t *)gckpti_arena_ptr(e, offset);
-}
-
 /* Returns a node's shape for a micro-batch of `rows` rows. */
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_plan_node *node,
                                         int64_t rows)
@@ -70,21 +65,15 @@ GCKPTI_FN void gckpti_init_op_call(const gckpt_exec *e, const gckpti_plan_node *
     c->rows = node->batch_invariant ? 1 : rows;
     c->position = e->step.position;
     c->id = id;
-    if (gckpti_is_bf16_plan(p)) {
-        c->precision = gckpti_precision_of(node->rounding);
-        c->rounded = node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
-        for (int i = 0; i < node->inputs; i++)
-            if (p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED)
-                c->rounded |= GCKPT_IN(i);
-    }
+    gckpti_set_precision(p, node, c);
 }
 
 /* Sets the values of an operand: those of node q, in its type. */
 GCKPTI_FN void gckpti_set_data(const gckpti_plan_node *q, const void *data, gckpt_arg *arg)
 {
-    if (q->rounding & GCKPTI_BF16_VALUE)
-        arg->bf16 = (const uint16_t *)data;
-    else if (q->type == GCKPT_I32)
+    if (gckpti_set_narrow(q, data, arg))
+        return;
+    if (q->type == GCKPT_I32)
         arg->index = (const int32_t *)data;
     else if (q->type == GCKPT_U8)
         arg->bytes = (const uint8_t *)data;
@@ -108,7 +97,7 @@ GCKPTI_FN int gckpti_has_operand(const gckpt_plan *p, int x, size_t offset)
     size_t end = x + 1 < (int)p->length ? p->ins[x + 1].operands : p->operand_count;
     while (k < end && p->operands[k] != offset)
         k++;
-    return k < end && p->ins[x].kind != GCKPT_OFFLOAD_DONE;
+    return k < end;
 }
 
 /* Sets device.in_call, which the caller clears. Fails if a call runs or the store was freed. */

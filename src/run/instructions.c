@@ -26,7 +26,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 {
     const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward;
-    if (gckpti_is_bf16_plan(e->plan) && gckpti_run_strips(e, ins, c, kernel))
+    if (gckpti_run_strips(e, ins, c, kernel))
         return;
     if (GCKPTI_RUNS_DEVICES && !kernel) {
         gckpti_run_on_host(e, ins, c);
@@ -35,7 +35,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     kernel(c);
 }
 
-/* Writes a parameter's values into the arena: gathered, dequantised or copied. */
+/* Writes a parameter's values into the arena: gathered, decompressed or copied. */
 static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to)
 {
     const gckpti_param *q = gckpti_param_of(e, node->index);
@@ -43,8 +43,8 @@ static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, floa
     const float *values = gckpti_exec_array(e, q, -1);
     if (gckpti_group_of(e) && gckpti_run_gather(e, q, values, to))
         return;
-    if (gckpti_is_quantised((int)q->p.storage)) {
-        gckpti_run_dequantise(e, q, values, to);
+    if (gckpti_is_compressed((int)q->p.storage)) {
+        GCKPTI_IF_COMPRESSED(gckpti_run_decompress(e, q, values, to));
         return;
     }
     gckpti_copy(b, to, values, (size_t)q->p.elements * sizeof *to);
@@ -78,9 +78,9 @@ static void gckpti_end_input_grad(gckpt_exec *e, const gckpti_ins *ins, const gc
     float *total = gckpti_arena_f32(e, o->in[i].total);
     const int64_t n = gckpti_elements(&c->in[i].shape);
     (void)ins;
-    if (gckpti_is_bf16_plan(e->plan))
-        gckpti_end_mixed_gradient(e, ins, o, c, i);
-    else if (total)
+    if (gckpti_end_mixed_gradient(e, ins, o, c, i))
+        return;
+    if (total)
         GCKPTI_OF(gckpti_backend(e), add)(c, total, c->in[i].grad, n);
 }
 
@@ -123,9 +123,9 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
     const gckpti_plan_node *node = &p->nodes[ins->id];
     const int backward = GCKPTI_RUNS_TRAINING && ins->kind == GCKPT_BACKWARD;
     gckpti_operands o;
-    gckpt_dequantisation quant;
+    GCKPTI_UNUSED gckpti_compressed param;
     gckpt_call c;
-    (void)quant;
+    (void)param;
     if (node->kind == GCKPTI_PARAM) {
         gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]));
         return GCKPT_OK;
@@ -133,19 +133,17 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
     gckpti_set_ins_call(e, ins, &o, &c);
     if (backward)
         gckpti_begin_backward(e, ins, &o, &c);
-    else if (gckpti_is_cache(node->op)) /* all other nodes only read `data` */
+    else if (gckpti_is_variable(node->op)) /* all other nodes only read `data` */
         c.out = (float *)(uintptr_t)e->tables.nodes[ins->id].data;
-    if (p->quantised)
-        gckpti_set_quant_operand(e, node, ins->kind, &c, &quant);
-    if (gckpti_is_bf16_plan(p))
-        gckpti_mixed_operands(e, ins, &o, &c);
+    if (p->compressed)
+        GCKPTI_IF_COMPRESSED(gckpti_set_compressed(e, node, ins->kind, &c, &param));
+    gckpti_mixed_operands(e, ins, &o, &c);
     if (node->op->flags & GCKPT_LOSS)
         gckpti_set_loss(e, ins, &c);
     c.graph = e; /* for gckpti_fused_forward, which runs other nodes */
     gckpti_run_kernel(e, ins, &c);
     for (int i = 0; i < node->inputs && backward; i++)
         gckpti_end_input_grad(e, ins, &o, &c, i);
-    if (gckpti_is_bf16_plan(p) && !backward)
-        gckpti_end_mixed_output(e, ins, &o, &c);
+    gckpti_end_mixed_output(e, ins, &o, &c);
     return GCKPT_OK;
 }

@@ -16,7 +16,7 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
 /* The events to which a module can react. In parentheses: the type to which `arg` points. REACH,
  * AFTER and RUN_END occur only if a module has set device.watched. */
 typedef enum {
-    GCKPTI_ON_LAYOUT,   /* (gckpti_bump) tables are allocated, zeroed, or their bytes counted */
+    GCKPTI_ON_LAYOUT,   /* (gckpti_bump[2]: host, backend) memory is allocated, zeroed or counted */
     GCKPTI_ON_BIND,     /* desc is checked: first without tables, then again with all memory */
     GCKPTI_ON_CHECK,    /* (int64_t) the executor's rows of the step so far; they may be refused */
     GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */

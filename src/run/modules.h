@@ -8,6 +8,9 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
 #ifndef GCKPT_NO_RANKS
         gckpti_dist_module,
 #endif
+#ifndef GCKPT_NO_OFFLOAD
+        gckpti_offload_module,
+#endif
 #ifndef GCKPT_NO_FETCH
         gckpti_fetch_module,
 #endif
@@ -16,9 +19,6 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
 #endif
 #ifndef GCKPT_NO_BF16
         gckpti_bf16_module,
-#endif
-#ifndef GCKPT_NO_OFFLOAD
-        gckpti_offload_module,
 #endif
 #ifndef GCKPT_NO_DEVICES
         gckpti_devices_module,

@@ -29,13 +29,13 @@ GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
 static const char *gckpti_missing_part(const gckpt_plan *p, const gckpt_exec_desc *d)
 {
     const int callbacks = d->custom_optimiser || d->parallel_for;
-    return !GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE     ? "GCKPT_NO_TRAINING"
-           : !gckpti_has_storage(GCKPT_STORAGE_I8) && p->quantised ? "GCKPT_NO_QUANT"
-           : !GCKPTI_RUNS_OFFLOAD && p->offloaded                  ? "GCKPT_NO_OFFLOAD"
-           : !GCKPTI_RUNS_DEVICES && d->backend                    ? "GCKPT_NO_DEVICES"
-           : !GCKPTI_RUNS_CACHES && d->caches_of                   ? "GCKPT_NO_CACHES"
-           : !GCKPTI_RUNS_DEBUG && d->debug                        ? "GCKPT_NO_DEBUG"
-           : !GCKPTI_RUNS_BACKENDS && callbacks                    ? "GCKPT_SMALL"
+    return !GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE ? "GCKPT_NO_TRAINING"
+           : !GCKPTI_HAS_COMPRESSED && p->compressed           ? "GCKPT_NO_QUANT"
+           : !GCKPTI_RUNS_OFFLOAD && p->host_bytes             ? "GCKPT_NO_OFFLOAD"
+           : !GCKPTI_RUNS_DEVICES && d->backend                ? "GCKPT_NO_DEVICES"
+           : !GCKPTI_RUNS_CACHES && d->caches_of               ? "GCKPT_NO_CACHES"
+           : !GCKPTI_RUNS_DEBUG && d->debug                    ? "GCKPT_NO_DEBUG"
+           : !GCKPTI_RUNS_BACKENDS && callbacks                ? "GCKPT_SMALL"
            : GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU
                ? "GCKPT_NO_FAST (plan with desc.kernels.plain = 1)"
                : NULL;

@@ -10,7 +10,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
     const gckpti_plan_param *planned = &e->plan->params[i];
     const char *who = in_step ? "step" : "exec", *name = q->p.name;
     void *object = in_step ? (void *)e : e->store;
-    if (gckpti_has_storage(GCKPT_STORAGE_I8) && planned->storage != (gckpti_byte)q->p.storage)
+    if (GCKPTI_HAS_COMPRESSED && planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: quantise it "
                             "so (gckpt_store_quantise), or make a new plan",
@@ -26,7 +26,7 @@ GCKPTI_FN gckpt_result gckpti_check_plan_param(gckpt_exec *e, int i, const gckpt
                             "it",
                             who, name, in_step ? "got" : "holds",
                             in_step ? " after this executor was made" : "");
-    if (gckpti_has_storage(GCKPT_STORAGE_I8) && in_step && planned->trained &&
+    if (GCKPTI_HAS_COMPRESSED && in_step && planned->trained &&
         gckpti_state_slots(q) < e->plan->state_slots)
         return gckpti_error(e, GCKPT_E_ARG,
                             "step: \"%s\" lost its state as it was quantised; make a new executor",

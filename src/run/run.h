@@ -8,7 +8,6 @@
 #include "fetch/fetch.h"
 #include "cache/cache.h"
 #include "bf16/bf16.h"
-#include "quant/quant.h"
 #include "tiles/tiles.h"
 #include "offload/offload.h"
 #include "devices/devices.h"
@@ -28,14 +27,13 @@ GCKPTI_COLD_END /* begun by planner */
  *                       At the epilogue it jumps back to the body while there are rows.
  *   gckpti_handlers     (advance) by kind: the function that runs an instruction. Before it, a
  *                       module may wait, or move step.pc: skip it, replay the body.
- *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses, bf16/run makes
- *                       f32 copies of bf16 operands. The op's kernel runs, in strips if the plan
+ *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses. Operands may
+ *                       get f32 copies. The op's kernel runs, in strips if the plan
  *                       says so, or on host copies if the backend has no kernel for it (host).
- *   gckpti_run_copies   (offload/copies) OFFLOAD, RELOAD; gckpti_run_reduce (dist/micro_batches).
  *   gckpti_run_update   (training) a pass over a parameter. Before the first one the losses' counts
  *                       are final; a step that clips finishes all gradients first.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
- * A feature with a state in the executor is a module (src/dist, src/cache, ..): one function that
+ * A feature with a state in the executor is a module (src/dist, src/fetch, ..): one function that
  * the core calls at each gckpti_event (internal.h), listed in run/modules.h.
  * Read step and advance first. Only calls of the backend (gckpti_backend) read or write the
  * arena and the backend's copies of parameters, feeds and loss sums: the host may have no access.
@@ -54,8 +52,8 @@ GCKPTI_COLD_END /* begun by planner */
  *        +-------------------------------------------------------+
  *                   last instruction done, or failure
  *
- * 1. A step begins in IDLE. A call that begins a step first abandons the step in progress; it is
- *    refused if other ranks are within that step (dist/dist.h).
+ * 1. A step begins in IDLE. A call that begins a step first abandons the step in progress, or is
+ *    refused (gckpti_is_under_way).
  * 2. In STREAMING, each gckpt_step_add runs the body on its rows and returns before the epilogue.
  *    If it refuses its rows or feeds, the state and the sums so far stay as they are.
  * 3. In RUNNING all rows are fed. At the epilogue, pc returns to the body while there are rows.
@@ -78,7 +76,7 @@ typedef struct gckpti_loss_total {
 
 typedef struct {
     gckpt_kernel forward, backward; /* kernels of an op; NULL if the host must run the op */
-    const void *data; /* values of a parameter, input, constant or cache, in backend memory */
+    const void *data; /* values of a parameter, input, constant or variable, in backend memory */
 } gckpti_exec_node;
 
 typedef struct {
@@ -118,21 +116,21 @@ struct gckpt_exec {
     struct {                           /* memory */
         unsigned char *host, *backend; /* the two blocks; backend: NULL unless it has own memory */
         size_t host_size, backend_size;
-        unsigned char *arena;           /* in a block, the caller's, or another executor's */
-        unsigned char *copies, *caches; /* bf16 copies of parameters; key-value caches */
-        unsigned char *host_scratch;    /* host copies, if the backend has own memory */
+        unsigned char *arena;        /* in a block, the caller's, or another executor's */
+        unsigned char *copies;       /* of parameters */
+        unsigned char *host_scratch; /* host copies, if the backend has own memory */
     } blocks;
-    struct { /* memory, open; nodes[..].data: also step, feeds, caches */
+    struct { /* memory, open; nodes[..].data: also step, feeds, modules */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
     } tables;
     struct {                     /* step, advance: progress of this step */
         uint64_t number;         /* the store's step when this step began */
-        uint64_t quantise_count; /* the store's quantise_count at that time */
+        uint64_t storage_changes; /* the store's storage_changes at that time */
         int64_t rows;            /* rows of the step so far */
         int64_t first_row;       /* the first of them that this executor runs */
         int64_t row, row_end;    /* first row of this micro-batch; end of the rows fed */
-        int64_t position;        /* positions in the caches before this call */
+        int64_t position;        /* gckpt_position before this call */
         int prologue_done;       /* the prologue has run: later micro-batches skip it */
         int state;               /* GCKPTI_IDLE, .. */
         int to_end;              /* the run in progress goes to the end of the step */
@@ -146,7 +144,7 @@ struct gckpt_exec {
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
         gckpti_loss_total *totals; /* by term: those to which losses add now */
-        size_t total_count;        /* terms times this process's virtual ranks */
+        size_t total_count;        /* of totals: term_count, unless a module needs more */
         unsigned char valid;       /* terms[..].total are results of the last call */
     } losses;
     struct { /* update */

@@ -21,9 +21,8 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             e, GCKPT_E_ARG,
             "step: %I rows are not a multiple of the micro-batch of %I%s, which they must be "
             "because %s #%i mixes rows",
-            rows, p->rows, p->virtual_ranks > 1 ? " in each virtual rank" : "",
-            gckpti_planned_name(p, p->mixer), p->mixer);
-    if (rest == 1 && !inference && !whole && gckpti_has_single_norm(p))
+            rows, p->rows, gckpti_split_scope(p), gckpti_planned_name(p, p->mixer), p->mixer);
+    if (rest == 1 && !inference && !whole && gckpti_mixer_measures_one(p))
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows in micro-batches of %I leave one row over, and %s #%i cannot normalise "
@@ -111,7 +110,7 @@ static gckpt_result gckpti_init_step(gckpt_exec *e, int64_t rows, gckpti_goal go
         e->update.hyper = *hyper;
     e->update.bias_step = 0;
     e->step.number = e->store->step;
-    e->step.quantise_count = e->store->quantise_count;
+    e->step.storage_changes = e->store->storage_changes;
     memset(e->losses.terms, 0, p->term_count * sizeof *e->losses.terms);
     e->update.begun = 0;
     e->step.rows = rows;

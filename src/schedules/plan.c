@@ -4,6 +4,8 @@
 
 GCKPTI_COLD_BEGIN
 
+static const char *const gckpti_kind_names[] = { GCKPT_KIND_NAMES };
+
 /* ---- GCKPT_SCHEDULE: order of backwards and body of a schedule that the user gives ---- */
 /* Returns whether the body's backward u may come next in the user's order: backwards of all users
  * of its result have run, as have those that add to one of its gradients before it. Of a sum over
@@ -40,18 +42,19 @@ static gckpt_result gckpti_order_user(gckpti_planner *p)
         const gckpt_instruction in = p->desc->schedule.instructions[i];
         const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
         const int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
-        if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
-                        in.kind == GCKPT_REDUCE || (unsigned)in.kind > GCKPT_OFFLOAD_DONE))
+        if (!copies &&
+            (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || in.kind == GCKPT_REDUCE ||
+             (unsigned)in.kind >= sizeof gckpti_kind_names / sizeof *gckpti_kind_names))
             return gckpti_error(p->g, GCKPT_E_ARG,
                                 "schedule: instruction %i: id %i is no op that its kind can run", i,
                                 in.id);
         const int u = p->node_of[in.id];
-        if (in.kind >= GCKPT_OFFLOAD && u >= 0 && !p->node[u].can_offload)
+        if (in.kind > GCKPT_UPDATE && u >= 0 && !p->node[u].can_copy)
             return gckpti_error(
                 p->g, GCKPT_E_ARG,
-                "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes "
-                "is 0, update_in_backward is set, the tensor has gckpt_recompute, or "
-                "it depends on parameters only",
+                "schedule: instruction %i: %T cannot be offloaded: desc.offload.bytes is 0, "
+                "update_in_backward is set, the tensor has gckpt_recompute, or it depends on "
+                "parameters only",
                 i, t);
         if (in.kind == GCKPT_FORWARD && u >= p->prologue && gckpti_is_loss(t)) {
             if (!p->computed[u] && p->backwards > 0 && p->desc->update_in_backward)
@@ -78,7 +81,7 @@ static gckpt_result gckpti_order_user(gckpti_planner *p)
 /* Copies the user's schedule, and adds missing staged parameters before their first reader. */
 static gckpt_result gckpti_build_user(gckpti_planner *p)
 {
-    enum { FORWARD = 1, BACKWARD = 2 };
+    enum { FORWARD = 1 << GCKPT_FORWARD, BACKWARD = 1 << GCKPT_BACKWARD };
     unsigned char *seen = (unsigned char *)gckpti_scratch_alloc(&p->scratch, (size_t)p->n, 1);
     for (int i = 0; i < p->desc->schedule.count && seen; i++) {
         const gckpt_instruction in = p->desc->schedule.instructions[i];
@@ -92,13 +95,12 @@ static gckpt_result gckpti_build_user(gckpti_planner *p)
             seen[q] = 1;
         }
         int u = p->node_of[in.id];
-        if ((in.kind == GCKPT_RELOAD || in.kind == GCKPT_OFFLOAD_DONE) && u >= 0)
-            gckpti_emit(p, u + (in.kind == GCKPT_OFFLOAD_DONE ? 2 : 1) * p->nodes);
-        if (in.kind >= GCKPT_OFFLOAD) /* reloads imply the offloads */
-            continue;
-        seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
-        if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->node[u].backward_index >= 0))
-            gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
+        seen[in.id] |= (unsigned char)(1 << in.kind);
+        if (u >= p->prologue && in.kind == GCKPT_BACKWARD && p->node[u].backward_index >= 0)
+            gckpti_emit(p, ~u);
+        for (int entry = u; u >= p->prologue && entry < 3 * p->nodes; entry += p->nodes)
+            if (gckpti_entry_kind(p, entry) == in.kind) /* some kinds have no entry */
+                gckpti_emit(p, entry);
     }
     for (int u = p->prologue; u < p->nodes && seen; u++) {
         const gckpti_node *q = &p->node[u];
@@ -113,7 +115,6 @@ static gckpt_result gckpti_build_user(gckpti_planner *p)
 /* Checks that all values are computed before they are read. */
 static gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s)
 {
-    static const char *const kinds[] = { "forward", "reload", "offload_done" };
     memset(p->computed, 0, (size_t)p->nodes);
     for (int x = 0; x < s->length; x++) {
         int i = s->entry[x], self = gckpti_entry_node(p, i), count;
@@ -124,7 +125,7 @@ static gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule 
         if (missing >= 0)
             return gckpti_error(p->g, GCKPT_E_ARG,
                                 "schedule: %s of %T reads %T before any forward of it",
-                                i < 0 ? "backward" : kinds[i / p->nodes],
+                                gckpti_kind_names[gckpti_entry_kind(p, i)],
                                 p->tensors[p->node[self].id], p->tensors[p->node[missing].id]);
         p->computed[self] |= i == self;
     }

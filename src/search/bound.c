@@ -147,9 +147,9 @@ static void gckpti_extend_cuts(gckpti_bound *b, const gckpti_cut_point *point, i
         const uint32_t first = (uint32_t)(from->cut - front->list[0].cut);
         if ((x & ~own_bit) == y)
             gckpti_merge_cuts(b, to, from, bytes, 0, first);
-        if (u->can_offload && (x & ~own_bit) == y) {
-            /* A third choice: a result that is reloaded after the point takes no bytes there, and
-             * costs its offload and reload. Host memory is not limited, which lowers bounds. */
+        if (u->can_copy && (x & ~own_bit) == y) {
+            /* A third choice: a result that is copied back after the point takes no bytes there,
+             * and costs both copies. Host memory is not limited, which lowers bounds. */
             const int parts = gckpti_parts(needed && u->out && !(c->flags & GCKPTI_LIVE) ? 0 : -1,
                                            saved && !(c->flags & GCKPTI_LIVE_SAVED) ? 0 : -1);
             for (int q = parts; q > 0; q = (q - 1) & parts) {
@@ -170,7 +170,7 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
                              gckpti_cut_table *table)
 {
     gckpti_cut_states states[2], *front = &states[0], *next = &states[1];
-    size_t used = 0, n = 1, branches = b->p->can_offload ? 5 : 2;
+    size_t used = 0, n = 1, branches = b->p->can_copy ? 5 : 2;
     table->first = (size_t *)gckpti_scratch_alloc(b->scratch, (size_t)b->p->nodes, sizeof(size_t));
     front->open = 0;
     front->list[0].cut = b->memory[0];
@@ -205,12 +205,12 @@ static void gckpti_find_cuts(gckpti_bound *b, const gckpti_cut_point *point,
     table->last.all = b->all;
 }
 
-/* Returns a table of a point, computed on demand. With cheaper copies, cuts offload more: useful,
+/* Returns a table of a point, computed on demand. With cheaper copies, cuts copy more: useful,
  * since a cut counts a recompute once, which is not enough if a value is recomputed repeatedly. */
 GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_cut_point *point, int which)
 {
     gckpti_cut_table *table = &point->table[which];
-    if (b->p->can_offload)
+    if (b->p->can_copy)
         b->shift = which < GCKPTI_TABLES - 1 ? which : 63;
     if (!table->first)
         gckpti_find_cuts(b, point, table);
@@ -242,7 +242,7 @@ GCKPTI_FN void gckpti_mark_cut(const gckpti_bound *b, const gckpti_cut_table *ta
     uint32_t k = (uint32_t)cut;
     for (int i = 0; i < b->p->nodes; i++) {
         uint32_t from = table->parent[table->first[i] + k];
-        action[i] = from >> 31 ? GCKPTI_CUT_RECOMPUTE : from >> 30 ? GCKPTI_CUT_OFFLOAD : 0;
+        action[i] = from >> 31 ? GCKPTI_CUT_RECOMPUTE : from >> 30 ? GCKPTI_CUT_COPY : 0;
         k = from & 0x3fffffff;
     }
 }
@@ -327,11 +327,11 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k
     int64_t most = -1;
     memset(b, 0, sizeof *b);
     b->p = p;
-    if (p->can_offload)
+    if (p->can_copy)
         b->copy_cost = GCKPTI_FULL_COPY_COST - k;
     b->scratch = scratch;
-    b->all = p->can_offload && n <= GCKPTI_SMALL_N;
-    b->capacity = (n < 30 ? 64 + 32 * n : (size_t)GCKPTI_MAX_HULL) * (p->can_offload ? 4 : 1);
+    b->all = p->can_copy && n <= GCKPTI_SMALL_N;
+    b->capacity = (n < 30 ? 64 + 32 * n : (size_t)GCKPTI_MAX_HULL) * (p->can_copy ? 4 : 1);
     for (k = 0; k < 3; k++)
         b->memory[k] = (gckpti_cut *)gckpti_scratch_alloc(scratch, b->capacity, sizeof **b->memory);
     if (p->failed)

@@ -151,9 +151,9 @@ GCKPTI_FN void gckpti_add_built(gckpti_search *s)
         gckpti_add_initial(s);
 }
 
-/* Emits the backward with index r, after recomputes and reloads of what it and they read of nodes
- * from `first` on that are not present (p->computed). After drop[u] recomputes of node u, or its
- * copy back, its results stay present. */
+/* Emits the backward with index r, after recomputes and copies back of what it and they read of
+ * nodes from `first` on that are not present (p->computed). After drop[u] recomputes of node u, or
+ * its copy back, its results stay present. */
 GCKPTI_FN void gckpti_emit_backward(gckpti_planner *p, int r, int first, const unsigned char *drop)
 {
     const gckpti_node *u = &p->node[p->backward[r]];
@@ -163,7 +163,7 @@ GCKPTI_FN void gckpti_emit_backward(gckpti_planner *p, int r, int first, const u
         int depth = 1;
         stack[0] = k < u->reads ? p->edges[u->read + k] : p->backward[r];
         while (depth > 0) {
-            const int top = stack[depth - 1], copied = drop[top] == GCKPTI_CUT_OFFLOAD;
+            const int top = stack[depth - 1], copied = drop[top] == GCKPTI_CUT_COPY;
             const gckpti_node *q = &p->node[top];
             int missing = -1;
             for (int i = q->in; i < q->in + q->inputs && missing < 0 && !copied; i++)
@@ -180,7 +180,7 @@ GCKPTI_FN void gckpti_emit_backward(gckpti_planner *p, int r, int first, const u
     }
     for (size_t x = begin; x < p->entry_count; x++) {
         const int v = gckpti_entry_node(p, p->entries[x]);
-        p->computed[v] = drop[v] == GCKPTI_CUT_OFFLOAD || ++p->state[v].run_count > drop[v];
+        p->computed[v] = drop[v] == GCKPTI_CUT_COPY || ++p->state[v].run_count > drop[v];
     }
     gckpti_emit(p, ~p->backward[r]);
 }

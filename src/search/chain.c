@@ -14,8 +14,8 @@
  * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
  * a + 1 to b in the middle of that; or a to k - 1 run forward keeping only what crosses the border
  * before some stage k, then k to b run, then a to k - 1. Bytes are counted in steps, without what
- * enters a, so that equal ranges of stages share a row of the table. It is an estimate, since
- * gradients differ and options may peak at different times; its schedules are evaluated like all.
+ * enters a and above the gradients that are live when the backwards of b begin, so that equal
+ * ranges of stages share a row of the table. Its schedules are evaluated like all.
  * ============================================================================================== */
 enum {
     GCKPTI_MAX_ROWS = 70000,   /* most rows x stages of more than 64 stages, else fewer stages */
@@ -26,8 +26,9 @@ enum {
 #define GCKPTI_INFINITE_COST (UINT64_C(1) << 62) /* more than any cost */
 
 /* Returns whether nodes u and v have the same sizes and cost, and read nodes at equal distances. */
-static int gckpti_equal_nodes(const gckpti_planner *p, int u, int v)
+static int gckpti_equal_nodes(const gckpti_chain *c, int u, int v)
 {
+    const gckpti_planner *p = c->s->p;
     const gckpti_node *a = &p->node[u], *b = &p->node[v];
     int equal = a->out == b->out && a->saved == b->saved && a->workspace == b->workspace &&
                 a->cost == b->cost && a->inputs == b->inputs && a->reads == b->reads &&
@@ -35,19 +36,24 @@ static int gckpti_equal_nodes(const gckpti_planner *p, int u, int v)
     for (int k = 0; equal && k < a->inputs + a->reads; k++) {
         const int i = p->edges[k < a->inputs ? a->in + k : a->read + k - a->inputs];
         const int j = p->edges[k < b->inputs ? b->in + k : b->read + k - b->inputs];
-        equal = i == j || u - i == v - j;
+        equal = i == j || (u - i == v - j && c->first_reader[i] - i == c->first_reader[j] - j);
     }
     return equal;
 }
 
-/* Returns whether stages a < b have equal nodes, and pass on the same bytes. */
+/* Returns whether stages a < b have equal nodes and gradients, and pass on the same bytes. */
 static int gckpti_equal_stages(const gckpti_chain *c, int a, int b)
 {
     const gckpti_stage *q = &c->stage[a], *r = &c->stage[b];
     const int wide = c->n + 1, size = q->end - q->first;
-    int equal = size == r->end - r->first;
+    const int64_t *at = c->s->p->gradient_at, *after = c->s->p->gradient_between + 1;
+    const int64_t more = q->gradients - r->gradients;
+    int equal =
+        size == r->end - r->first && q->backward_end - q->backward == r->backward_end - r->backward;
+    for (int i = q->backward, k = r->backward; i < q->backward_end && equal; i++, k++)
+        equal = at[i] - at[k] == more && after[i] - after[k] == more;
     for (int i = 0; i < size && equal; i++)
-        equal = gckpti_equal_nodes(c->s->p, q->first + i, r->first + i);
+        equal = gckpti_equal_nodes(c, q->first + i, r->first + i);
     for (int k = 1; b + k < c->n && equal; k++)
         equal = c->crossing[a * wide + a + k] == c->crossing[b * wide + b + k];
     return equal;
@@ -83,7 +89,7 @@ static void gckpti_compare_stages(gckpti_chain *c)
 /* Returns the memory steps for some bytes; a small part of a step does not count. */
 static int gckpti_to_steps(const gckpti_chain *c, int64_t bytes)
 {
-    int64_t n = bytes <= 0 ? 0 : (bytes + c->step - 1 - c->step / 16) / c->step;
+    int64_t n = bytes <= 0 ? bytes / c->step : (bytes + c->step - 1 - c->step / 16) / c->step;
     return n > c->steps ? c->steps + 1 : (int)n;
 }
 
@@ -99,11 +105,11 @@ static int gckpti_range_index(const gckpti_chain *c, int a, int b)
 }
 
 /* A way to run stages a to b: option i of a or, for larger i, a checkpoint before a later stage.
- * Stages from `next` on run in the middle, while `kept` steps are in use. In m >= need steps it
- * costs cost + later[m - kept] + sooner[m] (table rows). */
+ * Stages from `next` on run in the middle, in `later` more steps than are given; if `next` is a
+ * checkpoint, those before it run again, in `sooner` more. It takes at least `need` steps. */
 typedef struct {
-    int a, b, i, next, need, kept;
-    const uint64_t *later, *sooner;
+    int a, b, i, next, need, later, sooner;
+    const uint64_t *later_cost, *sooner_cost; /* table rows */
     uint64_t cost, forward_cost;
     int64_t forward_peak; /* most live bytes in the forward */
 } gckpti_choice;
@@ -111,18 +117,19 @@ typedef struct {
 /* Advances w to the next way to run stages w->a to w->b (first: i = -1). Returns 0 at the end. */
 static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
 {
-    const gckpti_stage *stage = c->stage, *q = &stage[w->a];
+    const gckpti_stage *stage = c->stage, *q = &stage[stage[w->a].equal];
     const int wide = c->n + 1, is_option = ++w->i < q->options;
     const int next = w->next = is_option ? w->a + 1 : w->a + 1 + w->i - q->options;
     int64_t peak, kept;
     if (is_option) {
         const gckpti_stage_option *o = &c->option[q->option + w->i];
         w->cost = o->cost;
-        peak = o->peak;
+        peak = o->backward + stage[w->a].gradients - stage[w->b].gradients;
+        peak = o->forward > peak ? o->forward : peak;
         kept = next > w->b ? 0 : o->kept;
     } else if (next <= w->b) {
-        const gckpti_stage_option *last = &stage[next - 1].forward;
-        peak = c->crossing[w->a * wide + next - 1] + last->peak;
+        const gckpti_stage_option *last = &stage[stage[next - 1].equal].forward;
+        peak = c->crossing[w->a * wide + next - 1] + last->forward;
         w->forward_peak = peak > w->forward_peak ? peak : w->forward_peak;
         w->cost = w->forward_cost += last->cost;
         peak = w->forward_peak;
@@ -131,76 +138,84 @@ static int gckpti_next_choice(const gckpti_chain *c, gckpti_choice *w)
         return 0;
     const int later = gckpti_range_index(c, next, w->b);
     const int sooner = is_option ? c->rows : gckpti_range_index(c, w->a, next - 1);
-    w->kept = gckpti_to_steps(c, kept);
-    w->need = gckpti_to_steps(c, peak);
-    w->need = w->need > c->need[sooner] ? w->need : c->need[sooner];
-    w->need = w->need > c->need[later] + w->kept ? w->need : c->need[later] + w->kept;
-    w->later = c->cost + gckpti_cells(c, later);
-    w->sooner = c->cost + gckpti_cells(c, sooner);
+    w->later = -gckpti_to_steps(c, kept);
+    w->sooner = -gckpti_to_steps(c, stage[next - 1].gradients - stage[w->b].gradients);
+    w->need = peak > 0 ? gckpti_to_steps(c, peak) : 0;
+    w->need = w->need > c->need[sooner] - w->sooner ? w->need : c->need[sooner] - w->sooner;
+    w->need = w->need > c->need[later] - w->later ? w->need : c->need[later] - w->later;
+    w->later_cost = c->cost + gckpti_cells(c, later);
+    w->sooner_cost = c->cost + gckpti_cells(c, sooner);
     return 1;
+}
+
+/* Returns m steps and `more`, at most as many as the table has. */
+static int gckpti_add_steps(const gckpti_chain *c, int m, int more)
+{
+    return m + more < c->steps ? m + more : c->steps;
+}
+
+/* Returns the least cost in m memory steps. */
+static uint64_t gckpti_cost_within(const gckpti_chain *c, const gckpti_choice *w, int m)
+{
+    return w->cost + w->later_cost[gckpti_add_steps(c, m, w->later)] +
+           w->sooner_cost[gckpti_add_steps(c, m, w->sooner)];
 }
 
 /* Fills in the row of stages a to b. */
 static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
 {
     uint64_t *cost = c->cost + gckpti_cells(c, row);
-    gckpti_choice w = { a, b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
+    gckpti_choice w = { a, b, -1, 0, 0, 0, 0, NULL, NULL, 0, 0, 0 };
     for (int m = 0; m <= c->steps; m++)
         cost[m] = GCKPTI_INFINITE_COST;
     while (gckpti_next_choice(c, &w))
         for (int m = w.need; m <= c->steps; m++) {
-            uint64_t sum = w.cost + w.later[m - w.kept] + w.sooner[m];
+            const uint64_t sum = gckpti_cost_within(c, &w, m);
             cost[m] = sum < cost[m] ? sum : cost[m];
         }
     for (c->need[row] = 0; c->need[row] <= c->steps && cost[c->need[row]] == GCKPTI_INFINITE_COST;)
         c->need[row]++;
 }
 
-/* Chooses a step for up to `most` bytes: the grain, or a divisor of the smallest large result. */
-static void gckpti_choose_step(gckpti_chain *c, int64_t most)
-{
-    const gckpti_planner *p = c->s->p;
-    int64_t grain = (int64_t)p->alignment, large = most;
-    c->step = most / GCKPTI_MEMORY_STEPS > grain ? most / GCKPTI_MEMORY_STEPS : grain;
-    for (int u = p->prologue; u < p->nodes; u++)
-        large = p->node[u].out > most / 100 && p->node[u].out < large ? p->node[u].out : large;
-    c->step = large > c->step ? large / (large / c->step) : c->step;
-    c->step = most / grain <= GCKPTI_EXACT_STEPS ? grain : c->step;
-    c->steps = (int)(most / c->step);
-}
-
 /* Emits the schedule of stages a to b in m memory steps. */
 static void gckpti_emit_range(gckpti_chain *c, int a, int b, int m)
 {
-    const gckpti_stage *q = &c->stage[a];
-    gckpti_choice w = { a, b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
+    const gckpti_stage *q = &c->stage[a], *equal = &c->stage[q->equal];
+    gckpti_choice w = { a, b, -1, 0, 0, 0, 0, NULL, NULL, 0, 0, 0 };
     if (a > b)
         return;
     const uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, a, b)) + (size_t)m];
     while (gckpti_next_choice(c, &w))
-        if (w.need <= m && w.cost + w.later[m - w.kept] + w.sooner[m] == cost)
+        if (w.need <= m && gckpti_cost_within(c, &w, m) == cost)
             break;
     for (int u = q->first; u < c->stage[w.next - 1].end; u++)
         gckpti_emit(c->s->p, u);
-    gckpti_emit_range(c, w.next, b, m - w.kept);
-    if (w.i >= q->options) {
-        gckpti_emit_range(c, a, w.next - 1, m);
+    gckpti_emit_range(c, w.next, b, gckpti_add_steps(c, m, w.later));
+    if (w.i >= equal->options) {
+        gckpti_emit_range(c, a, w.next - 1, gckpti_add_steps(c, m, w.sooner));
         return;
     }
-    memcpy(c->s->action + q->first, c->drop + c->option[q->option + w.i].drop,
+    memcpy(c->s->action + q->first, c->drop + c->option[equal->option + w.i].drop,
            (size_t)(q->end - q->first));
     gckpti_emit_stage(c, q);
 }
 
-/* Adds the table's schedules for amounts of memory from `least` to `most` bytes as initials. */
+/* Adds the table's schedules for amounts of memory from `least` to `most` bytes as initials. A step
+ * is the grain, or a divisor of the smallest large result. */
 static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t most)
 {
     gckpti_search *s = c->s;
-    gckpti_choose_step(c, most);
-    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* the extra row is zeros */
+    const gckpti_node *node = s->p->node;
+    int64_t grain = (int64_t)s->p->alignment, large = most;
     int rows = 0;
-    gckpti_reserve(&c->scratch, &c->cost, cells, sizeof *c->cost);
-    gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows + 1, sizeof(int));
+    c->step = most / GCKPTI_MEMORY_STEPS > grain ? most / GCKPTI_MEMORY_STEPS : grain;
+    for (int u = s->p->prologue; u < s->p->nodes; u++)
+        large = node[u].out > most / 100 && node[u].out < large ? node[u].out : large;
+    c->step = large > c->step ? large / (large / c->step) : c->step;
+    c->step = most / grain <= GCKPTI_EXACT_STEPS ? grain : c->step;
+    c->steps = (int)(most / c->step);
+    gckpti_reserve(&c->scratch, &c->cost, gckpti_cells(c, c->rows + 1), sizeof *c->cost);
+    gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows + 1, sizeof(int)); /* + a row of zeros */
     if (s->p->failed)
         return;
     memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
@@ -209,7 +224,9 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
         for (int a = 0; a + length <= c->n; a++)
             if (gckpti_range_index(c, a, a + length - 1) == rows)
                 gckpti_fill_row(c, a, a + length - 1, rows++);
-    const int spacing = s->p->nodes <= GCKPTI_LARGE_N ? 30 : 8;
+    const int nodes = s->p->nodes, spacing = nodes <= GCKPTI_SMALL_N   ? GCKPTI_EXACT_STEPS
+                                             : nodes <= GCKPTI_LARGE_N ? 30
+                                                                       : 8;
     uint64_t last = GCKPTI_INFINITE_COST; /* cost of the last initial */
     for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
         uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, 0, c->n - 1)) + (size_t)m];
@@ -223,45 +240,33 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     }
 }
 
-/* Opens a chain of at most `most` stages: the stages and the rows of the table. */
-static void gckpti_open_chain(gckpti_chain *c, gckpti_search *s, gckpti_border kind, int most)
-{
-    gckpti_planner *p = s->p;
-    memset(c, 0, sizeof *c);
-    c->s = s;
-    c->scratch = gckpti_scratch_new(p->memory, &p->failed);
-    if (!gckpti_find_borders(c))
-        return;
-    gckpti_find_stages(c, kind, most);
-    size_t pairs = ((size_t)c->n + 1) * ((size_t)c->n + 1);
-    c->crossing = (int64_t *)gckpti_scratch_alloc(&c->scratch, pairs, sizeof(int64_t));
-    c->row = (int *)gckpti_scratch_alloc(&c->scratch, pairs, sizeof(int));
-    if (!p->failed)
-        gckpti_compare_stages(c);
-}
-
 /* Adds initials of the chain programme for a kind of borders. Returns 0 if it finds no stages;
  * `most`: bytes of store-all. */
 GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, int64_t most)
 {
+    gckpti_planner *p = s->p;
     gckpti_chain c;
-    int stages = GCKPTI_MAX_STAGES;
-    gckpti_open_chain(&c, s, kind, stages);
-    while (!s->p->failed && stages > 64 && (int64_t)c.rows * c.n > GCKPTI_MAX_ROWS) {
-        gckpti_scratch_free(&c.scratch);
-        gckpti_open_chain(&c, s, kind, stages /= 2);
+    memset(&c, 0, sizeof c);
+    c.s = s;
+    c.scratch = gckpti_scratch_new(p->memory, &p->failed);
+    gckpti_find_borders(&c);
+    for (int stages = GCKPTI_MAX_STAGES; stages >= 64 && !p->failed; stages /= 2) {
+        gckpti_find_stages(&c, kind, stages);
+        const size_t pairs = ((size_t)c.n + 1) * ((size_t)c.n + 1);
+        c.crossing = (int64_t *)gckpti_scratch_alloc(&c.scratch, pairs, sizeof(int64_t));
+        c.row = (int *)gckpti_scratch_alloc(&c.scratch, pairs, sizeof(int));
+        c.rows = 0;
+        if (!p->failed)
+            gckpti_compare_stages(&c);
+        if ((int64_t)c.rows * c.n <= GCKPTI_MAX_ROWS)
+            break;
     }
-    const int found = !s->p->failed && c.n > 1;
+    const int found = !p->failed && c.n > 1;
     if (found)
         gckpti_mark_cuts(&c);
-    for (int a = 0; a < c.n && found; a++) {
-        gckpti_stage *q = &c.stage[a], *equal = &c.stage[q->equal];
-        if (q == equal)
+    for (int a = 0; a < c.n && found; a++)
+        if (c.stage[a].equal == a)
             gckpti_find_options(&c, a);
-        q->option = equal->option;
-        q->options = equal->options;
-        q->forward = equal->forward;
-    }
     for (int part = 1; part <= 16 && found; part *= 4) /* finer steps for fewer bytes */
         gckpti_add_table_initials(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);

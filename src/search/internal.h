@@ -18,9 +18,9 @@ enum {
     GCKPTI_RUNS_ONCE = 32
 };
 
-/* A cut's action on a node: recompute it (a drop count, gckpti_emit_backward), offload some or all
- * of its results, or (0) keep them. */
-enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_OFFLOAD = 254, GCKPTI_CUT_NEVER_KEEP };
+/* A cut's action on a node: recompute it (a drop count, gckpti_emit_backward), copy some or all of
+ * its results out and back, or (0) keep them. */
+enum { GCKPTI_CUT_RECOMPUTE = 1, GCKPTI_CUT_COPY = 254, GCKPTI_CUT_NEVER_KEEP };
 
 /* ---- search/search.c ---- */
 #define GCKPTI_NO_ATTEMPT (INT64_MAX / 2) /* s->started outside of an attempt */
@@ -40,26 +40,30 @@ typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES } gckpti_bo
 enum { GCKPTI_MAX_STAGES = 257 }; /* of a chain */
 #define GCKPTI_REST INT32_MAX     /* in a stage's entries: the rest runs here */
 
-/* A way to run a stage. Bytes count its own values, and gradients above those that are live. */
+/* A way to run a stage. Bytes count its own values and gradients, less values that only its own
+ * forwards read of those that enter it, which it may free. */
 typedef struct {
-    int64_t kept, peak; /* bytes kept while the rest of the chain runs; the most at any time */
+    int64_t kept;              /* bytes kept while the rest of the chain runs */
+    int64_t forward, backward; /* most bytes before that, and after it */
     uint64_t cost;
     int drop; /* index of its drop counts in c->drop */
 } gckpti_stage_option;
 
 typedef struct {
     int first, end, backward, backward_end; /* ranges of nodes and of backward indices */
+    int equal;                              /* first stage with equal nodes, whose options it has */
     int option, options;                    /* first option and number of options */
-    int equal;                              /* first stage with equal nodes */
+    int64_t gradients;                      /* bytes of gradients when its backwards begin */
     gckpti_stage_option forward;            /* it runs forward, keeping only its outputs */
 } gckpti_stage;
 
 typedef struct {
     gckpti_search *s;
     gckpti_scratch scratch;
-    int *last_reader; /* by node: last node whose forward or backward reads its value */
-    int64_t *livein;  /* by node: bytes of earlier values that it or later nodes read */
-    int64_t widest;   /* most bytes at a narrow border: 1.5 times those between segments */
+    int *last_reader;  /* by node: last node whose forward or backward reads its value */
+    int *first_reader; /* by node: first node that reads its value, or itself if a backward does */
+    int64_t *livein;   /* by node: bytes of earlier values that it or later nodes read */
+    int64_t widest;    /* most bytes at a narrow border: 1.5 times those between segments */
     gckpti_stage stage[GCKPTI_MAX_STAGES + 1];
     int n;             /* number of stages */
     int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 produce and k, .. read */
@@ -89,18 +93,6 @@ GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candi
 #define gckpti_begin_strategy(p, n)      ((void)(n))
 #define gckpti_overlap_copies(s, c)      NULL
 #endif
-
-/* ---- search/moves.c ---- */
-#define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 52) /* adding this to a score doubles it */
-/* Returns the bits of (cost + 1) / gain, which sort as the numbers do. Every machine rounds this
- * division of doubles alike (base/config.h), so plans are the same on each. */
-static inline uint64_t gckpti_score(uint64_t cost, int64_t gain)
-{
-    const double score = (double)(cost + 1) / (double)gain;
-    uint64_t bits;
-    memcpy(&bits, &score, sizeof bits);
-    return bits;
-}
 
 #ifdef GCKPTI_SEPARATE_TU
 /* Prototypes for files compiled separately; comments are at the definitions. */
@@ -135,7 +127,7 @@ GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit);
 GCKPTI_FN void gckpti_remove_recomputes(gckpti_search *s, int64_t limit);
 GCKPTI_FN int gckpti_perturb(gckpti_search *s, int64_t limit, int i);
 /* search/stages.c */
-GCKPTI_FN int gckpti_find_borders(gckpti_chain *c);
+GCKPTI_FN void gckpti_find_borders(gckpti_chain *c);
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most);
 GCKPTI_FN int gckpti_emit_stage(gckpti_chain *c, const gckpti_stage *q);
 GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c);

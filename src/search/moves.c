@@ -10,43 +10,51 @@
  * sort them by their score, choose those that do not conflict, apply them at once and evaluate the
  * result exactly. If that does not help, half of them are applied, and so on.
  * ============================================================================================== */
-enum { GCKPTI_MAX_CLOSURE = 400 }; /* most forwards to close one hole */
+enum { GCKPTI_MAX_CLOSURE = 400 };              /* most forwards to close one hole */
+#define GCKPTI_DOUBLE_SCORE (UINT64_C(1) << 52) /* adding this to a score doubles it */
 
-/* Advances a scan, which keeps definitions in s->state, past the entry at position x. */
+/* Returns the bits of (cost + 1) / gain, which sort as the numbers do. Every machine rounds this
+ * division of doubles alike (base/config.h), so plans are the same on each. */
+static uint64_t gckpti_score(uint64_t cost, int64_t gain)
+{
+    const double score = (double)(cost + 1) / (double)gain;
+    uint64_t bits;
+    memcpy(&bits, &score, sizeof bits);
+    return bits;
+}
+
+/* Advances a scan, which keeps definitions in p->state, past the entry at position x. */
 static void gckpti_scan_entry(gckpti_search *s, int x)
 {
     const gckpti_schedule *now = &s->now;
     int i = now->entry[x], count;
     const int *edges = gckpti_entry_reads(s->p, i, &count);
     for (int k = 0; k < count; k++)
-        s->state[edges[k]].prev_use = x;
+        s->p->state[edges[k]].prev_use = x;
     s->effort += count + 1;
     if (i < 0) {
-        s->state[~i].prev_use = s->p->node[~i].reads_saved ? x : s->state[~i].prev_use;
+        s->p->state[~i].prev_use = s->p->node[~i].reads_saved ? x : s->p->state[~i].prev_use;
         return;
     }
-    gckpti_node_state *v = &s->state[gckpti_entry_node(s->p, i)];
+    gckpti_node_state *v = &s->p->state[gckpti_entry_node(s->p, i)];
     v->value_end = now->value_end[x];
     v->saved_end = now->saved_end[x];
     v->start = v->prev_use = x;
     v->run_count += i < s->p->nodes;
 }
 
-/* Reserves entries of one more move, and sets m->first to the first of them. */
-static int gckpti_reserve_members(gckpti_search *s, gckpti_move *m)
+/* Returns the next move, of a node at position x, where the scan must be, without entries; NULL if
+ * out of memory. The caller adds it, and its entries, to s->moves and s->members. */
+static gckpti_move *gckpti_next_move(gckpti_search *s, int node, int x)
 {
-    m->first = s->members;
-    return gckpti_reserve(&s->scratch, &s->member,
-                          (size_t)s->members + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int));
-}
-
-/* Appends a move, and keeps its entries. */
-static void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
-{
-    if (!gckpti_reserve(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
-        return;
-    s->members += m->count;
-    s->move[s->moves++] = *m;
+    if (!gckpti_reserve(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *s->move) ||
+        !gckpti_reserve(&s->scratch, &s->member,
+                        (size_t)s->members + GCKPTI_MAX_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int)))
+        return NULL;
+    const gckpti_node_state *v = &s->p->state[node];
+    const gckpti_move m = { UINT64_MAX, node, v->start, v->prev_use, x, s->members, 0, 0, 0, 0 };
+    s->move[s->moves] = m;
+    return &s->move[s->moves];
 }
 
 /* Orders moves by key, in s->order (of equal keys, the later move first). Reserves s->chosen. */
@@ -121,38 +129,18 @@ static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n)
 }
 
 /* ---- reducing the peak: moves close live-range holes ---- */
-/* Sums the excess over a limit by position. Returns 0 if out of memory. */
-static int gckpti_sum_excess(gckpti_search *s, int64_t limit)
-{
-    const gckpti_schedule *now = &s->now;
-    size_t n = (size_t)now->length + 1;
-    if (!gckpti_reserve(&s->scratch, &s->excess_sum, n, sizeof *s->excess_sum) ||
-        !gckpti_reserve(&s->scratch, &s->excess_count, n, sizeof(int)) ||
-        !gckpti_reserve(&s->scratch, &s->excess, n, sizeof *s->excess))
-        return 0;
-    s->excess_sum[0] = 0;
-    s->excess_count[0] = 0;
-    for (int x = 0; x < now->length; x++) {
-        const int64_t excess = now->live_bytes[x] > limit ? now->live_bytes[x] - limit : 0;
-        s->excess[s->excess_count[x]] = excess;
-        s->excess_sum[x + 1] = s->excess_sum[x] + excess;
-        s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
-    }
-    return 1;
-}
-
 /* Finds the closure of m's node before position m->to, where the scan must be: entries of s->member
- * from m->first on, and m->cost. Inputs that are not live are recomputed, or reloaded if that is
- * cheaper. */
+ * from m->first on, and m->cost. An input that is not live is kept live if that adds no excess,
+ * else recomputed, or copied back if that is cheaper. */
 static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
 {
     const gckpti_planner *p = s->p;
     int h = m->first, end = h;
-    s->state[m->node].stamp = ++s->stamp;
+    s->p->state[m->node].stamp = ++s->stamp;
     s->member[end++] = m->node;
     for (; h < end && end - m->first < GCKPTI_MAX_CLOSURE; h++) {
         const gckpti_node *u = &p->node[gckpti_entry_node(p, s->member[h])];
-        if (gckpti_is_reload(p, s->member[h])) {
+        if (gckpti_is_copy_back(p, s->member[h])) {
             m->cost += gckpti_round_trip_cost(s, u->out);
             continue;
         }
@@ -160,12 +148,14 @@ static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
         s->effort += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             const int q = p->edges[k], fixed = p->node[q].runs_once;
-            gckpti_node_state *v = &s->state[q];
+            gckpti_node_state *v = &s->p->state[q];
             if (v->value_end >= m->to || v->stamp == s->stamp)
                 continue;
             v->stamp = s->stamp;
             const uint64_t copy = gckpti_copy_cost(s, q, v->out);
-            if (!fixed || copy < UINT64_MAX)
+            const int dies = v->value_end > v->start ? v->value_end : v->start;
+            const int excess = s->excess_count[m->to] > s->excess_count[dies + 1];
+            if (excess && (!fixed || copy < UINT64_MAX))
                 s->member[end++] = fixed || copy < p->node[q].cost ? q + p->nodes : q;
         }
     }
@@ -184,45 +174,52 @@ static int64_t gckpti_excess_gain(const gckpti_search *s, int low, int x, int64_
 }
 
 /* Adds the move that closes the hole of `node` before position x, if it lowers the excess: inserts
- * the node's closure, or a reload if that is cheaper. */
+ * the node's closure, or a copy back if that is cheaper. */
 static void gckpti_consider_hole(gckpti_search *s, int node, int x)
 {
-    const gckpti_node_state *v = &s->state[node];
-    gckpti_move m;
-    memset(&m, 0, sizeof m);
-    m.key = UINT64_MAX;
-    m.node = node;
-    m.start = v->start;
-    m.from = v->prev_use;
-    m.to = x;
-    m.value = v->value_end >= x ? v->out : 0;
-    m.saved = v->saved_end >= x ? v->saved : 0;
-    const int64_t gain = gckpti_excess_gain(s, v->prev_use + 1, x, m.value) +
-                         gckpti_excess_gain(s, v->start + 1, x, m.saved);
-    if (node == s->excluded || gain <= 0 || !gckpti_reserve_members(s, &m))
+    const gckpti_node_state *v = &s->p->state[node];
+    const int64_t value = v->value_end >= x ? v->out : 0, saved = v->saved_end >= x ? v->saved : 0;
+    const int64_t gain = gckpti_excess_gain(s, v->prev_use + 1, x, value) +
+                         gckpti_excess_gain(s, v->start + 1, x, saved);
+    gckpti_move *m = node == s->excluded || gain <= 0 ? NULL : gckpti_next_move(s, node, x);
+    if (!m)
         return;
+    m->value = value;
+    m->saved = saved;
     if (!s->p->node[node].runs_once) {
-        gckpti_find_closure(s, &m);
-        m.key = gckpti_score(m.cost, gain);
+        gckpti_find_closure(s, m);
+        m->key = gckpti_score(m->cost, gain);
     }
-    if (s->p->can_offload) {
-        const uint64_t copy = gckpti_copy_cost(s, node, m.value + m.saved);
-        if (copy < UINT64_MAX && gckpti_score(copy, gain) < m.key) {
-            m.key = gckpti_score(copy, gain);
-            m.cost = copy;
-            m.count = 1;
-            s->member[m.first] = node + s->p->nodes;
+    if (s->p->can_copy) {
+        const uint64_t copy = gckpti_copy_cost(s, node, value + saved);
+        if (copy < UINT64_MAX && gckpti_score(copy, gain) < m->key) {
+            m->key = gckpti_score(copy, gain);
+            m->cost = copy;
+            m->count = 1;
+            s->member[m->first] = node + s->p->nodes;
         }
     }
-    if (m.count > 0) /* else the node runs once, and slower memory is full */
-        gckpti_add_move(s, &m);
+    s->moves += m->count > 0; /* else the node runs once, and slower memory is full */
+    s->members += m->count;
 }
 
-/* Lists in s->move the holes whose closing lowers the excess, best first. */
+/* Sums the excess over the limit by position, and lists in s->move the holes whose closing lowers
+ * it, best first. */
 GCKPTI_FN void gckpti_find_holes(gckpti_search *s, int64_t limit)
 {
-    if (!gckpti_sum_excess(s, limit))
+    const size_t n = (size_t)s->now.length + 1;
+    if (!gckpti_reserve(&s->scratch, &s->excess_sum, n, sizeof *s->excess_sum) ||
+        !gckpti_reserve(&s->scratch, &s->excess_count, n, sizeof(int)) ||
+        !gckpti_reserve(&s->scratch, &s->excess, n, sizeof *s->excess))
         return;
+    s->excess_sum[0] = 0;
+    s->excess_count[0] = 0;
+    for (int x = 0; x < s->now.length; x++) {
+        const int64_t excess = s->now.live_bytes[x] > limit ? s->now.live_bytes[x] - limit : 0;
+        s->excess[s->excess_count[x]] = excess;
+        s->excess_sum[x + 1] = s->excess_sum[x] + excess;
+        s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
+    }
     s->moves = s->members = 0;
     gckpti_reset_states(s->p);
     for (int x = 0; x < s->now.length && !s->p->failed; x++) {
@@ -256,15 +253,15 @@ static int64_t gckpti_relieve(gckpti_search *s, int from, int to, int64_t bytes)
 /* Returns whether a node that the move computes or reads is touched. If `mark`, touches all. */
 static int gckpti_touch_nodes(gckpti_search *s, const gckpti_move *m, int mark)
 {
-    int touched = s->state[m->node].touched, count;
+    int touched = s->p->state[m->node].touched, count;
     for (int j = m->first; j < m->first + m->count && (mark || !touched); j++) {
         const int *edges = gckpti_entry_reads(s->p, s->member[j], &count);
         const int node = gckpti_entry_node(s->p, s->member[j]);
-        touched |= s->state[node].touched;
-        s->state[node].touched |= mark;
+        touched |= s->p->state[node].touched;
+        s->p->state[node].touched |= mark;
         for (int k = 0; k < count; k++) {
-            touched |= s->state[edges[k]].touched;
-            s->state[edges[k]].touched |= mark;
+            touched |= s->p->state[edges[k]].touched;
+            s->p->state[edges[k]].touched |= mark;
         }
     }
     return touched;
@@ -278,7 +275,7 @@ static int gckpti_choose_holes(gckpti_search *s)
     int64_t left = s->excess_sum[s->now.length];
     int n = 0;
     for (int u = 0; u < s->p->nodes; u++)
-        s->state[u].touched = 0;
+        s->p->state[u].touched = 0;
     for (int i = 0; i < s->moves && s->order[i].key <= worst && left > 0; i++) {
         const gckpti_move *m = &s->move[s->order[i].value];
         const int from = m->from + 1 < m->to ? m->from + 1 : m->to;
@@ -312,8 +309,8 @@ GCKPTI_FN int gckpti_reduce_peak(gckpti_search *s, int64_t limit)
     return !s->p->failed;
 }
 
-/* ---- removing recomputes: moves use the previous definition instead, or reload it ---- */
-/* Lists the recomputes and reloads of the current schedule in s->move, largest saving first;
+/* ---- removing recomputes: moves use the previous definition instead, or copy it back ---- */
+/* Lists the recomputes and copies back of the current schedule in s->move, largest saving first;
  * `start` is the previous definition. A recompute takes along the recomputes that only it reads:
  * they form a tree, so each is counted once. */
 static void gckpti_find_recomputes(gckpti_search *s)
@@ -325,32 +322,29 @@ static void gckpti_find_recomputes(gckpti_search *s)
     for (int x = 0; x < s->now.length && !s->p->failed; gckpti_scan_entry(s, x++)) {
         int i = s->now.entry[x], count, self = gckpti_entry_node(s->p, i);
         const gckpti_node *u = &s->p->node[self];
-        const gckpti_node_state *v = &s->state[self];
+        const gckpti_node_state *v = &s->p->state[self];
         const int *edges = gckpti_entry_reads(s->p, i, &count);
         if (i < 0)
             continue;
         s->saving[x] = i > self ? gckpti_restore_cost(s, self, x) : v->run_count > 0 ? u->cost : 0;
         for (int k = 0; k < count && v->run_count > 0; k++) {
-            const gckpti_node_state *q = &s->state[edges[k]];
+            const gckpti_node_state *q = &s->p->state[edges[k]];
             if (q->value_end == x && q->prev_use == q->start && q->saved_end < 0)
                 s->saving[x] += s->saving[q->start];
         }
         if (v->run_count <= u->must_recompute)
             continue;
-        gckpti_move m;
-        memset(&m, 0, sizeof m);
-        if (!gckpti_reserve_members(s, &m))
+        gckpti_move *m = gckpti_next_move(s, self, x);
+        if (!m)
             return;
-        m.key = UINT64_MAX - s->saving[x];
-        m.node = self;
-        m.start = v->start;
-        m.to = x;
-        m.value = s->now.value_end[x] < 0 ? 0 : v->out;
-        m.saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
-        if (u->can_offload && i == self && s->saving[x] > gckpti_restore_cost(s, self, x))
-            s->member[m.first + m.count++] = self + s->p->nodes;
-        s->member[m.first + m.count++] = GCKPTI_REMOVE;
-        gckpti_add_move(s, &m);
+        m->key = UINT64_MAX - s->saving[x];
+        m->value = s->now.value_end[x] < 0 ? 0 : v->out;
+        m->saved = s->now.saved_end[x] < 0 ? 0 : v->saved;
+        if (u->can_copy && i == self && s->saving[x] > gckpti_restore_cost(s, self, x))
+            s->member[s->members++] = self + s->p->nodes;
+        s->member[s->members++] = GCKPTI_REMOVE;
+        m->count = s->members - m->first;
+        s->moves++;
     }
     gckpti_sort_moves(s);
 }
@@ -381,7 +375,7 @@ static int gckpti_extend_range(gckpti_search *s, const gckpti_move *m, int *tigh
 }
 
 /* Chooses, one by one, all recomputes whose previous definitions fit, and the other ones that a
- * reload replaces. Returns how many. */
+ * copy back replaces. Returns how many. */
 static int gckpti_choose_recomputes(gckpti_search *s, int64_t limit)
 {
     int n = 0, tight = -1;
@@ -401,7 +395,7 @@ static int gckpti_choose_recomputes(gckpti_search *s, int64_t limit)
     return n;
 }
 
-/* Removes recomputes within the limit, or turns them into cheaper reloads. */
+/* Removes recomputes within the limit, or turns them into cheaper copies back. */
 GCKPTI_FN void gckpti_remove_recomputes(gckpti_search *s, int64_t limit)
 {
     do {

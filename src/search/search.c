@@ -34,8 +34,8 @@ static int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *cand
 
 /* ---- levels and initial schedules (search/search); the schedule of a cut ---- */
 /* Makes the schedule of s->action the current one: it runs all nodes as late as they are needed,
- * keeps results that are not marked, and recomputes or reloads marked ones just before the first
- * backward that needs them. Returns its peak; out of memory: INT64_MAX. */
+ * keeps results that are not marked, and recomputes marked ones, or copies them back, just before
+ * the first backward that needs them. Returns its peak; out of memory: INT64_MAX. */
 static int64_t gckpti_try_actions(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -188,7 +188,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     gckpti_candidate *level = &s->level[k];
     const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
     const int perturbs = small ? 4 : s->p->nodes <= 250 ? 2 : 0; /* to leave a local optimum */
-    const int tries = !grouped || small ? 4 : s->p->nodes <= 300 ? 2 : 1; /* 1: grids are fine */
+    const int tries = small ? 6 : !grouped ? 4 : s->p->nodes <= 300 ? 2 : 1; /* 1: grids are fine */
     int decider, i = 0, best = -1;
     if (level->solved || s->p->failed)
         return;
@@ -197,7 +197,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (level->bound == UINT64_MAX)
         return;
     s->effort = 0;
-    for (int c = 0; c < (s->p->can_offload ? GCKPTI_TABLES : 1) && decider < s->bound->points; c++)
+    for (int c = 0; c < (s->p->can_copy ? GCKPTI_TABLES : 1) && decider < s->bound->points; c++)
         gckpti_solve_cut(s, level, &s->bound->point[decider], c);
     if (gckpti_is_proven(s, level))
         return;
@@ -370,7 +370,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p, i
     if (p->failed || p->store_all_peak > GCKPTI_SEARCH_LIMIT ||
         (result != GCKPT_OK && !gckpti_is_too_large(p, result)))
         return GCKPT_E_MEMORY;
-    s->state = p->state;
     s->action = (unsigned char *)gckpti_scratch_alloc(&s->scratch, (size_t)p->nodes, 1);
     gckpti_open_bounds(p);
     if (!p->failed) {
@@ -389,7 +388,7 @@ GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes,
     gckpt_result result = GCKPT_OK;
     int found = 0;
     *least = SIZE_MAX;
-    for (int k = 0; k < gckpti_count_strategies(p) && result == GCKPT_OK; k++) {
+    for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
         gckpti_search s;
         result = gckpti_search_open(&s, p, k);
         if (result == GCKPT_OK && most_bytes > 0)

@@ -11,7 +11,7 @@
  * (search/search describes the method). gckpti_search_open opens a search; gckpti_find_best solves
  * it for a budget. Terms, in addition to those of plan:
  *   point      a program point at a backward, at which the bytes live in the arena are counted
- *   cut        at a point: which results are kept, recomputed after it, or offloaded and reloaded
+ *   cut        at a point: which results are kept, recomputed after it, or copied out and back
  *   level      a byte limit, and the best schedule found under it
  *   candidate  a stored schedule: of a level, an initial schedule, or the winner
  *   initial    a schedule built without regard to a limit, from which levels are solved
@@ -33,7 +33,7 @@ typedef struct {
 } gckpti_cut_node;
 
 /* A cut: bytes kept, cost of recomputes, and the cut that it extends by a node (`parent`; bit 31:
- * the node is recomputed; bit 30: at least some of its results are offloaded). */
+ * the node is recomputed; bit 30: at least some of its results are copied out and back). */
 typedef struct {
     int64_t bytes;
     uint64_t cost;
@@ -124,7 +124,6 @@ typedef struct {
     gckpti_bound *bound;
     uint64_t margin;           /* a cost at most this much above the bound is near-optimal */
     gckpti_schedule now, next; /* the current schedule; the current one with some moves */
-    gckpti_node_state *state;  /* the planner's states, for forward passes over `now` */
     /* moves */
     int64_t *excess_sum;     /* sum of the excess at all positions before one */
     int *excess_count;       /* number of positions with excess before one */
@@ -193,13 +192,5 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
     (void)p, (void)most_bytes, (void)least;
     return GCKPT_E_ARG; /* unreachable: gckpti_check_request refuses the mode */
 }
-#endif
-
-/* ---- offload/search.c ---- */
-#if !defined(GCKPT_NO_SEARCH) && !defined(GCKPT_NO_OFFLOAD)
-/* Returns the number of strategies with which a model is searched. */
-GCKPTI_FN int gckpti_count_strategies(const gckpti_planner *p);
-#else
-#define gckpti_count_strategies(p) 1
 #endif
 #endif /* GCKPT_SMALL */

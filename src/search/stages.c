@@ -5,21 +5,30 @@
 #ifndef GCKPT_NO_SEARCH
 /* ---- stages and their borders ---- */
 /* Finds the last reader of each value, and the bytes that cross the border before each node, for
- * backwards in reverse order of nodes (other orders have no chain). Returns 0 if out of memory. */
-GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
+ * backwards in reverse order of nodes (other orders have no chain). */
+GCKPTI_FN void gckpti_find_borders(gckpti_chain *c)
 {
     const gckpti_planner *p = c->s->p;
     size_t n = (size_t)p->nodes;
     int count;
     c->last_reader = (int *)gckpti_scratch_alloc(&c->scratch, n, sizeof(int));
+    c->first_reader = (int *)gckpti_scratch_alloc(&c->scratch, n, sizeof(int));
     c->livein = (int64_t *)gckpti_scratch_alloc(&c->scratch, n + 2, sizeof(int64_t));
     if (p->failed)
-        return 0;
+        return;
     for (int u = 0; u < p->nodes; u++) {
-        c->last_reader[u] = u;
-        for (int backward = 0; backward < 1 + (p->node[u].backward_index >= 0); backward++)
-            for (const int *q = gckpti_entry_reads(p, backward ? ~u : u, &count); count-- > 0; q++)
-                c->last_reader[*q] = u;
+        c->last_reader[u] = c->first_reader[u] = u;
+        for (const int *q = gckpti_entry_reads(p, u, &count); count-- > 0; q++) {
+            c->first_reader[*q] = c->last_reader[*q] > *q ? c->first_reader[*q] : u;
+            c->last_reader[*q] = u;
+        }
+    }
+    for (int u = 0; u < p->nodes; u++) {
+        const int *q = gckpti_entry_reads(p, ~u, &count);
+        for (; count-- > 0 && p->node[u].backward_index >= 0; q++) {
+            c->first_reader[*q] = *q;
+            c->last_reader[*q] = u > c->last_reader[*q] ? u : c->last_reader[*q];
+        }
     }
     for (int u = p->prologue; u < p->nodes; u++) {
         c->livein[u + 1] += p->node[u].out;
@@ -27,7 +36,6 @@ GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
     }
     for (int u = 1; u < p->nodes; u++)
         c->livein[u] += c->livein[u - 1];
-    return 1;
 }
 
 /* Returns the user's outermost segment that node u is in, or -1. */
@@ -81,13 +89,12 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
         while (backward < p->body_backwards && p->backward[backward] >= q->first)
             backward++;
         q->backward_end = backward;
+        q->gradients = p->gradient_between[q->backward];
     }
 }
 
-enum {
-    GCKPTI_MAX_OPTIONS = 64,
-    GCKPTI_MAX_MARKS = 32
-}; /* most of a stage; most cuts they come from */
+/* The most options of a stage, and the most cuts that they come from. */
+enum { GCKPTI_MAX_OPTIONS = 64, GCKPTI_MAX_MARKS = 32 };
 
 /* ---- options of a stage ---- */
 /* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does.
@@ -95,10 +102,14 @@ enum {
 static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
 {
     gckpti_planner *p = c->s->p;
-    int64_t live = 0, gradients = 0, base = p->gradient_between[0];
+    int64_t live = 0, gradients = 0, *peak = &o->backward;
     memset(o, 0, sizeof *o);
-    for (int u = q->first; u < q->end; u++)
-        p->state[u].value_end = p->state[u].saved_end = -1;
+    for (int u = p->prologue; u < q->end; u++) {
+        const int counts =
+            u >= q->first || (c->first_reader[u] >= q->first && c->last_reader[u] < q->end);
+        p->state[u].value_end = p->state[u].saved_end = counts ? -1 : INT32_MAX;
+        live -= counts && u < q->first ? p->node[u].out : 0;
+    }
     for (int x = (int)p->entry_count; x-- > 0;) {
         int i = p->entries[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
@@ -108,6 +119,7 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
                     live += p->state[v].out;
                 }
             o->kept = live;
+            peak = &o->forward;
             gradients = 0;
             continue;
         }
@@ -115,12 +127,12 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
         gckpti_node_state *v = &p->state[u];
         if (i >= 0 && v->value_end < 0 && v->saved_end < 0 && !w->side_effect)
             continue;
-        int in_place = gckpti_mark_uses(p, q->first, i, x, &live) && v->value_end >= 0;
-        int64_t now = live + (i < 0 ? p->gradient_at[w->backward_index] - base
+        int in_place = gckpti_mark_uses(p, p->prologue, i, x, &live) && v->value_end >= 0;
+        int64_t now = live + (i < 0 ? p->gradient_at[w->backward_index] - q->gradients
                                     : gradients + w->workspace - (in_place ? w->out : 0));
-        o->peak = now > o->peak ? now : o->peak;
+        *peak = now > *peak ? now : *peak;
         if (i < 0) {
-            gradients = p->gradient_between[w->backward_index] - base;
+            gradients = p->gradient_between[w->backward_index] - q->gradients;
             continue;
         }
         o->cost += w->cost;
@@ -156,7 +168,8 @@ static void gckpti_emit_forward(gckpti_planner *p, const gckpti_stage *q)
 /* Returns whether option a is as good as b in bytes and cost. */
 static int gckpti_no_worse(const gckpti_stage_option *a, const gckpti_stage_option *b)
 {
-    return a->cost <= b->cost && a->kept <= b->kept && a->peak <= b->peak;
+    return a->cost <= b->cost && a->kept <= b->kept && a->forward <= b->forward &&
+           a->backward <= b->backward;
 }
 
 /* Adds the option with the drop counts in s->action, unless another one is as good. */

@@ -46,7 +46,7 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
 {
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
-        q->p.frozen = frozen || q->locked || q->p.storage != GCKPT_STORAGE_F32;
+        q->p.frozen = frozen || q->locked || gckpti_is_compressed((int)q->p.storage);
     return result;
 }
 
@@ -98,12 +98,12 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-/* Adds a parameter whose values are in the caller's memory. */
+/* Adds a parameter whose values are in the caller's memory, as floats. */
 static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
-                                        const gckpt_shape *shape,
-                                        const gckpt_dequantisation *values, int writable)
+                                        const gckpt_shape *shape, const void *values, int writable,
+                                        gckpti_param **added)
 {
-    if (!store || !name || !values->quantised)
+    if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,
                             "external parameter: store, name and values are needed");
     if (gckpti_name_problem(name))
@@ -117,22 +117,22 @@ static gckpt_result gckpti_add_external(gckpt_store *store, const char *name,
             store, GCKPT_E_ARG,
             "external parameter \"%s\" exists already; bind it before a graph uses it", name);
     gckpt_init none = { 0, 0, 0 };
-    gckpti_param *q = gckpti_param_new(store, name, shape, 1, none);
-    if (!q) {
+    *added = gckpti_param_new(store, name, shape, 1, none);
+    if (!*added) {
         gckpti_error(store, GCKPT_E_MEMORY, "external parameter \"%s\": no memory for its entry",
                      name);
         gckpti_hint_block(store, "store", &store->memory, 0);
         return GCKPT_E_MEMORY;
     }
-    gckpti_use_values(q, values->storage, values->quantised, values->scales, writable);
+    gckpti_use_values(*added, GCKPT_STORAGE_F32, values, NULL, writable);
     return gckpti_ok(store);
 }
 
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable)
 {
-    const gckpt_dequantisation floats = { GCKPT_STORAGE_F32, values, NULL, 0, 0, NULL };
-    return gckpti_add_external(store, name, &shape, &floats, writable);
+    gckpti_param *q;
+    return gckpti_add_external(store, name, &shape, values, writable, &q);
 }
 
 GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }
@@ -153,12 +153,12 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
                             "get: index %i is not one of the store's %z parameters (from 0 on), or "
                             "out is NULL",
                             index, store ? store->count : 0);
-    if (out->storage == GCKPT_STORAGE_F32) { /* the caller may write to it now */
+    if (!gckpti_is_compressed((int)out->storage)) { /* the caller may write to it now */
         gckpti_pull(store, &store->params[index]);
         gckpti_mark_changed(&store->params[index], GCKPTI_HOST);
         store->params[index].assigned = 1;
     }
-    if (out->values || out->quantised)
+    if (gckpti_has_values(&store->params[index]))
         return GCKPT_OK;
     result = gckpti_values_new(store, &store->params[index], "get");
     if (result != GCKPT_OK)

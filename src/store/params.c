@@ -3,8 +3,6 @@
 
 GCKPTI_COLD_BEGIN
 
-/* ---- names that files can have ---- */
-
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 {
     gckpti_allocator memory = gckpti_allocator_of(desc ? &desc->memory : NULL);
@@ -106,10 +104,7 @@ GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const v
                                  const float *scales, int writable)
 {
     q->p.storage = storage;
-    q->p.quantised = storage == GCKPT_STORAGE_F32 ? NULL : values;
-    q->p.scales = scales;
-    if (storage == GCKPT_STORAGE_F32) /* if not writable, the floats are never written */
-        memcpy(&q->p.values, &values, sizeof values);
+    gckpti_set_stored(q, values, scales);
     q->p.frozen = q->locked = !writable;
     q->external = q->assigned = 1;
 }
@@ -133,10 +128,11 @@ GCKPTI_FN void gckpti_init_all_values(gckpt_store *s)
         gckpti_param *q = &s->params[i];
         int64_t first;
         const int64_t count = gckpti_part_of(s, q, GCKPTI_VALUES, &first);
-        if (GCKPTI_HAS_SCALES && q->uninitialised && q->p.storage != GCKPT_STORAGE_F32)
-            (void)gckpti_values_copy(s, q, q); /* gckpt_store_quantise checked that they fit */
-        else if (q->uninitialised)
+        if (q->uninitialised && !gckpti_is_compressed((int)q->p.storage))
             gckpti_init_values(s, q, first, count, q->p.values);
+        if (q->uninitialised && gckpti_is_compressed((int)q->p.storage))
+            /* the change of storage checked that they fit */
+            GCKPTI_IF_COMPRESSED((void)gckpti_values_copy(s, q, q));
         q->uninitialised = 0;
     }
 }

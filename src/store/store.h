@@ -7,8 +7,8 @@
  *
  * A gckpt_store has an array of gckpti_param: the public gckpt_parameter, the addresses of values
  * and state, and their status. Values are uninitialised until a call needs them
- * (gckpti_init_all_values); they are f32, or quantised as bf16, f16, int8 with scales or int4 in
- * blocks. Where a backend has its own memory, a gckpti_mirror records which copy is the newest.
+ * (gckpti_init_all_values); they are floats, or compressed: of another storage kind. Where a
+ * backend has its own memory, a gckpti_mirror records which copy is the newest.
  * A store may have only a part of each array (dist/parts.h). Notes are pairs of texts for files.
  * ============================================================================================== */
 
@@ -25,8 +25,8 @@ typedef struct {
 
 /* ---- store/params.c ---- */
 typedef struct {
-    gckpt_parameter p;         /* public part; owns p.name; values or quantised is NULL */
-    unsigned char *new_block;  /* memory for new values during gckpt_store_quantise */
+    gckpt_parameter p;         /* public part; owns p.name */
+    unsigned char *new_block;  /* memory for new values while the storage changes */
     unsigned char new_storage; /* storage of these new values */
     unsigned char assigned;    /* values were loaded, set or trained: not the initial ones */
     int bucket;             /* head of the hash list of this index: the newest parameter, or -1 */
@@ -61,7 +61,7 @@ struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
-    uint64_t quantise_count; /* number of calls of gckpt_store_quantise */
+    uint64_t storage_changes; /* number of calls that changed the storage of parameters */
     gckpti_param *params;
     size_t count, capacity;
     size_t elements;          /* number of all values except external ones */
@@ -96,7 +96,7 @@ GCKPTI_FN int gckpti_is_utf8(const char *text);
 /* Returns why a file cannot have a parameter of this name, or NULL. */
 GCKPTI_FN const char *gckpti_name_problem(const char *name);
 /* Keys of a file's metadata that are not notes. data_fnv1a is gckpti_data_hash of all tensors.
- * convolution_axes, which older versions wrote, is ignored. */
+ * The last one, which older versions wrote, is ignored. */
 static const char *const gckpti_metadata_keys[] = {
     "format", "contract", "step", "seed", "optimiser", "data_fnv1a", "convolution_axes"
 };
@@ -133,7 +133,6 @@ GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const v
 /* ---- store/arrays.c ---- */
 /* Returns the bytes in memory of array i: the values (0) or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
-static inline int gckpti_has_values(const gckpti_param *q) { return q->p.values || q->p.quantised; }
 
 /* Returns sum + more, at most SIZE_MAX. */
 static inline size_t gckpti_add_bytes(size_t sum, size_t more)
@@ -152,39 +151,7 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 /* Allocates zeroed state arrays up to `slots`; without memory allocates none and returns 0. */
 GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots);
 
-/* ---- quant/kinds.c ---- */
-/* Nonzero if a storage kind of this build can have a scale for each row. */
-enum { GCKPTI_HAS_SCALES = GCKPTI_WITH_QUANT };
-enum { GCKPTI_KIND_READ = 16, GCKPTI_KIND_MOST = 32 }; /* values in a `read`; most in a block */
-
-/* A way to store values, in memory and in files: one for each gckpt_storage of this build. */
-typedef struct {
-    const char *name, *type; /* for error texts; dtype in files */
-    int bytes;               /* bytes of an element of a file's tensor, to which data are aligned */
-    int block, block_bytes;  /* values that are stored together, at most GCKPTI_KIND_MOST */
-    int by_rows;             /* if nonzero, needs two axes, the last a multiple of `block` */
-    int scaled;              /* if nonzero, each row has a scale, and all scales come first */
-    double limit;            /* greatest magnitude that `write` can convert */
-    const char *beyond;      /* values that `write` refuses, for error texts */
-    /* Converts GCKPTI_KIND_READ values or, if block > 1, one block to floats. */
-    void (*read)(const void *from, float scale, float *y);
-    /* Converts n floats, whole blocks. Returns 0 if one cannot be stored. */
-    int (*write)(const float *x, int64_t n, float scale, void *to);
-} gckpti_storage_kind;
-
-/* Returns 1 if the storage is quantised. */
-static inline int gckpti_is_quantised(int storage)
-{
-    return GCKPTI_WITH_QUANT && storage != GCKPT_STORAGE_F32;
-}
-
-/* Returns 1 if parameters can have the storage. */
-static inline int gckpti_has_storage(int storage)
-{
-    return GCKPTI_WITH_QUANT || storage == GCKPT_STORAGE_F32;
-}
-
-/* Counts a change of values, so that bf16 copies are refreshed; skips 0, which means "never". */
+/* Counts a change of values, so that its copy is refreshed; skips 0, which means "never". */
 #ifndef GCKPT_NO_BF16
 #define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
 #else

@@ -29,20 +29,16 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
                                         int64_t at, float buf[GCKPTI_CHUNK], int64_t *n)
 {
     int64_t first;
-    if (slot < 0 && (!gckpti_has_values(q) || q->uninitialised)) {
+    const int compressed = slot < 0 && gckpti_is_compressed((int)q->p.storage);
+    if (compressed || (slot < 0 && (!gckpti_has_values(q) || q->uninitialised))) {
         *n = gckpti_min(q->p.elements - at, GCKPTI_CHUNK);
-        gckpti_init_values(s, q, at, *n, buf);
-        if (GCKPTI_HAS_SCALES && !q->uninitialised && q->p.storage != GCKPT_STORAGE_F32)
-            gckpti_init_quantised(s, q, at, n, buf);
+        gckpti_host_values(s, q, at, *n, buf);
+        if (compressed && !gckpti_has_values(q))
+            GCKPTI_IF_COMPRESSED(gckpti_compress_initial(s, q, at, n, buf));
         return buf;
     }
     *n = gckpti_part_of(s, q, slot, &first) + first - at;
     at -= first;
-    if (GCKPTI_HAS_SCALES && slot < 0 && q->p.storage != GCKPT_STORAGE_F32) {
-        *n = gckpti_min(*n, GCKPTI_CHUNK);
-        gckpti_dequantise_at(q, at, *n, buf);
-        return buf;
-    }
     if (GCKPTI_HAS_MIRRORS)
         gckpti_pull(s, q);
     return gckpti_array(q, slot) + at;

@@ -171,7 +171,7 @@ static void gckpti_fuse_ops(gckpti_planner *p)
 GCKPTI_PASSES(tiles)
 {
     (void)arg;
-    if (stage == GCKPTI_PASS_OPS && p->variant.fused && p->desc->bf16.precision == GCKPT_FP32)
+    if (stage == GCKPTI_PASS_OPS && p->variant.fused && !gckpti_is_rounded(p->desc))
         gckpti_fuse_ops(p);
     return GCKPT_OK;
 }

@@ -20,7 +20,7 @@ static int gckpti_has_rows(const gckpt_tensor *t, const gckpt_receptive_field *r
 /* Finds which input rows an op reads (o->rows); leaves o->rows 0 if it cannot run in row tiles. */
 static void gckpti_find_rows(gckpti_planner *p, const gckpt_tensor *t, gckpti_row_op *o)
 {
-    gckpt_receptive_field rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f };
+    gckpt_receptive_field rows = { GCKPT_MAX_INPUTS, 1, 0, 1, 0.0f }; /* unless the op sets it */
     const unsigned same = GCKPTI_IS_ELEMENTWISE | GCKPTI_IS_ROWWISE;
     if (t->kind != GCKPTI_OP || t->batch_invariant || p->active[t->id] || t->must_recompute ||
         t->mixes_rows || gckpti_is_loss(t) || t->type != GCKPT_F32 || t->shape.n < 3 ||

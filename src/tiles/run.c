@@ -78,7 +78,7 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
     const int32_t first = gckpti_tile_first(range), stop = gckpti_tile_end(q, range);
     const int is_last = i == run->fused->steps - 1;
     const int32_t after = range->high > q->height ? range->high : q->height;
-    gckpt_dequantisation quant;
+    GCKPTI_UNUSED gckpti_compressed param;
     gckpti_fill_padding_rows(run, i, range->high, range->need < 0 ? range->need : 0);
     gckpti_fill_padding_rows(run, i, after, range->need);
     if (first >= stop)
@@ -104,8 +104,8 @@ static void gckpti_compute_tile(const gckpti_tile_run *run, int i, gckpt_call *c
     c->out = gckpti_tile_row(run, i, first);
     c->workspace = (unsigned char *)run->call->workspace + q->workspace;
     gckpti_set_tile_inputs(run, &node, q, first, stop - first, c);
-    if (run->e->plan->quantised)
-        gckpti_set_quant_operand(run->e, &node, GCKPT_FORWARD, c, &quant);
+    if (run->e->plan->compressed)
+        GCKPTI_IF_COMPRESSED(gckpti_set_compressed(run->e, &node, GCKPT_FORWARD, c, &param));
     (is_last ? run->last_kernel : run->e->tables.nodes[q->id].forward)(c);
 }
 

@@ -32,7 +32,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t
 #endif /* GCKPT_NO_FRONTIER */
 
 #ifndef GCKPT_NO_DEBUG
-/* With GCKPT_DEBUG_MEASURE, after two steps, returns the bytes of store, caches and copies + the
- * highest arena byte touched + 1 (an op's workspace counts whole). */
+/* With GCKPT_DEBUG_MEASURE, after two steps, returns the bytes of values that stay between steps +
+ * the highest arena byte touched + 1 (an op's workspace counts whole). */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
 #endif

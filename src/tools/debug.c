@@ -34,7 +34,7 @@ static void gckpti_scan_value(gckpti_scan *scan, double x, int id, int gradient,
     }
 }
 
-/* Scans n floats or bf16; if x is NULL, a quantised parameter's values or, for others, nothing. */
+/* Scans n floats or halves; if x is NULL, a compressed parameter's values or, for others, none. */
 static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int64_t n, int id,
                               int gradient)
 {
@@ -43,12 +43,12 @@ static void gckpti_scan_array(gckpti_scan *scan, const void *x, int narrow, int6
     const gckpti_param *q = param ? gckpti_param_of(scan->e, node->index) : NULL;
     const int64_t size = narrow ? 2 : 4;
     float chunk[64];
-    n = x ? n : q && gckpti_is_quantised((int)q->p.storage) ? q->p.elements : 0;
+    n = x ? n : q && gckpti_is_compressed((int)q->p.storage) ? q->p.elements : 0;
     for (int64_t at = 0, count; at < n; at += count) {
         uint16_t half[64];
         count = gckpti_min(n - at, 64);
         if (!x)
-            gckpti_dequantise_at(q, at, count, chunk);
+            GCKPTI_IF_COMPRESSED(gckpti_decompress_at(q, at, count, chunk));
         else
             gckpti_from_backend(scan->e, narrow ? (void *)half : (void *)chunk,
                                 (const unsigned char *)x + at * size, (size_t)(count * size));
@@ -67,7 +67,7 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_node *node = &p->nodes[ins->id];
-    if ((ins->kind != GCKPT_FORWARD && ins->kind != GCKPT_RELOAD) || !node->op)
+    if (!gckpti_defines(ins->kind) || !node->op)
         return GCKPT_OK;
     const gckpt_result result = gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
     if (result != GCKPT_OK)
@@ -83,8 +83,8 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins)
         uint64_t *expected = &e->debug.hashes[2 * ins->id + k];
         gckpti_scan scan = gckpti_scan_for(e, 0);
         scan.hash = GCKPTI_FNV_START;
-        gckpti_scan_array(&scan, data[k], !k && node->rounding & GCKPTI_BF16_VALUE, n[k], ins->id,
-                          0);
+        gckpti_scan_array(&scan, data[k], !k && gckpti_value_size(node->rounding) == 2, n[k],
+                          ins->id, 0);
         scan.hash |= 1; /* 0 means no value yet */
         if (data[k] && !ins->first && *expected && *expected != scan.hash)
             return gckpti_error(
@@ -92,15 +92,16 @@ static gckpt_result gckpti_check_recompute(gckpt_exec *e, const gckpti_ins *ins)
                 "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
                 k ? "the saved data" : "the value", gckpti_planned_name(p, ins->id), node->op->name,
                 ins->id,
-                ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
-                                          : "the op is not a function of its inputs");
+                ins->kind == GCKPT_FORWARD ? "the op is not a function of its inputs"
+                                           : "slower memory returned other bytes");
         *expected = data[k] ? scan.hash : ins->first ? 0 : *expected;
     }
     return GCKPT_OK;
 }
 
 /* ---- GCKPT_DEBUG_POISON, GCKPT_DEBUG_MEASURE ---- */
-/* A NaN as f32, two NaNs as bf16; and a pattern that no kernel is likely to write. */
+/* What fills the arena before a step. POISON: a NaN as a float, two NaNs as halves. MEASURE, which
+ * finds where it is left: a pattern that no kernel is likely to write. */
 enum { GCKPTI_POISON = 0x7fc07fc0, GCKPTI_UNTOUCHED = 0x25252525 };
 
 /* Poisons the buffers that die at instruction x; in the body, not those of the prologue, which the
@@ -114,15 +115,6 @@ static void gckpti_poison_dead(gckpt_exec *e, int x)
         if (buffer->end == x && !(in_body && buffer->start < p->body))
             gckpti_fill(e, e->blocks.arena + buffer->offset, GCKPTI_POISON, buffer->size / 4 * 4);
     }
-}
-
-/* Fills the arena before a step: MEASURE finds where the pattern is left. */
-static void gckpti_fill_arena(gckpt_exec *e)
-{
-    const unsigned debug = gckpti_debug(e) & (GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON);
-    if (debug)
-        gckpti_fill(e, e->blocks.arena,
-                    debug & GCKPT_DEBUG_MEASURE ? GCKPTI_UNTOUCHED : GCKPTI_POISON, e->plan->arena);
 }
 
 /* Raises high_water to the end of the highest 2 bytes that a step wrote, and of all workspaces, of
@@ -160,9 +152,10 @@ static void gckpti_scan_node(gckpti_scan *scan, size_t offset, int id, int gradi
     const gckpt_exec *e = scan->e;
     const gckpti_plan_node *q = &e->plan->nodes[id];
     const gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
-    const int narrow = q->rounding & (gradient ? GCKPTI_BF16_GRADIENT : GCKPTI_BF16_VALUE);
+    const int narrow =
+        (gradient ? gckpti_gradient_size(q->rounding) : gckpti_value_size(q->rounding)) == 2;
     const void *x = gckpti_arena_ptr(e, offset);
-    if (!gradient && gckpti_is_cache(q->op))
+    if (!gradient && gckpti_is_variable(q->op))
         x = e->tables.nodes[id].data;
     if (x && q->type == GCKPT_F32)
         gckpti_scan_array(scan, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
@@ -278,8 +271,9 @@ static gckpt_result gckpti_check_finite_params(gckpt_exec *e)
         scan.sought |= param && p->params[node->index].trained ? GCKPTI_KIND_INF : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
             gckpti_scan_array(
-                &scan, q && gckpti_is_quantised((int)q->p.storage) ? NULL : e->tables.nodes[i].data,
-                0, count, (int)i, 0);
+                &scan,
+                q && gckpti_is_compressed((int)q->p.storage) ? NULL : e->tables.nodes[i].data, 0,
+                count, (int)i, 0);
         if (scan.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
@@ -305,8 +299,7 @@ static gckpt_result gckpti_check_finite_feeds(gckpt_exec *e, int64_t rows)
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         const gckpti_exec_input *in = &e->feeds.inputs[i];
         const gckpti_plan_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
-        const void *fed = in->feed;
-        const float *x = (const float *)fed;
+        const float *x = (const float *)(const void *)in->feed;
         int64_t row = q ? (int64_t)(gckpti_row_bytes(p, q) / sizeof *x) : 0;
         for (int64_t k = 0; k < row * rows && q->type == GCKPT_F32; k++)
             gckpti_scan_value(&scan, (double)x[k], in->node, 0, k);
@@ -365,7 +358,12 @@ GCKPTI_MODULE(debug)
         break;
     case GCKPTI_ON_FED:
         return finite ? gckpti_check_finite_feeds(e, *(const int64_t *)arg) : GCKPT_OK;
-    case GCKPTI_ON_BEGIN: gckpti_fill_arena(e); break;
+    case GCKPTI_ON_BEGIN:
+        if (debug & (GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_POISON))
+            gckpti_fill(e, e->blocks.arena,
+                        debug & GCKPT_DEBUG_MEASURE ? GCKPTI_UNTOUCHED : GCKPTI_POISON,
+                        e->plan->arena);
+        break;
     case GCKPTI_ON_REACH:
         return finite && early && e->plan->ins[e->step.pc].kind == GCKPT_UPDATE
                    ? gckpti_check_finite_update(e, &e->plan->ins[e->step.pc], 0)

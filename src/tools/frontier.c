@@ -116,22 +116,10 @@ static int gckpti_solution_before(const void *first, const void *second, const v
     const gckpti_variant *v = &a->p->variant, *w = &b->p->variant;
     return a->point.cost != b->point.cost ? a->point.cost < b->point.cost
            : v->lowering != w->lowering   ? v->lowering < w->lowering
-                                          : v->no_offload < w->no_offload;
+                                          : v->no_copies < w->no_copies;
 }
 
-/* Keeps the points that no other dominates. */
-static void gckpti_frontier_merge(gckpt_frontier *f)
-{
-    const size_t n = f->count;
-    gckpti_sort(f->solutions, n, sizeof *f->solutions, gckpti_solution_before, NULL);
-    f->count = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!f->count || f->solutions[i].point.cost < f->solutions[f->count - 1].point.cost)
-            f->solutions[f->count++] = f->solutions[i];
-    f->info.points = (int)f->count;
-}
-
-/* Searches all variants, places the schedules, and keeps the points of the frontier. */
+/* Searches all variants, places the schedules, and keeps the points that no other dominates. */
 static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
 {
     gckpt_result result = GCKPT_OK;
@@ -140,7 +128,7 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* the variants that usually win come first */
         next = p == &f->p ? NULL : p->next ? p->next : &f->p;
-        for (int k = 0; k < gckpti_count_strategies(p) && result == GCKPT_OK; k++) {
+        for (int k = 0; k < (p->overlap ? GCKPTI_STRATEGIES : 1) && result == GCKPT_OK; k++) {
             gckpti_search s;
             result = gckpti_search_open(&s, p, k);
             if (result == GCKPT_OK)
@@ -149,8 +137,13 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
         }
         gckpti_planner_release(p);
     }
-    if (result == GCKPT_OK)
-        gckpti_frontier_merge(f);
+    const size_t found = f->count;
+    gckpti_sort(f->solutions, found, sizeof *f->solutions, gckpti_solution_before, NULL);
+    f->count = 0;
+    for (size_t i = 0; i < found; i++)
+        if (!f->count || f->solutions[i].point.cost < f->solutions[f->count - 1].point.cost)
+            f->solutions[f->count++] = f->solutions[i];
+    f->info.points = (int)f->count;
     uint64_t proven = 0; /* a point's bound also holds in fewer bytes */
     for (size_t i = f->count; result == GCKPT_OK && i-- > 0;) {
         gckpt_point *point = &f->solutions[i].point;

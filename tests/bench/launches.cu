@@ -159,8 +159,8 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         auto p = tally::of(l, fast::group_sums_kernel<8>);
         c.bytes = (double)std::get<1>(p) * (double)std::get<2>(p) * (2 + 4.0 / fast::TOKENS);
         c.on_its_way = 8 * 16;
-    } else if (is("column_sums_kernel<GroupTerms")) {
-        auto p = tally::of(l, column_sums_kernel<fast::GroupTerms, 8>);
+    } else if (is("column_sums_kernel<RowTerms<true>")) {
+        auto p = tally::of(l, column_sums_kernel<RowTerms<true>, 8>);
         int sums = wanted(std::get<1>(p).at) + wanted(std::get<2>(p).at);
         c.bytes = (double)std::get<3>(p) * (double)std::get<4>(p) * 4 * sums;
         c.on_its_way = 8 * 4 * sums;
@@ -182,16 +182,15 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
             (tally::Width<Values>::of(std::get<0>(p).x) + tally::Width<Results>::of(std::get<0>(p).y)) * l.elements;
     } else if (is("vecs_kernel<8, EmbedRows>")) {
         c.bytes = 6 * l.elements;
-    } else if (is("vecs_kernel<8, BroadcastAdd>")) {
-        c.bytes = 4 * l.elements;
     } else if (is("combine_kernel<4")) {
         c.bytes *= 4;
+    } else if (is("combine_kernel<8")) {
+        c.bytes *= 8;
     } else if (is("sums_by_")) {
-        auto s = std::get<0>(tally::of(l, sums_by_thread_kernel<unsigned, false>));
+        auto s = std::get<0>(tally::of(l, sums_by_thread_kernel<unsigned>));
         c.bytes = tally::Width<decltype(s.g)>::of(s.g) * (double)s.columns * (double)s.rows;
-    } else if (is("slice_kernel")) {
-        auto p = tally::of(l, fast::slice_kernel);
-        c.bytes = l.element * (double)std::get<3>(p) * std::get<4>(p);
+    } else if (is("vecs_kernel<8, SliceMove>")) {
+        c.bytes = 4 * l.elements;
     } else if (is("fast_delta_kernel")) {
         auto p = tally::of(l, fast::fast_delta_kernel);
         c.bytes = 4 * (double)std::get<3>(p) * (1 + std::get<6>(p));

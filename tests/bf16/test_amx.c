@@ -108,7 +108,8 @@ static void tile_block(int to, int left, int right)
 #define GCKPTI_AMX_LOAD(n, at, row)  tile_load(n, at, row)
 #define GCKPTI_AMX_STORE(n, at, row) tile_store(n, at, row)
 #define GCKPTI_AMX_BLOCK(c, a, b)    tile_block(c, a, b)
-#define GCKPTI_CPU_HAS_AMX()          1
+#undef GCKPTI_CPU_HAS_AMX
+#define GCKPTI_CPU_HAS_AMX()         1
 #define main                         test_bf16
 #include "bf16/test_bf16.c"
 #undef main

@@ -166,7 +166,7 @@ static const void *kernels_or_without(int isa)
 #if FAST
     if (isa < GCKPT_ISA_COUNT)
         return gckpti_kernels_for((gckpt_isa)isa);
-#ifdef __x86_64__
+#if GCKPTI_AVX512
     return gckpti_kernels_for(GCKPT_ISA_AVX512) ? &gckpti_kernels_avx512 : NULL;
 #endif
 #endif
@@ -361,11 +361,11 @@ static void test_quantised(void)
             scales[at] = 0.01f * (float)(1 + below(100));
         const float *of_rows = storage == GCKPT_STORAGE_I8 ? scales : NULL;
         const gckpt_dequantisation stored = { storage, packed, of_rows, by_terms ? k : n, n * k, NULL };
-        gckpti_dequantise(&stored, 0, n * k, blocks_f32[1]);
+        gckpti_decompress(&stored, 0, n * k, blocks_f32[1]);
         t.a.bf16 = blocks_a, t.b.f32 = blocks_f32[1], t.c = want, t.workspace = blocks_space;
         memcpy(want, blocks_start, sizeof want);
         product_by(GCKPT_ISA_PLAIN, &t);
-        t.b.f32 = NULL, t.b.quant = &stored, t.c = blocks_got;
+        t.b.f32 = NULL, t.b.compressed = &stored, t.c = blocks_got;
         for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++) {
             memcpy(blocks_got, blocks_start, sizeof blocks_got);
             if (!product_by(isa, &t))
@@ -797,7 +797,7 @@ static void test_products(void)
         kernels[0] = NULL;
         kernels[1] = gckpti_kernels_for(GCKPT_ISA_AVX2);
         kernels[2] = gckpti_kernels_for(GCKPT_ISA_AVX512);
-        kernels[3] = kernels[2] ? &gckpti_kernels_avx512 : NULL; /* AVX-512 without its bf16 instructions */
+        kernels[3] = (const gckpti_kernels *)kernels_or_without(GCKPT_ISA_COUNT);
         kernels[4] = gckpti_kernels_for(GCKPT_ISA_AMX);
         for (int v = 0; v < 5; v++) {
             const int at = v > 0;

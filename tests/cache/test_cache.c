@@ -338,7 +338,7 @@ static void windows_kept(void)
     REFUSED(GCKPT_E_ARG, "at most that, not 1000", windows(3, 1000, 20, 1000));
     REFUSED(GCKPT_E_ARG, "holds 128 rows; with a window of 20 a call can add 109 of them, not 110",
             windows(110, 1000, 20, 20));
-    REFUSED(GCKPT_E_ARG, "whose rows are not in order",
+    REFUSED(GCKPT_E_ARG, "of a cache without a window, gckpt_concat",
             pair_of(of(2, 2, 4), gckpt_cache_window(of(2, 3, 4), 1000, 20), 1));
     REFUSED(GCKPT_E_ARG, "relu: cache #", gckpt_relu(gckpt_cache_window(of(2, 3, 4), 1000, 20)));
     graph = gckpt_graph_new(store, NULL);
@@ -361,8 +361,8 @@ static void refusals(void)
     REFUSED(GCKPT_E_SHAPE, "T at most the capacity of 5 rows", cached(6, 5));
     REFUSED(GCKPT_E_SHAPE, "must be (B,T,C)", gckpt_cache(gckpt_sum(of(2, 3, 4), 1), 5));
     REFUSED(GCKPT_E_ARG, "depends on parameters only", gckpt_cache(table(3), 5));
-    REFUSED(GCKPT_E_ARG, "is a cache already", gckpt_cache(cached(3, 6), 6));
-    REFUSED(GCKPT_E_ARG, "keys of a gckpt_cache allow no lengths", lengths_with(cached(3, 6)));
+    REFUSED(GCKPT_E_ARG, "cache: cache #", gckpt_cache(cached(3, 6), 6));
+    REFUSED(GCKPT_E_ARG, "need causal attention without lengths", lengths_with(cached(3, 6)));
     REFUSED(GCKPT_E_SHAPE, "all caches of a graph need one capacity", after(cached(3, 6), cached(3, 7)));
     REFUSED(GCKPT_E_SHAPE, "one T, here 6 and T = ", after(cached(3, 6), cached(2, 6)));
     REFUSED(GCKPT_E_ARG, "relu: cache #", gckpt_relu(cached(3, 6)));
@@ -381,6 +381,14 @@ static void refusals(void)
             after(cached(3, 6), gckpt_positions(of(2, 3, 4), table(9), 4)));
     REFUSED(GCKPT_E_SHAPE, "capacity of 6 rows, but the table has 5",
             after(gckpt_positions(of(2, 3, 4), table(9), 4), cached(3, 6)));
+    /* each of several tables needs the rows of the capacity, here from row 4 on */
+    REFUSED(GCKPT_E_SHAPE, "capacity of 7 rows, but the table has 6",
+            after(after(gckpt_positions(of(2, 3, 4), table(11), 4), gckpt_positions(of(2, 3, 4), table(10), 4)),
+                  after(gckpt_positions(of(2, 3, 4), table(12), 4), cached(3, 7))));
+    graph = gckpt_graph_new(store, NULL);
+    CHECK(gckpt_positions(of(2, 3, 4), table(12), 5) && gckpt_positions(of(2, 3, 4), table(11), 4));
+    CHECK(cached(3, 7) && gckpt_positions(of(2, 3, 4), table(10), 3) && gckpt_error(graph) == GCKPT_OK);
+    gckpt_graph_free(graph);
     REFUSED(GCKPT_E_SHAPE, "Tmax >= T + first and first >= 0; first is 7", gckpt_positions(of(2, 3, 4), table(9), 7));
     REFUSED(GCKPT_E_SHAPE, "first is -1", gckpt_positions(of(2, 3, 4), table(9), -1));
     REFUSED(GCKPT_E_SHAPE, "first is 9223372036854775807", gckpt_positions(of(2, 3, 4), table(9), INT64_MAX));

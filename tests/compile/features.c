@@ -485,7 +485,7 @@ static void runs(void)
     printf("CHECK\n");
 #endif
 #ifdef GCKPT_NO_QUANT
-    p->quantised = 1; /* a plan printed by a build with quantisation may have this field nonzero */
+    p->compressed = 1; /* a plan printed by a build with quantisation may have this field nonzero */
     expect(!gckpt_exec_new(p, m.store, NULL), "quantised", m.store);
     expect(strstr(gckpt_error_text(m.store), "GCKPT_NO_QUANT") != NULL, "quantised, by name", m.store);
 #endif

@@ -452,7 +452,7 @@ static void test_unpack(void)
                 gckpt_dequantisation u = { (gckpt_storage)storage, quantised, scales, row, MOST - shift, want };
                 u.scales = storage == GCKPT_STORAGE_I8 ? scales : NULL;
                 u.row = storage == GCKPT_STORAGE_I8 ? row : u.n;
-                gckpti_dequantise(&u, 0, u.n, want);
+                gckpti_decompress(&u, 0, u.n, want);
                 u.quantised = packed + (size_t)shift * each;
                 u.scales = u.scales ? there : NULL;
                 u.to = to + shift % 2;
@@ -468,7 +468,7 @@ static void test_unpack(void)
             gckpt_dequantisation u = { GCKPT_STORAGE_I4, bytes, NULL, 32 * blocks, 32 * blocks, want };
             for (int i = 0; i < blocks; i++)
                 bytes[18 * i + 1] &= 0xbf;
-            gckpti_dequantise(&u, 0, u.n, want);
+            gckpti_decompress(&u, 0, u.n, want);
             u.quantised = packed + shift;
             u.to = to + shift % 2;
             b->copy_in(b->context, packed + shift, bytes, (size_t)blocks * 18);

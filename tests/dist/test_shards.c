@@ -134,9 +134,9 @@ static void fill(gckpt_store *s, unsigned salt)
             for (int j = 0; j < 32; j++)
                 block[j] = value_of(i, -1, k + j, salt);
             if (p.storage == GCKPT_STORAGE_I4)
-                CHECK(k % 32 || gckpti_quantise_row(q, k, 32, block));
+                CHECK(k % 32 || gckpti_compress_row(q, k, 32, block));
             else
-                CHECK(p.storage == GCKPT_STORAGE_I8 || gckpti_quantise_row(q, k, 1, &x));
+                CHECK(p.storage == GCKPT_STORAGE_I8 || gckpti_compress_row(q, k, 1, &x));
             if (p.storage == GCKPT_STORAGE_I8)
                 ((signed char *)to)[gckpti_scale_bytes(&q->p) + (size_t)k] = (signed char)x;
         }
@@ -167,7 +167,7 @@ static int holds(const gckpt_store *s, unsigned salt)
                 if (slot < 0 && model[i].storage == GCKPT_STORAGE_I8)
                     x *= scale_of(i, first + k);
                 if (slot < 0)
-                    gckpti_dequantise_at(q, k, 1, &y);
+                    gckpti_decompress_at(q, k, 1, &y);
                 else
                     y = q->p.state[slot][k];
                 same = bits_of(x) == bits_of(y);

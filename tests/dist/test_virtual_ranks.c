@@ -110,7 +110,7 @@ static void test_refusals(void)
     refuses(&(gckpt_plan_desc){ .ranks.virtual_ranks = 2, .update_in_backward = 1 },
             "complete only when those of all 2 virtual ranks are added");
     set_ranks(4, GCKPT_SHARD_STATE);
-    refuses(NULL, "4 ranks, 1 virtual ranks");
+    refuses(NULL, "1 virtual ranks, 4 ranks");
     refuses(&(gckpt_plan_desc){ .ranks.virtual_ranks = 2 }, "set desc.ranks.virtual_ranks to 4 or more");
     const gckpt_fetch_spec cut = { tensor("table"), 1 };
     refuses(&(gckpt_plan_desc){ .ranks.virtual_ranks = 4, .fetch.specs = &cut, .fetch.count = 1 },

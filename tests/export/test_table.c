@@ -212,7 +212,7 @@ static void any_desc(void)
         gckpt_plan *p = gckpt_plan_new(n.g, n.terms, 2, &d);
         CHECK_MSG(p != NULL, "%d: %s", (int)i, gckpt_error_text(n.g));
 #ifndef GCKPT_NO_OFFLOAD
-        CHECK(p && p->overlap_offload == (i >= 4));
+        CHECK(p && p->overlaps_copies == (i >= 4));
 #endif
         CHECK(p && gckpt_plan_describe(p).batch == d.batch);
         gckpt_plan_free(p);
@@ -414,7 +414,7 @@ static void beyond(void)
     CHECK(!says(p, small));
     for (int i = 0; i < 6; i++) {
         gckpt_plan copy = *p;
-        copy.offloaded = i == 0 ? 64 : copy.offloaded;
+        copy.host_bytes = i == 0 ? 64 : copy.host_bytes;
         copy.virtual_ranks = i == 1 ? 2 : copy.virtual_ranks;
         copy.batch = i == 2 ? (int64_t)INT32_MAX + 1 : copy.batch;
         copy.backend_id = i == 3 ? GCKPTI_BACKEND_PLAIN + 1 : copy.backend_id;
@@ -432,9 +432,9 @@ static void beyond(void)
     for (int i = 0; i < 2; i++) { /* a printed plan checks that SIZE_MAX covers its bytes, arena or offloaded */
         gckpt_plan copy = *p;
         char want[60];
-        copy.offloaded = i ? SIZE_MAX / 3 : 64;
+        copy.host_bytes = i ? SIZE_MAX / 3 : 64;
         snprintf(want, sizeof want, "#if SIZE_MAX / 16 < %lu\n",
-                 (unsigned long)(i ? copy.offloaded : gckpt_plan_bytes(p)));
+                 (unsigned long)(i ? copy.host_bytes : gckpt_plan_bytes(p)));
         CHECK_MSG(says(&copy, want), "%s", want);
     }
     gckpt_plan_free(p);

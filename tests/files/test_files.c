@@ -237,13 +237,13 @@ static int holds(gckpt_store *s, gckpt_store *was)
         float block[64], x[64], y[64];
         int64_t n = q->p.elements;
         CHECK(gckpti_has_values(q) && gckpti_has_values(&was->params[i]) && n <= 64);
-        gckpti_dequantise_at(&was->params[i], 0, n, x);
+        gckpti_decompress_at(&was->params[i], 0, n, x);
         if (q->p.storage != was->params[i].p.storage) {
             gckpti_set_block(&like, (unsigned char *)block);
             CHECK(gckpti_values_copy(was, &was->params[i], &like));
-            gckpti_dequantise_at(&like, 0, n, x);
+            gckpti_decompress_at(&like, 0, n, x);
         }
-        gckpti_dequantise_at(q, 0, n, y);
+        gckpti_decompress_at(q, 0, n, y);
         same = same && !memcmp(x, y, 4 * (size_t)n);
     }
     return same;
@@ -885,7 +885,7 @@ static void test_refused_more(void)
     CHECK_MSG(read_as(s, &f, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
     for (int p = 0; p < 2; p++) {
         float back[16];
-        gckpti_dequantise_at(&s->params[p], 0, 16, back);
+        gckpti_decompress_at(&s->params[p], 0, 16, back);
         CHECK(!memcmp(back, x, sizeof x));
     }
     free(f.bytes);

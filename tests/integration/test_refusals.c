@@ -789,10 +789,6 @@ static void one_by_one(void)
     begin();
     CHECK(gckpt_rotary(f3(2, 3, 8), &less)->attribute_bytes >
           gckpt_rotary(f3(2, 3, 8), &plain)->attribute_bytes);
-    /* min_positions: over all tables of positions, the fewest rows from the first used position (here 2) to the end */
-    CHECK(gckpt_positions(f3(1, 3, 4), f2(9, 4), 2) && g->min_positions == 7);
-    CHECK(gckpt_positions(f3(1, 3, 4), f2(8, 4), 2) && g->min_positions == 6);
-    CHECK(gckpt_positions(f3(1, 3, 4), f2(12, 4), 2) && g->min_positions == 6);
     begin(); /* a tensor without axes has no rows, so an op that makes one mixes rows */
     CHECK(gckpt_reshape(gckpt_input(g, "one", GCKPT_F32, gckpt_shape1(1)), sizes(0))->mixes_rows & GCKPTI_MIXES_ALWAYS);
     begin(); /* a condition needs no gradient, so a parameter that is a condition is detached */

@@ -11,7 +11,7 @@ FNR == NR {
     next
 }
 FILENAME ~ /\/(run\/modules|plan\/passes)\.h$/ { next }
-table || /^#define GCKPTI_(KINDS|ALL_OPS|OPS|PARTS)\(/ {
+table || /^#define GCKPTI_(KINDS|ALL_OPS|OPS|PARTS|PART_USES)\(/ {
     table = /\\$/
     next
 }

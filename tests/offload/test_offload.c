@@ -1025,8 +1025,8 @@ static void schedules(unsigned first, unsigned n)
             uint64_t least, work = lowered_cost(&p, q, &least);
             CHECK_MSG(s.now.overhead == work - least && q->cost + q->hidden == work && p.base_cost == least &&
                           (d.offload.overlap || !q->hidden), "seed %u: work", seed);
-            CHECK((size_t)s.now.host_bytes >= q->offloaded &&
-                  (size_t)s.now.host_bytes < q->offloaded + d.kernels.alignment);
+            CHECK((size_t)s.now.host_bytes >= q->host_bytes &&
+                  (size_t)s.now.host_bytes < q->host_bytes + d.kernels.alignment);
             int same = 1, host_live = 1;
             for (int x = 0; x < q->sched.length; x++) {
                 size_t live = q->live_bytes[q->entry_ins[x]], next = q->live_bytes[q->entry_ins[x] + 1], sum = 0;
@@ -1438,7 +1438,7 @@ static void holes(unsigned first, unsigned n)
                     CHECK_MSG(s.move[i].key < UINT64_MAX && s.move[i].count > 0, "seed %u: move %d of %d", seed, i,
                               s.moves);
                 for (int u = 0; u < p.nodes; u++)
-                    refused += p.node[u].runs_once && p.node[u].can_offload && s.now.host_bytes == p.host_limit;
+                    refused += p.node[u].runs_once && p.node[u].can_copy && s.now.host_bytes == p.host_limit;
             }
             gckpti_scratch_free(&s.scratch);
         }

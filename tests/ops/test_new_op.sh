@@ -19,7 +19,7 @@ after()
 add_op()
 {
     after src/api.h '*gckpt_softplus(' 'GCKPT_API gckpt_tensor *gckpt_softsign(gckpt_tensor *x); /* x / (1 + |x|) */' &&
-        after src/ops/ops.h '#define GCKPTI_ALL_OPS(' '    op(softsign) \\' &&
+        after src/ops/ops.h '#define GCKPTI_OPS(' '    X(softsign, CORE) \\' &&
         after src/ops/ops.h '#define GCKPTI_UNARY_OPS(' '    X(softsign, gckpti_flops_8, GCKPT_IN(0), x / (1.0f + V(abs)(x)), product, \\
       1.0f / ((1.0f + V(abs)(x)) * (1.0f + V(abs)(x)))) \\' &&
         after tests/unary.h '#define UNARY_TESTS(' '    X(softsign, PC_0, SMOOTH, x / (1 + fabs(x)), "F.softsign") \\' &&

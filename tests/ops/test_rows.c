@@ -32,9 +32,9 @@ static int listed(char *names, size_t room)
     FILE *f = fopen("gradckpt.h", "r");
     snprintf(names, room, " ");
     while (f && fgets(line, sizeof line, f)) {
-        inside = inside || !strncmp(line, "#define GCKPTI_ALL_OPS(", 23);
+        inside = inside || !strncmp(line, "#define GCKPTI_OPS(", 19);
         for (char *at = line; inside && (at = strstr(at, "(")) != NULL && strncmp(line, "#define", 7);) {
-            char *end = strchr(++at, ')');
+            char *end = strchr(++at, ',');
             size_t have = strlen(names);
             snprintf(names + have, room - have, "%.*s ", (int)(end - at), at);
             n++;

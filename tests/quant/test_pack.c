@@ -67,16 +67,16 @@ static void test_reading(void)
             const gckpt_call call = { .kernels = gckpti_kernels_for((gckpt_isa)isa), .threads = 1 };
             const float one = 1;
             gckpti_product t = gckpti_product_of(1, N, 1, gckpti_matrix(&one, 1, 1), gckpti_matrix(NULL, 1, N), got);
-            t.b.quant = &across;
-            gckpti_dequantise(&across, 0, N, want);
+            t.b.compressed = &across;
+            gckpti_decompress(&across, 0, N, want);
             gckpti_fp32_fast(&call, &t);
             for (int i = 0; i < N; i++)
                 CHECK_MSG(bits_of(got[i]) ==
                               (want[i] == want[i] ? bits_of(want[i] + 0.0f) : bits_of(want[i]) | 0x400000),
                           "%s, %s: %x", isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), i);
             t = gckpti_product_of(1, ROWS, K, gckpti_matrix(a, K, 1), gckpti_matrix(NULL, K, 1), got);
-            t.b.quant = &down;
-            gckpti_dequantise(&down, 0, K * ROWS, want);
+            t.b.compressed = &down;
+            gckpti_decompress(&down, 0, K * ROWS, want);
             gckpti_fp32_fast(&call, &t);
             for (int j = 0; j < ROWS; j++) {
                 float sum = 0;
@@ -268,7 +268,7 @@ static void test_blocks(void)
                   "block %d, kind %d", i, i % 12);
     for (int at = 0; at < N; at += 1 + at % 7) { /* pieces of any length */
         const int n = 1 + (int)below(at + 70 < N ? 70 : (unsigned)(N - at));
-        gckpti_dequantise_at(&s->params[0], at, n, piece);
+        gckpti_decompress_at(&s->params[0], at, n, piece);
         for (int i = 0; i < n; i++) {
             const unsigned char *b = want + (at + i) / BLOCK * BLOCK_BYTES;
             const int k = (at + i) % BLOCK, half = k < 16 ? b[2 + k] & 15 : b[2 + k - 16] >> 4;
@@ -284,7 +284,7 @@ static void test_blocks(void)
                                                                                     : q > 7 ? 7
                                                                                             : q) *
                                                                                    scale;
-        gckpti_dequantise_at(&s->params[0], i, 1, piece);
+        gckpti_decompress_at(&s->params[0], i, 1, piece);
         squares[0] += i / BLOCK % 12 > 7 ? ((double)x[i] - (double)piece[0]) * ((double)x[i] - (double)piece[0]) : 0;
         squares[1] += i / BLOCK % 12 > 7 ? ((double)x[i] - (double)y) * ((double)x[i] - (double)y) : 0;
     }
@@ -884,7 +884,7 @@ static void test_plans(void)
     hash = gckpt_store_hash(s);
     CHECK(gckpt_step_start(e, feeds, 2, B, &hyper) == GCKPT_OK && gckpt_run_some(e, 1, NULL) == GCKPT_MORE);
     CHECK(gckpt_store_quantise(s, "frozen.fc.0", GCKPT_STORAGE_F32) == GCKPT_OK);
-    CHECK(gckpt_run_some(e, 1, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "quantised during it"));
+    CHECK(gckpt_run_some(e, 1, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "storage of parameters changed"));
     CHECK(gckpt_run_some(e, 1, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "no step was started"));
     CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 1);
     free(f.bytes);

@@ -125,7 +125,7 @@ static int is_legal(const gckpt_instruction *list, int n)
     for (int i = 0; i < n; i++) {
         const int u = p->node_of[list[i].id];
         if (list[i].kind == GCKPT_UPDATE || list[i].kind == GCKPT_REDUCE ||
-            (list[i].kind >= GCKPT_OFFLOAD && u >= 0 && !p->node[u].can_offload))
+            (list[i].kind >= GCKPT_OFFLOAD && u >= 0 && !p->node[u].can_copy))
             return 0;
         if (list[i].kind == GCKPT_BACKWARD && u >= p->prologue && p->node[u].backward_index >= 0 &&
             p->node[u].backward_index != index++)

@@ -866,7 +866,7 @@ static void test_printed(void)
     CHECK(fits);
     gckpt_store *s = store_in(&memory);
     CHECK(gckpt_store_ranks(s, 0, 2, GCKPT_SHARD_NONE) == GCKPT_OK);
-    CHECK(gckpti_bind_exported(s, all, 3) == GCKPT_E_ARG && strstr(gckpt_error_text(s), "one rank"));
+    CHECK(gckpti_bind_exported(s, all, 3) == GCKPT_E_ARG && strstr(gckpt_error_text(s), "one process"));
     gckpt_store_free(s);
 }
 

@@ -1,6 +1,6 @@
 /* Plan plan, printed by gckpt_plan_c: compile it in the file that holds the
  * implementation of gradckpt.h, after the #include. Not to be edited.
- * It runs with GCKPT_NO_RANKS, GCKPT_NO_FETCH, GCKPT_NO_CACHES, GCKPT_NO_QUANT, GCKPT_NO_TILES, GCKPT_NO_BF16, GCKPT_NO_AXES, GCKPT_NO_ATTENTION, GCKPT_NO_RECURRENT, GCKPT_NO_IMAGES, GCKPT_NO_LINEAR_LOSS, GCKPT_NO_LOSSES, too. */
+ * It runs with GCKPT_NO_AXES, GCKPT_NO_ATTENTION, GCKPT_NO_RECURRENT, GCKPT_NO_IMAGES, GCKPT_NO_LINEAR_LOSS, GCKPT_NO_LOSSES, GCKPT_NO_CACHES, GCKPT_NO_RANKS, GCKPT_NO_FETCH, GCKPT_NO_QUANT, GCKPT_NO_TILES, GCKPT_NO_BF16, GCKPT_NO_OFFLOAD, GCKPT_NO_DEVICES, too. */
 #ifdef GCKPT_NO_TRAINING
 #error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
 #endif
@@ -112,7 +112,7 @@ const gckpt_plan plan = {
     UINT64_C(139752), /* least_cost */
     UINT64_C(139752), /* proven_cost */
     UINT64_C(0), /* hidden */
-    UINT64_C(0), /* offload_cost */
+    UINT64_C(0), /* host_cost */
     UINT64_C(0), /* comm_cost */
     16, /* batch */
     1, /* rows */
@@ -130,16 +130,16 @@ const gckpt_plan plan = {
     1, /* virtual_ranks */
     1, /* ranks */
     (gckpt_shard)0, /* shard */
-    0, /* overlap_offload */
+    0, /* overlaps_copies */
     1, /* accumulates */
     0, /* bf16_weights */
-    0, /* quantised */
+    0, /* compressed */
     -1, /* mixer */
     0, /* body */
     8, /* epilogue */
     8, /* alignment */
     744, /* proven_bytes */
-    0, /* offloaded */
+    0, /* host_bytes */
     1, /* term_count */
     300, /* arena */
     300, /* peak */

@@ -1,119 +1,116 @@
-#define OPS(X)                                                                                     \
-    X(where)                                                                                       \
-    X(dropout) X(log_softmax) X(slice) X(rotary) X(mean_squared_error) X(huber)                    \
-        X(binary_cross_entropy) X(sum_loss) X(embed) X(linear) X(softmax) X(layernorm)             \
-            X(cross_entropy) X(linear_cross_entropy) X(attention)
-
-bool is_op(const gckpt_op *op, const char *name)
+/* Runs F under the device's lock. PENDING: F may fuse its op with, or overlap, pending launches. */
+template <auto F, bool PENDING, auto... MORE> void locked(const gckpt_call *call)
 {
-    return op->flags & GCKPTI_BUILTIN_OP && !strcmp(op->name, name);
+    DeviceLock lock(device_of(call), PENDING);
+    F(call, MORE...);
+}
+template <auto F, class... A> void locked_with(const gckpt_call *call, A... arguments)
+{
+    DeviceLock lock(device_of(call));
+    F(call, arguments...);
 }
 
-template <auto F> struct Locked;
-template <class... A, void (*F)(const gckpt_call *, A...)> struct Locked<F> {
-    static void run(const gckpt_call *call, A... arguments)
-    {
-        DeviceLock lock(device_of(call));
-        F(call, arguments...);
-    }
+/* Sets the workspace: COUNT words of 4 bytes. */
+template <int64_t COUNT(const gckpt_call *, bool)> gckpt_result set_words(gckpt_call *call)
+{
+    call->workspace_forward = 4 * (size_t)COUNT(call, false);
+    call->workspace_backward = 4 * (size_t)COUNT(call, true);
+    return GCKPT_OK;
+}
+int64_t no_workspace(const gckpt_call *, bool) { return 0; }
+
+struct OpKernels {
+    const char *op;
+    gckpt_kernel forward, backward;
+    gckpt_result (*workspace)(gckpt_call *); /* NULL: that of the processor */
 };
 
-/* Runs F under the device's lock. F may fuse its op with, or overlap, pending launches. */
-template <void (*F)(const gckpt_call *)> void locked_no_flush(const gckpt_call *call)
-{
-    DeviceLock lock(device_of(call), true);
-    F(call);
-}
-
-/* If `op` has the name, find() returns which_forward or which_backward, under the device's lock. */
-#define FOUND(name, which)                                                                         \
-    if (is_op(op, #name))                                                                          \
-        return kind == GCKPT_FORWARD ? Locked<which##_forward>::run : Locked<which##_backward>::run;
-#define FORWARD(which)                                                                             \
-    if (is_op(op, #which) && kind == GCKPT_FORWARD)                                                \
-        return Locked<which##_forward>::run;
-
-gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
-{
-#define X(which)       FOUND(which, which)
-#define ROW(name, ...) X(name)
-    OPS(X)
-    GCKPTI_UNARY_OPS(ROW)
-    GCKPTI_UNARY_OPS_WITH(ROW) GCKPTI_BINARY_OPS(ROW) FOUND(matmul, linear)
-        FOUND(rmsnorm, layernorm) FOUND(gather, embed) FOUND(cross_entropy_with, cross_entropy)
-            FOUND(soft_cross_entropy, cross_entropy)
-                FOUND(mean_squared_error_with, mean_squared_error)
+/* clang-format off */
+/* Rows: an op that runs F(call, backward), by default NAME_by. OP_WORDS: AS_workspace returns the
+ * number of words of its workspace. */
+#define ROW(name, workspace, ...)                                                                  \
+    { #name, locked<__VA_ARGS__, false, false>, locked<__VA_ARGS__, false, true>, workspace },
+#define OP(name)                  ROW(name, NULL, name##_by)
+#define OP_AS(name, ...)          ROW(name, NULL, __VA_ARGS__)
+#define OP_WORDS(name, as, ...)   ROW(name, set_words<as##_workspace>, __VA_ARGS__)
+#define OP_LOSS(name, kind)       OP_WORDS(name, element_loss, element_loss_by<GCKPTI_LOSS_##kind>)
+#define OP_UNARY(name, ...)       OP_AS(name, name##_by<false>)
+#define OP_BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                     \
+    OP_AS(name, binary_by<BINARY_##name, GRAD_##grad_a, reads_a, GRAD_##grad_b, reads_b>)
+const OpKernels EXACT_OPS[] = {
+    GCKPTI_UNARY_OPS(OP_UNARY) GCKPTI_UNARY_OPS_WITH(OP_UNARY) GCKPTI_BINARY_OPS(OP_BINARY)
+    OP(where) OP(dropout) OP(detach) OP(from_u8) OP(slice) OP(rotary) OP(cache)
+    OP(linear) OP_AS(matmul, linear_by) OP(layernorm) OP_AS(rmsnorm, layernorm_by)
+    OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
+    OP_WORDS(embed, embed, embed_by) OP_WORDS(gather, embed, embed_by)
+    OP_WORDS(attention, attention, attention_by)
+    OP_LOSS(sum_loss, SUM) OP_LOSS(huber, HUBER) OP_LOSS(binary_cross_entropy, BINARY)
+    OP_LOSS(mean_squared_error, SQUARED) OP_LOSS(mean_squared_error_with, SQUARED)
+    OP_WORDS(cross_entropy, cross_entropy, cross_entropy_by)
+    OP_WORDS(cross_entropy_with, cross_entropy, cross_entropy_by)
+    OP_WORDS(soft_cross_entropy, cross_entropy, cross_entropy_by)
+    OP_WORDS(linear_cross_entropy, linear_cross_entropy, linear_cross_entropy_by)
 #ifndef GCKPT_NO_AXES
-                    X(permute) X(concat) X(pad) X(sum) X(mean) X(max) FORWARD(argmax)
+    OP_AS(permute, move_by<gckpti_permute_move>) OP_AS(concat, move_by<gckpti_concat_move>)
+    OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max) OP(argmax)
 #endif
 #ifndef GCKPT_NO_IMAGES
-                        X(upsample) X(conv2d) X(max_pool) X(average_pool) X(groupnorm)
-                            FOUND(batchnorm, groupnorm)
+    OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)
+    OP_WORDS(conv2d, no, conv2d_by)
+    OP_WORDS(groupnorm, groupnorm, groupnorm_by) OP_WORDS(batchnorm, groupnorm, groupnorm_by)
 #endif
 #ifndef GCKPT_NO_RECURRENT
-                                X(gru) X(lstm)
+    OP_WORDS(gru, cells, cells_by<3>) OP_WORDS(lstm, cells, cells_by<4>)
 #endif
+};
 #undef ROW
-#undef X
-                                    FORWARD(from_u8) FORWARD(detach) FORWARD(cache) return NULL;
+
+/* Ops of GCKPT_BF16_FAST: FAST by a function for each direction, FAST_BY by one. */
+#define FAST(name, of)                                                                             \
+    { #name, locked<fast::of##_forward, true>, locked<fast::of##_backward, true>,                  \
+      fast::of##_workspace },
+#define FAST_BY(name, workspace, ...)                                                              \
+    { #name, locked<__VA_ARGS__, true, false>, locked<__VA_ARGS__, true, true>, workspace },
+const OpKernels FAST_OPS[] = {
+    FAST(linear, linear) FAST(attention, attention)
+    FAST(linear_cross_entropy, linear_cross_entropy)
+    FAST(layernorm, layernorm) FAST(rmsnorm, layernorm)
+    FAST_BY(add, fast::add_workspace, fast::add_by)
+    FAST_BY(sub, fast::same_shape_workspace, fast::sub_by)
+    FAST_BY(mul, fast::same_shape_workspace, fast::mul_by)
+    FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by<true>)
+    FAST_BY(silu, NULL, silu_by<true>) FAST_BY(tanh, NULL, tanh_by<true>)
+    FAST_BY(sigmoid, NULL, sigmoid_by<true>) FAST_BY(relu, NULL, relu_by<true>)
+    FAST_BY(scale, NULL, scale_by<true>) FAST_BY(slice, NULL, fast::slice_by)
+    FAST_BY(rotary, NULL, rotary_by) FAST_BY(dropout, NULL, dropout_by)
+};
+/* clang-format on */
+
+template <size_t N> const OpKernels *row_of(const OpKernels (&ops)[N], const gckpt_op *op)
+{
+    for (const OpKernels &row : ops)
+        if (op->flags & GCKPTI_BUILTIN_OP && !strcmp(op->name, row.op))
+            return &row;
+    return NULL;
 }
 
-/* FAST_OPS: ops with kernels of GCKPT_BF16_FAST; FAST_WORKSPACES: also with NAME_workspace(). */
-#define FAST_WORKSPACES(X)                                                                         \
-    X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
-#define FAST_OPS(X)                                                                                \
-    FAST_WORKSPACES(X)                                                                             \
-    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice) X(rotary) X(dropout)
-
+gckpt_kernel kernel_of(const OpKernels *row, gckpt_kind kind)
+{
+    return !row ? NULL : kind == GCKPT_FORWARD ? row->forward : row->backward;
+}
+gckpt_kernel find(void *, const gckpt_op *op, gckpt_kind kind)
+{
+    return kernel_of(row_of(EXACT_OPS, op), kind);
+}
 gckpt_kernel find_fast(void *, const gckpt_op *op, gckpt_kind kind)
 {
-#define X(which)                                                                                   \
-    if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? locked_no_flush<fast::which##_forward>                      \
-                                     : locked_no_flush<fast::which##_backward>;
-    FAST_OPS(X)
-#undef X
-    return NULL;
+    return kernel_of(row_of(FAST_OPS, op), kind);
 }
 
 gckpt_result workspace(void *, const gckpt_op *op, gckpt_call *call)
 {
-#define X(which)                                                                                   \
-    if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
-        return fast::which##_workspace(call);
-    FAST_WORKSPACES(X)
-#undef X
-    if (is_op(op, "conv2d") || is_op(op, "average_pool"))
-        call->workspace_forward = call->workspace_backward = 0;
-#ifndef GCKPT_NO_IMAGES
-    if (is_op(op, "groupnorm") || is_op(op, "batchnorm"))
-        call->workspace_forward = call->workspace_backward =
-            sizeof(float) * (size_t)channel_workspace(call);
-#endif
-#ifndef GCKPT_NO_RECURRENT
-    if (is_op(op, "gru") || is_op(op, "lstm")) {
-        call->workspace_forward = sizeof(float) * (size_t)cells_workspace(call, 0);
-        call->workspace_backward = sizeof(float) * (size_t)cells_workspace(call, 1);
-    }
-#endif
-    bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
-    if (op->flags & GCKPTI_BUILTIN_OP && op->flags & GCKPT_LOSS) { /* each row's loss, a float */
-        classes = classes || is_op(op, "cross_entropy");
-        int64_t n = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
-        call->workspace_forward = (size_t)n * sizeof(float);
-        if (call->inputs == 3) /* a float per weight; class losses: also one per row */
-            call->workspace_backward =
-                sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) + (classes ? n : 0));
-    }
-    if (is_op(op, "embed") || is_op(op, "gather"))
-        call->workspace_backward =
-            sizeof(unsigned) *
-            (size_t)lists_words(gckpti_rows(&call->in[0].shape), gckpti_rows(&call->shape));
-    if (is_op(op, "linear_cross_entropy"))
-        for (int backward = 0; backward < 2; backward++)
-            (backward ? call->workspace_backward : call->workspace_forward) =
-                (size_t)logit_sizes(call, backward).size * sizeof(float);
-    if (is_op(op, "attention")) /* workspace for delta: a float for each query of each head */
-        call->workspace_backward = call->saved_bytes;
-    return GCKPT_OK;
+    const OpKernels *row = call->precision == GCKPT_BF16_FAST ? row_of(FAST_OPS, op) : NULL;
+    if (!row || !row->workspace)
+        row = row_of(EXACT_OPS, op);
+    return row && row->workspace ? row->workspace(call) : GCKPT_OK;
 }

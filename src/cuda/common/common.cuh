@@ -75,8 +75,8 @@ const Values NONE = { NULL, NULL };
 
 __device__ inline const Results &results_at(const Results &y) { return y; }
 __device__ inline Results results_at(float *y) { return { y, NULL }; }
-__host__ __device__ inline bool wanted(const Results &y) { return y.f32 || y.bf16; }
-bool wanted(const float *y) { return y != NULL; }
+__host__ __device__ inline bool wanted(const Values &x) { return x.f32 || x.bf16; }
+__host__ __device__ inline bool wanted(const float *x) { return x != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
 bool aligned(const Values &x) { return aligned(x.f32, x.bf16); }
 

@@ -30,18 +30,28 @@ void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumul
         RUN_EACH(call, (map_kernel<1, F, A, D>), n, f, a, b, d, n, accumulate);
 }
 
-template <class F>
-void map(const gckpt_call *call, F f, const float *a, const float *b, float *d, int64_t n,
-         int accumulate)
-{
-    map_vecs<4>(call, f, a, b, d, n, accumulate);
-}
-
-template <class F>
+/* Runs map_kernel on operands of f32 or, if BF16, of f32 or bf16. */
+template <bool BF16, class F>
 void map(const gckpt_call *call, F f, const Values &a, const Values &b, const Results &d, int64_t n,
          int accumulate)
 {
-    map_vecs<8>(call, f, a, b, d, n, accumulate);
+    if constexpr (BF16)
+        map_vecs<8>(call, f, a, b, d, n, accumulate);
+    else
+        map_vecs<4>(call, f, a.f32, b.f32, d.f32, n, accumulate);
+}
+
+/* Compute out = f(a, b); the gradient of x, which has the layout of a and b. */
+template <bool BF16 = false, class F>
+void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
+{
+    map<BF16>(call, f, a, b, out_of(call), gckpti_elements(&call->shape), 0);
+}
+
+template <bool BF16 = false, class F>
+void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const Values &a, const Values &b)
+{
+    map<BF16>(call, f, a, b, grad_of(x), gckpti_elements(&x.shape), x.accumulate);
 }
 
 struct Copy {
@@ -54,5 +64,5 @@ struct Copy {
 
 void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 {
-    map(call, Copy(), from, NULL, to, n, 1);
+    map<false>(call, Copy(), { from, NULL }, NONE, { to, NULL }, n, 1);
 }

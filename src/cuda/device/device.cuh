@@ -131,7 +131,7 @@ template <auto KERNEL> const char *name_of(void) { return __PRETTY_FUNCTION__; }
 void check_kernel(Device *d, cudaError_t error, const char *name)
 {
     const char *from = strstr(name, "KERNEL = ");
-    char text[72]; /* short enough for the rest of a message */
+    char text[48]; /* short enough for the rest of a message */
     if (error == cudaSuccess)
         return;
     snprintf(text, sizeof text, "%s", from ? from + 9 : name);
@@ -186,10 +186,6 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
-/* Defines an op's NAME_forward and NAME_backward, which call one function F(call, backward). */
-#define BOTH_PASSES(name, ...)                                                                     \
-    void name##_forward(const gckpt_call *call) { __VA_ARGS__(call, false); }                      \
-    void name##_backward(const gckpt_call *call) { __VA_ARGS__(call, true); }
 /* RUN_EACH runs a kernel with a thread for each of n items, RUN_ROWS with a warp for each row. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
 #define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)

@@ -12,12 +12,12 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
         x[c] = j >= from && j < keys ? gckpti_mul(x[c], a.after) : -INFINITY;
         top = fmaxf(top, x[c]);
     }
-    const float factor = gckpti_online_factor(row_max(top), first, max);
+    const float factor = online_factor(row_max(top), first, max);
     const float shift = gckpti_shift(*max);
     UNROLL for (int c = 0; c < 4; c++)
         x[c] = gckpti_exp(x[c] - shift);
     const float added = warp_sum((x[0] + x[2]) + (x[1] + x[3]), 8);
-    *sum = gckpti_online_sum(*sum, first, factor, added);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
     return factor;
 }
 
@@ -319,21 +319,13 @@ void attention_by(const gckpt_call *call, bool)
 {
     const gckpti_attn h = gckpti_attn_of(call);
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
-    Attention a = {};
-    a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
-    a.out = call->out, a.saved = (float *)call->saved, a.delta = (const float *)call->workspace;
-    a.t = (int)h.t, a.s = (int)h.s, a.c = h.c, a.kc = h.kv_c;
-    a.heads = (int)h.heads, a.d = (int)h.d, a.group = (int)h.group;
-    a.lengths = call->inputs == 4 ? call->in[3].index : NULL;
-    a.keys = keys_of(call);
-    a.scale = h.scale, a.cap = h.cap, a.times = h.cap > 0.0f ? h.dot_scale : 0.0f;
+    Attention a = { heads_of(call), q->data, k->data, v->data, call->grad_out, call->out };
+    a.delta = (const float *)call->workspace, a.keys = keys_of(call);
+    a.c = h.c, a.kc = h.kv_c, a.window = (int)gckpti_min(h.window, INT32_MAX);
+    a.cap = h.cap, a.times = h.cap > 0.0f ? h.dot_scale : 0.0f;
     a.after = gckpti_attn_post_scale(&h);
-    a.window = (int)gckpti_min(h.window, INT32_MAX);
-    if (a.g) {
+    if (a.g)
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
-        for (int i = 0; i < 3; i++)
-            a.accumulate[i] = call->in[i].grad && call->in[i].accumulate;
-    }
     a.aligned =
         a.d % 4 == 0 && aligned(a.q, a.k, a.v) && aligned(a.g, a.out, a.dq) && aligned(a.dk, a.dv);
     const int64_t queries = call->shape.d[0] * a.heads * a.t;
@@ -347,4 +339,8 @@ void attention_by(const gckpt_call *call, bool)
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
 }
 
-BOTH_PASSES(attention, attention_by)
+/* Backward: delta, a float for each query of each head. */
+int64_t attention_workspace(const gckpt_call *call, bool backward)
+{
+    return backward ? (int64_t)(call->saved_bytes / sizeof(float)) : 0;
+}

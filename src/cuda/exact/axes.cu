@@ -75,17 +75,17 @@ template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int vec)
 }
 
 /* Loads N adjacent elements or, if step is 0, one element N times. */
-template <int N, class I> __device__ Vec<float, N> load_broadcast(const float *at, I step)
+template <int N, class X, class I> __device__ Vec<float, N> load_broadcast(const X &x, I at, I step)
 {
-    Vec<float, N> x;
+    Vec<float, N> y;
     if (step)
-        return load<N>(at);
+        return load<N>(x, at);
     for (int k = 0; k < N; k++)
-        x.v[k] = *at;
-    return x;
+        y.v[k] = value_at(x, at);
+    return y;
 }
 
-#define NAME(name, ...) OP_##name,
+#define NAME(name, ...) BINARY_##name,
 enum BinaryOp { GCKPTI_BINARY_OPS(NAME) };
 #undef NAME
 
@@ -96,7 +96,7 @@ struct Binary {
     {
         switch (op) {
 #define VALUE(name, ...)                                                                           \
-    case OP_##name:                                                                                \
+    case BINARY_##name:                                                                            \
         *d = gckpti_##name##_value(a, b);                                                          \
         break;
             GCKPTI_BINARY_OPS(VALUE)
@@ -144,48 +144,62 @@ struct Gradient {
 };
 
 /* Computes d = f(a, b), N elements in each thread, in the order of d; elements that are repeated
- * come from caches. b may be NULL, and so may `self`, an operand with the layout of d. */
-template <int N, class I, class F>
-__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float *d, const float *a,
-                               const float *b, const float *self, int64_t vecs, int accumulate)
+ * come from caches. b may be NULL, and so may `self`, an operand with the layout of d. Accumulates
+ * as map_kernel does. */
+template <int N, class I, class F, class A, class D>
+__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, D d, A a, A b, A self,
+                               int64_t vecs, int accumulate)
 {
+    constexpr bool ROUNDED = !std::is_pointer<D>::value;
     for (EACH(i, vecs)) {
         Offsets<I> at = offsets_of(axes, (I)i);
-        Vec<float, N> x = load_broadcast<N>(a + at.at1, axes.step[1][0]), y = {}, z = {}, w = {};
-        if (b)
-            y = load_broadcast<N>(b + at.at2, axes.step[2][0]);
-        if (self)
-            w = load<N>(self + at.at0);
-        if (accumulate)
-            z = load<N>(d + at.at0);
+        Vec<float, N> x = load_broadcast<N>(a, at.at1, axes.step[1][0]), y = {}, z = {}, w = {};
+        if (wanted(b))
+            y = load_broadcast<N>(b, at.at2, axes.step[2][0]);
+        if (wanted(self))
+            w = load<N>(self, at.at0);
+        if (!ROUNDED && accumulate)
+            z = load<N>(d, at.at0);
         for (int k = 0; k < N; k++)
-            f(&z.v[k], x.v[k], y.v[k], w.v[k], accumulate);
-        store(d + at.at0, z);
+            f(&z.v[k], x.v[k], y.v[k], w.v[k], ROUNDED ? 0 : accumulate);
+        write_vec<N>(results_at(d), at.at0, N, true, z.v, ROUNDED ? accumulate : 0);
     }
 }
 
-template <class F>
-void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, const float *a,
-             const float *b, const float *self, int accumulate)
+template <int N, class F, class A, class D>
+void combine_vecs(const gckpt_call *call, const Axes<int64_t> &x, F f, D d, A a, A b, A self,
+                  int accumulate)
 {
-    int64_t n = count_of(x);
-    bool four = aligned(d, a, b) && aligned(self) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
+    const int64_t n = count_of(x);
+    bool vecs = aligned(d) && aligned(a) && aligned(b) && aligned(self) && x.n &&
+                x.size[0] % N == 0 && x.step[0][0] == 1;
     for (int t = 0; t < 3; t++) {
-        bool repeated = x.step[t][0] == 0;
-        four = four && (repeated || x.step[t][0] == 1);
+        const bool repeated = x.step[t][0] == 0;
+        vecs = vecs && (repeated || x.step[t][0] == 1);
         for (int k = 1; k < x.n; k++)
-            four = four && (repeated || x.step[t][k] % 4 == 0);
+            vecs = vecs && (repeated || x.step[t][k] % N == 0);
     }
 #define COMBINE(N, I)                                                                              \
-    RUN_EACH(call, (combine_kernel<N, I, F>), n / N, axes_in<I>(x, N), f, d, a, b, self, n / N,    \
-             accumulate)
-    if (four && fits_int32(x))
-        COMBINE(4, uint32_t);
-    else if (four)
-        COMBINE(4, int64_t);
+    RUN_EACH(call, (combine_kernel<N, I, F, A, D>), n / N, axes_in<I>(x, N), f, d, a, b, self,     \
+             n / N, accumulate)
+    if (vecs && fits_int32(x))
+        COMBINE(N, uint32_t);
+    else if (vecs)
+        COMBINE(N, int64_t);
     else if (fits_int32(x))
         COMBINE(1, uint32_t);
     else
         COMBINE(1, int64_t);
 #undef COMBINE
+}
+
+/* Runs combine_kernel on operands of f32 or, if BF16, of f32 or bf16. */
+template <bool BF16 = false, class F>
+void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, const Results &d, const Values &a,
+             const Values &b, const Values &self, int accumulate)
+{
+    if constexpr (BF16)
+        combine_vecs<8>(call, x, f, d, a, b, self, accumulate);
+    else
+        combine_vecs<4>(call, x, f, d.f32, a.f32, b.f32, self.f32, accumulate);
 }

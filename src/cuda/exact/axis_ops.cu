@@ -1,6 +1,4 @@
 #ifndef GCKPT_NO_AXES
-BOTH_PASSES(permute, move_by<gckpti_permute_move>)
-BOTH_PASSES(concat, move_by<gckpti_concat_move>)
 
 void pad_by(const gckpt_call *call, bool backward)
 {
@@ -9,11 +7,10 @@ void pad_by(const gckpt_call *call, bool backward)
         fill(call, call->out, gckpti_bits(o->value), gckpti_elements(&call->shape));
     move_by<gckpti_pad_move>(call, backward);
 }
-BOTH_PASSES(pad, pad_by)
 
 /* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
  * gradient of its sum or mean. */
-template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
+template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
     const int axis = *(const int *)call->attributes;
@@ -28,8 +25,6 @@ template <bool MEAN> void reduce(const gckpt_call *call, bool backward)
         sums(call, axes,
              { { GRAD_identity }, { x->data }, NULL, NULL, { out_of(call), NULL, 0, divisor } });
 }
-BOTH_PASSES(sum, reduce<false>)
-BOTH_PASSES(mean, reduce<true>)
 
 /* ---- max, argmax: the first NaN or, without one, the first element that no other exceeds ---- */
 /* Returns true if element k, of value v, is better than the best one, element `at` (if at >= 0). */
@@ -89,12 +84,13 @@ __global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *
     }
 }
 
-void max_forward(const gckpt_call *call) { max_with_index(call, call->out, call->saved); }
-void argmax_forward(const gckpt_call *call) { max_with_index(call, NULL, call->out); }
-void max_backward(const gckpt_call *call)
+void argmax_by(const gckpt_call *call, bool) { max_with_index(call, NULL, call->out); }
+void max_by(const gckpt_call *call, bool backward)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    if (call->in[0].grad)
+    if (!backward)
+        max_with_index(call, call->out, call->saved);
+    else if (call->in[0].grad)
         RUN_EACH(call, max_backward_kernel, v.outer * v.size * v.inner, v, call->in[0].grad,
                  call->grad_out, (const int32_t *)call->saved, call->in[0].accumulate);
 }

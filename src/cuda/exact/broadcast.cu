@@ -5,43 +5,39 @@ Axes<int64_t> broadcast_axes(const gckpt_call *call, int i, int j)
     return axes_of(gckpti_iter_over(&call->shape, &in[i].shape, &in[j].shape), 0, true);
 }
 
-void broadcast_forward(const gckpt_call *call, BinaryOp op)
-{
-    const gckpt_arg *in = call->in;
-    combine(call, broadcast_axes(call, 0, 1), Binary{ op }, call->out, in[0].data, in[1].data, NULL,
-            0);
-}
-
 /* Returns the values of an input, or the words of an i32 one. */
-const float *words_of(const gckpt_arg &x)
+Values words_of(const gckpt_arg &x)
 {
-    return x.index ? (const float *)(const void *)x.index : x.data;
+    return { x.index ? (const float *)(const void *)x.index : x.data, NULL };
 }
 
 /* Gives input i its gradient by a rule, which reads input i and another one as `reads` says. */
 void broadcast_gradient(const gckpt_call *call, int i, int other, Rule rule, unsigned reads)
 {
-    const gckpt_arg *in = &call->in[i], *y = &call->in[other];
-    const float *x = reads & GCKPT_IN(i) ? in->data : NULL;
-    const float *at = reads & GCKPT_IN(other) ? words_of(*y) : NULL;
+    const gckpt_arg *in = &call->in[i];
+    const Values g = grad_out_of(call), x = reads & GCKPT_IN(i) ? value_of(*in) : NONE;
+    const Values at = reads & GCKPT_IN(other) ? words_of(call->in[other]) : NONE;
     if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* g is in place already */
         return;
     Axes<int64_t> axes = broadcast_axes(call, i, other);
     if (in->compensation)
-        sums(call, axes, { { rule }, grad_out_of(call), at, x, sum_of(*in) });
+        sums(call, axes, { { rule }, g, at.f32, x.f32, sum_of(*in) });
     else
-        combine(call, axes, Gradient{ rule }, in->grad, call->grad_out, at, x, in->accumulate);
+        combine(call, axes, Gradient{ rule }, grad_of(*in), g, at, x, in->accumulate);
 }
 
-#define BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                        \
-    void name##_forward(const gckpt_call *call) { broadcast_forward(call, OP_##name); }            \
-    void name##_backward(const gckpt_call *call)                                                   \
-    {                                                                                              \
-        broadcast_gradient(call, 0, 1, GRAD_##grad_a, reads_a);                                    \
-        broadcast_gradient(call, 1, 0, GRAD_##grad_b, reads_b);                                    \
-    }
-GCKPTI_BINARY_OPS(BINARY)
-#undef BINARY
+/* Runs an op of GCKPTI_BINARY_OPS. GRAD_A, READS_A: rule of the first input's gradient, and what it
+ * reads. */
+template <BinaryOp OP, Rule GRAD_A, unsigned READS_A, Rule GRAD_B, unsigned READS_B>
+void binary_by(const gckpt_call *call, bool backward)
+{
+    const gckpt_arg *in = call->in;
+    if (!backward)
+        return combine(call, broadcast_axes(call, 0, 1), Binary{ OP }, out_of(call),
+                       value_of(in[0]), value_of(in[1]), NONE, 0);
+    broadcast_gradient(call, 0, 1, GRAD_A, READS_A);
+    broadcast_gradient(call, 1, 0, GRAD_B, READS_B);
+}
 
 /* Computes a where the condition equals on_true, and `self` elsewhere. */
 struct Where {
@@ -59,19 +55,21 @@ void where_forward(const gckpt_call *call)
     const bool repeated = gckpti_elements(&call->in[1].shape) != n;
     const int taken = repeated || gckpti_elements(&call->in[2].shape) == n ? 1 : 2;
     const gckpt_arg *rest = &call->in[3 - taken];
-    const float *self = rest->data;
+    Values self = value_of(*rest);
     const Where f = { call->in[0].index != NULL, taken == 1 };
     if (gckpti_elements(&rest->shape) != n) {
-        combine(call, broadcast_axes(call, 3 - taken, 0), Quotient{ 1.0f }, call->out, self, NULL,
-                NULL, 0);
-        self = call->out;
+        combine(call, broadcast_axes(call, 3 - taken, 0), Quotient{ 1.0f }, out_of(call), self,
+                NONE, NONE, 0);
+        self = value_out_of(call);
     }
-    combine(call, broadcast_axes(call, taken, 0), f, call->out, call->in[taken].data,
+    combine(call, broadcast_axes(call, taken, 0), f, out_of(call), value_of(call->in[taken]),
             words_of(call->in[0]), self, 0);
 }
 
-void where_backward(const gckpt_call *call)
+void where_by(const gckpt_call *call, bool backward)
 {
+    if (!backward)
+        return where_forward(call);
     const bool is_i32 = call->in[0].index != NULL;
     const gckpt_arg *condition = &call->in[0];
     if (condition->grad && !condition->accumulate)

@@ -83,7 +83,7 @@ __global__ void channel_each_kernel(const __grid_constant__ Channels s, int64_t 
         const int64_t at = (image * s.places + r) * s.channels + c;
         const float d = s.x[at] - center;
         if (!BACK) {
-            s.to[at] = gckpti_norm_out(d, rstd, s.gain, s.bias, c);
+            s.to[at] = norm_out(d, rstd, s.gain, s.bias, c);
         } else {
             const float u = s.gain ? gckpti_mul(s.g[at], s.gain[c]) : s.g[at];
             gckpti_put_product(&s.to[at], rstd, gckpti_fma(-(d * rstd), mean_gh, u - mean_g),
@@ -107,17 +107,14 @@ void channel_means(const gckpt_call *call, const Channels &s, const float *sums,
     RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
 }
 
-/* Terms of sums over images: for the gradients of bias and gain or, if rows > 0, for batchnorm's
- * running mean and variance: measured ones times rows (the variance also times `unbiased`). */
-struct ImageTerms : Terms {
-    const float *x, *y;
-    int64_t channels;
+/* The terms that batchnorm adds to its running mean and variance: measured ones, times rows. */
+struct RunningTerms : Terms {
+    const float *mean, *variance;
     float unbiased, rows;
-    __device__ void operator()(int64_t column, int64_t r, float *term) const
+    __device__ void operator()(int64_t channel, int64_t, float *term) const
     {
-        term[0] = x[r * channels + column], term[1] = y ? y[r * channels + column] : 0.0f;
-        if (rows > 0.0f)
-            term[0] = gckpti_mul(rows, term[0]), term[1] = gckpti_mul(rows, term[1] * unbiased);
+        term[0] = gckpti_mul(rows, mean[channel]);
+        term[1] = gckpti_mul(rows, variance[channel] * unbiased);
     }
 };
 
@@ -146,16 +143,15 @@ void groupnorm_backward(const gckpt_call *call)
     float *sums = (float *)call->workspace, *more = sums + s.images * s.channels;
     float *a = more + s.images * s.channels, *b = a + s.images * s.groups;
     const float unbiased = s.n > 1 ? s.n / (s.n - 1) : 1.0f;
-    const ImageTerms stats = { {},         saved,    saved + s.channels,
-                               s.channels, unbiased, (float)call->rows };
+    const RunningTerms stats = { {}, saved, saved + s.channels, unbiased, (float)call->rows };
     if (!o->groups)
         column_sums(call, stats, sum_of(call, 1), sum_of(call, 2), 1, s.channels);
     if (s.to || (o->gain && call->in[o->gain].grad)) /* only then are x and saved read */
         s.mean = saved, s.variance = saved + s.images * s.groups;
     column_sums(call, ChannelTerms<true>{ {}, s }, sum_to(sums), sum_to(s.mean ? more : NULL),
                 s.places, s.channels, s.images);
-    column_sums(call, ImageTerms{ {}, sums, s.mean ? more : NULL, s.channels },
-                sum_of(call, o->bias), sum_of(call, o->gain), s.images, s.channels);
+    const RowTerms<> images = { {}, { sums, NULL }, { s.mean ? more : NULL, NULL }, s.channels };
+    column_sums(call, images, sum_of(call, o->bias), sum_of(call, o->gain), s.images, s.channels);
     if (!s.to)
         return;
     channel_means(call, s, sums, s.gain, NULL, a);
@@ -164,8 +160,12 @@ void groupnorm_backward(const gckpt_call *call)
     channel_each<true>(call, s);
 }
 
-/* Returns the floats of workspace. */
-int64_t channel_workspace(const gckpt_call *call)
+void groupnorm_by(const gckpt_call *call, bool backward)
+{
+    backward ? groupnorm_backward(call) : groupnorm_forward(call);
+}
+
+int64_t groupnorm_workspace(const gckpt_call *call, bool)
 {
     const Channels s = channels_of(call);
     return 2 * s.images * (s.channels + s.groups);

@@ -284,5 +284,4 @@ void conv2d_by(const gckpt_call *call, bool backward)
     if (backward)
         bias_gradient(call);
 }
-BOTH_PASSES(conv2d, conv2d_by)
 #endif

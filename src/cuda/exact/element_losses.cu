@@ -79,10 +79,16 @@ __global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
 /* Computes the gradient of weights from the sums of the losses that each weight multiplies. */
 void weights_gradient(const gckpt_call *call, const float *sums)
 {
-    map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, sums, NULL);
+    map_gradient(call, call->in[2], ByLossScale{ params_of(call) }, { sums, NULL }, NONE);
 }
 
-/* Workspace of the forward: a float for each row; of the backward: one for each weight. */
+/* Forward: a float for each row; backward: one for each weight. */
+int64_t element_loss_workspace(const gckpt_call *call, bool backward)
+{
+    const gckpt_shape *weights = &call->in[2].shape;
+    return !backward ? loss_rows(call) : call->inputs == 3 ? gckpti_elements(weights) : 0;
+}
+
 template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bool backward)
 {
     ElementLoss f = { gckpti_element_loss_of(call, KIND) };
@@ -103,7 +109,3 @@ template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bo
     weights_gradient(call, sums);
 }
 
-BOTH_PASSES(sum_loss, element_loss_by<GCKPTI_LOSS_SUM>)
-BOTH_PASSES(mean_squared_error, element_loss_by<GCKPTI_LOSS_SQUARED>)
-BOTH_PASSES(huber, element_loss_by<GCKPTI_LOSS_HUBER>)
-BOTH_PASSES(binary_cross_entropy, element_loss_by<GCKPTI_LOSS_BINARY>)

@@ -31,7 +31,10 @@ struct Lists {
     unsigned *list;         /* all lists, one after the other */
 };
 
-int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
+int64_t embed_workspace(const gckpt_call *call, bool backward)
+{
+    return backward ? 2 * gckpti_rows(&call->in[0].shape) + 1 + 2 * gckpti_rows(&call->shape) : 0;
+}
 
 __global__ void lists_count_kernel(Lists l, RowIndex index, int64_t rows)
 {
@@ -114,4 +117,3 @@ void embed_by(const gckpt_call *call, bool backward)
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
         table, n, x->accumulate);
 }
-BOTH_PASSES(embed, embed_by)

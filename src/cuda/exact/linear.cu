@@ -1,17 +1,18 @@
-/* The terms of sums over rows of x (rows,n), f32 or bf16. */
-struct RowTerms : Terms {
-    Values x;
+/* The terms of sums over rows of x and of y (rows,n), which may be NONE. KEPT: see Terms::FRESH. */
+template <bool KEPT = false> struct RowTerms : Terms {
+    static constexpr bool FRESH = KEPT;
+    Values x, y;
     int64_t n;
     __device__ void operator()(int64_t column, int64_t r, float *term) const
     {
-        *term = value_at(x, r * n + column);
+        term[0] = value_at(x, r * n + column), term[1] = value_at(y, r * n + column);
     }
 };
 
 /* Computes the gradient of the third input: the sum of g over rows. */
 void bias_gradient(const gckpt_call *call)
 {
-    const RowTerms of = { {}, grad_out_of(call), gckpti_last(&call->shape) };
+    const RowTerms<> of = { {}, grad_out_of(call), NONE, gckpti_last(&call->shape) };
     if (call->inputs == 3)
         column_sums(call, of, sum_of(call->in[2]), {}, gckpti_rows(&call->shape), of.n);
 }
@@ -23,4 +24,3 @@ void linear_by(const gckpt_call *call, bool backward)
     gckpti_linear_gradients(call, products);
     bias_gradient(call);
 }
-BOTH_PASSES(linear, linear_by)

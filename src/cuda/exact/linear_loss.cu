@@ -8,7 +8,7 @@ struct LogitSizes {
     int64_t offset, losses, size;
 };
 
-LogitSizes logit_sizes(const gckpt_call *call, int backward)
+LogitSizes logit_sizes(const gckpt_call *call, bool backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     LogitSizes p;
@@ -20,6 +20,11 @@ LogitSizes logit_sizes(const gckpt_call *call, int backward)
     if (backward && call->precision != GCKPT_FP32)
         p.size += p.rows * c;
     return p;
+}
+
+int64_t linear_cross_entropy_workspace(const gckpt_call *call, bool backward)
+{
+    return logit_sizes(call, backward).size;
 }
 
 __global__ void cap_kernel(float *x, int64_t n, float times, float cap)
@@ -52,7 +57,8 @@ int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row
         const gckpti_operand d = { workspace, NULL, l.n, 1, 0 };
         gckpti_product t;
         t.k_period = t.k_offset = 0;
-        t.a = gckpti_arg_operand(x, at, c, 1, 0), t.b = gckpti_arg_operand(w, l.first * c, c, 1, 0);
+        t.a = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
+        t.b = gckpti_operand_of(gckpti_arg_values(w), l.first * c, c, 1, 0);
         gckpti_gemm(call, products, &t, rows, l.n, c, workspace, 0);
         if (l.cap > 0.0f)
             RUN_EACH(call, cap_kernel, rows * l.n, workspace, rows * l.n, 1.0f / l.cap, l.cap);
@@ -64,7 +70,7 @@ int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row
         t.a = d, t.b = gckpti_transpose(&t.b);
         if (dx)
             gckpti_gemm(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
-        t.b = gckpti_arg_operand(x, at, c, 1, 0);
+        t.b = gckpti_operand_of(gckpti_arg_values(x), at, c, 1, 0);
         t.a = gckpti_transpose(&d), t.b = gckpti_transpose(&t.b);
         t.k_period = gckpti_sample_rows(&x->shape), t.k_offset = row % t.k_period;
         if (dw)
@@ -85,4 +91,3 @@ void linear_cross_entropy_by(const gckpt_call *call, bool backward)
     if (!backward)
         add_losses(call, (float *)call->workspace + sizes.losses, call->in[2].index, rows, 1);
 }
-BOTH_PASSES(linear_cross_entropy, linear_cross_entropy_by)

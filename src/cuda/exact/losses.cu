@@ -1,3 +1,16 @@
+/* Updates *max by the maximum `top` of more scores, as a step of gckpti_online does, and returns
+ * the factor of the sum so far. */
+__device__ __forceinline__ float online_factor(float top, bool first, float *max)
+{
+    float factor = 0.0f;
+    if (!first) {
+        top = top > *max ? top : *max;
+        factor = gckpti_exp(*max - gckpti_shift(top));
+    }
+    *max = top;
+    return factor;
+}
+
 /* Takes the next n <= 1024 logits of a row into max and sum, as gckpti_online does, but stores no
  * exponentials. Lanes keep the logits in registers; missing ones are -inf, which adds +0. */
 __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
@@ -8,11 +21,12 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
         regs[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
         top = regs[k] > top ? regs[k] : top;
     }
-    const float factor = gckpti_online_factor(warp_max(top), first, max);
+    const float factor = online_factor(warp_max(top), first, max);
     const float shift = gckpti_shift(*max);
     UNROLL for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
         added += gckpti_exp(regs[k] - shift);
-    *sum = gckpti_online_sum(*sum, first, factor, warp_sum(added));
+    added = warp_sum(added);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
 }
 
 /* Some rows and classes of a loss over classes, such as cross-entropy. */
@@ -144,7 +158,13 @@ __global__ void class_losses_kernel(Classes l)
     }
 }
 
-/* Workspace of a backward with weights: a float for each row and one for each weight. */
+/* A float for each row; in the backward, also one for each weight, or nothing without weights. */
+int64_t cross_entropy_workspace(const gckpt_call *call, bool backward)
+{
+    const int64_t rows = gckpti_rows(&call->in[0].shape);
+    return !backward ? rows : call->inputs == 3 ? rows + gckpti_elements(&call->in[2].shape) : 0;
+}
+
 void cross_entropy_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
@@ -165,4 +185,3 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }
-BOTH_PASSES(cross_entropy, cross_entropy_by)

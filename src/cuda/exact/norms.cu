@@ -1,3 +1,13 @@
+/* Returns d = (x - c) - mean; in an rmsnorm c and mean are 0. */
+__device__ float centered(float x, float c, float mean) { return (x - c) - mean; }
+
+/* Returns y = d rstd gain + bias at element i of a row; gain and bias may be NULL. */
+__device__ float norm_out(float d, float rstd, const float *gain, const float *bias, int64_t i)
+{
+    float y = gain ? d * rstd : d, factor = gain ? gain[i] : rstd;
+    return bias ? gckpti_fma(y, factor, bias[i]) : y * factor;
+}
+
 /* Returns the mean of x - c over a row. */
 __device__ float mean_from(const float *x, int64_t n, float c)
 {
@@ -20,13 +30,13 @@ __global__ void norm_forward_kernel(int center, float epsilon, const float *x, c
             mean = mean_from(from, n, c);
         }
         for (int64_t i = lane; i < n; i += 32) {
-            float d = gckpti_centered(from[i], c, mean);
+            float d = centered(from[i], c, mean);
             squares = gckpti_fma(d, d, squares);
         }
         float rstd = gckpti_rsqrt(warp_sum(squares) / (float)n + epsilon);
         for (int64_t i = lane; out && i < n; i += 32) {
-            const float d = gckpti_centered(from[i], c, mean);
-            out[r * n + i] = gckpti_norm_out(d, rstd, gain, bias, i);
+            const float d = centered(from[i], c, mean);
+            out[r * n + i] = norm_out(d, rstd, gain, bias, i);
         }
         if (saved && center && lane < 3)
             saved[3 * r + lane] = lane == 0 ? c : lane == 1 ? mean : rstd;
@@ -59,12 +69,12 @@ __global__ void norm_backward_kernel(int center, const float *x, const float *ga
         for (int64_t i = lane; i < n; i += 32) {
             float u = gain ? gckpti_mul(g_row[i], gain[i]) : g_row[i];
             a += u;
-            b = gckpti_fma(u, gckpti_centered(from[i], o.c, o.mean) * o.rstd, b);
+            b = gckpti_fma(u, centered(from[i], o.c, o.mean) * o.rstd, b);
         }
         a = center ? warp_sum(a) / (float)n : 0.0f;
         b = warp_sum(b) / (float)n;
         for (int64_t i = lane; i < n; i += 32) {
-            float h = gckpti_centered(from[i], o.c, o.mean) * o.rstd;
+            float h = centered(from[i], o.c, o.mean) * o.rstd;
             float u = gain ? gckpti_mul(g_row[i], gain[i]) : g_row[i];
             gckpti_put_product(&dx[r * n + i], o.rstd, gckpti_fma(-h, b, u - a), accumulate);
         }
@@ -82,7 +92,7 @@ struct NormTerms : Terms {
         term[1] = g[r * n + column];
         if (gain) {
             const Normed o = normed(saved, r, center);
-            term[0] = gckpti_mul(term[1], gckpti_centered(x[r * n + column], o.c, o.mean) * o.rstd);
+            term[0] = gckpti_mul(term[1], centered(x[r * n + column], o.c, o.mean) * o.rstd);
         }
     }
 };
@@ -105,4 +115,3 @@ void layernorm_by(const gckpt_call *call, bool backward)
         RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, gain_data, saved, g, x->grad,
                  rows, n, x->accumulate);
 }
-BOTH_PASSES(layernorm, layernorm_by)

@@ -57,7 +57,7 @@ __global__ void pool_backward_kernel(gckpti_pool_state s, float *dx, const float
     }
 }
 
-template <bool MAX> void pool(const gckpt_call *call, bool backward)
+template <bool MAX> void pool_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
@@ -69,6 +69,4 @@ template <bool MAX> void pool(const gckpt_call *call, bool backward)
                  call->grad_out, (const uint16_t *)call->saved, n, x->accumulate);
 }
 
-BOTH_PASSES(max_pool, pool<true>)
-BOTH_PASSES(average_pool, pool<false>)
 #endif

@@ -2,92 +2,56 @@
 /* ---- gru, lstm: for each step a product of all rows' states with wh, then a thread for each unit
  * of each row. A step is two kernels in either direction; captured, they need no host. ---- */
 struct Cells {
-    int64_t rows, steps, units, t;
-    const float *p, *g, *h0, *c0;
-    float *h, *c, *a;           /* forward: states h, c (rows,units); chains a (rows,gates) */
-    float *d, *e, *da, *before; /* gradients d of h, e of c, da of chains; h of step t - 1 */
-    float *saved, *out, *dp;
-    int accumulate;
+    gckpti_cell at; /* row 0 at step 0 */
+    int64_t rows, steps, t;
+    const float *h0, *c0, *zero; /* zero: H zeros */
+    float *a, *out, *before;     /* chains (rows,gates); before: h of step t - 1 (rows,T,H) */
 };
 
-/* Offsets of a unit of a row at step t in p (and da), saved, out and per-step buffers. */
-template <int GATES> struct Unit {
-    int64_t n, at, saved, out, before, chain;
-    __device__ __forceinline__ Unit(const Cells &s, int64_t i) : n(s.units)
-    {
-        const int64_t row = i / n, j = i - row * n, step = row * s.steps + s.t;
-        at = step * GATES * n + j, saved = step * 4 * n + j,
-        out = step * (GATES == 4 ? 2 : 1) * n + j;
-        before = step * n + j, chain = row * GATES * n + j;
-    }
-};
+/* Returns step t of a row. h and c of the previous step are in the output or initial. */
+template <int GATES> __device__ __forceinline__ gckpti_cell cell_of(const Cells &s, int64_t row)
+{
+    const int64_t n = s.at.units, step = row * s.steps + s.t, state = (GATES - 2) * n;
+    const auto move = [](auto *at, int64_t by) { return at ? at + by : at; };
+    gckpti_cell c = s.at;
+    c.p = move(c.p, step * GATES * n), c.a = move(c.a, row * GATES * n);
+    c.g = move(c.g, step * state), c.out = move(c.out, step * state);
+    c.da = move(c.da, step * GATES * n), c.dp = move(c.dp, step * GATES * n);
+    c.saved = move(c.saved, step * 4 * n);
+    for (int k = 0; k < 2; k++)
+        c.state[k] = move(c.state[k], row * n), c.d[k] = move(c.d[k], row * n);
+    c.h = s.t ? c.out - state : s.h0 ? s.h0 + row * n : s.zero;
+    c.c = s.t ? c.out - n : s.c0 ? s.c0 + row * n : s.zero;
+    return c;
+}
 
 /* Runs a step of the forward; t < 0 sets initial states. lstm: chains a begin at p. */
 template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
 {
-    for (EACH(i, s.rows * s.units)) {
-        const Unit<GATES> u(s, i);
-        const float *p = s.p + u.at;
-        float *a = s.a + u.chain, v[4], h, c = 0.0f;
-        const int64_t n = u.n;
-        if (s.t < 0) {
-            h = s.h0 ? s.h0[i] : 0.0f, c = s.c0 ? s.c0[i] : 0.0f;
-        } else if (GATES == 3) {
-            v[0] = gckpti_sigmoid(p[0] + a[0]), v[1] = gckpti_sigmoid(p[n] + a[n]);
-            v[3] = a[2 * n];
-            v[2] = gckpti_tanh(gckpti_fma(v[0], v[3], p[2 * n]));
-            h = gckpti_fma(v[1], s.h[i] - v[2], v[2]);
-        } else {
-            v[0] = gckpti_sigmoid(a[0]), v[1] = gckpti_sigmoid(a[n]);
-            v[2] = gckpti_tanh(a[2 * n]), v[3] = gckpti_sigmoid(a[3 * n]);
-            c = gckpti_fma(v[1], s.c[i], v[0] * v[2]);
-            h = v[3] * gckpti_tanh(c);
-        }
-        s.h[i] = h, s.c[i] = c;
+    const int64_t n = s.at.units;
+    for (EACH(i, s.rows * n)) {
+        const int64_t row = i / n, j = i - row * n;
+        const gckpti_cell c = cell_of<GATES>(s, row);
+        float *a = s.a + row * GATES * n + j;
+        if (s.t < 0)
+            c.state[0][j] = s.h0 ? s.h0[i] : 0.0f, c.state[1][j] = s.c0 ? s.c0[i] : 0.0f;
+        else
+            GATES == 3 ? gckpti_gru_gates_at(&c, j) : gckpti_lstm_gates_at(&c, j);
         for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* the next step's chains */
-            a[k * n] = p[(4 + k) * n];
-        for (int k = 0; k < 4 && s.saved && s.t >= 0; k++)
-            s.saved[u.saved + k * n] = v[k];
+            a[k * n] = c.p[(4 + k) * n + j];
         for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
-            s.out[u.out + k * n] = k ? c : h;
+            s.out[((row * s.steps + s.t) * (GATES - 2) + k) * n + j] = c.state[k][j];
     }
-}
-
-/* Sets da = x * deriv, and dp. */
-__device__ __forceinline__ float gate_backward(const Cells &s, int64_t at, float x, float deriv)
-{
-    if (s.dp)
-        gckpti_put_product(&s.dp[at], x, deriv, s.accumulate);
-    return s.da[at] = x * deriv;
 }
 
 template <int GATES> __global__ void cells_backward_kernel(const __grid_constant__ Cells s)
 {
-    for (EACH(i, s.rows * s.units)) {
-        const Unit<GATES> u(s, i);
-        const int64_t n = u.n, state = (GATES == 4 ? 2 : 1) * n;
-        const bool last = s.t + 1 == s.steps;
-        const float *v = s.saved + u.saved, r = v[0], z = v[n], new_gate = v[2 * n], o = v[3 * n];
-        const float h = s.t ? s.out[u.out - state] : s.h0 ? s.h0[i] : 0.0f;
-        const float top = s.g[u.out] + (last ? 0.0f : s.d[i]);
-        s.before[u.before] = h;
-        if (GATES == 3) {
-            const float da =
-                gate_backward(s, u.at + 2 * n, top * (1.0f - z), gckpti_tanh_deriv(new_gate));
-            gate_backward(s, u.at, da * o, gckpti_sigmoid_deriv(r));
-            gate_backward(s, u.at + n, top * (h - new_gate), gckpti_sigmoid_deriv(z));
-            s.da[u.at + 2 * n] = da * r;
-            s.d[i] = top * z;
-        } else {
-            const float before = s.t ? s.out[u.out + n - state] : s.c0 ? s.c0[i] : 0.0f;
-            const float t = gckpti_tanh(s.out[u.out + n]), e = last ? 0.0f : s.e[i];
-            const float c = gckpti_fma(top * o, gckpti_tanh_deriv(t), e) + s.g[u.out + n];
-            gate_backward(s, u.at, c * new_gate, gckpti_sigmoid_deriv(r));
-            gate_backward(s, u.at + n, c * before, gckpti_sigmoid_deriv(z));
-            gate_backward(s, u.at + 2 * n, c * r, gckpti_tanh_deriv(new_gate));
-            gate_backward(s, u.at + 3 * n, top * t, gckpti_sigmoid_deriv(o));
-            s.e[i] = c * z;
-        }
+    const int64_t n = s.at.units;
+    for (EACH(i, s.rows * n)) {
+        const int64_t row = i / n, j = i - row * n;
+        const gckpti_cell c = cell_of<GATES>(s, row);
+        s.before[(row * s.steps + s.t) * n + j] = c.h[j];
+        GATES == 3 ? gckpti_gru_gate_grads_at(&c, j) : gckpti_lstm_gate_grads_at(&c, j);
     }
 }
 
@@ -105,13 +69,14 @@ void cell_product(const gckpt_call *call, const gckpti_operand &a, const gckpti_
 
 template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
-    const int64_t n = s.rows * s.units;
-    s.h = (float *)call->workspace, s.c = s.h + n, s.a = s.c + n;
-    const gckpti_operand h = { s.h, NULL, s.units, 1, 0, NULL };
+    const int64_t n = s.rows * q.units;
+    float *h_now = (float *)call->workspace;
+    s.at.state[0] = h_now, s.at.state[1] = h_now + n, s.at.a = s.a = h_now + 2 * n;
+    const gckpti_operand h = { h_now, NULL, q.units, 1, 0, NULL };
     const gckpti_operand wh = { q.wh->data, NULL, 1, q.gates, 0, NULL };
     for (s.t = -1; s.t < s.steps; s.t++) {
         if (s.t >= 0)
-            cell_product(call, h, wh, { s.rows, q.gates, s.units },
+            cell_product(call, h, wh, { s.rows, q.gates, q.units },
                          GATES == 3 && q.bias ? q.bias->data : NULL, s.a, GATES == 4);
         RUN(call, cells_forward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
     }
@@ -119,48 +84,47 @@ template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_seq
 
 template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_sequence &q, Cells s)
 {
-    const int64_t n = s.rows * s.units, terms = s.rows * s.steps;
-    s.d = (float *)call->workspace, s.e = s.d + n, s.da = s.e + n,
-    s.before = s.da + terms * q.gates;
+    const int64_t n = s.rows * q.units, terms = s.rows * s.steps;
+    float *d = (float *)call->workspace;
+    s.at.d[0] = d, s.at.d[1] = d + n, s.zero = d + 2 * n;
+    s.at.da = d + 2 * n + q.units, s.before = s.at.da + terms * q.gates;
+    fill(call, d, 0, 2 * n + q.units);
     const gckpti_operand wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
     for (s.t = s.steps; s.t-- > 0;) {
         RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
-        const gckpti_operand da = { s.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
-        cell_product(call, da, wh, { s.rows, s.units, q.gates }, NULL, s.d, GATES == 3);
+        const gckpti_operand da = { s.at.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
+        cell_product(call, da, wh, { s.rows, q.units, q.gates }, NULL, d, 1);
     }
     for (int c = 0; c < 2; c++) {
         const gckpt_arg *start = c ? q.c0 : q.h0;
         if (start && start->grad)
-            map_gradient(call, *start, Copy(), c ? s.e : s.d, NULL);
+            map_gradient(call, *start, Copy(), { s.at.d[c], NULL }, NONE);
     }
-    const gckpti_operand before = { s.before, NULL, 1, s.units, 0, NULL };
-    const gckpti_operand da = { s.da, NULL, 1, q.gates, 0, NULL };
+    const gckpti_operand before = { s.before, NULL, 1, q.units, 0, NULL };
+    const gckpti_operand da = { s.at.da, NULL, 1, q.gates, 0, NULL };
     if (q.wh->grad)
-        cell_product(call, before, da, { s.units, q.gates, terms }, NULL, q.wh->grad,
+        cell_product(call, before, da, { q.units, q.gates, terms }, NULL, q.wh->grad,
                      q.wh->accumulate);
+    const RowTerms<> rows = { {}, { s.at.da, NULL }, NONE, q.gates };
     if (q.bias)
-        column_sums(call, RowTerms{ {}, { s.da, NULL }, q.gates }, sum_of(*q.bias), {}, terms,
-                    q.gates);
+        column_sums(call, rows, sum_of(*q.bias), {}, terms, q.gates);
 }
 
-/* Returns the floats of workspace. */
-int64_t cells_workspace(const gckpt_call *call, int backward)
+int64_t cells_workspace(const gckpt_call *call, bool backward)
 {
     const gckpti_sequence q = gckpti_sequence_of(call, 0);
-    return 2 * q.rows * q.units + q.rows * (backward ? q.steps * (q.gates + q.units) : q.gates);
+    return 2 * q.rows * q.units +
+           (backward ? q.units + q.rows * q.steps * (q.gates + q.units) : q.rows * q.gates);
 }
 
-template <int GATES> void cells(const gckpt_call *call, bool backward)
+template <int GATES> void cells_by(const gckpt_call *call, bool backward)
 {
     const gckpti_sequence q = gckpti_sequence_of(call, 0);
     Cells s = {};
-    s.rows = q.rows, s.steps = q.steps, s.units = q.units;
-    s.p = q.p->data, s.g = call->grad_out;
+    s.rows = q.rows, s.steps = q.steps, s.out = call->out;
     s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
-    s.saved = (float *)call->saved, s.out = call->out;
-    s.dp = q.p->grad, s.accumulate = q.p->accumulate;
+    s.at.units = q.units, s.at.p = q.p->data, s.at.g = call->grad_out, s.at.out = call->out;
+    s.at.saved = (float *)call->saved, s.at.dp = q.p->grad, s.at.accumulate = q.p->accumulate;
     backward ? cells_backward<GATES>(call, q, s) : cells_forward<GATES>(call, q, s);
 }
-BOTH_PASSES(gru, cells<3>)
-BOTH_PASSES(lstm, cells<4>)
 #endif

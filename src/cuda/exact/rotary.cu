@@ -3,10 +3,11 @@ __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t 
                              int64_t c, int64_t each, const StepParams *params)
 {
     for (EACH(i, all))
-        gckpti_cache_put(&x, i, out, narrow, i / n * each + (params->position * c + i % n) % each);
+        gckpti_put_element(&x, i, out, narrow,
+                           i / n * each + (params->position * c + i % n) % each);
 }
 
-void cache_forward(const gckpt_call *call)
+void cache_by(const gckpt_call *call, bool)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
     RUN_EACH(call, cache_kernel, all, call->in[0], call->out, call->out_bf16, n, all, c,
@@ -100,4 +101,3 @@ void rotary_by(const gckpt_call *call, bool backward)
         ROTATE(1);
 #undef ROTATE
 }
-BOTH_PASSES(rotary, rotary_by)

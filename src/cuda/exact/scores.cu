@@ -33,25 +33,41 @@ __device__ inline Keys at_position(const Keys &k)
     return { k.count + more, k.ahead + more, NULL };
 }
 
-struct Attention {
-    const float *q, *k, *v, *g;
-    float *out, *saved; /* saved: log-sum-exp of rows */
-    const float *delta;
-    float *dq, *dk, *dv;
-    int accumulate[3];
-    int64_t c, kc;                     /* columns of all heads; columns of all key heads */
-    int t, s, heads, d, slices, group; /* group: heads per key head */
-    Keys keys;
-    const int32_t *lengths; /* NULL if all keys count */
+/* What exact and fast kernels of attention read. */
+struct Heads {
+    int t, s, heads, d, group; /* group: heads per key head */
+    float scale;               /* of gradients */
+    const int32_t *lengths;    /* NULL if all keys count */
     bool aligned;              /* rows of a head begin at multiples of 16 bytes */
-    float scale, after, times, cap; /* scale of gradients; factors after, before the cap */
-    int window;
+    int accumulate[3];
+    float *saved;       /* (B,heads,T): max + log(sum) */
+    const float *delta; /* (B,heads,T): dot(g, out) */
+    Keys keys;
+};
+
+Heads heads_of(const gckpt_call *call)
+{
+    const gckpti_attn h = gckpti_attn_of(call);
+    Heads a = { (int)h.t, (int)h.s, (int)h.heads, (int)h.d, (int)h.group, h.scale };
+    a.lengths = call->inputs == 4 ? call->in[3].index : NULL;
+    a.saved = (float *)call->saved;
+    for (int i = 0; i < 3; i++)
+        a.accumulate[i] = wanted(call->in[i]) && call->in[i].accumulate;
+    return a;
+}
+
+struct Attention : Heads {
+    const float *q, *k, *v, *g;
+    float *out, *dq, *dk, *dv;
+    int64_t c, kc; /* columns of all heads; columns of all key heads */
+    int slices, window;
+    float after, times, cap; /* factors after, before the cap */
 };
 
 /* Returns a copy of `a` whose row length c and number of heads are those of the keys. */
-__device__ inline Attention as_keys(const Attention &a)
+template <class A> __device__ inline A as_keys(const A &a)
 {
-    Attention k = a;
+    A k = a;
     k.c = a.kc;
     k.heads = a.heads / a.group;
     return k;

@@ -2,7 +2,7 @@
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
                float divisor, int accumulate)
 {
-    combine(call, x, Quotient{ divisor }, d, s, NULL, NULL, accumulate);
+    combine(call, x, Quotient{ divisor }, { d, NULL }, { s, NULL }, NONE, NONE, accumulate);
 }
 
 /* s is contiguous along axis p, d along axis q: a block of 32 x 8 threads transposes 32 x 32 in
@@ -90,4 +90,3 @@ void slice_by(const gckpt_call *call, bool backward)
         fill(call, x->grad, 0, gckpti_elements(&x->shape));
     move_by<gckpti_slice_move>(call, backward);
 }
-BOTH_PASSES(slice, slice_by)

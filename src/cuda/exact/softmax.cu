@@ -65,5 +65,3 @@ template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
                  n, x->accumulate);
 }
 
-BOTH_PASSES(softmax, softmax_by<false>)
-BOTH_PASSES(log_softmax, softmax_by<true>)

@@ -1,50 +1,48 @@
-/* Computes an element of y = F(x, o) as gradckpt.h does. o: the N attributes. */
-template <auto F, int N = 0> struct Unary {
-    static constexpr int READS = READS_A, ATTRIBUTES = N;
-    float o[N + 1];
-    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, o); }
-};
-
-/* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
-template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad {
-    static constexpr int READS = READS_BOTH, ATTRIBUTES = N;
-    float o[N + 1];
-    __device__ void operator()(float *d, float at, float g, int accumulate) const
+/* The N attributes of an op, which its formulas read. */
+template <int N> struct Attributes {
+    float o[N + 1] = {};
+    explicit Attributes(const gckpt_call *call)
     {
-        PUT(d, g, DERIV(at, o), accumulate, 1);
+        for (int i = 0; i < N; i++)
+            o[i] = ((const float *)call->attributes)[i];
     }
 };
 
-template <class F> F by_attributes(const gckpt_call *call)
-{
-    F f = {};
-    for (int i = 0; i < F::ATTRIBUTES; i++)
-        f.o[i] = ((const float *)call->attributes)[i];
-    return f;
-}
+/* Computes an element of y = F(x, o) as gradckpt.h does. */
+template <auto F, int N = 0> struct Unary : Attributes<N> {
+    static constexpr int READS = READS_A;
+    using Attributes<N>::Attributes;
+    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, this->o); }
+};
 
-/* Computes x's gradient by f from a and b, which have the layout of x. */
-template <class F>
-void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const float *a, const float *b)
-{
-    map(call, f, a, b, x.grad, gckpti_elements(&x.shape), x.accumulate);
-}
+/* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
+template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad : Attributes<N> {
+    static constexpr int READS = READS_BOTH;
+    using Attributes<N>::Attributes;
+    __device__ void operator()(float *d, float at, float g, int accumulate) const
+    {
+        PUT(d, g, DERIV(at, this->o), accumulate, 1);
+    }
+};
 
-template <class F> void map_forward(const gckpt_call *call, F f)
+/* Runs an elementwise op of one input: a row of GCKPTI_UNARY_OPS or GCKPTI_UNARY_OPS_WITH. */
+template <auto VALUE, auto DERIV, auto PUT, unsigned READS, int N, bool BF16>
+void unary_by(const gckpt_call *call, bool backward)
 {
-    map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
+    const gckpt_arg &x = call->in[0];
+    const Values g = grad_out_of(call);
+    const Values at = READS & GCKPT_IN(0) ? value_of(x) : READS ? value_out_of(call) : g;
+    if (backward)
+        map_gradient<BF16>(call, x, UnaryGrad<DERIV, PUT, N>(call), at, g);
+    else
+        map_out<BF16>(call, Unary<VALUE, N>(call), value_of(x), NONE);
 }
 
 #define UNARY_WITH(name, flops, reads, value, rule, deriv, n, ...)                                 \
-    void name##_forward(const gckpt_call *call)                                                    \
+    template <bool BF16> void name##_by(const gckpt_call *call, bool backward)                     \
     {                                                                                              \
-        map_forward(call, by_attributes<Unary<gckpti_##name##_value, n>>(call));                   \
-    }                                                                                              \
-    void name##_backward(const gckpt_call *call)                                                   \
-    {                                                                                              \
-        using Gradient = UnaryGrad<gckpti_##name##_slope, gckpti_put_##rule##_n, n>;               \
-        map_gradient(call, call->in[0], by_attributes<Gradient>(call),                             \
-                     gckpti_loop_of(call, 1, reads).x, call->grad_out);                            \
+        unary_by<gckpti_##name##_value, gckpti_##name##_slope, gckpti_put_##rule##_n, reads, n,    \
+                 BF16>(call, backward);                                                            \
     }
 #define UNARY(name, flops, reads, value, rule, deriv)                                              \
     UNARY_WITH(name, flops, reads, value, rule, deriv, 0, )
@@ -53,12 +51,12 @@ GCKPTI_UNARY_OPS_WITH(UNARY_WITH)
 #undef UNARY
 #undef UNARY_WITH
 
-void detach_forward(const gckpt_call *call)
+void detach_by(const gckpt_call *call, bool)
 {
     const Values x = value_of(call->in[0]);
     const Results y = out_of(call);
     if (x.f32 != y.f32 || x.bf16 != y.bf16)
-        map(call, Copy(), x, NONE, y, gckpti_elements(&call->shape), 0);
+        map_out<true>(call, Copy(), x, NONE);
 }
 
 __global__ void from_u8_kernel(const uint8_t *x, float scale, float shift, float *out, int64_t n)
@@ -67,7 +65,7 @@ __global__ void from_u8_kernel(const uint8_t *x, float scale, float shift, float
         out[i] = gckpti_fma((float)x[i], scale, shift);
 }
 
-void from_u8_forward(const gckpt_call *call)
+void from_u8_by(const gckpt_call *call, bool)
 {
     const float *o = (const float *)call->attributes;
     const int64_t n = gckpti_elements(&call->shape);
@@ -108,11 +106,10 @@ void dropout_by(const gckpt_call *call, bool backward)
     const Values x = backward ? grad_out_of(call) : value_of(in);
     const Results y = backward ? grad_of(in) : out_of(call);
     if (!backward && !call->training)
-        return detach_forward(call);
+        return detach_by(call, false);
     const int64_t n = gckpti_elements(&call->shape), each = n / call->rows;
     const float p = *(const float *)call->attributes;
     const DropoutMask o = { p, 1.0f / (1.0f - p),        each, call->id, params_of(call), x,
                             y, backward && in.accumulate };
     for_each_vec<8>(call, o, wanted(y) ? n : 0, aligned(x) && aligned(y));
 }
-BOTH_PASSES(dropout, dropout_by)

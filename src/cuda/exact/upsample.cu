@@ -75,5 +75,4 @@ void upsample_by(const gckpt_call *call, bool backward)
     else if (x->grad)
         RUN_EACH(call, upsample_backward_kernel, n, s, x->grad, call->grad_out, n, x->accumulate);
 }
-BOTH_PASSES(upsample, upsample_by)
 #endif

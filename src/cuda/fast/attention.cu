@@ -4,25 +4,11 @@
  * exponentials stay in registers, since the result of an mma has the layout of an operand. Maxima
  * and sums are binary32, over tiles of 64 keys in order. Scores are computed again for dq, and for
  * dk and dv, so that one thread computes a sum, in one order. */
-struct MmaAttention {
+struct MmaAttention : Heads {
     const uint16_t *q, *k, *v, *g;
-    int t, s, c, d, heads, kc, group; /* as in Attention (exact/scores.cu) */
-    const int32_t *lengths;
-    bool aligned; /* rows of a head begin at multiples of 16 bytes */
-    Keys keys;
-    float scale;
+    int c, kc; /* as in Attention */
     Results out, dq, dk, dv;
-    int accumulate[3];
-    float *saved;         /* (B,heads,T): max + log(sum) */
-    const float *delta; /* (B,heads,T): dot(g, out) */
 };
-
-__device__ inline MmaAttention as_keys(const MmaAttention &p)
-{
-    MmaAttention k = p;
-    k.c = p.kc;
-    return k;
-}
 
 /* Copies n lines of head h from line `first` of row b of x (B,lines,C), 0 from line `end` on. */
 template <int D, int n>
@@ -359,22 +345,15 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
  * and the results. */
 MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool backward)
 {
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_arg *in = call->in;
-    MmaAttention p;
-    memset(&p, 0, sizeof p);
+    MmaAttention p = { heads_of(call) };
     int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
-    p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
-    p.heads = o->heads, p.d = p.c / p.heads;
-    p.kc = (int)in[1].shape.d[2], p.group = p.c / p.kc;
-    p.lengths = call->inputs == 4 ? in[3].index : NULL;
-    p.scale = 1.0f / gckpti_sqrt((float)p.d);
+    p.c = (int)in[0].shape.d[2], p.kc = (int)in[1].shape.d[2];
     p.q = operand(call, workspace, value_of(in[0]), queries);
     p.k = operand(call, workspace, value_of(in[1]), keys);
     p.v = operand(call, workspace, value_of(in[2]), keys);
     if (backward)
         p.g = operand(call, workspace, grad_out_of(call), queries);
-    p.saved = (float *)call->saved;
     p.out = out_of(call);
     p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
     p.aligned = p.d % 8 == 0 && aligned(p.q, p.k, p.v) && aligned(p.g) && aligned(p.out) &&
@@ -425,8 +404,6 @@ void attention_backward(const gckpt_call *call)
     RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
         p.heads, p.d, p.d % 8 == 0 && aligned(g) && aligned(out));
     p.delta = delta;
-    for (int i = 0; i < 3; i++)
-        p.accumulate[i] = call->in[i].accumulate;
     if (p.d <= 64)
         run_backward<64>(call, p);
     else

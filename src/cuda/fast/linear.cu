@@ -54,18 +54,6 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/* Terms of sums over groups, for one sum or two. */
-struct GroupTerms : Terms {
-    static constexpr bool FRESH = true;
-    const float *parts[2];
-    int64_t n;
-    __device__ void operator()(int64_t column, int64_t group, float *term) const
-    {
-        for (int i = 0; i < 2; i++)
-            term[i] = parts[i] ? parts[i][group * n + column] : 0.0f;
-    }
-};
-
 /* If a parameter's gradient and its compensation are yet to be filled with zeros, drops these
  * fills: the returned call starts from 0 instead of accumulating. */
 gckpt_call drop_zero_fills(const gckpt_call *call)
@@ -94,8 +82,8 @@ ColSum column_of(Workspace &workspace, int64_t rows, int64_t n, const gckpt_arg 
 /* Adds the sums of groups to one or two gradients; the parts of a or b may be NULL. */
 void add_groups(const gckpt_call *call, const ColSum &a, const ColSum &b, int64_t rows, int64_t n)
 {
-    ::column_sums<8>(call, GroupTerms{ {}, { a.parts, b.parts }, n }, a.to, b.to,
-                     (rows + TOKENS - 1) / TOKENS, n);
+    const RowTerms<true> of = { {}, { a.parts, NULL }, { b.parts, NULL }, n };
+    ::column_sums<8>(call, of, a.to, b.to, (rows + TOKENS - 1) / TOKENS, n);
 }
 
 void column_sums(const gckpt_call *call, const ColSum &sum, const Values &g, int64_t rows,

@@ -133,7 +133,4 @@ gckpt_result layernorm_workspace(gckpt_call *call)
     return GCKPT_OK;
 }
 
-constexpr auto rmsnorm_forward = layernorm_forward, rmsnorm_backward = layernorm_backward;
-constexpr auto rmsnorm_workspace = layernorm_workspace;
-
 } // namespace fast

@@ -1,6 +1,6 @@
-#ifndef GCKPT_NO_CACHES
-/* ---- attention of the few queries of a generated text ---- */
-/* Computes query i of a head by itself; its scores are a row, not a column. */
+#ifndef GCKPT_NO_ATTENTION
+/* Computes query i of a head by itself, as of a text that is generated token by token: its scores
+ * are a row, not a column. */
 static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, int64_t head,
                                              int64_t i)
 {
@@ -41,14 +41,5 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
         V(divide)(out, sum, h->d);
     if (saved)
         saved[(row * h->heads + head) * h->t + i] = max + V(log_scalar)(sum);
-}
-
-/* Computes m queries from `first` on if they are too few to fill vectors; else returns 0. */
-static GCKPTI_TARGET int V(few_queries)(const gckpti_attn *h, int64_t row, int64_t head,
-                                        int64_t first, int64_t m)
-{
-    for (int64_t r = 0; m <= 3 && r < m; r++)
-        V(attention_query)(h, row, head, first + r);
-    return m <= 3;
 }
 #endif

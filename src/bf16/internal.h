@@ -1,0 +1,21 @@
+#pragma once
+#include "bf16/cpu.h"
+
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
+/* Rounds n updated values (one work item) from element `at` on to the parameter's copy, if any. */
+GCKPTI_FN void gckpti_update_copy(const gckpt_call *call, const gckpt_update_pass *p, int64_t at,
+                                  int64_t n);
+#if GCKPTI_HAS_FAST
+GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
+#if GCKPTI_AMX
+GCKPTI_FN int gckpti_cpu_has_amx(void);
+#ifndef GCKPTI_CPU_HAS_AMX /* tests define it */
+#define GCKPTI_CPU_HAS_AMX() gckpti_cpu_has_amx()
+#endif
+#endif
+#endif
+#else
+#define gckpti_update_copy(call, p, at, n) ((void)0)
+#define gckpti_mixed_matches(kernels)      (!(kernels)->mixed)
+#endif

@@ -1,0 +1,18 @@
+#if !defined(GCKPT_NO_CACHES) && !defined(GCKPT_SMALL)
+#include "graph/graph.h"
+#include "plan/internal.h"
+
+GCKPTI_PASSES(cache)
+{
+    const int stochastic = p->desc->bf16.precision == GCKPT_BF16_STOCHASTIC;
+    (void)arg;
+    if (stage != GCKPTI_PASS_START || !p->g->variable || (p->inference && !stochastic))
+        return GCKPT_OK;
+    return gckpti_error(p->g, GCKPT_E_ARG,
+                        p->inference
+                            ? "plan: with stochastic rounding, calls with caches would not give "
+                              "the bits of one call over all positions; use GCKPT_BF16"
+                            : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph that is "
+                              "trained without it");
+}
+#endif
