@@ -424,6 +424,8 @@ static void beyond(void)
             CHECK_MSG(says(&copy, small), "%d", i);
             continue;
         }
+        if (i == 4 && !GCKPTI_RUNS_RANKS) /* a build without ranks has no such plan */
+            continue;
         f.size = 0;
         CHECK(gckpt_plan_c(&copy, "a", file_write, &f) == GCKPT_E_ARG && (i == 5) == !f.size);
         file_write(&f, "", 1);
