@@ -161,7 +161,7 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1186
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4879
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2365
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2366
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              922
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4854
  *     >>check     gradients against finite differences                                         324
@@ -11050,7 +11050,7 @@ static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_
     gckpti_mixed_plain(h->call, &t);
 }
 
-/* Computes up to 64 queries of a head. scratch: D floats if the output is narrow. */
+/* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
 static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                                     float *scratch)
 {
@@ -21566,7 +21566,8 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     gckpti_candidate *level = &s->level[k];
     const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
     const int perturbs = small ? 4 : s->p->nodes <= 250 ? 2 : 0; /* to leave a local optimum */
-    const int tries = small ? 6 : !grouped ? 4 : s->p->nodes <= 300 ? 2 : 1; /* 1: grids are fine */
+    /* large graphs have so many memory levels that one initial schedule for each is enough */
+    const int tries = small ? 6 : !grouped ? 4 : s->p->nodes <= 300 ? 2 : 1;
     int decider, i = 0, best = -1;
     if (level->solved || s->p->failed)
         return;
@@ -23080,7 +23081,7 @@ struct gckpt_exec {
         unsigned char *host, *backend; /* the two blocks; backend: NULL unless it has own memory */
         size_t host_size, backend_size;
         unsigned char *arena;        /* in a block, the caller's, or another executor's */
-        unsigned char *copies;       /* of parameters */
+        unsigned char *copies;       /* rounded copies of parameters */
         unsigned char *host_scratch; /* host copies, if the backend has own memory */
     } blocks;
     struct { /* memory, open; nodes[..].data: also step, feeds, modules */

@@ -219,7 +219,7 @@ static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_
     gckpti_mixed_plain(h->call, &t);
 }
 
-/* Computes up to 64 queries of a head. scratch: D floats if the output is narrow. */
+/* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
 static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
                                     float *scratch)
 {

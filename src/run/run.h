@@ -117,7 +117,7 @@ struct gckpt_exec {
         unsigned char *host, *backend; /* the two blocks; backend: NULL unless it has own memory */
         size_t host_size, backend_size;
         unsigned char *arena;        /* in a block, the caller's, or another executor's */
-        unsigned char *copies;       /* of parameters */
+        unsigned char *copies;       /* rounded copies of parameters */
         unsigned char *host_scratch; /* host copies, if the backend has own memory */
     } blocks;
     struct { /* memory, open; nodes[..].data: also step, feeds, modules */
