@@ -50,7 +50,7 @@ GCKPTI_INLINED_AMX __m512i gckpti_halves_amx(const gckpti_operand *x, int64_t lo
                                              int narrow)
 {
     if (narrow)
-        return gckpti_concat_amx(x->bf16 + low, x->bf16 + high);
+        return gckpti_concat_amx(x->halves + low, x->halves + high);
     return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x->f32 + high),
                                         _mm512_loadu_ps(x->f32 + low));
 }
@@ -68,7 +68,7 @@ GCKPTI_INLINED_AMX __m512i gckpti_quarters_amx(const gckpti_operand *x, int64_t 
                                                int narrow)
 {
     if (narrow) {
-        const uint16_t *b = x->bf16 + at, *c = b + 2 * apart;
+        const uint16_t *b = x->halves + at, *c = b + 2 * apart;
         return _mm512_inserti64x4(_mm512_castsi256_si512(gckpti_eights_amx(b, b + apart)),
                                   gckpti_eights_amx(c, c + apart), 1);
     }
@@ -130,7 +130,7 @@ GCKPTI_INLINED_AMX void gckpti_put_as_amx(const V(subblock) * s, int across, int
 
 static GCKPTI_TARGET_AMX void gckpti_put_amx(const V(subblock) * s, uint32_t *d, int64_t row)
 {
-    const int across = s->x->stride == 1, narrow = s->x->bf16 != NULL;
+    const int across = s->x->stride == 1, narrow = s->x->halves != NULL;
     if (narrow)
         across ? gckpti_put_as_amx(s, 1, 1, d, row) : gckpti_put_as_amx(s, 0, 1, d, row);
     else

@@ -37,7 +37,7 @@ static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_prod
     const int in_place = gckpti_is_in_place(s->kernels, x) && h->d == h->d_block &&
                          back + m >= s->kernels->tiles[0].row_step;
     s->tile.m = in_place ? m : gckpti_ceil_to(m, 16), s->rows_before = in_place ? back : 0;
-    s->tile.a = in_place ? x->bf16 : scratch, s->tile.a_row = in_place ? x->stride : h->d_block;
+    s->tile.a = in_place ? x->halves : scratch, s->tile.a_row = in_place ? x->stride : h->d_block;
     if (!in_place)
         V(head_pack)(s->kernels, x, m, h->d, scratch, NULL);
 }

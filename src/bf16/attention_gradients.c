@@ -8,16 +8,16 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g
     for (int p = 0; p < 32 / W; p++)
         lane[p] = V(zero)();
     for (int64_t e = 0; e < h->d; e += 32) {
-        if (g->bf16)
-            __builtin_prefetch(g->bf16 + at + e + ahead, 0, 3);
-        if (out->bf16)
-            __builtin_prefetch(out->bf16 + at + e + ahead, 0, 3);
+        if (g->halves)
+            __builtin_prefetch(g->halves + at + e + ahead, 0, 3);
+        if (out->halves)
+            __builtin_prefetch(out->halves + at + e + ahead, 0, 3);
         for (int p = 0; p < 32 / W; p++) {
             const int64_t i = at + e + W * p, left = h->d - e - W * p;
             if (left <= 0)
                 break;
-            const FLOATS x = V(load_any)(g->f32, g->bf16, i, left);
-            const FLOATS y = V(load_any)(out->f32, out->bf16, i, left);
+            const FLOATS x = V(load_any)(g->f32, g->halves, i, left);
+            const FLOATS y = V(load_any)(out->f32, out->halves, i, left);
             lane[p] = V(blend_n)(left, V(fma)(x, y, lane[p]), lane[p]);
         }
     }

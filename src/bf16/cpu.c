@@ -70,7 +70,7 @@ static void gckpti_mixed_tile_scalar(const gckpti_mixed_tile *t, int chain)
                 for (int64_t l = 0; l < all.k; l++)
                     column[l] =
                         (uint16_t)(t->b[(p + l) / 2 * t->b_row + j] >> (l % 2 == upper ? 16 : 0));
-                all.a.bf16 = t->a + i * t->a_row + p, all.b.bf16 = column;
+                all.a.halves = t->a + i * t->a_row + p, all.b.halves = column;
                 all.a.k_stride = all.b.k_stride = 1;
                 d = gckpti_mixed_element(&all, 0, 0, d);
             }
@@ -187,8 +187,8 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
     const int first = w->p == 0, last = w->end == t->k;
     tile->c = t->c ? t->c + at : w->partial, tile->c_row = t->c ? t->n : s->panel;
     tile->c_rows = tile->m;
-    tile->c_bf16 = !t->c && last ? t->c_bf16 + at : NULL, tile->bf16_row = t->n;
-    w->packed.start = first && t->accumulate && !t->c ? t->c_bf16 + at : NULL;
+    tile->c_bf16 = !t->c && last ? t->c_halves + at : NULL, tile->bf16_row = t->n;
+    w->packed.start = first && t->accumulate && !t->c ? t->c_halves + at : NULL;
     tile->from = tile->c, tile->from_row = tile->c_row;
     if (first && !(t->accumulate && t->c))
         tile->from = t->initial && !t->accumulate ? t->initial + w->j : NULL, tile->from_row = 0;
@@ -266,7 +266,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
         of_a.blocks = tile->blocks, w.packed.min_exponent = 0;
         tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.packed.rows_before = 0;
         if (s->in_place)
-            tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.stride,
+            tile->a = t->a.halves + of_a.at + w.p, tile->a_row = t->a.stride,
             w.packed.rows_before = w.i;
         else
             s->kernels->pack(&of_a, 1, (uint32_t *)a, deep);

@@ -19,8 +19,8 @@ static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, i
 /* Returns whether tiles can read x, rows of operand a, in place if all its blocks are whole. */
 static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x)
 {
-    return x->bf16 && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
-           (int64_t)((uintptr_t)x->bf16 & 63) % kernels->align == 0;
+    return x->halves && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
+           (int64_t)((uintptr_t)x->halves & 63) % kernels->align == 0;
 }
 
 /* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written. If a
@@ -44,7 +44,7 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_packed_product *s);
 #ifndef GCKPT_NO_BF16
 /* Entries of tables that bf16 plans need; vectors of a gckpti_source. */
 #define GCKPTI_IF_MIXED(x)           x
-#define GCKPTI_LOAD_VALUES(x, at, n) V(load_any)((x).f32, (x).bf16, at, n)
+#define GCKPTI_LOAD_VALUES(x, at, n) V(load_any)((x).f32, (x).halves, at, n)
 #else
 #define GCKPTI_IF_MIXED(x)           NULL
 #define GCKPTI_LOAD_VALUES(x, at, n) V(load_n)((x) + (at), n)

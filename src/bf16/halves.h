@@ -1,10 +1,16 @@
 #pragma once
 #include "num/random.h"
 
-/* bf16 is the upper half of a float. Conversions round to nearest even; subnormals become zeros of
- * the same sign, NaN stays a (quiet) NaN, as with processors' instructions. */
+#ifndef GCKPT_NO_BF16
+/* Counts a change of a parameter's values (skips 0, "never"), so that its copy is refreshed. */
+#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
+#else
+#define gckpti_count_change(q) ((void)0)
+#endif
 
-/* Returns the upper half of u + bias; bias: 0x7fff plus the last kept bit, or 16 random bits. */
+/* bf16 is the upper half of a float. Conversions round to nearest even; subnormals become zeros of
+ * the same sign, NaN stays a (quiet) NaN, as with processors' instructions.
+ * Returns the upper half of u + bias; bias: 0x7fff plus the last kept bit, or 16 random bits. */
 GCKPTI_INLINE uint16_t gckpti_bits_to_bf16(uint32_t u, uint32_t bias)
 {
     if (!(u & 0x7f800000u))

@@ -13,9 +13,20 @@ GCKPTI_FN int gckpti_cpu_has_amx(void);
 #ifndef GCKPTI_CPU_HAS_AMX /* tests define it */
 #define GCKPTI_CPU_HAS_AMX() gckpti_cpu_has_amx()
 #endif
+#ifdef GCKPTI_SEPARATE_TU
+extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx;
+#endif
+/* Returns the kernels of an instruction set that extends AVX-512, if this processor has it. */
+#define gckpti_wider_kernels(isa)                                                                  \
+    ((isa) == GCKPT_ISA_AMX && __builtin_cpu_supports("avx512bf16") && GCKPTI_CPU_HAS_AMX()        \
+         ? &gckpti_kernels_amx                                                                     \
+         : NULL)
 #endif
 #endif
 #else
 #define gckpti_update_copy(call, p, at, n) ((void)0)
 #define gckpti_mixed_matches(kernels)      (!(kernels)->mixed)
+#endif
+#if !GCKPTI_AMX
+#define gckpti_wider_kernels(isa) NULL
 #endif

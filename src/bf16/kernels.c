@@ -185,7 +185,7 @@ typedef void V(put_subblock)(const V(subblock) * s, uint32_t *d, int64_t row);
 /* Returns W elements of x, from `at` on, as bf16 in the upper halves of words. */
 GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
 {
-    return x->bf16 ? V(bits)(V(load_bf16)(x->bf16 + at, W)) : V(rounded)(V(load)(x->f32 + at));
+    return x->halves ? V(bits)(V(load_bf16)(x->halves + at, W)) : V(rounded)(V(load)(x->f32 + at));
 }
 
 /* Stores 16 rows of `row` words, transposed if necessary: lanes of a, or pairs of terms of b. */
@@ -196,15 +196,15 @@ static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64
               swap = !gckpti_little_endian();
     uint16_t buffer[16 * GCKPTI_K_BLOCK];
     const int64_t to_row = transposed ? 2 * GCKPTI_K_BLOCK : 4 * row;
-    const int in_place = transposed && !across && x.bf16;
-    const void *from = in_place ? (const void *)(x.bf16 + s->at) : buffer;
+    const int in_place = transposed && !across && x.halves;
+    const void *from = in_place ? (const void *)(x.halves + s->at) : buffer;
     char *line = (char *)(transposed ? (void *)buffer : (void *)d);
     for (int64_t i = 0; i < 16 && !in_place; i++, line += to_row) {
         const int64_t at = s->at + i * x.stride, low = s->at + (2 * i + swap) * x.k_stride;
         const int64_t high = s->at + (2 * i + !swap) * x.k_stride;
-        if (!across && x.bf16)
-            memcpy(line, x.bf16 + at, 2 * GCKPTI_K_BLOCK);
-        for (int64_t j = 0; !across && !x.bf16 && j < GCKPTI_K_BLOCK; j += W)
+        if (!across && x.halves)
+            memcpy(line, x.halves + at, 2 * GCKPTI_K_BLOCK);
+        for (int64_t j = 0; !across && !x.halves && j < GCKPTI_K_BLOCK; j += W)
             V(narrow_vector)(V(rounded)(V(load)(x.f32 + at + j)), line + 2 * j);
         for (int64_t j = 0; across && j < 16; j += W) {
             const INTS words = V(load_upper)(&x, low + j) >> 16 | V(load_upper)(&x, high + j);
@@ -235,11 +235,11 @@ static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t la
         words[i] = s->as_a ? 0x8000 : 0;
     for (int64_t i = 0, at = s->at; i < lines && each > 0;
          i++, at += across ? x.k_stride : x.stride)
-        if (x.bf16)
-            memcpy(words + i * line_terms, x.bf16 + at, (size_t)each * sizeof *words);
+        if (x.halves)
+            memcpy(words + i * line_terms, x.halves + at, (size_t)each * sizeof *words);
         else
             V(narrow)(x.f32 + at, words + i * line_terms, each);
-    x.bf16 = words, x.stride = across ? 1 : line_terms, x.k_stride = across ? line_terms : 1;
+    x.halves = words, x.stride = across ? 1 : line_terms, x.k_stride = across ? line_terms : 1;
     put(&padded, d, row);
 }
 

@@ -31,8 +31,9 @@ GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k)
 /* Adds term p of two operands, whose f32 values are rounded to bf16, to d. */
 static float gckpti_mixed_term(const gckpti_operand *a, const gckpti_operand *b, int64_t p, float d)
 {
-    const uint16_t x = a->bf16 ? a->bf16[p * a->k_stride] : gckpti_to_bf16(a->f32[p * a->k_stride]);
-    const uint16_t y = b->bf16 ? b->bf16[p * b->k_stride] : gckpti_to_bf16(b->f32[p * b->k_stride]);
+    const int64_t i = p * a->k_stride, j = p * b->k_stride;
+    const uint16_t x = a->halves ? a->halves[i] : gckpti_to_bf16(a->f32[i]);
+    const uint16_t y = b->halves ? b->halves[j] : gckpti_to_bf16(b->f32[j]);
     return gckpti_flushed_fma(gckpti_flush_to_zero(gckpti_from_bf16(x)),
                               gckpti_flush_to_zero(gckpti_from_bf16(y)), d);
 }
@@ -51,7 +52,7 @@ static float gckpti_mixed_block(const gckpti_operand *a, const gckpti_operand *b
 static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
-        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
+        return t->c ? t->c[at] : gckpti_from_bf16(t->c_halves[at]);
     return t->initial ? t->initial[j] : 0.0f;
 }
 
@@ -76,7 +77,7 @@ static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
     if (t->c)
         t->c[at] = d;
     else
-        t->c_bf16[at] = gckpti_to_bf16(d);
+        t->c_halves[at] = gckpti_to_bf16(d);
 }
 
 /* Computes column j of up to GCKPTI_STRIP rows; a compressed b is decompressed once for them. */

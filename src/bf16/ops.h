@@ -10,13 +10,13 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 
 /* Elements that a kernel reads or writes; without bf16, a pointer to floats. */
 #ifndef GCKPT_NO_BF16
-typedef struct { /* if both are set, bf16 is a copy */
+typedef struct { /* if both are set, halves is a copy */
     const float *f32;
-    const uint16_t *bf16;
+    const uint16_t *halves;
 } gckpti_source;
 typedef struct {
     float *f32;
-    uint16_t *bf16;
+    uint16_t *halves;
 } gckpti_destination;
 
 #define GCKPTI_TYPED(type, name, parameter, floats, halves)                                        \
@@ -30,10 +30,10 @@ GCKPTI_TYPED(destination, arg_gradient, const gckpt_arg *arg, arg->grad, arg->gr
 GCKPTI_TYPED(destination, out_of, const gckpt_call *call, call->out, call->out_bf16)
 GCKPTI_TYPED(source, grad_out_of, const gckpt_call *call, call->grad_out, call->grad_out_bf16)
 GCKPTI_TYPED(destination, f32_destination, float *to, to, NULL)
-GCKPTI_TYPED(source, source_of, gckpti_destination t, t.f32, t.bf16)
+GCKPTI_TYPED(source, source_of, gckpti_destination t, t.f32, t.halves)
 #undef GCKPTI_TYPED
 #define gckpti_f32(x)    ((x).f32)
-#define gckpti_halves(x) ((x).bf16)
+#define gckpti_halves(x) ((x).halves)
 #else
 typedef const float *gckpti_source;
 typedef float *gckpti_destination;
@@ -97,7 +97,7 @@ enum {
 static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
 {
     gckpti_operand y = *x;
-    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.halves = x->halves ? x->halves + at : NULL;
     return y;
 }
 
@@ -196,9 +196,9 @@ typedef struct gckpti_mixed_kernels {
 static inline const float *gckpti_read(const gckpt_call *call, gckpti_source x, int64_t at,
                                        int64_t n, float *wide)
 {
-    if (!x.bf16)
+    if (!x.halves)
         return x.f32 + at;
-    gckpti_widen_row(call, x.bf16 + at, wide, n);
+    gckpti_widen_row(call, x.halves + at, wide, n);
     return wide;
 }
 
@@ -207,17 +207,17 @@ static inline const float *gckpti_read(const gckpt_call *call, gckpti_source x, 
 static inline float *gckpti_open(const gckpt_call *call, gckpti_destination x, int64_t at,
                                  int64_t n, int adds, float *wide)
 {
-    if (!x.bf16)
+    if (!x.halves)
         return x.f32 ? x.f32 + at : NULL;
     if (adds)
-        gckpti_widen_row(call, x.bf16 + at, wide, n);
+        gckpti_widen_row(call, x.halves + at, wide, n);
     return wide;
 }
 static inline void gckpti_close(const gckpt_call *call, gckpti_destination x, int64_t at, int64_t n,
                                 const float *wide)
 {
-    if (x.bf16)
-        gckpti_narrow_row(call, wide, x.bf16 + at, n);
+    if (x.halves)
+        gckpti_narrow_row(call, wide, x.halves + at, n);
 }
 
 /* Stores n floats to x, from element `at` on. */
@@ -227,7 +227,7 @@ static inline void gckpti_store(const gckpt_call *call, gckpti_destination x, in
     if (x.f32)
         memcpy(x.f32 + at, from, (size_t)n * sizeof *from);
     else
-        gckpti_narrow_row(call, from, x.bf16 + at, n);
+        gckpti_narrow_row(call, from, x.halves + at, n);
 }
 #else
 #define gckpti_mixed_workspace(m, n, k)         0

@@ -5,7 +5,11 @@
 GCKPTI_PASSES(cache)
 {
     const int stochastic = p->desc->bf16.precision == GCKPT_BF16_STOCHASTIC;
-    (void)arg;
+    if (stage == GCKPTI_PASS_NUMBERS) {
+        size_t *bytes = ((gckpti_encoder *)arg)->plan.kind_bytes;
+        bytes[GCKPT_BYTES_CACHES] = gckpti_resident_bytes(p, NULL) - bytes[GCKPT_BYTES_PARAMETERS] -
+                                    bytes[GCKPT_BYTES_STATE];
+    }
     if (stage != GCKPTI_PASS_START || !p->g->variable || (p->inference && !stochastic))
         return GCKPT_OK;
     return gckpti_error(p->g, GCKPT_E_ARG,

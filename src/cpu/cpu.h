@@ -33,7 +33,7 @@ typedef struct gckpti_prefetch {
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                                  int64_t rows, int64_t width)
 {
-    const void *halves = x->bf16, *base = halves ? halves : x->f32;
+    const void *halves = x->halves, *base = halves ? halves : x->f32;
     const int size = halves ? 2 : 4;
     gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
     if (gckpti_has_compressed(x)) {
@@ -86,7 +86,7 @@ GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
 
 #ifdef GCKPTI_SEPARATE_TU
 extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
-    gckpti_kernels_avx2, gckpti_kernels_avx512, gckpti_kernels_amx;
+    gckpti_kernels_avx2, gckpti_kernels_avx512;
 #endif
 #endif
 

@@ -108,13 +108,8 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         kernels = &gckpti_kernels_avx2;
 #endif
 #if GCKPTI_AVX512
-    if (isa == GCKPT_ISA_AVX512 && gckpti_cpu_has_avx512())
-        kernels = &gckpti_kernels_avx512;
-#endif
-#if GCKPTI_AMX
-    if (isa == GCKPT_ISA_AMX && gckpti_cpu_has_avx512() && __builtin_cpu_supports("avx512bf16") &&
-        GCKPTI_CPU_HAS_AMX())
-        kernels = &gckpti_kernels_amx;
+    if (isa >= GCKPT_ISA_AVX512 && gckpti_cpu_has_avx512())
+        kernels = isa == GCKPT_ISA_AVX512 ? &gckpti_kernels_avx512 : gckpti_wider_kernels(isa);
 #endif
     return kernels && gckpti_kernels_match(kernels) ? kernels : NULL;
 }

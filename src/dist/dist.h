@@ -100,7 +100,7 @@ typedef struct gckpti_process_group {
     size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
 } gckpti_process_group;
 
-/* The structs in an executor's memory, X(number, type), whose sizes gckpt_plan_c prints. */
+/* The row of GCKPTI_EXEC_STRUCTS (run/run.h). */
 #define GCKPTI_DIST_STRUCTS(X, p) X((p)->virtual_ranks > 1, gckpti_process_group)
 
 /* Returns the process group of an executor, or NULL. */
@@ -153,7 +153,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result);
 /* Merges the bytes of another rank into `mine`. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 #else /* one rank with one virtual rank */
-#define GCKPTI_DIST_STRUCTS(X, p)             ((void)0)
+#define GCKPTI_DIST_STRUCTS(X, p)
 #define gckpti_group_of(e)                    ((void)(e), 0)
 #define gckpti_rows_end(e)                    ((e)->step.row_end)
 #define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)

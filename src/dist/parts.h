@@ -4,8 +4,9 @@
 /* ---- the part of an array that a store has: all or, with several ranks, a shard ---- */
 /* For errors of calls that a single process makes, about a plan or store of several. */
 #define GCKPTI_IS_OF_SEVERAL "was made for several processes (gckpt_store_ranks)"
-/* The numbers of a plan that REDUCE and gathers need; without these, they are 1, 1 and NONE. */
-#define GCKPTI_DIST_NUMBERS(X) X(int, virtual_ranks) X(int, ranks) X(gckpt_shard, shard)
+/* The numbers of a plan that REDUCE and gathers need; those of a single process: 1, 1, NONE. */
+#define GCKPTI_DIST_NUMBERS(X)          X(int, virtual_ranks) X(int, ranks) X(gckpt_shard, shard)
+#define gckpti_set_single_process(plan) ((plan)->virtual_ranks = (plan)->ranks = 1)
 #ifndef GCKPT_NO_RANKS
 /* A rank's shard of an array of `total` elements: `count` elements from `first`, in whole blocks of
  * GCKPT_UPDATE_BLOCK. Each rank has memory for `capacity` elements, those of the largest shard. */

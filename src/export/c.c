@@ -46,12 +46,11 @@ static int gckpti_c_identifier(const char *s)
     return good;
 }
 
-/* Returns 1 for an op of this header (printed as gckpti_op_NAME), 0 for a user's (as NAME). */
-static int gckpti_c_is_builtin(const gckpt_op *op)
+/* Returns the part of an op of this header, printed as gckpti_op_NAME; "" for a user's op. */
+static const char *gckpti_c_part_of(const gckpt_op *op)
 {
-#define GCKPTI_IS(listed, part) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS));
-#undef GCKPTI_IS
+#define GCKPTI_IF_IS(listed, part) !strcmp(op->name, #listed) ? #part :
+    return !(op->flags & GCKPTI_BUILTIN_OP) ? "" : GCKPTI_OPS(GCKPTI_IF_IS) "";
 }
 
 /* Returns 1 if the printed enum has the tensor: if it is an input, or fetched. */
@@ -106,7 +105,7 @@ static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *n
 #define GCKPTI_ADD_BYTES(n, type) /* the device may lack types of which it needs none */           \
     if (n)                                                                                         \
         gckpti_print(out, "(%z * sizeof(" #type ") + 15) / 16 * 16 + ", (size_t)(n));              \
-    bytes -= gckpti_round_up((size_t)(n) * sizeof(type), GCKPTI_ALIGN)
+    bytes -= gckpti_round_up((size_t)(n) * sizeof(type), GCKPTI_ALIGN);
     size_t capacity = 0;
     while (capacity < p->param_count)
         capacity = gckpti_next_capacity(capacity, 1);
@@ -114,18 +113,11 @@ static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *n
     constant.block = NULL; /* a constant plan is not copied */
     size_t bytes = gckpt_store_need(&constant);
     gckpti_print(out, "#define %s_store_bytes (", name);
-    GCKPTI_ADD_BYTES(1, gckpt_store);
-    GCKPTI_ADD_BYTES(capacity, gckpti_param);
+    GCKPTI_ADD_BYTES(1, gckpt_store)
+    GCKPTI_ADD_BYTES(capacity, gckpti_param)
     gckpti_print(out, "%z)\n#define %s_exec_bytes (", bytes, name);
     bytes = gckpt_exec_need(&constant, NULL);
-    GCKPTI_ADD_BYTES(1, gckpt_exec);
-    GCKPTI_ADD_BYTES(p->node_count, gckpti_exec_node);
-    GCKPTI_ADD_BYTES(p->param_count, gckpti_exec_param);
-    GCKPTI_ADD_BYTES(p->inputs, gckpti_exec_input);
-    GCKPTI_ADD_BYTES(p->term_count, gckpti_exec_term);
-    GCKPTI_ADD_BYTES(p->fetch_count, gckpti_exec_fetch);
-    GCKPTI_ADD_BYTES(p->bf16_weights ? p->param_count : 0, gckpti_bf16_copy);
-    GCKPTI_DIST_STRUCTS(GCKPTI_ADD_BYTES, p);
+    GCKPTI_EXEC_STRUCTS(GCKPTI_ADD_BYTES, p)
 #undef GCKPTI_ADD_BYTES
     gckpti_print(out, "%z)\n", bytes);
 }
@@ -144,13 +136,13 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
         const gckpti_plan_node *q = &p->nodes[i];
         const gckpt_op *op = q->index < 0 ? NULL : q->op; /* an op that never runs is not linked */
         const gckpt_op *last = op ? (const gckpt_op *)q->data : NULL; /* of a fused group */
-        const char *prefix = op && (last || gckpti_c_is_builtin(op)) ? "gckpti_op_" : "";
+        const char *prefix = op && (last || *gckpti_c_part_of(op)) ? "gckpti_op_" : "";
         gckpti_print(out, op ? "    { &%s%s, " : "    { NULL, ", prefix,
                      last ? "fused"
                      : op ? op->name
                           : "");
         if (last)
-            gckpti_print(out, gckpti_c_is_builtin(last) ? "&gckpti_op_%s" : "&%s", last->name);
+            gckpti_print(out, *gckpti_c_part_of(last) ? "&gckpti_op_%s" : "&%s", last->name);
         else
             gckpti_print(out, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
         gckpti_print(out, ", %z, %z, %z, %z, ", q->saved_bytes, (size_t)q->attributes,
@@ -289,18 +281,12 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
 /* Returns the name of an op of the plan that the build of `part` has, or NULL. */
 static const char *gckpti_c_find_op(const gckpt_plan *p, const char *part)
 {
-#define GCKPTI_LISTED(op, part) { #op, #part },
-    static const struct {
-        const char *op, *part;
-    } listed[] = { GCKPTI_OPS(GCKPTI_LISTED) };
-#undef GCKPTI_LISTED
-    for (size_t i = 0; i < sizeof listed / sizeof *listed; i++)
-        for (size_t n = 0; n < p->node_count && !strcmp(listed[i].part, part); n++) {
-            const gckpti_plan_node *q = &p->nodes[n];
-            const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
-            if (q->index >= 0 && op && gckpti_c_is_builtin(op) && !strcmp(op->name, listed[i].op))
-                return op->name;
-        }
+    for (size_t n = 0; n < p->node_count; n++) {
+        const gckpti_plan_node *q = &p->nodes[n];
+        const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
+        if (q->index >= 0 && op && !strcmp(gckpti_c_part_of(op), part))
+            return op->name;
+    }
     return NULL;
 }
 
@@ -308,23 +294,26 @@ static const char *gckpti_c_find_op(const gckpt_plan *p, const char *part)
  * need, an #error refuses builds that leave out one that it needs. */
 static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-    const struct {
+    struct {
         const char *part, *has; /* has: the op or feature of the part in the plan, or NULL */
         int in_small;
-    } parts[] = { { "AXES", gckpti_c_find_op(p, "AXES"), 1 },
-                  { "ATTENTION", gckpti_c_find_op(p, "ATTENTION"), 1 },
-                  { "RECURRENT", gckpti_c_find_op(p, "RECURRENT"), 1 },
-                  { "IMAGES", gckpti_c_find_op(p, "IMAGES"), 1 },
-                  { "LINEAR_LOSS", gckpti_c_find_op(p, "LINEAR_LOSS"), 1 },
-                  { "LOSSES", gckpti_c_find_op(p, "LOSSES"), 1 },
-                  { "CACHES", gckpti_c_find_op(p, "CACHES"), 1 },
+    } parts[] = {
+#define GCKPTI_OP_PART(op, part) { #part, NULL, 1 },
 #define GCKPTI_PART_USE(part, in_small, in_plan, what, in_desc, change)                            \
     { #part, (in_plan) ? what : NULL, in_small },
-                  GCKPTI_PART_USES(GCKPTI_PART_USE)
+        GCKPTI_OPS(GCKPTI_OP_PART) GCKPTI_PART_USES(GCKPTI_PART_USE)
 #undef GCKPTI_PART_USE
     };
-    const size_t n = sizeof parts / sizeof *parts;
-    size_t without = 0;
+    size_t n = 0, without = 0;
+    for (size_t i = 0, k; i < sizeof parts / sizeof *parts; i++) { /* one entry for each part */
+        for (k = 0; k < n && strcmp(parts[k].part, parts[i].part) != 0;)
+            k++;
+        if (k < n || !strcmp(parts[i].part, "CORE"))
+            continue;
+        parts[n] = parts[i];
+        parts[n].has = parts[i].has ? parts[i].has : gckpti_c_find_op(p, parts[i].part);
+        n++;
+    }
     for (size_t i = 0; i < n; i++)
         if (!parts[i].has)
             gckpti_print(out, "%s GCKPT_NO_%s", without++ ? "," : " * It runs with", parts[i].part);
@@ -359,7 +348,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         problem = "#error \"plan: its name must be a C identifier of at most 60 letters\"\n";
     for (const gckpt_op *op; i < plan->node_count && !problem; i += !problem) {
         op = plan->nodes[i].index < 0 ? NULL : plan->nodes[i].op;
-        if (op && !gckpti_c_is_builtin(op) && !gckpti_c_identifier(op->name))
+        if (op && !*gckpti_c_part_of(op) && !gckpti_c_identifier(op->name))
             problem = "#error \"plan %s: the op of tensor %z must have the name of the C variable "
                       "that holds its gckpt_op\"\n";
     }

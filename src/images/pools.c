@@ -4,7 +4,7 @@
 
 #ifndef GCKPT_NO_IMAGES
 /* =================================================================================================
- * images: pools, upsample, norms of images, convolutions; recurrent layers
+ * images: pools, upsample, norms of images, convolutions
  *
  * Channels are the last axis. A convolution is the product of a virtual matrix, whose rows are the
  * pixels of one window, with w (kernel rows, kernel columns, channels); its chains have that order.

@@ -40,7 +40,7 @@ GCKPTI_ALWAYS void V(tile_store)(float *x, int vectors, int64_t last, const FLOA
 
 /* Computes a tile of c, at most 8 rows and 3 vectors: starts at `from`, or +0 if that is NULL; for
  * each term and row, multiplies an element of a by b's vectors. The last one has t->last columns.
- * rows, vectors and block are constants. If block is 1 (bf16 plans), a tile has at most 4 rows, and
+ * rows, vectors and block are constants. If block is 1 (mixed), a tile has at most 4 rows, and
  * each of t->k iterations takes two terms: sum[0..3] are chains of the even ones, sum[4..7] of the
  * odd ones. These chains start at +0, and their sum is added to `from`. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)

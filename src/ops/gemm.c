@@ -60,7 +60,7 @@ static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_
     t->batch = batch, t->m = m, t->n = n, t->k = k;
     t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
     t->c_stride = n, t->workspace = call->workspace;
-    t->c = gckpti_f32(c), t->c_bf16 = gckpti_halves(c);
+    t->c = gckpti_f32(c), t->c_halves = gckpti_halves(c);
 }
 
 /* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */

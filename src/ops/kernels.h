@@ -32,7 +32,7 @@ typedef struct { /* gradients: of each input */
     gckpti_loop_fn values, gradients[2];
 } gckpti_loops;
 
-/* The table of kernels of an instruction set; optional kernels come last (kernels/table.c). */
+/* The table of kernels of an instruction set (kernels/table.c); those of parts come last. */
 typedef struct {
     void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
                           int64_t scratch);

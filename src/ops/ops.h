@@ -275,7 +275,7 @@ static inline float gckpti_norm_epsilon(const gckpti_norm *o)
     return o->epsilon > 0.0f ? o->epsilon : 1e-5f;
 }
 
-/* Returns arguments for sum(u h) of a row in a norm's backward. x, y: NULL if bf16. */
+/* Returns arguments for sum(u h) of a row in a norm's backward. x, y: NULL if halves. */
 static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;

@@ -5,7 +5,7 @@
 /* An operand of a product (ops/gemm.c): one of the three pointers is set. */
 typedef struct gckpti_operand {
     const float *f32;
-    const uint16_t *bf16;
+    const uint16_t *halves;
     int64_t stride;                    /* step to the next row of c (of b: the next column) */
     int64_t k_stride;                  /* step to the next term */
     int64_t batch_stride;              /* step to the next matrix */
@@ -24,7 +24,7 @@ typedef struct gckpti_product {
     int64_t initial_stride; /* nonzero only with batch 1, and in fast kernels only for f32 */
     int accumulate;
     float *c;
-    uint16_t *c_bf16; /* or c */
+    uint16_t *c_halves; /* or c */
     int64_t c_stride; /* other than n only where initial_stride may be nonzero */
     void *workspace;  /* call->workspace, for the fast kernels */
     int64_t k_period, k_offset;
@@ -82,7 +82,8 @@ GCKPTI_INLINE int64_t gckpti_sample_rows(const gckpt_shape *x)
 /* Returns the transpose of an operand. */
 static inline gckpti_operand gckpti_transpose(const gckpti_operand *x)
 {
-    gckpti_operand y = { x->f32, x->bf16, x->k_stride, x->stride, x->batch_stride, x->compressed };
+    gckpti_operand y = *x;
+    y.stride = x->k_stride, y.k_stride = x->stride;
     return y;
 }
 /* Return an f32 operand of a single matrix; a product a b of f32 operands. */

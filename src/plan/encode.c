@@ -178,7 +178,6 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
     if (kind_bytes) {
         kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
         kind_bytes[GCKPT_BYTES_STATE] = state;
-        kind_bytes[GCKPT_BYTES_CACHES] = kept;
     }
     return gckpti_add_bytes(gckpti_add_bytes(parameters, state), kept);
 }
@@ -240,7 +239,7 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
         plan->recompute = (double)d->sched.recompute_cost / (double)p->forward_cost;
     plan->cost = d->cost;
     plan->least_cost = p->least_cost;
-    plan->virtual_ranks = plan->ranks = 1;
+    gckpti_set_single_process(plan);
     plan->body = (int)d->body, plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;

@@ -180,10 +180,9 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes)
 
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 {
-    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                      plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
-                      plan->arena
-                : 0;
+#define GCKPTI_KIND_BYTES(kind) plan->kind_bytes[GCKPT_BYTES_##kind] +
+#define GCKPTI_KINDS_OUTSIDE(X) X(PARAMETERS) X(STATE) X(CACHES) X(COPIES) /* outside the arena */
+    return plan ? GCKPTI_KINDS_OUTSIDE(GCKPTI_KIND_BYTES) plan->arena : 0;
 }
 
 GCKPTI_COLD_END

@@ -109,7 +109,7 @@ GCKPTI_FN int gckpti_mixer_measures_one(const gckpt_plan *p);
 typedef struct {
     unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
-     * first. In a REDUCE, accumulate is 1 if each rank needs only its shard of the sum. */
+     * first. In a REDUCE, accumulate is 1 if the process needs only its part of the sum. */
     unsigned char accumulate, zero;
     gckpti_id id;           /* tensor; UPDATE: index of the parameter */
     gckpti_id uses;         /* number of accumulators that it adds up first */
@@ -123,7 +123,7 @@ typedef struct {
     size_t workspace; /* REDUCE: receive buffer */
     size_t gradient;  /* of the output; UPDATE: of the parameter, or its part; REDUCE: the first */
                       /* accumulator of the body's uses, which then holds the sum */
-    size_t part;      /* REDUCE: destination of this rank's shard of the sum, if it is moved */
+    size_t part;      /* REDUCE: destination of this process's part of the sum, if it is moved */
     struct {
         size_t value, gradient, total; /* with a total, `gradient` is scratch added to it */
     } in[GCKPT_MAX_INPUTS];
@@ -615,7 +615,7 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
 /* ---- plan/encode.c ---- */
 /* Returns the bytes of parameters, of the optimiser state they have or will have, and of variables,
- * saturating at SIZE_MAX. If not NULL, kind_bytes gets each. */
+ * saturating at SIZE_MAX. If not NULL, kind_bytes gets the first two. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes);
 
 /* Moves a plan in a caller's block to the block's beginning, over the memory that planning used. */

@@ -42,6 +42,12 @@ static uint64_t gckpti_step_cost(const gckpt_plan *plan)
     return gckpti_add_cost(once, body);
 }
 
+/* What gckpt_plan_describe copies: X(field of gckpt_plan_info, number of the plan). */
+#define GCKPTI_INFO_NUMBERS(X)                                                                     \
+    X(arena, arena) X(peak, peak) X(offloaded, host_bytes) X(recompute, recompute) X(cost, cost)   \
+    X(hidden_cost, hidden) X(proven_cost, proven_cost) X(proven_bytes, proven_bytes) X(rows, rows) \
+    X(batch, batch) X(mode, mode) X(hash, hash)
+
 GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
 {
     static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
@@ -50,25 +56,15 @@ GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
     memset(&d, 0, sizeof d);
     if (!plan)
         return d;
-    d.arena = plan->arena;
-    d.peak = plan->peak;
-    d.offloaded = plan->host_bytes;
-    d.recompute = plan->recompute;
-    d.cost = plan->cost;
-    d.hidden_cost = plan->hidden;
+#define GCKPTI_COPY_NUMBER(field, number) d.field = plan->number;
+    GCKPTI_INFO_NUMBERS(GCKPTI_COPY_NUMBER)
     d.overhead = gckpti_relative_cost(plan, plan->least_cost);
-    d.proven_cost = plan->proven_cost;
-    d.proven_bytes = plan->proven_bytes;
     d.gap = gckpti_relative_cost(plan, plan->proven_cost);
     d.step_cost = gckpti_step_cost(plan);
-    d.rows = plan->rows;
-    d.batch = plan->batch;
     d.update_in_backward = plan->update_in_backward != 0;
-    d.mode = plan->mode;
     d.mode_name = names[plan->mode];
     d.instructions = (int)plan->length;
     d.buffers = (int)plan->buffer_count;
-    d.hash = plan->hash;
     return d;
 }
 

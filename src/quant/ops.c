@@ -20,7 +20,7 @@ static void gckpti_use_compressed(const gckpt_call *call, const gckpti_compresse
                                   gckpti_operand *x)
 {
     if (u && gckpti_is_mixed(call) && u->storage == GCKPT_STORAGE_BF16)
-        x->bf16 = (const uint16_t *)u->quantised;
+        x->halves = (const uint16_t *)u->quantised;
     else
         x->compressed = u;
 }

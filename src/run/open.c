@@ -1,7 +1,5 @@
 #include "run/internal.h"
 #include "graph/graph.h"
-#include "cpu/cpu.h"
-#include "num/num.h"
 
 GCKPTI_COLD_BEGIN
 
@@ -25,17 +23,17 @@ GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
                  "again with gckpt_plan_c";
 }
 
+/* The parts that plan p or desc d may need: X(part, condition that one of them needs it). */
+#define GCKPTI_EXEC_USES(X)                                                                        \
+    X(TRAINING, p->mode != GCKPT_INFERENCE) X(QUANT, p->compressed) X(OFFLOAD, p->host_bytes)      \
+    X(DEVICES, d->backend) X(CACHES, d->caches_of) X(DEBUG, d->debug)
+
 /* Returns the switch of the part that plan or desc needs and this build lacks, or NULL. */
 static const char *gckpti_missing_part(const gckpt_plan *p, const gckpt_exec_desc *d)
 {
-    const int callbacks = d->custom_optimiser || d->parallel_for;
-    return !GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE ? "GCKPT_NO_TRAINING"
-           : !GCKPTI_HAS_COMPRESSED && p->compressed           ? "GCKPT_NO_QUANT"
-           : !GCKPTI_RUNS_OFFLOAD && p->host_bytes             ? "GCKPT_NO_OFFLOAD"
-           : !GCKPTI_RUNS_DEVICES && d->backend                ? "GCKPT_NO_DEVICES"
-           : !GCKPTI_RUNS_CACHES && d->caches_of               ? "GCKPT_NO_CACHES"
-           : !GCKPTI_RUNS_DEBUG && d->debug                    ? "GCKPT_NO_DEBUG"
-           : !GCKPTI_RUNS_BACKENDS && callbacks                ? "GCKPT_SMALL"
+#define GCKPTI_IF_MISSING(part, needs) !GCKPTI_RUNS_##part && (needs) ? "GCKPT_NO_" #part :
+    return GCKPTI_EXEC_USES(GCKPTI_IF_MISSING)
+           !GCKPTI_RUNS_BACKENDS && (d->custom_optimiser || d->parallel_for) ? "GCKPT_SMALL"
            : GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU
                ? "GCKPT_NO_FAST (plan with desc.kernels.plain = 1)"
                : NULL;

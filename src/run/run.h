@@ -183,6 +183,13 @@ struct gckpt_exec {
 #endif
 };
 
+/* The structs in the memory of an executor of plan p: X(number, type). */
+#define GCKPTI_EXEC_STRUCTS(X, p)                                                                  \
+    X(1, gckpt_exec) X((p)->node_count, gckpti_exec_node) X((p)->param_count, gckpti_exec_param)   \
+    X((p)->inputs, gckpti_exec_input) X((p)->term_count, gckpti_exec_term)                         \
+    X((p)->fetch_count, gckpti_exec_fetch)                                                         \
+    X((p)->bf16_weights ? (p)->param_count : 0, gckpti_bf16_copy) GCKPTI_DIST_STRUCTS(X, p)
+
 /* Changes the state of a step; GCKPT_ASSERT checks that the change is in the drawing above. */
 static inline void gckpti_set_state(gckpt_exec *e, int state)
 {

@@ -36,13 +36,13 @@ typedef struct {
     unsigned char uninitialised; /* values have memory, but not yet their initial values */
     unsigned char optimiser;     /* of the state: gckpt_optimiser + 1; 0 if none or unknown */
     gckpt_init init;
+    uint64_t updates; /* number of updates of the state, for Adam's bias correction */
 #ifndef GCKPT_NO_BF16
     uint32_t changes; /* counts changes of values that the library knows of, from 1 */
 #endif
 #ifndef GCKPT_NO_DEVICES
     gckpti_mirror mirror;
 #endif
-    uint64_t updates; /* number of updates of the state, for Adam's bias correction */
 } gckpti_param;
 
 /* An executor's entry in the list of its store. */
@@ -66,13 +66,13 @@ struct gckpt_store {
     size_t count, capacity;
     size_t elements;          /* number of all values except external ones */
     gckpti_binding *bindings; /* list of the store's executors */
+    int bound; /* nonzero once an executor was created */
+    gckpti_note *notes;
+    size_t note_count, note_capacity;
 #ifndef GCKPT_NO_RANKS
     int rank, peers; /* set by gckpt_store_ranks; peers: number of other ranks */
     gckpt_shard shard;
 #endif
-    int bound; /* nonzero once an executor was created */
-    gckpti_note *notes;
-    size_t note_count, note_capacity;
 };
 
 /* ---- store/params.c ---- */
@@ -150,13 +150,6 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 
 /* Allocates zeroed state arrays up to `slots`; without memory allocates none and returns 0. */
 GCKPTI_FN int gckpti_ensure_state(gckpt_store *s, gckpti_param *q, int slots);
-
-/* Counts a change of values, so that its copy is refreshed; skips 0, which means "never". */
-#ifndef GCKPT_NO_BF16
-#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
-#else
-#define gckpti_count_change(q) ((void)0)
-#endif
 
 /* ---- devices/mirrors.c ---- */
 #ifndef GCKPT_NO_DEVICES

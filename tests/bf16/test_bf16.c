@@ -220,7 +220,7 @@ static void test_terms(void)
         for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++) {
             gckpti_product t = { .batch = 1, .m = N, .n = N, .k = 1, .accumulate = 1, .c = got };
             t.k_period = 1;
-            t.a.bf16 = a, t.a.stride = t.a.k_stride = 1, t.b.bf16 = b, t.b.stride = t.b.k_stride = 1;
+            t.a.halves = a, t.a.stride = t.a.k_stride = 1, t.b.halves = b, t.b.stride = t.b.k_stride = 1;
             memcpy(got, start, sizeof got);
             if (!product_by(isa, &t))
                 continue;
@@ -331,8 +331,8 @@ static void test_blocks(void)
         t.b.stride = ways & 8 ? k : 1, t.b.k_stride = ways & 8 ? 1 : n;
         t.accumulate = 1, t.c = blocks_got, t.workspace = blocks_space;
         blocks_fill(&t, i % 8);
-        t.a.f32 = ways & 1 ? blocks_f32[0] : NULL, t.a.bf16 = t.a.f32 ? NULL : blocks_a;
-        t.b.f32 = ways & 2 ? blocks_f32[1] : NULL, t.b.bf16 = t.b.f32 ? NULL : blocks_b;
+        t.a.f32 = ways & 1 ? blocks_f32[0] : NULL, t.a.halves = t.a.f32 ? NULL : blocks_a;
+        t.b.f32 = ways & 2 ? blocks_f32[1] : NULL, t.b.halves = t.b.f32 ? NULL : blocks_b;
         blocks_check(&t, i % 8);
     }
 }
@@ -362,7 +362,7 @@ static void test_quantised(void)
         const float *of_rows = storage == GCKPT_STORAGE_I8 ? scales : NULL;
         const gckpt_dequantisation stored = { storage, packed, of_rows, by_terms ? k : n, n * k, NULL };
         gckpti_decompress(&stored, 0, n * k, blocks_f32[1]);
-        t.a.bf16 = blocks_a, t.b.f32 = blocks_f32[1], t.c = want, t.workspace = blocks_space;
+        t.a.halves = blocks_a, t.b.f32 = blocks_f32[1], t.c = want, t.workspace = blocks_space;
         memcpy(want, blocks_start, sizeof want);
         product_by(GCKPT_ISA_PLAIN, &t);
         t.b.f32 = NULL, t.b.compressed = &stored, t.c = blocks_got;
@@ -395,10 +395,10 @@ static void test_little_space(void)
         a[i] = operand_of(0, 0);
     for (int i = 0; i < N * K; i++)
         b[i] = operand_of(0, 1);
-    t.a.bf16 = a, t.b.bf16 = b, t.a.stride = t.b.stride = K, t.a.k_stride = t.b.k_stride = 1;
-    t.c_bf16 = want, t.workspace = blocks_space;
+    t.a.halves = a, t.b.halves = b, t.a.stride = t.b.stride = K, t.a.k_stride = t.b.k_stride = 1;
+    t.c_halves = want, t.workspace = blocks_space;
     product_by(GCKPT_ISA_PLAIN, &t);
-    t.c_bf16 = got;
+    t.c_halves = got;
     for (int isa = GCKPT_ISA_PLAIN + 1; isa < GCKPT_ISA_COUNT + 1; isa++) {
         memset(got, 0xff, sizeof got);
         for (int64_t past = 0; past < PAST; past++)
@@ -778,9 +778,9 @@ static void test_products(void)
                              .n = n,
                              .k = k,
                              .a.f32 = which & 1 ? whole[0] : NULL,
-                             .a.bf16 = which & 1 ? NULL : whole[0],
+                             .a.halves = which & 1 ? NULL : whole[0],
                              .b.f32 = which & 2 ? whole[1] : NULL,
-                             .b.bf16 = which & 2 ? NULL : whole[1],
+                             .b.halves = which & 2 ? NULL : whole[1],
                              .a.stride = which & 4 ? k : 1,
                              .a.k_stride = which & 4 ? 1 : m,
                              .a.batch_stride = m * k,
@@ -805,7 +805,7 @@ static void test_products(void)
             memcpy(c32[at], f32[2], sizeof c32[at]);
             memcpy(c16[at], half[2], sizeof c16[at]);
             t.c = which & 32 ? c32[at] : NULL;
-            t.c_bf16 = which & 32 ? NULL : c16[at];
+            t.c_halves = which & 32 ? NULL : c16[at];
             for (int64_t past = 0; past < PAST; past++)
                 room[gckpti_mixed_workspace(m, n, k) + past] = 77;
             if (v == 0)

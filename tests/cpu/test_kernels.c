@@ -1555,12 +1555,12 @@ static gckpti_operand reversed_terms(const gckpti_pack_lanes *s)
     const int64_t k = s->t->k, lanes = s->x == &s->t->a ? s->t->m : s->t->n;
     for (int64_t i = 0; CHECK(lanes <= 16 && k <= 64 && x.stride == k && x.k_stride == 1) && i < lanes; i++)
         for (int64_t p = 0; p < k; p++) {
-            if (x.bf16)
-                halves[i * k + p] = x.bf16[i * k + k - 1 - p];
+            if (x.halves)
+                halves[i * k + p] = x.halves[i * k + k - 1 - p];
             else
                 floats[i * k + p] = x.f32[i * k + k - 1 - p];
         }
-    x.bf16 = x.bf16 ? halves : NULL;
+    x.halves = x.halves ? halves : NULL;
     x.f32 = floats;
     return x;
 }

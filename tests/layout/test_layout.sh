@@ -133,12 +133,19 @@ knotted() # a call of a function in a later file is reported
 }
 check "a call of a later file" knotted
 
-mentioned() # one more line that mentions a feature outside its folder
+uses=tests/layout/mentions.txt
+mentioned() # mentioned FILE LINE TEXT: mentions.sh prints TEXT if the file of a copy of src/ has this line, too
 {
-    rm -rf "$work/src" && cp -r src "$work/src" && echo '/* Ranks. */' >> "$work/src/num/sums.c" &&
-        ! sh tests/layout/mentions.sh "$work/src" > "$work/mentions" && grep -q '^dist: .* are allowed' "$work/mentions"
+    rm -rf "$work/src" && cp -r src "$work/src" && echo "$2" >> "$work/src/$1" &&
+        ! sh tests/layout/mentions.sh "$work/src" $uses > "$work/mentions" && grep -q "$3" "$work/mentions"
 }
-check "a feature mentioned elsewhere" mentioned
+check "a feature mentioned elsewhere" mentioned plan/place.c '/* Ranks. */' '^dist: 0 lines in 0 files are allowed'
+check "a feature in code" mentioned search/moves.c 'static int x(gckpt_exec *e) { return e->caches.rows; }' '^cache: 0 lines'
+check "a use that nothing declares" mentioned export/c.c '/* Quantised. */' '^quant: 0 lines'
+uses=$work/uses.txt
+{ cat tests/layout/mentions.txt && echo 'uses images recurrent' && echo 'uses plan dist'; } > $uses
+check "a declared use that is none" mentioned num/random.h '' '^images does not use recurrent'
+check "a use by the core" mentioned num/random.h '' '^plan is a folder of the core'
 
 drawn() # drawn DIR: make architecture would not change the page
 {

@@ -38,11 +38,11 @@ struct Product {
 /* Describes an operand. all: the number of rows of C for A, of columns for B. */
 Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
 {
-    int64_t size = x->bf16 ? 2 : 4, along = x->k_stride < x->stride,
+    int64_t size = x->halves ? 2 : 4, along = x->k_stride < x->stride,
             stride = along ? x->k_stride : x->stride;
     int64_t pitch = along ? x->stride : x->k_stride, count = along ? k : all;
-    const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
-    int flags = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
+    const char *base = x->halves ? (const char *)x->halves : (const char *)x->f32;
+    int flags = (along ? ALONG : 0) | (x->halves ? NARROW : 0);
     if (!mixed && stride == 1 && count % 4 == 0 && pitch % 4 == 0 && x->batch_stride % 4 == 0 &&
         aligned(base))
         flags |= ALIGNED | (along ? 0 : ASYNC);

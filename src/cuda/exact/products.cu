@@ -57,7 +57,7 @@ __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c
         int64_t at = here.y(i) * pitch + here.x(j);
         float d = from && !narrow && inside ? from[at] : 0.0f;
         if (narrow && inside)
-            d = gckpti_from_bf16(t.c_bf16[corner + at]);
+            d = gckpti_from_bf16(t.c_halves[corner + at]);
         c[i][j] = MIXED ? gckpti_flush_to_zero(d) : d;
     }
 }
@@ -82,7 +82,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
             if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
                 t.c[at + l] = c[i][j + l];
             else if (here.y(i) < rows && here.x(j) + l < columns)
-                t.c_bf16[at + l] = gckpti_to_bf16(c[i][j + l]);
+                t.c_halves[at + l] = gckpti_to_bf16(c[i][j + l]);
         }
     }
 }
