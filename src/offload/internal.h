@@ -1,6 +1,7 @@
 #pragma once
 #include "search/search.h"
 
+#ifndef GCKPT_NO_SEARCH
 #ifndef GCKPT_NO_OFFLOAD
 GCKPTI_FN uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes);
 GCKPTI_FN uint64_t gckpti_copy_cost(const gckpti_search *s, int node, int64_t bytes);
@@ -14,4 +15,5 @@ GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candi
 #define gckpti_restore_cost(s, u, x)     0
 #define gckpti_begin_strategy(p, n)      ((void)(n))
 #define gckpti_overlap_copies(s, c)      NULL
+#endif
 #endif
