@@ -1,7 +1,15 @@
-static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block)
+/* Returns nonzero if b has a single term, a row of floats. */
+static inline int V(is_outer)(const gckpti_product *t)
 {
-    const int64_t i = block->i0, j0 = block->j0;
-    const int use_dots = t->b.k_stride == 1;
+    return t->k == 1 && t->b.stride == 1 && !gckpti_has_compressed(&t->b);
+}
+
+/* Computes row i of a block of c. */
+static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block,
+                                         int64_t i)
+{
+    const int64_t j0 = block->j0;
+    const int use_dots = t->b.k_stride == 1 && !V(is_outer)(t);
     const int64_t n = block->j1 - j0, b_row = use_dots ? t->b.stride : t->b.k_stride;
     const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
     float *c = t->c + i * t->c_stride + j0;
@@ -50,8 +58,9 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * s.kc;
     int64_t p = 0, j = j0, next_p, next_j;
-    if (i1 - i0 == 1 && (t->b.k_stride == 1 || t->b.stride == 1)) {
-        V(product_row)(t, block);
+    if (V(is_outer)(t) || (i1 - i0 == 1 && (t->b.k_stride == 1 || t->b.stride == 1))) {
+        for (int64_t i = i0; i < i1; i++) /* reads and writes c in long runs */
+            V(product_row)(t, block, i);
         return;
     }
     do {
