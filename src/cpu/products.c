@@ -68,8 +68,8 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
     s->row_blocks = (t->m + s->rows - 1) / s->rows;
 }
 
-/* If c is a column whose rows are adjacent, makes it the row of the product b' a', whose kernels read
- * a as it is stored, in whole vectors. Needs no scratch. */
+/* If c is a column whose rows are adjacent, makes it the row of the product b' a', whose kernels
+ * read a as it is stored, in whole vectors. Needs no scratch. */
 static void gckpti_column_as_row(gckpti_product *t)
 {
     const gckpti_operand column = t->b;

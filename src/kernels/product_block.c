@@ -28,6 +28,18 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c
     (use_dots ? V(gemv_dot) : V(gemv_axpy))(&u);
 }
 
+/* Computes a block of one row or one term row by row, which reads and writes b and c in long runs.
+ * Returns 0 for other blocks. */
+static GCKPTI_TARGET int V(product_rows)(const gckpti_product *t, const gckpti_c_block *block)
+{
+    const int one = block->i1 - block->i0 == 1;
+    if (!V(is_outer)(t) && !(one && (t->b.k_stride == 1 || t->b.stride == 1)))
+        return 0;
+    for (int64_t i = block->i0; i < block->i1; i++)
+        V(product_row)(t, block, i);
+    return 1;
+}
+
 /* Returns the prefetch of terms p.. of columns j.. of b, spread over `tiles` tiles. */
 static GCKPTI_TARGET gckpti_prefetch V(prefetch_block)(const gckpti_product *t, int64_t p,
                                                        int64_t k, int64_t j, int64_t n,
@@ -58,11 +70,8 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * s.kc;
     int64_t p = 0, j = j0, next_p, next_j;
-    if (V(is_outer)(t) || (i1 - i0 == 1 && (t->b.k_stride == 1 || t->b.stride == 1))) {
-        for (int64_t i = i0; i < i1; i++) /* reads and writes c in long runs */
-            V(product_row)(t, block, i);
+    if (V(product_rows)(t, block))
         return;
-    }
     do {
         const float *a = t->a.f32 + p * t->a.k_stride;
         const int64_t n = gckpti_min(j1 - j, s.nc), k = gckpti_min(t->k - p, s.kc);
