@@ -82,7 +82,7 @@ typedef struct {
 } gckpti_tile;
 
 /* ---- cpu/products.c: a product, in blocks that threads take ---- */
-GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t);
+GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *product);
 
 #ifdef GCKPTI_SEPARATE_TU
 extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,

@@ -51,7 +51,9 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
     const gckpti_product *t = s->t;
-    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* one row: b in long runs */
+    int64_t narrow = 2 * GCKPTI_PANEL;
+    if (t->m == 1) /* b in long runs */
+        narrow = t->k > t->n ? 128 : 512;
     int small = t->m * t->n * t->k < 65536;
     int64_t threads = s->call->threads, each = t->m == 1 && t->b.stride == 1 ? 1 : 4;
     int64_t items = small || threads < 2 ? 1 : each * threads / t->batch;
@@ -66,10 +68,27 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
     s->row_blocks = (t->m + s->rows - 1) / s->rows;
 }
 
-GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
+/* If c is a column whose rows are adjacent, makes it the row of the product b' a', whose kernels
+ * read a as it is stored, in whole vectors. Needs no scratch. */
+static void gckpti_column_as_row(gckpti_product *t)
 {
-    gckpti_products s = { call, t, 0, 0, 0, 0, 0, gckpti_fp32_c_block };
-    s.floats = gckpti_product_workspace(t->m, t->n, t->k);
+    const gckpti_operand column = t->b;
+    if (t->m == 1 || t->n != 1 || t->c_stride != 1 || gckpti_has_compressed(&t->b) ||
+        (t->a.stride != 1 && t->a.k_stride != 1) || t->initial_stride)
+        return;
+    for (int64_t i = 0; t->initial && !t->accumulate && i < t->m; i++)
+        t->c[i] = *t->initial;
+    t->accumulate |= t->initial != NULL;
+    t->b = t->a, t->a = column;
+    t->n = t->c_stride = t->m, t->m = 1;
+}
+
+GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *product)
+{
+    gckpti_product t = *product;
+    gckpti_products s = { call, &t, 0, 0, 0, 0, 0, gckpti_fp32_c_block };
+    s.floats = gckpti_product_workspace(t.m, t.n, t.k);
+    gckpti_column_as_row(&t);
     gckpti_products_split(&s);
     gckpti_run_products(&s);
 }

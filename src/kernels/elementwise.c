@@ -56,3 +56,38 @@ static GCKPTI_TARGET void V(run_loop)(gckpti_loop *s, gckpti_loop_fn loop)
     loop(s);
     V(store_n)(to, V(load)(all), left);
 }
+
+/* ---- losses over few classes: a lane is a row ---- */
+/* Folds n lanes of W rows in the order of V(fold). */
+GCKPTI_INLINED FLOATS V(fold_rows)(FLOATS *lane, int64_t n, int largest)
+{
+    for (int64_t half = GCKPTI_FEW_CLASSES / 2; half > 0; half /= 2)
+        for (int64_t j = 0; j < half && j + half < n; j++)
+            lane[j] = (largest ? V(vmax) : V(add))(lane[j + half], lane[j]);
+    return lane[0];
+}
+
+/* Sets maximum and log(sum) of rows of n <= GCKPTI_FEW_CLASSES logits, as V(online) would. */
+static GCKPTI_TARGET void V(few_classes)(const float *x, int64_t rows, int64_t n, float *max,
+                                         float *log_sum)
+{
+    const FLOATS least = V(set1)(-GCKPTI_INFINITY);
+    float column[GCKPTI_FEW_CLASSES][W];
+    FLOATS lane[GCKPTI_FEW_CLASSES];
+    for (int64_t r = 0; r < rows; r += W, x += W * n) {
+        const int64_t left = gckpti_min(rows - r, W);
+        for (int64_t j = 0; j < n; j++) {
+            for (int64_t i = 0; i < W; i++)
+                column[j][i] = i < left ? x[i * n + j] : 0.0f;
+            lane[j] = V(vmax)(V(load)(column[j]), least);
+        }
+        const FLOATS top = V(fold_rows)(lane, n, 1);
+        const FLOATS shift = V(if_equal)(top, least, V(zero)(), top);
+        for (int64_t j = 0; j < n; j++)
+            lane[j] = V(exp)(V(load)(column[j]) - shift);
+        V(store_n)(max + r, top, left), V(store_n)(log_sum + r, V(fold_rows)(lane, n, 0), left);
+        for (int64_t i = r; i < r + left; i++)
+            gckpti_softmax_end(&max[i], &log_sum[i]);
+        V(store_n)(log_sum + r, V(log_noinline)(V(load_n)(log_sum + r, left)), left);
+    }
+}

@@ -65,7 +65,8 @@ static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) * gemv)
         V(gemv_axpy_of)(GCKPT_STORAGE_F32, 1, &t);
 }
 
-/* Adds all terms to 32 columns or, if the constant `vectors` is 1, to at most W columns. */
+/* Adds all terms to W * vectors (a constant) columns or, if vectors is 1, to at most W. Floats are
+ * read a cache line of a row at a time, since a line of each of many rows may not stay in L1. */
 GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
@@ -77,19 +78,21 @@ GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv
     for (int i = 0; i < vectors; i++) {
         sum[i] = t.from ? V(load_n)(t.from + W * i, t.n - W * i) : V(zero)();
     }
-    for (; t.n >= W && p + 4 <= t.k; p += 4) {
+    for (int64_t quads; t.n >= W && p + 4 <= t.k; p += 4 * quads) {
         const float *x = t.a + p * each * t.a_step;
-        const float *lines = vectors > 1 ? (const float *)t.next + p / 16 * 16 : NULL;
+        const float *lines = t.next ? (const float *)t.next + p / 16 * 16 : NULL;
         FLOATS r[4 * (32 / W)];
-        for (int64_t i = p / 4 % 4; vectors > 1 && i < 32; i += 4)
+        quads = storage == GCKPT_STORAGE_F32 && p + 16 <= t.k ? 4 : 1;
+        for (int64_t i = p / 4 % (4 / quads); lines && i < W * vectors; i += 4 / quads)
             __builtin_prefetch(lines + i * t.row, 0, 2);
         GCKPTI_UNROLL
-        for (int i = 0; i < vectors; i++) {
-            V(transpose4)(b + W * i * t.row + p, 4 * t.row, r + 4 * i);
-            GCKPTI_UNROLL
-            for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
-                sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
-        }
+        for (int i = 0; i < vectors; i++)
+            for (int64_t l = 0; l < 4 * quads; l += 4) {
+                V(transpose4)(b + W * i * t.row + p + l, 4 * t.row, r + 4 * i);
+                GCKPTI_UNROLL
+                for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
+                    sum[i] = V(fma)(V(set1)(x[(l + q) * t.a_step]), r[4 * i + q], sum[i]);
+            }
         GCKPTI_IF_COMPRESSED(V(dot_words)(storage, vectors, r, t.scales, x, sum));
     }
     for (; storage == GCKPT_STORAGE_F32 && p < t.k; p++) {
@@ -108,18 +111,16 @@ GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv
 
 static GCKPTI_TARGET void V(gemv_dot)(const V(gemv) * gemv)
 {
+    enum { VECTORS = W < 8 ? 2 : 1 }; /* so few rows of b that the processor prefetches them all */
     V(gemv) t = *gemv;
-    const float *b = (const float *)t.b;
     for (int64_t j = 0; j < gemv->n; j += t.n) {
-        t.n = gemv->n - j < 32 ? gckpti_min(gemv->n - j, W) : 32;
-        t.b = b + j * t.row, t.c = gemv->c + j;
+        t.n = gckpti_min(gemv->n - j, gemv->n - j < VECTORS * W ? W : VECTORS * W);
+        t.b = (const float *)gemv->b + j * t.row, t.c = gemv->c + j;
         t.from = gemv->from ? gemv->from + j : NULL;
-        if (t.n < 32) {
+        t.next = gemv->next ? (const float *)gemv->next + j * t.row : NULL;
+        if (VECTORS > 1 && t.n == VECTORS * W)
+            V(gemv_dot_of)(GCKPT_STORAGE_F32, VECTORS, &t);
+        else
             V(gemv_dot_of)(GCKPT_STORAGE_F32, 1, &t);
-            continue;
-        }
-        t.next = gemv->next ? (const float *)gemv->next + j * t.row
-                            : b + gckpti_min(j + 32, gemv->n - 32) * t.row;
-        V(gemv_dot_of)(GCKPT_STORAGE_F32, 32 / W, &t);
     }
 }

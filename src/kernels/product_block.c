@@ -1,7 +1,15 @@
-static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block)
+/* Returns nonzero if b has a single term, a row of floats. */
+static inline int V(is_outer)(const gckpti_product *t)
 {
-    const int64_t i = block->i0, j0 = block->j0;
-    const int use_dots = t->b.k_stride == 1;
+    return t->k == 1 && t->b.stride == 1 && !gckpti_has_compressed(&t->b);
+}
+
+/* Computes row i of a block of c. */
+static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block,
+                                         int64_t i)
+{
+    const int64_t j0 = block->j0;
+    const int use_dots = t->b.k_stride == 1 && !V(is_outer)(t);
     const int64_t n = block->j1 - j0, b_row = use_dots ? t->b.stride : t->b.k_stride;
     const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
     float *c = t->c + i * t->c_stride + j0;
@@ -18,6 +26,18 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c
     }
     u.b = t->b.f32 + j0 * t->b.stride;
     (use_dots ? V(gemv_dot) : V(gemv_axpy))(&u);
+}
+
+/* Computes a block of one row or one term row by row, which reads and writes b and c in long runs.
+ * Returns 0 for other blocks. */
+static GCKPTI_TARGET int V(product_rows)(const gckpti_product *t, const gckpti_c_block *block)
+{
+    const int one = block->i1 - block->i0 == 1;
+    if (!V(is_outer)(t) && !(one && (t->b.k_stride == 1 || t->b.stride == 1)))
+        return 0;
+    for (int64_t i = block->i0; i < block->i1; i++)
+        V(product_row)(t, block, i);
+    return 1;
 }
 
 /* Returns the prefetch of terms p.. of columns j.. of b, spread over `tiles` tiles. */
@@ -50,10 +70,8 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * s.kc;
     int64_t p = 0, j = j0, next_p, next_j;
-    if (i1 - i0 == 1 && (t->b.k_stride == 1 || t->b.stride == 1)) {
-        V(product_row)(t, block);
+    if (V(product_rows)(t, block))
         return;
-    }
     do {
         const float *a = t->a.f32 + p * t->a.k_stride;
         const int64_t n = gckpti_min(j1 - j, s.nc), k = gckpti_min(t->k - p, s.kc);

@@ -14,6 +14,7 @@ enum {
 };
 #undef GCKPTI_KIND
 enum { GCKPTI_ELEMENTS = 4096, GCKPTI_COLUMNS = 64 }; /* of a work item */
+enum { GCKPTI_FEW_CLASSES = 16, GCKPTI_FEW_ROWS = 128 }; /* most classes; rows of a work item */
 
 #if GCKPTI_HAS_FAST
 /* Block of c: rows i0..i1-1, columns j0..j1-1 of matrix `matrix`; item: index among all blocks. */
@@ -52,6 +53,7 @@ typedef struct {
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
     const gckpti_element_kernels *element_losses;
     const gckpti_class_kernels *class_losses;
+    void (*few_classes)(const float *x, int64_t rows, int64_t n, float *max, float *log_sum);
     void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
     void (*product)(const gckpt_call *call, const gckpti_product *t);
     const struct gckpti_mixed_kernels *mixed;       /* NULL with GCKPT_NO_BF16 */

@@ -104,6 +104,26 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     loss->value[r] = gckpti_loss_of_row(loss, r, loss->value[r], loss->max[r], loss->sum[r]);
 }
 
+#if GCKPTI_HAS_FAST
+/* Computes the forward of GCKPTI_FEW_ROWS rows of at most GCKPTI_FEW_CLASSES logits. */
+static void gckpti_few_classes_item(void *context, int64_t i, int64_t worker)
+{
+    gckpti_loss *loss = (gckpti_loss *)context;
+    const int64_t first = i * GCKPTI_FEW_ROWS, n = loss->n;
+    const int64_t rows = gckpti_min(loss->rows - first, GCKPTI_FEW_ROWS);
+    const float *x = gckpti_f32(loss->x) + (loss->begin + first) * n;
+    (void)worker;
+    gckpti_kernels_of(loss->call)->few_classes(x, rows, n, loss->max + first, loss->sum + first);
+    for (int64_t r = first; r < first + rows; r++, x += n) {
+        const int64_t target = gckpti_loss_target(loss, r);
+        if (target < 0)
+            loss->max[r] = loss->sum[r] = 0.0f;
+        else
+            loss->value[r] = gckpti_loss_of_row(loss, r, x[target], loss->max[r], loss->sum[r]);
+    }
+}
+#endif
+
 static void gckpti_soft_targets_grad(const gckpti_loss *loss, const float *x, float *d, float w,
                                      const gckpti_class_row *c)
 {
@@ -244,7 +264,14 @@ GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss
     for (int64_t row = 0; row < rows; row += most) {
         gckpti_loss_begin_block(&loss, row, gckpti_min(rows - row, most));
         loss.begin = row;
-        if (wanted)
+#if GCKPTI_HAS_FAST
+        if (classes && !backward && call->kernels && loss.n <= GCKPTI_FEW_CLASSES &&
+            !gckpti_halves(loss.x))
+            gckpt_parallel(call, (loss.rows - 1) / GCKPTI_FEW_ROWS + 1,
+                           16 * loss.n * GCKPTI_FEW_ROWS, gckpti_few_classes_item, &loss);
+        else
+#endif
+            if (wanted)
             gckpt_parallel(call, loss.rows, 16 * loss.n, row_item, &loss);
         if (!backward)
             gckpti_loss_finish_block(&loss);
