@@ -98,7 +98,7 @@ const char *remedy(int error)
         { { 701 }, "compile gradckpt_cuda.cu by nvcc -O3 -arch=native" },      /* registers, .. */
         { { 702 }, "a device with a display stops long kernels: take smaller micro-batches" },
         { { 700, 710, 714, 715, 716, 717, 718, 719 }, /* errors of a kernel */
-          "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; restart from a checkpoint" },
+          "restart from a checkpoint; with CUDA_LAUNCH_BLOCKING=1 this names the kernel" },
         { { 214, 220, 226, 721, 999 }, /* errors of the hardware or driver */
           "the device is lost (dmesg, nvidia-smi): restart from a checkpoint" },
     };
