@@ -182,14 +182,10 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
             (tally::Width<Values>::of(std::get<0>(p).x) + tally::Width<Results>::of(std::get<0>(p).y)) * l.elements;
     } else if (is("vecs_kernel<8, EmbedRows>")) {
         c.bytes = 6 * l.elements;
-    } else if (is("combine_kernel<4")) {
-        c.bytes *= 4;
-    } else if (is("combine_kernel<8")) {
-        c.bytes *= 8;
     } else if (is("sums_by_")) {
-        auto s = std::get<0>(tally::of(l, sums_by_thread_kernel<unsigned>));
+        auto s = std::get<0>(tally::of(l, sums_by_thread_kernel));
         c.bytes = tally::Width<decltype(s.g)>::of(s.g) * (double)s.columns * (double)s.rows;
-    } else if (is("vecs_kernel<8, SliceMove>")) {
+    } else if (is("vecs_kernel<8, PartMove>")) {
         c.bytes = 4 * l.elements;
     } else if (is("fast_delta_kernel")) {
         auto p = tally::of(l, fast::fast_delta_kernel);
@@ -220,8 +216,10 @@ std::string short_name(const char *name)
     for (const char *drop : { "{anonymous}::", "<unnamed>::", "fast::", ", Binary", "(", ")" })
         for (size_t at; (at = s.find(drop)) != std::string::npos;)
             s.erase(at, strlen(drop));
-    if (s.find("map_kernel") == 0) /* keeps only the name of the operation */
-        s = s.substr(0, s.find(','));
+    if (s.find("each_kernel<") == 0) /* the function that the kernel calls */
+        s = s.substr(strlen("each_kernel<"));
+    if (s.find("map_kernel") == 0) /* keeps only the sizes and the layout */
+        s = s.substr(0, s.find(',', s.find(',') + 1));
     return s;
 }
 

@@ -262,7 +262,7 @@ static void recurrent(void)
 /* Checks that every op has a forward kernel, and a backward kernel if it has a backward. */
 static void all_ops(void)
 {
-#define X(which) &gckpti_op_##which,
+#define X(which, part) &gckpti_op_##which,
     static const gckpt_op *const ops[] = { GCKPTI_OPS(X) };
 #undef X
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)

@@ -34,11 +34,9 @@ struct OpKernels {
 #define OP_AS(name, ...)          ROW(name, NULL, __VA_ARGS__)
 #define OP_WORDS(name, as, ...)   ROW(name, set_words<as##_workspace>, __VA_ARGS__)
 #define OP_LOSS(name, kind)       OP_WORDS(name, element_loss, element_loss_by<GCKPTI_LOSS_##kind>)
-#define OP_UNARY(name, ...)       OP_AS(name, name##_by<false>)
-#define OP_BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                     \
-    OP_AS(name, binary_by<BINARY_##name, GRAD_##grad_a, reads_a, GRAD_##grad_b, reads_b>)
+#define OP_TYPED(name, ...)       OP_AS(name, name##_by<false>)
 const OpKernels EXACT_OPS[] = {
-    GCKPTI_UNARY_OPS(OP_UNARY) GCKPTI_UNARY_OPS_WITH(OP_UNARY) GCKPTI_BINARY_OPS(OP_BINARY)
+    GCKPTI_UNARY_OPS(OP_TYPED) GCKPTI_UNARY_OPS_WITH(OP_TYPED) GCKPTI_BINARY_OPS(OP_TYPED)
     OP(where) OP(dropout) OP(detach) OP(from_u8) OP(slice) OP(rotary) OP(cache)
     OP(linear) OP_AS(matmul, linear_by) OP(layernorm) OP_AS(rmsnorm, layernorm_by)
     OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
@@ -51,8 +49,7 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(soft_cross_entropy, cross_entropy, cross_entropy_by)
     OP_WORDS(linear_cross_entropy, linear_cross_entropy, linear_cross_entropy_by)
 #ifndef GCKPT_NO_AXES
-    OP_AS(permute, move_by<gckpti_permute_move>) OP_AS(concat, move_by<gckpti_concat_move>)
-    OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max) OP(argmax)
+    OP(permute) OP(concat) OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max) OP(argmax)
 #endif
 #ifndef GCKPT_NO_IMAGES
     OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)
@@ -75,13 +72,13 @@ const OpKernels FAST_OPS[] = {
     FAST(linear, linear) FAST(attention, attention)
     FAST(linear_cross_entropy, linear_cross_entropy)
     FAST(layernorm, layernorm) FAST(rmsnorm, layernorm)
-    FAST_BY(add, fast::add_workspace, fast::add_by)
-    FAST_BY(sub, fast::same_shape_workspace, fast::sub_by)
-    FAST_BY(mul, fast::same_shape_workspace, fast::mul_by)
+    FAST_BY(add, fast::add_workspace, fast::fused_add_by)
+    FAST_BY(sub, fast::same_shape_workspace, sub_by<true>)
+    FAST_BY(mul, fast::same_shape_workspace, mul_by<true>)
     FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by<true>)
     FAST_BY(silu, NULL, silu_by<true>) FAST_BY(tanh, NULL, tanh_by<true>)
     FAST_BY(sigmoid, NULL, sigmoid_by<true>) FAST_BY(relu, NULL, relu_by<true>)
-    FAST_BY(scale, NULL, scale_by<true>) FAST_BY(slice, NULL, fast::slice_by)
+    FAST_BY(scale, NULL, scale_by<true>) FAST_BY(slice, NULL, slice_by)
     FAST_BY(rotary, NULL, rotary_by) FAST_BY(dropout, NULL, dropout_by)
 };
 /* clang-format on */

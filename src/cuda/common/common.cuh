@@ -16,17 +16,23 @@ template <class T, int N> __device__ void store(T *at, const Vec<T, N> &vec)
     *(Vec<T, N> *)(void *)at = vec;
 }
 
-/* Returns true if all addresses are multiples of 16. NULL counts as a multiple. */
-bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
+/* Most kernels are a function F(i, arguments..). for_each calls it for i = 0..n-1, each in a
+ * thread, THREADS to a block; for_each_row calls it for each of n rows in the LANES = 32 threads of
+ * a warp. */
+template <auto F, int LANES, class... A> __global__ void each_kernel(int64_t n, A... a)
 {
-    return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
+    for (EACH(i, n * LANES))
+        F(i / LANES, a...);
 }
-
-/* for (EACH_ROW(r, rows)): distributes rows over the warps of a grid that RUN_ROWS launches. */
-#define EACH_ROW(r, rows)                                                                          \
-    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
-    r < (rows);                                                                                    \
-    r += (int64_t)gridDim.x * blockDim.x / 32
+template <auto F, int THREADS = 256, class... A>
+void for_each(const gckpt_call *call, int64_t n, const A &...a)
+{
+    RUN(call, (each_kernel<F, 1, A...>), blocks_for(n, THREADS), THREADS, 0, n, a...);
+}
+template <auto F, class... A> void for_each_row(const gckpt_call *call, int64_t n, const A &...a)
+{
+    RUN_EACH(call, (each_kernel<F, 32, A...>), 32 * n, n, a...);
+}
 
 /* Calls f.at<N>(i) for elements i..i + N - 1 of n, and f.at<1>(i) for each of the last n % N. N is
  * more than 1 only if all addresses are aligned for vectors of N. */
@@ -55,6 +61,16 @@ __device__ inline float warp_sum(float lane, int h = 16)
     return lane;
 }
 
+/* Returns the sum of n elements by a warp, in the 32 lanes of the manual's 5d: f(sum, i) returns
+ * the lane's sum with element i. */
+template <class F> __device__ inline float lanes_sum(int64_t n, F f)
+{
+    float sum = 0.0f;
+    for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+        sum = f(sum, i);
+    return warp_sum(sum);
+}
+
 /* Operands and results, in f32 or bf16: one pointer is set. Operands with none read as 0. */
 struct Values {
     const float *f32;
@@ -78,7 +94,11 @@ __device__ inline Results results_at(float *y) { return { y, NULL }; }
 __host__ __device__ inline bool wanted(const Values &x) { return x.f32 || x.bf16; }
 __host__ __device__ inline bool wanted(const float *x) { return x != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
-bool aligned(const Values &x) { return aligned(x.f32, x.bf16); }
+
+/* Returns true if the addresses of all arguments are multiples of 16. NULL counts as a multiple. */
+bool is_aligned(const void *x) { return ((uintptr_t)x & 15) == 0; }
+bool is_aligned(const Values &x) { return is_aligned(x.f32) && is_aligned(x.bf16); }
+template <class... A> bool aligned(const A &...x) { return (is_aligned(x) && ...); }
 
 __device__ inline float value_at(const Values &x, int64_t i)
 {

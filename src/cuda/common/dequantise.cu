@@ -29,16 +29,14 @@ template <class T> void dequantise_as(const gckpt_call *call, const gckpt_dequan
 }
 
 /* Dequantises int4 blocks; a thread converts one byte (two values). */
-__global__ void dequantise_int4(gckpt_dequantisation u)
+__device__ void dequantise_int4(int64_t i, const gckpt_dequantisation &u)
 {
-    for (EACH(i, u.n / 2)) {
-        const int64_t block = i / 16, k = i % 16;
-        const uint8_t *b = (const uint8_t *)u.quantised + block * GCKPTI_INT4_BYTES;
-        const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
-        float *to = u.to + block * GCKPTI_INT4_BLOCK + k;
-        to[0] = (float)((b[2 + k] & 15) - 8) * scale;
-        to[16] = (float)((b[2 + k] >> 4) - 8) * scale;
-    }
+    const int64_t block = i / 16, k = i % 16;
+    const uint8_t *b = (const uint8_t *)u.quantised + block * GCKPTI_INT4_BYTES;
+    const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
+    float *to = u.to + block * GCKPTI_INT4_BLOCK + k;
+    to[0] = (float)((b[2 + k] & 15) - 8) * scale;
+    to[16] = (float)((b[2 + k] >> 4) - 8) * scale;
 }
 
 void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
@@ -46,7 +44,7 @@ void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
     if (request->storage == GCKPT_STORAGE_I8)
         dequantise_as<int8_t>(call, *request);
     else if (request->storage == GCKPT_STORAGE_I4)
-        RUN_EACH(call, dequantise_int4, request->n / 2, *request);
+        for_each<dequantise_int4>(call, request->n / 2, *request);
     else
         dequantise_as<uint16_t>(call, *request);
 }

@@ -196,7 +196,7 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
         launch_pending(d);
     Passes::Pass *to = &w->at[w->n++];
     to->p = p;
-    to->four = aligned(p.gradient, p.values, p.state[0]) && aligned(p.state[1]);
+    to->four = aligned(p.gradient, p.values, p.state[0], p.state[1]);
     for (int u = 0; u < p.adds; u++) {
         to->more.at[u] = p.more[u];
         to->four = to->four && aligned((const char *)p.base + p.more[u]);

@@ -13,7 +13,7 @@ struct StepParams {
 #ifndef GCKPT_CUDA_SLOT_BYTES /* tests define small slots */
 #define GCKPT_CUDA_SLOT_BYTES (1 << 19)
 #endif
-#ifndef GCKPT_CUDA_WIDE /* from this number of elements on, indices have 64 bits */
+#ifndef GCKPT_CUDA_WIDE /* dequantise divides in 64 bits if it has this many elements */
 #define GCKPT_CUDA_WIDE (INT64_C(1) << 31)
 #endif
 enum {
@@ -98,7 +98,7 @@ const char *remedy(int error)
         { { 701 }, "compile gradckpt_cuda.cu by nvcc -O3 -arch=native" },      /* registers, .. */
         { { 702 }, "a device with a display stops long kernels: take smaller micro-batches" },
         { { 700, 710, 714, 715, 716, 717, 718, 719 }, /* errors of a kernel */
-          "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; restart from a checkpoint" },
+          "restart from a checkpoint; with CUDA_LAUNCH_BLOCKING=1 this names the kernel" },
         { { 214, 220, 226, 721, 999 }, /* errors of the hardware or driver */
           "the device is lost (dmesg, nvidia-smi): restart from a checkpoint" },
     };
@@ -186,9 +186,8 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
-/* RUN_EACH runs a kernel with a thread for each of n items, RUN_ROWS with a warp for each row. */
+/* Runs a kernel with a thread for each of n items. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
-#define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
 /* Runs a kernel with more shared memory than the default limit. */
 #define RUN_SHARED(call, kernel, grid, block, shared, ...)                                        \
     do {                                                                                           \

@@ -99,19 +99,17 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
 }
 
 /* Computes delta = dot(g, out) over a head's d columns; a warp has a query of a head. */
-__global__ void attention_delta_kernel(Values g, Values out, float *delta, int64_t queries,
-                                       int64_t t, int heads, int d, int64_t c)
+__device__ void attention_delta_of(int64_t r, Values g, Values out, float *delta, int64_t t,
+                                   int heads, int d, int64_t c)
 {
-    for (EACH_ROW(r, queries)) {
-        int64_t head = r / t % heads, row = r / t / heads, at = (row * t + r % t) * c + head * d;
-        float lane = 0.0f;
+    int64_t head = r / t % heads, row = r / t / heads, at = (row * t + r % t) * c + head * d;
+    float lane = 0.0f;
 #pragma unroll 1
-        for (int e = (int)threadIdx.x % 32; e < d; e += 32)
-            lane = gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
-        lane = warp_sum(lane);
-        if (threadIdx.x % 32 == 0)
-            delta[r] = lane;
-    }
+    for (int e = (int)threadIdx.x % 32; e < d; e += 32)
+        lane = gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
+    lane = warp_sum(lane);
+    if (threadIdx.x % 32 == 0)
+        delta[r] = lane;
 }
 
 /* With a cap: y = (y - delta) * derivative of the cap at x; y: gradients of probabilities. */
@@ -326,12 +324,11 @@ void attention_by(const gckpt_call *call, bool)
     a.after = gckpti_attn_post_scale(&h);
     if (a.g)
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
-    a.aligned =
-        a.d % 4 == 0 && aligned(a.q, a.k, a.v) && aligned(a.g, a.out, a.dq) && aligned(a.dk, a.dv);
+    a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v, a.g, a.out, a.dq, a.dk, a.dv);
     const int64_t queries = call->shape.d[0] * a.heads * a.t;
     if (a.dq || a.dk)
-        RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call),
-                 (float *)call->workspace, queries, (int64_t)a.t, a.heads, a.d, a.c);
+        for_each_row<attention_delta_of>(call, queries, grad_out_of(call), value_out_of(call),
+                                         (float *)call->workspace, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
     if (a.d <= 64 || !fits_wide_tiles(call))
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);

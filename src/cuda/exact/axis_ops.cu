@@ -1,11 +1,31 @@
 #ifndef GCKPT_NO_AXES
 
+void permute_by(const gckpt_call *call, bool backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    const Axes axes = axes_of(gckpti_permute_move(call, 0), !backward, false);
+    if (!backward)
+        transpose(call, axes, call->out, x->data, 0);
+    else if (x->grad)
+        transpose(call, axes, x->grad, call->grad_out, x->accumulate);
+}
+
 void pad_by(const gckpt_call *call, bool backward)
 {
     const gckpti_pad *o = (const gckpti_pad *)call->attributes;
-    if (!backward)
-        fill(call, call->out, gckpti_bits(o->value), gckpti_elements(&call->shape));
-    move_by<gckpti_pad_move>(call, backward);
+    const int64_t n = gckpti_split_at(&call->in[0].shape, o->axis).size;
+    move_part(call, backward, 0, part_of(&call->shape, o->axis, o->before, n), true, o->value);
+}
+
+void concat_by(const gckpt_call *call, bool backward)
+{
+    const int axis = *(const int *)call->attributes;
+    int64_t at = 0;
+    for (int i = 0; i < call->inputs; i++) {
+        const int64_t n = gckpti_split_at(&call->in[i].shape, axis).size;
+        move_part(call, backward, i, part_of(&call->shape, axis, at, n), true);
+        at += n;
+    }
 }
 
 /* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
@@ -16,14 +36,15 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
     const float divisor = MEAN ? (float)v.size : 1.0f;
-    const Axes<int64_t> axes = axes_of(gckpti_sum_move(call, 0), 0, false);
+    const Axes axes = axes_of(gckpti_sum_move(call, 0), 0, false);
     if (backward && x->grad)
-        copy_axes(call, axes, x->grad, call->grad_out, divisor, x->accumulate);
+        map(call, axes, Quotient{ divisor }, grad_of(*x), grad_out_of(call), NONE, NONE,
+            x->accumulate);
     else if (!backward && (axis == -1 || axis == x->shape.n - 1))
         row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divisor);
     else if (!backward)
         sums(call, axes,
-             { { GRAD_identity }, { x->data }, NULL, NULL, { out_of(call), NULL, 0, divisor } });
+             { { GRAD_identity }, { x->data }, NONE, NONE, { out_of(call), NULL, 0, divisor } });
 }
 
 /* ---- max, argmax: the first NaN or, without one, the first element that no other exceeds ---- */
@@ -37,51 +58,45 @@ __device__ bool is_better(float v, int32_t k, float best, int32_t at)
 
 /* A thread computes a result; on the last axis, the LANES = 32 lanes of a warp compute one. */
 template <int LANES>
-__global__ void argmax_kernel(const float *x, float *out, int32_t *index, int64_t size,
-                                int64_t inner, int64_t n)
+__device__ void max_of(int64_t e, const gckpti_axis_split &v, const float *x, float *out,
+                       int32_t *index)
 {
-    for (EACH(e, n * LANES)) {
-        const int64_t i = e / LANES;
-        const float *from = x + i / inner * size * inner + i % inner;
-        float best = 0.0f;
-        int32_t at = -1;
-        for (int32_t k = (int32_t)(e % LANES); k < size; k += LANES)
-            if (is_better(from[k * inner], k, best, at))
-                best = from[k * inner], at = k;
-        for (int h = LANES / 2; h; h /= 2) {
-            const float v = __shfl_xor_sync(0xffffffffu, best, h);
-            const int32_t k = __shfl_xor_sync(0xffffffffu, at, h);
-            if (k >= 0 && is_better(v, k, best, at))
-                best = v, at = k;
-        }
-        if (e % LANES == 0 && out)
-            out[i] = best;
-        if (e % LANES == 0 && index)
-            index[i] = at;
+    const int64_t i = e / LANES;
+    const float *from = x + i / v.inner * v.size * v.inner + i % v.inner;
+    float best = 0.0f;
+    int32_t at = -1;
+    for (int32_t k = (int32_t)(e % LANES); k < v.size; k += LANES)
+        if (is_better(from[k * v.inner], k, best, at))
+            best = from[k * v.inner], at = k;
+    for (int h = LANES / 2; h; h /= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, best, h);
+        const int32_t k = __shfl_xor_sync(0xffffffffu, at, h);
+        if (k >= 0 && is_better(other, k, best, at))
+            best = other, at = k;
     }
+    if (e % LANES == 0 && out)
+        out[i] = best;
+    if (e % LANES == 0 && index)
+        index[i] = at;
 }
 
 void max_with_index(const gckpt_call *call, float *out, void *index)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    const int64_t n = v.outer * v.inner;
-    const float *x = call->in[0].data;
     if (v.inner == 1)
-        RUN_ROWS(call, argmax_kernel<32>, n, x, out, (int32_t *)index, v.size, v.inner, n);
+        for_each<max_of<32>>(call, v.outer * 32, v, call->in[0].data, out, (int32_t *)index);
     else
-        RUN_EACH(call, argmax_kernel<1>, n, x, out, (int32_t *)index, v.size, v.inner, n);
+        for_each<max_of<1>>(call, v.outer * v.inner, v, call->in[0].data, out, (int32_t *)index);
 }
 
-__global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *g,
-                                    const int32_t *index, int accumulate)
+__device__ void max_gradient_at(int64_t i, const gckpti_axis_split &v, float *d, const float *g,
+                                const int32_t *index, int accumulate)
 {
-    for (EACH(i, v.outer * v.size * v.inner)) {
-        const int64_t line = i / v.inner, to = line / v.size * v.inner + i % v.inner;
-        if (index[to] == line % v.size)
-            gckpti_put(&d[i], g[to], accumulate);
-        else if (!accumulate)
-            d[i] = 0.0f;
-    }
+    const int64_t line = i / v.inner, to = line / v.size * v.inner + i % v.inner;
+    if (index[to] == line % v.size)
+        gckpti_put(&d[i], g[to], accumulate);
+    else if (!accumulate)
+        d[i] = 0.0f;
 }
 
 void argmax_by(const gckpt_call *call, bool) { max_with_index(call, NULL, call->out); }
@@ -91,7 +106,8 @@ void max_by(const gckpt_call *call, bool backward)
     if (!backward)
         max_with_index(call, call->out, call->saved);
     else if (call->in[0].grad)
-        RUN_EACH(call, max_backward_kernel, v.outer * v.size * v.inner, v, call->in[0].grad,
-                 call->grad_out, (const int32_t *)call->saved, call->in[0].accumulate);
+        for_each<max_gradient_at>(call, v.outer * v.size * v.inner, v, call->in[0].grad,
+                                  call->grad_out, (const int32_t *)call->saved,
+                                  call->in[0].accumulate);
 }
 #endif

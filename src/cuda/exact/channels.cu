@@ -51,19 +51,17 @@ template <bool BACK> struct ChannelTerms : Terms {
 };
 
 /* Computes means of `sums` or gain * sums by image and group, plus the first `from`, if set. */
-__global__ void channel_means_kernel(Channels s, const float *sums, const float *gain,
-                                     const float *from, float *to)
+__device__ void channel_mean(int64_t r, const Channels &s, const float *sums, const float *gain,
+                             const float *from, float *to)
 {
-    for (EACH_ROW(r, s.images * s.groups)) {
-        const int64_t image = r / s.groups, channel = (r - image * s.groups) * s.m;
-        const float *sum = sums + image * s.channels + channel;
-        float lane = 0.0f;
-        for (int64_t k = threadIdx.x % 32; k < s.m; k += 32)
-            lane = gain ? gckpti_fma(sum[k], gain[channel + k], lane) : lane + sum[k];
-        lane = warp_sum(lane) / s.n;
-        if (threadIdx.x % 32 == 0)
-            to[r] = from ? from[image * s.places * s.channels + channel] + lane : lane;
-    }
+    const int64_t image = r / s.groups, channel = (r - image * s.groups) * s.m;
+    const float *sum = sums + image * s.channels + channel;
+    float mean = lanes_sum(s.m, [&](float lane, int64_t k) {
+        return gain ? gckpti_fma(sum[k], gain[channel + k], lane) : lane + sum[k];
+    });
+    mean /= s.n;
+    if (threadIdx.x % 32 == 0)
+        to[r] = from ? from[image * s.places * s.channels + channel] + mean : mean;
 }
 
 /* Computes the output or, if BACK, dx (a, b: means of g, g h). A lane has a channel. */
@@ -104,7 +102,7 @@ template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s
 void channel_means(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
                    const float *from, float *to)
 {
-    RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
+    for_each_row<channel_mean>(call, s.images * s.groups, s, sums, gain, from, to);
 }
 
 /* The terms that batchnorm adds to its running mean and variance: measured ones, times rows. */

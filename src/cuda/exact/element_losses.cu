@@ -51,29 +51,26 @@ int64_t loss_rows(const gckpt_call *call)
 
 /* d = loss_scale * x */
 struct ByLossScale {
-    static constexpr int READS = READS_A;
     const StepParams *params;
-    __device__ void operator()(float *d, float x, float, int accumulate) const
+    __device__ void operator()(float *d, float x, float, float, int accumulate) const
     {
         gckpti_put_product(d, x, params->loss_scale, accumulate);
     }
 };
 
 /* ---- losses over elements, perhaps with targets y and weights; sum_loss backward has no x ---- */
-__global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
-                                  const StepParams *params, int64_t n, int x_accumulate,
-                                  int y_accumulate)
+__device__ void element_loss_gradients_at(int64_t i, const gckpti_element_loss &e, float *dx,
+                                          float *dy, const StepParams *params, int x_accumulate,
+                                          int y_accumulate)
 {
-    for (EACH(i, n)) {
-        float w = gckpti_element_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
-        float d = gckpti_element_deriv(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
-        if (dx)
-            gckpti_put_product(&dx[i], gckpti_weighted(w, d), params->loss_scale, x_accumulate);
-        if (e.kind == GCKPTI_LOSS_BINARY)
-            d = x;
-        if (dy)
-            gckpti_put_product(&dy[i], gckpti_weighted(w, -d), params->loss_scale, y_accumulate);
-    }
+    float w = gckpti_element_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
+    float d = gckpti_element_deriv(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
+    if (dx)
+        gckpti_put_product(&dx[i], gckpti_weighted(w, d), params->loss_scale, x_accumulate);
+    if (e.kind == GCKPTI_LOSS_BINARY)
+        d = x;
+    if (dy)
+        gckpti_put_product(&dy[i], gckpti_weighted(w, -d), params->loss_scale, y_accumulate);
 }
 
 /* Computes the gradient of weights from the sums of the losses that each weight multiplies. */
@@ -100,8 +97,8 @@ template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bo
     if (!backward)
         return add_losses(call, sums, NULL, rows, n / rows);
     if (x->grad || y->grad)
-        RUN_EACH(call, loss_grads_kernel, n, f.e, x->grad, y->grad, params_of(call), n,
-                 x->accumulate, y->accumulate);
+        for_each<element_loss_gradients_at>(call, n, f.e, x->grad, y->grad, params_of(call),
+                                            x->accumulate, y->accumulate);
     if (!call->in[2].grad)
         return;
     f.e.weights = NULL;

@@ -36,34 +36,29 @@ int64_t embed_workspace(const gckpt_call *call, bool backward)
     return backward ? 2 * gckpti_rows(&call->in[0].shape) + 1 + 2 * gckpti_rows(&call->shape) : 0;
 }
 
-__global__ void lists_count_kernel(Lists l, RowIndex index, int64_t rows)
+__device__ void lists_count(int64_t r, const Lists &l, const RowIndex &index)
 {
-    for (EACH(r, rows))
-        l.place[r] = atomicAdd(&l.count[index[r]], 1u);
+    l.place[r] = atomicAdd(&l.count[index[r]], 1u);
 }
 
-__global__ void lists_begin_kernel(Lists l, int64_t table)
+__device__ void lists_begin(int64_t v, const Lists &l)
 {
-    for (EACH(v, table))
-        l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
+    l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
 }
 
-__global__ void lists_fill_kernel(Lists l, RowIndex index, int64_t rows)
+__device__ void lists_fill(int64_t r, const Lists &l, const RowIndex &index)
 {
-    for (EACH(r, rows))
-        l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
+    l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
 }
 
 /* A row's position in its sorted list is the number of smaller rows in it: quadratic, but parallel.
  * 65536 rows of one token take about a millisecond (not confirmed on a device). */
-__global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
+__device__ void lists_sort(int64_t r, const Lists &l, const RowIndex &index)
 {
-    for (EACH(r, rows)) {
-        unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
-        for (unsigned i = 0; i < count; i++)
-            before += l.list[begin + i] < (unsigned)r;
-        l.place[begin + before] = (unsigned)r;
-    }
+    unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
+    for (unsigned i = 0; i < count; i++)
+        before += l.list[begin + i] < (unsigned)r;
+    l.place[begin + before] = (unsigned)r;
 }
 
 /* A block loops over table rows; a thread adds up a column and prefetches AHEAD rows of g. */
@@ -102,16 +97,16 @@ void embed_by(const gckpt_call *call, bool backward)
                           x->shape.d[1] };
     if (!backward)
         for_each_vec<8>(call, EmbedRows{ x->data, index, out_of(call), n }, rows * n,
-                 n % 8 == 0 && aligned(x->data) && aligned(out_of(call)));
+                 n % 8 == 0 && aligned(x->data, out_of(call)));
     if (!backward || !x->grad)
         return;
     unsigned *workspace = (unsigned *)call->workspace, *place = workspace + 2 * table + 1;
     const Lists l = { workspace, workspace + table, workspace + table + 1, place, place + rows };
     fill(call, l.count, 0, table + 1);
-    RUN_EACH(call, lists_count_kernel, rows, l, index, rows);
-    RUN_EACH(call, lists_begin_kernel, table, l, table);
-    RUN_EACH(call, lists_fill_kernel, rows, l, index, rows);
-    RUN_EACH(call, lists_sort_kernel, rows, l, index, rows);
+    for_each<lists_count>(call, rows, l, index);
+    for_each<lists_begin>(call, table, l);
+    for_each<lists_fill>(call, rows, l, index);
+    for_each<lists_sort>(call, rows, l, index);
     dim3 grid = blocks_for(table, 1);
     grid.y = (unsigned)((n + 255) / 256);
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,

@@ -27,10 +27,9 @@ int64_t linear_cross_entropy_workspace(const gckpt_call *call, bool backward)
     return logit_sizes(call, backward).size;
 }
 
-__global__ void cap_kernel(float *x, int64_t n, float times, float cap)
+__device__ void cap_at(int64_t i, float *x, float times, float cap)
 {
-    for (EACH(i, n))
-        x[i] = gckpti_softcap(x[i], times, cap);
+    x[i] = gckpti_softcap(x[i], times, cap);
 }
 
 /* Runs a block of rows from `row` on; returns their number. Computes logits = x w' and the rows'
@@ -61,12 +60,12 @@ int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row
         t.b = gckpti_operand_of(gckpti_arg_values(w), l.first * c, c, 1, 0);
         gckpti_gemm(call, products, &t, rows, l.n, c, workspace, 0);
         if (l.cap > 0.0f)
-            RUN_EACH(call, cap_kernel, rows * l.n, workspace, rows * l.n, 1.0f / l.cap, l.cap);
+            for_each<cap_at>(call, rows * l.n, workspace, 1.0f / l.cap, l.cap);
         if (!backward)
-            RUN_ROWS(call, loss_forward_kernel, rows, l);
+            for_each_row<loss_of_row>(call, rows, l);
         else
-            RUN_ROWS(call, loss_backward_kernel<false>, rows, l, workspace, (float *)NULL,
-                     params_of(call), 0, 0);
+            for_each_row<loss_gradients_of_row<false>>(call, rows, l, workspace, (float *)NULL,
+                                                       params_of(call), 0, 0);
         t.a = d, t.b = gckpti_transpose(&t.b);
         if (dx)
             gckpti_gemm(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);

@@ -62,100 +62,90 @@ __device__ float class_loss(const Classes &l, int64_t r, float max, float log_su
 {
     const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
     const float loss = log_sum - (logit - max);
-    float sum = 0.0f;
     if (!soft && l.target[r] < 0)
         return -0.0f;
     if (!soft && !(l.smoothing > 0.0f))
         return loss;
-    for (int64_t i = threadIdx.x % 32; i < l.n; i += 32) {
-        float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
-        sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, sum) : sum + t;
-    }
-    sum = warp_sum(sum);
+    const float sum = lanes_sum(l.n, [&](float all, int64_t i) {
+        const float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
+        return t > 0.0f || t < 0.0f ? gckpti_fma(t, s, all) : all + t;
+    });
     return soft ? sum
                 : gckpti_fma(l.smoothing / (float)l.n, sum, gckpti_mul(1.0f - l.smoothing, loss));
 }
 
-__global__ void loss_forward_kernel(Classes l)
+__device__ void loss_of_row(int64_t r, const Classes &l)
 {
     const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, l.rows)) {
-        const float *x = l.x + r * l.n;
-        const int64_t target = l.target ? l.target[r] : 0, at = target - l.first;
-        float *state = l.state + 3 * r, max = 0.0f, sum = 1.0f, logit = 0.0f;
-        if (l.first > 0)
-            max = state[0], sum = state[1], logit = state[2];
-        __syncwarp();
-        for (int64_t j = 0; target >= 0 && j < l.n; j += GCKPTI_LOSS_CHUNK)
-            online_chunk(x + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), l.first + j == 0, &max,
-                         &sum);
-        if (target >= 0 && at >= 0 && at < l.n)
-            logit = x[at];
-        if (l.first + l.n < l.classes) {
-            if (lane < 3)
-                state[lane] = lane == 0 ? max : lane == 1 ? sum : logit;
-            continue;
-        }
-        gckpti_softmax_end(&max, &sum);
-        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum, logit);
-        if (lane == 0)
-            l.losses[r] = target < 0 ? loss : gckpti_weighted(weight_of(l, r), loss);
-        if (l.saved && lane < 2)
-            l.saved[2 * r + lane] = lane == 0 ? max : log_sum;
+    const float *x = l.x + r * l.n;
+    const int64_t target = l.target ? l.target[r] : 0, at = target - l.first;
+    float *state = l.state + 3 * r, max = 0.0f, sum = 1.0f, logit = 0.0f;
+    if (l.first > 0)
+        max = state[0], sum = state[1], logit = state[2];
+    __syncwarp();
+    for (int64_t j = 0; target >= 0 && j < l.n; j += GCKPTI_LOSS_CHUNK)
+        online_chunk(x + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), l.first + j == 0, &max, &sum);
+    if (target >= 0 && at >= 0 && at < l.n)
+        logit = x[at];
+    if (l.first + l.n < l.classes) {
+        if (lane < 3)
+            state[lane] = lane == 0 ? max : lane == 1 ? sum : logit;
+        return;
     }
+    gckpti_softmax_end(&max, &sum);
+    const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum, logit);
+    if (lane == 0)
+        l.losses[r] = target < 0 ? loss : gckpti_weighted(weight_of(l, r), loss);
+    if (l.saved && lane < 2)
+        l.saved[2 * r + lane] = lane == 0 ? max : log_sum;
 }
 
 /* Computes dx, which may overwrite x. SOFT: also dt, of soft targets; dx or dt may be NULL. */
 template <bool SOFT>
-__global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const StepParams *params,
-                                     int x_accumulate, int t_accumulate)
+__device__ void loss_gradients_of_row(int64_t r, const Classes &l, float *dx, float *dt,
+                                      const StepParams *params, int x_accumulate, int t_accumulate)
 {
     enum { AT_ONCE = 4 };
     const int lane = (int)threadIdx.x % 32;
     const float p_off = l.smoothing / (float)l.n, p_on = 1.0f - l.smoothing + p_off;
     const bool to_x = !SOFT || dx, to_t = SOFT && dt;
-    for (EACH_ROW(r, l.rows)) {
-        const float w = weight_of(l, r), scale = w * params->loss_scale;
-        const int64_t begin = r * l.n, end = begin + l.n;
-        const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
-        const bool out = (!SOFT && l.target[r] < 0) || w == 0.0f;
-        const float max = l.saved[2 * r], log_sum = l.saved[2 * r + 1];
-        float mass = 0.0f;
-        for (int64_t i = begin + lane; SOFT && !out && i < end; i += 32)
-            mass += l.soft[i];
-        mass = SOFT ? warp_sum(mass) : 1.0f;
-        for (int64_t i = begin + lane; i < end; i += 32 * AT_ONCE) {
-            float x[AT_ONCE];
-            for (int k = 0; k < AT_ONCE; k++)
-                x[k] = !out && i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
-            for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
-                const int64_t at = i + 32 * k;
-                const float t = SOFT ? l.soft[at] : at == target ? p_on : p_off, y = x[k] - max;
-                float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
-                if (l.cap > 0.0f)
-                    p *= gckpti_softcap_deriv(x[k], 1.0f / l.cap);
-                if (out && to_x && !x_accumulate)
-                    dx[at] = 0.0f;
-                if (out && to_t && !t_accumulate)
-                    dt[at] = 0.0f;
-                if (!out && to_x)
-                    gckpti_put_product(&dx[at], p, scale, x_accumulate);
-                if (!out && to_t)
-                    gckpti_put_product(&dt[at], log_sum - y, scale, t_accumulate);
-            }
+    const float w = weight_of(l, r), scale = w * params->loss_scale;
+    const int64_t begin = r * l.n, end = begin + l.n;
+    const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
+    const bool out = (!SOFT && l.target[r] < 0) || w == 0.0f;
+    const float max = l.saved[2 * r], log_sum = l.saved[2 * r + 1];
+    float mass = 1.0f;
+    if (SOFT && !out)
+        mass = lanes_sum(l.n, [&](float sum, int64_t i) { return sum + l.soft[begin + i]; });
+    for (int64_t i = begin + lane; i < end; i += 32 * AT_ONCE) {
+        float x[AT_ONCE];
+        for (int k = 0; k < AT_ONCE; k++)
+            x[k] = !out && i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
+        for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
+            const int64_t at = i + 32 * k;
+            const float t = SOFT ? l.soft[at] : at == target ? p_on : p_off, y = x[k] - max;
+            float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
+            if (l.cap > 0.0f)
+                p *= gckpti_softcap_deriv(x[k], 1.0f / l.cap);
+            if (out && to_x && !x_accumulate)
+                dx[at] = 0.0f;
+            if (out && to_t && !t_accumulate)
+                dt[at] = 0.0f;
+            if (!out && to_x)
+                gckpti_put_product(&dx[at], p, scale, x_accumulate);
+            if (!out && to_t)
+                gckpti_put_product(&dt[at], log_sum - y, scale, t_accumulate);
         }
     }
 }
 
-__global__ void class_losses_kernel(Classes l)
+__device__ void unweighted_loss_of_row(int64_t r, const Classes &l)
 {
-    for (EACH_ROW(r, l.rows)) {
-        const int64_t target = l.target ? l.target[r] : 0;
-        const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
-        const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
-        if (threadIdx.x % 32 == 0)
-            l.losses[r] = loss;
-    }
+    const int64_t target = l.target ? l.target[r] : 0;
+    const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
+    const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
+    if (threadIdx.x % 32 == 0)
+        l.losses[r] = loss;
 }
 
 /* A float for each row; in the backward, also one for each weight, or nothing without weights. */
@@ -170,18 +160,19 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
     const Classes l = classes_of(call);
     if (!backward) {
-        RUN_ROWS(call, loss_forward_kernel, l.rows, l);
+        for_each_row<loss_of_row>(call, l.rows, l);
         return add_losses(call, l.losses, l.target, l.rows, 1);
     }
     if (l.soft && (x->grad || targets->grad))
-        RUN_ROWS(call, loss_backward_kernel<true>, l.rows, l, x->grad, targets->grad,
-                 params_of(call), x->accumulate, targets->accumulate);
+        for_each_row<loss_gradients_of_row<true>>(call, l.rows, l, x->grad, targets->grad,
+                                                  params_of(call), x->accumulate,
+                                                  targets->accumulate);
     else if (x->grad)
-        RUN_ROWS(call, loss_backward_kernel<false>, l.rows, l, x->grad, (float *)NULL,
-                 params_of(call), x->accumulate, 0);
+        for_each_row<loss_gradients_of_row<false>>(call, l.rows, l, x->grad, (float *)NULL,
+                                                   params_of(call), x->accumulate, 0);
     if (!call->in[2].grad)
         return;
-    RUN_ROWS(call, class_losses_kernel, l.rows, l);
+    for_each_row<unweighted_loss_of_row>(call, l.rows, l);
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }

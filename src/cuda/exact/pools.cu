@@ -1,30 +1,28 @@
 #ifndef GCKPT_NO_IMAGES
 /* ---- max_pool, average_pool: a thread for each result (backward: each element of dx) ---- */
 template <bool MAX>
-__global__ void pool_forward_kernel(gckpti_pool_state s, const float *x, float *y, uint16_t *tap,
-                                    int64_t n)
+__device__ void pool_at(int64_t e, const gckpti_pool_state &s, const float *x, float *y,
+                        uint16_t *tap)
 {
-    for (EACH(e, n)) {
-        const int64_t place = e / s.channels, line = place / s.out[1], image = line / s.out[0];
-        const int64_t h = (line - image * s.out[0]) * s.o.stride[0] - s.o.padding[0];
-        const int64_t w = (place - line * s.out[1]) * s.o.stride[1] - s.o.padding[1];
-        const float *from = x + image * s.in[0] * s.in[1] * s.channels + (e - place * s.channels);
-        const int top = h < 0 ? (int)-h : 0, left = w < 0 ? (int)-w : 0;
-        float best = 0.0f;
-        int at = -1;
-        for (int a = top; a < s.o.size[0] && h + a < s.in[0]; a++)
-            for (int b = left; b < s.o.size[1] && w + b < s.in[1]; b++) {
-                const float v = from[((h + a) * s.in[1] + w + b) * s.channels];
-                if (!MAX)
-                    best += v;
-                else if (at < 0 || (best == best && !(v <= best)))
-                    best = v, at = a * s.o.size[1] + b;
-            }
-        if (y)
-            y[e] = MAX ? best : best / ((float)s.o.size[0] * (float)s.o.size[1]);
-        if (MAX && tap)
-            tap[e] = (uint16_t)at;
-    }
+    const int64_t place = e / s.channels, line = place / s.out[1], image = line / s.out[0];
+    const int64_t h = (line - image * s.out[0]) * s.o.stride[0] - s.o.padding[0];
+    const int64_t w = (place - line * s.out[1]) * s.o.stride[1] - s.o.padding[1];
+    const float *from = x + image * s.in[0] * s.in[1] * s.channels + (e - place * s.channels);
+    const int top = h < 0 ? (int)-h : 0, left = w < 0 ? (int)-w : 0;
+    float best = 0.0f;
+    int at = -1;
+    for (int a = top; a < s.o.size[0] && h + a < s.in[0]; a++)
+        for (int b = left; b < s.o.size[1] && w + b < s.in[1]; b++) {
+            const float v = from[((h + a) * s.in[1] + w + b) * s.channels];
+            if (!MAX)
+                best += v;
+            else if (at < 0 || (best == best && !(v <= best)))
+                best = v, at = a * s.o.size[1] + b;
+        }
+    if (y)
+        y[e] = MAX ? best : best / ((float)s.o.size[0] * (float)s.o.size[1]);
+    if (MAX && tap)
+        tap[e] = (uint16_t)at;
 }
 
 /* Returns the first window along an axis that covers position `at`, counted with the padding. */
@@ -35,26 +33,23 @@ __device__ int64_t first_window(const gckpti_pool_state &s, int axis, int64_t at
 
 /* Adds the gradients of the windows that cover an element, in the order of the windows. */
 template <bool MAX>
-__global__ void pool_backward_kernel(gckpti_pool_state s, float *dx, const float *g,
-                                     const uint16_t *tap, int64_t n, int accumulate)
+__device__ void pool_gradient_at(int64_t e, const gckpti_pool_state &s, float *dx, const float *g,
+                                 const uint16_t *tap, int accumulate)
 {
-    for (EACH(e, n)) {
-        const int64_t place = e / s.channels, line = place / s.in[1], image = line / s.in[0];
-        const int64_t h = line - image * s.in[0] + s.o.padding[0];
-        const int64_t w = place - line * s.in[1] + s.o.padding[1];
-        const int64_t left = first_window(s, 1, w);
-        float d = accumulate ? dx[e] : 0.0f;
-        for (int64_t p = first_window(s, 0, h); p < s.out[0] && p * s.o.stride[0] <= h; p++)
-            for (int64_t q = left; q < s.out[1] && q * s.o.stride[1] <= w; q++) {
-                const int64_t number =
-                    (h - p * s.o.stride[0]) * s.o.size[1] + w - q * s.o.stride[1];
-                const int64_t at =
-                    ((image * s.out[0] + p) * s.out[1] + q) * s.channels + e - place * s.channels;
-                if (!MAX || tap[at] == number)
-                    d += MAX ? g[at] : g[at] / ((float)s.o.size[0] * (float)s.o.size[1]);
-            }
-        dx[e] = d;
-    }
+    const int64_t place = e / s.channels, line = place / s.in[1], image = line / s.in[0];
+    const int64_t h = line - image * s.in[0] + s.o.padding[0];
+    const int64_t w = place - line * s.in[1] + s.o.padding[1];
+    const int64_t left = first_window(s, 1, w);
+    float d = accumulate ? dx[e] : 0.0f;
+    for (int64_t p = first_window(s, 0, h); p < s.out[0] && p * s.o.stride[0] <= h; p++)
+        for (int64_t q = left; q < s.out[1] && q * s.o.stride[1] <= w; q++) {
+            const int64_t number = (h - p * s.o.stride[0]) * s.o.size[1] + w - q * s.o.stride[1];
+            const int64_t at =
+                ((image * s.out[0] + p) * s.out[1] + q) * s.channels + e - place * s.channels;
+            if (!MAX || tap[at] == number)
+                d += MAX ? g[at] : g[at] / ((float)s.o.size[0] * (float)s.o.size[1]);
+        }
+    dx[e] = d;
 }
 
 template <bool MAX> void pool_by(const gckpt_call *call, bool backward)
@@ -62,11 +57,12 @@ template <bool MAX> void pool_by(const gckpt_call *call, bool backward)
     const gckpt_arg *x = &call->in[0];
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
     if (!backward)
-        RUN_EACH(call, pool_forward_kernel<MAX>, n, gckpti_pool_state_of(call), x->data, call->out,
-                 (uint16_t *)call->saved, n);
+        for_each<pool_at<MAX>>(call, n, gckpti_pool_state_of(call), x->data, call->out,
+                               (uint16_t *)call->saved);
     else if (x->grad)
-        RUN_EACH(call, pool_backward_kernel<MAX>, n, gckpti_pool_state_of(call), x->grad,
-                 call->grad_out, (const uint16_t *)call->saved, n, x->accumulate);
+        for_each<pool_gradient_at<MAX>>(call, n, gckpti_pool_state_of(call), x->grad,
+                                        call->grad_out, (const uint16_t *)call->saved,
+                                        x->accumulate);
 }
 
 #endif

@@ -26,33 +26,29 @@ template <int GATES> __device__ __forceinline__ gckpti_cell cell_of(const Cells 
 }
 
 /* Runs a step of the forward; t < 0 sets initial states. lstm: chains a begin at p. */
-template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
+template <int GATES> __device__ void cells_forward_at(int64_t i, const Cells &s)
 {
     const int64_t n = s.at.units;
-    for (EACH(i, s.rows * n)) {
-        const int64_t row = i / n, j = i - row * n;
-        const gckpti_cell c = cell_of<GATES>(s, row);
-        float *a = s.a + row * GATES * n + j;
-        if (s.t < 0)
-            c.state[0][j] = s.h0 ? s.h0[i] : 0.0f, c.state[1][j] = s.c0 ? s.c0[i] : 0.0f;
-        else
-            GATES == 3 ? gckpti_gru_gates_at(&c, j) : gckpti_lstm_gates_at(&c, j);
-        for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* the next step's chains */
-            a[k * n] = c.p[(4 + k) * n + j];
-        for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
-            s.out[((row * s.steps + s.t) * (GATES - 2) + k) * n + j] = c.state[k][j];
-    }
+    const int64_t row = i / n, j = i - row * n;
+    const gckpti_cell c = cell_of<GATES>(s, row);
+    float *a = s.a + row * GATES * n + j;
+    if (s.t < 0)
+        c.state[0][j] = s.h0 ? s.h0[i] : 0.0f, c.state[1][j] = s.c0 ? s.c0[i] : 0.0f;
+    else
+        GATES == 3 ? gckpti_gru_gates_at(&c, j) : gckpti_lstm_gates_at(&c, j);
+    for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* the next step's chains */
+        a[k * n] = c.p[(4 + k) * n + j];
+    for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
+        s.out[((row * s.steps + s.t) * (GATES - 2) + k) * n + j] = c.state[k][j];
 }
 
-template <int GATES> __global__ void cells_backward_kernel(const __grid_constant__ Cells s)
+template <int GATES> __device__ void cells_backward_at(int64_t i, const Cells &s)
 {
     const int64_t n = s.at.units;
-    for (EACH(i, s.rows * n)) {
-        const int64_t row = i / n, j = i - row * n;
-        const gckpti_cell c = cell_of<GATES>(s, row);
-        s.before[(row * s.steps + s.t) * n + j] = c.h[j];
-        GATES == 3 ? gckpti_gru_gate_grads_at(&c, j) : gckpti_lstm_gate_grads_at(&c, j);
-    }
+    const int64_t row = i / n, j = i - row * n;
+    const gckpti_cell c = cell_of<GATES>(s, row);
+    s.before[(row * s.steps + s.t) * n + j] = c.h[j];
+    GATES == 3 ? gckpti_gru_gate_grads_at(&c, j) : gckpti_lstm_gate_grads_at(&c, j);
 }
 
 /* Computes c (m,n) = a b, added to c (accumulate) or to `start`, in f32 in any plan. */
@@ -78,7 +74,7 @@ template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_seq
         if (s.t >= 0)
             cell_product(call, h, wh, { s.rows, q.gates, q.units },
                          GATES == 3 && q.bias ? q.bias->data : NULL, s.a, GATES == 4);
-        RUN(call, cells_forward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
+        for_each<cells_forward_at<GATES>, 128>(call, n, s);
     }
 }
 
@@ -91,7 +87,7 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
     fill(call, d, 0, 2 * n + q.units);
     const gckpti_operand wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
     for (s.t = s.steps; s.t-- > 0;) {
-        RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
+        for_each<cells_backward_at<GATES>, 128>(call, n, s);
         const gckpti_operand da = { s.at.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
         cell_product(call, da, wh, { s.rows, q.units, q.gates }, NULL, d, 1);
     }

@@ -23,22 +23,20 @@ struct ElementLoss { /* w a b; if w is 0 or NaN, w */
 /* Sums rows of n elements, a warp a row, in the 32 lanes of the manual's 5d, 8 loads at a time;
  * divides each sum by `divisor`. */
 template <class F>
-__global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divisor)
+__device__ void sum_of_row(int64_t r, const F &f, float *out, int64_t n, float divisor)
 {
-    for (EACH_ROW(r, rows)) {
-        float sum = 0.0f;
-        for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
-            float v[8][F::VALUES] = {};
-            for (int k = 0; k < 8; k++)
-                if (i + 32 * k < end)
-                    f.read(v[k], i + 32 * k);
-            for (int k = 0; k < 8; k++)
-                sum = f.add(v[k], sum);
-        }
-        sum = warp_sum(sum);
-        if (threadIdx.x % 32 == 0)
-            out[r] = sum / divisor;
+    float sum = 0.0f;
+    for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
+        float v[8][F::VALUES] = {};
+        for (int k = 0; k < 8; k++)
+            if (i + 32 * k < end)
+                f.read(v[k], i + 32 * k);
+        for (int k = 0; k < 8; k++)
+            sum = f.add(v[k], sum);
     }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0)
+        out[r] = sum / divisor;
 }
 
 /* Sums rows with a block for each row, if rows are few and long: its warps copy some thousand
@@ -83,5 +81,5 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
         RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
             divisor);
     else
-        RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divisor);
+        for_each_row<sum_of_row<F>>(call, rows, f, out, n, divisor);
 }

@@ -1,17 +1,15 @@
 /* Copies the positions of x into the cache, in each row; a windowed cache is a ring. */
-__global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
-                             int64_t c, int64_t each, const StepParams *params)
+__device__ void cache_at(int64_t i, const gckpt_arg &x, float *out, uint16_t *narrow, int64_t n,
+                         int64_t c, int64_t each, const StepParams *params)
 {
-    for (EACH(i, all))
-        gckpti_put_element(&x, i, out, narrow,
-                           i / n * each + (params->position * c + i % n) % each);
+    gckpti_put_element(&x, i, out, narrow, i / n * each + (params->position * c + i % n) % each);
 }
 
 void cache_by(const gckpt_call *call, bool)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
-    RUN_EACH(call, cache_kernel, all, call->in[0], call->out, call->out_bf16, n, all, c,
-             call->shape.d[1] * c, params_of(call));
+    for_each<cache_at>(call, all, call->in[0], call->out, call->out_bf16, n, c,
+                       call->shape.d[1] * c, params_of(call));
 }
 
 /* Frequencies of the angles: number i is ratio^i radians a position or, if listed, frequency[i]. */
@@ -23,24 +21,22 @@ struct Rotation {
 
 /* Computes rotary's table (T,R/2,2), T positions of R rotated columns, of cosines and sines, a
  * thread a pair, from position `first` (plus the current position, if params is not NULL) on. */
-__global__ void rotary_table_kernel(float *table, uint64_t first, const StepParams *params,
-                                    Rotation rotation, int64_t t, int half)
+__device__ void rotary_table_at(int64_t at, float *table, uint64_t first, const StepParams *params,
+                                const Rotation &rotation, int half)
 {
     uint64_t begin = first + (params ? (uint64_t)params->position : 0);
-    for (EACH(at, t * half)) {
-        int64_t position = at / half;
-        int pair = (int)(at - position * half);
-        double count = GCKPTI_TICKS_PER_RADIAN;
-        float sine, cosine;
-        if (rotation.listed)
-            count *= (double)rotation.frequency[pair];
-        for (int i = rotation.listed ? 0 : pair; i > 0; i--)
-            count *= rotation.ratio;
-        uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_wrap(count);
-        gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
-        table[2 * at] = gckpti_mul(cosine, rotation.scale);
-        table[2 * at + 1] = gckpti_mul(rotation.direction < 0 ? -sine : sine, rotation.scale);
-    }
+    int64_t position = at / half;
+    int pair = (int)(at - position * half);
+    double count = GCKPTI_TICKS_PER_RADIAN;
+    float sine, cosine;
+    if (rotation.listed)
+        count *= (double)rotation.frequency[pair];
+    for (int i = rotation.listed ? 0 : pair; i > 0; i--)
+        count *= rotation.ratio;
+    uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_wrap(count);
+    gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
+    table[2 * at] = gckpti_mul(cosine, rotation.scale);
+    table[2 * at + 1] = gckpti_mul(rotation.direction < 0 ? -sine : sine, rotation.scale);
 }
 
 /* A thread rotates N pairs x_i, x_(i + half) of a head of d columns (`vecs` vectors of N are half
@@ -90,12 +86,12 @@ void rotary_by(const gckpt_call *call, bool backward)
         return;
     if (listed)
         memcpy(rotation.frequency, listed, (size_t)half * sizeof *listed);
-    RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->position,
-             call->training ? NULL : params_of(call), rotation, t, (int)half);
+    for_each<rotary_table_at>(call, t * half, table, (uint64_t)o->position,
+                              call->training ? NULL : params_of(call), rotation, (int)half);
 #define ROTATE(N)                                                                                  \
     RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
              (int)d, backward && in.accumulate)
-    if (aligned(x) && aligned(y) && aligned(table) && half % 8 == 0 && d % 8 == 0)
+    if (aligned(x, y, table) && half % 8 == 0 && d % 8 == 0)
         ROTATE(8);
     else
         ROTATE(1);

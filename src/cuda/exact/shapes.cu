@@ -1,58 +1,32 @@
-/* Copies s / divisor to d, or adds it to d; step[0] is for d, step[1] for s. */
-void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
-               float divisor, int accumulate)
-{
-    combine(call, x, Quotient{ divisor }, { d, NULL }, { s, NULL }, NONE, NONE, accumulate);
-}
-
-/* s is contiguous along axis p, d along axis q: a block of 32 x 8 threads transposes 32 x 32 in
- * shared memory, so that warps read and write 128 contiguous bytes. rest: all other axes. */
-template <class I> struct Transpose {
-    Axes<I> rest;
-    I p, q, p_step, q_step; /* sizes of p and q; step of p in d; step of q in s */
+/* ---- permute ---- s is contiguous along axis p, d along axis q: a block of 32 x 8 threads
+ * transposes 32 x 32 in shared memory, so that warps read and write 128 contiguous bytes. */
+struct Transpose {
+    Axes rest;                    /* all other axes */
+    int64_t p, q, p_step, q_step; /* sizes of p and q; step of p in d; step of q in s */
 };
 
-template <class I>
-__global__ void transpose_kernel(const __grid_constant__ Transpose<I> t, float *d, const float *s,
+__global__ void transpose_kernel(const __grid_constant__ Transpose t, float *d, const float *s,
                                  int64_t tiles, int accumulate)
 {
     SHARED(float, tile, [32][33]);
-    I lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    I across = (t.p + 31) / 32, down = (t.q + 31) / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t across = (t.p + 31) / 32, down = (t.q + 31) / 32;
     for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
-        I p = (I)i % across * 32, q = (I)i / across % down * 32;
-        Offsets<I> at = offsets_of(t.rest, (I)i / across / down);
-        for (I k = warp; k < 32; k += 8)
+        const int64_t p = i % across * 32, q = i / across % down * 32;
+        const Offsets at = t.rest.at(i / across / down);
+        for (int k = warp; k < 32; k += 8)
             if (p + lane < t.p && q + k < t.q)
                 tile[k][lane] = s[at.at1 + (q + k) * t.q_step + p + lane];
         __syncthreads();
-        for (I k = warp; k < 32; k += 8)
+        for (int k = warp; k < 32; k += 8)
             if (p + k < t.p && q + lane < t.q)
                 gckpti_put(&d[at.at0 + (p + k) * t.p_step + q + lane], tile[lane][k], accumulate);
         __syncthreads();
     }
 }
 
-template <class I>
-void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, float *d,
-                  const float *s, int accumulate)
-{
-    Transpose<I> t = { {}, (I)x.size[p], (I)x.size[q], (I)x.step[0][p], (I)x.step[1][q] };
-    int64_t tiles = (x.size[p] + 31) / 32 * ((x.size[q] + 31) / 32);
-    for (int k = 0; k < x.n; k++) {
-        if (k == p || k == q)
-            continue;
-        t.rest.size[t.rest.n] = (I)x.size[k];
-        t.rest.step[0][t.rest.n] = (I)x.step[0][k];
-        t.rest.step[1][t.rest.n++] = (I)x.step[1][k];
-        tiles *= x.size[k];
-    }
-    RUN(call, transpose_kernel<I>, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
-}
-
 /* Copies s to d, or adds it; the contiguous axes of s and of d may differ. */
-void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
-               int accumulate)
+void transpose(const gckpt_call *call, const Axes &x, float *d, const float *s, int accumulate)
 {
     int p = 0, q = 0;
     for (int k = 0; k < x.n; k++) {
@@ -60,33 +34,78 @@ void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
         q = x.step[0][k] == 1 ? k : q;
     }
     if (p == q)
-        copy_axes(call, x, d, s, 1.0f, accumulate);
-    else if (fits_int32(x))
-        transpose_in<uint32_t>(call, x, p, q, d, s, accumulate);
-    else
-        transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
+        return map(call, x, Copy(), { d, NULL }, { s, NULL }, NONE, NONE, accumulate);
+    Transpose t = { {}, x.size[p], x.size[q], x.step[0][p], x.step[1][q] };
+    for (int k = 0; k < x.n; k++) {
+        if (k == p || k == q)
+            continue;
+        t.rest.size[t.rest.n] = x.size[k];
+        t.rest.step[0][t.rest.n] = x.step[0][k];
+        t.rest.step[1][t.rest.n++] = x.step[1][k];
+    }
+    const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * t.rest.count();
+    RUN(call, transpose_kernel, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
 
-/* Moves the elements of each input to the result or, backward, those of the result's gradient to
- * the gradients of the inputs. */
-template <gckpti_iter MOVE(const gckpt_call *, int)>
-void move_by(const gckpt_call *call, bool backward)
+/* ---- slice, pad, concat: one tensor is a part of each block of another one ---- */
+struct Part { /* n elements from `begin` on of each of `blocks` blocks of `whole` elements */
+    int64_t blocks, whole, begin, n;
+};
+
+/* Returns the part of `whole` that has `size` positions of an axis, from `first` on. */
+Part part_of(const gckpt_shape *whole, int axis, int64_t first, int64_t size)
 {
-    for (int i = 0; i < call->inputs; i++) {
-        const gckpt_arg *x = &call->in[i];
-        const gckpti_iter w = MOVE(call, i);
-        float *to = backward ? x->grad : call->out;
-        const float *from = backward ? call->grad_out : x->data;
-        if (to)
-            transpose(call, axes_of(w, !backward, false), to + w.offset[!backward],
-                      from + w.offset[backward], backward && x->accumulate);
+    const gckpti_axis_split v = gckpti_split_at(whole, axis);
+    return { v.outer, v.size * v.inner, first * v.inner, size * v.inner };
+}
+
+/* Copies or adds the elements of a part to the whole tensor, or back. fills: also sets the other
+ * elements of the whole tensor to `rest`. */
+struct PartMove {
+    Values x;
+    Results y;
+    Part p;
+    float rest;
+    bool to_whole, fills;
+    int accumulate;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        const int64_t size = fills ? p.whole : p.n, block = i / size;
+        const int64_t j = i - block * size - (fills ? p.begin : 0);
+        const int64_t part = block * p.n + j, whole = block * p.whole + p.begin + j;
+        Vec<float, N> v;
+        UNROLL for (int k = 0; k < N; k++) v.v[k] = rest;
+        if (j >= 0 && j < p.n)
+            v = load<N>(x, to_whole ? part : whole);
+        write_vec<N>(y, to_whole ? whole : part, N, true, v.v, accumulate);
     }
+};
+
+/* Moves input i to the result or, backward, the result's gradient to that of input i. in_result:
+ * the input is part p of the result; otherwise the result is part p of the input. A whole tensor of
+ * one part is filled up by `rest`. */
+void move_part(const gckpt_call *call, bool backward, int i, const Part &p, bool in_result,
+               float rest = 0.0f)
+{
+    const gckpt_arg &in = call->in[i];
+    const Values x = backward ? grad_out_of(call) : value_of(in);
+    const Results y = backward ? grad_of(in) : out_of(call);
+    const bool to_whole = in_result != backward, accumulate = backward && in.accumulate;
+    const bool fills = to_whole && call->inputs == 1 && !accumulate;
+    const PartMove move = { x, y, p, rest, to_whole, fills, accumulate };
+    const int64_t n = wanted(y) ? p.blocks * (fills ? p.whole : p.n) : 0;
+    const int64_t sizes = p.whole | p.begin | p.n;
+    if (sizes % 8 == 0)
+        for_each_vec<8>(call, move, n, aligned(x, y));
+    else
+        for_each_vec<4>(call, move, n, sizes % 4 == 0 && aligned(x, y));
 }
 
 void slice_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_arg *x = &call->in[0];
-    if (backward && x->grad && !x->accumulate)
-        fill(call, x->grad, 0, gckpti_elements(&x->shape));
-    move_by<gckpti_slice_move>(call, backward);
+    const gckpti_slice *o = (const gckpti_slice *)call->attributes;
+    const int64_t begin = gckpti_join_words(o->begin), n = gckpti_join_words(o->end) - begin;
+    const int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
+    const Part p = part_of(&call->in[0].shape, o->axis, begin + moved, n);
+    move_part(call, backward, 0, p, false);
 }

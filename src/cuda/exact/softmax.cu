@@ -13,45 +13,37 @@ __device__ float warp_max(float lane)
 
 /* Computes exponentials twice instead of storing and reading them. LOG (log_softmax) takes classes
  * in one pass, as gckpti_online does. y may be x. */
-template <bool LOG>
-__global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
+template <bool LOG> __device__ void softmax_of_row(int64_t r, const float *x, float *y, int64_t n)
 {
     const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
-        const float *from = x + r * n;
-        float max = -INFINITY, sum = 0.0f;
-        for (int64_t i = lane; i < n; i += 32)
-            max = from[i] > max ? from[i] : max;
-        max = warp_max(max);
-        const float shift = gckpti_shift(max);
-        for (int64_t i = lane; i < n; i += 32)
-            sum += gckpti_exp(from[i] - shift);
-        sum = warp_sum(sum);
-        max = LOG ? max : shift;
-        gckpti_softmax_end(&max, &sum);
-        sum = LOG ? gckpti_log(sum) : sum;
-        for (int64_t i = lane; i < n; i += 32)
-            y[r * n + i] = LOG ? from[i] - max - sum : gckpti_exp(from[i] - max) / sum;
-    }
+    const float *from = x + r * n;
+    float max = -INFINITY;
+    for (int64_t i = lane; i < n; i += 32)
+        max = from[i] > max ? from[i] : max;
+    max = warp_max(max);
+    const float shift = gckpti_shift(max);
+    float sum =
+        lanes_sum(n, [&](float all, int64_t i) { return all + gckpti_exp(from[i] - shift); });
+    max = LOG ? max : shift;
+    gckpti_softmax_end(&max, &sum);
+    sum = LOG ? gckpti_log(sum) : sum;
+    for (int64_t i = lane; i < n; i += 32)
+        y[r * n + i] = LOG ? from[i] - max - sum : gckpti_exp(from[i] - max) / sum;
 }
 
 /* Computes d, the gradient of x. d may be g: the last lane that reads an element also writes it. */
 template <bool LOG>
-__global__ void softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
+__device__ void softmax_gradient_of_row(int64_t r, const float *y, const float *g, float *d,
                                         int64_t n, int accumulate)
 {
-    const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
-        float sum = 0.0f;
-        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            sum = LOG ? sum + g[i] : gckpti_fma(g[i], y[i], sum);
-        sum = warp_sum(sum);
-        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            if (LOG)
-                gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
-            else
-                gckpti_put_product(&d[i], y[i], g[i] - sum, accumulate);
-    }
+    y += r * n, g += r * n, d += r * n;
+    const float sum = lanes_sum(
+        n, [&](float all, int64_t i) { return LOG ? all + g[i] : gckpti_fma(g[i], y[i], all); });
+    for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+        if (LOG)
+            gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
+        else
+            gckpti_put_product(&d[i], y[i], g[i] - sum, accumulate);
 }
 
 template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
@@ -59,9 +51,8 @@ template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const gckpt_arg *x = &call->in[0];
     if (!backward)
-        RUN_ROWS(call, softmax_forward_kernel<LOG>, rows, x->data, call->out, rows, n);
+        for_each_row<softmax_of_row<LOG>>(call, rows, x->data, call->out, n);
     else if (x->grad)
-        RUN_ROWS(call, softmax_backward_kernel<LOG>, rows, call->out, call->grad_out, x->grad, rows,
-                 n, x->accumulate);
+        for_each_row<softmax_gradient_of_row<LOG>>(call, rows, call->out, call->grad_out, x->grad,
+                                                   n, x->accumulate);
 }
-

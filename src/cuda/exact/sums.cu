@@ -102,36 +102,34 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
 }
 
 /* Terms of sums over rows of g, in order, by a rule of gradients. `self` is indexed like the sums;
- * it may be NULL, and so may `other`. step[0] is for g, step[1] for `other`. */
-template <class I> struct Sums {
+ * it may be NONE, and so may `other`. step[0] is for g, step[1] for `other`. */
+struct Sums {
     static constexpr bool FRESH = false;
     static constexpr int NCOLS = 4;
     struct Column {
-        Offsets<I> at;
+        Offsets at;
         float self;
     };
     Gradient rule;
-    Values g;
-    const float *other, *self;
+    Values g, other, self;
     Sum to;
-    Axes<I> column, row; /* sums() sets this and the fields below */
+    Axes column, row; /* sums() sets this and the fields below */
     int64_t columns, rows;
     bool along;
 
     __device__ Column column_of(int64_t, int64_t c) const
     {
-        return { offsets_of(column, (I)c), self ? self[c] : 0.0f };
+        return { column.at(c), value_at(self, c) };
     }
     __device__ void operator()(const Column &c, int64_t r, float *term) const /* *term is +0 */
     {
-        const Offsets<I> more = offsets_of(row, (I)r);
-        rule(term, value_at(g, c.at.at0 + more.at0), other ? other[c.at.at1 + more.at1] : 0.0f,
-             c.self, 1);
+        const Offsets more = row.at(r);
+        rule(term, value_at(g, c.at.at0 + more.at0), value_at(other, c.at.at1 + more.at1), c.self, 1);
     }
 };
 
 /* For many columns: each thread adds up one column, 8 loads at a time. */
-template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
+__global__ void sums_by_thread_kernel(const __grid_constant__ Sums s)
 {
     for (EACH(c, s.columns)) {
         const auto cols = s.column_of(0, c);
@@ -148,27 +146,20 @@ template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__
     }
 }
 
-template <class I> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
-{
-    const Sums<I> t = { s.rule, s.g, s.other, s.self, s.to, axes_in<I>(s.column, 1),
-                        axes_in<I>(s.row, 1), s.columns, s.rows, s.along };
-    if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* enough threads to fill the chip */
-        RUN_EACH(call, sums_by_thread_kernel<I>, s.columns, t);
-    else
-        column_sums(call, t, s.to, {}, s.rows, s.columns);
-}
-
 /* Sums g over `axes`: step[0] is for g, step[1] for the sum (0 if summed), step[2] for `other`. */
-void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
+void sums(const gckpt_call *call, const Axes &axes, Sums s)
 {
     s.columns = s.rows = 1;
     for (int k = 0; k < axes.n; k++) {
-        Axes<int64_t> *to = axes.step[1][k] ? &s.column : &s.row;
+        Axes *to = axes.step[1][k] ? &s.column : &s.row;
         to->size[to->n] = axes.size[k];
         to->step[0][to->n] = axes.step[0][k];
         to->step[1][to->n++] = axes.step[2][k];
         *(axes.step[1][k] ? &s.columns : &s.rows) *= axes.size[k];
     }
     s.along = s.row.n && s.row.step[0][0] == 1;
-    fits_int32(axes) ? sums_in<uint32_t>(call, s) : sums_in<int64_t>(call, s);
+    if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* enough threads to fill the chip */
+        RUN_EACH(call, sums_by_thread_kernel, s.columns, s);
+    else
+        column_sums(call, s, s.to, {}, s.rows, s.columns);
 }

@@ -10,16 +10,14 @@ template <int N> struct Attributes {
 
 /* Computes an element of y = F(x, o) as gradckpt.h does. */
 template <auto F, int N = 0> struct Unary : Attributes<N> {
-    static constexpr int READS = READS_A;
     using Attributes<N>::Attributes;
-    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, this->o); }
+    __device__ void operator()(float *d, float x, float, float, int) const { *d = F(x, this->o); }
 };
 
 /* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
 template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad : Attributes<N> {
-    static constexpr int READS = READS_BOTH;
     using Attributes<N>::Attributes;
-    __device__ void operator()(float *d, float at, float g, int accumulate) const
+    __device__ void operator()(float *d, float at, float g, float, int accumulate) const
     {
         PUT(d, g, DERIV(at, this->o), accumulate, 1);
     }
@@ -59,17 +57,16 @@ void detach_by(const gckpt_call *call, bool)
         map_out<true>(call, Copy(), x, NONE);
 }
 
-__global__ void from_u8_kernel(const uint8_t *x, float scale, float shift, float *out, int64_t n)
+__device__ void from_u8_at(int64_t i, const uint8_t *x, float scale, float shift, float *out)
 {
-    for (EACH(i, n))
-        out[i] = gckpti_fma((float)x[i], scale, shift);
+    out[i] = gckpti_fma((float)x[i], scale, shift);
 }
 
 void from_u8_by(const gckpt_call *call, bool)
 {
     const float *o = (const float *)call->attributes;
-    const int64_t n = gckpti_elements(&call->shape);
-    RUN_EACH(call, from_u8_kernel, n, call->in[0].bytes, o[0], o[1], call->out, n);
+    for_each<from_u8_at>(call, gckpti_elements(&call->shape), call->in[0].bytes, o[0], o[1],
+                         call->out);
 }
 
 /* Four elements of the batch share a block of random bits; a vector may begin within these four. */
@@ -111,5 +108,5 @@ void dropout_by(const gckpt_call *call, bool backward)
     const float p = *(const float *)call->attributes;
     const DropoutMask o = { p, 1.0f / (1.0f - p),        each, call->id, params_of(call), x,
                             y, backward && in.accumulate };
-    for_each_vec<8>(call, o, wanted(y) ? n : 0, aligned(x) && aligned(y));
+    for_each_vec<8>(call, o, wanted(y) ? n : 0, aligned(x, y));
 }

@@ -5,21 +5,19 @@ struct Image { /* sizes: rows and columns of x and of the result; channels */
     int mode;
 };
 
-__global__ void upsample_forward_kernel(Image s, const float *x, float *out, int64_t n)
+__device__ void upsample_at(int64_t i, const Image &s, const float *x, float *out)
 {
-    for (EACH(i, n)) {
-        const int64_t pixel = i / s.c, line = pixel / s.out[1], image = line / s.out[0];
-        const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], line % s.out[0]);
-        const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], pixel % s.out[1]);
-        float y = 0.0f;
-        for (int k = 0; k < p.n * q.n; k++) {
-            const int a = k / q.n, b = k % q.n;
-            const int64_t row = image * s.in[0] + p.index[a];
-            const float v = x[(row * s.in[1] + q.index[b]) * s.c + i % s.c];
-            y = s.mode == GCKPT_NEAREST ? v : gckpti_fma(p.weight[a] * q.weight[b], v, y);
-        }
-        out[i] = y;
+    const int64_t pixel = i / s.c, line = pixel / s.out[1], image = line / s.out[0];
+    const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], line % s.out[0]);
+    const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], pixel % s.out[1]);
+    float y = 0.0f;
+    for (int k = 0; k < p.n * q.n; k++) {
+        const int a = k / q.n, b = k % q.n;
+        const int64_t row = image * s.in[0] + p.index[a];
+        const float v = x[(row * s.in[1] + q.index[b]) * s.c + i % s.c];
+        y = s.mode == GCKPT_NEAREST ? v : gckpti_fma(p.weight[a] * q.weight[b], v, y);
     }
+    out[i] = y;
 }
 
 /* Returns the first of n results that reads element `at` of `size`, or a later element. */
@@ -37,31 +35,29 @@ __device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
 }
 
 /* Adds the gradients of the results that read an element, in the order of the results and taps. */
-__global__ void upsample_backward_kernel(Image s, float *dx, const float *g, int64_t n,
-                                         int accumulate)
+__device__ void upsample_gradient_at(int64_t i, const Image &s, float *dx, const float *g,
+                                     int accumulate)
 {
-    for (EACH(i, n)) {
-        const int64_t pixel = i / s.c, w = pixel % s.in[1], h = pixel / s.in[1] % s.in[0];
-        const int64_t image = pixel / s.in[1] / s.in[0] * s.out[0];
-        const int64_t left = first_reader(s.mode, s.in[1], s.out[1], w - 1);
-        int64_t y = first_reader(s.mode, s.in[0], s.out[0], h - 1);
-        float d = accumulate ? dx[i] : 0.0f;
-        for (; y < s.out[0]; y++) {
-            const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], y);
-            if (p.index[0] > h)
+    const int64_t pixel = i / s.c, w = pixel % s.in[1], h = pixel / s.in[1] % s.in[0];
+    const int64_t image = pixel / s.in[1] / s.in[0] * s.out[0];
+    const int64_t left = first_reader(s.mode, s.in[1], s.out[1], w - 1);
+    int64_t y = first_reader(s.mode, s.in[0], s.out[0], h - 1);
+    float d = accumulate ? dx[i] : 0.0f;
+    for (; y < s.out[0]; y++) {
+        const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], y);
+        if (p.index[0] > h)
+            break;
+        for (int64_t z = left; z < s.out[1]; z++) {
+            const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], z);
+            if (q.index[0] > w)
                 break;
-            for (int64_t z = left; z < s.out[1]; z++) {
-                const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], z);
-                if (q.index[0] > w)
-                    break;
-                for (int k = 0; k < p.n * q.n; k++)
-                    if (p.index[k / q.n] == h && q.index[k % q.n] == w)
-                        d = gckpti_fma(p.weight[k / q.n] * q.weight[k % q.n],
-                                       g[((image + y) * s.out[1] + z) * s.c + i % s.c], d);
-            }
+            for (int k = 0; k < p.n * q.n; k++)
+                if (p.index[k / q.n] == h && q.index[k % q.n] == w)
+                    d = gckpti_fma(p.weight[k / q.n] * q.weight[k % q.n],
+                                   g[((image + y) * s.out[1] + z) * s.c + i % s.c], d);
         }
-        dx[i] = d;
     }
+    dx[i] = d;
 }
 
 void upsample_by(const gckpt_call *call, bool backward)
@@ -71,8 +67,8 @@ void upsample_by(const gckpt_call *call, bool backward)
     const gckpti_upsample *o = (const gckpti_upsample *)call->attributes;
     const Image s = { { in[1], in[2] }, { o->size[0], o->size[1] }, in[3], o->mode };
     if (!backward)
-        RUN_EACH(call, upsample_forward_kernel, n, s, x->data, call->out, n);
+        for_each<upsample_at>(call, n, s, x->data, call->out);
     else if (x->grad)
-        RUN_EACH(call, upsample_backward_kernel, n, s, x->grad, call->grad_out, n, x->accumulate);
+        for_each<upsample_gradient_at>(call, n, s, x->grad, call->grad_out, x->accumulate);
 }
 #endif

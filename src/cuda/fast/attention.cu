@@ -356,8 +356,7 @@ MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool bac
         p.g = operand(call, workspace, grad_out_of(call), queries);
     p.out = out_of(call);
     p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
-    p.aligned = p.d % 8 == 0 && aligned(p.q, p.k, p.v) && aligned(p.g) && aligned(p.out) &&
-                aligned(p.dq) && aligned(p.dk) && aligned(p.dv);
+    p.aligned = p.d % 8 == 0 && aligned(p.q, p.k, p.v, p.g, p.out, p.dq, p.dk, p.dv);
     return p;
 }
 
@@ -402,7 +401,7 @@ void attention_backward(const gckpt_call *call)
     const Values g = grad_out_of(call), out = value_out_of(call);
     float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
     RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
-        p.heads, p.d, p.d % 8 == 0 && aligned(g) && aligned(out));
+        p.heads, p.d, p.d % 8 == 0 && aligned(g, out));
     p.delta = delta;
     if (p.d <= 64)
         run_backward<64>(call, p);

@@ -76,7 +76,7 @@ struct RowLoss {
     float max, sum, logit;
 };
 
-/* Writes ROW_STATS of row i for this warp's columns, which loss_rows_kernel merges. This lane has
+/* Writes ROW_STATS of row i for this warp's columns, which merge_loss_row merges. This lane has
  * columns j, j+1, j+8, j+9, .. (c[x][which], c[x][which + 1]), three other lanes the rest. */
 template <int across>
 __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const float c[across][4],

@@ -5,28 +5,26 @@
 enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* the forward takes 4 * LOSS_ROWS rows */
 
 /* Merges maxima and sums of a chunk's groups of 64 classes, in order; a thread has a row. */
-__global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
-                                 RowLoss *state, float *saved, float *losses, int64_t rows,
-                                 int begin, int end)
+__device__ void merge_loss_row(int64_t r, const float *parts, int groups, const int32_t *target,
+                               RowLoss *state, float *saved, float *losses, int64_t rows, int begin,
+                               int end)
 {
-    for (EACH(r, rows)) {
-        float max = begin ? -INFINITY : state[r].max, sum = begin ? 0.0f : state[r].sum;
-        for (int k = 0; k < groups; k++) {
-            const float *part = parts + 2 * (k * rows + r);
-            float top = part[0] > max ? part[0] : max, shift = gckpti_shift(top);
-            sum = gckpti_fma(sum, exp2_of((max - shift) * LOG2E),
-                             part[1] * exp2_of((part[0] - shift) * LOG2E));
-            max = top;
-        }
-        if (end) {
-            gckpti_softmax_end(&max, &sum);
-            float log_sum = gckpti_log(sum);
-            losses[r] = target[r] >= 0 ? log_sum - (state[r].logit - max) : 0.0f;
-            if (saved)
-                saved[2 * r] = max, saved[2 * r + 1] = log_sum;
-        } else {
-            state[r].max = max, state[r].sum = sum;
-        }
+    float max = begin ? -INFINITY : state[r].max, sum = begin ? 0.0f : state[r].sum;
+    for (int k = 0; k < groups; k++) {
+        const float *part = parts + 2 * (k * rows + r);
+        float top = part[0] > max ? part[0] : max, shift = gckpti_shift(top);
+        sum = gckpti_fma(sum, exp2_of((max - shift) * LOG2E),
+                         part[1] * exp2_of((part[0] - shift) * LOG2E));
+        max = top;
+    }
+    if (end) {
+        gckpti_softmax_end(&max, &sum);
+        float log_sum = gckpti_log(sum);
+        losses[r] = target[r] >= 0 ? log_sum - (state[r].logit - max) : 0.0f;
+        if (saved)
+            saved[2 * r] = max, saved[2 * r + 1] = log_sum;
+    } else {
+        state[r].max = max, state[r].sum = sum;
     }
 }
 
@@ -107,9 +105,10 @@ void linear_cross_entropy_forward(const gckpt_call *call)
             MmaProduct p = loss_logits(call, r, w, row, rows, first, n);
             p.loss.parts = r.parts, p.loss.state = r.state + row;
             run_mma_tile<128, 1, 1, ROW_STATS>(call, p);
-            RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
-                (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
-                saved ? saved + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
+            for_each<merge_loss_row, 64>(call, rows, r.parts, (int)((n + 127) / 128 * 2),
+                                         p.loss.target, r.state + row,
+                                         saved ? saved + 2 * row : NULL, r.losses + row, rows,
+                                         first == 0, first + n == s.v);
         }
     }
     add_losses(call, r.losses, call->in[2].index, s.rows, 1);

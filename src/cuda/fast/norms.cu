@@ -5,7 +5,8 @@ __global__ void __launch_bounds__(256, 5)
                              Results out, float *saved, int64_t rows, int64_t n, bool aligned)
 {
     int lane = threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
+    const int64_t warps = (int64_t)gridDim.x * blockDim.x / 32;
+    for (int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; r < rows; r += warps) {
         float first = center ? value_at(x, r * n) : 0.0f, c = 0.0f, sum = 0.0f, v[8], a[8], b[8];
         int64_t end = (r + 1) * n;
         for (int64_t i = r * n + lane * 8; center && i < end; i += 256) {
@@ -97,7 +98,7 @@ void layernorm_forward(const gckpt_call *call)
     const Results out = out_of(call);
     RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
         gckpti_norm_epsilon(o), x, norm_input(call, o->gain), norm_input(call, o->bias), out,
-        (float *)call->saved, rows, n, n % 8 == 0 && aligned(x) && aligned(out));
+        (float *)call->saved, rows, n, n % 8 == 0 && aligned(x, out));
 }
 
 void layernorm_backward(const gckpt_call *original)
@@ -116,7 +117,7 @@ void layernorm_backward(const gckpt_call *original)
         g_sums = column_of(workspace, rows, n, call->in[o->bias]);
     RUN(call, fast_norm_backward_kernel, blocks_for(rows, TOKENS), 32 * TOKENS, 0, o->center, x,
         norm_input(call, o->gain), saved, g, dx, g_sums.parts, normed.parts, rows, n,
-        n % 8 == 0 && aligned(x) && aligned(g) && aligned(dx), call->in[0].accumulate);
+        n % 8 == 0 && aligned(x, g, dx), call->in[0].accumulate);
     add_groups(call, g_sums, normed, rows, n);
 }
 
