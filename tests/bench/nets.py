@@ -332,7 +332,7 @@ def serve(name, threads, path, layout):
     if net.arrays or net.inputs:
         sys.exit("nets.py: %s: build/nets has more parameters or inputs" % name)
     print(net.parameters, loss, int(any(t.dim() == 4 for t in net.values if torch.is_tensor(t))), flush=True)
-    while steps := int(sys.stdin.readline()):
+    while steps := int(sys.stdin.readline() or 0):  # 0, or the end of the file, ends it
         begun = now()
         for _ in range(steps):
             step()

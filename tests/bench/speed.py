@@ -34,6 +34,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 sys.dont_write_bytecode = True
 import peer_torch
@@ -113,11 +114,14 @@ def start_torch(name, threads, path, layout):
     """A fork of this process, since PyTorch takes seconds to import."""
     (asked, requests), (answers, answered) = os.pipe(), os.pipe()
     if os.fork() == 0:
+        os.close(requests)
+        os.close(answers)
         sys.stdin, sys.stdout = os.fdopen(asked), os.fdopen(answered, "w")
         try:
             nets.serve(name, threads, path, layout)
-        finally:
-            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(0)
     os.close(asked)
     os.close(answered)
     return Peer("nets.py", os.fdopen(requests, "w"), os.fdopen(answers))
@@ -172,7 +176,7 @@ def compare(runner, kind, name, threads, options):
     ours.ask(0)
     best.ask(0)
     *ratio, said = verdict([b / a for a, b in zip(times[ours], times[best])], target(kind, name))
-    return (["%.2f" % r for r in ratio] + ["%.3g" % (1e3 * statistics.median(times[p])) for p in (ours, best)] +
+    return (["%.2f" % r for r in ratio] + ["%.4g" % (1e3 * statistics.median(times[p])) for p in (ours, best)] +
             ["%.1f" % (1e-6 * memory[p]) for p in (ours, best)]), said
 
 
@@ -323,6 +327,9 @@ def main():
     parser.add_argument("--only", default="", help="nets and ops with names that this pattern matches; records nothing")
     parser.add_argument("--pairs", type=int, default=21, help="of turns of a net or op (default 21)")
     parser.add_argument("--turn", type=float, default=0.1, help="seconds, at least a step (default 0.1)")
+    parser.add_argument("--waiting", choices=("default", "active", "passive"), default="default",
+                        help="how PyTorch's threads wait for nets and ops; while other programs use the "
+                             "processors, it takes many times as long unless this is passive")
     parser.add_argument("--label", default="", help="records rows of nets and ops with this label, e.g. before")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
@@ -345,6 +352,8 @@ def main():
     try:
         WITHIN in os.environ or peer_torch.versions()
     except SystemExit as missing:
+        if options.check:
+            raise
         kinds, options.what = {}, [what for what in options.what if what == "models"]
         print(missing)
     prefix, name = processor()
@@ -356,8 +365,10 @@ def main():
         if WITHIN in os.environ:
             return measure_all_nets(runner, options, prefix, name)
         if set(options.what) != {"models"}:
-            env = dict(runner.environment(best), **{WITHIN: "1"})
-            subprocess.run([sys.executable] + sys.argv, env=env, check=True)
+            env = dict(runner.environment(dict(best, waiting=options.waiting)), **{WITHIN: "1"})
+            status = subprocess.run([sys.executable] + sys.argv, env=env).returncode
+            if status != 0:
+                sys.exit(status)
         if "models" in options.what and not options.check:
             measure_models(runner, best, kinds, options, prefix, name)
 
