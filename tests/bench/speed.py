@@ -9,7 +9,7 @@
 
 Nets and ops: build/nets and nets.py run alternately, for a tenth of a second each, in two processes that
 wait for each other. Both begin with the same parameters and inputs; their numbers of parameters must be
-equal, and their first losses, to 1e-4. A ratio is the median of PyTorch's time divided by ours over the
+equal, and their first losses, to 1e-4 of them. A ratio is the median of PyTorch's time divided by ours over the
 pairs; with it come the ends of its 95 % interval, by the binomial distribution. The ratio counts if at
 least 15 pairs put the interval on one side of the number that it is compared with; otherwise it is
 undecided. PyTorch is eager, with images as channels_last or contiguous, whichever is faster.
@@ -62,7 +62,8 @@ def processor():
     flags = about.get("flags", "").split()
     if about.get("vendor_id") == "AuthenticAMD":
         zen = {"25": "Zen 4" if "avx512f" in flags else "Zen 3", "26": "Zen 5"}
-        return zen.get(about.get("cpu family"), name), name
+        kind = zen.get(about.get("cpu family"))
+        return (kind, "%s (%s)" % (name, kind)) if kind else (name, name)
     return "AMX" if "amx_bf16" in flags else name, name
 
 
@@ -129,7 +130,7 @@ def start_torch(name, threads, path, layout):
 
 def target(kind, name):
     """The ratio that is wanted."""
-    return 1.1 if kind == "net" else 1.2 if "depthwise" in name or "groups" in name[:21] else 0.95
+    return 1.1 if kind == "net" else 1.2 if re.match("conv.*(groups|depthwise)", name) else 0.95
 
 
 def verdict(ratios, wanted):
@@ -151,7 +152,7 @@ def start_peers(runner, name, threads):
     for layout in ("contiguous", "channels_last"):
         theirs.append(start_torch(name, threads, path, layout))
         (parameters, loss), (their_parameters, their_loss, images) = ours.first, theirs[-1].first
-        if parameters != their_parameters or not abs(loss - their_loss) <= 1e-4 * max(1, abs(loss)):
+        if parameters != their_parameters or not abs(loss - their_loss) <= 1e-4 * abs(loss):
             sys.exit("speed: %s: %d parameters and loss %.7g, but %d and %.7g in PyTorch (%s)" % (
                 name, parameters, loss, their_parameters, their_loss, layout))
         if not images:
