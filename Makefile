@@ -113,7 +113,7 @@ Tests
 Measurements; most are recorded in docs/benchmarks/*.tsv
   make benchmarks     docs/benchmarks.md from docs/benchmarks/*.tsv
   make bench          kernels and steps compared with the peak: build/bench.md
-  make speed          steps compared with PyTorch, if python3 has it: 15 minutes
+  make speed          nets, ops and GPTs compared with PyTorch, if python3 has it: 45 minutes
   make small_models   tiny models compared with C loops; the cost of a step
   make generate       milliseconds per token of GPT-2 124M
   make ops            microseconds of every op, to compare two versions
@@ -254,9 +254,9 @@ mcu: build/gradckpt.o
 bench: build/bench
 	build/bench --markdown build/bench.md
 
-# SPEED=--quick measures one short round and records nothing.
+# SPEED=--quick measures one short round and records nothing; SPEED=--check only compares losses.
 PYTHON = python3
-speed: build/bench
+speed: build/bench build/nets
 	$(PYTHON) tests/bench/speed.py $(SPEED)
 
 generate: build/generate
@@ -604,7 +604,7 @@ build/launches: tests/bench/launches.cu tests/bench/model.h tests/cuda/cuda_shim
 	$(CXX) -std=c++17 -O1 -DGCKPT_CUDA_SHIM -I. -Itests/cuda -x c++ -o $@ $<
 
 BENCHES = build/ablate build/accuracy build/bench build/overlap build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
-          build/predict build/small_models build/stack build/threads
+          build/nets build/predict build/small_models build/stack build/threads
 $(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.h $(OBJ_DIR)/options | build/o
 	$(LINKED) -Ibuild/api -Iexamples $(BENCH_INCLUDES) $(DEPENDS) -c -o $@ $<
 $(BENCHES): build/%: build/o/%.o build/gradckpt.o

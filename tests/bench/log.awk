@@ -7,7 +7,7 @@ BEGIN {
           "accuracy make accuracy|learning make shakespeare, build/cnn|depth make depth|plans make plans|" \
           "offload make offload, make overlap|distributed make scaling, make slow-link, make predict-mpi, make simulate|" \
           "device make mcu, make size, make fits|finetuning make lora-memory, make methods, tests/bench/finetune.py|" \
-          "gpu make gpu|features make features", list, "|")
+          "gpu make gpu|features make features|nets make speed|ops make speed", list, "|")
     for (i in list)
         made_by[substr(list[i], 1, index(list[i], " ") - 1)] = substr(list[i], index(list[i], " ") + 1)
     print "# Benchmark log\n"
@@ -15,6 +15,21 @@ BEGIN {
     print "commands that measure a topic; most of them record their results with `tests/bench/record.sh`, which replaces the"
     print "old rows. Times vary between runs, by up to 15 % where other programs share the processor. A dash stands for a"
     print "value that was not recorded, and for the processor of values that only depend on the plan."
+}
+# Prints the values of a net or an op as one row, with a heading if the columns or what precedes the first colon changed.
+function flush_wide(  part, columns) {
+    if (wide_case != "") {
+        part = wide_case
+        sub(/: .*/, "", part)
+        columns = wide_columns "processor | commit | date | runs |"
+        if (part columns != wide_heading) {
+            wide_heading = part columns
+            gsub(/[^|]+/, "---", columns)
+            printf "\n| %s | %sprocessor | commit | date | runs |\n|---|%s\n", part, wide_columns, columns
+        }
+        print "| " substr(wide_case, length(part) + 3) " | " wide_values wide_tail
+    }
+    wide_case = wide_columns = wide_values = ""
 }
 function fail(text) { print FILENAME ":" FNR ": " text > "/dev/stderr"; bad = 1 }
 FNR == 1 {
@@ -25,8 +40,17 @@ FNR == 1 {
         fail("the first line must be the header: " header)
     if (!(topic in made_by))
         fail("tests/bench/log.awk does not say which command measures this topic")
+    flush_wide()
+    wide_heading = ""
+    is_wide = topic == "nets" || topic == "ops"
     printf "\n## %s\n\nMeasured by: %s.\n\n", topic, made_by[topic]
-    print "| case | value | unit | date | commit | processor | threads | runs |\n|---|--:|---|---|---|---|--:|--:|"
+    if (!is_wide)
+        print "| case | value | unit | date | commit | processor | threads | runs |\n|---|--:|---|---|---|---|--:|--:|"
+    else
+        print "PyTorch / ours: the median of PyTorch's time for a step divided by ours, over pairs of alternate turns. Low and high:\n" \
+              "its 95 % interval; if the number to reach (nets 1.1; ops 0.95, grouped convolutions 1.2) is within it, the result is\n" \
+              "undecided. Steps are in fp32, with PyTorch eager and in its faster layout of images. Memory is the peak.\n" \
+              "\"Busy\": other programs used the processors, and PyTorch's threads waited passively (--waiting passive)."
     next
 }
 {
@@ -41,9 +65,23 @@ FNR == 1 {
     if ((topic, $1) in seen)
         fail("the case \"" $1 "\" occurs twice")
     seen[topic, $1] = 1
+    if (is_wide) {
+        match($1, /: [^:]*$/)
+        if (substr($1, 1, RSTART - 1) != wide_case) {
+            flush_wide()
+            wide_case = substr($1, 1, RSTART - 1)
+            wide_tail = $6 " | " $5 " | " $4 " | " $8 " |"
+        }
+        wide_columns = wide_columns substr($1, RSTART + 2) " | "
+        wide_values = wide_values $2 " | "
+        next
+    }
     row = $0
     gsub(/\|/, "\\|", row)
     gsub(/\t/, " | ", row)
     print "| " row " |"
 }
-END { exit bad }
+END {
+    flush_wide()
+    exit bad
+}

@@ -7,95 +7,15 @@
  *
  * A time is the least of many runs on one thread, in processor time of the thread. Repeated measurements still
  * differ by 3 %, and by more for ops of a few microseconds. */
-#define _DEFAULT_SOURCE
-#define GRADCKPT_IMPLEMENTATION
-#include "gradckpt.h"
-#include "../names.h"
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "op_fixture.h"
 
-typedef gckpt_tensor T;
-enum { MOST = 8, LINES = 2048, SHOWN = 5 }; /* SHOWN: percent */
+enum { LINES = 2048, SHOWN = 5 }; /* SHOWN: percent */
 
-/* ---- a graph of one op ---- */
-typedef struct {
-    gckpt_store *store;
-    gckpt_graph *graph;
-    gckpt_feed feed[MOST];
-    void *data[MOST];
-    /* gradients of inputs, which are fetched so that the backward computes them */
-    gckpt_fetch_spec wanted_gradients[MOST];
-    int feeds, fetches, params;
-    const char *name;
-} op_fixture;
-static op_fixture r;
-
-static T *fed(gckpt_type type, gckpt_shape shape, int64_t below)
-{
-    char name[16];
-    int64_t n = 1;
-    for (int i = 0; i < shape.n; i++)
-        n *= shape.d[i];
-    float *data = (float *)malloc((size_t)n * sizeof(float));
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t drawn = (i * 2654435761 >> 8) & 0xffff;
-        if (type == GCKPT_I32)
-            ((int32_t *)(void *)data)[i] = (int32_t)(drawn % below);
-        else
-            data[i] = (float)drawn / 40000.0f - 0.6f;
-    }
-    snprintf(name, sizeof name, "x%d", r.feeds);
-    T *t = gckpt_input(r.graph, name, type, shape);
-    r.data[r.feeds] = data;
-    r.feed[r.feeds].input = gckpt_id(t);
-    r.feed[r.feeds++].data = data;
-    if (type == GCKPT_I32)
-        return t;
-    r.wanted_gradients[r.fetches].tensor = t;
-    r.wanted_gradients[r.fetches++].gradient = 1;
-    return gckpt_scale(t, 1.0f); /* the backward of this op runs after the backward of the op that is measured */
-}
-static T *in1(int64_t a) { return fed(GCKPT_F32, gckpt_shape1(a), 0); }
-static T *in2(int64_t a, int64_t b) { return fed(GCKPT_F32, gckpt_shape2(a, b), 0); }
-static T *in3(int64_t a, int64_t b, int64_t c) { return fed(GCKPT_F32, gckpt_shape3(a, b, c), 0); }
-static T *in4(int64_t a, int64_t b, int64_t c, int64_t d)
-{
-    return fed(GCKPT_F32, gckpt_shape4(a, b, c, d), 0);
-}
-static T *index1(int64_t a, int64_t below) { return fed(GCKPT_I32, gckpt_shape1(a), below); }
-static T *index2(int64_t a, int64_t b, int64_t below)
-{
-    return fed(GCKPT_I32, gckpt_shape2(a, b), below);
-}
-
-static T *param(gckpt_shape shape)
-{
-    char name[16];
-    snprintf(name, sizeof name, "p%d", r.params++);
-    return gckpt_param(r.graph, name, shape, (gckpt_init){ 0.1f, 0, 0.05f });
-}
-static T *p1(int64_t a) { return param(gckpt_shape1(a)); }
-static T *p2(int64_t a, int64_t b) { return param(gckpt_shape2(a, b)); }
-static T *p4(int64_t a, int64_t b, int64_t c, int64_t d) { return param(gckpt_shape4(a, b, c, d)); }
 static T *measured(int64_t c, float at)
 {
     return gckpt_running(r.graph, at > 0 ? "variance" : "mean", gckpt_shape1(c),
                          (gckpt_init){ 0, 0, at }, 0.1f);
 }
-static T *pair_of(T *a, T *b)
-{
-    T *both[2] = { a, b };
-    return gckpt_concat(both, 2, 2);
-}
-static T *swapped(T *x)
-{
-    static const int axes[] = { 0, 2, 1 };
-    return gckpt_permute(x, axes, 3);
-}
-
 /* Returns the result of op number i, or NULL if there is no such op. If the result is no loss, main adds a loss. */
 static T *op(int i)
 {
@@ -141,7 +61,7 @@ static T *op(int i)
     OP("mul repeated middle", gckpt_mul(in4(16, 13, 7, 31), in4(16, 1, 7, 31)))
     OP("permute", swapped(in3(64, 64, 64)))
     OP("slice", gckpt_slice(in3(64, 64, 64), 2, 3, 60))
-    OP("concat", pair_of(in3(64, 64, 32), in3(64, 64, 32)))
+    OP("concat", pair_of(in3(64, 64, 32), in3(64, 64, 32), 2))
     OP("sum", gckpt_sum(in3(64, 64, 64), 1))
     OP("mean", gckpt_mean(in3(64, 64, 64), 2))
     OP("pad", gckpt_pad(in3(64, 64, 60), 2, 3, 1, 0))

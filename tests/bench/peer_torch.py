@@ -225,9 +225,8 @@ class Runner:
                       if not k.startswith(("OPENBLAS_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_",
                                            "LD_PRELOAD", "GLIBC_TUNABLES"))}
 
-    def torch(self, setting):
-        """One run of PyTorch; None when it fails (some settings are not available everywhere) or
-        takes longer than the limit, in seconds."""
+    def environment(self, setting):
+        """The environment of a run of PyTorch with this setting."""
         env, preload = dict(self.plain, OMP_NUM_THREADS=str(setting["threads"])), []
         for axis, choices in self.axes.items():
             variables, libraries = choices[setting[axis]]
@@ -235,12 +234,20 @@ class Runner:
             preload += libraries
         if preload:
             env["LD_PRELOAD"] = ":".join(preload)
+        return env
+
+    def our_environment(self):
+        return dict(self.plain, OMP_WAIT_POLICY=os.environ.get("OMP_WAIT_POLICY", "passive"))
+
+    def torch(self, setting):
+        """One run of PyTorch; None when it fails (some settings are not available everywhere) or
+        takes longer than the limit, in seconds."""
         arguments = dict(setting, seconds=self.seconds, own_clock=self.threads == 1)
         try:
             done = subprocess.run([sys.executable, os.path.abspath(__file__), "--child",
                                    json.dumps(arguments)],
-                                  env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                  timeout=self.limit)
+                                  env=self.environment(setting), stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, timeout=self.limit)
             return json.loads(done.stdout.decode().strip().splitlines()[-1])
         except (subprocess.TimeoutExpired, ValueError, IndexError):
             return None
@@ -248,11 +255,10 @@ class Runner:
     def ours(self, model, options):
         """One run of build/bench; None when it fails (a budget below the least)."""
         out = os.path.join(self.folder, "bench.json")
-        env = dict(self.plain)
-        env["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "passive")
         done = subprocess.run([BENCH, "--only", model, "--threads", str(self.threads), "--seconds",
                                "%g" % (self.seconds / 5), "--json", out] + options,
-                              env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                              env=self.our_environment(), stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE)
         if done.returncode != 0:
             return None
         with open(out) as f:
