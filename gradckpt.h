@@ -154,20 +154,20 @@
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1260
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1208
- *     >>store     parameters and optimiser state, however they are stored                     1651
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1214
+ *     >>store     parameters and optimiser state, however they are stored                     1645
  *     >>graph     tensors, views, segments, gckpt_apply                                        603
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6607
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1186
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6638
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1208
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4879
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2366
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              922
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4854
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4881
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2365
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              918
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4861
  *     >>check     gradients against finite differences                                         324
  *     >>files     safetensors                                                                 1529
- *     >>export    plans and weights as C constants                                             632
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2638
+ *     >>export    plans and weights as C constants                                             621
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2692
  */
 
 #ifndef GRADCKPT_H
@@ -4110,10 +4110,16 @@ GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
 }
 
 /* >>bf16/halves */
-/* bf16 is the upper half of a float. Conversions round to nearest even; subnormals become zeros of
- * the same sign, NaN stays a (quiet) NaN, as with processors' instructions. */
+#ifndef GCKPT_NO_BF16
+/* Counts a change of a parameter's values (skips 0, "never"), so that its copy is refreshed. */
+#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
+#else
+#define gckpti_count_change(q) ((void)0)
+#endif
 
-/* Returns the upper half of u + bias; bias: 0x7fff plus the last kept bit, or 16 random bits. */
+/* bf16 is the upper half of a float. Conversions round to nearest even; subnormals become zeros of
+ * the same sign, NaN stays a (quiet) NaN, as with processors' instructions.
+ * Returns the upper half of u + bias; bias: 0x7fff plus the last kept bit, or 16 random bits. */
 GCKPTI_INLINE uint16_t gckpti_bits_to_bf16(uint32_t u, uint32_t bias)
 {
     if (!(u & 0x7f800000u))
@@ -4338,13 +4344,13 @@ typedef struct {
     unsigned char uninitialised; /* values have memory, but not yet their initial values */
     unsigned char optimiser;     /* of the state: gckpt_optimiser + 1; 0 if none or unknown */
     gckpt_init init;
+    uint64_t updates; /* number of updates of the state, for Adam's bias correction */
 #ifndef GCKPT_NO_BF16
     uint32_t changes; /* counts changes of values that the library knows of, from 1 */
 #endif
 #ifndef GCKPT_NO_DEVICES
     gckpti_mirror mirror;
 #endif
-    uint64_t updates; /* number of updates of the state, for Adam's bias correction */
 } gckpti_param;
 
 /* An executor's entry in the list of its store. */
@@ -4368,13 +4374,13 @@ struct gckpt_store {
     size_t count, capacity;
     size_t elements;          /* number of all values except external ones */
     gckpti_binding *bindings; /* list of the store's executors */
+    int bound; /* nonzero once an executor was created */
+    gckpti_note *notes;
+    size_t note_count, note_capacity;
 #ifndef GCKPT_NO_RANKS
     int rank, peers; /* set by gckpt_store_ranks; peers: number of other ranks */
     gckpt_shard shard;
 #endif
-    int bound; /* nonzero once an executor was created */
-    gckpti_note *notes;
-    size_t note_count, note_capacity;
 };
 
 /* ---- store/params.c ---- */
@@ -4424,13 +4430,6 @@ static inline size_t gckpti_add_bytes(size_t sum, size_t more)
 
 
 
-
-/* Counts a change of values, so that its copy is refreshed; skips 0, which means "never". */
-#ifndef GCKPT_NO_BF16
-#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
-#else
-#define gckpti_count_change(q) ((void)0)
-#endif
 
 /* ---- devices/mirrors.c ---- */
 #ifndef GCKPT_NO_DEVICES
@@ -4496,8 +4495,9 @@ enum { GCKPTI_HAS_NOTES = 0 };
 /* ---- the part of an array that a store has: all or, with several ranks, a shard ---- */
 /* For errors of calls that a single process makes, about a plan or store of several. */
 #define GCKPTI_IS_OF_SEVERAL "was made for several processes (gckpt_store_ranks)"
-/* The numbers of a plan that REDUCE and gathers need; without these, they are 1, 1 and NONE. */
-#define GCKPTI_DIST_NUMBERS(X) X(int, virtual_ranks) X(int, ranks) X(gckpt_shard, shard)
+/* The numbers of a plan that REDUCE and gathers need; those of a single process: 1, 1, NONE. */
+#define GCKPTI_DIST_NUMBERS(X)          X(int, virtual_ranks) X(int, ranks) X(gckpt_shard, shard)
+#define gckpti_set_single_process(plan) ((plan)->virtual_ranks = (plan)->ranks = 1)
 #ifndef GCKPT_NO_RANKS
 /* A rank's shard of an array of `total` elements: `count` elements from `first`, in whole blocks of
  * GCKPT_UPDATE_BLOCK. Each rank has memory for `capacity` elements, those of the largest shard. */
@@ -6843,7 +6843,7 @@ static inline float gckpti_norm_epsilon(const gckpti_norm *o)
     return o->epsilon > 0.0f ? o->epsilon : 1e-5f;
 }
 
-/* Returns arguments for sum(u h) of a row in a norm's backward. x, y: NULL if bf16. */
+/* Returns arguments for sum(u h) of a row in a norm's backward. x, y: NULL if halves. */
 static inline gckpti_row_args gckpti_norm_row_args(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -6932,7 +6932,7 @@ GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss
 /* An operand of a product (ops/gemm.c): one of the three pointers is set. */
 typedef struct gckpti_operand {
     const float *f32;
-    const uint16_t *bf16;
+    const uint16_t *halves;
     int64_t stride;                    /* step to the next row of c (of b: the next column) */
     int64_t k_stride;                  /* step to the next term */
     int64_t batch_stride;              /* step to the next matrix */
@@ -6951,7 +6951,7 @@ typedef struct gckpti_product {
     int64_t initial_stride; /* nonzero only with batch 1, and in fast kernels only for f32 */
     int accumulate;
     float *c;
-    uint16_t *c_bf16; /* or c */
+    uint16_t *c_halves; /* or c */
     int64_t c_stride; /* other than n only where initial_stride may be nonzero */
     void *workspace;  /* call->workspace, for the fast kernels */
     int64_t k_period, k_offset;
@@ -7006,7 +7006,8 @@ GCKPTI_INLINE int64_t gckpti_sample_rows(const gckpt_shape *x)
 /* Returns the transpose of an operand. */
 static inline gckpti_operand gckpti_transpose(const gckpti_operand *x)
 {
-    gckpti_operand y = { x->f32, x->bf16, x->k_stride, x->stride, x->batch_stride, x->compressed };
+    gckpti_operand y = *x;
+    y.stride = x->k_stride, y.k_stride = x->stride;
     return y;
 }
 /* Return an f32 operand of a single matrix; a product a b of f32 operands. */
@@ -8432,6 +8433,7 @@ enum {
 };
 #undef GCKPTI_KIND
 enum { GCKPTI_ELEMENTS = 4096, GCKPTI_COLUMNS = 64 }; /* of a work item */
+enum { GCKPTI_FEW_CLASSES = 16, GCKPTI_FEW_ROWS = 128 }; /* most classes; rows of a work item */
 
 #if GCKPTI_HAS_FAST
 /* Block of c: rows i0..i1-1, columns j0..j1-1 of matrix `matrix`; item: index among all blocks. */
@@ -8450,7 +8452,7 @@ typedef struct { /* gradients: of each input */
     gckpti_loop_fn values, gradients[2];
 } gckpti_loops;
 
-/* The table of kernels of an instruction set; optional kernels come last (kernels/table.c). */
+/* The table of kernels of an instruction set (kernels/table.c); those of parts come last. */
 typedef struct {
     void (*product_block)(const gckpti_product *t, const gckpti_c_block *block, float *pack,
                           int64_t scratch);
@@ -8470,6 +8472,7 @@ typedef struct {
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
     const gckpti_element_kernels *element_losses;
     const gckpti_class_kernels *class_losses;
+    void (*few_classes)(const float *x, int64_t rows, int64_t n, float *max, float *log_sum);
     void (*dropout)(const gckpti_dropout *d, int64_t first, int64_t end);
     void (*product)(const gckpt_call *call, const gckpti_product *t);
     const struct gckpti_mixed_kernels *mixed;       /* NULL with GCKPT_NO_BF16 */
@@ -8510,13 +8513,13 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 
 /* Elements that a kernel reads or writes; without bf16, a pointer to floats. */
 #ifndef GCKPT_NO_BF16
-typedef struct { /* if both are set, bf16 is a copy */
+typedef struct { /* if both are set, halves is a copy */
     const float *f32;
-    const uint16_t *bf16;
+    const uint16_t *halves;
 } gckpti_source;
 typedef struct {
     float *f32;
-    uint16_t *bf16;
+    uint16_t *halves;
 } gckpti_destination;
 
 #define GCKPTI_TYPED(type, name, parameter, floats, halves)                                        \
@@ -8530,10 +8533,10 @@ GCKPTI_TYPED(destination, arg_gradient, const gckpt_arg *arg, arg->grad, arg->gr
 GCKPTI_TYPED(destination, out_of, const gckpt_call *call, call->out, call->out_bf16)
 GCKPTI_TYPED(source, grad_out_of, const gckpt_call *call, call->grad_out, call->grad_out_bf16)
 GCKPTI_TYPED(destination, f32_destination, float *to, to, NULL)
-GCKPTI_TYPED(source, source_of, gckpti_destination t, t.f32, t.bf16)
+GCKPTI_TYPED(source, source_of, gckpti_destination t, t.f32, t.halves)
 #undef GCKPTI_TYPED
 #define gckpti_f32(x)    ((x).f32)
-#define gckpti_halves(x) ((x).bf16)
+#define gckpti_halves(x) ((x).halves)
 #else
 typedef const float *gckpti_source;
 typedef float *gckpti_destination;
@@ -8597,7 +8600,7 @@ enum {
 static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
 {
     gckpti_operand y = *x;
-    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.halves = x->halves ? x->halves + at : NULL;
     return y;
 }
 
@@ -8692,9 +8695,9 @@ typedef struct gckpti_mixed_kernels {
 static inline const float *gckpti_read(const gckpt_call *call, gckpti_source x, int64_t at,
                                        int64_t n, float *wide)
 {
-    if (!x.bf16)
+    if (!x.halves)
         return x.f32 + at;
-    gckpti_widen_row(call, x.bf16 + at, wide, n);
+    gckpti_widen_row(call, x.halves + at, wide, n);
     return wide;
 }
 
@@ -8703,17 +8706,17 @@ static inline const float *gckpti_read(const gckpt_call *call, gckpti_source x, 
 static inline float *gckpti_open(const gckpt_call *call, gckpti_destination x, int64_t at,
                                  int64_t n, int adds, float *wide)
 {
-    if (!x.bf16)
+    if (!x.halves)
         return x.f32 ? x.f32 + at : NULL;
     if (adds)
-        gckpti_widen_row(call, x.bf16 + at, wide, n);
+        gckpti_widen_row(call, x.halves + at, wide, n);
     return wide;
 }
 static inline void gckpti_close(const gckpt_call *call, gckpti_destination x, int64_t at, int64_t n,
                                 const float *wide)
 {
-    if (x.bf16)
-        gckpti_narrow_row(call, wide, x.bf16 + at, n);
+    if (x.halves)
+        gckpti_narrow_row(call, wide, x.halves + at, n);
 }
 
 /* Stores n floats to x, from element `at` on. */
@@ -8723,7 +8726,7 @@ static inline void gckpti_store(const gckpt_call *call, gckpti_destination x, in
     if (x.f32)
         memcpy(x.f32 + at, from, (size_t)n * sizeof *from);
     else
-        gckpti_narrow_row(call, from, x.bf16 + at, n);
+        gckpti_narrow_row(call, from, x.halves + at, n);
 }
 #else
 #define gckpti_mixed_workspace(m, n, k)         0
@@ -8922,7 +8925,7 @@ static void gckpti_use_compressed(const gckpt_call *call, const gckpti_compresse
                                   gckpti_operand *x)
 {
     if (u && gckpti_is_mixed(call) && u->storage == GCKPT_STORAGE_BF16)
-        x->bf16 = (const uint16_t *)u->quantised;
+        x->halves = (const uint16_t *)u->quantised;
     else
         x->compressed = u;
 }
@@ -8985,8 +8988,9 @@ GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k)
 /* Adds term p of two operands, whose f32 values are rounded to bf16, to d. */
 static float gckpti_mixed_term(const gckpti_operand *a, const gckpti_operand *b, int64_t p, float d)
 {
-    const uint16_t x = a->bf16 ? a->bf16[p * a->k_stride] : gckpti_to_bf16(a->f32[p * a->k_stride]);
-    const uint16_t y = b->bf16 ? b->bf16[p * b->k_stride] : gckpti_to_bf16(b->f32[p * b->k_stride]);
+    const int64_t i = p * a->k_stride, j = p * b->k_stride;
+    const uint16_t x = a->halves ? a->halves[i] : gckpti_to_bf16(a->f32[i]);
+    const uint16_t y = b->halves ? b->halves[j] : gckpti_to_bf16(b->f32[j]);
     return gckpti_flushed_fma(gckpti_flush_to_zero(gckpti_from_bf16(x)),
                               gckpti_flush_to_zero(gckpti_from_bf16(y)), d);
 }
@@ -9005,7 +9009,7 @@ static float gckpti_mixed_block(const gckpti_operand *a, const gckpti_operand *b
 static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
-        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
+        return t->c ? t->c[at] : gckpti_from_bf16(t->c_halves[at]);
     return t->initial ? t->initial[j] : 0.0f;
 }
 
@@ -9031,7 +9035,7 @@ static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
     if (t->c)
         t->c[at] = d;
     else
-        t->c_bf16[at] = gckpti_to_bf16(d);
+        t->c_halves[at] = gckpti_to_bf16(d);
 }
 
 /* Computes column j of up to GCKPTI_STRIP rows; a compressed b is decompressed once for them. */
@@ -9139,7 +9143,7 @@ static void gckpti_set_product(const gckpt_call *call, gckpti_product *t, int64_
     t->batch = batch, t->m = m, t->n = n, t->k = k;
     t->initial = NULL, t->initial_stride = 0, t->accumulate = 0;
     t->c_stride = n, t->workspace = call->workspace;
-    t->c = gckpti_f32(c), t->c_bf16 = gckpti_halves(c);
+    t->c = gckpti_f32(c), t->c_halves = gckpti_halves(c);
 }
 
 /* Computes an f32 product: chains of a row together if columns of b are adjacent, else singly. */
@@ -11486,6 +11490,26 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     loss->value[r] = gckpti_loss_of_row(loss, r, loss->value[r], loss->max[r], loss->sum[r]);
 }
 
+#if GCKPTI_HAS_FAST
+/* Computes the forward of GCKPTI_FEW_ROWS rows of at most GCKPTI_FEW_CLASSES logits. */
+static void gckpti_few_classes_item(void *context, int64_t i, int64_t worker)
+{
+    gckpti_loss *loss = (gckpti_loss *)context;
+    const int64_t first = i * GCKPTI_FEW_ROWS, n = loss->n;
+    const int64_t rows = gckpti_min(loss->rows - first, GCKPTI_FEW_ROWS);
+    const float *x = gckpti_f32(loss->x) + (loss->begin + first) * n;
+    (void)worker;
+    gckpti_kernels_of(loss->call)->few_classes(x, rows, n, loss->max + first, loss->sum + first);
+    for (int64_t r = first; r < first + rows; r++, x += n) {
+        const int64_t target = gckpti_loss_target(loss, r);
+        if (target < 0)
+            loss->max[r] = loss->sum[r] = 0.0f;
+        else
+            loss->value[r] = gckpti_loss_of_row(loss, r, x[target], loss->max[r], loss->sum[r]);
+    }
+}
+#endif
+
 static void gckpti_soft_targets_grad(const gckpti_loss *loss, const float *x, float *d, float w,
                                      const gckpti_class_row *c)
 {
@@ -11626,7 +11650,14 @@ GCKPTI_FN void gckpti_run_loss(const gckpt_call *call, int backward, gckpti_loss
     for (int64_t row = 0; row < rows; row += most) {
         gckpti_loss_begin_block(&loss, row, gckpti_min(rows - row, most));
         loss.begin = row;
-        if (wanted)
+#if GCKPTI_HAS_FAST
+        if (classes && !backward && call->kernels && loss.n <= GCKPTI_FEW_CLASSES &&
+            !gckpti_halves(loss.x))
+            gckpt_parallel(call, (loss.rows - 1) / GCKPTI_FEW_ROWS + 1,
+                           16 * loss.n * GCKPTI_FEW_ROWS, gckpti_few_classes_item, &loss);
+        else
+#endif
+            if (wanted)
             gckpt_parallel(call, loss.rows, 16 * loss.n, row_item, &loss);
         if (!backward)
             gckpti_loss_finish_block(&loss);
@@ -12009,7 +12040,7 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
 /* >>images/pools */
 #ifndef GCKPT_NO_IMAGES
 /* =================================================================================================
- * images: pools, upsample, norms of images, convolutions; recurrent layers
+ * images: pools, upsample, norms of images, convolutions
  *
  * Channels are the last axis. A convolution is the product of a virtual matrix, whose rows are the
  * pixels of one window, with w (kernel rows, kernel columns, channels); its chains have that order.
@@ -13247,7 +13278,7 @@ typedef struct gckpti_prefetch {
 static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_t at, int64_t row,
                                                  int64_t rows, int64_t width)
 {
-    const void *halves = x->bf16, *base = halves ? halves : x->f32;
+    const void *halves = x->halves, *base = halves ? halves : x->f32;
     const int size = halves ? 2 : 4;
     gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
     if (gckpti_has_compressed(x)) {
@@ -13296,7 +13327,7 @@ typedef struct {
 } gckpti_tile;
 
 /* ---- cpu/products.c: a product, in blocks that threads take ---- */
-GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t);
+GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *product);
 
 #endif
 
@@ -13320,8 +13351,8 @@ static inline void gckpti_mixed_configure(const gckpti_mixed_kernels *kernels, i
 /* Returns whether tiles can read x, rows of operand a, in place if all its blocks are whole. */
 static inline int gckpti_is_in_place(const gckpti_mixed_kernels *kernels, const gckpti_operand *x)
 {
-    return x->bf16 && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
-           (int64_t)((uintptr_t)x->bf16 & 63) % kernels->align == 0;
+    return x->halves && x->k_stride == 1 && 2 * x->stride % kernels->align == 0 &&
+           (int64_t)((uintptr_t)x->halves & 63) % kernels->align == 0;
 }
 
 /* c (m,n) of packed operands; `tile` describes all of c; if c is NULL, only c_bf16 is written. If a
@@ -13343,7 +13374,7 @@ typedef struct {
 #ifndef GCKPT_NO_BF16
 /* Entries of tables that bf16 plans need; vectors of a gckpti_source. */
 #define GCKPTI_IF_MIXED(x)           x
-#define GCKPTI_LOAD_VALUES(x, at, n) V(load_any)((x).f32, (x).bf16, at, n)
+#define GCKPTI_LOAD_VALUES(x, at, n) V(load_any)((x).f32, (x).halves, at, n)
 #else
 #define GCKPTI_IF_MIXED(x)           NULL
 #define GCKPTI_LOAD_VALUES(x, at, n) V(load_n)((x) + (at), n)
@@ -13380,11 +13411,19 @@ GCKPTI_FN int gckpti_cpu_has_amx(void);
 #ifndef GCKPTI_CPU_HAS_AMX /* tests define it */
 #define GCKPTI_CPU_HAS_AMX() gckpti_cpu_has_amx()
 #endif
+/* Returns the kernels of an instruction set that extends AVX-512, if this processor has it. */
+#define gckpti_wider_kernels(isa)                                                                  \
+    ((isa) == GCKPT_ISA_AMX && __builtin_cpu_supports("avx512bf16") && GCKPTI_CPU_HAS_AMX()        \
+         ? &gckpti_kernels_amx                                                                     \
+         : NULL)
 #endif
 #endif
 #else
 #define gckpti_update_copy(call, p, at, n) ((void)0)
 #define gckpti_mixed_matches(kernels)      (!(kernels)->mixed)
+#endif
+#if !GCKPTI_AMX
+#define gckpti_wider_kernels(isa) NULL
 #endif
 
 /* Declarations shared by the files of layer cpu (MANIFEST); some are in folders of features. */
@@ -13560,7 +13599,9 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
     const gckpti_product *t = s->t;
-    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* one row: b in long runs */
+    int64_t narrow = 2 * GCKPTI_PANEL;
+    if (t->m == 1) /* b in long runs */
+        narrow = t->k > t->n ? 128 : 512;
     int small = t->m * t->n * t->k < 65536;
     int64_t threads = s->call->threads, each = t->m == 1 && t->b.stride == 1 ? 1 : 4;
     int64_t items = small || threads < 2 ? 1 : each * threads / t->batch;
@@ -13575,10 +13616,27 @@ GCKPTI_FN void gckpti_products_split(gckpti_products *s)
     s->row_blocks = (t->m + s->rows - 1) / s->rows;
 }
 
-GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
+/* If c is a column whose rows are adjacent, makes it the row of the product b' a', whose kernels
+ * read a as it is stored, in whole vectors. Needs no scratch. */
+static void gckpti_column_as_row(gckpti_product *t)
 {
-    gckpti_products s = { call, t, 0, 0, 0, 0, 0, gckpti_fp32_c_block };
-    s.floats = gckpti_product_workspace(t->m, t->n, t->k);
+    const gckpti_operand column = t->b;
+    if (t->m == 1 || t->n != 1 || t->c_stride != 1 || gckpti_has_compressed(&t->b) ||
+        (t->a.stride != 1 && t->a.k_stride != 1) || t->initial_stride)
+        return;
+    for (int64_t i = 0; t->initial && !t->accumulate && i < t->m; i++)
+        t->c[i] = *t->initial;
+    t->accumulate |= t->initial != NULL;
+    t->b = t->a, t->a = column;
+    t->n = t->c_stride = t->m, t->m = 1;
+}
+
+GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *product)
+{
+    gckpti_product t = *product;
+    gckpti_products s = { call, &t, 0, 0, 0, 0, 0, gckpti_fp32_c_block };
+    s.floats = gckpti_product_workspace(t.m, t.n, t.k);
+    gckpti_column_as_row(&t);
     gckpti_products_split(&s);
     gckpti_run_products(&s);
 }
@@ -13653,7 +13711,7 @@ static void gckpti_mixed_tile_scalar(const gckpti_mixed_tile *t, int chain)
                 for (int64_t l = 0; l < all.k; l++)
                     column[l] =
                         (uint16_t)(t->b[(p + l) / 2 * t->b_row + j] >> (l % 2 == upper ? 16 : 0));
-                all.a.bf16 = t->a + i * t->a_row + p, all.b.bf16 = column;
+                all.a.halves = t->a + i * t->a_row + p, all.b.halves = column;
                 all.a.k_stride = all.b.k_stride = 1;
                 d = gckpti_mixed_element(&all, 0, 0, d);
             }
@@ -13770,8 +13828,8 @@ static void gckpti_mixed_set_c(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
     const int first = w->p == 0, last = w->end == t->k;
     tile->c = t->c ? t->c + at : w->partial, tile->c_row = t->c ? t->n : s->panel;
     tile->c_rows = tile->m;
-    tile->c_bf16 = !t->c && last ? t->c_bf16 + at : NULL, tile->bf16_row = t->n;
-    w->packed.start = first && t->accumulate && !t->c ? t->c_bf16 + at : NULL;
+    tile->c_bf16 = !t->c && last ? t->c_halves + at : NULL, tile->bf16_row = t->n;
+    w->packed.start = first && t->accumulate && !t->c ? t->c_halves + at : NULL;
     tile->from = tile->c, tile->from_row = tile->c_row;
     if (first && !(t->accumulate && t->c))
         tile->from = t->initial && !t->accumulate ? t->initial + w->j : NULL, tile->from_row = 0;
@@ -13849,7 +13907,7 @@ static void gckpti_mixed_c_block(const gckpti_products *base, const gckpti_c_blo
         of_a.blocks = tile->blocks, w.packed.min_exponent = 0;
         tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.packed.rows_before = 0;
         if (s->in_place)
-            tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.stride,
+            tile->a = t->a.halves + of_a.at + w.p, tile->a_row = t->a.stride,
             w.packed.rows_before = w.i;
         else
             s->kernels->pack(&of_a, 1, (uint32_t *)a, deep);
@@ -14203,13 +14261,8 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         kernels = &gckpti_kernels_avx2;
 #endif
 #if GCKPTI_AVX512
-    if (isa == GCKPT_ISA_AVX512 && gckpti_cpu_has_avx512())
-        kernels = &gckpti_kernels_avx512;
-#endif
-#if GCKPTI_AMX
-    if (isa == GCKPT_ISA_AMX && gckpti_cpu_has_avx512() && __builtin_cpu_supports("avx512bf16") &&
-        GCKPTI_CPU_HAS_AMX())
-        kernels = &gckpti_kernels_amx;
+    if (isa >= GCKPT_ISA_AVX512 && gckpti_cpu_has_avx512())
+        kernels = isa == GCKPT_ISA_AVX512 ? &gckpti_kernels_avx512 : gckpti_wider_kernels(isa);
 #endif
     return kernels && gckpti_kernels_match(kernels) ? kernels : NULL;
 }
@@ -14597,7 +14650,7 @@ typedef struct {
 typedef struct {
     unsigned char kind, first; /* gckpt_kind; nonzero for the first forward of the tensor */
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
-     * first. In a REDUCE, accumulate is 1 if each rank needs only its shard of the sum. */
+     * first. In a REDUCE, accumulate is 1 if the process needs only its part of the sum. */
     unsigned char accumulate, zero;
     gckpti_id id;           /* tensor; UPDATE: index of the parameter */
     gckpti_id uses;         /* number of accumulators that it adds up first */
@@ -14611,7 +14664,7 @@ typedef struct {
     size_t workspace; /* REDUCE: receive buffer */
     size_t gradient;  /* of the output; UPDATE: of the parameter, or its part; REDUCE: the first */
                       /* accumulator of the body's uses, which then holds the sum */
-    size_t part;      /* REDUCE: destination of this rank's shard of the sum, if it is moved */
+    size_t part;      /* REDUCE: destination of this process's part of the sum, if it is moved */
     struct {
         size_t value, gradient, total; /* with a total, `gradient` is scratch added to it */
     } in[GCKPT_MAX_INPUTS];
@@ -15570,10 +15623,9 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes)
 
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 {
-    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                      plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->kind_bytes[GCKPT_BYTES_COPIES] +
-                      plan->arena
-                : 0;
+#define GCKPTI_KIND_BYTES(kind) plan->kind_bytes[GCKPT_BYTES_##kind] +
+#define GCKPTI_KINDS_OUTSIDE(X) X(PARAMETERS) X(STATE) X(CACHES) X(COPIES) /* outside the arena */
+    return plan ? GCKPTI_KINDS_OUTSIDE(GCKPTI_KIND_BYTES) plan->arena : 0;
 }
 
 GCKPTI_COLD_END
@@ -15948,24 +16000,6 @@ GCKPTI_PASSES(bf16)
             gckpti_encode_copies(p, &d->ins[x], e->operands);
     gckpti_encode_weights(p, &e->plan);
     return GCKPT_OK;
-}
-#endif
-
-/* >>cache/plan */
-#if !defined(GCKPT_NO_CACHES) && !defined(GCKPT_SMALL)
-
-GCKPTI_PASSES(cache)
-{
-    const int stochastic = p->desc->bf16.precision == GCKPT_BF16_STOCHASTIC;
-    (void)arg;
-    if (stage != GCKPTI_PASS_START || !p->g->variable || (p->inference && !stochastic))
-        return GCKPT_OK;
-    return gckpti_error(p->g, GCKPT_E_ARG,
-                        p->inference
-                            ? "plan: with stochastic rounding, calls with caches would not give "
-                              "the bits of one call over all positions; use GCKPT_BF16"
-                            : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph that is "
-                              "trained without it");
 }
 #endif
 
@@ -19229,7 +19263,7 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
 }
 
 /* Returns the bytes of parameters, of the optimiser state they have or will have, and of variables,
- * saturating at SIZE_MAX. If not NULL, kind_bytes gets each. */
+ * saturating at SIZE_MAX. If not NULL, kind_bytes gets the first two. */
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
@@ -19247,7 +19281,6 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
     if (kind_bytes) {
         kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
         kind_bytes[GCKPT_BYTES_STATE] = state;
-        kind_bytes[GCKPT_BYTES_CACHES] = kept;
     }
     return gckpti_add_bytes(gckpti_add_bytes(parameters, state), kept);
 }
@@ -19310,7 +19343,7 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
         plan->recompute = (double)d->sched.recompute_cost / (double)p->forward_cost;
     plan->cost = d->cost;
     plan->least_cost = p->least_cost;
-    plan->virtual_ranks = plan->ranks = 1;
+    gckpti_set_single_process(plan);
     plan->body = (int)d->body, plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
@@ -19386,6 +19419,28 @@ GCKPTI_FN gckpt_plan *gckpti_encode_plan(gckpti_planner *p, gckpt_mode mode)
 }
 
 GCKPTI_COLD_END
+#endif
+
+/* >>cache/plan */
+#if !defined(GCKPT_NO_CACHES) && !defined(GCKPT_SMALL)
+
+GCKPTI_PASSES(cache)
+{
+    const int stochastic = p->desc->bf16.precision == GCKPT_BF16_STOCHASTIC;
+    if (stage == GCKPTI_PASS_NUMBERS) {
+        size_t *bytes = ((gckpti_encoder *)arg)->plan.kind_bytes;
+        bytes[GCKPT_BYTES_CACHES] = gckpti_resident_bytes(p, NULL) - bytes[GCKPT_BYTES_PARAMETERS] -
+                                    bytes[GCKPT_BYTES_STATE];
+    }
+    if (stage != GCKPTI_PASS_START || !p->g->variable || (p->inference && !stochastic))
+        return GCKPT_OK;
+    return gckpti_error(p->g, GCKPT_E_ARG,
+                        p->inference
+                            ? "plan: with stochastic rounding, calls with caches would not give "
+                              "the bits of one call over all positions; use GCKPT_BF16"
+                            : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph that is "
+                              "trained without it");
+}
 #endif
 
 /* >>plan/passes */
@@ -19600,9 +19655,24 @@ static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_by
 #endif
 #endif /* GCKPT_SMALL */
 
+#ifndef GCKPT_NO_SEARCH
+#ifndef GCKPT_NO_OFFLOAD
+GCKPTI_FN uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes);
+GCKPTI_FN uint64_t gckpti_copy_cost(const gckpti_search *s, int node, int64_t bytes);
+GCKPTI_FN uint64_t gckpti_restore_cost(const gckpti_search *s, int u, int x);
+GCKPTI_FN void gckpti_begin_strategy(gckpti_planner *p, int strategy);
+GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candidate *candidate);
+#else
+/* Without slower memory no copy is possible, and there is one strategy. */
+#define gckpti_round_trip_cost(s, bytes) 0
+#define gckpti_copy_cost(s, node, bytes) UINT64_MAX
+#define gckpti_restore_cost(s, u, x)     0
+#define gckpti_begin_strategy(p, n)      ((void)(n))
+#define gckpti_overlap_copies(s, c)      NULL
+#endif
+
 /* Declarations shared by the files of layer search (MANIFEST); some are in folders of features. */
 
-#ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
 /* Flags of a node at a point. READ: a backward from the point on, or a fetch, reads the node's
  * value. LIVE: the backward at the point does. .._SAVED: that holds for the node's `saved`. RAN:
@@ -19675,22 +19745,6 @@ typedef struct {
     int steps;
     int64_t step;
 } gckpti_chain;
-
-/* ---- offload/search.c ---- */
-#ifndef GCKPT_NO_OFFLOAD
-GCKPTI_FN uint64_t gckpti_round_trip_cost(const gckpti_search *s, int64_t bytes);
-GCKPTI_FN uint64_t gckpti_copy_cost(const gckpti_search *s, int node, int64_t bytes);
-GCKPTI_FN uint64_t gckpti_restore_cost(const gckpti_search *s, int u, int x);
-GCKPTI_FN void gckpti_begin_strategy(gckpti_planner *p, int strategy);
-GCKPTI_FN gckpti_candidate *gckpti_overlap_copies(gckpti_search *s, gckpti_candidate *candidate);
-#else
-/* Without slower memory no copy is possible, and there is one strategy. */
-#define gckpti_round_trip_cost(s, bytes) 0
-#define gckpti_copy_cost(s, node, bytes) UINT64_MAX
-#define gckpti_restore_cost(s, u, x)     0
-#define gckpti_begin_strategy(p, n)      ((void)(n))
-#define gckpti_overlap_copies(s, c)      NULL
-#endif
 
 
 /* >>search/bound */
@@ -21883,6 +21937,12 @@ static uint64_t gckpti_step_cost(const gckpt_plan *plan)
     return gckpti_add_cost(once, body);
 }
 
+/* What gckpt_plan_describe copies: X(field of gckpt_plan_info, number of the plan). */
+#define GCKPTI_INFO_NUMBERS(X)                                                                     \
+    X(arena, arena) X(peak, peak) X(offloaded, host_bytes) X(recompute, recompute) X(cost, cost)   \
+    X(hidden_cost, hidden) X(proven_cost, proven_cost) X(proven_bytes, proven_bytes) X(rows, rows) \
+    X(batch, batch) X(mode, mode) X(hash, hash)
+
 GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
 {
     static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
@@ -21891,25 +21951,15 @@ GCKPT_API gckpt_plan_info gckpt_plan_describe(const gckpt_plan *plan)
     memset(&d, 0, sizeof d);
     if (!plan)
         return d;
-    d.arena = plan->arena;
-    d.peak = plan->peak;
-    d.offloaded = plan->host_bytes;
-    d.recompute = plan->recompute;
-    d.cost = plan->cost;
-    d.hidden_cost = plan->hidden;
+#define GCKPTI_COPY_NUMBER(field, number) d.field = plan->number;
+    GCKPTI_INFO_NUMBERS(GCKPTI_COPY_NUMBER)
     d.overhead = gckpti_relative_cost(plan, plan->least_cost);
-    d.proven_cost = plan->proven_cost;
-    d.proven_bytes = plan->proven_bytes;
     d.gap = gckpti_relative_cost(plan, plan->proven_cost);
     d.step_cost = gckpti_step_cost(plan);
-    d.rows = plan->rows;
-    d.batch = plan->batch;
     d.update_in_backward = plan->update_in_backward != 0;
-    d.mode = plan->mode;
     d.mode_name = names[plan->mode];
     d.instructions = (int)plan->length;
     d.buffers = (int)plan->buffer_count;
-    d.hash = plan->hash;
     return d;
 }
 
@@ -22831,7 +22881,7 @@ typedef struct gckpti_process_group {
     size_t buffer_bytes; /* of comm.send_buf, and of comm.recv_buf */
 } gckpti_process_group;
 
-/* The structs in an executor's memory, X(number, type), whose sizes gckpt_plan_c prints. */
+/* The row of GCKPTI_EXEC_STRUCTS (run/run.h). */
 #define GCKPTI_DIST_STRUCTS(X, p) X((p)->virtual_ranks > 1, gckpti_process_group)
 
 /* Returns the process group of an executor, or NULL. */
@@ -22881,7 +22931,7 @@ GCKPTI_FN gckpt_result gckpti_agree_on_save(gckpt_exec *e, gckpt_result result);
 /* Merges the bytes of another rank into `mine`. */
 typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 #else /* one rank with one virtual rank */
-#define GCKPTI_DIST_STRUCTS(X, p)             ((void)0)
+#define GCKPTI_DIST_STRUCTS(X, p)
 #define gckpti_group_of(e)                    ((void)(e), 0)
 #define gckpti_rows_end(e)                    ((e)->step.row_end)
 #define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)
@@ -23146,6 +23196,13 @@ struct gckpt_exec {
     gckpti_debug_state debug;
 #endif
 };
+
+/* The structs in the memory of an executor of plan p: X(number, type). */
+#define GCKPTI_EXEC_STRUCTS(X, p)                                                                  \
+    X(1, gckpt_exec) X((p)->node_count, gckpti_exec_node) X((p)->param_count, gckpti_exec_param)   \
+    X((p)->inputs, gckpti_exec_input) X((p)->term_count, gckpti_exec_term)                         \
+    X((p)->fetch_count, gckpti_exec_fetch)                                                         \
+    X((p)->bf16_weights ? (p)->param_count : 0, gckpti_bf16_copy) GCKPTI_DIST_STRUCTS(X, p)
 
 /* Changes the state of a step; GCKPT_ASSERT checks that the change is in the drawing above. */
 static inline void gckpti_set_state(gckpt_exec *e, int state)
@@ -26955,17 +27012,17 @@ GCKPTI_FN const char *gckpti_plan_problem(const gckpt_plan *p)
                  "again with gckpt_plan_c";
 }
 
+/* The parts that plan p or desc d may need: X(part, condition that one of them needs it). */
+#define GCKPTI_EXEC_USES(X)                                                                        \
+    X(TRAINING, p->mode != GCKPT_INFERENCE) X(QUANT, p->compressed) X(OFFLOAD, p->host_bytes)      \
+    X(DEVICES, d->backend) X(CACHES, d->caches_of) X(DEBUG, d->debug)
+
 /* Returns the switch of the part that plan or desc needs and this build lacks, or NULL. */
 static const char *gckpti_missing_part(const gckpt_plan *p, const gckpt_exec_desc *d)
 {
-    const int callbacks = d->custom_optimiser || d->parallel_for;
-    return !GCKPTI_RUNS_TRAINING && p->mode != GCKPT_INFERENCE ? "GCKPT_NO_TRAINING"
-           : !GCKPTI_HAS_COMPRESSED && p->compressed           ? "GCKPT_NO_QUANT"
-           : !GCKPTI_RUNS_OFFLOAD && p->host_bytes             ? "GCKPT_NO_OFFLOAD"
-           : !GCKPTI_RUNS_DEVICES && d->backend                ? "GCKPT_NO_DEVICES"
-           : !GCKPTI_RUNS_CACHES && d->caches_of               ? "GCKPT_NO_CACHES"
-           : !GCKPTI_RUNS_DEBUG && d->debug                    ? "GCKPT_NO_DEBUG"
-           : !GCKPTI_RUNS_BACKENDS && callbacks                ? "GCKPT_SMALL"
+#define GCKPTI_IF_MISSING(part, needs) !GCKPTI_RUNS_##part && (needs) ? "GCKPT_NO_" #part :
+    return GCKPTI_EXEC_USES(GCKPTI_IF_MISSING)
+           !GCKPTI_RUNS_BACKENDS && (d->custom_optimiser || d->parallel_for) ? "GCKPT_SMALL"
            : GCKPTI_ALWAYS_PLAIN && p->backend_id == GCKPTI_BACKEND_CPU
                ? "GCKPT_NO_FAST (plan with desc.kernels.plain = 1)"
                : NULL;
@@ -29612,12 +29669,11 @@ static int gckpti_c_identifier(const char *s)
     return good;
 }
 
-/* Returns 1 for an op of this header (printed as gckpti_op_NAME), 0 for a user's (as NAME). */
-static int gckpti_c_is_builtin(const gckpt_op *op)
+/* Returns the part of an op of this header, printed as gckpti_op_NAME; "" for a user's op. */
+static const char *gckpti_c_part_of(const gckpt_op *op)
 {
-#define GCKPTI_IS(listed, part) || !strcmp(op->name, #listed)
-    return op->flags & GCKPTI_BUILTIN_OP && (0 GCKPTI_OPS(GCKPTI_IS));
-#undef GCKPTI_IS
+#define GCKPTI_IF_IS(listed, part) !strcmp(op->name, #listed) ? #part :
+    return !(op->flags & GCKPTI_BUILTIN_OP) ? "" : GCKPTI_OPS(GCKPTI_IF_IS) "";
 }
 
 /* Returns 1 if the printed enum has the tensor: if it is an input, or fetched. */
@@ -29672,7 +29728,7 @@ static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *n
 #define GCKPTI_ADD_BYTES(n, type) /* the device may lack types of which it needs none */           \
     if (n)                                                                                         \
         gckpti_print(out, "(%z * sizeof(" #type ") + 15) / 16 * 16 + ", (size_t)(n));              \
-    bytes -= gckpti_round_up((size_t)(n) * sizeof(type), GCKPTI_ALIGN)
+    bytes -= gckpti_round_up((size_t)(n) * sizeof(type), GCKPTI_ALIGN);
     size_t capacity = 0;
     while (capacity < p->param_count)
         capacity = gckpti_next_capacity(capacity, 1);
@@ -29680,18 +29736,11 @@ static void gckpti_c_memory(gckpti_sink *out, const gckpt_plan *p, const char *n
     constant.block = NULL; /* a constant plan is not copied */
     size_t bytes = gckpt_store_need(&constant);
     gckpti_print(out, "#define %s_store_bytes (", name);
-    GCKPTI_ADD_BYTES(1, gckpt_store);
-    GCKPTI_ADD_BYTES(capacity, gckpti_param);
+    GCKPTI_ADD_BYTES(1, gckpt_store)
+    GCKPTI_ADD_BYTES(capacity, gckpti_param)
     gckpti_print(out, "%z)\n#define %s_exec_bytes (", bytes, name);
     bytes = gckpt_exec_need(&constant, NULL);
-    GCKPTI_ADD_BYTES(1, gckpt_exec);
-    GCKPTI_ADD_BYTES(p->node_count, gckpti_exec_node);
-    GCKPTI_ADD_BYTES(p->param_count, gckpti_exec_param);
-    GCKPTI_ADD_BYTES(p->inputs, gckpti_exec_input);
-    GCKPTI_ADD_BYTES(p->term_count, gckpti_exec_term);
-    GCKPTI_ADD_BYTES(p->fetch_count, gckpti_exec_fetch);
-    GCKPTI_ADD_BYTES(p->bf16_weights ? p->param_count : 0, gckpti_bf16_copy);
-    GCKPTI_DIST_STRUCTS(GCKPTI_ADD_BYTES, p);
+    GCKPTI_EXEC_STRUCTS(GCKPTI_ADD_BYTES, p)
 #undef GCKPTI_ADD_BYTES
     gckpti_print(out, "%z)\n", bytes);
 }
@@ -29710,13 +29759,13 @@ static void gckpti_c_nodes(gckpti_sink *out, const gckpt_plan *p, const char *na
         const gckpti_plan_node *q = &p->nodes[i];
         const gckpt_op *op = q->index < 0 ? NULL : q->op; /* an op that never runs is not linked */
         const gckpt_op *last = op ? (const gckpt_op *)q->data : NULL; /* of a fused group */
-        const char *prefix = op && (last || gckpti_c_is_builtin(op)) ? "gckpti_op_" : "";
+        const char *prefix = op && (last || *gckpti_c_part_of(op)) ? "gckpti_op_" : "";
         gckpti_print(out, op ? "    { &%s%s, " : "    { NULL, ", prefix,
                      last ? "fused"
                      : op ? op->name
                           : "");
         if (last)
-            gckpti_print(out, gckpti_c_is_builtin(last) ? "&gckpti_op_%s" : "&%s", last->name);
+            gckpti_print(out, *gckpti_c_part_of(last) ? "&gckpti_op_%s" : "&%s", last->name);
         else
             gckpti_print(out, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
         gckpti_print(out, ", %z, %z, %z, %z, ", q->saved_bytes, (size_t)q->attributes,
@@ -29855,18 +29904,12 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
 /* Returns the name of an op of the plan that the build of `part` has, or NULL. */
 static const char *gckpti_c_find_op(const gckpt_plan *p, const char *part)
 {
-#define GCKPTI_LISTED(op, part) { #op, #part },
-    static const struct {
-        const char *op, *part;
-    } listed[] = { GCKPTI_OPS(GCKPTI_LISTED) };
-#undef GCKPTI_LISTED
-    for (size_t i = 0; i < sizeof listed / sizeof *listed; i++)
-        for (size_t n = 0; n < p->node_count && !strcmp(listed[i].part, part); n++) {
-            const gckpti_plan_node *q = &p->nodes[n];
-            const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
-            if (q->index >= 0 && op && gckpti_c_is_builtin(op) && !strcmp(op->name, listed[i].op))
-                return op->name;
-        }
+    for (size_t n = 0; n < p->node_count; n++) {
+        const gckpti_plan_node *q = &p->nodes[n];
+        const gckpt_op *op = q->op && q->data ? (const gckpt_op *)q->data : q->op;
+        if (q->index >= 0 && op && !strcmp(gckpti_c_part_of(op), part))
+            return op->name;
+    }
     return NULL;
 }
 
@@ -29874,23 +29917,26 @@ static const char *gckpti_c_find_op(const gckpt_plan *p, const char *part)
  * need, an #error refuses builds that leave out one that it needs. */
 static void gckpti_c_parts(gckpti_sink *out, const gckpt_plan *p, const char *name)
 {
-    const struct {
+    struct {
         const char *part, *has; /* has: the op or feature of the part in the plan, or NULL */
         int in_small;
-    } parts[] = { { "AXES", gckpti_c_find_op(p, "AXES"), 1 },
-                  { "ATTENTION", gckpti_c_find_op(p, "ATTENTION"), 1 },
-                  { "RECURRENT", gckpti_c_find_op(p, "RECURRENT"), 1 },
-                  { "IMAGES", gckpti_c_find_op(p, "IMAGES"), 1 },
-                  { "LINEAR_LOSS", gckpti_c_find_op(p, "LINEAR_LOSS"), 1 },
-                  { "LOSSES", gckpti_c_find_op(p, "LOSSES"), 1 },
-                  { "CACHES", gckpti_c_find_op(p, "CACHES"), 1 },
+    } parts[] = {
+#define GCKPTI_OP_PART(op, part) { #part, NULL, 1 },
 #define GCKPTI_PART_USE(part, in_small, in_plan, what, in_desc, change)                            \
     { #part, (in_plan) ? what : NULL, in_small },
-                  GCKPTI_PART_USES(GCKPTI_PART_USE)
+        GCKPTI_OPS(GCKPTI_OP_PART) GCKPTI_PART_USES(GCKPTI_PART_USE)
 #undef GCKPTI_PART_USE
     };
-    const size_t n = sizeof parts / sizeof *parts;
-    size_t without = 0;
+    size_t n = 0, without = 0;
+    for (size_t i = 0, k; i < sizeof parts / sizeof *parts; i++) { /* one entry for each part */
+        for (k = 0; k < n && strcmp(parts[k].part, parts[i].part) != 0;)
+            k++;
+        if (k < n || !strcmp(parts[i].part, "CORE"))
+            continue;
+        parts[n] = parts[i];
+        parts[n].has = parts[i].has ? parts[i].has : gckpti_c_find_op(p, parts[i].part);
+        n++;
+    }
     for (size_t i = 0; i < n; i++)
         if (!parts[i].has)
             gckpti_print(out, "%s GCKPT_NO_%s", without++ ? "," : " * It runs with", parts[i].part);
@@ -29925,7 +29971,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         problem = "#error \"plan: its name must be a C identifier of at most 60 letters\"\n";
     for (const gckpt_op *op; i < plan->node_count && !problem; i += !problem) {
         op = plan->nodes[i].index < 0 ? NULL : plan->nodes[i].op;
-        if (op && !gckpti_c_is_builtin(op) && !gckpti_c_identifier(op->name))
+        if (op && !*gckpti_c_part_of(op) && !gckpti_c_identifier(op->name))
             problem = "#error \"plan %s: the op of tensor %z must have the name of the C variable "
                       "that holds its gckpt_op\"\n";
     }
@@ -30087,6 +30133,7 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_notes_shrink
 #undef gckpti_notes_merge
 #undef gckpti_note_add
+#undef gckpti_set_single_process
 #undef gckpti_is_part
 #undef gckpti_has_peers
 #undef gckpti_part_of
@@ -30133,6 +30180,7 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_is_flat
 #undef gckpti_run_flat
 #undef gckpti_where_flat
+#undef gckpti_wider_kernels
 #undef gckpti_update_copy
 #undef gckpti_mixed_matches
 #undef gckpti_cpu_own_memory
@@ -30505,7 +30553,7 @@ GCKPTI_ALWAYS void V(tile_store)(float *x, int vectors, int64_t last, const FLOA
 
 /* Computes a tile of c, at most 8 rows and 3 vectors: starts at `from`, or +0 if that is NULL; for
  * each term and row, multiplies an element of a by b's vectors. The last one has t->last columns.
- * rows, vectors and block are constants. If block is 1 (bf16 plans), a tile has at most 4 rows, and
+ * rows, vectors and block are constants. If block is 1 (mixed), a tile has at most 4 rows, and
  * each of t->k iterations takes two terms: sum[0..3] are chains of the even ones, sum[4..7] of the
  * odd ones. These chains start at +0, and their sum is added to `from`. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int block)
@@ -30751,7 +30799,8 @@ static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) * gemv)
         V(gemv_axpy_of)(GCKPT_STORAGE_F32, 1, &t);
 }
 
-/* Adds all terms to 32 columns or, if the constant `vectors` is 1, to at most W columns. */
+/* Adds all terms to W * vectors (a constant) columns or, if vectors is 1, to at most W. Floats are
+ * read a cache line of a row at a time, since a line of each of many rows may not stay in L1. */
 GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
@@ -30763,19 +30812,21 @@ GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv
     for (int i = 0; i < vectors; i++) {
         sum[i] = t.from ? V(load_n)(t.from + W * i, t.n - W * i) : V(zero)();
     }
-    for (; t.n >= W && p + 4 <= t.k; p += 4) {
+    for (int64_t quads; t.n >= W && p + 4 <= t.k; p += 4 * quads) {
         const float *x = t.a + p * each * t.a_step;
-        const float *lines = vectors > 1 ? (const float *)t.next + p / 16 * 16 : NULL;
+        const float *lines = t.next ? (const float *)t.next + p / 16 * 16 : NULL;
         FLOATS r[4 * (32 / W)];
-        for (int64_t i = p / 4 % 4; vectors > 1 && i < 32; i += 4)
+        quads = storage == GCKPT_STORAGE_F32 && p + 16 <= t.k ? 4 : 1;
+        for (int64_t i = p / 4 % (4 / quads); lines && i < W * vectors; i += 4 / quads)
             __builtin_prefetch(lines + i * t.row, 0, 2);
         GCKPTI_UNROLL
-        for (int i = 0; i < vectors; i++) {
-            V(transpose4)(b + W * i * t.row + p, 4 * t.row, r + 4 * i);
-            GCKPTI_UNROLL
-            for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
-                sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
-        }
+        for (int i = 0; i < vectors; i++)
+            for (int64_t l = 0; l < 4 * quads; l += 4) {
+                V(transpose4)(b + W * i * t.row + p + l, 4 * t.row, r + 4 * i);
+                GCKPTI_UNROLL
+                for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
+                    sum[i] = V(fma)(V(set1)(x[(l + q) * t.a_step]), r[4 * i + q], sum[i]);
+            }
         GCKPTI_IF_COMPRESSED(V(dot_words)(storage, vectors, r, t.scales, x, sum));
     }
     for (; storage == GCKPT_STORAGE_F32 && p < t.k; p++) {
@@ -30794,19 +30845,17 @@ GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv
 
 static GCKPTI_TARGET void V(gemv_dot)(const V(gemv) * gemv)
 {
+    enum { VECTORS = W < 8 ? 2 : 1 }; /* so few rows of b that the processor prefetches them all */
     V(gemv) t = *gemv;
-    const float *b = (const float *)t.b;
     for (int64_t j = 0; j < gemv->n; j += t.n) {
-        t.n = gemv->n - j < 32 ? gckpti_min(gemv->n - j, W) : 32;
-        t.b = b + j * t.row, t.c = gemv->c + j;
+        t.n = gckpti_min(gemv->n - j, gemv->n - j < VECTORS * W ? W : VECTORS * W);
+        t.b = (const float *)gemv->b + j * t.row, t.c = gemv->c + j;
         t.from = gemv->from ? gemv->from + j : NULL;
-        if (t.n < 32) {
+        t.next = gemv->next ? (const float *)gemv->next + j * t.row : NULL;
+        if (VECTORS > 1 && t.n == VECTORS * W)
+            V(gemv_dot_of)(GCKPT_STORAGE_F32, VECTORS, &t);
+        else
             V(gemv_dot_of)(GCKPT_STORAGE_F32, 1, &t);
-            continue;
-        }
-        t.next = gemv->next ? (const float *)gemv->next + j * t.row
-                            : b + gckpti_min(j + 32, gemv->n - 32) * t.row;
-        V(gemv_dot_of)(GCKPT_STORAGE_F32, 32 / W, &t);
     }
 }
 
@@ -31115,10 +31164,18 @@ static GCKPTI_TARGET void V(compressed_axpy)(const gckpti_compressed *u, int64_t
 #endif
 
 /* >>kernels/product_block */
-static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block)
+/* Returns nonzero if b has a single term, a row of floats. */
+static inline int V(is_outer)(const gckpti_product *t)
 {
-    const int64_t i = block->i0, j0 = block->j0;
-    const int use_dots = t->b.k_stride == 1;
+    return t->k == 1 && t->b.stride == 1 && !gckpti_has_compressed(&t->b);
+}
+
+/* Computes row i of a block of c. */
+static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c_block *block,
+                                         int64_t i)
+{
+    const int64_t j0 = block->j0;
+    const int use_dots = t->b.k_stride == 1 && !V(is_outer)(t);
     const int64_t n = block->j1 - j0, b_row = use_dots ? t->b.stride : t->b.k_stride;
     const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
     float *c = t->c + i * t->c_stride + j0;
@@ -31135,6 +31192,18 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c
     }
     u.b = t->b.f32 + j0 * t->b.stride;
     (use_dots ? V(gemv_dot) : V(gemv_axpy))(&u);
+}
+
+/* Computes a block of one row or one term row by row, which reads and writes b and c in long runs.
+ * Returns 0 for other blocks. */
+static GCKPTI_TARGET int V(product_rows)(const gckpti_product *t, const gckpti_c_block *block)
+{
+    const int one = block->i1 - block->i0 == 1;
+    if (!V(is_outer)(t) && !(one && (t->b.k_stride == 1 || t->b.stride == 1)))
+        return 0;
+    for (int64_t i = block->i0; i < block->i1; i++)
+        V(product_row)(t, block, i);
+    return 1;
 }
 
 /* Returns the prefetch of terms p.. of columns j.. of b, spread over `tiles` tiles. */
@@ -31167,10 +31236,8 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * s.kc;
     int64_t p = 0, j = j0, next_p, next_j;
-    if (i1 - i0 == 1 && (t->b.k_stride == 1 || t->b.stride == 1)) {
-        V(product_row)(t, block);
+    if (V(product_rows)(t, block))
         return;
-    }
     do {
         const float *a = t->a.f32 + p * t->a.k_stride;
         const int64_t n = gckpti_min(j1 - j, s.nc), k = gckpti_min(t->k - p, s.kc);
@@ -31289,6 +31356,41 @@ static GCKPTI_TARGET void V(run_loop)(gckpti_loop *s, gckpti_loop_fn loop)
     s->x = x, s->y = y, s->g = g, s->to = all, s->n = W;
     loop(s);
     V(store_n)(to, V(load)(all), left);
+}
+
+/* ---- losses over few classes: a lane is a row ---- */
+/* Folds n lanes of W rows in the order of V(fold). */
+GCKPTI_INLINED FLOATS V(fold_rows)(FLOATS *lane, int64_t n, int largest)
+{
+    for (int64_t half = GCKPTI_FEW_CLASSES / 2; half > 0; half /= 2)
+        for (int64_t j = 0; j < half && j + half < n; j++)
+            lane[j] = (largest ? V(vmax) : V(add))(lane[j + half], lane[j]);
+    return lane[0];
+}
+
+/* Sets maximum and log(sum) of rows of n <= GCKPTI_FEW_CLASSES logits, as V(online) would. */
+static GCKPTI_TARGET void V(few_classes)(const float *x, int64_t rows, int64_t n, float *max,
+                                         float *log_sum)
+{
+    const FLOATS least = V(set1)(-GCKPTI_INFINITY);
+    float column[GCKPTI_FEW_CLASSES][W];
+    FLOATS lane[GCKPTI_FEW_CLASSES];
+    for (int64_t r = 0; r < rows; r += W, x += W * n) {
+        const int64_t left = gckpti_min(rows - r, W);
+        for (int64_t j = 0; j < n; j++) {
+            for (int64_t i = 0; i < W; i++)
+                column[j][i] = i < left ? x[i * n + j] : 0.0f;
+            lane[j] = V(vmax)(V(load)(column[j]), least);
+        }
+        const FLOATS top = V(fold_rows)(lane, n, 1);
+        const FLOATS shift = V(if_equal)(top, least, V(zero)(), top);
+        for (int64_t j = 0; j < n; j++)
+            lane[j] = V(exp)(V(load)(column[j]) - shift);
+        V(store_n)(max + r, top, left), V(store_n)(log_sum + r, V(fold_rows)(lane, n, 0), left);
+        for (int64_t i = r; i < r + left; i++)
+            gckpti_softmax_end(&max[i], &log_sum[i]);
+        V(store_n)(log_sum + r, V(log_noinline)(V(load_n)(log_sum + r, left)), left);
+    }
 }
 
 /* >>bf16/kernels */
@@ -31479,7 +31581,7 @@ typedef void V(put_subblock)(const V(subblock) * s, uint32_t *d, int64_t row);
 /* Returns W elements of x, from `at` on, as bf16 in the upper halves of words. */
 GCKPTI_INLINED INTS V(load_upper)(const gckpti_operand *x, int64_t at)
 {
-    return x->bf16 ? V(bits)(V(load_bf16)(x->bf16 + at, W)) : V(rounded)(V(load)(x->f32 + at));
+    return x->halves ? V(bits)(V(load_bf16)(x->halves + at, W)) : V(rounded)(V(load)(x->f32 + at));
 }
 
 /* Stores 16 rows of `row` words, transposed if necessary: lanes of a, or pairs of terms of b. */
@@ -31490,15 +31592,15 @@ static GCKPTI_TARGET void V(mixed_put)(const V(subblock) * s, uint32_t *d, int64
               swap = !gckpti_little_endian();
     uint16_t buffer[16 * GCKPTI_K_BLOCK];
     const int64_t to_row = transposed ? 2 * GCKPTI_K_BLOCK : 4 * row;
-    const int in_place = transposed && !across && x.bf16;
-    const void *from = in_place ? (const void *)(x.bf16 + s->at) : buffer;
+    const int in_place = transposed && !across && x.halves;
+    const void *from = in_place ? (const void *)(x.halves + s->at) : buffer;
     char *line = (char *)(transposed ? (void *)buffer : (void *)d);
     for (int64_t i = 0; i < 16 && !in_place; i++, line += to_row) {
         const int64_t at = s->at + i * x.stride, low = s->at + (2 * i + swap) * x.k_stride;
         const int64_t high = s->at + (2 * i + !swap) * x.k_stride;
-        if (!across && x.bf16)
-            memcpy(line, x.bf16 + at, 2 * GCKPTI_K_BLOCK);
-        for (int64_t j = 0; !across && !x.bf16 && j < GCKPTI_K_BLOCK; j += W)
+        if (!across && x.halves)
+            memcpy(line, x.halves + at, 2 * GCKPTI_K_BLOCK);
+        for (int64_t j = 0; !across && !x.halves && j < GCKPTI_K_BLOCK; j += W)
             V(narrow_vector)(V(rounded)(V(load)(x.f32 + at + j)), line + 2 * j);
         for (int64_t j = 0; across && j < 16; j += W) {
             const INTS words = V(load_upper)(&x, low + j) >> 16 | V(load_upper)(&x, high + j);
@@ -31529,11 +31631,11 @@ static GCKPTI_TARGET void V(mixed_put_partial)(const V(subblock) * s, int64_t la
         words[i] = s->as_a ? 0x8000 : 0;
     for (int64_t i = 0, at = s->at; i < lines && each > 0;
          i++, at += across ? x.k_stride : x.stride)
-        if (x.bf16)
-            memcpy(words + i * line_terms, x.bf16 + at, (size_t)each * sizeof *words);
+        if (x.halves)
+            memcpy(words + i * line_terms, x.halves + at, (size_t)each * sizeof *words);
         else
             V(narrow)(x.f32 + at, words + i * line_terms, each);
-    x.bf16 = words, x.stride = across ? 1 : line_terms, x.k_stride = across ? line_terms : 1;
+    x.halves = words, x.stride = across ? 1 : line_terms, x.k_stride = across ? line_terms : 1;
     put(&padded, d, row);
 }
 
@@ -32213,7 +32315,7 @@ static GCKPTI_TARGET void V(head_set_a)(const gckpti_attn *h, gckpti_packed_prod
     const int in_place = gckpti_is_in_place(s->kernels, x) && h->d == h->d_block &&
                          back + m >= s->kernels->tiles[0].row_step;
     s->tile.m = in_place ? m : gckpti_ceil_to(m, 16), s->rows_before = in_place ? back : 0;
-    s->tile.a = in_place ? x->bf16 : scratch, s->tile.a_row = in_place ? x->stride : h->d_block;
+    s->tile.a = in_place ? x->halves : scratch, s->tile.a_row = in_place ? x->stride : h->d_block;
     if (!in_place)
         V(head_pack)(s->kernels, x, m, h->d, scratch, NULL);
 }
@@ -32391,16 +32493,16 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_attn *h, const gckpti_operand *g
     for (int p = 0; p < 32 / W; p++)
         lane[p] = V(zero)();
     for (int64_t e = 0; e < h->d; e += 32) {
-        if (g->bf16)
-            __builtin_prefetch(g->bf16 + at + e + ahead, 0, 3);
-        if (out->bf16)
-            __builtin_prefetch(out->bf16 + at + e + ahead, 0, 3);
+        if (g->halves)
+            __builtin_prefetch(g->halves + at + e + ahead, 0, 3);
+        if (out->halves)
+            __builtin_prefetch(out->halves + at + e + ahead, 0, 3);
         for (int p = 0; p < 32 / W; p++) {
             const int64_t i = at + e + W * p, left = h->d - e - W * p;
             if (left <= 0)
                 break;
-            const FLOATS x = V(load_any)(g->f32, g->bf16, i, left);
-            const FLOATS y = V(load_any)(out->f32, out->bf16, i, left);
+            const FLOATS x = V(load_any)(g->f32, g->halves, i, left);
+            const FLOATS y = V(load_any)(out->f32, out->halves, i, left);
             lane[p] = V(blend_n)(left, V(fma)(x, y, lane[p]), lane[p]);
         }
     }
@@ -32627,9 +32729,9 @@ static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
         V(elementwise), V(run_loop), V(softmax_row), GCKPTI_TRAINED(softmax_row_grad),             \
         V(log_softmax_row), GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row),                     \
         GCKPTI_TRAINED(norm_row_grad), V(column_sums), &V(element_loss_kernels),                   \
-        &V(class_loss_kernels), V(dropout_elements), gckpti_fp32_fast, GCKPTI_IF_MIXED(mixed),     \
-        GCKPTI_IF_ATTENTION(&V(attention_loops)), GCKPTI_IF_IMAGES(&V(image_kernels)),             \
-        GCKPTI_IF_RECURRENT(&V(cell_loops))
+        &V(class_loss_kernels), V(few_classes), V(dropout_elements), gckpti_fp32_fast,             \
+        GCKPTI_IF_MIXED(mixed), GCKPTI_IF_ATTENTION(&V(attention_loops)),                          \
+        GCKPTI_IF_IMAGES(&V(image_kernels)), GCKPTI_IF_RECURRENT(&V(cell_loops))
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(&V(mixed_kernels)) };
 
 /* >>bf16/amx */
@@ -32685,7 +32787,7 @@ GCKPTI_INLINED_AMX __m512i gckpti_halves_amx(const gckpti_operand *x, int64_t lo
                                              int narrow)
 {
     if (narrow)
-        return gckpti_concat_amx(x->bf16 + low, x->bf16 + high);
+        return gckpti_concat_amx(x->halves + low, x->halves + high);
     return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x->f32 + high),
                                         _mm512_loadu_ps(x->f32 + low));
 }
@@ -32703,7 +32805,7 @@ GCKPTI_INLINED_AMX __m512i gckpti_quarters_amx(const gckpti_operand *x, int64_t 
                                                int narrow)
 {
     if (narrow) {
-        const uint16_t *b = x->bf16 + at, *c = b + 2 * apart;
+        const uint16_t *b = x->halves + at, *c = b + 2 * apart;
         return _mm512_inserti64x4(_mm512_castsi256_si512(gckpti_eights_amx(b, b + apart)),
                                   gckpti_eights_amx(c, c + apart), 1);
     }
@@ -32765,7 +32867,7 @@ GCKPTI_INLINED_AMX void gckpti_put_as_amx(const V(subblock) * s, int across, int
 
 static GCKPTI_TARGET_AMX void gckpti_put_amx(const V(subblock) * s, uint32_t *d, int64_t row)
 {
-    const int across = s->x->stride == 1, narrow = s->x->bf16 != NULL;
+    const int across = s->x->stride == 1, narrow = s->x->halves != NULL;
     if (narrow)
         across ? gckpti_put_as_amx(s, 1, 1, d, row) : gckpti_put_as_amx(s, 0, 1, d, row);
     else

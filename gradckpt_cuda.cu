@@ -14,11 +14,11 @@
  * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, captures                                 612
- *     >>common    fill, add, convert, update, dequantise                                       669
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3597
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1643
- *     >>backend   which kernels there are, the self-test, the table                            295
+ *     >>device    streams, memory, errors, launching, captures                                 611
+ *     >>common    fill, add, convert, update, dequantise                                       752
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3412
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1551
+ *     >>backend   which kernels there are, the self-test, the table                            292
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
@@ -67,7 +67,7 @@ struct StepParams {
 #ifndef GCKPT_CUDA_SLOT_BYTES /* tests define small slots */
 #define GCKPT_CUDA_SLOT_BYTES (1 << 19)
 #endif
-#ifndef GCKPT_CUDA_WIDE /* from this number of elements on, indices have 64 bits */
+#ifndef GCKPT_CUDA_WIDE /* dequantise divides in 64 bits if it has this many elements */
 #define GCKPT_CUDA_WIDE (INT64_C(1) << 31)
 #endif
 enum {
@@ -152,7 +152,7 @@ const char *remedy(int error)
         { { 701 }, "compile gradckpt_cuda.cu by nvcc -O3 -arch=native" },      /* registers, .. */
         { { 702 }, "a device with a display stops long kernels: take smaller micro-batches" },
         { { 700, 710, 714, 715, 716, 717, 718, 719 }, /* errors of a kernel */
-          "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; restart from a checkpoint" },
+          "restart from a checkpoint; with CUDA_LAUNCH_BLOCKING=1 this names the kernel" },
         { { 214, 220, 226, 721, 999 }, /* errors of the hardware or driver */
           "the device is lost (dmesg, nvidia-smi): restart from a checkpoint" },
     };
@@ -240,9 +240,8 @@ dim3 blocks_for(int64_t n, int threads)
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
-/* RUN_EACH runs a kernel with a thread for each of n items, RUN_ROWS with a warp for each row. */
+/* Runs a kernel with a thread for each of n items. */
 #define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
-#define RUN_ROWS(call, kernel, rows, ...) RUN_EACH(call, kernel, 32 * (rows), __VA_ARGS__)
 /* Runs a kernel with more shared memory than the default limit. */
 #define RUN_SHARED(call, kernel, grid, block, shared, ...)                                        \
     do {                                                                                           \
@@ -682,17 +681,23 @@ template <class T, int N> __device__ void store(T *at, const Vec<T, N> &vec)
     *(Vec<T, N> *)(void *)at = vec;
 }
 
-/* Returns true if all addresses are multiples of 16. NULL counts as a multiple. */
-bool aligned(const void *a, const void *b = NULL, const void *c = NULL)
+/* Most kernels are a function F(i, arguments..). for_each calls it for i = 0..n-1, each in a
+ * thread, THREADS to a block; for_each_row calls it for each of n rows in the LANES = 32 threads of
+ * a warp. */
+template <auto F, int LANES, class... A> __global__ void each_kernel(int64_t n, A... a)
 {
-    return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
+    for (EACH(i, n * LANES))
+        F(i / LANES, a...);
 }
-
-/* for (EACH_ROW(r, rows)): distributes rows over the warps of a grid that RUN_ROWS launches. */
-#define EACH_ROW(r, rows)                                                                          \
-    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
-    r < (rows);                                                                                    \
-    r += (int64_t)gridDim.x * blockDim.x / 32
+template <auto F, int THREADS = 256, class... A>
+void for_each(const gckpt_call *call, int64_t n, const A &...a)
+{
+    RUN(call, (each_kernel<F, 1, A...>), blocks_for(n, THREADS), THREADS, 0, n, a...);
+}
+template <auto F, class... A> void for_each_row(const gckpt_call *call, int64_t n, const A &...a)
+{
+    RUN_EACH(call, (each_kernel<F, 32, A...>), 32 * n, n, a...);
+}
 
 /* Calls f.at<N>(i) for elements i..i + N - 1 of n, and f.at<1>(i) for each of the last n % N. N is
  * more than 1 only if all addresses are aligned for vectors of N. */
@@ -721,6 +726,16 @@ __device__ inline float warp_sum(float lane, int h = 16)
     return lane;
 }
 
+/* Returns the sum of n elements by a warp, in the 32 lanes of the manual's 5d: f(sum, i) returns
+ * the lane's sum with element i. */
+template <class F> __device__ inline float lanes_sum(int64_t n, F f)
+{
+    float sum = 0.0f;
+    for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+        sum = f(sum, i);
+    return warp_sum(sum);
+}
+
 /* Operands and results, in f32 or bf16: one pointer is set. Operands with none read as 0. */
 struct Values {
     const float *f32;
@@ -744,7 +759,11 @@ __device__ inline Results results_at(float *y) { return { y, NULL }; }
 __host__ __device__ inline bool wanted(const Values &x) { return x.f32 || x.bf16; }
 __host__ __device__ inline bool wanted(const float *x) { return x != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
-bool aligned(const Values &x) { return aligned(x.f32, x.bf16); }
+
+/* Returns true if the addresses of all arguments are multiples of 16. NULL counts as a multiple. */
+bool is_aligned(const void *x) { return ((uintptr_t)x & 15) == 0; }
+bool is_aligned(const Values &x) { return is_aligned(x.f32) && is_aligned(x.bf16); }
+template <class... A> bool aligned(const A &...x) { return (is_aligned(x) && ...); }
 
 __device__ inline float value_at(const Values &x, int64_t i)
 {
@@ -831,65 +850,130 @@ __device__ __forceinline__ void write_vec(const Results &y, int64_t i, int64_t l
 }
 
 /* >>common/map */
-/* Computes d[i] = f(a[i], b[i]). If d is f32 and the result accumulates, f itself adds to d[i]; if
- * D may be bf16, write_vec adds before rounding. A thread reads and writes only its elements, so d
- * may be a or b. F::READS says whether f reads a or both. */
-enum { READS_A, READS_BOTH };
+/* ---- elementwise kernels: out = f(a, b, self), in the order of the result ---- */
+/* The element of each tensor that belongs to an element of the result. */
+struct Offsets {
+    int64_t at0, at1, at2; /* of the result and `self`; of a; of b */
+};
 
-template <int N, class F, class A, class D>
-__global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
+/* All tensors have the layout of the result, which has n elements. */
+struct Dense {
+    static constexpr bool ENDS_IN_VECS = false; /* n may be no multiple of N */
+    int64_t n;
+    __device__ Offsets at(int64_t i) const { return { i, i, i }; }
+    __device__ int64_t step_of(int) const { return 1; }
+    int64_t count() const { return n; }
+    bool in_vecs(int) const { return true; }
+};
+
+/* A strided iterator over three tensors, innermost axis first: step[0] is the step in the result,
+ * step[1] and step[2] are those in two operands (0 if the operand is repeated). Each axis except
+ * the last costs a division, of 32 bits where the numbers are that small. */
+struct Axes {
+    static constexpr bool ENDS_IN_VECS = true;
+    int n;
+    int64_t size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
+
+    __device__ Offsets at(int64_t i) const
+    {
+        Offsets p = { 0, 0, 0 };
+        for (int k = 0; k < n; k++) {
+            const int64_t next = k + 1 < n ? i / size[k] : 0, j = i - next * size[k];
+            p.at0 += j * step[0][k], p.at1 += j * step[1][k], p.at2 += j * step[2][k];
+            i = next;
+        }
+        return p;
+    }
+    __device__ int64_t step_of(int tensor) const { return step[tensor][0]; }
+    int64_t count() const
+    {
+        int64_t all = 1;
+        for (int k = 0; k < n; k++)
+            all *= size[k];
+        return all;
+    }
+    /* Returns true if the innermost axis can be read and written by whole vectors of N. */
+    bool in_vecs(int N) const
+    {
+        bool vecs = n && size[0] % N == 0 && step[0][0] == 1;
+        for (int t = 0; t < 3; t++) {
+            const bool repeated = step[t][0] == 0;
+            vecs = vecs && (repeated || step[t][0] == 1);
+            for (int k = 1; k < n; k++)
+                vecs = vecs && (repeated || step[t][k] % N == 0);
+        }
+        return vecs;
+    }
+};
+
+/* A thread computes N elements of d; elements that are repeated come from caches. b and self, which
+ * has the layout of d, may be NULL. If d is f32 and the result accumulates, f itself adds to d[i];
+ * if D may be bf16, write_vec adds before rounding. A thread reads an element of d's layout before
+ * it writes that element, and no other thread does, so d may be such an operand. */
+template <int N, class X, class F, class A, class D>
+__global__ void map_kernel(const __grid_constant__ X axes, F f, D d, A a, A b, A self, int64_t n,
+                           int accumulate)
 {
     constexpr bool ROUNDED = !std::is_pointer<D>::value;
+    const auto read = [](const A &of, int64_t at, int64_t step, int64_t left, float *v) {
+        if (step)
+            return read_vec<N>(of, at, left, true, v);
+        UNROLL for (int k = 0; k < N; k++) v[k] = value_at(of, at);
+    };
     for (EACH(vec, (n + N - 1) / N)) {
-        const int64_t i = vec * N, left = n - i;
-        float x[N] = {}, y[N] = {}, z[N] = {};
-        read_vec<N>(a, i, left, true, x);
-        if (F::READS == READS_BOTH)
-            read_vec<N>(b, i, left, true, y);
+        const int64_t left = X::ENDS_IN_VECS ? N : n - vec * N;
+        const Offsets at = axes.at(vec * N);
+        float x[N] = {}, y[N] = {}, w[N] = {}, z[N] = {};
+        read(a, at.at1, axes.step_of(1), left, x);
+        if (wanted(b))
+            read(b, at.at2, axes.step_of(2), left, y);
+        if (wanted(self))
+            read_vec<N>(self, at.at0, left, true, w);
         if (!ROUNDED && accumulate)
-            read_vec<N>(d, i, left, true, z);
-        UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], ROUNDED ? 0 : accumulate);
-        write_vec<N>(results_at(d), i, left, true, z, ROUNDED ? accumulate : 0);
+            read_vec<N>(d, at.at0, left, true, z);
+        UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], w[k], ROUNDED ? 0 : accumulate);
+        write_vec<N>(results_at(d), at.at0, left, true, z, ROUNDED ? accumulate : 0);
     }
 }
 
 /* Runs map_kernel by vectors of N if all are aligned, else of 1. If d is NULL, does nothing. */
-template <int N, class F, class A, class D>
-void map_vecs(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
+template <int N, class X, class F, class A, class D>
+void map_vecs(const gckpt_call *call, const X &axes, F f, D d, A a, A b, A self, int accumulate)
 {
-    if (wanted(d) && n > 0 && aligned(a) && aligned(b) && aligned(d))
-        RUN_EACH(call, (map_kernel<N, F, A, D>), (n + N - 1) / N, f, a, b, d, n, accumulate);
+    const int64_t n = axes.count();
+    if (wanted(d) && n > 0 && axes.in_vecs(N) && aligned(a, b, self, d))
+        RUN_EACH(call, (map_kernel<N, X, F, A, D>), (n + N - 1) / N, axes, f, d, a, b, self, n,
+                 accumulate);
     else if (wanted(d) && n > 0)
-        RUN_EACH(call, (map_kernel<1, F, A, D>), n, f, a, b, d, n, accumulate);
+        RUN_EACH(call, (map_kernel<1, X, F, A, D>), n, axes, f, d, a, b, self, n, accumulate);
 }
 
-/* Runs map_kernel on operands of f32 or, if BF16, of f32 or bf16. */
-template <bool BF16, class F>
-void map(const gckpt_call *call, F f, const Values &a, const Values &b, const Results &d, int64_t n,
-         int accumulate)
+/* Runs map_kernel on operands of f32 or, if BF16, of f32 or bf16. axes: Dense or Axes. */
+template <bool BF16 = false, class X, class F>
+void map(const gckpt_call *call, const X &axes, F f, const Results &d, const Values &a,
+         const Values &b, const Values &self, int accumulate)
 {
     if constexpr (BF16)
-        map_vecs<8>(call, f, a, b, d, n, accumulate);
+        map_vecs<8>(call, axes, f, d, a, b, self, accumulate);
     else
-        map_vecs<4>(call, f, a.f32, b.f32, d.f32, n, accumulate);
+        map_vecs<4>(call, axes, f, d.f32, a.f32, b.f32, self.f32, accumulate);
 }
 
 /* Compute out = f(a, b); the gradient of x, which has the layout of a and b. */
 template <bool BF16 = false, class F>
 void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
 {
-    map<BF16>(call, f, a, b, out_of(call), gckpti_elements(&call->shape), 0);
+    map<BF16>(call, Dense{ gckpti_elements(&call->shape) }, f, out_of(call), a, b, NONE, 0);
 }
 
 template <bool BF16 = false, class F>
 void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const Values &a, const Values &b)
 {
-    map<BF16>(call, f, a, b, grad_of(x), gckpti_elements(&x.shape), x.accumulate);
+    map<BF16>(call, Dense{ gckpti_elements(&x.shape) }, f, grad_of(x), a, b, NONE, x.accumulate);
 }
 
 struct Copy {
-    static constexpr int READS = READS_A;
-    __device__ void operator()(float *d, float a, float, int accumulate) const
+    __device__ void operator()(float *d, float a, float, float, int accumulate) const
     {
         gckpti_put(d, a, accumulate);
     }
@@ -897,7 +981,7 @@ struct Copy {
 
 void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 {
-    map<false>(call, Copy(), { from, NULL }, NONE, { to, NULL }, n, 1);
+    map(call, Dense{ n }, Copy(), { to, NULL }, { from, NULL }, NONE, NONE, 1);
 }
 
 /* >>common/tiles */
@@ -1270,7 +1354,7 @@ void update(const gckpt_call *call, const gckpt_update_pass *pass)
         launch_pending(d);
     Passes::Pass *to = &w->at[w->n++];
     to->p = p;
-    to->four = aligned(p.gradient, p.values, p.state[0]) && aligned(p.state[1]);
+    to->four = aligned(p.gradient, p.values, p.state[0], p.state[1]);
     for (int u = 0; u < p.adds; u++) {
         to->more.at[u] = p.more[u];
         to->four = to->four && aligned((const char *)p.base + p.more[u]);
@@ -1311,16 +1395,14 @@ template <class T> void dequantise_as(const gckpt_call *call, const gckpt_dequan
 }
 
 /* Dequantises int4 blocks; a thread converts one byte (two values). */
-__global__ void dequantise_int4(gckpt_dequantisation u)
+__device__ void dequantise_int4(int64_t i, const gckpt_dequantisation &u)
 {
-    for (EACH(i, u.n / 2)) {
-        const int64_t block = i / 16, k = i % 16;
-        const uint8_t *b = (const uint8_t *)u.quantised + block * GCKPTI_INT4_BYTES;
-        const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
-        float *to = u.to + block * GCKPTI_INT4_BLOCK + k;
-        to[0] = (float)((b[2 + k] & 15) - 8) * scale;
-        to[16] = (float)((b[2 + k] >> 4) - 8) * scale;
-    }
+    const int64_t block = i / 16, k = i % 16;
+    const uint8_t *b = (const uint8_t *)u.quantised + block * GCKPTI_INT4_BYTES;
+    const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
+    float *to = u.to + block * GCKPTI_INT4_BLOCK + k;
+    to[0] = (float)((b[2 + k] & 15) - 8) * scale;
+    to[16] = (float)((b[2 + k] >> 4) - 8) * scale;
 }
 
 void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
@@ -1328,7 +1410,7 @@ void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
     if (request->storage == GCKPT_STORAGE_I8)
         dequantise_as<int8_t>(call, *request);
     else if (request->storage == GCKPT_STORAGE_I4)
-        RUN_EACH(call, dequantise_int4, request->n / 2, *request);
+        for_each<dequantise_int4>(call, request->n / 2, *request);
     else
         dequantise_as<uint16_t>(call, *request);
 }
@@ -1346,16 +1428,14 @@ template <int N> struct Attributes {
 
 /* Computes an element of y = F(x, o) as gradckpt.h does. */
 template <auto F, int N = 0> struct Unary : Attributes<N> {
-    static constexpr int READS = READS_A;
     using Attributes<N>::Attributes;
-    __device__ void operator()(float *d, float x, float, int) const { *d = F(x, this->o); }
+    __device__ void operator()(float *d, float x, float, float, int) const { *d = F(x, this->o); }
 };
 
 /* PUT stores or adds g * DERIV(at, o) in an element of dx. at: x, or y if DERIV takes y. */
 template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad : Attributes<N> {
-    static constexpr int READS = READS_BOTH;
     using Attributes<N>::Attributes;
-    __device__ void operator()(float *d, float at, float g, int accumulate) const
+    __device__ void operator()(float *d, float at, float g, float, int accumulate) const
     {
         PUT(d, g, DERIV(at, this->o), accumulate, 1);
     }
@@ -1395,17 +1475,16 @@ void detach_by(const gckpt_call *call, bool)
         map_out<true>(call, Copy(), x, NONE);
 }
 
-__global__ void from_u8_kernel(const uint8_t *x, float scale, float shift, float *out, int64_t n)
+__device__ void from_u8_at(int64_t i, const uint8_t *x, float scale, float shift, float *out)
 {
-    for (EACH(i, n))
-        out[i] = gckpti_fma((float)x[i], scale, shift);
+    out[i] = gckpti_fma((float)x[i], scale, shift);
 }
 
 void from_u8_by(const gckpt_call *call, bool)
 {
     const float *o = (const float *)call->attributes;
-    const int64_t n = gckpti_elements(&call->shape);
-    RUN_EACH(call, from_u8_kernel, n, call->in[0].bytes, o[0], o[1], call->out, n);
+    for_each<from_u8_at>(call, gckpti_elements(&call->shape), call->in[0].bytes, o[0], o[1],
+                         call->out);
 }
 
 /* Four elements of the batch share a block of random bits; a vector may begin within these four. */
@@ -1447,41 +1526,16 @@ void dropout_by(const gckpt_call *call, bool backward)
     const float p = *(const float *)call->attributes;
     const DropoutMask o = { p, 1.0f / (1.0f - p),        each, call->id, params_of(call), x,
                             y, backward && in.accumulate };
-    for_each_vec<8>(call, o, wanted(y) ? n : 0, aligned(x) && aligned(y));
+    for_each_vec<8>(call, o, wanted(y) ? n : 0, aligned(x, y));
 }
 
 /* >>exact/axes */
-/* ---- binary ops with broadcasting, and all copies between shapes ---- Axes iterates over three
- * tensors at once, innermost axis first: step[0] is the step in the result, step[1] and step[2] are
- * those in two operands (0 if the operand is repeated). The type I has 32 bits if they suffice, as
- * each axis except the last costs a division. */
-template <class I> struct Axes {
-    int n;
-    I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
-};
-
-template <class I> struct Offsets {
-    I at0, at1, at2;
-};
-
-template <class I> __device__ Offsets<I> offsets_of(const Axes<I> &x, I i)
-{
-    Offsets<I> p = { 0, 0, 0 };
-    for (int k = 0; k < x.n; k++) {
-        I next = k + 1 < x.n ? i / x.size[k] : 0, j = i - next * x.size[k];
-        p.at0 += j * x.step[0][k];
-        p.at1 += j * x.step[1][k];
-        p.at2 += j * x.step[2][k];
-        i = next;
-    }
-    return p;
-}
-
+/* ---- broadcasting: axes, values and rules of gradients ---- */
 /* Returns the axes of an iterator. Its tensors, number `first` before the other one, get the last
  * steps: step[1] and step[2] after those of a dense result, or step[0] and step[1] without one. */
-Axes<int64_t> axes_of(const gckpti_iter &w, int first, bool dense)
+Axes axes_of(const gckpti_iter &w, int first, bool dense)
 {
-    Axes<int64_t> x = {};
+    Axes x = {};
     int64_t size = 1;
     x.n = w.n;
     for (int k = 0; k < w.n; size *= w.size[k++]) {
@@ -1492,71 +1546,6 @@ Axes<int64_t> axes_of(const gckpti_iter &w, int first, bool dense)
     }
     return x;
 }
-
-int64_t count_of(const Axes<int64_t> &x)
-{
-    int64_t n = 1;
-    for (int k = 0; k < x.n; k++)
-        n *= x.size[k];
-    return n;
-}
-
-/* Returns true if 32-bit indices suffice. */
-bool fits_int32(const Axes<int64_t> &x)
-{
-    bool fits = count_of(x) < GCKPT_CUDA_WIDE;
-    for (int t = 0; t < 3; t++) {
-        int64_t last = 0;
-        for (int k = 0; k < x.n; k++)
-            last += (x.size[k] - 1) * x.step[t][k];
-        fits = fits && last < GCKPT_CUDA_WIDE;
-    }
-    return fits;
-}
-
-/* Returns the axes with index type I, and the innermost axis counted in vectors of `vec`. */
-template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int vec)
-{
-    Axes<I> y = {};
-    y.n = x.n;
-    for (int k = 0; k < x.n; k++) {
-        y.size[k] = (I)(k ? x.size[k] : x.size[k] / vec);
-        for (int t = 0; t < 3; t++)
-            y.step[t][k] = (I)(k ? x.step[t][k] : x.step[t][k] * vec);
-    }
-    return y;
-}
-
-/* Loads N adjacent elements or, if step is 0, one element N times. */
-template <int N, class X, class I> __device__ Vec<float, N> load_broadcast(const X &x, I at, I step)
-{
-    Vec<float, N> y;
-    if (step)
-        return load<N>(x, at);
-    for (int k = 0; k < N; k++)
-        y.v[k] = value_at(x, at);
-    return y;
-}
-
-#define NAME(name, ...) BINARY_##name,
-enum BinaryOp { GCKPTI_BINARY_OPS(NAME) };
-#undef NAME
-
-/* Computes a op b. */
-struct Binary {
-    BinaryOp op;
-    __device__ void operator()(float *d, float a, float b, float, int) const
-    {
-        switch (op) {
-#define VALUE(name, ...)                                                                           \
-    case BINARY_##name:                                                                            \
-        *d = gckpti_##name##_value(a, b);                                                          \
-        break;
-            GCKPTI_BINARY_OPS(VALUE)
-#undef VALUE
-        }
-    }
-};
 
 struct Quotient { /* a / divisor */
     float divisor;
@@ -1595,67 +1584,6 @@ struct Gradient {
         }
     }
 };
-
-/* Computes d = f(a, b), N elements in each thread, in the order of d; elements that are repeated
- * come from caches. b may be NULL, and so may `self`, an operand with the layout of d. Accumulates
- * as map_kernel does. */
-template <int N, class I, class F, class A, class D>
-__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, D d, A a, A b, A self,
-                               int64_t vecs, int accumulate)
-{
-    constexpr bool ROUNDED = !std::is_pointer<D>::value;
-    for (EACH(i, vecs)) {
-        Offsets<I> at = offsets_of(axes, (I)i);
-        Vec<float, N> x = load_broadcast<N>(a, at.at1, axes.step[1][0]), y = {}, z = {}, w = {};
-        if (wanted(b))
-            y = load_broadcast<N>(b, at.at2, axes.step[2][0]);
-        if (wanted(self))
-            w = load<N>(self, at.at0);
-        if (!ROUNDED && accumulate)
-            z = load<N>(d, at.at0);
-        for (int k = 0; k < N; k++)
-            f(&z.v[k], x.v[k], y.v[k], w.v[k], ROUNDED ? 0 : accumulate);
-        write_vec<N>(results_at(d), at.at0, N, true, z.v, ROUNDED ? accumulate : 0);
-    }
-}
-
-template <int N, class F, class A, class D>
-void combine_vecs(const gckpt_call *call, const Axes<int64_t> &x, F f, D d, A a, A b, A self,
-                  int accumulate)
-{
-    const int64_t n = count_of(x);
-    bool vecs = aligned(d) && aligned(a) && aligned(b) && aligned(self) && x.n &&
-                x.size[0] % N == 0 && x.step[0][0] == 1;
-    for (int t = 0; t < 3; t++) {
-        const bool repeated = x.step[t][0] == 0;
-        vecs = vecs && (repeated || x.step[t][0] == 1);
-        for (int k = 1; k < x.n; k++)
-            vecs = vecs && (repeated || x.step[t][k] % N == 0);
-    }
-#define COMBINE(N, I)                                                                              \
-    RUN_EACH(call, (combine_kernel<N, I, F, A, D>), n / N, axes_in<I>(x, N), f, d, a, b, self,     \
-             n / N, accumulate)
-    if (vecs && fits_int32(x))
-        COMBINE(N, uint32_t);
-    else if (vecs)
-        COMBINE(N, int64_t);
-    else if (fits_int32(x))
-        COMBINE(1, uint32_t);
-    else
-        COMBINE(1, int64_t);
-#undef COMBINE
-}
-
-/* Runs combine_kernel on operands of f32 or, if BF16, of f32 or bf16. */
-template <bool BF16 = false, class F>
-void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, const Results &d, const Values &a,
-             const Values &b, const Values &self, int accumulate)
-{
-    if constexpr (BF16)
-        combine_vecs<8>(call, x, f, d, a, b, self, accumulate);
-    else
-        combine_vecs<4>(call, x, f, d.f32, a.f32, b.f32, self.f32, accumulate);
-}
 
 /* >>exact/sums */
 /* Where the sum of a column over rows, in their order (manual, 5e), begins and is stored. */
@@ -1762,36 +1690,34 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
 }
 
 /* Terms of sums over rows of g, in order, by a rule of gradients. `self` is indexed like the sums;
- * it may be NULL, and so may `other`. step[0] is for g, step[1] for `other`. */
-template <class I> struct Sums {
+ * it may be NONE, and so may `other`. step[0] is for g, step[1] for `other`. */
+struct Sums {
     static constexpr bool FRESH = false;
     static constexpr int NCOLS = 4;
     struct Column {
-        Offsets<I> at;
+        Offsets at;
         float self;
     };
     Gradient rule;
-    Values g;
-    const float *other, *self;
+    Values g, other, self;
     Sum to;
-    Axes<I> column, row; /* sums() sets this and the fields below */
+    Axes column, row; /* sums() sets this and the fields below */
     int64_t columns, rows;
     bool along;
 
     __device__ Column column_of(int64_t, int64_t c) const
     {
-        return { offsets_of(column, (I)c), self ? self[c] : 0.0f };
+        return { column.at(c), value_at(self, c) };
     }
     __device__ void operator()(const Column &c, int64_t r, float *term) const /* *term is +0 */
     {
-        const Offsets<I> more = offsets_of(row, (I)r);
-        rule(term, value_at(g, c.at.at0 + more.at0), other ? other[c.at.at1 + more.at1] : 0.0f,
-             c.self, 1);
+        const Offsets more = row.at(r);
+        rule(term, value_at(g, c.at.at0 + more.at0), value_at(other, c.at.at1 + more.at1), c.self, 1);
     }
 };
 
 /* For many columns: each thread adds up one column, 8 loads at a time. */
-template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
+__global__ void sums_by_thread_kernel(const __grid_constant__ Sums s)
 {
     for (EACH(c, s.columns)) {
         const auto cols = s.column_of(0, c);
@@ -1808,34 +1734,27 @@ template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__
     }
 }
 
-template <class I> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
-{
-    const Sums<I> t = { s.rule, s.g, s.other, s.self, s.to, axes_in<I>(s.column, 1),
-                        axes_in<I>(s.row, 1), s.columns, s.rows, s.along };
-    if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* enough threads to fill the chip */
-        RUN_EACH(call, sums_by_thread_kernel<I>, s.columns, t);
-    else
-        column_sums(call, t, s.to, {}, s.rows, s.columns);
-}
-
 /* Sums g over `axes`: step[0] is for g, step[1] for the sum (0 if summed), step[2] for `other`. */
-void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
+void sums(const gckpt_call *call, const Axes &axes, Sums s)
 {
     s.columns = s.rows = 1;
     for (int k = 0; k < axes.n; k++) {
-        Axes<int64_t> *to = axes.step[1][k] ? &s.column : &s.row;
+        Axes *to = axes.step[1][k] ? &s.column : &s.row;
         to->size[to->n] = axes.size[k];
         to->step[0][to->n] = axes.step[0][k];
         to->step[1][to->n++] = axes.step[2][k];
         *(axes.step[1][k] ? &s.columns : &s.rows) *= axes.size[k];
     }
     s.along = s.row.n && s.row.step[0][0] == 1;
-    fits_int32(axes) ? sums_in<uint32_t>(call, s) : sums_in<int64_t>(call, s);
+    if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* enough threads to fill the chip */
+        RUN_EACH(call, sums_by_thread_kernel, s.columns, s);
+    else
+        column_sums(call, s, s.to, {}, s.rows, s.columns);
 }
 
 /* >>exact/broadcast */
 /* Iterates over the result and inputs i and j. */
-Axes<int64_t> broadcast_axes(const gckpt_call *call, int i, int j)
+Axes broadcast_axes(const gckpt_call *call, int i, int j)
 {
     const gckpt_arg *in = call->in;
     return axes_of(gckpti_iter_over(&call->shape, &in[i].shape, &in[j].shape), 0, true);
@@ -1844,36 +1763,44 @@ Axes<int64_t> broadcast_axes(const gckpt_call *call, int i, int j)
 /* Returns the values of an input, or the words of an i32 one. */
 Values words_of(const gckpt_arg &x)
 {
-    return { x.index ? (const float *)(const void *)x.index : x.data, NULL };
+    return x.index ? Values{ (const float *)(const void *)x.index, NULL } : value_of(x);
 }
 
 /* Gives input i its gradient by a rule, which reads input i and another one as `reads` says. */
+template <bool BF16 = false>
 void broadcast_gradient(const gckpt_call *call, int i, int other, Rule rule, unsigned reads)
 {
     const gckpt_arg *in = &call->in[i];
     const Values g = grad_out_of(call), x = reads & GCKPT_IN(i) ? value_of(*in) : NONE;
     const Values at = reads & GCKPT_IN(other) ? words_of(call->in[other]) : NONE;
-    if (!wanted(*in) || (in->grad && in->grad == call->grad_out)) /* g is in place already */
+    if (!wanted(*in) || (in->grad == g.f32 && in->grad_bf16 == g.bf16)) /* g is in place already */
         return;
-    Axes<int64_t> axes = broadcast_axes(call, i, other);
+    Axes axes = broadcast_axes(call, i, other);
     if (in->compensation)
-        sums(call, axes, { { rule }, g, at.f32, x.f32, sum_of(*in) });
+        sums(call, axes, { { rule }, g, at, x, sum_of(*in) });
     else
-        combine(call, axes, Gradient{ rule }, grad_of(*in), g, at, x, in->accumulate);
+        map<BF16>(call, axes, Gradient{ rule }, grad_of(*in), g, at, x, in->accumulate);
 }
 
-/* Runs an op of GCKPTI_BINARY_OPS. GRAD_A, READS_A: rule of the first input's gradient, and what it
- * reads. */
-template <BinaryOp OP, Rule GRAD_A, unsigned READS_A, Rule GRAD_B, unsigned READS_B>
-void binary_by(const gckpt_call *call, bool backward)
-{
-    const gckpt_arg *in = call->in;
-    if (!backward)
-        return combine(call, broadcast_axes(call, 0, 1), Binary{ OP }, out_of(call),
-                       value_of(in[0]), value_of(in[1]), NONE, 0);
-    broadcast_gradient(call, 0, 1, GRAD_A, READS_A);
-    broadcast_gradient(call, 1, 0, GRAD_B, READS_B);
-}
+/* Computes a op b. */
+template <auto F> struct Binary {
+    __device__ void operator()(float *d, float a, float b, float, int) const { *d = F(a, b); }
+};
+
+/* Defines how an op of GCKPTI_BINARY_OPS runs. grad_a, reads_a: the rule of the first input's
+ * gradient, and the inputs that this rule reads. */
+#define BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                        \
+    template <bool BF16> void name##_by(const gckpt_call *call, bool backward)                     \
+    {                                                                                              \
+        const gckpt_arg *in = call->in;                                                            \
+        if (!backward)                                                                             \
+            return map<BF16>(call, broadcast_axes(call, 0, 1), Binary<gckpti_##name##_value>(),    \
+                             out_of(call), value_of(in[0]), value_of(in[1]), NONE, 0);             \
+        broadcast_gradient<BF16>(call, 0, 1, GRAD_##grad_a, reads_a);                              \
+        broadcast_gradient<BF16>(call, 1, 0, GRAD_##grad_b, reads_b);                              \
+    }
+GCKPTI_BINARY_OPS(BINARY)
+#undef BINARY
 
 /* Computes a where the condition equals on_true, and `self` elsewhere. */
 struct Where {
@@ -1894,12 +1821,11 @@ void where_forward(const gckpt_call *call)
     Values self = value_of(*rest);
     const Where f = { call->in[0].index != NULL, taken == 1 };
     if (gckpti_elements(&rest->shape) != n) {
-        combine(call, broadcast_axes(call, 3 - taken, 0), Quotient{ 1.0f }, out_of(call), self,
-                NONE, NONE, 0);
+        map(call, broadcast_axes(call, 3 - taken, 0), Copy(), out_of(call), self, NONE, NONE, 0);
         self = value_out_of(call);
     }
-    combine(call, broadcast_axes(call, taken, 0), f, out_of(call), value_of(call->in[taken]),
-            words_of(call->in[0]), self, 0);
+    map(call, broadcast_axes(call, taken, 0), f, out_of(call), value_of(call->in[taken]),
+        words_of(call->in[0]), self, 0);
 }
 
 void where_by(const gckpt_call *call, bool backward)
@@ -1915,61 +1841,35 @@ void where_by(const gckpt_call *call, bool backward)
 }
 
 /* >>exact/shapes */
-/* Copies s / divisor to d, or adds it to d; step[0] is for d, step[1] for s. */
-void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
-               float divisor, int accumulate)
-{
-    combine(call, x, Quotient{ divisor }, { d, NULL }, { s, NULL }, NONE, NONE, accumulate);
-}
-
-/* s is contiguous along axis p, d along axis q: a block of 32 x 8 threads transposes 32 x 32 in
- * shared memory, so that warps read and write 128 contiguous bytes. rest: all other axes. */
-template <class I> struct Transpose {
-    Axes<I> rest;
-    I p, q, p_step, q_step; /* sizes of p and q; step of p in d; step of q in s */
+/* ---- permute ---- s is contiguous along axis p, d along axis q: a block of 32 x 8 threads
+ * transposes 32 x 32 in shared memory, so that warps read and write 128 contiguous bytes. */
+struct Transpose {
+    Axes rest;                    /* all other axes */
+    int64_t p, q, p_step, q_step; /* sizes of p and q; step of p in d; step of q in s */
 };
 
-template <class I>
-__global__ void transpose_kernel(const __grid_constant__ Transpose<I> t, float *d, const float *s,
+__global__ void transpose_kernel(const __grid_constant__ Transpose t, float *d, const float *s,
                                  int64_t tiles, int accumulate)
 {
     SHARED(float, tile, [32][33]);
-    I lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    I across = (t.p + 31) / 32, down = (t.q + 31) / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t across = (t.p + 31) / 32, down = (t.q + 31) / 32;
     for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
-        I p = (I)i % across * 32, q = (I)i / across % down * 32;
-        Offsets<I> at = offsets_of(t.rest, (I)i / across / down);
-        for (I k = warp; k < 32; k += 8)
+        const int64_t p = i % across * 32, q = i / across % down * 32;
+        const Offsets at = t.rest.at(i / across / down);
+        for (int k = warp; k < 32; k += 8)
             if (p + lane < t.p && q + k < t.q)
                 tile[k][lane] = s[at.at1 + (q + k) * t.q_step + p + lane];
         __syncthreads();
-        for (I k = warp; k < 32; k += 8)
+        for (int k = warp; k < 32; k += 8)
             if (p + k < t.p && q + lane < t.q)
                 gckpti_put(&d[at.at0 + (p + k) * t.p_step + q + lane], tile[lane][k], accumulate);
         __syncthreads();
     }
 }
 
-template <class I>
-void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, float *d,
-                  const float *s, int accumulate)
-{
-    Transpose<I> t = { {}, (I)x.size[p], (I)x.size[q], (I)x.step[0][p], (I)x.step[1][q] };
-    int64_t tiles = (x.size[p] + 31) / 32 * ((x.size[q] + 31) / 32);
-    for (int k = 0; k < x.n; k++) {
-        if (k == p || k == q)
-            continue;
-        t.rest.size[t.rest.n] = (I)x.size[k];
-        t.rest.step[0][t.rest.n] = (I)x.step[0][k];
-        t.rest.step[1][t.rest.n++] = (I)x.step[1][k];
-        tiles *= x.size[k];
-    }
-    RUN(call, transpose_kernel<I>, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
-}
-
 /* Copies s to d, or adds it; the contiguous axes of s and of d may differ. */
-void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
-               int accumulate)
+void transpose(const gckpt_call *call, const Axes &x, float *d, const float *s, int accumulate)
 {
     int p = 0, q = 0;
     for (int k = 0; k < x.n; k++) {
@@ -1977,35 +1877,80 @@ void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const f
         q = x.step[0][k] == 1 ? k : q;
     }
     if (p == q)
-        copy_axes(call, x, d, s, 1.0f, accumulate);
-    else if (fits_int32(x))
-        transpose_in<uint32_t>(call, x, p, q, d, s, accumulate);
-    else
-        transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
+        return map(call, x, Copy(), { d, NULL }, { s, NULL }, NONE, NONE, accumulate);
+    Transpose t = { {}, x.size[p], x.size[q], x.step[0][p], x.step[1][q] };
+    for (int k = 0; k < x.n; k++) {
+        if (k == p || k == q)
+            continue;
+        t.rest.size[t.rest.n] = x.size[k];
+        t.rest.step[0][t.rest.n] = x.step[0][k];
+        t.rest.step[1][t.rest.n++] = x.step[1][k];
+    }
+    const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * t.rest.count();
+    RUN(call, transpose_kernel, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
 
-/* Moves the elements of each input to the result or, backward, those of the result's gradient to
- * the gradients of the inputs. */
-template <gckpti_iter MOVE(const gckpt_call *, int)>
-void move_by(const gckpt_call *call, bool backward)
+/* ---- slice, pad, concat: one tensor is a part of each block of another one ---- */
+struct Part { /* n elements from `begin` on of each of `blocks` blocks of `whole` elements */
+    int64_t blocks, whole, begin, n;
+};
+
+/* Returns the part of `whole` that has `size` positions of an axis, from `first` on. */
+Part part_of(const gckpt_shape *whole, int axis, int64_t first, int64_t size)
 {
-    for (int i = 0; i < call->inputs; i++) {
-        const gckpt_arg *x = &call->in[i];
-        const gckpti_iter w = MOVE(call, i);
-        float *to = backward ? x->grad : call->out;
-        const float *from = backward ? call->grad_out : x->data;
-        if (to)
-            transpose(call, axes_of(w, !backward, false), to + w.offset[!backward],
-                      from + w.offset[backward], backward && x->accumulate);
+    const gckpti_axis_split v = gckpti_split_at(whole, axis);
+    return { v.outer, v.size * v.inner, first * v.inner, size * v.inner };
+}
+
+/* Copies or adds the elements of a part to the whole tensor, or back. fills: also sets the other
+ * elements of the whole tensor to `rest`. */
+struct PartMove {
+    Values x;
+    Results y;
+    Part p;
+    float rest;
+    bool to_whole, fills;
+    int accumulate;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        const int64_t size = fills ? p.whole : p.n, block = i / size;
+        const int64_t j = i - block * size - (fills ? p.begin : 0);
+        const int64_t part = block * p.n + j, whole = block * p.whole + p.begin + j;
+        Vec<float, N> v;
+        UNROLL for (int k = 0; k < N; k++) v.v[k] = rest;
+        if (j >= 0 && j < p.n)
+            v = load<N>(x, to_whole ? part : whole);
+        write_vec<N>(y, to_whole ? whole : part, N, true, v.v, accumulate);
     }
+};
+
+/* Moves input i to the result or, backward, the result's gradient to that of input i. in_result:
+ * the input is part p of the result; otherwise the result is part p of the input. A whole tensor of
+ * one part is filled up by `rest`. */
+void move_part(const gckpt_call *call, bool backward, int i, const Part &p, bool in_result,
+               float rest = 0.0f)
+{
+    const gckpt_arg &in = call->in[i];
+    const Values x = backward ? grad_out_of(call) : value_of(in);
+    const Results y = backward ? grad_of(in) : out_of(call);
+    const bool to_whole = in_result != backward, accumulate = backward && in.accumulate;
+    const bool fills = to_whole && call->inputs == 1 && !accumulate;
+    const PartMove move = { x, y, p, rest, to_whole, fills, accumulate };
+    const int64_t n = wanted(y) ? p.blocks * (fills ? p.whole : p.n) : 0;
+    const int64_t sizes = p.whole | p.begin | p.n;
+    if (sizes % 8 == 0)
+        for_each_vec<8>(call, move, n, aligned(x, y));
+    else
+        for_each_vec<4>(call, move, n, sizes % 4 == 0 && aligned(x, y));
 }
 
 void slice_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_arg *x = &call->in[0];
-    if (backward && x->grad && !x->accumulate)
-        fill(call, x->grad, 0, gckpti_elements(&x->shape));
-    move_by<gckpti_slice_move>(call, backward);
+    const gckpti_slice *o = (const gckpti_slice *)call->attributes;
+    const int64_t begin = gckpti_join_words(o->begin), n = gckpti_join_words(o->end) - begin;
+    const int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
+    const Part p = part_of(&call->in[0].shape, o->axis, begin + moved, n);
+    move_part(call, backward, 0, p, false);
 }
 
 /* >>exact/reduce */
@@ -2034,22 +1979,20 @@ struct ElementLoss { /* w a b; if w is 0 or NaN, w */
 /* Sums rows of n elements, a warp a row, in the 32 lanes of the manual's 5d, 8 loads at a time;
  * divides each sum by `divisor`. */
 template <class F>
-__global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divisor)
+__device__ void sum_of_row(int64_t r, const F &f, float *out, int64_t n, float divisor)
 {
-    for (EACH_ROW(r, rows)) {
-        float sum = 0.0f;
-        for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
-            float v[8][F::VALUES] = {};
-            for (int k = 0; k < 8; k++)
-                if (i + 32 * k < end)
-                    f.read(v[k], i + 32 * k);
-            for (int k = 0; k < 8; k++)
-                sum = f.add(v[k], sum);
-        }
-        sum = warp_sum(sum);
-        if (threadIdx.x % 32 == 0)
-            out[r] = sum / divisor;
+    float sum = 0.0f;
+    for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
+        float v[8][F::VALUES] = {};
+        for (int k = 0; k < 8; k++)
+            if (i + 32 * k < end)
+                f.read(v[k], i + 32 * k);
+        for (int k = 0; k < 8; k++)
+            sum = f.add(v[k], sum);
     }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0)
+        out[r] = sum / divisor;
 }
 
 /* Sums rows with a block for each row, if rows are few and long: its warps copy some thousand
@@ -2094,18 +2037,38 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
         RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
             divisor);
     else
-        RUN_ROWS(call, row_sums_kernel<F>, rows, f, out, rows, n, divisor);
+        for_each_row<sum_of_row<F>>(call, rows, f, out, n, divisor);
 }
 
 /* >>exact/axis_ops */
 #ifndef GCKPT_NO_AXES
 
+void permute_by(const gckpt_call *call, bool backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    const Axes axes = axes_of(gckpti_permute_move(call, 0), !backward, false);
+    if (!backward)
+        transpose(call, axes, call->out, x->data, 0);
+    else if (x->grad)
+        transpose(call, axes, x->grad, call->grad_out, x->accumulate);
+}
+
 void pad_by(const gckpt_call *call, bool backward)
 {
     const gckpti_pad *o = (const gckpti_pad *)call->attributes;
-    if (!backward)
-        fill(call, call->out, gckpti_bits(o->value), gckpti_elements(&call->shape));
-    move_by<gckpti_pad_move>(call, backward);
+    const int64_t n = gckpti_split_at(&call->in[0].shape, o->axis).size;
+    move_part(call, backward, 0, part_of(&call->shape, o->axis, o->before, n), true, o->value);
+}
+
+void concat_by(const gckpt_call *call, bool backward)
+{
+    const int axis = *(const int *)call->attributes;
+    int64_t at = 0;
+    for (int i = 0; i < call->inputs; i++) {
+        const int64_t n = gckpti_split_at(&call->in[i].shape, axis).size;
+        move_part(call, backward, i, part_of(&call->shape, axis, at, n), true);
+        at += n;
+    }
 }
 
 /* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
@@ -2116,14 +2079,15 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
     const float divisor = MEAN ? (float)v.size : 1.0f;
-    const Axes<int64_t> axes = axes_of(gckpti_sum_move(call, 0), 0, false);
+    const Axes axes = axes_of(gckpti_sum_move(call, 0), 0, false);
     if (backward && x->grad)
-        copy_axes(call, axes, x->grad, call->grad_out, divisor, x->accumulate);
+        map(call, axes, Quotient{ divisor }, grad_of(*x), grad_out_of(call), NONE, NONE,
+            x->accumulate);
     else if (!backward && (axis == -1 || axis == x->shape.n - 1))
         row_sums(call, Plain{ x->data }, call->out, v.outer, v.size, divisor);
     else if (!backward)
         sums(call, axes,
-             { { GRAD_identity }, { x->data }, NULL, NULL, { out_of(call), NULL, 0, divisor } });
+             { { GRAD_identity }, { x->data }, NONE, NONE, { out_of(call), NULL, 0, divisor } });
 }
 
 /* ---- max, argmax: the first NaN or, without one, the first element that no other exceeds ---- */
@@ -2137,51 +2101,45 @@ __device__ bool is_better(float v, int32_t k, float best, int32_t at)
 
 /* A thread computes a result; on the last axis, the LANES = 32 lanes of a warp compute one. */
 template <int LANES>
-__global__ void argmax_kernel(const float *x, float *out, int32_t *index, int64_t size,
-                                int64_t inner, int64_t n)
+__device__ void max_of(int64_t e, const gckpti_axis_split &v, const float *x, float *out,
+                       int32_t *index)
 {
-    for (EACH(e, n * LANES)) {
-        const int64_t i = e / LANES;
-        const float *from = x + i / inner * size * inner + i % inner;
-        float best = 0.0f;
-        int32_t at = -1;
-        for (int32_t k = (int32_t)(e % LANES); k < size; k += LANES)
-            if (is_better(from[k * inner], k, best, at))
-                best = from[k * inner], at = k;
-        for (int h = LANES / 2; h; h /= 2) {
-            const float v = __shfl_xor_sync(0xffffffffu, best, h);
-            const int32_t k = __shfl_xor_sync(0xffffffffu, at, h);
-            if (k >= 0 && is_better(v, k, best, at))
-                best = v, at = k;
-        }
-        if (e % LANES == 0 && out)
-            out[i] = best;
-        if (e % LANES == 0 && index)
-            index[i] = at;
+    const int64_t i = e / LANES;
+    const float *from = x + i / v.inner * v.size * v.inner + i % v.inner;
+    float best = 0.0f;
+    int32_t at = -1;
+    for (int32_t k = (int32_t)(e % LANES); k < v.size; k += LANES)
+        if (is_better(from[k * v.inner], k, best, at))
+            best = from[k * v.inner], at = k;
+    for (int h = LANES / 2; h; h /= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, best, h);
+        const int32_t k = __shfl_xor_sync(0xffffffffu, at, h);
+        if (k >= 0 && is_better(other, k, best, at))
+            best = other, at = k;
     }
+    if (e % LANES == 0 && out)
+        out[i] = best;
+    if (e % LANES == 0 && index)
+        index[i] = at;
 }
 
 void max_with_index(const gckpt_call *call, float *out, void *index)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
-    const int64_t n = v.outer * v.inner;
-    const float *x = call->in[0].data;
     if (v.inner == 1)
-        RUN_ROWS(call, argmax_kernel<32>, n, x, out, (int32_t *)index, v.size, v.inner, n);
+        for_each<max_of<32>>(call, v.outer * 32, v, call->in[0].data, out, (int32_t *)index);
     else
-        RUN_EACH(call, argmax_kernel<1>, n, x, out, (int32_t *)index, v.size, v.inner, n);
+        for_each<max_of<1>>(call, v.outer * v.inner, v, call->in[0].data, out, (int32_t *)index);
 }
 
-__global__ void max_backward_kernel(gckpti_axis_split v, float *d, const float *g,
-                                    const int32_t *index, int accumulate)
+__device__ void max_gradient_at(int64_t i, const gckpti_axis_split &v, float *d, const float *g,
+                                const int32_t *index, int accumulate)
 {
-    for (EACH(i, v.outer * v.size * v.inner)) {
-        const int64_t line = i / v.inner, to = line / v.size * v.inner + i % v.inner;
-        if (index[to] == line % v.size)
-            gckpti_put(&d[i], g[to], accumulate);
-        else if (!accumulate)
-            d[i] = 0.0f;
-    }
+    const int64_t line = i / v.inner, to = line / v.size * v.inner + i % v.inner;
+    if (index[to] == line % v.size)
+        gckpti_put(&d[i], g[to], accumulate);
+    else if (!accumulate)
+        d[i] = 0.0f;
 }
 
 void argmax_by(const gckpt_call *call, bool) { max_with_index(call, NULL, call->out); }
@@ -2191,8 +2149,9 @@ void max_by(const gckpt_call *call, bool backward)
     if (!backward)
         max_with_index(call, call->out, call->saved);
     else if (call->in[0].grad)
-        RUN_EACH(call, max_backward_kernel, v.outer * v.size * v.inner, v, call->in[0].grad,
-                 call->grad_out, (const int32_t *)call->saved, call->in[0].accumulate);
+        for_each<max_gradient_at>(call, v.outer * v.size * v.inner, v, call->in[0].grad,
+                                  call->grad_out, (const int32_t *)call->saved,
+                                  call->in[0].accumulate);
 }
 #endif
 
@@ -2204,21 +2163,19 @@ struct Image { /* sizes: rows and columns of x and of the result; channels */
     int mode;
 };
 
-__global__ void upsample_forward_kernel(Image s, const float *x, float *out, int64_t n)
+__device__ void upsample_at(int64_t i, const Image &s, const float *x, float *out)
 {
-    for (EACH(i, n)) {
-        const int64_t pixel = i / s.c, line = pixel / s.out[1], image = line / s.out[0];
-        const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], line % s.out[0]);
-        const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], pixel % s.out[1]);
-        float y = 0.0f;
-        for (int k = 0; k < p.n * q.n; k++) {
-            const int a = k / q.n, b = k % q.n;
-            const int64_t row = image * s.in[0] + p.index[a];
-            const float v = x[(row * s.in[1] + q.index[b]) * s.c + i % s.c];
-            y = s.mode == GCKPT_NEAREST ? v : gckpti_fma(p.weight[a] * q.weight[b], v, y);
-        }
-        out[i] = y;
+    const int64_t pixel = i / s.c, line = pixel / s.out[1], image = line / s.out[0];
+    const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], line % s.out[0]);
+    const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], pixel % s.out[1]);
+    float y = 0.0f;
+    for (int k = 0; k < p.n * q.n; k++) {
+        const int a = k / q.n, b = k % q.n;
+        const int64_t row = image * s.in[0] + p.index[a];
+        const float v = x[(row * s.in[1] + q.index[b]) * s.c + i % s.c];
+        y = s.mode == GCKPT_NEAREST ? v : gckpti_fma(p.weight[a] * q.weight[b], v, y);
     }
+    out[i] = y;
 }
 
 /* Returns the first of n results that reads element `at` of `size`, or a later element. */
@@ -2236,31 +2193,29 @@ __device__ int64_t first_reader(int mode, int64_t size, int64_t n, int64_t at)
 }
 
 /* Adds the gradients of the results that read an element, in the order of the results and taps. */
-__global__ void upsample_backward_kernel(Image s, float *dx, const float *g, int64_t n,
-                                         int accumulate)
+__device__ void upsample_gradient_at(int64_t i, const Image &s, float *dx, const float *g,
+                                     int accumulate)
 {
-    for (EACH(i, n)) {
-        const int64_t pixel = i / s.c, w = pixel % s.in[1], h = pixel / s.in[1] % s.in[0];
-        const int64_t image = pixel / s.in[1] / s.in[0] * s.out[0];
-        const int64_t left = first_reader(s.mode, s.in[1], s.out[1], w - 1);
-        int64_t y = first_reader(s.mode, s.in[0], s.out[0], h - 1);
-        float d = accumulate ? dx[i] : 0.0f;
-        for (; y < s.out[0]; y++) {
-            const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], y);
-            if (p.index[0] > h)
+    const int64_t pixel = i / s.c, w = pixel % s.in[1], h = pixel / s.in[1] % s.in[0];
+    const int64_t image = pixel / s.in[1] / s.in[0] * s.out[0];
+    const int64_t left = first_reader(s.mode, s.in[1], s.out[1], w - 1);
+    int64_t y = first_reader(s.mode, s.in[0], s.out[0], h - 1);
+    float d = accumulate ? dx[i] : 0.0f;
+    for (; y < s.out[0]; y++) {
+        const gckpti_interp p = gckpti_interp_of(s.mode, s.in[0], s.out[0], y);
+        if (p.index[0] > h)
+            break;
+        for (int64_t z = left; z < s.out[1]; z++) {
+            const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], z);
+            if (q.index[0] > w)
                 break;
-            for (int64_t z = left; z < s.out[1]; z++) {
-                const gckpti_interp q = gckpti_interp_of(s.mode, s.in[1], s.out[1], z);
-                if (q.index[0] > w)
-                    break;
-                for (int k = 0; k < p.n * q.n; k++)
-                    if (p.index[k / q.n] == h && q.index[k % q.n] == w)
-                        d = gckpti_fma(p.weight[k / q.n] * q.weight[k % q.n],
-                                       g[((image + y) * s.out[1] + z) * s.c + i % s.c], d);
-            }
+            for (int k = 0; k < p.n * q.n; k++)
+                if (p.index[k / q.n] == h && q.index[k % q.n] == w)
+                    d = gckpti_fma(p.weight[k / q.n] * q.weight[k % q.n],
+                                   g[((image + y) * s.out[1] + z) * s.c + i % s.c], d);
         }
-        dx[i] = d;
     }
+    dx[i] = d;
 }
 
 void upsample_by(const gckpt_call *call, bool backward)
@@ -2270,27 +2225,25 @@ void upsample_by(const gckpt_call *call, bool backward)
     const gckpti_upsample *o = (const gckpti_upsample *)call->attributes;
     const Image s = { { in[1], in[2] }, { o->size[0], o->size[1] }, in[3], o->mode };
     if (!backward)
-        RUN_EACH(call, upsample_forward_kernel, n, s, x->data, call->out, n);
+        for_each<upsample_at>(call, n, s, x->data, call->out);
     else if (x->grad)
-        RUN_EACH(call, upsample_backward_kernel, n, s, x->grad, call->grad_out, n, x->accumulate);
+        for_each<upsample_gradient_at>(call, n, s, x->grad, call->grad_out, x->accumulate);
 }
 #endif
 
 /* >>exact/rotary */
 /* Copies the positions of x into the cache, in each row; a windowed cache is a ring. */
-__global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
-                             int64_t c, int64_t each, const StepParams *params)
+__device__ void cache_at(int64_t i, const gckpt_arg &x, float *out, uint16_t *narrow, int64_t n,
+                         int64_t c, int64_t each, const StepParams *params)
 {
-    for (EACH(i, all))
-        gckpti_put_element(&x, i, out, narrow,
-                           i / n * each + (params->position * c + i % n) % each);
+    gckpti_put_element(&x, i, out, narrow, i / n * each + (params->position * c + i % n) % each);
 }
 
 void cache_by(const gckpt_call *call, bool)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
-    RUN_EACH(call, cache_kernel, all, call->in[0], call->out, call->out_bf16, n, all, c,
-             call->shape.d[1] * c, params_of(call));
+    for_each<cache_at>(call, all, call->in[0], call->out, call->out_bf16, n, c,
+                       call->shape.d[1] * c, params_of(call));
 }
 
 /* Frequencies of the angles: number i is ratio^i radians a position or, if listed, frequency[i]. */
@@ -2302,24 +2255,22 @@ struct Rotation {
 
 /* Computes rotary's table (T,R/2,2), T positions of R rotated columns, of cosines and sines, a
  * thread a pair, from position `first` (plus the current position, if params is not NULL) on. */
-__global__ void rotary_table_kernel(float *table, uint64_t first, const StepParams *params,
-                                    Rotation rotation, int64_t t, int half)
+__device__ void rotary_table_at(int64_t at, float *table, uint64_t first, const StepParams *params,
+                                const Rotation &rotation, int half)
 {
     uint64_t begin = first + (params ? (uint64_t)params->position : 0);
-    for (EACH(at, t * half)) {
-        int64_t position = at / half;
-        int pair = (int)(at - position * half);
-        double count = GCKPTI_TICKS_PER_RADIAN;
-        float sine, cosine;
-        if (rotation.listed)
-            count *= (double)rotation.frequency[pair];
-        for (int i = rotation.listed ? 0 : pair; i > 0; i--)
-            count *= rotation.ratio;
-        uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_wrap(count);
-        gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
-        table[2 * at] = gckpti_mul(cosine, rotation.scale);
-        table[2 * at + 1] = gckpti_mul(rotation.direction < 0 ? -sine : sine, rotation.scale);
-    }
+    int64_t position = at / half;
+    int pair = (int)(at - position * half);
+    double count = GCKPTI_TICKS_PER_RADIAN;
+    float sine, cosine;
+    if (rotation.listed)
+        count *= (double)rotation.frequency[pair];
+    for (int i = rotation.listed ? 0 : pair; i > 0; i--)
+        count *= rotation.ratio;
+    uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_wrap(count);
+    gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
+    table[2 * at] = gckpti_mul(cosine, rotation.scale);
+    table[2 * at + 1] = gckpti_mul(rotation.direction < 0 ? -sine : sine, rotation.scale);
 }
 
 /* A thread rotates N pairs x_i, x_(i + half) of a head of d columns (`vecs` vectors of N are half
@@ -2369,12 +2320,12 @@ void rotary_by(const gckpt_call *call, bool backward)
         return;
     if (listed)
         memcpy(rotation.frequency, listed, (size_t)half * sizeof *listed);
-    RUN_EACH(call, rotary_table_kernel, t * half, table, (uint64_t)o->position,
-             call->training ? NULL : params_of(call), rotation, t, (int)half);
+    for_each<rotary_table_at>(call, t * half, table, (uint64_t)o->position,
+                              call->training ? NULL : params_of(call), rotation, (int)half);
 #define ROTATE(N)                                                                                  \
     RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
              (int)d, backward && in.accumulate)
-    if (aligned(x) && aligned(y) && aligned(table) && half % 8 == 0 && d % 8 == 0)
+    if (aligned(x, y, table) && half % 8 == 0 && d % 8 == 0)
         ROTATE(8);
     else
         ROTATE(1);
@@ -2435,29 +2386,26 @@ int64_t loss_rows(const gckpt_call *call)
 
 /* d = loss_scale * x */
 struct ByLossScale {
-    static constexpr int READS = READS_A;
     const StepParams *params;
-    __device__ void operator()(float *d, float x, float, int accumulate) const
+    __device__ void operator()(float *d, float x, float, float, int accumulate) const
     {
         gckpti_put_product(d, x, params->loss_scale, accumulate);
     }
 };
 
 /* ---- losses over elements, perhaps with targets y and weights; sum_loss backward has no x ---- */
-__global__ void loss_grads_kernel(gckpti_element_loss e, float *dx, float *dy,
-                                  const StepParams *params, int64_t n, int x_accumulate,
-                                  int y_accumulate)
+__device__ void element_loss_gradients_at(int64_t i, const gckpti_element_loss &e, float *dx,
+                                          float *dy, const StepParams *params, int x_accumulate,
+                                          int y_accumulate)
 {
-    for (EACH(i, n)) {
-        float w = gckpti_element_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
-        float d = gckpti_element_deriv(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
-        if (dx)
-            gckpti_put_product(&dx[i], gckpti_weighted(w, d), params->loss_scale, x_accumulate);
-        if (e.kind == GCKPTI_LOSS_BINARY)
-            d = x;
-        if (dy)
-            gckpti_put_product(&dy[i], gckpti_weighted(w, -d), params->loss_scale, y_accumulate);
-    }
+    float w = gckpti_element_weight(&e, i), x = e.x ? e.x[i] : 0.0f;
+    float d = gckpti_element_deriv(e.kind, x, e.y ? e.y[i] : 0.0f, e.delta);
+    if (dx)
+        gckpti_put_product(&dx[i], gckpti_weighted(w, d), params->loss_scale, x_accumulate);
+    if (e.kind == GCKPTI_LOSS_BINARY)
+        d = x;
+    if (dy)
+        gckpti_put_product(&dy[i], gckpti_weighted(w, -d), params->loss_scale, y_accumulate);
 }
 
 /* Computes the gradient of weights from the sums of the losses that each weight multiplies. */
@@ -2484,8 +2432,8 @@ template <gckpti_loss_kind KIND> void element_loss_by(const gckpt_call *call, bo
     if (!backward)
         return add_losses(call, sums, NULL, rows, n / rows);
     if (x->grad || y->grad)
-        RUN_EACH(call, loss_grads_kernel, n, f.e, x->grad, y->grad, params_of(call), n,
-                 x->accumulate, y->accumulate);
+        for_each<element_loss_gradients_at>(call, n, f.e, x->grad, y->grad, params_of(call),
+                                            x->accumulate, y->accumulate);
     if (!call->in[2].grad)
         return;
     f.e.weights = NULL;
@@ -2534,11 +2482,11 @@ struct Product {
 /* Describes an operand. all: the number of rows of C for A, of columns for B. */
 Operand operand_of(const gckpti_operand *x, int64_t all, int64_t k, int mixed)
 {
-    int64_t size = x->bf16 ? 2 : 4, along = x->k_stride < x->stride,
+    int64_t size = x->halves ? 2 : 4, along = x->k_stride < x->stride,
             stride = along ? x->k_stride : x->stride;
     int64_t pitch = along ? x->stride : x->k_stride, count = along ? k : all;
-    const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
-    int flags = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
+    const char *base = x->halves ? (const char *)x->halves : (const char *)x->f32;
+    int flags = (along ? ALONG : 0) | (x->halves ? NARROW : 0);
     if (!mixed && stride == 1 && count % 4 == 0 && pitch % 4 == 0 && x->batch_stride % 4 == 0 &&
         aligned(base))
         flags |= ALIGNED | (along ? 0 : ASYNC);
@@ -2772,7 +2720,7 @@ __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c
         int64_t at = here.y(i) * pitch + here.x(j);
         float d = from && !narrow && inside ? from[at] : 0.0f;
         if (narrow && inside)
-            d = gckpti_from_bf16(t.c_bf16[corner + at]);
+            d = gckpti_from_bf16(t.c_halves[corner + at]);
         c[i][j] = MIXED ? gckpti_flush_to_zero(d) : d;
     }
 }
@@ -2797,7 +2745,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
             if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
                 t.c[at + l] = c[i][j + l];
             else if (here.y(i) < rows && here.x(j) + l < columns)
-                t.c_bf16[at + l] = gckpti_to_bf16(c[i][j + l]);
+                t.c_halves[at + l] = gckpti_to_bf16(c[i][j + l]);
         }
     }
 }
@@ -3333,30 +3281,28 @@ void conv2d_by(const gckpt_call *call, bool backward)
 /* >>exact/pools */
 /* ---- max_pool, average_pool: a thread for each result (backward: each element of dx) ---- */
 template <bool MAX>
-__global__ void pool_forward_kernel(gckpti_pool_state s, const float *x, float *y, uint16_t *tap,
-                                    int64_t n)
+__device__ void pool_at(int64_t e, const gckpti_pool_state &s, const float *x, float *y,
+                        uint16_t *tap)
 {
-    for (EACH(e, n)) {
-        const int64_t place = e / s.channels, line = place / s.out[1], image = line / s.out[0];
-        const int64_t h = (line - image * s.out[0]) * s.o.stride[0] - s.o.padding[0];
-        const int64_t w = (place - line * s.out[1]) * s.o.stride[1] - s.o.padding[1];
-        const float *from = x + image * s.in[0] * s.in[1] * s.channels + (e - place * s.channels);
-        const int top = h < 0 ? (int)-h : 0, left = w < 0 ? (int)-w : 0;
-        float best = 0.0f;
-        int at = -1;
-        for (int a = top; a < s.o.size[0] && h + a < s.in[0]; a++)
-            for (int b = left; b < s.o.size[1] && w + b < s.in[1]; b++) {
-                const float v = from[((h + a) * s.in[1] + w + b) * s.channels];
-                if (!MAX)
-                    best += v;
-                else if (at < 0 || (best == best && !(v <= best)))
-                    best = v, at = a * s.o.size[1] + b;
-            }
-        if (y)
-            y[e] = MAX ? best : best / ((float)s.o.size[0] * (float)s.o.size[1]);
-        if (MAX && tap)
-            tap[e] = (uint16_t)at;
-    }
+    const int64_t place = e / s.channels, line = place / s.out[1], image = line / s.out[0];
+    const int64_t h = (line - image * s.out[0]) * s.o.stride[0] - s.o.padding[0];
+    const int64_t w = (place - line * s.out[1]) * s.o.stride[1] - s.o.padding[1];
+    const float *from = x + image * s.in[0] * s.in[1] * s.channels + (e - place * s.channels);
+    const int top = h < 0 ? (int)-h : 0, left = w < 0 ? (int)-w : 0;
+    float best = 0.0f;
+    int at = -1;
+    for (int a = top; a < s.o.size[0] && h + a < s.in[0]; a++)
+        for (int b = left; b < s.o.size[1] && w + b < s.in[1]; b++) {
+            const float v = from[((h + a) * s.in[1] + w + b) * s.channels];
+            if (!MAX)
+                best += v;
+            else if (at < 0 || (best == best && !(v <= best)))
+                best = v, at = a * s.o.size[1] + b;
+        }
+    if (y)
+        y[e] = MAX ? best : best / ((float)s.o.size[0] * (float)s.o.size[1]);
+    if (MAX && tap)
+        tap[e] = (uint16_t)at;
 }
 
 /* Returns the first window along an axis that covers position `at`, counted with the padding. */
@@ -3367,26 +3313,23 @@ __device__ int64_t first_window(const gckpti_pool_state &s, int axis, int64_t at
 
 /* Adds the gradients of the windows that cover an element, in the order of the windows. */
 template <bool MAX>
-__global__ void pool_backward_kernel(gckpti_pool_state s, float *dx, const float *g,
-                                     const uint16_t *tap, int64_t n, int accumulate)
+__device__ void pool_gradient_at(int64_t e, const gckpti_pool_state &s, float *dx, const float *g,
+                                 const uint16_t *tap, int accumulate)
 {
-    for (EACH(e, n)) {
-        const int64_t place = e / s.channels, line = place / s.in[1], image = line / s.in[0];
-        const int64_t h = line - image * s.in[0] + s.o.padding[0];
-        const int64_t w = place - line * s.in[1] + s.o.padding[1];
-        const int64_t left = first_window(s, 1, w);
-        float d = accumulate ? dx[e] : 0.0f;
-        for (int64_t p = first_window(s, 0, h); p < s.out[0] && p * s.o.stride[0] <= h; p++)
-            for (int64_t q = left; q < s.out[1] && q * s.o.stride[1] <= w; q++) {
-                const int64_t number =
-                    (h - p * s.o.stride[0]) * s.o.size[1] + w - q * s.o.stride[1];
-                const int64_t at =
-                    ((image * s.out[0] + p) * s.out[1] + q) * s.channels + e - place * s.channels;
-                if (!MAX || tap[at] == number)
-                    d += MAX ? g[at] : g[at] / ((float)s.o.size[0] * (float)s.o.size[1]);
-            }
-        dx[e] = d;
-    }
+    const int64_t place = e / s.channels, line = place / s.in[1], image = line / s.in[0];
+    const int64_t h = line - image * s.in[0] + s.o.padding[0];
+    const int64_t w = place - line * s.in[1] + s.o.padding[1];
+    const int64_t left = first_window(s, 1, w);
+    float d = accumulate ? dx[e] : 0.0f;
+    for (int64_t p = first_window(s, 0, h); p < s.out[0] && p * s.o.stride[0] <= h; p++)
+        for (int64_t q = left; q < s.out[1] && q * s.o.stride[1] <= w; q++) {
+            const int64_t number = (h - p * s.o.stride[0]) * s.o.size[1] + w - q * s.o.stride[1];
+            const int64_t at =
+                ((image * s.out[0] + p) * s.out[1] + q) * s.channels + e - place * s.channels;
+            if (!MAX || tap[at] == number)
+                d += MAX ? g[at] : g[at] / ((float)s.o.size[0] * (float)s.o.size[1]);
+        }
+    dx[e] = d;
 }
 
 template <bool MAX> void pool_by(const gckpt_call *call, bool backward)
@@ -3394,11 +3337,12 @@ template <bool MAX> void pool_by(const gckpt_call *call, bool backward)
     const gckpt_arg *x = &call->in[0];
     const int64_t n = gckpti_elements(backward ? &x->shape : &call->shape);
     if (!backward)
-        RUN_EACH(call, pool_forward_kernel<MAX>, n, gckpti_pool_state_of(call), x->data, call->out,
-                 (uint16_t *)call->saved, n);
+        for_each<pool_at<MAX>>(call, n, gckpti_pool_state_of(call), x->data, call->out,
+                               (uint16_t *)call->saved);
     else if (x->grad)
-        RUN_EACH(call, pool_backward_kernel<MAX>, n, gckpti_pool_state_of(call), x->grad,
-                 call->grad_out, (const uint16_t *)call->saved, n, x->accumulate);
+        for_each<pool_gradient_at<MAX>>(call, n, gckpti_pool_state_of(call), x->grad,
+                                        call->grad_out, (const uint16_t *)call->saved,
+                                        x->accumulate);
 }
 
 #endif
@@ -3442,34 +3386,29 @@ int64_t embed_workspace(const gckpt_call *call, bool backward)
     return backward ? 2 * gckpti_rows(&call->in[0].shape) + 1 + 2 * gckpti_rows(&call->shape) : 0;
 }
 
-__global__ void lists_count_kernel(Lists l, RowIndex index, int64_t rows)
+__device__ void lists_count(int64_t r, const Lists &l, const RowIndex &index)
 {
-    for (EACH(r, rows))
-        l.place[r] = atomicAdd(&l.count[index[r]], 1u);
+    l.place[r] = atomicAdd(&l.count[index[r]], 1u);
 }
 
-__global__ void lists_begin_kernel(Lists l, int64_t table)
+__device__ void lists_begin(int64_t v, const Lists &l)
 {
-    for (EACH(v, table))
-        l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
+    l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
 }
 
-__global__ void lists_fill_kernel(Lists l, RowIndex index, int64_t rows)
+__device__ void lists_fill(int64_t r, const Lists &l, const RowIndex &index)
 {
-    for (EACH(r, rows))
-        l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
+    l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
 }
 
 /* A row's position in its sorted list is the number of smaller rows in it: quadratic, but parallel.
  * 65536 rows of one token take about a millisecond (not confirmed on a device). */
-__global__ void lists_sort_kernel(Lists l, RowIndex index, int64_t rows)
+__device__ void lists_sort(int64_t r, const Lists &l, const RowIndex &index)
 {
-    for (EACH(r, rows)) {
-        unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
-        for (unsigned i = 0; i < count; i++)
-            before += l.list[begin + i] < (unsigned)r;
-        l.place[begin + before] = (unsigned)r;
-    }
+    unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
+    for (unsigned i = 0; i < count; i++)
+        before += l.list[begin + i] < (unsigned)r;
+    l.place[begin + before] = (unsigned)r;
 }
 
 /* A block loops over table rows; a thread adds up a column and prefetches AHEAD rows of g. */
@@ -3508,16 +3447,16 @@ void embed_by(const gckpt_call *call, bool backward)
                           x->shape.d[1] };
     if (!backward)
         for_each_vec<8>(call, EmbedRows{ x->data, index, out_of(call), n }, rows * n,
-                 n % 8 == 0 && aligned(x->data) && aligned(out_of(call)));
+                 n % 8 == 0 && aligned(x->data, out_of(call)));
     if (!backward || !x->grad)
         return;
     unsigned *workspace = (unsigned *)call->workspace, *place = workspace + 2 * table + 1;
     const Lists l = { workspace, workspace + table, workspace + table + 1, place, place + rows };
     fill(call, l.count, 0, table + 1);
-    RUN_EACH(call, lists_count_kernel, rows, l, index, rows);
-    RUN_EACH(call, lists_begin_kernel, table, l, table);
-    RUN_EACH(call, lists_fill_kernel, rows, l, index, rows);
-    RUN_EACH(call, lists_sort_kernel, rows, l, index, rows);
+    for_each<lists_count>(call, rows, l, index);
+    for_each<lists_begin>(call, table, l);
+    for_each<lists_fill>(call, rows, l, index);
+    for_each<lists_sort>(call, rows, l, index);
     dim3 grid = blocks_for(table, 1);
     grid.y = (unsigned)((n + 255) / 256);
     RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
@@ -3540,45 +3479,37 @@ __device__ float warp_max(float lane)
 
 /* Computes exponentials twice instead of storing and reading them. LOG (log_softmax) takes classes
  * in one pass, as gckpti_online does. y may be x. */
-template <bool LOG>
-__global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
+template <bool LOG> __device__ void softmax_of_row(int64_t r, const float *x, float *y, int64_t n)
 {
     const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
-        const float *from = x + r * n;
-        float max = -INFINITY, sum = 0.0f;
-        for (int64_t i = lane; i < n; i += 32)
-            max = from[i] > max ? from[i] : max;
-        max = warp_max(max);
-        const float shift = gckpti_shift(max);
-        for (int64_t i = lane; i < n; i += 32)
-            sum += gckpti_exp(from[i] - shift);
-        sum = warp_sum(sum);
-        max = LOG ? max : shift;
-        gckpti_softmax_end(&max, &sum);
-        sum = LOG ? gckpti_log(sum) : sum;
-        for (int64_t i = lane; i < n; i += 32)
-            y[r * n + i] = LOG ? from[i] - max - sum : gckpti_exp(from[i] - max) / sum;
-    }
+    const float *from = x + r * n;
+    float max = -INFINITY;
+    for (int64_t i = lane; i < n; i += 32)
+        max = from[i] > max ? from[i] : max;
+    max = warp_max(max);
+    const float shift = gckpti_shift(max);
+    float sum =
+        lanes_sum(n, [&](float all, int64_t i) { return all + gckpti_exp(from[i] - shift); });
+    max = LOG ? max : shift;
+    gckpti_softmax_end(&max, &sum);
+    sum = LOG ? gckpti_log(sum) : sum;
+    for (int64_t i = lane; i < n; i += 32)
+        y[r * n + i] = LOG ? from[i] - max - sum : gckpti_exp(from[i] - max) / sum;
 }
 
 /* Computes d, the gradient of x. d may be g: the last lane that reads an element also writes it. */
 template <bool LOG>
-__global__ void softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
+__device__ void softmax_gradient_of_row(int64_t r, const float *y, const float *g, float *d,
                                         int64_t n, int accumulate)
 {
-    const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
-        float sum = 0.0f;
-        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            sum = LOG ? sum + g[i] : gckpti_fma(g[i], y[i], sum);
-        sum = warp_sum(sum);
-        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
-            if (LOG)
-                gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
-            else
-                gckpti_put_product(&d[i], y[i], g[i] - sum, accumulate);
-    }
+    y += r * n, g += r * n, d += r * n;
+    const float sum = lanes_sum(
+        n, [&](float all, int64_t i) { return LOG ? all + g[i] : gckpti_fma(g[i], y[i], all); });
+    for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+        if (LOG)
+            gckpti_put(&d[i], gckpti_fma(-gckpti_exp(y[i]), sum, g[i]), accumulate);
+        else
+            gckpti_put_product(&d[i], y[i], g[i] - sum, accumulate);
 }
 
 template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
@@ -3586,63 +3517,19 @@ template <bool LOG> void softmax_by(const gckpt_call *call, bool backward)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const gckpt_arg *x = &call->in[0];
     if (!backward)
-        RUN_ROWS(call, softmax_forward_kernel<LOG>, rows, x->data, call->out, rows, n);
+        for_each_row<softmax_of_row<LOG>>(call, rows, x->data, call->out, n);
     else if (x->grad)
-        RUN_ROWS(call, softmax_backward_kernel<LOG>, rows, call->out, call->grad_out, x->grad, rows,
-                 n, x->accumulate);
+        for_each_row<softmax_gradient_of_row<LOG>>(call, rows, call->out, call->grad_out, x->grad,
+                                                   n, x->accumulate);
 }
 
 /* >>exact/norms */
-/* Returns d = (x - c) - mean; in an rmsnorm c and mean are 0. */
-__device__ float centered(float x, float c, float mean) { return (x - c) - mean; }
-
-/* Returns y = d rstd gain + bias at element i of a row; gain and bias may be NULL. */
-__device__ float norm_out(float d, float rstd, const float *gain, const float *bias, int64_t i)
-{
-    float y = gain ? d * rstd : d, factor = gain ? gain[i] : rstd;
-    return bias ? gckpti_fma(y, factor, bias[i]) : y * factor;
-}
-
-/* Returns the mean of x - c over a row. */
-__device__ float mean_from(const float *x, int64_t n, float c)
-{
-    float sum = 0.0f;
-    for (int64_t i = threadIdx.x % 32; i < n; i += 32)
-        sum += x[i] - c;
-    return warp_sum(sum) / (float)n;
-}
-
-__global__ void norm_forward_kernel(int center, float epsilon, const float *x, const float *gain,
-                                    const float *bias, float *out, float *saved, int64_t rows,
-                                    int64_t n)
-{
-    const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
-        const float *from = x + r * n;
-        float c = 0.0f, mean = 0.0f, squares = 0.0f;
-        if (center) {
-            c = from[0] + mean_from(from, n, from[0]);
-            mean = mean_from(from, n, c);
-        }
-        for (int64_t i = lane; i < n; i += 32) {
-            float d = centered(from[i], c, mean);
-            squares = gckpti_fma(d, d, squares);
-        }
-        float rstd = gckpti_rsqrt(warp_sum(squares) / (float)n + epsilon);
-        for (int64_t i = lane; out && i < n; i += 32) {
-            const float d = centered(from[i], c, mean);
-            out[r * n + i] = norm_out(d, rstd, gain, bias, i);
-        }
-        if (saved && center && lane < 3)
-            saved[3 * r + lane] = lane == 0 ? c : lane == 1 ? mean : rstd;
-        if (saved && !center && lane == 0)
-            saved[r] = rstd;
-    }
-}
-
-/* What the forward saved for a row. */
+/* What the forward saves for a row: c, close to the mean; the mean of x - c; 1 / deviation. In an
+ * rmsnorm c and mean are 0, and only rstd is saved. */
 struct Normed {
     float c, mean, rstd;
+    __device__ float centered(float x) const { return (x - c) - mean; }
+    __device__ float normalised(float x) const { return centered(x) * rstd; }
 };
 
 __device__ Normed normed(const float *saved, int64_t r, int center)
@@ -3652,63 +3539,92 @@ __device__ Normed normed(const float *saved, int64_t r, int center)
     return { 0.0f, 0.0f, saved[r] };
 }
 
-__global__ void norm_backward_kernel(int center, const float *x, const float *gain,
-                                     const float *saved, const float *g, float *dx, int64_t rows,
-                                     int64_t n, int accumulate)
+/* Returns y = d rstd gain + bias at element i of a row; gain and bias may be NULL. */
+__device__ float norm_out(float d, float rstd, const float *gain, const float *bias, int64_t i)
+{
+    float y = gain ? d * rstd : d, factor = gain ? gain[i] : rstd;
+    return bias ? gckpti_fma(y, factor, bias[i]) : y * factor;
+}
+
+struct Norm { /* a layernorm or, if center is 0, an rmsnorm; gain and bias may be NULL */
+    int center;
+    int64_t n; /* elements of a row */
+    const float *x, *gain, *bias, *g;
+    float *saved;
+};
+
+__device__ void norm_row(int64_t r, const Norm &s, float epsilon, float *out)
 {
     const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
-        const float *from = x + r * n, *g_row = g + r * n;
-        const Normed o = normed(saved, r, center);
-        float a = 0.0f, b = 0.0f;
-        for (int64_t i = lane; i < n; i += 32) {
-            float u = gain ? gckpti_mul(g_row[i], gain[i]) : g_row[i];
-            a += u;
-            b = gckpti_fma(u, centered(from[i], o.c, o.mean) * o.rstd, b);
-        }
-        a = center ? warp_sum(a) / (float)n : 0.0f;
-        b = warp_sum(b) / (float)n;
-        for (int64_t i = lane; i < n; i += 32) {
-            float h = centered(from[i], o.c, o.mean) * o.rstd;
-            float u = gain ? gckpti_mul(g_row[i], gain[i]) : g_row[i];
-            gckpti_put_product(&dx[r * n + i], o.rstd, gckpti_fma(-h, b, u - a), accumulate);
-        }
+    const float *x = s.x + r * s.n;
+    Normed o = {};
+    const auto mean_from = [&](float c) {
+        return lanes_sum(s.n, [&](float sum, int64_t i) { return sum + (x[i] - c); }) / (float)s.n;
+    };
+    if (s.center) {
+        o.c = x[0] + mean_from(x[0]);
+        o.mean = mean_from(o.c);
+    }
+    const float squares = lanes_sum(s.n, [&](float sum, int64_t i) {
+        const float d = o.centered(x[i]);
+        return gckpti_fma(d, d, sum);
+    });
+    o.rstd = gckpti_rsqrt(squares / (float)s.n + epsilon);
+    for (int64_t i = lane; out && i < s.n; i += 32)
+        out[r * s.n + i] = norm_out(o.centered(x[i]), o.rstd, s.gain, s.bias, i);
+    if (s.saved && s.center && lane < 3)
+        s.saved[3 * r + lane] = lane == 0 ? o.c : lane == 1 ? o.mean : o.rstd;
+    if (s.saved && !s.center && lane == 0)
+        s.saved[r] = o.rstd;
+}
+
+__device__ void norm_gradient_of_row(int64_t r, const Norm &s, float *dx, int accumulate)
+{
+    const int lane = (int)threadIdx.x % 32;
+    const float *x = s.x + r * s.n, *g = s.g + r * s.n;
+    const Normed o = normed(s.saved, r, s.center);
+    float a = 0.0f, b = 0.0f;
+    for (int64_t i = lane; i < s.n; i += 32) {
+        const float u = s.gain ? gckpti_mul(g[i], s.gain[i]) : g[i];
+        a += u;
+        b = gckpti_fma(u, o.normalised(x[i]), b);
+    }
+    a = s.center ? warp_sum(a) / (float)s.n : 0.0f;
+    b = warp_sum(b) / (float)s.n;
+    for (int64_t i = lane; i < s.n; i += 32) {
+        const float h = o.normalised(x[i]), u = s.gain ? gckpti_mul(g[i], s.gain[i]) : g[i];
+        gckpti_put_product(&dx[r * s.n + i], o.rstd, gckpti_fma(-h, b, u - a), accumulate);
     }
 }
 
 /* Terms of dgain (sums of g h, with h the normalised x) and of dbias (sums of g). */
 struct NormTerms : Terms {
-    int center;
-    const float *x, *saved, *g;
+    Norm s;
     bool gain;
-    int64_t n;
     __device__ void operator()(int64_t column, int64_t r, float *term) const
     {
-        term[1] = g[r * n + column];
-        if (gain) {
-            const Normed o = normed(saved, r, center);
-            term[0] = gckpti_mul(term[1], centered(x[r * n + column], o.c, o.mean) * o.rstd);
-        }
+        term[1] = s.g[r * s.n + column];
+        if (gain)
+            term[0] =
+                gckpti_mul(term[1], normed(s.saved, r, s.center).normalised(s.x[r * s.n + column]));
     }
 };
 
 void layernorm_by(const gckpt_call *call, bool backward)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    const int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const int64_t rows = gckpti_rows(&call->shape);
     const gckpt_arg *x = &call->in[0];
-    const float *gain_data = o->gain ? call->in[o->gain].data : NULL, *g = call->grad_out;
-    float *saved = (float *)call->saved;
     const Sum gain = sum_of(call, o->gain);
+    const Norm s = { o->center, gckpti_last(&call->shape), x->data,
+                     o->gain ? call->in[o->gain].data : NULL,
+                     o->bias ? call->in[o->bias].data : NULL, call->grad_out,
+                     (float *)call->saved };
     if (!backward)
-        RUN_ROWS(call, norm_forward_kernel, rows, o->center, gckpti_norm_epsilon(o), x->data,
-                 gain_data, o->bias ? call->in[o->bias].data : NULL, call->out, saved, rows, n);
-    else
-        column_sums(call, NormTerms{ {}, o->center, x->data, saved, g, wanted(gain.at), n }, gain,
-                    sum_of(call, o->bias), rows, n);
-    if (backward && x->grad)
-        RUN_ROWS(call, norm_backward_kernel, rows, o->center, x->data, gain_data, saved, g, x->grad,
-                 rows, n, x->accumulate);
+        return for_each_row<norm_row>(call, rows, s, gckpti_norm_epsilon(o), call->out);
+    column_sums(call, NormTerms{ {}, s, wanted(gain.at) }, gain, sum_of(call, o->bias), rows, s.n);
+    if (x->grad)
+        for_each_row<norm_gradient_of_row>(call, rows, s, x->grad, x->accumulate);
 }
 
 /* >>exact/channels */
@@ -3765,19 +3681,17 @@ template <bool BACK> struct ChannelTerms : Terms {
 };
 
 /* Computes means of `sums` or gain * sums by image and group, plus the first `from`, if set. */
-__global__ void channel_means_kernel(Channels s, const float *sums, const float *gain,
-                                     const float *from, float *to)
+__device__ void channel_mean(int64_t r, const Channels &s, const float *sums, const float *gain,
+                             const float *from, float *to)
 {
-    for (EACH_ROW(r, s.images * s.groups)) {
-        const int64_t image = r / s.groups, channel = (r - image * s.groups) * s.m;
-        const float *sum = sums + image * s.channels + channel;
-        float lane = 0.0f;
-        for (int64_t k = threadIdx.x % 32; k < s.m; k += 32)
-            lane = gain ? gckpti_fma(sum[k], gain[channel + k], lane) : lane + sum[k];
-        lane = warp_sum(lane) / s.n;
-        if (threadIdx.x % 32 == 0)
-            to[r] = from ? from[image * s.places * s.channels + channel] + lane : lane;
-    }
+    const int64_t image = r / s.groups, channel = (r - image * s.groups) * s.m;
+    const float *sum = sums + image * s.channels + channel;
+    float mean = lanes_sum(s.m, [&](float lane, int64_t k) {
+        return gain ? gckpti_fma(sum[k], gain[channel + k], lane) : lane + sum[k];
+    });
+    mean /= s.n;
+    if (threadIdx.x % 32 == 0)
+        to[r] = from ? from[image * s.places * s.channels + channel] + mean : mean;
 }
 
 /* Computes the output or, if BACK, dx (a, b: means of g, g h). A lane has a channel. */
@@ -3818,7 +3732,7 @@ template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s
 void channel_means(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
                    const float *from, float *to)
 {
-    RUN_ROWS(call, channel_means_kernel, s.images * s.groups, s, sums, gain, from, to);
+    for_each_row<channel_mean>(call, s.images * s.groups, s, sums, gain, from, to);
 }
 
 /* The terms that batchnorm adds to its running mean and variance: measured ones, times rows. */
@@ -3915,33 +3829,29 @@ template <int GATES> __device__ __forceinline__ gckpti_cell cell_of(const Cells 
 }
 
 /* Runs a step of the forward; t < 0 sets initial states. lstm: chains a begin at p. */
-template <int GATES> __global__ void cells_forward_kernel(const __grid_constant__ Cells s)
+template <int GATES> __device__ void cells_forward_at(int64_t i, const Cells &s)
 {
     const int64_t n = s.at.units;
-    for (EACH(i, s.rows * n)) {
-        const int64_t row = i / n, j = i - row * n;
-        const gckpti_cell c = cell_of<GATES>(s, row);
-        float *a = s.a + row * GATES * n + j;
-        if (s.t < 0)
-            c.state[0][j] = s.h0 ? s.h0[i] : 0.0f, c.state[1][j] = s.c0 ? s.c0[i] : 0.0f;
-        else
-            GATES == 3 ? gckpti_gru_gates_at(&c, j) : gckpti_lstm_gates_at(&c, j);
-        for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* the next step's chains */
-            a[k * n] = c.p[(4 + k) * n + j];
-        for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
-            s.out[((row * s.steps + s.t) * (GATES - 2) + k) * n + j] = c.state[k][j];
-    }
+    const int64_t row = i / n, j = i - row * n;
+    const gckpti_cell c = cell_of<GATES>(s, row);
+    float *a = s.a + row * GATES * n + j;
+    if (s.t < 0)
+        c.state[0][j] = s.h0 ? s.h0[i] : 0.0f, c.state[1][j] = s.c0 ? s.c0[i] : 0.0f;
+    else
+        GATES == 3 ? gckpti_gru_gates_at(&c, j) : gckpti_lstm_gates_at(&c, j);
+    for (int k = 0; k < 4 && GATES == 4 && s.t + 1 < s.steps; k++) /* the next step's chains */
+        a[k * n] = c.p[(4 + k) * n + j];
+    for (int k = 0; k < GATES - 2 && s.out && s.t >= 0; k++)
+        s.out[((row * s.steps + s.t) * (GATES - 2) + k) * n + j] = c.state[k][j];
 }
 
-template <int GATES> __global__ void cells_backward_kernel(const __grid_constant__ Cells s)
+template <int GATES> __device__ void cells_backward_at(int64_t i, const Cells &s)
 {
     const int64_t n = s.at.units;
-    for (EACH(i, s.rows * n)) {
-        const int64_t row = i / n, j = i - row * n;
-        const gckpti_cell c = cell_of<GATES>(s, row);
-        s.before[(row * s.steps + s.t) * n + j] = c.h[j];
-        GATES == 3 ? gckpti_gru_gate_grads_at(&c, j) : gckpti_lstm_gate_grads_at(&c, j);
-    }
+    const int64_t row = i / n, j = i - row * n;
+    const gckpti_cell c = cell_of<GATES>(s, row);
+    s.before[(row * s.steps + s.t) * n + j] = c.h[j];
+    GATES == 3 ? gckpti_gru_gate_grads_at(&c, j) : gckpti_lstm_gate_grads_at(&c, j);
 }
 
 /* Computes c (m,n) = a b, added to c (accumulate) or to `start`, in f32 in any plan. */
@@ -3967,7 +3877,7 @@ template <int GATES> void cells_forward(const gckpt_call *call, const gckpti_seq
         if (s.t >= 0)
             cell_product(call, h, wh, { s.rows, q.gates, q.units },
                          GATES == 3 && q.bias ? q.bias->data : NULL, s.a, GATES == 4);
-        RUN(call, cells_forward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
+        for_each<cells_forward_at<GATES>, 128>(call, n, s);
     }
 }
 
@@ -3980,7 +3890,7 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
     fill(call, d, 0, 2 * n + q.units);
     const gckpti_operand wh = { q.wh->data, NULL, q.gates, 1, 0, NULL };
     for (s.t = s.steps; s.t-- > 0;) {
-        RUN(call, cells_backward_kernel<GATES>, blocks_for(n, 128), 128, 0, s);
+        for_each<cells_backward_at<GATES>, 128>(call, n, s);
         const gckpti_operand da = { s.at.da + s.t * q.gates, NULL, s.steps * q.gates, 1, 0, NULL };
         cell_product(call, da, wh, { s.rows, q.units, q.gates }, NULL, d, 1);
     }
@@ -4083,100 +3993,90 @@ __device__ float class_loss(const Classes &l, int64_t r, float max, float log_su
 {
     const float *x = l.x + r * l.n, *soft = l.soft ? l.soft + r * l.n : NULL;
     const float loss = log_sum - (logit - max);
-    float sum = 0.0f;
     if (!soft && l.target[r] < 0)
         return -0.0f;
     if (!soft && !(l.smoothing > 0.0f))
         return loss;
-    for (int64_t i = threadIdx.x % 32; i < l.n; i += 32) {
-        float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
-        sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, sum) : sum + t;
-    }
-    sum = warp_sum(sum);
+    const float sum = lanes_sum(l.n, [&](float all, int64_t i) {
+        const float s = log_sum - (x[i] - max), t = soft ? soft[i] : 1.0f;
+        return t > 0.0f || t < 0.0f ? gckpti_fma(t, s, all) : all + t;
+    });
     return soft ? sum
                 : gckpti_fma(l.smoothing / (float)l.n, sum, gckpti_mul(1.0f - l.smoothing, loss));
 }
 
-__global__ void loss_forward_kernel(Classes l)
+__device__ void loss_of_row(int64_t r, const Classes &l)
 {
     const int lane = (int)threadIdx.x % 32;
-    for (EACH_ROW(r, l.rows)) {
-        const float *x = l.x + r * l.n;
-        const int64_t target = l.target ? l.target[r] : 0, at = target - l.first;
-        float *state = l.state + 3 * r, max = 0.0f, sum = 1.0f, logit = 0.0f;
-        if (l.first > 0)
-            max = state[0], sum = state[1], logit = state[2];
-        __syncwarp();
-        for (int64_t j = 0; target >= 0 && j < l.n; j += GCKPTI_LOSS_CHUNK)
-            online_chunk(x + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), l.first + j == 0, &max,
-                         &sum);
-        if (target >= 0 && at >= 0 && at < l.n)
-            logit = x[at];
-        if (l.first + l.n < l.classes) {
-            if (lane < 3)
-                state[lane] = lane == 0 ? max : lane == 1 ? sum : logit;
-            continue;
-        }
-        gckpti_softmax_end(&max, &sum);
-        const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum, logit);
-        if (lane == 0)
-            l.losses[r] = target < 0 ? loss : gckpti_weighted(weight_of(l, r), loss);
-        if (l.saved && lane < 2)
-            l.saved[2 * r + lane] = lane == 0 ? max : log_sum;
+    const float *x = l.x + r * l.n;
+    const int64_t target = l.target ? l.target[r] : 0, at = target - l.first;
+    float *state = l.state + 3 * r, max = 0.0f, sum = 1.0f, logit = 0.0f;
+    if (l.first > 0)
+        max = state[0], sum = state[1], logit = state[2];
+    __syncwarp();
+    for (int64_t j = 0; target >= 0 && j < l.n; j += GCKPTI_LOSS_CHUNK)
+        online_chunk(x + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), l.first + j == 0, &max, &sum);
+    if (target >= 0 && at >= 0 && at < l.n)
+        logit = x[at];
+    if (l.first + l.n < l.classes) {
+        if (lane < 3)
+            state[lane] = lane == 0 ? max : lane == 1 ? sum : logit;
+        return;
     }
+    gckpti_softmax_end(&max, &sum);
+    const float log_sum = gckpti_log(sum), loss = class_loss(l, r, max, log_sum, logit);
+    if (lane == 0)
+        l.losses[r] = target < 0 ? loss : gckpti_weighted(weight_of(l, r), loss);
+    if (l.saved && lane < 2)
+        l.saved[2 * r + lane] = lane == 0 ? max : log_sum;
 }
 
 /* Computes dx, which may overwrite x. SOFT: also dt, of soft targets; dx or dt may be NULL. */
 template <bool SOFT>
-__global__ void loss_backward_kernel(Classes l, float *dx, float *dt, const StepParams *params,
-                                     int x_accumulate, int t_accumulate)
+__device__ void loss_gradients_of_row(int64_t r, const Classes &l, float *dx, float *dt,
+                                      const StepParams *params, int x_accumulate, int t_accumulate)
 {
     enum { AT_ONCE = 4 };
     const int lane = (int)threadIdx.x % 32;
     const float p_off = l.smoothing / (float)l.n, p_on = 1.0f - l.smoothing + p_off;
     const bool to_x = !SOFT || dx, to_t = SOFT && dt;
-    for (EACH_ROW(r, l.rows)) {
-        const float w = weight_of(l, r), scale = w * params->loss_scale;
-        const int64_t begin = r * l.n, end = begin + l.n;
-        const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
-        const bool out = (!SOFT && l.target[r] < 0) || w == 0.0f;
-        const float max = l.saved[2 * r], log_sum = l.saved[2 * r + 1];
-        float mass = 0.0f;
-        for (int64_t i = begin + lane; SOFT && !out && i < end; i += 32)
-            mass += l.soft[i];
-        mass = SOFT ? warp_sum(mass) : 1.0f;
-        for (int64_t i = begin + lane; i < end; i += 32 * AT_ONCE) {
-            float x[AT_ONCE];
-            for (int k = 0; k < AT_ONCE; k++)
-                x[k] = !out && i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
-            for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
-                const int64_t at = i + 32 * k;
-                const float t = SOFT ? l.soft[at] : at == target ? p_on : p_off, y = x[k] - max;
-                float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
-                if (l.cap > 0.0f)
-                    p *= gckpti_softcap_deriv(x[k], 1.0f / l.cap);
-                if (out && to_x && !x_accumulate)
-                    dx[at] = 0.0f;
-                if (out && to_t && !t_accumulate)
-                    dt[at] = 0.0f;
-                if (!out && to_x)
-                    gckpti_put_product(&dx[at], p, scale, x_accumulate);
-                if (!out && to_t)
-                    gckpti_put_product(&dt[at], log_sum - y, scale, t_accumulate);
-            }
+    const float w = weight_of(l, r), scale = w * params->loss_scale;
+    const int64_t begin = r * l.n, end = begin + l.n;
+    const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
+    const bool out = (!SOFT && l.target[r] < 0) || w == 0.0f;
+    const float max = l.saved[2 * r], log_sum = l.saved[2 * r + 1];
+    float mass = 1.0f;
+    if (SOFT && !out)
+        mass = lanes_sum(l.n, [&](float sum, int64_t i) { return sum + l.soft[begin + i]; });
+    for (int64_t i = begin + lane; i < end; i += 32 * AT_ONCE) {
+        float x[AT_ONCE];
+        for (int k = 0; k < AT_ONCE; k++)
+            x[k] = !out && i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
+        for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
+            const int64_t at = i + 32 * k;
+            const float t = SOFT ? l.soft[at] : at == target ? p_on : p_off, y = x[k] - max;
+            float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
+            if (l.cap > 0.0f)
+                p *= gckpti_softcap_deriv(x[k], 1.0f / l.cap);
+            if (out && to_x && !x_accumulate)
+                dx[at] = 0.0f;
+            if (out && to_t && !t_accumulate)
+                dt[at] = 0.0f;
+            if (!out && to_x)
+                gckpti_put_product(&dx[at], p, scale, x_accumulate);
+            if (!out && to_t)
+                gckpti_put_product(&dt[at], log_sum - y, scale, t_accumulate);
         }
     }
 }
 
-__global__ void class_losses_kernel(Classes l)
+__device__ void unweighted_loss_of_row(int64_t r, const Classes &l)
 {
-    for (EACH_ROW(r, l.rows)) {
-        const int64_t target = l.target ? l.target[r] : 0;
-        const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
-        const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
-        if (threadIdx.x % 32 == 0)
-            l.losses[r] = loss;
-    }
+    const int64_t target = l.target ? l.target[r] : 0;
+    const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
+    const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
+    if (threadIdx.x % 32 == 0)
+        l.losses[r] = loss;
 }
 
 /* A float for each row; in the backward, also one for each weight, or nothing without weights. */
@@ -4191,18 +4091,19 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
     const Classes l = classes_of(call);
     if (!backward) {
-        RUN_ROWS(call, loss_forward_kernel, l.rows, l);
+        for_each_row<loss_of_row>(call, l.rows, l);
         return add_losses(call, l.losses, l.target, l.rows, 1);
     }
     if (l.soft && (x->grad || targets->grad))
-        RUN_ROWS(call, loss_backward_kernel<true>, l.rows, l, x->grad, targets->grad,
-                 params_of(call), x->accumulate, targets->accumulate);
+        for_each_row<loss_gradients_of_row<true>>(call, l.rows, l, x->grad, targets->grad,
+                                                  params_of(call), x->accumulate,
+                                                  targets->accumulate);
     else if (x->grad)
-        RUN_ROWS(call, loss_backward_kernel<false>, l.rows, l, x->grad, (float *)NULL,
-                 params_of(call), x->accumulate, 0);
+        for_each_row<loss_gradients_of_row<false>>(call, l.rows, l, x->grad, (float *)NULL,
+                                                   params_of(call), x->accumulate, 0);
     if (!call->in[2].grad)
         return;
-    RUN_ROWS(call, class_losses_kernel, l.rows, l);
+    for_each_row<unweighted_loss_of_row>(call, l.rows, l);
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }
@@ -4237,10 +4138,9 @@ int64_t linear_cross_entropy_workspace(const gckpt_call *call, bool backward)
     return logit_sizes(call, backward).size;
 }
 
-__global__ void cap_kernel(float *x, int64_t n, float times, float cap)
+__device__ void cap_at(int64_t i, float *x, float times, float cap)
 {
-    for (EACH(i, n))
-        x[i] = gckpti_softcap(x[i], times, cap);
+    x[i] = gckpti_softcap(x[i], times, cap);
 }
 
 /* Runs a block of rows from `row` on; returns their number. Computes logits = x w' and the rows'
@@ -4271,12 +4171,12 @@ int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row
         t.b = gckpti_operand_of(gckpti_arg_values(w), l.first * c, c, 1, 0);
         gckpti_gemm(call, products, &t, rows, l.n, c, workspace, 0);
         if (l.cap > 0.0f)
-            RUN_EACH(call, cap_kernel, rows * l.n, workspace, rows * l.n, 1.0f / l.cap, l.cap);
+            for_each<cap_at>(call, rows * l.n, workspace, 1.0f / l.cap, l.cap);
         if (!backward)
-            RUN_ROWS(call, loss_forward_kernel, rows, l);
+            for_each_row<loss_of_row>(call, rows, l);
         else
-            RUN_ROWS(call, loss_backward_kernel<false>, rows, l, workspace, (float *)NULL,
-                     params_of(call), 0, 0);
+            for_each_row<loss_gradients_of_row<false>>(call, rows, l, workspace, (float *)NULL,
+                                                       params_of(call), 0, 0);
         t.a = d, t.b = gckpti_transpose(&t.b);
         if (dx)
             gckpti_gemm(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
@@ -4684,19 +4584,17 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
 }
 
 /* Computes delta = dot(g, out) over a head's d columns; a warp has a query of a head. */
-__global__ void attention_delta_kernel(Values g, Values out, float *delta, int64_t queries,
-                                       int64_t t, int heads, int d, int64_t c)
+__device__ void attention_delta_of(int64_t r, Values g, Values out, float *delta, int64_t t,
+                                   int heads, int d, int64_t c)
 {
-    for (EACH_ROW(r, queries)) {
-        int64_t head = r / t % heads, row = r / t / heads, at = (row * t + r % t) * c + head * d;
-        float lane = 0.0f;
+    int64_t head = r / t % heads, row = r / t / heads, at = (row * t + r % t) * c + head * d;
+    float lane = 0.0f;
 #pragma unroll 1
-        for (int e = (int)threadIdx.x % 32; e < d; e += 32)
-            lane = gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
-        lane = warp_sum(lane);
-        if (threadIdx.x % 32 == 0)
-            delta[r] = lane;
-    }
+    for (int e = (int)threadIdx.x % 32; e < d; e += 32)
+        lane = gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
+    lane = warp_sum(lane);
+    if (threadIdx.x % 32 == 0)
+        delta[r] = lane;
 }
 
 /* With a cap: y = (y - delta) * derivative of the cap at x; y: gradients of probabilities. */
@@ -4911,12 +4809,11 @@ void attention_by(const gckpt_call *call, bool)
     a.after = gckpti_attn_post_scale(&h);
     if (a.g)
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
-    a.aligned =
-        a.d % 4 == 0 && aligned(a.q, a.k, a.v) && aligned(a.g, a.out, a.dq) && aligned(a.dk, a.dv);
+    a.aligned = a.d % 4 == 0 && aligned(a.q, a.k, a.v, a.g, a.out, a.dq, a.dk, a.dv);
     const int64_t queries = call->shape.d[0] * a.heads * a.t;
     if (a.dq || a.dk)
-        RUN_ROWS(call, attention_delta_kernel, queries, grad_out_of(call), value_out_of(call),
-                 (float *)call->workspace, queries, (int64_t)a.t, a.heads, a.d, a.c);
+        for_each_row<attention_delta_of>(call, queries, grad_out_of(call), value_out_of(call),
+                                         (float *)call->workspace, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
     if (a.d <= 64 || !fits_wide_tiles(call))
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
@@ -5111,7 +5008,7 @@ struct RowLoss {
     float max, sum, logit;
 };
 
-/* Writes ROW_STATS of row i for this warp's columns, which loss_rows_kernel merges. This lane has
+/* Writes ROW_STATS of row i for this warp's columns, which merge_loss_row merges. This lane has
  * columns j, j+1, j+8, j+9, .. (c[x][which], c[x][which + 1]), three other lanes the rest. */
 template <int across>
 __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const float c[across][4],
@@ -6059,8 +5956,7 @@ MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool bac
         p.g = operand(call, workspace, grad_out_of(call), queries);
     p.out = out_of(call);
     p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
-    p.aligned = p.d % 8 == 0 && aligned(p.q, p.k, p.v) && aligned(p.g) && aligned(p.out) &&
-                aligned(p.dq) && aligned(p.dk) && aligned(p.dv);
+    p.aligned = p.d % 8 == 0 && aligned(p.q, p.k, p.v, p.g, p.out, p.dq, p.dk, p.dv);
     return p;
 }
 
@@ -6105,7 +6001,7 @@ void attention_backward(const gckpt_call *call)
     const Values g = grad_out_of(call), out = value_out_of(call);
     float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
     RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
-        p.heads, p.d, p.d % 8 == 0 && aligned(g) && aligned(out));
+        p.heads, p.d, p.d % 8 == 0 && aligned(g, out));
     p.delta = delta;
     if (p.d <= 64)
         run_backward<64>(call, p);
@@ -6137,28 +6033,26 @@ gckpt_result attention_workspace(gckpt_call *call)
 enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* the forward takes 4 * LOSS_ROWS rows */
 
 /* Merges maxima and sums of a chunk's groups of 64 classes, in order; a thread has a row. */
-__global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
-                                 RowLoss *state, float *saved, float *losses, int64_t rows,
-                                 int begin, int end)
+__device__ void merge_loss_row(int64_t r, const float *parts, int groups, const int32_t *target,
+                               RowLoss *state, float *saved, float *losses, int64_t rows, int begin,
+                               int end)
 {
-    for (EACH(r, rows)) {
-        float max = begin ? -INFINITY : state[r].max, sum = begin ? 0.0f : state[r].sum;
-        for (int k = 0; k < groups; k++) {
-            const float *part = parts + 2 * (k * rows + r);
-            float top = part[0] > max ? part[0] : max, shift = gckpti_shift(top);
-            sum = gckpti_fma(sum, exp2_of((max - shift) * LOG2E),
-                             part[1] * exp2_of((part[0] - shift) * LOG2E));
-            max = top;
-        }
-        if (end) {
-            gckpti_softmax_end(&max, &sum);
-            float log_sum = gckpti_log(sum);
-            losses[r] = target[r] >= 0 ? log_sum - (state[r].logit - max) : 0.0f;
-            if (saved)
-                saved[2 * r] = max, saved[2 * r + 1] = log_sum;
-        } else {
-            state[r].max = max, state[r].sum = sum;
-        }
+    float max = begin ? -INFINITY : state[r].max, sum = begin ? 0.0f : state[r].sum;
+    for (int k = 0; k < groups; k++) {
+        const float *part = parts + 2 * (k * rows + r);
+        float top = part[0] > max ? part[0] : max, shift = gckpti_shift(top);
+        sum = gckpti_fma(sum, exp2_of((max - shift) * LOG2E),
+                         part[1] * exp2_of((part[0] - shift) * LOG2E));
+        max = top;
+    }
+    if (end) {
+        gckpti_softmax_end(&max, &sum);
+        float log_sum = gckpti_log(sum);
+        losses[r] = target[r] >= 0 ? log_sum - (state[r].logit - max) : 0.0f;
+        if (saved)
+            saved[2 * r] = max, saved[2 * r + 1] = log_sum;
+    } else {
+        state[r].max = max, state[r].sum = sum;
     }
 }
 
@@ -6239,9 +6133,10 @@ void linear_cross_entropy_forward(const gckpt_call *call)
             MmaProduct p = loss_logits(call, r, w, row, rows, first, n);
             p.loss.parts = r.parts, p.loss.state = r.state + row;
             run_mma_tile<128, 1, 1, ROW_STATS>(call, p);
-            RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
-                (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
-                saved ? saved + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
+            for_each<merge_loss_row, 64>(call, rows, r.parts, (int)((n + 127) / 128 * 2),
+                                         p.loss.target, r.state + row,
+                                         saved ? saved + 2 * row : NULL, r.losses + row, rows,
+                                         first == 0, first + n == s.v);
         }
     }
     add_losses(call, r.losses, call->in[2].index, s.rows, 1);
@@ -6313,59 +6208,14 @@ void gelu_by(const gckpt_call *call, bool backward)
     unary_by<gelu_value, gelu_deriv, gckpti_put_product_n, GCKPT_IN(0), 0, true>(call, backward);
 }
 
-/* ---- add, sub and mul of two tensors of the same shape (add: or the second one has just the last
- * axes of the first one); exact kernels run other shapes ---- */
-template <auto F> struct Both {
-    __device__ void operator()(float *d, float x, float y, float, int) const { *d = F(x, y); }
-};
-
-template <auto F> void combine_forward(const gckpt_call *call)
+/* ---- add, sub and mul of two bf16 tensors of the same shape (add: or the second one has just the
+ * last axes of the first one); exact kernels run other shapes ---- */
+void fused_add_by(const gckpt_call *call, bool backward)
 {
     const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
-    combine<true>(call, broadcast_axes(call, 0, 1), Both<F>(), out_of(call), a, b, NONE, 0);
-}
-
-/* Computes input i's gradient: g, -g or other * g. If it is in the memory of g, it is g already. */
-template <auto F> void combine_backward(const gckpt_call *call, int i, Values other)
-{
-    const gckpt_arg &x = call->in[i];
-    const Values g = grad_out_of(call);
-    if (wanted(x) && (x.grad != g.f32 || x.grad_bf16 != g.bf16))
-        combine<true>(call, broadcast_axes(call, 0, 0), Both<F>(), grad_of(x), other, g, NONE,
-                      x.accumulate);
-}
-
-void add_by(const gckpt_call *call, bool backward)
-{
-    constexpr auto SUM = gckpti_add_value;
-    const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
-    const bool repeated = call->in[1].shape.n < call->shape.n;
-    if (!backward && (repeated || (!try_fuse(call, PLUS, a, b, out_of(call)) &&
-                                   !try_fuse(call, PLUS, b, a, out_of(call)))))
-        return combine_forward<SUM>(call);
-    if (!backward)
-        return;
-    combine_backward<SUM>(call, 0, NONE);
-    if (repeated)
-        broadcast_gradient(call, 1, 0, GRAD_identity, 0);
-    else
-        combine_backward<SUM>(call, 1, NONE);
-}
-
-void sub_by(const gckpt_call *call, bool backward)
-{
-    if (!backward)
-        return combine_forward<gckpti_sub_value>(call);
-    combine_backward<gckpti_add_value>(call, 0, NONE);
-    combine_backward<gckpti_sub_value>(call, 1, NONE);
-}
-
-void mul_by(const gckpt_call *call, bool backward)
-{
-    if (!backward)
-        return combine_forward<gckpti_mul_value>(call);
-    combine_backward<gckpti_mul_value>(call, 0, value_of(call->in[1]));
-    combine_backward<gckpti_mul_value>(call, 1, value_of(call->in[0]));
+    if (backward || call->in[1].shape.n < call->shape.n ||
+        (!try_fuse(call, PLUS, a, b, out_of(call)) && !try_fuse(call, PLUS, b, a, out_of(call))))
+        add_by<true>(call, backward);
 }
 
 /* Exact kernels (GCKPT_BF16) run all but two bf16 inputs of the result's shape. With micro-batches
@@ -6389,52 +6239,6 @@ gckpt_result add_workspace(gckpt_call *call)
     return last ? GCKPT_OK : same_shape_workspace(call);
 }
 
-/* ---- slice: copies a part of each block to a tensor of parts, or back ---- */
-struct Part { /* `n` elements from `begin` on of each of `blocks` blocks of `whole` elements */
-    int64_t blocks, whole, begin, n;
-};
-
-Part slice_part(const gckpt_call *call)
-{
-    const gckpti_slice *o = (const gckpti_slice *)call->attributes;
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
-    int64_t begin = gckpti_join_words(o->begin), end = gckpti_join_words(o->end);
-    int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
-    return { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
-}
-
-/* Moves the elements of parts. backward: x is the gradient of the parts; fills: also sets the other
- * elements of y to 0. */
-struct SliceMove {
-    Values x;
-    Results y;
-    Part p;
-    int backward, fills, accumulate;
-    template <int N> __device__ void at(int64_t i) const
-    {
-        const int64_t size = fills ? p.whole : p.n, block = i / size;
-        const int64_t j = i - block * size - (fills ? p.begin : 0);
-        const int64_t part = block * p.n + j, whole = block * p.whole + p.begin + j;
-        Vec<float, N> v = {};
-        if (j >= 0 && j < p.n)
-            v = load<N>(x, backward ? part : whole);
-        write_vec<N>(y, backward ? whole : part, N, true, v.v, accumulate);
-    }
-};
-
-void slice_by(const gckpt_call *call, bool backward)
-{
-    const gckpt_arg &in = call->in[0];
-    const Values x = backward ? grad_out_of(call) : value_of(in);
-    const Results y = backward ? grad_of(in) : out_of(call);
-    const Part p = slice_part(call);
-    const bool accumulate = backward && in.accumulate, fills = backward && !accumulate;
-    for_each_vec<8>(call, SliceMove{ x, y, p, backward, fills, accumulate },
-                    wanted(y) ? p.blocks * (fills ? p.whole : p.n) : 0,
-                    p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && aligned(x) &&
-                        aligned(y));
-}
-
 /* >>fast/norms */
 /* ---- layernorm, rmsnorm: a warp has a row, a lane eight adjacent elements at a time ---- As in
  * exact/norms.cu, but the mean, c = x_0 + mean(x - x_0), is uncorrected: x has 8 bits. */
@@ -6443,7 +6247,8 @@ __global__ void __launch_bounds__(256, 5)
                              Results out, float *saved, int64_t rows, int64_t n, bool aligned)
 {
     int lane = threadIdx.x % 32;
-    for (EACH_ROW(r, rows)) {
+    const int64_t warps = (int64_t)gridDim.x * blockDim.x / 32;
+    for (int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; r < rows; r += warps) {
         float first = center ? value_at(x, r * n) : 0.0f, c = 0.0f, sum = 0.0f, v[8], a[8], b[8];
         int64_t end = (r + 1) * n;
         for (int64_t i = r * n + lane * 8; center && i < end; i += 256) {
@@ -6535,7 +6340,7 @@ void layernorm_forward(const gckpt_call *call)
     const Results out = out_of(call);
     RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
         gckpti_norm_epsilon(o), x, norm_input(call, o->gain), norm_input(call, o->bias), out,
-        (float *)call->saved, rows, n, n % 8 == 0 && aligned(x) && aligned(out));
+        (float *)call->saved, rows, n, n % 8 == 0 && aligned(x, out));
 }
 
 void layernorm_backward(const gckpt_call *original)
@@ -6554,7 +6359,7 @@ void layernorm_backward(const gckpt_call *original)
         g_sums = column_of(workspace, rows, n, call->in[o->bias]);
     RUN(call, fast_norm_backward_kernel, blocks_for(rows, TOKENS), 32 * TOKENS, 0, o->center, x,
         norm_input(call, o->gain), saved, g, dx, g_sums.parts, normed.parts, rows, n,
-        n % 8 == 0 && aligned(x) && aligned(g) && aligned(dx), call->in[0].accumulate);
+        n % 8 == 0 && aligned(x, g, dx), call->in[0].accumulate);
     add_groups(call, g_sums, normed, rows, n);
 }
 
@@ -6610,11 +6415,9 @@ struct OpKernels {
 #define OP_AS(name, ...)          ROW(name, NULL, __VA_ARGS__)
 #define OP_WORDS(name, as, ...)   ROW(name, set_words<as##_workspace>, __VA_ARGS__)
 #define OP_LOSS(name, kind)       OP_WORDS(name, element_loss, element_loss_by<GCKPTI_LOSS_##kind>)
-#define OP_UNARY(name, ...)       OP_AS(name, name##_by<false>)
-#define OP_BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                     \
-    OP_AS(name, binary_by<BINARY_##name, GRAD_##grad_a, reads_a, GRAD_##grad_b, reads_b>)
+#define OP_TYPED(name, ...)       OP_AS(name, name##_by<false>)
 const OpKernels EXACT_OPS[] = {
-    GCKPTI_UNARY_OPS(OP_UNARY) GCKPTI_UNARY_OPS_WITH(OP_UNARY) GCKPTI_BINARY_OPS(OP_BINARY)
+    GCKPTI_UNARY_OPS(OP_TYPED) GCKPTI_UNARY_OPS_WITH(OP_TYPED) GCKPTI_BINARY_OPS(OP_TYPED)
     OP(where) OP(dropout) OP(detach) OP(from_u8) OP(slice) OP(rotary) OP(cache)
     OP(linear) OP_AS(matmul, linear_by) OP(layernorm) OP_AS(rmsnorm, layernorm_by)
     OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
@@ -6627,8 +6430,7 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(soft_cross_entropy, cross_entropy, cross_entropy_by)
     OP_WORDS(linear_cross_entropy, linear_cross_entropy, linear_cross_entropy_by)
 #ifndef GCKPT_NO_AXES
-    OP_AS(permute, move_by<gckpti_permute_move>) OP_AS(concat, move_by<gckpti_concat_move>)
-    OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max) OP(argmax)
+    OP(permute) OP(concat) OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max) OP(argmax)
 #endif
 #ifndef GCKPT_NO_IMAGES
     OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)
@@ -6651,13 +6453,13 @@ const OpKernels FAST_OPS[] = {
     FAST(linear, linear) FAST(attention, attention)
     FAST(linear_cross_entropy, linear_cross_entropy)
     FAST(layernorm, layernorm) FAST(rmsnorm, layernorm)
-    FAST_BY(add, fast::add_workspace, fast::add_by)
-    FAST_BY(sub, fast::same_shape_workspace, fast::sub_by)
-    FAST_BY(mul, fast::same_shape_workspace, fast::mul_by)
+    FAST_BY(add, fast::add_workspace, fast::fused_add_by)
+    FAST_BY(sub, fast::same_shape_workspace, sub_by<true>)
+    FAST_BY(mul, fast::same_shape_workspace, mul_by<true>)
     FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by<true>)
     FAST_BY(silu, NULL, silu_by<true>) FAST_BY(tanh, NULL, tanh_by<true>)
     FAST_BY(sigmoid, NULL, sigmoid_by<true>) FAST_BY(relu, NULL, relu_by<true>)
-    FAST_BY(scale, NULL, scale_by<true>) FAST_BY(slice, NULL, fast::slice_by)
+    FAST_BY(scale, NULL, scale_by<true>) FAST_BY(slice, NULL, slice_by)
     FAST_BY(rotary, NULL, rotary_by) FAST_BY(dropout, NULL, dropout_by)
 };
 /* clang-format on */
