@@ -105,7 +105,7 @@ check "the tests that go through all ops compile with it" lists
 cuda() # compiles CUDA's kernels for the processor
 {
     (cd "$tree" && ${CXX:-c++} -std=c++17 -fsyntax-only -DGCKPT_CUDA_SHIM -I. -include tests/cuda/cuda_shim.h -x c++ gradckpt_cuda.cu) &&
-        grep -q 'GCKPTI_UNARY_OPS(ROW)' "$tree/gradckpt_cuda.cu"
+        grep -q 'GCKPTI_UNARY_OPS(UNARY)' "$tree/gradckpt_cuda.cu"
 }
 check "CUDA's kernels compile" cuda
 
