@@ -161,7 +161,7 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1208
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4881
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2365
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2367
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              918
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4861
  *     >>check     gradients against finite differences                                         324
@@ -20293,13 +20293,15 @@ GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candi
         gckpti_candidate_store(s, candidate, now);
 }
 
-/* Stores the current schedule as a new initial, unless an initial has its length, peak and cost. */
+/* Stores the current schedule as a new initial, unless it is one. (One of the same peak and cost may
+ * need fewer bytes once it is placed.) */
 GCKPTI_FN void gckpti_add_initial(gckpti_search *s)
 {
     const gckpti_schedule *now = &s->now;
     for (int i = 0; i < s->initials; i++) {
         const gckpti_candidate *q = &s->initial[i];
-        if (q->length == now->length && q->peak == now->peak && q->overhead == now->overhead)
+        if (q->length == now->length &&
+            memcmp(q->entry, now->entry, (size_t)now->length * sizeof(int)) == 0)
             return;
     }
     gckpti_candidate *added = gckpti_candidate_new(s, &s->initial, &s->initials);

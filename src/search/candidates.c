@@ -128,13 +128,15 @@ GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candi
         gckpti_candidate_store(s, candidate, now);
 }
 
-/* Stores the current schedule as a new initial, unless an initial has its length, peak and cost. */
+/* Stores the current schedule as a new initial, unless it is one. (One of the same peak and cost may
+ * need fewer bytes once it is placed.) */
 GCKPTI_FN void gckpti_add_initial(gckpti_search *s)
 {
     const gckpti_schedule *now = &s->now;
     for (int i = 0; i < s->initials; i++) {
         const gckpti_candidate *q = &s->initial[i];
-        if (q->length == now->length && q->peak == now->peak && q->overhead == now->overhead)
+        if (q->length == now->length &&
+            memcmp(q->entry, now->entry, (size_t)now->length * sizeof(int)) == 0)
             return;
     }
     gckpti_candidate *added = gckpti_candidate_new(s, &s->initial, &s->initials);

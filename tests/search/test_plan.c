@@ -780,6 +780,7 @@ int main(int argc, char **argv)
     test_sharding(first, (8 * scale + 99) / 100);
     test_shapes(first, 15000 / scale, 40 * scale / 15);
     test_nets(first, 160 * scale / 15, 1);
+    test_nets(796639, 1, 1); /* two initial schedules of equal peak and cost: only one fits when it is placed */
     if (first == 1 && scale >= 15) /* a third of the nets of a full run is enough to cover most features */
         net_check_coverage();
     test_regulariser_alone();
