@@ -20293,8 +20293,8 @@ GCKPTI_FN void gckpti_candidate_update(gckpti_search *s, gckpti_candidate *candi
         gckpti_candidate_store(s, candidate, now);
 }
 
-/* Stores the current schedule as a new initial, unless it is one. (One of the same peak and cost may
- * need fewer bytes once it is placed.) */
+/* Stores the current schedule as a new initial, unless it is one. One of the same peak and cost may
+ * need fewer bytes once it is placed. */
 GCKPTI_FN void gckpti_add_initial(gckpti_search *s)
 {
     const gckpti_schedule *now = &s->now;
