@@ -113,7 +113,7 @@ Tests
 Measurements; most are recorded in docs/benchmarks/*.tsv
   make benchmarks     docs/benchmarks.md from docs/benchmarks/*.tsv
   make bench          kernels and steps compared with the peak: build/bench.md
-  make speed          nets, ops, GPTs compared with PyTorch, if installed: 45 minutes
+  make speed          nets, ops and GPTs compared with PyTorch: 45 minutes
   make small_models   tiny models compared with C loops; the cost of a step
   make generate       milliseconds per token of GPT-2 124M
   make ops            microseconds of every op, to compare two versions
