@@ -16,9 +16,9 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 611
  *     >>common    fill, add, convert, update, dequantise                                       752
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3412
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3413
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1551
- *     >>backend   which kernels there are, the self-test, the table                            292
+ *     >>backend   which kernels there are, the self-test, the table                            293
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
@@ -1712,7 +1712,8 @@ struct Sums {
     __device__ void operator()(const Column &c, int64_t r, float *term) const /* *term is +0 */
     {
         const Offsets more = row.at(r);
-        rule(term, value_at(g, c.at.at0 + more.at0), value_at(other, c.at.at1 + more.at1), c.self, 1);
+        rule(term, value_at(g, c.at.at0 + more.at0), value_at(other, c.at.at1 + more.at1), c.self,
+             1);
     }
 };
 
@@ -6430,7 +6431,8 @@ const OpKernels EXACT_OPS[] = {
     OP_WORDS(soft_cross_entropy, cross_entropy, cross_entropy_by)
     OP_WORDS(linear_cross_entropy, linear_cross_entropy, linear_cross_entropy_by)
 #ifndef GCKPT_NO_AXES
-    OP(permute) OP(concat) OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max) OP(argmax)
+    OP(permute) OP(concat) OP(pad) OP_AS(sum, sum_by<false>) OP_AS(mean, sum_by<true>) OP(max)
+    OP(argmax)
 #endif
 #ifndef GCKPT_NO_IMAGES
     OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)

@@ -124,7 +124,8 @@ struct Sums {
     __device__ void operator()(const Column &c, int64_t r, float *term) const /* *term is +0 */
     {
         const Offsets more = row.at(r);
-        rule(term, value_at(g, c.at.at0 + more.at0), value_at(other, c.at.at1 + more.at1), c.self, 1);
+        rule(term, value_at(g, c.at.at0 + more.at0), value_at(other, c.at.at1 + more.at1), c.self,
+             1);
     }
 };
 
