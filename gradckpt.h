@@ -160,10 +160,10 @@
  *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6638
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1208
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4881
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4909
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2367
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              918
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4861
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4875
  *     >>check     gradients against finite differences                                         324
  *     >>files     safetensors                                                                 1529
  *     >>export    plans and weights as C constants                                             621
@@ -185,7 +185,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      15 /* version of printed plans */
+#define GCKPT_PLAN_FORMAT      16 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -1066,14 +1066,17 @@ typedef enum {
     GCKPT_OFFLOAD,     /* copies the result of the preceding forward to slower memory */
     GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
     GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
-    GCKPT_OFFLOAD_DONE /* ends the use of an offload's bytes; what overwrites them waits for it */
+    GCKPT_OFFLOAD_DONE, /* ends the use of an offload's bytes; what overwrites them waits for it */
+    GCKPT_NEXT,         /* ends a micro-batch: the body runs again while the step has rows */
+    GCKPT_BARRIER       /* before the first update: on all ranks all gradients are complete */
 } gckpt_kind;
 /* The names of these kinds, in their order: const char *names[] = { GCKPT_KIND_NAMES }; */
 #define GCKPT_KIND_NAMES                                                                           \
-    "forward", "backward", "update", "offload", "reload", "reduce", "offload_done"
+    "forward", "backward", "update", "offload", "reload", "reduce", "offload_done", "next",        \
+        "barrier"
 typedef struct {
     gckpt_kind kind;
-    int id; /* id of the tensor; UPDATE: of the parameter */
+    int id; /* id of the tensor; UPDATE: of the parameter; NEXT, BARRIER: -1 */
 } gckpt_instruction;
 /* Cost of one op over one micro-batch, in any unit that is the same for all ops of the graph. */
 typedef struct {
@@ -1630,7 +1633,7 @@ typedef struct {
     const gckpt_hyper *hyper;    /* options of this step */
 } gckpt_update;
 /* Passed to a progress callback before each instruction. If it returns 1, the step is cancelled,
- * unless the first update has begun: a step changes all parameters or none. */
+ * unless its BARRIER has run: a step changes all parameters or none. */
 typedef struct {
     int instruction, instructions; /* index and number */
     int64_t first_row, rows;       /* of the micro-batch */
@@ -14652,7 +14655,7 @@ typedef struct {
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
      * first. In a REDUCE, accumulate is 1 if the process needs only its part of the sum. */
     unsigned char accumulate, zero;
-    gckpti_id id;           /* tensor; UPDATE: index of the parameter */
+    gckpti_id id;           /* tensor; UPDATE: index of the parameter; NEXT, BARRIER: 0 */
     gckpti_id uses;         /* number of accumulators that it adds up first */
     gckpti_offset operands; /* index of its first operand (gckpti_operands_of) */
 } gckpti_ins;
@@ -14691,11 +14694,19 @@ enum {
 #define GCKPTI_KINDS(X)                                                                            \
     X(FORWARD, gckpti_run_op, GCKPTI_TAKES_FORWARD | GCKPTI_DEFINES)                               \
     X(BACKWARD, gckpti_run_op, GCKPTI_TAKES_BACKWARD)                                              \
-    X(UPDATE, gckpti_run_checked_update, GCKPTI_TAKES_GRADIENT)                                    \
+    X(UPDATE, gckpti_run_update, GCKPTI_TAKES_GRADIENT)                                            \
     X(OFFLOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT)                                             \
     X(RELOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT | GCKPTI_DEFINES)                             \
     X(REDUCE, gckpti_run_reduce, GCKPTI_TAKES_SUM)                                                 \
-    X(OFFLOAD_DONE, gckpti_run_copies, GCKPTI_TAKES_RESULT)
+    X(OFFLOAD_DONE, gckpti_run_copies, GCKPTI_TAKES_RESULT)                                        \
+    X(NEXT, gckpti_run_next, 0)                                                                    \
+    X(BARRIER, gckpti_run_barrier, 0)
+
+/* Returns whether instructions of a kind belong to a node. */
+static inline int gckpti_has_node(int kind)
+{
+    return kind != GCKPT_NEXT && kind != GCKPT_BARRIER;
+}
 
 
 
@@ -14924,6 +14935,7 @@ typedef struct {
     gckpti_ins *ins;
     size_t *live_bytes;            /* by instruction */
     size_t length, body, epilogue; /* number of instructions; first ones of these parts */
+    int has_updates;               /* a BARRIER and an UPDATE are among them */
     gckpt_buffer *buffers;         /* in the order they begin */
     size_t buffer_count;
     size_t *operands; /* indices of buffers */
@@ -15462,10 +15474,12 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
     o->addends = stored;
 }
 
-/* Returns the node of an instruction (of an UPDATE: the node of its parameter). */
+/* Returns the node of an instruction (of an UPDATE: the node of its parameter), or -1. */
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins)
 {
-    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+    return !gckpti_has_node(ins->kind) ? -1
+           : ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node
+                                       : ins->id;
 }
 
 /* Return a node's shape and its number of elements, with all rows of the micro-batch. */
@@ -17860,6 +17874,23 @@ GCKPTI_FN void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id
         d->ins[d->length++] = ins;
 }
 
+/* Adds an UPDATE of parameter `id`, and before the first one a BARRIER. */
+static void gckpti_add_update(gckpti_planner *p, int id)
+{
+    gckpti_lowered *d = &p->lowered;
+    if (!d->has_updates)
+        gckpti_add_instruction(d, GCKPT_BARRIER, 0);
+    d->has_updates = 1;
+    gckpti_add_instruction(d, GCKPT_UPDATE, id);
+}
+
+/* Ends the body. */
+static void gckpti_add_next(gckpti_lowered *d)
+{
+    gckpti_add_instruction(d, GCKPT_NEXT, 0);
+    d->epilogue = d->length;
+}
+
 /* Adds an UPDATE of each parameter that tensor t, computed at position x, uses last. */
 static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, int x, int *last)
 {
@@ -17867,7 +17898,7 @@ static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, i
         const int id = t->in[k]->base->id;
         if (!gckpti_is_updated(p, id) || last[id] != x)
             continue;
-        gckpti_add_instruction(&p->lowered, GCKPT_UPDATE, id);
+        gckpti_add_update(p, id);
         last[id] = -1;
     }
 }
@@ -17887,7 +17918,7 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
     for (int x = 0; x < d->sched.length && !p->failed; x++) {
         int i = d->sched.entry[x], u = gckpti_entry_node(p, i);
         if (i < 0 && p->node[u].backward_index == p->body_backwards)
-            d->epilogue = d->length;
+            gckpti_add_next(d);
         d->entry_ins[x] = (int)d->length;
         gckpti_add_instruction(d, gckpti_entry_kind(p, i), p->node[u].id);
         if (i < 0)
@@ -17899,10 +17930,10 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             gckpti_add_updates_after(p, p->tensors[p->node[u].id], x, last);
     }
     if (p->body_backwards == p->backwards)
-        d->epilogue = d->length;
+        gckpti_add_next(d);
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
-            gckpti_add_instruction(d, GCKPT_UPDATE, id);
+            gckpti_add_update(p, id);
     d->backward_ins[p->backwards] = (int)d->epilogue - 1;
     d->backward_ins[p->backwards + 1] = d->entry_ins[d->sched.length] = (int)d->length;
 }
@@ -21910,7 +21941,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
         return GCKPT_E_ARG;
     const gckpti_ins *ins = &plan->ins[i];
     const int id = gckpti_ins_node(plan, ins);
-    const gckpt_cost *cost = &plan->info[id].cost;
+    const gckpt_cost none = { 0, 0 }, *cost = id < 0 ? &none : &plan->info[id].cost;
     out->moved = 0;
     out->cost = ins->kind == GCKPT_FORWARD    ? cost->forward
                 : ins->kind == GCKPT_BACKWARD ? cost->backward
@@ -22781,7 +22812,8 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
 
 /* The training of parameters: updates, gradients, steps. Plans for inference have no updates. */
 #ifdef GCKPT_NO_TRAINING
-#define gckpti_run_checked_update      ((gckpti_handler)0)
+#define gckpti_run_barrier             ((gckpti_handler)0)
+#define gckpti_run_update              ((gckpti_handler)0)
 #define gckpti_count_step(e)           ((const gckpti_plan_param *)0)
 #define gckpti_init_pass(e, ins, pass) memset(pass, 0, sizeof *(pass))
 #endif
@@ -22936,7 +22968,6 @@ typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 #define GCKPTI_DIST_STRUCTS(X, p)
 #define gckpti_group_of(e)                    ((void)(e), 0)
 #define gckpti_rows_end(e)                    ((e)->step.row_end)
-#define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)
 #define gckpti_count_micro_batches(e, n)      (((n) + (e)->plan->rows - 1) / (e)->plan->rows)
 #define gckpti_is_under_way(e)                0
 #define gckpti_own_rows(e, rows)              ((e)->step.first_row = 0, (rows))
@@ -23040,14 +23071,15 @@ GCKPTI_COLD_END /* begun by planner */
  *   gckpt_step          (training) gckpti_prepare_step (step) checks the request and the plan;
  *                       gckpti_take_feeds (feeds) checks the rows and predicts the losses' counts.
  *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
- *                       At the epilogue it jumps back to the body while there are rows.
  *   gckpti_handlers     (advance) by kind: the function that runs an instruction. Before it, a
  *                       module may wait, or move step.pc: skip it, replay the body.
  *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses. Operands may
  *                       get f32 copies. The op's kernel runs, in strips if the plan
  *                       says so, or on host copies if the backend has no kernel for it (host).
- *   gckpti_run_update   (training) a pass over a parameter. Before the first one the losses' counts
- *                       are final; a step that clips finishes all gradients first.
+ *   gckpti_run_next     (advance) ends a micro-batch; the body runs again while there are rows.
+ *   gckpti_run_barrier  (training) before the first update: the losses' counts are final; a step
+ *                       that clips finishes all gradients.
+ *   gckpti_run_update   (training) a pass over a parameter.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  * A feature with a state in the executor is a module (src/dist, src/fetch, ..): one function that
  * the core calls at each gckpti_event (internal.h), listed in run/modules.h.
@@ -23072,7 +23104,7 @@ GCKPTI_COLD_END /* begun by planner */
  *    refused (gckpti_is_under_way).
  * 2. In STREAMING, each gckpt_step_add runs the body on its rows and returns before the epilogue.
  *    If it refuses its rows or feeds, the state and the sums so far stay as they are.
- * 3. In RUNNING all rows are fed. At the epilogue, pc returns to the body while there are rows.
+ * 3. In RUNNING all rows are fed.
  * 4. A step that fails or is cancelled before its first update changes no parameter. */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
 
@@ -23299,7 +23331,7 @@ typedef enum {
     GCKPTI_ON_BIND,     /* desc is checked: first without tables, then again with all memory */
     GCKPTI_ON_CHECK,    /* (int64_t) the executor's rows of the step so far; they may be refused */
     GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
-    GCKPTI_ON_BODY_END, /* a micro-batch is computed (at the end of a stream: none) */
+    GCKPTI_ON_BODY_END, /* a micro-batch is computed */
     GCKPTI_ON_END,      /* the losses of a step are final */
     GCKPTI_ON_SUCCESS,  /* a step has succeeded */
     /* No module of GCKPT_SMALL reacts to the following events. */
@@ -23508,10 +23540,12 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
     const gckpt_plan *p = e->plan;
     for (size_t x = 0; x < end && p->accumulates; x++) {
         const gckpti_ins *ins = &p->ins[x];
-        const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, ins)];
+        const gckpti_plan_node *node = &p->nodes[ins->id];
         gckpti_operands o;
+        if (ins->kind != GCKPT_BACKWARD)
+            continue;
         gckpti_operands_of(p->operands, ins, node->inputs, &o);
-        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
+        for (int i = 0; i < node->inputs; i++) {
             const gckpti_plan_node *q = &p->nodes[node->in[i]];
             float *sum = gckpti_arena_f32(e, o.in[i].gradient);
             size_t bytes = 4 * (size_t)gckpti_planned_elements(p, q);
@@ -24089,6 +24123,7 @@ GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
         return result;
     (void)gckpti_defer_error(e, result);
     gckpti_wait_pending(e, 0);
+    GCKPT_ASSERT(group->pending_count == 0 || comm->aborted);
     comm->status.must_match[0] += (uint64_t)++group->agree_count << 8;
     gckpti_merge_all(comm, &comm->status, sizeof comm->status, gckpti_merge_statuses);
     const gckpti_status agreed = comm->status;
@@ -24418,11 +24453,12 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
 
 /* Records a pending copy and the first instruction that must wait for it: a reader of a reloaded
  * value, or a writer of the bytes (POISON also writes at the end of a buffer). */
-static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
+static void gckpti_add_pending_copy(gckpt_exec *e, const gckpti_ins *ins, size_t offset,
+                                    size_t bytes)
 {
     const gckpt_plan *p = e->plan;
     const int poisons = gckpti_debug(e) & GCKPT_DEBUG_POISON;
-    int due = (int)p->length, pc = e->step.pc;
+    int due = (int)p->length, pc = (int)(ins - p->ins);
     for (size_t i = 0; i < p->buffer_count; i++) {
         const gckpt_buffer *buffer = &p->buffers[i];
         if (buffer->offset >= offset + bytes || buffer->offset + buffer->size <= offset)
@@ -24431,7 +24467,8 @@ static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_
             gckpti_set_min(&due, buffer->start > pc ? buffer->start : buffer->end + 1);
     }
     for (int x = pc + 1; x < due; x++)
-        if (out ? p->ins[x].kind == GCKPT_FORWARD && p->operands[p->ins[x].operands] == offset
+        if (ins->kind == GCKPT_OFFLOAD
+                ? p->ins[x].kind == GCKPT_FORWARD && p->operands[p->ins[x].operands] == offset
                 : gckpti_has_operand(p, x, offset))
             gckpti_set_min(&due, x);
     e->offload.due[e->offload.pending_count++] = due;
@@ -24464,7 +24501,7 @@ static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, 
             gckpti_to_backend(e, here, host, bytes);
     }
     if (done == bytes && e->offload.async)
-        gckpti_add_pending_copy(e, out, offset, bytes);
+        gckpti_add_pending_copy(e, ins, offset, bytes);
     return done == bytes ? GCKPT_OK
                          : gckpti_error(e, GCKPT_E_FILE,
                                         "step: %s of \"%s\" copied %z of %z bytes; nothing was "
@@ -24531,6 +24568,7 @@ GCKPTI_MODULE(offload)
                                : gckpti_error(e->store, GCKPT_E_MEMORY,
                                               "exec: %s has no host memory for %z bytes",
                                               GCKPTI_OF(b, name), p->host_bytes);
+    case GCKPTI_ON_BEGIN: GCKPT_ASSERT(e->offload.pending_count == 0); break;
     case GCKPTI_ON_REACH: return gckpti_wait_copies(e, e->step.pc, GCKPT_OK);
     case GCKPTI_ON_BODY_END: return gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
     case GCKPTI_ON_RUN_END: {
@@ -24649,8 +24687,6 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
  * Returns MORE if the rows so far are done and more may stream in. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
-    if (e->step.row == e->step.row_end)
-        return GCKPT_OK;
     e->step.row += gckpti_micro_rows(e);
     e->step.prologue_done = 1;
     if (e->step.row == e->step.row_end)
@@ -24795,7 +24831,7 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
         hash = gckpti_fnv_number(hash, p->terms[i].weight);
     }
     for (size_t x = 0; x < p->length; x++)
-        hash = gckpti_fnv_number(hash, (uint64_t)p->ins[x].id * 8 + (uint64_t)p->ins[x].kind);
+        hash = gckpti_fnv_number(hash, (uint64_t)p->ins[x].id * 16 + (uint64_t)p->ins[x].kind);
     return hash;
 }
 
@@ -24864,13 +24900,6 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
     return (int)most;
 }
 
-/* Returns 1 if another micro-batch follows the one that step.row is in. */
-GCKPTI_FN int gckpti_has_next_micro_batch(const gckpt_exec *e)
-{
-    return e->group ? e->group->vrank + (e->group->micro_left == 1) < gckpti_local_vranks(e->plan)
-                    : e->step.row_end - e->step.row > e->plan->rows;
-}
-
 /* Returns 1 if this micro-batch has no rows on this rank. */
 static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->group->vrank_end; }
 
@@ -24916,7 +24945,7 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
-/* Ends a micro-batch (step.pc is at the epilogue) and prepares the next one or, after the last,
+/* Ends a micro-batch (step.pc is after its NEXT) and prepares the next one or, after the last,
  * runs a barrier and sums losses. */
 GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
 {
@@ -24968,7 +24997,8 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
     int skips = padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
     if (ins->kind == GCKPT_REDUCE)
         skips = group->micro_left > 1;
-    else if (p->nodes[gckpti_ins_node(p, ins)].kind == GCKPTI_PARAM) /* a gather or an update */
+    else if (!gckpti_has_node(ins->kind) ||
+             p->nodes[gckpti_ins_node(p, ins)].kind == GCKPTI_PARAM) /* a gather or an update */
         skips = 0;
     e->step.pc += skips;
     return skips;
@@ -25012,14 +25042,16 @@ static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, size_t offs
     gckpti_start_collective(e, &gather);
 }
 
-/* Starts to gather a parameter's shards from all ranks to `to`. Returns 0 if it is not sharded. */
-GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *shard, float *to)
+/* Starts to gather the shards of a parameter in the arena at `offset`. Returns 0 if it is
+ * not sharded. */
+GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *shard,
+                                size_t offset)
 {
+    float *to = gckpti_arena_f32(e, offset);
     if (!gckpti_is_part(e->store, q, GCKPTI_VALUES))
         return 0;
     gckpti_copy(gckpti_backend(e), to + q->p.first, shard, (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements,
-                         e->plan->operands[e->plan->ins[e->step.pc].operands]);
+    gckpti_gather_floats(e, to, q->p.elements, offset);
     return 1;
 }
 
@@ -25116,7 +25148,7 @@ static int gckpti_can_replay(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = gckpti_backend(e);
     int can = b->replay && b->captured && !gckpti_debug(e) && !e->desc.progress;
-    for (int x = p->body; x < p->epilogue && can; x++) {
+    for (int x = p->body; x < p->epilogue - 1 && can; x++) { /* without the NEXT */
         const gckpti_ins *ins = &p->ins[x];
         const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
         const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -25129,11 +25161,11 @@ static int gckpti_can_replay(const gckpt_exec *e)
         else
             can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
     }
-    return can && !gckpti_group_of(e) && p->body < p->epilogue;
+    return can && !gckpti_group_of(e) && p->body < p->epilogue - 1;
 }
 
-/* Returns 1 if a micro-batch begins at step.pc and the backend replayed it: then step.pc is after
- * it. Returns 0 if the instruction must run; the backend may capture from there on, unless a
+/* Returns 1 if a micro-batch begins at step.pc and the backend replayed it: then step.pc is at its
+ * NEXT. Returns 0 if the instruction must run; the backend may capture from there on, unless a
  * regulariser's gradient needs a count that is not known yet. */
 static int gckpti_replay(gckpt_exec *e)
 {
@@ -25155,7 +25187,7 @@ static int gckpti_replay(gckpt_exec *e)
         e->devices.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
     e->devices.capturing = !gckpti_backend(e)->replay(gckpti_backend(e)->context, &params);
-    e->step.pc = e->devices.capturing ? p->body : p->epilogue;
+    e->step.pc = e->devices.capturing ? p->body : p->epilogue - 1;
     return !e->devices.capturing;
 }
 
@@ -25163,7 +25195,7 @@ static int gckpti_replay(gckpt_exec *e)
  * step.pc back to the body, and captures no more. */
 static void gckpti_end_capture(gckpt_exec *e)
 {
-    if (e->step.pc == e->plan->epilogue)
+    if (e->step.pc == e->plan->epilogue - 1)
         (void)gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* a micro-batch's copies end within it */
     e->devices.capturing = 0;
     if (!gckpti_backend(e)->captured(gckpti_backend(e)->context)) {
@@ -25184,10 +25216,12 @@ GCKPTI_MODULE(devices)
         e->devices.can_replay = (unsigned char)(e->tables.nodes && gckpti_can_replay(e));
         e->device.watched |= e->devices.can_replay;
         break;
+    case GCKPTI_ON_BODY_END: GCKPT_ASSERT(!e->devices.capturing); break;
     case GCKPTI_ON_REACH: return gckpti_replay(e) ? GCKPT_MORE : GCKPT_OK;
     case GCKPTI_ON_AFTER:
     case GCKPTI_ON_RUN_END:
-        if (e->devices.capturing && (e->step.pc == e->plan->epilogue || event == GCKPTI_ON_RUN_END))
+        if (e->devices.capturing &&
+            (e->step.pc == e->plan->epilogue - 1 || event == GCKPTI_ON_RUN_END))
             gckpti_end_capture(e);
         break;
     case GCKPTI_ON_MOVED:
@@ -26130,13 +26164,24 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
     GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
 }
 
-/* Updates a parameter. `parts` is DIVIDES, or 0 if its gradient is divided already. */
-static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int parts)
+/* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */
+static int gckpti_divides_first(const gckpt_exec *e)
+{
+    return e->update.hyper.clip > 0 || e->update.all_first ||
+           e->step.goal == GCKPTI_GOAL_GRADIENTS;
+}
+
+/* Runs an UPDATE. A step without counts, one that only wants gradients, and one that skips since a
+ * gradient is not finite, change nothing. */
+GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     gckpti_param *q = gckpti_param_of(e, ins->id);
     const int trained = p->params[ins->id].trained;
+    const int parts = gckpti_divides_first(e) ? 0 : GCKPTI_DIVIDES;
     uint64_t step = e->step.number + 1;
+    if (!e->update.begun || (e->desc.skip_nonfinite && !gckpti_is_finite(e->update.grad_norm)))
+        return GCKPT_OK;
     if (p->state_slots > 0 && trained) { /* state not used so far begins at 1 */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
@@ -26153,6 +26198,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int parts)
         gckpti_mark_copy(e, ins->id);
     }
     gckpti_gather_updated(e, q);
+    return GCKPT_OK;
 }
 
 /* Divides all gradients, then computes norm and clipping scale. */
@@ -26168,28 +26214,18 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     return gckpti_wait_backend(e);
 }
 
-/* Runs an update. Before the first one, checks the losses' counts (unless all are known from the
- * feeds), divides all gradients if something needs them, and lets all processes agree.
- * gckpt_gradients ends there. */
-GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
+/* Runs the BARRIER: checks the losses' counts (unless all are known from the feeds), divides all
+ * gradients if something needs them, and lets all processes agree. */
+GCKPTI_FN gckpt_result gckpti_run_barrier(gckpt_exec *e, const gckpti_ins *ins)
 {
-    const int ends = e->step.goal == GCKPTI_GOAL_GRADIENTS;
-    const int first = e->update.hyper.clip > 0 || e->update.all_first || ends;
-    if (!e->update.begun) {
-        const int known = gckpti_has_known_counts(e);
-        gckpt_result result = gckpti_defer_error(e, known ? GCKPT_OK : gckpti_check_counts(e));
-        if (result != GCKPT_OK || !gckpti_loss_count(e))
-            return result;
-        result = gckpti_agree(e, first ? gckpti_finish_gradients(e) : GCKPT_OK);
-        if (result != GCKPT_OK || ends) {
-            e->step.pc = (int)e->plan->length - 1;
-            return result;
-        }
-        e->update.begun = 1;
-    }
-    if (!e->desc.skip_nonfinite || gckpti_is_finite(e->update.grad_norm))
-        gckpti_run_update(e, ins, first ? 0 : GCKPTI_DIVIDES);
-    return GCKPT_OK;
+    const int known = gckpti_has_known_counts(e);
+    gckpt_result result = gckpti_defer_error(e, known ? GCKPT_OK : gckpti_check_counts(e));
+    (void)ins;
+    if (result != GCKPT_OK || !gckpti_loss_count(e))
+        return result;
+    result = gckpti_agree(e, gckpti_divides_first(e) ? gckpti_finish_gradients(e) : GCKPT_OK);
+    e->update.begun = result == GCKPT_OK && e->step.goal != GCKPTI_GOAL_GRADIENTS;
+    return result;
 }
 
 /* Counts the step. If it was skipped, returns a parameter whose gradient is not finite. */
@@ -26620,13 +26656,14 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     kernel(c);
 }
 
-/* Writes a parameter's values into the arena: gathered, decompressed or copied. */
-static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to)
+/* Writes a parameter's values into the arena at `offset`: gathered, decompressed or copied. */
+static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, size_t offset)
 {
+    float *to = gckpti_arena_f32(e, offset);
     const gckpti_param *q = gckpti_param_of(e, node->index);
     const gckpt_backend *b = gckpti_backend(e);
     const float *values = gckpti_exec_array(e, q, -1);
-    if (gckpti_group_of(e) && gckpti_run_gather(e, q, values, to))
+    if (gckpti_group_of(e) && gckpti_run_gather(e, q, values, offset))
         return;
     if (gckpti_is_compressed((int)q->p.storage)) {
         GCKPTI_IF_COMPRESSED(gckpti_run_decompress(e, q, values, to));
@@ -26712,7 +26749,7 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
     gckpt_call c;
     (void)param;
     if (node->kind == GCKPTI_PARAM) {
-        gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]));
+        gckpti_stage_param(e, node, p->operands[ins->operands]);
         return GCKPT_OK;
     }
     gckpti_set_ins_call(e, ins, &o, &c);
@@ -26751,11 +26788,20 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     return gckpti_defer_error(e, GCKPT_CANCELLED);
 }
 
+/* Runs a NEXT: ends the micro-batch, and moves step.pc back to the body for the next one, if there
+ * is one. Returns MORE if the rows so far are done and more may stream in. */
+static gckpt_result gckpti_run_next(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_result result = gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
+    (void)ins;
+    return result == GCKPT_OK ? gckpti_end_micro_batch(e) : result;
+}
+
 #define GCKPTI_HANDLER(kind, handler, operands) handler,
 static const gckpti_handler gckpti_handlers[] = { GCKPTI_KINDS(GCKPTI_HANDLER) };
 #undef GCKPTI_HANDLER
 
-/* Runs instruction step.pc, unless a module moves step.pc. */
+/* Runs instruction step.pc, unless a module moves step.pc. Returns MORE if it waits for rows. */
 static gckpt_result gckpti_run_instruction(gckpt_exec *e)
 {
     const gckpti_ins *ins = &e->plan->ins[e->step.pc];
@@ -26770,13 +26816,17 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e)
         result = gckpti_report_progress(e, ins);
     if (result != GCKPT_OK)
         return result;
+    e->step.pc++;
     if (!GCKPTI_IS_SMALL)
         result = gckpti_handlers[ins->kind](e, ins);
-    else if (!GCKPTI_RUNS_TRAINING || ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
+    else if (ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
         result = gckpti_run_op(e, ins);
+    else if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_NEXT)
+        result = gckpti_run_next(e, ins);
+    else if (ins->kind == GCKPT_BARRIER)
+        result = gckpti_run_barrier(e, ins);
     else
-        result = gckpti_run_checked_update(e, ins);
-    e->step.pc++;
+        result = gckpti_run_update(e, ins);
     if (gckpti_is_watched(e) && result == GCKPT_OK)
         result = gckpti_notify(e, GCKPTI_ON_AFTER, (void *)(uintptr_t)ins);
     return result;
@@ -26787,17 +26837,13 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e)
 static gckpt_result gckpti_advance(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_result result = GCKPT_OK;
     if (GCKPTI_RUNS_TRAINING && e->step.pc == 0 && !e->step.prologue_done)
         gckpti_clear_accumulators(e, p->length); /* here, so that a team does it */
-    if (e->step.pc == p->epilogue) {
-        result = gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
-        result = result == GCKPT_OK ? gckpti_end_micro_batch(e) : result;
-    }
-    if (result == GCKPT_MORE || (result == GCKPT_OK && e->step.pc >= (int)p->length))
+    if (e->step.pc >= (int)p->length)
         return GCKPT_OK;
-    if (result == GCKPT_OK)
-        result = gckpti_run_instruction(e);
+    gckpt_result result = gckpti_run_instruction(e);
+    if (result == GCKPT_MORE)
+        return GCKPT_OK;
     result = gckpti_defer_error(e, result);
     if (result != GCKPT_OK)
         gckpti_set_state(e, GCKPTI_IDLE);
@@ -27527,8 +27573,7 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
     gckpt_instruction next = { GCKPT_FORWARD, -1 };
     if (!exec || exec->step.state == GCKPTI_IDLE)
         return next;
-    int more = exec->step.pc == exec->plan->epilogue && gckpti_has_next_micro_batch(exec);
-    gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
+    gckpt_plan_get(exec->plan, exec->step.pc, &next);
     return next;
 }
 
@@ -30243,13 +30288,13 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_restore_cost
 #undef gckpti_begin_strategy
 #undef gckpti_overlap_copies
-#undef gckpti_run_checked_update
+#undef gckpti_run_barrier
+#undef gckpti_run_update
 #undef gckpti_count_step
 #undef gckpti_init_pass
 #undef gckpti_group_of
 #undef gckpti_rows_end
 #undef gckpti_own_rows
-#undef gckpti_has_next_micro_batch
 #undef gckpti_count_micro_batches
 #undef gckpti_is_under_way
 #undef gckpti_agree_on_step

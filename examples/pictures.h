@@ -257,13 +257,14 @@ typedef struct {
 } pictures_timeline;
 
 /* Returns the lane in which instruction x is drawn: forward, backward or update (the gckpt_kind),
- * recompute, copy (to or from slower memory), or reduce. */
+ * recompute, copy (to or from slower memory), or reduce; PICTURES_PHASES if in none. */
 static inline int pictures_phase(const gckpt_plan *plan, size_t x, gckpt_usage *u)
 {
     gckpt_instruction ins;
     gckpt_plan_get(plan, (int)x, &ins);
     gckpt_plan_usage(plan, (int)x, u);
     return u->recompute                    ? (int)PICTURES_RECOMPUTE
+           : ins.id < 0                ? (int)PICTURES_PHASES
            : ins.kind == GCKPT_REDUCE  ? (int)PICTURES_REDUCE
            : ins.kind >= GCKPT_OFFLOAD ? (int)PICTURES_COPY
                                        : (int)ins.kind;

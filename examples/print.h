@@ -175,7 +175,8 @@ static inline void printer_mixer(printer *o, const gckpt_plan *plan)
 static inline gckpt_result print_plan(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
-                                         "reload  ", "reduce  ", "hold    " };
+                                         "reload  ", "reduce  ", "hold    ", "next    ",
+                                         "barrier " };
     static const char *const kinds[] = {
         "parameters", "optimiser state", "gradients", "activations",    "workspace", "tables",
         "caches",     "bf16 copies",     "reduction tree", "gathered", "padding, contained"
@@ -223,8 +224,10 @@ static inline gckpt_result print_plan(const gckpt_plan *plan, gckpt_write_fn wri
         if (part == 0 && !u.once)
             printer_print(&o, repeats ? "-- for each micro-batch\n" : "-- batch\n");
         part = !u.once ? 1 : part ? 2 : 0;
-        printer_print(&o, "%i\t%s %s #%i%s%s%s", x, verbs[ins.kind], *op ? op : "param", ins.id,
-                      name == op ? "" : " ", name == op ? "" : name, u.recompute ? " again" : "");
+        printer_print(&o, "%i\t%s", x, verbs[ins.kind]);
+        if (ins.id >= 0)
+            printer_print(&o, " %s #%i%s%s%s", *op ? op : "param", ins.id, name == op ? "" : " ",
+                          name == op ? "" : name, u.recompute ? " again" : "");
         if (ins.kind == GCKPT_FORWARD || ins.kind == GCKPT_RELOAD)
             printer_offset(&o, plan, x, ins.id, &first);
         if (u.moved)

@@ -365,6 +365,8 @@ static inline void simulate_instruction(simulate_state *s, const gckpt_plan *pla
     const int sharded = simulate_is_sharded(s, n, parameter);
     const int64_t shard = sharded ? simulate_shard_size(n, s->ranks->rank, s->ranks->ranks) : n;
     simulate_wait_due(s, i);
+    if (in->id < 0)
+        return;
     if (in->kind == GCKPT_REDUCE) {
         simulate_reduce(s, n, parameter, vrank, simulate_due(plan, graph, i));
     } else if (in->kind == GCKPT_UPDATE) {
@@ -422,14 +424,12 @@ static inline simulate_step simulate_run(const gckpt_plan *plan, const gckpt_gra
             if (usage.once ? !(i < body ? first : last)
                            : in.kind == GCKPT_REDUCE && of_vrank < micros - 1)
                 continue;
-            /* the first update: before it, all ranks agree on the norm and on errors */
-            if (in.kind == GCKPT_UPDATE && blocks > 0) {
+            if (in.kind == GCKPT_BARRIER) { /* all ranks agree on the norm and on errors */
                 simulate_agree(&s, SIMULATE_AGREE_BYTES);
                 simulate_agree(&s, SIMULATE_TOTAL_BYTES);
                 if (ranks->shard != GCKPT_SHARD_NONE)
                     simulate_agree(&s, 4 * blocks);
                 simulate_agree(&s, SIMULATE_AGREE_BYTES);
-                blocks = 0;
             }
             simulate_instruction(&s, plan, graph, i, usage.once ? 1 : fraction,
                                  (int)(micro / micros));

@@ -45,7 +45,7 @@ static void read_plan(strategy *s, const gckpt_plan *plan, const int *ids)
     for (int x = 0; x < length; x++) {
         gckpt_instruction ins;
         row_of[x] = -1;
-        if (gckpt_plan_get(plan, x, &ins) != GCKPT_OK || ins.kind == GCKPT_UPDATE)
+        if (gckpt_plan_get(plan, x, &ins) != GCKPT_OK || ins.kind > GCKPT_BACKWARD)
             continue;
         row_of[x] = s->rows++;
         for (int c = 0; c < NODES; c++)

@@ -129,7 +129,7 @@ static int predict(strategy *all, int repeat)
         uint64_t nanoseconds = update;
         gckpt_instruction in;
         for (int k = 0; gckpt_plan_get(all[i].plan, k, &in) == GCKPT_OK; k++)
-            if (in.kind != GCKPT_UPDATE)
+            if (in.kind <= GCKPT_BACKWARD)
                 nanoseconds +=
                     in.kind == GCKPT_FORWARD ? costs[in.id].forward : costs[in.id].backward;
         all[i].predicted[repeat] = 1e-9 * (double)nanoseconds;

@@ -553,7 +553,8 @@ static inline void summary_add_time(summary_timing *to, const gckpt_plan *plan, 
 {
     gckpt_instruction in;
     gckpt_usage u;
-    if (gckpt_plan_get(plan, i, &in) != GCKPT_OK || gckpt_plan_usage(plan, i, &u) != GCKPT_OK)
+    if (gckpt_plan_get(plan, i, &in) != GCKPT_OK || gckpt_plan_usage(plan, i, &u) != GCKPT_OK ||
+        in.id < 0) /* NEXT and BARRIER belong to the row for feeds and norm */
         return;
     to->seconds[u.recompute                     ? SUMMARY_RECOMPUTE
                 : in.kind == GCKPT_FORWARD  ? SUMMARY_FORWARD
@@ -567,7 +568,7 @@ static inline void summary_add_time(summary_timing *to, const gckpt_plan *plan, 
 static inline const char *summary_op(const gckpt_plan *plan, const gckpt_instruction *in)
 {
     static const char *const others[] = { "", "", "(update)", "(offload)", "(reload)", "(reduce)",
-                                          "(hold)" };
+                                          "(offload done)" };
     const char *op = gckpt_plan_op(plan, in->id);
     return in->kind > GCKPT_BACKWARD ? others[in->kind] : *op ? op : "(staging)";
 }
@@ -584,6 +585,8 @@ static inline int summary_lines(const summary *s, const tune_profile *p, int by_
         memcpy(lines[i].last, s->rows[i].last, sizeof lines[i].last);
     }
     for (int i = 0; i < p->count && gckpt_plan_get(s->plan, i, &in) == GCKPT_OK; i++) {
+        if (in.id < 0)
+            continue;
         const char *name = summary_op(s->plan, &in);
         const summary_row *row = summary_row_of(s, in.id);
         int at = by_op ? 0 : row != NULL ? (int)(row - s->rows) : -1;

@@ -202,7 +202,7 @@ static inline gckpt_result tune_run(tune_profile *p, gckpt_exec *exec, const gck
         for (int k = 0; k < p->count; k++) {
             const tune_entry *t = &p->entries[k];
             spent[k * TUNE_MAX_RUNS + *runs] = t->seconds / (double)(t->runs + !t->runs);
-            if (gckpt_plan_get(plan, k, &ins) == GCKPT_OK && ins.kind != GCKPT_UPDATE)
+            if (gckpt_plan_get(plan, k, &ins) == GCKPT_OK && ins.kind != GCKPT_UPDATE && ins.id >= 0)
                 rest -= t->seconds;
         }
         spent[p->count * TUNE_MAX_RUNS + *runs] = rest;

@@ -13,7 +13,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      15 /* version of printed plans */
+#define GCKPT_PLAN_FORMAT      16 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -604,14 +604,17 @@ typedef enum {
     GCKPT_OFFLOAD,     /* copies the result of the preceding forward to slower memory */
     GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
     GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
-    GCKPT_OFFLOAD_DONE /* ends the use of an offload's bytes; what overwrites them waits for it */
+    GCKPT_OFFLOAD_DONE, /* ends the use of an offload's bytes; what overwrites them waits for it */
+    GCKPT_NEXT,         /* ends a micro-batch: the body runs again while the step has rows */
+    GCKPT_BARRIER       /* before the first update: on all ranks all gradients are complete */
 } gckpt_kind;
 /* The names of these kinds, in their order: const char *names[] = { GCKPT_KIND_NAMES }; */
 #define GCKPT_KIND_NAMES                                                                           \
-    "forward", "backward", "update", "offload", "reload", "reduce", "offload_done"
+    "forward", "backward", "update", "offload", "reload", "reduce", "offload_done", "next",        \
+        "barrier"
 typedef struct {
     gckpt_kind kind;
-    int id; /* id of the tensor; UPDATE: of the parameter */
+    int id; /* id of the tensor; UPDATE: of the parameter; NEXT, BARRIER: -1 */
 } gckpt_instruction;
 /* Cost of one op over one micro-batch, in any unit that is the same for all ops of the graph. */
 typedef struct {
@@ -840,7 +843,7 @@ typedef struct {
     const gckpt_hyper *hyper;    /* options of this step */
 } gckpt_update;
 /* Passed to a progress callback before each instruction. If it returns 1, the step is cancelled,
- * unless the first update has begun: a step changes all parameters or none. */
+ * unless its BARRIER has run: a step changes all parameters or none. */
 typedef struct {
     int instruction, instructions; /* index and number */
     int64_t first_row, rows;       /* of the micro-batch */

@@ -708,7 +708,7 @@ typedef struct {
     const plan_facts *f;
     char *text;
     size_t text_size;
-    int failed, x, body, epilogue, accumulates, backward_seen, updates_seen;
+    int failed, x, body, epilogue, accumulates, backward_seen, barrier_seen, updates_seen;
     /* arrays indexed by id: */
     unsigned char *reaches, *active, *runs_backward, *staged, *has_saved, *is_term, *narrow;
     unsigned char *forwards, *backwards, *updated, *reduced, *offloaded_now, *live_value, *live_saved;
@@ -851,11 +851,11 @@ static inline pc_content pc_put(pc_state *w, int b)
     return h;
 }
 
-/* Returns the last instruction of the body that is not a REDUCE. */
+/* Returns the last instruction of the body that is neither a REDUCE nor the NEXT. */
 static inline int pc_body_end(const pc_state *w)
 {
     int x = w->epilogue - 1;
-    while (x > w->body && w->f->list[x].kind == GCKPT_REDUCE)
+    while (x > w->body && (w->f->list[x].kind == GCKPT_REDUCE || w->f->list[x].kind == GCKPT_NEXT))
         x--;
     return x;
 }
@@ -914,8 +914,8 @@ static inline void pc_find_live(pc_state *w)
             w->live_value[f->node[f->fetch[i].id].base] = 1;
     for (int x = f->length; x-- > 0;) {
         int id = f->list[x].id, kind = (int)f->list[x].kind, body = !f->usage[x].once;
-        const pc_node *q = &f->node[id];
-        if (kind == GCKPT_UPDATE || kind == GCKPT_REDUCE)
+        const pc_node *q = &f->node[id < 0 ? 0 : id];
+        if (kind == GCKPT_UPDATE || kind == GCKPT_REDUCE || id < 0)
             continue;
         if (kind == GCKPT_OFFLOAD) {
             w->offloaded[x] = offloaded[id];
@@ -1439,7 +1439,7 @@ static inline void pc_update(pc_state *w, int id)
     int count = 0;
     if (!f->trained[id] || w->updated[id])
         pc_fail(w, w->updated[id] ? "is there a second time" : "is not trained");
-    if (!f->in_backward && !f->usage[w->x].once)
+    if (!w->barrier_seen || (!f->in_backward && !f->usage[w->x].once))
         pc_fail(w, "is in the wrong part of the list");
     for (int i = 0; i < f->terms && !w->updates_seen; i++)
         if (!w->forwards[f->term[i]])
@@ -1513,6 +1513,8 @@ static inline int pc_start(pc_state *w)
     for (; x < f->length; x++) {
         gckpt_instruction in = f->list[x];
         w->x = x;
+        if ((in.kind == GCKPT_NEXT || in.kind == GCKPT_BARRIER) && in.id == -1)
+            continue;
         if ((unsigned)in.kind > GCKPT_OFFLOAD_DONE || in.id < 0 || in.id >= f->count ||
             (f->node[in.id].kind != PC_OP && f->node[in.id].kind != PC_PARAM &&
              in.kind != GCKPT_REDUCE)) {
@@ -1531,6 +1533,11 @@ static inline int pc_start(pc_state *w)
         x++;
     for (w->body = x; x < f->length && !f->usage[x].once;)
         x++;
+    w->x = x - 1;
+    if (x == w->body || f->list[x - 1].kind != GCKPT_NEXT) {
+        pc_fail(w, "is the last of its part of the list, and no NEXT");
+        return 0;
+    }
     for (w->epilogue = x; x < f->length; x++) {
         w->x = x;
         if (!f->usage[x].once || f->list[x].kind == GCKPT_FORWARD) {
@@ -1571,21 +1578,21 @@ static inline int pc_start(pc_state *w)
 static inline void pc_instruction(pc_state *w, int x)
 {
     const plan_facts *f = w->f;
-    int id = f->list[x].id, index = id;
+    int id = f->list[x].id, index = id < 0 ? 0 : id;
     w->x = x;
     if (x >= w->epilogue)
         pc_end_exchange(w, w->epilogue);
     if (f->ins) {
         const pc_ins *ins = &f->ins[x];
         int next = x + 1 < f->length ? ins[1].at : (int)f->operands;
-        for (int i = index = 0; i < id && f->list[x].kind == GCKPT_UPDATE; i++)
-            index += f->node[i].kind == PC_PARAM;
-        index = f->list[x].kind == GCKPT_UPDATE ? index : id;
+        if (f->list[x].kind == GCKPT_UPDATE)
+            for (int i = index = 0; i < id; i++)
+                index += f->node[i].kind == PC_PARAM;
         w->operand = f->operand + ins->at;
         w->operand_end = f->operand + next;
         if (ins->kind != (int)f->list[x].kind || ins->id != index || ins->at < 0 ||
             next < ins->at || (size_t)next > f->operands ||
-            ins->first != (f->list[x].kind == GCKPT_FORWARD && !w->forwards[id])) {
+            ins->first != (f->list[x].kind == GCKPT_FORWARD && !w->forwards[index])) {
             pc_fail(w, "runs as kind %d of %d, first %d", ins->kind, ins->id, ins->first);
             return;
         }
@@ -1597,6 +1604,15 @@ static inline void pc_instruction(pc_state *w, int x)
     case GCKPT_OFFLOAD: pc_offload(w, id, 0); break;
     case GCKPT_OFFLOAD_DONE: pc_offload(w, id, 1); break;
     case GCKPT_RELOAD: pc_reload(w, id); break;
+    case GCKPT_NEXT:
+        if (x != w->epilogue - 1)
+            pc_fail(w, "is in the wrong part of the list");
+        break;
+    case GCKPT_BARRIER:
+        if (w->barrier_seen || w->updates_seen || f->list[x + 1 < f->length ? x + 1 : x].kind != GCKPT_UPDATE)
+            pc_fail(w, "is not before the first update");
+        w->barrier_seen = 1;
+        break;
     default: pc_reduce(w, id); break;
     }
     if (f->ins && !w->failed && w->operand != w->operand_end)
@@ -1748,7 +1764,7 @@ static inline int pc_uses(const pc_state *w, int x, int id)
 {
     const plan_facts *f = w->f;
     const gckpt_instruction *in = &f->list[x];
-    const pc_node *q = &f->node[in->id];
+    const pc_node *q = &f->node[in->id < 0 ? 0 : in->id];
     unsigned needs = in->kind == GCKPT_BACKWARD ? pc_needs(w, q) : ~0u;
     int bits = 0;
     if (in->kind == GCKPT_OFFLOAD_DONE)
@@ -1836,7 +1852,7 @@ static inline void pc_check_costs(pc_state *w)
     unsigned char *offloaded = w->offloaded_now;
     memset(offloaded, 0, (size_t)f->count);
     for (int x = 0; x < f->length && !w->failed; x++) {
-        int id = f->list[x].id, kind = (int)f->list[x].kind;
+        int id = f->list[x].id < 0 ? 0 : f->list[x].id, kind = (int)f->list[x].kind;
         const pc_node *q = &f->node[id];
         size_t moved = 0, copied = 0, parts;
         uint64_t cost = f->usage[x].cost, least = 0;

@@ -21,7 +21,8 @@ int main(void)
     for (int i = 0; i < info.instructions; i++) {
         gckpt_instruction at;
         gckpt_usage use;
-        gckpt_plan_get(p, i, &at);
+        if (gckpt_plan_get(p, i, &at) != GCKPT_OK || at.id < 0) /* computes nothing */
+            continue;
         gckpt_plan_usage(p, i, &use);
         printf("%-8s %-8s %6zu ", does[at.kind], gckpt_plan_name(p, at.id), use.live);
         for (size_t star = 0; star < use.live; star += 1024)

@@ -308,8 +308,10 @@ static uint64_t written(const gckpt_plan *p, int i)
 {
     const gckpti_ins *ins = &p->ins[i];
     gckpti_operands o;
-    gckpti_operands_of(p->operands, ins, p->nodes[gckpti_ins_node(p, ins)].inputs, &o);
-    return ins->kind != GCKPT_FORWARD || o.out == SIZE_MAX ? 0 : (uint64_t)o.out + 1;
+    if (ins->kind != GCKPT_FORWARD)
+        return 0;
+    gckpti_operands_of(p->operands, ins, p->nodes[ins->id].inputs, &o);
+    return o.out == SIZE_MAX ? 0 : (uint64_t)o.out + 1;
 }
 
 static void put_instructions(text *t, const gckpt_plan *p)
@@ -321,7 +323,7 @@ static void put_instructions(text *t, const gckpt_plan *p)
         gckpt_usage use;
         gckpt_plan_get(p, i, &at);
         gckpt_plan_usage(p, i, &use);
-        const uint64_t all[] = { (uint64_t)at.kind, (uint64_t)at.id, use.cost,
+        const uint64_t all[] = { (uint64_t)at.kind, at.id < 0 ? 0 : (uint64_t)at.id, use.cost,
                                  use.live,          use.recompute != 0,  written(p, i) };
         put_list(t, i == 0, all, 6);
     }

@@ -7,7 +7,7 @@ static int gckpti_can_replay(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = gckpti_backend(e);
     int can = b->replay && b->captured && !gckpti_debug(e) && !e->desc.progress;
-    for (int x = p->body; x < p->epilogue && can; x++) {
+    for (int x = p->body; x < p->epilogue - 1 && can; x++) { /* without the NEXT */
         const gckpti_ins *ins = &p->ins[x];
         const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
         const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -20,11 +20,11 @@ static int gckpti_can_replay(const gckpt_exec *e)
         else
             can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
     }
-    return can && !gckpti_group_of(e) && p->body < p->epilogue;
+    return can && !gckpti_group_of(e) && p->body < p->epilogue - 1;
 }
 
-/* Returns 1 if a micro-batch begins at step.pc and the backend replayed it: then step.pc is after
- * it. Returns 0 if the instruction must run; the backend may capture from there on, unless a
+/* Returns 1 if a micro-batch begins at step.pc and the backend replayed it: then step.pc is at its
+ * NEXT. Returns 0 if the instruction must run; the backend may capture from there on, unless a
  * regulariser's gradient needs a count that is not known yet. */
 static int gckpti_replay(gckpt_exec *e)
 {
@@ -46,7 +46,7 @@ static int gckpti_replay(gckpt_exec *e)
         e->devices.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
     e->devices.capturing = !gckpti_backend(e)->replay(gckpti_backend(e)->context, &params);
-    e->step.pc = e->devices.capturing ? p->body : p->epilogue;
+    e->step.pc = e->devices.capturing ? p->body : p->epilogue - 1;
     return !e->devices.capturing;
 }
 
@@ -54,7 +54,7 @@ static int gckpti_replay(gckpt_exec *e)
  * step.pc back to the body, and captures no more. */
 static void gckpti_end_capture(gckpt_exec *e)
 {
-    if (e->step.pc == e->plan->epilogue)
+    if (e->step.pc == e->plan->epilogue - 1)
         (void)gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* a micro-batch's copies end within it */
     e->devices.capturing = 0;
     if (!gckpti_backend(e)->captured(gckpti_backend(e)->context)) {
@@ -75,10 +75,12 @@ GCKPTI_MODULE(devices)
         e->devices.can_replay = (unsigned char)(e->tables.nodes && gckpti_can_replay(e));
         e->device.watched |= e->devices.can_replay;
         break;
+    case GCKPTI_ON_BODY_END: GCKPT_ASSERT(!e->devices.capturing); break;
     case GCKPTI_ON_REACH: return gckpti_replay(e) ? GCKPT_MORE : GCKPT_OK;
     case GCKPTI_ON_AFTER:
     case GCKPTI_ON_RUN_END:
-        if (e->devices.capturing && (e->step.pc == e->plan->epilogue || event == GCKPTI_ON_RUN_END))
+        if (e->devices.capturing &&
+            (e->step.pc == e->plan->epilogue - 1 || event == GCKPTI_ON_RUN_END))
             gckpti_end_capture(e);
         break;
     case GCKPTI_ON_MOVED:

@@ -156,7 +156,6 @@ typedef void (*gckpti_merge_fn)(void *mine, const void *received, size_t bytes);
 #define GCKPTI_DIST_STRUCTS(X, p)
 #define gckpti_group_of(e)                    ((void)(e), 0)
 #define gckpti_rows_end(e)                    ((e)->step.row_end)
-#define gckpti_has_next_micro_batch(e)        ((e)->step.row_end - (e)->step.row > (e)->plan->rows)
 #define gckpti_count_micro_batches(e, n)      (((n) + (e)->plan->rows - 1) / (e)->plan->rows)
 #define gckpti_is_under_way(e)                0
 #define gckpti_own_rows(e, rows)              ((e)->step.first_row = 0, (rows))

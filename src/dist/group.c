@@ -150,6 +150,7 @@ GCKPTI_FN gckpt_result gckpti_agree(gckpt_exec *e, gckpt_result result)
         return result;
     (void)gckpti_defer_error(e, result);
     gckpti_wait_pending(e, 0);
+    GCKPT_ASSERT(group->pending_count == 0 || comm->aborted);
     comm->status.must_match[0] += (uint64_t)++group->agree_count << 8;
     gckpti_merge_all(comm, &comm->status, sizeof comm->status, gckpti_merge_statuses);
     const gckpti_status agreed = comm->status;

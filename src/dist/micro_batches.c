@@ -39,7 +39,7 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
         hash = gckpti_fnv_number(hash, p->terms[i].weight);
     }
     for (size_t x = 0; x < p->length; x++)
-        hash = gckpti_fnv_number(hash, (uint64_t)p->ins[x].id * 8 + (uint64_t)p->ins[x].kind);
+        hash = gckpti_fnv_number(hash, (uint64_t)p->ins[x].id * 16 + (uint64_t)p->ins[x].kind);
     return hash;
 }
 
@@ -108,13 +108,6 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
     return (int)most;
 }
 
-/* Returns 1 if another micro-batch follows the one that step.row is in. */
-GCKPTI_FN int gckpti_has_next_micro_batch(const gckpt_exec *e)
-{
-    return e->group ? e->group->vrank + (e->group->micro_left == 1) < gckpti_local_vranks(e->plan)
-                    : e->step.row_end - e->step.row > e->plan->rows;
-}
-
 /* Returns 1 if this micro-batch has no rows on this rank. */
 static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->group->vrank_end; }
 
@@ -160,7 +153,7 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
-/* Ends a micro-batch (step.pc is at the epilogue) and prepares the next one or, after the last,
+/* Ends a micro-batch (step.pc is after its NEXT) and prepares the next one or, after the last,
  * runs a barrier and sums losses. */
 GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
 {
@@ -212,7 +205,8 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
     int skips = padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
     if (ins->kind == GCKPT_REDUCE)
         skips = group->micro_left > 1;
-    else if (p->nodes[gckpti_ins_node(p, ins)].kind == GCKPTI_PARAM) /* a gather or an update */
+    else if (!gckpti_has_node(ins->kind) ||
+             p->nodes[gckpti_ins_node(p, ins)].kind == GCKPTI_PARAM) /* a gather or an update */
         skips = 0;
     e->step.pc += skips;
     return skips;
@@ -256,14 +250,16 @@ static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n, size_t offs
     gckpti_start_collective(e, &gather);
 }
 
-/* Starts to gather a parameter's shards from all ranks to `to`. Returns 0 if it is not sharded. */
-GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *shard, float *to)
+/* Starts to gather the shards of a parameter in the arena at `offset`. Returns 0 if it is
+ * not sharded. */
+GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *shard,
+                                size_t offset)
 {
+    float *to = gckpti_arena_f32(e, offset);
     if (!gckpti_is_part(e->store, q, GCKPTI_VALUES))
         return 0;
     gckpti_copy(gckpti_backend(e), to + q->p.first, shard, (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements,
-                         e->plan->operands[e->plan->ins[e->step.pc].operands]);
+    gckpti_gather_floats(e, to, q->p.elements, offset);
     return 1;
 }
 

@@ -24,11 +24,12 @@ GCKPTI_FN gckpt_result gckpti_wait_copies(gckpt_exec *e, int x, gckpt_result res
 
 /* Records a pending copy and the first instruction that must wait for it: a reader of a reloaded
  * value, or a writer of the bytes (POISON also writes at the end of a buffer). */
-static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_t bytes)
+static void gckpti_add_pending_copy(gckpt_exec *e, const gckpti_ins *ins, size_t offset,
+                                    size_t bytes)
 {
     const gckpt_plan *p = e->plan;
     const int poisons = gckpti_debug(e) & GCKPT_DEBUG_POISON;
-    int due = (int)p->length, pc = e->step.pc;
+    int due = (int)p->length, pc = (int)(ins - p->ins);
     for (size_t i = 0; i < p->buffer_count; i++) {
         const gckpt_buffer *buffer = &p->buffers[i];
         if (buffer->offset >= offset + bytes || buffer->offset + buffer->size <= offset)
@@ -37,7 +38,8 @@ static void gckpti_add_pending_copy(gckpt_exec *e, int out, size_t offset, size_
             gckpti_set_min(&due, buffer->start > pc ? buffer->start : buffer->end + 1);
     }
     for (int x = pc + 1; x < due; x++)
-        if (out ? p->ins[x].kind == GCKPT_FORWARD && p->operands[p->ins[x].operands] == offset
+        if (ins->kind == GCKPT_OFFLOAD
+                ? p->ins[x].kind == GCKPT_FORWARD && p->operands[p->ins[x].operands] == offset
                 : gckpti_has_operand(p, x, offset))
             gckpti_set_min(&due, x);
     e->offload.due[e->offload.pending_count++] = due;
@@ -70,7 +72,7 @@ static gckpt_result gckpti_copy_offloaded(gckpt_exec *e, const gckpti_ins *ins, 
             gckpti_to_backend(e, here, host, bytes);
     }
     if (done == bytes && e->offload.async)
-        gckpti_add_pending_copy(e, out, offset, bytes);
+        gckpti_add_pending_copy(e, ins, offset, bytes);
     return done == bytes ? GCKPT_OK
                          : gckpti_error(e, GCKPT_E_FILE,
                                         "step: %s of \"%s\" copied %z of %z bytes; nothing was "
@@ -137,6 +139,7 @@ GCKPTI_MODULE(offload)
                                : gckpti_error(e->store, GCKPT_E_MEMORY,
                                               "exec: %s has no host memory for %z bytes",
                                               GCKPTI_OF(b, name), p->host_bytes);
+    case GCKPTI_ON_BEGIN: GCKPT_ASSERT(e->offload.pending_count == 0); break;
     case GCKPTI_ON_REACH: return gckpti_wait_copies(e, e->step.pc, GCKPT_OK);
     case GCKPTI_ON_BODY_END: return gckpti_wait_copies(e, INT32_MAX, GCKPT_OK);
     case GCKPTI_ON_RUN_END: {

@@ -32,6 +32,23 @@ GCKPTI_FN void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id
         d->ins[d->length++] = ins;
 }
 
+/* Adds an UPDATE of parameter `id`, and before the first one a BARRIER. */
+static void gckpti_add_update(gckpti_planner *p, int id)
+{
+    gckpti_lowered *d = &p->lowered;
+    if (!d->has_updates)
+        gckpti_add_instruction(d, GCKPT_BARRIER, 0);
+    d->has_updates = 1;
+    gckpti_add_instruction(d, GCKPT_UPDATE, id);
+}
+
+/* Ends the body. */
+static void gckpti_add_next(gckpti_lowered *d)
+{
+    gckpti_add_instruction(d, GCKPT_NEXT, 0);
+    d->epilogue = d->length;
+}
+
 /* Adds an UPDATE of each parameter that tensor t, computed at position x, uses last. */
 static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, int x, int *last)
 {
@@ -39,7 +56,7 @@ static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, i
         const int id = t->in[k]->base->id;
         if (!gckpti_is_updated(p, id) || last[id] != x)
             continue;
-        gckpti_add_instruction(&p->lowered, GCKPT_UPDATE, id);
+        gckpti_add_update(p, id);
         last[id] = -1;
     }
 }
@@ -59,7 +76,7 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
     for (int x = 0; x < d->sched.length && !p->failed; x++) {
         int i = d->sched.entry[x], u = gckpti_entry_node(p, i);
         if (i < 0 && p->node[u].backward_index == p->body_backwards)
-            d->epilogue = d->length;
+            gckpti_add_next(d);
         d->entry_ins[x] = (int)d->length;
         gckpti_add_instruction(d, gckpti_entry_kind(p, i), p->node[u].id);
         if (i < 0)
@@ -71,10 +88,10 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             gckpti_add_updates_after(p, p->tensors[p->node[u].id], x, last);
     }
     if (p->body_backwards == p->backwards)
-        d->epilogue = d->length;
+        gckpti_add_next(d);
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
-            gckpti_add_instruction(d, GCKPT_UPDATE, id);
+            gckpti_add_update(p, id);
     d->backward_ins[p->backwards] = (int)d->epilogue - 1;
     d->backward_ins[p->backwards + 1] = d->entry_ins[d->sched.length] = (int)d->length;
 }

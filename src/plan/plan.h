@@ -111,7 +111,7 @@ typedef struct {
     /* accumulate: bit i: adds to the gradient of input i. zero: bit i: sets that gradient to zero
      * first. In a REDUCE, accumulate is 1 if the process needs only its part of the sum. */
     unsigned char accumulate, zero;
-    gckpti_id id;           /* tensor; UPDATE: index of the parameter */
+    gckpti_id id;           /* tensor; UPDATE: index of the parameter; NEXT, BARRIER: 0 */
     gckpti_id uses;         /* number of accumulators that it adds up first */
     gckpti_offset operands; /* index of its first operand (gckpti_operands_of) */
 } gckpti_ins;
@@ -150,11 +150,19 @@ enum {
 #define GCKPTI_KINDS(X)                                                                            \
     X(FORWARD, gckpti_run_op, GCKPTI_TAKES_FORWARD | GCKPTI_DEFINES)                               \
     X(BACKWARD, gckpti_run_op, GCKPTI_TAKES_BACKWARD)                                              \
-    X(UPDATE, gckpti_run_checked_update, GCKPTI_TAKES_GRADIENT)                                    \
+    X(UPDATE, gckpti_run_update, GCKPTI_TAKES_GRADIENT)                                            \
     X(OFFLOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT)                                             \
     X(RELOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT | GCKPTI_DEFINES)                             \
     X(REDUCE, gckpti_run_reduce, GCKPTI_TAKES_SUM)                                                 \
-    X(OFFLOAD_DONE, gckpti_run_copies, GCKPTI_TAKES_RESULT)
+    X(OFFLOAD_DONE, gckpti_run_copies, GCKPTI_TAKES_RESULT)                                        \
+    X(NEXT, gckpti_run_next, 0)                                                                    \
+    X(BARRIER, gckpti_run_barrier, 0)
+
+/* Returns whether instructions of a kind belong to a node. */
+static inline int gckpti_has_node(int kind)
+{
+    return kind != GCKPT_NEXT && kind != GCKPT_BARRIER;
+}
 
 /* Returns whether instructions of a kind define results (GCKPTI_DEFINES). */
 GCKPTI_FN int gckpti_defines(int kind);
@@ -252,7 +260,7 @@ struct gckpt_plan {
 #undef GCKPTI_NUMBER
 #undef GCKPTI_ARRAY
 
-/* Returns the node of an instruction (of an UPDATE: the node of its parameter). */
+/* Returns the node of an instruction (of an UPDATE: the node of its parameter), or -1. */
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins);
 
 /* Returns the bytes of a node's value in the arena; for an input, the bytes that are fed. */
@@ -406,6 +414,7 @@ typedef struct {
     gckpti_ins *ins;
     size_t *live_bytes;            /* by instruction */
     size_t length, body, epilogue; /* number of instructions; first ones of these parts */
+    int has_updates;               /* a BARRIER and an UPDATE are among them */
     gckpt_buffer *buffers;         /* in the order they begin */
     size_t buffer_count;
     size_t *operands; /* indices of buffers */

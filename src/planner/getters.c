@@ -13,7 +13,7 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
         return GCKPT_E_ARG;
     const gckpti_ins *ins = &plan->ins[i];
     const int id = gckpti_ins_node(plan, ins);
-    const gckpt_cost *cost = &plan->info[id].cost;
+    const gckpt_cost none = { 0, 0 }, *cost = id < 0 ? &none : &plan->info[id].cost;
     out->moved = 0;
     out->cost = ins->kind == GCKPT_FORWARD    ? cost->forward
                 : ins->kind == GCKPT_BACKWARD ? cost->backward

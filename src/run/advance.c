@@ -19,11 +19,20 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     return gckpti_defer_error(e, GCKPT_CANCELLED);
 }
 
+/* Runs a NEXT: ends the micro-batch, and moves step.pc back to the body for the next one, if there
+ * is one. Returns MORE if the rows so far are done and more may stream in. */
+static gckpt_result gckpti_run_next(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_result result = gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
+    (void)ins;
+    return result == GCKPT_OK ? gckpti_end_micro_batch(e) : result;
+}
+
 #define GCKPTI_HANDLER(kind, handler, operands) handler,
 static const gckpti_handler gckpti_handlers[] = { GCKPTI_KINDS(GCKPTI_HANDLER) };
 #undef GCKPTI_HANDLER
 
-/* Runs instruction step.pc, unless a module moves step.pc. */
+/* Runs instruction step.pc, unless a module moves step.pc. Returns MORE if it waits for rows. */
 static gckpt_result gckpti_run_instruction(gckpt_exec *e)
 {
     const gckpti_ins *ins = &e->plan->ins[e->step.pc];
@@ -38,13 +47,17 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e)
         result = gckpti_report_progress(e, ins);
     if (result != GCKPT_OK)
         return result;
+    e->step.pc++;
     if (!GCKPTI_IS_SMALL)
         result = gckpti_handlers[ins->kind](e, ins);
-    else if (!GCKPTI_RUNS_TRAINING || ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
+    else if (ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
         result = gckpti_run_op(e, ins);
+    else if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_NEXT)
+        result = gckpti_run_next(e, ins);
+    else if (ins->kind == GCKPT_BARRIER)
+        result = gckpti_run_barrier(e, ins);
     else
-        result = gckpti_run_checked_update(e, ins);
-    e->step.pc++;
+        result = gckpti_run_update(e, ins);
     if (gckpti_is_watched(e) && result == GCKPT_OK)
         result = gckpti_notify(e, GCKPTI_ON_AFTER, (void *)(uintptr_t)ins);
     return result;
@@ -55,17 +68,13 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e)
 static gckpt_result gckpti_advance(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_result result = GCKPT_OK;
     if (GCKPTI_RUNS_TRAINING && e->step.pc == 0 && !e->step.prologue_done)
         gckpti_clear_accumulators(e, p->length); /* here, so that a team does it */
-    if (e->step.pc == p->epilogue) {
-        result = gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
-        result = result == GCKPT_OK ? gckpti_end_micro_batch(e) : result;
-    }
-    if (result == GCKPT_MORE || (result == GCKPT_OK && e->step.pc >= (int)p->length))
+    if (e->step.pc >= (int)p->length)
         return GCKPT_OK;
-    if (result == GCKPT_OK)
-        result = gckpti_run_instruction(e);
+    gckpt_result result = gckpti_run_instruction(e);
+    if (result == GCKPT_MORE)
+        return GCKPT_OK;
     result = gckpti_defer_error(e, result);
     if (result != GCKPT_OK)
         gckpti_set_state(e, GCKPTI_IDLE);

@@ -102,8 +102,6 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
  * Returns MORE if the rows so far are done and more may stream in. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
-    if (e->step.row == e->step.row_end)
-        return GCKPT_OK;
     e->step.row += gckpti_micro_rows(e);
     e->step.prologue_done = 1;
     if (e->step.row == e->step.row_end)

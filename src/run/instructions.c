@@ -35,13 +35,14 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     kernel(c);
 }
 
-/* Writes a parameter's values into the arena: gathered, decompressed or copied. */
-static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, float *to)
+/* Writes a parameter's values into the arena at `offset`: gathered, decompressed or copied. */
+static void gckpti_stage_param(gckpt_exec *e, const gckpti_plan_node *node, size_t offset)
 {
+    float *to = gckpti_arena_f32(e, offset);
     const gckpti_param *q = gckpti_param_of(e, node->index);
     const gckpt_backend *b = gckpti_backend(e);
     const float *values = gckpti_exec_array(e, q, -1);
-    if (gckpti_group_of(e) && gckpti_run_gather(e, q, values, to))
+    if (gckpti_group_of(e) && gckpti_run_gather(e, q, values, offset))
         return;
     if (gckpti_is_compressed((int)q->p.storage)) {
         GCKPTI_IF_COMPRESSED(gckpti_run_decompress(e, q, values, to));
@@ -127,7 +128,7 @@ GCKPTI_OWN_FRAME static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_i
     gckpt_call c;
     (void)param;
     if (node->kind == GCKPTI_PARAM) {
-        gckpti_stage_param(e, node, gckpti_arena_f32(e, p->operands[ins->operands]));
+        gckpti_stage_param(e, node, p->operands[ins->operands]);
         return GCKPT_OK;
     }
     gckpti_set_ins_call(e, ins, &o, &c);

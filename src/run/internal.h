@@ -20,7 +20,7 @@ typedef enum {
     GCKPTI_ON_BIND,     /* desc is checked: first without tables, then again with all memory */
     GCKPTI_ON_CHECK,    /* (int64_t) the executor's rows of the step so far; they may be refused */
     GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
-    GCKPTI_ON_BODY_END, /* a micro-batch is computed (at the end of a stream: none) */
+    GCKPTI_ON_BODY_END, /* a micro-batch is computed */
     GCKPTI_ON_END,      /* the losses of a step are final */
     GCKPTI_ON_SUCCESS,  /* a step has succeeded */
     /* No module of GCKPT_SMALL reacts to the following events. */

@@ -24,14 +24,15 @@ GCKPTI_COLD_END /* begun by planner */
  *   gckpt_step          (training) gckpti_prepare_step (step) checks the request and the plan;
  *                       gckpti_take_feeds (feeds) checks the rows and predicts the losses' counts.
  *   gckpti_run          (advance) starts a team of threads and calls gckpti_advance to the end.
- *                       At the epilogue it jumps back to the body while there are rows.
  *   gckpti_handlers     (advance) by kind: the function that runs an instruction. Before it, a
  *                       module may wait, or move step.pc: skip it, replay the body.
  *   gckpti_run_forward  (instructions), _backward: `call` sets shapes and addresses. Operands may
  *                       get f32 copies. The op's kernel runs, in strips if the plan
  *                       says so, or on host copies if the backend has no kernel for it (host).
- *   gckpti_run_update   (training) a pass over a parameter. Before the first one the losses' counts
- *                       are final; a step that clips finishes all gradients first.
+ *   gckpti_run_next     (advance) ends a micro-batch; the body runs again while there are rows.
+ *   gckpti_run_barrier  (training) before the first update: the losses' counts are final; a step
+ *                       that clips finishes all gradients.
+ *   gckpti_run_update   (training) a pass over a parameter.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  * A feature with a state in the executor is a module (src/dist, src/fetch, ..): one function that
  * the core calls at each gckpti_event (internal.h), listed in run/modules.h.
@@ -56,7 +57,7 @@ GCKPTI_COLD_END /* begun by planner */
  *    refused (gckpti_is_under_way).
  * 2. In STREAMING, each gckpt_step_add runs the body on its rows and returns before the epilogue.
  *    If it refuses its rows or feeds, the state and the sums so far stay as they are.
- * 3. In RUNNING all rows are fed. At the epilogue, pc returns to the body while there are rows.
+ * 3. In RUNNING all rows are fed.
  * 4. A step that fails or is cancelled before its first update changes no parameter. */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
 

@@ -40,8 +40,7 @@ GCKPT_API gckpt_instruction gckpt_next_instruction(const gckpt_exec *exec)
     gckpt_instruction next = { GCKPT_FORWARD, -1 };
     if (!exec || exec->step.state == GCKPTI_IDLE)
         return next;
-    int more = exec->step.pc == exec->plan->epilogue && gckpti_has_next_micro_batch(exec);
-    gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
+    gckpt_plan_get(exec->plan, exec->step.pc, &next);
     return next;
 }
 #endif

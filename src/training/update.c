@@ -158,13 +158,24 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
     GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
 }
 
-/* Updates a parameter. `parts` is DIVIDES, or 0 if its gradient is divided already. */
-static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int parts)
+/* Returns 1 if the barrier divides all gradients, 0 if each update divides its own. */
+static int gckpti_divides_first(const gckpt_exec *e)
+{
+    return e->update.hyper.clip > 0 || e->update.all_first ||
+           e->step.goal == GCKPTI_GOAL_GRADIENTS;
+}
+
+/* Runs an UPDATE. A step without counts, one that only wants gradients, and one that skips since a
+ * gradient is not finite, change nothing. */
+GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     gckpti_param *q = gckpti_param_of(e, ins->id);
     const int trained = p->params[ins->id].trained;
+    const int parts = gckpti_divides_first(e) ? 0 : GCKPTI_DIVIDES;
     uint64_t step = e->step.number + 1;
+    if (!e->update.begun || (e->desc.skip_nonfinite && !gckpti_is_finite(e->update.grad_norm)))
+        return GCKPT_OK;
     if (p->state_slots > 0 && trained) { /* state not used so far begins at 1 */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
@@ -181,6 +192,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int parts)
         gckpti_mark_copy(e, ins->id);
     }
     gckpti_gather_updated(e, q);
+    return GCKPT_OK;
 }
 
 /* Divides all gradients, then computes norm and clipping scale. */
@@ -196,28 +208,18 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     return gckpti_wait_backend(e);
 }
 
-/* Runs an update. Before the first one, checks the losses' counts (unless all are known from the
- * feeds), divides all gradients if something needs them, and lets all processes agree.
- * gckpt_gradients ends there. */
-GCKPTI_FN gckpt_result gckpti_run_checked_update(gckpt_exec *e, const gckpti_ins *ins)
+/* Runs the BARRIER: checks the losses' counts (unless all are known from the feeds), divides all
+ * gradients if something needs them, and lets all processes agree. */
+GCKPTI_FN gckpt_result gckpti_run_barrier(gckpt_exec *e, const gckpti_ins *ins)
 {
-    const int ends = e->step.goal == GCKPTI_GOAL_GRADIENTS;
-    const int first = e->update.hyper.clip > 0 || e->update.all_first || ends;
-    if (!e->update.begun) {
-        const int known = gckpti_has_known_counts(e);
-        gckpt_result result = gckpti_defer_error(e, known ? GCKPT_OK : gckpti_check_counts(e));
-        if (result != GCKPT_OK || !gckpti_loss_count(e))
-            return result;
-        result = gckpti_agree(e, first ? gckpti_finish_gradients(e) : GCKPT_OK);
-        if (result != GCKPT_OK || ends) {
-            e->step.pc = (int)e->plan->length - 1;
-            return result;
-        }
-        e->update.begun = 1;
-    }
-    if (!e->desc.skip_nonfinite || gckpti_is_finite(e->update.grad_norm))
-        gckpti_run_update(e, ins, first ? 0 : GCKPTI_DIVIDES);
-    return GCKPT_OK;
+    const int known = gckpti_has_known_counts(e);
+    gckpt_result result = gckpti_defer_error(e, known ? GCKPT_OK : gckpti_check_counts(e));
+    (void)ins;
+    if (result != GCKPT_OK || !gckpti_loss_count(e))
+        return result;
+    result = gckpti_agree(e, gckpti_divides_first(e) ? gckpti_finish_gradients(e) : GCKPT_OK);
+    e->update.begun = result == GCKPT_OK && e->step.goal != GCKPTI_GOAL_GRADIENTS;
+    return result;
 }
 
 /* Counts the step. If it was skipped, returns a parameter whose gradient is not finite. */

@@ -522,7 +522,7 @@ static int profile_step(void *user, const gckpt_progress *progress)
     gckpt_plan_get(p->b->plan, progress->instruction, &i);
     const char *op = gckpt_plan_op(p->b->plan, i.id); /* "" for a parameter */
     if (*op == 0)
-        op = i.kind == GCKPT_UPDATE ? "adamw" : "parameter";
+        op = i.kind == GCKPT_UPDATE ? "adamw" : i.id < 0 ? "step" : "parameter";
     while (at < p->n && (p->op_times[at].kind != i.kind || strcmp(p->op_times[at].op, op) != 0))
         at++;
     if (at == p->n && p->n < 64)

@@ -78,7 +78,7 @@ static int profile_step(void *user, const gckpt_progress *progress)
     gckpt_plan_get(profile.plan, progress->instruction, &i);
     const char *op = gckpt_plan_op(profile.plan, i.id);
     if (*op == 0)
-        op = "parameter";
+        op = i.id < 0 ? "step" : "parameter";
     while (at < profile.n && strcmp(profile.op[at], op) != 0)
         at++;
     if (at == profile.n && profile.n < 63)

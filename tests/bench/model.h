@@ -63,7 +63,7 @@ static inline double predict(const gckpt_plan *p, const gckpt_cost *costs, uint6
     double ns = (double)update;
     gckpt_instruction in;
     for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++)
-        if (in.kind != GCKPT_UPDATE)
+        if (in.kind <= GCKPT_BACKWARD)
             ns += (double)(in.kind == GCKPT_FORWARD ? costs[in.id].forward : costs[in.id].backward);
     return 1e-9 * ns;
 }

@@ -136,15 +136,15 @@ static inline int rotor_read(rotor *r)
     for (int x = 0; x < length; x++) {
         gckpt_instruction ins;
         gckpt_plan_get(plan, x, &ins);
-        active[ins.id] = active[ins.id] || ins.kind == GCKPT_BACKWARD;
+        if (ins.kind == GCKPT_BACKWARD)
+            active[ins.id] = 1;
     }
     for (int x = 0; x < length; x++) {
         gckpt_instruction ins;
         gckpt_usage usage;
         gckpt_plan_get(plan, x, &ins);
         gckpt_plan_usage(plan, x, &usage);
-        gckpt_graph_node(g, ins.id, &node);
-        if (node.batch_invariant) /* an op that depends on parameters only, so it runs once per step in every plan */
+        if (gckpt_graph_node(g, ins.id, &node) != GCKPT_OK || node.batch_invariant) /* an op that depends on parameters only, so it runs once per step in every plan */
             continue;
         if (ins.kind == GCKPT_BACKWARD) {
             r->ops[number[ins.id]].before = before[x];

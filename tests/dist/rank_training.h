@@ -454,7 +454,9 @@ static inline const outcome *compare(const setting *s, const outcome *want)
                       (int)want->report[step].count, want->report[step].grad_norm);
         CHECK_MSG(o->hashed == GCKPT_OK && o->hash == want->hash, "%s: rank %d: other weights",
                   name, i);
-        CHECK_MSG(s->debug || s->no_debug || s->rows > BATCH / s->virtual_ranks || o->measured == o->planned,
+        /* rank 0 has the largest shards, for which the bytes are planned; the others may not fill a buffer at the end */
+        CHECK_MSG(s->debug || s->no_debug || s->rows > BATCH / s->virtual_ranks ||
+                      (i ? o->measured <= o->planned : o->measured == o->planned),
                   "%s: rank %d: %zu bytes measured, %zu planned", name, i, o->measured, o->planned);
         CHECK_MSG(s->transport || o->sent == w.rank[i].sent, "%s: rank %d: sent %.0f bytes, says %.0f", name, i,
                   (double)w.rank[i].sent, (double)o->sent);

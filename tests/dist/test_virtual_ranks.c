@@ -219,10 +219,10 @@ static void test_by_hand(void)
             CHECK(t.shard_bytes == (t.shards ? 4096 * 4 : 0));
             const int end = (int)p->length;
             for (int k = 0; k < 2 && vranks[i] > 1;
-                 k++) { /* the plan ends with both REDUCEs, that of the larger parameter last, and both UPDATEs */
-                CHECK(gckpt_plan_get(p, end - 4 + k, &in) == GCKPT_OK);
+                 k++) { /* the plan ends with both REDUCEs, that of the larger parameter last, NEXT, BARRIER, both UPDATEs */
+                CHECK(gckpt_plan_get(p, end - 6 + k, &in) == GCKPT_OK);
                 CHECK(in.kind == GCKPT_REDUCE && in.id == gckpt_id(k ? w : b));
-                const gckpti_ins *ins = &p->ins[end - 4 + k];
+                const gckpti_ins *ins = &p->ins[end - 6 + k];
                 CHECK(ins->accumulate == (cut && k) && ins->uses == 1);
             }
             gckpt_plan_free(p);
@@ -440,7 +440,7 @@ static void test_costs(void)
     gckpt_usage u, v;
     for (int x = 0; gckpt_plan_usage(p, x, &u) == GCKPT_OK; x++) {
         gckpt_plan_usage(q, x, &v);
-        const gckpti_plan_node *node = &p->nodes[gckpti_ins_node(p, &p->ins[x])];
+        const gckpti_plan_node *node = &p->nodes[p->ins[x].id];
         if (p->ins[x].kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM) {
             /* each byte costs 1; the rank has the larger half of the blocks, so it receives the smaller half */
             const size_t block = 4096 * sizeof(float), blocks = (bytes_of(p, node) + block - 1) / block;

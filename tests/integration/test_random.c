@@ -205,7 +205,7 @@ static int prepare(unsigned seed, gckpt_instruction *list)
     CHECK_MSG(p != NULL, "seed %u: %s", seed, gckpt_error_text(net.g));
     const int length = gckpt_plan_describe(p).instructions;
     for (int i = 0; i < length; i++)
-        n += gckpt_plan_get(p, i, &list[n]) == GCKPT_OK && net.nodes[list[n].id].data;
+        n += gckpt_plan_get(p, i, &list[n]) == GCKPT_OK && list[n].id >= 0 && net.nodes[list[n].id].data;
     gckpt_plan_free(p);
     destroy();
     return n;

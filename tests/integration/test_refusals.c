@@ -1657,7 +1657,7 @@ static void requests(void)
                                         { GCKPT_FORWARD, gckpt_id(n.tokens) },
                                         { GCKPT_BACKWARD, -1 },
                                         { GCKPT_BACKWARD, 1000 },
-                                        { (gckpt_kind)(GCKPT_OFFLOAD_DONE + 1), gckpt_id(n.hidden) } };
+                                        { (gckpt_kind)(GCKPT_BARRIER + 1), gckpt_id(n.hidden) } };
     d.schedule.count = 1;
     for (int i = 0; i < 7; i++) {
         d.schedule.instructions = &wrong[i];

@@ -597,8 +597,9 @@ static void reload_last(void)
     gckpt_feed feeds[NET_FEEDS];
     gckpt_plan *p = gpt(1, &d);
     int n = 0;
-    while (gckpt_plan_get(p, n, &in) == GCKPT_OK && in.kind != GCKPT_UPDATE)
-        list[n++] = in;
+    for (int x = 0; gckpt_plan_get(p, x, &in) == GCKPT_OK; x++)
+        if (in.kind <= GCKPT_BACKWARD)
+            list[n++] = in;
     gckpt_plan_free(p);
     for (int i = 0; i < n; i += 7) {
         uint64_t want = 0;
@@ -911,8 +912,10 @@ static void refusals(void)
     d.schedule.as_built = 1;
     p = gpt(2, &d);
     const gckpt_plan_info info = gckpt_plan_describe(p);
-    for (gckpt_instruction in; gckpt_plan_get(p, n, &in) == GCKPT_OK && in.kind != GCKPT_UPDATE; n++) {
+    gckpt_instruction in;
+    for (int x = 0; gckpt_plan_get(p, x, &in) == GCKPT_OK; x++) {
         list[n] = in;
+        n += in.kind != GCKPT_UPDATE && in.id >= 0;
         loads += in.kind == GCKPT_RELOAD;
     }
     d = gpt_desc;

@@ -496,7 +496,7 @@ static void test_ways(void)
 static int cancel(void *user, const gckpt_progress *p)
 {
     (void)user;
-    return p->kind == GCKPT_UPDATE;
+    return p->kind == GCKPT_BARRIER;
 }
 
 static void test_nothing(void)

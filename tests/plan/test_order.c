@@ -47,7 +47,7 @@ static int random_order(unsigned seed)
     build(seed, 0);
     gckpt_plan *p = plan(&d);
     for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK && n < LIST; i++)
-        if (in.kind != GCKPT_UPDATE && net.nodes[in.id].data) {
+        if (in.kind <= GCKPT_BACKWARD && net.nodes[in.id].data) {
             first = first < 0 && in.kind == GCKPT_BACKWARD ? n : first;
             list[n++] = in;
         }

@@ -388,6 +388,8 @@ static int short_time(plan_facts *f, int n)
 {
     return f->hidden > 0 && (f->work -= 1, f->hidden += 1, n == 0);
 }
+static int drop_next(plan_facts *f, int n) { return drop_kind(f, GCKPT_NEXT, n, -1); }
+static int drop_barrier(plan_facts *f, int n) { return drop_kind(f, GCKPT_BARRIER, n, -1); }
 static int drop_reduce(plan_facts *f, int n) { return drop_kind(f, GCKPT_REDUCE, n, -1); }
 static int repeat_kind(plan_facts *f, int kind, int n)
 {
@@ -397,12 +399,15 @@ static int repeat_kind(plan_facts *f, int kind, int n)
 static int repeat_forward(plan_facts *f, int n) { return repeat_kind(f, GCKPT_FORWARD, 2 + n); }
 static int repeat_backward(plan_facts *f, int n) { return repeat_kind(f, GCKPT_BACKWARD, n); }
 static int repeat_update(plan_facts *f, int n) { return repeat_kind(f, GCKPT_UPDATE, n); }
+static int repeat_next(plan_facts *f, int n) { return repeat_kind(f, GCKPT_NEXT, n); }
+static int repeat_barrier(plan_facts *f, int n) { return repeat_kind(f, GCKPT_BARRIER, n); }
 static int repeat_reduce(plan_facts *f, int n) { return repeat_kind(f, GCKPT_REDUCE, n); }
-/* Exchanges an update with the backward before it. */
+/* Moves the first update, with its BARRIER, before the backward before it. */
 static int early_update(plan_facts *f, int n)
 {
-    int x = find(f, GCKPT_UPDATE, 0, -1);
-    return x > 0 && f->list[x - 1].kind == GCKPT_BACKWARD && (exchange(f, x - 1, x), n == 0);
+    int x = find(f, GCKPT_BARRIER, 0, -1);
+    return x > 0 && f->list[x - 1].kind == GCKPT_BACKWARD &&
+           (exchange(f, x - 1, x), exchange(f, x, x + 1), n == 0);
 }
 static int early_reduce(plan_facts *f, int n)
 {
@@ -567,7 +572,7 @@ static int loop_early(plan_facts *f, int n)
         gckpt_buffer *q = &f->buffer[b];
         if (q->kind == GCKPT_BUFFER_VALUE && f->usage[q->start].once && q->end > q->start + 1 &&
             n-- == 0)
-            return ends(f, b, x - 2);
+            return ends(f, b, x - 3); /* before the last instruction and the NEXT */
     }
     return 0;
 }
@@ -669,6 +674,10 @@ static const struct {
     { "an offload_done is missing", drop_offload_done, "" },
     { "an offload_done follows all reloads", repeat_offload_done, "nothing of it is reloaded" },
     { "a time is reported too short", short_time, "in a time of" },
+    { "the NEXT is missing", drop_next, "part of the list, and no NEXT" },
+    { "the NEXT is repeated", repeat_next, "is in the wrong part of the list" },
+    { "the BARRIER is missing", drop_barrier, "is in the wrong part of the list" },
+    { "the BARRIER is repeated", repeat_barrier, "is not before the first update" },
     { "a REDUCE is missing", drop_reduce, "was not reduced" },
     { "a forward is repeated", repeat_forward, "no op reads its result" },
     { "a backward is repeated", repeat_backward, "runs a second time" },

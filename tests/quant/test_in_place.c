@@ -183,8 +183,8 @@ static void check_staged(const net *n, const gckpt_plan *p, const char *what)
     gckpt_node node;
     int staged = 0;
     for (int i = 0; p && gckpt_plan_get(p, i, &in) == GCKPT_OK; i++) {
-        CHECK(gckpt_graph_node(n->g, in.id, &node) == GCKPT_OK);
-        if (in.kind != GCKPT_FORWARD || strcmp(node.op, "param"))
+        if (in.kind != GCKPT_FORWARD || !CHECK(gckpt_graph_node(n->g, in.id, &node) == GCKPT_OK) ||
+            strcmp(node.op, "param"))
             continue;
         const int scaled = !strcmp(node.name, "scaled");
         CHECK_MSG(scaled || !strcmp(node.name, "bias"), "%s: %s is unpacked", what, node.name);

@@ -511,7 +511,7 @@ static int custom_schedule(const gckpt_plan *all, gckpt_instruction *list)
                 list[n++] = list[a];
         }
         forwards += in.kind == GCKPT_FORWARD && forwards == n;
-        if (in.kind != GCKPT_UPDATE && in.kind != GCKPT_REDUCE)
+        if (in.kind <= GCKPT_BACKWARD)
             list[n++] = in;
     }
     return n;

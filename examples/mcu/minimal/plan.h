@@ -4,7 +4,7 @@
 #ifdef GCKPT_NO_TRAINING
 #error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
 #endif
-#if GCKPT_PLAN_FORMAT != 15 || GCKPT_CONTRACT != 3
+#if GCKPT_PLAN_FORMAT != 16 || GCKPT_CONTRACT != 3
 #error "plan plan: printed by another version of gradckpt.h: print it again (gckpt_plan_c)"
 #endif
 #if SIZE_MAX / 16 < 744
@@ -43,16 +43,16 @@ static const gckpti_node_info gckpti_plan_info[] = {
 };
 static const size_t gckpti_plan_live_bytes[] = {
 248, 248, 252, 252, 256, 300, 296, 248,
-200, 200, 200, 200, };
+200, 200, 200, 200, 200, 200, };
 static const gckpt_buffer gckpti_plan_buffers[] = {
     { 2, 4, 248, 4, 8, (gckpt_buffer_kind)0 },
     { 4, 5, 296, 4, 8, (gckpt_buffer_kind)2 },
     { 0, 6, 200, 48, 6, (gckpt_buffer_kind)0 },
     { 5, 7, 248, 48, 7, (gckpt_buffer_kind)2 },
-    { 0, 12, 192, 8, 5, (gckpt_buffer_kind)3 },
-    { 0, 12, 144, 48, 4, (gckpt_buffer_kind)3 },
-    { 0, 12, 0, 48, 2, (gckpt_buffer_kind)3 },
-    { 0, 12, 48, 96, 3, (gckpt_buffer_kind)3 },
+    { 0, 14, 192, 8, 5, (gckpt_buffer_kind)3 },
+    { 0, 14, 144, 48, 4, (gckpt_buffer_kind)3 },
+    { 0, 14, 0, 48, 2, (gckpt_buffer_kind)3 },
+    { 0, 14, 48, 96, 3, (gckpt_buffer_kind)3 },
 };
 #endif
 static const gckpti_extent gckpti_plan_sizes[] = {
@@ -73,6 +73,8 @@ static const gckpti_ins gckpti_plan_ins[] = {
     { 1, 0, 6, 0, 8, 1, 31 },
     { 1, 0, 0, 0, 7, 1, 44 },
     { 1, 0, 6, 0, 6, 1, 51 },
+    { 7, 0, 0, 0, 0, 1, 64 },
+    { 8, 0, 0, 0, 0, 1, 64 },
     { 2, 0, 0, 0, 0, 1, 64 },
     { 2, 0, 0, 0, 1, 1, 65 },
     { 2, 0, 0, 0, 2, 1, 66 },
@@ -116,7 +118,7 @@ const gckpt_plan plan = {
     UINT64_C(0), /* comm_cost */
     16, /* batch */
     1, /* rows */
-    15, /* format */
+    16, /* format */
     3, /* contract */
     (gckpt_mode)1, /* mode */
     (gckpt_optimiser)0, /* optimiser */
@@ -136,7 +138,7 @@ const gckpt_plan plan = {
     0, /* compressed */
     -1, /* mixer */
     0, /* body */
-    8, /* epilogue */
+    9, /* epilogue */
     8, /* alignment */
     744, /* proven_bytes */
     0, /* host_bytes */
@@ -146,7 +148,7 @@ const gckpt_plan plan = {
     2, /* inputs */
     10, /* node_count */
     4, /* param_count */
-    12, /* length */
+    14, /* length */
     68, /* operand_count */
     0, /* fetch_count */
     8, /* word_count */
