@@ -10,7 +10,7 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 
 /* Elements that a kernel reads or writes; without bf16, a pointer to floats. */
 #ifndef GCKPT_NO_BF16
-typedef struct { /* if both are set, halves is a copy */
+typedef struct { /* at most one is set */
     const float *f32;
     const uint16_t *halves;
 } gckpti_source;

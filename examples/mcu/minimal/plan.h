@@ -4,7 +4,7 @@
 #ifdef GCKPT_NO_TRAINING
 #error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
 #endif
-#if GCKPT_PLAN_FORMAT != 15 || GCKPT_CONTRACT != 3
+#if GCKPT_PLAN_FORMAT != 16 || GCKPT_CONTRACT != 3
 #error "plan plan: printed by another version of gradckpt.h: print it again (gckpt_plan_c)"
 #endif
 #if SIZE_MAX / 16 < 744
@@ -116,7 +116,7 @@ const gckpt_plan plan = {
     UINT64_C(0), /* comm_cost */
     16, /* batch */
     1, /* rows */
-    15, /* format */
+    16, /* format */
     3, /* contract */
     (gckpt_mode)1, /* mode */
     (gckpt_optimiser)0, /* optimiser */
@@ -132,7 +132,6 @@ const gckpt_plan plan = {
     (gckpt_shard)0, /* shard */
     0, /* overlaps_copies */
     1, /* accumulates */
-    0, /* bf16_weights */
     0, /* compressed */
     -1, /* mixer */
     0, /* body */
@@ -157,7 +156,7 @@ const gckpt_plan plan = {
 #else
     8,
 #endif
-    { 148, 296, 200, 100, 0, 0, 0, 0, 0, 0, 0 },
+    { 148, 296, 200, 100, 0, 0, 0, 0, 0, 0 },
     (double)UINT64_C(0) / (double)UINT64_C(69136),
     gckpti_plan_nodes,
 #ifdef GCKPT_SMALL
