@@ -96,8 +96,8 @@ GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
-/* Adds the terms of product t that are not masked (gckpti_attn_add_visible) to its c, or to +0 unless
- * it accumulates: p or ds by rows that are packed in b. packed: space for a tile's p or ds. */
+/* Adds the terms of product t that are not masked (gckpti_attn_add_visible) to its c, or to +0
+ * unless it accumulates: p or ds by rows that are packed in b. packed: space for a tile's p, ds. */
 static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product *t,
                                       const uint32_t *b, uint16_t *packed, int across, int cut,
                                       int64_t diagonal)
