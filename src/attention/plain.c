@@ -98,7 +98,7 @@ typedef struct {
     const gckpti_attn *h;
     gckpti_operand q, k, v, g;
     float *grad[3], *wide[2]; /* wide: in bf16 plans, scratch for a row of g and of the output */
-    int64_t grad_row[3];      /* distance of two rows of each gradient */
+    int64_t grad_stride[3];   /* distance of two rows of each gradient */
     int64_t head, i, m, j, n, diagonal;
 } gckpti_attn_block;
 
@@ -145,7 +145,7 @@ static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const f
         gckpti_product t = gckpti_product_of(i ? s->n : s->m, s->h->d, i ? s->m : s->n,
                                              i ? gckpti_transpose(&terms) : terms,
                                              gckpti_transpose(rows[i]), s->grad[i]);
-        t.c_stride = s->grad_row[i];
+        t.c_stride = s->grad_stride[i];
         if (s->grad[i])
             gckpti_attn_add_visible(s->h, &t, !i, s->diagonal);
     }
@@ -181,7 +181,8 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_
     s.h = h, s.head = row * h->heads + head;
     for (int i = 0; i < 2 && mixed; i++)
         s.wide[i] = scratch + 2 * keys + i * h->d;
-    s.grad_row[0] = mixed ? h->d : h->c, s.grad_row[1] = s.grad_row[2] = mixed ? h->d : h->kv_c;
+    s.grad_stride[0] = mixed ? h->d : h->c,
+    s.grad_stride[1] = s.grad_stride[2] = mixed ? h->d : h->kv_c;
     float *dq = gckpti_attn_gradient(h, 0, at_q, h->t, 1, scratch, 2 * keys + 2 * h->d);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += KEYS) {
         const int64_t key = gckpti_attn_at_k(h, s.head) + s.j * h->kv_c;
@@ -195,7 +196,7 @@ static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_
             s.m = gckpti_min(h->t - s.i, QUERIES), s.diagonal = s.i + h->visible.ahead - s.j;
             s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at_q + s.i * h->c, h->c, 1, 0);
             s.g = gckpti_operand_of(g, at_q + s.i * h->c, h->c, 1, 0);
-            s.grad[0] = dq ? dq + s.i * s.grad_row[0] : NULL;
+            s.grad[0] = dq ? dq + s.i * s.grad_stride[0] : NULL;
             gckpti_block_p_ds(&s, p, ds);
             gckpti_block_add(&s, p, ds);
         }
