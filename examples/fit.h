@@ -95,16 +95,14 @@ static inline int fit_cannot_split(fit_state *f, const gckpt_plan *plan)
     return 1;
 }
 
-/* Keeps a plan if it is the best so far: by cost, then by bytes without copies; else frees it. */
+/* Keeps a plan if it is the best so far: by cost, then by bytes; else frees it. */
 static inline void fit_keep(fit_state *f, gckpt_plan *plan)
 {
     const uint64_t best = gckpt_plan_describe(f->best).step_cost;
     const uint64_t cost = gckpt_plan_describe(plan).step_cost;
-    const size_t bytes = gckpt_plan_bytes(plan) - gckpt_plan_kind_bytes(plan, GCKPT_BYTES_COPIES);
     int better = f->best == NULL || cost < best;
     if (!better && cost == best)
-        better =
-            bytes < gckpt_plan_bytes(f->best) - gckpt_plan_kind_bytes(f->best, GCKPT_BYTES_COPIES);
+        better = gckpt_plan_bytes(plan) < gckpt_plan_bytes(f->best);
     if (fit_cannot_split(f, plan))
         better = 0;
     gckpt_plan_free(better ? f->best : plan);

@@ -337,14 +337,13 @@ static inline void pictures_header(pictures_timeline *s)
                   info.mode_name, gckpt_plan_bytes(plan),
                   pictures_round(100 * info.overhead));
     const size_t caches = gckpt_plan_kind_bytes(plan, GCKPT_BYTES_CACHES);
-    const size_t copies = gckpt_plan_kind_bytes(plan, GCKPT_BYTES_COPIES);
     pictures_text(o, 16, 60, "",
                   caches ? "%z bytes: parameters %b, optimiser state and caches %b, and the step "
                            "arena, drawn here, %b. %I of %I rows at a time."
                          : "%z bytes: parameters %b, optimiser state %b, and the step arena, drawn "
                            "here, %b. %I of %I rows at a time.",
                   gckpt_plan_bytes(plan),
-                  gckpt_plan_kind_bytes(plan, GCKPT_BYTES_PARAMETERS) + copies,
+                  gckpt_plan_kind_bytes(plan, GCKPT_BYTES_PARAMETERS),
                   gckpt_plan_kind_bytes(plan, GCKPT_BYTES_STATE) + caches, info.arena,
                   info.rows, info.batch);
     for (int k = 0; k < s->kinds; k++) {

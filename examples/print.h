@@ -178,8 +178,8 @@ static inline gckpt_result print_plan(const gckpt_plan *plan, gckpt_write_fn wri
                                          "reload  ", "reduce  ", "hold    ", "next    ",
                                          "barrier " };
     static const char *const kinds[] = {
-        "parameters", "optimiser state", "gradients", "activations",    "workspace", "tables",
-        "caches",     "bf16 copies",     "reduction tree", "gathered", "padding, contained"
+        "parameters", "optimiser state", "gradients",      "activations", "workspace",
+        "tables",     "caches",          "reduction tree", "gathered",    "padding, contained"
     };
     printer o = { write, user, 0, 0, { 0 } };
     gckpt_instruction ins;

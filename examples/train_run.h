@@ -202,9 +202,6 @@ static inline int train_plan_forward(train_run *t, int64_t rows)
     desc.mode = GCKPT_INFERENCE;
     desc.batch = 0;
     desc.update_in_backward = 0;
-    /* bf16 copies of the weights are for training only, because each executor with such copies
-     * needs memory for them */
-    desc.bf16.copy_weights = 0;
     desc.fetch.specs = &pick;
     desc.fetch.count = t->result != NULL;
     /* the optimiser's state is in memory during validation as well */

@@ -190,8 +190,8 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* i
 /* Synchronise the host's copy of matching parameters with a backend that has its own memory.
  * gckpt_store_pull copies the newest values and state to the host. gckpt_store_push declares that
  * the program wrote the host's copy, so that the next step uses it. gckpt_store_get pulls and
- * pushes. On the CPU, call push after writing values of a plan with bf16 copies
- * (gckpt_plan_desc.bf16), or initial values at a pointer of gckpt_store_peek. */
+ * pushes. On the CPU, call push only after writing initial values at a pointer of
+ * gckpt_store_peek. */
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* Returns the bytes of all values, created or not, and of the state that exists. */
@@ -697,7 +697,6 @@ enum {
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
-    GCKPT_BYTES_COPIES, /* copies of parameters (copy_weights) */
     GCKPT_BYTES_REDUCTION,
     GCKPT_BYTES_GATHERED,
     GCKPT_BYTES_PADDING, /* gckpt_shard explains the last three */
@@ -813,7 +812,6 @@ typedef struct {
     float *values, *state[4];
     float momentum;
     gckpt_update_constants rates;
-    uint16_t *bf16; /* receives a copy of the updated values; NULL in backends */
 } gckpt_update_pass;
 
 #include "devices/api.h"

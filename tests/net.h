@@ -1003,9 +1003,6 @@ static inline void net_neutral_options(gckpt_plan_desc *d)
     d->kernels.alignment = chance(50) ? alignments[below(7)] : 0;
     d->kernels.stage_parameters = chance(20);
     d->kernels.plain = chance(25);
-#ifndef GCKPT_NO_BF16
-    d->bf16.copy_weights = chance(30);
-#endif
     d->schedule.segment_size = chance(30) ? (int)below(9) - 4 : 0;
 #ifndef GCKPT_NO_OFFLOAD
     if (chance(25)) {
@@ -1090,12 +1087,11 @@ static inline void net_print(void)
     gckpt_node n;
     printf(
         "    rows %d of %d, threads %d, virtual ranks %d, ranks %d (shard %d), precision %d, alignment %d"
-        "%s%s%s%s%s%s%s%s%s, group %d, optimiser %d, offload %lu (%lu%s)\n",
+        "%s%s%s%s%s%s%s%s, group %d, optimiser %d, offload %lu (%lu%s)\n",
         (int)net.rows, (int)d->batch, d->threads, d->ranks.virtual_ranks, net.ranks, (int)net.shard,
         (int)d->bf16.precision, (int)d->kernels.alignment, d->update_in_backward ? ", in backward" : "",
         d->schedule.as_built ? ", as built" : "", d->kernels.stage_parameters ? ", staged" : "",
         d->kernels.plain ? ", plain" : "", d->costs.by_id ? ", costs" : "", d->backend ? ", backend" : "",
-        d->bf16.copy_weights ? ", bf16 weights" : "",
         net.packed ? ", quantised" : "", net.cached ? ", cached" : "", d->schedule.segment_size, (int)d->optimiser,
         (unsigned long)d->offload.bytes, (unsigned long)d->offload.cost,
         d->offload.overlap ? ", overlapped" : "");
@@ -1139,7 +1135,6 @@ static inline void net_print(void)
     X(offload.cost)                                                                                \
     X(offload.overlap)                                                                             \
     X(bf16.precision)                                                                              \
-    X(bf16.copy_weights)                                                                           \
     X(fetch.specs)                                                                                 \
     X(fetch.count)                                                                                 \
     X(schedule.instructions)                                                                       \

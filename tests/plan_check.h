@@ -374,26 +374,10 @@ static inline void pc_read_error(plan_facts *f, const char *format, ...)
     va_end(args);
 }
 
-/* Returns the bytes of the bf16 copy of parameter i. The plan has such a copy if a product in the body reads the
- * parameter; otherwise returns 0. A parameter that only user-defined ops read has none. */
-static inline size_t pc_copy(const plan_facts *f, int i)
-{
-    for (int x = 0; x < f->length; x++) {
-        const pc_node *q = &f->node[f->list[x].id];
-        if (f->list[x].kind == GCKPT_FORWARD && q->kind == PC_OP && !q->batch_invariant &&
-            (!strcmp(q->op.name, "matmul") || !strcmp(q->op.name, "linear") ||
-             !strcmp(q->op.name, "linear_cross_entropy")) &&
-            f->node[q->in[1]].base == i)
-            return ((size_t)f->node[i].n * 2 + 63) / 64 * 64;
-    }
-    return 0;
-}
-
 /* Reads those facts that no getter reports from the fields of the plan. */
 static inline void pc_read_fields(plan_facts *f, const gckpt_plan *plan)
 {
-    size_t params = 0, copies = 0;
-    const int copied = plan->bf16_weights;
+    size_t params = 0;
     f->cost = (gckpt_cost *)pc_alloc((size_t)f->count, sizeof *f->cost);
     if (plan->node_count != (size_t)f->count) {
         pc_read_error(f, "it has %lu tensors, the graph %d", (unsigned long)plan->node_count, f->count);
@@ -426,11 +410,7 @@ static inline void pc_read_fields(plan_facts *f, const gckpt_plan *plan)
         if (f->node[i].kind == PC_PARAM && params++ < plan->param_count) {
             const gckpti_plan_param *q = &plan->params[params - 1];
             f->trained[i] = q->trained || q->running;
-            copies += copied && q->storage == GCKPT_STORAGE_F32 ? pc_copy(f, i) : 0;
         }
-    if (copies < f->kind[GCKPT_BYTES_COPIES] || copied != (f->kind[GCKPT_BYTES_COPIES] > 0))
-        pc_read_error(f, "%lu bytes of copies of parameters are reported, at most there are %lu",
-                 (unsigned long)f->kind[GCKPT_BYTES_COPIES], (unsigned long)copies);
     if (params != plan->param_count || plan->buffer_count != (size_t)f->buffers)
         pc_read_error(f, "it has other parameters or buffers");
 }
@@ -1742,7 +1722,7 @@ static inline void pc_check_sizes(pc_state *w)
          f->kind[GCKPT_BYTES_REDUCTION] != best[3]))
         pc_fail(w, "bytes by kind are reported wrong");
     if (f->bytes != f->arena + f->kind[GCKPT_BYTES_PARAMETERS] + f->kind[GCKPT_BYTES_STATE] +
-                        f->kind[GCKPT_BYTES_CACHES] + f->kind[GCKPT_BYTES_COPIES])
+                        f->kind[GCKPT_BYTES_CACHES])
         pc_fail(w, "%lu bytes are reported in all, not the sum of its kinds", (unsigned long)f->bytes);
     if (f->budget && (f->mode == GCKPT_OPTIMAL || f->mode == GCKPT_STORE_ALL) &&
         f->bytes > f->budget)
@@ -2049,7 +2029,6 @@ static inline gckpt_plan_desc pc_without_missing_parts(const gckpt_plan_desc *de
         d = *desc;
 #ifdef GCKPT_NO_BF16
     d.bf16.precision = GCKPT_FP32;
-    d.bf16.copy_weights = 0;
 #endif
 #ifdef GCKPT_NO_RANKS
     d.ranks.virtual_ranks = d.ranks.overlap = 0;

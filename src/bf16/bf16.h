@@ -1,19 +1,12 @@
 #pragma once
 #include "plan/plan.h"
 
-typedef struct {      /* a parameter's bf16 copy */
-    uint16_t *values; /* NULL without a copy */
-    uint32_t changes; /* parameter's `changes` when it was copied; 0 means never */
-} gckpti_bf16_copy;
-
 #ifdef GCKPT_NO_BF16
 #define gckpti_set_precision(p, node, c)           ((void)0)
 #define gckpti_set_narrow(q, data, arg)            0
 #define gckpti_end_mixed_output(e, ins, o, c)      ((void)0)
 #define gckpti_end_mixed_gradient(e, ins, o, c, i) 0
 #define gckpti_mixed_operands(e, ins, o, c)        ((void)0)
-#define gckpti_set_copy(e, i, pass)                ((void)0)
-#define gckpti_mark_copy(e, i)                     ((void)0)
 #define gckpti_run_strips(e, ins, c, kernel)       0
 #else
 /* Sets the precision of a node's call, and which operands are rounded. */

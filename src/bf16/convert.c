@@ -49,12 +49,4 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
     s.offset = call->first_row ? (uint64_t)call->first_row * (uint64_t)(c->n / call->rows) : 0;
     gckpt_parallel(call, GCKPTI_GRAINS(c->n), gckpti_convert_item, &s);
 }
-
-GCKPTI_FN void gckpti_update_copy(const gckpt_call *call, const gckpt_update_pass *p, int64_t at,
-                                  int64_t n)
-{
-    const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
-    if (p->update && p->bf16)
-        gckpti_cpu_convert(call, &copy);
-}
 #endif

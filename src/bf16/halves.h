@@ -1,13 +1,6 @@
 #pragma once
 #include "num/random.h"
 
-#ifndef GCKPT_NO_BF16
-/* Counts a change of a parameter's values (skips 0, "never"), so that its copy is refreshed. */
-#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
-#else
-#define gckpti_count_change(q) ((void)0)
-#endif
-
 /* bf16 is the upper half of a float. Conversions round to nearest even; subnormals become zeros of
  * the same sign, NaN stays a (quiet) NaN, as with processors' instructions.
  * Returns the upper half of u + bias; bias: 0x7fff plus the last kept bit, or 16 random bits. */

@@ -3,9 +3,6 @@
 
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
-/* Rounds n updated values (one work item) from element `at` on to the parameter's copy, if any. */
-GCKPTI_FN void gckpti_update_copy(const gckpt_call *call, const gckpt_update_pass *p, int64_t at,
-                                  int64_t n);
 #if GCKPTI_HAS_FAST
 GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
 #if GCKPTI_AMX
@@ -24,8 +21,7 @@ extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx;
 #endif
 #endif
 #else
-#define gckpti_update_copy(call, p, at, n) ((void)0)
-#define gckpti_mixed_matches(kernels)      (!(kernels)->mixed)
+#define gckpti_mixed_matches(kernels) (!(kernels)->mixed)
 #endif
 #if !GCKPTI_AMX
 #define gckpti_wider_kernels(isa) NULL

@@ -10,7 +10,7 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 
 /* Elements that a kernel reads or writes; without bf16, a pointer to floats. */
 #ifndef GCKPT_NO_BF16
-typedef struct { /* if both are set, halves is a copy */
+typedef struct { /* at most one is set */
     const float *f32;
     const uint16_t *halves;
 } gckpti_source;
@@ -81,6 +81,14 @@ static inline gckpti_operand gckpti_operand_of(gckpti_source x, int64_t at, int6
     return y;
 }
 
+/* Returns x from element `at` on. */
+static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
+{
+    gckpti_operand y = *x;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.halves = x->halves ? x->halves + at : NULL;
+    return y;
+}
+
 /* ---- products of bf16 plans (manual, 5l) ---- */
 enum {
     GCKPTI_K_BLOCK = 32, /* terms of a block; part of the specification */
@@ -92,14 +100,6 @@ enum {
     GCKPTI_MIXED_MC = 256, /* rows of c per panel of b (twice that if a is in place) */
     GCKPTI_MIXED_KC = 256  /* k-terms per pass */
 };
-
-/* Returns x from element `at` on. */
-static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
-{
-    gckpti_operand y = *x;
-    y.f32 = x->f32 ? x->f32 + at : NULL, y.halves = x->halves ? x->halves + at : NULL;
-    return y;
-}
 
 /* Return whether t's elements are one chain each; the terms of the block (or chain) at term p. */
 GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)

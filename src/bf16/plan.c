@@ -159,42 +159,6 @@ static void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
         all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
 }
 
-/* ---- bf16 copies of parameters (gckpt_plan_desc.bf16.copy_weights) ---- */
-GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node)
-{
-    if (!plan->bf16_weights || !node->op || node->index < 0 || node->inputs < 2 ||
-        !gckpti_has_builtin_flag(node->op, GCKPT_TAKES_BF16) ||
-        gckpti_precision_of(node->rounding) == GCKPT_FP32)
-        return -1;
-    const gckpti_plan_node *w = &plan->nodes[plan->nodes[node->in[1]].base];
-    const int i = w->kind == GCKPTI_PARAM ? w->index : -1;
-    const gckpti_plan_param *q = i < 0 ? NULL : &plan->params[i];
-    return q && !q->external && q->storage == GCKPT_STORAGE_F32 ? i : -1;
-}
-
-GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param)
-{
-    for (size_t i = 0; i < plan->node_count && plan->bf16_weights; i++)
-        if (gckpti_bf16_weight(plan, &plan->nodes[i]) == (int)param)
-            return gckpti_round_up(2 * (size_t)plan->params[param].elements, 64);
-    return 0;
-}
-
-/* Decides whether a plan that is otherwise complete has bf16 copies of parameters. */
-static void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
-{
-    const gckpt_plan_desc *d = p->desc;
-    const size_t budget = d->budget ? d->budget : SIZE_MAX;
-    size_t bytes = 0;
-    plan->precision = d->bf16.precision;
-    plan->bf16_weights = d->bf16.copy_weights && !d->backend && !d->kernels.stage_parameters &&
-                         plan->shard == GCKPT_SHARD_NONE;
-    for (size_t i = 0; i < plan->param_count; i++)
-        bytes = gckpti_add_bytes(bytes, gckpti_bf16_bytes(plan, i));
-    plan->bf16_weights = bytes > 0 && gckpti_add_bytes(bytes, gckpt_plan_bytes(plan)) <= budget;
-    plan->kind_bytes[GCKPT_BYTES_COPIES] = plan->bf16_weights ? bytes : 0;
-}
-
 GCKPTI_PASSES(bf16)
 {
     gckpti_encoder *e = (gckpti_encoder *)arg;
@@ -206,7 +170,7 @@ GCKPTI_PASSES(bf16)
     for (size_t x = 0; x < d->length; x++)
         if (gckpti_copy_operands(p, d->ins[x].kind, p->tensors[d->ins[x].id]))
             gckpti_encode_copies(p, &d->ins[x], e->operands);
-    gckpti_encode_weights(p, &e->plan);
+    e->plan.precision = p->desc->bf16.precision;
     return GCKPT_OK;
 }
 #endif

@@ -54,24 +54,12 @@ static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
       "everywhere" }
 /* clang-format on */
 
-/* Returns the plan's bytes without the optional bf16 copies of parameters. */
-static inline size_t gckpti_required_bytes(const gckpt_plan *p)
-{
-    return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
-}
-
 /* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan: [2 * i] of input i's
  * value, [2 * i + 1] of its gradient, then of the output's. GCKPTI_NO_OFFSET means no copy. */
 static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
 {
     return o->addends + ins->uses - 1;
 }
-
-#ifndef GCKPT_NO_BF16
-/* Return the parameter of which a node's op reads a bf16 copy, or -1; the bytes of such a copy. */
-GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node);
-GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param);
-#endif
 
 #ifdef GCKPT_NO_BF16
 #define gckpti_first_precision(p, t)              GCKPT_FP32

@@ -41,49 +41,6 @@ static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t
     return copy;
 }
 
-/* Allocates the table of bf16 copies of parameters; with memory, places the copies. */
-GCKPTI_MODULE(bf16)
-{
-    const gckpt_plan *p = e->plan;
-    unsigned char *to = e->blocks.copies;
-    if (event == GCKPTI_ON_LAYOUT && gckpti_is_bf16_plan(p) && p->bf16_weights)
-        e->bf16_copies = (gckpti_bf16_copy *)gckpti_bump_alloc((gckpti_bump *)arg, p->param_count,
-                                                               sizeof *e->bf16_copies);
-    for (size_t i = 0; event == GCKPTI_ON_BIND && e->bf16_copies && i < p->param_count; i++) {
-        const size_t bytes = gckpti_bf16_bytes(p, i);
-        e->bf16_copies[i].values = bytes ? (uint16_t *)(void *)to : NULL;
-        to += bytes;
-    }
-    return GCKPT_OK;
-}
-
-/* Lets an update write parameter i's bf16 copy, if there is one. */
-GCKPTI_FN void gckpti_set_copy(const gckpt_exec *e, int i, gckpt_update_pass *pass)
-{
-    pass->bf16 = e->bf16_copies ? e->bf16_copies[i].values : NULL;
-}
-
-/* Records that parameter i's bf16 copy is up to date. */
-GCKPTI_FN void gckpti_mark_copy(const gckpt_exec *e, int i)
-{
-    if (e->bf16_copies)
-        e->bf16_copies[i].changes = gckpti_param_of(e, i)->changes;
-}
-
-/* Returns parameter i's bf16 copy, refreshed if others than this executor changed the values. */
-static const uint16_t *gckpti_refresh_bf16(const gckpt_exec *e, int i)
-{
-    const gckpti_bf16_copy *copy = &e->bf16_copies[i];
-    const gckpti_param *q = gckpti_param_of(e, i);
-    gckpt_call call;
-    if (copy->changes != q->changes) {
-        gckpti_init_call(e, &call);
-        gckpti_round_bf16(e, &call, 0, q->p.values, copy->values, q->p.elements);
-        gckpti_mark_copy(e, i);
-    }
-    return copy->values;
-}
-
 /* Sets the operands of a call that the plan stores as bf16: as bf16, if the op's kernel takes them
  * so in this plan, else as an f32 copy in the arena. */
 GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
@@ -109,9 +66,6 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
             arg->grad_bf16 = arg->grad ? NULL : narrow;
         }
     }
-    const int weight = gckpti_bf16_weight(p, node);
-    if (weight >= 0)
-        c->in[1].bf16 = gckpti_refresh_bf16(e, weight);
     if (c->out && node->rounding & GCKPTI_BF16_VALUE) {
         uint16_t *narrow = (uint16_t *)(void *)c->out;
         c->out = gckpti_widen_copy(e, c, out[0], narrow, ins->kind == GCKPT_BACKWARD, n);

@@ -28,7 +28,6 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
         last = (const float *)addend + at;
     }
     float squares = s->block(p, last, at, n, p->update);
-    gckpti_update_copy(s->call, p, at, n);
     if (p->squares)
         p->squares[b] = squares;
 }

@@ -4,7 +4,6 @@
 /* ---- copies of parameters in the own memory of backends, and which copy is the newest ---- */
 GCKPTI_FN void gckpti_mark_changed(gckpti_param *q, int newest)
 {
-    gckpti_count_change(q);
     q->mirror.newest = q->mirror.backend ? newest : GCKPTI_BOTH;
 }
 

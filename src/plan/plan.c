@@ -183,7 +183,7 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes)
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 {
 #define GCKPTI_KIND_BYTES(kind) plan->kind_bytes[GCKPT_BYTES_##kind] +
-#define GCKPTI_KINDS_OUTSIDE(X) X(PARAMETERS) X(STATE) X(CACHES) X(COPIES) /* outside the arena */
+#define GCKPTI_KINDS_OUTSIDE(X) X(PARAMETERS) X(STATE) X(CACHES) /* outside the arena */
     return plan ? GCKPTI_KINDS_OUTSIDE(GCKPTI_KIND_BYTES) plan->arena : 0;
 }
 

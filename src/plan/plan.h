@@ -207,7 +207,6 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \
     X(int, lowering) X(int, fused)      /* gckpti_variant */                                       \
     GCKPTI_DIST_NUMBERS(X) X(int, overlaps_copies) X(int, accumulates)                             \
-    X(int, bf16_weights)         /* matrix products read copies of parameters */                   \
     X(int, compressed)           /* nonzero if the storage of some parameter is compressed */      \
     X(int, mixer)                /* a node that mixes rows, or -1 */                               \
     X(int, body) X(int, epilogue) /* first instruction of body, epilogue */                        \

@@ -107,7 +107,7 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, size_t bytes, u
  * weak bounds that hold for every plan, since the plan itself is complete. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
-    const size_t bytes = budget ? budget : gckpti_required_bytes(plan);
+    const size_t bytes = budget ? budget : gckpt_plan_bytes(plan);
     if (gckpti_prove(first, bytes, &plan->proven_cost, &plan->proven_bytes) == GCKPT_OK)
         return;
     plan->proven_cost = first->least_cost;

@@ -68,13 +68,12 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
 }
 
 /* Places all memory, or counts it without blocks. Host block: plan, tables, host copies. Backend
- * block (or host block): states, feeds, sums, copies, arena. Returns bytes of plan and tables. */
+ * block (or host block): states, feeds, sums, arena. Returns bytes of plan and tables. */
 static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
     const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
-    const size_t copied = gckpti_round_up(p->kind_bytes[GCKPT_BYTES_COPIES], p->alignment);
     gckpti_bump bumps[2] = { { e->blocks.host, 0 }, { e->blocks.backend, 0 } };
     gckpti_bump *bump = &bumps[own_memory != 0];
     gckpti_alloc_tables(e, bumps);
@@ -86,13 +85,11 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     e->losses.totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, e->losses.total_count,
                                                               sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    const size_t aligned = gckpti_add_bytes(copied, arena);
-    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, aligned ? p->alignment : 0, 1);
-    (void)gckpti_bump_alloc(bump, aligned, 1);
+    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, arena ? p->alignment : 0, 1);
+    (void)gckpti_bump_alloc(bump, arena, 1);
     if (base)
         base += (p->alignment - (uintptr_t)base % p->alignment) % p->alignment;
-    e->blocks.copies = base;
-    e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base ? base + copied : NULL;
+    e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base;
     e->blocks.host_size = bumps[0].used;
     e->blocks.backend_size = bumps[1].used;
     return tables;

@@ -17,9 +17,6 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
 #ifndef GCKPT_NO_CACHES
         gckpti_cache_module,
 #endif
-#ifndef GCKPT_NO_BF16
-        gckpti_bf16_module,
-#endif
 #ifndef GCKPT_NO_DEVICES
         gckpti_devices_module,
 #endif

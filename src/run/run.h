@@ -118,7 +118,6 @@ struct gckpt_exec {
         unsigned char *host, *backend; /* the two blocks; backend: NULL unless it has own memory */
         size_t host_size, backend_size;
         unsigned char *arena;        /* in a block, the caller's, or another executor's */
-        unsigned char *copies;       /* rounded copies of parameters */
         unsigned char *host_scratch; /* host copies, if the backend has own memory */
     } blocks;
     struct { /* memory, open; nodes[..].data: also step, feeds, modules */
@@ -170,9 +169,6 @@ struct gckpt_exec {
 #ifndef GCKPT_NO_CACHES
     gckpti_cache_state caches;
 #endif
-#ifndef GCKPT_NO_BF16
-    gckpti_bf16_copy *bf16_copies; /* one for each parameter, or NULL */
-#endif
 #ifndef GCKPT_NO_OFFLOAD
     gckpti_offload_state offload;
 #endif
@@ -188,8 +184,7 @@ struct gckpt_exec {
 #define GCKPTI_EXEC_STRUCTS(X, p)                                                                  \
     X(1, gckpt_exec) X((p)->node_count, gckpti_exec_node) X((p)->param_count, gckpti_exec_param)   \
     X((p)->inputs, gckpti_exec_input) X((p)->term_count, gckpti_exec_term)                         \
-    X((p)->fetch_count, gckpti_exec_fetch)                                                         \
-    X((p)->bf16_weights ? (p)->param_count : 0, gckpti_bf16_copy) GCKPTI_DIST_STRUCTS(X, p)
+    X((p)->fetch_count, gckpti_exec_fetch) GCKPTI_DIST_STRUCTS(X, p)
 
 /* Changes the state of a step; GCKPT_ASSERT checks that the change is in the drawing above. */
 static inline void gckpti_set_state(gckpt_exec *e, int state)

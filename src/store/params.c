@@ -87,7 +87,6 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     q.p.name = copy;
     q.external = external != 0;
     q.init = init;
-    gckpti_count_change(&q);
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;

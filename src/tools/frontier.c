@@ -174,7 +174,6 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     }
     d.mode = GCKPT_OPTIMAL;
     d.budget = 0;
-    d.bf16.copy_weights = 0;
     gckpt_frontier *f = (gckpt_frontier *)gckpti_new(&memory, 1, sizeof *f);
     if (!f) {
         gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);

@@ -153,7 +153,6 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
         for (int i = 0; i < e->plan->state_slots && param->trained; i++)
             pass.state[i] = gckpti_exec_array(e, q, i);
         gckpti_set_pass_constants(e, param, q, step, &pass);
-        gckpti_set_copy(e, ins->id, &pass);
     }
     GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
 }
@@ -189,7 +188,6 @@ GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_pass_over(e, ins, parts | GCKPTI_APPLIES, step);
         gckpti_mark_changed(q,
                             GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
-        gckpti_mark_copy(e, ins->id);
     }
     gckpti_gather_updated(e, q);
     return GCKPT_OK;

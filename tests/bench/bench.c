@@ -22,7 +22,7 @@
 
 /* ---- options: this table is the parser and the --help text ---- */
 static struct {
-    int64_t threads, budget, only, loss, update, bf16, bf16_weights, isa, profile, help;
+    int64_t threads, budget, only, loss, update, bf16, isa, profile, help;
     double seconds;
     const char *json, *markdown;
 } o;
@@ -80,8 +80,6 @@ static const options_desc allowed[] = {
       "without a budget: AdamW after the backward, or in it, parameter by parameter" },
     { "bf16", OPTIONS_FLAG, &o.bf16, NULL, 0, 0, NULL,
       "bf16 plans, beside the peak of bf16 dot products where the processor has them" },
-    { "bf16-weights", OPTIONS_FLAG, &o.bf16_weights, NULL, 0, 0, NULL,
-      "of bf16 plans of the models: products read bf16 copies of weights" },
     { "isa", OPTIONS_CHOICE, &o.isa, "auto", 0, 0, isas,
       "the instruction set; its own peak is taken" },
     { "profile", OPTIONS_FLAG, &o.profile, NULL, 0, 0, NULL,
@@ -567,7 +565,6 @@ static void measure_model(measurement *m, const void *what)
     desc.threads = (int)o.threads;
     desc.budget = (size_t)o.budget;
     desc.bf16.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
-    desc.bf16.copy_weights = (int)o.bf16_weights;
     desc.update_in_backward = o.budget > 0 ? FIT_IF_USEFUL : o.update == IN_BACKWARD;
     gckpt_exec_desc how = { .isa = isa() };
     bench b = { 0 };

@@ -345,17 +345,6 @@ static void test_same_bits(void)
     const uint64_t narrow = fit(&data, &o, &r);
     o.micro_batch = 2;
     CHECK(narrow != hash && fit(&data, &o, &other) == narrow && same(&r, &other));
-    o.plan.bf16.copy_weights = 1;
-    CHECK(fit(&data, &o, &r) == narrow && same(&r, &other) && r.bytes > other.bytes);
-    o.plan.budget = r.bytes; /* enough for one executor with bf16 copies of the weights, but not for two */
-    CHECK(fit(&data, &o, &other) == narrow && same(&r, &other) && other.bytes == r.bytes);
-    gckpt_store *s = gckpt_store_new(NULL);
-    train_run t;
-    CHECK(train_begin(&t, s, classifier, &data, &o, &other) == 0 &&
-          gckpt_plan_kind_bytes(t.plan, GCKPT_BYTES_COPIES) > 0 &&
-          gckpt_plan_kind_bytes(t.forward_plan, GCKPT_BYTES_COPIES) == 0);
-    CHECK(train_end(&t) == 0);
-    gckpt_store_free(s);
     o = options(&v);
     o.seed++;
     CHECK(fit(&data, &o, &other) != hash);

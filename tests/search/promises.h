@@ -43,7 +43,6 @@ typedef struct {
     size_t bytes, budget, proven_bytes; /* budget is 0 if the plan has none */
     uint64_t work, proven;
     int searched, near_optimal; /* near_optimal: proven to cost at most 0.1 % of a step more than the optimum */
-    size_t copies; /* bytes of staged copies of parameters, which are part of `bytes` */
 } promise_plan;
 static struct {
     char who[48];
@@ -176,8 +175,7 @@ static inline int promise_record(gckpt_plan *p, const char *what, size_t budget,
                          info.cost,
                          info.proven_cost,
                          searched,
-                         info.gap < 0.001,
-                         gckpt_plan_kind_bytes(p, GCKPT_BYTES_COPIES) };
+                         info.gap < 0.001 };
     promise(PROMISE_WITHIN, !budget || now.bytes <= budget, "%s, %s: %lu bytes, the budget is %lu",
             promise_request.who, what, (unsigned long)now.bytes, (unsigned long)budget);
     promise(PROMISE_PROVEN,
@@ -195,15 +193,14 @@ static inline int promise_record(gckpt_plan *p, const char *what, size_t budget,
 
 static inline promise_plan *promise_last(void) { return &promise_request.plan[promise_request.plans - 1]; }
 
-/* Plans a mode without a budget, then with a budget of exactly that plan's bytes (without staged copies of
- * parameters), and with one byte less. */
+/* Plans a mode without a budget, then with a budget of exactly that plan's bytes, and with one byte less. */
 static inline void promise_mode(gckpt_mode mode, const char *what)
 {
     if (!promise_record(promise_new_plan(mode, 0), what, 0, 0))
         return;
     if (mode == GCKPT_STORE_ALL)
         promise_request.step = promise_last()->work;
-    const size_t bytes = promise_last()->bytes - promise_last()->copies;
+    const size_t bytes = promise_last()->bytes;
     if (chance(60))
         return;
     promise_record(promise_new_plan(mode, bytes), what, bytes, 0);

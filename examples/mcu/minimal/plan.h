@@ -134,7 +134,6 @@ const gckpt_plan plan = {
     (gckpt_shard)0, /* shard */
     0, /* overlaps_copies */
     1, /* accumulates */
-    0, /* bf16_weights */
     0, /* compressed */
     -1, /* mixer */
     0, /* body */
@@ -159,7 +158,7 @@ const gckpt_plan plan = {
 #else
     8,
 #endif
-    { 148, 296, 200, 100, 0, 0, 0, 0, 0, 0, 0 },
+    { 148, 296, 200, 100, 0, 0, 0, 0, 0, 0 },
     (double)UINT64_C(0) / (double)UINT64_C(69136),
     gckpti_plan_nodes,
 #ifdef GCKPT_SMALL
