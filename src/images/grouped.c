@@ -46,7 +46,7 @@ typedef struct {
     const gckpti_conv *s;
     const float *image, *w, *start, *zeros;
     float *to;
-    int64_t y, c, n, w_row, w_col, w_term;
+    int64_t y, c, n, w_row, w_col, w_term, begin, end; /* windows begin..end-1 */
 } V(conv_line);
 
 /* Computes the results of tile_pixels windows, or fewer at the end of a line, from window j on.
@@ -112,7 +112,7 @@ GCKPTI_ALWAYS void V(grouped_tile)(const V(conv_line) *line, int64_t j, INTS fir
     {                                                                                              \
         const gckpti_axis_map r = u->s->r[1];                                                      \
         const int64_t span = r.taps ? (r.taps - 1) * r.dilation : 0, last = V(tile_pixels) - 1;    \
-        for (int64_t j = 0; j < r.results; j += last + 1) {                                        \
+        for (int64_t j = u->begin; j < u->end; j += last + 1) {                                    \
             const int64_t at = j * r.stride + r.first, end = at + last * r.stride;                 \
             if (u->n < V(tile_width) || r.results - j <= last || at + gckpti_min(span, 0) < 0 ||   \
                 end - gckpti_min(-span, 0) >= r.size)                                              \
@@ -246,23 +246,24 @@ GCKPTI_KERNEL void V(conv_grouped)(const gckpti_grouped *u, int64_t item)
     l.s = s, l.zeros = zeros, l.w_term = packed ? width : all;
     l.w_col = packed ? g * width : r[1].tap_step * g * all;
     l.w_row = packed ? r[1].taps * g * width : r[0].tap_step * z->taps[1] * g * all;
-    for (l.c = block; l.c < (packed ? gckpti_min(block + width, all) : all); l.c += width) {
-        l.n = gckpti_min(all - l.c, width), l.start = s->start ? s->start + l.c : NULL;
-        l.w = packed ? pack : s->w + gckpti_conv_tap(z, r, 0, 0) * g * all + l.c;
-        for (int64_t k = 0; packed && k < r[0].taps * r[1].taps * g; k++) {
-            const int64_t tap = gckpti_conv_tap(z, r, k / g / r[1].taps, k / g % r[1].taps);
-            for (int64_t i = 0, c = l.c; i < l.n; i++, c++)
-                pack[k * width + i] = s->w[(tap * g + c % g) * all + c / g * g + k % g];
-        }
-        for (int64_t i = chunk; i < gckpti_min(chunk + u->each, lines); i++) {
-            const int64_t image = i / r[0].results;
-            l.y = i % r[0].results * r[0].stride + r[0].first;
-            l.image = s->from + image * r[0].size * r[1].size * all + l.c / g * g;
-            l.to = s->out + gckpti_conv_place(s, i * r[1].results) * all + l.c;
-            (g == 1  ? V(grouped_line_0)
-             : g < W ? V(grouped_line_1)
-                     : V(grouped_line_2))(&l, first);
-        }
+    for (int64_t k = 0; packed && k < r[0].taps * r[1].taps * g; k++) {
+        const int64_t tap = gckpti_conv_tap(z, r, k / g / r[1].taps, k / g % r[1].taps);
+        for (int64_t i = 0, c = block; i < width && c < all; i++, c++)
+            pack[k * width + i] = s->w[(tap * g + c % g) * all + c / g * g + k % g];
     }
+    for (int64_t i = chunk; i < gckpti_min(chunk + u->each, lines); i++)
+        for (l.begin = 0; l.begin < r[1].results; l.begin = l.end) {
+            l.end = gckpti_min(l.begin + (packed ? r[1].results : V(tile_pixels)), r[1].results);
+            for (l.c = block; l.c < (packed ? gckpti_min(block + width, all) : all); l.c += width) {
+                l.n = gckpti_min(all - l.c, width), l.start = s->start ? s->start + l.c : NULL;
+                l.w = packed ? pack : s->w + gckpti_conv_tap(z, r, 0, 0) * g * all + l.c;
+                l.y = i % r[0].results * r[0].stride + r[0].first;
+                l.image = s->from + i / r[0].results * r[0].size * r[1].size * all + l.c / g * g;
+                l.to = s->out + gckpti_conv_place(s, i * r[1].results) * all + l.c;
+                (g == 1  ? V(grouped_line_0)
+                 : g < W ? V(grouped_line_1)
+                         : V(grouped_line_2))(&l, first);
+            }
+        }
 }
 #endif
