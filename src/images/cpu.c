@@ -2,8 +2,8 @@
 #include "cpu/internal.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
-/* ---- convolutions are products (cpu/products.c), one for each phase and group; if groups have one
- * channel, a work item is a line of results, or 64 channels of dw ---- */
+/* ---- convolutions are products (cpu/products.c), one for each phase and group, or
+ * (images/grouped.c) run in vectors of channels ---- */
 static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_block *block,
                                 float *scratch, int64_t floats)
 {
@@ -44,38 +44,52 @@ static gckpti_conv_gemm gckpti_conv_gemm_of(const gckpti_conv *s)
     return w;
 }
 
-/* Computes an item for groups of one channel: a line of results, or 64 channels of dw. */
-static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
+static void gckpti_grouped_item(void *context, int64_t item, int64_t worker)
 {
-    const gckpti_conv *s = (const gckpti_conv *)context;
-    const int64_t line = s->r[1].results, c = i * GCKPTI_COLUMNS;
+    const gckpti_grouped *u = (const gckpti_grouped *)context;
     (void)worker;
-    if (s->kind == GCKPTI_CONV_DW)
-        gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * line, c,
-                            gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
-    else
-        gckpti_conv_results(s, i * line, (i + 1) * line, 0, s->z->c);
+    gckpti_kernels_of(u->call)->images->conv_grouped(u, item);
+}
+
+static void gckpti_conv_grouped(const gckpt_call *call, const gckpti_conv *s)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const gckpti_axis_map *r = s->r;
+    const int64_t g = z->group_c, lanes = gckpti_kernels_of(call)->images->lanes;
+    const int64_t lines = z->rows * r[0].results, terms = r[0].taps * r[1].taps * g;
+    gckpti_grouped u = { call, s, 0, 1, 0, lanes };
+    int64_t items;
+    if (s->kind == GCKPTI_CONV_DW) {
+        gckpti_zero_unless(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+        u.width *= g > 1 ? 1 : GCKPTI_DW_COLUMNS;
+        u.tiles = (z->c + u.width - 1) / u.width * r[0].taps;
+        u.tiles *= (r[1].taps + GCKPTI_DW_TAPS - 1) / GCKPTI_DW_TAPS;
+        u.tiles *= g > 1 ? (g + GCKPTI_DW_COLUMNS - 1) / GCKPTI_DW_COLUMNS : 1;
+        items = gckpti_min(call->threads > 1 ? 4 * call->threads : 1, u.tiles);
+        u.each = (u.tiles + items - 1) / items;
+        items = (u.tiles + u.each - 1) / u.each;
+    } else {
+        const int packs = s->kind == GCKPTI_CONV_UP && g > 1;
+        if (packs)
+            u.blocks = (z->c + 2 * lanes - 1) / (2 * lanes);
+        u.each = (packs ? 512 : 64) / r[1].results + 1;
+        items = (lines + u.each - 1) / u.each * u.blocks;
+    }
+    gckpt_parallel(call, items, lines * r[1].results * terms * z->c / items, gckpti_grouped_item,
+                   &u);
 }
 
 GCKPTI_FN void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 {
-    const gckpti_conv_sizes *z = s->z;
-    const int64_t windows = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
-    if (z->group_c > 1 || z->group_o > 1) {
-        gckpti_conv_gemm w = gckpti_conv_gemm_of(s);
-        gckpti_products base = { call, &w.t, 0, 0, 0, 0, 0, gckpti_conv_c_block };
-        w.t.workspace = call->workspace;
-        base.floats = gckpti_conv_workspace(w.t.m, w.t.n, w.t.k);
-        gckpti_products_split(&base);
-        gckpti_run_products(&base);
+    if (gckpti_conv_is_grouped(s->z)) {
+        gckpti_conv_grouped(call, s);
         return;
     }
-    if (s->kind == GCKPTI_CONV_DW) {
-        gckpti_zero_unless(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
-        gckpt_parallel(call, (z->c + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS,
-                       4 * windows * s->r[1].results * taps * GCKPTI_COLUMNS, gckpti_conv_item, s);
-    } else {
-        gckpt_parallel(call, windows, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, s);
-    }
+    gckpti_conv_gemm w = gckpti_conv_gemm_of(s);
+    gckpti_products base = { call, &w.t, 0, 0, 0, 0, 0, gckpti_conv_c_block };
+    w.t.workspace = call->workspace;
+    base.floats = gckpti_conv_workspace(w.t.m, w.t.n, w.t.k);
+    gckpti_products_split(&base);
+    gckpti_run_products(&base);
 }
 #endif

@@ -17,11 +17,21 @@ typedef struct {
     int64_t from_next, c_next; /* from a group's data to the next group's */
 } gckpti_conv_gemm;
 
+/* A convolution in small groups, with as many channels as results in each. An item has `each` tiles
+ * of dw, of `width` channels, or `each` lines of results, of all channels or 1 of `blocks`. */
+enum { GCKPTI_GROUPED_MOST = 16, GCKPTI_DW_TAPS = 3, GCKPTI_DW_COLUMNS = 4 };
+typedef struct {
+    const gckpt_call *call;
+    const gckpti_conv *conv;
+    int64_t each, blocks, tiles, width;
+} gckpti_grouped;
+
 /* The kernels of an instruction set. */
 typedef struct gckpti_image_kernels {
     void (*conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block, float *pack,
                        int64_t scratch);
-    gckpti_multiply_add_fn multiply_add;
+    void (*conv_grouped)(const gckpti_grouped *s, int64_t item);
+    int64_t lanes; /* of a vector */
     gckpti_windows_fn max_windows, average_windows;
     const gckpti_channel_kernels *channels;
     gckpti_scaled_add_fn scaled_add;
