@@ -127,14 +127,20 @@ typedef struct {
     float *out;
 } gckpti_conv;
 
-/* Returns the index, among all pixels (UP) or windows, of result i of all rows. */
-GCKPTI_INLINE int64_t gckpti_conv_place(const gckpti_conv *s, int64_t i)
+/* Returns the index, among all pixels (UP) or windows, of result (i,j) of image `row`. */
+GCKPTI_INLINE int64_t gckpti_conv_place_of(const gckpti_conv *s, int64_t row, int64_t i, int64_t j)
 {
     const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->windows;
     const gckpti_axis_map *r = s->r;
-    int64_t line = i / r[1].results;
-    line = line / r[0].results * side[0] + r[0].out_first + line % r[0].results * r[0].out_step;
-    return line * side[1] + r[1].out_first + i % r[1].results * r[1].out_step;
+    return (row * side[0] + r[0].out_first + i * r[0].out_step) * side[1] + r[1].out_first +
+           j * r[1].out_step;
+}
+
+/* Returns gckpti_conv_place_of result i of all rows. */
+GCKPTI_INLINE int64_t gckpti_conv_place(const gckpti_conv *s, int64_t i)
+{
+    const int64_t lines = s->r[0].results, columns = s->r[1].results, line = i / columns;
+    return gckpti_conv_place_of(s, line / lines, line % lines, i % columns);
 }
 
 /* Computes the results, phase by phase, then dw: `run` reads from s->kind what to compute. */
