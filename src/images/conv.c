@@ -12,6 +12,16 @@
  *   two windows (strides) take no part.
  * dw: a chain over rows and their windows ascending: image[tap] window; 0 outside the image. */
 
+/* Returns whether groups run in vectors of channels (images/grouped.c), for which the w of 32
+ * channels must fit on the stack. */
+GCKPTI_FN int gckpti_conv_is_grouped(const gckpti_conv_sizes *z)
+{
+    const int64_t g = z->group_c;
+    return g == z->group_o && (g == 1 || (g <= 16 && !(g & (g - 1)) &&
+                                          z->taps[0] * z->taps[1] * g * 32 <= GCKPTI_STACK_FLOATS &&
+                                          z->window.groups > 1));
+}
+
 GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k)
 {
     const int64_t floats = gckpti_product_workspace(m, n, k);
@@ -96,7 +106,7 @@ static void gckpti_conv_set_workspace(gckpt_call *call, int transposed)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int64_t taps = z.taps[0] * z.taps[1], windows = z.rows * z.windows[0] * z.windows[1];
-    if (gckpti_is_plain(call) || z.group_c * z.group_o == 1)
+    if (gckpti_is_plain(call) || gckpti_conv_is_grouped(&z))
         return;
     int64_t down = gckpti_conv_workspace(windows, z.group_o, taps * z.group_c);
     int64_t up =
@@ -197,6 +207,10 @@ GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const flo
     const int64_t gc = s->z->group_c, go = s->z->group_o, o = s->z->o, at = tap * gc * o;
     const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
     w += dw ? 0 : at, d += dw ? at : 0;
+    for (int64_t c = 0; c < o && gc * go == 1; c++)
+        d[c] = gckpti_fma(x[c * step], w[c], d[c]);
+    if (gc * go == 1)
+        return;
     for (int64_t g = s->z->window.groups; g > 0; g--) {
         if (up)
             gckpti_chains(x, step, w, o, gc, go, d);
@@ -208,20 +222,22 @@ GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const flo
     }
 }
 
-GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
-                                   int64_t n)
+/* Computes the results of all rows, in chains from `start`, the old value, or +0; or dw. */
+static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
     const gckpti_axis_map *r = s->r;
     const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
     const int64_t each = up ? z->o : z->c;
     const float zero = 0.0f;
-    for (int64_t at = begin; at < end; at++) {
+    if (dw)
+        gckpti_zero_unless(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+    for (int64_t at = 0; at < z->rows * r[0].results * r[1].results; at++) {
         const int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
         const int64_t row = at / r[1].results / r[0].results;
-        const float *from = s->from + c + row * r[0].size * r[1].size * each;
-        const float *w = s->w + c + dw * at * z->o;
-        float *d = s->out + c;
+        const float *from = s->from + row * r[0].size * r[1].size * each;
+        const float *w = s->w + dw * at * z->o;
+        float *d = s->out;
         if (!dw) {
             const int64_t all = up ? z->c : z->o;
             d += gckpti_conv_place(s, at) * all;
@@ -237,17 +253,13 @@ GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t 
             for (int64_t kx = r[1].taps; kx-- > 0; x += r[1].dilation, tap += r[1].tap_step) {
                 const int inside = within && x >= 0 && x < wide;
                 const float *source = inside ? from + (y * wide + x) * each : NULL;
-                if (z->group_c * z->group_o == 1)
-                    s->run(d + dw * tap * z->c, source, w + (1 - dw) * tap * z->c, n);
-                else
-                    gckpti_conv_add_tap(s, source ? source : &zero, inside, tap, w, d);
+                gckpti_conv_add_tap(s, source ? source : &zero, inside, tap, w, d);
             }
         }
     }
 }
 
-GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
-                               gckpti_multiply_add_fn multiply_add)
+GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int transposed = ((const gckpti_conv2d *)call->attributes)->transposed;
@@ -257,7 +269,7 @@ GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv
         int64_t phases[2] = { 1, 1 };
         gckpti_conv s;
         memset(&s, 0, sizeof s);
-        s.z = &z, s.run = multiply_add;
+        s.z = &z;
         s.kind = dw ? GCKPTI_CONV_DW : up ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN;
         s.from = (dw ? transposed : backward) ? call->grad_out : x->data;
         s.w = !dw ? w->data : transposed ? x->data : call->grad_out;
@@ -275,16 +287,9 @@ GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv
     }
 }
 
-static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
-{
-    if (s->kind == GCKPTI_CONV_DW)
-        gckpti_zero_unless(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
-    gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results, 0, s->z->c);
-}
-
 GCKPTI_OP_KERNELS(
-    conv2d, gckpti_run_conv(call, backward, GCKPTI_KERNEL_OF(call, images->conv, gckpti_conv_plain),
-                            GCKPTI_KERNEL_OF(call, images->multiply_add, gckpti_multiply_add));
+    conv2d,
+    gckpti_run_conv(call, backward, GCKPTI_KERNEL_OF(call, images->conv, gckpti_conv_plain));
     if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_conv2d_flops(const gckpt_call *call)

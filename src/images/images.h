@@ -108,15 +108,15 @@ typedef struct {
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
 
+/* Returns whether a group has few channels and as many results: see images/grouped.c. */
+GCKPTI_FN int gckpti_conv_is_grouped(const gckpti_conv_sizes *z);
+
 /* Returns floats of workspace: a product's, and space for rows of a that a convolution gathers. */
 GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k);
 
 /* Returns the index in w of tap (ky,kx) of r. */
 GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_axis_map *r, int64_t ky,
                                   int64_t kx);
-
-/* Adds one term to each of n chains: d[i] += x[i] y[i]; x NULL stands for zeros. */
-typedef void (*gckpti_multiply_add_fn)(float *d, const float *x, const float *y, int64_t n);
 
 /* Work of one kind, for UP of one phase. For DW, `from` is the image, w the windows, out is dw. */
 typedef struct {
@@ -125,28 +125,27 @@ typedef struct {
     int kind, accumulate;
     const float *from, *start, *w;
     float *out;
-    gckpti_multiply_add_fn run;
 } gckpti_conv;
 
-/* Returns the index, among all pixels (UP) or windows, of result i of all rows. */
-GCKPTI_INLINE int64_t gckpti_conv_place(const gckpti_conv *s, int64_t i)
+/* Returns the index, among all pixels (UP) or windows, of result (i,j) of image `row`. */
+GCKPTI_INLINE int64_t gckpti_conv_place_of(const gckpti_conv *s, int64_t row, int64_t i, int64_t j)
 {
     const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->windows;
     const gckpti_axis_map *r = s->r;
-    int64_t line = i / r[1].results;
-    line = line / r[0].results * side[0] + r[0].out_first + line % r[0].results * r[0].out_step;
-    return line * side[1] + r[1].out_first + i % r[1].results * r[1].out_step;
+    return (row * side[0] + r[0].out_first + i * r[0].out_step) * side[1] + r[1].out_first +
+           j * r[1].out_step;
 }
 
-/* Computes results begin..end-1 of all rows, in chains from `start`, the old value, or +0; for DW,
- * adds the terms of windows begin..end-1. If groups have one channel: only channels c..c+n-1. */
-GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
-                                   int64_t n);
+/* Returns gckpti_conv_place_of result i of all rows. */
+GCKPTI_INLINE int64_t gckpti_conv_place(const gckpti_conv *s, int64_t i)
+{
+    const int64_t lines = s->r[0].results, columns = s->r[1].results, line = i / columns;
+    return gckpti_conv_place_of(s, line / lines, line % lines, i % columns);
+}
 
 /* Computes the results, phase by phase, then dw: `run` reads from s->kind what to compute. */
 typedef void (*gckpti_conv_fn)(const gckpt_call *call, gckpti_conv *s);
-GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
-                               gckpti_multiply_add_fn multiply_add);
+GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run);
 #include "num/plain_begin.h"
 #include "images/loops.h"
 #include "num/plain_end.h"

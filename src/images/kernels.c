@@ -135,7 +135,7 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
 }
 
 static const gckpti_image_kernels V(image_kernels) = {
-    V(conv_block),      V(multiply_add), V(max_windows),  V(average_windows),
-    &V(channel_loops),  V(scaled_add),   gckpti_conv_fast
+    V(conv_block),       V(conv_grouped),   W,             V(max_windows),
+    V(average_windows),  &V(channel_loops), V(scaled_add), gckpti_conv_fast
 };
 #endif

@@ -17,11 +17,46 @@ typedef struct {
     int64_t from_next, c_next; /* from a group's data to the next group's */
 } gckpti_conv_gemm;
 
+/* A convolution in small groups, with as many channels as results in each. An item is `each`
+ * results, or (DW) all windows and `taps` taps, of 1 of `blocks` of `width` channels. */
+enum {
+    GCKPTI_GROUPED_CHANNELS = 1024, /* at most, of a block */
+    GCKPTI_TILE_WINDOWS = 4,
+    GCKPTI_TILE_TAPS = 32,        /* at most; more taps take several passes */
+    GCKPTI_LARGE_FLOATS = 1 << 20 /* of images that are prefetched, being in no cache */
+};
+typedef struct {
+    const gckpti_conv *conv;
+    int64_t each, blocks, width, taps;
+    int packs; /* if nonzero, an item copies its w */
+} gckpti_grouped;
+
+/* Results that follow each other, or (DW) windows: for taps first..first+taps-1 the operands of
+ * their chains, at channel c, the first of n. */
+typedef struct {
+    const float *from[GCKPTI_TILE_TAPS][GCKPTI_TILE_WINDOWS], *w[GCKPTI_TILE_TAPS];
+    const float *start[GCKPTI_TILE_WINDOWS]; /* DW: the windows */
+    float *to[GCKPTI_TILE_WINDOWS], *dw[GCKPTI_TILE_TAPS];
+    const float *zeros; /* for taps outside the image and results after the last */
+    float *unused;      /* the place of results after the last */
+    int64_t c, n, first, taps, windows, w_term;       /* w_term: between a group's terms of w */
+    int64_t y[GCKPTI_TILE_TAPS], x[GCKPTI_TILE_TAPS]; /* of the taps, from tap (0,0) */
+    int64_t row, i, j;                                /* the next result: (i,j) of image `row` */
+} gckpti_grouped_tile;
+
+/* Prepares tiles from result `at` on; pack: w if an item copies it, or NULL. */
+GCKPTI_FN void gckpti_grouped_begin(const gckpti_conv *s, gckpti_grouped_tile *tile,
+                                    const float *pack, int64_t at);
+
+/* Sets the next tile, of at most `left` results, or returns 0 if there is none. */
+GCKPTI_FN int gckpti_grouped_next(const gckpti_conv *s, gckpti_grouped_tile *tile, int64_t left);
+
 /* The kernels of an instruction set. */
 typedef struct gckpti_image_kernels {
     void (*conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block, float *pack,
                        int64_t scratch);
-    gckpti_multiply_add_fn multiply_add;
+    void (*conv_grouped)(void *grouped, int64_t item, int64_t worker);
+    int64_t lanes; /* of a vector */
     gckpti_windows_fn max_windows, average_windows;
     const gckpti_channel_kernels *channels;
     gckpti_scaled_add_fn scaled_add;

@@ -1,12 +1,4 @@
 #ifndef GCKPT_NO_IMAGES
-GCKPTI_KERNEL void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += W) {
-        FLOATS a = x ? V(load_n)(x + i, n - i) : V(zero)();
-        V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
-    }
-}
-
 GCKPTI_KERNEL void V(scaled_add)(float *to, float factor, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i += W)

@@ -30,6 +30,7 @@
 #include "kernels/elementwise.c"
 #include "bf16/kernels.c"
 #include "kernels/column_sums.c"
+#include "images/grouped.c"
 #include "images/kernels.c"
 #include "attention/kernels.c"
 #include "attention/query.c"
