@@ -236,7 +236,7 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
     size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.resident, alignment);
     for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > s.goal; order++) {
         size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* effort limit: visited nodes */
-        int iterations = order == GCKPTI_BY_AREA ? 40 : 200;
+        int iterations = order == GCKPTI_BY_AREA ? 10 : 20;
         gckpti_set_priorities(&s, order);
         s.visited = 0;
         while (best > s.goal && s.visited < most && iterations-- > 0) {
