@@ -154,24 +154,26 @@ static int gckpti_add_steps(const gckpti_chain *c, int m, int more)
     return m + more < c->steps ? m + more : c->steps;
 }
 
+/* Returns the least cost in m memory steps. */
+static inline uint64_t gckpti_cost_within(const gckpti_chain *c, const gckpti_choice *w, int m)
+{
+    return w->cost + w->later_cost[gckpti_add_steps(c, m, w->later)] +
+           w->sooner_cost[gckpti_add_steps(c, m, w->sooner)];
+}
+
 /* Fills in the row of stages a to b. Costs fall with more memory, so a way to run is done as soon
  * as its cost in all memory is no less than that of an earlier way. */
 static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
 {
     uint64_t *cost = c->cost + gckpti_cells(c, row);
-    unsigned short *way = c->way + gckpti_cells(c, row);
     gckpti_choice w = { a, b, -1, 0, 0, 0, 0, NULL, NULL, 0, 0, 0 };
     for (int m = 0; m <= c->steps; m++)
         cost[m] = GCKPTI_INFINITE_COST;
     while (gckpti_next_choice(c, &w)) {
         const uint64_t least = w.cost + w.later_cost[c->steps] + w.sooner_cost[c->steps];
         for (int m = w.need; m <= c->steps && cost[m] > least; m++) {
-            const uint64_t sum = w.cost + w.later_cost[gckpti_add_steps(c, m, w.later)] +
-                                 w.sooner_cost[gckpti_add_steps(c, m, w.sooner)];
-            if (sum < cost[m]) {
-                cost[m] = sum;
-                way[m] = (unsigned short)w.i;
-            }
+            const uint64_t sum = gckpti_cost_within(c, &w, m);
+            cost[m] = sum < cost[m] ? sum : cost[m];
         }
     }
     for (c->need[row] = 0; c->need[row] <= c->steps && cost[c->need[row]] == GCKPTI_INFINITE_COST;)
@@ -185,9 +187,10 @@ static void gckpti_emit_range(gckpti_chain *c, int a, int b, int m)
     gckpti_choice w = { a, b, -1, 0, 0, 0, 0, NULL, NULL, 0, 0, 0 };
     if (a > b)
         return;
-    const int way = c->way[gckpti_cells(c, gckpti_range_index(c, a, b)) + (size_t)m];
-    while (w.i < way)
-        (void)gckpti_next_choice(c, &w);
+    const uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, a, b)) + (size_t)m];
+    while (gckpti_next_choice(c, &w))
+        if (w.need <= m && w.cost <= cost && gckpti_cost_within(c, &w, m) == cost)
+            break;
     for (int u = q->first; u < c->stage[w.next - 1].end; u++)
         gckpti_emit(c->s->p, u);
     gckpti_emit_range(c, w.next, b, gckpti_add_steps(c, m, w.later));
@@ -215,7 +218,6 @@ static void gckpti_add_table_initials(gckpti_chain *c, int64_t least, int64_t mo
     c->step = most / grain <= GCKPTI_EXACT_STEPS ? grain : c->step;
     c->steps = (int)(most / c->step);
     gckpti_reserve(&c->scratch, &c->cost, gckpti_cells(c, c->rows + 1), sizeof *c->cost);
-    gckpti_reserve(&c->scratch, &c->way, gckpti_cells(c, c->rows), sizeof *c->way);
     gckpti_reserve(&c->scratch, &c->need, (size_t)c->rows + 1, sizeof(int)); /* + a row of zeros */
     if (s->p->failed)
         return;

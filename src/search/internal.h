@@ -73,7 +73,6 @@ typedef struct {
     int marks, *row, rows; /* row[a * (n + 1) + b - a]: the table row of stages a to b */
     int *need;             /* by row: fewest memory steps that suffice */
     uint64_t *cost;        /* [row * (steps + 1) + m], the least cost in m steps */
-    unsigned short *way;   /* the way to run that costs it (gckpti_choice.i) */
     int steps;
     int64_t step;
 } gckpti_chain;
