@@ -154,20 +154,20 @@
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1260
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1214
- *     >>store     parameters and optimiser state, however they are stored                     1645
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1207
+ *     >>store     parameters and optimiser state, however they are stored                     1640
  *     >>graph     tensors, views, segments, gckpt_apply                                        603
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6638
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1208
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6624
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1259
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4909
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2367
- *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              918
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4875
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4871
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2369
+ *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              917
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4809
  *     >>check     gradients against finite differences                                         324
  *     >>files     safetensors                                                                 1529
  *     >>export    plans and weights as C constants                                             621
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2692
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2840
  */
 
 #ifndef GRADCKPT_H
@@ -312,13 +312,6 @@ typedef enum {
 /* gckpt_plan_desc.bf16 */
 typedef struct {
     gckpt_precision precision; /* of activations and their gradients; default GCKPT_FP32 */
-    /* If nonzero, in bf16 plans, matmul, linear and linear_cross_entropy read their second
-     * operand, if it is an fp32 parameter, from a bf16 copy: faster, same bits, 2 bytes an
-     * element, rounded up to 64 (GCKPT_BYTES_COPIES). The executor owns and updates the copies.
-     * With a budget, a plan has copies only if they fit after all else. A program that writes
-     * values must call gckpt_store_push. Excludes external, staged, sharded parameters,
-     * backends, frontiers. Default 0. */
-    int copy_weights;
 } gckpt_bf16_options;
 
 GCKPT_API uint16_t gckpt_to_bf16(float x);   /* to nearest even; subnormals give 0 */
@@ -443,8 +436,8 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* i
 /* Synchronise the host's copy of matching parameters with a backend that has its own memory.
  * gckpt_store_pull copies the newest values and state to the host. gckpt_store_push declares that
  * the program wrote the host's copy, so that the next step uses it. gckpt_store_get pulls and
- * pushes. On the CPU, call push after writing values of a plan with bf16 copies
- * (gckpt_plan_desc.bf16), or initial values at a pointer of gckpt_store_peek. */
+ * pushes. On the CPU, call push only after writing initial values at a pointer of
+ * gckpt_store_peek. */
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* Returns the bytes of all values, created or not, and of the state that exists. */
@@ -1317,7 +1310,6 @@ enum {
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_CACHES,
-    GCKPT_BYTES_COPIES, /* copies of parameters (copy_weights) */
     GCKPT_BYTES_REDUCTION,
     GCKPT_BYTES_GATHERED,
     GCKPT_BYTES_PADDING, /* gckpt_shard explains the last three */
@@ -1490,7 +1482,6 @@ typedef struct {
     float *values, *state[4];
     float momentum;
     gckpt_update_constants rates;
-    uint16_t *bf16; /* receives a copy of the updated values; NULL in backends */
 } gckpt_update_pass;
 
 #ifndef GCKPT_NO_DEVICES
@@ -4113,13 +4104,6 @@ GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
 }
 
 /* >>bf16/halves */
-#ifndef GCKPT_NO_BF16
-/* Counts a change of a parameter's values (skips 0, "never"), so that its copy is refreshed. */
-#define gckpti_count_change(q) ((q)->changes += (q)->changes == UINT32_MAX ? 2 : 1)
-#else
-#define gckpti_count_change(q) ((void)0)
-#endif
-
 /* bf16 is the upper half of a float. Conversions round to nearest even; subnormals become zeros of
  * the same sign, NaN stays a (quiet) NaN, as with processors' instructions.
  * Returns the upper half of u + bias; bias: 0x7fff plus the last kept bit, or 16 random bits. */
@@ -4348,9 +4332,6 @@ typedef struct {
     unsigned char optimiser;     /* of the state: gckpt_optimiser + 1; 0 if none or unknown */
     gckpt_init init;
     uint64_t updates; /* number of updates of the state, for Adam's bias correction */
-#ifndef GCKPT_NO_BF16
-    uint32_t changes; /* counts changes of values that the library knows of, from 1 */
-#endif
 #ifndef GCKPT_NO_DEVICES
     gckpti_mirror mirror;
 #endif
@@ -4450,7 +4431,7 @@ static inline float *gckpti_mirror_array(const gckpti_param *q, int slot)
 }
 enum { GCKPTI_HAS_MIRRORS = 1 };
 #else
-#define gckpti_mark_changed(q, newest) gckpti_count_change(q)
+#define gckpti_mark_changed(q, newest) ((void)(q))
 #define gckpti_pull(s, q)              ((void)(s), (void)(q))
 #define gckpti_mirror_array(q, slot)   gckpti_array(q, slot)
 #define gckpti_free_mirror(s, q)       ((void)(s), (void)(q))
@@ -5316,7 +5297,6 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
 /* ---- copies of parameters in the own memory of backends, and which copy is the newest ---- */
 GCKPTI_FN void gckpti_mark_changed(gckpti_param *q, int newest)
 {
-    gckpti_count_change(q);
     q->mirror.newest = q->mirror.backend ? newest : GCKPTI_BOTH;
 }
 
@@ -5546,7 +5526,6 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     q.p.name = copy;
     q.external = external != 0;
     q.init = init;
-    gckpti_count_change(&q);
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
@@ -7202,8 +7181,6 @@ enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
 
 
 
-/* Adds one term to each of n chains: d[i] += x[i] y[i]; x NULL stands for zeros. */
-typedef void (*gckpti_multiply_add_fn)(float *d, const float *x, const float *y, int64_t n);
 
 /* Work of one kind, for UP of one phase. For DW, `from` is the image, w the windows, out is dw. */
 typedef struct {
@@ -7212,19 +7189,23 @@ typedef struct {
     int kind, accumulate;
     const float *from, *start, *w;
     float *out;
-    gckpti_multiply_add_fn run;
 } gckpti_conv;
 
-/* Returns the index, among all pixels (UP) or windows, of result i of all rows. */
-GCKPTI_INLINE int64_t gckpti_conv_place(const gckpti_conv *s, int64_t i)
+/* Returns the index, among all pixels (UP) or windows, of result (i,j) of image `row`. */
+GCKPTI_INLINE int64_t gckpti_conv_place_of(const gckpti_conv *s, int64_t row, int64_t i, int64_t j)
 {
     const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->windows;
     const gckpti_axis_map *r = s->r;
-    int64_t line = i / r[1].results;
-    line = line / r[0].results * side[0] + r[0].out_first + line % r[0].results * r[0].out_step;
-    return line * side[1] + r[1].out_first + i % r[1].results * r[1].out_step;
+    return (row * side[0] + r[0].out_first + i * r[0].out_step) * side[1] + r[1].out_first +
+           j * r[1].out_step;
 }
 
+/* Returns gckpti_conv_place_of result i of all rows. */
+GCKPTI_INLINE int64_t gckpti_conv_place(const gckpti_conv *s, int64_t i)
+{
+    const int64_t lines = s->r[0].results, columns = s->r[1].results, line = i / columns;
+    return gckpti_conv_place_of(s, line / lines, line % lines, i % columns);
+}
 
 /* Computes the results, phase by phase, then dw: `run` reads from s->kind what to compute. */
 typedef void (*gckpti_conv_fn)(const gckpt_call *call, gckpti_conv *s);
@@ -7963,14 +7944,6 @@ GCKPTI_KERNEL void V(rotary_row)(const gckpt_call *call, int64_t row)
 
 /* >>images/loops */
 #ifndef GCKPT_NO_IMAGES
-GCKPTI_KERNEL void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += W) {
-        FLOATS a = x ? V(load_n)(x + i, n - i) : V(zero)();
-        V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
-    }
-}
-
 GCKPTI_KERNEL void V(scaled_add)(float *to, float factor, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i += W)
@@ -8355,6 +8328,7 @@ static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
 
 
 
+
 /* Return the score of a dot product x; ds from dp - delta. */
 static inline float gckpti_attn_score(const gckpti_attn *h, float x)
 {
@@ -8375,13 +8349,16 @@ static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, floa
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                                    int64_t d, int backward);
-/* Adds the gradients of a query head. The gradients of keys and values stay in scratch until the
- * last query head that reads the same keys. */
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                      float *scratch);
+/* Load n rows of a head's gradient of input i, from element `at` on, to x, in rows of `row` floats
+ * (+0 unless it accumulates), and store them. */
+GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
+                                     int64_t row);
+/* Stores n rows of a head's gradient, in rows of D floats, unless x is NULL; zeros become +0. */
+GCKPTI_FN void gckpti_attn_end_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x);
 #else
-#define gckpti_mixed_gradients                                    NULL
 #define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
+#define gckpti_attn_load_grad(h, i, at, n, x, row)                ((void)(n), (void)(x))
+#define gckpti_attn_end_grad(h, i, at, n, x)                      ((void)0)
 #endif
 #endif
 
@@ -8516,7 +8493,7 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 
 /* Elements that a kernel reads or writes; without bf16, a pointer to floats. */
 #ifndef GCKPT_NO_BF16
-typedef struct { /* if both are set, halves is a copy */
+typedef struct { /* at most one is set */
     const float *f32;
     const uint16_t *halves;
 } gckpti_source;
@@ -8587,6 +8564,14 @@ static inline gckpti_operand gckpti_operand_of(gckpti_source x, int64_t at, int6
     return y;
 }
 
+/* Returns x from element `at` on. */
+static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
+{
+    gckpti_operand y = *x;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.halves = x->halves ? x->halves + at : NULL;
+    return y;
+}
+
 /* ---- products of bf16 plans (manual, 5l) ---- */
 enum {
     GCKPTI_K_BLOCK = 32, /* terms of a block; part of the specification */
@@ -8598,14 +8583,6 @@ enum {
     GCKPTI_MIXED_MC = 256, /* rows of c per panel of b (twice that if a is in place) */
     GCKPTI_MIXED_KC = 256  /* k-terms per pass */
 };
-
-/* Returns x from element `at` on. */
-static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
-{
-    gckpti_operand y = *x;
-    y.f32 = x->f32 ? x->f32 + at : NULL, y.halves = x->halves ? x->halves + at : NULL;
-    return y;
-}
 
 /* Return whether t's elements are one chain each; the terms of the block (or chain) at term p. */
 GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
@@ -8757,11 +8734,41 @@ typedef struct {
     int64_t from_next, c_next; /* from a group's data to the next group's */
 } gckpti_conv_gemm;
 
+/* A convolution in small groups, with as many channels as results in each. An item is `each`
+ * results, or (DW) all windows and `taps` taps, of 1 of `blocks` of `width` channels. */
+enum {
+    GCKPTI_GROUPED_CHANNELS = 1024, /* at most, of a block */
+    GCKPTI_TILE_WINDOWS = 4,
+    GCKPTI_TILE_TAPS = 32,        /* at most; more taps take several passes */
+    GCKPTI_LARGE_FLOATS = 1 << 20 /* of images that are prefetched, being too large to stay near */
+};
+typedef struct {
+    const gckpti_conv *conv;
+    int64_t each, blocks, width, taps;
+    int packs; /* if nonzero, an item copies its w */
+} gckpti_grouped;
+
+/* Results that follow each other, or (DW) windows: for taps first..first+taps-1 the operands of
+ * their chains, at channel c, the first of n. */
+typedef struct {
+    const float *from[GCKPTI_TILE_TAPS][GCKPTI_TILE_WINDOWS], *w[GCKPTI_TILE_TAPS];
+    const float *start[GCKPTI_TILE_WINDOWS]; /* DW: the windows */
+    float *to[GCKPTI_TILE_WINDOWS], *dw[GCKPTI_TILE_TAPS];
+    const float *zeros; /* for taps outside the image and results after the last */
+    float *unused;      /* the place of results after the last */
+    int64_t c, n, first, taps, windows, w_term;       /* w_term: between a group's terms of w */
+    int64_t y[GCKPTI_TILE_TAPS], x[GCKPTI_TILE_TAPS]; /* of the taps, from tap (0,0) */
+    int64_t row, i, j;                                /* the next result: (i,j) of image `row` */
+} gckpti_grouped_tile;
+
+
+
 /* The kernels of an instruction set. */
 typedef struct gckpti_image_kernels {
     void (*conv_block)(const gckpti_conv_gemm *s, const gckpti_c_block *block, float *pack,
                        int64_t scratch);
-    gckpti_multiply_add_fn multiply_add;
+    void (*conv_grouped)(void *grouped, int64_t item, int64_t worker);
+    int64_t lanes; /* of a vector */
     gckpti_windows_fn max_windows, average_windows;
     const gckpti_channel_kernels *channels;
     gckpti_scaled_add_fn scaled_add;
@@ -10594,38 +10601,6 @@ GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64
 
 /* ---- attention (see attention/ops.c). A result that is a zero becomes +0, since a backend may add
  * masked terms as zeros. ---- */
-/* Returns the first of n keys that query r sees or, if `across` is 0, of n queries that see key r,
- * and sets *end. */
-static int64_t gckpti_attn_terms(const gckpti_attn *h, int across, int64_t r, int64_t diagonal,
-                                 int64_t n, int64_t *end)
-{
-    const int64_t first = across ? r + diagonal + 1 - h->window : r - diagonal;
-    const int64_t last = first + h->window;
-    *end = last < 0 ? 0 : gckpti_min(last, n);
-    return first < 0 ? 0 : gckpti_min(first, n);
-}
-
-/* Adds product t, rows of p or ds by d columns, element by element, with the terms that are not
- * masked: if `across`, rows are queries and terms are keys, else the reverse. Query i sees keys up
- * to i + diagonal. t begins at a multiple of GCKPTI_K_BLOCK terms. */
-GCKPTI_FN void gckpti_mixed_masked(const gckpti_attn *h, const gckpti_product *t, int across,
-                                   int64_t diagonal)
-{
-    for (int64_t r = 0; r < t->m; r++) {
-        gckpti_product row = *t;
-        int64_t end;
-        const int64_t first = gckpti_attn_terms(h, across, r, diagonal, t->k, &end);
-        row.m = 1, row.k = end - first, row.c += r * t->c_stride, row.accumulate = 1;
-        row.k_period = GCKPTI_K_BLOCK, row.k_offset = first;
-        row.a = gckpti_operand_at(&t->a, r * t->a.stride + first * t->a.k_stride);
-        row.b = gckpti_operand_at(&t->b, first * t->b.k_stride);
-        if (first < end)
-            gckpti_mixed_plain(h->call, &row);
-    }
-}
-
-/* Load n rows of a head's gradient of input i, from element `at` on, to x, in rows of `row` floats
- * (+0 unless it accumulates), and store them. */
 GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
                                      int64_t row)
 {
@@ -10647,112 +10622,12 @@ GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, i
         gckpti_store(h->call, gckpti_arg_gradient(arg), at, h->d, x);
 }
 
-/* ---- gradients of a query head: scratch has dk and dv, in f32, of a block of keys (or of all, if
- * heads share keys), two rows, and dq ---- */
-/* A block of m queries from query i on and n keys from key j on: rows of the operands and, if they
- * are required, of dq, dk and dv. */
-typedef struct {
-    const gckpti_attn *h;
-    gckpti_operand q, k, v, g;
-    float *grad[3], *rows; /* rows: two rows of scratch */
-    int64_t head, i, m, j, n, diagonal;
-} gckpti_attn_block;
-
-/* Computes p and ds of a block, in rows of GCKPTI_K_BLOCK. */
-static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
-{
-    const gckpti_attn *h = s->h;
-    const gckpt_call *call = h->call;
-    const gckpti_source out = gckpti_source_of(gckpti_out_of(call));
-    const int needs_ds = s->grad[0] || s->grad[1];
-    for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
-        int64_t end;
-        const int64_t from = gckpti_attn_terms(h, 1, r, s->diagonal, s->n, &end), n = end - from;
-        const float lse = ((const float *)call->saved)[s->head * h->t + s->i + r];
-        float delta = 0.0f; /* sum(g out) of the query */
-        if (n <= 0)
-            continue;
-        gckpti_product t = gckpti_product_of(1, n, h->d, gckpti_operand_at(&s->q, r * h->c),
-                                             gckpti_operand_at(&s->k, from * h->kv_c), p + from);
-        gckpti_mixed_plain(call, &t);
-        if (needs_ds) {
-            t.a = gckpti_operand_at(&s->g, r * h->c), t.c = ds + from;
-            t.b = gckpti_operand_at(&s->v, from * h->kv_c);
-            gckpti_mixed_plain(call, &t);
-            const int64_t at = gckpti_attn_at_q(h, s->head) + (s->i + r) * h->c;
-            delta = gckpti_dot(gckpti_read(call, gckpti_grad_out_of(call), at, h->d, s->rows),
-                               gckpti_read(call, out, at, h->d, s->rows + h->d), h->d);
-        }
-        for (int64_t j = from; j < end; j++) {
-            const float score = gckpti_attn_score(h, p[j]);
-            p[j] = gckpti_exp(score - lse);
-            if (needs_ds)
-                ds[j] = gckpti_attn_ds(h, p[j], ds[j] - delta, score);
-        }
-    }
-}
-
-/* Adds a block's terms: dq += ds k, dk += ds' q, dv += p' g. */
-static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const float *ds)
-{
-    const gckpti_operand *const rows[3] = { &s->k, &s->q, &s->g };
-    for (int i = 0; i < 3; i++) {
-        const gckpti_operand terms = gckpti_matrix(i < 2 ? ds : p, GCKPTI_K_BLOCK, 1);
-        const gckpti_product t = gckpti_product_of(i ? s->n : s->m, s->h->d, i ? s->m : s->n,
-                                                   i ? gckpti_transpose(&terms) : terms,
-                                                   gckpti_transpose(rows[i]), s->grad[i]);
-        if (s->grad[i])
-            gckpti_mixed_masked(s->h, &t, !i, s->diagonal);
-    }
-}
-
-static void gckpti_block_store(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x)
+GCKPTI_FN void gckpti_attn_end_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x)
 {
     for (int64_t e = 0; x && e < n * h->d; e++)
         x[e] += 0.0f;
     if (x)
         gckpti_attn_store_grad(h, i, at, n, x, h->d);
-}
-
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                      float *scratch)
-{
-    enum { BLOCK = GCKPTI_K_BLOCK };
-    const gckpt_call *call = h->call;
-    const gckpt_arg *in = call->in;
-    const gckpti_source g = gckpti_grad_out_of(call);
-    const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, BLOCK) * h->d;
-    const int64_t at_q = gckpti_attn_at_q(h, row * h->heads + head);
-    float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
-    gckpti_attn_block s;
-    memset(&s, 0, sizeof s);
-    s.h = h, s.head = row * h->heads + head, s.rows = scratch + 2 * keys;
-    float *dq = gckpti_is_set(gckpti_arg_gradient(&in[0])) ? s.rows + 2 * h->d : NULL;
-    if (dq)
-        gckpti_attn_load_grad(h, 0, at_q, h->t, dq, h->d);
-    for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += BLOCK) {
-        const int64_t key = gckpti_attn_at_k(h, s.head) + s.j * h->kv_c;
-        s.n = gckpti_min(h->visible.keys - s.j, BLOCK);
-        s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, h->kv_c, 1, 0);
-        s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, h->kv_c, 1, 0);
-        for (int i = 1; i < 3; i++) {
-            float *x = scratch + (i - 1) * keys + (h->shared_keys ? s.j * h->d : 0);
-            s.grad[i] = gckpti_is_set(gckpti_arg_gradient(&in[i])) ? x : NULL;
-            if (s.grad[i] && head % h->group == 0)
-                gckpti_attn_load_grad(h, i, key, s.n, x, h->d);
-        }
-        for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += BLOCK) {
-            s.m = gckpti_min(h->t - s.i, BLOCK), s.diagonal = s.i + h->visible.ahead - s.j;
-            s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at_q + s.i * h->c, h->c, 1, 0);
-            s.g = gckpti_operand_of(g, at_q + s.i * h->c, h->c, 1, 0);
-            s.grad[0] = dq ? dq + s.i * h->d : NULL;
-            gckpti_block_p_ds(&s, p, ds);
-            gckpti_block_add(&s, p, ds);
-        }
-        for (int i = 1; i < 3 && head % h->group + 1 == h->group; i++)
-            gckpti_block_store(h, i, key, s.n, s.grad[i]);
-    }
-    gckpti_block_store(h, 0, at_q, h->t, dq);
 }
 #endif
 
@@ -10834,8 +10709,217 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float
     return gckpti_norm_new(&gckpti_op_rmsnorm, in, epsilon);
 }
 
-/* >>attention/ops */
+/* >>attention/plain */
 #ifndef GCKPT_NO_ATTENTION
+/* ---- the plain kernels of attention (attention/ops.c) ---- */
+static void gckpti_attention_product(const gckpt_call *call, const gckpti_product *t)
+{
+    (gckpti_is_mixed(call) ? gckpti_mixed_plain : gckpti_fp32_plain)(call, t);
+}
+
+/* Adds values from..n-1 of the tile at `tile`, weighted by p, to out. */
+static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_t tile,
+                                    int64_t from, int64_t n, float *out)
+{
+    const gckpti_operand v =
+        gckpti_operand_of(gckpti_arg_values(&h->call->in[2]), tile + from * h->kv_c, 1, h->kv_c, 0);
+    gckpti_product t = gckpti_product_of(1, h->d, n - from, gckpti_matrix(p + from, 0, 1), v, out);
+    t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
+    gckpti_attention_product(h->call, &t);
+}
+
+/* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
+static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                                    float *scratch)
+{
+    const gckpt_call *call = h->call;
+    const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
+    const gckpti_destination to = gckpti_out_of(call);
+    float p[GCKPTI_KEY_TILE];
+    head += row * h->heads;
+    for (int64_t i = first; i < end; i++) {
+        const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
+        const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
+        const int64_t first_tile = gckpti_attn_first_tile(h, i);
+        const gckpti_operand q = gckpti_operand_of(gckpti_arg_values(&call->in[0]), at, 0, 1, 0);
+        float max = 0.0f, sum = 0.0f, *out = gckpti_open(call, to, at, d, 0, scratch);
+        if (out)
+            gckpti_zero_unless(out, d, 0);
+        for (int64_t j0 = first_tile; j0 < visible; j0 += GCKPTI_KEY_TILE) {
+            const int64_t n = gckpti_min(visible - j0, GCKPTI_KEY_TILE);
+            const int64_t tile = gckpti_attn_at_k(h, head) + gckpti_attn_offset(h, j0);
+            const int64_t from = gckpti_attn_masked(h, i, j0, n);
+            const gckpti_operand k = gckpti_operand_of(gckpti_arg_values(&call->in[1]),
+                                                       tile + from * h->kv_c, h->kv_c, 1, 0);
+            const gckpti_product scores = gckpti_product_of(1, n - from, d, q, k, p + from);
+            gckpti_attention_product(call, &scores);
+            for (int64_t j = 0; j < n; j++)
+                p[j] = j < from ? -GCKPTI_INFINITY : gckpti_attn_score(h, p[j]);
+            float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
+            for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
+                out[e] *= factor;
+            if (out)
+                gckpti_attention_values(h, p, tile, from, n, out);
+        }
+        gckpti_softmax_end(&max, &sum);
+        for (int64_t e = 0; gckpti_is_mixed(call) && out && e < d; e++)
+            out[e] += 0.0f; /* a backend may add masked terms as zeros */
+        if (out)
+            gckpti_divide(out, sum, d);
+        gckpti_close(call, to, at, d, out);
+        if (call->saved)
+            ((float *)call->saved)[head * h->t + i] = max + gckpti_log(sum);
+    }
+}
+
+/* Returns the first of n keys that query r sees or, if `across` is 0, of n queries that see key r,
+ * and sets *end. */
+static int64_t gckpti_attn_terms(const gckpti_attn *h, int across, int64_t r, int64_t diagonal,
+                                 int64_t n, int64_t *end)
+{
+    const int64_t first = across ? r + diagonal + 1 - h->window : r - diagonal;
+    const int64_t last = first + h->window;
+    *end = last < 0 ? 0 : gckpti_min(last, n);
+    return first < 0 ? 0 : gckpti_min(first, n);
+}
+
+/* Adds product t, rows of p or ds by d columns, row by row, with the terms that are not masked: if
+ * `across`, rows are queries and terms are keys, else the reverse. Query i sees keys up to i +
+ * diagonal. t begins at a multiple of GCKPTI_K_BLOCK terms. */
+GCKPTI_FN void gckpti_attn_add_visible(const gckpti_attn *h, const gckpti_product *t, int across,
+                                       int64_t diagonal)
+{
+    for (int64_t r = 0; r < t->m; r++) {
+        gckpti_product row = *t;
+        int64_t end;
+        const int64_t first = gckpti_attn_terms(h, across, r, diagonal, t->k, &end);
+        row.m = 1, row.k = end - first, row.c += r * t->c_stride, row.accumulate = 1;
+        row.k_period = GCKPTI_K_BLOCK, row.k_offset = first;
+        row.a = gckpti_operand_at(&t->a, r * t->a.stride + first * t->a.k_stride);
+        row.b = gckpti_operand_at(&t->b, first * t->b.k_stride);
+        if (first < end)
+            gckpti_attention_product(h->call, &row);
+    }
+}
+
+/* ---- gradients of a query head. f32 plans add them in place. In plans that round, scratch has dk
+ * and dv, in f32, of a block of keys (or of all, if heads share keys), two rows, and dq ---- */
+/* A block of m queries from query i on and n keys from key j on: rows of the operands and, if they
+ * are required, of dq, dk and dv. */
+typedef struct {
+    const gckpti_attn *h;
+    gckpti_operand q, k, v, g;
+    float *grad[3], *wide[2]; /* wide: if the plan rounds, a row of g and of the output */
+    int64_t grad_stride[3];   /* distance of two rows of each gradient */
+    int64_t head, i, m, j, n, diagonal;
+} gckpti_attn_block;
+
+/* Computes p and ds of a block, in rows of GCKPTI_K_BLOCK. */
+static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
+{
+    const gckpti_attn *h = s->h;
+    const gckpt_call *call = h->call;
+    const gckpti_source out = gckpti_source_of(gckpti_out_of(call));
+    const int needs_ds = s->grad[0] || s->grad[1];
+    for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
+        int64_t end;
+        const int64_t from = gckpti_attn_terms(h, 1, r, s->diagonal, s->n, &end), n = end - from;
+        const float lse = ((const float *)call->saved)[s->head * h->t + s->i + r];
+        float delta = 0.0f; /* sum(g out) of the query */
+        if (n <= 0)
+            continue;
+        gckpti_product t = gckpti_product_of(1, n, h->d, gckpti_operand_at(&s->q, r * h->c),
+                                             gckpti_operand_at(&s->k, from * h->kv_c), p + from);
+        gckpti_attention_product(call, &t);
+        if (needs_ds) {
+            t.a = gckpti_operand_at(&s->g, r * h->c), t.c = ds + from;
+            t.b = gckpti_operand_at(&s->v, from * h->kv_c);
+            gckpti_attention_product(call, &t);
+            const int64_t at = gckpti_attn_at_q(h, s->head) + (s->i + r) * h->c;
+            delta = gckpti_dot(gckpti_read(call, gckpti_grad_out_of(call), at, h->d, s->wide[0]),
+                               gckpti_read(call, out, at, h->d, s->wide[1]), h->d);
+        }
+        for (int64_t j = from; j < end; j++) {
+            const float score = gckpti_attn_score(h, p[j]);
+            p[j] = gckpti_exp(score - lse);
+            if (needs_ds)
+                ds[j] = gckpti_attn_ds(h, p[j], ds[j] - delta, score);
+        }
+    }
+}
+
+/* Adds a block's terms: dq += ds k, dk += ds' q, dv += p' g. */
+static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const float *ds)
+{
+    const gckpti_operand *const rows[3] = { &s->k, &s->q, &s->g };
+    for (int i = 0; i < 3; i++) {
+        const gckpti_operand terms = gckpti_matrix(i < 2 ? ds : p, GCKPTI_K_BLOCK, 1);
+        gckpti_product t = gckpti_product_of(i ? s->n : s->m, s->h->d, i ? s->m : s->n,
+                                             i ? gckpti_transpose(&terms) : terms,
+                                             gckpti_transpose(rows[i]), s->grad[i]);
+        t.c_stride = s->grad_stride[i];
+        if (s->grad[i])
+            gckpti_attn_add_visible(s->h, &t, !i, s->diagonal);
+    }
+}
+
+/* Returns where n rows of a head's gradient of input i, from element `at` on, are added: NULL if
+ * nowhere; in plans that round scratch[offset], where the present values are written if `load`. */
+static float *gckpti_attn_gradient(const gckpti_attn *h, int i, int64_t at, int64_t n, int load,
+                                   float *scratch, int64_t offset)
+{
+    const gckpti_destination to = gckpti_arg_gradient(&h->call->in[i]);
+    if (!gckpti_is_mixed(h->call) || !gckpti_is_set(to))
+        return gckpti_f32(to) ? gckpti_f32(to) + at : NULL;
+    if (load)
+        gckpti_attn_load_grad(h, i, at, n, scratch + offset, h->d);
+    return scratch + offset;
+}
+
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                       float *scratch)
+{
+    enum { QUERIES = GCKPTI_MIXED_ROWS, KEYS = GCKPTI_K_BLOCK }; /* any sizes give the f32 bits */
+    const gckpt_call *call = h->call;
+    const gckpt_arg *in = call->in;
+    const gckpti_source g = gckpti_grad_out_of(call);
+    const int mixed = gckpti_is_mixed(call), first = head % h->group == 0;
+    const int last = mixed && (head + 1) % h->group == 0;
+    const int64_t keys = mixed ? gckpti_ceil_to(h->shared_keys ? h->s : 1, KEYS) * h->d : 0;
+    const int64_t at_q = gckpti_attn_at_q(h, row * h->heads + head);
+    float p[QUERIES * KEYS], ds[QUERIES * KEYS];
+    gckpti_attn_block s;
+    memset(&s, 0, sizeof s);
+    s.h = h, s.head = row * h->heads + head;
+    for (int i = 0; i < 2 && mixed; i++)
+        s.wide[i] = scratch + 2 * keys + i * h->d;
+    s.grad_stride[0] = mixed ? h->d : h->c,
+    s.grad_stride[1] = s.grad_stride[2] = mixed ? h->d : h->kv_c;
+    float *dq = gckpti_attn_gradient(h, 0, at_q, h->t, 1, scratch, 2 * keys + 2 * h->d);
+    for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += KEYS) {
+        const int64_t key = gckpti_attn_at_k(h, s.head) + s.j * h->kv_c;
+        s.n = gckpti_min(h->visible.keys - s.j, KEYS);
+        s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, h->kv_c, 1, 0);
+        s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, h->kv_c, 1, 0);
+        for (int i = 1; i < 3; i++)
+            s.grad[i] = gckpti_attn_gradient(h, i, key, s.n, first, scratch,
+                                             (i - 1) * keys + (h->shared_keys ? s.j * h->d : 0));
+        for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += QUERIES) {
+            s.m = gckpti_min(h->t - s.i, QUERIES), s.diagonal = s.i + h->visible.ahead - s.j;
+            s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at_q + s.i * h->c, h->c, 1, 0);
+            s.g = gckpti_operand_of(g, at_q + s.i * h->c, h->c, 1, 0);
+            s.grad[0] = dq ? dq + s.i * s.grad_stride[0] : NULL;
+            gckpti_block_p_ds(&s, p, ds);
+            gckpti_block_add(&s, p, ds);
+        }
+        for (int i = 1; i < 3 && last; i++)
+            gckpti_attn_end_grad(h, i, key, s.n, s.grad[i]);
+    }
+    if (mixed)
+        gckpti_attn_end_grad(h, 0, at_q, h->t, dq);
+}
+
+/* >>attention/ops */
 /* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
  * With fewer key heads, k and v are (B,S,key_heads D), and head h reads columns gD..gD+D-1, g = h /
  * (heads / key_heads). With lengths, i32 (B), row b has only the keys 0..lengths[b]-1.
@@ -11016,136 +11100,10 @@ static void gckpti_run_heads(const gckpt_call *call, int backward,
     gckpt_parallel(call->kernels ? call : NULL, items, cost, gckpti_attention_item, &h);
 }
 
-/* Sets out[j], j < n, to the chain of a and row j of b from +0, in f32 plans. */
-static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const float *b, int64_t n,
-                                  float *out)
-{
-    gckpti_zero_unless(out, n, 0);
-    gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
-}
-
-/* Computes scores p[from..n-1] of the query at `at` with keys of the tile at `tile`. */
-static void gckpti_attention_scores(const gckpti_attn *h, int64_t at, int64_t tile, int64_t from,
-                                    int64_t n, float *p)
-{
-    const gckpt_arg *in = h->call->in;
-    if (!gckpti_is_mixed(h->call)) {
-        gckpti_attention_dots(h, in[0].data + at, in[1].data + tile, n, p);
-        return;
-    }
-    const gckpti_product t = gckpti_product_of(
-        1, n - from, h->d, gckpti_operand_of(gckpti_arg_values(&in[0]), at, 0, 1, 0),
-        gckpti_operand_of(gckpti_arg_values(&in[1]), tile + from * h->kv_c, h->kv_c, 1, 0),
-        p + from);
-    gckpti_mixed_plain(h->call, &t);
-}
-
-/* Adds values from..n-1 of the tile at `tile`, weighted by p, to out. */
-static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_t tile,
-                                    int64_t from, int64_t n, float *out)
-{
-    const gckpt_arg *in = h->call->in;
-    const int64_t at = tile + from * h->kv_c;
-    if (!gckpti_is_mixed(h->call)) {
-        gckpti_axpy_rows(p + from, 1, in[2].data + at, h->kv_c, h->d, n - from, out);
-        return;
-    }
-    gckpti_product t =
-        gckpti_product_of(1, h->d, n - from, gckpti_matrix(p + from, 0, 1),
-                          gckpti_operand_of(gckpti_arg_values(&in[2]), at, 1, h->kv_c, 0), out);
-    t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
-    gckpti_mixed_plain(h->call, &t);
-}
-
-/* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
-static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                                    float *scratch)
-{
-    const gckpt_call *call = h->call;
-    const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
-    const gckpti_destination to = gckpti_out_of(call);
-    float p[GCKPTI_KEY_TILE];
-    head += row * h->heads;
-    for (int64_t i = first; i < end; i++) {
-        const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
-        const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
-        const int64_t first_tile = gckpti_attn_first_tile(h, i);
-        float max = 0.0f, sum = 0.0f, *out = gckpti_open(call, to, at, d, 0, scratch);
-        if (out)
-            gckpti_zero_unless(out, d, 0);
-        for (int64_t j0 = first_tile; j0 < visible; j0 += GCKPTI_KEY_TILE) {
-            const int64_t n = gckpti_min(visible - j0, GCKPTI_KEY_TILE);
-            const int64_t tile = gckpti_attn_at_k(h, head) + gckpti_attn_offset(h, j0);
-            const int64_t from = gckpti_attn_masked(h, i, j0, n);
-            gckpti_attention_scores(h, at, tile, from, n, p);
-            for (int64_t j = 0; j < n; j++)
-                p[j] = j < from ? -GCKPTI_INFINITY : gckpti_attn_score(h, p[j]);
-            float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
-            for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
-                out[e] *= factor;
-            if (out)
-                gckpti_attention_values(h, p, tile, from, n, out);
-        }
-        gckpti_softmax_end(&max, &sum);
-        for (int64_t e = 0; gckpti_is_mixed(call) && out && e < d; e++)
-            out[e] += 0.0f; /* a backend may add masked terms as zeros */
-        if (out)
-            gckpti_divide(out, sum, d);
-        gckpti_close(call, to, at, d, out);
-        if (call->saved)
-            ((float *)call->saved)[head * h->t + i] = max + gckpti_log(sum);
-    }
-}
-
-static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                       float *scratch)
-{
-    enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
-    const gckpt_call *call = h->call;
-    const gckpt_arg *in = call->in;
-    const int64_t t = h->t, d = h->d;
-    float score[KEYS], dp[KEYS];
-    (void)scratch;
-    head += row * h->heads;
-    for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
-        for (int64_t i = 0; i < t; i++) {
-            const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
-            const int64_t left = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead) - j0;
-            const int64_t n = gckpti_min(left, KEYS);
-            int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;
-            const float *q = in[0].data + at, *g = call->grad_out + at;
-            float lse = ((const float *)call->saved)[head * t + i], delta = 0.0f;
-            const int64_t from = n > 0 ? gckpti_attn_masked(h, i, j0, n) : 0;
-            if (n <= from)
-                continue;
-            gckpti_attention_dots(h, q, in[1].data + key, n, score);
-            if (in[0].grad || in[1].grad) { /* delta: sum(g out) */
-                delta = gckpti_dot(g, call->out + at, d);
-                gckpti_attention_dots(h, g, in[2].data + key, n, dp);
-            }
-            key += from * h->kv_c;
-            for (int64_t j = from; j < n; j++, key += h->kv_c) {
-                const float s = gckpti_attn_score(h, score[j]);
-                float p = gckpti_exp(s - lse);
-                if (in[2].grad)
-                    gckpti_axpy(p, g, d, in[2].grad + key);
-                if (!in[0].grad && !in[1].grad)
-                    continue;
-                float ds = gckpti_attn_ds(h, p, dp[j] - delta, s);
-                if (in[0].grad)
-                    gckpti_axpy(ds, in[1].data + key, d, in[0].grad + at);
-                if (in[1].grad)
-                    gckpti_axpy(ds, q, d, in[1].grad + key);
-            }
-        }
-}
-
 static void gckpti_run_attention(const gckpt_call *call, int backward)
 {
     gckpti_attention_kernels plain = { gckpti_attention_output,
                                        GCKPTI_IF_TRAINING(gckpti_attention_gradients) };
-    if (gckpti_is_mixed(call))
-        plain.backward = gckpti_mixed_gradients;
     if (backward && !call->kernels)
         gckpti_zero_gradients(call, 0, 3);
     gckpti_run_heads(call, backward,
@@ -12546,6 +12504,17 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
  *   two windows (strides) take no part.
  * dw: a chain over rows and their windows ascending: image[tap] window; 0 outside the image. */
 
+/* Returns whether a group has few channels and as many results: see images/grouped.c. */
+/* Returns whether groups run in vectors of channels (images/grouped.c), for which the w of 32
+ * channels must fit on the stack. */
+GCKPTI_FN int gckpti_conv_is_grouped(const gckpti_conv_sizes *z)
+{
+    const int64_t g = z->group_c;
+    return g == z->group_o && (g == 1 || (g <= 16 && !(g & (g - 1)) &&
+                                          z->taps[0] * z->taps[1] * g * 32 <= GCKPTI_STACK_FLOATS &&
+                                          z->window.groups > 1));
+}
+
 /* Returns floats of workspace: a product's, and space for rows of a that a convolution gathers. */
 GCKPTI_FN int64_t gckpti_conv_workspace(int64_t m, int64_t n, int64_t k)
 {
@@ -12631,7 +12600,7 @@ static void gckpti_conv_set_workspace(gckpt_call *call, int transposed)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int64_t taps = z.taps[0] * z.taps[1], windows = z.rows * z.windows[0] * z.windows[1];
-    if (gckpti_is_plain(call) || z.group_c * z.group_o == 1)
+    if (gckpti_is_plain(call) || gckpti_conv_is_grouped(&z))
         return;
     int64_t down = gckpti_conv_workspace(windows, z.group_o, taps * z.group_c);
     int64_t up =
@@ -12733,6 +12702,10 @@ GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const flo
     const int64_t gc = s->z->group_c, go = s->z->group_o, o = s->z->o, at = tap * gc * o;
     const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
     w += dw ? 0 : at, d += dw ? at : 0;
+    for (int64_t c = 0; c < o && gc * go == 1; c++)
+        d[c] = gckpti_fma(x[c * step], w[c], d[c]);
+    if (gc * go == 1)
+        return;
     for (int64_t g = s->z->window.groups; g > 0; g--) {
         if (up)
             gckpti_chains(x, step, w, o, gc, go, d);
@@ -12744,22 +12717,22 @@ GCKPTI_OWN_FRAME static void gckpti_conv_add_tap(const gckpti_conv *s, const flo
     }
 }
 
-/* Computes results begin..end-1 of all rows, in chains from `start`, the old value, or +0; for DW,
- * adds the terms of windows begin..end-1. If groups have one channel: only channels c..c+n-1. */
-GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
-                                   int64_t n)
+/* Computes the results of all rows, in chains from `start`, the old value, or +0; or dw. */
+static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
     const gckpti_axis_map *r = s->r;
     const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
     const int64_t each = up ? z->o : z->c;
     const float zero = 0.0f;
-    for (int64_t at = begin; at < end; at++) {
+    if (dw)
+        gckpti_zero_unless(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+    for (int64_t at = 0; at < z->rows * r[0].results * r[1].results; at++) {
         const int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
         const int64_t row = at / r[1].results / r[0].results;
-        const float *from = s->from + c + row * r[0].size * r[1].size * each;
-        const float *w = s->w + c + dw * at * z->o;
-        float *d = s->out + c;
+        const float *from = s->from + row * r[0].size * r[1].size * each;
+        const float *w = s->w + dw * at * z->o;
+        float *d = s->out;
         if (!dw) {
             const int64_t all = up ? z->c : z->o;
             d += gckpti_conv_place(s, at) * all;
@@ -12775,17 +12748,13 @@ GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t 
             for (int64_t kx = r[1].taps; kx-- > 0; x += r[1].dilation, tap += r[1].tap_step) {
                 const int inside = within && x >= 0 && x < wide;
                 const float *source = inside ? from + (y * wide + x) * each : NULL;
-                if (z->group_c * z->group_o == 1)
-                    s->run(d + dw * tap * z->c, source, w + (1 - dw) * tap * z->c, n);
-                else
-                    gckpti_conv_add_tap(s, source ? source : &zero, inside, tap, w, d);
+                gckpti_conv_add_tap(s, source ? source : &zero, inside, tap, w, d);
             }
         }
     }
 }
 
-GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run,
-                               gckpti_multiply_add_fn multiply_add)
+GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv_fn run)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int transposed = ((const gckpti_conv2d *)call->attributes)->transposed;
@@ -12795,7 +12764,7 @@ GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv
         int64_t phases[2] = { 1, 1 };
         gckpti_conv s;
         memset(&s, 0, sizeof s);
-        s.z = &z, s.run = multiply_add;
+        s.z = &z;
         s.kind = dw ? GCKPTI_CONV_DW : up ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN;
         s.from = (dw ? transposed : backward) ? call->grad_out : x->data;
         s.w = !dw ? w->data : transposed ? x->data : call->grad_out;
@@ -12813,16 +12782,9 @@ GCKPTI_FN void gckpti_run_conv(const gckpt_call *call, int backward, gckpti_conv
     }
 }
 
-static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
-{
-    if (s->kind == GCKPTI_CONV_DW)
-        gckpti_zero_unless(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
-    gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results, 0, s->z->c);
-}
-
 GCKPTI_OP_KERNELS(
-    conv2d, gckpti_run_conv(call, backward, GCKPTI_KERNEL_OF(call, images->conv, gckpti_conv_plain),
-                            GCKPTI_KERNEL_OF(call, images->multiply_add, gckpti_multiply_add));
+    conv2d,
+    gckpti_run_conv(call, backward, GCKPTI_KERNEL_OF(call, images->conv, gckpti_conv_plain));
     if (backward) gckpti_bias_backward(call))
 
 static uint64_t gckpti_conv2d_flops(const gckpt_call *call)
@@ -13404,9 +13366,6 @@ typedef struct {
 
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
-/* Rounds n updated values (one work item) from element `at` on to the parameter's copy, if any. */
-GCKPTI_FN void gckpti_update_copy(const gckpt_call *call, const gckpt_update_pass *p, int64_t at,
-                                  int64_t n);
 #if GCKPTI_HAS_FAST
 GCKPTI_FN int gckpti_mixed_matches(const gckpti_kernels *kernels);
 #if GCKPTI_AMX
@@ -13422,8 +13381,7 @@ GCKPTI_FN int gckpti_cpu_has_amx(void);
 #endif
 #endif
 #else
-#define gckpti_update_copy(call, p, at, n) ((void)0)
-#define gckpti_mixed_matches(kernels)      (!(kernels)->mixed)
+#define gckpti_mixed_matches(kernels) (!(kernels)->mixed)
 #endif
 #if !GCKPTI_AMX
 #define gckpti_wider_kernels(isa) NULL
@@ -13494,14 +13452,6 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
     s.offset = call->first_row ? (uint64_t)call->first_row * (uint64_t)(c->n / call->rows) : 0;
     gckpt_parallel(call, GCKPTI_GRAINS(c->n), gckpti_convert_item, &s);
 }
-
-GCKPTI_FN void gckpti_update_copy(const gckpt_call *call, const gckpt_update_pass *p, int64_t at,
-                                  int64_t n)
-{
-    const gckpt_conversion copy = { GCKPT_NARROW, p->values + at, NULL, p->bf16 + at, n, 0 };
-    if (p->update && p->bf16)
-        gckpti_cpu_convert(call, &copy);
-}
 #endif
 
 /* >>cpu/plain */
@@ -13533,7 +13483,6 @@ static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
         last = (const float *)addend + at;
     }
     float squares = s->block(p, last, at, n, p->update);
-    gckpti_update_copy(s->call, p, at, n);
     if (p->squares)
         p->squares[b] = squares;
 }
@@ -14079,8 +14028,8 @@ GCKPTI_FN int gckpti_cpu_has_amx(void)
 
 /* >>images/cpu */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
-/* ---- convolutions are products (cpu/products.c), one for each phase and group; if groups have one
- * channel, a work item is a line of results, or 64 channels of dw ---- */
+/* ---- convolutions are products (cpu/products.c), one for each phase and group, or
+ * (images/grouped.c) run in vectors of channels ---- */
 static void gckpti_conv_c_block(const gckpti_products *base, const gckpti_c_block *block,
                                 float *scratch, int64_t floats)
 {
@@ -14121,39 +14070,105 @@ static gckpti_conv_gemm gckpti_conv_gemm_of(const gckpti_conv *s)
     return w;
 }
 
-/* Computes an item for groups of one channel: a line of results, or 64 channels of dw. */
-static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
+/* Prepares tiles from result `at` on; pack: w if an item copies it, or NULL. */
+GCKPTI_FN void gckpti_grouped_begin(const gckpti_conv *s, gckpti_grouped_tile *tile,
+                                    const float *pack, int64_t at)
 {
-    const gckpti_conv *s = (const gckpti_conv *)context;
-    const int64_t line = s->r[1].results, c = i * GCKPTI_COLUMNS;
-    (void)worker;
-    if (s->kind == GCKPTI_CONV_DW)
-        gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * line, c,
-                            gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
-    else
-        gckpti_conv_results(s, i * line, (i + 1) * line, 0, s->z->c);
+    const gckpti_axis_map rows = s->r[0], cols = s->r[1];
+    const int64_t g = s->z->group_c, all = s->z->c, line = at / cols.results;
+    tile->j = at % cols.results, tile->i = line % rows.results, tile->row = line / rows.results;
+    tile->w_term = pack ? tile->n : all;
+    for (int64_t k = 0; k < tile->taps; k++) {
+        const int64_t ky = (tile->first + k) / cols.taps, kx = (tile->first + k) % cols.taps;
+        const int64_t w = gckpti_conv_tap(s->z, s->r, ky, kx) * g * all + tile->c;
+        tile->w[k] = pack ? pack + k * g * tile->n : s->w + w;
+        tile->dw[k] = s->out + w;
+        tile->y[k] = ky * rows.dilation, tile->x[k] = kx * cols.dilation;
+    }
+}
+
+/* Sets the next tile, of at most `left` results, or returns 0 if there is none. */
+GCKPTI_FN int gckpti_grouped_next(const gckpti_conv *s, gckpti_grouped_tile *tile, int64_t left)
+{
+    const gckpti_axis_map rows = s->r[0], cols = s->r[1];
+    const int64_t all = s->z->c, taps = tile->taps;
+    const int dw = s->kind == GCKPTI_CONV_DW, adds = tile->first || (s->accumulate && !s->start);
+    const int large = s->z->rows * rows.size * cols.size * all > GCKPTI_LARGE_FLOATS;
+    const float *from = s->from, *zeros = tile->zeros;
+    const float *start = s->start ? s->start + tile->c : zeros;
+    tile->windows = 0;
+    for (int p = 0; p < GCKPTI_TILE_WINDOWS; p++) {
+        const int here = p < left && tile->row < s->z->rows;
+        const int64_t to = gckpti_conv_place_of(s, tile->row, tile->i, tile->j) * all + tile->c;
+        const int64_t y = tile->i * rows.stride + rows.first;
+        const int64_t x = tile->j * cols.stride + cols.first;
+        const uint64_t high = here ? (uint64_t)rows.size : 0, wide = (uint64_t)cols.size;
+        const int64_t at = ((tile->row * rows.size + y) * cols.size + x) * all + tile->c;
+        for (int64_t k = 0; k < taps; k++) {
+            const int64_t dy = tile->y[k], dx = tile->x[k];
+            const int inside = (uint64_t)(y + dy) < high && (uint64_t)(x + dx) < wide;
+            tile->from[k][p] = inside ? from + (at + (dy * cols.size + dx) * all) : zeros;
+        }
+        tile->to[p] = here && !dw ? s->out + to : tile->unused;
+        tile->start[p] = !here ? zeros : dw ? s->w + to : adds ? s->out + to : start;
+        tile->windows += here;
+        if (here && ++tile->j == cols.results)
+            tile->j = 0, tile->i++;
+        if (tile->i == rows.results)
+            tile->i = 0, tile->row++;
+    }
+    for (int64_t k = 0; k < taps && large; k++)
+        for (int p = 0; p < GCKPTI_TILE_WINDOWS; p++)
+            for (int64_t c = 0; c < tile->n; c += 16)
+                __builtin_prefetch(tile->from[k][p] + c);
+    return tile->windows > 0;
+}
+
+/* Divides a convolution into items: blocks of channels, then results or (DW, whose chains are over
+ * all windows) taps. */
+static void gckpti_conv_grouped(const gckpt_call *call, const gckpti_conv *s)
+{
+    const gckpti_image_kernels *kernels = gckpti_kernels_of(call)->images;
+    const int dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t g = s->z->group_c, all = s->z->c, taps = s->r[0].taps * s->r[1].taps;
+    const int64_t results = s->z->rows * s->r[0].results * s->r[1].results;
+    const int64_t step = gckpti_ceil_to(2 * kernels->lanes, 16); /* whole groups */
+    const int64_t wanted = call->threads > 1 ? 4 * call->threads : 1;
+    gckpti_grouped u = { s, results, 1, GCKPTI_GROUPED_CHANNELS, GCKPTI_TILE_TAPS, 0 };
+    int64_t parts;
+    u.packs = s->kind == GCKPTI_CONV_UP && g > 1;
+    if (u.packs)
+        u.width = gckpti_min(u.width, GCKPTI_STACK_FLOATS / (taps * g + !taps) / step * step);
+    if (dw && all > 64)
+        u.width = gckpti_min(u.width, 64 + all / wanted);
+    u.blocks = (all + u.width - 1) / u.width;
+    u.width = gckpti_ceil_to((all + u.blocks - 1) / u.blocks, step);
+    if (dw) {
+        gckpti_zero_unless(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+        parts = (call->threads + u.blocks - 1) / u.blocks;
+        u.taps = gckpti_min(u.taps, (taps + parts - 1) / parts);
+        parts = (taps + u.taps - 1) / u.taps;
+    } else {
+        parts = (wanted + u.blocks - 1) / u.blocks;
+        u.each = gckpti_ceil_to((results + parts - 1) / parts, GCKPTI_TILE_WINDOWS);
+        parts = (results + u.each - 1) / u.each;
+    }
+    parts *= u.blocks;
+    gckpt_parallel(call, parts, results * taps * g * all / parts, kernels->conv_grouped, &u);
 }
 
 GCKPTI_FN void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 {
-    const gckpti_conv_sizes *z = s->z;
-    const int64_t windows = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
-    if (z->group_c > 1 || z->group_o > 1) {
-        gckpti_conv_gemm w = gckpti_conv_gemm_of(s);
-        gckpti_products base = { call, &w.t, 0, 0, 0, 0, 0, gckpti_conv_c_block };
-        w.t.workspace = call->workspace;
-        base.floats = gckpti_conv_workspace(w.t.m, w.t.n, w.t.k);
-        gckpti_products_split(&base);
-        gckpti_run_products(&base);
+    if (gckpti_conv_is_grouped(s->z)) {
+        gckpti_conv_grouped(call, s);
         return;
     }
-    if (s->kind == GCKPTI_CONV_DW) {
-        gckpti_zero_unless(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
-        gckpt_parallel(call, (z->c + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS,
-                       4 * windows * s->r[1].results * taps * GCKPTI_COLUMNS, gckpti_conv_item, s);
-    } else {
-        gckpt_parallel(call, windows, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, s);
-    }
+    gckpti_conv_gemm w = gckpti_conv_gemm_of(s);
+    gckpti_products base = { call, &w.t, 0, 0, 0, 0, 0, gckpti_conv_c_block };
+    w.t.workspace = call->workspace;
+    base.floats = gckpti_conv_workspace(w.t.m, w.t.n, w.t.k);
+    gckpti_products_split(&base);
+    gckpti_run_products(&base);
 }
 #endif
 
@@ -14746,7 +14761,6 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \
     X(int, lowering) X(int, fused)      /* gckpti_variant */                                       \
     GCKPTI_DIST_NUMBERS(X) X(int, overlaps_copies) X(int, accumulates)                             \
-    X(int, bf16_weights)         /* matrix products read copies of parameters */                   \
     X(int, compressed)           /* nonzero if the storage of some parameter is compressed */      \
     X(int, mixer)                /* a node that mixes rows, or -1 */                               \
     X(int, body) X(int, epilogue) /* first instruction of body, epilogue */                        \
@@ -15234,21 +15248,12 @@ static inline int gckpti_is_bf16_plan(const gckpt_plan *p)
       "everywhere" }
 /* clang-format on */
 
-/* Returns the plan's bytes without the optional bf16 copies of parameters. */
-static inline size_t gckpti_required_bytes(const gckpt_plan *p)
-{
-    return gckpt_plan_bytes(p) - p->kind_bytes[GCKPT_BYTES_COPIES];
-}
-
 /* Returns the offsets of fp32 copies for a FORWARD or BACKWARD in a bf16 plan: [2 * i] of input i's
  * value, [2 * i + 1] of its gradient, then of the output's. GCKPTI_NO_OFFSET means no copy. */
 static inline const size_t *gckpti_f32_copies(const gckpti_ins *ins, const gckpti_operands *o)
 {
     return o->addends + ins->uses - 1;
 }
-
-#ifndef GCKPT_NO_BF16
-#endif
 
 #ifdef GCKPT_NO_BF16
 #define gckpti_first_precision(p, t)              GCKPT_FP32
@@ -15378,7 +15383,15 @@ typedef struct {
     gckpt_buffer *buffer; /* buffer->offset is that of the best iteration so far */
     size_t offset;        /* in this iteration */
     uint32_t priority;
+    int order; /* its index in begins */
 } gckpti_placement;
+
+/* A buffer without an offset in the order in which they begin. With one: end is INT32_MAX. */
+typedef struct {
+    int end;
+    uint32_t priority;
+    int placement;
+} gckpti_begin;
 
 typedef struct {
     size_t n, length, alignment, visited; /* n: placements; length: instructions; visited: effort */
@@ -15387,8 +15400,9 @@ typedef struct {
     gckpti_skyline_level *level;          /* by instruction */
     gckpti_branch *tree;                  /* 1 is the root, n + i belongs to placement i */
     gckpti_placement *placements;         /* in Z-order */
-    int *first, *begins; /* begins[first[x]..]: placements that begin at instruction x or later */
-    gckpti_keyed *keys;  /* 2 n, for sorting */
+    int *first;           /* begins[first[x]..]: placements that begin at instruction x or later */
+    gckpti_begin *begins; /* by start */
+    gckpti_keyed *keys;   /* 2 n, for sorting */
 } gckpti_skyline;
 
 /* ---- plan/lowered.c ---- */
@@ -15638,7 +15652,7 @@ GCKPTI_FN uint64_t gckpti_transfer_cost(uint64_t cost_per_mib, int64_t bytes)
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 {
 #define GCKPTI_KIND_BYTES(kind) plan->kind_bytes[GCKPT_BYTES_##kind] +
-#define GCKPTI_KINDS_OUTSIDE(X) X(PARAMETERS) X(STATE) X(CACHES) X(COPIES) /* outside the arena */
+#define GCKPTI_KINDS_OUTSIDE(X) X(PARAMETERS) X(STATE) X(CACHES) /* outside the arena */
     return plan ? GCKPTI_KINDS_OUTSIDE(GCKPTI_KIND_BYTES) plan->arena : 0;
 }
 
@@ -15964,43 +15978,6 @@ static void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
         all > bytes ? o.workspace + gckpti_round_up(bytes, 64) : GCKPTI_NO_OFFSET;
 }
 
-/* ---- bf16 copies of parameters (gckpt_plan_desc.bf16.copy_weights) ---- */
-/* Return the parameter of which a node's op reads a bf16 copy, or -1; the bytes of such a copy. */
-GCKPTI_FN int gckpti_bf16_weight(const gckpt_plan *plan, const gckpti_plan_node *node)
-{
-    if (!plan->bf16_weights || !node->op || node->index < 0 || node->inputs < 2 ||
-        !gckpti_has_builtin_flag(node->op, GCKPT_TAKES_BF16) ||
-        gckpti_precision_of(node->rounding) == GCKPT_FP32)
-        return -1;
-    const gckpti_plan_node *w = &plan->nodes[plan->nodes[node->in[1]].base];
-    const int i = w->kind == GCKPTI_PARAM ? w->index : -1;
-    const gckpti_plan_param *q = i < 0 ? NULL : &plan->params[i];
-    return q && !q->external && q->storage == GCKPT_STORAGE_F32 ? i : -1;
-}
-
-GCKPTI_FN size_t gckpti_bf16_bytes(const gckpt_plan *plan, size_t param)
-{
-    for (size_t i = 0; i < plan->node_count && plan->bf16_weights; i++)
-        if (gckpti_bf16_weight(plan, &plan->nodes[i]) == (int)param)
-            return gckpti_round_up(2 * (size_t)plan->params[param].elements, 64);
-    return 0;
-}
-
-/* Decides whether a plan that is otherwise complete has bf16 copies of parameters. */
-static void gckpti_encode_weights(const gckpti_planner *p, gckpt_plan *plan)
-{
-    const gckpt_plan_desc *d = p->desc;
-    const size_t budget = d->budget ? d->budget : SIZE_MAX;
-    size_t bytes = 0;
-    plan->precision = d->bf16.precision;
-    plan->bf16_weights = d->bf16.copy_weights && !d->backend && !d->kernels.stage_parameters &&
-                         plan->shard == GCKPT_SHARD_NONE;
-    for (size_t i = 0; i < plan->param_count; i++)
-        bytes = gckpti_add_bytes(bytes, gckpti_bf16_bytes(plan, i));
-    plan->bf16_weights = bytes > 0 && gckpti_add_bytes(bytes, gckpt_plan_bytes(plan)) <= budget;
-    plan->kind_bytes[GCKPT_BYTES_COPIES] = plan->bf16_weights ? bytes : 0;
-}
-
 GCKPTI_PASSES(bf16)
 {
     gckpti_encoder *e = (gckpti_encoder *)arg;
@@ -16012,7 +15989,7 @@ GCKPTI_PASSES(bf16)
     for (size_t x = 0; x < d->length; x++)
         if (gckpti_copy_operands(p, d->ins[x].kind, p->tensors[d->ins[x].id]))
             gckpti_encode_copies(p, &d->ins[x], e->operands);
-    gckpti_encode_weights(p, &e->plan);
+    e->plan.precision = p->desc->bf16.precision;
     return GCKPT_OK;
 }
 #endif
@@ -16381,13 +16358,17 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
 {
     size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
     uint32_t priority = UINT32_MAX;
-    int k = s->first[begin], last = s->first[end + 1];
-    if (last - k > GCKPTI_LINEAR_SCAN) {
+    const gckpti_begin *first = s->begins + s->first[begin], *last = s->begins + s->first[end + 1];
+    if (last - first > GCKPTI_LINEAR_SCAN)
         stack[count++] = 1;
-        last = k;
-    }
-    while (count > 0 || k < last) {
-        size_t i = count > 0 ? stack[--count] : s->n + (size_t)s->begins[k++];
+    else
+        for (s->visited += (size_t)(last - first); first < last; first++)
+            if (first->end <= end && first->priority < priority) {
+                found = s->n + (size_t)first->placement;
+                priority = first->priority;
+            }
+    while (count > 0) {
+        size_t i = stack[--count];
         const gckpti_branch *b = &s->tree[i];
         s->visited++;
         if (b->start < begin || b->end > end || b->priority >= priority)
@@ -16405,6 +16386,7 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
         return NULL;
     const gckpti_branch none = { -1, INT32_MAX, UINT32_MAX };
     s->tree[found] = none;
+    s->begins[s->placements[found - s->n].order].end = INT32_MAX;
     for (size_t i = found / 2; i > 0 && gckpti_update_branch(s, i);)
         i /= 2;
     return &s->placements[found - s->n];
@@ -16437,9 +16419,11 @@ GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s)
     size_t arena = 0, above;
     int begin = 0;
     for (size_t i = 0; i < s->n; i++) {
-        gckpti_branch b = { s->placements[i].buffer->start, s->placements[i].buffer->end,
-                            s->placements[i].priority };
+        const gckpti_placement *q = &s->placements[i];
+        const gckpti_branch b = { q->buffer->start, q->buffer->end, q->priority };
+        const gckpti_begin at = { b.end, b.priority, (int)i };
         s->tree[s->n + i] = b;
+        s->begins[q->order] = at;
     }
     for (size_t i = s->n; i-- > 1;)
         gckpti_update_branch(s, i);
@@ -16515,7 +16499,7 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     s->placements = (gckpti_placement *)gckpti_scratch_alloc(scratch, n, sizeof *s->placements);
     s->keys = (gckpti_keyed *)gckpti_scratch_alloc(scratch, 2 * n, sizeof *s->keys);
     s->first = (int *)gckpti_scratch_alloc(scratch, s->length + 2, sizeof *s->first);
-    s->begins = (int *)gckpti_scratch_alloc(scratch, n, sizeof *s->begins);
+    s->begins = (gckpti_begin *)gckpti_scratch_alloc(scratch, n, sizeof *s->begins);
     size_t *live = (size_t *)gckpti_scratch_alloc(scratch, s->length + 1, sizeof *live);
     if (*scratch->failed)
         return 0;
@@ -16543,7 +16527,7 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     for (size_t i = 0; i < s->n; i++) {
         s->placements[i].buffer = &buffers[s->keys[i].value];
-        s->begins[s->first[s->placements[i].buffer->start + 1]++] = (int)i;
+        s->placements[i].order = s->first[s->placements[i].buffer->start + 1]++;
         s->keys[i].value = (int)i;
         s->keys[i].key = s->length - (size_t)s->placements[i].buffer->end;
     }
@@ -16562,7 +16546,7 @@ GCKPTI_FN size_t gckpti_assign_offsets(gckpti_scratch *scratch, gckpt_buffer *bu
     size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.resident, alignment);
     for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > s.goal; order++) {
         size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* effort limit: visited nodes */
-        int iterations = order == GCKPTI_BY_AREA ? 40 : 200;
+        int iterations = order == GCKPTI_BY_AREA ? 10 : 20;
         gckpti_set_priorities(&s, order);
         s.visited = 0;
         while (best > s.goal && s.visited < most && iterations-- > 0) {
@@ -17866,22 +17850,14 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
     return !p->failed;
 }
 
-/* Appends an instruction. */
+/* Appends an instruction, and before the first UPDATE a BARRIER. */
 GCKPTI_FN void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
 {
+    if (kind == GCKPT_UPDATE && !d->has_updates++)
+        gckpti_add_instruction(d, GCKPT_BARRIER, 0);
     const gckpti_ins ins = { (unsigned char)kind, 0, 0, 0, (gckpti_id)id, 1, 0 };
     if (gckpti_reserve(&d->scratch, &d->ins, d->length + 1, sizeof ins))
         d->ins[d->length++] = ins;
-}
-
-/* Adds an UPDATE of parameter `id`, and before the first one a BARRIER. */
-static void gckpti_add_update(gckpti_planner *p, int id)
-{
-    gckpti_lowered *d = &p->lowered;
-    if (!d->has_updates)
-        gckpti_add_instruction(d, GCKPT_BARRIER, 0);
-    d->has_updates = 1;
-    gckpti_add_instruction(d, GCKPT_UPDATE, id);
 }
 
 /* Ends the body. */
@@ -17898,7 +17874,7 @@ static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, i
         const int id = t->in[k]->base->id;
         if (!gckpti_is_updated(p, id) || last[id] != x)
             continue;
-        gckpti_add_update(p, id);
+        gckpti_add_instruction(&p->lowered, GCKPT_UPDATE, id);
         last[id] = -1;
     }
 }
@@ -17933,7 +17909,7 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
         gckpti_add_next(d);
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
-            gckpti_add_update(p, id);
+            gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->backward_ins[p->backwards] = (int)d->epilogue - 1;
     d->backward_ins[p->backwards + 1] = d->entry_ins[d->sched.length] = (int)d->length;
 }
@@ -21348,24 +21324,27 @@ static int gckpti_add_steps(const gckpti_chain *c, int m, int more)
 }
 
 /* Returns the least cost in m memory steps. */
-static uint64_t gckpti_cost_within(const gckpti_chain *c, const gckpti_choice *w, int m)
+static inline uint64_t gckpti_cost_within(const gckpti_chain *c, const gckpti_choice *w, int m)
 {
     return w->cost + w->later_cost[gckpti_add_steps(c, m, w->later)] +
            w->sooner_cost[gckpti_add_steps(c, m, w->sooner)];
 }
 
-/* Fills in the row of stages a to b. */
+/* Fills in the row of stages a to b. Costs fall with more memory, so a way to run is done as soon
+ * as its cost in all memory is no less than that of an earlier way. */
 static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
 {
     uint64_t *cost = c->cost + gckpti_cells(c, row);
     gckpti_choice w = { a, b, -1, 0, 0, 0, 0, NULL, NULL, 0, 0, 0 };
     for (int m = 0; m <= c->steps; m++)
         cost[m] = GCKPTI_INFINITE_COST;
-    while (gckpti_next_choice(c, &w))
-        for (int m = w.need; m <= c->steps; m++) {
+    while (gckpti_next_choice(c, &w)) {
+        const uint64_t least = w.cost + w.later_cost[c->steps] + w.sooner_cost[c->steps];
+        for (int m = w.need; m <= c->steps && cost[m] > least; m++) {
             const uint64_t sum = gckpti_cost_within(c, &w, m);
             cost[m] = sum < cost[m] ? sum : cost[m];
         }
+    }
     for (c->need[row] = 0; c->need[row] <= c->steps && cost[c->need[row]] == GCKPTI_INFINITE_COST;)
         c->need[row]++;
 }
@@ -21379,7 +21358,7 @@ static void gckpti_emit_range(gckpti_chain *c, int a, int b, int m)
         return;
     const uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, a, b)) + (size_t)m];
     while (gckpti_next_choice(c, &w))
-        if (w.need <= m && gckpti_cost_within(c, &w, m) == cost)
+        if (w.need <= m && w.cost <= cost && gckpti_cost_within(c, &w, m) == cost)
             break;
     for (int u = q->first; u < c->stage[w.next - 1].end; u++)
         gckpti_emit(c->s->p, u);
@@ -21652,9 +21631,8 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 {
     gckpti_candidate *level = &s->level[k];
     const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
-    const int perturbs = small ? 4 : s->p->nodes <= 250 ? 2 : 0; /* to leave a local optimum */
-    /* large graphs have so many memory levels that one initial schedule for each is enough */
-    const int tries = small ? 6 : !grouped ? 4 : s->p->nodes <= 300 ? 2 : 1;
+    const int perturbs = small ? 4 : s->p->can_copy ? 2 : 0; /* to leave a local optimum */
+    const int tries = small ? 6 : grouped ? 1 : 4; /* initials beyond the limit */
     int decider, i = 0, best = -1;
     if (level->solved || s->p->failed)
         return;
@@ -22517,7 +22495,7 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, size_t bytes, u
  * weak bounds that hold for every plan, since the plan itself is complete. */
 GCKPTI_FN void gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
 {
-    const size_t bytes = budget ? budget : gckpti_required_bytes(plan);
+    const size_t bytes = budget ? budget : gckpt_plan_bytes(plan);
     if (gckpti_prove(first, bytes, &plan->proven_cost, &plan->proven_bytes) == GCKPT_OK)
         return;
     plan->proven_cost = first->least_cost;
@@ -22729,7 +22707,6 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     }
     d.mode = GCKPT_OPTIMAL;
     d.budget = 0;
-    d.bf16.copy_weights = 0;
     gckpt_frontier *f = (gckpt_frontier *)gckpti_new(&memory, 1, sizeof *f);
     if (!f) {
         gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
@@ -22993,19 +22970,12 @@ typedef struct { /* a fetch of the plan */
     float *copy; /* host copy that gckpt_fetch returns, if the backend has own memory */
 } gckpti_exec_fetch;
 
-typedef struct {      /* a parameter's bf16 copy */
-    uint16_t *values; /* NULL without a copy */
-    uint32_t changes; /* parameter's `changes` when it was copied; 0 means never */
-} gckpti_bf16_copy;
-
 #ifdef GCKPT_NO_BF16
 #define gckpti_set_precision(p, node, c)           ((void)0)
 #define gckpti_set_narrow(q, data, arg)            0
 #define gckpti_end_mixed_output(e, ins, o, c)      ((void)0)
 #define gckpti_end_mixed_gradient(e, ins, o, c, i) 0
 #define gckpti_mixed_operands(e, ins, o, c)        ((void)0)
-#define gckpti_set_copy(e, i, pass)                ((void)0)
-#define gckpti_mark_copy(e, i)                     ((void)0)
 #define gckpti_run_strips(e, ins, c, kernel)       0
 #else
 /* Sets the precision of a node's call, and which operands are rounded. */
@@ -23165,7 +23135,6 @@ struct gckpt_exec {
         unsigned char *host, *backend; /* the two blocks; backend: NULL unless it has own memory */
         size_t host_size, backend_size;
         unsigned char *arena;        /* in a block, the caller's, or another executor's */
-        unsigned char *copies;       /* rounded copies of parameters */
         unsigned char *host_scratch; /* host copies, if the backend has own memory */
     } blocks;
     struct { /* memory, open; nodes[..].data: also step, feeds, modules */
@@ -23217,9 +23186,6 @@ struct gckpt_exec {
 #ifndef GCKPT_NO_CACHES
     gckpti_cache_state caches;
 #endif
-#ifndef GCKPT_NO_BF16
-    gckpti_bf16_copy *bf16_copies; /* one for each parameter, or NULL */
-#endif
 #ifndef GCKPT_NO_OFFLOAD
     gckpti_offload_state offload;
 #endif
@@ -23235,8 +23201,7 @@ struct gckpt_exec {
 #define GCKPTI_EXEC_STRUCTS(X, p)                                                                  \
     X(1, gckpt_exec) X((p)->node_count, gckpti_exec_node) X((p)->param_count, gckpti_exec_param)   \
     X((p)->inputs, gckpti_exec_input) X((p)->term_count, gckpti_exec_term)                         \
-    X((p)->fetch_count, gckpti_exec_fetch)                                                         \
-    X((p)->bf16_weights ? (p)->param_count : 0, gckpti_bf16_copy) GCKPTI_DIST_STRUCTS(X, p)
+    X((p)->fetch_count, gckpti_exec_fetch) GCKPTI_DIST_STRUCTS(X, p)
 
 /* Changes the state of a step; GCKPT_ASSERT checks that the change is in the drawing above. */
 static inline void gckpti_set_state(gckpt_exec *e, int state)
@@ -25589,49 +25554,6 @@ static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t
     return copy;
 }
 
-/* Allocates the table of bf16 copies of parameters; with memory, places the copies. */
-GCKPTI_MODULE(bf16)
-{
-    const gckpt_plan *p = e->plan;
-    unsigned char *to = e->blocks.copies;
-    if (event == GCKPTI_ON_LAYOUT && gckpti_is_bf16_plan(p) && p->bf16_weights)
-        e->bf16_copies = (gckpti_bf16_copy *)gckpti_bump_alloc((gckpti_bump *)arg, p->param_count,
-                                                               sizeof *e->bf16_copies);
-    for (size_t i = 0; event == GCKPTI_ON_BIND && e->bf16_copies && i < p->param_count; i++) {
-        const size_t bytes = gckpti_bf16_bytes(p, i);
-        e->bf16_copies[i].values = bytes ? (uint16_t *)(void *)to : NULL;
-        to += bytes;
-    }
-    return GCKPT_OK;
-}
-
-/* Lets an update write parameter i's bf16 copy, if there is one. */
-GCKPTI_FN void gckpti_set_copy(const gckpt_exec *e, int i, gckpt_update_pass *pass)
-{
-    pass->bf16 = e->bf16_copies ? e->bf16_copies[i].values : NULL;
-}
-
-/* Records that parameter i's bf16 copy is up to date. */
-GCKPTI_FN void gckpti_mark_copy(const gckpt_exec *e, int i)
-{
-    if (e->bf16_copies)
-        e->bf16_copies[i].changes = gckpti_param_of(e, i)->changes;
-}
-
-/* Returns parameter i's bf16 copy, refreshed if others than this executor changed the values. */
-static const uint16_t *gckpti_refresh_bf16(const gckpt_exec *e, int i)
-{
-    const gckpti_bf16_copy *copy = &e->bf16_copies[i];
-    const gckpti_param *q = gckpti_param_of(e, i);
-    gckpt_call call;
-    if (copy->changes != q->changes) {
-        gckpti_init_call(e, &call);
-        gckpti_round_bf16(e, &call, 0, q->p.values, copy->values, q->p.elements);
-        gckpti_mark_copy(e, i);
-    }
-    return copy->values;
-}
-
 /* Sets the operands of a call that the plan stores as bf16: as bf16, if the op's kernel takes them
  * so in this plan, else as an f32 copy in the arena. */
 GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
@@ -25657,9 +25579,6 @@ GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
             arg->grad_bf16 = arg->grad ? NULL : narrow;
         }
     }
-    const int weight = gckpti_bf16_weight(p, node);
-    if (weight >= 0)
-        c->in[1].bf16 = gckpti_refresh_bf16(e, weight);
     if (c->out && node->rounding & GCKPTI_BF16_VALUE) {
         uint16_t *narrow = (uint16_t *)(void *)c->out;
         c->out = gckpti_widen_copy(e, c, out[0], narrow, ins->kind == GCKPT_BACKWARD, n);
@@ -26159,7 +26078,6 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
         for (int i = 0; i < e->plan->state_slots && param->trained; i++)
             pass.state[i] = gckpti_exec_array(e, q, i);
         gckpti_set_pass_constants(e, param, q, step, &pass);
-        gckpti_set_copy(e, ins->id, &pass);
     }
     GCKPTI_OF(gckpti_backend(e), update)(&c, &pass);
 }
@@ -26195,7 +26113,6 @@ GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_pass_over(e, ins, parts | GCKPTI_APPLIES, step);
         gckpti_mark_changed(q,
                             GCKPTI_OF(gckpti_backend(e), own_memory) ? GCKPTI_MIRROR : GCKPTI_HOST);
-        gckpti_mark_copy(e, ins->id);
     }
     gckpti_gather_updated(e, q);
     return GCKPT_OK;
@@ -26382,7 +26299,7 @@ static void gckpti_measure(gckpt_exec *e)
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
     return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
-                      exec->plan->kind_bytes[GCKPT_BYTES_COPIES] + exec->debug.high_water
+                      exec->debug.high_water
                 : 0;
 }
 
@@ -26958,13 +26875,12 @@ static void gckpti_bind_nodes(gckpt_exec *e, gckpti_bump *bump)
 }
 
 /* Places all memory, or counts it without blocks. Host block: plan, tables, host copies. Backend
- * block (or host block): states, feeds, sums, copies, arena. Returns bytes of plan and tables. */
+ * block (or host block): states, feeds, sums, arena. Returns bytes of plan and tables. */
 static size_t gckpti_exec_layout(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const int own_memory = GCKPTI_OF(gckpti_backend(e), own_memory);
     const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
-    const size_t copied = gckpti_round_up(p->kind_bytes[GCKPT_BYTES_COPIES], p->alignment);
     gckpti_bump bumps[2] = { { e->blocks.host, 0 }, { e->blocks.backend, 0 } };
     gckpti_bump *bump = &bumps[own_memory != 0];
     gckpti_alloc_tables(e, bumps);
@@ -26976,13 +26892,11 @@ static size_t gckpti_exec_layout(gckpt_exec *e)
     e->losses.totals = (gckpti_loss_total *)gckpti_bump_alloc(bump, e->losses.total_count,
                                                               sizeof *e->losses.totals);
     e->update.squares = (float *)gckpti_bump_alloc(bump, e->update.square_count, sizeof(float));
-    const size_t aligned = gckpti_add_bytes(copied, arena);
-    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, aligned ? p->alignment : 0, 1);
-    (void)gckpti_bump_alloc(bump, aligned, 1);
+    unsigned char *base = (unsigned char *)gckpti_bump_alloc(bump, arena ? p->alignment : 0, 1);
+    (void)gckpti_bump_alloc(bump, arena, 1);
     if (base)
         base += (p->alignment - (uintptr_t)base % p->alignment) % p->alignment;
-    e->blocks.copies = base;
-    e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base ? base + copied : NULL;
+    e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : base;
     e->blocks.host_size = bumps[0].used;
     e->blocks.backend_size = bumps[1].used;
     return tables;
@@ -27672,9 +27586,6 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
 #endif
 #ifndef GCKPT_NO_CACHES
         gckpti_cache_module,
-#endif
-#ifndef GCKPT_NO_BF16
-        gckpti_bf16_module,
 #endif
 #ifndef GCKPT_NO_DEVICES
         gckpti_devices_module,
@@ -30171,7 +30082,6 @@ GCKPTI_COLD_END /* begun in check/check.h */
 /* No macro outlives the implementation, except those whose names begin with GCKPT. */
 #undef gckpti_error
 #undef gckpti_hint_block
-#undef gckpti_count_change
 #undef gckpti_mark_changed
 #undef gckpti_pull
 #undef gckpti_mirror_array
@@ -30203,8 +30113,9 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_compressed_from
 #undef gckpti_compress_row
 #undef gckpti_host_values
-#undef gckpti_mixed_gradients
 #undef gckpti_mixed_attention_workspace
+#undef gckpti_attn_load_grad
+#undef gckpti_attn_end_grad
 #undef gckpti_linear_loss_block
 #undef gckpti_f32
 #undef gckpti_halves
@@ -30228,7 +30139,6 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_run_flat
 #undef gckpti_where_flat
 #undef gckpti_wider_kernels
-#undef gckpti_update_copy
 #undef gckpti_mixed_matches
 #undef gckpti_cpu_own_memory
 #undef gckpti_cpu_context
@@ -30316,8 +30226,6 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_end_mixed_output
 #undef gckpti_end_mixed_gradient
 #undef gckpti_mixed_operands
-#undef gckpti_set_copy
-#undef gckpti_mark_copy
 #undef gckpti_run_strips
 #undef gckpti_backend_copies
 #undef gckpti_wait_copies
@@ -31774,8 +31682,156 @@ static GCKPTI_TARGET void V(column_sums)(const gckpti_column_sums *s, int64_t fi
     }
 }
 
-/* >>images/kernels */
+/* >>images/grouped */
 #ifndef GCKPT_NO_IMAGES
+/* ---- conv2d in groups of 1, 2, 4, 8 or 16 channels with as many results: a lane is a channel ----
+ * A tile is a few results, or (DW) windows, that follow each other, and their taps (images/cpu.c).
+ * It keeps two vectors of each result's chains in registers over all taps. DW keeps the windows
+ * there, and each tap's chains take these windows' terms in order. `kind` is 0 if a group is one
+ * channel, 1 if a vector has several groups, 2 if a group has whole vectors. In tiles, kind, dw and
+ * edge are constants. */
+
+/* Returns a, each of whose groups of g lanes holds only its lane t; index: lane / g * g + t. */
+GCKPTI_ALWAYS FLOATS V(permute)(FLOATS a, INTS index)
+{
+#if GCKPTI_ISA == 3
+    return _mm512_permutexvar_ps((__m512i)index, a);
+#elif GCKPTI_ISA == 2
+    return _mm256_permutevar_ps(a, (__m256i)index); /* within 4 lanes: g is 2 or 4 */
+#else
+    const FLOATS x = a;
+    for (int i = 0; i < W; i++)
+        a[i] = x[index[i]];
+    return a;
+#endif
+}
+
+/* Returns the operands at x of n chains for term t of their groups. */
+GCKPTI_ALWAYS FLOATS V(group_term)(const float *x, int64_t t, INTS first, int kind, int64_t n)
+{
+    if (kind == 2)
+        return V(set1)(x[t]);
+    return kind ? V(permute)(V(load_n)(x, n), first + (uint32_t)t) : V(load_n)(x, n);
+}
+
+static GCKPTI_TARGET INTS V(first_lanes)(int64_t g)
+{
+    uint32_t first[W];
+    INTS lanes;
+    for (int i = 0; i < W; i++)
+        first[i] = (uint32_t)(i / g * g);
+    memcpy(&lanes, first, sizeof lanes);
+    return lanes;
+}
+
+/* Computes channels from c on of a tile's results, in chains that continue from tile->start, or
+ * (dw) adds its windows' terms to dw. edge: nonzero if there can be less than two vectors (`left`
+ * channels) or, for dw, less windows. */
+GCKPTI_ALWAYS void V(grouped_tile)(const gckpti_grouped_tile *tile, int64_t group, int64_t c,
+                                   int64_t left, INTS first, int kind, int dw, int edge)
+{
+    enum { WINDOWS = GCKPTI_TILE_WINDOWS };
+    const int64_t n[2] = { edge ? gckpti_min(left, W) : W,
+                           !edge ? W : left > W ? gckpti_min(left - W, W) : 0 };
+    const int64_t taps = tile->taps, g = kind ? group : 1, w_term = tile->w_term;
+    const int64_t at = kind == 2 ? c / g * g : c, next = kind == 2 ? (c + W) / g * g - at : W;
+    FLOATS sum[WINDOWS][2]; /* dw: of the window */
+    GCKPTI_UNROLL
+    for (int p = 0; p < WINDOWS; p++) {
+        const float *start = tile->start[p] + c;
+        sum[p][0] = V(load_n)(start, n[0]), sum[p][1] = V(load_n)(start + W, n[1]);
+    }
+    for (int64_t k = 0; k < taps; k++) {
+        float *d = dw ? tile->dw[k] + c : NULL;
+        const float *w = dw ? d : tile->w[k] + c;
+        for (int64_t t = 0; t < g; t++, w += w_term, d += dw ? w_term : 0) {
+            FLOATS w0 = V(load_n)(w, n[0]), w1 = V(load_n)(w + W, n[1]);
+            GCKPTI_UNROLL
+            for (int p = 0; p < WINDOWS; p++) {
+                const float *x = tile->from[k][p] + at;
+                const FLOATS x0 = V(group_term)(x, t, first, kind, n[0]);
+                const FLOATS x1 = V(group_term)(x + next, t, first, kind, n[1]);
+                if (!dw)
+                    sum[p][0] = V(fma)(x0, w0, sum[p][0]), sum[p][1] = V(fma)(x1, w1, sum[p][1]);
+                else if (!edge || p < tile->windows)
+                    w0 = V(fma)(x0, sum[p][0], w0), w1 = V(fma)(x1, sum[p][1], w1);
+            }
+            if (dw)
+                V(store_n)(d, w0, n[0]), V(store_n)(d + W, w1, n[1]);
+        }
+    }
+    GCKPTI_UNROLL
+    for (int p = 0; p < WINDOWS && !dw; p++) {
+        float *to = tile->to[p] + c;
+        V(store_n)(to, sum[p][0], n[0]), V(store_n)(to + W, sum[p][1], n[1]);
+    }
+}
+#define GCKPTI_GROUPED_TILE(kind, dw)                                                              \
+    static GCKPTI_TARGET void V(grouped_tile_##kind##_##dw)(const gckpti_grouped_tile *tile,       \
+                                                            int64_t g, INTS first)                 \
+    {                                                                                              \
+        int64_t c = 0;                                                                             \
+        for (; c + 2 * W <= tile->n && (!dw || tile->windows == GCKPTI_TILE_WINDOWS); c += 2 * W)  \
+            V(grouped_tile)(tile, g, c, 2 * W, first, kind, dw, 0);                                \
+        for (; c < tile->n; c += 2 * W)                                                            \
+            V(grouped_tile)(tile, g, c, tile->n - c, first, kind, dw, 1);                          \
+    }
+GCKPTI_GROUPED_TILE(0, 0)
+GCKPTI_GROUPED_TILE(1, 0)
+GCKPTI_GROUPED_TILE(2, 0)
+GCKPTI_GROUPED_TILE(0, 1)
+GCKPTI_GROUPED_TILE(1, 1)
+GCKPTI_GROUPED_TILE(2, 1)
+#undef GCKPTI_GROUPED_TILE
+
+/* Copies the w of a tile's channels and taps, lanes adjacent: UP reads w transposed. */
+static GCKPTI_TARGET void V(grouped_pack)(const gckpti_conv *s, const gckpti_grouped_tile *tile,
+                                          float *pack)
+{
+    const int64_t g = s->z->group_c, all = s->z->c, n = tile->n, across = s->r[1].taps;
+    for (int64_t k = tile->first; k < tile->first + tile->taps; k++) {
+        const float *w = s->w + gckpti_conv_tap(s->z, s->r, k / across, k % across) * g * all;
+        for (int64_t t = 0; t < g; t++, pack += n)
+            for (int64_t i = 0, c = tile->c; i < n; i++, c++)
+                pack[i] = w[c % g * all + c / g * g + t];
+    }
+}
+
+/* Runs an item of a gckpti_grouped. */
+GCKPTI_KERNEL void V(conv_grouped)(void *grouped, int64_t item, int64_t worker)
+{
+    const gckpti_grouped *u = (const gckpti_grouped *)grouped;
+    const gckpti_conv *s = u->conv;
+    const int dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t g = s->z->group_c, taps = s->r[0].taps * s->r[1].taps, part = item / u->blocks;
+    const int64_t end = dw ? gckpti_min(taps, (part + 1) * u->taps) : taps;
+    const INTS first = V(first_lanes)(g);
+    const float zeros[GCKPTI_GROUPED_CHANNELS] = { 0.0f };
+    float unused[GCKPTI_GROUPED_CHANNELS];
+    float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
+    gckpti_grouped_tile tile;
+    (void)worker;
+    tile.zeros = zeros, tile.unused = unused, tile.c = item % u->blocks * u->width;
+    tile.n = gckpti_min(s->z->c - tile.c, u->width), tile.first = dw ? part * u->taps : 0;
+    do {
+        tile.taps = gckpti_min(end - tile.first, u->taps);
+        if (u->packs)
+            V(grouped_pack)(s, &tile, pack);
+        gckpti_grouped_begin(s, &tile, u->packs ? pack : NULL, dw ? 0 : part * u->each);
+        for (int64_t left = u->each; gckpti_grouped_next(s, &tile, left);
+             left -= GCKPTI_TILE_WINDOWS)
+            if (dw)
+                (g == 1  ? V(grouped_tile_0_1)
+                 : g < W ? V(grouped_tile_1_1)
+                         : V(grouped_tile_2_1))(&tile, g, first);
+            else
+                (g == 1  ? V(grouped_tile_0_0)
+                 : g < W ? V(grouped_tile_1_0)
+                         : V(grouped_tile_2_0))(&tile, g, first);
+    } while ((tile.first += u->taps) < end);
+}
+
+/* >>images/kernels */
 /* ---- conv2d: a block of a product whose operand a is the virtual matrix of all windows ---- */
 /* Gathers a block of that matrix: d[i * d_row + p] is term first + p of row `row` + i, for i < rows
  * and p < terms; 0 outside the image. */
@@ -31912,8 +31968,8 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
 }
 
 static const gckpti_image_kernels V(image_kernels) = {
-    V(conv_block),      V(multiply_add), V(max_windows),  V(average_windows),
-    &V(channel_loops),  V(scaled_add),   gckpti_conv_fast
+    V(conv_block),       V(conv_grouped),   W,             V(max_windows),
+    V(average_windows),  &V(channel_loops), V(scaled_add), gckpti_conv_fast
 };
 #endif
 
@@ -32326,7 +32382,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
 #if !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_ATTENTION)
 /* ---- attention of bf16 plans: tiles of 64 queries by 64 keys, by products of packed operands.
  * Masked keys take part with p = 0 and ds = 0; if an operand has an infinity or NaN, which times 0
- * would be NaN, the product is computed element by element (bf16/attention_ops.c). ---- */
+ * would be NaN, the product is computed row by row (gckpti_attn_add_visible). ---- */
 
 /* Packs lanes of x, k terms each, as rows of an operand a or, if that is NULL, as a panel of b. */
 static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, const gckpti_operand *x,
@@ -32421,8 +32477,8 @@ GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
-/* Adds the terms of product t that are not masked (gckpti_mixed_masked) to its c, or to +0 unless
- * it accumulates: p or ds by rows that are packed in b. packed: space for a tile's p or ds. */
+/* Adds the terms of product t that are not masked (gckpti_attn_add_visible) to its c, or to +0
+ * unless it accumulates: p or ds by rows that are packed in b. packed: space for a tile's p, ds. */
 static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product *t,
                                       const uint32_t *b, uint16_t *packed, int across, int cut,
                                       int64_t diagonal)
@@ -32433,7 +32489,7 @@ static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product
     if (cut && !V(all_finite)(b, row * t->c_stride)) {
         if (!t->accumulate)
             memset(t->c, 0, (size_t)(t->m * t->c_stride) * sizeof *t->c);
-        gckpti_mixed_masked(h, t, across, diagonal);
+        gckpti_attn_add_visible(h, t, across, diagonal);
         return;
     }
     V(head_pack)(kernels, &t->a, t->m, t->k, packed, NULL);

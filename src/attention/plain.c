@@ -90,14 +90,14 @@ GCKPTI_FN void gckpti_attn_add_visible(const gckpti_attn *h, const gckpti_produc
     }
 }
 
-/* ---- gradients of a query head. f32 plans add them in place. In bf16 plans scratch has dk and dv,
- * in f32, of a block of keys (or of all, if heads share keys), two rows, and dq ---- */
+/* ---- gradients of a query head. f32 plans add them in place. In plans that round, scratch has dk
+ * and dv, in f32, of a block of keys (or of all, if heads share keys), two rows, and dq ---- */
 /* A block of m queries from query i on and n keys from key j on: rows of the operands and, if they
  * are required, of dq, dk and dv. */
 typedef struct {
     const gckpti_attn *h;
     gckpti_operand q, k, v, g;
-    float *grad[3], *wide[2]; /* wide: in bf16 plans, scratch for a row of g and of the output */
+    float *grad[3], *wide[2]; /* wide: if the plan rounds, a row of g and of the output */
     int64_t grad_stride[3];   /* distance of two rows of each gradient */
     int64_t head, i, m, j, n, diagonal;
 } gckpti_attn_block;
@@ -152,7 +152,7 @@ static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const f
 }
 
 /* Returns where n rows of a head's gradient of input i, from element `at` on, are added: NULL if
- * nowhere; in bf16 plans scratch[offset], where the present values are written if `load`. */
+ * nowhere; in plans that round scratch[offset], where the present values are written if `load`. */
 static float *gckpti_attn_gradient(const gckpti_attn *h, int i, int64_t at, int64_t n, int load,
                                    float *scratch, int64_t offset)
 {

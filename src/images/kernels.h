@@ -23,7 +23,7 @@ enum {
     GCKPTI_GROUPED_CHANNELS = 1024, /* at most, of a block */
     GCKPTI_TILE_WINDOWS = 4,
     GCKPTI_TILE_TAPS = 32,        /* at most; more taps take several passes */
-    GCKPTI_LARGE_FLOATS = 1 << 20 /* of images that are prefetched, being in no cache */
+    GCKPTI_LARGE_FLOATS = 1 << 20 /* of images that are prefetched, being too large to stay near */
 };
 typedef struct {
     const gckpti_conv *conv;

@@ -24,22 +24,14 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
     return !p->failed;
 }
 
-/* Appends an instruction. */
+/* Appends an instruction, and before the first UPDATE a BARRIER. */
 GCKPTI_FN void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
 {
+    if (kind == GCKPT_UPDATE && !d->has_updates++)
+        gckpti_add_instruction(d, GCKPT_BARRIER, 0);
     const gckpti_ins ins = { (unsigned char)kind, 0, 0, 0, (gckpti_id)id, 1, 0 };
     if (gckpti_reserve(&d->scratch, &d->ins, d->length + 1, sizeof ins))
         d->ins[d->length++] = ins;
-}
-
-/* Adds an UPDATE of parameter `id`, and before the first one a BARRIER. */
-static void gckpti_add_update(gckpti_planner *p, int id)
-{
-    gckpti_lowered *d = &p->lowered;
-    if (!d->has_updates)
-        gckpti_add_instruction(d, GCKPT_BARRIER, 0);
-    d->has_updates = 1;
-    gckpti_add_instruction(d, GCKPT_UPDATE, id);
 }
 
 /* Ends the body. */
@@ -56,7 +48,7 @@ static void gckpti_add_updates_after(gckpti_planner *p, const gckpt_tensor *t, i
         const int id = t->in[k]->base->id;
         if (!gckpti_is_updated(p, id) || last[id] != x)
             continue;
-        gckpti_add_update(p, id);
+        gckpti_add_instruction(&p->lowered, GCKPT_UPDATE, id);
         last[id] = -1;
     }
 }
@@ -91,7 +83,7 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
         gckpti_add_next(d);
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
-            gckpti_add_update(p, id);
+            gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->backward_ins[p->backwards] = (int)d->epilogue - 1;
     d->backward_ins[p->backwards + 1] = d->entry_ins[d->sched.length] = (int)d->length;
 }

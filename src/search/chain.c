@@ -155,24 +155,27 @@ static int gckpti_add_steps(const gckpti_chain *c, int m, int more)
 }
 
 /* Returns the least cost in m memory steps. */
-static uint64_t gckpti_cost_within(const gckpti_chain *c, const gckpti_choice *w, int m)
+static inline uint64_t gckpti_cost_within(const gckpti_chain *c, const gckpti_choice *w, int m)
 {
     return w->cost + w->later_cost[gckpti_add_steps(c, m, w->later)] +
            w->sooner_cost[gckpti_add_steps(c, m, w->sooner)];
 }
 
-/* Fills in the row of stages a to b. */
+/* Fills in the row of stages a to b. Costs fall with more memory, so a way to run is done as soon
+ * as its cost in all memory is no less than that of an earlier way. */
 static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
 {
     uint64_t *cost = c->cost + gckpti_cells(c, row);
     gckpti_choice w = { a, b, -1, 0, 0, 0, 0, NULL, NULL, 0, 0, 0 };
     for (int m = 0; m <= c->steps; m++)
         cost[m] = GCKPTI_INFINITE_COST;
-    while (gckpti_next_choice(c, &w))
-        for (int m = w.need; m <= c->steps; m++) {
+    while (gckpti_next_choice(c, &w)) {
+        const uint64_t least = w.cost + w.later_cost[c->steps] + w.sooner_cost[c->steps];
+        for (int m = w.need; m <= c->steps && cost[m] > least; m++) {
             const uint64_t sum = gckpti_cost_within(c, &w, m);
             cost[m] = sum < cost[m] ? sum : cost[m];
         }
+    }
     for (c->need[row] = 0; c->need[row] <= c->steps && cost[c->need[row]] == GCKPTI_INFINITE_COST;)
         c->need[row]++;
 }
@@ -186,7 +189,7 @@ static void gckpti_emit_range(gckpti_chain *c, int a, int b, int m)
         return;
     const uint64_t cost = c->cost[gckpti_cells(c, gckpti_range_index(c, a, b)) + (size_t)m];
     while (gckpti_next_choice(c, &w))
-        if (w.need <= m && gckpti_cost_within(c, &w, m) == cost)
+        if (w.need <= m && w.cost <= cost && gckpti_cost_within(c, &w, m) == cost)
             break;
     for (int u = q->first; u < c->stage[w.next - 1].end; u++)
         gckpti_emit(c->s->p, u);

@@ -187,9 +187,8 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 {
     gckpti_candidate *level = &s->level[k];
     const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
-    const int perturbs = small ? 4 : s->p->nodes <= 250 ? 2 : 0; /* to leave a local optimum */
-    /* large graphs have so many memory levels that one initial schedule for each is enough */
-    const int tries = small ? 6 : !grouped ? 4 : s->p->nodes <= 300 ? 2 : 1;
+    const int perturbs = small ? 4 : s->p->can_copy ? 2 : 0; /* to leave a local optimum */
+    const int tries = small ? 6 : grouped ? 1 : 4; /* initials beyond the limit */
     int decider, i = 0, best = -1;
     if (level->solved || s->p->failed)
         return;
