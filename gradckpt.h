@@ -157,13 +157,13 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1207
  *     >>store     parameters and optimiser state, however they are stored                     1640
  *     >>graph     tensors, views, segments, gckpt_apply                                        603
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6624
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6667
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1259
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4871
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4848
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2369
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              917
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4809
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4791
  *     >>check     gradients against finite differences                                         324
  *     >>files     safetensors                                                                 1529
  *     >>export    plans and weights as C constants                                             621
@@ -8328,7 +8328,6 @@ static inline int64_t gckpti_attn_at_k(const gckpti_attn *h, int64_t head)
 
 
 
-
 /* Return the score of a dot product x; ds from dp - delta. */
 static inline float gckpti_attn_score(const gckpti_attn *h, float x)
 {
@@ -8349,16 +8348,13 @@ static inline float gckpti_attn_ds(const gckpti_attn *h, float p, float dp, floa
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                                    int64_t d, int backward);
-/* Load n rows of a head's gradient of input i, from element `at` on, to x, in rows of `row` floats
- * (+0 unless it accumulates), and store them. */
-GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
-                                     int64_t row);
-/* Stores n rows of a head's gradient, in rows of D floats, unless x is NULL; zeros become +0. */
-GCKPTI_FN void gckpti_attn_end_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x);
+/* Adds the gradients of a query head. The gradients of keys and values stay in scratch until the
+ * last query head that reads the same keys. */
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                      float *scratch);
 #else
+#define gckpti_mixed_gradients                                    NULL
 #define gckpti_mixed_attention_workspace(call, t, s, d, backward) 0
-#define gckpti_attn_load_grad(h, i, at, n, x, row)                ((void)(n), (void)(x))
-#define gckpti_attn_end_grad(h, i, at, n, x)                      ((void)0)
 #endif
 #endif
 
@@ -8564,14 +8560,6 @@ static inline gckpti_operand gckpti_operand_of(gckpti_source x, int64_t at, int6
     return y;
 }
 
-/* Returns x from element `at` on. */
-static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
-{
-    gckpti_operand y = *x;
-    y.f32 = x->f32 ? x->f32 + at : NULL, y.halves = x->halves ? x->halves + at : NULL;
-    return y;
-}
-
 /* ---- products of bf16 plans (manual, 5l) ---- */
 enum {
     GCKPTI_K_BLOCK = 32, /* terms of a block; part of the specification */
@@ -8583,6 +8571,14 @@ enum {
     GCKPTI_MIXED_MC = 256, /* rows of c per panel of b (twice that if a is in place) */
     GCKPTI_MIXED_KC = 256  /* k-terms per pass */
 };
+
+/* Returns x from element `at` on. */
+static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
+{
+    gckpti_operand y = *x;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.halves = x->halves ? x->halves + at : NULL;
+    return y;
+}
 
 /* Return whether t's elements are one chain each; the terms of the block (or chain) at term p. */
 GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
@@ -10601,6 +10597,38 @@ GCKPTI_FN int64_t gckpti_mixed_attention_workspace(const gckpt_call *call, int64
 
 /* ---- attention (see attention/ops.c). A result that is a zero becomes +0, since a backend may add
  * masked terms as zeros. ---- */
+/* Returns the first of n keys that query r sees or, if `across` is 0, of n queries that see key r,
+ * and sets *end. */
+static int64_t gckpti_attn_terms(const gckpti_attn *h, int across, int64_t r, int64_t diagonal,
+                                 int64_t n, int64_t *end)
+{
+    const int64_t first = across ? r + diagonal + 1 - h->window : r - diagonal;
+    const int64_t last = first + h->window;
+    *end = last < 0 ? 0 : gckpti_min(last, n);
+    return first < 0 ? 0 : gckpti_min(first, n);
+}
+
+/* Adds product t, rows of p or ds by d columns, element by element, with the terms that are not
+ * masked: if `across`, rows are queries and terms are keys, else the reverse. Query i sees keys up
+ * to i + diagonal. t begins at a multiple of GCKPTI_K_BLOCK terms. */
+GCKPTI_FN void gckpti_mixed_masked(const gckpti_attn *h, const gckpti_product *t, int across,
+                                   int64_t diagonal)
+{
+    for (int64_t r = 0; r < t->m; r++) {
+        gckpti_product row = *t;
+        int64_t end;
+        const int64_t first = gckpti_attn_terms(h, across, r, diagonal, t->k, &end);
+        row.m = 1, row.k = end - first, row.c += r * t->c_stride, row.accumulate = 1;
+        row.k_period = GCKPTI_K_BLOCK, row.k_offset = first;
+        row.a = gckpti_operand_at(&t->a, r * t->a.stride + first * t->a.k_stride);
+        row.b = gckpti_operand_at(&t->b, first * t->b.k_stride);
+        if (first < end)
+            gckpti_mixed_plain(h->call, &row);
+    }
+}
+
+/* Load n rows of a head's gradient of input i, from element `at` on, to x, in rows of `row` floats
+ * (+0 unless it accumulates), and store them. */
 GCKPTI_FN void gckpti_attn_load_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x,
                                      int64_t row)
 {
@@ -10622,12 +10650,112 @@ GCKPTI_FN void gckpti_attn_store_grad(const gckpti_attn *h, int i, int64_t at, i
         gckpti_store(h->call, gckpti_arg_gradient(arg), at, h->d, x);
 }
 
-GCKPTI_FN void gckpti_attn_end_grad(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x)
+/* ---- gradients of a query head: scratch has dk and dv, in f32, of a block of keys (or of all, if
+ * heads share keys), two rows, and dq ---- */
+/* A block of m queries from query i on and n keys from key j on: rows of the operands and, if they
+ * are required, of dq, dk and dv. */
+typedef struct {
+    const gckpti_attn *h;
+    gckpti_operand q, k, v, g;
+    float *grad[3], *rows; /* rows: two rows of scratch */
+    int64_t head, i, m, j, n, diagonal;
+} gckpti_attn_block;
+
+/* Computes p and ds of a block, in rows of GCKPTI_K_BLOCK. */
+static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
+{
+    const gckpti_attn *h = s->h;
+    const gckpt_call *call = h->call;
+    const gckpti_source out = gckpti_source_of(gckpti_out_of(call));
+    const int needs_ds = s->grad[0] || s->grad[1];
+    for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
+        int64_t end;
+        const int64_t from = gckpti_attn_terms(h, 1, r, s->diagonal, s->n, &end), n = end - from;
+        const float lse = ((const float *)call->saved)[s->head * h->t + s->i + r];
+        float delta = 0.0f; /* sum(g out) of the query */
+        if (n <= 0)
+            continue;
+        gckpti_product t = gckpti_product_of(1, n, h->d, gckpti_operand_at(&s->q, r * h->c),
+                                             gckpti_operand_at(&s->k, from * h->kv_c), p + from);
+        gckpti_mixed_plain(call, &t);
+        if (needs_ds) {
+            t.a = gckpti_operand_at(&s->g, r * h->c), t.c = ds + from;
+            t.b = gckpti_operand_at(&s->v, from * h->kv_c);
+            gckpti_mixed_plain(call, &t);
+            const int64_t at = gckpti_attn_at_q(h, s->head) + (s->i + r) * h->c;
+            delta = gckpti_dot(gckpti_read(call, gckpti_grad_out_of(call), at, h->d, s->rows),
+                               gckpti_read(call, out, at, h->d, s->rows + h->d), h->d);
+        }
+        for (int64_t j = from; j < end; j++) {
+            const float score = gckpti_attn_score(h, p[j]);
+            p[j] = gckpti_exp(score - lse);
+            if (needs_ds)
+                ds[j] = gckpti_attn_ds(h, p[j], ds[j] - delta, score);
+        }
+    }
+}
+
+/* Adds a block's terms: dq += ds k, dk += ds' q, dv += p' g. */
+static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const float *ds)
+{
+    const gckpti_operand *const rows[3] = { &s->k, &s->q, &s->g };
+    for (int i = 0; i < 3; i++) {
+        const gckpti_operand terms = gckpti_matrix(i < 2 ? ds : p, GCKPTI_K_BLOCK, 1);
+        const gckpti_product t = gckpti_product_of(i ? s->n : s->m, s->h->d, i ? s->m : s->n,
+                                                   i ? gckpti_transpose(&terms) : terms,
+                                                   gckpti_transpose(rows[i]), s->grad[i]);
+        if (s->grad[i])
+            gckpti_mixed_masked(s->h, &t, !i, s->diagonal);
+    }
+}
+
+static void gckpti_block_store(const gckpti_attn *h, int i, int64_t at, int64_t n, float *x)
 {
     for (int64_t e = 0; x && e < n * h->d; e++)
         x[e] += 0.0f;
     if (x)
         gckpti_attn_store_grad(h, i, at, n, x, h->d);
+}
+
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                      float *scratch)
+{
+    enum { BLOCK = GCKPTI_K_BLOCK };
+    const gckpt_call *call = h->call;
+    const gckpt_arg *in = call->in;
+    const gckpti_source g = gckpti_grad_out_of(call);
+    const int64_t keys = gckpti_ceil_to(h->shared_keys ? h->s : 1, BLOCK) * h->d;
+    const int64_t at_q = gckpti_attn_at_q(h, row * h->heads + head);
+    float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
+    gckpti_attn_block s;
+    memset(&s, 0, sizeof s);
+    s.h = h, s.head = row * h->heads + head, s.rows = scratch + 2 * keys;
+    float *dq = gckpti_is_set(gckpti_arg_gradient(&in[0])) ? s.rows + 2 * h->d : NULL;
+    if (dq)
+        gckpti_attn_load_grad(h, 0, at_q, h->t, dq, h->d);
+    for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += BLOCK) {
+        const int64_t key = gckpti_attn_at_k(h, s.head) + s.j * h->kv_c;
+        s.n = gckpti_min(h->visible.keys - s.j, BLOCK);
+        s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, h->kv_c, 1, 0);
+        s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, h->kv_c, 1, 0);
+        for (int i = 1; i < 3; i++) {
+            float *x = scratch + (i - 1) * keys + (h->shared_keys ? s.j * h->d : 0);
+            s.grad[i] = gckpti_is_set(gckpti_arg_gradient(&in[i])) ? x : NULL;
+            if (s.grad[i] && head % h->group == 0)
+                gckpti_attn_load_grad(h, i, key, s.n, x, h->d);
+        }
+        for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += BLOCK) {
+            s.m = gckpti_min(h->t - s.i, BLOCK), s.diagonal = s.i + h->visible.ahead - s.j;
+            s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at_q + s.i * h->c, h->c, 1, 0);
+            s.g = gckpti_operand_of(g, at_q + s.i * h->c, h->c, 1, 0);
+            s.grad[0] = dq ? dq + s.i * h->d : NULL;
+            gckpti_block_p_ds(&s, p, ds);
+            gckpti_block_add(&s, p, ds);
+        }
+        for (int i = 1; i < 3 && head % h->group + 1 == h->group; i++)
+            gckpti_block_store(h, i, key, s.n, s.grad[i]);
+    }
+    gckpti_block_store(h, 0, at_q, h->t, dq);
 }
 #endif
 
@@ -10709,217 +10837,8 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain, float
     return gckpti_norm_new(&gckpti_op_rmsnorm, in, epsilon);
 }
 
-/* >>attention/plain */
-#ifndef GCKPT_NO_ATTENTION
-/* ---- the plain kernels of attention (attention/ops.c) ---- */
-static void gckpti_attention_product(const gckpt_call *call, const gckpti_product *t)
-{
-    (gckpti_is_mixed(call) ? gckpti_mixed_plain : gckpti_fp32_plain)(call, t);
-}
-
-/* Adds values from..n-1 of the tile at `tile`, weighted by p, to out. */
-static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_t tile,
-                                    int64_t from, int64_t n, float *out)
-{
-    const gckpti_operand v =
-        gckpti_operand_of(gckpti_arg_values(&h->call->in[2]), tile + from * h->kv_c, 1, h->kv_c, 0);
-    gckpti_product t = gckpti_product_of(1, h->d, n - from, gckpti_matrix(p + from, 0, 1), v, out);
-    t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
-    gckpti_attention_product(h->call, &t);
-}
-
-/* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
-static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
-                                    float *scratch)
-{
-    const gckpt_call *call = h->call;
-    const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
-    const gckpti_destination to = gckpti_out_of(call);
-    float p[GCKPTI_KEY_TILE];
-    head += row * h->heads;
-    for (int64_t i = first; i < end; i++) {
-        const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
-        const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
-        const int64_t first_tile = gckpti_attn_first_tile(h, i);
-        const gckpti_operand q = gckpti_operand_of(gckpti_arg_values(&call->in[0]), at, 0, 1, 0);
-        float max = 0.0f, sum = 0.0f, *out = gckpti_open(call, to, at, d, 0, scratch);
-        if (out)
-            gckpti_zero_unless(out, d, 0);
-        for (int64_t j0 = first_tile; j0 < visible; j0 += GCKPTI_KEY_TILE) {
-            const int64_t n = gckpti_min(visible - j0, GCKPTI_KEY_TILE);
-            const int64_t tile = gckpti_attn_at_k(h, head) + gckpti_attn_offset(h, j0);
-            const int64_t from = gckpti_attn_masked(h, i, j0, n);
-            const gckpti_operand k = gckpti_operand_of(gckpti_arg_values(&call->in[1]),
-                                                       tile + from * h->kv_c, h->kv_c, 1, 0);
-            const gckpti_product scores = gckpti_product_of(1, n - from, d, q, k, p + from);
-            gckpti_attention_product(call, &scores);
-            for (int64_t j = 0; j < n; j++)
-                p[j] = j < from ? -GCKPTI_INFINITY : gckpti_attn_score(h, p[j]);
-            float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
-            for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
-                out[e] *= factor;
-            if (out)
-                gckpti_attention_values(h, p, tile, from, n, out);
-        }
-        gckpti_softmax_end(&max, &sum);
-        for (int64_t e = 0; gckpti_is_mixed(call) && out && e < d; e++)
-            out[e] += 0.0f; /* a backend may add masked terms as zeros */
-        if (out)
-            gckpti_divide(out, sum, d);
-        gckpti_close(call, to, at, d, out);
-        if (call->saved)
-            ((float *)call->saved)[head * h->t + i] = max + gckpti_log(sum);
-    }
-}
-
-/* Returns the first of n keys that query r sees or, if `across` is 0, of n queries that see key r,
- * and sets *end. */
-static int64_t gckpti_attn_terms(const gckpti_attn *h, int across, int64_t r, int64_t diagonal,
-                                 int64_t n, int64_t *end)
-{
-    const int64_t first = across ? r + diagonal + 1 - h->window : r - diagonal;
-    const int64_t last = first + h->window;
-    *end = last < 0 ? 0 : gckpti_min(last, n);
-    return first < 0 ? 0 : gckpti_min(first, n);
-}
-
-/* Adds product t, rows of p or ds by d columns, row by row, with the terms that are not masked: if
- * `across`, rows are queries and terms are keys, else the reverse. Query i sees keys up to i +
- * diagonal. t begins at a multiple of GCKPTI_K_BLOCK terms. */
-GCKPTI_FN void gckpti_attn_add_visible(const gckpti_attn *h, const gckpti_product *t, int across,
-                                       int64_t diagonal)
-{
-    for (int64_t r = 0; r < t->m; r++) {
-        gckpti_product row = *t;
-        int64_t end;
-        const int64_t first = gckpti_attn_terms(h, across, r, diagonal, t->k, &end);
-        row.m = 1, row.k = end - first, row.c += r * t->c_stride, row.accumulate = 1;
-        row.k_period = GCKPTI_K_BLOCK, row.k_offset = first;
-        row.a = gckpti_operand_at(&t->a, r * t->a.stride + first * t->a.k_stride);
-        row.b = gckpti_operand_at(&t->b, first * t->b.k_stride);
-        if (first < end)
-            gckpti_attention_product(h->call, &row);
-    }
-}
-
-/* ---- gradients of a query head. f32 plans add them in place. In plans that round, scratch has dk
- * and dv, in f32, of a block of keys (or of all, if heads share keys), two rows, and dq ---- */
-/* A block of m queries from query i on and n keys from key j on: rows of the operands and, if they
- * are required, of dq, dk and dv. */
-typedef struct {
-    const gckpti_attn *h;
-    gckpti_operand q, k, v, g;
-    float *grad[3], *wide[2]; /* wide: if the plan rounds, a row of g and of the output */
-    int64_t grad_stride[3];   /* distance of two rows of each gradient */
-    int64_t head, i, m, j, n, diagonal;
-} gckpti_attn_block;
-
-/* Computes p and ds of a block, in rows of GCKPTI_K_BLOCK. */
-static void gckpti_block_p_ds(const gckpti_attn_block *s, float *p, float *ds)
-{
-    const gckpti_attn *h = s->h;
-    const gckpt_call *call = h->call;
-    const gckpti_source out = gckpti_source_of(gckpti_out_of(call));
-    const int needs_ds = s->grad[0] || s->grad[1];
-    for (int64_t r = 0; r < s->m; r++, p += GCKPTI_K_BLOCK, ds += GCKPTI_K_BLOCK) {
-        int64_t end;
-        const int64_t from = gckpti_attn_terms(h, 1, r, s->diagonal, s->n, &end), n = end - from;
-        const float lse = ((const float *)call->saved)[s->head * h->t + s->i + r];
-        float delta = 0.0f; /* sum(g out) of the query */
-        if (n <= 0)
-            continue;
-        gckpti_product t = gckpti_product_of(1, n, h->d, gckpti_operand_at(&s->q, r * h->c),
-                                             gckpti_operand_at(&s->k, from * h->kv_c), p + from);
-        gckpti_attention_product(call, &t);
-        if (needs_ds) {
-            t.a = gckpti_operand_at(&s->g, r * h->c), t.c = ds + from;
-            t.b = gckpti_operand_at(&s->v, from * h->kv_c);
-            gckpti_attention_product(call, &t);
-            const int64_t at = gckpti_attn_at_q(h, s->head) + (s->i + r) * h->c;
-            delta = gckpti_dot(gckpti_read(call, gckpti_grad_out_of(call), at, h->d, s->wide[0]),
-                               gckpti_read(call, out, at, h->d, s->wide[1]), h->d);
-        }
-        for (int64_t j = from; j < end; j++) {
-            const float score = gckpti_attn_score(h, p[j]);
-            p[j] = gckpti_exp(score - lse);
-            if (needs_ds)
-                ds[j] = gckpti_attn_ds(h, p[j], ds[j] - delta, score);
-        }
-    }
-}
-
-/* Adds a block's terms: dq += ds k, dk += ds' q, dv += p' g. */
-static void gckpti_block_add(const gckpti_attn_block *s, const float *p, const float *ds)
-{
-    const gckpti_operand *const rows[3] = { &s->k, &s->q, &s->g };
-    for (int i = 0; i < 3; i++) {
-        const gckpti_operand terms = gckpti_matrix(i < 2 ? ds : p, GCKPTI_K_BLOCK, 1);
-        gckpti_product t = gckpti_product_of(i ? s->n : s->m, s->h->d, i ? s->m : s->n,
-                                             i ? gckpti_transpose(&terms) : terms,
-                                             gckpti_transpose(rows[i]), s->grad[i]);
-        t.c_stride = s->grad_stride[i];
-        if (s->grad[i])
-            gckpti_attn_add_visible(s->h, &t, !i, s->diagonal);
-    }
-}
-
-/* Returns where n rows of a head's gradient of input i, from element `at` on, are added: NULL if
- * nowhere; in plans that round scratch[offset], where the present values are written if `load`. */
-static float *gckpti_attn_gradient(const gckpti_attn *h, int i, int64_t at, int64_t n, int load,
-                                   float *scratch, int64_t offset)
-{
-    const gckpti_destination to = gckpti_arg_gradient(&h->call->in[i]);
-    if (!gckpti_is_mixed(h->call) || !gckpti_is_set(to))
-        return gckpti_f32(to) ? gckpti_f32(to) + at : NULL;
-    if (load)
-        gckpti_attn_load_grad(h, i, at, n, scratch + offset, h->d);
-    return scratch + offset;
-}
-
-static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
-                                       float *scratch)
-{
-    enum { QUERIES = GCKPTI_MIXED_ROWS, KEYS = GCKPTI_K_BLOCK }; /* any sizes give the f32 bits */
-    const gckpt_call *call = h->call;
-    const gckpt_arg *in = call->in;
-    const gckpti_source g = gckpti_grad_out_of(call);
-    const int mixed = gckpti_is_mixed(call), first = head % h->group == 0;
-    const int last = mixed && (head + 1) % h->group == 0;
-    const int64_t keys = mixed ? gckpti_ceil_to(h->shared_keys ? h->s : 1, KEYS) * h->d : 0;
-    const int64_t at_q = gckpti_attn_at_q(h, row * h->heads + head);
-    float p[QUERIES * KEYS], ds[QUERIES * KEYS];
-    gckpti_attn_block s;
-    memset(&s, 0, sizeof s);
-    s.h = h, s.head = row * h->heads + head;
-    for (int i = 0; i < 2 && mixed; i++)
-        s.wide[i] = scratch + 2 * keys + i * h->d;
-    s.grad_stride[0] = mixed ? h->d : h->c,
-    s.grad_stride[1] = s.grad_stride[2] = mixed ? h->d : h->kv_c;
-    float *dq = gckpti_attn_gradient(h, 0, at_q, h->t, 1, scratch, 2 * keys + 2 * h->d);
-    for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += KEYS) {
-        const int64_t key = gckpti_attn_at_k(h, s.head) + s.j * h->kv_c;
-        s.n = gckpti_min(h->visible.keys - s.j, KEYS);
-        s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, h->kv_c, 1, 0);
-        s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, h->kv_c, 1, 0);
-        for (int i = 1; i < 3; i++)
-            s.grad[i] = gckpti_attn_gradient(h, i, key, s.n, first, scratch,
-                                             (i - 1) * keys + (h->shared_keys ? s.j * h->d : 0));
-        for (s.i = 0; s.i < h->t && gckpti_attn_first_key(h, s.i) < s.j + s.n; s.i += QUERIES) {
-            s.m = gckpti_min(h->t - s.i, QUERIES), s.diagonal = s.i + h->visible.ahead - s.j;
-            s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at_q + s.i * h->c, h->c, 1, 0);
-            s.g = gckpti_operand_of(g, at_q + s.i * h->c, h->c, 1, 0);
-            s.grad[0] = dq ? dq + s.i * s.grad_stride[0] : NULL;
-            gckpti_block_p_ds(&s, p, ds);
-            gckpti_block_add(&s, p, ds);
-        }
-        for (int i = 1; i < 3 && last; i++)
-            gckpti_attn_end_grad(h, i, key, s.n, s.grad[i]);
-    }
-    if (mixed)
-        gckpti_attn_end_grad(h, 0, at_q, h->t, dq);
-}
-
 /* >>attention/ops */
+#ifndef GCKPT_NO_ATTENTION
 /* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
  * With fewer key heads, k and v are (B,S,key_heads D), and head h reads columns gD..gD+D-1, g = h /
  * (heads / key_heads). With lengths, i32 (B), row b has only the keys 0..lengths[b]-1.
@@ -11100,10 +11019,136 @@ static void gckpti_run_heads(const gckpt_call *call, int backward,
     gckpt_parallel(call->kernels ? call : NULL, items, cost, gckpti_attention_item, &h);
 }
 
+/* Sets out[j], j < n, to the chain of a and row j of b from +0, in f32 plans. */
+static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const float *b, int64_t n,
+                                  float *out)
+{
+    gckpti_zero_unless(out, n, 0);
+    gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
+}
+
+/* Computes scores p[from..n-1] of the query at `at` with keys of the tile at `tile`. */
+static void gckpti_attention_scores(const gckpti_attn *h, int64_t at, int64_t tile, int64_t from,
+                                    int64_t n, float *p)
+{
+    const gckpt_arg *in = h->call->in;
+    if (!gckpti_is_mixed(h->call)) {
+        gckpti_attention_dots(h, in[0].data + at, in[1].data + tile, n, p);
+        return;
+    }
+    const gckpti_product t = gckpti_product_of(
+        1, n - from, h->d, gckpti_operand_of(gckpti_arg_values(&in[0]), at, 0, 1, 0),
+        gckpti_operand_of(gckpti_arg_values(&in[1]), tile + from * h->kv_c, h->kv_c, 1, 0),
+        p + from);
+    gckpti_mixed_plain(h->call, &t);
+}
+
+/* Adds values from..n-1 of the tile at `tile`, weighted by p, to out. */
+static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_t tile,
+                                    int64_t from, int64_t n, float *out)
+{
+    const gckpt_arg *in = h->call->in;
+    const int64_t at = tile + from * h->kv_c;
+    if (!gckpti_is_mixed(h->call)) {
+        gckpti_axpy_rows(p + from, 1, in[2].data + at, h->kv_c, h->d, n - from, out);
+        return;
+    }
+    gckpti_product t =
+        gckpti_product_of(1, h->d, n - from, gckpti_matrix(p + from, 0, 1),
+                          gckpti_operand_of(gckpti_arg_values(&in[2]), at, 1, h->kv_c, 0), out);
+    t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
+    gckpti_mixed_plain(h->call, &t);
+}
+
+/* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
+static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                                    float *scratch)
+{
+    const gckpt_call *call = h->call;
+    const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
+    const gckpti_destination to = gckpti_out_of(call);
+    float p[GCKPTI_KEY_TILE];
+    head += row * h->heads;
+    for (int64_t i = first; i < end; i++) {
+        const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
+        const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
+        const int64_t first_tile = gckpti_attn_first_tile(h, i);
+        float max = 0.0f, sum = 0.0f, *out = gckpti_open(call, to, at, d, 0, scratch);
+        if (out)
+            gckpti_zero_unless(out, d, 0);
+        for (int64_t j0 = first_tile; j0 < visible; j0 += GCKPTI_KEY_TILE) {
+            const int64_t n = gckpti_min(visible - j0, GCKPTI_KEY_TILE);
+            const int64_t tile = gckpti_attn_at_k(h, head) + gckpti_attn_offset(h, j0);
+            const int64_t from = gckpti_attn_masked(h, i, j0, n);
+            gckpti_attention_scores(h, at, tile, from, n, p);
+            for (int64_t j = 0; j < n; j++)
+                p[j] = j < from ? -GCKPTI_INFINITY : gckpti_attn_score(h, p[j]);
+            float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
+            for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
+                out[e] *= factor;
+            if (out)
+                gckpti_attention_values(h, p, tile, from, n, out);
+        }
+        gckpti_softmax_end(&max, &sum);
+        for (int64_t e = 0; gckpti_is_mixed(call) && out && e < d; e++)
+            out[e] += 0.0f; /* a backend may add masked terms as zeros */
+        if (out)
+            gckpti_divide(out, sum, d);
+        gckpti_close(call, to, at, d, out);
+        if (call->saved)
+            ((float *)call->saved)[head * h->t + i] = max + gckpti_log(sum);
+    }
+}
+
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                       float *scratch)
+{
+    enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
+    const gckpt_call *call = h->call;
+    const gckpt_arg *in = call->in;
+    const int64_t t = h->t, d = h->d;
+    float score[KEYS], dp[KEYS];
+    (void)scratch;
+    head += row * h->heads;
+    for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
+        for (int64_t i = 0; i < t; i++) {
+            const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
+            const int64_t left = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead) - j0;
+            const int64_t n = gckpti_min(left, KEYS);
+            int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;
+            const float *q = in[0].data + at, *g = call->grad_out + at;
+            float lse = ((const float *)call->saved)[head * t + i], delta = 0.0f;
+            const int64_t from = n > 0 ? gckpti_attn_masked(h, i, j0, n) : 0;
+            if (n <= from)
+                continue;
+            gckpti_attention_dots(h, q, in[1].data + key, n, score);
+            if (in[0].grad || in[1].grad) { /* delta: sum(g out) */
+                delta = gckpti_dot(g, call->out + at, d);
+                gckpti_attention_dots(h, g, in[2].data + key, n, dp);
+            }
+            key += from * h->kv_c;
+            for (int64_t j = from; j < n; j++, key += h->kv_c) {
+                const float s = gckpti_attn_score(h, score[j]);
+                float p = gckpti_exp(s - lse);
+                if (in[2].grad)
+                    gckpti_axpy(p, g, d, in[2].grad + key);
+                if (!in[0].grad && !in[1].grad)
+                    continue;
+                float ds = gckpti_attn_ds(h, p, dp[j] - delta, s);
+                if (in[0].grad)
+                    gckpti_axpy(ds, in[1].data + key, d, in[0].grad + at);
+                if (in[1].grad)
+                    gckpti_axpy(ds, q, d, in[1].grad + key);
+            }
+        }
+}
+
 static void gckpti_run_attention(const gckpt_call *call, int backward)
 {
     gckpti_attention_kernels plain = { gckpti_attention_output,
                                        GCKPTI_IF_TRAINING(gckpti_attention_gradients) };
+    if (gckpti_is_mixed(call))
+        plain.backward = gckpti_mixed_gradients;
     if (backward && !call->kernels)
         gckpti_zero_gradients(call, 0, 3);
     gckpti_run_heads(call, backward,
@@ -14717,12 +14762,6 @@ enum {
     X(NEXT, gckpti_run_next, 0)                                                                    \
     X(BARRIER, gckpti_run_barrier, 0)
 
-/* Returns whether instructions of a kind belong to a node. */
-static inline int gckpti_has_node(int kind)
-{
-    return kind != GCKPT_NEXT && kind != GCKPT_BARRIER;
-}
-
 
 
 /* The choices that are made before there is a schedule. All 0 means the graph as built. */
@@ -15383,15 +15422,7 @@ typedef struct {
     gckpt_buffer *buffer; /* buffer->offset is that of the best iteration so far */
     size_t offset;        /* in this iteration */
     uint32_t priority;
-    int order; /* its index in begins */
 } gckpti_placement;
-
-/* A buffer without an offset in the order in which they begin. With one: end is INT32_MAX. */
-typedef struct {
-    int end;
-    uint32_t priority;
-    int placement;
-} gckpti_begin;
 
 typedef struct {
     size_t n, length, alignment, visited; /* n: placements; length: instructions; visited: effort */
@@ -15400,9 +15431,8 @@ typedef struct {
     gckpti_skyline_level *level;          /* by instruction */
     gckpti_branch *tree;                  /* 1 is the root, n + i belongs to placement i */
     gckpti_placement *placements;         /* in Z-order */
-    int *first;           /* begins[first[x]..]: placements that begin at instruction x or later */
-    gckpti_begin *begins; /* by start */
-    gckpti_keyed *keys;   /* 2 n, for sorting */
+    int *first, *begins; /* begins[first[x]..]: placements that begin at instruction x or later */
+    gckpti_keyed *keys;  /* 2 n, for sorting */
 } gckpti_skyline;
 
 /* ---- plan/lowered.c ---- */
@@ -15491,9 +15521,8 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
 /* Returns the node of an instruction (of an UPDATE: the node of its parameter), or -1. */
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins)
 {
-    return !gckpti_has_node(ins->kind) ? -1
-           : ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node
-                                       : ins->id;
+    const int none = ins->kind == GCKPT_NEXT || ins->kind == GCKPT_BARRIER;
+    return none ? -1 : ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
 }
 
 /* Return a node's shape and its number of elements, with all rows of the micro-batch. */
@@ -16358,17 +16387,13 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
 {
     size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
     uint32_t priority = UINT32_MAX;
-    const gckpti_begin *first = s->begins + s->first[begin], *last = s->begins + s->first[end + 1];
-    if (last - first > GCKPTI_LINEAR_SCAN)
+    int k = s->first[begin], last = s->first[end + 1];
+    if (last - k > GCKPTI_LINEAR_SCAN) {
         stack[count++] = 1;
-    else
-        for (s->visited += (size_t)(last - first); first < last; first++)
-            if (first->end <= end && first->priority < priority) {
-                found = s->n + (size_t)first->placement;
-                priority = first->priority;
-            }
-    while (count > 0) {
-        size_t i = stack[--count];
+        last = k;
+    }
+    while (count > 0 || k < last) {
+        size_t i = count > 0 ? stack[--count] : s->n + (size_t)s->begins[k++];
         const gckpti_branch *b = &s->tree[i];
         s->visited++;
         if (b->start < begin || b->end > end || b->priority >= priority)
@@ -16386,7 +16411,6 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
         return NULL;
     const gckpti_branch none = { -1, INT32_MAX, UINT32_MAX };
     s->tree[found] = none;
-    s->begins[s->placements[found - s->n].order].end = INT32_MAX;
     for (size_t i = found / 2; i > 0 && gckpti_update_branch(s, i);)
         i /= 2;
     return &s->placements[found - s->n];
@@ -16419,11 +16443,9 @@ GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s)
     size_t arena = 0, above;
     int begin = 0;
     for (size_t i = 0; i < s->n; i++) {
-        const gckpti_placement *q = &s->placements[i];
-        const gckpti_branch b = { q->buffer->start, q->buffer->end, q->priority };
-        const gckpti_begin at = { b.end, b.priority, (int)i };
+        gckpti_branch b = { s->placements[i].buffer->start, s->placements[i].buffer->end,
+                            s->placements[i].priority };
         s->tree[s->n + i] = b;
-        s->begins[q->order] = at;
     }
     for (size_t i = s->n; i-- > 1;)
         gckpti_update_branch(s, i);
@@ -16499,7 +16521,7 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     s->placements = (gckpti_placement *)gckpti_scratch_alloc(scratch, n, sizeof *s->placements);
     s->keys = (gckpti_keyed *)gckpti_scratch_alloc(scratch, 2 * n, sizeof *s->keys);
     s->first = (int *)gckpti_scratch_alloc(scratch, s->length + 2, sizeof *s->first);
-    s->begins = (gckpti_begin *)gckpti_scratch_alloc(scratch, n, sizeof *s->begins);
+    s->begins = (int *)gckpti_scratch_alloc(scratch, n, sizeof *s->begins);
     size_t *live = (size_t *)gckpti_scratch_alloc(scratch, s->length + 1, sizeof *live);
     if (*scratch->failed)
         return 0;
@@ -16527,7 +16549,7 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     for (size_t i = 0; i < s->n; i++) {
         s->placements[i].buffer = &buffers[s->keys[i].value];
-        s->placements[i].order = s->first[s->placements[i].buffer->start + 1]++;
+        s->begins[s->first[s->placements[i].buffer->start + 1]++] = (int)i;
         s->keys[i].value = (int)i;
         s->keys[i].key = s->length - (size_t)s->placements[i].buffer->end;
     }
@@ -23302,7 +23324,7 @@ typedef enum {
     /* No module of GCKPT_SMALL reacts to the following events. */
     GCKPTI_ON_FED,       /* (int64_t) the feeds of this number of further rows may be refused */
     GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means that the module moved step.pc */
-    GCKPTI_ON_AFTER,     /* (gckpti_ins) this instruction has run; NULL if a module moved step.pc */
+    GCKPTI_ON_AFTER,     /* (gckpti_ins) this instruction has run */
     GCKPTI_ON_GRADIENTS, /* all gradients are divided, before the first update (all_first) */
     GCKPTI_ON_RUN_END,   /* (gckpt_result) a run has ended with this result, perhaps in mid-step */
     GCKPTI_ON_MOVED,     /* the address of a parameter's values has changed */
@@ -23507,10 +23529,8 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
         const gckpti_ins *ins = &p->ins[x];
         const gckpti_plan_node *node = &p->nodes[ins->id];
         gckpti_operands o;
-        if (ins->kind != GCKPT_BACKWARD)
-            continue;
         gckpti_operands_of(p->operands, ins, node->inputs, &o);
-        for (int i = 0; i < node->inputs; i++) {
+        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
             const gckpti_plan_node *q = &p->nodes[node->in[i]];
             float *sum = gckpti_arena_f32(e, o.in[i].gradient);
             size_t bytes = 4 * (size_t)gckpti_planned_elements(p, q);
@@ -24950,6 +24970,7 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const gckpti_ins *ins = &p->ins[e->step.pc];
     const gckpti_process_group *group = e->group;
+    const int node = gckpti_ins_node(p, ins);
     int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && gckpti_is_padding(e);
     int n = group->pending_count;
     while (n > 0 && !gckpti_needs(p, e->step.pc, &group->pending[n - 1]))
@@ -24962,8 +24983,7 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
     int skips = padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
     if (ins->kind == GCKPT_REDUCE)
         skips = group->micro_left > 1;
-    else if (!gckpti_has_node(ins->kind) ||
-             p->nodes[gckpti_ins_node(p, ins)].kind == GCKPTI_PARAM) /* a gather or an update */
+    else if (node < 0 || p->nodes[node].kind == GCKPTI_PARAM) /* a gather or an update */
         skips = 0;
     e->step.pc += skips;
     return skips;
@@ -26135,9 +26155,9 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
  * gradients if something needs them, and lets all processes agree. */
 GCKPTI_FN gckpt_result gckpti_run_barrier(gckpt_exec *e, const gckpti_ins *ins)
 {
-    const int known = gckpti_has_known_counts(e);
-    gckpt_result result = gckpti_defer_error(e, known ? GCKPT_OK : gckpti_check_counts(e));
+    gckpt_result result = gckpti_has_known_counts(e) ? GCKPT_OK : gckpti_check_counts(e);
     (void)ins;
+    result = gckpti_defer_error(e, result);
     if (result != GCKPT_OK || !gckpti_loss_count(e))
         return result;
     result = gckpti_agree(e, gckpti_divides_first(e) ? gckpti_finish_gradients(e) : GCKPT_OK);
@@ -26527,7 +26547,7 @@ GCKPTI_MODULE(debug)
                    ? gckpti_check_finite_update(e, &e->plan->ins[e->step.pc], 0)
                    : GCKPT_OK;
     case GCKPTI_ON_AFTER:
-        return arg ? gckpti_debug_instruction(e, (const gckpti_ins *)arg) : GCKPT_OK;
+        return gckpti_debug_instruction(e, (const gckpti_ins *)arg);
     case GCKPTI_ON_GRADIENTS: return finite ? gckpti_check_finite_gradients(e) : GCKPT_OK;
     case GCKPTI_ON_END:
         if (debug & GCKPT_DEBUG_MEASURE)
@@ -26718,49 +26738,33 @@ static gckpt_result gckpti_run_next(gckpt_exec *e, const gckpti_ins *ins)
 static const gckpti_handler gckpti_handlers[] = { GCKPTI_KINDS(GCKPTI_HANDLER) };
 #undef GCKPTI_HANDLER
 
-/* Runs instruction step.pc, unless a module moves step.pc. Returns MORE if it waits for rows. */
-static gckpt_result gckpti_run_instruction(gckpt_exec *e)
+/* Runs one instruction, unless a module moves step.pc. Returns MORE if the run goes on, and OK at
+ * its end or after the last row of a stream so far. If it returns an error, e is idle. */
+static gckpt_result gckpti_advance(gckpt_exec *e)
 {
-    const gckpti_ins *ins = &e->plan->ins[e->step.pc];
+    const gckpt_plan *p = e->plan;
+    const gckpti_ins *ins = &p->ins[e->step.pc];
     gckpt_result result = GCKPT_OK;
+    if (e->step.pc >= (int)p->length)
+        return GCKPT_OK;
+    if (GCKPTI_RUNS_TRAINING && e->step.pc == 0 && !e->step.prologue_done)
+        gckpti_clear_accumulators(e, p->length); /* here, so that a team does it */
     if (gckpti_is_watched(e)) {
         result = gckpti_notify(e, GCKPTI_ON_REACH, NULL);
         if (result == GCKPT_MORE)
-            return gckpti_notify(e, GCKPTI_ON_AFTER, NULL);
+            return GCKPT_MORE;
         result = gckpti_defer_error(e, result);
     }
     if (result == GCKPT_OK)
         result = gckpti_report_progress(e, ins);
-    if (result != GCKPT_OK)
-        return result;
-    e->step.pc++;
-    if (!GCKPTI_IS_SMALL)
+    if (result == GCKPT_OK) {
+        e->step.pc++;
         result = gckpti_handlers[ins->kind](e, ins);
-    else if (ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
-        result = gckpti_run_op(e, ins);
-    else if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_NEXT)
-        result = gckpti_run_next(e, ins);
-    else if (ins->kind == GCKPT_BARRIER)
-        result = gckpti_run_barrier(e, ins);
-    else
-        result = gckpti_run_update(e, ins);
-    if (gckpti_is_watched(e) && result == GCKPT_OK)
-        result = gckpti_notify(e, GCKPTI_ON_AFTER, (void *)(uintptr_t)ins);
-    return result;
-}
-
-/* Runs one instruction. Returns GCKPT_MORE if the run goes on, and OK at its end or after the last
- * row of a stream so far. If it returns an error, e is idle. */
-static gckpt_result gckpti_advance(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    if (GCKPTI_RUNS_TRAINING && e->step.pc == 0 && !e->step.prologue_done)
-        gckpti_clear_accumulators(e, p->length); /* here, so that a team does it */
-    if (e->step.pc >= (int)p->length)
-        return GCKPT_OK;
-    gckpt_result result = gckpti_run_instruction(e);
-    if (result == GCKPT_MORE)
-        return GCKPT_OK;
+        if (result == GCKPT_MORE) /* the rows so far are done, and more may stream in */
+            return GCKPT_OK;
+        if (gckpti_is_watched(e) && result == GCKPT_OK)
+            result = gckpti_notify(e, GCKPTI_ON_AFTER, (void *)(uintptr_t)ins);
+    }
     result = gckpti_defer_error(e, result);
     if (result != GCKPT_OK)
         gckpti_set_state(e, GCKPTI_IDLE);
@@ -30113,9 +30117,8 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_compressed_from
 #undef gckpti_compress_row
 #undef gckpti_host_values
+#undef gckpti_mixed_gradients
 #undef gckpti_mixed_attention_workspace
-#undef gckpti_attn_load_grad
-#undef gckpti_attn_end_grad
 #undef gckpti_linear_loss_block
 #undef gckpti_f32
 #undef gckpti_halves
@@ -32382,7 +32385,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_attn *h, int64_t ro
 #if !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_ATTENTION)
 /* ---- attention of bf16 plans: tiles of 64 queries by 64 keys, by products of packed operands.
  * Masked keys take part with p = 0 and ds = 0; if an operand has an infinity or NaN, which times 0
- * would be NaN, the product is computed row by row (gckpti_attn_add_visible). ---- */
+ * would be NaN, the product is computed element by element (bf16/attention_ops.c). ---- */
 
 /* Packs lanes of x, k terms each, as rows of an operand a or, if that is NULL, as a panel of b. */
 static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, const gckpti_operand *x,
@@ -32477,8 +32480,8 @@ GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
-/* Adds the terms of product t that are not masked (gckpti_attn_add_visible) to its c, or to +0
- * unless it accumulates: p or ds by rows that are packed in b. packed: space for a tile's p, ds. */
+/* Adds the terms of product t that are not masked (gckpti_mixed_masked) to its c, or to +0 unless
+ * it accumulates: p or ds by rows that are packed in b. packed: space for a tile's p or ds. */
 static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product *t,
                                       const uint32_t *b, uint16_t *packed, int across, int cut,
                                       int64_t diagonal)
@@ -32489,7 +32492,7 @@ static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product
     if (cut && !V(all_finite)(b, row * t->c_stride)) {
         if (!t->accumulate)
             memset(t->c, 0, (size_t)(t->m * t->c_stride) * sizeof *t->c);
-        gckpti_attn_add_visible(h, t, across, diagonal);
+        gckpti_mixed_masked(h, t, across, diagonal);
         return;
     }
     V(head_pack)(kernels, &t->a, t->m, t->k, packed, NULL);

@@ -3274,7 +3274,7 @@ void conv_gemm(const gckpt_call *call, gckpti_conv *conv)
 
 void conv2d_by(const gckpt_call *call, bool backward)
 {
-    gckpti_run_conv(call, backward, conv_gemm, NULL);
+    gckpti_run_conv(call, backward, conv_gemm);
     if (backward)
         bias_gradient(call);
 }

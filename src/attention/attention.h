@@ -106,12 +106,6 @@ GCKPTI_FN int64_t gckpti_attn_set_row(gckpti_attn *h, int64_t row);
 GCKPTI_FN int64_t gckpti_attention_workspace(const gckpt_call *call, int64_t t, int64_t s,
                                              int64_t d, int backward);
 
-/* Adds product t, rows of p or ds by d columns, row by row, with the terms that are not masked: if
- * `across`, rows are queries and terms are keys, else the reverse. Query i sees keys up to i +
- * diagonal. t begins at a multiple of GCKPTI_K_BLOCK terms. */
-GCKPTI_FN void gckpti_attn_add_visible(const gckpti_attn *h, const gckpti_product *t, int across,
-                                       int64_t diagonal);
-
 /* Return the score of a dot product x; ds from dp - delta. */
 static inline float gckpti_attn_score(const gckpti_attn *h, float x)
 {

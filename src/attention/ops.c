@@ -178,10 +178,136 @@ static void gckpti_run_heads(const gckpt_call *call, int backward,
     gckpt_parallel(call->kernels ? call : NULL, items, cost, gckpti_attention_item, &h);
 }
 
+/* Sets out[j], j < n, to the chain of a and row j of b from +0, in f32 plans. */
+static void gckpti_attention_dots(const gckpti_attn *h, const float *a, const float *b, int64_t n,
+                                  float *out)
+{
+    gckpti_zero_unless(out, n, 0);
+    gckpti_chains(a, 1, b, h->kv_c, n, h->d, out);
+}
+
+/* Computes scores p[from..n-1] of the query at `at` with keys of the tile at `tile`. */
+static void gckpti_attention_scores(const gckpti_attn *h, int64_t at, int64_t tile, int64_t from,
+                                    int64_t n, float *p)
+{
+    const gckpt_arg *in = h->call->in;
+    if (!gckpti_is_mixed(h->call)) {
+        gckpti_attention_dots(h, in[0].data + at, in[1].data + tile, n, p);
+        return;
+    }
+    const gckpti_product t = gckpti_product_of(
+        1, n - from, h->d, gckpti_operand_of(gckpti_arg_values(&in[0]), at, 0, 1, 0),
+        gckpti_operand_of(gckpti_arg_values(&in[1]), tile + from * h->kv_c, h->kv_c, 1, 0),
+        p + from);
+    gckpti_mixed_plain(h->call, &t);
+}
+
+/* Adds values from..n-1 of the tile at `tile`, weighted by p, to out. */
+static void gckpti_attention_values(const gckpti_attn *h, const float *p, int64_t tile,
+                                    int64_t from, int64_t n, float *out)
+{
+    const gckpt_arg *in = h->call->in;
+    const int64_t at = tile + from * h->kv_c;
+    if (!gckpti_is_mixed(h->call)) {
+        gckpti_axpy_rows(p + from, 1, in[2].data + at, h->kv_c, h->d, n - from, out);
+        return;
+    }
+    gckpti_product t =
+        gckpti_product_of(1, h->d, n - from, gckpti_matrix(p + from, 0, 1),
+                          gckpti_operand_of(gckpti_arg_values(&in[2]), at, 1, h->kv_c, 0), out);
+    t.accumulate = 1, t.k_period = GCKPTI_K_BLOCK, t.k_offset = from;
+    gckpti_mixed_plain(h->call, &t);
+}
+
+/* Computes up to 64 queries of a head. scratch: D floats if the output has 16 bits. */
+static void gckpti_attention_output(const gckpti_attn *h, int64_t row, int64_t head, int64_t first,
+                                    float *scratch)
+{
+    const gckpt_call *call = h->call;
+    const int64_t d = h->d, end = gckpti_min(h->t, first + GCKPTI_KEY_TILE);
+    const gckpti_destination to = gckpti_out_of(call);
+    float p[GCKPTI_KEY_TILE];
+    head += row * h->heads;
+    for (int64_t i = first; i < end; i++) {
+        const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
+        const int64_t visible = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead);
+        const int64_t first_tile = gckpti_attn_first_tile(h, i);
+        float max = 0.0f, sum = 0.0f, *out = gckpti_open(call, to, at, d, 0, scratch);
+        if (out)
+            gckpti_zero_unless(out, d, 0);
+        for (int64_t j0 = first_tile; j0 < visible; j0 += GCKPTI_KEY_TILE) {
+            const int64_t n = gckpti_min(visible - j0, GCKPTI_KEY_TILE);
+            const int64_t tile = gckpti_attn_at_k(h, head) + gckpti_attn_offset(h, j0);
+            const int64_t from = gckpti_attn_masked(h, i, j0, n);
+            gckpti_attention_scores(h, at, tile, from, n, p);
+            for (int64_t j = 0; j < n; j++)
+                p[j] = j < from ? -GCKPTI_INFINITY : gckpti_attn_score(h, p[j]);
+            float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
+            for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
+                out[e] *= factor;
+            if (out)
+                gckpti_attention_values(h, p, tile, from, n, out);
+        }
+        gckpti_softmax_end(&max, &sum);
+        for (int64_t e = 0; gckpti_is_mixed(call) && out && e < d; e++)
+            out[e] += 0.0f; /* a backend may add masked terms as zeros */
+        if (out)
+            gckpti_divide(out, sum, d);
+        gckpti_close(call, to, at, d, out);
+        if (call->saved)
+            ((float *)call->saved)[head * h->t + i] = max + gckpti_log(sum);
+    }
+}
+
+static void gckpti_attention_gradients(const gckpti_attn *h, int64_t row, int64_t head,
+                                       float *scratch)
+{
+    enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_IS_SMALL }; /* any block size gives the same bits */
+    const gckpt_call *call = h->call;
+    const gckpt_arg *in = call->in;
+    const int64_t t = h->t, d = h->d;
+    float score[KEYS], dp[KEYS];
+    (void)scratch;
+    head += row * h->heads;
+    for (int64_t j0 = 0; j0 < h->visible.keys; j0 += KEYS)
+        for (int64_t i = 0; i < t; i++) {
+            const int64_t at = gckpti_attn_at_q(h, head) + i * h->c;
+            const int64_t left = gckpti_min(h->visible.keys, i + 1 + h->visible.ahead) - j0;
+            const int64_t n = gckpti_min(left, KEYS);
+            int64_t key = gckpti_attn_at_k(h, head) + j0 * h->kv_c;
+            const float *q = in[0].data + at, *g = call->grad_out + at;
+            float lse = ((const float *)call->saved)[head * t + i], delta = 0.0f;
+            const int64_t from = n > 0 ? gckpti_attn_masked(h, i, j0, n) : 0;
+            if (n <= from)
+                continue;
+            gckpti_attention_dots(h, q, in[1].data + key, n, score);
+            if (in[0].grad || in[1].grad) { /* delta: sum(g out) */
+                delta = gckpti_dot(g, call->out + at, d);
+                gckpti_attention_dots(h, g, in[2].data + key, n, dp);
+            }
+            key += from * h->kv_c;
+            for (int64_t j = from; j < n; j++, key += h->kv_c) {
+                const float s = gckpti_attn_score(h, score[j]);
+                float p = gckpti_exp(s - lse);
+                if (in[2].grad)
+                    gckpti_axpy(p, g, d, in[2].grad + key);
+                if (!in[0].grad && !in[1].grad)
+                    continue;
+                float ds = gckpti_attn_ds(h, p, dp[j] - delta, s);
+                if (in[0].grad)
+                    gckpti_axpy(ds, in[1].data + key, d, in[0].grad + at);
+                if (in[1].grad)
+                    gckpti_axpy(ds, q, d, in[1].grad + key);
+            }
+        }
+}
+
 static void gckpti_run_attention(const gckpt_call *call, int backward)
 {
     gckpti_attention_kernels plain = { gckpti_attention_output,
                                        GCKPTI_IF_TRAINING(gckpti_attention_gradients) };
+    if (gckpti_is_mixed(call))
+        plain.backward = gckpti_mixed_gradients;
     if (backward && !call->kernels)
         gckpti_zero_gradients(call, 0, 3);
     gckpti_run_heads(call, backward,

@@ -1,7 +1,7 @@
 #if !defined(GCKPT_NO_BF16) && !defined(GCKPT_NO_ATTENTION)
 /* ---- attention of bf16 plans: tiles of 64 queries by 64 keys, by products of packed operands.
  * Masked keys take part with p = 0 and ds = 0; if an operand has an infinity or NaN, which times 0
- * would be NaN, the product is computed row by row (gckpti_attn_add_visible). ---- */
+ * would be NaN, the product is computed element by element (bf16/attention_ops.c). ---- */
 
 /* Packs lanes of x, k terms each, as rows of an operand a or, if that is NULL, as a panel of b. */
 static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *kernels, const gckpti_operand *x,
@@ -96,8 +96,8 @@ GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
-/* Adds the terms of product t that are not masked (gckpti_attn_add_visible) to its c, or to +0
- * unless it accumulates: p or ds by rows that are packed in b. packed: space for a tile's p, ds. */
+/* Adds the terms of product t that are not masked (gckpti_mixed_masked) to its c, or to +0 unless
+ * it accumulates: p or ds by rows that are packed in b. packed: space for a tile's p or ds. */
 static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product *t,
                                       const uint32_t *b, uint16_t *packed, int across, int cut,
                                       int64_t diagonal)
@@ -108,7 +108,7 @@ static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product
     if (cut && !V(all_finite)(b, row * t->c_stride)) {
         if (!t->accumulate)
             memset(t->c, 0, (size_t)(t->m * t->c_stride) * sizeof *t->c);
-        gckpti_attn_add_visible(h, t, across, diagonal);
+        gckpti_mixed_masked(h, t, across, diagonal);
         return;
     }
     V(head_pack)(kernels, &t->a, t->m, t->k, packed, NULL);

@@ -81,14 +81,6 @@ static inline gckpti_operand gckpti_operand_of(gckpti_source x, int64_t at, int6
     return y;
 }
 
-/* Returns x from element `at` on. */
-static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
-{
-    gckpti_operand y = *x;
-    y.f32 = x->f32 ? x->f32 + at : NULL, y.halves = x->halves ? x->halves + at : NULL;
-    return y;
-}
-
 /* ---- products of bf16 plans (manual, 5l) ---- */
 enum {
     GCKPTI_K_BLOCK = 32, /* terms of a block; part of the specification */
@@ -100,6 +92,14 @@ enum {
     GCKPTI_MIXED_MC = 256, /* rows of c per panel of b (twice that if a is in place) */
     GCKPTI_MIXED_KC = 256  /* k-terms per pass */
 };
+
+/* Returns x from element `at` on. */
+static inline gckpti_operand gckpti_operand_at(const gckpti_operand *x, int64_t at)
+{
+    gckpti_operand y = *x;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.halves = x->halves ? x->halves + at : NULL;
+    return y;
+}
 
 /* Return whether t's elements are one chain each; the terms of the block (or chain) at term p. */
 GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)

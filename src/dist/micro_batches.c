@@ -193,6 +193,7 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const gckpti_ins *ins = &p->ins[e->step.pc];
     const gckpti_process_group *group = e->group;
+    const int node = gckpti_ins_node(p, ins);
     int padding = e->step.pc >= p->body && e->step.pc < p->epilogue && gckpti_is_padding(e);
     int n = group->pending_count;
     while (n > 0 && !gckpti_needs(p, e->step.pc, &group->pending[n - 1]))
@@ -205,8 +206,7 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
     int skips = padding || (group->comm.status.result != GCKPT_OK && !e->update.begun);
     if (ins->kind == GCKPT_REDUCE)
         skips = group->micro_left > 1;
-    else if (!gckpti_has_node(ins->kind) ||
-             p->nodes[gckpti_ins_node(p, ins)].kind == GCKPTI_PARAM) /* a gather or an update */
+    else if (node < 0 || p->nodes[node].kind == GCKPTI_PARAM) /* a gather or an update */
         skips = 0;
     e->step.pc += skips;
     return skips;

@@ -35,15 +35,7 @@ typedef struct {
     gckpt_buffer *buffer; /* buffer->offset is that of the best iteration so far */
     size_t offset;        /* in this iteration */
     uint32_t priority;
-    int order; /* its index in begins */
 } gckpti_placement;
-
-/* A buffer without an offset in the order in which they begin. With one: end is INT32_MAX. */
-typedef struct {
-    int end;
-    uint32_t priority;
-    int placement;
-} gckpti_begin;
 
 typedef struct {
     size_t n, length, alignment, visited; /* n: placements; length: instructions; visited: effort */
@@ -52,9 +44,8 @@ typedef struct {
     gckpti_skyline_level *level;          /* by instruction */
     gckpti_branch *tree;                  /* 1 is the root, n + i belongs to placement i */
     gckpti_placement *placements;         /* in Z-order */
-    int *first;           /* begins[first[x]..]: placements that begin at instruction x or later */
-    gckpti_begin *begins; /* by start */
-    gckpti_keyed *keys;   /* 2 n, for sorting */
+    int *first, *begins; /* begins[first[x]..]: placements that begin at instruction x or later */
+    gckpti_keyed *keys;  /* 2 n, for sorting */
 } gckpti_skyline;
 
 /* ---- plan/lowered.c ---- */

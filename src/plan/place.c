@@ -48,17 +48,13 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
 {
     size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
     uint32_t priority = UINT32_MAX;
-    const gckpti_begin *first = s->begins + s->first[begin], *last = s->begins + s->first[end + 1];
-    if (last - first > GCKPTI_LINEAR_SCAN)
+    int k = s->first[begin], last = s->first[end + 1];
+    if (last - k > GCKPTI_LINEAR_SCAN) {
         stack[count++] = 1;
-    else
-        for (s->visited += (size_t)(last - first); first < last; first++)
-            if (first->end <= end && first->priority < priority) {
-                found = s->n + (size_t)first->placement;
-                priority = first->priority;
-            }
-    while (count > 0) {
-        size_t i = stack[--count];
+        last = k;
+    }
+    while (count > 0 || k < last) {
+        size_t i = count > 0 ? stack[--count] : s->n + (size_t)s->begins[k++];
         const gckpti_branch *b = &s->tree[i];
         s->visited++;
         if (b->start < begin || b->end > end || b->priority >= priority)
@@ -76,7 +72,6 @@ static gckpti_placement *gckpti_pop_first(gckpti_skyline *s, int begin, int end)
         return NULL;
     const gckpti_branch none = { -1, INT32_MAX, UINT32_MAX };
     s->tree[found] = none;
-    s->begins[s->placements[found - s->n].order].end = INT32_MAX;
     for (size_t i = found / 2; i > 0 && gckpti_update_branch(s, i);)
         i /= 2;
     return &s->placements[found - s->n];
@@ -109,11 +104,9 @@ GCKPTI_FN size_t gckpti_place_by_priority(gckpti_skyline *s)
     size_t arena = 0, above;
     int begin = 0;
     for (size_t i = 0; i < s->n; i++) {
-        const gckpti_placement *q = &s->placements[i];
-        const gckpti_branch b = { q->buffer->start, q->buffer->end, q->priority };
-        const gckpti_begin at = { b.end, b.priority, (int)i };
+        gckpti_branch b = { s->placements[i].buffer->start, s->placements[i].buffer->end,
+                            s->placements[i].priority };
         s->tree[s->n + i] = b;
-        s->begins[q->order] = at;
     }
     for (size_t i = s->n; i-- > 1;)
         gckpti_update_branch(s, i);
@@ -189,7 +182,7 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     s->placements = (gckpti_placement *)gckpti_scratch_alloc(scratch, n, sizeof *s->placements);
     s->keys = (gckpti_keyed *)gckpti_scratch_alloc(scratch, 2 * n, sizeof *s->keys);
     s->first = (int *)gckpti_scratch_alloc(scratch, s->length + 2, sizeof *s->first);
-    s->begins = (gckpti_begin *)gckpti_scratch_alloc(scratch, n, sizeof *s->begins);
+    s->begins = (int *)gckpti_scratch_alloc(scratch, n, sizeof *s->begins);
     size_t *live = (size_t *)gckpti_scratch_alloc(scratch, s->length + 1, sizeof *live);
     if (*scratch->failed)
         return 0;
@@ -217,7 +210,7 @@ GCKPTI_FN int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gck
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     for (size_t i = 0; i < s->n; i++) {
         s->placements[i].buffer = &buffers[s->keys[i].value];
-        s->placements[i].order = s->first[s->placements[i].buffer->start + 1]++;
+        s->begins[s->first[s->placements[i].buffer->start + 1]++] = (int)i;
         s->keys[i].value = (int)i;
         s->keys[i].key = s->length - (size_t)s->placements[i].buffer->end;
     }

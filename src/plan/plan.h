@@ -158,12 +158,6 @@ enum {
     X(NEXT, gckpti_run_next, 0)                                                                    \
     X(BARRIER, gckpti_run_barrier, 0)
 
-/* Returns whether instructions of a kind belong to a node. */
-static inline int gckpti_has_node(int kind)
-{
-    return kind != GCKPT_NEXT && kind != GCKPT_BARRIER;
-}
-
 /* Returns whether instructions of a kind define results (GCKPTI_DEFINES). */
 GCKPTI_FN int gckpti_defines(int kind);
 

@@ -32,49 +32,33 @@ static gckpt_result gckpti_run_next(gckpt_exec *e, const gckpti_ins *ins)
 static const gckpti_handler gckpti_handlers[] = { GCKPTI_KINDS(GCKPTI_HANDLER) };
 #undef GCKPTI_HANDLER
 
-/* Runs instruction step.pc, unless a module moves step.pc. Returns MORE if it waits for rows. */
-static gckpt_result gckpti_run_instruction(gckpt_exec *e)
+/* Runs one instruction, unless a module moves step.pc. Returns MORE if the run goes on, and OK at
+ * its end or after the last row of a stream so far. If it returns an error, e is idle. */
+static gckpt_result gckpti_advance(gckpt_exec *e)
 {
-    const gckpti_ins *ins = &e->plan->ins[e->step.pc];
+    const gckpt_plan *p = e->plan;
+    const gckpti_ins *ins = &p->ins[e->step.pc];
     gckpt_result result = GCKPT_OK;
+    if (e->step.pc >= (int)p->length)
+        return GCKPT_OK;
+    if (GCKPTI_RUNS_TRAINING && e->step.pc == 0 && !e->step.prologue_done)
+        gckpti_clear_accumulators(e, p->length); /* here, so that a team does it */
     if (gckpti_is_watched(e)) {
         result = gckpti_notify(e, GCKPTI_ON_REACH, NULL);
         if (result == GCKPT_MORE)
-            return gckpti_notify(e, GCKPTI_ON_AFTER, NULL);
+            return GCKPT_MORE;
         result = gckpti_defer_error(e, result);
     }
     if (result == GCKPT_OK)
         result = gckpti_report_progress(e, ins);
-    if (result != GCKPT_OK)
-        return result;
-    e->step.pc++;
-    if (!GCKPTI_IS_SMALL)
+    if (result == GCKPT_OK) {
+        e->step.pc++;
         result = gckpti_handlers[ins->kind](e, ins);
-    else if (ins->kind <= GCKPT_BACKWARD) /* less flash than the table */
-        result = gckpti_run_op(e, ins);
-    else if (!GCKPTI_RUNS_TRAINING || ins->kind == GCKPT_NEXT)
-        result = gckpti_run_next(e, ins);
-    else if (ins->kind == GCKPT_BARRIER)
-        result = gckpti_run_barrier(e, ins);
-    else
-        result = gckpti_run_update(e, ins);
-    if (gckpti_is_watched(e) && result == GCKPT_OK)
-        result = gckpti_notify(e, GCKPTI_ON_AFTER, (void *)(uintptr_t)ins);
-    return result;
-}
-
-/* Runs one instruction. Returns GCKPT_MORE if the run goes on, and OK at its end or after the last
- * row of a stream so far. If it returns an error, e is idle. */
-static gckpt_result gckpti_advance(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    if (GCKPTI_RUNS_TRAINING && e->step.pc == 0 && !e->step.prologue_done)
-        gckpti_clear_accumulators(e, p->length); /* here, so that a team does it */
-    if (e->step.pc >= (int)p->length)
-        return GCKPT_OK;
-    gckpt_result result = gckpti_run_instruction(e);
-    if (result == GCKPT_MORE)
-        return GCKPT_OK;
+        if (result == GCKPT_MORE) /* the rows so far are done, and more may stream in */
+            return GCKPT_OK;
+        if (gckpti_is_watched(e) && result == GCKPT_OK)
+            result = gckpti_notify(e, GCKPTI_ON_AFTER, (void *)(uintptr_t)ins);
+    }
     result = gckpti_defer_error(e, result);
     if (result != GCKPT_OK)
         gckpti_set_state(e, GCKPTI_IDLE);

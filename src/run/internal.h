@@ -26,7 +26,7 @@ typedef enum {
     /* No module of GCKPT_SMALL reacts to the following events. */
     GCKPTI_ON_FED,       /* (int64_t) the feeds of this number of further rows may be refused */
     GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means that the module moved step.pc */
-    GCKPTI_ON_AFTER,     /* (gckpti_ins) this instruction has run; NULL if a module moved step.pc */
+    GCKPTI_ON_AFTER,     /* (gckpti_ins) this instruction has run */
     GCKPTI_ON_GRADIENTS, /* all gradients are divided, before the first update (all_first) */
     GCKPTI_ON_RUN_END,   /* (gckpt_result) a run has ended with this result, perhaps in mid-step */
     GCKPTI_ON_MOVED,     /* the address of a parameter's values has changed */

@@ -53,10 +53,8 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
         const gckpti_ins *ins = &p->ins[x];
         const gckpti_plan_node *node = &p->nodes[ins->id];
         gckpti_operands o;
-        if (ins->kind != GCKPT_BACKWARD)
-            continue;
         gckpti_operands_of(p->operands, ins, node->inputs, &o);
-        for (int i = 0; i < node->inputs; i++) {
+        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
             const gckpti_plan_node *q = &p->nodes[node->in[i]];
             float *sum = gckpti_arena_f32(e, o.in[i].gradient);
             size_t bytes = 4 * (size_t)gckpti_planned_elements(p, q);

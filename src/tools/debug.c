@@ -369,7 +369,7 @@ GCKPTI_MODULE(debug)
                    ? gckpti_check_finite_update(e, &e->plan->ins[e->step.pc], 0)
                    : GCKPT_OK;
     case GCKPTI_ON_AFTER:
-        return arg ? gckpti_debug_instruction(e, (const gckpti_ins *)arg) : GCKPT_OK;
+        return gckpti_debug_instruction(e, (const gckpti_ins *)arg);
     case GCKPTI_ON_GRADIENTS: return finite ? gckpti_check_finite_gradients(e) : GCKPT_OK;
     case GCKPTI_ON_END:
         if (debug & GCKPT_DEBUG_MEASURE)

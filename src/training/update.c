@@ -210,9 +210,9 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
  * gradients if something needs them, and lets all processes agree. */
 GCKPTI_FN gckpt_result gckpti_run_barrier(gckpt_exec *e, const gckpti_ins *ins)
 {
-    const int known = gckpti_has_known_counts(e);
-    gckpt_result result = gckpti_defer_error(e, known ? GCKPT_OK : gckpti_check_counts(e));
+    gckpt_result result = gckpti_has_known_counts(e) ? GCKPT_OK : gckpti_check_counts(e);
     (void)ins;
+    result = gckpti_defer_error(e, result);
     if (result != GCKPT_OK || !gckpti_loss_count(e))
         return result;
     result = gckpti_agree(e, gckpti_divides_first(e) ? gckpti_finish_gradients(e) : GCKPT_OK);

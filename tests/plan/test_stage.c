@@ -33,7 +33,7 @@ static void check_copies(const gckpt_plan *p, const char *what)
 {
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->ins[x];
-        if (ins->kind == GCKPT_UPDATE || !gckpti_has_node(ins->kind))
+        if (ins->kind == GCKPT_UPDATE || gckpti_ins_node(p, ins) < 0)
             continue;
         const gckpti_plan_node *node = &p->nodes[ins->id];
         gckpti_operands o;

@@ -142,7 +142,7 @@ static void check_buffers(const gckpt_plan *plan)
         CHECK(at_peak[k] == gckpt_plan_kind_bytes(plan, k));
     /* everything that an instruction reads or writes must be in buffers that are live */
     for (int x = 0; x < length; x++) {
-        const int has_operands = gckpti_has_node(plan->ins[x].kind);
+        const int has_operands = gckpti_ins_node(plan, &plan->ins[x]) >= 0;
         size_t out = has_operands ? plan->operands[plan->ins[x].operands] : SIZE_MAX;
         int found = out == SIZE_MAX;
         for (int i = 0; i < n && !found; i++) {
