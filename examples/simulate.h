@@ -338,14 +338,15 @@ static inline int simulate_reads(const gckpt_graph *graph, int op, int id)
 }
 
 /* Returns the first instruction after i that needs the collective that instruction i starts. For a
- * REDUCE this is the next REDUCE, or the first update; for a gathered parameter, the first
+ * REDUCE this is the next REDUCE, the BARRIER or an update; for a gathered parameter, the first
  * instruction that reads the parameter. */
 static inline int simulate_due(const gckpt_plan *plan, const gckpt_graph *graph, int i)
 {
     gckpt_instruction in, next;
     gckpt_plan_get(plan, i, &in);
     for (i++; gckpt_plan_get(plan, i, &next) == GCKPT_OK; i++)
-        if (in.kind == GCKPT_REDUCE ? next.kind == GCKPT_REDUCE || next.kind == GCKPT_UPDATE
+        if (in.kind == GCKPT_REDUCE ? next.kind == GCKPT_REDUCE || next.kind == GCKPT_BARRIER ||
+                                          next.kind == GCKPT_UPDATE
                                     : next.kind <= GCKPT_BACKWARD &&
                                           simulate_reads(graph, next.id, in.id))
             break;

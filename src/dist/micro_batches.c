@@ -178,12 +178,12 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
 }
 
 /* Returns 1 if instruction x must wait for a pending collective: for gathered values, if one of its
- * operands is at their offset; for a sum, if it is a REDUCE or an UPDATE. */
+ * operands is at their offset; for a sum, if it is a REDUCE, BARRIER or UPDATE. */
 static int gckpti_needs(const gckpt_plan *p, int x, const gckpti_pending *pending)
 {
     const int kind = p->ins[x].kind, is_gather = pending->kind == GCKPTI_ALL_GATHER;
     return is_gather ? gckpti_has_operand(p, x, pending->offset)
-                     : kind == GCKPT_REDUCE || kind == GCKPT_UPDATE;
+                     : kind == GCKPT_REDUCE || kind == GCKPT_BARRIER || kind == GCKPT_UPDATE;
 }
 
 /* Polls pending collectives and waits for those that step.pc needs. Then, if this rank must
