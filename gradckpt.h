@@ -8730,13 +8730,13 @@ typedef struct {
     int64_t from_next, c_next; /* from a group's data to the next group's */
 } gckpti_conv_gemm;
 
-/* A convolution in small groups, with as many channels as results in each. An item is `each`
- * results, or (DW) all windows and `taps` taps, of 1 of `blocks` of `width` channels. */
+/* A convolution whose groups have few channels. The channels are divided into `blocks` of `width`.
+ * A work item computes `each` results of one block or, for DW, `taps` taps over all windows. */
 enum {
     GCKPTI_GROUPED_CHANNELS = 1024, /* at most, of a block */
     GCKPTI_TILE_WINDOWS = 4,
     GCKPTI_TILE_TAPS = 32,        /* at most; more taps take several passes */
-    GCKPTI_LARGE_FLOATS = 1 << 20 /* of images that are prefetched, being too large to stay near */
+    GCKPTI_LARGE_FLOATS = 1 << 20 /* larger images are prefetched */
 };
 typedef struct {
     const gckpti_conv *conv;
@@ -8744,8 +8744,8 @@ typedef struct {
     int packs; /* if nonzero, an item copies its w */
 } gckpti_grouped;
 
-/* Results that follow each other, or (DW) windows: for taps first..first+taps-1 the operands of
- * their chains, at channel c, the first of n. */
+/* A tile: successive results, or for DW successive windows, of n channels from channel c on. It has
+ * a pointer to each operand of their chains, for taps first to first + taps - 1. */
 typedef struct {
     const float *from[GCKPTI_TILE_TAPS][GCKPTI_TILE_WINDOWS], *w[GCKPTI_TILE_TAPS];
     const float *start[GCKPTI_TILE_WINDOWS]; /* DW: the windows */
@@ -15518,7 +15518,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
     o->addends = stored;
 }
 
-/* Returns the node of an instruction (of an UPDATE: the node of its parameter), or -1. */
+/* Returns the node of an instruction (UPDATE: of its parameter), or -1 for NEXT and BARRIER. */
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins)
 {
     const int none = ins->kind == GCKPT_NEXT || ins->kind == GCKPT_BARRIER;
@@ -21352,8 +21352,8 @@ static inline uint64_t gckpti_cost_within(const gckpti_chain *c, const gckpti_ch
            w->sooner_cost[gckpti_add_steps(c, m, w->sooner)];
 }
 
-/* Fills in the row of stages a to b. Costs fall with more memory, so a way to run is done as soon
- * as its cost in all memory is no less than that of an earlier way. */
+/* Fills in the row of stages a to b. A way to run them costs least with all memory (`least`). Once
+ * an earlier way costs no more than that in m memory steps, this way improves no larger m. */
 static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
 {
     uint64_t *cost = c->cost + gckpti_cells(c, row);
@@ -23346,7 +23346,7 @@ static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void
 /* Nonzero if gckpt_forward refuses initial values (unless desc.allow_initial is set). */
 enum { GCKPTI_CHECKS_INITIAL = GCKPTI_TEXT_BYTES > 1 };
 
-/* A function that runs an instruction of one kind. */
+/* A function that runs an instruction of one kind. step.pc is already after the instruction. */
 typedef gckpt_result (*gckpti_handler)(gckpt_exec *e, const gckpti_ins *ins);
 
 /* ---- run/memory.c, run/feeds.c ---- */
@@ -31688,11 +31688,11 @@ static GCKPTI_TARGET void V(column_sums)(const gckpti_column_sums *s, int64_t fi
 /* >>images/grouped */
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d in groups of 1, 2, 4, 8 or 16 channels with as many results: a lane is a channel ----
- * A tile is a few results, or (DW) windows, that follow each other, and their taps (images/cpu.c).
- * It keeps two vectors of each result's chains in registers over all taps. DW keeps the windows
- * there, and each tap's chains take these windows' terms in order. `kind` is 0 if a group is one
- * channel, 1 if a vector has several groups, 2 if a group has whole vectors. In tiles, kind, dw and
- * edge are constants. */
+ * A tile (gckpti_grouped_tile) has 4 successive results or, for DW (the gradient of w), windows.
+ * Registers hold two vectors of each result's chains while all taps are added. For DW they hold the
+ * windows, whose terms are added in order to the chains of each tap. `kind` is 0 if a group is one
+ * channel, 1 if a vector holds several groups, 2 if a group fills whole vectors. kind, dw and edge
+ * are constants in compiled tiles. */
 
 /* Returns a, each of whose groups of g lanes holds only its lane t; index: lane / g * g + t. */
 GCKPTI_ALWAYS FLOATS V(permute)(FLOATS a, INTS index)

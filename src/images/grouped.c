@@ -1,10 +1,10 @@
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d in groups of 1, 2, 4, 8 or 16 channels with as many results: a lane is a channel ----
- * A tile is a few results, or (DW) windows, that follow each other, and their taps (images/cpu.c).
- * It keeps two vectors of each result's chains in registers over all taps. DW keeps the windows
- * there, and each tap's chains take these windows' terms in order. `kind` is 0 if a group is one
- * channel, 1 if a vector has several groups, 2 if a group has whole vectors. In tiles, kind, dw and
- * edge are constants. */
+ * A tile (gckpti_grouped_tile) has 4 successive results or, for DW (the gradient of w), windows.
+ * Registers hold two vectors of each result's chains while all taps are added. For DW they hold the
+ * windows, whose terms are added in order to the chains of each tap. `kind` is 0 if a group is one
+ * channel, 1 if a vector holds several groups, 2 if a group fills whole vectors. kind, dw and edge
+ * are constants in compiled tiles. */
 
 /* Returns a, each of whose groups of g lanes holds only its lane t; index: lane / g * g + t. */
 GCKPTI_ALWAYS FLOATS V(permute)(FLOATS a, INTS index)

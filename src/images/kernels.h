@@ -17,13 +17,13 @@ typedef struct {
     int64_t from_next, c_next; /* from a group's data to the next group's */
 } gckpti_conv_gemm;
 
-/* A convolution in small groups, with as many channels as results in each. An item is `each`
- * results, or (DW) all windows and `taps` taps, of 1 of `blocks` of `width` channels. */
+/* A convolution whose groups have few channels. The channels are divided into `blocks` of `width`.
+ * A work item computes `each` results of one block or, for DW, `taps` taps over all windows. */
 enum {
     GCKPTI_GROUPED_CHANNELS = 1024, /* at most, of a block */
     GCKPTI_TILE_WINDOWS = 4,
     GCKPTI_TILE_TAPS = 32,        /* at most; more taps take several passes */
-    GCKPTI_LARGE_FLOATS = 1 << 20 /* of images that are prefetched, being too large to stay near */
+    GCKPTI_LARGE_FLOATS = 1 << 20 /* larger images are prefetched */
 };
 typedef struct {
     const gckpti_conv *conv;
@@ -31,8 +31,8 @@ typedef struct {
     int packs; /* if nonzero, an item copies its w */
 } gckpti_grouped;
 
-/* Results that follow each other, or (DW) windows: for taps first..first+taps-1 the operands of
- * their chains, at channel c, the first of n. */
+/* A tile: successive results, or for DW successive windows, of n channels from channel c on. It has
+ * a pointer to each operand of their chains, for taps first to first + taps - 1. */
 typedef struct {
     const float *from[GCKPTI_TILE_TAPS][GCKPTI_TILE_WINDOWS], *w[GCKPTI_TILE_TAPS];
     const float *start[GCKPTI_TILE_WINDOWS]; /* DW: the windows */

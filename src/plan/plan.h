@@ -253,7 +253,7 @@ struct gckpt_plan {
 #undef GCKPTI_NUMBER
 #undef GCKPTI_ARRAY
 
-/* Returns the node of an instruction (of an UPDATE: the node of its parameter), or -1. */
+/* Returns the node of an instruction (UPDATE: of its parameter), or -1 for NEXT and BARRIER. */
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins);
 
 /* Returns the bytes of a node's value in the arena; for an input, the bytes that are fed. */

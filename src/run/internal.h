@@ -48,7 +48,7 @@ static inline gckpt_result gckpti_notify(gckpt_exec *e, gckpti_event event, void
 /* Nonzero if gckpt_forward refuses initial values (unless desc.allow_initial is set). */
 enum { GCKPTI_CHECKS_INITIAL = GCKPTI_TEXT_BYTES > 1 };
 
-/* A function that runs an instruction of one kind. */
+/* A function that runs an instruction of one kind. step.pc is already after the instruction. */
 typedef gckpt_result (*gckpti_handler)(gckpt_exec *e, const gckpti_ins *ins);
 
 /* ---- run/memory.c, run/feeds.c ---- */

@@ -161,8 +161,8 @@ static inline uint64_t gckpti_cost_within(const gckpti_chain *c, const gckpti_ch
            w->sooner_cost[gckpti_add_steps(c, m, w->sooner)];
 }
 
-/* Fills in the row of stages a to b. Costs fall with more memory, so a way to run is done as soon
- * as its cost in all memory is no less than that of an earlier way. */
+/* Fills in the row of stages a to b. A way to run them costs least with all memory (`least`). Once
+ * an earlier way costs no more than that in m memory steps, this way improves no larger m. */
 static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
 {
     uint64_t *cost = c->cost + gckpti_cells(c, row);
