@@ -1743,7 +1743,7 @@ GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feed
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
 GCKPT_API gckpt_instruction
-gckpt_next_instruction(const gckpt_exec *exec); /* next one; id -1 at the end of the step */
+gckpt_next_instruction(const gckpt_exec *exec); /* at the end of the step a FORWARD of id -1 */
 /* Computes gradients as gckpt_step does, without an update: parameters, state and step stay, to the
  * bit; dropout uses the masks of the next step. Read them by gckpt_fetch and gckpt_collect. Returns
  * E_ARG if the plan updates in the backward. */

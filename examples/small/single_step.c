@@ -54,8 +54,8 @@ int main(void)
     while (result == GCKPT_MORE) {
         const gckpt_instruction next = gckpt_next_instruction(e);
         result = gckpt_run_some(e, 1, NULL);
-        if (next.id < 0) /* negative id: all instructions have run; the step is complete */
-            break;
+        if (next.id < 0) /* it has no tensor: NEXT, BARRIER, or the end of the step */
+            continue;
         printf("%-11s %-9s", kinds[next.kind], gckpt_plan_name(p, next.id));
         for (int i = 0; i < SHOWN; i++) {
             const float *at = gckpt_fetch(e, gckpt_id(fetches[i].tensor), fetches[i].gradient);

@@ -653,10 +653,9 @@ static void abandoned(void)
         gckpt_exec *a = gckpt_exec_new(p, s, &e), *b = gckpt_exec_new(p, s, &e);
         fill(NULL, 0, feeds);
         CHECK(!stop || gckpt_step_start(a, feeds, 4, 4, &h) == GCKPT_OK);
-        for (int k = 0; k < stop && gckpt_next_instruction(a).id >= 0 && gckpt_next_instruction(a).kind != GCKPT_UPDATE;
-             k++)
+        for (int k = 0; k < stop && gckpt_next_instruction(a).kind != GCKPT_BARRIER; k++)
             gckpt_run_some(a, 1, NULL);
-        int end = stop && gckpt_next_instruction(a).kind == GCKPT_UPDATE;
+        int end = stop && gckpt_next_instruction(a).kind == GCKPT_BARRIER;
         CHECK(gckpt_step(b, feeds, 4, 4, &h, NULL) == GCKPT_OK);
         want = stop ? want : gckpt_store_hash(s);
         CHECK_MSG(gckpt_store_hash(s) == want, "abandoned after %d instructions", stop);
