@@ -163,7 +163,7 @@
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4848
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2369
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              917
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4791
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4788
  *     >>check     gradients against finite differences                                         324
  *     >>files     safetensors                                                                 1529
  *     >>export    plans and weights as C constants                                             621
@@ -1060,16 +1060,17 @@ typedef enum {
     GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
     GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
     GCKPT_OFFLOAD_DONE, /* ends the use of an offload's bytes; what overwrites them waits for it */
+    GCKPT_BEGIN,        /* begins a micro-batch: feeds its rows; a backend may then run its body */
     GCKPT_NEXT,         /* ends a micro-batch: the body runs again while the step has rows */
     GCKPT_BARRIER       /* before the first update: on all ranks all gradients are complete */
 } gckpt_kind;
 /* The names of these kinds, in their order: const char *names[] = { GCKPT_KIND_NAMES }; */
 #define GCKPT_KIND_NAMES                                                                           \
-    "forward", "backward", "update", "offload", "reload", "reduce", "offload_done", "next",        \
-        "barrier"
+    "forward", "backward", "update", "offload", "reload", "reduce", "offload_done", "begin",       \
+        "next", "barrier"
 typedef struct {
     gckpt_kind kind;
-    int id; /* id of the tensor; UPDATE: of the parameter; NEXT, BARRIER: -1 */
+    int id; /* id of the tensor; UPDATE: of the parameter; BEGIN, NEXT, BARRIER: -1 */
 } gckpt_instruction;
 /* Cost of one op over one micro-batch, in any unit that is the same for all ops of the graph. */
 typedef struct {
@@ -14759,6 +14760,7 @@ enum {
     X(RELOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT | GCKPTI_DEFINES)                             \
     X(REDUCE, gckpti_run_reduce, GCKPTI_TAKES_SUM)                                                 \
     X(OFFLOAD_DONE, gckpti_run_copies, GCKPTI_TAKES_RESULT)                                        \
+    X(BEGIN, gckpti_run_begin, 0)                                                                  \
     X(NEXT, gckpti_run_next, 0)                                                                    \
     X(BARRIER, gckpti_run_barrier, 0)
 
@@ -14834,7 +14836,8 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
  *                                      .name ----> names     text
  *                                      .index ---> params[]  of a parameter; of an input its number
  *     ins[x].operands ---> operands[]  offsets of its buffers in the arena (gckpti_operands_of)
- *     ins[0, body) are the prologue, [body, epilogue) the body, [epilogue, length) the epilogue
+ *     ins[0, body) are the prologue, [epilogue, length) the epilogue; the body begins with
+ *     a BEGIN and ends with a NEXT
  * 1. in[i] < id and base <= id: nodes are in topological order.
  * 2. No two buffers that are live at one instruction overlap (tests/plan_check.h).
  * 3. Only reports read info, live_bytes and buffers; GCKPT_SMALL leaves them out. */
@@ -14987,7 +14990,8 @@ typedef struct {
     int *backward_ins; /* by backward_index: the instruction; then the body's last, the end */
     gckpti_ins *ins;
     size_t *live_bytes;            /* by instruction */
-    size_t length, body, epilogue; /* number of instructions; first ones of these parts */
+    size_t length;      /* number of instructions */
+    int body, epilogue; /* first instructions of these parts */
     int has_updates;               /* a BARRIER and an UPDATE are among them */
     gckpt_buffer *buffers;         /* in the order they begin */
     size_t buffer_count;
@@ -15521,8 +15525,9 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
 /* Returns the node of an instruction (UPDATE: of its parameter), or -1 for NEXT and BARRIER. */
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins)
 {
-    const int none = ins->kind == GCKPT_NEXT || ins->kind == GCKPT_BARRIER;
-    return none ? -1 : ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+    return !gckpti_kind_operands[ins->kind] ? -1
+           : ins->kind == GCKPT_UPDATE      ? plan->params[ins->id].node
+                                            : ins->id;
 }
 
 /* Return a node's shape and its number of elements, with all rows of the micro-batch. */
@@ -17872,21 +17877,15 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
     return !p->failed;
 }
 
-/* Appends an instruction, and before the first UPDATE a BARRIER. */
-GCKPTI_FN void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
+/* Appends an instruction, and before the first UPDATE a BARRIER. Returns its index. */
+GCKPTI_FN int gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
 {
     if (kind == GCKPT_UPDATE && !d->has_updates++)
         gckpti_add_instruction(d, GCKPT_BARRIER, 0);
     const gckpti_ins ins = { (unsigned char)kind, 0, 0, 0, (gckpti_id)id, 1, 0 };
     if (gckpti_reserve(&d->scratch, &d->ins, d->length + 1, sizeof ins))
         d->ins[d->length++] = ins;
-}
-
-/* Ends the body. */
-static void gckpti_add_next(gckpti_lowered *d)
-{
-    gckpti_add_instruction(d, GCKPT_NEXT, 0);
-    d->epilogue = d->length;
+    return (int)d->length - 1;
 }
 
 /* Adds an UPDATE of each parameter that tensor t, computed at position x, uses last. */
@@ -17912,13 +17911,13 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             last[t->in[k]->base->id] = x;
     }
     memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
-    d->body = (size_t)p->prologue; /* each node of the prologue runs once, and its result is read */
     for (int x = 0; x < d->sched.length && !p->failed; x++) {
         int i = d->sched.entry[x], u = gckpti_entry_node(p, i);
+        if (x == p->prologue) /* each of its nodes runs once, and its result is read */
+            d->body = gckpti_add_instruction(d, GCKPT_BEGIN, 0);
         if (i < 0 && p->node[u].backward_index == p->body_backwards)
-            gckpti_add_next(d);
-        d->entry_ins[x] = (int)d->length;
-        gckpti_add_instruction(d, gckpti_entry_kind(p, i), p->node[u].id);
+            d->epilogue = gckpti_add_instruction(d, GCKPT_NEXT, 0) + 1;
+        d->entry_ins[x] = gckpti_add_instruction(d, gckpti_entry_kind(p, i), p->node[u].id);
         if (i < 0)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
         if (i == u && !p->failed)
@@ -17927,12 +17926,14 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
         if (early)
             gckpti_add_updates_after(p, p->tensors[p->node[u].id], x, last);
     }
+    if (d->sched.length == p->prologue)
+        d->body = gckpti_add_instruction(d, GCKPT_BEGIN, 0);
     if (p->body_backwards == p->backwards)
-        gckpti_add_next(d);
+        d->epilogue = gckpti_add_instruction(d, GCKPT_NEXT, 0) + 1;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
-    d->backward_ins[p->backwards] = (int)d->epilogue - 1;
+    d->backward_ins[p->backwards] = d->epilogue - 1;
     d->backward_ins[p->backwards + 1] = d->entry_ins[d->sched.length] = (int)d->length;
 }
 
@@ -18843,7 +18844,7 @@ static gckpt_result gckpti_order_user(gckpti_planner *p)
         const int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
         if (!copies &&
             (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || in.kind == GCKPT_REDUCE ||
-             (unsigned)in.kind >= GCKPT_NEXT)) /* this and later kinds are added by lowering */
+             (unsigned)in.kind >= GCKPT_BEGIN)) /* this and later kinds are added by lowering */
             return gckpti_error(p->g, GCKPT_E_ARG,
                                 "schedule: instruction %i: id %i is no op that its kind can run", i,
                                 in.id);
@@ -19373,7 +19374,7 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
     plan->cost = d->cost;
     plan->least_cost = p->least_cost;
     gckpti_set_single_process(plan);
-    plan->body = (int)d->body, plan->epilogue = (int)d->epilogue;
+    plan->body = d->body, plan->epilogue = d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
     plan->operand_count = d->operand_count;
@@ -23311,19 +23312,20 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
 } gckpti_bump;
 
 /* ---- modules ---- */
-/* The events to which a module can react. In parentheses: the type to which `arg` points. REACH,
- * AFTER and RUN_END occur only if a module has set device.watched. */
+/* The events to which a module can react. In parentheses: the type to which `arg` points. REACH
+ * and AFTER occur only if a module has set device.watched. */
 typedef enum {
     GCKPTI_ON_LAYOUT,   /* (gckpti_bump[2]: host, backend) memory is allocated, zeroed or counted */
     GCKPTI_ON_BIND,     /* desc is checked: first without tables, then again with all memory */
     GCKPTI_ON_CHECK,    /* (int64_t) the executor's rows of the step so far; they may be refused */
     GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
-    GCKPTI_ON_BODY_END, /* a micro-batch is computed */
+    GCKPTI_ON_BODY_END, /* a micro-batch is computed; MORE means that it is not, and must run */
     GCKPTI_ON_END,      /* the losses of a step are final */
     GCKPTI_ON_SUCCESS,  /* a step has succeeded */
     /* No module of GCKPT_SMALL reacts to the following events. */
     GCKPTI_ON_FED,       /* (int64_t) the feeds of this number of further rows may be refused */
-    GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means that the module moved step.pc */
+    GCKPTI_ON_BODY,      /* a micro-batch is fed; a module that runs it moves step.pc to its NEXT */
+    GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means to skip it */
     GCKPTI_ON_AFTER,     /* (gckpti_ins) this instruction has run */
     GCKPTI_ON_GRADIENTS, /* all gradients are divided, before the first update (all_first) */
     GCKPTI_ON_RUN_END,   /* (gckpt_result) a run has ended with this result, perhaps in mid-step */
@@ -24668,8 +24670,8 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
     }
 }
 
-/* Ends a micro-batch, if there is no process group, and prepares the next one, if there is one.
- * Returns MORE if the rows so far are done and more may stream in. */
+/* Ends a micro-batch, if there is no process group; step.pc then is where the next one begins, if
+ * there is one. Returns MORE if the rows so far are done and more may stream in. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
     e->step.row += gckpti_micro_rows(e);
@@ -24677,7 +24679,6 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     if (e->step.row == e->step.row_end)
         return e->step.state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
     e->step.pc = gckpti_is_inference(e->plan) ? 0 : e->plan->body;
-    gckpti_feed_rows(e);
     return GCKPT_OK;
 }
 
@@ -24888,20 +24889,16 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
 /* Returns 1 if this micro-batch has no rows on this rank. */
 static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->group->vrank_end; }
 
-/* Prepares the next lockstep micro-batch of the current virtual rank: step.pc, feeds. */
+/* Feeds the next lockstep micro-batch of the current virtual rank. */
 GCKPTI_FN void gckpti_prepare_micro_batch(gckpt_exec *e)
 {
-    const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
-    if (!group) {
-        gckpti_feed_rows(e);
-        return;
+    if (group) {
+        group->vrank_end =
+            gckpti_vrank_first_row(e->plan, e->step.rows, group->first_vrank + group->vrank + 1);
+        group->micro_left = group->micro_left ? group->micro_left : gckpti_lockstep_count(e);
     }
-    group->vrank_end =
-        gckpti_vrank_first_row(p, e->step.rows, group->first_vrank + group->vrank + 1);
-    group->micro_left = group->micro_left ? group->micro_left : gckpti_lockstep_count(e);
-    e->step.pc = e->step.prologue_done && p->mode != GCKPT_INFERENCE ? p->body : 0;
-    if (!gckpti_is_padding(e))
+    if (!group || !gckpti_is_padding(e))
         gckpti_feed_rows(e);
 }
 
@@ -24930,8 +24927,8 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
-/* Ends a micro-batch (step.pc is after its NEXT) and prepares the next one or, after the last,
- * runs a barrier and sums losses. */
+/* Ends a micro-batch; step.pc then is where the next one begins. After the last, runs a barrier and
+ * sums losses. */
 GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
 {
     if (!e->group)
@@ -24945,7 +24942,7 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
         gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
     }
     if (group->vrank < vranks) {
-        gckpti_prepare_micro_batch(e);
+        e->step.pc = gckpti_is_inference(e->plan) ? 0 : e->plan->body;
         return GCKPT_OK;
     }
     e->losses.totals = group->totals_begin;
@@ -24963,8 +24960,8 @@ static int gckpti_needs(const gckpt_plan *p, int x, const gckpti_pending *pendin
                      : kind == GCKPT_REDUCE || kind == GCKPT_BARRIER || kind == GCKPT_UPDATE;
 }
 
-/* Polls pending collectives and waits for those that step.pc needs. Then, if this rank must
- * not run the instruction (invariant 1 of dist.h), moves step.pc after it and returns 1. */
+/* Polls pending collectives and waits for those that step.pc needs. Returns 1 if this rank must not
+ * run the instruction (invariant 1 of dist.h). */
 static int gckpti_sync_then_skips(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -24985,7 +24982,6 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
         skips = group->micro_left > 1;
     else if (node < 0 || p->nodes[node].kind == GCKPTI_PARAM) /* a gather or an update */
         skips = 0;
-    e->step.pc += skips;
     return skips;
 }
 
@@ -25133,7 +25129,7 @@ static int gckpti_can_replay(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = gckpti_backend(e);
     int can = b->replay && b->captured && !gckpti_debug(e) && !e->desc.progress;
-    for (int x = p->body; x < p->epilogue - 1 && can; x++) { /* without the NEXT */
+    for (int x = p->body + 1; x < p->epilogue - 1 && can; x++) { /* not BEGIN, NEXT */
         const gckpti_ins *ins = &p->ins[x];
         const gckpti_exec_node *kernels = &e->tables.nodes[ins->id];
         const gckpti_plan_node *node = &p->nodes[ins->id];
@@ -25146,17 +25142,16 @@ static int gckpti_can_replay(const gckpt_exec *e)
         else
             can = (ins->kind == GCKPT_FORWARD ? kernels->forward : kernels->backward) != NULL;
     }
-    return can && !gckpti_group_of(e) && p->body < p->epilogue - 1;
+    return can && !gckpti_group_of(e) && p->body < p->epilogue - 2;
 }
 
-/* Returns 1 if a micro-batch begins at step.pc and the backend replayed it: then step.pc is at its
- * NEXT. Returns 0 if the instruction must run; the backend may capture from there on, unless a
- * regulariser's gradient needs a count that is not known yet. */
-static int gckpti_replay(gckpt_exec *e)
+/* Lets the backend replay a micro-batch, which moves step.pc to its NEXT, or capture from here on;
+ * neither if a regulariser's gradient needs a count that is not known yet. */
+static void gckpti_replay(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    if (!e->devices.can_replay || !e->step.to_end || e->devices.capturing || e->step.pc != p->body)
-        return 0;
+    if (!e->devices.can_replay || !e->step.to_end)
+        return;
     gckpt_step_params params = { e,
                                  e->step.row,
                                  gckpti_micro_rows(e),
@@ -25167,26 +25162,22 @@ static int gckpti_replay(gckpt_exec *e)
                                  (int)p->term_count };
     for (size_t i = 0; i < p->term_count; i++) {
         if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
-            return 0;
+            return;
         e->devices.scales[i].id = p->terms[i].id;
         e->devices.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
     e->devices.capturing = !gckpti_backend(e)->replay(gckpti_backend(e)->context, &params);
-    e->step.pc = e->devices.capturing ? p->body : p->epilogue - 1;
-    return !e->devices.capturing;
+    if (!e->devices.capturing)
+        e->step.pc = p->epilogue - 1;
 }
 
-/* Ends the capture in progress. If the backend could not capture, nothing was computed: moves
- * step.pc back to the body, and captures no more. */
-static void gckpti_end_capture(gckpt_exec *e)
+/* Ends the capture in progress. Returns MORE if the backend could not capture: then nothing was
+ * computed, and it captures no more. */
+static gckpt_result gckpti_end_capture(gckpt_exec *e)
 {
-    if (e->step.pc == e->plan->epilogue - 1)
-        (void)gckpti_wait_copies(e, INT32_MAX, GCKPT_OK); /* a micro-batch's copies end within it */
     e->devices.capturing = 0;
-    if (!gckpti_backend(e)->captured(gckpti_backend(e)->context)) {
-        e->devices.can_replay = 0;
-        e->step.pc = e->plan->body;
-    }
+    e->devices.can_replay = gckpti_backend(e)->captured(gckpti_backend(e)->context) != 0;
+    return e->devices.can_replay ? GCKPT_OK : GCKPT_MORE;
 }
 
 GCKPTI_MODULE(devices)
@@ -25199,15 +25190,12 @@ GCKPTI_MODULE(devices)
         break;
     case GCKPTI_ON_BIND:
         e->devices.can_replay = (unsigned char)(e->tables.nodes && gckpti_can_replay(e));
-        e->device.watched |= e->devices.can_replay;
         break;
-    case GCKPTI_ON_BODY_END: GCKPT_ASSERT(!e->devices.capturing); break;
-    case GCKPTI_ON_REACH: return gckpti_replay(e) ? GCKPT_MORE : GCKPT_OK;
-    case GCKPTI_ON_AFTER:
+    case GCKPTI_ON_BODY: gckpti_replay(e); break;
+    case GCKPTI_ON_BODY_END: return e->devices.capturing ? gckpti_end_capture(e) : GCKPT_OK;
     case GCKPTI_ON_RUN_END:
-        if (e->devices.capturing &&
-            (e->step.pc == e->plan->epilogue - 1 || event == GCKPTI_ON_RUN_END))
-            gckpti_end_capture(e);
+        if (e->devices.capturing) /* an error ended the run within a micro-batch */
+            (void)gckpti_end_capture(e);
         break;
     case GCKPTI_ON_MOVED:
     case GCKPTI_ON_FREE:
@@ -26725,12 +26713,24 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     return gckpti_defer_error(e, GCKPT_CANCELLED);
 }
 
+/* Runs a BEGIN: feeds the micro-batch. A module may run the body: then step.pc is at its NEXT. */
+static gckpt_result gckpti_run_begin(gckpt_exec *e, const gckpti_ins *ins)
+{
+    (void)ins;
+    gckpti_prepare_micro_batch(e);
+    return gckpti_notify(e, GCKPTI_ON_BODY, NULL);
+}
+
 /* Runs a NEXT: ends the micro-batch, and moves step.pc back to the body for the next one, if there
  * is one. Returns MORE if the rows so far are done and more may stream in. */
 static gckpt_result gckpti_run_next(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_result result = gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
     (void)ins;
+    if (result == GCKPT_MORE) { /* nothing was computed */
+        e->step.pc = e->plan->body;
+        return GCKPT_OK;
+    }
     return result == GCKPT_OK ? gckpti_end_micro_batch(e) : result;
 }
 
@@ -26738,7 +26738,7 @@ static gckpt_result gckpti_run_next(gckpt_exec *e, const gckpti_ins *ins)
 static const gckpti_handler gckpti_handlers[] = { GCKPTI_KINDS(GCKPTI_HANDLER) };
 #undef GCKPTI_HANDLER
 
-/* Runs one instruction, unless a module moves step.pc. Returns MORE if the run goes on, and OK at
+/* Runs one instruction, unless a module skips it. Returns MORE if the run goes on, and OK at
  * its end or after the last row of a stream so far. If it returns an error, e is idle. */
 static gckpt_result gckpti_advance(gckpt_exec *e)
 {
@@ -26751,8 +26751,10 @@ static gckpt_result gckpti_advance(gckpt_exec *e)
         gckpti_clear_accumulators(e, p->length); /* here, so that a team does it */
     if (gckpti_is_watched(e)) {
         result = gckpti_notify(e, GCKPTI_ON_REACH, NULL);
-        if (result == GCKPT_MORE)
+        if (result == GCKPT_MORE) {
+            e->step.pc++;
             return GCKPT_MORE;
+        }
         result = gckpti_defer_error(e, result);
     }
     if (result == GCKPT_OK)
@@ -26801,8 +26803,7 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
         e->step.to_end = instructions == INT64_MAX;
         gckpti_with_team(&e->device.runner, e->device.team, gckpti_run_instructions, &run);
         e->step.to_end = 0;
-        if (gckpti_is_watched(e))
-            result = gckpti_defer_error(e, gckpti_notify(e, GCKPTI_ON_RUN_END, &run.result));
+        result = gckpti_defer_error(e, gckpti_notify(e, GCKPTI_ON_RUN_END, &run.result));
     }
     e->device.in_call = 0;
     if (result == GCKPT_OK)
@@ -27367,8 +27368,6 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     e->step.pc = e->step.finished = 0;
     gckpti_fill(e, e->losses.totals, 0, e->losses.total_count * sizeof *e->losses.totals);
     gckpti_set_state(e, gckpti_is_streaming(e) ? GCKPTI_STREAMING : GCKPTI_RUNNING);
-    if (!gckpti_is_streaming(e))
-        gckpti_prepare_micro_batch(e);
     return GCKPT_OK;
 }
 
@@ -27556,7 +27555,6 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     if (before > 0)
         exec->step.pc = exec->plan->body;
     exec->feeds.first_row = exec->step.row = before;
-    gckpti_prepare_micro_batch(exec);
     return gckpti_run(exec, INT64_MAX);
 }
 
@@ -27585,14 +27583,14 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
 #ifndef GCKPT_NO_OFFLOAD
         gckpti_offload_module,
 #endif
+#ifndef GCKPT_NO_DEVICES
+        gckpti_devices_module,
+#endif
 #ifndef GCKPT_NO_FETCH
         gckpti_fetch_module,
 #endif
 #ifndef GCKPT_NO_CACHES
         gckpti_cache_module,
-#endif
-#ifndef GCKPT_NO_DEVICES
-        gckpti_devices_module,
 #endif
 #ifndef GCKPT_NO_DEBUG
         gckpti_debug_module,

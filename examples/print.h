@@ -175,8 +175,8 @@ static inline void printer_mixer(printer *o, const gckpt_plan *plan)
 static inline gckpt_result print_plan(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
-                                         "reload  ", "reduce  ", "hold    ", "next    ",
-                                         "barrier " };
+                                         "reload  ", "reduce  ", "hold    ", "begin   ",
+                                         "next    ", "barrier " };
     static const char *const kinds[] = {
         "parameters", "optimiser state", "gradients",      "activations", "workspace",
         "tables",     "caches",          "reduction tree", "gathered",    "padding, contained"

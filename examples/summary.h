@@ -554,7 +554,7 @@ static inline void summary_add_time(summary_timing *to, const gckpt_plan *plan, 
     gckpt_instruction in;
     gckpt_usage u;
     if (gckpt_plan_get(plan, i, &in) != GCKPT_OK || gckpt_plan_usage(plan, i, &u) != GCKPT_OK ||
-        in.id < 0) /* NEXT and BARRIER belong to the row for feeds and norm */
+        in.id < 0) /* BEGIN, NEXT and BARRIER belong to the row for feeds and norm */
         return;
     to->seconds[u.recompute                     ? SUMMARY_RECOMPUTE
                 : in.kind == GCKPT_FORWARD  ? SUMMARY_FORWARD

@@ -605,16 +605,17 @@ typedef enum {
     GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
     GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
     GCKPT_OFFLOAD_DONE, /* ends the use of an offload's bytes; what overwrites them waits for it */
+    GCKPT_BEGIN,        /* begins a micro-batch: feeds its rows; a backend may then run its body */
     GCKPT_NEXT,         /* ends a micro-batch: the body runs again while the step has rows */
     GCKPT_BARRIER       /* before the first update: on all ranks all gradients are complete */
 } gckpt_kind;
 /* The names of these kinds, in their order: const char *names[] = { GCKPT_KIND_NAMES }; */
 #define GCKPT_KIND_NAMES                                                                           \
-    "forward", "backward", "update", "offload", "reload", "reduce", "offload_done", "next",        \
-        "barrier"
+    "forward", "backward", "update", "offload", "reload", "reduce", "offload_done", "begin",       \
+        "next", "barrier"
 typedef struct {
     gckpt_kind kind;
-    int id; /* id of the tensor; UPDATE: of the parameter; NEXT, BARRIER: -1 */
+    int id; /* id of the tensor; UPDATE: of the parameter; BEGIN, NEXT, BARRIER: -1 */
 } gckpt_instruction;
 /* Cost of one op over one micro-batch, in any unit that is the same for all ops of the graph. */
 typedef struct {

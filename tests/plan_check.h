@@ -1493,7 +1493,7 @@ static inline int pc_start(pc_state *w)
     for (; x < f->length; x++) {
         gckpt_instruction in = f->list[x];
         w->x = x;
-        if ((in.kind == GCKPT_NEXT || in.kind == GCKPT_BARRIER) && in.id == -1)
+        if ((in.kind == GCKPT_BEGIN || in.kind == GCKPT_NEXT || in.kind == GCKPT_BARRIER) && in.id == -1)
             continue;
         if ((unsigned)in.kind > GCKPT_OFFLOAD_DONE || in.id < 0 || in.id >= f->count ||
             (f->node[in.id].kind != PC_OP && f->node[in.id].kind != PC_PARAM &&
@@ -1514,8 +1514,8 @@ static inline int pc_start(pc_state *w)
     for (w->body = x; x < f->length && !f->usage[x].once;)
         x++;
     w->x = x - 1;
-    if (x == w->body || f->list[x - 1].kind != GCKPT_NEXT) {
-        pc_fail(w, "is the last of its part of the list, and no NEXT");
+    if (x == w->body || f->list[w->body].kind != GCKPT_BEGIN || f->list[x - 1].kind != GCKPT_NEXT) {
+        pc_fail(w, "ends a body that does not begin with a BEGIN and end with a NEXT");
         return 0;
     }
     for (w->epilogue = x; x < f->length; x++) {
@@ -1584,8 +1584,9 @@ static inline void pc_instruction(pc_state *w, int x)
     case GCKPT_OFFLOAD: pc_offload(w, id, 0); break;
     case GCKPT_OFFLOAD_DONE: pc_offload(w, id, 1); break;
     case GCKPT_RELOAD: pc_reload(w, id); break;
+    case GCKPT_BEGIN:
     case GCKPT_NEXT:
-        if (x != w->epilogue - 1)
+        if (x != (f->list[x].kind == GCKPT_BEGIN ? w->body : w->epilogue - 1))
             pc_fail(w, "is in the wrong part of the list");
         break;
     case GCKPT_BARRIER:

@@ -32,7 +32,7 @@ function preset(key) {
 }
 const isPreset = key => ['model', 'rows', 'sizes'].every(k => JSON.stringify(preset(key)[k]) === JSON.stringify(state[k]));
 const MODES = { optimal: 5, 'store-all': 1, sqrt: 4, segments: 3, 'memory-poor': 2 };
-const FORWARD = 0, BACKWARD = 1, UPDATE = 2, NEXT = 7;
+const FORWARD = 0, BACKWARD = 1, UPDATE = 2, BEGIN = 7;
 const $ = id => document.getElementById(id);
 const state = { model: 'gpt', sizes: {}, rows: 0, budget: 0, mode: 'optimal', at: 0 };
 let frontier = null, plan = null, holds = null, playing = 0;

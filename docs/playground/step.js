@@ -40,7 +40,7 @@ function stateOf(id) {
 }
 const WORDS = { input: 'given', none: 'not computed yet', now: 'running', again: 'running again', held: 'held', freed: 'let go' };
 const inWords = (id, now) => WORDS[now.split(' ')[0]] + (now.endsWith(' back') ? '; the way back goes through it' : '');
-const does = ([kind, id, , , again]) => kind >= NEXT ? (kind === NEXT ? 'ends the micro-batch' : 'all gradients are complete')
+const does = ([kind, id, , , again]) => kind >= BEGIN ? ['begins a micro-batch', 'ends the micro-batch', 'all gradients are complete'][kind - BEGIN]
   : `${kind === FORWARD ? (again ? 'computes again' : 'computes') : kind === BACKWARD
   ? 'goes back through' : 'updates'} ${plan.names[id]}`;
 
@@ -176,7 +176,7 @@ function drawStep() {
     held += is === 'held' || is === 'held back';
     freed += is.startsWith('freed');
   });
-  colourNetwork(stateOf, now[0] === UPDATE || now[0] >= NEXT ? -1 : now[1]);
+  colourNetwork(stateOf, now[0] === UPDATE || now[0] >= BEGIN ? -1 : now[1]);
   say('at-says', `${state.at + 1} of ${plan.instructions.length}: ${does(now)}. `
     + `${bytes(now[3])} of the arena ${now[3] === 1 ? 'is' : 'are'} in use; `
     + `${are(held, 'result')} held, ${freed} ${freed === 1 ? 'was' : 'were'} let go.`);

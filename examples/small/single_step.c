@@ -54,7 +54,7 @@ int main(void)
     while (result == GCKPT_MORE) {
         const gckpt_instruction next = gckpt_next_instruction(e);
         result = gckpt_run_some(e, 1, NULL);
-        if (next.id < 0) /* it has no tensor: NEXT, BARRIER, or the end of the step */
+        if (next.id < 0) /* it has no tensor: BEGIN, NEXT, BARRIER, or the end of the step */
             continue;
         printf("%-11s %-9s", kinds[next.kind], gckpt_plan_name(p, next.id));
         for (int i = 0; i < SHOWN; i++) {

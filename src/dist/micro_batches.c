@@ -111,20 +111,16 @@ static int gckpti_lockstep_count(const gckpt_exec *e)
 /* Returns 1 if this micro-batch has no rows on this rank. */
 static int gckpti_is_padding(const gckpt_exec *e) { return e->step.row == e->group->vrank_end; }
 
-/* Prepares the next lockstep micro-batch of the current virtual rank: step.pc, feeds. */
+/* Feeds the next lockstep micro-batch of the current virtual rank. */
 GCKPTI_FN void gckpti_prepare_micro_batch(gckpt_exec *e)
 {
-    const gckpt_plan *p = e->plan;
     gckpti_process_group *group = e->group;
-    if (!group) {
-        gckpti_feed_rows(e);
-        return;
+    if (group) {
+        group->vrank_end =
+            gckpti_vrank_first_row(e->plan, e->step.rows, group->first_vrank + group->vrank + 1);
+        group->micro_left = group->micro_left ? group->micro_left : gckpti_lockstep_count(e);
     }
-    group->vrank_end =
-        gckpti_vrank_first_row(p, e->step.rows, group->first_vrank + group->vrank + 1);
-    group->micro_left = group->micro_left ? group->micro_left : gckpti_lockstep_count(e);
-    e->step.pc = e->step.prologue_done && p->mode != GCKPT_INFERENCE ? p->body : 0;
-    if (!gckpti_is_padding(e))
+    if (!group || !gckpti_is_padding(e))
         gckpti_feed_rows(e);
 }
 
@@ -153,8 +149,8 @@ GCKPTI_FN gckpt_result gckpti_sum_losses(gckpt_exec *e)
     return gckpti_defer_error(e, GCKPT_OK);
 }
 
-/* Ends a micro-batch (step.pc is after its NEXT) and prepares the next one or, after the last,
- * runs a barrier and sums losses. */
+/* Ends a micro-batch; step.pc then is where the next one begins. After the last, runs a barrier and
+ * sums losses. */
 GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
 {
     if (!e->group)
@@ -168,7 +164,7 @@ GCKPTI_FN gckpt_result gckpti_end_micro_batch(gckpt_exec *e)
         gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
     }
     if (group->vrank < vranks) {
-        gckpti_prepare_micro_batch(e);
+        e->step.pc = gckpti_is_inference(e->plan) ? 0 : e->plan->body;
         return GCKPT_OK;
     }
     e->losses.totals = group->totals_begin;
@@ -186,8 +182,8 @@ static int gckpti_needs(const gckpt_plan *p, int x, const gckpti_pending *pendin
                      : kind == GCKPT_REDUCE || kind == GCKPT_BARRIER || kind == GCKPT_UPDATE;
 }
 
-/* Polls pending collectives and waits for those that step.pc needs. Then, if this rank must
- * not run the instruction (invariant 1 of dist.h), moves step.pc after it and returns 1. */
+/* Polls pending collectives and waits for those that step.pc needs. Returns 1 if this rank must not
+ * run the instruction (invariant 1 of dist.h). */
 static int gckpti_sync_then_skips(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -208,7 +204,6 @@ static int gckpti_sync_then_skips(gckpt_exec *e)
         skips = group->micro_left > 1;
     else if (node < 0 || p->nodes[node].kind == GCKPTI_PARAM) /* a gather or an update */
         skips = 0;
-    e->step.pc += skips;
     return skips;
 }
 

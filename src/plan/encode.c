@@ -240,7 +240,7 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
     plan->cost = d->cost;
     plan->least_cost = p->least_cost;
     gckpti_set_single_process(plan);
-    plan->body = (int)d->body, plan->epilogue = (int)d->epilogue;
+    plan->body = d->body, plan->epilogue = d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
     plan->operand_count = d->operand_count;

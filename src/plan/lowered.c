@@ -24,21 +24,15 @@ static int gckpti_reserve_lowered(gckpti_planner *p, gckpti_lowered *d)
     return !p->failed;
 }
 
-/* Appends an instruction, and before the first UPDATE a BARRIER. */
-GCKPTI_FN void gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
+/* Appends an instruction, and before the first UPDATE a BARRIER. Returns its index. */
+GCKPTI_FN int gckpti_add_instruction(gckpti_lowered *d, gckpt_kind kind, int id)
 {
     if (kind == GCKPT_UPDATE && !d->has_updates++)
         gckpti_add_instruction(d, GCKPT_BARRIER, 0);
     const gckpti_ins ins = { (unsigned char)kind, 0, 0, 0, (gckpti_id)id, 1, 0 };
     if (gckpti_reserve(&d->scratch, &d->ins, d->length + 1, sizeof ins))
         d->ins[d->length++] = ins;
-}
-
-/* Ends the body. */
-static void gckpti_add_next(gckpti_lowered *d)
-{
-    gckpti_add_instruction(d, GCKPT_NEXT, 0);
-    d->epilogue = d->length;
+    return (int)d->length - 1;
 }
 
 /* Adds an UPDATE of each parameter that tensor t, computed at position x, uses last. */
@@ -64,13 +58,13 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
             last[t->in[k]->base->id] = x;
     }
     memset(d->latest_def, 0, (size_t)p->nodes * sizeof(int));
-    d->body = (size_t)p->prologue; /* each node of the prologue runs once, and its result is read */
     for (int x = 0; x < d->sched.length && !p->failed; x++) {
         int i = d->sched.entry[x], u = gckpti_entry_node(p, i);
+        if (x == p->prologue) /* each of its nodes runs once, and its result is read */
+            d->body = gckpti_add_instruction(d, GCKPT_BEGIN, 0);
         if (i < 0 && p->node[u].backward_index == p->body_backwards)
-            gckpti_add_next(d);
-        d->entry_ins[x] = (int)d->length;
-        gckpti_add_instruction(d, gckpti_entry_kind(p, i), p->node[u].id);
+            d->epilogue = gckpti_add_instruction(d, GCKPT_NEXT, 0) + 1;
+        d->entry_ins[x] = gckpti_add_instruction(d, gckpti_entry_kind(p, i), p->node[u].id);
         if (i < 0)
             d->backward_ins[p->node[u].backward_index] = d->entry_ins[x];
         if (i == u && !p->failed)
@@ -79,12 +73,14 @@ static void gckpti_build_instructions(gckpti_planner *p, gckpti_lowered *d)
         if (early)
             gckpti_add_updates_after(p, p->tensors[p->node[u].id], x, last);
     }
+    if (d->sched.length == p->prologue)
+        d->body = gckpti_add_instruction(d, GCKPT_BEGIN, 0);
     if (p->body_backwards == p->backwards)
-        gckpti_add_next(d);
+        d->epilogue = gckpti_add_instruction(d, GCKPT_NEXT, 0) + 1;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
-    d->backward_ins[p->backwards] = (int)d->epilogue - 1;
+    d->backward_ins[p->backwards] = d->epilogue - 1;
     d->backward_ins[p->backwards + 1] = d->entry_ins[d->sched.length] = (int)d->length;
 }
 

@@ -31,8 +31,9 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
 
 GCKPTI_FN int gckpti_ins_node(const gckpt_plan *plan, const gckpti_ins *ins)
 {
-    const int none = ins->kind == GCKPT_NEXT || ins->kind == GCKPT_BARRIER;
-    return none ? -1 : ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+    return !gckpti_kind_operands[ins->kind] ? -1
+           : ins->kind == GCKPT_UPDATE      ? plan->params[ins->id].node
+                                            : ins->id;
 }
 
 GCKPTI_FN gckpt_shape gckpti_planned_shape(const gckpt_plan *p, const gckpti_plan_node *q)

@@ -155,6 +155,7 @@ enum {
     X(RELOAD, gckpti_run_copies, GCKPTI_TAKES_RESULT | GCKPTI_DEFINES)                             \
     X(REDUCE, gckpti_run_reduce, GCKPTI_TAKES_SUM)                                                 \
     X(OFFLOAD_DONE, gckpti_run_copies, GCKPTI_TAKES_RESULT)                                        \
+    X(BEGIN, gckpti_run_begin, 0)                                                                  \
     X(NEXT, gckpti_run_next, 0)                                                                    \
     X(BARRIER, gckpti_run_barrier, 0)
 
@@ -235,7 +236,8 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
  *                                      .name ----> names     text
  *                                      .index ---> params[]  of a parameter; of an input its number
  *     ins[x].operands ---> operands[]  offsets of its buffers in the arena (gckpti_operands_of)
- *     ins[0, body) are the prologue, [body, epilogue) the body, [epilogue, length) the epilogue
+ *     ins[0, body) are the prologue, [epilogue, length) the epilogue; the body begins with
+ *     a BEGIN and ends with a NEXT
  * 1. in[i] < id and base <= id: nodes are in topological order.
  * 2. No two buffers that are live at one instruction overlap (tests/plan_check.h).
  * 3. Only reports read info, live_bytes and buffers; GCKPT_SMALL leaves them out. */
@@ -406,7 +408,8 @@ typedef struct {
     int *backward_ins; /* by backward_index: the instruction; then the body's last, the end */
     gckpti_ins *ins;
     size_t *live_bytes;            /* by instruction */
-    size_t length, body, epilogue; /* number of instructions; first ones of these parts */
+    size_t length;      /* number of instructions */
+    int body, epilogue; /* first instructions of these parts */
     int has_updates;               /* a BARRIER and an UPDATE are among them */
     gckpt_buffer *buffers;         /* in the order they begin */
     size_t buffer_count;

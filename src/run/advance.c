@@ -19,12 +19,24 @@ static gckpt_result gckpti_report_progress(gckpt_exec *e, const gckpti_ins *ins)
     return gckpti_defer_error(e, GCKPT_CANCELLED);
 }
 
+/* Runs a BEGIN: feeds the micro-batch. A module may run the body: then step.pc is at its NEXT. */
+static gckpt_result gckpti_run_begin(gckpt_exec *e, const gckpti_ins *ins)
+{
+    (void)ins;
+    gckpti_prepare_micro_batch(e);
+    return gckpti_notify(e, GCKPTI_ON_BODY, NULL);
+}
+
 /* Runs a NEXT: ends the micro-batch, and moves step.pc back to the body for the next one, if there
  * is one. Returns MORE if the rows so far are done and more may stream in. */
 static gckpt_result gckpti_run_next(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_result result = gckpti_notify(e, GCKPTI_ON_BODY_END, NULL);
     (void)ins;
+    if (result == GCKPT_MORE) { /* nothing was computed */
+        e->step.pc = e->plan->body;
+        return GCKPT_OK;
+    }
     return result == GCKPT_OK ? gckpti_end_micro_batch(e) : result;
 }
 
@@ -32,7 +44,7 @@ static gckpt_result gckpti_run_next(gckpt_exec *e, const gckpti_ins *ins)
 static const gckpti_handler gckpti_handlers[] = { GCKPTI_KINDS(GCKPTI_HANDLER) };
 #undef GCKPTI_HANDLER
 
-/* Runs one instruction, unless a module moves step.pc. Returns MORE if the run goes on, and OK at
+/* Runs one instruction, unless a module skips it. Returns MORE if the run goes on, and OK at
  * its end or after the last row of a stream so far. If it returns an error, e is idle. */
 static gckpt_result gckpti_advance(gckpt_exec *e)
 {
@@ -45,8 +57,10 @@ static gckpt_result gckpti_advance(gckpt_exec *e)
         gckpti_clear_accumulators(e, p->length); /* here, so that a team does it */
     if (gckpti_is_watched(e)) {
         result = gckpti_notify(e, GCKPTI_ON_REACH, NULL);
-        if (result == GCKPT_MORE)
+        if (result == GCKPT_MORE) {
+            e->step.pc++;
             return GCKPT_MORE;
+        }
         result = gckpti_defer_error(e, result);
     }
     if (result == GCKPT_OK)
@@ -95,8 +109,7 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
         e->step.to_end = instructions == INT64_MAX;
         gckpti_with_team(&e->device.runner, e->device.team, gckpti_run_instructions, &run);
         e->step.to_end = 0;
-        if (gckpti_is_watched(e))
-            result = gckpti_defer_error(e, gckpti_notify(e, GCKPTI_ON_RUN_END, &run.result));
+        result = gckpti_defer_error(e, gckpti_notify(e, GCKPTI_ON_RUN_END, &run.result));
     }
     e->device.in_call = 0;
     if (result == GCKPT_OK)

@@ -98,8 +98,8 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
     }
 }
 
-/* Ends a micro-batch, if there is no process group, and prepares the next one, if there is one.
- * Returns MORE if the rows so far are done and more may stream in. */
+/* Ends a micro-batch, if there is no process group; step.pc then is where the next one begins, if
+ * there is one. Returns MORE if the rows so far are done and more may stream in. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
     e->step.row += gckpti_micro_rows(e);
@@ -107,6 +107,5 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     if (e->step.row == e->step.row_end)
         return e->step.state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
     e->step.pc = gckpti_is_inference(e->plan) ? 0 : e->plan->body;
-    gckpti_feed_rows(e);
     return GCKPT_OK;
 }

@@ -13,19 +13,20 @@ typedef struct { /* a bump allocator; base NULL means it only counts bytes */
 } gckpti_bump;
 
 /* ---- modules ---- */
-/* The events to which a module can react. In parentheses: the type to which `arg` points. REACH,
- * AFTER and RUN_END occur only if a module has set device.watched. */
+/* The events to which a module can react. In parentheses: the type to which `arg` points. REACH
+ * and AFTER occur only if a module has set device.watched. */
 typedef enum {
     GCKPTI_ON_LAYOUT,   /* (gckpti_bump[2]: host, backend) memory is allocated, zeroed or counted */
     GCKPTI_ON_BIND,     /* desc is checked: first without tables, then again with all memory */
     GCKPTI_ON_CHECK,    /* (int64_t) the executor's rows of the step so far; they may be refused */
     GCKPTI_ON_BEGIN,    /* a step begins; nothing can refuse it any more */
-    GCKPTI_ON_BODY_END, /* a micro-batch is computed */
+    GCKPTI_ON_BODY_END, /* a micro-batch is computed; MORE means that it is not, and must run */
     GCKPTI_ON_END,      /* the losses of a step are final */
     GCKPTI_ON_SUCCESS,  /* a step has succeeded */
     /* No module of GCKPT_SMALL reacts to the following events. */
     GCKPTI_ON_FED,       /* (int64_t) the feeds of this number of further rows may be refused */
-    GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means that the module moved step.pc */
+    GCKPTI_ON_BODY,      /* a micro-batch is fed; a module that runs it moves step.pc to its NEXT */
+    GCKPTI_ON_REACH,     /* instruction step.pc is next; MORE means to skip it */
     GCKPTI_ON_AFTER,     /* (gckpti_ins) this instruction has run */
     GCKPTI_ON_GRADIENTS, /* all gradients are divided, before the first update (all_first) */
     GCKPTI_ON_RUN_END,   /* (gckpt_result) a run has ended with this result, perhaps in mid-step */

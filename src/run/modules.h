@@ -11,14 +11,14 @@ GCKPTI_FN gckpt_result gckpti_notify_all(gckpt_exec *e, gckpti_event event, void
 #ifndef GCKPT_NO_OFFLOAD
         gckpti_offload_module,
 #endif
+#ifndef GCKPT_NO_DEVICES
+        gckpti_devices_module,
+#endif
 #ifndef GCKPT_NO_FETCH
         gckpti_fetch_module,
 #endif
 #ifndef GCKPT_NO_CACHES
         gckpti_cache_module,
-#endif
-#ifndef GCKPT_NO_DEVICES
-        gckpti_devices_module,
 #endif
 #ifndef GCKPT_NO_DEBUG
         gckpti_debug_module,

@@ -167,8 +167,6 @@ GCKPTI_FN gckpt_result gckpti_prepare_step(gckpt_exec *e, const gckpt_feed *feed
     e->step.pc = e->step.finished = 0;
     gckpti_fill(e, e->losses.totals, 0, e->losses.total_count * sizeof *e->losses.totals);
     gckpti_set_state(e, gckpti_is_streaming(e) ? GCKPTI_STREAMING : GCKPTI_RUNNING);
-    if (!gckpti_is_streaming(e))
-        gckpti_prepare_micro_batch(e);
     return GCKPT_OK;
 }
 

@@ -44,7 +44,7 @@ static gckpt_result gckpti_order_user(gckpti_planner *p)
         const int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
         if (!copies &&
             (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || in.kind == GCKPT_REDUCE ||
-             (unsigned)in.kind >= GCKPT_NEXT)) /* this and later kinds are added by lowering */
+             (unsigned)in.kind >= GCKPT_BEGIN)) /* this and later kinds are added by lowering */
             return gckpti_error(p->g, GCKPT_E_ARG,
                                 "schedule: instruction %i: id %i is no op that its kind can run", i,
                                 in.id);

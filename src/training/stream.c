@@ -60,7 +60,6 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     if (before > 0)
         exec->step.pc = exec->plan->body;
     exec->feeds.first_row = exec->step.row = before;
-    gckpti_prepare_micro_batch(exec);
     return gckpti_run(exec, INT64_MAX);
 }
 

@@ -509,7 +509,7 @@ static void test_fetch_within(int in_backward, int64_t rows)
     while (result == GCKPT_MORE) {
         next = gckpt_next_instruction(m.e);
         result = gckpt_run_some(m.e, 1, &report);
-        if (next.kind == GCKPT_NEXT && gckpt_next_instruction(m.e).id >= 0) /* for the next rows */
+        if (next.kind == GCKPT_NEXT && gckpt_next_instruction(m.e).kind == GCKPT_BEGIN)
             there[0] = there[1] = there[2] = 0;
         there[0] |= next.kind == GCKPT_FORWARD && next.id == gckpt_id(m.h);
         there[1] |= next.kind == GCKPT_BACKWARD && next.id == gckpt_id(m.logits);

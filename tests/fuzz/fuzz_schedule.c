@@ -138,10 +138,10 @@ static int schedule(bytes *b, const gckpt_plan *p, const gckpt_graph *g, gckpt_i
             static const gckpt_kind kinds[] = { GCKPT_FORWARD, GCKPT_BACKWARD, GCKPT_RELOAD,
                                                 GCKPT_FORWARD, GCKPT_RELOAD,   GCKPT_UPDATE,
                                                 GCKPT_OFFLOAD_DONE,    GCKPT_REDUCE,   GCKPT_OFFLOAD,
-                                                GCKPT_NEXT, GCKPT_BARRIER };
+                                                GCKPT_BEGIN, GCKPT_NEXT,     GCKPT_BARRIER };
             memmove(list + at + 1, list + at, (size_t)(n - at) * sizeof *list);
             list[at].kind =
-                b->odd && what > 250 ? (gckpt_kind)99 : kinds[byte(b) % (b->odd ? 11 : 5)];
+                b->odd && what > 250 ? (gckpt_kind)99 : kinds[byte(b) % (b->odd ? 12 : 5)];
             list[at].id = b->odd && what % 16 == 15 ? whole(b, 64) : byte(b) % (tensors + b->odd);
             n++;
         }

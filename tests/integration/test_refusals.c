@@ -1656,11 +1656,12 @@ static void requests(void)
                                         { GCKPT_FORWARD, gckpt_id(n.tokens) },
                                         { GCKPT_BACKWARD, -1 },
                                         { GCKPT_BACKWARD, 1000 },
+                                        { GCKPT_BEGIN, gckpt_id(n.hidden) },
                                         { GCKPT_NEXT, gckpt_id(n.hidden) },
                                         { GCKPT_BARRIER, gckpt_id(n.hidden) },
                                         { (gckpt_kind)(GCKPT_BARRIER + 1), gckpt_id(n.hidden) } };
     d.schedule.count = 1;
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 10; i++) {
         d.schedule.instructions = &wrong[i];
         plan_refused(__LINE__, &n, n.terms, 1, &d, "is no op that its kind can run");
     }

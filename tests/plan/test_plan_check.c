@@ -388,6 +388,7 @@ static int short_time(plan_facts *f, int n)
 {
     return f->hidden > 0 && (f->work -= 1, f->hidden += 1, n == 0);
 }
+static int drop_begin(plan_facts *f, int n) { return drop_kind(f, GCKPT_BEGIN, n, -1); }
 static int drop_next(plan_facts *f, int n) { return drop_kind(f, GCKPT_NEXT, n, -1); }
 static int drop_barrier(plan_facts *f, int n) { return drop_kind(f, GCKPT_BARRIER, n, -1); }
 static int drop_reduce(plan_facts *f, int n) { return drop_kind(f, GCKPT_REDUCE, n, -1); }
@@ -399,6 +400,7 @@ static int repeat_kind(plan_facts *f, int kind, int n)
 static int repeat_forward(plan_facts *f, int n) { return repeat_kind(f, GCKPT_FORWARD, 2 + n); }
 static int repeat_backward(plan_facts *f, int n) { return repeat_kind(f, GCKPT_BACKWARD, n); }
 static int repeat_update(plan_facts *f, int n) { return repeat_kind(f, GCKPT_UPDATE, n); }
+static int repeat_begin(plan_facts *f, int n) { return repeat_kind(f, GCKPT_BEGIN, n); }
 static int repeat_next(plan_facts *f, int n) { return repeat_kind(f, GCKPT_NEXT, n); }
 static int repeat_barrier(plan_facts *f, int n) { return repeat_kind(f, GCKPT_BARRIER, n); }
 static int repeat_reduce(plan_facts *f, int n) { return repeat_kind(f, GCKPT_REDUCE, n); }
@@ -427,10 +429,11 @@ static int late_offload(plan_facts *f, int n)
 static int swap_forwards(plan_facts *f, int n)
 {
     int x = find(f, GCKPT_FORWARD, 4 + n, 0), reads = 0;
-    const pc_node *next = x > 0 && x + 1 < f->length ? &f->node[f->list[x + 1].id] : NULL;
+    const int follows = x > 0 && x + 1 < f->length && f->list[x + 1].kind == GCKPT_FORWARD;
+    const pc_node *next = follows ? &f->node[f->list[x + 1].id] : NULL;
     for (int i = 0; next && i < next->inputs; i++)
         reads |= f->node[next->in[i]].base == f->list[x].id;
-    return next && f->list[x + 1].kind == GCKPT_FORWARD && reads && (exchange(f, x, x + 1), 1);
+    return reads && (exchange(f, x, x + 1), 1);
 }
 /* Exchanges a backward with the next one, which needs the gradient that the first one computes. */
 static int swap_backwards(plan_facts *f, int n)
@@ -674,7 +677,9 @@ static const struct {
     { "an offload_done is missing", drop_offload_done, "" },
     { "an offload_done follows all reloads", repeat_offload_done, "nothing of it is reloaded" },
     { "a time is reported too short", short_time, "in a time of" },
-    { "the NEXT is missing", drop_next, "part of the list, and no NEXT" },
+    { "the BEGIN is missing", drop_begin, "does not begin with a BEGIN and end with a NEXT" },
+    { "the NEXT is missing", drop_next, "does not begin with a BEGIN and end with a NEXT" },
+    { "the BEGIN is repeated", repeat_begin, "is in the wrong part of the list" },
     { "the NEXT is repeated", repeat_next, "is in the wrong part of the list" },
     { "the BARRIER is missing", drop_barrier, "is in the wrong part of the list" },
     { "the BARRIER is repeated", repeat_barrier, "is not before the first update" },
@@ -691,7 +696,7 @@ static const struct {
     { "two backwards change places", swap_backwards, "contributions" },
     { "additions come in the wrong order", wrong_order, "as number" },
     { "an op reads another value", read_another, "" },
-    { "a part of the list is reported wrong", wrong_once, "part of the list" },
+    { "a part of the list is reported wrong", wrong_once, "a body that does not begin" },
     { "a recompute is reported wrong", wrong_again, "is reported to run" },
     { "the cost of an instruction is reported wrong", wrong_cost, "its work is reported" },
     { "an op costs less than the bytes that it moves", cheap, "the bytes that it moves cost" },

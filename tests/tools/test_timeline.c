@@ -252,7 +252,7 @@ static void tiny_and_huge(void)
     gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(1, 1), init), NULL);
     gckpt_term term = { gckpt_mean_squared_error(h, y, NULL), 1, 0 };
     gckpt_plan *plan = gckpt_plan_new(g, &term, 1, NULL);
-    CHECK(gckpt_plan_describe(plan).instructions == 7);
+    CHECK(gckpt_plan_describe(plan).instructions == 8);
     check_buffers(plan);
     check_pictures(plan, 10000);
     util_free(NULL, plan, g, s);

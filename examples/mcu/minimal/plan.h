@@ -42,17 +42,17 @@ static const gckpti_node_info gckpti_plan_info[] = {
     { { UINT64_C(16504), UINT64_C(16544) }, SIZE_MAX, SIZE_MAX, UINT64_C(12594003835212723371) },
 };
 static const size_t gckpti_plan_live_bytes[] = {
-248, 248, 252, 252, 256, 300, 296, 248,
-200, 200, 200, 200, 200, 200, };
+200, 248, 248, 252, 252, 256, 300, 296,
+248, 200, 200, 200, 200, 200, 200, };
 static const gckpt_buffer gckpti_plan_buffers[] = {
-    { 2, 4, 248, 4, 8, (gckpt_buffer_kind)0 },
-    { 4, 5, 296, 4, 8, (gckpt_buffer_kind)2 },
-    { 0, 6, 200, 48, 6, (gckpt_buffer_kind)0 },
-    { 5, 7, 248, 48, 7, (gckpt_buffer_kind)2 },
-    { 0, 14, 192, 8, 5, (gckpt_buffer_kind)3 },
-    { 0, 14, 144, 48, 4, (gckpt_buffer_kind)3 },
-    { 0, 14, 0, 48, 2, (gckpt_buffer_kind)3 },
-    { 0, 14, 48, 96, 3, (gckpt_buffer_kind)3 },
+    { 3, 5, 248, 4, 8, (gckpt_buffer_kind)0 },
+    { 5, 6, 296, 4, 8, (gckpt_buffer_kind)2 },
+    { 1, 7, 200, 48, 6, (gckpt_buffer_kind)0 },
+    { 6, 8, 248, 48, 7, (gckpt_buffer_kind)2 },
+    { 0, 15, 192, 8, 5, (gckpt_buffer_kind)3 },
+    { 0, 15, 144, 48, 4, (gckpt_buffer_kind)3 },
+    { 0, 15, 0, 48, 2, (gckpt_buffer_kind)3 },
+    { 0, 15, 48, 96, 3, (gckpt_buffer_kind)3 },
 };
 #endif
 static const gckpti_extent gckpti_plan_sizes[] = {
@@ -65,6 +65,7 @@ static const gckpti_plan_param gckpti_plan_params[] = {
     { 1, { 0U, 0U, 0U }, 0U, 37, 5, 3, 0, 1, 0, 0 },
 };
 static const gckpti_ins gckpti_plan_ins[] = {
+    { 7, 0, 0, 0, 0, 1, 0 },
     { 0, 1, 0, 0, 6, 1, 0 },
     { 0, 1, 0, 0, 7, 1, 6 },
     { 0, 1, 0, 0, 8, 1, 10 },
@@ -73,8 +74,8 @@ static const gckpti_ins gckpti_plan_ins[] = {
     { 1, 0, 6, 0, 8, 1, 31 },
     { 1, 0, 0, 0, 7, 1, 44 },
     { 1, 0, 6, 0, 6, 1, 51 },
-    { 7, 0, 0, 0, 0, 1, 64 },
     { 8, 0, 0, 0, 0, 1, 64 },
+    { 9, 0, 0, 0, 0, 1, 64 },
     { 2, 0, 0, 0, 0, 1, 64 },
     { 2, 0, 0, 0, 1, 1, 65 },
     { 2, 0, 0, 0, 2, 1, 66 },
@@ -137,7 +138,7 @@ const gckpt_plan plan = {
     0, /* compressed */
     -1, /* mixer */
     0, /* body */
-    9, /* epilogue */
+    10, /* epilogue */
     8, /* alignment */
     744, /* proven_bytes */
     0, /* host_bytes */
@@ -147,7 +148,7 @@ const gckpt_plan plan = {
     2, /* inputs */
     10, /* node_count */
     4, /* param_count */
-    14, /* length */
+    15, /* length */
     68, /* operand_count */
     0, /* fetch_count */
     8, /* word_count */
