@@ -694,7 +694,7 @@ static void by_the_host(void)
         const uint64_t before = gckpt_store_hash(net.s);
         fill(NULL, 0, feeds);
         CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
-        while (k > 2 && gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).id >= 0)
+        while (k > 2 && gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).kind != GCKPT_BARRIER)
             gckpt_run_some(e, 1, NULL);
         copier.fail_at = k > 1; /* for k = 2 the first offload fails, for k = 3 the first reload */
         const gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
@@ -837,7 +837,7 @@ static void failures(void)
         int reports[2] = { 0, 0 }; /* number of errors about a value, and about saved data */
         for (size_t at = 0; at < host.size; at += host.size / 60 + 1) {
             CHECK(gckpt_step_start(e, feeds, 4, 4, &h) == GCKPT_OK);
-            while (gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).id >= 0)
+            while (gckpt_next_instruction(e).kind != GCKPT_RELOAD && gckpt_next_instruction(e).kind != GCKPT_BARRIER)
                 gckpt_run_some(e, 1, NULL);
             host.bytes[CANARY + at] ^= 1;
             gckpt_result result = gckpt_run_some(e, INT32_MAX, NULL);
