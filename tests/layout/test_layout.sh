@@ -193,4 +193,21 @@ if python3 -c 'import fcntl' 2> "$work/python"; then
 else
     echo "skipped: mutants/explained.txt, which needs python3"
 fi
+
+# every op has a case in the tests of CUDA's kernels, where those of tests/unary.h come from the list; cuda_methods.c runs
+# cache, in test_generation
+on_cuda()
+{
+    sed -n '/^#define GCKPTI_OPS/,/[^\\]$/p' "$1" | grep -o ' X([a-z_0-9]*,' | tr -d ' X(,' > "$work/ops"
+    [ "$(wc -l < "$work/ops")" -gt 50 ] || return 1
+    while read -r op; do
+        grep -q "gckpti_op_$op\>" tests/cuda/cuda_*.c || grep -q "X($op," tests/unary.h || [ $op = cache ] || echo "$op: no case"
+    done < "$work/ops" > "$work/no_case"
+    cat "$work/no_case"
+    [ ! -s "$work/no_case" ]
+}
+check "the tests of CUDA's kernels have every op" on_cuda src/ops/ops.h
+sed 's/X(huber, /X(softsign, CORE) &/' src/ops/ops.h > "$work/more.h"
+unlisted() { ! on_cuda "$1" > "$work/said" && [ "$(cat "$work/said")" = "softsign: no case" ]; }
+check "an op without a case" unlisted "$work/more.h"
 report layout
