@@ -203,35 +203,33 @@ static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel 
     device_close(d);
 }
 
+/* Kernels of all ops, by the part of GCKPTI_OPS, except those of images and recurrent cells, which run on the host with
+ * copies of their operands, as the ops in device_find do. X(name) is defined for each use of GCKPTI_OPS(DEVICE_OP). */
+#define DEVICE_OP(name, part)  DEVICE_##part(name)
+#define DEVICE_CORE(name)      X(name)
+#define DEVICE_AXES(name)      X(name)
+#define DEVICE_IMAGES(name)
+#define DEVICE_RECURRENT(name)
 #ifndef GCKPT_NO_LOSSES
-#define DEVICE_LOSSES(X)                                                                           \
-    X(cross_entropy_with) X(soft_cross_entropy) X(mean_squared_error_with) X(huber)                \
-    X(binary_cross_entropy)
+#define DEVICE_LOSSES(name) X(name)
 #else
-#define DEVICE_LOSSES(X)
+#define DEVICE_LOSSES(name)
 #endif
 #ifndef GCKPT_NO_CACHES
-#define DEVICE_CACHE(X) X(cache)
+#define DEVICE_CACHES(name) X(name)
 #else
-#define DEVICE_CACHE(X)
+#define DEVICE_CACHES(name)
 #endif
 #ifndef GCKPT_NO_ATTENTION
-#define DEVICE_ATTENTION(X) X(attention) X(rotary)
+#define DEVICE_ATTENTION(name) X(name)
 #else
-#define DEVICE_ATTENTION(X)
+#define DEVICE_ATTENTION(name)
 #endif
 #ifndef GCKPT_NO_LINEAR_LOSS
-#define DEVICE_LINEAR_LOSS(X) X(linear_cross_entropy)
+#define DEVICE_LINEAR_LOSS(name) X(name)
 #else
-#define DEVICE_LINEAR_LOSS(X)
+#define DEVICE_LINEAR_LOSS(name)
 #endif
-#define DEVICE_UNARY(name, ...) X(name)
-#define DEVICE_OPS(X)                                                                              \
-    UNARY_TESTS(DEVICE_UNARY) X(softmax) X(scale) X(dropout) X(add)                                \
-    X(sub) X(mul) X(permute) X(slice) X(concat) X(pad) X(sum) X(mean) X(max) X(embed)              \
-    X(matmul) X(linear) X(layernorm) X(rmsnorm) DEVICE_ATTENTION(X) X(cross_entropy)               \
-    DEVICE_LINEAR_LOSS(X) X(mean_squared_error) X(sum_loss) X(log_softmax) X(pow) X(clamp)       \
-    X(div) X(maximum) X(minimum) X(leaky_relu) X(where) DEVICE_LOSSES(X) DEVICE_CACHE(X)
 #define X(name)                                                                                    \
     static void device_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
@@ -243,18 +241,19 @@ static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel 
         const gckpt_op *op = &gckpti_op_##name;                                                    \
         device_run(call, op->backward, op->backward_fast);                                         \
     }
-DEVICE_OPS(X)
+GCKPTI_OPS(DEVICE_OP)
 #undef X
 
 static gckpt_kernel device_find(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     const device *d = (const device *)context;
-    if (d->missing && !strcmp(op->name, d->missing))
+    const int on_host = !strcmp(op->name, "gather") || (!op->backward && !(op->flags & GCKPT_SIDE_EFFECT));
+    if (on_host || (d->missing && !strcmp(op->name, d->missing)))
         return NULL;
 #define X(name)                                                                                    \
     if (op == &gckpti_op_##name)                                                                   \
         return kind == GCKPT_FORWARD ? device_##name##_forward : device_##name##_backward;
-    DEVICE_OPS(X)
+    GCKPTI_OPS(DEVICE_OP)
 #undef X
     return NULL;
 }

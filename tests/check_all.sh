@@ -383,14 +383,6 @@ run_check()
         done
         sh tests/times.sh compiled debug-compile -O0 -std=gnu99 ;;
     # ---- every fast kernel is compared with its definition; plain C kernels exist if the compiler has an fma ----
-    kernels-listed)         # no op has fast kernels that test_kernels does not know
-        sed -n '/^#define GCKPTI_OPS/,/[^\\]$/p' gradckpt.h | grep -o ' X([a-z_0-9]*, [A-Z_]*)' |
-            grep -v ', AXES)\|(detach,\|(from_u8,\|(slice,\|(cache,' | # these have only plain loops
-            sed 's/.*(\(.*\),.*/\1/' | sort -u > $B/$1.txt
-        test "$(wc -l < $B/$1.txt)" -ge 48 || return 1
-        while read -r op; do
-            grep -q "gckpti_op_$op\>\|X($op," tests/cpu/test_kernels.c tests/unary.h || { echo "not tested: $op"; return 1; }
-        done < $B/$1.txt ;;
     kernels-*)
         set -- "$1" $(echo "${1#kernels-}" | tr ',' ' ')
         name=$1
@@ -922,7 +914,7 @@ END
 all="header asan-ubsan-gcc cross-aarch64-linux-gnu cross-s390x-linux-gnu cross-i686-linux-gnu cuda-asan tests-wide plans-wide
 tsan-ranks mpi mcu gpt-plans threads-gpt valgrind two-contexts-openmp tsan-teams tsan-two-contexts
 packaging boards playground reference benches port-mingw port-musl port-wasm port-tcc cuda-nvcc-90 cuda-refused
-warnings-gcc warnings-clang warnings-g++ warnings-clang++ kernels-listed kernels-clang,-O2 avx512
+warnings-gcc warnings-clang warnings-g++ warnings-clang++ kernels-clang,-O2 avx512
 debug hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1
 include-alone include-renamed include-two-units include-c-and-cxx

@@ -10,8 +10,7 @@
  *                                 well. Options that change bits (optimiser, precision, virtual ranks,
  *                                 quantised parameters) depend on the seed only; all other options (micro-batches,
  *                                 policies, ranks, fetches, offloading, ...) depend on seed and way, and have
- *                                 their defaults if way is 0. The request is legal, unless no trained
- *                                 parameter of the net has a path to a loss.
+ *                                 their defaults if way is 0. The request is legal.
  *     destroy()                   frees net.s and net.g
  *     net_print()                 prints the net and the request
  * Options; set them before build, they stay set:
@@ -28,6 +27,8 @@
  *     a compiler evaluates arguments.
  *  2. A way changes no bits.
  *  3. Losses stay finite on most nets. Losses of nets with even seeds are smooth.
+ *  4. Every net has a trained parameter with a gradient: p0, which is never frozen and from which a gradient path leads
+ *     to a loss; in nets with only a trained regulariser, the regulariser's.
  * A header without a part (GCKPT_NO_IMAGES) gives other nets, which have no op and no option of this part; seeds and
  * ways are then comparable only among headers that lack the same parts.
  * Coverage. The nets count which builders, op descriptors, fields of gckpt_plan_desc and enumerators they use.
@@ -825,9 +826,25 @@ static void manual_segment(void)
     B(segment_end)(net.g);
 }
 
-/* Adds the last loss, which reads nearly all results that no op reads. */
+/* Returns whether a gradient passes from t to p0. */
+static int trains_first(const T *t)
+{
+    unsigned char passes[MOST] = { 0 };
+    for (int i = 0; i <= gckpt_id(t); i++) {
+        gckpt_node n;
+        CHECK(gckpt_graph_node(net.g, i, &n) == GCKPT_OK);
+        passes[i] = i == gckpt_id(net.weight[0]);
+        for (int k = 0; k < n.inputs && strcmp(n.op, "detach") && strcmp(n.op, "argmax"); k++)
+            passes[i] |= passes[n.input[k]];
+    }
+    return passes[gckpt_id(t)];
+}
+
+/* Adds the last loss, which reads nearly all results that no op reads. It also reads the first result, a product
+ * with p0, if no other path leads from a loss to p0. */
 static void join_outputs(void)
 {
+    int trained = 0;
     T *end = NULL, *t;
     for (int k = net.pooled, unused = 0; k-- > 0 && unused < 6;)
         if (!net.used[gckpt_id(net.pool[k])]) {
@@ -837,7 +854,12 @@ static void join_outputs(void)
             end = end ? concat(end, t, NULL, 1) : t;
         }
     net.terms = net.terms > 2 ? 2 : net.terms;
-    add_loss(end ? end : net.pool[net.pooled - 1]);
+    end = end ? end : net.pool[net.pooled - 1];
+    for (int i = 0; i < net.terms; i++)
+        trained |= trains_first(net.term[i].loss);
+    if (!trained && !trains_first(end))
+        end = concat(view(end, gckpt_shape2(net.rows, -1)), view(net.pool[0], gckpt_shape2(net.rows, -1)), NULL, 1);
+    add_loss(end);
 }
 
 /* Draws the batch size. This is always the first random number of a net. */
@@ -1237,7 +1259,7 @@ static inline void net_check_coverage(void)
 {
     static const char *const enums[] = { "gckpt_mode", "gckpt_optimiser", "gckpt_precision",
                                          "gckpt_storage", "gckpt_shard" };
-    static const char builder[] = "\nGCKPT_API gckpt_tensor *gckpt_", rows[] = "define GCKPTI_OPS(";
+    static const char builder[] = "\nGCKPT_API gckpt_tensor *gckpt_";
     file f = { 0 };
     char part[4096], word[48];
     size_t n;
@@ -1255,14 +1277,8 @@ static inline void net_check_coverage(void)
         net_require("gckpt_", word, 0);
     }
     CHECK(found > 70);
-    at = strstr(text, rows);
-    /* reads the entries "X(name, part)", which may continue on the next line */
-    for (found = 0; at && *at != '\n'; found++) {
-        for (at += found ? 0 : sizeof rows - 1; *at && *at != '(' && *at != '\n'; at++)
-            at += *at == '\\';
-        if (*at == '(' && net_word(&at, text + f.size, word))
-            net_require("", word, 0);
-    }
+    for (found = 0; op_name(found, word); found++)
+        net_require("", word, 0);
     CHECK(found > 50);
     at = net_struct(text, "gckpt_plan_desc", &end);
     found = at ? net_require_fields(text, at, end, "") : 0;

@@ -404,8 +404,19 @@ static void backward(const problem *p, const expected *a, unsigned wanted, unsig
 }
 
 /* == a problem ================================================================================ */
+/* Number of problems by op, in the order of GCKPTI_OPS. */
+#define OP(name, part) OP_##name,
+enum { GCKPTI_OPS(OP) OPS };
+#undef OP
+static long tried[OPS];
+
 static void try_problem(const problem *p)
 {
+#define OP(name, part) &gckpti_op_##name,
+    static const gckpt_op *const ops[OPS] = { GCKPTI_OPS(OP) };
+#undef OP
+    for (int i = 0; i < OPS; i++)
+        tried[i] += p->op == ops[i];
     int loss = (p->op->flags & GCKPT_LOSS) != 0;
     unsigned all = floats_of(p);
     gckpt_call call = call_of(p, NULL, 0, 1);
@@ -1599,6 +1610,20 @@ static void test_wrong(void)
         }
 }
 
+/* Checks that the problems of a tenth of the cases or more have every op, except those that have only plain loops. */
+static void test_complete(void)
+{
+#define OP(name, part) { #name, #part },
+    static const char *const ops[OPS][2] = { GCKPTI_OPS(OP) };
+#undef OP
+    for (int i = 0; i < OPS; i++) {
+        const char *name = ops[i][0], *part = ops[i][1];
+        const int plain = !strcmp(part, "AXES") || !strcmp(part, "CACHES") || !strcmp(name, "detach") ||
+                          !strcmp(name, "from_u8") || !strcmp(name, "slice");
+        CHECK_MSG(plain == !tried[i], "%ld problems of %s", tried[i], name);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -1641,6 +1666,8 @@ int main(int argc, char **argv)
         if (verbose)
             printf("%s: %ld checks\n", tests[i].name, check_passed + check_failed - before);
     }
+    if (!only && percent >= 10)
+        test_complete();
     return check_report("kernels");
 }
 #endif

@@ -47,7 +47,7 @@ block text 1 > "$work/readme.out"
 check "README has a program and its output" test -s "$work/readme.c" -a -s "$work/readme.out"
 check "README's program is examples/quickstart.c" cmp "$work/readme.c" examples/quickstart.c
 lines_of README.md
-! in_turn 3 || check "gradckpt.c compiles as README says" run_line "$(line README.md 'cc .*-c ') -fsyntax-only"
+check "gradckpt.c compiles as README says" run_line "$(line README.md 'cc .*-c ') -fsyntax-only"
 cp "$work/readme.c" "$work/page/program.c"
 page_flags="$page_flags -std=c99 -Wall -Wextra -pedantic -Werror"
 check "README's program compiles by the line of the page, as C99, and prints what README says" \
@@ -310,7 +310,7 @@ auto()
     echo "$(field "$work/auto.json" plan micro_batch) $(field "$work/auto.json" end weights_hash)"
 }
 for clip in 1 0; do
-    in_turn 4 || continue
+    in_turn 2 || continue
     build/gpt $small --clip $clip --steps 20 --eval-every 10 --json - > "$work/h.json" 2> "$work/stderr"
     h=$(field "$work/h.json" end weights_hash)
     least=$(auto least --clip $clip)
@@ -517,9 +517,9 @@ check "standard output closed" fails_with 1 "standard output" sh -c "build/gpt $
 if [ -w /dev/full ]; then
     check "standard output full" fails_with 1 "standard output" sh -c "build/gpt $small --steps 2 > /dev/full"
     check "--help on a full disk" fails_with 1 "standard output" sh -c "build/gpt --help > /dev/full"
-    ! in_turn 3 || check "--plan on a full disk" fails_with 1 "standard output" sh -c "build/gpt $small --plan > /dev/full"
+    check "--plan on a full disk" fails_with 1 "standard output" sh -c "build/gpt $small --plan > /dev/full"
     check "--json on a full disk" fails_with 1 "/dev/full" build/gpt $small --steps 2 --json /dev/full
-    ! in_turn 3 || check "--frontier on a full disk" fails_with 1 "/dev/full" build/gpt $small --frontier /dev/full
+    check "--frontier on a full disk" fails_with 1 "/dev/full" build/gpt $small --frontier /dev/full
     check "--timeline on a full disk" fails_with 1 "/dev/full" build/gpt $small --timeline /dev/full
 fi
 check "--timeline draws the plan" sh -c "build/gpt $small --plan --timeline $work/plan.svg > $work/plan &&
@@ -570,16 +570,16 @@ check "--plan prints and stops" sh -c "build/gpt $small --plan > $work/plan && g
     grep -q '^micro-batch .* of a batch of ' $work/plan"
 check "--plan marks what the budget gets" sh -c "grep -q '^> is what a budget' $work/plan &&
     test \"\$(grep -c ' > |' $work/plan)\" -eq 1 && grep -q ' memory-poor\$' $work/plan"
-! in_turn 3 || check "--frontier draws every budget" sh -c "build/gpt $small --plan --checkpoint sqrt \
+check "--frontier draws every budget" sh -c "build/gpt $small --plan --checkpoint sqrt \
     --frontier $work/frontier.svg > $work/plan && grep -q '</svg>' $work/frontier.svg"
-! in_turn 3 || check "--frontier FILE.json, with a micro-batch that was chosen" sh -c "build/gpt $small --steps 1 \
+check "--frontier FILE.json, with a micro-batch that was chosen" sh -c "build/gpt $small --steps 1 \
     --micro-batch auto --frontier $work/frontier.json && grep -q '\"complete\":true' $work/frontier.json"
-! in_turn 3 || check "--frontier FILE: text, and in the plan event" sh -c "build/gpt $small --steps 1 --eval-every 0 \
+check "--frontier FILE: text, and in the plan event" sh -c "build/gpt $small --steps 1 --eval-every 0 \
     --frontier $work/frontier.txt --json - > $work/c.json 2> $work/stderr &&
     grep -q '^What bytes cost' $work/frontier.txt && grep -qE \
     '^.\"event\":\"plan\".*,\"frontier\":.([[][0-9]+,$number],)*[[][0-9]+,$number]]}\$' $work/c.json"
 check "--frontier into no folder" fails_with 1 "frontier" build/gpt $small --frontier /nonexistent/f.svg
-! in_turn 3 || check "--plan with --json - keeps standard output for JSON" sh -c "
+check "--plan with --json - keeps standard output for JSON" sh -c "
     test \"\$(build/gpt $small --plan --json - 2>/dev/null | wc -l)\" -eq 2"
 
 # ---- gpt: files that must not be overwritten, and outputs that are opened before training ---------------

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Writes special.h: PyTorch's results, in float32, for the elementwise ops that have kinks, poles and
-ties: at these, at NaN, infinities, zeros of both signs and subnormals, and at ordinary values.
+"""Writes special.h: PyTorch's results, in float32, for elementwise ops at kinks, poles and ties, at NaN, infinities,
+zeros of both signs and subnormals, and at ordinary values. The ops of one input without attributes, and their names
+in PyTorch, are those of tests/unary.h.
 
     python3 tests/golden/make_special.py > tests/golden/special.h
 
 Excludes arguments for which C's pow, on which gckpt_pow is based, differs from PyTorch's: exponents of
-one half, which PyTorch computes as roots, at -0 and -inf. Needs torch, 2.15 or newer: earlier versions
-of clamp treat the limits differently."""
+one half, which PyTorch computes as roots, at -0 and -inf; and relu at NaN, where PyTorch's gradient is g (numerics.md,
+r1). Needs torch, 2.15 or newer: earlier versions of clamp treat the limits differently."""
 import itertools
 import math
+import os
+import re
 import torch
+import torch.nn.functional as F
 
 torch.set_num_threads(1)
 random = torch.Generator().manual_seed(20261121)
@@ -43,6 +47,8 @@ def array(name, values):
 
 
 table = []
+# Bits: 1 if terms of the size of x or 1 cancel in the value, 2 if they cancel in the gradient.
+CANCELS = {"gelu": 3, "gelu_erf": 3, "silu": 2, "tanh": 2}
 
 
 def case(name, function, inputs, by=(0.0, 0.0)):
@@ -58,7 +64,7 @@ def case(name, function, inputs, by=(0.0, 0.0)):
     array(f"{label}_g", g.tolist())
     array(f"{label}_y", y.tolist())
     second = [f"{label}_{p}1" if len(x) > 1 else "NULL" for p in "xd"]
-    table.append(f"    {{ \"{name}\", {{ {word(by[0])}, {word(by[1])} }}, {len(x)}, {n},\n"
+    table.append(f"    {{ \"{name}\", {{ {word(by[0])}, {word(by[1])} }}, {len(x)}, {n}, {CANCELS.get(name, 0)},\n"
                  f"      {{ {label}_x0, {second[0]} }}, {{ {label}_d0, {second[1]} }},\n"
                  f"      {label}_g, {label}_y }}")
 
@@ -69,14 +75,19 @@ print("""typedef struct {
     const char *name;
     float by[2]; /* attributes */
     int inputs, n;
+    int cancels; /* bits: 1 if terms of the size of x or 1 cancel in the value, 2 if in the gradient */
     const float *x[2], *d[2]; /* inputs and their gradients */
     const float *g, *y;       /* the gradient of the result, the result */
 } special_case;
 """)
 one = SPECIAL + normal(11)
-for name, f in (("exp", torch.exp), ("log", torch.log), ("sqrt", torch.sqrt), ("abs", torch.abs),
-                ("reciprocal", torch.reciprocal)):
-    case(name, f, [one])
+rows = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "unary.h")).read()
+large = [v + d for v in (20.0, -20.0, -90.0, 17.4) for d in (-0.5, 0.0, 0.5)] + \
+    [131072.0, 131073.0, -1e6, 1e10, -1e30] + [50 * v for v in normal(11)]
+for name, call in re.findall(r'X\((\w+), .*"(.*)"\)', rows):  # call: "torch.exp" or "F.gelu(approximate='tanh')"
+    f, _, more = call.partition("(")
+    values = [v for v in one + large if name != "relu" or not math.isnan(v)]
+    case(name, lambda x: eval(f"{f}(x, {more or ')'}", {"torch": torch, "F": F, "x": x}), [values])
 for e in (1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -3.0, 2.5, -1.5, 1 / 3, 0.5, -0.5, 7.0):
     values = one
     if abs(e) == 0.5:
@@ -94,10 +105,6 @@ case("log_softmax", lambda x: x.log_softmax(0), [normal(37)])
 case("log_softmax", lambda x: x.log_softmax(0), [[1e4, -1e4, 9990.0, 0.0, -inf]])
 for slope in (0.0, 0.01, 1.5):
     slope = torch.tensor(slope).item()
-    case("leaky_relu", lambda x: torch.nn.functional.leaky_relu(x, slope), [one], (slope, 0.0))
-around = one + [v + d for v in (20.0, -20.0, -90.0, 17.4) for d in (-0.5, 0.0, 0.5)]
-case("softplus", torch.nn.functional.softplus, [around])
-case("sin", torch.sin, [one + [131072.0, 131073.0, -1e6, 1e10, -1e30] + [50 * v for v in normal(11)]])
-case("cos", torch.cos, [one + [131072.0, 131073.0, -1e6, 1e10, -1e30] + [50 * v for v in normal(11)]])
+    case("leaky_relu", lambda x: F.leaky_relu(x, slope), [one], (slope, 0.0))
 case("where", lambda a, b: torch.where(a != 0, a, b), [a, b])
 print("static const special_case special_cases[] = {\n" + ",\n".join(table) + "\n};\n#endif")

@@ -16,7 +16,7 @@ check "src/cuda/ is in order" sh tests/layout/layout.sh src/cuda
 of=src
 broken()
 {
-    in_turn 5 || return 0
+    [ $of = src/cuda ] || in_turn 5 || return 0
     name=$1
     text=$2
     shift 2
@@ -104,7 +104,6 @@ done < tests/layout/words_faults.txt
 # prosaic NAME TEXT COMMAND...: checks that prose.sh prints TEXT in a copy of the prose that the command changes
 prosaic()
 {
-    in_turn 3 || return 0
     name=$1
     text=$2
     shift 2
@@ -193,4 +192,21 @@ if python3 -c 'import fcntl' 2> "$work/python"; then
 else
     echo "skipped: mutants/explained.txt, which needs python3"
 fi
+
+# every op has a case in the tests of CUDA's kernels, where those of tests/unary.h come from the list; cuda_methods.c runs
+# cache, in test_generation
+on_cuda()
+{
+    sed -n '/^#define GCKPTI_OPS/,/[^\\]$/p' "$1" | grep -o ' X([a-z_0-9]*,' | tr -d ' X(,' > "$work/ops"
+    [ "$(wc -l < "$work/ops")" -gt 50 ] || return 1
+    while read -r op; do
+        grep -q "gckpti_op_$op\>" tests/cuda/cuda_*.c || grep -q "X($op," tests/unary.h || [ $op = cache ] || echo "$op: no case"
+    done < "$work/ops" > "$work/no_case"
+    cat "$work/no_case"
+    [ ! -s "$work/no_case" ]
+}
+check "the tests of CUDA's kernels have every op" on_cuda src/ops/ops.h
+sed 's/X(huber, /X(softsign, CORE) &/' src/ops/ops.h > "$work/more.h"
+unlisted() { ! on_cuda "$1" > "$work/said" && [ "$(cat "$work/said")" = "softsign: no case" ]; }
+check "an op without a case" unlisted "$work/more.h"
 report layout

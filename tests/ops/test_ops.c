@@ -1805,6 +1805,31 @@ static void check_values(net *n, const char *what, const float *y, const ref_val
         worst_value = worst / most * 16777216.0;
 }
 
+/* The names of the ops that the cases have, each between blanks. */
+static char names_of_ops[2048] = " ";
+
+static void note_ops(const gckpt_graph *graph)
+{
+    gckpt_node node;
+    for (int i = 0; gckpt_graph_node(graph, i, &node) == GCKPT_OK; i++) {
+        char name[64];
+        snprintf(name, sizeof name, " %s ", node.op);
+        if (!strstr(names_of_ops, name) && CHECK(strlen(names_of_ops) + strlen(name) < sizeof names_of_ops))
+            strcat(names_of_ops, name + 1);
+    }
+}
+
+/* Checks that the cases have every op, except those that test_bytes.c and test_cache.c compare. */
+static void test_complete(void)
+{
+    char op[48], name[64];
+    for (int i = 0; op_name(i, op); i++) {
+        snprintf(name, sizeof name, " %s ", op);
+        CHECK_MSG(strstr(" from_u8 cache ", name) || strstr(names_of_ops, name), "no case has %s", op);
+    }
+    CHECK(op_name(50, op));
+}
+
 static void test_reference(const test_case *c, unsigned fixed)
 {
     static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_INFERENCE };
@@ -1822,6 +1847,7 @@ static void test_reference(const test_case *c, unsigned fixed)
 
         net_start(&n, c, fixed);
         net_build(&n, graph, c->batch);
+        note_ops(graph);
         set_parameters(&n, store);
         n_feeds = make_feeds(&n, 0, feeds);
         n_fetches = fetch_parameters(&n, fetches);
@@ -2417,6 +2443,7 @@ int main(int argc, char **argv)
         test_fixed(&cases[i]);
     }
     if (!only) {
+        test_complete();
         CHECK_MSG(recomputing > check_iterations(1000), "only %d plans recompute", recomputing);
         test_fused();
         test_dropout();

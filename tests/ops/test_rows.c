@@ -23,30 +23,6 @@ static size_t to_text(void *user, const void *bytes, size_t size)
     return size;
 }
 
-/* Copies the op names in the header's list into `names`, with a blank between two names; returns their number, or 0
- * if the header cannot be read. */
-static int listed(char *names, size_t room)
-{
-    char line[256];
-    int n = 0, inside = 0;
-    FILE *f = fopen("gradckpt.h", "r");
-    snprintf(names, room, " ");
-    while (f && fgets(line, sizeof line, f)) {
-        inside = inside || !strncmp(line, "#define GCKPTI_OPS(", 19);
-        for (char *at = line; inside && (at = strstr(at, "(")) != NULL && strncmp(line, "#define", 7);) {
-            char *end = strchr(++at, ',');
-            size_t have = strlen(names);
-            snprintf(names + have, room - have, "%.*s ", (int)(end - at), at);
-            n++;
-        }
-        if (inside && !strchr(line, '\\'))
-            break;
-    }
-    if (f)
-        fclose(f);
-    return n;
-}
-
 static T *param(gckpt_graph *g, const char *name, int64_t a, int64_t b)
 {
     gckpt_init init = { 0.1f, 0, 0 };
@@ -137,8 +113,12 @@ static const gckpt_op gelu = { "gelu", same_shape, nothing, nothing, NULL, NULL,
 
 static void names(void)
 {
-    char list[1024], want[64], printed[1024] = " ";
-    int n = listed(list, sizeof list), used = 0;
+#define NAME(name, part) " " #name " "
+    static const char list[] = GCKPTI_OPS(NAME);
+#define ONE(name, part) +1
+    const int n = GCKPTI_OPS(ONE);
+    char want[64], printed[1024] = " ";
+    int used = 0;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL), *caches = gckpt_graph_new(s, NULL);
     gckpt_plan *p = all_ops(g, NULL), *q = cached(caches);
@@ -147,7 +127,6 @@ static void names(void)
     CHECK(gckpt_plan_c(q, "cached", to_text, &t) == GCKPT_OK);
     gckpt_plan_free(q);
     gckpt_graph_free(caches);
-    CHECK_MSG(n >= 40, "%d ops are listed", n);
     /* each name that the printed plan contains must be in the list */
     for (const char *at = t.bytes; at && (at = strstr(at, "    { &")) != NULL;) {
         size_t have = strlen(printed), length = strcspn(at += 7, ",");

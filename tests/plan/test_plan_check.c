@@ -825,19 +825,8 @@ static void same_descriptor(const gckpt_op *op)
 
 static void test_table(void)
 {
-#define ROW(name)            same_descriptor(&gckpti_op_##name);
-#define UNARY_ROW(name, ...) ROW(name)
-    /* clang-format off */
-    UNARY_TESTS(UNARY_ROW) ROW(softmax) ROW(log_softmax) ROW(pow) ROW(clamp)
-    ROW(detach) ROW(scale) ROW(dropout) ROW(add) ROW(sub) ROW(mul) ROW(div) ROW(maximum)
-    ROW(minimum) ROW(permute) ROW(slice) ROW(concat) ROW(pad) ROW(sum) ROW(mean) ROW(max)
-    ROW(argmax) ROW(cache) ROW(embed) ROW(matmul) ROW(linear) ROW(layernorm) ROW(rmsnorm) ROW(attention) ROW(rotary)
-    ROW(cross_entropy) ROW(linear_cross_entropy) ROW(cross_entropy_with) ROW(soft_cross_entropy)
-    ROW(mean_squared_error) ROW(mean_squared_error_with) ROW(huber) ROW(binary_cross_entropy)
-    ROW(sum_loss) ROW(gather) ROW(gru) ROW(lstm) ROW(max_pool) ROW(average_pool) ROW(upsample)
-    ROW(groupnorm) ROW(batchnorm) ROW(conv2d)
-    ROW(leaky_relu) ROW(where)
-    /* clang-format on */
+#define ROW(name, part) same_descriptor(&gckpti_op_##name);
+    GCKPTI_OPS(ROW)
 #undef ROW
 }
 

@@ -517,20 +517,6 @@ static gckpt_plan *plan(const gckpt_plan_desc *d, const char *what)
     return p;
 }
 
-/* Returns whether the net can be trained: whether a parameter that pack_net leaves trainable has a path to a loss.
- * Parameter p0 may end in an argmax or a condition, which have no gradient. */
-static int trains(unsigned of, unsigned seed)
-{
-    build(of, 0);
-    pack_net(seed, 0);
-    gckpt_plan_desc d = { .batch = net.batch };
-    gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
-    const int none = !p && strstr(gckpt_error_text(net.g), "nothing to train") != NULL;
-    gckpt_plan_free(p);
-    destroy();
-    return !none;
-}
-
 /* Trains for some steps and returns a hash of the store and the losses. */
 static uint64_t train(const gckpt_plan *p, const char *what, const gckpt_backend *backend, int64_t stream)
 {
@@ -1236,7 +1222,7 @@ static void test_finite(void)
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : check_seed();
-    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_iterations(12), skipped = 0;
+    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : (unsigned)check_iterations(12);
     test_f16();
     test_reading();
     test_values();
@@ -1263,17 +1249,12 @@ int main(int argc, char **argv)
     for (unsigned seed = first; seed < first + graphs; seed++) {
         random_state = seed;
         net_fill();
-        skipped += (unsigned)(!trains(seed, seed) + !trains(2 * seed, seed));
-        if (trains(seed, seed)) {
-            test_modes(seed, seed % 3 ? GCKPT_FP32 : GCKPT_BF16);
-            test_budgets(seed);
+        test_modes(seed, seed % 3 ? GCKPT_FP32 : GCKPT_BF16);
+        test_budgets(seed);
 #ifndef GCKPT_NO_DEVICES
-            test_backend(seed);
+        test_backend(seed);
 #endif
-        }
-        if (trains(2 * seed, seed))
-            test_gradients(seed);
+        test_gradients(seed);
     }
-    CHECK_MSG(graphs < 10 || skipped * 5 < graphs, "%u of %u nets have nothing to train", skipped, 2 * graphs);
     return check_report("test_pack");
 }

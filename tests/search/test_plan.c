@@ -677,9 +677,6 @@ static void test_nets(unsigned first, long count, int ways)
     net_op_count = 0;
     printf("%-18s %5ld nets, %d requests for each\n", "promises", count, ways);
     promise_report();
-    /* at most 2 %, or a single one: of the few nets of make test one is more than 2 % */
-    CHECK_MSG(promise_untrainable <= 1 || promise_untrainable * 50 <= count * ways, "%ld nets have nothing to train",
-              promise_untrainable);
 }
 
 /* Trains a net whose first loss depends on no trained parameter, and whose regulariser does: the micro-batches have
