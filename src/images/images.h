@@ -8,34 +8,14 @@ typedef struct {
     int size[2], stride[2], padding[2];
 } gckpti_pool;
 
-/* The state of a pool: rows and columns of x (in) and y (out), channels. `windows` computes row
- * `row` of the windows of all images or, in a backward, adds these windows' gradients to dx. */
-typedef struct gckpti_pool_state {
+/* The state of a pool: rows and columns of x (in) and y (out), channels. */
+typedef struct {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
     const gckpt_call *call;
-    int backward;
-    void (*windows)(const struct gckpti_pool_state *s, int64_t row);
+    int max, backward;
+    int stores; /* nonzero if dx is stored, not added to: each element is in one window */
 } gckpti_pool_state;
-typedef void (*gckpti_windows_fn)(const gckpti_pool_state *s, int64_t row);
-
-/* The taps of a window that are within x: begin..end-1 along each axis. Tap (0,0), which may be
- * outside, is element `x` of the input, and element `line` if it were in column 0; the result is
- * element `y`. */
-typedef struct {
-    int64_t begin[2], end[2], line, x, y;
-} gckpti_taps;
-
-/* Returns the state before a row's first window; gckpti_next_taps goes to window q, in order. */
-GCKPTI_FN gckpti_taps gckpti_taps_of(const gckpti_pool_state *s, int64_t row);
-
-GCKPTI_INLINE void gckpti_next_taps(const gckpti_pool_state *s, int64_t q, gckpti_taps *t)
-{
-    const int64_t first = q * s->o.stride[1] - s->o.padding[1];
-    t->begin[1] = first < 0 ? -first : 0;
-    t->end[1] = gckpti_min(s->o.size[1], s->in[1] - first);
-    t->x = t->line + first * s->channels, t->y += s->channels;
-}
 
 /* ---- images/upsample.c ---- */
 typedef struct {
@@ -61,8 +41,6 @@ GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, 
     const gckpti_interp x = { { at, next }, { 1.0f - fraction, fraction }, 1 + (fraction > 0.0f) };
     return x;
 }
-
-typedef void (*gckpti_scaled_add_fn)(float *to, float factor, const float *from, int64_t n);
 
 /* ---- images/channels.c ---- */
 typedef struct {

@@ -6,32 +6,31 @@ static GCKPTI_TARGET void V(unfold)(const gckpti_conv_gemm *s, int64_t row, int6
                                     int64_t first, int64_t terms, float *d, int64_t d_row)
 {
     const gckpti_axis_map *r = s->conv->r;
-    const int64_t tap = first / s->tap_len;
-    int64_t j = row % r[1].results, i = row / r[1].results % r[0].results;
-    const float *from = s->from + row / r[1].results / r[0].results * s->image;
-    for (; rows > 0; rows--, d += d_row) {
-        int64_t ky = tap / s->line_taps, kx = tap % s->line_taps, c = first % s->tap_len;
-        for (int64_t l = 0, n; l < terms; l += n, c = 0) {
+    for (int64_t some; rows > 0; rows -= some, row += some, d += some * d_row) {
+        const int64_t j = row % r[1].results, line = row / r[1].results, i = line % r[0].results;
+        some = gckpti_min(rows, r[1].results - j); /* of a line */
+        for (int64_t l = 0, n; l < terms; l += n) {
+            const int64_t run = (first + l) / s->tap_len, c = (first + l) % s->tap_len;
+            const int64_t ky = run / s->line_taps, kx = run % s->line_taps;
             const int64_t y = i * r[0].stride + ky * r[0].dilation + r[0].first;
-            const int64_t x = j * s->step + kx * s->tap + s->first + c;
-            const float *line = from + y * s->width + x;
+            int64_t x = j * s->step + kx * s->tap + s->first + c;
+            const float *from = s->from + line / r[0].results * s->image + y * s->width;
+            const int64_t width = y < 0 || y >= r[0].size ? 0 : s->width;
+            float *to = d + l;
             n = gckpti_min(terms - l, s->tap_len - c);
-            int64_t at = x < 0 ? gckpti_min(-x, n) : 0, end = gckpti_min(s->width - x, n);
-            if (y < 0 || y >= r[0].size || end < at)
-                at = end = n;
-            for (int64_t e = 0; e < at; e++)
-                d[l + e] = 0.0f;
-            for (; at < end; at += W)
-                V(store_n)(d + l + at, V(load_n)(line + at, end - at), end - at);
-            for (int64_t e = end; e < n; e++)
-                d[l + e] = 0.0f;
-            if (++kx == s->line_taps)
-                kx = 0, ky++;
-        }
-        if (++j == r[1].results) {
-            j = 0;
-            if (++i == r[0].results)
-                i = 0, from += s->image;
+            for (int64_t q = 0; q < some; q++, x += s->step, to += d_row) {
+                const int64_t at = gckpti_min(x < 0 ? -x : 0, n), end = gckpti_min(width - x, n);
+                if (end - at == n && n >= W) {
+                    for (int64_t e = 0; e < n - W; e += W)
+                        V(store)(to + e, V(load)(from + x + e));
+                    V(store)(to + n - W, V(load)(from + x + n - W));
+                    continue;
+                }
+                if (end - at < n)
+                    memset(to, 0, (size_t)n * sizeof *to);
+                if (end > at)
+                    memcpy(to + at, from + x + at, (size_t)(end - at) * sizeof *to);
+            }
         }
     }
 }
@@ -59,21 +58,19 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_conv_gemm *s, int64_t p, int
 }
 
 /* Computes the tiles of `rows` rows of c whose rows of a are gathered. u has all fields that are
- * equal for these tiles; b is in place at `b`, packed at `panels`. */
-static GCKPTI_TARGET void V(conv_tiles)(const gckpti_conv_gemm *s, gckpti_tile u, int64_t rows,
-                                        int64_t n, const float *b, const float *panels,
-                                        const gckpti_blocking *sizes)
+ * equal for these tiles; b is packed at `panels`, a panel's terms `deep`. */
+static GCKPTI_TARGET void V(conv_tiles)(gckpti_tile u, int64_t rows, int64_t n, const float *panels,
+                                        int64_t deep)
 {
     const gckpti_tile first = u;
+    const int64_t most = n <= W ? GCKPTI_NARROW_ROWS : GCKPTI_TILE_ROWS;
     for (int64_t i = 0, high; i < rows; i += high) {
-        high = gckpti_min(rows - i, GCKPTI_TILE_ROWS);
+        high = gckpti_min(rows - i, most);
         u.a = first.a + i * u.a_row;
         for (int64_t at = 0, width; at < n; at += width) {
             width = V(panel_width)(n, at);
             u.last = gckpti_min(n - at - width + W, W);
-            u.b = panels + at * sizes->kc, u.b_step = width;
-            if (sizes->in_place && u.last == W)
-                u.b = b + at, u.b_step = s->t.b.k_stride;
+            u.b = panels + at * deep, u.b_step = width;
             u.c = first.c + i * u.c_row + at;
             u.from = first.from ? first.from + i * u.from_row + at : NULL;
             u.next_c = at + width < n ? u.c + width : u.c;
@@ -94,7 +91,6 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
     const int64_t most = dw ? GCKPTI_GATHER_ROWS : GCKPTI_STRIP;
     const int lines = up && (r[0].out_step > 1 || r[1].out_step > 1);
     gckpti_blocking sizes = V(blocking)(t, i1 - block->i0, floats);
-    sizes.in_place = sizes.in_place && !up;
     floats -= GCKPTI_PANEL * 16; /* V(pack) may write this much after the panels */
     sizes.kc = gckpti_min(sizes.kc, floats / (GCKPTI_PANEL + most) / 16 * 16);
     sizes.nc = gckpti_min(GCKPTI_NC, (floats / sizes.kc - most) / GCKPTI_PANEL * GCKPTI_PANEL);
@@ -103,10 +99,8 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
     do {
         const int64_t k = gckpti_min(t->k - p, sizes.kc);
         for (int64_t j = block->j0, n; j < j1; j += n) {
-            const float *b = t->b.f32 + p * t->b.k_stride + j * t->b.stride;
             n = gckpti_min(j1 - j, sizes.nc);
-            if (!sizes.in_place || n % W)
-                V(pack_taps)(s, p, k, j, n, panels, sizes.kc);
+            V(pack_taps)(s, p, k, j, n, panels, sizes.kc);
             for (int64_t i = block->i0, some; i < i1; i += some) {
                 const int64_t place = dw ? i : gckpti_conv_place(s->conv, i);
                 gckpti_tile u = { k,    pack, 1,          GCKPTI_GATHER_ROWS,
@@ -127,7 +121,7 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
                     u.from = u.c, u.from_row = u.c_row;
                 else if (t->initial)
                     u.from = t->initial + j;
-                V(conv_tiles)(s, u, some, n, b, panels, &sizes);
+                V(conv_tiles)(u, some, n, panels, sizes.kc);
             }
         }
         p += k;
@@ -135,7 +129,7 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
 }
 
 static const gckpti_image_kernels V(image_kernels) = {
-    V(conv_block),       V(conv_grouped),   W,             V(max_windows),
-    V(average_windows),  &V(channel_loops), V(scaled_add), gckpti_conv_fast
+    V(conv_block),   V(conv_grouped), W, V(pool_row), &V(channel_loops),
+    V(upsample_row), gckpti_conv_fast
 };
 #endif

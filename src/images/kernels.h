@@ -57,9 +57,9 @@ typedef struct gckpti_image_kernels {
                        int64_t scratch);
     void (*conv_grouped)(void *grouped, int64_t item, int64_t worker);
     int64_t lanes; /* of a vector */
-    gckpti_windows_fn max_windows, average_windows;
+    void (*pool_row)(const gckpti_pool_state *s, int64_t row);
     const gckpti_channel_kernels *channels;
-    gckpti_scaled_add_fn scaled_add;
+    void (*upsample_row)(const gckpt_call *call, int64_t row);
     gckpti_conv_fn conv;
 } gckpti_image_kernels;
 

@@ -1,87 +1,129 @@
 #ifndef GCKPT_NO_IMAGES
-GCKPTI_KERNEL void V(scaled_add)(float *to, float factor, const float *from, int64_t n)
+/* Computes channels c..c+n-1 (n <= W) of a result at y from `taps` pixels, or adds g to their dx. */
+GCKPTI_ALWAYS void V(upsample_vector)(const float *x, float *dx, const float *g, float *y,
+                                      const int64_t *from, const float *weight, int taps, int64_t c,
+                                      int64_t n)
 {
-    for (int64_t i = 0; i < n; i += W)
-        V(store_n)
-    (to + i, V(fma)(V(set1)(factor), V(load_n)(from + i, n - i), V(load_n)(to + i, n - i)), n - i);
+    FLOATS sum = g ? V(load_n)(g + c, n) : V(zero)();
+    GCKPTI_UNROLL
+    for (int k = 0; k < taps; k++) {
+        const FLOATS w = V(set1)(weight[k]), old = V(load_n)((g ? dx : x) + from[k] + c, n);
+        if (g)
+            V(store_n)(dx + from[k] + c, V(fma)(w, sum, old), n);
+        else
+            sum = V(fma)(w, old, sum);
+    }
+    if (!g)
+        V(store_n)(y + c, sum, n);
 }
 
-/* ---- max_pool: y is the first tap that no other exceeds, or the first NaN ---- */
-/* Computes or, in a backward, adds the gradient of the window with the taps t. */
-GCKPTI_INLINED void V(max_window)(const gckpti_pool_state *s, const gckpti_taps *t)
+/* Computes row `row` of the results of an upsample, or adds its gradients to dx. */
+GCKPTI_KERNEL void V(upsample_row)(const gckpt_call *call, int64_t row)
+{
+    const int64_t *in = call->in[0].shape.d, *out = call->shape.d, n = out[3];
+    const int64_t image = row / out[1], i = row % out[1];
+    const int mode = ((const gckpti_upsample *)call->attributes)->mode;
+    const gckpti_interp p = gckpti_interp_of(mode, in[1], out[1], i);
+    const float *x = call->in[0].data;
+    for (int64_t j = 0, at = row * out[2] * n; j < out[2]; j++, at += n) {
+        const gckpti_interp q = gckpti_interp_of(mode, in[2], out[2], j);
+        const float *g = call->grad_out ? call->grad_out + at : NULL;
+        float weight[4], *dx = call->in[0].grad, *y = g ? NULL : call->out + at;
+        int64_t from[4], c = 0;
+        int taps = 0;
+        for (int a = 0; a < p.n; a++)
+            for (int b = 0; b < q.n; b++, taps++) {
+                weight[taps] = p.weight[a] * q.weight[b];
+                from[taps] = ((image * in[1] + p.index[a]) * in[2] + q.index[b]) * n;
+            }
+        if (!g && mode == GCKPT_NEAREST)
+            memcpy(y, x + from[0], (size_t)(c = n) * sizeof *y);
+        for (; c + W <= n && taps == 4; c += W)
+            V(upsample_vector)(x, dx, g, y, from, weight, 4, c, W);
+        for (; c < n; c += W)
+            V(upsample_vector)(x, dx, g, y, from, weight, taps, c, n - c);
+    }
+}
+
+/* ---- pools: y of row `row` of all windows or, in a backward, their gradients, added to dx ---- */
+#if GCKPTI_ISA < 0
+#define GCKPTI_CONVERT(x, type) (type)(x)
+typedef uint16_t V(saved_taps);
+#else
+#define GCKPTI_CONVERT __builtin_convertvector
+typedef uint16_t V(saved_taps) __attribute__((vector_size(2 * W)));
+#endif
+GCKPTI_INLINED void V(copy_taps)(void *to, const void *from, int64_t n)
+{
+    if (W > 1 && n < W)
+        memcpy(to, from, (size_t)n * sizeof(uint16_t));
+    else
+        memcpy(to, from, W * sizeof(uint16_t));
+}
+
+GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int max, int backward)
 {
     const gckpt_call *call = s->call;
     const int64_t n = s->channels, wide = s->o.size[1], line = s->in[1] * n;
-    uint16_t *tap = call->saved ? (uint16_t *)call->saved + t->y : NULL;
-    uint32_t index[W];
-    if (s->backward) {
-        const float *g = call->grad_out + t->y;
-        float *dx = call->in[0].grad + t->x;
-        for (int64_t c = 0; c < n; c++) {
-            const int64_t h = (int64_t)(tap[c] / (uint32_t)wide), w = tap[c] - h * wide;
-            dx[h * line + w * n + c] += g[c];
-        }
-        return;
-    }
-    for (int64_t c = 0; c < n; c += W) {
-        const float *x = call->in[0].data + t->x + c;
-        const INTS none = V(bits)(V(zero)());
-        INTS at = none + (uint32_t)(t->begin[0] * wide + t->begin[1]);
-        FLOATS best = V(load_n)(x + t->begin[0] * line + t->begin[1] * n, n - c);
-        for (int64_t h = t->begin[0]; h < t->end[0]; h++)
-            for (int64_t w = t->begin[1]; w < t->end[1]; w++) {
-                FLOATS v = V(load_n)(x + h * line + w * n, n - c);
-                INTS take = GCKPTI_MASK_OF(best == best) & ~GCKPTI_MASK_OF(v <= best);
-                best = V(floats)((take & V(bits)(v)) | (~take & V(bits)(best)));
-                at = (take & (none + (uint32_t)(h * wide + w))) | (~take & at);
-            }
-        if (call->out)
-            V(store_n)(call->out + t->y + c, best, n - c);
-        memcpy(index, &at, sizeof at);
-        for (int64_t k = 0; tap && k < W && k < n - c; k++)
-            tap[c + k] = (uint16_t)index[k];
-    }
-}
-
-/* ---- average_pool: y is the sum of the taps / size; backward: each tap's dx += g / size ---- */
-GCKPTI_INLINED void V(average_window)(const gckpti_pool_state *s, const gckpti_taps *t)
-{
-    const gckpt_call *call = s->call;
-    const int64_t n = s->channels;
+    const int64_t top = row % s->out[0] * s->o.stride[0] - s->o.padding[0], h0 = top < 0 ? -top : 0;
+    const int64_t h1 = gckpti_min(s->o.size[0], s->in[0] - top);
     const FLOATS size = V(set1)((float)s->o.size[0] * (float)s->o.size[1]);
-    for (int64_t c = 0; c < n; c += W) {
-        const int64_t left = n - c;
-        FLOATS y = V(zero)();
-        if (s->backward)
-            y = V(load_n)(call->grad_out + t->y + c, left) / size;
-        for (int64_t h = t->begin[0]; h < t->end[0]; h++)
-            for (int64_t w = t->begin[1]; w < t->end[1]; w++) {
-                const int64_t at = t->x + (h * s->in[1] + w) * n + c;
-                float *dx = call->in[0].grad;
-                if (s->backward)
-                    V(put_n)(dx + at, y, 1, left);
-                else
-                    y = y + V(load_n)(call->in[0].data + at, left);
-            }
-        if (!s->backward)
-            V(store_n)(call->out + t->y + c, y / size, left);
+    const INTS none = V(bits)(V(zero)());
+    for (int64_t q = 0; q < s->out[1]; q++) {
+        const int64_t first = q * s->o.stride[1] - s->o.padding[1], w0 = first < 0 ? -first : 0;
+        const int64_t w1 = gckpti_min(wide, s->in[1] - first), to = (row * s->out[1] + q) * n;
+        const int64_t from = (row / s->out[0] * s->in[0] + top) * line + first * n;
+        uint16_t *saved = max && call->saved ? (uint16_t *)call->saved + to : NULL;
+        for (int64_t c = 0, left = n; c < n; c += W, left -= W) {
+            const float *x = backward ? NULL : call->in[0].data + from + c;
+            float *dx = backward ? call->in[0].grad + from + c : NULL;
+            V(saved_taps) index = GCKPTI_CONVERT(none, V(saved_taps));
+            INTS at = none + (uint32_t)(h0 * wide + w0);
+            FLOATS y = backward ? V(load_n)(call->grad_out + to + c, left) : V(zero)();
+            if (backward && max)
+                V(copy_taps)(&index, saved + c, left), at = GCKPTI_CONVERT(index, INTS);
+            else if (backward)
+                y = y / size;
+            else if (max)
+                y = V(load_n)(x + h0 * line + w0 * n, left);
+            for (int64_t h = h0; h < h1; h++)
+                for (int64_t w = w0; w < w1; w++) {
+                    const int64_t e = h * line + w * n;
+                    const INTS tap = none + (uint32_t)(h * wide + w);
+                    const FLOATS v =
+                        s->stores ? V(zero)() : V(load_n)(backward ? dx + e : x + e, left);
+                    const FLOATS sum = v + y;
+                    const INTS take = backward ? GCKPTI_MASK_OF(at == tap)
+                                               : GCKPTI_MASK_OF(y == y) & ~GCKPTI_MASK_OF(v <= y);
+                    if (backward)
+                        V(store_n)(dx + e, max ? V(select)(take, sum, v) : sum, left);
+                    else
+                        y = max ? V(select)(take, v, y) : sum, at = (take & tap) | (~take & at);
+                }
+            if (!backward && !max)
+                y = y / size;
+            if (!backward && call->out)
+                V(store_n)(call->out + to + c, y, left);
+            index = GCKPTI_CONVERT(at, V(saved_taps));
+            if (!backward && saved)
+                V(copy_taps)(saved + c, &index, left);
+        }
     }
 }
+#undef GCKPTI_CONVERT
 
-/* Runs a function of one window for a row of windows. */
-#define GCKPTI_WINDOWS(name)                                                                       \
-    GCKPTI_KERNEL void V(name##s)(const gckpti_pool_state *s, int64_t row)                         \
-    {                                                                                              \
-        const gckpti_pool_state copy = *s; /* which no store can alias */                          \
-        gckpti_taps t = gckpti_taps_of(&copy, row);                                                \
-        for (int64_t q = 0; q < copy.out[1]; q++) {                                                \
-            gckpti_next_taps(&copy, q, &t);                                                        \
-            V(name)(&copy, &t);                                                                    \
-        }                                                                                          \
-    }
-GCKPTI_WINDOWS(max_window)
-GCKPTI_WINDOWS(average_window)
-#undef GCKPTI_WINDOWS
+GCKPTI_KERNEL void V(pool_row)(const gckpti_pool_state *s, int64_t row)
+{
+    const gckpti_pool_state copy = *s; /* which no store can alias */
+    if (s->backward && s->max)
+        V(pool_windows)(&copy, row, 1, 1);
+    else if (s->backward)
+        V(pool_windows)(&copy, row, 0, 1);
+    else if (s->max)
+        V(pool_windows)(&copy, row, 1, 0);
+    else
+        V(pool_windows)(&copy, row, 0, 0);
+}
 
 /* ---- groupnorm, batchnorm: sums over pixels ---- */
 /* Sums channels j..j+n-1 like V(column_sums_of): d = x - mean, d d, g or, if `both`, g and g h. */

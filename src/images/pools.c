@@ -31,17 +31,6 @@ static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
     return s;
 }
 
-GCKPTI_FN gckpti_taps gckpti_taps_of(const gckpti_pool_state *s, int64_t row)
-{
-    const int64_t image = row / s->out[0];
-    const int64_t first = (row - image * s->out[0]) * s->o.stride[0] - s->o.padding[0];
-    gckpti_taps t = { { first < 0 ? -first : 0, 0 }, { 0, 0 }, 0, 0, 0 };
-    t.end[0] = gckpti_min(s->o.size[0], s->in[0] - first);
-    t.line = (image * s->in[0] + first) * s->in[1] * s->channels;
-    t.y = (row * s->out[1] - 1) * s->channels;
-    return t;
-}
-
 /* Checks that each window has a tap within x: it exceeds its padding, and fits into padded x.
  * indices: nonzero if `saved` has the 16-bit index of a tap for each result. */
 static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name, int indices)
@@ -84,16 +73,20 @@ static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
     const int64_t rows = s->backward ? s->out[0] : 1;
     (void)worker;
     if (s->backward)
-        gckpti_zero_unless(x->grad + item * size, size, x->accumulate);
+        gckpti_zero_unless(x->grad + item * size, size, x->accumulate || s->stores);
     for (int64_t row = item * rows; row < (item + 1) * rows; row++)
-        s->windows(s, row);
+        GCKPTI_KERNEL_OF(s->call, images->pool_row, gckpti_pool_row)(s, row);
 }
 
-static void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_windows_fn windows)
+static void gckpti_run_pool(const gckpt_call *call, int backward, int max)
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
     int64_t row = s.out[1] * s.channels * s.o.size[0] * s.o.size[1];
-    s.call = call, s.backward = backward, s.windows = windows;
+    s.call = call, s.max = max, s.backward = backward;
+    s.stores = backward && !call->in[0].accumulate;
+    for (int i = 0; i < 2; i++) /* disjoint windows that cover x */
+        s.stores = s.stores && s.o.size[i] == s.o.stride[i] && !s.o.padding[i] &&
+                   s.out[i] * s.o.size[i] == s.in[i];
     gckpt_parallel(call, backward ? s.images : s.images * s.out[0], backward ? row * s.out[0] : row,
                    gckpti_pool_item, &s);
 }
@@ -137,8 +130,8 @@ static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
     return gckpt_apply(op, &x, 1, &o, sizeof o);
 }
 
-/* Defines a pool; windows: its kernel; reads: what its gradient reads. */
-#define GCKPTI_POOL(name, windows, fill, reads)                                                    \
+/* Defines a pool; reads: what its gradient reads. */
+#define GCKPTI_POOL(name, fill, reads)                                                             \
     static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
     {                                                                                              \
         return gckpti_pool_shape(call, #name, (reads) != 0);                                       \
@@ -147,16 +140,14 @@ static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
     {                                                                                              \
         return gckpti_pool_field(call, attr, fill, f);                                             \
     }                                                                                              \
-    GCKPTI_OP_KERNELS(name,                                                                        \
-                      gckpti_run_pool(call, backward,                                              \
-                                      GCKPTI_KERNEL_OF(call, images->windows, gckpti_##windows)))  \
+    GCKPTI_OP_KERNELS(name, gckpti_run_pool(call, backward, (reads) != 0))                         \
     GCKPTI_DESC_FIELD(name, gckpti_##name##_shape, gckpti_pool_flops,                              \
                       gckpti_##name##_field, 0, reads);                                            \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, const gckpt_window *window)              \
     {                                                                                              \
         return gckpti_pool_new(&gckpti_op_##name, x, window);                                      \
     }
-GCKPTI_POOL(max_pool, max_windows, -GCKPTI_INFINITY, GCKPT_SAVED)
-GCKPTI_POOL(average_pool, average_windows, 0.0f, 0)
+GCKPTI_POOL(max_pool, -GCKPTI_INFINITY, GCKPT_SAVED)
+GCKPTI_POOL(average_pool, 0.0f, 0)
 #undef GCKPTI_POOL
 #endif

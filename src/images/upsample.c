@@ -12,31 +12,13 @@
 /* A work item is a row of results (forward), or an image (backward). */
 static void gckpti_upsample_item(const gckpt_call *call, int64_t item)
 {
-    const gckpti_scaled_add_fn add = GCKPTI_KERNEL_OF(call, images->scaled_add, gckpti_scaled_add);
     const gckpt_arg *x = &call->in[0];
-    const float *g = call->grad_out;
-    const int64_t *in = x->shape.d, *out = call->shape.d, c = out[3], lines = out[1];
-    const int64_t n = g ? lines * out[2] : out[2], image = item * n / (lines * out[2]) * in[1];
-    const int mode = ((const gckpti_upsample *)call->attributes)->mode;
-    if (g)
-        gckpti_zero_unless(x->grad + image * in[2] * c, in[1] * in[2] * c, x->accumulate);
-    for (int64_t i = item * n; i < (item + 1) * n; i++) {
-        const gckpti_interp p = gckpti_interp_of(mode, in[1], lines, i / out[2] % lines);
-        const gckpti_interp q = gckpti_interp_of(mode, in[2], out[2], i % out[2]);
-        float *y = g ? NULL : call->out + i * c;
-        if (!g)
-            gckpti_zero_unless(y, c, 0);
-        for (int k = 0; k < p.n * q.n; k++) {
-            const int64_t from = ((image + p.index[k / q.n]) * in[2] + q.index[k % q.n]) * c;
-            const float weight = p.weight[k / q.n] * q.weight[k % q.n];
-            if (g)
-                add(x->grad + from, weight, g + i * c, c);
-            else if (mode == GCKPT_NEAREST)
-                memcpy(y, x->data + from, (size_t)c * sizeof *y);
-            else
-                add(y, weight, x->data + from, c);
-        }
-    }
+    const int64_t rows = call->grad_out ? call->shape.d[1] : 1;
+    const int64_t image = x->shape.d[1] * x->shape.d[2] * x->shape.d[3];
+    if (call->grad_out)
+        gckpti_zero_unless(x->grad + item * image, image, x->accumulate);
+    for (int64_t row = item * rows; row < (item + 1) * rows; row++)
+        GCKPTI_KERNEL_OF(call, images->upsample_row, gckpti_upsample_row)(call, row);
 }
 
 static void gckpti_run_upsample(const gckpt_call *call)

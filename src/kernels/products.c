@@ -95,27 +95,29 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
     }
 }
 
+#define GCKPTI_NARROW_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
 #if GCKPTI_TILE_ROWS == 8
-#define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
+#define GCKPTI_TILE_SIZES GCKPTI_NARROW_SIZES
 #else
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v)
 #endif
 #define GCKPTI_TILE_BODY(r, v)                                                                     \
     static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v, 0); }
 #define GCKPTI_TILE_NAME(r, v) V(tile_##r##_##v),
-GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 1)
+GCKPTI_NARROW_SIZES(GCKPTI_TILE_BODY, 1)
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 2)
 #if GCKPTI_TILE_VECTORS == 3
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 3)
 #endif
-static void (*const V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(const gckpti_tile *t) = {
-    { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 1) },
+static void (*const V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_NARROW_ROWS])(const gckpti_tile *t) = {
+    { GCKPTI_NARROW_SIZES(GCKPTI_TILE_NAME, 1) },
     { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 2) },
 #if GCKPTI_TILE_VECTORS == 3
     { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 3) },
 #endif
 };
 #undef GCKPTI_TILE_SIZES
+#undef GCKPTI_NARROW_SIZES
 #undef GCKPTI_TILE_BODY
 #undef GCKPTI_TILE_NAME
 

@@ -185,6 +185,10 @@ GCKPTI_INLINED FLOATS V(to_floats)(const GCKPTI_DOUBLES *x)
 }
 #endif
 GCKPTI_ALWAYS FLOATS V(zero)(void) { return V(set1)(0.0f); }
+GCKPTI_ALWAYS FLOATS V(select)(INTS mask, FLOATS a, FLOATS b)
+{
+    return V(floats)((mask & V(bits)(a)) | (~mask & V(bits)(b)));
+}
 GCKPTI_ALWAYS FLOATS V(bit_or)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
 GCKPTI_ALWAYS FLOATS V(sign_bit)(FLOATS a) { return V(floats)(V(bits)(a) & 0x80000000u); }
 GCKPTI_ALWAYS FLOATS V(abs)(FLOATS a) { return V(floats)(V(bits)(a) & 0x7fffffffu); }

@@ -53,6 +53,7 @@ enum {
     GCKPTI_PANEL = 48,       /* most columns of a packed panel of b */
     GCKPTI_STRIP = 16,       /* rows of a that are packed at a time: a cache line of floats */
     GCKPTI_GATHER_ROWS = 64, /* rows of a gathered at a time for dw */
+    GCKPTI_NARROW_ROWS = 8,  /* rows of a tile of one vector */
     GCKPTI_STACK_FLOATS = 128 * (GCKPTI_PANEL + GCKPTI_STRIP) /* 32 KiB on the stack */
 };
 
