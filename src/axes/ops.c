@@ -38,7 +38,7 @@ static gckpti_iter gckpti_permute_move(const gckpt_call *call, int i)
         gckpti_iter_add_axis(&it, call->shape.d[k], gckpti_split_at(x, p->axes[k]).inner, step);
     return it;
 }
-GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, 0, gckpti_permute_move))
+GCKPTI_OP_KERNELS(permute, GCKPTI_RUN_MOVES(call, backward, gckpti_permute_move))
 GCKPTI_DESC(permute, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
@@ -79,7 +79,7 @@ static gckpti_iter gckpti_concat_move(const gckpt_call *call, int i)
     }
     return it;
 }
-GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, 0, gckpti_concat_move))
+GCKPTI_OP_KERNELS(concat, GCKPTI_RUN_MOVES(call, backward, gckpti_concat_move))
 static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
@@ -118,10 +118,10 @@ static gckpti_iter gckpti_pad_move(const gckpt_call *call, int i)
 }
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
-    const int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; !backward && i < n; i++)
-        call->out[i] = ((const gckpti_pad *)call->attributes)->value;
-    gckpti_run_moves(call, backward, 0, gckpti_pad_move);
+    const float value = ((const gckpti_pad *)call->attributes)->value;
+    if (!backward)
+        gckpti_cpu_fill(call, call->out, gckpti_bits(value), gckpti_elements(&call->shape));
+    GCKPTI_RUN_MOVES(call, backward, gckpti_pad_move);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
 GCKPTI_DESC(pad, gckpti_pad_shape, NULL, 0, 0);
@@ -175,34 +175,50 @@ static gckpti_iter gckpti_sum_move(const gckpt_call *call, int i)
     sums.d[axis < 0 ? axis + x->n : axis] = 1;
     return gckpti_iter_over(x, x, &sums);
 }
-/* Runs sum or mean. Forward: sums the last axis by lanes, another axis row by row. Backward: passes
- * g, or g / size for a mean, to each element of the axis. */
+/* Sums the axis, which is the first or the second of the plane, if it has several elements. */
+static void gckpti_sum_plane(const gckpti_strided *s)
+{
+    const int axis = *(const int *)s->call->attributes, innermost = s->it.step[1][0] == 0;
+    const int64_t n = s->it.size[innermost];
+    const float *x = s->from + s->it.offset[0];
+    float *d = s->result + s->it.offset[1];
+    if (innermost && (axis == -1 || axis == s->call->shape.n)) {
+        for (int64_t r = 0; r < n; r++, x += s->it.step[0][1])
+            d[r] = GCKPTI_KERNEL_OF(s->call, sum, gckpti_sum_from)(x, s->it.size[0], 0.0f);
+    } else {
+        gckpti_strided rows = *s;
+        rows.accumulate = 1;
+        memset(d, 0, (size_t)n * sizeof *d);
+        gckpti_move_plane(&rows);
+    }
+    if (s->divisor != 1.0f)
+        GCKPTI_KERNEL_OF(s->call, divide, gckpti_divide)(d, s->divisor, n);
+}
+
+/* Passes g / divisor to each element of the axis. */
+static void gckpti_sum_gradient(const gckpti_strided *s)
+{
+    const int64_t n = s->it.size[0], step = s->it.step[1][0];
+    for (int64_t r = 0; r < s->it.size[1]; r++) {
+        const float *g = s->from + s->it.offset[1] + r * s->it.step[1][1];
+        float *d = s->result + s->it.offset[0] + r * s->it.step[0][1];
+        for (int64_t j = 0; s->accumulate && j < n; j++)
+            d[j] += g[j * step] / s->divisor;
+        if (s->accumulate)
+            continue;
+        memcpy(d, g, (size_t)(step ? n : 1) * sizeof *d);
+        GCKPTI_KERNEL_OF(s->call, divide, gckpti_divide)(d, s->divisor, step ? n : 1);
+        for (int64_t k = 1; !step && k < n; k += k) /* doubles the repeated elements */
+            memcpy(d + k, d, (size_t)gckpti_min(k, n - k) * sizeof *d);
+    }
+}
+
 static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
 {
-    const gckpt_arg *x = &call->in[0];
-    const int axis = *(const int *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
-    const int64_t n = v.outer * v.inner;
-    const int last = axis == -1 || axis == x->shape.n - 1;
-    const float size = mean ? (float)v.size : 1.0f;
-    gckpti_iter it = gckpti_sum_move(call, 0);
-    float *d = x->grad;
-    if (backward) {
-        do {
-            const float *g = call->grad_out + it.offset[1];
-            for (int64_t j = 0; d && j < it.size[0]; j++, g += it.step[1][0])
-                gckpti_put(d++, *g / size, x->accumulate);
-        } while (gckpti_iter_next(&it, 1));
-        return;
-    }
-    for (int64_t i = 0; last && i < n; i++)
-        call->out[i] = gckpti_sum_from(x->data + i * v.size, v.size, 0.0f);
-    if (!last) {
-        gckpti_zero_unless(call->out, n, 0);
-        gckpti_run_moves(call, 0, 1, gckpti_sum_move);
-    }
-    for (int64_t i = 0; mean && i < n; i++)
-        call->out[i] = call->out[i] / size;
+    const int64_t size = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
+    gckpti_run_between(call, backward, gckpti_sum_move,
+                       backward ? gckpti_sum_gradient : gckpti_sum_plane,
+                       mean ? (float)size : 1.0f);
 }
 GCKPTI_OP_KERNELS(sum, gckpti_run_reduction(call, backward, 0))
 GCKPTI_OP_KERNELS(mean, gckpti_run_reduction(call, backward, 1))

@@ -20,44 +20,39 @@ GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
     return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
 
-/* Copies s to d or, if `accumulate`, adds it, on two axes; s is the tensor `from` of `it`. */
-static void gckpti_put_plane(const gckpti_iter *it, int from, float *d, const float *s,
-                             int accumulate)
+/* Copies a plane to tensor `to` or, if `accumulate`, adds it. */
+static void gckpti_move_plane(const gckpti_strided *s)
 {
-    const int64_t n = it->size[0], d_step = it->step[!from][0], s_step = it->step[from][0];
-    for (int64_t row = 0; row < it->size[1]; row++) {
-        if (d_step == 1 && s_step == 1 && !accumulate)
-            memcpy(d, s, (size_t)n * sizeof *d);
-        else if (accumulate)
-            for (int64_t j = 0; j < n; j++)
-                d[j * d_step] += s[j * s_step];
+    const int64_t n = s->it.size[0], *d_step = s->it.step[s->to], *x_step = s->it.step[!s->to];
+    float *d = s->result + s->it.offset[s->to];
+    const float *x = s->from + s->it.offset[!s->to];
+    for (int64_t row = 0; row < s->it.size[1]; row++, d += d_step[1], x += x_step[1])
+        if (d_step[0] == 1 && x_step[0] == 1 && !s->accumulate)
+            memcpy(d, x, (size_t)n * sizeof *d);
+        else if (d_step[0] == 1 && x_step[0] == 1)
+            GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(d, x, n);
         else
-            for (int64_t at = 0, x = 0; at != n * d_step; at += d_step, x += s_step)
-                d[at] = s[x];
-        d += it->step[!from][1];
-        s += it->step[from][1];
-    }
+            for (int64_t j = 0, at = 0, from = 0; j < n; j++, at += d_step[0], from += x_step[0])
+                gckpti_put(&d[at], x[from], s->accumulate);
 }
 
-/* Returns which elements of input i and of the result correspond, as an iterator over both. */
-typedef gckpti_iter gckpti_move_fn(const gckpt_call *call, int i);
-
-/* Runs an op that moves elements. Forward: copies each input's elements to the result, or adds them
- * if `adds`. Backward: copies or adds the result's gradient to the gradients of the inputs. */
-static void gckpti_run_moves(const gckpt_call *call, int backward, int adds, gckpti_move_fn *move)
+/* Runs a loop from each input to the result or, backward, from the result's gradient to those of
+ * the inputs. axes: returns which elements of input i and of the result correspond. */
+static void gckpti_run_between(const gckpt_call *call, int backward,
+                               gckpti_iter (*axes)(const gckpt_call *call, int i),
+                               void (*plane)(const gckpti_strided *s), float divisor)
 {
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg *x = &call->in[i];
-        const float *from = backward ? call->grad_out : x->data;
-        float *to = backward ? x->grad : call->out;
-        gckpti_iter it = move(call, i);
-        do
-            if (to)
-                gckpti_put_plane(&it, backward, to + it.offset[!backward],
-                                 from + it.offset[backward], backward ? x->accumulate : adds);
-        while (gckpti_iter_next(&it, 2));
+        gckpti_strided s = { call, axes(call, i), plane, !backward, backward && x->accumulate,
+                             backward ? call->grad_out : x->data, backward ? x->grad : call->out,
+                             divisor, 0, 0 };
+        if (s.result)
+            gckpti_run_strided(&s);
     }
 }
+#define GCKPTI_RUN_MOVES(call, backward, axes)                                                     \
+    gckpti_run_between(call, backward, axes, gckpti_move_plane, 1.0f)
 
 /* slice: y is elements begin..end-1 of x along an axis; if `relative`, call->position is added to
  * both. dx is g in this range, 0 elsewhere. A slice of the batch axis mixes rows. */
@@ -97,7 +92,7 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
                           gckpti_elements(&call->shape), call->out);
         return;
     }
-    gckpti_run_moves(call, backward, 0, gckpti_slice_move);
+    GCKPTI_RUN_MOVES(call, backward, gckpti_slice_move);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
 static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)

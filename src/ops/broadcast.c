@@ -51,15 +51,49 @@ GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shap
 static int gckpti_iter_next(gckpti_iter *it, int axis)
 {
     for (int k = axis; k < it->n; k++) {
-        it->offset[0] += it->step[0][k];
-        it->offset[1] += it->step[1][k];
-        if (++it->index[k] < it->size[k])
+        const int ends = ++it->index[k] == it->size[k];
+        for (int t = 0; t < 2; t++)
+            it->offset[t] += it->step[t][k] * (ends ? 1 - it->size[k] : 1);
+        if (!ends)
             return 1;
         it->index[k] = 0;
-        it->offset[0] -= it->size[k] * it->step[0][k];
-        it->offset[1] -= it->size[k] * it->step[1][k];
     }
     return 0;
+}
+
+#if GCKPTI_HAS_FAST
+static void gckpti_strided_item(void *context, int64_t i, int64_t worker)
+{
+    gckpti_strided s = *(const gckpti_strided *)context;
+    (void)worker;
+    s.it.size[s.axis] = gckpti_min(s.it.size[s.axis] - i * s.each, s.each);
+    for (int t = 0; t < 2; t++)
+        s.it.offset[t] += i * s.each * s.it.step[t][s.axis];
+    do
+        s.plane(&s);
+    while (gckpti_iter_next(&s.it, 2));
+}
+#endif
+
+static void gckpti_run_strided(gckpti_strided *s)
+{
+#if GCKPTI_HAS_FAST
+    enum { LONG = 16, ITEM = 1 << 14 }; /* indices of an axis; elements of a work item */
+    const int64_t *size = s->it.size, *step = s->it.step[s->to];
+    int64_t n = 1;
+    int axis = 0;
+    for (int k = s->it.n; k-- > 0; n *= size[k]) /* the outermost long axis, or the longest one */
+        if (step[k] && (!step[axis] || axis == 0 || (size[axis] < LONG && size[k] > size[axis])))
+            axis = k;
+    s->axis = axis, s->each = 1 + ITEM * size[axis] / n;
+    s->each = !step[axis] ? size[axis] : axis < 2 ? gckpti_ceil_to(s->each, 64) : s->each;
+    gckpt_parallel(s->call, (size[axis] + s->each - 1) / s->each, 4 * s->each * n / size[axis],
+                   gckpti_strided_item, s);
+#else
+    do
+        s->plane(s);
+    while (gckpti_iter_next(&s->it, 2));
+#endif
 }
 
 /* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is

@@ -39,6 +39,7 @@ typedef struct {
                           int64_t scratch);
     void (*divide)(float *x, float divisor, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
+    float (*sum)(const float *x, int64_t n, float first); /* of x[j] - first */
     float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n,
                     int update);
     void (*add)(float *to, const float *from, int64_t n); /* to += from */

@@ -243,6 +243,19 @@ typedef struct {
     int64_t offset[2]; /* the element of each tensor that the iterator has reached */
 } gckpti_iter;
 
+/* A loop over `it`: runs `plane` on the two innermost axes. Threads share an axis along which
+ * tensor `to`, which is written, has a step: so one thread adds the terms of a sum, in order. */
+typedef struct gckpti_strided {
+    const gckpt_call *call;
+    gckpti_iter it;
+    void (*plane)(const struct gckpti_strided *s);
+    int to, accumulate;
+    const float *from; /* data of the other tensor */
+    float *result;     /* data of tensor `to` */
+    float divisor;     /* of sums */
+    int64_t axis, each; /* of a work item: `each` indices of `axis` (gckpti_run_strided) */
+} gckpti_strided;
+
 /* Returns an iterator over `axes` of tensors of shapes a and b. Axes match from the last; a size of
  * 1 or a missing axis is repeated (step 0). */
 GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shape *a,

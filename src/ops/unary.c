@@ -18,15 +18,14 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
                                      (double)o[(n)-1]);                                            \
     }
 
-/* A loop over contiguous arrays: `run` or, if the call has vector kernels, that of its table which
- * computes values (input -1) or the gradient of an input. */
+#if GCKPTI_HAS_FAST
+/* A loop over contiguous arrays: of values (input -1) or of the gradient of an input. */
 typedef struct {
     gckpti_loop loop;
     int input;
-    gckpti_loop_fn run;
+    gckpti_loop_fn run; /* set by gckpti_run_loops */
 } gckpti_flat_loop;
 
-#if GCKPTI_HAS_FAST
 typedef struct { /* a work item is a chunk of GCKPTI_ELEMENTS of all loops */
     const gckpti_kernels *kernels;
     const gckpti_flat_loop *loops;
@@ -45,33 +44,35 @@ static void gckpti_loop_item(void *context, int64_t i, int64_t worker)
         s->kernels->run_loop(&c, s->loops[k].run);
     }
 }
-#endif
 
-/* Runs one or two loops of the same length, of the op GCKPTI_KIND_... */
+/* Runs up to two vector loops of the same length, of the op GCKPTI_KIND_... */
 static void gckpti_run_loops(const gckpt_call *call, gckpti_flat_loop *loops, int count, int kind)
 {
-#if GCKPTI_HAS_FAST
-    if (call->kernels && count) {
-        gckpti_loop_items s = { gckpti_kernels_of(call), loops, count };
-        const gckpti_loops *table = &s.kernels->elementwise[kind];
-        for (int k = 0; k < count; k++)
-            loops[k].run = loops[k].input < 0 ? table->values : table->gradients[loops[k].input];
+    gckpti_loop_items s = { gckpti_kernels_of(call), loops, count };
+    const gckpti_loops *table = &s.kernels->elementwise[kind];
+    for (int k = 0; k < count; k++)
+        loops[k].run = loops[k].input < 0 ? table->values : table->gradients[loops[k].input];
+    if (count)
         gckpt_parallel(call, (loops->loop.n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS,
                        (kind < GCKPTI_FIRST_BINARY ? 16 : 4) * GCKPTI_ELEMENTS, gckpti_loop_item,
                        &s);
-        return;
-    }
-#endif
-    (void)call, (void)kind;
-    for (int k = 0; k < count; k++)
-        loops[k].run(&loops[k].loop);
 }
+#endif
 
 static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads, int kind,
                              gckpti_loop_fn plain)
 {
-    gckpti_flat_loop f = { gckpti_loop_of(call, backward, reads), backward - 1, plain };
-    gckpti_run_loops(call, &f, f.loop.to != NULL, kind);
+    const gckpti_loop loop = gckpti_loop_of(call, backward, reads);
+#if GCKPTI_HAS_FAST
+    gckpti_flat_loop f = { loop, backward - 1, NULL };
+    if (call->kernels) {
+        gckpti_run_loops(call, &f, loop.to != NULL, kind);
+        return;
+    }
+#endif
+    (void)kind;
+    if (loop.to)
+        plain(&loop);
 }
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
