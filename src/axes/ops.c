@@ -198,17 +198,16 @@ static void gckpti_sum_plane(const gckpti_strided *s)
 /* Passes g / divisor to each element of the axis. */
 static void gckpti_sum_gradient(const gckpti_strided *s)
 {
-    const int64_t n = s->it.size[0], step = s->it.step[1][0];
+    const int64_t n = s->it.size[0], step = s->it.step[1][0], adds = s->accumulate;
+    const int64_t first = adds ? 0 : step ? n : 1; /* elements that are stored, then repeated */
     for (int64_t r = 0; r < s->it.size[1]; r++) {
         const float *g = s->from + s->it.offset[1] + r * s->it.step[1][1];
         float *d = s->result + s->it.offset[0] + r * s->it.step[0][1];
-        for (int64_t j = 0; s->accumulate && j < n; j++)
+        for (int64_t j = 0; adds && j < n; j++)
             d[j] += g[j * step] / s->divisor;
-        if (s->accumulate)
-            continue;
-        memcpy(d, g, (size_t)(step ? n : 1) * sizeof *d);
-        GCKPTI_KERNEL_OF(s->call, divide, gckpti_divide)(d, s->divisor, step ? n : 1);
-        for (int64_t k = 1; !step && k < n; k += k) /* doubles the repeated elements */
+        memcpy(d, g, (size_t)first * sizeof *d);
+        GCKPTI_KERNEL_OF(s->call, divide, gckpti_divide)(d, s->divisor, first);
+        for (int64_t k = first; k > 0 && k < n; k += k)
             memcpy(d + k, d, (size_t)gckpti_min(k, n - k) * sizeof *d);
     }
 }

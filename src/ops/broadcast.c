@@ -78,14 +78,12 @@ static void gckpti_strided_item(void *context, int64_t i, int64_t worker)
 static void gckpti_run_strided(gckpti_strided *s)
 {
 #if GCKPTI_HAS_FAST
-    enum { LONG = 16, ITEM = 1 << 14 }; /* indices of an axis; elements of a work item */
     const int64_t *size = s->it.size, *step = s->it.step[s->to];
-    int64_t n = 1;
-    int axis = 0;
-    for (int k = s->it.n; k-- > 0; n *= size[k]) /* the outermost long axis, or the longest one */
-        if (step[k] && (!step[axis] || axis == 0 || (size[axis] < LONG && size[k] > size[axis])))
+    int64_t n = 1, axis = 0;
+    for (int k = s->it.n; k-- > 0; n *= size[k]) /* the outermost of 16 or more, or the longest */
+        if (step[k] && (!axis || (size[axis] < 16 && size[k] > size[axis])))
             axis = k;
-    s->axis = axis, s->each = 1 + ITEM * size[axis] / n;
+    s->axis = axis, s->each = 1 + (size[axis] << 14) / n; /* 2^14 elements */
     s->each = !step[axis] ? size[axis] : axis < 2 ? gckpti_ceil_to(s->each, 64) : s->each;
     gckpt_parallel(s->call, (size[axis] + s->each - 1) / s->each, 4 * s->each * n / size[axis],
                    gckpti_strided_item, s);
@@ -138,6 +136,25 @@ static void gckpti_sum_repeated(const gckpt_call *call, const gckpt_arg *x, int6
     c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
     c.in[1] = *x;
     gckpti_run_column_sums(&c, 0, 1);
+}
+
+/* Adds a plane, at s, to the sums of its rows: column by column, so that 64 rows do not wait for
+ * each other. Leaves s and the iterator at the last row. */
+static void gckpti_sum_rows(gckpti_iter *it, gckpti_loop *s, gckpti_loop_fn loop)
+{
+    const int64_t n = it->size[0], last = it->size[1] - 1, *y_step = it->step[1];
+    gckpti_loop part = *s;
+    part.steps[0] = 1, part.steps[1] = y_step[1], part.steps[2] = n;
+    for (int64_t r = 0; r <= last; r += part.n)
+        for (int64_t j = 0; j < n; j++) {
+            part.n = gckpti_min(last + 1 - r, 64), part.g = s->g + r * n + j;
+            part.x = s->x + r, part.y = s->y + r * y_step[1] + j * y_step[0];
+            part.to = s->to + r, part.comp = s->comp + r;
+            loop(&part);
+        }
+    s->g += last * n, it->index[1] = last;
+    for (int t = 0; t < 2; t++)
+        it->offset[t] += last * it->step[t][1];
 }
 
 /* Runs vector loops over whole arrays: of values, or of the required gradients. */
@@ -205,7 +222,7 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
     if (backward && x->compensation)
         gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
     memset(&s, 0, sizeof s);
-    s.n = it.size[0], s.steps[0] = it.step[0][0], s.steps[1] = it.step[1][0];
+    s.n = it.size[0], s.steps[0] = it.step[0][0], s.steps[1] = it.step[1][0], s.steps[2] = 1;
     s.g = call->grad_out, s.to = call->out, s.accumulate = x->accumulate;
     do {
         s.x = x->data ? x->data + it.offset[0] : s.g; /* `loop` does not read a NULL array */
@@ -214,7 +231,12 @@ static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpt
             s.to = x->grad + it.offset[0];
         if (x->compensation)
             s.comp = x->compensation + it.offset[0];
-        loop(&s);
+#if GCKPTI_HAS_FAST
+        if (backward && s.comp && !it.step[0][0] && it.step[0][1])
+            gckpti_sum_rows(&it, &s, loop);
+        else
+#endif
+            loop(&s);
         if (backward)
             s.g += s.n;
         s.to += s.n;

@@ -39,7 +39,6 @@ typedef struct {
                           int64_t scratch);
     void (*divide)(float *x, float divisor, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
-    float (*sum)(const float *x, int64_t n, float first); /* of x[j] - first */
     float (*update)(const gckpt_update_pass *p, const float *more, int64_t block, int64_t n,
                     int update);
     void (*add)(float *to, const float *from, int64_t n); /* to += from */
@@ -52,6 +51,7 @@ typedef struct {
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
+    float (*sum)(const float *x, int64_t n, float first); /* of x[j] - first */
     const gckpti_element_kernels *element_losses;
     const gckpti_class_kernels *class_losses;
     void (*few_classes)(const float *x, int64_t rows, int64_t n, float *max, float *log_sum);

@@ -62,7 +62,7 @@ GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS_WITH)
 #undef GCKPTI_UNARY_LOOPS_WITH
 
 /* ---- elementwise ops of two inputs: a loop for each line of GCKPTI_BINARY_OPS and _GRADS ---- */
-/* Returns W elements of x from j on. In plain loops W is 1, and `step` may be 0 to repeat *x. */
+/* Returns W elements of x from j on. In plain loops W is 1, and any `step` is possible. */
 GCKPTI_INLINED FLOATS V(load_step)(const float *x, int64_t j, int64_t step)
 {
 #if GCKPTI_ISA < 0
@@ -106,7 +106,7 @@ GCKPTI_INLINED float V(start_quotient)(void) { return 0.0f; }
             const FLOATS y = V(load_step)(s.y, j, s.steps[1]);                                     \
             float term[W] = { V(start_##rule)() };                                                 \
             float *to = sums ? term : s.to + j;                                                    \
-            V(name##_put)(to, V(load_n)(s.g + j, W), x, y, sums || s.accumulate);                  \
+            V(name##_put)(to, V(load_step)(s.g, j, s.steps[2]), x, y, sums || s.accumulate);       \
             if (sums)                                                                              \
                 gckpti_sum_add(&s.to[j * s.steps[0]], &s.comp[j * s.steps[0]], *term);             \
         }                                                                                          \

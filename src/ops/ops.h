@@ -110,7 +110,7 @@ typedef struct {
     const float *x, *y, *g, *o;
     float *to, *comp;    /* comp: NULL, or the compensation of sums in `to`, whose step is that of
                              * x; only plain loops have compensation and read the steps */
-    int64_t n, steps[2]; /* steps in x and y: 1, or 0 for an element that is repeated */
+    int64_t n, steps[3]; /* steps in x, y and g; 0 for an element that is repeated */
     int accumulate;
 } gckpti_loop;
 typedef void (*gckpti_loop_fn)(const gckpti_loop *loop);
