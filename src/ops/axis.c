@@ -20,39 +20,54 @@ GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
     return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
 
-/* Copies a plane to tensor `to` or, if `accumulate`, adds it. */
+/* Copies a plane to tensor `to` or, if the loop accumulates, adds it. */
 static void gckpti_move_plane(const gckpti_strided *s)
 {
     const int64_t n = s->it.size[0], *d_step = s->it.step[s->to], *x_step = s->it.step[!s->to];
-    float *d = s->result + s->it.offset[s->to];
-    const float *x = s->from + s->it.offset[!s->to];
+    float *d = s->loops->to + s->it.offset[s->to];
+    const float *x = s->loops->x + s->it.offset[!s->to];
     for (int64_t row = 0; row < s->it.size[1]; row++, d += d_step[1], x += x_step[1])
-        if (d_step[0] == 1 && x_step[0] == 1 && !s->accumulate)
+        if (d_step[0] == 1 && x_step[0] == 1 && !s->loops->accumulate)
             memcpy(d, x, (size_t)n * sizeof *d);
         else if (d_step[0] == 1 && x_step[0] == 1)
             GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(d, x, n);
+        else if (s->loops->accumulate)
+            for (int64_t j = 0; j < n; j++)
+                d[j * d_step[0]] += x[j * x_step[0]];
         else
-            for (int64_t j = 0, at = 0, from = 0; j < n; j++, at += d_step[0], from += x_step[0])
-                gckpti_put(&d[at], x[from], s->accumulate);
+            for (int64_t at = 0, from = 0; at != n * d_step[0]; at += d_step[0], from += x_step[0])
+                d[at] = x[from];
 }
 
-/* Runs a loop from each input to the result or, backward, from the result's gradient to those of
- * the inputs. axes: returns which elements of input i and of the result correspond. */
-static void gckpti_run_between(const gckpt_call *call, int backward,
-                               gckpti_iter (*axes)(const gckpt_call *call, int i),
-                               void (*plane)(const gckpti_strided *s), float divisor)
+/* Runs an op that moves elements from each input to the result or, backward, from the result's
+ * gradient to those of the inputs. axes: returns which elements of input i and of the result
+ * correspond. */
+static void gckpti_run_moves(const gckpt_call *call, int backward,
+                             gckpti_iter (*axes)(const gckpt_call *call, int i))
 {
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg *x = &call->in[i];
-        gckpti_strided s = { call, axes(call, i), plane, !backward, backward && x->accumulate,
-                             backward ? call->grad_out : x->data, backward ? x->grad : call->out,
-                             divisor, 0, 0 };
-        if (s.result)
+        gckpti_strided s;
+        gckpti_begin_strided(&s, call, gckpti_move_plane, !backward);
+        s.it = axes(call, i);
+        s.loops->x = backward ? call->grad_out : x->data;
+        s.loops->to = backward ? x->grad : call->out;
+        s.loops->accumulate = backward && x->accumulate;
+        if (s.loops->to)
             gckpti_run_strided(&s);
     }
 }
-#define GCKPTI_RUN_MOVES(call, backward, axes)                                                     \
-    gckpti_run_between(call, backward, axes, gckpti_move_plane, 1.0f)
+
+/* Returns an iterator over input i and the result, one of which is a block of the other: tensor `of`
+ * (0: the input), which begins at index `begin` of an axis. */
+static gckpti_iter gckpti_block_axes(const gckpt_call *call, int i, int of, int axis, int64_t begin)
+{
+    const gckpt_shape *x = &call->in[i].shape, *const shapes[4] = { x, &call->shape, NULL, NULL };
+    gckpti_iter it;
+    gckpti_iter_over(&it, of ? x : &call->shape, shapes);
+    it.offset[of] = begin * gckpti_split_at(x, axis).inner;
+    return it;
+}
 
 /* slice: y is elements begin..end-1 of x along an axis; if `relative`, call->position is added to
  * both. dx is g in this range, 0 elsewhere. A slice of the batch axis mixes rows. */
@@ -76,11 +91,8 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
 static gckpti_iter gckpti_slice_move(const gckpt_call *call, int i)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    const gckpt_shape *x = &call->in[i].shape;
-    gckpti_iter it = gckpti_iter_over(&call->shape, x, &call->shape);
-    it.offset[0] = gckpti_join_words(p->begin) + (p->relative ? call->position : 0);
-    it.offset[0] *= gckpti_split_at(x, p->axis).inner;
-    return it;
+    return gckpti_block_axes(call, i, 0, p->axis,
+                             gckpti_join_words(p->begin) + (p->relative ? call->position : 0));
 }
 static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
@@ -92,7 +104,7 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
                           gckpti_elements(&call->shape), call->out);
         return;
     }
-    GCKPTI_RUN_MOVES(call, backward, gckpti_slice_move);
+    gckpti_run_moves(call, backward, gckpti_slice_move);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
 static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)

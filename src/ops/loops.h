@@ -62,64 +62,67 @@ GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS_WITH)
 #undef GCKPTI_UNARY_LOOPS_WITH
 
 /* ---- elementwise ops of two inputs: a loop for each line of GCKPTI_BINARY_OPS and _GRADS ---- */
-/* Returns W elements of x from j on. In plain loops W is 1, and any `step` is possible. */
-GCKPTI_INLINED FLOATS V(load_step)(const float *x, int64_t j, int64_t step)
-{
-#if GCKPTI_ISA < 0
-    return x[j * step];
-#else
-    return (void)step, V(load_n)(x + j, W);
-#endif
-}
-
+/* The offset of element j of operand i; only plain loops have repeated operands. */
+#define GCKPTI_STEP(i) (GCKPTI_ISA < 0 ? j * s.steps[i] : j)
 #define GCKPTI_BINARY_LOOP(name, flops, flags, value, ...)                                         \
     GCKPTI_INLINED FLOATS V(name##_value)(FLOATS x, FLOATS y) { return value; }                    \
     GCKPTI_KERNEL void V(name##_values)(const gckpti_loop *loop)                                   \
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            const FLOATS x = V(load_step)(s.x, j, s.steps[0]);                                     \
-            V(store_n)(s.to + j, V(name##_value)(x, V(load_step)(s.y, j, s.steps[1])), W);         \
+            const FLOATS x = V(load_n)(s.x + GCKPTI_STEP(0), W);                                   \
+            V(store_n)(s.to + j, V(name##_value)(x, V(load_n)(s.y + GCKPTI_STEP(1), W)), W);       \
         }                                                                                          \
     }
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOP)
 #undef GCKPTI_BINARY_LOOP
 
-/* Return the value to which a rule adds a term of a compensated sum. From -0, `passed` leaves g as
- * it is, even -0. From 0, `product` is an fma, which no compiler contracts with the sum. */
-GCKPTI_INLINED float V(start_passed)(void) { return -0.0f; }
-GCKPTI_INLINED float V(start_product)(void) { return 0.0f; }
-GCKPTI_INLINED float V(start_quotient)(void) { return 0.0f; }
-
-/* Defines a put (store or add) of W elements of a gradient, and its loop; `sums` is a constant. */
+/* Defines a put (store or add) of W elements of a gradient, and its loop. */
 #define GCKPTI_GRADIENT_LOOP(name, rule, a, b)                                                     \
     GCKPTI_INLINED void V(name##_put)(float *d, FLOATS g, FLOATS x, FLOATS y, int accumulate)      \
     {                                                                                              \
         (void)x, (void)y;                                                                          \
         V(put_##rule##_n)(d, a, b, accumulate, W);                                                 \
     }                                                                                              \
-    GCKPTI_INLINED void V(name##_gradient_of)(const gckpti_loop *loop, int sums)                   \
+    GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            const FLOATS x = V(load_step)(s.x, j, s.steps[0]);                                     \
-            const FLOATS y = V(load_step)(s.y, j, s.steps[1]);                                     \
-            float term[W] = { V(start_##rule)() };                                                 \
-            float *to = sums ? term : s.to + j;                                                    \
-            V(name##_put)(to, V(load_step)(s.g, j, s.steps[2]), x, y, sums || s.accumulate);       \
-            if (sums)                                                                              \
-                gckpti_sum_add(&s.to[j * s.steps[0]], &s.comp[j * s.steps[0]], *term);             \
+            const FLOATS x = V(load_n)(s.x + GCKPTI_STEP(0), W);                                   \
+            const FLOATS y = V(load_n)(s.y + GCKPTI_STEP(1), W);                                   \
+            const FLOATS g = V(load_n)(s.g + GCKPTI_STEP(2), W);                                   \
+            V(name##_put)(s.to + j, g, x, y, s.accumulate);                                        \
         }                                                                                          \
-    }                                                                                              \
-    GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
-    {                                                                                              \
-        if (W == 1 && loop->comp)                                                                  \
-            V(name##_gradient_of)(loop, 1);                                                        \
-        else                                                                                       \
-            V(name##_gradient_of)(loop, 0);                                                        \
     }
 GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
 #undef GCKPTI_GRADIENT_LOOP
+
+/* where: a bit mask of the elements that are taken: those whose condition is not 0 (-0 is 0) or,
+ * for the gradient of b, is 0. Moves bits, so NaN stay as they are. */
+GCKPTI_INLINED INTS V(where_mask)(const gckpti_loop *s, int64_t at)
+{
+    const INTS word = V(bits)(V(load_n)(s->x + at, W)) << s->shift;
+    return GCKPTI_MASK_OF(word != 0) ^ (0u - (uint32_t)s->second);
+}
+GCKPTI_KERNEL void V(where_values)(const gckpti_loop *loop)
+{
+    const gckpti_loop s = *loop;
+    for (int64_t j = 0; j < s.n; j += W) {
+        const INTS taken = V(where_mask)(&s, GCKPTI_STEP(0));
+        const INTS a = V(bits)(V(load_n)(s.y + GCKPTI_STEP(1), W));
+        const INTS b = V(bits)(V(load_n)(s.g + GCKPTI_STEP(2), W));
+        V(store_n)(s.to + j, V(floats)((taken & a) | (~taken & b)), W);
+    }
+}
+GCKPTI_KERNEL void V(where_gradient)(const gckpti_loop *loop)
+{
+    const gckpti_loop s = *loop;
+    for (int64_t j = 0; j < s.n; j += W) {
+        const INTS g = V(bits)(V(load_n)(s.g + GCKPTI_STEP(2), W));
+        V(put_n)(s.to + j, V(floats)(g & V(where_mask)(&s, GCKPTI_STEP(0))), s.accumulate, W);
+    }
+}
+#undef GCKPTI_STEP
 
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 

@@ -18,55 +18,19 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
                                      (double)o[(n)-1]);                                            \
     }
 
-#if GCKPTI_HAS_FAST
-/* A loop over contiguous arrays: of values (input -1) or of the gradient of an input. */
-typedef struct {
-    gckpti_loop loop;
-    int input;
-    gckpti_loop_fn run; /* set by gckpti_run_loops */
-} gckpti_flat_loop;
-
-typedef struct { /* a work item is a chunk of GCKPTI_ELEMENTS of all loops */
-    const gckpti_kernels *kernels;
-    const gckpti_flat_loop *loops;
-    int count;
-} gckpti_loop_items;
-
-static void gckpti_loop_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_loop_items *s = (const gckpti_loop_items *)context;
-    const int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    for (int k = 0; k < s->count; k++) {
-        gckpti_loop c = s->loops[k].loop;
-        c.n = gckpti_min(c.n - at, GCKPTI_ELEMENTS);
-        c.x += at, c.y += at, c.to += at, c.g = c.g ? c.g + at : NULL;
-        s->kernels->run_loop(&c, s->loops[k].run);
-    }
-}
-
-/* Runs up to two vector loops of the same length, of the op GCKPTI_KIND_... */
-static void gckpti_run_loops(const gckpt_call *call, gckpti_flat_loop *loops, int count, int kind)
-{
-    gckpti_loop_items s = { gckpti_kernels_of(call), loops, count };
-    const gckpti_loops *table = &s.kernels->elementwise[kind];
-    for (int k = 0; k < count; k++)
-        loops[k].run = loops[k].input < 0 ? table->values : table->gradients[loops[k].input];
-    if (count)
-        gckpt_parallel(call, (loops->loop.n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS,
-                       (kind < GCKPTI_FIRST_BINARY ? 16 : 4) * GCKPTI_ELEMENTS, gckpti_loop_item,
-                       &s);
-}
-#endif
-
 static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads, int kind,
                              gckpti_loop_fn plain)
 {
     const gckpti_loop loop = gckpti_loop_of(call, backward, reads);
 #if GCKPTI_HAS_FAST
-    gckpti_flat_loop f = { loop, backward - 1, NULL };
-    if (call->kernels) {
-        gckpti_run_loops(call, &f, loop.to != NULL, kind);
+    if (call->kernels && loop.to) {
+        const gckpt_shape all = gckpt_shape1(loop.n), *const shapes[4] = { &all, &all, &all, &all };
+        gckpti_strided s;
+        gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
+        gckpti_iter_over(&s.it, &all, shapes);
+        s.loops[0] = loop, s.cost = 16;
+        gckpti_add_loop(&s, kind, backward - 1, plain);
+        gckpti_run_strided(&s);
         return;
     }
 #endif
@@ -137,8 +101,8 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
     for (int64_t i = 0; i < n; i++)
         call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
 }
-GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
-                GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
+GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL, GCKPTI_IS_ELEMENTWISE,
+                GCKPT_IS_U8);
 GCKPTI_BUILDER_2(from_u8)
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
