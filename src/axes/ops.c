@@ -170,7 +170,7 @@ static void gckpti_reduce_plane(const gckpti_strided *s)
 {
     const int axis = *(const int *)s->call->attributes, innermost = s->it.step[1][0] == 0;
     const int64_t n = s->it.size[innermost];
-    const float *x = s->loops->x + s->it.offset[0];
+    const float *x = s->loops->in[0] + s->it.offset[0];
     float *d = s->loops->to + s->it.offset[1];
     if (innermost && (axis == -1 || axis == s->call->shape.n)) {
         for (int64_t r = 0; r < n; r++, x += s->it.step[0][1])
@@ -181,7 +181,7 @@ static void gckpti_reduce_plane(const gckpti_strided *s)
         memset(d, 0, (size_t)n * sizeof *d);
         gckpti_move_plane(&rows);
     }
-    GCKPTI_KERNEL_OF(s->call, divide, gckpti_divide)(d, *s->loops->y, n);
+    GCKPTI_KERNEL_OF(s->call, divide, gckpti_divide)(d, *s->loops->in[1], n);
 }
 
 /* Runs sum or mean. Backward: passes g, or g / size for a mean, to each element. */
@@ -198,9 +198,9 @@ static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
     gckpti_begin_strided(&s, call, backward ? gckpti_loop_plane : gckpti_reduce_plane,
                          backward ? 3 : 1);
     gckpti_iter_over(&s.it, &x->shape, shapes[backward]);
-    s.loops->x = x->data, s.loops->y = &size, s.loops->to = call->out;
+    s.loops->in[0] = x->data, s.loops->in[1] = &size, s.loops->to = call->out;
     if (backward) { /* x is not read */
-        s.loops->x = s.loops->to = x->grad, s.loops->g = call->grad_out;
+        s.loops->in[0] = s.loops->to = x->grad, s.loops->in[2] = call->grad_out;
         s.loops->accumulate = x->accumulate;
         gckpti_add_loop(&s, GCKPTI_KIND_div, 0, gckpti_numerator_gradient);
     }
@@ -211,14 +211,8 @@ GCKPTI_OP_KERNELS(sum, gckpti_run_reduction(call, backward, 0))
 GCKPTI_OP_KERNELS(mean, gckpti_run_reduction(call, backward, 1))
 GCKPTI_DESC(sum, gckpti_sum_shape, gckpti_flops_1, 0, 0);
 GCKPTI_DESC(mean, gckpti_mean_shape, gckpti_flops_1, 0, 0);
-GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
-{
-    return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
-}
-GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
-{
-    return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
-}
+GCKPTI_AXIS_BUILDER(sum)
+GCKPTI_AXIS_BUILDER(mean)
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
 {
     if (x && x->shape.n < 3)
@@ -267,12 +261,6 @@ static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 GCKPTI_DESC(max, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL, gckpti_argmax_limit, NULL,
                 GCKPTI_INDICES, 0);
-GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
-{
-    return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);
-}
-GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis)
-{
-    return gckpt_apply(&gckpti_op_argmax, &x, 1, &axis, sizeof axis);
-}
+GCKPTI_AXIS_BUILDER(max)
+GCKPTI_AXIS_BUILDER(argmax)
 #endif

@@ -20,32 +20,31 @@ static const gckpti_loops V(elementwise)[] = {
 static GCKPTI_TARGET void V(run_loop)(gckpti_loop *s, gckpti_loop_fn loop)
 {
     enum { COPIES = 256 };
-    const gckpti_loop all = *s;
-    const float *from[3] = { all.x, all.y, all.g };
-    float copies[3][COPIES], x[W], y[W], g[W], last[W];
-    int64_t most = all.n;
-    for (int k = 0; k < 3; k++)
-        if (!all.steps[k]) {
-            const FLOATS copy = V(set1)(*from[k]);
-            most = gckpti_min(most, COPIES), from[k] = copies[k];
-            for (int64_t j = 0; j < most; j += W)
-                V(store)(copies[k] + j, copy);
-        }
-    for (int64_t at = 0; at < all.n; at += most) {
-        const int64_t n = gckpti_min(most, all.n - at), left = n % W, end = n - left;
-        s->x = from[0] + at * all.steps[0], s->y = from[1] + at * all.steps[1];
-        s->g = from[2] + at * all.steps[2], s->to = all.to + at, s->n = end;
-        if (end)
-            loop(s);
+    const float *from[3];
+    float copies[3][COPIES], padded[3][W], last[W];
+    gckpti_loop c = *s;
+    int64_t most = s->n;
+    for (int k = 0; k < 3; k++) {
+        from[k] = s->steps[k] ? s->in[k] : copies[k];
+        most = s->steps[k] ? most : gckpti_min(most, COPIES);
+        for (int64_t j = 0; !s->steps[k] && j < most; j += W)
+            V(store)(copies[k] + j, V(set1)(*s->in[k]));
+    }
+    for (int64_t at = 0; at < s->n; at += most) {
+        const int64_t n = gckpti_min(most, s->n - at), left = n % W;
+        for (int k = 0; k < 3; k++)
+            c.in[k] = from[k] + at * s->steps[k];
+        c.n = n - left, c.to = s->to + at;
+        if (c.n)
+            loop(&c);
         if (!left)
             continue;
-        V(store)(x, V(load_n)(s->x + end, left));
-        V(store)(y, V(load_n)(s->y + end, left));
-        V(store)(g, V(load_n)(s->g + end, left));
-        V(store)(last, V(load_n)(s->accumulate ? s->to + end : x, left));
-        s->x = x, s->y = y, s->g = g, s->to = last, s->n = W;
-        loop(s);
-        V(store_n)(all.to + at + end, V(load)(last), left);
+        for (int k = 0; k < 3; k++)
+            V(store)(padded[k], V(load_n)(c.in[k] + c.n, left)), c.in[k] = padded[k];
+        V(store)(last, V(load_n)(c.accumulate ? c.to + c.n : padded[0], left));
+        c.to = last, c.n = W;
+        loop(&c);
+        V(store_n)(s->to + at + n - left, V(load)(last), left);
     }
 }
 

@@ -25,7 +25,7 @@ static void gckpti_move_plane(const gckpti_strided *s)
 {
     const int64_t n = s->it.size[0], *d_step = s->it.step[s->to], *x_step = s->it.step[!s->to];
     float *d = s->loops->to + s->it.offset[s->to];
-    const float *x = s->loops->x + s->it.offset[!s->to];
+    const float *x = s->loops->in[0] + s->it.offset[!s->to];
     for (int64_t row = 0; row < s->it.size[1]; row++, d += d_step[1], x += x_step[1])
         if (d_step[0] == 1 && x_step[0] == 1 && !s->loops->accumulate)
             memcpy(d, x, (size_t)n * sizeof *d);
@@ -50,7 +50,7 @@ static void gckpti_run_moves(const gckpt_call *call, int backward,
         gckpti_strided s;
         gckpti_begin_strided(&s, call, gckpti_move_plane, !backward);
         s.it = axes(call, i);
-        s.loops->x = backward ? call->grad_out : x->data;
+        s.loops->in[0] = backward ? call->grad_out : x->data;
         s.loops->to = backward ? x->grad : call->out;
         s.loops->accumulate = backward && x->accumulate;
         if (s.loops->to)
@@ -58,8 +58,8 @@ static void gckpti_run_moves(const gckpt_call *call, int backward,
     }
 }
 
-/* Returns an iterator over input i and the result, one of which is a block of the other: tensor `of`
- * (0: the input), which begins at index `begin` of an axis. */
+/* Returns an iterator over input i and the result. Tensor `of`, 0 for the input, contains the other
+ * one as a block, from index `begin` of an axis on. */
 static gckpti_iter gckpti_block_axes(const gckpt_call *call, int i, int of, int axis, int64_t begin)
 {
     const gckpt_shape *x = &call->in[i].shape, *const shapes[4] = { x, &call->shape, NULL, NULL };

@@ -36,10 +36,10 @@ GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
                                 const gckpt_shape *const shapes[4])
 {
     int64_t stride[4] = { 1, 1, 1, 1 }, step[4];
-    memset(it, 0, sizeof *it);
-    it->size[0] = it->size[1] = 1; /* one element */
+    it->n = 0, it->size[0] = it->size[1] = 1; /* one element */
+    memset(it->index, 0, sizeof it->index);
     for (int t = 0; t < 4; t++)
-        it->step[t][0] = 1;
+        it->step[t][0] = 1, it->step[t][1] = 0, it->offset[t] = 0;
     for (int k = 1; k <= axes->n; k++) {
         for (int t = 0; t < 4; t++) {
             const gckpt_shape *s = shapes[t];
@@ -102,11 +102,13 @@ static void gckpti_run_strided(gckpti_strided *s)
     for (int k = s->it.n; k-- > 0; n *= size[k]) /* the outermost of 16 or more, or the longest */
         if (step[k] && (!axis || (size[axis] < 16 && size[k] > size[axis])))
             axis = k;
-    s->axis = axis, s->each = size[axis] * GCKPTI_ELEMENTS / n;
-    s->each = !step[axis] ? size[axis] : axis < 2 ? gckpti_ceil_to(s->each, 64) : s->each;
-    s->each += !s->each;
+    s->axis = axis, s->each = size[axis];
+    if (GCKPTI_HAS_FAST && step[axis] && n * s->cost > 1 << 16) {
+        s->each = 1 + ((size[axis] << 16) - 1) / (n * s->cost);
+        s->each = axis < 2 ? gckpti_ceil_to(s->each, 64) : s->each;
+    }
     gckpt_parallel(s->call, (size[axis] + s->each - 1) / s->each,
-                   s->cost * s->each * n / size[axis], gckpti_strided_item, s);
+                   s->cost * s->each * (n / size[axis]), gckpti_strided_item, s);
 }
 
 /* ---- elementwise ops: loops along the innermost axis ---- */
@@ -125,21 +127,22 @@ static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_
 
 static void gckpti_loop_plane(const gckpti_strided *s)
 {
-    const int64_t *at = s->it.offset;
-    for (int64_t row = 0; row < s->it.size[1]; row++)
-        for (int k = 0; k < s->count; k++) {
-            gckpti_loop c = s->loops[k];
-            c.x += at[0] + row * s->it.step[0][1], c.steps[0] = s->it.step[0][0];
-            c.y += at[1] + row * s->it.step[1][1], c.steps[1] = s->it.step[1][0];
-            c.g += at[2] + row * s->it.step[2][1], c.steps[2] = s->it.step[2][0];
-            c.to += at[3] + row * s->it.step[3][1], c.n = s->it.size[0];
+    for (int k = 0; k < s->count; k++) {
+        gckpti_loop c = s->loops[k];
+        for (int t = 0; t < 3; t++)
+            c.in[t] += s->it.offset[t], c.steps[t] = s->it.step[t][0];
+        c.to += s->it.offset[3], c.n = s->it.size[0];
+        for (int64_t row = 0; row < s->it.size[1]; row++, c.to += s->it.step[3][1]) {
 #if GCKPTI_HAS_FAST
             if (s->vectors)
                 gckpti_kernels_of(s->call)->run_loop(&c, s->run[k]);
             else
 #endif
                 s->run[k](&c);
+            for (int t = 0; t < 3; t++)
+                c.in[t] += s->it.step[t][1];
         }
+    }
 }
 
 /* Adds the terms of a plane to compensated sums, in order: computes a tile of terms, which it sums
@@ -152,7 +155,7 @@ static void gckpti_sum_plane(const gckpti_strided *s)
     const int64_t most = !step[0] == !step[1] ? 1 : ROWS; /* rows of which either is summed */
     float terms[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
     gckpt_call sums = *s->call;
-    sums.runner = NULL, sums.in[1].accumulate = 1;
+    sums.runner = NULL, sums.grad_out_bf16 = NULL, sums.in[1].accumulate = 1;
     for (int64_t r = 0; r < size[1]; r += most)
         for (int64_t j = 0; j < size[0]; j += COLUMNS) {
             gckpti_strided tile = *s;
@@ -193,8 +196,9 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Computes values by the loop `first` or, if `backward`, the gradients of two inputs: of `where`,
- * those after the condition. Operands that a loop does not read are replaced by one that exists. */
+/* Computes values by the loop `first` or, if `backward`, the gradients of two inputs (of `where`,
+ * those after the condition), the second by `second`, if that is not NULL. Replaces operands that a
+ * loop does not read by one that exists. */
 static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
                                  gckpti_loop_fn first, gckpti_loop_fn second)
 {
@@ -203,28 +207,28 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
     const float *whole = backward ? call->grad_out : call->out;
     gckpti_strided s;
     gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
+    if (where && backward) /* the condition's gradient is 0 */
+        gckpti_zero_gradients(call, 0, 1);
     for (int k = 0; k < call->inputs; k++)
         flat = flat && !call->in[k].compensation &&
                gckpti_elements(&call->in[k].shape) == gckpti_elements(&call->shape);
     for (int i = 0; i <= backward; i++) {
         const gckpt_arg *in = call->in, *d = &in[where + i];
         const gckpt_shape *shape[4] = { NULL, NULL, NULL, backward ? &d->shape : &call->shape };
-        const float *from[3];
         gckpti_loop *loop = &s.loops[s.count];
         for (int t = 0; t < 3; t++) {
             const gckpt_arg *x = &in[where || t == 2 ? t : t ^ i];
             const void *data = x->index ? (const void *)x->index : (const void *)x->data;
             const int is_read = data && (t < 2 || (where && !backward));
-            from[t] = is_read ? (const float *)data : whole;
+            loop->in[t] = is_read ? (const float *)data : whole;
             shape[t] = is_read ? &x->shape : &call->shape;
         }
         s.comp = backward ? d->compensation : NULL;
-        loop->x = from[0], loop->y = from[1], loop->g = from[2];
         loop->to = backward ? d->grad : call->out, loop->accumulate = backward && d->accumulate;
         loop->shift = where && !in->index, loop->second = i;
         if (loop->to && loop->to != call->grad_out) { /* required, and not g itself (PASSES_GRAD) */
             gckpti_iter_over(&s.it, &call->shape, shape);
-            gckpti_add_loop(&s, kind, backward ? i : -1, i ? second : first);
+            gckpti_add_loop(&s, kind, backward ? i : -1, i && second ? second : first);
         }
         if (s.count && s.comp && kind == GCKPTI_KIND_add && s.it.step[3][0] &&
             s.it.size[0] == gckpti_elements(&d->shape)) { /* the terms are g */
@@ -241,21 +245,11 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
     }
 }
 
-#ifndef GCKPTI_NO_GRAPH
-#define GCKPTI_BINARY_BUILDER(name)                                                                \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
-    {                                                                                              \
-        return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
-    }
-#else
-#define GCKPTI_BINARY_BUILDER(name)
-#endif
 #define GCKPTI_BINARY_OP(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)              \
-    GCKPTI_OP_KERNELS(name, backward ? gckpti_run_broadcast(call, 1, GCKPTI_KIND_##name,           \
-                                                            gckpti_##grad_a##_gradient,            \
-                                                            gckpti_##grad_b##_gradient)            \
-                                     : gckpti_run_broadcast(call, 0, GCKPTI_KIND_##name,           \
-                                                            gckpti_##name##_values, NULL))         \
+    GCKPTI_OP_KERNELS(                                                                             \
+        name, gckpti_run_broadcast(call, backward, GCKPTI_KIND_##name,                             \
+                                   backward ? gckpti_##grad_a##_gradient : gckpti_##name##_values, \
+                                   backward ? gckpti_##grad_b##_gradient : NULL))                  \
     GCKPTI_DESC(name, gckpti_broadcast_shape, flops,                                               \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (reads_a) | GCKPT_SUMS, (reads_b) | GCKPT_SUMS);                                   \
@@ -265,14 +259,10 @@ GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
 
 /* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
  * db = g where b is, else +0, stored or added. y may share memory with a or b. */
-static void gckpti_run_where(const gckpt_call *call, int backward, gckpti_loop_fn loop)
-{
-    if (backward) /* the condition's gradient is 0 */
-        gckpti_zero_gradients(call, 0, 1);
-    gckpti_run_broadcast(call, backward, GCKPTI_KIND_where, loop, loop);
-}
-GCKPTI_OP_KERNELS(where, gckpti_run_where(call, backward,
-                                          backward ? gckpti_where_gradient : gckpti_where_values))
+GCKPTI_OP_KERNELS(where,
+                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where,
+                                       backward ? gckpti_where_gradient : gckpti_where_values,
+                                       NULL))
 GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,
             GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
             GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);

@@ -43,15 +43,15 @@ GCKPTI_INLINED void V(put_masked_n)(float *d, FLOATS g, FLOATS mask, int accumul
     {                                                                                              \
         const gckpti_loop s = *loop; /* a copy that no store can alias */                          \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            V(store_n)(s.to + j, V(name##_value)(V(load_n)(s.x + j, W), s.o), W);                  \
+            V(store_n)(s.to + j, V(name##_value)(V(load_n)(s.in[0] + j, W), s.o), W);              \
         }                                                                                          \
     }                                                                                              \
     GCKPTI_KERNEL void V(name##_gradients)(const gckpti_loop *loop)                                \
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            const FLOATS df = V(name##_slope)(V(load_n)(s.x + j, W), s.o);                         \
-            V(put_##rule##_n)(s.to + j, V(load_n)(s.g + j, W), df, s.accumulate, W);               \
+            const FLOATS df = V(name##_slope)(V(load_n)(s.in[0] + j, W), s.o);                     \
+            V(put_##rule##_n)(s.to + j, V(load_n)(s.in[2] + j, W), df, s.accumulate, W);           \
         }                                                                                          \
     }
 #define GCKPTI_UNARY_LOOPS_WITH(name, flops, reads, value, rule, deriv, ...)                       \
@@ -62,16 +62,15 @@ GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS_WITH)
 #undef GCKPTI_UNARY_LOOPS_WITH
 
 /* ---- elementwise ops of two inputs: a loop for each line of GCKPTI_BINARY_OPS and _GRADS ---- */
-/* The offset of element j of operand i; only plain loops have repeated operands. */
-#define GCKPTI_STEP(i) (GCKPTI_ISA < 0 ? j * s.steps[i] : j)
+/* Returns W elements of operand i from j on. Only plain loops have repeated operands. */
+#define GCKPTI_OPERAND(i) V(load_n)(s.in[i] + (GCKPTI_ISA < 0 ? j * s.steps[i] : j), W)
 #define GCKPTI_BINARY_LOOP(name, flops, flags, value, ...)                                         \
     GCKPTI_INLINED FLOATS V(name##_value)(FLOATS x, FLOATS y) { return value; }                    \
     GCKPTI_KERNEL void V(name##_values)(const gckpti_loop *loop)                                   \
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            const FLOATS x = V(load_n)(s.x + GCKPTI_STEP(0), W);                                   \
-            V(store_n)(s.to + j, V(name##_value)(x, V(load_n)(s.y + GCKPTI_STEP(1), W)), W);       \
+            V(store_n)(s.to + j, V(name##_value)(GCKPTI_OPERAND(0), GCKPTI_OPERAND(1)), W);        \
         }                                                                                          \
     }
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOP)
@@ -88,10 +87,8 @@ GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOP)
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            const FLOATS x = V(load_n)(s.x + GCKPTI_STEP(0), W);                                   \
-            const FLOATS y = V(load_n)(s.y + GCKPTI_STEP(1), W);                                   \
-            const FLOATS g = V(load_n)(s.g + GCKPTI_STEP(2), W);                                   \
-            V(name##_put)(s.to + j, g, x, y, s.accumulate);                                        \
+            V(name##_put)(s.to + j, GCKPTI_OPERAND(2), GCKPTI_OPERAND(0), GCKPTI_OPERAND(1),       \
+                          s.accumulate);                                                           \
         }                                                                                          \
     }
 GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
@@ -99,18 +96,16 @@ GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
 
 /* where: a bit mask of the elements that are taken: those whose condition is not 0 (-0 is 0) or,
  * for the gradient of b, is 0. Moves bits, so NaN stay as they are. */
-GCKPTI_INLINED INTS V(where_mask)(const gckpti_loop *s, int64_t at)
+GCKPTI_INLINED INTS V(where_mask)(FLOATS condition, int shift, int second)
 {
-    const INTS word = V(bits)(V(load_n)(s->x + at, W)) << s->shift;
-    return GCKPTI_MASK_OF(word != 0) ^ (0u - (uint32_t)s->second);
+    return GCKPTI_MASK_OF(V(bits)(condition) << shift != 0) ^ (0u - (uint32_t)second);
 }
 GCKPTI_KERNEL void V(where_values)(const gckpti_loop *loop)
 {
     const gckpti_loop s = *loop;
     for (int64_t j = 0; j < s.n; j += W) {
-        const INTS taken = V(where_mask)(&s, GCKPTI_STEP(0));
-        const INTS a = V(bits)(V(load_n)(s.y + GCKPTI_STEP(1), W));
-        const INTS b = V(bits)(V(load_n)(s.g + GCKPTI_STEP(2), W));
+        const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, 0);
+        const INTS a = V(bits)(GCKPTI_OPERAND(1)), b = V(bits)(GCKPTI_OPERAND(2));
         V(store_n)(s.to + j, V(floats)((taken & a) | (~taken & b)), W);
     }
 }
@@ -118,11 +113,11 @@ GCKPTI_KERNEL void V(where_gradient)(const gckpti_loop *loop)
 {
     const gckpti_loop s = *loop;
     for (int64_t j = 0; j < s.n; j += W) {
-        const INTS g = V(bits)(V(load_n)(s.g + GCKPTI_STEP(2), W));
-        V(put_n)(s.to + j, V(floats)(g & V(where_mask)(&s, GCKPTI_STEP(0))), s.accumulate, W);
+        const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, s.second);
+        V(put_n)(s.to + j, V(floats)(taken & V(bits)(GCKPTI_OPERAND(2))), s.accumulate, W);
     }
 }
-#undef GCKPTI_STEP
+#undef GCKPTI_OPERAND
 
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 

@@ -103,12 +103,12 @@ typedef struct {
     float first, mean, rstd;
 } gckpti_row_args;
 
-/* A loop that stores, or adds to, n elements of `to`; o: the attributes. Forward: x and y are the
- * inputs. Backward: g is the output's gradient, x the result or input at which the derivative is
- * taken; of a binary op, x is the input itself and y the other input. where: x is the condition;
- * forward, y is a and g is b. */
+/* A loop that stores, or adds to, n elements of `to`; o: the attributes; in: x, y and g. Forward: x
+ * and y are the inputs. Backward: g is the output's gradient, x the result or input at which the
+ * derivative is taken; of a binary op, x is the input itself and y the other input. where: x is the
+ * condition; forward, y is a and g is b. */
 typedef struct {
-    const float *x, *y, *g, *o;
+    const float *in[3], *o;
     float *to;
     int64_t n, steps[3]; /* steps in x, y and g: 1, or 0 for an element that is repeated */
     int accumulate;
@@ -126,7 +126,8 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
                                                          : call->grad_out;
     gckpti_loop loop;
     memset(&loop, 0, sizeof loop);
-    loop.x = loop.y = from, loop.g = backward ? call->grad_out : from, loop.o = (const float *)call->attributes;
+    loop.in[0] = loop.in[1] = from, loop.in[2] = backward ? call->grad_out : from;
+    loop.o = (const float *)call->attributes;
     loop.to = backward ? x->grad : call->out, loop.n = gckpti_elements(&call->shape);
     loop.accumulate = backward && x->accumulate;
     loop.steps[0] = loop.steps[1] = loop.steps[2] = 1;

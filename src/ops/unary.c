@@ -41,28 +41,6 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 #define GCKPTI_UNARY_FLAGS   (GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE)
-#ifndef GCKPTI_NO_GRAPH
-#define GCKPTI_BUILDER_0(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
-    {                                                                                              \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
-    }
-#define GCKPTI_BUILDER_1(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o)                                 \
-    {                                                                                              \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, &o, sizeof o);                                \
-    }
-#define GCKPTI_BUILDER_2(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o0, float o1)                      \
-    {                                                                                              \
-        const float o[2] = { o0, o1 };                                                             \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, o, sizeof o);                                 \
-    }
-#else
-#define GCKPTI_BUILDER_0(name)
-#define GCKPTI_BUILDER_1(name)
-#define GCKPTI_BUILDER_2(name)
-#endif
 #define GCKPTI_UNARY_DESC(name, shape, flops, reads)                                               \
     GCKPTI_OP_KERNELS(                                                                             \
         name, gckpti_run_unary(call, backward, reads, GCKPTI_KIND_##name,                          \
