@@ -32,13 +32,17 @@ static gckpti_iter gckpti_permute_move(const gckpt_call *call, int i)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
     const gckpt_shape *x = &call->in[i].shape, none = gckpt_shape1(1);
-    gckpti_iter it = gckpti_iter_over(&none, x, x);
-    int64_t step = 1;
-    for (int k = x->n; k-- > 0; step *= call->shape.d[k])
-        gckpti_iter_add_axis(&it, call->shape.d[k], gckpti_split_at(x, p->axes[k]).inner, step);
+    const gckpt_shape *const shapes[4] = { x, x, NULL, NULL };
+    gckpti_iter it;
+    gckpti_iter_over(&it, &none, shapes);
+    int64_t step[4] = { 0, 1, 0, 0 };
+    for (int k = x->n; k-- > 0; step[1] *= call->shape.d[k]) {
+        step[0] = gckpti_split_at(x, p->axes[k]).inner;
+        gckpti_iter_add_axis(&it, call->shape.d[k], step);
+    }
     return it;
 }
-GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, 0, gckpti_permute_move))
+GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, gckpti_permute_move))
 GCKPTI_DESC(permute, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
@@ -71,15 +75,12 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
 static gckpti_iter gckpti_concat_move(const gckpt_call *call, int i)
 {
     const int axis = *(const int *)call->attributes;
-    const gckpt_shape *x = &call->in[i].shape;
-    gckpti_iter it = gckpti_iter_over(x, x, &call->shape);
-    while (i-- > 0) {
-        const gckpti_axis_split before = gckpti_split_at(&call->in[i].shape, axis);
-        it.offset[1] += before.size * before.inner;
-    }
-    return it;
+    int64_t begin = 0;
+    for (int k = 0; k < i; k++)
+        begin += gckpti_split_at(&call->in[k].shape, axis).size;
+    return gckpti_block_axes(call, i, 1, axis, begin);
 }
-GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, 0, gckpti_concat_move))
+GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, gckpti_concat_move))
 static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
@@ -111,17 +112,14 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
 static gckpti_iter gckpti_pad_move(const gckpt_call *call, int i)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpt_shape *x = &call->in[i].shape;
-    gckpti_iter it = gckpti_iter_over(x, x, &call->shape);
-    it.offset[1] = p->before * gckpti_split_at(x, p->axis).inner;
-    return it;
+    return gckpti_block_axes(call, i, 1, p->axis, p->before);
 }
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
-    const int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; !backward && i < n; i++)
-        call->out[i] = ((const gckpti_pad *)call->attributes)->value;
-    gckpti_run_moves(call, backward, 0, gckpti_pad_move);
+    const float value = ((const gckpti_pad *)call->attributes)->value;
+    if (!backward)
+        gckpti_cpu_fill(call, call->out, gckpti_bits(value), gckpti_elements(&call->shape));
+    gckpti_run_moves(call, backward, gckpti_pad_move);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
 GCKPTI_DESC(pad, gckpti_pad_shape, NULL, 0, 0);
@@ -167,55 +165,54 @@ GCKPTI_REDUCE_SHAPE(sum, INT64_MAX, 0)
 GCKPTI_REDUCE_SHAPE(mean, INT64_MAX, 0)
 GCKPTI_REDUCE_SHAPE(max, INT32_MAX, sizeof(int32_t))
 GCKPTI_REDUCE_SHAPE(argmax, INT32_MAX, 0)
-static gckpti_iter gckpti_sum_move(const gckpt_call *call, int i)
+/* Sums the axis, which is the first or the second of the plane, if it has several elements. */
+static void gckpti_reduce_plane(const gckpti_strided *s)
 {
-    const int axis = *(const int *)call->attributes;
-    const gckpt_shape *x = &call->in[i].shape;
-    gckpt_shape sums = *x;
-    sums.d[axis < 0 ? axis + x->n : axis] = 1;
-    return gckpti_iter_over(x, x, &sums);
+    const int axis = *(const int *)s->call->attributes, innermost = s->it.step[1][0] == 0;
+    const int64_t n = s->it.size[innermost];
+    const float *x = s->loops->in[0] + s->it.offset[0];
+    float *d = s->loops->to + s->it.offset[1];
+    if (innermost && (axis == -1 || axis == s->call->shape.n)) {
+        for (int64_t r = 0; r < n; r++, x += s->it.step[0][1])
+            d[r] = GCKPTI_KERNEL_OF(s->call, sum, gckpti_sum_from)(x, s->it.size[0], 0.0f);
+    } else {
+        gckpti_strided rows = *s;
+        rows.loops->accumulate = 1;
+        memset(d, 0, (size_t)n * sizeof *d);
+        gckpti_move_plane(&rows);
+    }
+    GCKPTI_KERNEL_OF(s->call, divide, gckpti_divide)(d, *s->loops->in[1], n);
 }
-/* Runs sum or mean. Forward: sums the last axis by lanes, another axis row by row. Backward: passes
- * g, or g / size for a mean, to each element of the axis. */
+
+/* Runs sum or mean. Backward: passes g, or g / size for a mean, to each element. */
 static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
 {
     const gckpt_arg *x = &call->in[0];
-    const int axis = *(const int *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
-    const int64_t n = v.outer * v.inner;
-    const int last = axis == -1 || axis == x->shape.n - 1;
-    const float size = mean ? (float)v.size : 1.0f;
-    gckpti_iter it = gckpti_sum_move(call, 0);
-    float *d = x->grad;
-    if (backward) {
-        do {
-            const float *g = call->grad_out + it.offset[1];
-            for (int64_t j = 0; d && j < it.size[0]; j++, g += it.step[1][0])
-                gckpti_put(d++, *g / size, x->accumulate);
-        } while (gckpti_iter_next(&it, 1));
-        return;
+    const int axis = *(const int *)call->attributes, at = axis < 0 ? axis + x->shape.n : axis;
+    const float size = mean ? (float)x->shape.d[at] : 1.0f;
+    gckpt_shape sums = x->shape;
+    const gckpt_shape *const shapes[2][4] = { { &x->shape, &sums, NULL, NULL },
+                                              { &x->shape, NULL, &sums, &x->shape } };
+    gckpti_strided s;
+    sums.d[at] = 1;
+    gckpti_begin_strided(&s, call, backward ? gckpti_loop_plane : gckpti_reduce_plane,
+                         backward ? 3 : 1);
+    gckpti_iter_over(&s.it, &x->shape, shapes[backward]);
+    s.loops->in[0] = x->data, s.loops->in[1] = &size, s.loops->to = call->out;
+    if (backward) { /* x is not read */
+        s.loops->in[0] = s.loops->to = x->grad, s.loops->in[2] = call->grad_out;
+        s.loops->accumulate = x->accumulate;
+        gckpti_add_loop(&s, GCKPTI_KIND_div, 0, gckpti_numerator_gradient);
     }
-    for (int64_t i = 0; last && i < n; i++)
-        call->out[i] = gckpti_sum_from(x->data + i * v.size, v.size, 0.0f);
-    if (!last) {
-        gckpti_zero_unless(call->out, n, 0);
-        gckpti_run_moves(call, 0, 1, gckpti_sum_move);
-    }
-    for (int64_t i = 0; mean && i < n; i++)
-        call->out[i] = call->out[i] / size;
+    if (s.loops->to)
+        gckpti_run_strided(&s);
 }
 GCKPTI_OP_KERNELS(sum, gckpti_run_reduction(call, backward, 0))
 GCKPTI_OP_KERNELS(mean, gckpti_run_reduction(call, backward, 1))
 GCKPTI_DESC(sum, gckpti_sum_shape, gckpti_flops_1, 0, 0);
 GCKPTI_DESC(mean, gckpti_mean_shape, gckpti_flops_1, 0, 0);
-GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
-{
-    return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
-}
-GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
-{
-    return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
-}
+GCKPTI_AXIS_BUILDER(sum)
+GCKPTI_AXIS_BUILDER(mean)
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
 {
     if (x && x->shape.n < 3)
@@ -262,14 +259,8 @@ static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
     return (void)i, gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
 }
 GCKPTI_DESC(max, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
-GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL,
-                gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
-GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
-{
-    return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);
-}
-GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis)
-{
-    return gckpt_apply(&gckpti_op_argmax, &x, 1, &axis, sizeof axis);
-}
+GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL, gckpti_argmax_limit, NULL,
+                GCKPTI_INDICES, 0);
+GCKPTI_AXIS_BUILDER(max)
+GCKPTI_AXIS_BUILDER(argmax)
 #endif

@@ -1,27 +1,4 @@
 /* ---- elementwise ops ---- */
-/* where (gckpti_where_loop): the condition is not 0 or, for the second gradient, is 0. -0 is 0. */
-GCKPTI_INLINED INTS V(where_mask)(const gckpti_loop *s, int64_t j)
-{
-    return (INTS)(V(bits)(V(load_n)(s->x + j, W)) << s->steps[0] != 0);
-}
-static GCKPTI_TARGET void V(where_values)(const gckpti_loop *loop)
-{
-    const gckpti_loop s = *loop;
-    for (int64_t j = 0; j < s.n; j += W) {
-        const INTS taken = V(where_mask)(&s, j);
-        const INTS a = V(bits)(V(load)(s.y + j)), b = V(bits)(V(load)(s.g + j));
-        V(store)(s.to + j, V(floats)((taken & a) | (~taken & b)));
-    }
-}
-static GCKPTI_TARGET void V(where_gradients)(const gckpti_loop *loop)
-{
-    const gckpti_loop s = *loop;
-    for (int64_t j = 0; j < s.n; j += W) {
-        const INTS taken = V(where_mask)(&s, j) ^ (0u - (uint32_t)s.steps[1]);
-        V(put_n)(s.to + j, V(floats)(taken & V(bits)(V(load)(s.g + j))), s.accumulate, W);
-    }
-}
-
 /* The loops of each op (ops/loops.h), by GCKPTI_KIND_... */
 #define GCKPTI_LOOPS(values, grad_a, grad_b)                                                       \
     { V(values), { GCKPTI_IF_TRAINING(V(grad_a)), GCKPTI_IF_TRAINING(V(grad_b)) } },
@@ -32,29 +9,43 @@ static GCKPTI_TARGET void V(where_gradients)(const gckpti_loop *loop)
 static const gckpti_loops V(elementwise)[] = {
     GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS) GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
         GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOPS)
-            GCKPTI_LOOPS(where_values, where_gradients, where_gradients)
+            GCKPTI_LOOPS(where_values, where_gradient, where_gradient)
 };
 #undef GCKPTI_LOOPS
 #undef GCKPTI_UNARY_LOOPS
 #undef GCKPTI_BINARY_LOOPS
 
-/* Runs a loop; elements after the last whole vector are computed as one padded vector. */
+/* Runs a loop of any length. Repeated operands are read from arrays of copies; elements after the
+ * last whole vector are computed as one padded vector. */
 static GCKPTI_TARGET void V(run_loop)(gckpti_loop *s, gckpti_loop_fn loop)
 {
-    const int64_t left = s->n % W, at = s->n - left;
-    float x[W], y[W], g[W], all[W], *to = s->to + at;
-    s->n = at;
-    if (at)
-        loop(s);
-    if (!left)
-        return;
-    V(store)(x, V(load_n)(s->x + at, left));
-    V(store)(y, V(load_n)(s->y + at, left));
-    V(store)(g, V(load_n)(s->g ? s->g + at : x, left));
-    V(store)(all, V(load_n)(s->accumulate ? to : x, left));
-    s->x = x, s->y = y, s->g = g, s->to = all, s->n = W;
-    loop(s);
-    V(store_n)(to, V(load)(all), left);
+    enum { COPIES = 256 };
+    const float *from[3];
+    float copies[3][COPIES], padded[3][W], last[W];
+    gckpti_loop c = *s;
+    int64_t most = s->n;
+    for (int k = 0; k < 3; k++) {
+        from[k] = s->steps[k] ? s->in[k] : copies[k];
+        most = s->steps[k] ? most : gckpti_min(most, COPIES);
+        for (int64_t j = 0; !s->steps[k] && j < most; j += W)
+            V(store)(copies[k] + j, V(set1)(*s->in[k]));
+    }
+    for (int64_t at = 0; at < s->n; at += most) {
+        const int64_t n = gckpti_min(most, s->n - at), left = n % W;
+        for (int k = 0; k < 3; k++)
+            c.in[k] = from[k] + at * s->steps[k];
+        c.n = n - left, c.to = s->to + at;
+        if (c.n)
+            loop(&c);
+        if (!left)
+            continue;
+        for (int k = 0; k < 3; k++)
+            V(store)(padded[k], V(load_n)(c.in[k] + c.n, left)), c.in[k] = padded[k];
+        V(store)(last, V(load_n)(c.accumulate ? c.to + c.n : padded[0], left));
+        c.to = last, c.n = W;
+        loop(&c);
+        V(store_n)(s->to + at + n - left, V(load)(last), left);
+    }
 }
 
 /* ---- losses over few classes: a lane is a row ---- */

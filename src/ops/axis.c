@@ -20,43 +20,53 @@ GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
     return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
 
-/* Copies s to d or, if `accumulate`, adds it, on two axes; s is the tensor `from` of `it`. */
-static void gckpti_put_plane(const gckpti_iter *it, int from, float *d, const float *s,
-                             int accumulate)
+/* Copies a plane to tensor `to` or, if the loop accumulates, adds it. */
+static void gckpti_move_plane(const gckpti_strided *s)
 {
-    const int64_t n = it->size[0], d_step = it->step[!from][0], s_step = it->step[from][0];
-    for (int64_t row = 0; row < it->size[1]; row++) {
-        if (d_step == 1 && s_step == 1 && !accumulate)
-            memcpy(d, s, (size_t)n * sizeof *d);
-        else if (accumulate)
+    const int64_t n = s->it.size[0], *d_step = s->it.step[s->to], *x_step = s->it.step[!s->to];
+    float *d = s->loops->to + s->it.offset[s->to];
+    const float *x = s->loops->in[0] + s->it.offset[!s->to];
+    for (int64_t row = 0; row < s->it.size[1]; row++, d += d_step[1], x += x_step[1])
+        if (d_step[0] == 1 && x_step[0] == 1 && !s->loops->accumulate)
+            memcpy(d, x, (size_t)n * sizeof *d);
+        else if (d_step[0] == 1 && x_step[0] == 1)
+            GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(d, x, n);
+        else if (s->loops->accumulate)
             for (int64_t j = 0; j < n; j++)
-                d[j * d_step] += s[j * s_step];
+                d[j * d_step[0]] += x[j * x_step[0]];
         else
-            for (int64_t at = 0, x = 0; at != n * d_step; at += d_step, x += s_step)
-                d[at] = s[x];
-        d += it->step[!from][1];
-        s += it->step[from][1];
-    }
+            for (int64_t at = 0, from = 0; at != n * d_step[0]; at += d_step[0], from += x_step[0])
+                d[at] = x[from];
 }
 
-/* Returns which elements of input i and of the result correspond, as an iterator over both. */
-typedef gckpti_iter gckpti_move_fn(const gckpt_call *call, int i);
-
-/* Runs an op that moves elements. Forward: copies each input's elements to the result, or adds them
- * if `adds`. Backward: copies or adds the result's gradient to the gradients of the inputs. */
-static void gckpti_run_moves(const gckpt_call *call, int backward, int adds, gckpti_move_fn *move)
+/* Runs an op that moves elements from each input to the result or, backward, from the result's
+ * gradient to those of the inputs. axes: returns which elements of input i and of the result
+ * correspond. */
+static void gckpti_run_moves(const gckpt_call *call, int backward,
+                             gckpti_iter (*axes)(const gckpt_call *call, int i))
 {
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg *x = &call->in[i];
-        const float *from = backward ? call->grad_out : x->data;
-        float *to = backward ? x->grad : call->out;
-        gckpti_iter it = move(call, i);
-        do
-            if (to)
-                gckpti_put_plane(&it, backward, to + it.offset[!backward],
-                                 from + it.offset[backward], backward ? x->accumulate : adds);
-        while (gckpti_iter_next(&it, 2));
+        gckpti_strided s;
+        gckpti_begin_strided(&s, call, gckpti_move_plane, !backward);
+        s.it = axes(call, i);
+        s.loops->in[0] = backward ? call->grad_out : x->data;
+        s.loops->to = backward ? x->grad : call->out;
+        s.loops->accumulate = backward && x->accumulate;
+        if (s.loops->to)
+            gckpti_run_strided(&s);
     }
+}
+
+/* Returns an iterator over input i and the result. Tensor `of`, 0 for the input, contains the other
+ * one as a block, from index `begin` of an axis on. */
+static gckpti_iter gckpti_block_axes(const gckpt_call *call, int i, int of, int axis, int64_t begin)
+{
+    const gckpt_shape *x = &call->in[i].shape, *const shapes[4] = { x, &call->shape, NULL, NULL };
+    gckpti_iter it;
+    gckpti_iter_over(&it, of ? x : &call->shape, shapes);
+    it.offset[of] = begin * gckpti_split_at(x, axis).inner;
+    return it;
 }
 
 /* slice: y is elements begin..end-1 of x along an axis; if `relative`, call->position is added to
@@ -81,11 +91,8 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
 static gckpti_iter gckpti_slice_move(const gckpt_call *call, int i)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    const gckpt_shape *x = &call->in[i].shape;
-    gckpti_iter it = gckpti_iter_over(&call->shape, x, &call->shape);
-    it.offset[0] = gckpti_join_words(p->begin) + (p->relative ? call->position : 0);
-    it.offset[0] *= gckpti_split_at(x, p->axis).inner;
-    return it;
+    return gckpti_block_axes(call, i, 0, p->axis,
+                             gckpti_join_words(p->begin) + (p->relative ? call->position : 0));
 }
 static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
@@ -97,7 +104,7 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
                           gckpti_elements(&call->shape), call->out);
         return;
     }
-    gckpti_run_moves(call, backward, 0, gckpti_slice_move);
+    gckpti_run_moves(call, backward, gckpti_slice_move);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
 static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)

@@ -17,49 +17,161 @@ static gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
     return v;
 }
 
-/* Adds an axis; the caller adds the innermost axis first. */
-static void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1)
+/* Adds an axis, with the steps of the tensors; the caller adds the innermost axis first. */
+static void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, const int64_t step[4])
 {
-    int k = it->n - 1;
+    int k = it->n - 1, merges = k >= 0;
     if (size == 1)
         return;
-    if (k < 0 || step0 != it->size[k] * it->step[0][k] || step1 != it->size[k] * it->step[1][k])
-        k = it->n++, it->size[k] = 1, it->step[0][k] = step0, it->step[1][k] = step1;
+    for (int t = 0; t < 4; t++)
+        merges = merges && step[t] == it->size[k] * it->step[t][k];
+    if (!merges)
+        it->size[++k] = 1, it->n++;
+    for (int t = 0; !merges && t < 4; t++)
+        it->step[t][k] = step[t];
     it->size[k] *= size;
 }
 
-GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shape *a,
-                                       const gckpt_shape *b)
+GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
+                                const gckpt_shape *const shapes[4])
 {
-    int64_t stride[2] = { 1, 1 }, step[2];
-    gckpti_iter it;
-    memset(&it, 0, sizeof it);
-    it.size[0] = it.size[1] = it.step[0][0] = it.step[1][0] = 1; /* one element */
+    int64_t stride[4] = { 1, 1, 1, 1 }, step[4];
+    it->n = 0, it->size[0] = it->size[1] = 1; /* one element */
+    memset(it->index, 0, sizeof it->index);
+    for (int t = 0; t < 4; t++)
+        it->step[t][0] = 1, it->step[t][1] = 0, it->offset[t] = 0;
     for (int k = 1; k <= axes->n; k++) {
-        for (int i = 0; i < 2; i++) {
-            const gckpt_shape *s = i ? b : a;
-            const int64_t size = k <= s->n ? s->d[s->n - k] : 1;
-            step[i] = size == 1 ? 0 : stride[i];
-            stride[i] *= size;
+        for (int t = 0; t < 4; t++) {
+            const gckpt_shape *s = shapes[t];
+            const int64_t size = s && k <= s->n ? s->d[s->n - k] : 1;
+            step[t] = size == 1 ? 0 : stride[t];
+            stride[t] *= size;
         }
-        gckpti_iter_add_axis(&it, axes->d[axes->n - k], step[0], step[1]);
+        gckpti_iter_add_axis(it, axes->d[axes->n - k], step);
     }
-    return it;
 }
 
 /* Advances along the axes from `axis` on; the caller walks those before. Returns 0 at the end. */
 static int gckpti_iter_next(gckpti_iter *it, int axis)
 {
     for (int k = axis; k < it->n; k++) {
-        it->offset[0] += it->step[0][k];
-        it->offset[1] += it->step[1][k];
-        if (++it->index[k] < it->size[k])
+        const int ends = ++it->index[k] == it->size[k];
+        for (int t = 0; t < 4; t++)
+            it->offset[t] += it->step[t][k] * (ends ? 1 - it->size[k] : 1);
+        if (!ends)
             return 1;
         it->index[k] = 0;
-        it->offset[0] -= it->size[k] * it->step[0][k];
-        it->offset[1] -= it->size[k] * it->step[1][k];
     }
     return 0;
+}
+
+/* Narrows an axis to at most n indices from `at` on. */
+static void gckpti_iter_narrow(gckpti_iter *it, int axis, int64_t at, int64_t n)
+{
+    it->size[axis] = gckpti_min(it->size[axis] - at, n);
+    for (int t = 0; t < 4; t++)
+        it->offset[t] += at * it->step[t][axis];
+}
+
+static void gckpti_strided_item(void *context, int64_t i, int64_t worker)
+{
+    gckpti_strided *s = (gckpti_strided *)context, part;
+    (void)worker;
+    if (s->each < s->it.size[s->axis]) { /* else this is the only item */
+        part = *s, s = &part;
+        gckpti_iter_narrow(&part.it, s->axis, i * s->each, s->each);
+    }
+    do
+        s->plane(s);
+    while (gckpti_iter_next(&s->it, 2));
+}
+
+/* Begins a loop of a plane function that writes tensor `to`; the caller sets axes and loops. */
+static void gckpti_begin_strided(gckpti_strided *s, const gckpt_call *call,
+                                 void (*plane)(const gckpti_strided *s), int to)
+{
+    memset(s, 0, offsetof(gckpti_strided, it));
+    s->call = call, s->plane = plane, s->to = to, s->cost = 4;
+}
+
+static void gckpti_run_strided(gckpti_strided *s)
+{
+    const int64_t *size = s->it.size, *step = s->it.step[s->to];
+    int64_t n = 1;
+    int axis = 0;
+    for (int k = s->it.n; k-- > 0; n *= size[k]) /* the outermost of 16 or more, or the longest */
+        if (step[k] && (!axis || (size[axis] < 16 && size[k] > size[axis])))
+            axis = k;
+    s->axis = axis, s->each = size[axis];
+    if (GCKPTI_HAS_FAST && step[axis] && n * s->cost > 1 << 16) {
+        s->each = 1 + ((size[axis] << 16) - 1) / (n * s->cost);
+        s->each = axis < 2 ? gckpti_ceil_to(s->each, 64) : s->each;
+    }
+    gckpt_parallel(s->call, (size[axis] + s->each - 1) / s->each,
+                   s->cost * s->each * (n / size[axis]), gckpti_strided_item, s);
+}
+
+/* ---- elementwise ops: loops along the innermost axis ---- */
+/* Adds a loop of values (input -1) or of an input's gradient, along the axes that are set. */
+static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_fn plain)
+{
+    gckpti_loop_fn *run = &s->run[s->count++];
+    *run = plain, (void)kind, (void)input;
+#if GCKPTI_HAS_FAST
+    const gckpti_loops *table = s->call->kernels ? gckpti_kernels_of(s->call)->elementwise : NULL;
+    s->vectors = table && s->it.size[0] >= GCKPTI_LONG_ROW;
+    if (s->vectors)
+        *run = input < 0 ? table[kind].values : table[kind].gradients[input];
+#endif
+}
+
+static void gckpti_loop_plane(const gckpti_strided *s)
+{
+    for (int k = 0; k < s->count; k++) {
+        gckpti_loop c = s->loops[k];
+        for (int t = 0; t < 3; t++)
+            c.in[t] += s->it.offset[t], c.steps[t] = s->it.step[t][0];
+        c.to += s->it.offset[3], c.n = s->it.size[0];
+        for (int64_t row = 0; row < s->it.size[1]; row++, c.to += s->it.step[3][1]) {
+#if GCKPTI_HAS_FAST
+            if (s->vectors)
+                gckpti_kernels_of(s->call)->run_loop(&c, s->run[k]);
+            else
+#endif
+                s->run[k](&c);
+            for (int t = 0; t < 3; t++)
+                c.in[t] += s->it.step[t][1];
+        }
+    }
+}
+
+/* Adds the terms of a plane to compensated sums, in order: computes a tile of terms, which it sums
+ * over rows or, transposed, over columns. Products are added to +0 first, so that no compiler
+ * contracts them with the sum. */
+static void gckpti_sum_plane(const gckpti_strided *s)
+{
+    enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = GCKPTI_COLUMNS };
+    const int64_t *size = s->it.size, *step = s->it.step[3];
+    const int64_t most = !step[0] == !step[1] ? 1 : ROWS; /* rows of which either is summed */
+    float terms[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
+    gckpt_call sums = *s->call;
+    sums.runner = NULL, sums.grad_out_bf16 = NULL, sums.in[1].accumulate = 1;
+    for (int64_t r = 0; r < size[1]; r += most)
+        for (int64_t j = 0; j < size[0]; j += COLUMNS) {
+            gckpti_strided tile = *s;
+            gckpti_iter_narrow(&tile.it, 1, r, most), gckpti_iter_narrow(&tile.it, 0, j, COLUMNS);
+            const int64_t at = tile.it.offset[3], rows = tile.it.size[1], n = tile.it.size[0];
+            memset(terms, 0, (size_t)(rows * n) * sizeof *terms);
+            tile.loops->to = terms, tile.it.offset[3] = 0, tile.it.step[3][1] = n;
+            gckpti_loop_plane(&tile);
+            for (int64_t k = 0; !step[0] && k < n; k++)
+                for (int64_t i = 0; i < rows; i++)
+                    transposed[k * rows + i] = terms[i * n + k];
+            sums.grad_out = step[0] ? terms : transposed;
+            sums.shape = step[0] ? gckpt_shape2(rows, n) : gckpt_shape2(n, rows);
+            sums.in[1].grad = s->loops->to + at, sums.in[1].compensation = s->comp + at;
+            gckpti_run_column_sums(&sums, 0, 1);
+        }
 }
 
 /* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is
@@ -84,124 +196,60 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-#if GCKPTI_HAS_FAST
-/* Returns whether vector loops run on the whole arrays: no input is repeated, and no gradient is a
- * compensated sum. */
-static int gckpti_is_flat(const gckpt_call *call)
+/* Computes values by the loop `first` or, if `backward`, the gradients of two inputs (of `where`,
+ * those after the condition), the second by `second`, if that is not NULL. Replaces operands that a
+ * loop does not read by one that exists. */
+static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
+                                 gckpti_loop_fn first, gckpti_loop_fn second)
 {
-    const int64_t n = gckpti_elements(&call->shape);
-    int k = 0;
-    while (k < call->inputs && gckpti_elements(&call->in[k].shape) == n &&
-           !call->in[k].compensation)
-        k++;
-    return call->kernels && k == call->inputs;
-}
-
-/* Computes the gradient of x, repeated as whole rows of n, if that is the sum of g: a bias's. */
-static void gckpti_sum_repeated(const gckpt_call *call, const gckpt_arg *x, int64_t n)
-{
-    gckpt_call c = *call;
-    c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
-    c.in[1] = *x;
-    gckpti_run_column_sums(&c, 0, 1);
-}
-
-/* Runs vector loops over whole arrays: of values, or of the required gradients. */
-static void gckpti_run_flat(const gckpt_call *call, int backward, int kind)
-{
-    gckpti_flat_loop f[2];
-    int count = 0;
+    const int where = call->inputs == 3;
+    int flat = 1; /* no input is repeated, and no gradient is a compensated sum */
+    const float *whole = backward ? call->grad_out : call->out;
+    gckpti_strided s;
+    gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
+    if (where && backward) /* the condition's gradient is 0 */
+        gckpti_zero_gradients(call, 0, 1);
+    for (int k = 0; k < call->inputs; k++)
+        flat = flat && !call->in[k].compensation &&
+               gckpti_elements(&call->in[k].shape) == gckpti_elements(&call->shape);
     for (int i = 0; i <= backward; i++) {
-        const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
-        gckpti_loop s = { x->data, y->data, call->grad_out, NULL, backward ? x->grad : call->out,
-                          NULL, gckpti_elements(&call->shape), { 1, 1 }, x->accumulate };
-        s.accumulate &= backward;
-        if (!s.to || s.to == s.g) /* not required, or g itself (PASSES_GRAD) */
-            continue;
-        s.x = s.x ? s.x : s.g, s.y = s.y ? s.y : s.g; /* the loop does not read a NULL array */
-        f[count].loop = s, f[count].input = backward ? i : -1, f[count++].run = NULL;
+        const gckpt_arg *in = call->in, *d = &in[where + i];
+        const gckpt_shape *shape[4] = { NULL, NULL, NULL, backward ? &d->shape : &call->shape };
+        gckpti_loop *loop = &s.loops[s.count];
+        for (int t = 0; t < 3; t++) {
+            const gckpt_arg *x = &in[where || t == 2 ? t : t ^ i];
+            const void *data = x->index ? (const void *)x->index : (const void *)x->data;
+            const int is_read = data && (t < 2 || (where && !backward));
+            loop->in[t] = is_read ? (const float *)data : whole;
+            shape[t] = is_read ? &x->shape : &call->shape;
+        }
+        s.comp = backward ? d->compensation : NULL;
+        loop->to = backward ? d->grad : call->out, loop->accumulate = backward && d->accumulate;
+        loop->shift = where && !in->index, loop->second = i;
+        if (loop->to && loop->to != call->grad_out) { /* required, and not g itself (PASSES_GRAD) */
+            gckpti_iter_over(&s.it, &call->shape, shape);
+            gckpti_add_loop(&s, kind, backward ? i : -1, i && second ? second : first);
+        }
+        if (s.count && s.comp && kind == GCKPTI_KIND_add && s.it.step[3][0] &&
+            s.it.size[0] == gckpti_elements(&d->shape)) { /* the terms are g */
+            gckpt_call sums = *call;
+            sums.shape = gckpt_shape2(gckpti_elements(&call->shape) / s.it.size[0], s.it.size[0]);
+            sums.in[1] = *d, s.count = 0;
+            gckpti_run_column_sums(&sums, 0, 1);
+        } else if (s.count && s.comp) {
+            gckpti_zero_unless(loop->to, gckpti_elements(&d->shape), d->accumulate);
+            s.plane = gckpti_sum_plane, loop->accumulate = kind >= GCKPTI_KIND_mul && !where;
+        }
+        if (s.count && (!flat || i == backward))
+            gckpti_run_strided(&s), s.count = 0, s.plane = gckpti_loop_plane;
     }
-    gckpti_run_loops(call, f, count, kind);
 }
 
-/* Runs vector loops of contiguous arrays: x is the condition, y and g are a and b, or g is that of
- * y. steps: the shift that clears the sign of a condition in f32; 1 for the gradient of b. */
-static void gckpti_where_flat(const gckpt_call *call, int backward)
-{
-    const gckpt_arg *c = &call->in[0];
-    const void *condition = c->index ? (const void *)c->index : (const void *)c->data;
-    gckpti_flat_loop f[2];
-    int count = 0;
-    for (int i = 1; i <= 1 + backward; i++) {
-        const gckpt_arg *in = &call->in[i];
-        gckpti_loop s = { (const float *)condition, call->in[1].data, call->in[2].data, NULL,
-                          call->out, NULL, gckpti_elements(&call->shape), { !c->index, i == 2 },
-                          0 };
-        if (backward)
-            s.y = s.g = call->grad_out, s.to = in->grad, s.accumulate = in->accumulate;
-        if (s.to)
-            f[count].loop = s, f[count].input = backward ? i - 1 : -1, f[count++].run = NULL;
-    }
-    gckpti_run_loops(call, f, count, GCKPTI_KIND_where);
-}
-
-#else
-#define gckpti_is_flat(call)                    0
-#define gckpti_run_flat(call, backward, kind)   ((void)0)
-#define gckpti_where_flat(call, backward)       ((void)0)
-#endif
-
-/* Computes values or, if `backward`, input i's gradient, by a `loop` along the innermost axis. */
-static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpti_loop_fn loop)
-{
-    const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
-    gckpti_iter it;
-    gckpti_loop s;
-    if (backward &&
-        (!x->grad || x->grad == call->grad_out)) /* not required, or g itself (PASSES_GRAD) */
-        return;
-    it = gckpti_iter_over(&call->shape, &x->shape, &y->shape);
-#if GCKPTI_HAS_FAST
-    if (backward && call->kernels && x->compensation && it.step[0][0] == 1 &&
-        it.size[0] == gckpti_elements(&x->shape) && loop == gckpti_identity_gradient) {
-        gckpti_sum_repeated(call, x, it.size[0]);
-        return;
-    }
-#endif
-    if (backward && x->compensation)
-        gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
-    memset(&s, 0, sizeof s);
-    s.n = it.size[0], s.steps[0] = it.step[0][0], s.steps[1] = it.step[1][0];
-    s.g = call->grad_out, s.to = call->out, s.accumulate = x->accumulate;
-    do {
-        s.x = x->data ? x->data + it.offset[0] : s.g; /* `loop` does not read a NULL array */
-        s.y = y->data ? y->data + it.offset[1] : s.g;
-        if (backward)
-            s.to = x->grad + it.offset[0];
-        if (x->compensation)
-            s.comp = x->compensation + it.offset[0];
-        loop(&s);
-        if (backward)
-            s.g += s.n;
-        s.to += s.n;
-    } while (gckpti_iter_next(&it, 1));
-}
-
-#ifndef GCKPTI_NO_GRAPH
-#define GCKPTI_BINARY_BUILDER(name)                                                                \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
-    {                                                                                              \
-        return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
-    }
-#else
-#define GCKPTI_BINARY_BUILDER(name)
-#endif
 #define GCKPTI_BINARY_OP(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)              \
     GCKPTI_OP_KERNELS(                                                                             \
-        name, if (gckpti_is_flat(call)) gckpti_run_flat(call, backward, GCKPTI_KIND_##name);       \
-        else backward ? (gckpti_run_binary(call, 1, 0, gckpti_##grad_a##_gradient),                \
-                         gckpti_run_binary(call, 1, 1, gckpti_##grad_b##_gradient))                \
-                      : gckpti_run_binary(call, 0, 0, gckpti_##name##_values))                     \
+        name, gckpti_run_broadcast(call, backward, GCKPTI_KIND_##name,                             \
+                                   backward ? gckpti_##grad_a##_gradient : gckpti_##name##_values, \
+                                   backward ? gckpti_##grad_b##_gradient : NULL))                  \
     GCKPTI_DESC(name, gckpti_broadcast_shape, flops,                                               \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (reads_a) | GCKPT_SUMS, (reads_b) | GCKPT_SUMS);                                   \
@@ -210,44 +258,11 @@ GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
 #undef GCKPTI_BINARY_OP
 
 /* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
- * db = g where b is, else +0, stored or added. Only selected elements are read, so y may share
- * memory with a or b. */
-static void gckpti_where_take(const gckpt_call *call, int i, int backward)
-{
-    const gckpt_arg *c = &call->in[0], *in = &call->in[i];
-    gckpti_iter it = gckpti_iter_over(&call->shape, &c->shape, &in->shape);
-    int64_t o = 0;
-    if (backward && !in->grad)
-        return;
-    if (in->compensation)
-        gckpti_zero_unless(in->grad, gckpti_elements(&in->shape), in->accumulate);
-    do
-        for (int64_t j = 0; j < it.size[0]; j++, o++) {
-            const int64_t at = it.offset[1] + j * it.step[1][0],
-                          k = it.offset[0] + j * it.step[0][0];
-            const int taken = (c->index ? c->index[k] != 0 : c->data[k] != 0.0f) == (i == 1);
-            const float g = backward && taken ? call->grad_out[o] : 0.0f;
-            if (in->compensation)
-                gckpti_sum_add(&in->grad[at], &in->compensation[at], g);
-            else if (backward)
-                gckpti_put(&in->grad[at], g, in->accumulate);
-            else if (taken)
-                call->out[o] = in->data[at];
-        }
-    while (gckpti_iter_next(&it, 1));
-}
-
-static void gckpti_run_where(const gckpt_call *call, int backward)
-{
-    if (backward) /* the condition's gradient is 0 */
-        gckpti_zero_gradients(call, 0, 1);
-    if (gckpti_is_flat(call))
-        gckpti_where_flat(call, backward);
-    else
-        for (int i = 1; i < 3; i++)
-            gckpti_where_take(call, i, backward);
-}
-GCKPTI_OP_KERNELS(where, gckpti_run_where(call, backward))
+ * db = g where b is, else +0, stored or added. y may share memory with a or b. */
+GCKPTI_OP_KERNELS(where,
+                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where,
+                                       backward ? gckpti_where_gradient : gckpti_where_values,
+                                       NULL))
 GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,
             GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
             GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);

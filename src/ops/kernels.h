@@ -14,6 +14,8 @@ enum {
 };
 #undef GCKPTI_KIND
 enum { GCKPTI_ELEMENTS = 4096, GCKPTI_COLUMNS = 64 }; /* of a work item */
+/* Rows of a tile of terms of sums; the shortest rows that take vector loops. */
+enum { GCKPTI_TERM_ROWS = GCKPTI_HAS_FAST ? 32 : 1, GCKPTI_LONG_ROW = 32 };
 enum { GCKPTI_FEW_CLASSES = 16, GCKPTI_FEW_ROWS = 128 }; /* most classes; rows of a work item */
 
 #if GCKPTI_HAS_FAST
@@ -51,6 +53,7 @@ typedef struct {
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
+    float (*sum)(const float *x, int64_t n, float first); /* of x[j] - first */
     const gckpti_element_kernels *element_losses;
     const gckpti_class_kernels *class_losses;
     void (*few_classes)(const float *x, int64_t rows, int64_t n, float *max, float *log_sum);

@@ -43,15 +43,15 @@ GCKPTI_INLINED void V(put_masked_n)(float *d, FLOATS g, FLOATS mask, int accumul
     {                                                                                              \
         const gckpti_loop s = *loop; /* a copy that no store can alias */                          \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            V(store_n)(s.to + j, V(name##_value)(V(load_n)(s.x + j, W), s.o), W);                  \
+            V(store_n)(s.to + j, V(name##_value)(V(load_n)(s.in[0] + j, W), s.o), W);              \
         }                                                                                          \
     }                                                                                              \
     GCKPTI_KERNEL void V(name##_gradients)(const gckpti_loop *loop)                                \
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            const FLOATS df = V(name##_slope)(V(load_n)(s.x + j, W), s.o);                         \
-            V(put_##rule##_n)(s.to + j, V(load_n)(s.g + j, W), df, s.accumulate, W);               \
+            const FLOATS df = V(name##_slope)(V(load_n)(s.in[0] + j, W), s.o);                     \
+            V(put_##rule##_n)(s.to + j, V(load_n)(s.in[2] + j, W), df, s.accumulate, W);           \
         }                                                                                          \
     }
 #define GCKPTI_UNARY_LOOPS_WITH(name, flops, reads, value, rule, deriv, ...)                       \
@@ -62,64 +62,62 @@ GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS_WITH)
 #undef GCKPTI_UNARY_LOOPS_WITH
 
 /* ---- elementwise ops of two inputs: a loop for each line of GCKPTI_BINARY_OPS and _GRADS ---- */
-/* Returns W elements of x from j on. In plain loops W is 1, and `step` may be 0 to repeat *x. */
-GCKPTI_INLINED FLOATS V(load_step)(const float *x, int64_t j, int64_t step)
-{
-#if GCKPTI_ISA < 0
-    return x[j * step];
-#else
-    return (void)step, V(load_n)(x + j, W);
-#endif
-}
-
+/* Returns W elements of operand i from j on. Only plain loops have repeated operands. */
+#define GCKPTI_OPERAND(i) V(load_n)(s.in[i] + (GCKPTI_ISA < 0 ? j * s.steps[i] : j), W)
 #define GCKPTI_BINARY_LOOP(name, flops, flags, value, ...)                                         \
     GCKPTI_INLINED FLOATS V(name##_value)(FLOATS x, FLOATS y) { return value; }                    \
     GCKPTI_KERNEL void V(name##_values)(const gckpti_loop *loop)                                   \
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            const FLOATS x = V(load_step)(s.x, j, s.steps[0]);                                     \
-            V(store_n)(s.to + j, V(name##_value)(x, V(load_step)(s.y, j, s.steps[1])), W);         \
+            V(store_n)(s.to + j, V(name##_value)(GCKPTI_OPERAND(0), GCKPTI_OPERAND(1)), W);        \
         }                                                                                          \
     }
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOP)
 #undef GCKPTI_BINARY_LOOP
 
-/* Return the value to which a rule adds a term of a compensated sum. From -0, `passed` leaves g as
- * it is, even -0. From 0, `product` is an fma, which no compiler contracts with the sum. */
-GCKPTI_INLINED float V(start_passed)(void) { return -0.0f; }
-GCKPTI_INLINED float V(start_product)(void) { return 0.0f; }
-GCKPTI_INLINED float V(start_quotient)(void) { return 0.0f; }
-
-/* Defines a put (store or add) of W elements of a gradient, and its loop; `sums` is a constant. */
+/* Defines a put (store or add) of W elements of a gradient, and its loop. */
 #define GCKPTI_GRADIENT_LOOP(name, rule, a, b)                                                     \
     GCKPTI_INLINED void V(name##_put)(float *d, FLOATS g, FLOATS x, FLOATS y, int accumulate)      \
     {                                                                                              \
         (void)x, (void)y;                                                                          \
         V(put_##rule##_n)(d, a, b, accumulate, W);                                                 \
     }                                                                                              \
-    GCKPTI_INLINED void V(name##_gradient_of)(const gckpti_loop *loop, int sums)                   \
+    GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            const FLOATS x = V(load_step)(s.x, j, s.steps[0]);                                     \
-            const FLOATS y = V(load_step)(s.y, j, s.steps[1]);                                     \
-            float term[W] = { V(start_##rule)() };                                                 \
-            float *to = sums ? term : s.to + j;                                                    \
-            V(name##_put)(to, V(load_n)(s.g + j, W), x, y, sums || s.accumulate);                  \
-            if (sums)                                                                              \
-                gckpti_sum_add(&s.to[j * s.steps[0]], &s.comp[j * s.steps[0]], *term);             \
+            V(name##_put)(s.to + j, GCKPTI_OPERAND(2), GCKPTI_OPERAND(0), GCKPTI_OPERAND(1),       \
+                          s.accumulate);                                                           \
         }                                                                                          \
-    }                                                                                              \
-    GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
-    {                                                                                              \
-        if (W == 1 && loop->comp)                                                                  \
-            V(name##_gradient_of)(loop, 1);                                                        \
-        else                                                                                       \
-            V(name##_gradient_of)(loop, 0);                                                        \
     }
 GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
 #undef GCKPTI_GRADIENT_LOOP
+
+/* where: a bit mask of the elements that are taken: those whose condition is not 0 (-0 is 0) or,
+ * for the gradient of b, is 0. Moves bits, so NaN stay as they are. */
+GCKPTI_INLINED INTS V(where_mask)(FLOATS condition, int shift, int second)
+{
+    return GCKPTI_MASK_OF(V(bits)(condition) << shift != 0) ^ (0u - (uint32_t)second);
+}
+GCKPTI_KERNEL void V(where_values)(const gckpti_loop *loop)
+{
+    const gckpti_loop s = *loop;
+    for (int64_t j = 0; j < s.n; j += W) {
+        const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, 0);
+        const INTS a = V(bits)(GCKPTI_OPERAND(1)), b = V(bits)(GCKPTI_OPERAND(2));
+        V(store_n)(s.to + j, V(floats)((taken & a) | (~taken & b)), W);
+    }
+}
+GCKPTI_KERNEL void V(where_gradient)(const gckpti_loop *loop)
+{
+    const gckpti_loop s = *loop;
+    for (int64_t j = 0; j < s.n; j += W) {
+        const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, s.second);
+        V(put_n)(s.to + j, V(floats)(taken & V(bits)(GCKPTI_OPERAND(2))), s.accumulate, W);
+    }
+}
+#undef GCKPTI_OPERAND
 
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 

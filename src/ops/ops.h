@@ -103,15 +103,16 @@ typedef struct {
     float first, mean, rstd;
 } gckpti_row_args;
 
-/* A loop that stores, or adds to, n elements of `to`; o: the attributes. Forward: x and y are the
- * inputs. Backward: g is the output's gradient, x the result or input at which the derivative is
- * taken; of a binary op, x is the input itself and y the other input. */
+/* A loop that stores, or adds to, n elements of `to`; o: the attributes; in: x, y and g. Forward: x
+ * and y are the inputs. Backward: g is the output's gradient, x the result or input at which the
+ * derivative is taken; of a binary op, x is the input itself and y the other input. where: x is the
+ * condition; forward, y is a and g is b. */
 typedef struct {
-    const float *x, *y, *g, *o;
-    float *to, *comp;    /* comp: NULL, or the compensation of sums in `to`, whose step is that of
-                             * x; only plain loops have compensation and read the steps */
-    int64_t n, steps[2]; /* steps in x and y: 1, or 0 for an element that is repeated */
+    const float *in[3], *o;
+    float *to;
+    int64_t n, steps[3]; /* steps in x, y and g: 1, or 0 for an element that is repeated */
     int accumulate;
+    int shift, second; /* where: 1 for a condition in f32, 1 for the gradient of b */
 } gckpti_loop;
 typedef void (*gckpti_loop_fn)(const gckpti_loop *loop);
 
@@ -125,9 +126,11 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
                                                          : call->grad_out;
     gckpti_loop loop;
     memset(&loop, 0, sizeof loop);
-    loop.x = loop.y = from, loop.g = call->grad_out, loop.o = (const float *)call->attributes;
+    loop.in[0] = loop.in[1] = from, loop.in[2] = backward ? call->grad_out : from;
+    loop.o = (const float *)call->attributes;
     loop.to = backward ? x->grad : call->out, loop.n = gckpti_elements(&call->shape);
     loop.accumulate = backward && x->accumulate;
+    loop.steps[0] = loop.steps[1] = loop.steps[2] = 1;
     return loop;
 }
 
@@ -234,19 +237,37 @@ GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
 }
 
 /* ---- ops/broadcast.c ---- */
-/* Walks through axes of two tensors at once, innermost axis first. Adjacent axes are merged where
- * both tensors cross them with a single step: equal shapes are one axis, and (B,T,C) with (C) has
- * axes of C and of B*T. */
+/* Walks through axes of up to four tensors at once, innermost axis first. Adjacent axes are merged
+ * where all tensors cross them with a single step: equal shapes are one axis, and (B,T,C) with (C)
+ * has axes of C and of B*T. */
 typedef struct {
     int n;
-    int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
-    int64_t offset[2]; /* the element of each tensor that the iterator has reached */
+    int64_t size[GCKPT_MAX_DIMS], step[4][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
+    int64_t offset[4]; /* the element of each tensor that the iterator has reached */
 } gckpti_iter;
 
-/* Returns an iterator over `axes` of tensors of shapes a and b. Axes match from the last; a size of
- * 1 or a missing axis is repeated (step 0). */
-GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shape *a,
-                                       const gckpt_shape *b);
+/* Begins to iterate over `axes` of tensors of these shapes; of NULL, an element is repeated. Axes
+ * match from the last; a size of 1 or a missing axis is repeated (step 0). */
+GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
+                                const gckpt_shape *const shapes[4]);
+
+/* A loop over `it`: runs `plane` on the two innermost axes. Threads share an axis along which
+ * tensor `to`, which is written, has a step: so one thread adds the terms of a sum, in order.
+ * Loops of elementwise ops: x, y, g and `to` are tensors 0 to 3. Moves: x and `to` of the first
+ * loop are tensors !to and `to`. */
+typedef struct gckpti_strided {
+    const gckpt_call *call;
+    void (*plane)(const struct gckpti_strided *s);
+    int to, count; /* count: loops that run together */
+    gckpti_loop loops[2];
+    gckpti_loop_fn run[2];
+    int vectors;  /* nonzero: `run` has loops for vectors */
+    float *comp;  /* compensation of the sums in `to`, or NULL */
+    int64_t cost; /* of an element */
+    int axis;     /* which work items divide */
+    int64_t each; /* indices of it in a work item */
+    gckpti_iter it;
+} gckpti_strided;
 
 /* ---- ops/axis.c ---- */
 typedef struct {

@@ -204,7 +204,7 @@ GCKPTI_KERNEL void V(dropout_elements)(const gckpti_dropout *d, int64_t first, i
             n = W == 1 ? 1 : gckpti_min(gckpti_min(end, i + 4 * W) - first, W);
             memcpy(word, words + (first - i), sizeof *word);
             const INTS kept = GCKPTI_MASK_OF(*word >> 8 >= d->threshold);
-            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->loop.x + first, n)) & kept);
+            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->loop.in[0] + first, n)) & kept);
             V(put_product_n)(d->loop.to + first, factor, x, d->loop.accumulate, n);
         }
     }

@@ -18,86 +18,29 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
                                      (double)o[(n)-1]);                                            \
     }
 
-/* A loop over contiguous arrays: `run` or, if the call has vector kernels, that of its table which
- * computes values (input -1) or the gradient of an input. */
-typedef struct {
-    gckpti_loop loop;
-    int input;
-    gckpti_loop_fn run;
-} gckpti_flat_loop;
-
-#if GCKPTI_HAS_FAST
-typedef struct { /* a work item is a chunk of GCKPTI_ELEMENTS of all loops */
-    const gckpti_kernels *kernels;
-    const gckpti_flat_loop *loops;
-    int count;
-} gckpti_loop_items;
-
-static void gckpti_loop_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_loop_items *s = (const gckpti_loop_items *)context;
-    const int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    for (int k = 0; k < s->count; k++) {
-        gckpti_loop c = s->loops[k].loop;
-        c.n = gckpti_min(c.n - at, GCKPTI_ELEMENTS);
-        c.x += at, c.y += at, c.to += at, c.g = c.g ? c.g + at : NULL;
-        s->kernels->run_loop(&c, s->loops[k].run);
-    }
-}
-#endif
-
-/* Runs one or two loops of the same length, of the op GCKPTI_KIND_... */
-static void gckpti_run_loops(const gckpt_call *call, gckpti_flat_loop *loops, int count, int kind)
-{
-#if GCKPTI_HAS_FAST
-    if (call->kernels && count) {
-        gckpti_loop_items s = { gckpti_kernels_of(call), loops, count };
-        const gckpti_loops *table = &s.kernels->elementwise[kind];
-        for (int k = 0; k < count; k++)
-            loops[k].run = loops[k].input < 0 ? table->values : table->gradients[loops[k].input];
-        gckpt_parallel(call, (loops->loop.n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS,
-                       (kind < GCKPTI_FIRST_BINARY ? 16 : 4) * GCKPTI_ELEMENTS, gckpti_loop_item,
-                       &s);
-        return;
-    }
-#endif
-    (void)call, (void)kind;
-    for (int k = 0; k < count; k++)
-        loops[k].run(&loops[k].loop);
-}
-
 static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads, int kind,
                              gckpti_loop_fn plain)
 {
-    gckpti_flat_loop f = { gckpti_loop_of(call, backward, reads), backward - 1, plain };
-    gckpti_run_loops(call, &f, f.loop.to != NULL, kind);
+    const gckpti_loop loop = gckpti_loop_of(call, backward, reads);
+#if GCKPTI_HAS_FAST
+    if (call->kernels && loop.to) {
+        const gckpt_shape all = gckpt_shape1(loop.n), *const shapes[4] = { &all, &all, &all, &all };
+        gckpti_strided s;
+        gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
+        gckpti_iter_over(&s.it, &all, shapes);
+        s.loops[0] = loop, s.cost = 16;
+        gckpti_add_loop(&s, kind, backward - 1, plain);
+        gckpti_run_strided(&s);
+        return;
+    }
+#endif
+    (void)kind;
+    if (loop.to)
+        plain(&loop);
 }
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 #define GCKPTI_UNARY_FLAGS   (GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE)
-#ifndef GCKPTI_NO_GRAPH
-#define GCKPTI_BUILDER_0(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
-    {                                                                                              \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
-    }
-#define GCKPTI_BUILDER_1(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o)                                 \
-    {                                                                                              \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, &o, sizeof o);                                \
-    }
-#define GCKPTI_BUILDER_2(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o0, float o1)                      \
-    {                                                                                              \
-        const float o[2] = { o0, o1 };                                                             \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, o, sizeof o);                                 \
-    }
-#else
-#define GCKPTI_BUILDER_0(name)
-#define GCKPTI_BUILDER_1(name)
-#define GCKPTI_BUILDER_2(name)
-#endif
 #define GCKPTI_UNARY_DESC(name, shape, flops, reads)                                               \
     GCKPTI_OP_KERNELS(                                                                             \
         name, gckpti_run_unary(call, backward, reads, GCKPTI_KIND_##name,                          \
@@ -136,8 +79,8 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
     for (int64_t i = 0; i < n; i++)
         call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
 }
-GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
-                GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
+GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL, GCKPTI_IS_ELEMENTWISE,
+                GCKPT_IS_U8);
 GCKPTI_BUILDER_2(from_u8)
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
