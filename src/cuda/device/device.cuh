@@ -13,9 +13,6 @@ struct StepParams {
 #ifndef GCKPT_CUDA_SLOT_BYTES /* tests define small slots */
 #define GCKPT_CUDA_SLOT_BYTES (1 << 19)
 #endif
-#ifndef GCKPT_CUDA_WIDE /* dequantise divides in 64 bits if it has this many elements */
-#define GCKPT_CUDA_WIDE (INT64_C(1) << 31)
-#endif
 enum {
     TEXT = 256,  /* bytes of an error text */
     LOSSES = 14, /* a plan with more loss terms is not captured */
