@@ -69,9 +69,9 @@ const OpKernels EXACT_OPS[] = {
 #define FAST_BY(name, workspace, ...)                                                              \
     { #name, locked<__VA_ARGS__, true, false>, locked<__VA_ARGS__, true, true>, workspace },
 const OpKernels FAST_OPS[] = {
-    FAST(linear, linear) FAST(attention, attention)
-    FAST(linear_cross_entropy, linear_cross_entropy)
+    FAST(linear, linear) FAST(linear_cross_entropy, linear_cross_entropy)
     FAST(layernorm, layernorm) FAST(rmsnorm, layernorm)
+    FAST_BY(attention, fast::attention_workspace, fast::attention_by)
     FAST_BY(add, fast::add_workspace, fast::fused_add_by)
     FAST_BY(sub, fast::same_shape_workspace, sub_by)
     FAST_BY(mul, fast::same_shape_workspace, mul_by)

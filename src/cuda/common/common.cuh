@@ -27,11 +27,11 @@ template <auto F, int LANES, class... A> __global__ void each_kernel(int64_t n, 
 template <auto F, int THREADS = 256, class... A>
 void for_each(const gckpt_call *call, int64_t n, const A &...a)
 {
-    RUN(call, (each_kernel<F, 1, A...>), blocks_for(n, THREADS), THREADS, 0, n, a...);
+    run<each_kernel<F, 1, A...>>(call, blocks_for(n, THREADS), THREADS, 0, n, a...);
 }
 template <auto F, class... A> void for_each_row(const gckpt_call *call, int64_t n, const A &...a)
 {
-    RUN_EACH(call, (each_kernel<F, 32, A...>), 32 * n, n, a...);
+    run_each<each_kernel<F, 32, A...>>(call, 32 * n, n, a...);
 }
 
 /* Calls f.at<N>(i) for elements i..i + N - 1 of n, and f.at<1>(i) for each of the last n % N. N is
@@ -47,9 +47,9 @@ template <int N, class F> __global__ void vecs_kernel(F f, int64_t n)
 template <int N, class F> void for_each_vec(const gckpt_call *call, F f, int64_t n, bool aligned)
 {
     if (aligned && n > 0)
-        RUN_EACH(call, (vecs_kernel<N, F>), (n + N - 1) / N, f, n);
+        run_each<vecs_kernel<N, F>>(call, (n + N - 1) / N, f, n);
     else if (n > 0)
-        RUN_EACH(call, (vecs_kernel<1, F>), n, f, n);
+        run_each<vecs_kernel<1, F>>(call, n, f, n);
 }
 
 /* Adds the value of lane j ^ h to lane j for h = 16, 8, 4, 2, 1. All lanes end with the same sum,

@@ -84,7 +84,7 @@ void map_vecs(const gckpt_call *call, const Axes &axes, F f, const Results &d, c
     if (N > 1 && !(axes.in_vecs(N) && aligned(a, b, self, d)))
         map_vecs<1>(call, axes, f, d, a, b, self, accumulate);
     else if (n > 0)
-        RUN_EACH(call, (map_kernel<N, F>), (n + N - 1) / N, axes, f, d, a, b, self, n, accumulate);
+        run_each<map_kernel<N, F>>(call, (n + N - 1) / N, axes, f, d, a, b, self, n, accumulate);
 }
 
 /* Computes d = f(a, b, self), 16 bytes of d a thread. If d is empty, does nothing. */

@@ -281,26 +281,27 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
 }
 
 /* Launches a block for each 64 of `rows` queries or keys of each head, with shared memory for
- * `tiles` tiles of `width` columns and `more` floats. */
-#define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
-    do {                                                                                           \
-        int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
-        a.slices = (a.d + (width) - 1) / (width);                                                  \
-        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * (heads) * a.slices;     \
-        RUN_SHARED(call, (kernel<R, width, MIXED>), dim3((unsigned)blocks), dim3(16 * TILE / R),  \
-                    bytes, a);                                                                     \
-    } while (0)
+ * `tiles` tiles of WIDTH columns and `more` floats. */
+template <int R, int WIDTH, auto KERNEL>
+void run_tiles(const gckpt_call *call, Attention a, int rows, int heads, int tiles, int more = 0)
+{
+    a.slices = (a.d + WIDTH - 1) / WIDTH;
+    const int64_t blocks = call->shape.d[0] * ((rows + TILE - 1) / TILE) * heads * a.slices;
+    run<KERNEL>(call, dim3((unsigned)blocks), 16 * TILE / R,
+                (int)sizeof(float) * (TILE * (WIDTH + 4) * tiles + more), a);
+}
 
 /* In bf16 plans, dk and dv take 64 columns at a time, as registers are too few for more. */
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
 {
     constexpr int OF_KEYS = MIXED ? 64 : WIDTH;
     if (!a.g)
-        RUN_TILES(attention_forward_kernel, WIDTH, a.t, a.heads, 3, 0);
+        run_tiles<R, WIDTH, attention_forward_kernel<R, WIDTH, MIXED>>(call, a, a.t, a.heads, 3);
     if (a.g && a.dq)
-        RUN_TILES(attention_dq_kernel, WIDTH, a.t, a.heads, 4, 0);
+        run_tiles<R, WIDTH, attention_dq_kernel<R, WIDTH, MIXED>>(call, a, a.t, a.heads, 4);
     if (a.g && (a.dk || a.dv))
-        RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
+        run_tiles<R, OF_KEYS, attention_dk_kernel<R, OF_KEYS, MIXED>>(
+            call, a, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
 /* Returns true if a block's shared memory can hold tiles of 128 columns (99 KiB cannot). */

@@ -228,13 +228,13 @@ void run_tile(const gckpt_call *call, const Product *q)
     int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
     dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
     if constexpr (MIXED)
-        RUN(call, (product_kernel<BM, BN, TM, TN, 0, true>), grid, block, 0, *q);
+        run<product_kernel<BM, BN, TM, TN, 0, true>>(call, grid, block, 0, *q);
     else if (q->a.flags & q->b.flags & ASYNC)
-        RUN(call, (product_kernel<BM, BN, TM, TN, 2, false>), grid, block, 0, *q);
+        run<product_kernel<BM, BN, TM, TN, 2, false>>(call, grid, block, 0, *q);
     else if (q->b.flags & ASYNC)
-        RUN(call, (product_kernel<BM, BN, TM, TN, 1, false>), grid, block, 0, *q);
+        run<product_kernel<BM, BN, TM, TN, 1, false>>(call, grid, block, 0, *q);
     else
-        RUN(call, (product_kernel<BM, BN, TM, TN, 0, false>), grid, block, 0, *q);
+        run<product_kernel<BM, BN, TM, TN, 0, false>>(call, grid, block, 0, *q);
 }
 
 struct Tile {

@@ -89,7 +89,7 @@ void rotary_by(const gckpt_call *call, bool backward)
     for_each<rotary_table_at>(call, t * half, table, (uint64_t)o->position,
                               call->training ? NULL : params_of(call), rotation, (int)half);
 #define ROTATE(N)                                                                                  \
-    RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
+    run_each<rotary_kernel<N>>(call, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
              (int)d, backward && in.accumulate)
     if (aligned(x, y, table) && half % 8 == 0 && d % 8 == 0)
         ROTATE(8);

@@ -44,7 +44,7 @@ void transpose(const gckpt_call *call, const Axes &x, float *d, const float *s, 
         t.rest.step[1][t.rest.n++] = x.step[1][k];
     }
     const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * t.rest.count();
-    RUN(call, transpose_kernel, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
+    run<transpose_kernel>(call, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
 
 /* ---- slice, pad, concat: one tensor is a part of each block of another one ---- */

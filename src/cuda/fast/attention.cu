@@ -360,53 +360,35 @@ MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool bac
     return p;
 }
 
-#define HEADS(call, kernel, of, tiles, shared, p)                                                  \
-    do {                                                                                           \
-        int64_t heads = (call)->in[0].shape.d[0] * (of);                                           \
-        RUN_SHARED(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
-    } while (0)
-
 template <int D> void run_attention(const gckpt_call *call, const MmaAttention &p)
 {
-    HEADS(call, (mma_attention_forward_kernel<D>), p.heads, (p.t + 63) / 64, 5 * 64 * D * 2, p);
-}
-
-template <int D> void run_backward(const gckpt_call *call, const MmaAttention &p)
-{
     enum { QUERIES = D == 64 ? 64 : 32 }; /* registers do not suffice for more */
-    if (wanted(call->in[0]))
-        HEADS(call, (mma_attention_dq_kernel<D>), p.heads, (p.t + 63) / 64, 6 * 64 * D * 2, p);
-    if (wanted(call->in[1]) || wanted(call->in[2]))
-        HEADS(call, (mma_attention_dkv_kernel<D, QUERIES>), p.heads / p.group, (p.s + 63) / 64,
-              (2 * 64 + 4 * QUERIES) * D * 2, p);
+    const int rows = (int)call->shape.d[0];
+    const dim3 queries((unsigned)(rows * p.heads * ((p.t + 63) / 64)));
+    const dim3 keys((unsigned)(rows * (p.heads / p.group) * ((p.s + 63) / 64)));
+    if (!p.g)
+        run<mma_attention_forward_kernel<D>>(call, queries, 128, 5 * 64 * D * 2, p);
+    if (p.g && wanted(p.dq))
+        run<mma_attention_dq_kernel<D>>(call, queries, 128, 6 * 64 * D * 2, p);
+    if (p.g && (wanted(p.dk) || wanted(p.dv)))
+        run<mma_attention_dkv_kernel<D, QUERIES>>(call, keys, 128, (2 * 64 + 4 * QUERIES) * D * 2,
+                                                  p);
 }
 
-void attention_forward(const gckpt_call *call)
+void attention_by(const gckpt_call *call, bool backward)
 {
     Workspace workspace = { (char *)call->workspace, 0 };
-    MmaAttention p = attention_of(call, workspace, false);
+    MmaAttention p = attention_of(call, workspace, backward);
     p.keys = keys_of(call);
-    if (p.d <= 64)
-        run_attention<64>(call, p);
-    else
-        run_attention<128>(call, p);
-}
-
-void attention_backward(const gckpt_call *call)
-{
-    Workspace workspace = { (char *)call->workspace, 0 };
-    MmaAttention p = attention_of(call, workspace, true);
-    p.keys = keys_of(call);
-    const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
-    const Values g = grad_out_of(call), out = value_out_of(call);
-    float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
-    RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
-        p.heads, p.d, p.d % 8 == 0 && aligned(g, out));
-    p.delta = delta;
-    if (p.d <= 64)
-        run_backward<64>(call, p);
-    else
-        run_backward<128>(call, p);
+    if (backward) {
+        const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
+        const Values g = grad_out_of(call), out = value_out_of(call);
+        float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
+        run<fast_delta_kernel>(call, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
+                               p.heads, p.d, p.d % 8 == 0 && aligned(g, out));
+        p.delta = delta;
+    }
+    p.d <= 64 ? run_attention<64>(call, p) : run_attention<128>(call, p);
 }
 
 gckpt_result attention_workspace(gckpt_call *call)

@@ -91,9 +91,9 @@ void column_sums(const gckpt_call *call, const ColSum &sum, const Values &g, int
 {
     int64_t groups = (rows + TOKENS - 1) / TOKENS;
     if (g.bf16 && n % 8 == 0 && aligned(g))
-        RUN_EACH(call, group_sums_kernel<8>, groups * n / 8, g, rows, n, sum.parts);
+        run_each<group_sums_kernel<8>>(call, groups * n / 8, g, rows, n, sum.parts);
     else
-        RUN_EACH(call, group_sums_kernel<1>, groups * n, g, rows, n, sum.parts);
+        run_each<group_sums_kernel<1>>(call, groups * n, g, rows, n, sum.parts);
     add_groups(call, sum, {}, rows, n);
 }
 

@@ -96,7 +96,7 @@ void layernorm_forward(const gckpt_call *call)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     Values x = value_of(call->in[0]);
     const Results out = out_of(call);
-    RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
+    run<fast_norm_forward_kernel>(call, blocks_for(32 * rows, 256), 256, 0, o->center,
         gckpti_norm_epsilon(o), x, norm_input(call, o->gain), norm_input(call, o->bias), out,
         (float *)call->saved, rows, n, n % 8 == 0 && aligned(x, out));
 }
@@ -115,7 +115,7 @@ void layernorm_backward(const gckpt_call *original)
         normed = column_of(workspace, rows, n, call->in[o->gain]);
     if (o->bias && wanted(call->in[o->bias]))
         g_sums = column_of(workspace, rows, n, call->in[o->bias]);
-    RUN(call, fast_norm_backward_kernel, blocks_for(rows, TOKENS), 32 * TOKENS, 0, o->center, x,
+    run<fast_norm_backward_kernel>(call, blocks_for(rows, TOKENS), 32 * TOKENS, 0, o->center, x,
         norm_input(call, o->gain), saved, g, dx, g_sums.parts, normed.parts, rows, n,
         n % 8 == 0 && aligned(x, g, dx), call->in[0].accumulate);
     add_groups(call, g_sums, normed, rows, n);

@@ -151,7 +151,7 @@ void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 {
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
     int bytes = STAGES * 2 * size * BK * (int)sizeof(uint16_t);
-    RUN_SHARED(call, (mma_product_kernel<size, a_along, b_along, epilogue>), dim3((unsigned)blocks),
+    run<mma_product_kernel<size, a_along, b_along, epilogue>>(call, dim3((unsigned)blocks),
                 128, bytes, p);
 }
 
