@@ -173,13 +173,12 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         auto p = tally::of(l, fast::fast_norm_backward_kernel);
         int sums = !!std::get<6>(p) + !!std::get<7>(p);
         c.bytes = (double)std::get<8>(p) * (double)std::get<9>(p) * (6 + 4.0 / fast::TOKENS * sums);
-    } else if (is("rotary_kernel")) { /* N pairs per thread */
-        auto p = tally::of(l, rotary_kernel<8>);
-        c.bytes = (l.element - 4) * 2 * (double)std::get<3>(p) * atoi(name.c_str() + strlen("rotary_kernel<"));
+    } else if (is("vecs_kernel<8, Rotate>")) {
+        auto p = std::get<0>(tally::of(l, vecs_kernel<8, Rotate>));
+        c.bytes = (tally::Width<Values>::of(p.x) + tally::Width<Results>::of(p.y)) * 2 * l.elements; /* pairs */
     } else if (is("vecs_kernel<8, DropoutMask>")) {
-        auto p = tally::of(l, vecs_kernel<8, DropoutMask>);
-        c.bytes =
-            (tally::Width<Values>::of(std::get<0>(p).x) + tally::Width<Results>::of(std::get<0>(p).y)) * l.elements;
+        auto p = std::get<0>(tally::of(l, vecs_kernel<8, DropoutMask>));
+        c.bytes = (tally::Width<Values>::of(p.x) + tally::Width<Results>::of(p.y)) * l.elements;
     } else if (is("vecs_kernel<8, EmbedRows>")) {
         c.bytes = 6 * l.elements;
     } else if (is("sums_by_")) {
