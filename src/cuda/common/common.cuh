@@ -122,7 +122,7 @@ template <int N> __device__ inline Vec<float, N> load(const Values &x, int64_t i
     Vec<float, N> v = {};
     if (x.bf16) {
         const Vec<uint16_t, N> half = load<N>(x.bf16 + i);
-        UNROLL for (int k = 0; k < N; k++) v.v[k] = gckpti_from_bf16(half.v[k]);
+        UNROLLED(k, N) v.v[k] = gckpti_from_bf16(half.v[k]);
     } else if (x.f32) {
         v = load<N>(x.f32 + i);
     }
@@ -153,10 +153,10 @@ __device__ inline void read_vec(const Values &x, int64_t i, int64_t left, bool a
 {
     if (aligned && left >= N) {
         const Vec<float, N> vec = load<N>(x, i);
-        UNROLL for (int k = 0; k < N; k++) v[k] = vec.v[k];
+        UNROLLED(k, N) v[k] = vec.v[k];
         return;
     }
-    UNROLL for (int k = 0; k < N; k++) v[k] = k < left ? value_at(x, i + k) : 0.0f;
+    UNROLLED(k, N) v[k] = k < left ? value_at(x, i + k) : 0.0f;
 }
 
 template <int N>
@@ -167,10 +167,10 @@ __device__ __forceinline__ void write_vec(const Results &y, int64_t i, int64_t l
         Vec<float, N> vec = {};
         if (accumulate)
             vec = load<N>(y, i);
-        UNROLL for (int k = 0; k < N; k++) vec.v[k] = accumulate ? v[k] + vec.v[k] : v[k];
+        UNROLLED(k, N) vec.v[k] = accumulate ? v[k] + vec.v[k] : v[k];
         store(y, i, vec);
         return;
     }
-    UNROLL for (int k = 0; k < N; k++) if (k < left)
+    UNROLLED(k, N) if (k < left)
         put_at(y, i + k, accumulate ? v[k] + value_at(y, i + k) : v[k]);
 }

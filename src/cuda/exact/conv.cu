@@ -163,7 +163,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
     }
     __device__ __forceinline__ void put(float *to) const
     {
-        UNROLL for (int i = 0; i < EACH; i++) to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) +
+        UNROLLED(i, EACH) to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) +
                                                  (DW ? r : r + i * (THREADS / CONV_K))] = v[i];
     }
 };
@@ -173,7 +173,7 @@ __device__ __forceinline__ void outer_product(const float *x, const float *y, fl
 {
     const Vec<float, TM> a = load<TM>(x);
     const Vec<float, TN> b = load<TN>(y);
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) c[i][j] =
+    UNROLLED(i, TM) UNROLLED(j, TN) c[i][j] =
         gckpti_fma(a.v[i], b.v[j], c[i][j]);
 }
 
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
         }
         const float *rows = now + mine, *columns = now + CONV_K * (BM + 4) + column;
         if (left <= s.k && left >= CONV_K)
-            UNROLL for (int l = 0; l < CONV_K; l++)
+            UNROLLED(l, CONV_K)
                 outer_product<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
         for (int l = 0; left <= s.k && left < CONV_K && l < left; l++)
             outer_product<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);

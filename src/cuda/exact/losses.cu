@@ -23,7 +23,7 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
     }
     const float factor = online_factor(warp_max(top), first, max);
     const float shift = gckpti_shift(*max);
-    UNROLL for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
+    UNROLLED(k, GCKPTI_LOSS_CHUNK / 32)
         added += gckpti_exp(regs[k] - shift);
     added = warp_sum(added);
     *sum = first ? added : gckpti_fma(*sum, factor, added);

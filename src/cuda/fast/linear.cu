@@ -23,14 +23,12 @@ __device__ inline void group_sums(const Values &g, const Values &x, const float 
             if (NORM)
                 v[k] = load<N>(x.bf16 + at);
         }
-        UNROLL for (int k = 0; k < AHEAD; k++)
-        {
+        UNROLLED(k, AHEAD) {
             const int64_t row = r + k, at = row * n + j;
             if (row >= rows)
                 continue;
             const Normed o = NORM ? normed(saved, row, center) : Normed();
-            UNROLL for (int e = 0; e < N; e++)
-            {
+            UNROLLED(e, N) {
                 const float a = N > 1 ? gckpti_from_bf16(u[k].v[e]) : value_at(g, at);
                 sum[e] += a;
                 if (NORM)

@@ -60,14 +60,13 @@ template <int DOWN, int ACROSS> struct Fragments {
     __device__ __forceinline__ void load(const A &read_a, const B &read_b, const uint16_t *a_tile,
                                          const uint16_t *b_tile, int term)
     {
-        UNROLL for (int y = 0; y < DOWN; y++) read_a(a[y], a_tile, y * 16, term);
+        UNROLLED(y, DOWN) read_a(a[y], a_tile, y * 16, term);
         UNROLL for (int x = 0; x < ACROSS; x += 2) read_b(b[x / 2], b_tile, x * 8, term);
     }
     __device__ __forceinline__ void multiply(float (&c)[DOWN][ACROSS][4]) const
     {
-        UNROLL for (int x = 0; x < ACROSS; x++)
-        {
-            UNROLL for (int y = 0; y < DOWN; y++)
+        UNROLLED(x, ACROSS) {
+            UNROLLED(y, DOWN)
                 gckpti_mma_bf16(c[y][x], a[y], b[x / 2] + x % 2 * 2);
         }
     }
