@@ -184,7 +184,7 @@ void launch(Device *d, dim3 grid, dim3 block, int shared, const A &...a)
     d->busy = 1;
 }
 
-/* Runs a kernel after what is pending; run_each: with a thread for each of n items. */
+/* Launches pending work and then runs a kernel. run_each starts a thread for each of n items. */
 template <auto KERNEL, class... A>
 void run(const gckpt_call *call, dim3 grid, dim3 block, int shared, const A &...a)
 {
