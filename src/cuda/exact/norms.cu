@@ -44,7 +44,6 @@ Norm norm_of(const gckpt_call *call)
 template <int N, class F> __device__ __forceinline__ float norm_sum(const Norm &s, int64_t r, F f)
 {
     float sum = 0.0f, x[N];
-#pragma unroll(8 / N)
     for (int64_t i = threadIdx.x % 32 * N; i < s.n; i += 32 * N) {
         read_vec<N>(s.x, r * s.n + i, s.n - i, s.aligned, x);
         UNROLLED(k, N) sum = i + k < s.n ? f(sum, x[k]) : sum;

@@ -20,15 +20,21 @@ struct ElementLoss { /* w a b; if w is 0 or NaN, w */
     __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[1], sum); }
 };
 
-/* Sums rows of n elements, a warp a row; divides each sum by `divisor`. */
+/* Sums rows of n elements, a warp a row, in the 32 lanes of the manual's 5d, 8 loads at a time;
+ * divides each sum by `divisor`. */
 template <class F>
 __device__ void sum_of_row(int64_t r, const F &f, float *out, int64_t n, float divisor)
 {
-    const float sum = lanes_sum(n, [&](float all, int64_t i) {
-        float v[F::VALUES];
-        f.read(v, r * n + i);
-        return f.add(v, all);
-    });
+    float sum = 0.0f;
+    for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
+        float v[8][F::VALUES] = {};
+        for (int k = 0; k < 8; k++)
+            if (i + 32 * k < end)
+                f.read(v[k], i + 32 * k);
+        for (int k = 0; k < 8; k++)
+            sum = f.add(v[k], sum);
+    }
+    sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0)
         out[r] = sum / divisor;
 }
@@ -73,7 +79,7 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
 {
     if (n >= LONG_ROW && rows < 1024) /* with more rows, a warp per row fills the chip */
         run<long_row_sums_kernel<F>>(call, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
-            divisor);
+                                     divisor);
     else
         for_each_row<sum_of_row<F>>(call, rows, f, out, n, divisor);
 }
