@@ -184,6 +184,8 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
     } else if (is("sums_by_")) {
         auto s = std::get<0>(tally::of(l, sums_by_thread_kernel));
         c.bytes = tally::Width<decltype(s.g)>::of(s.g) * (double)s.columns * (double)s.rows;
+    } else if (is("vecs_kernel<8, PartMove>")) {
+        c.bytes = 4 * l.elements;
     } else if (is("fast_delta_kernel")) {
         auto p = tally::of(l, fast::fast_delta_kernel);
         c.bytes = 4 * (double)std::get<3>(p) * (1 + std::get<6>(p));

@@ -59,15 +59,27 @@ Part part_of(const gckpt_shape *whole, int axis, int64_t first, int64_t size)
     return { v.outer, v.size * v.inner, first * v.inner, size * v.inner };
 }
 
-struct Constant {
-    float value;
-    __device__ void operator()(float *d, float, float, float, int) const { *d = value; }
+/* Copies or adds the elements of a part to the whole tensor, or back. fills: also sets the other
+ * elements of the whole tensor to `rest`. */
+struct PartMove {
+    Values x;
+    Results y;
+    Part p;
+    float rest;
+    bool to_whole, fills;
+    int accumulate;
+    template <int N> __device__ void at(int64_t i) const
+    {
+        const int64_t size = fills ? p.whole : p.n, block = i / size;
+        const int64_t j = i - block * size - (fills ? p.begin : 0);
+        const int64_t part = block * p.n + j, whole = block * p.whole + p.begin + j;
+        Vec<float, N> v;
+        UNROLLED(k, N) v.v[k] = rest;
+        if (j >= 0 && j < p.n)
+            v = load<N>(x, to_whole ? part : whole);
+        write_vec<N>(y, to_whole ? whole : part, N, true, v.v, accumulate);
+    }
 };
-
-template <class X> X advanced(const X &x, int64_t n)
-{
-    return { x.f32 ? x.f32 + n : NULL, x.bf16 ? x.bf16 + n : NULL };
-}
 
 /* Moves input i to the result or, backward, the result's gradient to that of input i. in_result:
  * the input is part p of the result; otherwise the result is part p of the input. A whole tensor of
@@ -79,15 +91,14 @@ void move_part(const gckpt_call *call, bool backward, int i, const Part &p, bool
     const Values x = backward ? grad_out_of(call) : value_of(in);
     const Results y = backward ? grad_of(in) : out_of(call);
     const bool to_whole = in_result != backward, accumulate = backward && in.accumulate;
-    const int64_t to = to_whole ? p.whole : p.n, from = to_whole ? p.n : p.whole;
-    const Axes axes = { p.blocks > 1 ? 2 : 1, { p.n, p.blocks }, { { 1, to }, { 1, from } } };
-    map(call, axes, Copy(), to_whole ? advanced(y, p.begin) : y,
-        to_whole ? x : advanced(x, p.begin), NONE, NONE, accumulate);
-    for (int after = 0; after < 2 && to_whole && call->inputs == 1 && !accumulate; after++) {
-        const int64_t begin = after ? p.begin + p.n : 0, n = after ? p.whole - begin : p.begin;
-        const Axes others = { 2, { n, p.blocks }, { { 1, p.whole } } };
-        map(call, others, Constant{ rest }, advanced(y, begin), NONE, NONE, NONE, 0);
-    }
+    const bool fills = to_whole && call->inputs == 1 && !accumulate;
+    const PartMove move = { x, y, p, rest, to_whole, fills, accumulate };
+    const int64_t n = wanted(y) ? p.blocks * (fills ? p.whole : p.n) : 0;
+    const int64_t sizes = p.whole | p.begin | p.n;
+    if (sizes % 8 == 0)
+        for_each_vec<8>(call, move, n, aligned(x, y));
+    else
+        for_each_vec<4>(call, move, n, sizes % 4 == 0 && aligned(x, y));
 }
 
 void slice_by(const gckpt_call *call, bool backward)
