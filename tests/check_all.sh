@@ -815,19 +815,10 @@ END
             done
         done
         build/shim/test_cuda_shim ;;
-    cuda-stages)            # what make gpu does on a device, all of it, in small; indexes of 64 bits from 1024 on in its bench
+    cuda-stages)            # what make gpu does on a device, all of it, in small
         need g++ make timeout
         ON=shim REPORT=$B/$1 MAKEFLAGS= CC="${CC:-cc}" CXX=g++ flock $B/cuda.lock sh tests/cuda/gpu.sh || return 1
         grep -q '^Equal bits: weights [0-9a-f]\{16\}\.$' $B/$1/gpu.md ;;
-    cuda-indexes)           # all tests whose arrays have 64 elements or more by the kernels of 64-bit indexes
-        need g++ make
-        g++ -std=c++17 -O1 -ffp-contract=off -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -DGCKPT_CUDA_WIDE=64 -I. \
-            -include tests/cuda/cuda_shim.h -x c++ -c gradckpt_cuda.cu -o $B/$1.o || return 1
-        libsrc cuda-indexes-libsrc gcc -std=gnu99 -O1 || return 1
-        for test in cuda_elementwise cuda_rows cuda_images cuda_golden; do
-            gcc -std=gnu99 -O1 -DGRADCKPT_IMPLEMENTED -DGCKPT_CUDA_SHIM -I. -Isrc -Itests -c "tests/cuda/$test.c" \
-                -o $B/$1-t.o && g++ $B/$1-t.o $B/$1.o "$libsrc" -o $B/$1-t -lm -pthread && $B/$1-t || return 1
-        done ;;
     cuda-asan | cuda-asan-wide) # a part of its tests, by the commit; the latter: all of them, and undefined behaviour
         need g++ make
         skip_unless_changed $cuda
@@ -889,7 +880,7 @@ END
         python3 -c 'import numpy' 2> /dev/null || skip "no numpy"
         nvcc -O3 -std=c++17 -fmad=false -arch=sm_80 -ptx gradckpt_cuda.cu -o $B/$1.ptx &&
             g++ -std=c++17 -O1 -ffp-contract=off $(grep -qsw fma /proc/cpuinfo && echo -mfma) -DGCKPT_CUDA_SHIM \
-                -DGCKPT_CUDA_SLOT_BYTES=4096 -DGCKPT_CUDA_WIDE=512 -I. -include tests/cuda/cuda_shim.h -x c++ \
+                -DGCKPT_CUDA_SLOT_BYTES=4096 -I. -include tests/cuda/cuda_shim.h -x c++ \
                 -c gradckpt_cuda.cu -o $B/$1.o && libsrc wide $plain || return 1
         runs=
         for test in test_cuda cuda_elementwise cuda_rows cuda_products cuda_images cuda_fast; do
@@ -928,7 +919,7 @@ hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast h
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols
 fast-math-refused power firmware no-heap nccl macros features editions modules layout contract long"
-more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-stages cuda-indexes cuda-ptx cuda-nvcc-100 cuda-nvcc-80
+more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-stages cuda-ptx cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu
 hash-gcc,-O1 hash-gcc,-O2 hash-gcc,-O3 hash-clang,-O1 hash-clang,-O2 hash-clang,-O3

@@ -175,8 +175,8 @@ __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wa
     }
     UNROLL for (int n = 0; n < N && MIXED; n++) d[n] = gckpti_flush_to_zero(d[n]);
     if (MIXED && least)
-        UNROLL for (int n = 0; n < N; n++) d[n] = gckpti_flushed_fma(x, y[n], o[n]);
-    UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
+        UNROLLED(n, N) d[n] = gckpti_flushed_fma(x, y[n], o[n]);
+    UNROLLED(n, N) o[n] = wanted ? d[n] : o[n];
 }
 
 /* Sums of a block of terms, for R x N elements (manual, 5l). MIXED: terms alternate between two
@@ -186,7 +186,7 @@ template <int R, int N, bool MIXED> struct Block {
 
     __device__ __forceinline__ void begin()
     {
-        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
+        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLLED(n, N)
             chain[0][r][n] = chain[1][r][n] = 0.0f;
     }
     /* Adds a term to row r of the elements. Its index in the block (or just its parity) must be a
@@ -207,8 +207,7 @@ template <int R, int N, bool MIXED> struct Block {
     /* Ends the block. If `plus`, zeros become +0. */
     __device__ __forceinline__ void end(float (*element)[N], bool plus = false)
     {
-        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
-        {
+        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLLED(n, N) {
             float sum = gckpti_flush_to_zero(chain[0][r][n] + chain[1][r][n]);
             element[r][n] = gckpti_flush_to_zero(element[r][n] + sum);
             element[r][n] = plus ? element[r][n] + 0.0f : element[r][n];

@@ -44,7 +44,7 @@ void transpose(const gckpt_call *call, const Axes &x, float *d, const float *s, 
         t.rest.step[1][t.rest.n++] = x.step[1][k];
     }
     const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * t.rest.count();
-    RUN(call, transpose_kernel, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
+    run<transpose_kernel>(call, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
 
 /* ---- slice, pad, concat: one tensor is a part of each block of another one ---- */
@@ -74,7 +74,7 @@ struct PartMove {
         const int64_t j = i - block * size - (fills ? p.begin : 0);
         const int64_t part = block * p.n + j, whole = block * p.whole + p.begin + j;
         Vec<float, N> v;
-        UNROLL for (int k = 0; k < N; k++) v.v[k] = rest;
+        UNROLLED(k, N) v.v[k] = rest;
         if (j >= 0 && j < p.n)
             v = load<N>(x, to_whole ? part : whole);
         write_vec<N>(y, to_whole ? whole : part, N, true, v.v, accumulate);

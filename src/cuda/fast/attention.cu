@@ -24,8 +24,7 @@ __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int 
 template <int D, int n>
 __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
 {
-#pragma unroll
-    for (int x = 0; x < n; x++)
+    UNROLLED(x, n)
         s[x][0] = s[x][1] = s[x][2] = s[x][3] = 0.0f;
     const Reader<D, 1, false> read_a(row);
     const Reader<D, 1, true> read_b(0);
@@ -46,8 +45,7 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
 __device__ inline bool any_nonfinite(const uint32_t x[4])
 {
     bool some = false;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
+    UNROLLED(i, 4)
         some |= (x[i] & 0x7f80u) == 0x7f80u || (x[i] & 0x7f800000u) == 0x7f800000u;
     return some;
 }
@@ -59,18 +57,15 @@ __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b
 {
     uint32_t nonfinite[4];
     float count[2][4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLLED(i, 4) {
         uint32_t low = (b[i] & 0x7f80u) == 0x7f80u, high = (b[i] & 0x7f800000u) == 0x7f800000u;
         b[i] &= (low ? 0 : 0xffffu) | (high ? 0 : 0xffff0000u);
         nonfinite[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 as bf16 */
     }
-#pragma unroll
-    for (int x = 0; x < 2; x++) {
+    UNROLLED(x, 2) {
         gckpti_mma_bf16(o[x], a, b + 2 * x);
         gckpti_mma_bf16(count[x], mask, nonfinite + 2 * x);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
+        UNROLLED(i, 4)
             o[x][i] = count[x][i] > 0.0f ? NAN : o[x][i];
     }
 }
@@ -83,8 +78,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
     const Reader<D, 0, true> read_b(0);
-#pragma unroll
-    for (int term = 0; term < n / 2; term++) {
+    UNROLLED(term, n / 2) {
         const float *s0 = s[2 * term], *s1 = s[2 * term + 1];
         /* last term (FROM: first term) of row 0, counted from this block of 16 terms */
         const int edge = (FROM ? -visible : visible) - 16 * term;
@@ -99,8 +93,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
             read_b(right, b, x * 8, term * 16);
             if (cut && __any_sync(0xffffffffu, any_nonfinite(right))) {
                 uint32_t mask[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
+                UNROLLED(i, 4) {
                     int at = lane % 4 * 2 + i / 2 * 8 - row - i % 2 * 8 - edge;
                     mask[i] = FROM ? (at >= 0 ? 0x3f80u : 0) | (at >= -1 ? 0x3f800000u : 0)
                                    : (at <= 0 ? 0x3f80u : 0) | (at < 0 ? 0x3f800000u : 0);
@@ -116,8 +109,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
 
 template <int D> __device__ inline void clear(float o[D / 8][4])
 {
-#pragma unroll
-    for (int x = 0; x < D / 8; x++)
+    UNROLLED(x, D / 8)
         o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
 }
 
@@ -128,12 +120,10 @@ __device__ inline void store_lines(const MmaAttention &p, const Results &y, int 
                                    const float times[2])
 {
     int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    UNROLLED(half, 2) {
         int i = line + lane / 4 + half * 8;
         int64_t at = ((int64_t)b * lines + i) * p.c + (int64_t)h * p.d;
-#pragma unroll
-        for (int x = 0; x < D / 8; x++) {
+        UNROLLED(x, D / 8) {
             int j = x * 8 + lane % 4 * 2;
             float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
             if (i < lines)
@@ -173,8 +163,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
         for (int half = 0; half < 2; half++, i += 8) {
             int end = min(visible.count, i + 1);
             float top = max[half], rescale, shift;
-#pragma unroll
-            for (int x = 0; x < 16; x++) {
+            UNROLLED(x, 16) {
                 float *at = &s[x / 2][2 * half + x % 2];
                 *at = j + x / 2 * 8 + x % 2 < end ? *at * (p.scale * LOG2E) : -INFINITY;
                 top = *at > top ? *at : top;
@@ -187,21 +176,18 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
             rescale = exp2_of(max[half] - shift);
             max[half] = top;
             sum[half] *= rescale;
-#pragma unroll
-            for (int x = 0; x < 16; x++) {
+            UNROLLED(x, 16) {
                 float *at = &s[x / 2][2 * half + x % 2];
                 *at = exp2_of(*at - shift);
                 sum[half] += *at;
             }
-#pragma unroll
-            for (int x = 0; x < D / 8; x++)
+            UNROLLED(x, D / 8)
                 o[x][2 * half] *= rescale, o[x][2 * half + 1] *= rescale;
         }
         add_product<D, 8, false>(s, v + step % 2 * SIZE, o, ahead + row - step * 64);
         __syncthreads();
     }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    UNROLLED(half, 2) {
         int i = q0 + row + lane / 4 + half * 8;
         for (int with = 1; with < 4; with *= 2)
             sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
@@ -237,8 +223,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], d[8][4], saved[2], delta[2];
     const float ones[2] = { 1.0f, 1.0f };
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    UNROLLED(half, 2) {
         int64_t at = (int64_t)head * p.t + i + half * 8;
         saved[half] = i + half * 8 < p.t ? p.saved[at] : INFINITY;
         delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
@@ -259,8 +244,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
         __syncthreads();
         scores<D, 8>(q, row, k + step % 2 * SIZE, s);
         scores<D, 8>(g, row, v + step % 2 * SIZE, d);
-#pragma unroll
-        for (int x = 0; x < 32; x++) {
+        UNROLLED(x, 32) {
             int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
             int here = j < visible.count && j <= i + half * 8 + visible.ahead;
             softmax_grad(p, saved[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
@@ -274,8 +258,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
 /* Sets rows (keys) line + lane / 4 and line + lane / 4 + 8 of o to 0 if no query sees them. */
 template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line, int count)
 {
-#pragma unroll
-    for (int x = 0; x < D / 2; x++)
+    UNROLLED(x, D / 2)
         if (line + (int)threadIdx.x % 32 / 4 + x / 2 % 2 * 8 >= count)
             o[x / 4][x % 4] = 0.0f;
 }
@@ -322,8 +305,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
         __syncthreads();
         scores<D, n / 8>(k, row, q + now * PART, s);
         scores<D, n / 8>(v, row, g + now * PART, d);
-#pragma unroll
-        for (int x = 0; x < n / 2; x++) {
+        UNROLLED(x, n / 2) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
             softmax_grad(p, saved[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
                   &d[x / 4][x % 4]);
@@ -360,53 +342,35 @@ MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool bac
     return p;
 }
 
-#define HEADS(call, kernel, of, tiles, shared, p)                                                  \
-    do {                                                                                           \
-        int64_t heads = (call)->in[0].shape.d[0] * (of);                                           \
-        RUN_SHARED(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
-    } while (0)
-
 template <int D> void run_attention(const gckpt_call *call, const MmaAttention &p)
 {
-    HEADS(call, (mma_attention_forward_kernel<D>), p.heads, (p.t + 63) / 64, 5 * 64 * D * 2, p);
-}
-
-template <int D> void run_backward(const gckpt_call *call, const MmaAttention &p)
-{
     enum { QUERIES = D == 64 ? 64 : 32 }; /* registers do not suffice for more */
-    if (wanted(call->in[0]))
-        HEADS(call, (mma_attention_dq_kernel<D>), p.heads, (p.t + 63) / 64, 6 * 64 * D * 2, p);
-    if (wanted(call->in[1]) || wanted(call->in[2]))
-        HEADS(call, (mma_attention_dkv_kernel<D, QUERIES>), p.heads / p.group, (p.s + 63) / 64,
-              (2 * 64 + 4 * QUERIES) * D * 2, p);
+    const int rows = (int)call->shape.d[0];
+    const dim3 queries((unsigned)(rows * p.heads * ((p.t + 63) / 64)));
+    const dim3 keys((unsigned)(rows * (p.heads / p.group) * ((p.s + 63) / 64)));
+    if (!p.g)
+        run<mma_attention_forward_kernel<D>>(call, queries, 128, 5 * 64 * D * 2, p);
+    if (p.g && wanted(p.dq))
+        run<mma_attention_dq_kernel<D>>(call, queries, 128, 6 * 64 * D * 2, p);
+    if (p.g && (wanted(p.dk) || wanted(p.dv)))
+        run<mma_attention_dkv_kernel<D, QUERIES>>(call, keys, 128, (2 * 64 + 4 * QUERIES) * D * 2,
+                                                  p);
 }
 
-void attention_forward(const gckpt_call *call)
+void attention_by(const gckpt_call *call, bool backward)
 {
     Workspace workspace = { (char *)call->workspace, 0 };
-    MmaAttention p = attention_of(call, workspace, false);
+    MmaAttention p = attention_of(call, workspace, backward);
     p.keys = keys_of(call);
-    if (p.d <= 64)
-        run_attention<64>(call, p);
-    else
-        run_attention<128>(call, p);
-}
-
-void attention_backward(const gckpt_call *call)
-{
-    Workspace workspace = { (char *)call->workspace, 0 };
-    MmaAttention p = attention_of(call, workspace, true);
-    p.keys = keys_of(call);
-    const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
-    const Values g = grad_out_of(call), out = value_out_of(call);
-    float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
-    RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
-        p.heads, p.d, p.d % 8 == 0 && aligned(g, out));
-    p.delta = delta;
-    if (p.d <= 64)
-        run_backward<64>(call, p);
-    else
-        run_backward<128>(call, p);
+    if (backward) {
+        const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
+        const Values g = grad_out_of(call), out = value_out_of(call);
+        float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
+        run<fast_delta_kernel>(call, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
+                               p.heads, p.d, p.d % 8 == 0 && aligned(g, out));
+        p.delta = delta;
+    }
+    p.d <= 64 ? run_attention<64>(call, p) : run_attention<128>(call, p);
 }
 
 gckpt_result attention_workspace(gckpt_call *call)

@@ -60,14 +60,13 @@ template <int DOWN, int ACROSS> struct Fragments {
     __device__ __forceinline__ void load(const A &read_a, const B &read_b, const uint16_t *a_tile,
                                          const uint16_t *b_tile, int term)
     {
-        UNROLL for (int y = 0; y < DOWN; y++) read_a(a[y], a_tile, y * 16, term);
+        UNROLLED(y, DOWN) read_a(a[y], a_tile, y * 16, term);
         UNROLL for (int x = 0; x < ACROSS; x += 2) read_b(b[x / 2], b_tile, x * 8, term);
     }
     __device__ __forceinline__ void multiply(float (&c)[DOWN][ACROSS][4]) const
     {
-        UNROLL for (int x = 0; x < ACROSS; x++)
-        {
-            UNROLL for (int y = 0; y < DOWN; y++)
+        UNROLLED(x, ACROSS) {
+            UNROLLED(y, DOWN)
                 gckpti_mma_bf16(c[y][x], a[y], b[x / 2] + x % 2 * 2);
         }
     }
@@ -151,7 +150,7 @@ void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 {
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
     int bytes = STAGES * 2 * size * BK * (int)sizeof(uint16_t);
-    RUN_SHARED(call, (mma_product_kernel<size, a_along, b_along, epilogue>), dim3((unsigned)blocks),
+    run<mma_product_kernel<size, a_along, b_along, epilogue>>(call, dim3((unsigned)blocks),
                 128, bytes, p);
 }
 
