@@ -102,6 +102,8 @@ __device__ inline float value_at(const Values &x, int64_t i)
     return x.bf16 ? gckpti_from_bf16(x.bf16[i]) : x.f32 ? x.f32[i] : 0.0f;
 }
 
+__device__ inline float value_at(const float *x, int64_t i) { return x[i]; }
+
 __device__ inline float value_at(const Results &y, int64_t i)
 {
     return y.bf16 ? gckpti_from_bf16(y.bf16[i]) : y.f32[i];
@@ -128,6 +130,11 @@ template <int N> __device__ inline Vec<float, N> load(const Values &x, int64_t i
     return v;
 }
 
+template <int N> __device__ inline Vec<float, N> load(const float *x, int64_t i)
+{
+    return load<N>(x + i);
+}
+
 template <int N> __device__ inline void store(const Results &y, int64_t i, const Vec<float, N> &v)
 {
     if (y.bf16) {
@@ -147,8 +154,8 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
 
 /* read_vec loads N elements from index i on, of which `left` exist, and sets the others to 0;
  * write_vec stores those that exist. aligned: the address is a multiple of 16. */
-template <int N>
-__device__ inline void read_vec(const Values &x, int64_t i, int64_t left, bool aligned, float *v)
+template <int N, class X>
+__device__ inline void read_vec(const X &x, int64_t i, int64_t left, bool aligned, float *v)
 {
     if (aligned && left >= N) {
         const Vec<float, N> vec = load<N>(x, i);

@@ -152,14 +152,9 @@ template <int T, int LANES>
 __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
 {
     UNROLL for (int i = 0; i + 4 <= T; i += 4)
-    {
-        float4 v = *(const float4 *)(line + elem_of<T, LANES>(lane, i));
-        x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
-    }
-    if (T % 4) {
-        float2 v = *(const float2 *)(line + elem_of<T, LANES>(lane, T / 4 * 4));
-        x[T - 2] = v.x, x[T - 1] = v.y;
-    }
+        read_vec<4>(line, elem_of<T, LANES>(lane, i), 4, true, x + i);
+    if (T % 4)
+        read_vec<2>(line, elem_of<T, LANES>(lane, T / 4 * 4), 2, true, x + T - 2);
 }
 
 /* Adds a term to N chains, if `wanted`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, with one

@@ -150,11 +150,7 @@ __device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n /
 /* Loads this thread's columns of a row of x. */
 template <int N> __device__ void load_columns(float (&y)[N], const float *x)
 {
-#pragma unroll
-    for (int n = 0; n < N; n += 4) {
-        float4 f = *(const float4 *)(x + column_of(n));
-        y[n] = f.x, y[n + 1] = f.y, y[n + 2] = f.z, y[n + 3] = f.w;
-    }
+    UNROLL for (int n = 0; n < N; n += 4) read_vec<4>(x, column_of(n), 4, true, y + n);
 }
 
 /* Returns true if a query that is `lag` rows after a key sees it. */
@@ -222,11 +218,7 @@ __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *
             if (i >= queries)
                 break;
             float x[R], y[N];
-#pragma unroll
-            for (int r = 0; r < R; r += 4) {
-                float4 f = *(const float4 *)(p + i * SCORES + r);
-                x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
-            }
+            UNROLL for (int r = 0; r < R; r += 4) read_vec<4>(p + i * SCORES, r, 4, true, x + r);
             load_columns(y, g + i * ROW);
             UNROLLED(r, R)
                 block.term(o, k, r, x[r], y, all || is_visible(i + visible - row - r, window));
@@ -268,10 +260,10 @@ template <int R, bool MIXED> __device__ void store_scores(float *to, const float
         to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
-/* Returns the maximum of x over the 16 threads that share a row. */
-__device__ float row_max(float x)
+/* Returns the maximum of x over 2 h adjacent lanes, which share a row. */
+__device__ inline float row_max(float x, int h = 8)
 {
-    for (int h = 8; h; h /= 2)
+    for (; h; h /= 2)
         x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, h));
     return x;
 }

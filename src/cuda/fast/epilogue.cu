@@ -90,10 +90,7 @@ __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const
         if (column == at && column < p.n)
             p.loss.state[i].logit = v;
     }
-    for (int with = 1; with < 4; with *= 2) {
-        float other = __shfl_xor_sync(0xffffffffu, top, with);
-        top = other > top ? other : top;
-    }
+    top = row_max(top, 2);
     float shift = gckpti_shift(top);
     UNROLLED(x, 2 * across)
         if (j + x / 2 * 8 + x % 2 < p.n)
