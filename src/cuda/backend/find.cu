@@ -62,17 +62,14 @@ const OpKernels EXACT_OPS[] = {
 };
 #undef ROW
 
-/* Ops of GCKPT_BF16_FAST: FAST by a function for each direction, FAST_BY by one. */
-#define FAST(name, of)                                                                             \
-    { #name, locked<fast::of##_forward, true>, locked<fast::of##_backward, true>,                  \
-      fast::of##_workspace },
+/* Ops of GCKPT_BF16_FAST, like ROW. FAST: ops with a file in fast/. */
+#define FAST(name, of) FAST_BY(name, fast::of##_workspace, fast::of##_by)
 #define FAST_BY(name, workspace, ...)                                                              \
     { #name, locked<__VA_ARGS__, true, false>, locked<__VA_ARGS__, true, true>, workspace },
 const OpKernels FAST_OPS[] = {
     FAST(linear, linear) FAST(linear_cross_entropy, linear_cross_entropy)
     FAST(layernorm, layernorm) FAST(rmsnorm, layernorm)
-    FAST_BY(attention, fast::attention_workspace, fast::attention_by)
-    FAST_BY(add, fast::add_workspace, fast::fused_add_by)
+    FAST(attention, attention) FAST_BY(add, fast::add_workspace, fast::fused_add_by)
     FAST_BY(sub, fast::same_shape_workspace, sub_by)
     FAST_BY(mul, fast::same_shape_workspace, mul_by)
     FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by)

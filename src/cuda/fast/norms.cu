@@ -6,7 +6,7 @@ __global__ void __launch_bounds__(32 * TOKENS, 2)
                               float *gh_sums, int64_t rows, int accumulate)
 {
     const int64_t n = s.n;
-    const int each = s.aligned && s.x.bf16 && s.g.bf16 ? 4 : 1;
+    const int64_t each = s.aligned && s.x.bf16 && s.g.bf16 ? 4 : 1;
     for (int64_t group = blockIdx.x; group * TOKENS < rows; group += gridDim.x) {
         const int64_t first = group * TOKENS, r = first + threadIdx.x / 32;
         for (int64_t j = threadIdx.x * each; (g_sums || gh_sums) && j < n; j += each * blockDim.x) {
@@ -25,19 +25,15 @@ __global__ void __launch_bounds__(32 * TOKENS, 2)
     }
 }
 
-void layernorm_forward(const gckpt_call *call)
+void layernorm_by(const gckpt_call *original, bool backward)
 {
-    const float epsilon = gckpti_norm_epsilon((const gckpti_norm *)call->attributes);
-    for_each_row<norm_row<8>>(call, gckpti_rows(&call->shape), norm_of(call), epsilon,
-                              out_of(call));
-}
-
-void layernorm_backward(const gckpt_call *original)
-{
+    const gckpti_norm *o = (const gckpti_norm *)original->attributes;
+    const Norm s = norm_of(original);
+    const int64_t n = s.n, rows = gckpti_rows(&original->shape);
+    if (!backward)
+        return for_each_row<norm_row<8>>(original, rows, s, gckpti_norm_epsilon(o),
+                                         out_of(original));
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    const Norm s = norm_of(call);
-    const int64_t n = s.n, rows = gckpti_rows(&call->shape);
     Workspace workspace = { (char *)call->workspace, 0 };
     ColSum normed = {}, g_sums = {};
     if (o->gain && wanted(call->in[o->gain]))

@@ -1,13 +1,18 @@
 /* ---- the terms of a product, and the choice and order of launches ---- */
-/* Copies BK terms of `size` rows or columns of x: `size` lines if along is 1, else BK lines. */
-template <int size, int along>
-__device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
-                                   uint16_t *tile)
+/* Copies BK terms of `size` rows or columns of x: `size` lines if along is 1, else BK lines. WHOLE:
+ * all of them exist and begin at multiples of 16 bytes. */
+template <bool WHOLE, int size, int along>
+__device__ __forceinline__ void stage_terms(const Matrix<uint16_t> &x, int start, int end,
+                                            int first, int k, uint16_t *tile)
 {
-    if (along)
-        stage_tile<size, BK, 128, Swizzled<BK>, false>(x, start, end, first, k, tile);
+    enum { COUNT = along ? size : BK, LENGTH = along ? BK : size };
+    const int line = along ? start : first, at = along ? first : start;
+    if (WHOLE)
+        stage_full<COUNT, LENGTH, 128, Swizzled<LENGTH>>(x.x + line * x.stride + at, x.stride,
+                                                         tile);
     else
-        stage_tile<BK, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
+        stage_tile<COUNT, LENGTH, 128, Swizzled<LENGTH>, false>(x, line, along ? end : k, at,
+                                                                along ? k : end, tile);
 }
 
 /* Reads a warp's mma operands from a tile with lines of LINE elements: rows of a or (B) columns of
@@ -30,26 +35,6 @@ template <int LINE, int along, bool B> struct Reader {
             gckpti_ldmatrix_x4(x, tile + (at ^ term) + line * LINE);
         else
             gckpti_ldmatrix_x4_trans(x, tile + (at ^ line) + term * LINE);
-    }
-};
-
-/* Copies complete tiles to shared memory, one after the other along k. */
-template <int size, int along> struct TileLoader {
-    enum { LENGTH = along ? BK : size, COUNT = along ? size : BK, CHUNKS = LENGTH / 8 };
-    const uint16_t *from;
-    int to;
-    __device__ TileLoader(const Matrix<uint16_t> &x, int start)
-    {
-        int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
-        from = x.x + (line + (along ? start : 0)) * x.stride + (along ? 0 : start) + chunk * 8;
-        to = Swizzled<LENGTH>::at(line, chunk);
-    }
-    __device__ void stage(const Matrix<uint16_t> &x, uint16_t *tile)
-    {
-        const uint16_t *at = from;
-        UNROLL for (int k = 0; k < COUNT; k += 128 / CHUNKS, at += 128 / CHUNKS * x.stride)
-            gckpti_cp_async16_full(tile + to + k * LENGTH, at);
-        from = along ? from + BK : at;
     }
 };
 
@@ -82,18 +67,13 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
     enum { A_LINE = a_along ? BK : size, B_LINE = b_along ? BK : size, TILE = size * BK };
     const Reader<A_LINE, a_along, false> read_a(at.row);
     const Reader<B_LINE, b_along, true> read_b(at.column);
-    TileLoader<size, a_along> loader_a(p.a, at.i0);
-    TileLoader<size, b_along> loader_b(p.b, at.j0);
     Fragments<DOWN, ACROSS> first, second; /* operands of 16 terms each */
     const int steps = (p.k + BK - 1) / BK, whole_steps = p.k / BK, left = p.k % BK;
     const auto issue = [&](int step) {
         uint16_t *to = tiles + step % STAGES * 2 * TILE;
-        if (WHOLE && step < steps) {
-            loader_a.stage(p.a, to);
-            loader_b.stage(p.b, to + TILE);
-        } else if (!WHOLE && step < steps) {
-            stage_terms<size, a_along>(p.a, at.i0, p.m, step * BK, p.k, to);
-            stage_terms<size, b_along>(p.b, at.j0, p.n, step * BK, p.k, to + TILE);
+        if (step < steps) {
+            stage_terms<WHOLE, size, a_along>(p.a, at.i0, p.m, step * BK, p.k, to);
+            stage_terms<WHOLE, size, b_along>(p.b, at.j0, p.n, step * BK, p.k, to + TILE);
         }
         gckpti_cp_async_commit();
     };
