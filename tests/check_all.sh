@@ -819,6 +819,13 @@ END
         need g++ make timeout
         ON=shim REPORT=$B/$1 MAKEFLAGS= CC="${CC:-cc}" CXX=g++ flock $B/cuda.lock sh tests/cuda/gpu.sh || return 1
         grep -q '^Equal bits: weights [0-9a-f]\{16\}\.$' $B/$1/gpu.md ;;
+    cuda-indexes)           # no kernel multiplies 32-bit numbers for a 64-bit index; the three planted products are found
+        query=$(command -v clang-query || ls /usr/lib/llvm-*/bin/clang-query 2> /dev/null | tail -n 1)
+        [ -n "$query" ] || skip "no clang-query"
+        { cat gradckpt_cuda.cu; echo 'int64_t planted(int i, int n, float *x) { int64_t at = i * n; return x[i * n] > *(x + i * n) ? at : 0; }'; } > $B/$1.cu
+        "$query" -f tests/cuda/indexes.query $B/$1.cu -- -x c++ -std=c++17 -w -DGCKPT_CUDA_SHIM -I. \
+            -include tests/cuda/cuda_shim.h > $B/$1.txt 2>&1
+        [ "$(grep -c '^1 match\.' $B/$1.txt)" = 3 ] || { grep -v '^$' $B/$1.txt; return 1; } ;;
     cuda-asan | cuda-asan-wide) # a part of its tests, by the commit; the latter: all of them, and undefined behaviour
         need g++ make
         skip_unless_changed $cuda
@@ -919,7 +926,7 @@ hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast h
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols
 fast-math-refused power firmware no-heap nccl macros features editions modules layout contract long"
-more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-stages cuda-ptx cuda-nvcc-100 cuda-nvcc-80
+more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-stages cuda-indexes cuda-ptx cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu
 hash-gcc,-O1 hash-gcc,-O2 hash-gcc,-O3 hash-clang,-O1 hash-clang,-O2 hash-clang,-O3

@@ -103,13 +103,11 @@ __device__ void attention_delta_of(int64_t r, Values g, Values out, float *delta
                                    int heads, int d, int64_t c)
 {
     int64_t head = r / t % heads, row = r / t / heads, at = (row * t + r % t) * c + head * d;
-    float lane = 0.0f;
-#pragma unroll 1
-    for (int e = (int)threadIdx.x % 32; e < d; e += 32)
-        lane = gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
-    lane = warp_sum(lane);
+    const float dot = lanes_sum(d, [&](float lane, int64_t e) {
+        return gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
+    });
     if (threadIdx.x % 32 == 0)
-        delta[r] = lane;
+        delta[r] = dot;
 }
 
 /* With a cap: y = (y - delta) * derivative of the cap at x; y: gradients of probabilities. */

@@ -90,12 +90,12 @@ __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
         const int channel = (int)(e - place * s.all), group = channel / s.columns;
         const ConvCoords here(s, place);
         const float *w =
-            s.w + group * s.z.group_o + (int64_t)(channel - group * s.columns) * s.column_step;
+            s.w + group * s.z.group_o + (int64_t)(channel % s.columns) * s.column_step;
         float d = chain_start(s, here.out(s) + channel, channel);
         for (int ky = 0; ky < (int)s.r[0].taps; ky++)
             for (int kx = 0; kx < (int)s.r[1].taps; kx++) {
                 const int y = src_pos(s.r[0], here.i, ky), x = src_pos(s.r[1], here.j, kx);
-                const int64_t at = pixel(s, here.row, y, x) + group * s.depth;
+                const int64_t at = pixel(s, here.row, y, x) + (int64_t)group * s.depth;
                 const float *tap_w = w + tap_of(s, ky, kx);
                 for (int c = 0; c < s.depth; c++)
                     d = gckpti_fma(src(s, y, x, at + c), tap_w[(int64_t)c * s.term_step], d);
@@ -209,20 +209,21 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
     const int tile = (int)blockIdx.x / across, n0 = ((int)blockIdx.x - tile * across) * BN;
     const int down = (int)((s.m + BM - 1) / BM), group = tile / down;
     const int mine = thread / (BN / TN) * TM, column = thread % (BN / TN) * TN;
-    const int64_t m0 = (int64_t)(tile - group * down) * BM;
+    const int64_t m0 = (int64_t)(tile % down) * BM;
     float c[TM][TN], b[EACH];
     init_or_store<DW, false, TM, TN>(s, m0 + mine, group, n0 + column, c);
 
     PatchLoader<DW, BM, THREADS> a(s, thread, group, m0);
     const int n = UP ? thread / CONV_K : thread % BN, p = UP ? thread % CONV_K : thread / BN;
-    const float *w = s.w + group * s.z.group_o + (int64_t)(n0 + n) * s.column_step;
+    const float *w = s.w + group * s.z.group_o + (int64_t)(n0 + n) * s.column_step -
+                     (UP ? (int64_t)group * s.depth : 0);
     float *now = (float *)ring, *next = now + STAGE;
     for (int64_t left = s.k + CONV_K; left > 0; left -= CONV_K) {
         const int64_t unread = left - CONV_K;
         if (unread > 0) {
             a.read(s, unread);
-            const int64_t at = UP ? tap_of(s, a.ky, a.kx) + a.channel - group * s.depth
-                                  : (s.k - unread + p) * s.z.o;
+            const int64_t at =
+                UP ? tap_of(s, a.ky, a.kx) + a.channel : (s.k - unread + p) * s.z.o;
             UNROLLED(j, EACH) {
                 const int term = UP ? p : p + j * (THREADS / BN),
                           off = UP ? j * (THREADS / CONV_K) : 0;

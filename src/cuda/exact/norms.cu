@@ -33,7 +33,8 @@ Norm norm_of(const gckpt_call *call)
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const gckpt_arg *in = call->in;
     Norm s = { o->center, gckpti_last(&call->shape), value_of(in[0]) };
-    s.gain = o->gain ? value_of(in[o->gain]) : NONE, s.bias = o->bias ? value_of(in[o->bias]) : NONE;
+    s.gain = o->gain ? value_of(in[o->gain]) : NONE;
+    s.bias = o->bias ? value_of(in[o->bias]) : NONE;
     s.g = grad_out_of(call), s.saved = (float *)call->saved;
     s.aligned = s.n % 8 == 0 && aligned(s.x, s.g, out_of(call), grad_of(in[0]));
     return s;
