@@ -165,21 +165,20 @@ Cost cost_of(const tally::Launch &l, const std::string &name)
         c.bytes = (double)std::get<3>(p) * (double)std::get<4>(p) * 4 * sums;
         c.on_its_way = 8 * 4 * sums;
         c.least = (double)std::get<3>(p) * 10 / 1.7e9; /* sequential sums: 10 cycles for each group */
-    } else if (is("fast_norm_forward")) {
-        auto p = tally::of(l, fast::fast_norm_forward_kernel);
-        c.bytes = 4 * (double)std::get<7>(p) * (double)std::get<8>(p);
+    } else if (is("norm_row<8>")) {
+        auto p = tally::of(l, each_kernel<norm_row<8>, 32, Norm, float, Results>);
+        c.bytes = 4 * (double)std::get<0>(p) * (double)std::get<1>(p).n;
     /* the kernel's sums leave its operands in the cache, so they are not read again for dx */
     } else if (is("fast_norm_backward")) {
         auto p = tally::of(l, fast::fast_norm_backward_kernel);
-        int sums = !!std::get<6>(p) + !!std::get<7>(p);
-        c.bytes = (double)std::get<8>(p) * (double)std::get<9>(p) * (6 + 4.0 / fast::TOKENS * sums);
-    } else if (is("rotary_kernel")) { /* N pairs per thread */
-        auto p = tally::of(l, rotary_kernel<8>);
-        c.bytes = (l.element - 4) * 2 * (double)std::get<3>(p) * atoi(name.c_str() + strlen("rotary_kernel<"));
+        int sums = !!std::get<2>(p) + !!std::get<3>(p);
+        c.bytes = (double)std::get<4>(p) * (double)std::get<0>(p).n * (6 + 4.0 / fast::TOKENS * sums);
+    } else if (is("vecs_kernel<8, Rotate>")) {
+        auto p = std::get<0>(tally::of(l, vecs_kernel<8, Rotate>));
+        c.bytes = (tally::Width<Values>::of(p.x) + tally::Width<Results>::of(p.y)) * 2 * l.elements; /* pairs */
     } else if (is("vecs_kernel<8, DropoutMask>")) {
-        auto p = tally::of(l, vecs_kernel<8, DropoutMask>);
-        c.bytes =
-            (tally::Width<Values>::of(std::get<0>(p).x) + tally::Width<Results>::of(std::get<0>(p).y)) * l.elements;
+        auto p = std::get<0>(tally::of(l, vecs_kernel<8, DropoutMask>));
+        c.bytes = (tally::Width<Values>::of(p.x) + tally::Width<Results>::of(p.y)) * l.elements;
     } else if (is("vecs_kernel<8, EmbedRows>")) {
         c.bytes = 6 * l.elements;
     } else if (is("sums_by_")) {
@@ -218,8 +217,8 @@ std::string short_name(const char *name)
             s.erase(at, strlen(drop));
     if (s.find("each_kernel<") == 0) /* the function that the kernel calls */
         s = s.substr(strlen("each_kernel<"));
-    if (s.find("map_kernel") == 0) /* keeps only the sizes and the layout */
-        s = s.substr(0, s.find(',', s.find(',') + 1));
+    if (s.find("map_kernel") == 0) /* keeps only the size of vectors */
+        s = s.substr(0, s.find(','));
     return s;
 }
 

@@ -108,10 +108,11 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     gckpt_tensor *k = dense(a, i, "k", "kb", C, C);
     gckpt_tensor *v = dense(a, i, "v", "vb", C, C);
     const float drop = bench_rotary ? 0.1f : 0;
+    const gckpt_rotary_desc turned = { .heads = p->z->heads }; /* named, as launches.cu compiles this as C++ */
+    const gckpt_attention_desc causal = { .heads = p->z->heads, .causal = 1 };
     if (bench_rotary)
-        q = gckpt_rotary(q, &(gckpt_rotary_desc){ .heads = p->z->heads }),
-        k = gckpt_rotary(k, &(gckpt_rotary_desc){ .heads = p->z->heads });
-    a = gckpt_attention(q, k, v, &(gckpt_attention_desc){ .heads = p->z->heads, .causal = 1 });
+        q = gckpt_rotary(q, &turned), k = gckpt_rotary(k, &turned);
+    a = gckpt_attention(q, k, v, &causal);
     x = gckpt_add(x, gckpt_dropout(dense(a, i, "proj", "projb", C, C), drop));
     a = gckpt_gelu(dense(norm(x, i, "n2", "n2b", C), i, "fc", "fcb", C, 4 * C));
     return gckpt_add(x, gckpt_dropout(dense(a, i, "out", "outb", 4 * C, C), drop));

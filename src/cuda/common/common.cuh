@@ -27,11 +27,11 @@ template <auto F, int LANES, class... A> __global__ void each_kernel(int64_t n, 
 template <auto F, int THREADS = 256, class... A>
 void for_each(const gckpt_call *call, int64_t n, const A &...a)
 {
-    RUN(call, (each_kernel<F, 1, A...>), blocks_for(n, THREADS), THREADS, 0, n, a...);
+    run<each_kernel<F, 1, A...>>(call, blocks_for(n, THREADS), THREADS, 0, n, a...);
 }
 template <auto F, class... A> void for_each_row(const gckpt_call *call, int64_t n, const A &...a)
 {
-    RUN_EACH(call, (each_kernel<F, 32, A...>), 32 * n, n, a...);
+    run_each<each_kernel<F, 32, A...>>(call, 32 * n, n, a...);
 }
 
 /* Calls f.at<N>(i) for elements i..i + N - 1 of n, and f.at<1>(i) for each of the last n % N. N is
@@ -47,9 +47,9 @@ template <int N, class F> __global__ void vecs_kernel(F f, int64_t n)
 template <int N, class F> void for_each_vec(const gckpt_call *call, F f, int64_t n, bool aligned)
 {
     if (aligned && n > 0)
-        RUN_EACH(call, (vecs_kernel<N, F>), (n + N - 1) / N, f, n);
+        run_each<vecs_kernel<N, F>>(call, (n + N - 1) / N, f, n);
     else if (n > 0)
-        RUN_EACH(call, (vecs_kernel<1, F>), n, f, n);
+        run_each<vecs_kernel<1, F>>(call, n, f, n);
 }
 
 /* Adds the value of lane j ^ h to lane j for h = 16, 8, 4, 2, 1. All lanes end with the same sum,
@@ -89,10 +89,7 @@ Results out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 const Values NONE = { NULL, NULL };
 
-__device__ inline const Results &results_at(const Results &y) { return y; }
-__device__ inline Results results_at(float *y) { return { y, NULL }; }
 __host__ __device__ inline bool wanted(const Values &x) { return x.f32 || x.bf16; }
-__host__ __device__ inline bool wanted(const float *x) { return x != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
 
 /* Returns true if the addresses of all arguments are multiples of 16. NULL counts as a multiple. */
@@ -126,7 +123,7 @@ template <int N> __device__ inline Vec<float, N> load(const Values &x, int64_t i
     Vec<float, N> v = {};
     if (x.bf16) {
         const Vec<uint16_t, N> half = load<N>(x.bf16 + i);
-        UNROLL for (int k = 0; k < N; k++) v.v[k] = gckpti_from_bf16(half.v[k]);
+        UNROLLED(k, N) v.v[k] = gckpti_from_bf16(half.v[k]);
     } else if (x.f32) {
         v = load<N>(x.f32 + i);
     }
@@ -162,10 +159,10 @@ __device__ inline void read_vec(const X &x, int64_t i, int64_t left, bool aligne
 {
     if (aligned && left >= N) {
         const Vec<float, N> vec = load<N>(x, i);
-        UNROLL for (int k = 0; k < N; k++) v[k] = vec.v[k];
+        UNROLLED(k, N) v[k] = vec.v[k];
         return;
     }
-    UNROLL for (int k = 0; k < N; k++) v[k] = k < left ? value_at(x, i + k) : 0.0f;
+    UNROLLED(k, N) v[k] = k < left ? value_at(x, i + k) : 0.0f;
 }
 
 template <int N>
@@ -176,10 +173,10 @@ __device__ __forceinline__ void write_vec(const Results &y, int64_t i, int64_t l
         Vec<float, N> vec = {};
         if (accumulate)
             vec = load<N>(y, i);
-        UNROLL for (int k = 0; k < N; k++) vec.v[k] = accumulate ? v[k] + vec.v[k] : v[k];
+        UNROLLED(k, N) vec.v[k] = accumulate ? v[k] + vec.v[k] : v[k];
         store(y, i, vec);
         return;
     }
-    UNROLL for (int k = 0; k < N; k++) if (k < left)
+    UNROLLED(k, N) if (k < left)
         put_at(y, i + k, accumulate ? v[k] + value_at(y, i + k) : v[k]);
 }

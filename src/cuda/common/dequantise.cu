@@ -6,8 +6,8 @@ template <class T> struct Dequantise {
         Vec<T, N> from = load<N>((const T *)u.quantised + i);
         Vec<float, N> x;
         int64_t row = 0;
-        if (u.storage == GCKPT_STORAGE_I8) /* only I8 needs this slow 64-bit division */
-            row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
+        if (u.storage == GCKPT_STORAGE_I8) /* only I8 needs this slow division */
+            row = i / u.row;
         int64_t end = (row + 1) * u.row;
         for (int k = 0; k < N; k++) {
             if (i + k == end) {

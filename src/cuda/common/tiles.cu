@@ -20,17 +20,11 @@ template <bool MIXED> __device__ float rounded(float x)
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const float *from, int valid, const float *, float *to)
 {
-    float4 f = { 0.0f, 0.0f, 0.0f, 0.0f };
-    if (ALIGNED && valid > 0) {
-        f = *(const float4 *)from;
-    } else if (!ALIGNED) {
-        f.x = valid > 0 ? from[0] : 0.0f;
-        f.y = valid > 1 ? from[1] : 0.0f;
-        f.z = valid > 2 ? from[2] : 0.0f;
-        f.w = valid > 3 ? from[3] : 0.0f;
-    }
-    *(float4 *)to = { rounded<MIXED>(f.x), rounded<MIXED>(f.y), rounded<MIXED>(f.z),
-                      rounded<MIXED>(f.w) };
+    float f[4] = {};
+    if (!ALIGNED || valid > 0)
+        read_vec<4>(from, 0, ALIGNED ? 4 : valid, ALIGNED, f);
+    *(float4 *)to = { rounded<MIXED>(f[0]), rounded<MIXED>(f[1]), rounded<MIXED>(f[2]),
+                      rounded<MIXED>(f[3]) };
 }
 
 /* Copies 8 bf16; from element `valid` on, zeros. ALIGNED: by cp.async, complete after a wait; if

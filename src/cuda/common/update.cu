@@ -148,9 +148,9 @@ void launch_pending(Device *d)
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
     }
     if (f->n)
-        CHECKED_LAUNCH(d, fill_kernel, blocks, 256, 0, *f);
+        launch<fill_kernel>(d, blocks, 256, 0, *f);
     if (p->n)
-        CHECKED_LAUNCH(d, update_kernel, p->blocks, 256, 0, *p);
+        launch<update_kernel>(d, p->blocks, 256, 0, *p);
     f->n = p->n = 0, p->blocks = 0;
 }
 

@@ -13,9 +13,6 @@ struct StepParams {
 #ifndef GCKPT_CUDA_SLOT_BYTES /* tests define small slots */
 #define GCKPT_CUDA_SLOT_BYTES (1 << 19)
 #endif
-#ifndef GCKPT_CUDA_WIDE /* dequantise divides in 64 bits if it has this many elements */
-#define GCKPT_CUDA_WIDE (INT64_C(1) << 31)
-#endif
 enum {
     TEXT = 256,  /* bytes of an error text */
     LOSSES = 14, /* a plan with more loss terms is not captured */
@@ -173,30 +170,31 @@ dim3 blocks_for(int64_t n, int threads)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
     i += (int64_t)gridDim.x * blockDim.x
 
-#define CHECKED_LAUNCH(device, kernel, grid, block, shared, ...)                                   \
-    do {                                                                                           \
-        LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
-        check_kernel(device, cudaGetLastError(), name_of<(kernel)>());                             \
-        (device)->busy = 1;                                                                        \
-    } while (0)
-#define RUN_ON(device, ...)                                                                        \
-    do {                                                                                           \
-        launch_pending(device);                                                                    \
-        CHECKED_LAUNCH(device, __VA_ARGS__);                                                       \
-    } while (0)
-#define RUN(call, kernel, grid, block, shared, ...)                                                \
-    RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
-/* Runs a kernel with a thread for each of n items. */
-#define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
-/* Runs a kernel with more shared memory than the default limit. */
-#define RUN_SHARED(call, kernel, grid, block, shared, ...)                                        \
-    do {                                                                                           \
-        check_kernel(device_of(call),                                                              \
-                     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,     \
-                                          (int)(shared)),                                          \
-                     name_of<(kernel)>());                                                         \
-        RUN(call, kernel, grid, block, (size_t)(shared), __VA_ARGS__);                             \
-    } while (0)
+/* Runs a kernel on the current stream. shared: bytes of dynamic shared memory. */
+template <auto KERNEL, class... A>
+void launch(Device *d, dim3 grid, dim3 block, int shared, const A &...a)
+{
+    if (shared) /* more than the default limit */
+        check_kernel(d,
+                     cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          shared),
+                     name_of<KERNEL>());
+    LAUNCH(KERNEL, grid, block, (size_t)shared, d->stream, a...);
+    check_kernel(d, cudaGetLastError(), name_of<KERNEL>());
+    d->busy = 1;
+}
+
+/* Launches pending work and then runs a kernel. run_each starts a thread for each of n items. */
+template <auto KERNEL, class... A>
+void run(const gckpt_call *call, dim3 grid, dim3 block, int shared, const A &...a)
+{
+    launch_pending(device_of(call));
+    launch<KERNEL>(device_of(call), grid, block, shared, a...);
+}
+template <auto KERNEL, class... A> void run_each(const gckpt_call *call, int64_t n, const A &...a)
+{
+    run<KERNEL>(call, blocks_for(n, 256), 256, 0, a...);
+}
 
 __global__ void params_kernel(StepParamSet *to, StepParamSet now, int n)
 {
@@ -218,7 +216,8 @@ const StepParams *params_of(const gckpt_call *call)
     if (m.first_row != now->first_row || m.position != now->position || m.seed != now->seed ||
         m.step != now->step || gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
         *now = m;
-        RUN_ON(d, params_kernel, 1, 1, 0, d->params, d->now, 1);
+        launch_pending(d);
+        launch<params_kernel>(d, 1, 1, 0, d->params, d->now, 1);
     }
     return &d->params->at[0];
 }

@@ -52,7 +52,7 @@ void send_step_params(Device *d, const gckpt_step_params *m)
         d->ids[i] = m->scales[i].id;
     }
     if (memcmp(&before, &d->now, sizeof before)) /* only changed parameters are copied */
-        RUN_ON(d, params_kernel, 1, 32, 0, d->params, d->now, 2 + m->losses);
+        launch<params_kernel>(d, 1, 32, 0, d->params, d->now, 2 + m->losses);
 }
 
 /* The backend's replay. A micro-batch just runs the first time, and is captured the second time. A

@@ -14,7 +14,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     }
     const float factor = online_factor(row_max(top), first, max);
     const float shift = gckpti_shift(*max);
-    UNROLL for (int c = 0; c < 4; c++)
+    UNROLLED(c, 4)
         x[c] = gckpti_exp(x[c] - shift);
     const float added = warp_sum((x[0] + x[2]) + (x[1] + x[3]), 8);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
@@ -32,7 +32,7 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         float *s = scratch + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
         *s = gckpti_softcap(*s, a.times, a.cap);
     }
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
+    UNROLLED(r, R) UNROLLED(c, 4)
         x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         UNROLLED(r, R) {
             const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
                                             &max[r], &sum[r]);
-            UNROLL for (int n = 0; n < N; n++)
+            UNROLLED(n, N)
                 if (j0 > begin)
                     o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
         }
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         gckpti_softmax_end(&max[r], &sum[r]);
         if (a.saved && at.slice == 0 && tx == 0 && row < a.t)
             a.saved[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
-        UNROLL for (int n = 0; n < N; n++)
+        UNROLLED(n, N)
             o[r][n] /= sum[r];
     }
     if (a.out)
@@ -103,13 +103,11 @@ __device__ void attention_delta_of(int64_t r, Values g, Values out, float *delta
                                    int heads, int d, int64_t c)
 {
     int64_t head = r / t % heads, row = r / t / heads, at = (row * t + r % t) * c + head * d;
-    float lane = 0.0f;
-#pragma unroll 1
-    for (int e = (int)threadIdx.x % 32; e < d; e += 32)
-        lane = gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
-    lane = warp_sum(lane);
+    const float dot = lanes_sum(d, [&](float lane, int64_t e) {
+        return gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
+    });
     if (threadIdx.x % 32 == 0)
-        delta[r] = lane;
+        delta[r] = dot;
 }
 
 /* With a cap: y = (y - delta) * derivative of the cap at x; y: gradients of probabilities. */
@@ -120,7 +118,7 @@ __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const At
     UNROLLED(r, R) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
-        UNROLL for (int c = 0; c < 4; c++)
+        UNROLLED(c, 4)
             y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], 1.0f / a.cap);
     }
 }
@@ -137,7 +135,7 @@ __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attentio
     UNROLLED(r, R) {
         const int row = first + TILE / R * r;
         const float lse = row < a.t ? a.saved[of_head + row] : 0.0f;
-        UNROLL for (int c = 0; c < 4; c++)
+        UNROLLED(c, 4)
             x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.after) - lse);
     }
 }
@@ -150,7 +148,7 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
     UNROLLED(r, R) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
-        UNROLL for (int c = 0; c < 4; c++)
+        UNROLLED(c, 4)
             y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
     }
 }
@@ -212,7 +210,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
 /* Sets rows of o to 0 whose keys have an index >= count: no query sees them. */
 template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
+    UNROLLED(r, R) UNROLLED(n, N)
         o[r][n] = first + r < count ? o[r][n] : 0.0f;
 }
 
@@ -281,26 +279,27 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
 }
 
 /* Launches a block for each 64 of `rows` queries or keys of each head, with shared memory for
- * `tiles` tiles of `width` columns and `more` floats. */
-#define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
-    do {                                                                                           \
-        int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
-        a.slices = (a.d + (width) - 1) / (width);                                                  \
-        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * (heads) * a.slices;     \
-        RUN_SHARED(call, (kernel<R, width, MIXED>), dim3((unsigned)blocks), dim3(16 * TILE / R),  \
-                    bytes, a);                                                                     \
-    } while (0)
+ * `tiles` tiles of WIDTH columns and `more` floats. */
+template <int R, int WIDTH, auto KERNEL>
+void run_tiles(const gckpt_call *call, Attention a, int rows, int heads, int tiles, int more = 0)
+{
+    a.slices = (a.d + WIDTH - 1) / WIDTH;
+    const int64_t blocks = call->shape.d[0] * ((rows + TILE - 1) / TILE) * heads * a.slices;
+    run<KERNEL>(call, dim3((unsigned)blocks), 16 * TILE / R,
+                (int)sizeof(float) * (TILE * (WIDTH + 4) * tiles + more), a);
+}
 
 /* In bf16 plans, dk and dv take 64 columns at a time, as registers are too few for more. */
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
 {
     constexpr int OF_KEYS = MIXED ? 64 : WIDTH;
     if (!a.g)
-        RUN_TILES(attention_forward_kernel, WIDTH, a.t, a.heads, 3, 0);
+        run_tiles<R, WIDTH, attention_forward_kernel<R, WIDTH, MIXED>>(call, a, a.t, a.heads, 3);
     if (a.g && a.dq)
-        RUN_TILES(attention_dq_kernel, WIDTH, a.t, a.heads, 4, 0);
+        run_tiles<R, WIDTH, attention_dq_kernel<R, WIDTH, MIXED>>(call, a, a.t, a.heads, 4);
     if (a.g && (a.dk || a.dv))
-        RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
+        run_tiles<R, OF_KEYS, attention_dk_kernel<R, OF_KEYS, MIXED>>(
+            call, a, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
 /* Returns true if a block's shared memory can hold tiles of 128 columns (99 KiB cannot). */

@@ -12,20 +12,13 @@ void permute_by(const gckpt_call *call, bool backward)
 
 void pad_by(const gckpt_call *call, bool backward)
 {
-    const gckpti_pad *o = (const gckpti_pad *)call->attributes;
-    const int64_t n = gckpti_split_at(&call->in[0].shape, o->axis).size;
-    move_part(call, backward, 0, part_of(&call->shape, o->axis, o->before, n), true, o->value);
+    const float rest = ((const gckpti_pad *)call->attributes)->value;
+    move_parts(call, backward, gckpti_pad_move, true, rest);
 }
 
 void concat_by(const gckpt_call *call, bool backward)
 {
-    const int axis = *(const int *)call->attributes;
-    int64_t at = 0;
-    for (int i = 0; i < call->inputs; i++) {
-        const int64_t n = gckpti_split_at(&call->in[i].shape, axis).size;
-        move_part(call, backward, i, part_of(&call->shape, axis, at, n), true);
-        at += n;
-    }
+    move_parts(call, backward, gckpti_concat_move, true);
 }
 
 /* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the

@@ -96,7 +96,7 @@ template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s
     const int64_t strips = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
     const int64_t splits = strips > 2112 ? 1 : gckpti_min(most, 2112 / strips + 1);
     if (s.to)
-        RUN(call, channel_each_kernel<BACK>, dim3((unsigned)(strips * splits)), 256, 0, s, splits);
+        run<channel_each_kernel<BACK>>(call, dim3((unsigned)(strips * splits)), 256, 0, s, splits);
 }
 
 void channel_means(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,

@@ -90,12 +90,12 @@ __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
         const int channel = (int)(e - place * s.all), group = channel / s.columns;
         const ConvCoords here(s, place);
         const float *w =
-            s.w + group * s.z.group_o + (int64_t)(channel - group * s.columns) * s.column_step;
+            s.w + group * s.z.group_o + (int64_t)(channel % s.columns) * s.column_step;
         float d = chain_start(s, here.out(s) + channel, channel);
         for (int ky = 0; ky < (int)s.r[0].taps; ky++)
             for (int kx = 0; kx < (int)s.r[1].taps; kx++) {
                 const int y = src_pos(s.r[0], here.i, ky), x = src_pos(s.r[1], here.j, kx);
-                const int64_t at = pixel(s, here.row, y, x) + group * s.depth;
+                const int64_t at = pixel(s, here.row, y, x) + (int64_t)group * s.depth;
                 const float *tap_w = w + tap_of(s, ky, kx);
                 for (int c = 0; c < s.depth; c++)
                     d = gckpti_fma(src(s, y, x, at + c), tap_w[(int64_t)c * s.term_step], d);
@@ -163,7 +163,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
     }
     __device__ __forceinline__ void put(float *to) const
     {
-        UNROLL for (int i = 0; i < EACH; i++) to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) +
+        UNROLLED(i, EACH) to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) +
                                                  (DW ? r : r + i * (THREADS / CONV_K))] = v[i];
     }
 };
@@ -173,7 +173,7 @@ __device__ __forceinline__ void outer_product(const float *x, const float *y, fl
 {
     const Vec<float, TM> a = load<TM>(x);
     const Vec<float, TN> b = load<TN>(y);
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) c[i][j] =
+    UNROLLED(i, TM) UNROLLED(j, TN) c[i][j] =
         gckpti_fma(a.v[i], b.v[j], c[i][j]);
 }
 
@@ -209,20 +209,21 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
     const int tile = (int)blockIdx.x / across, n0 = ((int)blockIdx.x - tile * across) * BN;
     const int down = (int)((s.m + BM - 1) / BM), group = tile / down;
     const int mine = thread / (BN / TN) * TM, column = thread % (BN / TN) * TN;
-    const int64_t m0 = (int64_t)(tile - group * down) * BM;
+    const int64_t m0 = (int64_t)(tile % down) * BM;
     float c[TM][TN], b[EACH];
     init_or_store<DW, false, TM, TN>(s, m0 + mine, group, n0 + column, c);
 
     PatchLoader<DW, BM, THREADS> a(s, thread, group, m0);
     const int n = UP ? thread / CONV_K : thread % BN, p = UP ? thread % CONV_K : thread / BN;
-    const float *w = s.w + group * s.z.group_o + (int64_t)(n0 + n) * s.column_step;
+    const float *w = s.w + group * s.z.group_o + (int64_t)(n0 + n) * s.column_step -
+                     (UP ? (int64_t)group * s.depth : 0);
     float *now = (float *)ring, *next = now + STAGE;
     for (int64_t left = s.k + CONV_K; left > 0; left -= CONV_K) {
         const int64_t unread = left - CONV_K;
         if (unread > 0) {
             a.read(s, unread);
-            const int64_t at = UP ? tap_of(s, a.ky, a.kx) + a.channel - group * s.depth
-                                  : (s.k - unread + p) * s.z.o;
+            const int64_t at =
+                UP ? tap_of(s, a.ky, a.kx) + a.channel : (s.k - unread + p) * s.z.o;
             UNROLLED(j, EACH) {
                 const int term = UP ? p : p + j * (THREADS / BN),
                           off = UP ? j * (THREADS / CONV_K) : 0;
@@ -233,7 +234,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
         }
         const float *rows = now + mine, *columns = now + CONV_K * (BM + 4) + column;
         if (left <= s.k && left >= CONV_K)
-            UNROLL for (int l = 0; l < CONV_K; l++)
+            UNROLLED(l, CONV_K)
                 outer_product<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
         for (int l = 0; left <= s.k && left < CONV_K && l < left; l++)
             outer_product<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
@@ -253,17 +254,15 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
 template <int KIND> void conv_gemm_by(const gckpt_call *call, const ConvGemm &s)
 {
     const int64_t groups = s.z.window.groups;
-#define TILES(M, N) ((s.m + M - 1) / M * ((s.columns + N - 1) / N) * groups)
-#define TILE(M, N, TM, TN)                                                                         \
-    RUN(call, (conv_gemm_kernel<KIND, M, N, TM, TN>), dim3((unsigned)TILES(M, N)), 256, 0, s)
-    if (TILES(64, 64) * 2 < sm_count(call))
-        TILE(16, 16, 1, 1);
+    const auto tiles = [&](int m, int n) {
+        return (unsigned)((s.m + m - 1) / m * ((s.columns + n - 1) / n) * groups);
+    };
+    if (tiles(64, 64) * 2 < (unsigned)sm_count(call))
+        run<conv_gemm_kernel<KIND, 16, 16, 1, 1>>(call, tiles(16, 16), 256, 0, s);
     else if (s.columns <= 32)
-        TILE(64, 16, 4, 1);
+        run<conv_gemm_kernel<KIND, 64, 16, 4, 1>>(call, tiles(64, 16), 256, 0, s);
     else
-        TILE(64, 64, 4, 4);
-#undef TILE
-#undef TILES
+        run<conv_gemm_kernel<KIND, 64, 64, 4, 4>>(call, tiles(64, 64), 256, 0, s);
 }
 
 /* Runs a convolution (a gckpti_conv_fn). */
@@ -273,7 +272,7 @@ void conv_gemm(const gckpt_call *call, gckpti_conv *conv)
     if (conv->kind == GCKPTI_CONV_DW)
         conv_gemm_by<GCKPTI_CONV_DW>(call, s);
     else if (s.columns < 8)
-        RUN_EACH(call, conv_direct_kernel, s.m * s.all, s);
+        run_each<conv_direct_kernel>(call, s.m * s.all, s);
     else
         s.up ? conv_gemm_by<GCKPTI_CONV_UP>(call, s) : conv_gemm_by<GCKPTI_CONV_DOWN>(call, s);
 }

@@ -39,7 +39,7 @@ void add_losses(const gckpt_call *call, const float *losses, const int32_t *targ
                 int64_t each)
 {
     if (call->loss_sum || call->loss_count)
-        RUN(call, loss_sum_kernel, 1, 288, 0, losses, target, rows, each, call->loss_sum,
+        run<loss_sum_kernel>(call, 1, 288, 0, losses, target, rows, each, call->loss_sum,
             call->loss_count);
 }
 

@@ -109,6 +109,6 @@ void embed_by(const gckpt_call *call, bool backward)
     for_each<lists_sort>(call, rows, l, index);
     dim3 grid = blocks_for(table, 1);
     grid.y = (unsigned)((n + 255) / 256);
-    RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
+    run<embed_backward_kernel>(call, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
         table, n, x->accumulate);
 }

@@ -23,7 +23,7 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
     }
     const float factor = online_factor(warp_max(top), first, max);
     const float shift = gckpti_shift(*max);
-    UNROLL for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
+    UNROLLED(k, GCKPTI_LOSS_CHUNK / 32)
         added += gckpti_exp(regs[k] - shift);
     added = warp_sum(added);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
@@ -139,15 +139,6 @@ __device__ void loss_gradients_of_row(int64_t r, const Classes &l, float *dx, fl
     }
 }
 
-__device__ void unweighted_loss_of_row(int64_t r, const Classes &l)
-{
-    const int64_t target = l.target ? l.target[r] : 0;
-    const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
-    const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
-    if (threadIdx.x % 32 == 0)
-        l.losses[r] = loss;
-}
-
 /* A float for each row; in the backward, also one for each weight, or nothing without weights. */
 int64_t cross_entropy_workspace(const gckpt_call *call, bool backward)
 {
@@ -158,7 +149,7 @@ int64_t cross_entropy_workspace(const gckpt_call *call, bool backward)
 void cross_entropy_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
-    const Classes l = classes_of(call);
+    Classes l = classes_of(call);
     if (!backward) {
         for_each_row<loss_of_row>(call, l.rows, l);
         return add_losses(call, l.losses, l.target, l.rows, 1);
@@ -172,7 +163,8 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
                                                    params_of(call), x->accumulate, 0);
     if (!call->in[2].grad)
         return;
-    for_each_row<unweighted_loss_of_row>(call, l.rows, l);
+    l.weights = NULL, l.saved = NULL;
+    for_each_row<loss_of_row>(call, l.rows, l);
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }

@@ -152,14 +152,9 @@ template <int T, int LANES>
 __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
 {
     UNROLL for (int i = 0; i + 4 <= T; i += 4)
-    {
-        float4 v = *(const float4 *)(line + elem_of<T, LANES>(lane, i));
-        x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
-    }
-    if (T % 4) {
-        float2 v = *(const float2 *)(line + elem_of<T, LANES>(lane, T / 4 * 4));
-        x[T - 2] = v.x, x[T - 1] = v.y;
-    }
+        read_vec<4>(line, elem_of<T, LANES>(lane, i), 4, true, x + i);
+    if (T % 4)
+        read_vec<2>(line, elem_of<T, LANES>(lane, T / 4 * 4), 2, true, x + T - 2);
 }
 
 /* Adds a term to N chains, if `wanted`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, with one
@@ -175,8 +170,8 @@ __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wa
     }
     UNROLL for (int n = 0; n < N && MIXED; n++) d[n] = gckpti_flush_to_zero(d[n]);
     if (MIXED && least)
-        UNROLL for (int n = 0; n < N; n++) d[n] = gckpti_flushed_fma(x, y[n], o[n]);
-    UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
+        UNROLLED(n, N) d[n] = gckpti_flushed_fma(x, y[n], o[n]);
+    UNROLLED(n, N) o[n] = wanted ? d[n] : o[n];
 }
 
 /* Sums of a block of terms, for R x N elements (manual, 5l). MIXED: terms alternate between two
@@ -186,7 +181,7 @@ template <int R, int N, bool MIXED> struct Block {
 
     __device__ __forceinline__ void begin()
     {
-        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
+        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLLED(n, N)
             chain[0][r][n] = chain[1][r][n] = 0.0f;
     }
     /* Adds a term to row r of the elements. Its index in the block (or just its parity) must be a
@@ -207,8 +202,7 @@ template <int R, int N, bool MIXED> struct Block {
     /* Ends the block. If `plus`, zeros become +0. */
     __device__ __forceinline__ void end(float (*element)[N], bool plus = false)
     {
-        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
-        {
+        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLLED(n, N) {
             float sum = gckpti_flush_to_zero(chain[0][r][n] + chain[1][r][n]);
             element[r][n] = gckpti_flush_to_zero(element[r][n] + sum);
             element[r][n] = plus ? element[r][n] + 0.0f : element[r][n];

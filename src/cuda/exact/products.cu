@@ -51,8 +51,7 @@ __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c
     const float *from = t.accumulate ? t.c + corner
                         : t.initial    ? t.initial + (int64_t)here.tile_column * BN
                                      : NULL;
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
-    {
+    UNROLLED(i, TM) UNROLLED(j, TN) {
         bool inside = here.y(i) < rows && here.x(j) < columns;
         int64_t at = here.y(i) * pitch + here.x(j);
         float d = from && !narrow && inside ? from[at] : 0.0f;
@@ -69,7 +68,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
     int64_t corner = here.corner(t);
     int rows = here.rows(t), columns = here.columns(t);
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
+    UNROLLED(i, TM) UNROLL for (int j = 0; j < TN; j += 4)
     {
         int64_t at = corner + here.y(i) * t.n + here.x(j);
         if (!MIXED && j + 4 <= TN) {
@@ -108,8 +107,7 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
         rest = (int)(t.k_period ? t.k_period - t.k_offset % t.k_period : t.k);
         left = one ? (int)t.k : min(rest, (int)GCKPTI_K_BLOCK);
         block.begin();
-        UNROLL for (int i = 0; i < TM && one; i++) UNROLL for (int j = 0; j < TN; j++)
-        {
+        UNROLL for (int i = 0; i < TM && one; i++) UNROLLED(j, TN) {
             block.chain[0][i][j] = c[i][j];
             block.chain[1][i][j] = c[i][j] = -0.0f;
         }
@@ -136,8 +134,7 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
     /* Exchanges the chains, whose order does not matter: the next term goes to the first one. */
     __device__ __forceinline__ void swap_chains()
     {
-        UNROLL for (int i = 0; i < TM && odd; i++) UNROLL for (int j = 0; j < TN; j++)
-        {
+        UNROLL for (int i = 0; i < TM && odd; i++) UNROLLED(j, TN) {
             float first = block.chain[0][i][j];
             block.chain[0][i][j] = block.chain[1][i][j];
             block.chain[1][i][j] = first;
@@ -228,13 +225,13 @@ void run_tile(const gckpt_call *call, const Product *q)
     int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
     dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
     if constexpr (MIXED)
-        RUN(call, (product_kernel<BM, BN, TM, TN, 0, true>), grid, block, 0, *q);
+        run<product_kernel<BM, BN, TM, TN, 0, true>>(call, grid, block, 0, *q);
     else if (q->a.flags & q->b.flags & ASYNC)
-        RUN(call, (product_kernel<BM, BN, TM, TN, 2, false>), grid, block, 0, *q);
+        run<product_kernel<BM, BN, TM, TN, 2, false>>(call, grid, block, 0, *q);
     else if (q->b.flags & ASYNC)
-        RUN(call, (product_kernel<BM, BN, TM, TN, 1, false>), grid, block, 0, *q);
+        run<product_kernel<BM, BN, TM, TN, 1, false>>(call, grid, block, 0, *q);
     else
-        RUN(call, (product_kernel<BM, BN, TM, TN, 0, false>), grid, block, 0, *q);
+        run<product_kernel<BM, BN, TM, TN, 0, false>>(call, grid, block, 0, *q);
 }
 
 struct Tile {

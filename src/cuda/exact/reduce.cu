@@ -78,8 +78,8 @@ template <class F>
 void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divisor)
 {
     if (n >= LONG_ROW && rows < 1024) /* with more rows, a warp per row fills the chip */
-        RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
-            divisor);
+        run<long_row_sums_kernel<F>>(call, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
+                                     divisor);
     else
         for_each_row<sum_of_row<F>>(call, rows, f, out, n, divisor);
 }

@@ -39,35 +39,33 @@ __device__ void rotary_table_at(int64_t at, float *table, uint64_t first, const 
     table[2 * at + 1] = gckpti_mul(rotation.direction < 0 ? -sine : sine, rotation.scale);
 }
 
-/* A thread rotates N pairs x_i, x_(i + half) of a head of d columns (`vecs` vectors of N are half
- * of the rotated columns), or copies N of the other columns. */
-template <int N>
-__global__ void rotary_kernel(Values x, Results y, const float *table, int64_t n, int64_t t,
-                              int heads, int vecs, int d, int accumulate)
-{
-    const int half = vecs * N, each = d / N - vecs;
-    for (EACH(at, n)) {
-        const int64_t head = at / each, place = head / heads % t;
-        const int i = (int)(at - head * each) * N;
-        const int64_t from = head * d + i, to = from + half;
+/* Rotates N pairs x_i, x_(i + half) of a head of d columns, whose first 2 half are rotated, or
+ * copies N of the other columns. */
+struct Rotate {
+    Values x;
+    Results y;
+    const float *table;
+    int64_t t, heads, half, d;
+    int accumulate;
+    template <int N> __device__ void at(int64_t pair) const
+    {
+        const int64_t head = pair / (d - half), i = pair - head * (d - half);
+        const int64_t from = head * d + i, to = from + half, angle = head / heads % t * half + i;
         Vec<float, N> a, b = load<N>(x, to), c, e;
-        if (i >= half) {
-            write_vec<N>(y, to, N, true, b.v, accumulate);
-            continue;
-        }
+        if (i >= half)
+            return write_vec<N>(y, to, N, true, b.v, accumulate);
         a = load<N>(x, from);
-        Vec<float, N> rotation[2] = { load<N>(table + 2 * (place * half + i)),
-                                   load<N>(table + 2 * (place * half + i) + N) };
-        for (int k = 0; k < N; k++) {
-            float cosine = rotation[2 * k / N].v[2 * k % N],
-                  sine = rotation[(2 * k + 1) / N].v[(2 * k + 1) % N];
+        Vec<float, N> rotation[2] = { load<N>(table + 2 * angle), load<N>(table + 2 * angle + N) };
+        UNROLLED(k, N) {
+            const float cosine = rotation[2 * k / N].v[2 * k % N];
+            const float sine = rotation[(2 * k + 1) / N].v[(2 * k + 1) % N];
             c.v[k] = gckpti_fma(a.v[k], cosine, -(b.v[k] * sine));
             e.v[k] = gckpti_fma(b.v[k], cosine, a.v[k] * sine);
         }
         write_vec<N>(y, from, N, true, c.v, accumulate);
         write_vec<N>(y, to, N, true, e.v, accumulate);
     }
-}
+};
 
 void rotary_by(const gckpt_call *call, bool backward)
 {
@@ -88,12 +86,7 @@ void rotary_by(const gckpt_call *call, bool backward)
         memcpy(rotation.frequency, listed, (size_t)half * sizeof *listed);
     for_each<rotary_table_at>(call, t * half, table, (uint64_t)o->position,
                               call->training ? NULL : params_of(call), rotation, (int)half);
-#define ROTATE(N)                                                                                  \
-    RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
-             (int)d, backward && in.accumulate)
-    if (aligned(x, y, table) && half % 8 == 0 && d % 8 == 0)
-        ROTATE(8);
-    else
-        ROTATE(1);
-#undef ROTATE
+    for_each_vec<8>(call,
+                    Rotate{ x, y, table, t, o->heads, half, d, backward && in.accumulate }, n,
+                    aligned(x, y, table) && half % 8 == 0 && d % 8 == 0);
 }

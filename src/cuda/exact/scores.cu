@@ -126,7 +126,7 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     for (; e + 4 <= n; e += 4) {
         block.start_block(s, e);
         Vec<float, 4> y[4];
-        UNROLL for (int c = 0; c < 4; c++)
+        UNROLLED(c, 4)
             y[c] = load<4>(b + 16 * c * ROW + e);
         UNROLLED(r, R) {
             const Vec<float, 4> x = load<4>(a + STEP * r * ROW + e);
@@ -138,7 +138,7 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     }
     for (; !MIXED && e < n; e++) {
         const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
-        UNROLL for (int r = 0; r < R; r++)
+        UNROLLED(r, R)
             block.term(s, 0, r, a[STEP * r * ROW + e], w);
     }
     block.end(s);
@@ -150,11 +150,7 @@ __device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n /
 /* Loads this thread's columns of a row of x. */
 template <int N> __device__ void load_columns(float (&y)[N], const float *x)
 {
-#pragma unroll
-    for (int n = 0; n < N; n += 4) {
-        float4 f = *(const float4 *)(x + column_of(n));
-        y[n] = f.x, y[n + 1] = f.y, y[n + 2] = f.z, y[n + 3] = f.w;
-    }
+    UNROLL for (int n = 0; n < N; n += 4) read_vec<4>(x, column_of(n), 4, true, y + n);
 }
 
 /* Returns true if a query that is `lag` rows after a key sees it. */
@@ -178,11 +174,11 @@ __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, 
          j + 4 <= common; j += 4) {
         block.start_block(o, j);
         Vec<float, 4> x[R];
-        UNROLL for (int r = 0; r < R; r++)
+        UNROLLED(r, R)
             x[r] = load<4>(p + STEP * r * SCORES + j);
         UNROLLED(k, 4) {
             load_columns(y, v + (j + k) * ROW);
-            UNROLL for (int r = 0; r < R; r++)
+            UNROLLED(r, R)
                 block.term(o, k, r, x[r].v[k], y);
         }
     }
@@ -222,13 +218,9 @@ __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *
             if (i >= queries)
                 break;
             float x[R], y[N];
-#pragma unroll
-            for (int r = 0; r < R; r += 4) {
-                float4 f = *(const float4 *)(p + i * SCORES + r);
-                x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
-            }
+            UNROLL for (int r = 0; r < R; r += 4) read_vec<4>(p + i * SCORES, r, 4, true, x + r);
             load_columns(y, g + i * ROW);
-            UNROLL for (int r = 0; r < R; r++)
+            UNROLLED(r, R)
                 block.term(o, k, r, x[r], y, all || is_visible(i + visible - row - r, window));
         }
     }
@@ -241,8 +233,7 @@ template <int R, int N, int STEP, bool MIXED>
 __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
                            int rows, int e0, int accumulate)
 {
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
-    {
+    UNROLLED(r, R) UNROLLED(n, N) {
         const int e = e0 + column_of(n), row = first + STEP * r;
         o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
         o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n]) : o[r][n];
@@ -254,7 +245,7 @@ template <int R, int N, int STEP>
 __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first,
                            int rows, int e0)
 {
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n += 4)
+    UNROLLED(r, R) UNROLL for (int n = 0; n < N; n += 4)
     {
         const int e = e0 + column_of(n), row = first + STEP * r;
         if (row < rows)
@@ -265,14 +256,14 @@ __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a,
 template <int R, bool MIXED> __device__ void store_scores(float *to, const float (&x)[R][4])
 {
     to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
+    UNROLLED(r, R) UNROLLED(c, 4)
         to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
-/* Returns the maximum of x over the 16 threads that share a row. */
-__device__ float row_max(float x)
+/* Returns the maximum of x over 2 h adjacent lanes, which share a row. */
+__device__ inline float row_max(float x, int h = 8)
 {
-    for (int h = 8; h; h /= 2)
+    for (; h; h /= 2)
         x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, h));
     return x;
 }

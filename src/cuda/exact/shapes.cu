@@ -44,68 +44,58 @@ void transpose(const gckpt_call *call, const Axes &x, float *d, const float *s, 
         t.rest.step[1][t.rest.n++] = x.step[1][k];
     }
     const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * t.rest.count();
-    RUN(call, transpose_kernel, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
+    run<transpose_kernel>(call, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
 
 /* ---- slice, pad, concat: one tensor is a part of each block of another one ---- */
-struct Part { /* n elements from `begin` on of each of `blocks` blocks of `whole` elements */
-    int64_t blocks, whole, begin, n;
-};
-
-/* Returns the part of `whole` that has `size` positions of an axis, from `first` on. */
-Part part_of(const gckpt_shape *whole, int axis, int64_t first, int64_t size)
-{
-    const gckpti_axis_split v = gckpti_split_at(whole, axis);
-    return { v.outer, v.size * v.inner, first * v.inner, size * v.inner };
-}
-
 /* Copies or adds the elements of a part to the whole tensor, or back. fills: also sets the other
  * elements of the whole tensor to `rest`. */
 struct PartMove {
     Values x;
     Results y;
-    Part p;
+    int64_t whole, begin, n; /* the part: n elements from `begin` on of each `whole` elements */
     float rest;
     bool to_whole, fills;
     int accumulate;
     template <int N> __device__ void at(int64_t i) const
     {
-        const int64_t size = fills ? p.whole : p.n, block = i / size;
-        const int64_t j = i - block * size - (fills ? p.begin : 0);
-        const int64_t part = block * p.n + j, whole = block * p.whole + p.begin + j;
+        const int64_t size = fills ? whole : n, block = i / size;
+        const int64_t j = i - block * size - (fills ? begin : 0);
+        const int64_t in_part = block * n + j, in_whole = block * whole + begin + j;
         Vec<float, N> v;
-        UNROLL for (int k = 0; k < N; k++) v.v[k] = rest;
-        if (j >= 0 && j < p.n)
-            v = load<N>(x, to_whole ? part : whole);
-        write_vec<N>(y, to_whole ? whole : part, N, true, v.v, accumulate);
+        UNROLLED(k, N) v.v[k] = rest;
+        if (j >= 0 && j < n)
+            v = load<N>(x, to_whole ? in_part : in_whole);
+        write_vec<N>(y, to_whole ? in_whole : in_part, N, true, v.v, accumulate);
     }
 };
 
-/* Moves input i to the result or, backward, the result's gradient to that of input i. in_result:
- * the input is part p of the result; otherwise the result is part p of the input. A whole tensor of
- * one part is filled up by `rest`. */
-void move_part(const gckpt_call *call, bool backward, int i, const Part &p, bool in_result,
-               float rest = 0.0f)
+/* Moves each input to the result or, backward, the result's gradient to that of the input.
+ * of_result: inputs are parts of the result; else the result is a part of the input. A whole tensor
+ * of one part is filled up by `rest`. */
+void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, bool of_result,
+                float rest = 0.0f)
 {
-    const gckpt_arg &in = call->in[i];
-    const Values x = backward ? grad_out_of(call) : value_of(in);
-    const Results y = backward ? grad_of(in) : out_of(call);
-    const bool to_whole = in_result != backward, accumulate = backward && in.accumulate;
-    const bool fills = to_whole && call->inputs == 1 && !accumulate;
-    const PartMove move = { x, y, p, rest, to_whole, fills, accumulate };
-    const int64_t n = wanted(y) ? p.blocks * (fills ? p.whole : p.n) : 0;
-    const int64_t sizes = p.whole | p.begin | p.n;
-    if (sizes % 8 == 0)
-        for_each_vec<8>(call, move, n, aligned(x, y));
-    else
-        for_each_vec<4>(call, move, n, sizes % 4 == 0 && aligned(x, y));
+    for (int i = 0; i < call->inputs; i++) {
+        const gckpt_arg &in = call->in[i];
+        const gckpti_iter it = move(call, i);
+        const int64_t all[2] = { gckpti_elements(&in.shape), gckpti_elements(&call->shape) };
+        const int64_t n = it.step[0][0] == it.step[1][0] ? it.size[0] : 1; /* adjacent elements */
+        const int64_t whole = all[of_result] / (all[!of_result] / n), begin = it.offset[of_result];
+        const Values x = backward ? grad_out_of(call) : value_of(in);
+        const Results y = backward ? grad_of(in) : out_of(call);
+        const bool to_whole = of_result != backward, accumulate = backward && in.accumulate;
+        const bool fills = to_whole && call->inputs == 1 && !accumulate;
+        const PartMove part = { x, y, whole, begin, n, rest, to_whole, fills, accumulate };
+        const int64_t moved = wanted(y) ? all[fills ? of_result : !of_result] : 0;
+        if ((whole | begin | n) % 8 == 0)
+            for_each_vec<8>(call, part, moved, aligned(x, y));
+        else
+            for_each_vec<4>(call, part, moved, (whole | begin | n) % 4 == 0 && aligned(x, y));
+    }
 }
 
 void slice_by(const gckpt_call *call, bool backward)
 {
-    const gckpti_slice *o = (const gckpti_slice *)call->attributes;
-    const int64_t begin = gckpti_join_words(o->begin), n = gckpti_join_words(o->end) - begin;
-    const int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
-    const Part p = part_of(&call->in[0].shape, o->axis, begin + moved, n);
-    move_part(call, backward, 0, p, false);
+    move_parts(call, backward, gckpti_slice_move, false);
 }

@@ -97,7 +97,7 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
 {
     const int64_t blocks = (n + COLUMNS - 1) / COLUMNS * images;
     if (wanted(first.at) || wanted(second.at))
-        RUN(call, (column_sums_kernel<T, COLUMNS>), dim3((unsigned)blocks), 256, 0, of, first,
+        run<column_sums_kernel<T, COLUMNS>>(call, dim3((unsigned)blocks), 256, 0, of, first,
             second, rows, n);
 }
 
@@ -160,7 +160,7 @@ void sums(const gckpt_call *call, const Axes &axes, Sums s)
     }
     s.along = s.row.n && s.row.step[0][0] == 1;
     if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* enough threads to fill the chip */
-        RUN_EACH(call, sums_by_thread_kernel, s.columns, s);
+        run_each<sums_by_thread_kernel>(call, s.columns, s);
     else
         column_sums(call, s, s.to, {}, s.rows, s.columns);
 }

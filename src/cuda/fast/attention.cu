@@ -24,8 +24,7 @@ __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int 
 template <int D, int n>
 __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
 {
-#pragma unroll
-    for (int x = 0; x < n; x++)
+    UNROLLED(x, n)
         s[x][0] = s[x][1] = s[x][2] = s[x][3] = 0.0f;
     const Reader<D, 1, false> read_a(row);
     const Reader<D, 1, true> read_b(0);
@@ -46,8 +45,7 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
 __device__ inline bool any_nonfinite(const uint32_t x[4])
 {
     bool some = false;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
+    UNROLLED(i, 4)
         some |= (x[i] & 0x7f80u) == 0x7f80u || (x[i] & 0x7f800000u) == 0x7f800000u;
     return some;
 }
@@ -59,18 +57,15 @@ __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b
 {
     uint32_t nonfinite[4];
     float count[2][4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLLED(i, 4) {
         uint32_t low = (b[i] & 0x7f80u) == 0x7f80u, high = (b[i] & 0x7f800000u) == 0x7f800000u;
         b[i] &= (low ? 0 : 0xffffu) | (high ? 0 : 0xffff0000u);
         nonfinite[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 as bf16 */
     }
-#pragma unroll
-    for (int x = 0; x < 2; x++) {
+    UNROLLED(x, 2) {
         gckpti_mma_bf16(o[x], a, b + 2 * x);
         gckpti_mma_bf16(count[x], mask, nonfinite + 2 * x);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
+        UNROLLED(i, 4)
             o[x][i] = count[x][i] > 0.0f ? NAN : o[x][i];
     }
 }
@@ -83,8 +78,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
     const Reader<D, 0, true> read_b(0);
-#pragma unroll
-    for (int term = 0; term < n / 2; term++) {
+    UNROLLED(term, n / 2) {
         const float *s0 = s[2 * term], *s1 = s[2 * term + 1];
         /* last term (FROM: first term) of row 0, counted from this block of 16 terms */
         const int edge = (FROM ? -visible : visible) - 16 * term;
@@ -99,8 +93,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
             read_b(right, b, x * 8, term * 16);
             if (cut && __any_sync(0xffffffffu, any_nonfinite(right))) {
                 uint32_t mask[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
+                UNROLLED(i, 4) {
                     int at = lane % 4 * 2 + i / 2 * 8 - row - i % 2 * 8 - edge;
                     mask[i] = FROM ? (at >= 0 ? 0x3f80u : 0) | (at >= -1 ? 0x3f800000u : 0)
                                    : (at <= 0 ? 0x3f80u : 0) | (at < 0 ? 0x3f800000u : 0);
@@ -116,8 +109,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
 
 template <int D> __device__ inline void clear(float o[D / 8][4])
 {
-#pragma unroll
-    for (int x = 0; x < D / 8; x++)
+    UNROLLED(x, D / 8)
         o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
 }
 
@@ -128,12 +120,10 @@ __device__ inline void store_lines(const MmaAttention &p, const Results &y, int 
                                    const float times[2])
 {
     int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    UNROLLED(half, 2) {
         int i = line + lane / 4 + half * 8;
         int64_t at = ((int64_t)b * lines + i) * p.c + (int64_t)h * p.d;
-#pragma unroll
-        for (int x = 0; x < D / 8; x++) {
+        UNROLLED(x, D / 8) {
             int j = x * 8 + lane % 4 * 2;
             float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
             if (i < lines)
@@ -142,76 +132,100 @@ __device__ inline void store_lines(const MmaAttention &p, const Results &y, int 
     }
 }
 
+/* Calls use(i) for i = 0..n-1, each while the copies to shared memory by stage(i + 1) run. */
+template <class S, class U> __device__ __forceinline__ void pipeline(int n, S stage, U use)
+{
+    for (int i = -1; i < n; i++) {
+        if (i + 1 < n)
+            stage(i + 1);
+        gckpti_cp_async_commit();
+        if (i < 0)
+            continue;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        use(i);
+        __syncthreads();
+    }
+}
+
+/* A block's 64 queries of a head. Blocks with most keys come first. */
+struct MmaQueries {
+    int lane, row, head, b, h, q0, ahead; /* row: the warp's first one of the 64 */
+    Keys visible;
+    __device__ __forceinline__ explicit MmaQueries(const MmaAttention &p)
+    {
+        const int blocks = (p.t + 63) / 64;
+        lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16;
+        head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+        q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64;
+        visible = keys_of_row(p.keys, p.lengths, b), ahead = q0 + visible.ahead;
+    }
+    /* Calls use(step, k, v) for each tile of 64 keys that a query sees. k, v: two tiles each. */
+    template <int D, class U>
+    __device__ __forceinline__ void each_tile(const MmaAttention &p, uint16_t *k, uint16_t *v,
+                                              U use) const
+    {
+        const MmaAttention kv = as_keys(p);
+        const auto stage = [&](int step) {
+            const int to = step % 2 * 64 * D;
+            stage_head<D, 64>(kv, p.k, b, h / p.group, step * 64, p.s, visible.count, k + to);
+            stage_head<D, 64>(kv, p.v, b, h / p.group, step * 64, p.s, visible.count, v + to);
+        };
+        pipeline((min(visible.count, ahead + 64) + 63) / 64, stage, [&](int step) {
+            use(step, k + step % 2 * 64 * D, v + step % 2 * 64 * D);
+        });
+    }
+};
+
 template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_kernel(MmaAttention p)
 {
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
-    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
-    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* blocks with most keys come first */
-    const MmaAttention kv = as_keys(p);
-    const Keys visible = keys_of_row(p.keys, p.lengths, b);
-    int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
+    uint16_t *q = (uint16_t *)attention_tiles;
+    const MmaQueries at(p);
+    const int lane = at.lane, row = at.row;
     float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     clear<D>(o);
-    stage_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
-    for (int step = -1; step < steps; step++) {
-        if (step + 1 < steps) {
-            int to = (step + 1) % 2 * SIZE;
-            stage_head<D, 64>(kv, p.k, b, h / p.group, (step + 1) * 64, p.s, visible.count, k + to);
-            stage_head<D, 64>(kv, p.v, b, h / p.group, (step + 1) * 64, p.s, visible.count, v + to);
-        }
-        gckpti_cp_async_commit();
-        if (step < 0)
-            continue;
-        gckpti_cp_async_wait<1>();
-        __syncthreads();
-        scores<D, 8>(q, row, k + step % 2 * SIZE, s);
-        int i = ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
+    stage_head<D, 64>(p, p.q, at.b, at.h, at.q0, p.t, p.t, q);
+    const auto add_keys = [&](int step, const uint16_t *k, const uint16_t *v) {
+        scores<D, 8>(q, row, k, s);
+        int i = at.ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
 #pragma unroll
         for (int half = 0; half < 2; half++, i += 8) {
-            int end = min(visible.count, i + 1);
+            int end = min(at.visible.count, i + 1);
             float top = max[half], rescale, shift;
-#pragma unroll
-            for (int x = 0; x < 16; x++) {
-                float *at = &s[x / 2][2 * half + x % 2];
-                *at = j + x / 2 * 8 + x % 2 < end ? *at * (p.scale * LOG2E) : -INFINITY;
-                top = *at > top ? *at : top;
+            UNROLLED(x, 16) {
+                float &score = s[x / 2][2 * half + x % 2];
+                score = j + x / 2 * 8 + x % 2 < end ? score * (p.scale * LOG2E) : -INFINITY;
+                top = score > top ? score : top;
             }
-            for (int with = 1; with < 4; with *= 2) {
-                float other = __shfl_xor_sync(0xffffffffu, top, with);
-                top = other > top ? other : top;
-            }
+            top = row_max(top, 2);
             shift = gckpti_shift(top);
             rescale = exp2_of(max[half] - shift);
             max[half] = top;
             sum[half] *= rescale;
-#pragma unroll
-            for (int x = 0; x < 16; x++) {
-                float *at = &s[x / 2][2 * half + x % 2];
-                *at = exp2_of(*at - shift);
-                sum[half] += *at;
+            UNROLLED(x, 16) {
+                float &score = s[x / 2][2 * half + x % 2];
+                score = exp2_of(score - shift);
+                sum[half] += score;
             }
-#pragma unroll
-            for (int x = 0; x < D / 8; x++)
+            UNROLLED(x, D / 8)
                 o[x][2 * half] *= rescale, o[x][2 * half + 1] *= rescale;
         }
-        add_product<D, 8, false>(s, v + step % 2 * SIZE, o, ahead + row - step * 64);
-        __syncthreads();
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int i = q0 + row + lane / 4 + half * 8;
+        add_product<D, 8, false>(s, v, o, at.ahead + row - step * 64);
+    };
+    at.each_tile<D>(p, q + SIZE, q + 3 * SIZE, add_keys);
+    UNROLLED(half, 2) {
+        int i = at.q0 + row + lane / 4 + half * 8;
         for (int with = 1; with < 4; with *= 2)
             sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
         gckpti_softmax_end(&max[half], &sum[half]);
         if (p.saved && i < p.t && lane % 4 == 0)
-            p.saved[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
+            p.saved[(int64_t)at.head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
         sum[half] = 1.0f / sum[half];
     }
     if (wanted(p.out))
-        store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
+        store_lines<D>(p, p.out, 0, at.b, at.h, at.q0 + row, p.t, o, sum);
 }
 
 /* Converts scores s to p = exp(s scale - saved), d = dp to p (dp - delta) scale; !here: to 0. */
@@ -228,54 +242,37 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
 {
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *q = (uint16_t *)attention_tiles, *g = q + SIZE, *k = g + SIZE, *v = k + 2 * SIZE;
-    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
-    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
-    const MmaAttention kv = as_keys(p);
-    const Keys visible = keys_of_row(p.keys, p.lengths, b);
-    int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
+    uint16_t *q = (uint16_t *)attention_tiles, *g = q + SIZE;
+    const MmaQueries at(p);
+    const int row = at.row, i = at.q0 + row + at.lane / 4;
     float o[D / 8][4], s[8][4], d[8][4], saved[2], delta[2];
     const float ones[2] = { 1.0f, 1.0f };
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int64_t at = (int64_t)head * p.t + i + half * 8;
-        saved[half] = i + half * 8 < p.t ? p.saved[at] : INFINITY;
-        delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
+    UNROLLED(half, 2) {
+        const int64_t query = (int64_t)at.head * p.t + i + half * 8;
+        saved[half] = i + half * 8 < p.t ? p.saved[query] : INFINITY;
+        delta[half] = i + half * 8 < p.t ? p.delta[query] : 0.0f;
     }
     clear<D>(o);
-    stage_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
-    stage_head<D, 64>(p, p.g, b, h, q0, p.t, p.t, g);
-    for (int step = -1; step < steps; step++) {
-        if (step + 1 < steps) {
-            int to = (step + 1) % 2 * SIZE;
-            stage_head<D, 64>(kv, p.k, b, h / p.group, (step + 1) * 64, p.s, visible.count, k + to);
-            stage_head<D, 64>(kv, p.v, b, h / p.group, (step + 1) * 64, p.s, visible.count, v + to);
-        }
-        gckpti_cp_async_commit();
-        if (step < 0)
-            continue;
-        gckpti_cp_async_wait<1>();
-        __syncthreads();
-        scores<D, 8>(q, row, k + step % 2 * SIZE, s);
-        scores<D, 8>(g, row, v + step % 2 * SIZE, d);
-#pragma unroll
-        for (int x = 0; x < 32; x++) {
-            int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
-            int here = j < visible.count && j <= i + half * 8 + visible.ahead;
+    stage_head<D, 64>(p, p.q, at.b, at.h, at.q0, p.t, p.t, q);
+    stage_head<D, 64>(p, p.g, at.b, at.h, at.q0, p.t, p.t, g);
+    const auto add_keys = [&](int step, const uint16_t *k, const uint16_t *v) {
+        scores<D, 8>(q, row, k, s);
+        scores<D, 8>(g, row, v, d);
+        UNROLLED(x, 32) {
+            int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + at.lane % 4 * 2 + x % 2;
+            int here = j < at.visible.count && j <= i + half * 8 + at.visible.ahead;
             softmax_grad(p, saved[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
         }
-        add_product<D, 8, false>(d, k + step % 2 * SIZE, o, ahead + row - step * 64);
-        __syncthreads();
-    }
-    store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, ones);
+        add_product<D, 8, false>(d, k, o, at.ahead + row - step * 64);
+    };
+    at.each_tile<D>(p, g + SIZE, g + 3 * SIZE, add_keys);
+    store_lines<D>(p, p.dq, p.accumulate[0], at.b, at.h, at.q0 + row, p.t, o, ones);
 }
 
 /* Sets rows (keys) line + lane / 4 and line + lane / 4 + 8 of o to 0 if no query sees them. */
 template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line, int count)
 {
-#pragma unroll
-    for (int x = 0; x < D / 2; x++)
+    UNROLLED(x, D / 2)
         if (line + (int)threadIdx.x % 32 / 4 + x / 2 % 2 * 8 >= count)
             o[x / 4][x % 4] = 0.0f;
 }
@@ -302,36 +299,29 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
     clear<D>(dv);
     stage_head<D, 64>(kv, p.k, b, shared % all, k0, p.s, visible.count, k);
     stage_head<D, 64>(kv, p.v, b, shared % all, k0, p.s, visible.count, v);
-    for (int step = -1; step < steps; step++) {
-        if (step + 1 < steps) {
-            int to = (step + 1) % 2, i0 = (first + (step + 1) % tiles) * n;
-            int i = i0 + (int)threadIdx.x, h = shared % all * p.group + (step + 1) / tiles;
-            int64_t at = ((int64_t)b * p.heads + h) * p.t + i;
-            stage_head<D, n>(p, p.q, b, h, i0, p.t, p.t, q + to * PART);
-            stage_head<D, n>(p, p.g, b, h, i0, p.t, p.t, g + to * PART);
-            if (threadIdx.x < n) {
-                saved[to][threadIdx.x] = i < p.t ? p.saved[at] : INFINITY;
-                delta[to][threadIdx.x] = i < p.t ? p.delta[at] : 0.0f;
-            }
+    const auto stage = [&](int step) {
+        int to = step % 2, i0 = (first + step % tiles) * n;
+        int i = i0 + (int)threadIdx.x, h = shared % all * p.group + step / tiles;
+        int64_t at = ((int64_t)b * p.heads + h) * p.t + i;
+        stage_head<D, n>(p, p.q, b, h, i0, p.t, p.t, q + to * PART);
+        stage_head<D, n>(p, p.g, b, h, i0, p.t, p.t, g + to * PART);
+        if (threadIdx.x < n) {
+            saved[to][threadIdx.x] = i < p.t ? p.saved[at] : INFINITY;
+            delta[to][threadIdx.x] = i < p.t ? p.delta[at] : 0.0f;
         }
-        gckpti_cp_async_commit();
-        if (step < 0)
-            continue;
+    };
+    pipeline(steps, stage, [&](int step) {
         int now = step % 2, ahead = (first + step % tiles) * n + visible.ahead;
-        gckpti_cp_async_wait<1>();
-        __syncthreads();
         scores<D, n / 8>(k, row, q + now * PART, s);
         scores<D, n / 8>(v, row, g + now * PART, d);
-#pragma unroll
-        for (int x = 0; x < n / 2; x++) {
+        UNROLLED(x, n / 2) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
             softmax_grad(p, saved[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
                   &d[x / 4][x % 4]);
         }
         add_product<D, n / 8, true>(s, g + now * PART, dv, ahead - k0 - row);
         add_product<D, n / 8, true>(d, q + now * PART, dk, ahead - k0 - row);
-        __syncthreads();
-    }
+    });
     const float ones[2] = { 1.0f, 1.0f };
     clear_masked<D>(dk, k0 + row, visible.count);
     clear_masked<D>(dv, k0 + row, visible.count);
@@ -360,53 +350,35 @@ MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool bac
     return p;
 }
 
-#define HEADS(call, kernel, of, tiles, shared, p)                                                  \
-    do {                                                                                           \
-        int64_t heads = (call)->in[0].shape.d[0] * (of);                                           \
-        RUN_SHARED(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
-    } while (0)
-
 template <int D> void run_attention(const gckpt_call *call, const MmaAttention &p)
 {
-    HEADS(call, (mma_attention_forward_kernel<D>), p.heads, (p.t + 63) / 64, 5 * 64 * D * 2, p);
-}
-
-template <int D> void run_backward(const gckpt_call *call, const MmaAttention &p)
-{
     enum { QUERIES = D == 64 ? 64 : 32 }; /* registers do not suffice for more */
-    if (wanted(call->in[0]))
-        HEADS(call, (mma_attention_dq_kernel<D>), p.heads, (p.t + 63) / 64, 6 * 64 * D * 2, p);
-    if (wanted(call->in[1]) || wanted(call->in[2]))
-        HEADS(call, (mma_attention_dkv_kernel<D, QUERIES>), p.heads / p.group, (p.s + 63) / 64,
-              (2 * 64 + 4 * QUERIES) * D * 2, p);
+    const int rows = (int)call->shape.d[0];
+    const dim3 queries((unsigned)(rows * p.heads * ((p.t + 63) / 64)));
+    const dim3 keys((unsigned)(rows * (p.heads / p.group) * ((p.s + 63) / 64)));
+    if (!p.g)
+        run<mma_attention_forward_kernel<D>>(call, queries, 128, 5 * 64 * D * 2, p);
+    if (p.g && wanted(p.dq))
+        run<mma_attention_dq_kernel<D>>(call, queries, 128, 6 * 64 * D * 2, p);
+    if (p.g && (wanted(p.dk) || wanted(p.dv)))
+        run<mma_attention_dkv_kernel<D, QUERIES>>(call, keys, 128, (2 * 64 + 4 * QUERIES) * D * 2,
+                                                  p);
 }
 
-void attention_forward(const gckpt_call *call)
+void attention_by(const gckpt_call *call, bool backward)
 {
     Workspace workspace = { (char *)call->workspace, 0 };
-    MmaAttention p = attention_of(call, workspace, false);
+    MmaAttention p = attention_of(call, workspace, backward);
     p.keys = keys_of(call);
-    if (p.d <= 64)
-        run_attention<64>(call, p);
-    else
-        run_attention<128>(call, p);
-}
-
-void attention_backward(const gckpt_call *call)
-{
-    Workspace workspace = { (char *)call->workspace, 0 };
-    MmaAttention p = attention_of(call, workspace, true);
-    p.keys = keys_of(call);
-    const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
-    const Values g = grad_out_of(call), out = value_out_of(call);
-    float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
-    RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
-        p.heads, p.d, p.d % 8 == 0 && aligned(g, out));
-    p.delta = delta;
-    if (p.d <= 64)
-        run_backward<64>(call, p);
-    else
-        run_backward<128>(call, p);
+    if (backward) {
+        const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
+        const Values g = grad_out_of(call), out = value_out_of(call);
+        float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
+        run<fast_delta_kernel>(call, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
+                               p.heads, p.d, p.d % 8 == 0 && aligned(g, out));
+        p.delta = delta;
+    }
+    p.d <= 64 ? run_attention<64>(call, p) : run_attention<128>(call, p);
 }
 
 gckpt_result attention_workspace(gckpt_call *call)

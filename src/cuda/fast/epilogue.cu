@@ -51,11 +51,10 @@ __device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
                                  float (&c)[DOWN][ACROSS][4])
 {
     const bool bias = !p.accumulate && (p.bias.f32 || p.bias.bf16);
-    UNROLL for (int e = 0; e < 2 * ACROSS; e++)
-    {
+    UNROLLED(e, 2 * ACROSS) {
         const int column = j + e / 2 * 8 + e % 2;
         const float first = bias && column < p.n ? value_at(p.bias, column) : 0.0f;
-        UNROLL for (int y = 0; y < 2 * DOWN; y++) c[y / 2][e / 2][y % 2 * 2 + e % 2] = first;
+        UNROLLED(y, 2 * DOWN) c[y / 2][e / 2][y % 2 * 2 + e % 2] = first;
     }
     UNROLL for (int y = 0; y < 2 * DOWN && p.accumulate; y++)
     {
@@ -84,21 +83,16 @@ __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const
 {
     int at = i < p.m ? p.loss.target[i] - p.loss.first : -1, group = j / (8 * across);
     float top = -INFINITY, sum = 0.0f;
-#pragma unroll
-    for (int x = 0; x < 2 * across; x++) {
+    UNROLLED(x, 2 * across) {
         int column = j + x / 2 * 8 + x % 2;
         float v = c[x / 2][which + x % 2];
         top = column < p.n && v > top ? v : top;
         if (column == at && column < p.n)
             p.loss.state[i].logit = v;
     }
-    for (int with = 1; with < 4; with *= 2) {
-        float other = __shfl_xor_sync(0xffffffffu, top, with);
-        top = other > top ? other : top;
-    }
+    top = row_max(top, 2);
     float shift = gckpti_shift(top);
-#pragma unroll
-    for (int x = 0; x < 2 * across; x++)
+    UNROLLED(x, 2 * across)
         if (j + x / 2 * 8 + x % 2 < p.n)
             sum += exp2_of((c[x / 2][which + x % 2] - shift) * LOG2E);
     for (int with = 1; with < 4; with *= 2)
@@ -117,8 +111,7 @@ __device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float
     int target = i < p.m ? p.loss.target[i] : -1, at = target - p.loss.first;
     float max = target < 0 ? 0.0f : p.loss.saved[2 * i];
     float log_sum = target < 0 ? 0.0f : p.loss.saved[2 * i + 1], scale = p.loss.params->loss_scale;
-#pragma unroll
-    for (int x = 0; x < 2 * across; x++) {
+    UNROLLED(x, 2 * across) {
         float *v = &c[x / 2][which + x % 2];
         float grad = exp2_of(((*v - max) - log_sum) * LOG2E);
         grad = j + x / 2 * 8 + x % 2 == at ? grad - 1.0f : grad;
@@ -154,25 +147,23 @@ __device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint
         to += (int64_t)(i0 + k) * p.c_row + j;
         if (WHOLE)
             store((uint32_t *)(void *)to, vec);
-        UNROLL for (int e = 0; e < 8; e++) if (!WHOLE && e < left) to[e] =
+        UNROLLED(e, 8) if (!WHOLE && e < left) to[e] =
             (uint16_t)(vec.v[e / 2] >> e % 2 * 16);
     };
 #pragma unroll 1
     for (int k = (int)threadIdx.x / CHUNKS; k < size && i0 + k < p.m; k += ONCE * STEP) {
         Vec<uint32_t, 4> vec[ONCE], other[ONCE];
-        UNROLL for (int q = 0; q < ONCE; q++)
-        {
+        UNROLLED(q, ONCE) {
             const int at = Swizzled<size>::at(k + q * STEP, chunk);
             vec[q] = load<4>((const uint32_t *)(const void *)(tile + at));
             if (op > GELU)
                 other[q] = load<4>((const uint32_t *)(const void *)(tile + size * size + at));
         }
         if (p.c.bf16 != p.fusion.out)
-            UNROLL for (int q = 0; q < ONCE; q++) put(p.c.bf16, k + q * STEP, vec[q]);
+            UNROLLED(q, ONCE) put(p.c.bf16, k + q * STEP, vec[q]);
         UNROLL for (int q = 0; q < ONCE && op != NO_OP; q++)
         {
-            UNROLL for (int e = 0; e < 4; e++)
-            {
+            UNROLLED(e, 4) {
                 const uint32_t v = vec[q].v[e], u = op > GELU ? other[q].v[e] : 0,
                                high = 0xffff0000u;
                 vec[q].v[e] = gckpti_to_bf16_pair(
@@ -210,19 +201,17 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
             stage_tile<size, size, 128, Swizzled<size>, false>(p.fusion.other, at.i0, p.m, at.j0,
                                                                p.n, tiles + size * size);
     }
-    UNROLL for (int y = 0; y < 2 * DOWN; y++)
-    {
+    UNROLLED(y, 2 * DOWN) {
         if (epilogue == ROW_STATS)
             finish_row_stats<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
         else if (epilogue == GRADIENTS)
             finish_gradients<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
     }
     if (writes_bf16) {
-        UNROLL for (int x = 0; x < ACROSS; x++)
-        {
+        UNROLLED(x, ACROSS) {
             uint16_t *to = tiles + at.j % 8 +
                            Swizzled<size>::at(at.i - at.i0, (at.j - at.j0) / 8 + x);
-            UNROLL for (int y = 0; y < 2 * DOWN; y++) /* chunks repeat after 8 lines */
+            UNROLLED(y, 2 * DOWN) /* chunks repeat after 8 lines */
                 *(uint32_t *)(void *)(to + y * 8 * size) =
                     gckpti_to_bf16_pair(c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
         }
@@ -234,8 +223,7 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
         else
             mma_write_fused<size, false>(p, at.i0, at.j0, tiles);
     } else if (epilogue != ROW_STATS) {
-        UNROLL for (int y = 0; y < 2 * DOWN; y++)
-        {
+        UNROLLED(y, 2 * DOWN) {
             float *to = p.c.f32 + (int64_t)(at.i + y * 8) * p.c_row + at.j;
             const int left = at.i + y * 8 < p.m ? p.n - at.j : 0;
             UNROLL for (int x = 0; x < ACROSS && whole; x++)

@@ -92,8 +92,7 @@ __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n,
         for (int e = 0; e < d; e += 8) {
             read_vec<8>(g, i * d + e, d - e, aligned, x);
             read_vec<8>(out, i * d + e, d - e, aligned, y);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
+            UNROLLED(k, 8)
                 sum = gckpti_fma(x[k], y[k], sum);
         }
         delta[(row / t * heads + i % heads) * t + row % t] = sum;

@@ -23,14 +23,12 @@ __device__ inline void group_sums(const Values &g, const Values &x, const float 
             if (NORM)
                 v[k] = load<N>(x.bf16 + at);
         }
-        UNROLL for (int k = 0; k < AHEAD; k++)
-        {
+        UNROLLED(k, AHEAD) {
             const int64_t row = r + k, at = row * n + j;
             if (row >= rows)
                 continue;
             const Normed o = NORM ? normed(saved, row, center) : Normed();
-            UNROLL for (int e = 0; e < N; e++)
-            {
+            UNROLLED(e, N) {
                 const float a = N > 1 ? gckpti_from_bf16(u[k].v[e]) : value_at(g, at);
                 sum[e] += a;
                 if (NORM)
@@ -91,9 +89,9 @@ void column_sums(const gckpt_call *call, const ColSum &sum, const Values &g, int
 {
     int64_t groups = (rows + TOKENS - 1) / TOKENS;
     if (g.bf16 && n % 8 == 0 && aligned(g))
-        RUN_EACH(call, group_sums_kernel<8>, groups * n / 8, g, rows, n, sum.parts);
+        run_each<group_sums_kernel<8>>(call, groups * n / 8, g, rows, n, sum.parts);
     else
-        RUN_EACH(call, group_sums_kernel<1>, groups * n, g, rows, n, sum.parts);
+        run_each<group_sums_kernel<1>>(call, groups * n, g, rows, n, sum.parts);
     add_groups(call, sum, {}, rows, n);
 }
 
@@ -146,6 +144,11 @@ void linear_backward(const gckpt_call *original)
     }
     if (overlap_x)
         queue_end(device_of(call), &device_of(call)->overlap);
+}
+
+void linear_by(const gckpt_call *call, bool backward)
+{
+    backward ? linear_backward(call) : linear_forward(call);
 }
 
 gckpt_result linear_workspace(gckpt_call *call)

@@ -5,13 +5,13 @@
 enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* the forward takes 4 * LOSS_ROWS rows */
 
 /* Merges maxima and sums of a chunk's groups of 64 classes, in order; a thread has a row. */
-__device__ void merge_loss_row(int64_t r, const float *parts, int groups, const int32_t *target,
-                               RowLoss *state, float *saved, float *losses, int64_t rows, int begin,
-                               int end)
+__device__ void merge_loss_row(int64_t r, const Loss &l, int groups, float *saved, float *losses,
+                               int64_t rows, bool end)
 {
-    float max = begin ? -INFINITY : state[r].max, sum = begin ? 0.0f : state[r].sum;
+    RowLoss *state = l.state;
+    float max = l.first ? state[r].max : -INFINITY, sum = l.first ? state[r].sum : 0.0f;
     for (int k = 0; k < groups; k++) {
-        const float *part = parts + 2 * (k * rows + r);
+        const float *part = l.parts + 2 * (k * rows + r);
         float top = part[0] > max ? part[0] : max, shift = gckpti_shift(top);
         sum = gckpti_fma(sum, exp2_of((max - shift) * LOG2E),
                          part[1] * exp2_of((part[0] - shift) * LOG2E));
@@ -20,7 +20,7 @@ __device__ void merge_loss_row(int64_t r, const float *parts, int groups, const 
     if (end) {
         gckpti_softmax_end(&max, &sum);
         float log_sum = gckpti_log(sum);
-        losses[r] = target[r] >= 0 ? log_sum - (state[r].logit - max) : 0.0f;
+        losses[r] = l.target[r] >= 0 ? log_sum - (state[r].logit - max) : 0.0f;
         if (saved)
             saved[2 * r] = max, saved[2 * r + 1] = log_sum;
     } else {
@@ -62,23 +62,10 @@ LossBuffers loss_buffers(const gckpt_call *call, Workspace &workspace, bool back
         r.dx = (float *)bump_alloc(workspace, (size_t)(s.block * s.c) * sizeof *r.dx);
     } else {
         r.parts = (float *)bump_alloc(workspace, (size_t)((s.chunk + 127) / 128 * 2 * s.block) * 8);
-        r.state = (RowLoss *)bump_alloc(workspace, (size_t)s.rows * sizeof *r.state);
+        r.state = (RowLoss *)bump_alloc(workspace, (size_t)s.block * sizeof *r.state);
         r.losses = (float *)bump_alloc(workspace, (size_t)s.rows * sizeof *r.losses);
     }
     return r;
-}
-
-/* Returns the product for the logits of `rows` rows from `row` on and n classes from `first` on. */
-MmaProduct loss_logits(const gckpt_call *call, const LossBuffers &r, const uint16_t *w, int64_t row,
-                       int64_t rows, int64_t first, int64_t n)
-{
-    int64_t c = gckpti_last(&call->in[0].shape);
-    const Matrix<uint16_t> x = matrix(r.x + row * c, c);
-    MmaProduct p = mma_of(rows, n, c, x, matrix(w, c), NONE, 0, { NULL, r.d });
-    p.c_row = (int)loss_sizes(call, true).row;
-    p.loss.target = call->in[2].index + row;
-    p.loss.first = (int)first;
-    return p;
 }
 
 const uint16_t *loss_weights(const gckpt_call *call, const LossBuffers &r, int64_t first, int64_t n)
@@ -91,63 +78,54 @@ const uint16_t *loss_weights(const gckpt_call *call, const LossBuffers &r, int64
     return r.w;
 }
 
-void linear_cross_entropy_forward(const gckpt_call *call)
+/* Runs a block of rows after the other; of each, a chunk of classes after the other. */
+void linear_cross_entropy_by(const gckpt_call *original, bool backward)
 {
-    LossSizes s = loss_sizes(call, false);
-    Workspace workspace = { (char *)call->workspace, 0 };
-    LossBuffers r = loss_buffers(call, workspace, false);
-    float *saved = (float *)call->saved;
-    for (int64_t first = 0, n; first < s.v; first += n) {
-        n = gckpti_min(s.v - first, s.chunk);
-        const uint16_t *w = loss_weights(call, r, first, n);
-        for (int64_t row = 0, rows; row < s.rows; row += rows) {
-            rows = gckpti_min(s.rows - row, s.block);
-            MmaProduct p = loss_logits(call, r, w, row, rows, first, n);
-            p.loss.parts = r.parts, p.loss.state = r.state + row;
-            run_mma_tile<128, 1, 1, ROW_STATS>(call, p);
-            for_each<merge_loss_row, 64>(call, rows, r.parts, (int)((n + 127) / 128 * 2),
-                                         p.loss.target, r.state + row,
-                                         saved ? saved + 2 * row : NULL, r.losses + row, rows,
-                                         first == 0, first + n == s.v);
-        }
-    }
-    add_losses(call, r.losses, call->in[2].index, s.rows, 1);
-}
-
-void linear_cross_entropy_backward(const gckpt_call *original)
-{
-    const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
-    LossSizes s = loss_sizes(call, true);
+    const gckpt_call adjusted = backward ? drop_zero_fills(original) : *original;
+    const gckpt_call *call = &adjusted;
+    const LossSizes s = loss_sizes(call, backward);
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     Workspace workspace = { (char *)call->workspace, 0 };
-    LossBuffers r = loss_buffers(call, workspace, true);
-    Results dw = grad_of(*w);
+    const LossBuffers r = loss_buffers(call, workspace, backward);
+    const bool narrows = backward && x->grad_bf16;
+    const StepParams *params = backward ? params_of(call) : NULL;
     for (int64_t row = 0, rows; row < s.rows; row += rows) {
         rows = gckpti_min(s.rows - row, s.block);
-        Results dx = { x->grad_bf16 ? r.dx : x->grad ? x->grad + row * s.c : NULL, NULL };
-        if (x->grad_bf16 && x->accumulate)
+        const Matrix<uint16_t> inputs = matrix(r.x + row * s.c, s.c);
+        float *saved = call->saved ? (float *)call->saved + 2 * row : NULL;
+        float *dw = w->grad, *dx = narrows ? r.dx : x->grad ? x->grad + row * s.c : NULL;
+        if (narrows && x->accumulate)
             widen(call, x->grad_bf16 + row * s.c, r.dx, rows * s.c);
         for (int64_t first = 0, n; first < s.v; first += n) {
             n = gckpti_min(s.v - first, s.chunk);
-            const uint16_t *some = loss_weights(call, r, first, n);
-            MmaProduct p = loss_logits(call, r, some, row, rows, first, n);
-            p.loss.saved = (const float *)call->saved + 2 * row, p.loss.params = params_of(call);
+            const Matrix<uint16_t> some = matrix(loss_weights(call, r, first, n), s.c);
+            MmaProduct p = mma_of(rows, n, s.c, inputs, some, NONE, 0, { NULL, r.d }); /* logits */
+            p.loss = { call->in[2].index + row, (int)first, r.parts, r.state, saved, params };
+            p.c_row = (int)s.row;
+            if (!backward) {
+                run_mma_tile<128, 1, 1, ROW_STATS>(call, p);
+                for_each<merge_loss_row, 64>(call, rows, p.loss, (int)((n + 127) / 128 * 2), saved,
+                                             r.losses + row, rows, first + n == s.v);
+                continue;
+            }
             run_mma_tile<128, 1, 1, GRADIENTS>(call, p);
             const Matrix<uint16_t> d = matrix((const uint16_t *)r.d, s.row);
-            if (dx.f32)
+            if (dx)
                 mma_product(call,
-                            mma_of(rows, s.c, n, d, matrix(some, s.c), NONE,
-                                   x->accumulate || first > 0, dx),
+                            mma_of(rows, s.c, n, d, some, NONE, x->accumulate || first > 0,
+                                   { dx, NULL }),
                             1, 0);
-            if (dw.f32)
+            if (dw)
                 mma_product(call,
-                            mma_of(n, s.c, rows, d, matrix(r.x + row * s.c, s.c), NONE,
-                                   w->accumulate || row > 0, { dw.f32 + first * s.c, NULL }),
+                            mma_of(n, s.c, rows, d, inputs, NONE, w->accumulate || row > 0,
+                                   { dw + first * s.c, NULL }),
                             0, 0);
         }
-        if (x->grad_bf16)
+        if (narrows)
             narrow(call, r.dx, x->grad_bf16 + row * s.c, rows * s.c);
     }
+    if (!backward)
+        add_losses(call, r.losses, call->in[2].index, s.rows, 1);
 }
 
 gckpt_result linear_cross_entropy_workspace(gckpt_call *call)

@@ -1,13 +1,18 @@
 /* ---- the terms of a product, and the choice and order of launches ---- */
-/* Copies BK terms of `size` rows or columns of x: `size` lines if along is 1, else BK lines. */
-template <int size, int along>
-__device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
-                                   uint16_t *tile)
+/* Copies BK terms of `size` rows or columns of x: `size` lines if along is 1, else BK lines. WHOLE:
+ * all of them exist and begin at multiples of 16 bytes. */
+template <bool WHOLE, int size, int along>
+__device__ __forceinline__ void stage_terms(const Matrix<uint16_t> &x, int start, int end,
+                                            int first, int k, uint16_t *tile)
 {
-    if (along)
-        stage_tile<size, BK, 128, Swizzled<BK>, false>(x, start, end, first, k, tile);
+    enum { COUNT = along ? size : BK, LENGTH = along ? BK : size };
+    const int line = along ? start : first, at = along ? first : start;
+    if (WHOLE)
+        stage_full<COUNT, LENGTH, 128, Swizzled<LENGTH>>(x.x + line * x.stride + at, x.stride,
+                                                         tile);
     else
-        stage_tile<BK, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
+        stage_tile<COUNT, LENGTH, 128, Swizzled<LENGTH>, false>(x, line, along ? end : k, at,
+                                                                along ? k : end, tile);
 }
 
 /* Reads a warp's mma operands from a tile with lines of LINE elements: rows of a or (B) columns of
@@ -33,26 +38,6 @@ template <int LINE, int along, bool B> struct Reader {
     }
 };
 
-/* Copies complete tiles to shared memory, one after the other along k. */
-template <int size, int along> struct TileLoader {
-    enum { LENGTH = along ? BK : size, COUNT = along ? size : BK, CHUNKS = LENGTH / 8 };
-    const uint16_t *from;
-    int to;
-    __device__ TileLoader(const Matrix<uint16_t> &x, int start)
-    {
-        int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
-        from = x.x + (line + (along ? start : 0)) * x.stride + (along ? 0 : start) + chunk * 8;
-        to = Swizzled<LENGTH>::at(line, chunk);
-    }
-    __device__ void stage(const Matrix<uint16_t> &x, uint16_t *tile)
-    {
-        const uint16_t *at = from;
-        UNROLL for (int k = 0; k < COUNT; k += 128 / CHUNKS, at += 128 / CHUNKS * x.stride)
-            gckpti_cp_async16_full(tile + to + k * LENGTH, at);
-        from = along ? from + BK : at;
-    }
-};
-
 /* A warp's operands for 16 terms: rows of a and columns of b. */
 template <int DOWN, int ACROSS> struct Fragments {
     uint32_t a[DOWN][4], b[ACROSS / 2][4];
@@ -60,14 +45,13 @@ template <int DOWN, int ACROSS> struct Fragments {
     __device__ __forceinline__ void load(const A &read_a, const B &read_b, const uint16_t *a_tile,
                                          const uint16_t *b_tile, int term)
     {
-        UNROLL for (int y = 0; y < DOWN; y++) read_a(a[y], a_tile, y * 16, term);
+        UNROLLED(y, DOWN) read_a(a[y], a_tile, y * 16, term);
         UNROLL for (int x = 0; x < ACROSS; x += 2) read_b(b[x / 2], b_tile, x * 8, term);
     }
     __device__ __forceinline__ void multiply(float (&c)[DOWN][ACROSS][4]) const
     {
-        UNROLL for (int x = 0; x < ACROSS; x++)
-        {
-            UNROLL for (int y = 0; y < DOWN; y++)
+        UNROLLED(x, ACROSS) {
+            UNROLLED(y, DOWN)
                 gckpti_mma_bf16(c[y][x], a[y], b[x / 2] + x % 2 * 2);
         }
     }
@@ -83,18 +67,13 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
     enum { A_LINE = a_along ? BK : size, B_LINE = b_along ? BK : size, TILE = size * BK };
     const Reader<A_LINE, a_along, false> read_a(at.row);
     const Reader<B_LINE, b_along, true> read_b(at.column);
-    TileLoader<size, a_along> loader_a(p.a, at.i0);
-    TileLoader<size, b_along> loader_b(p.b, at.j0);
     Fragments<DOWN, ACROSS> first, second; /* operands of 16 terms each */
     const int steps = (p.k + BK - 1) / BK, whole_steps = p.k / BK, left = p.k % BK;
     const auto issue = [&](int step) {
         uint16_t *to = tiles + step % STAGES * 2 * TILE;
-        if (WHOLE && step < steps) {
-            loader_a.stage(p.a, to);
-            loader_b.stage(p.b, to + TILE);
-        } else if (!WHOLE && step < steps) {
-            stage_terms<size, a_along>(p.a, at.i0, p.m, step * BK, p.k, to);
-            stage_terms<size, b_along>(p.b, at.j0, p.n, step * BK, p.k, to + TILE);
+        if (step < steps) {
+            stage_terms<WHOLE, size, a_along>(p.a, at.i0, p.m, step * BK, p.k, to);
+            stage_terms<WHOLE, size, b_along>(p.b, at.j0, p.n, step * BK, p.k, to + TILE);
         }
         gckpti_cp_async_commit();
     };
@@ -151,7 +130,7 @@ void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 {
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
     int bytes = STAGES * 2 * size * BK * (int)sizeof(uint16_t);
-    RUN_SHARED(call, (mma_product_kernel<size, a_along, b_along, epilogue>), dim3((unsigned)blocks),
+    run<mma_product_kernel<size, a_along, b_along, epilogue>>(call, dim3((unsigned)blocks),
                 128, bytes, p);
 }
 
