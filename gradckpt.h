@@ -154,20 +154,20 @@
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1260
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1207
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1211
  *     >>store     parameters and optimiser state, however they are stored                     1640
  *     >>graph     tensors, views, segments, gckpt_apply                                        603
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6667
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6676
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1259
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4848
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2369
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              917
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4788
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4789
  *     >>check     gradients against finite differences                                         324
  *     >>files     safetensors                                                                 1529
  *     >>export    plans and weights as C constants                                             621
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2840
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2827
  */
 
 #ifndef GRADCKPT_H
@@ -3628,6 +3628,10 @@ GCKPTI_INLINED FLOATS V(to_floats)(const GCKPTI_DOUBLES *x)
 }
 #endif
 GCKPTI_ALWAYS FLOATS V(zero)(void) { return V(set1)(0.0f); }
+GCKPTI_ALWAYS FLOATS V(select)(INTS mask, FLOATS a, FLOATS b)
+{
+    return V(floats)((mask & V(bits)(a)) | (~mask & V(bits)(b)));
+}
 GCKPTI_ALWAYS FLOATS V(bit_or)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
 GCKPTI_ALWAYS FLOATS V(sign_bit)(FLOATS a) { return V(floats)(V(bits)(a) & 0x80000000u); }
 GCKPTI_ALWAYS FLOATS V(abs)(FLOATS a) { return V(floats)(V(bits)(a) & 0x7fffffffu); }
@@ -6658,15 +6662,16 @@ typedef struct {
     float first, mean, rstd;
 } gckpti_row_args;
 
-/* A loop that stores, or adds to, n elements of `to`; o: the attributes. Forward: x and y are the
- * inputs. Backward: g is the output's gradient, x the result or input at which the derivative is
- * taken; of a binary op, x is the input itself and y the other input. */
+/* A loop that stores, or adds to, n elements of `to`; o: the attributes; in: x, y and g. Forward: x
+ * and y are the inputs. Backward: g is the output's gradient, x the result or input at which the
+ * derivative is taken; of a binary op, x is the input itself and y the other input. where: x is the
+ * condition; forward, y is a and g is b. */
 typedef struct {
-    const float *x, *y, *g, *o;
-    float *to, *comp;    /* comp: NULL, or the compensation of sums in `to`, whose step is that of
-                             * x; only plain loops have compensation and read the steps */
-    int64_t n, steps[2]; /* steps in x and y: 1, or 0 for an element that is repeated */
+    const float *in[3], *o;
+    float *to;
+    int64_t n, steps[3]; /* steps in x, y and g: 1, or 0 for an element that is repeated */
     int accumulate;
+    int shift, second; /* where: 1 for a condition in f32, 1 for the gradient of b */
 } gckpti_loop;
 typedef void (*gckpti_loop_fn)(const gckpti_loop *loop);
 
@@ -6680,9 +6685,11 @@ static inline gckpti_loop gckpti_loop_of(const gckpt_call *call, int backward, u
                                                          : call->grad_out;
     gckpti_loop loop;
     memset(&loop, 0, sizeof loop);
-    loop.x = loop.y = from, loop.g = call->grad_out, loop.o = (const float *)call->attributes;
+    loop.in[0] = loop.in[1] = from, loop.in[2] = backward ? call->grad_out : from;
+    loop.o = (const float *)call->attributes;
     loop.to = backward ? x->grad : call->out, loop.n = gckpti_elements(&call->shape);
     loop.accumulate = backward && x->accumulate;
+    loop.steps[0] = loop.steps[1] = loop.steps[2] = 1;
     return loop;
 }
 
@@ -6789,15 +6796,33 @@ GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
 }
 
 /* ---- ops/broadcast.c ---- */
-/* Walks through axes of two tensors at once, innermost axis first. Adjacent axes are merged where
- * both tensors cross them with a single step: equal shapes are one axis, and (B,T,C) with (C) has
- * axes of C and of B*T. */
+/* Walks through axes of up to four tensors at once, innermost axis first. Adjacent axes are merged
+ * where all tensors cross them with a single step: equal shapes are one axis, and (B,T,C) with (C)
+ * has axes of C and of B*T. */
 typedef struct {
     int n;
-    int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
-    int64_t offset[2]; /* the element of each tensor that the iterator has reached */
+    int64_t size[GCKPT_MAX_DIMS], step[4][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
+    int64_t offset[4]; /* the element of each tensor that the iterator has reached */
 } gckpti_iter;
 
+
+/* A loop over `it`: runs `plane` on the two innermost axes. Threads share an axis along which
+ * tensor `to`, which is written, has a step: so one thread adds the terms of a sum, in order.
+ * Loops of elementwise ops: x, y, g and `to` are tensors 0 to 3. Moves: x and `to` of the first
+ * loop are tensors !to and `to`. */
+typedef struct gckpti_strided {
+    const gckpt_call *call;
+    void (*plane)(const struct gckpti_strided *s);
+    int to, count; /* count: loops that run together */
+    gckpti_loop loops[2];
+    gckpti_loop_fn run[2];
+    int vectors;  /* nonzero: `run` has loops for vectors */
+    float *comp;  /* compensation of the sums in `to`, or NULL */
+    int64_t cost; /* of an element */
+    int axis;     /* which work items divide */
+    int64_t each; /* indices of it in a work item */
+    gckpti_iter it;
+} gckpti_strided;
 
 /* ---- ops/axis.c ---- */
 typedef struct {
@@ -6963,6 +6988,7 @@ enum {
     GCKPTI_PANEL = 48,       /* most columns of a packed panel of b */
     GCKPTI_STRIP = 16,       /* rows of a that are packed at a time: a cache line of floats */
     GCKPTI_GATHER_ROWS = 64, /* rows of a gathered at a time for dw */
+    GCKPTI_NARROW_ROWS = 8,  /* rows of a tile of one vector */
     GCKPTI_STACK_FLOATS = 128 * (GCKPTI_PANEL + GCKPTI_STRIP) /* 32 KiB on the stack */
 };
 
@@ -7080,34 +7106,14 @@ typedef struct {
     int size[2], stride[2], padding[2];
 } gckpti_pool;
 
-/* The state of a pool: rows and columns of x (in) and y (out), channels. `windows` computes row
- * `row` of the windows of all images or, in a backward, adds these windows' gradients to dx. */
-typedef struct gckpti_pool_state {
+/* The state of a pool: rows and columns of x (in) and y (out), channels. */
+typedef struct {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
     const gckpt_call *call;
-    int backward;
-    void (*windows)(const struct gckpti_pool_state *s, int64_t row);
+    int max, backward;
+    int stores; /* nonzero if dx is stored, not added to: each element is in one window */
 } gckpti_pool_state;
-typedef void (*gckpti_windows_fn)(const gckpti_pool_state *s, int64_t row);
-
-/* The taps of a window that are within x: begin..end-1 along each axis. Tap (0,0), which may be
- * outside, is element `x` of the input, and element `line` if it were in column 0; the result is
- * element `y`. */
-typedef struct {
-    int64_t begin[2], end[2], line, x, y;
-} gckpti_taps;
-
-/* Returns the state before a row's first window; gckpti_next_taps goes to window q, in order. */
-GCKPTI_FN gckpti_taps gckpti_taps_of(const gckpti_pool_state *s, int64_t row);
-
-GCKPTI_INLINE void gckpti_next_taps(const gckpti_pool_state *s, int64_t q, gckpti_taps *t)
-{
-    const int64_t first = q * s->o.stride[1] - s->o.padding[1];
-    t->begin[1] = first < 0 ? -first : 0;
-    t->end[1] = gckpti_min(s->o.size[1], s->in[1] - first);
-    t->x = t->line + first * s->channels, t->y += s->channels;
-}
 
 /* ---- images/upsample.c ---- */
 typedef struct {
@@ -7133,8 +7139,6 @@ GCKPTI_INLINE gckpti_interp gckpti_interp_of(int mode, int64_t size, int64_t n, 
     const gckpti_interp x = { { at, next }, { 1.0f - fraction, fraction }, 1 + (fraction > 0.0f) };
     return x;
 }
-
-typedef void (*gckpti_scaled_add_fn)(float *to, float factor, const float *from, int64_t n);
 
 /* ---- images/channels.c ---- */
 typedef struct {
@@ -7310,15 +7314,15 @@ GCKPTI_INLINED void V(put_masked_n)(float *d, FLOATS g, FLOATS mask, int accumul
     {                                                                                              \
         const gckpti_loop s = *loop; /* a copy that no store can alias */                          \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            V(store_n)(s.to + j, V(name##_value)(V(load_n)(s.x + j, W), s.o), W);                  \
+            V(store_n)(s.to + j, V(name##_value)(V(load_n)(s.in[0] + j, W), s.o), W);              \
         }                                                                                          \
     }                                                                                              \
     GCKPTI_KERNEL void V(name##_gradients)(const gckpti_loop *loop)                                \
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            const FLOATS df = V(name##_slope)(V(load_n)(s.x + j, W), s.o);                         \
-            V(put_##rule##_n)(s.to + j, V(load_n)(s.g + j, W), df, s.accumulate, W);               \
+            const FLOATS df = V(name##_slope)(V(load_n)(s.in[0] + j, W), s.o);                     \
+            V(put_##rule##_n)(s.to + j, V(load_n)(s.in[2] + j, W), df, s.accumulate, W);           \
         }                                                                                          \
     }
 #define GCKPTI_UNARY_LOOPS_WITH(name, flops, reads, value, rule, deriv, ...)                       \
@@ -7329,64 +7333,62 @@ GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS_WITH)
 #undef GCKPTI_UNARY_LOOPS_WITH
 
 /* ---- elementwise ops of two inputs: a loop for each line of GCKPTI_BINARY_OPS and _GRADS ---- */
-/* Returns W elements of x from j on. In plain loops W is 1, and `step` may be 0 to repeat *x. */
-GCKPTI_INLINED FLOATS V(load_step)(const float *x, int64_t j, int64_t step)
-{
-#if GCKPTI_ISA < 0
-    return x[j * step];
-#else
-    return (void)step, V(load_n)(x + j, W);
-#endif
-}
-
+/* Returns W elements of operand i from j on. Only plain loops have repeated operands. */
+#define GCKPTI_OPERAND(i) V(load_n)(s.in[i] + (GCKPTI_ISA < 0 ? j * s.steps[i] : j), W)
 #define GCKPTI_BINARY_LOOP(name, flops, flags, value, ...)                                         \
     GCKPTI_INLINED FLOATS V(name##_value)(FLOATS x, FLOATS y) { return value; }                    \
     GCKPTI_KERNEL void V(name##_values)(const gckpti_loop *loop)                                   \
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            const FLOATS x = V(load_step)(s.x, j, s.steps[0]);                                     \
-            V(store_n)(s.to + j, V(name##_value)(x, V(load_step)(s.y, j, s.steps[1])), W);         \
+            V(store_n)(s.to + j, V(name##_value)(GCKPTI_OPERAND(0), GCKPTI_OPERAND(1)), W);        \
         }                                                                                          \
     }
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOP)
 #undef GCKPTI_BINARY_LOOP
 
-/* Return the value to which a rule adds a term of a compensated sum. From -0, `passed` leaves g as
- * it is, even -0. From 0, `product` is an fma, which no compiler contracts with the sum. */
-GCKPTI_INLINED float V(start_passed)(void) { return -0.0f; }
-GCKPTI_INLINED float V(start_product)(void) { return 0.0f; }
-GCKPTI_INLINED float V(start_quotient)(void) { return 0.0f; }
-
-/* Defines a put (store or add) of W elements of a gradient, and its loop; `sums` is a constant. */
+/* Defines a put (store or add) of W elements of a gradient, and its loop. */
 #define GCKPTI_GRADIENT_LOOP(name, rule, a, b)                                                     \
     GCKPTI_INLINED void V(name##_put)(float *d, FLOATS g, FLOATS x, FLOATS y, int accumulate)      \
     {                                                                                              \
         (void)x, (void)y;                                                                          \
         V(put_##rule##_n)(d, a, b, accumulate, W);                                                 \
     }                                                                                              \
-    GCKPTI_INLINED void V(name##_gradient_of)(const gckpti_loop *loop, int sums)                   \
+    GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            const FLOATS x = V(load_step)(s.x, j, s.steps[0]);                                     \
-            const FLOATS y = V(load_step)(s.y, j, s.steps[1]);                                     \
-            float term[W] = { V(start_##rule)() };                                                 \
-            float *to = sums ? term : s.to + j;                                                    \
-            V(name##_put)(to, V(load_n)(s.g + j, W), x, y, sums || s.accumulate);                  \
-            if (sums)                                                                              \
-                gckpti_sum_add(&s.to[j * s.steps[0]], &s.comp[j * s.steps[0]], *term);             \
+            V(name##_put)(s.to + j, GCKPTI_OPERAND(2), GCKPTI_OPERAND(0), GCKPTI_OPERAND(1),       \
+                          s.accumulate);                                                           \
         }                                                                                          \
-    }                                                                                              \
-    GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
-    {                                                                                              \
-        if (W == 1 && loop->comp)                                                                  \
-            V(name##_gradient_of)(loop, 1);                                                        \
-        else                                                                                       \
-            V(name##_gradient_of)(loop, 0);                                                        \
     }
 GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
 #undef GCKPTI_GRADIENT_LOOP
+
+/* where: a bit mask of the elements that are taken: those whose condition is not 0 (-0 is 0) or,
+ * for the gradient of b, is 0. Moves bits, so NaN stay as they are. */
+GCKPTI_INLINED INTS V(where_mask)(FLOATS condition, int shift, int second)
+{
+    return GCKPTI_MASK_OF(V(bits)(condition) << shift != 0) ^ (0u - (uint32_t)second);
+}
+GCKPTI_KERNEL void V(where_values)(const gckpti_loop *loop)
+{
+    const gckpti_loop s = *loop;
+    for (int64_t j = 0; j < s.n; j += W) {
+        const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, 0);
+        const INTS a = V(bits)(GCKPTI_OPERAND(1)), b = V(bits)(GCKPTI_OPERAND(2));
+        V(store_n)(s.to + j, V(floats)((taken & a) | (~taken & b)), W);
+    }
+}
+GCKPTI_KERNEL void V(where_gradient)(const gckpti_loop *loop)
+{
+    const gckpti_loop s = *loop;
+    for (int64_t j = 0; j < s.n; j += W) {
+        const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, s.second);
+        V(put_n)(s.to + j, V(floats)(taken & V(bits)(GCKPTI_OPERAND(2))), s.accumulate, W);
+    }
+}
+#undef GCKPTI_OPERAND
 
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 
@@ -7804,7 +7806,7 @@ GCKPTI_KERNEL void V(dropout_elements)(const gckpti_dropout *d, int64_t first, i
             n = W == 1 ? 1 : gckpti_min(gckpti_min(end, i + 4 * W) - first, W);
             memcpy(word, words + (first - i), sizeof *word);
             const INTS kept = GCKPTI_MASK_OF(*word >> 8 >= d->threshold);
-            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->loop.x + first, n)) & kept);
+            const FLOATS x = V(floats)(V(bits)(V(load_n)(d->loop.in[0] + first, n)) & kept);
             V(put_product_n)(d->loop.to + first, factor, x, d->loop.accumulate, n);
         }
     }
@@ -7945,89 +7947,131 @@ GCKPTI_KERNEL void V(rotary_row)(const gckpt_call *call, int64_t row)
 
 /* >>images/loops */
 #ifndef GCKPT_NO_IMAGES
-GCKPTI_KERNEL void V(scaled_add)(float *to, float factor, const float *from, int64_t n)
+/* Computes n <= W channels from c on of a result at y from `taps` pixels, or adds g to dx. */
+GCKPTI_ALWAYS void V(upsample_vector)(const float *x, float *dx, const float *g, float *y,
+                                      const int64_t *from, const float *weight, int taps, int64_t c,
+                                      int64_t n)
 {
-    for (int64_t i = 0; i < n; i += W)
-        V(store_n)
-    (to + i, V(fma)(V(set1)(factor), V(load_n)(from + i, n - i), V(load_n)(to + i, n - i)), n - i);
+    FLOATS sum = g ? V(load_n)(g + c, n) : V(zero)();
+    GCKPTI_UNROLL
+    for (int k = 0; k < taps; k++) {
+        const FLOATS w = V(set1)(weight[k]), old = V(load_n)((g ? dx : x) + from[k] + c, n);
+        if (g)
+            V(store_n)(dx + from[k] + c, V(fma)(w, sum, old), n);
+        else
+            sum = V(fma)(w, old, sum);
+    }
+    if (!g)
+        V(store_n)(y + c, sum, n);
 }
 
-/* ---- max_pool: y is the first tap that no other exceeds, or the first NaN ---- */
-/* Computes or, in a backward, adds the gradient of the window with the taps t. */
-GCKPTI_INLINED void V(max_window)(const gckpti_pool_state *s, const gckpti_taps *t)
+/* Computes row `row` of the results of an upsample, or adds its gradients to dx. */
+GCKPTI_KERNEL void V(upsample_row)(const gckpt_call *call, int64_t row)
+{
+    const int64_t *in = call->in[0].shape.d, *out = call->shape.d, n = out[3];
+    const int64_t image = row / out[1], i = row % out[1];
+    const int mode = ((const gckpti_upsample *)call->attributes)->mode;
+    const gckpti_interp p = gckpti_interp_of(mode, in[1], out[1], i);
+    const float *x = call->in[0].data;
+    for (int64_t j = 0, at = row * out[2] * n; j < out[2]; j++, at += n) {
+        const gckpti_interp q = gckpti_interp_of(mode, in[2], out[2], j);
+        const float *g = call->grad_out ? call->grad_out + at : NULL;
+        float weight[4], *dx = call->in[0].grad, *y = g ? NULL : call->out + at;
+        int64_t from[4], c = 0;
+        int taps = 0;
+        for (int a = 0; a < p.n; a++)
+            for (int b = 0; b < q.n; b++, taps++) {
+                weight[taps] = p.weight[a] * q.weight[b];
+                from[taps] = ((image * in[1] + p.index[a]) * in[2] + q.index[b]) * n;
+            }
+        if (!g && mode == GCKPT_NEAREST)
+            memcpy(y, x + from[0], (size_t)(c = n) * sizeof *y);
+        for (; c + W <= n && taps == 4; c += W)
+            V(upsample_vector)(x, dx, g, y, from, weight, 4, c, W);
+        for (; c < n; c += W)
+            V(upsample_vector)(x, dx, g, y, from, weight, taps, c, n - c);
+    }
+}
+
+/* ---- pools: y of row `row` of all windows or, in a backward, their gradients, added to dx ---- */
+#if GCKPTI_ISA < 0
+#define GCKPTI_CONVERT(x, type) (type)(x)
+typedef uint16_t V(saved_taps);
+#else
+#define GCKPTI_CONVERT __builtin_convertvector
+typedef uint16_t V(saved_taps) __attribute__((vector_size(2 * W)));
+#endif
+GCKPTI_INLINED void V(copy_taps)(void *to, const void *from, int64_t n)
+{
+    if (W > 1 && n < W)
+        memcpy(to, from, (size_t)n * sizeof(uint16_t));
+    else
+        memcpy(to, from, W * sizeof(uint16_t));
+}
+
+GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int max, int backward)
 {
     const gckpt_call *call = s->call;
     const int64_t n = s->channels, wide = s->o.size[1], line = s->in[1] * n;
-    uint16_t *tap = call->saved ? (uint16_t *)call->saved + t->y : NULL;
-    uint32_t index[W];
-    if (s->backward) {
-        const float *g = call->grad_out + t->y;
-        float *dx = call->in[0].grad + t->x;
-        for (int64_t c = 0; c < n; c++) {
-            const int64_t h = (int64_t)(tap[c] / (uint32_t)wide), w = tap[c] - h * wide;
-            dx[h * line + w * n + c] += g[c];
-        }
-        return;
-    }
-    for (int64_t c = 0; c < n; c += W) {
-        const float *x = call->in[0].data + t->x + c;
-        const INTS none = V(bits)(V(zero)());
-        INTS at = none + (uint32_t)(t->begin[0] * wide + t->begin[1]);
-        FLOATS best = V(load_n)(x + t->begin[0] * line + t->begin[1] * n, n - c);
-        for (int64_t h = t->begin[0]; h < t->end[0]; h++)
-            for (int64_t w = t->begin[1]; w < t->end[1]; w++) {
-                FLOATS v = V(load_n)(x + h * line + w * n, n - c);
-                INTS take = GCKPTI_MASK_OF(best == best) & ~GCKPTI_MASK_OF(v <= best);
-                best = V(floats)((take & V(bits)(v)) | (~take & V(bits)(best)));
-                at = (take & (none + (uint32_t)(h * wide + w))) | (~take & at);
-            }
-        if (call->out)
-            V(store_n)(call->out + t->y + c, best, n - c);
-        memcpy(index, &at, sizeof at);
-        for (int64_t k = 0; tap && k < W && k < n - c; k++)
-            tap[c + k] = (uint16_t)index[k];
-    }
-}
-
-/* ---- average_pool: y is the sum of the taps / size; backward: each tap's dx += g / size ---- */
-GCKPTI_INLINED void V(average_window)(const gckpti_pool_state *s, const gckpti_taps *t)
-{
-    const gckpt_call *call = s->call;
-    const int64_t n = s->channels;
+    const int64_t top = row % s->out[0] * s->o.stride[0] - s->o.padding[0], h0 = top < 0 ? -top : 0;
+    const int64_t h1 = gckpti_min(s->o.size[0], s->in[0] - top);
     const FLOATS size = V(set1)((float)s->o.size[0] * (float)s->o.size[1]);
-    for (int64_t c = 0; c < n; c += W) {
-        const int64_t left = n - c;
-        FLOATS y = V(zero)();
-        if (s->backward)
-            y = V(load_n)(call->grad_out + t->y + c, left) / size;
-        for (int64_t h = t->begin[0]; h < t->end[0]; h++)
-            for (int64_t w = t->begin[1]; w < t->end[1]; w++) {
-                const int64_t at = t->x + (h * s->in[1] + w) * n + c;
-                float *dx = call->in[0].grad;
-                if (s->backward)
-                    V(put_n)(dx + at, y, 1, left);
-                else
-                    y = y + V(load_n)(call->in[0].data + at, left);
-            }
-        if (!s->backward)
-            V(store_n)(call->out + t->y + c, y / size, left);
+    const INTS none = V(bits)(V(zero)());
+    for (int64_t q = 0; q < s->out[1]; q++) {
+        const int64_t first = q * s->o.stride[1] - s->o.padding[1], w0 = first < 0 ? -first : 0;
+        const int64_t w1 = gckpti_min(wide, s->in[1] - first), to = (row * s->out[1] + q) * n;
+        const int64_t from = (row / s->out[0] * s->in[0] + top) * line + first * n;
+        uint16_t *saved = max && call->saved ? (uint16_t *)call->saved + to : NULL;
+        for (int64_t c = 0, left = n; c < n; c += W, left -= W) {
+            const float *x = backward ? NULL : call->in[0].data + from + c;
+            float *dx = backward ? call->in[0].grad + from + c : NULL;
+            V(saved_taps) index = GCKPTI_CONVERT(none, V(saved_taps));
+            INTS at = none + (uint32_t)(h0 * wide + w0);
+            FLOATS y = backward ? V(load_n)(call->grad_out + to + c, left) : V(zero)();
+            if (backward && max)
+                V(copy_taps)(&index, saved + c, left), at = GCKPTI_CONVERT(index, INTS);
+            else if (backward)
+                y = y / size;
+            else if (max)
+                y = V(load_n)(x + h0 * line + w0 * n, left);
+            for (int64_t h = h0; h < h1; h++)
+                for (int64_t w = w0; w < w1; w++) {
+                    const int64_t e = h * line + w * n;
+                    const INTS tap = none + (uint32_t)(h * wide + w);
+                    const FLOATS v =
+                        s->stores ? V(zero)() : V(load_n)(backward ? dx + e : x + e, left);
+                    const FLOATS sum = v + y;
+                    const INTS take = backward ? GCKPTI_MASK_OF(at == tap)
+                                               : GCKPTI_MASK_OF(y == y) & ~GCKPTI_MASK_OF(v <= y);
+                    if (backward)
+                        V(store_n)(dx + e, max ? V(select)(take, sum, v) : sum, left);
+                    else
+                        y = max ? V(select)(take, v, y) : sum, at = (take & tap) | (~take & at);
+                }
+            if (!backward && !max)
+                y = y / size;
+            if (!backward && call->out)
+                V(store_n)(call->out + to + c, y, left);
+            index = GCKPTI_CONVERT(at, V(saved_taps));
+            if (!backward && saved)
+                V(copy_taps)(saved + c, &index, left);
+        }
     }
 }
+#undef GCKPTI_CONVERT
 
-/* Runs a function of one window for a row of windows. */
-#define GCKPTI_WINDOWS(name)                                                                       \
-    GCKPTI_KERNEL void V(name##s)(const gckpti_pool_state *s, int64_t row)                         \
-    {                                                                                              \
-        const gckpti_pool_state copy = *s; /* which no store can alias */                          \
-        gckpti_taps t = gckpti_taps_of(&copy, row);                                                \
-        for (int64_t q = 0; q < copy.out[1]; q++) {                                                \
-            gckpti_next_taps(&copy, q, &t);                                                        \
-            V(name)(&copy, &t);                                                                    \
-        }                                                                                          \
-    }
-GCKPTI_WINDOWS(max_window)
-GCKPTI_WINDOWS(average_window)
-#undef GCKPTI_WINDOWS
+GCKPTI_KERNEL void V(pool_row)(const gckpti_pool_state *s, int64_t row)
+{
+    const gckpti_pool_state copy = *s; /* which no store can alias */
+    if (s->backward && s->max)
+        V(pool_windows)(&copy, row, 1, 1);
+    else if (s->backward)
+        V(pool_windows)(&copy, row, 0, 1);
+    else if (s->max)
+        V(pool_windows)(&copy, row, 1, 0);
+    else
+        V(pool_windows)(&copy, row, 0, 0);
+}
 
 /* ---- groupnorm, batchnorm: sums over pixels ---- */
 /* Sums channels j..j+n-1 like V(column_sums_of): d = x - mean, d d, g or, if `both`, g and g h. */
@@ -8410,6 +8454,8 @@ enum {
 };
 #undef GCKPTI_KIND
 enum { GCKPTI_ELEMENTS = 4096, GCKPTI_COLUMNS = 64 }; /* of a work item */
+/* Rows of a tile of terms of sums; the shortest rows that take vector loops. */
+enum { GCKPTI_TERM_ROWS = GCKPTI_HAS_FAST ? 32 : 1, GCKPTI_LONG_ROW = 32 };
 enum { GCKPTI_FEW_CLASSES = 16, GCKPTI_FEW_ROWS = 128 }; /* most classes; rows of a work item */
 
 #if GCKPTI_HAS_FAST
@@ -8447,6 +8493,7 @@ typedef struct {
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*column_sums)(const gckpti_column_sums *s, int64_t first, int64_t end);
+    float (*sum)(const float *x, int64_t n, float first); /* of x[j] - first */
     const gckpti_element_kernels *element_losses;
     const gckpti_class_kernels *class_losses;
     void (*few_classes)(const float *x, int64_t rows, int64_t n, float *max, float *log_sum);
@@ -8766,9 +8813,9 @@ typedef struct gckpti_image_kernels {
                        int64_t scratch);
     void (*conv_grouped)(void *grouped, int64_t item, int64_t worker);
     int64_t lanes; /* of a vector */
-    gckpti_windows_fn max_windows, average_windows;
+    void (*pool_row)(const gckpti_pool_state *s, int64_t row);
     const gckpti_channel_kernels *channels;
-    gckpti_scaled_add_fn scaled_add;
+    void (*upsample_row)(const gckpt_call *call, int64_t row);
     gckpti_conv_fn conv;
 } gckpti_image_kernels;
 
@@ -8798,8 +8845,40 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
 
 #ifndef GCKPTI_NO_GRAPH
 #define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
+/* Define builders of ops: of one input and 0 to 2 attributes, or an axis; of two inputs. */
+#define GCKPTI_BUILDER_0(name)                                                                     \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
+    {                                                                                              \
+        return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
+    }
+#define GCKPTI_BUILDER_1(name)                                                                     \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o)                                 \
+    {                                                                                              \
+        return gckpt_apply(&gckpti_op_##name, &x, 1, &o, sizeof o);                                \
+    }
+#define GCKPTI_BUILDER_2(name)                                                                     \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o0, float o1)                      \
+    {                                                                                              \
+        const float o[2] = { o0, o1 };                                                             \
+        return gckpt_apply(&gckpti_op_##name, &x, 1, o, sizeof o);                                 \
+    }
+#define GCKPTI_AXIS_BUILDER(name)                                                                  \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, int axis)                                \
+    {                                                                                              \
+        return gckpt_apply(&gckpti_op_##name, &x, 1, &axis, sizeof axis);                          \
+    }
+#define GCKPTI_BINARY_BUILDER(name)                                                                \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
+    {                                                                                              \
+        return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
+    }
 #else
 #define GCKPTI_IF_PLANNER(type, function) ((type)0)
+#define GCKPTI_BUILDER_0(name)
+#define GCKPTI_BUILDER_1(name)
+#define GCKPTI_BUILDER_2(name)
+#define GCKPTI_AXIS_BUILDER(name)
+#define GCKPTI_BINARY_BUILDER(name)
 #endif
 
 /* Defines gckpti_op_<name>, the descriptor of a listed op, with kernels gckpti_<name>_forward and
@@ -9469,6 +9548,282 @@ GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w
     return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 1);
 }
 
+/* >>ops/broadcast */
+/* ---- the iterator of all ops that broadcast or move elements (ops.h) ---- */
+typedef struct {
+    int64_t outer, size, inner;
+} gckpti_axis_split;
+
+/* Returns the sizes before, at and after `axis` of s; a negative axis counts from the last. */
+static gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
+{
+    gckpti_axis_split v = { 1, 1, 1 };
+    if (axis < 0)
+        axis += s->n;
+    for (int i = 0; i < s->n; i++)
+        *(i < axis ? &v.outer : i == axis ? &v.size : &v.inner) *= s->d[i];
+    return v;
+}
+
+/* Adds an axis, with the steps of the tensors; the caller adds the innermost axis first. */
+static void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, const int64_t step[4])
+{
+    int k = it->n - 1, merges = k >= 0;
+    if (size == 1)
+        return;
+    for (int t = 0; t < 4; t++)
+        merges = merges && step[t] == it->size[k] * it->step[t][k];
+    if (!merges)
+        it->size[++k] = 1, it->n++;
+    for (int t = 0; !merges && t < 4; t++)
+        it->step[t][k] = step[t];
+    it->size[k] *= size;
+}
+
+/* Begins to iterate over `axes` of tensors of these shapes; of NULL, an element is repeated. Axes
+ * match from the last; a size of 1 or a missing axis is repeated (step 0). */
+GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
+                                const gckpt_shape *const shapes[4])
+{
+    int64_t stride[4] = { 1, 1, 1, 1 }, step[4];
+    it->n = 0, it->size[0] = it->size[1] = 1; /* one element */
+    memset(it->index, 0, sizeof it->index);
+    for (int t = 0; t < 4; t++)
+        it->step[t][0] = 1, it->step[t][1] = 0, it->offset[t] = 0;
+    for (int k = 1; k <= axes->n; k++) {
+        for (int t = 0; t < 4; t++) {
+            const gckpt_shape *s = shapes[t];
+            const int64_t size = s && k <= s->n ? s->d[s->n - k] : 1;
+            step[t] = size == 1 ? 0 : stride[t];
+            stride[t] *= size;
+        }
+        gckpti_iter_add_axis(it, axes->d[axes->n - k], step);
+    }
+}
+
+/* Advances along the axes from `axis` on; the caller walks those before. Returns 0 at the end. */
+static int gckpti_iter_next(gckpti_iter *it, int axis)
+{
+    for (int k = axis; k < it->n; k++) {
+        const int ends = ++it->index[k] == it->size[k];
+        for (int t = 0; t < 4; t++)
+            it->offset[t] += it->step[t][k] * (ends ? 1 - it->size[k] : 1);
+        if (!ends)
+            return 1;
+        it->index[k] = 0;
+    }
+    return 0;
+}
+
+/* Narrows an axis to at most n indices from `at` on. */
+static void gckpti_iter_narrow(gckpti_iter *it, int axis, int64_t at, int64_t n)
+{
+    it->size[axis] = gckpti_min(it->size[axis] - at, n);
+    for (int t = 0; t < 4; t++)
+        it->offset[t] += at * it->step[t][axis];
+}
+
+static void gckpti_strided_item(void *context, int64_t i, int64_t worker)
+{
+    gckpti_strided *s = (gckpti_strided *)context, part;
+    (void)worker;
+    if (s->each < s->it.size[s->axis]) { /* else this is the only item */
+        part = *s, s = &part;
+        gckpti_iter_narrow(&part.it, s->axis, i * s->each, s->each);
+    }
+    do
+        s->plane(s);
+    while (gckpti_iter_next(&s->it, 2));
+}
+
+/* Begins a loop of a plane function that writes tensor `to`; the caller sets axes and loops. */
+static void gckpti_begin_strided(gckpti_strided *s, const gckpt_call *call,
+                                 void (*plane)(const gckpti_strided *s), int to)
+{
+    memset(s, 0, offsetof(gckpti_strided, it));
+    s->call = call, s->plane = plane, s->to = to, s->cost = 4;
+}
+
+static void gckpti_run_strided(gckpti_strided *s)
+{
+    const int64_t *size = s->it.size, *step = s->it.step[s->to];
+    int64_t n = 1;
+    int axis = 0;
+    for (int k = s->it.n; k-- > 0; n *= size[k]) /* the outermost of 16 or more, or the longest */
+        if (step[k] && (!axis || (size[axis] < 16 && size[k] > size[axis])))
+            axis = k;
+    s->axis = axis, s->each = size[axis];
+    if (GCKPTI_HAS_FAST && step[axis] && n * s->cost > 1 << 16) {
+        s->each = 1 + ((size[axis] << 16) - 1) / (n * s->cost);
+        s->each = axis < 2 ? gckpti_ceil_to(s->each, 64) : s->each;
+    }
+    gckpt_parallel(s->call, (size[axis] + s->each - 1) / s->each,
+                   s->cost * s->each * (n / size[axis]), gckpti_strided_item, s);
+}
+
+/* ---- elementwise ops: loops along the innermost axis ---- */
+/* Adds a loop of values (input -1) or of an input's gradient, along the axes that are set. */
+static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_fn plain)
+{
+    gckpti_loop_fn *run = &s->run[s->count++];
+    *run = plain, (void)kind, (void)input;
+#if GCKPTI_HAS_FAST
+    const gckpti_loops *table = s->call->kernels ? gckpti_kernels_of(s->call)->elementwise : NULL;
+    s->vectors = table && s->it.size[0] >= GCKPTI_LONG_ROW;
+    if (s->vectors)
+        *run = input < 0 ? table[kind].values : table[kind].gradients[input];
+#endif
+}
+
+static void gckpti_loop_plane(const gckpti_strided *s)
+{
+    for (int k = 0; k < s->count; k++) {
+        gckpti_loop c = s->loops[k];
+        for (int t = 0; t < 3; t++)
+            c.in[t] += s->it.offset[t], c.steps[t] = s->it.step[t][0];
+        c.to += s->it.offset[3], c.n = s->it.size[0];
+        for (int64_t row = 0; row < s->it.size[1]; row++, c.to += s->it.step[3][1]) {
+#if GCKPTI_HAS_FAST
+            if (s->vectors)
+                gckpti_kernels_of(s->call)->run_loop(&c, s->run[k]);
+            else
+#endif
+                s->run[k](&c);
+            for (int t = 0; t < 3; t++)
+                c.in[t] += s->it.step[t][1];
+        }
+    }
+}
+
+/* Adds the terms of a plane to compensated sums, in order: computes a tile of terms, which it sums
+ * over rows or, transposed, over columns. Products are added to +0 first, so that no compiler
+ * contracts them with the sum. */
+static void gckpti_sum_plane(const gckpti_strided *s)
+{
+    enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = GCKPTI_COLUMNS };
+    const int64_t *size = s->it.size, *step = s->it.step[3];
+    const int64_t most = !step[0] == !step[1] ? 1 : ROWS; /* rows of which either is summed */
+    float terms[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
+    gckpt_call sums = *s->call;
+    sums.runner = NULL, sums.in[1].accumulate = 1;
+    for (int64_t r = 0; r < size[1]; r += most)
+        for (int64_t j = 0; j < size[0]; j += COLUMNS) {
+            gckpti_strided tile = *s;
+            gckpti_iter_narrow(&tile.it, 1, r, most), gckpti_iter_narrow(&tile.it, 0, j, COLUMNS);
+            const int64_t at = tile.it.offset[3], rows = tile.it.size[1], n = tile.it.size[0];
+            memset(terms, 0, (size_t)(rows * n) * sizeof *terms);
+            tile.loops->to = terms, tile.it.offset[3] = 0, tile.it.step[3][1] = n;
+            gckpti_loop_plane(&tile);
+            for (int64_t k = 0; !step[0] && k < n; k++)
+                for (int64_t i = 0; i < rows; i++)
+                    transposed[k * rows + i] = terms[i * n + k];
+            sums.grad_out = step[0] ? terms : transposed;
+            sums.shape = step[0] ? gckpt_shape2(rows, n) : gckpt_shape2(n, rows);
+            sums.in[1].grad = s->loops->to + at, sums.in[1].compensation = s->comp + at;
+            gckpti_run_column_sums(&sums, 0, 1);
+        }
+}
+
+/* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is
+ * repeated. The gradient of a repeated input sums over the repetitions, in the row-major order of
+ * the output, compensated; the next micro-batch continues this sum (manual, 5e). */
+static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    for (int i = 1; i < call->inputs; i++) {
+        const gckpt_shape a = call->shape, *b = &call->in[i].shape;
+        call->shape = a.n >= b->n ? a : *b;
+        for (int k = 1; k <= a.n && k <= b->n; k++) {
+            int64_t da = a.d[a.n - k], db = b->d[b->n - k];
+            if (da != db && da != 1 && db != 1)
+                return gckpt_fail(call, GCKPT_E_SHAPE,
+                                  "broadcast: %S with %S: sizes %I and %I differ "
+                                  "(matched from the last axis; only 1 is repeated)",
+                                  &a, b, da, db);
+            call->shape.d[call->shape.n - k] = da == 1 ? db : da;
+        }
+    }
+    return GCKPT_OK;
+}
+
+/* Computes values by the loop `first` or, if `backward`, the gradients of two inputs (of `where`,
+ * those after the condition), the second by `second`, if that is not NULL. Replaces operands that a
+ * loop does not read by one that exists. */
+static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
+                                 gckpti_loop_fn first, gckpti_loop_fn second)
+{
+    const int where = call->inputs == 3;
+    int flat = 1; /* no input is repeated, and no gradient is a compensated sum */
+    const float *whole = backward ? call->grad_out : call->out;
+    gckpti_strided s;
+    gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
+    if (where && backward) /* the condition's gradient is 0 */
+        gckpti_zero_gradients(call, 0, 1);
+    for (int k = 0; k < call->inputs; k++)
+        flat = flat && !call->in[k].compensation &&
+               gckpti_elements(&call->in[k].shape) == gckpti_elements(&call->shape);
+    for (int i = 0; i <= backward; i++) {
+        const gckpt_arg *in = call->in, *d = &in[where + i];
+        const gckpt_shape *shape[4] = { NULL, NULL, NULL, backward ? &d->shape : &call->shape };
+        gckpti_loop *loop = &s.loops[s.count];
+        for (int t = 0; t < 3; t++) {
+            const gckpt_arg *x = &in[where || t == 2 ? t : t ^ i];
+            const void *data = x->index ? (const void *)x->index : (const void *)x->data;
+            const int is_read = data && (t < 2 || (where && !backward));
+            loop->in[t] = is_read ? (const float *)data : whole;
+            shape[t] = is_read ? &x->shape : &call->shape;
+        }
+        s.comp = backward ? d->compensation : NULL;
+        loop->to = backward ? d->grad : call->out, loop->accumulate = backward && d->accumulate;
+        loop->shift = where && !in->index, loop->second = i;
+        if (loop->to && loop->to != call->grad_out) { /* required, and not g itself (PASSES_GRAD) */
+            gckpti_iter_over(&s.it, &call->shape, shape);
+            gckpti_add_loop(&s, kind, backward ? i : -1, i && second ? second : first);
+        }
+        if (s.count && s.comp && kind == GCKPTI_KIND_add && s.it.step[3][0] &&
+            s.it.size[0] == gckpti_elements(&d->shape)) { /* the terms are g */
+            gckpt_call sums = *call;
+            sums.shape = gckpt_shape2(gckpti_elements(&call->shape) / s.it.size[0], s.it.size[0]);
+            sums.in[1] = *d, s.count = 0;
+            gckpti_run_column_sums(&sums, 0, 1);
+        } else if (s.count && s.comp) {
+            gckpti_zero_unless(loop->to, gckpti_elements(&d->shape), d->accumulate);
+            s.plane = gckpti_sum_plane, loop->accumulate = kind >= GCKPTI_KIND_mul && !where;
+        }
+        if (s.count && (!flat || i == backward))
+            gckpti_run_strided(&s), s.count = 0, s.plane = gckpti_loop_plane;
+    }
+}
+
+#define GCKPTI_BINARY_OP(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)              \
+    GCKPTI_OP_KERNELS(                                                                             \
+        name, gckpti_run_broadcast(call, backward, GCKPTI_KIND_##name,                             \
+                                   backward ? gckpti_##grad_a##_gradient : gckpti_##name##_values, \
+                                   backward ? gckpti_##grad_b##_gradient : NULL))                  \
+    GCKPTI_DESC(name, gckpti_broadcast_shape, flops,                                               \
+                GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
+                (reads_a) | GCKPT_SUMS, (reads_b) | GCKPT_SUMS);                                   \
+    GCKPTI_BINARY_BUILDER(name)
+GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
+#undef GCKPTI_BINARY_OP
+
+/* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
+ * db = g where b is, else +0, stored or added. y may share memory with a or b. */
+GCKPTI_OP_KERNELS(where,
+                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where,
+                                       backward ? gckpti_where_gradient : gckpti_where_values,
+                                       NULL))
+GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,
+            GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
+            GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
+GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
+{
+    const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
+    const int depends = kind == GCKPTI_OP || kind == GCKPTI_PARAM; /* it may depend on parameters */
+    gckpt_tensor *in[3] = { depends ? gckpt_detach(condition) : condition, a, b };
+    return gckpt_apply(&gckpti_op_where, in, 3, NULL, 0);
+}
+
 /* >>ops/unary */
 /* ---- elementwise ops of one input (GCKPTI_UNARY_OPS); out may be in's buffer, and grad grad_out's
  * ---- */
@@ -9488,86 +9843,29 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
                                      (double)o[(n)-1]);                                            \
     }
 
-/* A loop over contiguous arrays: `run` or, if the call has vector kernels, that of its table which
- * computes values (input -1) or the gradient of an input. */
-typedef struct {
-    gckpti_loop loop;
-    int input;
-    gckpti_loop_fn run;
-} gckpti_flat_loop;
-
-#if GCKPTI_HAS_FAST
-typedef struct { /* a work item is a chunk of GCKPTI_ELEMENTS of all loops */
-    const gckpti_kernels *kernels;
-    const gckpti_flat_loop *loops;
-    int count;
-} gckpti_loop_items;
-
-static void gckpti_loop_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_loop_items *s = (const gckpti_loop_items *)context;
-    const int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    for (int k = 0; k < s->count; k++) {
-        gckpti_loop c = s->loops[k].loop;
-        c.n = gckpti_min(c.n - at, GCKPTI_ELEMENTS);
-        c.x += at, c.y += at, c.to += at, c.g = c.g ? c.g + at : NULL;
-        s->kernels->run_loop(&c, s->loops[k].run);
-    }
-}
-#endif
-
-/* Runs one or two loops of the same length, of the op GCKPTI_KIND_... */
-static void gckpti_run_loops(const gckpt_call *call, gckpti_flat_loop *loops, int count, int kind)
-{
-#if GCKPTI_HAS_FAST
-    if (call->kernels && count) {
-        gckpti_loop_items s = { gckpti_kernels_of(call), loops, count };
-        const gckpti_loops *table = &s.kernels->elementwise[kind];
-        for (int k = 0; k < count; k++)
-            loops[k].run = loops[k].input < 0 ? table->values : table->gradients[loops[k].input];
-        gckpt_parallel(call, (loops->loop.n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS,
-                       (kind < GCKPTI_FIRST_BINARY ? 16 : 4) * GCKPTI_ELEMENTS, gckpti_loop_item,
-                       &s);
-        return;
-    }
-#endif
-    (void)call, (void)kind;
-    for (int k = 0; k < count; k++)
-        loops[k].run(&loops[k].loop);
-}
-
 static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads, int kind,
                              gckpti_loop_fn plain)
 {
-    gckpti_flat_loop f = { gckpti_loop_of(call, backward, reads), backward - 1, plain };
-    gckpti_run_loops(call, &f, f.loop.to != NULL, kind);
+    const gckpti_loop loop = gckpti_loop_of(call, backward, reads);
+#if GCKPTI_HAS_FAST
+    if (call->kernels && loop.to) {
+        const gckpt_shape all = gckpt_shape1(loop.n), *const shapes[4] = { &all, &all, &all, &all };
+        gckpti_strided s;
+        gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
+        gckpti_iter_over(&s.it, &all, shapes);
+        s.loops[0] = loop, s.cost = 16;
+        gckpti_add_loop(&s, kind, backward - 1, plain);
+        gckpti_run_strided(&s);
+        return;
+    }
+#endif
+    (void)kind;
+    if (loop.to)
+        plain(&loop);
 }
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 #define GCKPTI_UNARY_FLAGS   (GCKPTI_INPLACE_FLAGS | GCKPTI_IS_ELEMENTWISE)
-#ifndef GCKPTI_NO_GRAPH
-#define GCKPTI_BUILDER_0(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
-    {                                                                                              \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
-    }
-#define GCKPTI_BUILDER_1(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o)                                 \
-    {                                                                                              \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, &o, sizeof o);                                \
-    }
-#define GCKPTI_BUILDER_2(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o0, float o1)                      \
-    {                                                                                              \
-        const float o[2] = { o0, o1 };                                                             \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, o, sizeof o);                                 \
-    }
-#else
-#define GCKPTI_BUILDER_0(name)
-#define GCKPTI_BUILDER_1(name)
-#define GCKPTI_BUILDER_2(name)
-#endif
 #define GCKPTI_UNARY_DESC(name, shape, flops, reads)                                               \
     GCKPTI_OP_KERNELS(                                                                             \
         name, gckpti_run_unary(call, backward, reads, GCKPTI_KIND_##name,                          \
@@ -9606,8 +9904,8 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
     for (int64_t i = 0; i < n; i++)
         call->out[i] = gckpti_fma((float)call->in[0].bytes[i], o[0], o[1]);
 }
-GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL,
-                GCKPTI_IS_ELEMENTWISE, GCKPT_IS_U8);
+GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL, GCKPTI_IS_ELEMENTWISE,
+                GCKPT_IS_U8);
 GCKPTI_BUILDER_2(from_u8)
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
@@ -9659,267 +9957,6 @@ GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
 }
 
-/* >>ops/broadcast */
-/* ---- the iterator of all ops that broadcast or move elements (ops.h) ---- */
-typedef struct {
-    int64_t outer, size, inner;
-} gckpti_axis_split;
-
-/* Returns the sizes before, at and after `axis` of s; a negative axis counts from the last. */
-static gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
-{
-    gckpti_axis_split v = { 1, 1, 1 };
-    if (axis < 0)
-        axis += s->n;
-    for (int i = 0; i < s->n; i++)
-        *(i < axis ? &v.outer : i == axis ? &v.size : &v.inner) *= s->d[i];
-    return v;
-}
-
-/* Adds an axis; the caller adds the innermost axis first. */
-static void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, int64_t step0, int64_t step1)
-{
-    int k = it->n - 1;
-    if (size == 1)
-        return;
-    if (k < 0 || step0 != it->size[k] * it->step[0][k] || step1 != it->size[k] * it->step[1][k])
-        k = it->n++, it->size[k] = 1, it->step[0][k] = step0, it->step[1][k] = step1;
-    it->size[k] *= size;
-}
-
-/* Returns an iterator over `axes` of tensors of shapes a and b. Axes match from the last; a size of
- * 1 or a missing axis is repeated (step 0). */
-GCKPTI_FN gckpti_iter gckpti_iter_over(const gckpt_shape *axes, const gckpt_shape *a,
-                                       const gckpt_shape *b)
-{
-    int64_t stride[2] = { 1, 1 }, step[2];
-    gckpti_iter it;
-    memset(&it, 0, sizeof it);
-    it.size[0] = it.size[1] = it.step[0][0] = it.step[1][0] = 1; /* one element */
-    for (int k = 1; k <= axes->n; k++) {
-        for (int i = 0; i < 2; i++) {
-            const gckpt_shape *s = i ? b : a;
-            const int64_t size = k <= s->n ? s->d[s->n - k] : 1;
-            step[i] = size == 1 ? 0 : stride[i];
-            stride[i] *= size;
-        }
-        gckpti_iter_add_axis(&it, axes->d[axes->n - k], step[0], step[1]);
-    }
-    return it;
-}
-
-/* Advances along the axes from `axis` on; the caller walks those before. Returns 0 at the end. */
-static int gckpti_iter_next(gckpti_iter *it, int axis)
-{
-    for (int k = axis; k < it->n; k++) {
-        it->offset[0] += it->step[0][k];
-        it->offset[1] += it->step[1][k];
-        if (++it->index[k] < it->size[k])
-            return 1;
-        it->index[k] = 0;
-        it->offset[0] -= it->size[k] * it->step[0][k];
-        it->offset[1] -= it->size[k] * it->step[1][k];
-    }
-    return 0;
-}
-
-/* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is
- * repeated. The gradient of a repeated input sums over the repetitions, in the row-major order of
- * the output, compensated; the next micro-batch continues this sum (manual, 5e). */
-static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
-{
-    call->shape = call->in[0].shape;
-    for (int i = 1; i < call->inputs; i++) {
-        const gckpt_shape a = call->shape, *b = &call->in[i].shape;
-        call->shape = a.n >= b->n ? a : *b;
-        for (int k = 1; k <= a.n && k <= b->n; k++) {
-            int64_t da = a.d[a.n - k], db = b->d[b->n - k];
-            if (da != db && da != 1 && db != 1)
-                return gckpt_fail(call, GCKPT_E_SHAPE,
-                                  "broadcast: %S with %S: sizes %I and %I differ "
-                                  "(matched from the last axis; only 1 is repeated)",
-                                  &a, b, da, db);
-            call->shape.d[call->shape.n - k] = da == 1 ? db : da;
-        }
-    }
-    return GCKPT_OK;
-}
-
-#if GCKPTI_HAS_FAST
-/* Returns whether vector loops run on the whole arrays: no input is repeated, and no gradient is a
- * compensated sum. */
-static int gckpti_is_flat(const gckpt_call *call)
-{
-    const int64_t n = gckpti_elements(&call->shape);
-    int k = 0;
-    while (k < call->inputs && gckpti_elements(&call->in[k].shape) == n &&
-           !call->in[k].compensation)
-        k++;
-    return call->kernels && k == call->inputs;
-}
-
-/* Computes the gradient of x, repeated as whole rows of n, if that is the sum of g: a bias's. */
-static void gckpti_sum_repeated(const gckpt_call *call, const gckpt_arg *x, int64_t n)
-{
-    gckpt_call c = *call;
-    c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
-    c.in[1] = *x;
-    gckpti_run_column_sums(&c, 0, 1);
-}
-
-/* Runs vector loops over whole arrays: of values, or of the required gradients. */
-static void gckpti_run_flat(const gckpt_call *call, int backward, int kind)
-{
-    gckpti_flat_loop f[2];
-    int count = 0;
-    for (int i = 0; i <= backward; i++) {
-        const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
-        gckpti_loop s = { x->data, y->data, call->grad_out, NULL, backward ? x->grad : call->out,
-                          NULL, gckpti_elements(&call->shape), { 1, 1 }, x->accumulate };
-        s.accumulate &= backward;
-        if (!s.to || s.to == s.g) /* not required, or g itself (PASSES_GRAD) */
-            continue;
-        s.x = s.x ? s.x : s.g, s.y = s.y ? s.y : s.g; /* the loop does not read a NULL array */
-        f[count].loop = s, f[count].input = backward ? i : -1, f[count++].run = NULL;
-    }
-    gckpti_run_loops(call, f, count, kind);
-}
-
-/* Runs vector loops of contiguous arrays: x is the condition, y and g are a and b, or g is that of
- * y. steps: the shift that clears the sign of a condition in f32; 1 for the gradient of b. */
-static void gckpti_where_flat(const gckpt_call *call, int backward)
-{
-    const gckpt_arg *c = &call->in[0];
-    const void *condition = c->index ? (const void *)c->index : (const void *)c->data;
-    gckpti_flat_loop f[2];
-    int count = 0;
-    for (int i = 1; i <= 1 + backward; i++) {
-        const gckpt_arg *in = &call->in[i];
-        gckpti_loop s = { (const float *)condition, call->in[1].data, call->in[2].data, NULL,
-                          call->out, NULL, gckpti_elements(&call->shape), { !c->index, i == 2 },
-                          0 };
-        if (backward)
-            s.y = s.g = call->grad_out, s.to = in->grad, s.accumulate = in->accumulate;
-        if (s.to)
-            f[count].loop = s, f[count].input = backward ? i - 1 : -1, f[count++].run = NULL;
-    }
-    gckpti_run_loops(call, f, count, GCKPTI_KIND_where);
-}
-
-#else
-#define gckpti_is_flat(call)                    0
-#define gckpti_run_flat(call, backward, kind)   ((void)0)
-#define gckpti_where_flat(call, backward)       ((void)0)
-#endif
-
-/* Computes values or, if `backward`, input i's gradient, by a `loop` along the innermost axis. */
-static void gckpti_run_binary(const gckpt_call *call, int backward, int i, gckpti_loop_fn loop)
-{
-    const gckpt_arg *x = &call->in[i], *y = &call->in[1 - i];
-    gckpti_iter it;
-    gckpti_loop s;
-    if (backward &&
-        (!x->grad || x->grad == call->grad_out)) /* not required, or g itself (PASSES_GRAD) */
-        return;
-    it = gckpti_iter_over(&call->shape, &x->shape, &y->shape);
-#if GCKPTI_HAS_FAST
-    if (backward && call->kernels && x->compensation && it.step[0][0] == 1 &&
-        it.size[0] == gckpti_elements(&x->shape) && loop == gckpti_identity_gradient) {
-        gckpti_sum_repeated(call, x, it.size[0]);
-        return;
-    }
-#endif
-    if (backward && x->compensation)
-        gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
-    memset(&s, 0, sizeof s);
-    s.n = it.size[0], s.steps[0] = it.step[0][0], s.steps[1] = it.step[1][0];
-    s.g = call->grad_out, s.to = call->out, s.accumulate = x->accumulate;
-    do {
-        s.x = x->data ? x->data + it.offset[0] : s.g; /* `loop` does not read a NULL array */
-        s.y = y->data ? y->data + it.offset[1] : s.g;
-        if (backward)
-            s.to = x->grad + it.offset[0];
-        if (x->compensation)
-            s.comp = x->compensation + it.offset[0];
-        loop(&s);
-        if (backward)
-            s.g += s.n;
-        s.to += s.n;
-    } while (gckpti_iter_next(&it, 1));
-}
-
-#ifndef GCKPTI_NO_GRAPH
-#define GCKPTI_BINARY_BUILDER(name)                                                                \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
-    {                                                                                              \
-        return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
-    }
-#else
-#define GCKPTI_BINARY_BUILDER(name)
-#endif
-#define GCKPTI_BINARY_OP(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)              \
-    GCKPTI_OP_KERNELS(                                                                             \
-        name, if (gckpti_is_flat(call)) gckpti_run_flat(call, backward, GCKPTI_KIND_##name);       \
-        else backward ? (gckpti_run_binary(call, 1, 0, gckpti_##grad_a##_gradient),                \
-                         gckpti_run_binary(call, 1, 1, gckpti_##grad_b##_gradient))                \
-                      : gckpti_run_binary(call, 0, 0, gckpti_##name##_values))                     \
-    GCKPTI_DESC(name, gckpti_broadcast_shape, flops,                                               \
-                GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
-                (reads_a) | GCKPT_SUMS, (reads_b) | GCKPT_SUMS);                                   \
-    GCKPTI_BINARY_BUILDER(name)
-GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
-#undef GCKPTI_BINARY_OP
-
-/* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
- * db = g where b is, else +0, stored or added. Only selected elements are read, so y may share
- * memory with a or b. */
-static void gckpti_where_take(const gckpt_call *call, int i, int backward)
-{
-    const gckpt_arg *c = &call->in[0], *in = &call->in[i];
-    gckpti_iter it = gckpti_iter_over(&call->shape, &c->shape, &in->shape);
-    int64_t o = 0;
-    if (backward && !in->grad)
-        return;
-    if (in->compensation)
-        gckpti_zero_unless(in->grad, gckpti_elements(&in->shape), in->accumulate);
-    do
-        for (int64_t j = 0; j < it.size[0]; j++, o++) {
-            const int64_t at = it.offset[1] + j * it.step[1][0],
-                          k = it.offset[0] + j * it.step[0][0];
-            const int taken = (c->index ? c->index[k] != 0 : c->data[k] != 0.0f) == (i == 1);
-            const float g = backward && taken ? call->grad_out[o] : 0.0f;
-            if (in->compensation)
-                gckpti_sum_add(&in->grad[at], &in->compensation[at], g);
-            else if (backward)
-                gckpti_put(&in->grad[at], g, in->accumulate);
-            else if (taken)
-                call->out[o] = in->data[at];
-        }
-    while (gckpti_iter_next(&it, 1));
-}
-
-static void gckpti_run_where(const gckpt_call *call, int backward)
-{
-    if (backward) /* the condition's gradient is 0 */
-        gckpti_zero_gradients(call, 0, 1);
-    if (gckpti_is_flat(call))
-        gckpti_where_flat(call, backward);
-    else
-        for (int i = 1; i < 3; i++)
-            gckpti_where_take(call, i, backward);
-}
-GCKPTI_OP_KERNELS(where, gckpti_run_where(call, backward))
-GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,
-            GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
-            GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
-GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
-{
-    const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
-    const int depends = kind == GCKPTI_OP || kind == GCKPTI_PARAM; /* it may depend on parameters */
-    gckpt_tensor *in[3] = { depends ? gckpt_detach(condition) : condition, a, b };
-    return gckpt_apply(&gckpti_op_where, in, 3, NULL, 0);
-}
-
 /* >>ops/axis */
 /* ---- ops that move or combine elements along axes. An axis divides a tensor into (outer, size,
  * inner), where `size` is that of the axis ---- */
@@ -9940,43 +9977,53 @@ GCKPTI_INLINE int64_t gckpti_join_words(const uint32_t *words)
     return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
 
-/* Copies s to d or, if `accumulate`, adds it, on two axes; s is the tensor `from` of `it`. */
-static void gckpti_put_plane(const gckpti_iter *it, int from, float *d, const float *s,
-                             int accumulate)
+/* Copies a plane to tensor `to` or, if the loop accumulates, adds it. */
+static void gckpti_move_plane(const gckpti_strided *s)
 {
-    const int64_t n = it->size[0], d_step = it->step[!from][0], s_step = it->step[from][0];
-    for (int64_t row = 0; row < it->size[1]; row++) {
-        if (d_step == 1 && s_step == 1 && !accumulate)
-            memcpy(d, s, (size_t)n * sizeof *d);
-        else if (accumulate)
+    const int64_t n = s->it.size[0], *d_step = s->it.step[s->to], *x_step = s->it.step[!s->to];
+    float *d = s->loops->to + s->it.offset[s->to];
+    const float *x = s->loops->in[0] + s->it.offset[!s->to];
+    for (int64_t row = 0; row < s->it.size[1]; row++, d += d_step[1], x += x_step[1])
+        if (d_step[0] == 1 && x_step[0] == 1 && !s->loops->accumulate)
+            memcpy(d, x, (size_t)n * sizeof *d);
+        else if (d_step[0] == 1 && x_step[0] == 1)
+            GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(d, x, n);
+        else if (s->loops->accumulate)
             for (int64_t j = 0; j < n; j++)
-                d[j * d_step] += s[j * s_step];
+                d[j * d_step[0]] += x[j * x_step[0]];
         else
-            for (int64_t at = 0, x = 0; at != n * d_step; at += d_step, x += s_step)
-                d[at] = s[x];
-        d += it->step[!from][1];
-        s += it->step[from][1];
-    }
+            for (int64_t at = 0, from = 0; at != n * d_step[0]; at += d_step[0], from += x_step[0])
+                d[at] = x[from];
 }
 
-/* Returns which elements of input i and of the result correspond, as an iterator over both. */
-typedef gckpti_iter gckpti_move_fn(const gckpt_call *call, int i);
-
-/* Runs an op that moves elements. Forward: copies each input's elements to the result, or adds them
- * if `adds`. Backward: copies or adds the result's gradient to the gradients of the inputs. */
-static void gckpti_run_moves(const gckpt_call *call, int backward, int adds, gckpti_move_fn *move)
+/* Runs an op that moves elements from each input to the result or, backward, from the result's
+ * gradient to those of the inputs. axes: returns which elements of input i and of the result
+ * correspond. */
+static void gckpti_run_moves(const gckpt_call *call, int backward,
+                             gckpti_iter (*axes)(const gckpt_call *call, int i))
 {
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg *x = &call->in[i];
-        const float *from = backward ? call->grad_out : x->data;
-        float *to = backward ? x->grad : call->out;
-        gckpti_iter it = move(call, i);
-        do
-            if (to)
-                gckpti_put_plane(&it, backward, to + it.offset[!backward],
-                                 from + it.offset[backward], backward ? x->accumulate : adds);
-        while (gckpti_iter_next(&it, 2));
+        gckpti_strided s;
+        gckpti_begin_strided(&s, call, gckpti_move_plane, !backward);
+        s.it = axes(call, i);
+        s.loops->in[0] = backward ? call->grad_out : x->data;
+        s.loops->to = backward ? x->grad : call->out;
+        s.loops->accumulate = backward && x->accumulate;
+        if (s.loops->to)
+            gckpti_run_strided(&s);
     }
+}
+
+/* Returns an iterator over input i and the result. Tensor `of`, 0 for the input, contains the other
+ * one as a block, from index `begin` of an axis on. */
+static gckpti_iter gckpti_block_axes(const gckpt_call *call, int i, int of, int axis, int64_t begin)
+{
+    const gckpt_shape *x = &call->in[i].shape, *const shapes[4] = { x, &call->shape, NULL, NULL };
+    gckpti_iter it;
+    gckpti_iter_over(&it, of ? x : &call->shape, shapes);
+    it.offset[of] = begin * gckpti_split_at(x, axis).inner;
+    return it;
 }
 
 /* slice: y is elements begin..end-1 of x along an axis; if `relative`, call->position is added to
@@ -10001,11 +10048,8 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
 static gckpti_iter gckpti_slice_move(const gckpt_call *call, int i)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    const gckpt_shape *x = &call->in[i].shape;
-    gckpti_iter it = gckpti_iter_over(&call->shape, x, &call->shape);
-    it.offset[0] = gckpti_join_words(p->begin) + (p->relative ? call->position : 0);
-    it.offset[0] *= gckpti_split_at(x, p->axis).inner;
-    return it;
+    return gckpti_block_axes(call, i, 0, p->axis,
+                             gckpti_join_words(p->begin) + (p->relative ? call->position : 0));
 }
 static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
@@ -10017,7 +10061,7 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
                           gckpti_elements(&call->shape), call->out);
         return;
     }
-    gckpti_run_moves(call, backward, 0, gckpti_slice_move);
+    gckpti_run_moves(call, backward, gckpti_slice_move);
 }
 GCKPTI_OP_KERNELS(slice, gckpti_run_slice(call, backward))
 static int gckpti_slice_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
@@ -10081,13 +10125,17 @@ static gckpti_iter gckpti_permute_move(const gckpt_call *call, int i)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
     const gckpt_shape *x = &call->in[i].shape, none = gckpt_shape1(1);
-    gckpti_iter it = gckpti_iter_over(&none, x, x);
-    int64_t step = 1;
-    for (int k = x->n; k-- > 0; step *= call->shape.d[k])
-        gckpti_iter_add_axis(&it, call->shape.d[k], gckpti_split_at(x, p->axes[k]).inner, step);
+    const gckpt_shape *const shapes[4] = { x, x, NULL, NULL };
+    gckpti_iter it;
+    gckpti_iter_over(&it, &none, shapes);
+    int64_t step[4] = { 0, 1, 0, 0 };
+    for (int k = x->n; k-- > 0; step[1] *= call->shape.d[k]) {
+        step[0] = gckpti_split_at(x, p->axes[k]).inner;
+        gckpti_iter_add_axis(&it, call->shape.d[k], step);
+    }
     return it;
 }
-GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, 0, gckpti_permute_move))
+GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, gckpti_permute_move))
 GCKPTI_DESC(permute, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
@@ -10120,15 +10168,12 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
 static gckpti_iter gckpti_concat_move(const gckpt_call *call, int i)
 {
     const int axis = *(const int *)call->attributes;
-    const gckpt_shape *x = &call->in[i].shape;
-    gckpti_iter it = gckpti_iter_over(x, x, &call->shape);
-    while (i-- > 0) {
-        const gckpti_axis_split before = gckpti_split_at(&call->in[i].shape, axis);
-        it.offset[1] += before.size * before.inner;
-    }
-    return it;
+    int64_t begin = 0;
+    for (int k = 0; k < i; k++)
+        begin += gckpti_split_at(&call->in[k].shape, axis).size;
+    return gckpti_block_axes(call, i, 1, axis, begin);
 }
-GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, 0, gckpti_concat_move))
+GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, gckpti_concat_move))
 static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
 {
     const gckpt_receptive_field same = { call->inputs, 1, 0, 1, 0.0f };
@@ -10160,17 +10205,14 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
 static gckpti_iter gckpti_pad_move(const gckpt_call *call, int i)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    const gckpt_shape *x = &call->in[i].shape;
-    gckpti_iter it = gckpti_iter_over(x, x, &call->shape);
-    it.offset[1] = p->before * gckpti_split_at(x, p->axis).inner;
-    return it;
+    return gckpti_block_axes(call, i, 1, p->axis, p->before);
 }
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
-    const int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; !backward && i < n; i++)
-        call->out[i] = ((const gckpti_pad *)call->attributes)->value;
-    gckpti_run_moves(call, backward, 0, gckpti_pad_move);
+    const float value = ((const gckpti_pad *)call->attributes)->value;
+    if (!backward)
+        gckpti_cpu_fill(call, call->out, gckpti_bits(value), gckpti_elements(&call->shape));
+    gckpti_run_moves(call, backward, gckpti_pad_move);
 }
 GCKPTI_OP_KERNELS(pad, gckpti_run_pad(call, backward))
 GCKPTI_DESC(pad, gckpti_pad_shape, NULL, 0, 0);
@@ -10216,55 +10258,54 @@ GCKPTI_REDUCE_SHAPE(sum, INT64_MAX, 0)
 GCKPTI_REDUCE_SHAPE(mean, INT64_MAX, 0)
 GCKPTI_REDUCE_SHAPE(max, INT32_MAX, sizeof(int32_t))
 GCKPTI_REDUCE_SHAPE(argmax, INT32_MAX, 0)
-static gckpti_iter gckpti_sum_move(const gckpt_call *call, int i)
+/* Sums the axis, which is the first or the second of the plane, if it has several elements. */
+static void gckpti_reduce_plane(const gckpti_strided *s)
 {
-    const int axis = *(const int *)call->attributes;
-    const gckpt_shape *x = &call->in[i].shape;
-    gckpt_shape sums = *x;
-    sums.d[axis < 0 ? axis + x->n : axis] = 1;
-    return gckpti_iter_over(x, x, &sums);
+    const int axis = *(const int *)s->call->attributes, innermost = s->it.step[1][0] == 0;
+    const int64_t n = s->it.size[innermost];
+    const float *x = s->loops->in[0] + s->it.offset[0];
+    float *d = s->loops->to + s->it.offset[1];
+    if (innermost && (axis == -1 || axis == s->call->shape.n)) {
+        for (int64_t r = 0; r < n; r++, x += s->it.step[0][1])
+            d[r] = GCKPTI_KERNEL_OF(s->call, sum, gckpti_sum_from)(x, s->it.size[0], 0.0f);
+    } else {
+        gckpti_strided rows = *s;
+        rows.loops->accumulate = 1;
+        memset(d, 0, (size_t)n * sizeof *d);
+        gckpti_move_plane(&rows);
+    }
+    GCKPTI_KERNEL_OF(s->call, divide, gckpti_divide)(d, *s->loops->in[1], n);
 }
-/* Runs sum or mean. Forward: sums the last axis by lanes, another axis row by row. Backward: passes
- * g, or g / size for a mean, to each element of the axis. */
+
+/* Runs sum or mean. Backward: passes g, or g / size for a mean, to each element. */
 static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
 {
     const gckpt_arg *x = &call->in[0];
-    const int axis = *(const int *)call->attributes;
-    const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
-    const int64_t n = v.outer * v.inner;
-    const int last = axis == -1 || axis == x->shape.n - 1;
-    const float size = mean ? (float)v.size : 1.0f;
-    gckpti_iter it = gckpti_sum_move(call, 0);
-    float *d = x->grad;
-    if (backward) {
-        do {
-            const float *g = call->grad_out + it.offset[1];
-            for (int64_t j = 0; d && j < it.size[0]; j++, g += it.step[1][0])
-                gckpti_put(d++, *g / size, x->accumulate);
-        } while (gckpti_iter_next(&it, 1));
-        return;
+    const int axis = *(const int *)call->attributes, at = axis < 0 ? axis + x->shape.n : axis;
+    const float size = mean ? (float)x->shape.d[at] : 1.0f;
+    gckpt_shape sums = x->shape;
+    const gckpt_shape *const shapes[2][4] = { { &x->shape, &sums, NULL, NULL },
+                                              { &x->shape, NULL, &sums, &x->shape } };
+    gckpti_strided s;
+    sums.d[at] = 1;
+    gckpti_begin_strided(&s, call, backward ? gckpti_loop_plane : gckpti_reduce_plane,
+                         backward ? 3 : 1);
+    gckpti_iter_over(&s.it, &x->shape, shapes[backward]);
+    s.loops->in[0] = x->data, s.loops->in[1] = &size, s.loops->to = call->out;
+    if (backward) { /* x is not read */
+        s.loops->in[0] = s.loops->to = x->grad, s.loops->in[2] = call->grad_out;
+        s.loops->accumulate = x->accumulate;
+        gckpti_add_loop(&s, GCKPTI_KIND_div, 0, gckpti_numerator_gradient);
     }
-    for (int64_t i = 0; last && i < n; i++)
-        call->out[i] = gckpti_sum_from(x->data + i * v.size, v.size, 0.0f);
-    if (!last) {
-        gckpti_zero_unless(call->out, n, 0);
-        gckpti_run_moves(call, 0, 1, gckpti_sum_move);
-    }
-    for (int64_t i = 0; mean && i < n; i++)
-        call->out[i] = call->out[i] / size;
+    if (s.loops->to)
+        gckpti_run_strided(&s);
 }
 GCKPTI_OP_KERNELS(sum, gckpti_run_reduction(call, backward, 0))
 GCKPTI_OP_KERNELS(mean, gckpti_run_reduction(call, backward, 1))
 GCKPTI_DESC(sum, gckpti_sum_shape, gckpti_flops_1, 0, 0);
 GCKPTI_DESC(mean, gckpti_mean_shape, gckpti_flops_1, 0, 0);
-GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
-{
-    return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
-}
-GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
-{
-    return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
-}
+GCKPTI_AXIS_BUILDER(sum)
+GCKPTI_AXIS_BUILDER(mean)
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
 {
     if (x && x->shape.n < 3)
@@ -10311,16 +10352,10 @@ static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
     return (void)i, gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
 }
 GCKPTI_DESC(max, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
-GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL,
-                gckpti_argmax_limit, NULL, GCKPTI_INDICES, 0);
-GCKPT_API gckpt_tensor *gckpt_max(gckpt_tensor *x, int axis)
-{
-    return gckpt_apply(&gckpti_op_max, &x, 1, &axis, sizeof axis);
-}
-GCKPT_API gckpt_tensor *gckpt_argmax(gckpt_tensor *x, int axis)
-{
-    return gckpt_apply(&gckpti_op_argmax, &x, 1, &axis, sizeof axis);
-}
+GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL, gckpti_argmax_limit, NULL,
+                GCKPTI_INDICES, 0);
+GCKPTI_AXIS_BUILDER(max)
+GCKPTI_AXIS_BUILDER(argmax)
 #endif
 
 /* >>cache/ops */
@@ -12074,17 +12109,6 @@ static gckpti_pool_state gckpti_pool_state_of(const gckpt_call *call)
     return s;
 }
 
-GCKPTI_FN gckpti_taps gckpti_taps_of(const gckpti_pool_state *s, int64_t row)
-{
-    const int64_t image = row / s->out[0];
-    const int64_t first = (row - image * s->out[0]) * s->o.stride[0] - s->o.padding[0];
-    gckpti_taps t = { { first < 0 ? -first : 0, 0 }, { 0, 0 }, 0, 0, 0 };
-    t.end[0] = gckpti_min(s->o.size[0], s->in[0] - first);
-    t.line = (image * s->in[0] + first) * s->in[1] * s->channels;
-    t.y = (row * s->out[1] - 1) * s->channels;
-    return t;
-}
-
 /* Checks that each window has a tap within x: it exceeds its padding, and fits into padded x.
  * indices: nonzero if `saved` has the 16-bit index of a tap for each result. */
 static gckpt_result gckpti_pool_shape(gckpt_call *call, const char *name, int indices)
@@ -12127,16 +12151,20 @@ static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
     const int64_t rows = s->backward ? s->out[0] : 1;
     (void)worker;
     if (s->backward)
-        gckpti_zero_unless(x->grad + item * size, size, x->accumulate);
+        gckpti_zero_unless(x->grad + item * size, size, x->accumulate || s->stores);
     for (int64_t row = item * rows; row < (item + 1) * rows; row++)
-        s->windows(s, row);
+        GCKPTI_KERNEL_OF(s->call, images->pool_row, gckpti_pool_row)(s, row);
 }
 
-static void gckpti_run_pool(const gckpt_call *call, int backward, gckpti_windows_fn windows)
+static void gckpti_run_pool(const gckpt_call *call, int backward, int max)
 {
     gckpti_pool_state s = gckpti_pool_state_of(call);
     int64_t row = s.out[1] * s.channels * s.o.size[0] * s.o.size[1];
-    s.call = call, s.backward = backward, s.windows = windows;
+    s.call = call, s.max = max, s.backward = backward;
+    s.stores = backward && !call->in[0].accumulate;
+    for (int i = 0; i < 2; i++) /* disjoint windows that cover x */
+        s.stores = s.stores && s.o.size[i] == s.o.stride[i] && !s.o.padding[i] &&
+                   s.out[i] * s.o.size[i] == s.in[i];
     gckpt_parallel(call, backward ? s.images : s.images * s.out[0], backward ? row * s.out[0] : row,
                    gckpti_pool_item, &s);
 }
@@ -12180,8 +12208,8 @@ static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
     return gckpt_apply(op, &x, 1, &o, sizeof o);
 }
 
-/* Defines a pool; windows: its kernel; reads: what its gradient reads. */
-#define GCKPTI_POOL(name, windows, fill, reads)                                                    \
+/* Defines a pool; reads: what its gradient reads. */
+#define GCKPTI_POOL(name, fill, reads)                                                             \
     static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
     {                                                                                              \
         return gckpti_pool_shape(call, #name, (reads) != 0);                                       \
@@ -12190,17 +12218,15 @@ static gckpt_tensor *gckpti_pool_new(const gckpt_op *op, gckpt_tensor *x,
     {                                                                                              \
         return gckpti_pool_field(call, attr, fill, f);                                             \
     }                                                                                              \
-    GCKPTI_OP_KERNELS(name,                                                                        \
-                      gckpti_run_pool(call, backward,                                              \
-                                      GCKPTI_KERNEL_OF(call, images->windows, gckpti_##windows)))  \
+    GCKPTI_OP_KERNELS(name, gckpti_run_pool(call, backward, (reads) != 0))                         \
     GCKPTI_DESC_FIELD(name, gckpti_##name##_shape, gckpti_pool_flops,                              \
                       gckpti_##name##_field, 0, reads);                                            \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, const gckpt_window *window)              \
     {                                                                                              \
         return gckpti_pool_new(&gckpti_op_##name, x, window);                                      \
     }
-GCKPTI_POOL(max_pool, max_windows, -GCKPTI_INFINITY, GCKPT_SAVED)
-GCKPTI_POOL(average_pool, average_windows, 0.0f, 0)
+GCKPTI_POOL(max_pool, -GCKPTI_INFINITY, GCKPT_SAVED)
+GCKPTI_POOL(average_pool, 0.0f, 0)
 #undef GCKPTI_POOL
 
 /* >>images/upsample */
@@ -12213,31 +12239,13 @@ GCKPTI_POOL(average_pool, average_windows, 0.0f, 0)
 /* A work item is a row of results (forward), or an image (backward). */
 static void gckpti_upsample_item(const gckpt_call *call, int64_t item)
 {
-    const gckpti_scaled_add_fn add = GCKPTI_KERNEL_OF(call, images->scaled_add, gckpti_scaled_add);
     const gckpt_arg *x = &call->in[0];
-    const float *g = call->grad_out;
-    const int64_t *in = x->shape.d, *out = call->shape.d, c = out[3], lines = out[1];
-    const int64_t n = g ? lines * out[2] : out[2], image = item * n / (lines * out[2]) * in[1];
-    const int mode = ((const gckpti_upsample *)call->attributes)->mode;
-    if (g)
-        gckpti_zero_unless(x->grad + image * in[2] * c, in[1] * in[2] * c, x->accumulate);
-    for (int64_t i = item * n; i < (item + 1) * n; i++) {
-        const gckpti_interp p = gckpti_interp_of(mode, in[1], lines, i / out[2] % lines);
-        const gckpti_interp q = gckpti_interp_of(mode, in[2], out[2], i % out[2]);
-        float *y = g ? NULL : call->out + i * c;
-        if (!g)
-            gckpti_zero_unless(y, c, 0);
-        for (int k = 0; k < p.n * q.n; k++) {
-            const int64_t from = ((image + p.index[k / q.n]) * in[2] + q.index[k % q.n]) * c;
-            const float weight = p.weight[k / q.n] * q.weight[k % q.n];
-            if (g)
-                add(x->grad + from, weight, g + i * c, c);
-            else if (mode == GCKPT_NEAREST)
-                memcpy(y, x->data + from, (size_t)c * sizeof *y);
-            else
-                add(y, weight, x->data + from, c);
-        }
-    }
+    const int64_t rows = call->grad_out ? call->shape.d[1] : 1;
+    const int64_t image = x->shape.d[1] * x->shape.d[2] * x->shape.d[3];
+    if (call->grad_out)
+        gckpti_zero_unless(x->grad + item * image, image, x->accumulate);
+    for (int64_t row = item * rows; row < (item + 1) * rows; row++)
+        GCKPTI_KERNEL_OF(call, images->upsample_row, gckpti_upsample_row)(call, row);
 }
 
 static void gckpti_run_upsample(const gckpt_call *call)
@@ -12583,6 +12591,11 @@ static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
     }
     z.group_c = w[2], z.o = w[3];
     z.c = z.group_c * a->window.groups, z.group_o = z.o / a->window.groups;
+    if (z.window.groups == 1 && z.window.stride[1] == z.taps[1] && z.window.dilation[1] == 1 &&
+        !z.window.padding[1] && z.image[1] == z.windows[1] * z.taps[1]) {
+        z.c = z.group_c *= z.taps[1]; /* a line of disjoint windows: each is a pixel of 1 tap */
+        z.image[1] = z.windows[1], z.taps[1] = z.window.stride[1] = 1;
+    }
     return z;
 }
 
@@ -25676,6 +25689,7 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + first : NULL;
     c.out = c.out ? c.out + first : gckpti_open_strip(&c, c.out_bf16, strips->backward, &next);
     c.grad_out = c.grad_out ? c.grad_out + first : gckpti_open_strip(&c, c.grad_out_bf16, 1, &next);
+    c.grad_out_bf16 = NULL; /* it is in c.grad_out now */
     for (int k = 0; k < c.inputs; k++) {
         gckpt_arg *in = &c.in[k];
         if (strips->row_size && k > 0) {
@@ -30136,9 +30150,6 @@ GCKPTI_COLD_END /* begun in check/check.h */
 #undef gckpti_open
 #undef gckpti_close
 #undef gckpti_store
-#undef gckpti_is_flat
-#undef gckpti_run_flat
-#undef gckpti_where_flat
 #undef gckpti_wider_kernels
 #undef gckpti_mixed_matches
 #undef gckpti_cpu_own_memory
@@ -30564,27 +30575,29 @@ GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors, int bloc
     }
 }
 
+#define GCKPTI_NARROW_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
 #if GCKPTI_TILE_ROWS == 8
-#define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
+#define GCKPTI_TILE_SIZES GCKPTI_NARROW_SIZES
 #else
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v)
 #endif
 #define GCKPTI_TILE_BODY(r, v)                                                                     \
     static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v, 0); }
 #define GCKPTI_TILE_NAME(r, v) V(tile_##r##_##v),
-GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 1)
+GCKPTI_NARROW_SIZES(GCKPTI_TILE_BODY, 1)
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 2)
 #if GCKPTI_TILE_VECTORS == 3
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 3)
 #endif
-static void (*const V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(const gckpti_tile *t) = {
-    { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 1) },
+static void (*const V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_NARROW_ROWS])(const gckpti_tile *t) = {
+    { GCKPTI_NARROW_SIZES(GCKPTI_TILE_NAME, 1) },
     { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 2) },
 #if GCKPTI_TILE_VECTORS == 3
     { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 3) },
 #endif
 };
 #undef GCKPTI_TILE_SIZES
+#undef GCKPTI_NARROW_SIZES
 #undef GCKPTI_TILE_BODY
 #undef GCKPTI_TILE_NAME
 
@@ -31256,29 +31269,6 @@ static GCKPTI_TARGET void V(product_block)(const gckpti_product *t, const gckpti
 
 /* >>kernels/elementwise */
 /* ---- elementwise ops ---- */
-/* where (gckpti_where_loop): the condition is not 0 or, for the second gradient, is 0. -0 is 0. */
-GCKPTI_INLINED INTS V(where_mask)(const gckpti_loop *s, int64_t j)
-{
-    return (INTS)(V(bits)(V(load_n)(s->x + j, W)) << s->steps[0] != 0);
-}
-static GCKPTI_TARGET void V(where_values)(const gckpti_loop *loop)
-{
-    const gckpti_loop s = *loop;
-    for (int64_t j = 0; j < s.n; j += W) {
-        const INTS taken = V(where_mask)(&s, j);
-        const INTS a = V(bits)(V(load)(s.y + j)), b = V(bits)(V(load)(s.g + j));
-        V(store)(s.to + j, V(floats)((taken & a) | (~taken & b)));
-    }
-}
-static GCKPTI_TARGET void V(where_gradients)(const gckpti_loop *loop)
-{
-    const gckpti_loop s = *loop;
-    for (int64_t j = 0; j < s.n; j += W) {
-        const INTS taken = V(where_mask)(&s, j) ^ (0u - (uint32_t)s.steps[1]);
-        V(put_n)(s.to + j, V(floats)(taken & V(bits)(V(load)(s.g + j))), s.accumulate, W);
-    }
-}
-
 /* The loops of each op (ops/loops.h), by GCKPTI_KIND_... */
 #define GCKPTI_LOOPS(values, grad_a, grad_b)                                                       \
     { V(values), { GCKPTI_IF_TRAINING(V(grad_a)), GCKPTI_IF_TRAINING(V(grad_b)) } },
@@ -31289,29 +31279,43 @@ static GCKPTI_TARGET void V(where_gradients)(const gckpti_loop *loop)
 static const gckpti_loops V(elementwise)[] = {
     GCKPTI_UNARY_OPS(GCKPTI_UNARY_LOOPS) GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS)
         GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOPS)
-            GCKPTI_LOOPS(where_values, where_gradients, where_gradients)
+            GCKPTI_LOOPS(where_values, where_gradient, where_gradient)
 };
 #undef GCKPTI_LOOPS
 #undef GCKPTI_UNARY_LOOPS
 #undef GCKPTI_BINARY_LOOPS
 
-/* Runs a loop; elements after the last whole vector are computed as one padded vector. */
+/* Runs a loop of any length. Repeated operands are read from arrays of copies; elements after the
+ * last whole vector are computed as one padded vector. */
 static GCKPTI_TARGET void V(run_loop)(gckpti_loop *s, gckpti_loop_fn loop)
 {
-    const int64_t left = s->n % W, at = s->n - left;
-    float x[W], y[W], g[W], all[W], *to = s->to + at;
-    s->n = at;
-    if (at)
-        loop(s);
-    if (!left)
-        return;
-    V(store)(x, V(load_n)(s->x + at, left));
-    V(store)(y, V(load_n)(s->y + at, left));
-    V(store)(g, V(load_n)(s->g ? s->g + at : x, left));
-    V(store)(all, V(load_n)(s->accumulate ? to : x, left));
-    s->x = x, s->y = y, s->g = g, s->to = all, s->n = W;
-    loop(s);
-    V(store_n)(to, V(load)(all), left);
+    enum { COPIES = 256 };
+    const float *from[3];
+    float copies[3][COPIES], padded[3][W], last[W];
+    gckpti_loop c = *s;
+    int64_t most = s->n;
+    for (int k = 0; k < 3; k++) {
+        from[k] = s->steps[k] ? s->in[k] : copies[k];
+        most = s->steps[k] ? most : gckpti_min(most, COPIES);
+        for (int64_t j = 0; !s->steps[k] && j < most; j += W)
+            V(store)(copies[k] + j, V(set1)(*s->in[k]));
+    }
+    for (int64_t at = 0; at < s->n; at += most) {
+        const int64_t n = gckpti_min(most, s->n - at), left = n % W;
+        for (int k = 0; k < 3; k++)
+            c.in[k] = from[k] + at * s->steps[k];
+        c.n = n - left, c.to = s->to + at;
+        if (c.n)
+            loop(&c);
+        if (!left)
+            continue;
+        for (int k = 0; k < 3; k++)
+            V(store)(padded[k], V(load_n)(c.in[k] + c.n, left)), c.in[k] = padded[k];
+        V(store)(last, V(load_n)(c.accumulate ? c.to + c.n : padded[0], left));
+        c.to = last, c.n = W;
+        loop(&c);
+        V(store_n)(s->to + at + n - left, V(load)(last), left);
+    }
 }
 
 /* ---- losses over few classes: a lane is a row ---- */
@@ -31840,32 +31844,31 @@ static GCKPTI_TARGET void V(unfold)(const gckpti_conv_gemm *s, int64_t row, int6
                                     int64_t first, int64_t terms, float *d, int64_t d_row)
 {
     const gckpti_axis_map *r = s->conv->r;
-    const int64_t tap = first / s->tap_len;
-    int64_t j = row % r[1].results, i = row / r[1].results % r[0].results;
-    const float *from = s->from + row / r[1].results / r[0].results * s->image;
-    for (; rows > 0; rows--, d += d_row) {
-        int64_t ky = tap / s->line_taps, kx = tap % s->line_taps, c = first % s->tap_len;
-        for (int64_t l = 0, n; l < terms; l += n, c = 0) {
+    for (int64_t some; rows > 0; rows -= some, row += some, d += some * d_row) {
+        const int64_t j = row % r[1].results, line = row / r[1].results, i = line % r[0].results;
+        some = gckpti_min(rows, r[1].results - j); /* of a line */
+        for (int64_t l = 0, n; l < terms; l += n) {
+            const int64_t run = (first + l) / s->tap_len, c = (first + l) % s->tap_len;
+            const int64_t ky = run / s->line_taps, kx = run % s->line_taps;
             const int64_t y = i * r[0].stride + ky * r[0].dilation + r[0].first;
-            const int64_t x = j * s->step + kx * s->tap + s->first + c;
-            const float *line = from + y * s->width + x;
+            int64_t x = j * s->step + kx * s->tap + s->first + c;
+            const float *from = s->from + line / r[0].results * s->image + y * s->width;
+            const int64_t width = y < 0 || y >= r[0].size ? 0 : s->width;
+            float *to = d + l;
             n = gckpti_min(terms - l, s->tap_len - c);
-            int64_t at = x < 0 ? gckpti_min(-x, n) : 0, end = gckpti_min(s->width - x, n);
-            if (y < 0 || y >= r[0].size || end < at)
-                at = end = n;
-            for (int64_t e = 0; e < at; e++)
-                d[l + e] = 0.0f;
-            for (; at < end; at += W)
-                V(store_n)(d + l + at, V(load_n)(line + at, end - at), end - at);
-            for (int64_t e = end; e < n; e++)
-                d[l + e] = 0.0f;
-            if (++kx == s->line_taps)
-                kx = 0, ky++;
-        }
-        if (++j == r[1].results) {
-            j = 0;
-            if (++i == r[0].results)
-                i = 0, from += s->image;
+            for (int64_t q = 0; q < some; q++, x += s->step, to += d_row) {
+                const int64_t at = gckpti_min(x < 0 ? -x : 0, n), end = gckpti_min(width - x, n);
+                if (end - at == n && n >= W) {
+                    for (int64_t e = 0; e < n - W; e += W)
+                        V(store)(to + e, V(load)(from + x + e));
+                    V(store)(to + n - W, V(load)(from + x + n - W));
+                    continue;
+                }
+                if (end - at < n)
+                    memset(to, 0, (size_t)n * sizeof *to);
+                if (end > at)
+                    memcpy(to + at, from + x + at, (size_t)(end - at) * sizeof *to);
+            }
         }
     }
 }
@@ -31893,21 +31896,19 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_conv_gemm *s, int64_t p, int
 }
 
 /* Computes the tiles of `rows` rows of c whose rows of a are gathered. u has all fields that are
- * equal for these tiles; b is in place at `b`, packed at `panels`. */
-static GCKPTI_TARGET void V(conv_tiles)(const gckpti_conv_gemm *s, gckpti_tile u, int64_t rows,
-                                        int64_t n, const float *b, const float *panels,
-                                        const gckpti_blocking *sizes)
+ * equal for these tiles; b is packed at `panels`, a panel's terms `deep`. */
+static GCKPTI_TARGET void V(conv_tiles)(gckpti_tile u, int64_t rows, int64_t n, const float *panels,
+                                        int64_t deep)
 {
     const gckpti_tile first = u;
+    const int64_t most = n <= W ? GCKPTI_NARROW_ROWS : GCKPTI_TILE_ROWS;
     for (int64_t i = 0, high; i < rows; i += high) {
-        high = gckpti_min(rows - i, GCKPTI_TILE_ROWS);
+        high = gckpti_min(rows - i, most);
         u.a = first.a + i * u.a_row;
         for (int64_t at = 0, width; at < n; at += width) {
             width = V(panel_width)(n, at);
             u.last = gckpti_min(n - at - width + W, W);
-            u.b = panels + at * sizes->kc, u.b_step = width;
-            if (sizes->in_place && u.last == W)
-                u.b = b + at, u.b_step = s->t.b.k_stride;
+            u.b = panels + at * deep, u.b_step = width;
             u.c = first.c + i * u.c_row + at;
             u.from = first.from ? first.from + i * u.from_row + at : NULL;
             u.next_c = at + width < n ? u.c + width : u.c;
@@ -31928,7 +31929,6 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
     const int64_t most = dw ? GCKPTI_GATHER_ROWS : GCKPTI_STRIP;
     const int lines = up && (r[0].out_step > 1 || r[1].out_step > 1);
     gckpti_blocking sizes = V(blocking)(t, i1 - block->i0, floats);
-    sizes.in_place = sizes.in_place && !up;
     floats -= GCKPTI_PANEL * 16; /* V(pack) may write this much after the panels */
     sizes.kc = gckpti_min(sizes.kc, floats / (GCKPTI_PANEL + most) / 16 * 16);
     sizes.nc = gckpti_min(GCKPTI_NC, (floats / sizes.kc - most) / GCKPTI_PANEL * GCKPTI_PANEL);
@@ -31937,10 +31937,8 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
     do {
         const int64_t k = gckpti_min(t->k - p, sizes.kc);
         for (int64_t j = block->j0, n; j < j1; j += n) {
-            const float *b = t->b.f32 + p * t->b.k_stride + j * t->b.stride;
             n = gckpti_min(j1 - j, sizes.nc);
-            if (!sizes.in_place || n % W)
-                V(pack_taps)(s, p, k, j, n, panels, sizes.kc);
+            V(pack_taps)(s, p, k, j, n, panels, sizes.kc);
             for (int64_t i = block->i0, some; i < i1; i += some) {
                 const int64_t place = dw ? i : gckpti_conv_place(s->conv, i);
                 gckpti_tile u = { k,    pack, 1,          GCKPTI_GATHER_ROWS,
@@ -31961,7 +31959,7 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
                     u.from = u.c, u.from_row = u.c_row;
                 else if (t->initial)
                     u.from = t->initial + j;
-                V(conv_tiles)(s, u, some, n, b, panels, &sizes);
+                V(conv_tiles)(u, some, n, panels, sizes.kc);
             }
         }
         p += k;
@@ -31969,8 +31967,8 @@ static GCKPTI_TARGET void V(conv_block)(const gckpti_conv_gemm *s, const gckpti_
 }
 
 static const gckpti_image_kernels V(image_kernels) = {
-    V(conv_block),       V(conv_grouped),   W,             V(max_windows),
-    V(average_windows),  &V(channel_loops), V(scaled_add), gckpti_conv_fast
+    V(conv_block),   V(conv_grouped), W, V(pool_row), &V(channel_loops),
+    V(upsample_row), gckpti_conv_fast
 };
 #endif
 
@@ -32832,9 +32830,9 @@ static const gckpti_cell_loops V(cell_loops) = { V(gru_gates),
     V(product_block), V(divide), V(dot), GCKPTI_TRAINED(update_block), V(add_into),                \
         V(elementwise), V(run_loop), V(softmax_row), GCKPTI_TRAINED(softmax_row_grad),             \
         V(log_softmax_row), GCKPTI_TRAINED(log_softmax_row_grad), V(norm_row),                     \
-        GCKPTI_TRAINED(norm_row_grad), V(column_sums), &V(element_loss_kernels),                   \
-        &V(class_loss_kernels), V(few_classes), V(dropout_elements), gckpti_fp32_fast,             \
-        GCKPTI_IF_MIXED(mixed), GCKPTI_IF_ATTENTION(&V(attention_loops)),                          \
+        GCKPTI_TRAINED(norm_row_grad), V(column_sums), V(sum_from),                                \
+        &V(element_loss_kernels), &V(class_loss_kernels), V(few_classes), V(dropout_elements),     \
+        gckpti_fp32_fast, GCKPTI_IF_MIXED(mixed), GCKPTI_IF_ATTENTION(&V(attention_loops)),        \
         GCKPTI_IF_IMAGES(&V(image_kernels)), GCKPTI_IF_RECURRENT(&V(cell_loops))
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(&V(mixed_kernels)) };
 

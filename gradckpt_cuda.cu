@@ -14,11 +14,11 @@
  * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, captures                                 611
- *     >>common    fill, add, convert, update, dequantise                                       752
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3413
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1551
- *     >>backend   which kernels there are, the self-test, the table                            293
+ *     >>device    streams, memory, errors, launching, captures                                 610
+ *     >>common    fill, add, convert, update, dequantise                                       733
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3405
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1395
+ *     >>backend   which kernels there are, the self-test, the table                            289
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
@@ -66,9 +66,6 @@ struct StepParams {
 
 #ifndef GCKPT_CUDA_SLOT_BYTES /* tests define small slots */
 #define GCKPT_CUDA_SLOT_BYTES (1 << 19)
-#endif
-#ifndef GCKPT_CUDA_WIDE /* dequantise divides in 64 bits if it has this many elements */
-#define GCKPT_CUDA_WIDE (INT64_C(1) << 31)
 #endif
 enum {
     TEXT = 256,  /* bytes of an error text */
@@ -227,30 +224,31 @@ dim3 blocks_for(int64_t n, int threads)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
     i += (int64_t)gridDim.x * blockDim.x
 
-#define CHECKED_LAUNCH(device, kernel, grid, block, shared, ...)                                   \
-    do {                                                                                           \
-        LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
-        check_kernel(device, cudaGetLastError(), name_of<(kernel)>());                             \
-        (device)->busy = 1;                                                                        \
-    } while (0)
-#define RUN_ON(device, ...)                                                                        \
-    do {                                                                                           \
-        launch_pending(device);                                                                    \
-        CHECKED_LAUNCH(device, __VA_ARGS__);                                                       \
-    } while (0)
-#define RUN(call, kernel, grid, block, shared, ...)                                                \
-    RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
-/* Runs a kernel with a thread for each of n items. */
-#define RUN_EACH(call, kernel, n, ...) RUN(call, kernel, blocks_for(n, 256), 256, 0, __VA_ARGS__)
-/* Runs a kernel with more shared memory than the default limit. */
-#define RUN_SHARED(call, kernel, grid, block, shared, ...)                                        \
-    do {                                                                                           \
-        check_kernel(device_of(call),                                                              \
-                     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,     \
-                                          (int)(shared)),                                          \
-                     name_of<(kernel)>());                                                         \
-        RUN(call, kernel, grid, block, (size_t)(shared), __VA_ARGS__);                             \
-    } while (0)
+/* Runs a kernel on the current stream. shared: bytes of dynamic shared memory. */
+template <auto KERNEL, class... A>
+void launch(Device *d, dim3 grid, dim3 block, int shared, const A &...a)
+{
+    if (shared) /* more than the default limit */
+        check_kernel(d,
+                     cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          shared),
+                     name_of<KERNEL>());
+    LAUNCH(KERNEL, grid, block, (size_t)shared, d->stream, a...);
+    check_kernel(d, cudaGetLastError(), name_of<KERNEL>());
+    d->busy = 1;
+}
+
+/* Launches pending work and then runs a kernel. run_each starts a thread for each of n items. */
+template <auto KERNEL, class... A>
+void run(const gckpt_call *call, dim3 grid, dim3 block, int shared, const A &...a)
+{
+    launch_pending(device_of(call));
+    launch<KERNEL>(device_of(call), grid, block, shared, a...);
+}
+template <auto KERNEL, class... A> void run_each(const gckpt_call *call, int64_t n, const A &...a)
+{
+    run<KERNEL>(call, blocks_for(n, 256), 256, 0, a...);
+}
 
 __global__ void params_kernel(StepParamSet *to, StepParamSet now, int n)
 {
@@ -272,7 +270,8 @@ const StepParams *params_of(const gckpt_call *call)
     if (m.first_row != now->first_row || m.position != now->position || m.seed != now->seed ||
         m.step != now->step || gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
         *now = m;
-        RUN_ON(d, params_kernel, 1, 1, 0, d->params, d->now, 1);
+        launch_pending(d);
+        launch<params_kernel>(d, 1, 1, 0, d->params, d->now, 1);
     }
     return &d->params->at[0];
 }
@@ -607,7 +606,7 @@ void send_step_params(Device *d, const gckpt_step_params *m)
         d->ids[i] = m->scales[i].id;
     }
     if (memcmp(&before, &d->now, sizeof before)) /* only changed parameters are copied */
-        RUN_ON(d, params_kernel, 1, 32, 0, d->params, d->now, 2 + m->losses);
+        launch<params_kernel>(d, 1, 32, 0, d->params, d->now, 2 + m->losses);
 }
 
 /* The backend's replay. A micro-batch just runs the first time, and is captured the second time. A
@@ -692,11 +691,11 @@ template <auto F, int LANES, class... A> __global__ void each_kernel(int64_t n, 
 template <auto F, int THREADS = 256, class... A>
 void for_each(const gckpt_call *call, int64_t n, const A &...a)
 {
-    RUN(call, (each_kernel<F, 1, A...>), blocks_for(n, THREADS), THREADS, 0, n, a...);
+    run<each_kernel<F, 1, A...>>(call, blocks_for(n, THREADS), THREADS, 0, n, a...);
 }
 template <auto F, class... A> void for_each_row(const gckpt_call *call, int64_t n, const A &...a)
 {
-    RUN_EACH(call, (each_kernel<F, 32, A...>), 32 * n, n, a...);
+    run_each<each_kernel<F, 32, A...>>(call, 32 * n, n, a...);
 }
 
 /* Calls f.at<N>(i) for elements i..i + N - 1 of n, and f.at<1>(i) for each of the last n % N. N is
@@ -712,9 +711,9 @@ template <int N, class F> __global__ void vecs_kernel(F f, int64_t n)
 template <int N, class F> void for_each_vec(const gckpt_call *call, F f, int64_t n, bool aligned)
 {
     if (aligned && n > 0)
-        RUN_EACH(call, (vecs_kernel<N, F>), (n + N - 1) / N, f, n);
+        run_each<vecs_kernel<N, F>>(call, (n + N - 1) / N, f, n);
     else if (n > 0)
-        RUN_EACH(call, (vecs_kernel<1, F>), n, f, n);
+        run_each<vecs_kernel<1, F>>(call, n, f, n);
 }
 
 /* Adds the value of lane j ^ h to lane j for h = 16, 8, 4, 2, 1. All lanes end with the same sum,
@@ -754,10 +753,7 @@ Results out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 const Values NONE = { NULL, NULL };
 
-__device__ inline const Results &results_at(const Results &y) { return y; }
-__device__ inline Results results_at(float *y) { return { y, NULL }; }
 __host__ __device__ inline bool wanted(const Values &x) { return x.f32 || x.bf16; }
-__host__ __device__ inline bool wanted(const float *x) { return x != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
 
 /* Returns true if the addresses of all arguments are multiples of 16. NULL counts as a multiple. */
@@ -791,7 +787,7 @@ template <int N> __device__ inline Vec<float, N> load(const Values &x, int64_t i
     Vec<float, N> v = {};
     if (x.bf16) {
         const Vec<uint16_t, N> half = load<N>(x.bf16 + i);
-        UNROLL for (int k = 0; k < N; k++) v.v[k] = gckpti_from_bf16(half.v[k]);
+        UNROLLED(k, N) v.v[k] = gckpti_from_bf16(half.v[k]);
     } else if (x.f32) {
         v = load<N>(x.f32 + i);
     }
@@ -827,10 +823,10 @@ __device__ inline void read_vec(const X &x, int64_t i, int64_t left, bool aligne
 {
     if (aligned && left >= N) {
         const Vec<float, N> vec = load<N>(x, i);
-        UNROLL for (int k = 0; k < N; k++) v[k] = vec.v[k];
+        UNROLLED(k, N) v[k] = vec.v[k];
         return;
     }
-    UNROLL for (int k = 0; k < N; k++) v[k] = k < left ? value_at(x, i + k) : 0.0f;
+    UNROLLED(k, N) v[k] = k < left ? value_at(x, i + k) : 0.0f;
 }
 
 template <int N>
@@ -841,11 +837,11 @@ __device__ __forceinline__ void write_vec(const Results &y, int64_t i, int64_t l
         Vec<float, N> vec = {};
         if (accumulate)
             vec = load<N>(y, i);
-        UNROLL for (int k = 0; k < N; k++) vec.v[k] = accumulate ? v[k] + vec.v[k] : v[k];
+        UNROLLED(k, N) vec.v[k] = accumulate ? v[k] + vec.v[k] : v[k];
         store(y, i, vec);
         return;
     }
-    UNROLL for (int k = 0; k < N; k++) if (k < left)
+    UNROLLED(k, N) if (k < left)
         put_at(y, i + k, accumulate ? v[k] + value_at(y, i + k) : v[k]);
 }
 
@@ -856,21 +852,10 @@ struct Offsets {
     int64_t at0, at1, at2; /* of the result and `self`; of a; of b */
 };
 
-/* All tensors have the layout of the result, which has n elements. */
-struct Dense {
-    static constexpr bool ENDS_IN_VECS = false; /* n may be no multiple of N */
-    int64_t n;
-    __device__ Offsets at(int64_t i) const { return { i, i, i }; }
-    __device__ int64_t step_of(int) const { return 1; }
-    int64_t count() const { return n; }
-    bool in_vecs(int) const { return true; }
-};
-
 /* A strided iterator over three tensors, innermost axis first: step[0] is the step in the result,
  * step[1] and step[2] are those in two operands (0 if the operand is repeated). Each axis except
  * the last costs a division, of 32 bits where the numbers are that small. */
 struct Axes {
-    static constexpr bool ENDS_IN_VECS = true;
     int n;
     int64_t size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
 
@@ -884,7 +869,6 @@ struct Axes {
         }
         return p;
     }
-    __device__ int64_t step_of(int tensor) const { return step[tensor][0]; }
     int64_t count() const
     {
         int64_t all = 1;
@@ -892,10 +876,11 @@ struct Axes {
             all *= size[k];
         return all;
     }
-    /* Returns true if the innermost axis can be read and written by whole vectors of N. */
+    /* Returns true if the innermost axis can be read and written by vectors of N, of which only the
+     * last one of all may lack elements. */
     bool in_vecs(int N) const
     {
-        bool vecs = n && size[0] % N == 0 && step[0][0] == 1;
+        bool vecs = n && (n == 1 || size[0] % N == 0) && step[0][0] == 1;
         for (int t = 0; t < 3; t++) {
             const bool repeated = step[t][0] == 0;
             vecs = vecs && (repeated || step[t][0] == 1);
@@ -906,70 +891,71 @@ struct Axes {
     }
 };
 
+/* Returns the axes of three tensors of n elements that all have the layout of the result. */
+Axes dense(int64_t n) { return { 1, { n }, { { 1 }, { 1 }, { 1 } } }; }
+
 /* A thread computes N elements of d; elements that are repeated come from caches. b and self, which
- * has the layout of d, may be NULL. If d is f32 and the result accumulates, f itself adds to d[i];
- * if D may be bf16, write_vec adds before rounding. A thread reads an element of d's layout before
- * it writes that element, and no other thread does, so d may be such an operand. */
-template <int N, class X, class F, class A, class D>
-__global__ void map_kernel(const __grid_constant__ X axes, F f, D d, A a, A b, A self, int64_t n,
-                           int accumulate)
+ * has the layout of d, may be empty. If the result accumulates, f itself adds to d[i], before it is
+ * rounded. A thread reads an element of d's layout before it writes that element, and no other
+ * thread does, so d may be such an operand. */
+template <int N, class F>
+__global__ void map_kernel(const __grid_constant__ Axes axes, F f, Results d, Values a, Values b,
+                           Values self, int64_t n, int accumulate)
 {
-    constexpr bool ROUNDED = !std::is_pointer<D>::value;
-    const auto read = [](const A &of, int64_t at, int64_t step, int64_t left, float *v) {
+    const auto read = [](const Values &of, int64_t at, int64_t step, int64_t left, float *v) {
         if (step)
             return read_vec<N>(of, at, left, true, v);
-        UNROLL for (int k = 0; k < N; k++) v[k] = value_at(of, at);
+        UNROLLED(k, N) v[k] = value_at(of, at);
     };
     for (EACH(vec, (n + N - 1) / N)) {
-        const int64_t left = X::ENDS_IN_VECS ? N : n - vec * N;
+        const int64_t left = n - vec * N;
         const Offsets at = axes.at(vec * N);
         float x[N] = {}, y[N] = {}, w[N] = {}, z[N] = {};
-        read(a, at.at1, axes.step_of(1), left, x);
+        read(a, at.at1, axes.step[1][0], left, x);
         if (wanted(b))
-            read(b, at.at2, axes.step_of(2), left, y);
+            read(b, at.at2, axes.step[2][0], left, y);
         if (wanted(self))
             read_vec<N>(self, at.at0, left, true, w);
-        if (!ROUNDED && accumulate)
+        if (accumulate)
             read_vec<N>(d, at.at0, left, true, z);
-        UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], w[k], ROUNDED ? 0 : accumulate);
-        write_vec<N>(results_at(d), at.at0, left, true, z, ROUNDED ? accumulate : 0);
+        UNROLLED(k, N) f(&z[k], x[k], y[k], w[k], accumulate);
+        write_vec<N>(d, at.at0, left, true, z);
     }
 }
 
-/* Runs map_kernel by vectors of N if all are aligned, else of 1. If d is NULL, does nothing. */
-template <int N, class X, class F, class A, class D>
-void map_vecs(const gckpt_call *call, const X &axes, F f, D d, A a, A b, A self, int accumulate)
+/* Runs map_kernel by vectors of N if all are aligned, else of 1. */
+template <int N, class F>
+void map_vecs(const gckpt_call *call, const Axes &axes, F f, const Results &d, const Values &a,
+              const Values &b, const Values &self, int accumulate)
 {
     const int64_t n = axes.count();
-    if (wanted(d) && n > 0 && axes.in_vecs(N) && aligned(a, b, self, d))
-        RUN_EACH(call, (map_kernel<N, X, F, A, D>), (n + N - 1) / N, axes, f, d, a, b, self, n,
-                 accumulate);
-    else if (wanted(d) && n > 0)
-        RUN_EACH(call, (map_kernel<1, X, F, A, D>), n, axes, f, d, a, b, self, n, accumulate);
+    if (N > 1 && !(axes.in_vecs(N) && aligned(a, b, self, d)))
+        map_vecs<1>(call, axes, f, d, a, b, self, accumulate);
+    else if (n > 0)
+        run_each<map_kernel<N, F>>(call, (n + N - 1) / N, axes, f, d, a, b, self, n, accumulate);
 }
 
-/* Runs map_kernel on operands of f32 or, if BF16, of f32 or bf16. axes: Dense or Axes. */
-template <bool BF16 = false, class X, class F>
-void map(const gckpt_call *call, const X &axes, F f, const Results &d, const Values &a,
+/* Computes d = f(a, b, self), 16 bytes of d a thread. If d is empty, does nothing. */
+template <class F>
+void map(const gckpt_call *call, const Axes &axes, F f, const Results &d, const Values &a,
          const Values &b, const Values &self, int accumulate)
 {
-    if constexpr (BF16)
+    if (d.bf16)
         map_vecs<8>(call, axes, f, d, a, b, self, accumulate);
-    else
-        map_vecs<4>(call, axes, f, d.f32, a.f32, b.f32, self.f32, accumulate);
+    else if (d.f32)
+        map_vecs<4>(call, axes, f, d, a, b, self, accumulate);
 }
 
 /* Compute out = f(a, b); the gradient of x, which has the layout of a and b. */
-template <bool BF16 = false, class F>
-void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
+template <class F> void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
 {
-    map<BF16>(call, Dense{ gckpti_elements(&call->shape) }, f, out_of(call), a, b, NONE, 0);
+    map(call, dense(gckpti_elements(&call->shape)), f, out_of(call), a, b, NONE, 0);
 }
 
-template <bool BF16 = false, class F>
+template <class F>
 void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const Values &a, const Values &b)
 {
-    map<BF16>(call, Dense{ gckpti_elements(&x.shape) }, f, grad_of(x), a, b, NONE, x.accumulate);
+    map(call, dense(gckpti_elements(&x.shape)), f, grad_of(x), a, b, NONE, x.accumulate);
 }
 
 struct Copy {
@@ -981,7 +967,7 @@ struct Copy {
 
 void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 {
-    map(call, Dense{ n }, Copy(), { to, NULL }, { from, NULL }, NONE, NONE, 1);
+    map(call, dense(n), Copy(), { to, NULL }, { from, NULL }, NONE, NONE, 1);
 }
 
 /* >>common/tiles */
@@ -1007,17 +993,11 @@ template <bool MIXED> __device__ float rounded(float x)
 template <bool ALIGNED, bool MIXED>
 __device__ inline void stage(const float *from, int valid, const float *, float *to)
 {
-    float4 f = { 0.0f, 0.0f, 0.0f, 0.0f };
-    if (ALIGNED && valid > 0) {
-        f = *(const float4 *)from;
-    } else if (!ALIGNED) {
-        f.x = valid > 0 ? from[0] : 0.0f;
-        f.y = valid > 1 ? from[1] : 0.0f;
-        f.z = valid > 2 ? from[2] : 0.0f;
-        f.w = valid > 3 ? from[3] : 0.0f;
-    }
-    *(float4 *)to = { rounded<MIXED>(f.x), rounded<MIXED>(f.y), rounded<MIXED>(f.z),
-                      rounded<MIXED>(f.w) };
+    float f[4] = {};
+    if (!ALIGNED || valid > 0)
+        read_vec<4>(from, 0, ALIGNED ? 4 : valid, ALIGNED, f);
+    *(float4 *)to = { rounded<MIXED>(f[0]), rounded<MIXED>(f[1]), rounded<MIXED>(f[2]),
+                      rounded<MIXED>(f[3]) };
 }
 
 /* Copies 8 bf16; from element `valid` on, zeros. ALIGNED: by cp.async, complete after a wait; if
@@ -1306,9 +1286,9 @@ void launch_pending(Device *d)
         blocks += (unsigned)((f->at[i].n + Fills::WORDS - 1) / Fills::WORDS);
     }
     if (f->n)
-        CHECKED_LAUNCH(d, fill_kernel, blocks, 256, 0, *f);
+        launch<fill_kernel>(d, blocks, 256, 0, *f);
     if (p->n)
-        CHECKED_LAUNCH(d, update_kernel, p->blocks, 256, 0, *p);
+        launch<update_kernel>(d, p->blocks, 256, 0, *p);
     f->n = p->n = 0, p->blocks = 0;
 }
 
@@ -1372,8 +1352,8 @@ template <class T> struct Dequantise {
         Vec<T, N> from = load<N>((const T *)u.quantised + i);
         Vec<float, N> x;
         int64_t row = 0;
-        if (u.storage == GCKPT_STORAGE_I8) /* only I8 needs this slow 64-bit division */
-            row = u.n < GCKPT_CUDA_WIDE ? (int32_t)i / (int32_t)u.row : i / u.row;
+        if (u.storage == GCKPT_STORAGE_I8) /* only I8 needs this slow division */
+            row = i / u.row;
         int64_t end = (row + 1) * u.row;
         for (int k = 0; k < N; k++) {
             if (i + k == end) {
@@ -1442,23 +1422,23 @@ template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad : Attributes<N> {
 };
 
 /* Runs an elementwise op of one input: a row of GCKPTI_UNARY_OPS or GCKPTI_UNARY_OPS_WITH. */
-template <auto VALUE, auto DERIV, auto PUT, unsigned READS, int N, bool BF16>
+template <auto VALUE, auto DERIV, auto PUT, unsigned READS, int N>
 void unary_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg &x = call->in[0];
     const Values g = grad_out_of(call);
     const Values at = READS & GCKPT_IN(0) ? value_of(x) : READS ? value_out_of(call) : g;
     if (backward)
-        map_gradient<BF16>(call, x, UnaryGrad<DERIV, PUT, N>(call), at, g);
+        map_gradient(call, x, UnaryGrad<DERIV, PUT, N>(call), at, g);
     else
-        map_out<BF16>(call, Unary<VALUE, N>(call), value_of(x), NONE);
+        map_out(call, Unary<VALUE, N>(call), value_of(x), NONE);
 }
 
 #define UNARY_WITH(name, flops, reads, value, rule, deriv, n, ...)                                 \
-    template <bool BF16> void name##_by(const gckpt_call *call, bool backward)                     \
+    void name##_by(const gckpt_call *call, bool backward)                                          \
     {                                                                                              \
-        unary_by<gckpti_##name##_value, gckpti_##name##_slope, gckpti_put_##rule##_n, reads, n,    \
-                 BF16>(call, backward);                                                            \
+        unary_by<gckpti_##name##_value, gckpti_##name##_slope, gckpti_put_##rule##_n, reads, n>(   \
+            call, backward);                                                                       \
     }
 #define UNARY(name, flops, reads, value, rule, deriv)                                              \
     UNARY_WITH(name, flops, reads, value, rule, deriv, 0, )
@@ -1472,7 +1452,7 @@ void detach_by(const gckpt_call *call, bool)
     const Values x = value_of(call->in[0]);
     const Results y = out_of(call);
     if (x.f32 != y.f32 || x.bf16 != y.bf16)
-        map_out<true>(call, Copy(), x, NONE);
+        map_out(call, Copy(), x, NONE);
 }
 
 __device__ void from_u8_at(int64_t i, const uint8_t *x, float scale, float shift, float *out)
@@ -1685,7 +1665,7 @@ void column_sums(const gckpt_call *call, const T &of, const Sum &first, const Su
 {
     const int64_t blocks = (n + COLUMNS - 1) / COLUMNS * images;
     if (wanted(first.at) || wanted(second.at))
-        RUN(call, (column_sums_kernel<T, COLUMNS>), dim3((unsigned)blocks), 256, 0, of, first,
+        run<column_sums_kernel<T, COLUMNS>>(call, dim3((unsigned)blocks), 256, 0, of, first,
             second, rows, n);
 }
 
@@ -1748,7 +1728,7 @@ void sums(const gckpt_call *call, const Axes &axes, Sums s)
     }
     s.along = s.row.n && s.row.step[0][0] == 1;
     if (!s.along && (s.rows <= 64 || s.columns >= 1 << 17)) /* enough threads to fill the chip */
-        RUN_EACH(call, sums_by_thread_kernel, s.columns, s);
+        run_each<sums_by_thread_kernel>(call, s.columns, s);
     else
         column_sums(call, s, s.to, {}, s.rows, s.columns);
 }
@@ -1757,8 +1737,10 @@ void sums(const gckpt_call *call, const Axes &axes, Sums s)
 /* Iterates over the result and inputs i and j. */
 Axes broadcast_axes(const gckpt_call *call, int i, int j)
 {
-    const gckpt_arg *in = call->in;
-    return axes_of(gckpti_iter_over(&call->shape, &in[i].shape, &in[j].shape), 0, true);
+    const gckpt_shape *const shapes[4] = { &call->in[i].shape, &call->in[j].shape, NULL, NULL };
+    gckpti_iter it;
+    gckpti_iter_over(&it, &call->shape, shapes);
+    return axes_of(it, 0, true);
 }
 
 /* Returns the values of an input, or the words of an i32 one. */
@@ -1768,7 +1750,6 @@ Values words_of(const gckpt_arg &x)
 }
 
 /* Gives input i its gradient by a rule, which reads input i and another one as `reads` says. */
-template <bool BF16 = false>
 void broadcast_gradient(const gckpt_call *call, int i, int other, Rule rule, unsigned reads)
 {
     const gckpt_arg *in = &call->in[i];
@@ -1780,7 +1761,7 @@ void broadcast_gradient(const gckpt_call *call, int i, int other, Rule rule, uns
     if (in->compensation)
         sums(call, axes, { { rule }, g, at, x, sum_of(*in) });
     else
-        map<BF16>(call, axes, Gradient{ rule }, grad_of(*in), g, at, x, in->accumulate);
+        map(call, axes, Gradient{ rule }, grad_of(*in), g, at, x, in->accumulate);
 }
 
 /* Computes a op b. */
@@ -1791,14 +1772,14 @@ template <auto F> struct Binary {
 /* Defines how an op of GCKPTI_BINARY_OPS runs. grad_a, reads_a: the rule of the first input's
  * gradient, and the inputs that this rule reads. */
 #define BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                        \
-    template <bool BF16> void name##_by(const gckpt_call *call, bool backward)                     \
+    void name##_by(const gckpt_call *call, bool backward)                                          \
     {                                                                                              \
         const gckpt_arg *in = call->in;                                                            \
         if (!backward)                                                                             \
-            return map<BF16>(call, broadcast_axes(call, 0, 1), Binary<gckpti_##name##_value>(),    \
-                             out_of(call), value_of(in[0]), value_of(in[1]), NONE, 0);             \
-        broadcast_gradient<BF16>(call, 0, 1, GRAD_##grad_a, reads_a);                              \
-        broadcast_gradient<BF16>(call, 1, 0, GRAD_##grad_b, reads_b);                              \
+            return map(call, broadcast_axes(call, 0, 1), Binary<gckpti_##name##_value>(),          \
+                       out_of(call), value_of(in[0]), value_of(in[1]), NONE, 0);                   \
+        broadcast_gradient(call, 0, 1, GRAD_##grad_a, reads_a);                                    \
+        broadcast_gradient(call, 1, 0, GRAD_##grad_b, reads_b);                                    \
     }
 GCKPTI_BINARY_OPS(BINARY)
 #undef BINARY
@@ -1888,70 +1869,60 @@ void transpose(const gckpt_call *call, const Axes &x, float *d, const float *s, 
         t.rest.step[1][t.rest.n++] = x.step[1][k];
     }
     const int64_t tiles = (t.p + 31) / 32 * ((t.q + 31) / 32) * t.rest.count();
-    RUN(call, transpose_kernel, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
+    run<transpose_kernel>(call, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
 }
 
 /* ---- slice, pad, concat: one tensor is a part of each block of another one ---- */
-struct Part { /* n elements from `begin` on of each of `blocks` blocks of `whole` elements */
-    int64_t blocks, whole, begin, n;
-};
-
-/* Returns the part of `whole` that has `size` positions of an axis, from `first` on. */
-Part part_of(const gckpt_shape *whole, int axis, int64_t first, int64_t size)
-{
-    const gckpti_axis_split v = gckpti_split_at(whole, axis);
-    return { v.outer, v.size * v.inner, first * v.inner, size * v.inner };
-}
-
 /* Copies or adds the elements of a part to the whole tensor, or back. fills: also sets the other
  * elements of the whole tensor to `rest`. */
 struct PartMove {
     Values x;
     Results y;
-    Part p;
+    int64_t whole, begin, n; /* the part: n elements from `begin` on of each `whole` elements */
     float rest;
     bool to_whole, fills;
     int accumulate;
     template <int N> __device__ void at(int64_t i) const
     {
-        const int64_t size = fills ? p.whole : p.n, block = i / size;
-        const int64_t j = i - block * size - (fills ? p.begin : 0);
-        const int64_t part = block * p.n + j, whole = block * p.whole + p.begin + j;
+        const int64_t size = fills ? whole : n, block = i / size;
+        const int64_t j = i - block * size - (fills ? begin : 0);
+        const int64_t in_part = block * n + j, in_whole = block * whole + begin + j;
         Vec<float, N> v;
-        UNROLL for (int k = 0; k < N; k++) v.v[k] = rest;
-        if (j >= 0 && j < p.n)
-            v = load<N>(x, to_whole ? part : whole);
-        write_vec<N>(y, to_whole ? whole : part, N, true, v.v, accumulate);
+        UNROLLED(k, N) v.v[k] = rest;
+        if (j >= 0 && j < n)
+            v = load<N>(x, to_whole ? in_part : in_whole);
+        write_vec<N>(y, to_whole ? in_whole : in_part, N, true, v.v, accumulate);
     }
 };
 
-/* Moves input i to the result or, backward, the result's gradient to that of input i. in_result:
- * the input is part p of the result; otherwise the result is part p of the input. A whole tensor of
- * one part is filled up by `rest`. */
-void move_part(const gckpt_call *call, bool backward, int i, const Part &p, bool in_result,
-               float rest = 0.0f)
+/* Moves each input to the result or, backward, the result's gradient to that of the input.
+ * of_result: inputs are parts of the result; else the result is a part of the input. A whole tensor
+ * of one part is filled up by `rest`. */
+void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, bool of_result,
+                float rest = 0.0f)
 {
-    const gckpt_arg &in = call->in[i];
-    const Values x = backward ? grad_out_of(call) : value_of(in);
-    const Results y = backward ? grad_of(in) : out_of(call);
-    const bool to_whole = in_result != backward, accumulate = backward && in.accumulate;
-    const bool fills = to_whole && call->inputs == 1 && !accumulate;
-    const PartMove move = { x, y, p, rest, to_whole, fills, accumulate };
-    const int64_t n = wanted(y) ? p.blocks * (fills ? p.whole : p.n) : 0;
-    const int64_t sizes = p.whole | p.begin | p.n;
-    if (sizes % 8 == 0)
-        for_each_vec<8>(call, move, n, aligned(x, y));
-    else
-        for_each_vec<4>(call, move, n, sizes % 4 == 0 && aligned(x, y));
+    for (int i = 0; i < call->inputs; i++) {
+        const gckpt_arg &in = call->in[i];
+        const gckpti_iter it = move(call, i);
+        const int64_t all[2] = { gckpti_elements(&in.shape), gckpti_elements(&call->shape) };
+        const int64_t n = it.step[0][0] == it.step[1][0] ? it.size[0] : 1; /* adjacent elements */
+        const int64_t whole = all[of_result] / (all[!of_result] / n), begin = it.offset[of_result];
+        const Values x = backward ? grad_out_of(call) : value_of(in);
+        const Results y = backward ? grad_of(in) : out_of(call);
+        const bool to_whole = of_result != backward, accumulate = backward && in.accumulate;
+        const bool fills = to_whole && call->inputs == 1 && !accumulate;
+        const PartMove part = { x, y, whole, begin, n, rest, to_whole, fills, accumulate };
+        const int64_t moved = wanted(y) ? all[fills ? of_result : !of_result] : 0;
+        if ((whole | begin | n) % 8 == 0)
+            for_each_vec<8>(call, part, moved, aligned(x, y));
+        else
+            for_each_vec<4>(call, part, moved, (whole | begin | n) % 4 == 0 && aligned(x, y));
+    }
 }
 
 void slice_by(const gckpt_call *call, bool backward)
 {
-    const gckpti_slice *o = (const gckpti_slice *)call->attributes;
-    const int64_t begin = gckpti_join_words(o->begin), n = gckpti_join_words(o->end) - begin;
-    const int64_t moved = o->relative ? call->position : 0; /* in a table; never in a capture */
-    const Part p = part_of(&call->in[0].shape, o->axis, begin + moved, n);
-    move_part(call, backward, 0, p, false);
+    move_parts(call, backward, gckpti_slice_move, false);
 }
 
 /* >>exact/reduce */
@@ -2035,8 +2006,8 @@ template <class F>
 void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divisor)
 {
     if (n >= LONG_ROW && rows < 1024) /* with more rows, a warp per row fills the chip */
-        RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
-            divisor);
+        run<long_row_sums_kernel<F>>(call, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
+                                     divisor);
     else
         for_each_row<sum_of_row<F>>(call, rows, f, out, n, divisor);
 }
@@ -2056,20 +2027,13 @@ void permute_by(const gckpt_call *call, bool backward)
 
 void pad_by(const gckpt_call *call, bool backward)
 {
-    const gckpti_pad *o = (const gckpti_pad *)call->attributes;
-    const int64_t n = gckpti_split_at(&call->in[0].shape, o->axis).size;
-    move_part(call, backward, 0, part_of(&call->shape, o->axis, o->before, n), true, o->value);
+    const float rest = ((const gckpti_pad *)call->attributes)->value;
+    move_parts(call, backward, gckpti_pad_move, true, rest);
 }
 
 void concat_by(const gckpt_call *call, bool backward)
 {
-    const int axis = *(const int *)call->attributes;
-    int64_t at = 0;
-    for (int i = 0; i < call->inputs; i++) {
-        const int64_t n = gckpti_split_at(&call->in[i].shape, axis).size;
-        move_part(call, backward, i, part_of(&call->shape, axis, at, n), true);
-        at += n;
-    }
+    move_parts(call, backward, gckpti_concat_move, true);
 }
 
 /* Reduces the last axis by lanes, any other axis row by row. Backward: gives each element the
@@ -2274,35 +2238,33 @@ __device__ void rotary_table_at(int64_t at, float *table, uint64_t first, const 
     table[2 * at + 1] = gckpti_mul(rotation.direction < 0 ? -sine : sine, rotation.scale);
 }
 
-/* A thread rotates N pairs x_i, x_(i + half) of a head of d columns (`vecs` vectors of N are half
- * of the rotated columns), or copies N of the other columns. */
-template <int N>
-__global__ void rotary_kernel(Values x, Results y, const float *table, int64_t n, int64_t t,
-                              int heads, int vecs, int d, int accumulate)
-{
-    const int half = vecs * N, each = d / N - vecs;
-    for (EACH(at, n)) {
-        const int64_t head = at / each, place = head / heads % t;
-        const int i = (int)(at - head * each) * N;
-        const int64_t from = head * d + i, to = from + half;
+/* Rotates N pairs x_i, x_(i + half) of a head of d columns, whose first 2 half are rotated, or
+ * copies N of the other columns. */
+struct Rotate {
+    Values x;
+    Results y;
+    const float *table;
+    int64_t t, heads, half, d;
+    int accumulate;
+    template <int N> __device__ void at(int64_t pair) const
+    {
+        const int64_t head = pair / (d - half), i = pair - head * (d - half);
+        const int64_t from = head * d + i, to = from + half, angle = head / heads % t * half + i;
         Vec<float, N> a, b = load<N>(x, to), c, e;
-        if (i >= half) {
-            write_vec<N>(y, to, N, true, b.v, accumulate);
-            continue;
-        }
+        if (i >= half)
+            return write_vec<N>(y, to, N, true, b.v, accumulate);
         a = load<N>(x, from);
-        Vec<float, N> rotation[2] = { load<N>(table + 2 * (place * half + i)),
-                                   load<N>(table + 2 * (place * half + i) + N) };
-        for (int k = 0; k < N; k++) {
-            float cosine = rotation[2 * k / N].v[2 * k % N],
-                  sine = rotation[(2 * k + 1) / N].v[(2 * k + 1) % N];
+        Vec<float, N> rotation[2] = { load<N>(table + 2 * angle), load<N>(table + 2 * angle + N) };
+        UNROLLED(k, N) {
+            const float cosine = rotation[2 * k / N].v[2 * k % N];
+            const float sine = rotation[(2 * k + 1) / N].v[(2 * k + 1) % N];
             c.v[k] = gckpti_fma(a.v[k], cosine, -(b.v[k] * sine));
             e.v[k] = gckpti_fma(b.v[k], cosine, a.v[k] * sine);
         }
         write_vec<N>(y, from, N, true, c.v, accumulate);
         write_vec<N>(y, to, N, true, e.v, accumulate);
     }
-}
+};
 
 void rotary_by(const gckpt_call *call, bool backward)
 {
@@ -2323,14 +2285,9 @@ void rotary_by(const gckpt_call *call, bool backward)
         memcpy(rotation.frequency, listed, (size_t)half * sizeof *listed);
     for_each<rotary_table_at>(call, t * half, table, (uint64_t)o->position,
                               call->training ? NULL : params_of(call), rotation, (int)half);
-#define ROTATE(N)                                                                                  \
-    RUN_EACH(call, rotary_kernel<N>, n / N, x, y, table, n / N, t, o->heads, (int)half / N,        \
-             (int)d, backward && in.accumulate)
-    if (aligned(x, y, table) && half % 8 == 0 && d % 8 == 0)
-        ROTATE(8);
-    else
-        ROTATE(1);
-#undef ROTATE
+    for_each_vec<8>(call,
+                    Rotate{ x, y, table, t, o->heads, half, d, backward && in.accumulate }, n,
+                    aligned(x, y, table) && half % 8 == 0 && d % 8 == 0);
 }
 
 /* >>exact/element_losses */
@@ -2375,7 +2332,7 @@ void add_losses(const gckpt_call *call, const float *losses, const int32_t *targ
                 int64_t each)
 {
     if (call->loss_sum || call->loss_count)
-        RUN(call, loss_sum_kernel, 1, 288, 0, losses, target, rows, each, call->loss_sum,
+        run<loss_sum_kernel>(call, 1, 288, 0, losses, target, rows, each, call->loss_sum,
             call->loss_count);
 }
 
@@ -2597,14 +2554,9 @@ template <int T, int LANES>
 __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
 {
     UNROLL for (int i = 0; i + 4 <= T; i += 4)
-    {
-        float4 v = *(const float4 *)(line + elem_of<T, LANES>(lane, i));
-        x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
-    }
-    if (T % 4) {
-        float2 v = *(const float2 *)(line + elem_of<T, LANES>(lane, T / 4 * 4));
-        x[T - 2] = v.x, x[T - 1] = v.y;
-    }
+        read_vec<4>(line, elem_of<T, LANES>(lane, i), 4, true, x + i);
+    if (T % 4)
+        read_vec<2>(line, elem_of<T, LANES>(lane, T / 4 * 4), 2, true, x + T - 2);
 }
 
 /* Adds a term to N chains, if `wanted`: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, with one
@@ -2620,8 +2572,8 @@ __device__ __forceinline__ void terms(float *o, float x, const float *y, bool wa
     }
     UNROLL for (int n = 0; n < N && MIXED; n++) d[n] = gckpti_flush_to_zero(d[n]);
     if (MIXED && least)
-        UNROLL for (int n = 0; n < N; n++) d[n] = gckpti_flushed_fma(x, y[n], o[n]);
-    UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
+        UNROLLED(n, N) d[n] = gckpti_flushed_fma(x, y[n], o[n]);
+    UNROLLED(n, N) o[n] = wanted ? d[n] : o[n];
 }
 
 /* Sums of a block of terms, for R x N elements (manual, 5l). MIXED: terms alternate between two
@@ -2631,7 +2583,7 @@ template <int R, int N, bool MIXED> struct Block {
 
     __device__ __forceinline__ void begin()
     {
-        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
+        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLLED(n, N)
             chain[0][r][n] = chain[1][r][n] = 0.0f;
     }
     /* Adds a term to row r of the elements. Its index in the block (or just its parity) must be a
@@ -2652,8 +2604,7 @@ template <int R, int N, bool MIXED> struct Block {
     /* Ends the block. If `plus`, zeros become +0. */
     __device__ __forceinline__ void end(float (*element)[N], bool plus = false)
     {
-        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
-        {
+        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLLED(n, N) {
             float sum = gckpti_flush_to_zero(chain[0][r][n] + chain[1][r][n]);
             element[r][n] = gckpti_flush_to_zero(element[r][n] + sum);
             element[r][n] = plus ? element[r][n] + 0.0f : element[r][n];
@@ -2715,8 +2666,7 @@ __device__ __forceinline__ void product_start(const gckpti_product &t, float (*c
     const float *from = t.accumulate ? t.c + corner
                         : t.initial    ? t.initial + (int64_t)here.tile_column * BN
                                      : NULL;
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
-    {
+    UNROLLED(i, TM) UNROLLED(j, TN) {
         bool inside = here.y(i) < rows && here.x(j) < columns;
         int64_t at = here.y(i) * pitch + here.x(j);
         float d = from && !narrow && inside ? from[at] : 0.0f;
@@ -2733,7 +2683,7 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     const TileCoords<BM, BN, TM, TN> here(t, gckpti_thread_index(), gckpti_block_index());
     int64_t corner = here.corner(t);
     int rows = here.rows(t), columns = here.columns(t);
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
+    UNROLLED(i, TM) UNROLL for (int j = 0; j < TN; j += 4)
     {
         int64_t at = corner + here.y(i) * t.n + here.x(j);
         if (!MIXED && j + 4 <= TN) {
@@ -2772,8 +2722,7 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
         rest = (int)(t.k_period ? t.k_period - t.k_offset % t.k_period : t.k);
         left = one ? (int)t.k : min(rest, (int)GCKPTI_K_BLOCK);
         block.begin();
-        UNROLL for (int i = 0; i < TM && one; i++) UNROLL for (int j = 0; j < TN; j++)
-        {
+        UNROLL for (int i = 0; i < TM && one; i++) UNROLLED(j, TN) {
             block.chain[0][i][j] = c[i][j];
             block.chain[1][i][j] = c[i][j] = -0.0f;
         }
@@ -2800,8 +2749,7 @@ template <int TM, int TN, bool MIXED> struct Accumulators {
     /* Exchanges the chains, whose order does not matter: the next term goes to the first one. */
     __device__ __forceinline__ void swap_chains()
     {
-        UNROLL for (int i = 0; i < TM && odd; i++) UNROLL for (int j = 0; j < TN; j++)
-        {
+        UNROLL for (int i = 0; i < TM && odd; i++) UNROLLED(j, TN) {
             float first = block.chain[0][i][j];
             block.chain[0][i][j] = block.chain[1][i][j];
             block.chain[1][i][j] = first;
@@ -2892,13 +2840,13 @@ void run_tile(const gckpt_call *call, const Product *q)
     int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
     dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
     if constexpr (MIXED)
-        RUN(call, (product_kernel<BM, BN, TM, TN, 0, true>), grid, block, 0, *q);
+        run<product_kernel<BM, BN, TM, TN, 0, true>>(call, grid, block, 0, *q);
     else if (q->a.flags & q->b.flags & ASYNC)
-        RUN(call, (product_kernel<BM, BN, TM, TN, 2, false>), grid, block, 0, *q);
+        run<product_kernel<BM, BN, TM, TN, 2, false>>(call, grid, block, 0, *q);
     else if (q->b.flags & ASYNC)
-        RUN(call, (product_kernel<BM, BN, TM, TN, 1, false>), grid, block, 0, *q);
+        run<product_kernel<BM, BN, TM, TN, 1, false>>(call, grid, block, 0, *q);
     else
-        RUN(call, (product_kernel<BM, BN, TM, TN, 0, false>), grid, block, 0, *q);
+        run<product_kernel<BM, BN, TM, TN, 0, false>>(call, grid, block, 0, *q);
 }
 
 struct Tile {
@@ -3084,12 +3032,12 @@ __global__ void conv_direct_kernel(const __grid_constant__ ConvGemm s)
         const int channel = (int)(e - place * s.all), group = channel / s.columns;
         const ConvCoords here(s, place);
         const float *w =
-            s.w + group * s.z.group_o + (int64_t)(channel - group * s.columns) * s.column_step;
+            s.w + group * s.z.group_o + (int64_t)(channel % s.columns) * s.column_step;
         float d = chain_start(s, here.out(s) + channel, channel);
         for (int ky = 0; ky < (int)s.r[0].taps; ky++)
             for (int kx = 0; kx < (int)s.r[1].taps; kx++) {
                 const int y = src_pos(s.r[0], here.i, ky), x = src_pos(s.r[1], here.j, kx);
-                const int64_t at = pixel(s, here.row, y, x) + group * s.depth;
+                const int64_t at = pixel(s, here.row, y, x) + (int64_t)group * s.depth;
                 const float *tap_w = w + tap_of(s, ky, kx);
                 for (int c = 0; c < s.depth; c++)
                     d = gckpti_fma(src(s, y, x, at + c), tap_w[(int64_t)c * s.term_step], d);
@@ -3157,7 +3105,7 @@ template <bool DW, int BM, int THREADS> struct PatchLoader {
     }
     __device__ __forceinline__ void put(float *to) const
     {
-        UNROLL for (int i = 0; i < EACH; i++) to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) +
+        UNROLLED(i, EACH) to[(DW ? p + i * (THREADS / BM) : p) * (BM + 4) +
                                                  (DW ? r : r + i * (THREADS / CONV_K))] = v[i];
     }
 };
@@ -3167,7 +3115,7 @@ __device__ __forceinline__ void outer_product(const float *x, const float *y, fl
 {
     const Vec<float, TM> a = load<TM>(x);
     const Vec<float, TN> b = load<TN>(y);
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++) c[i][j] =
+    UNROLLED(i, TM) UNROLLED(j, TN) c[i][j] =
         gckpti_fma(a.v[i], b.v[j], c[i][j]);
 }
 
@@ -3203,20 +3151,21 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
     const int tile = (int)blockIdx.x / across, n0 = ((int)blockIdx.x - tile * across) * BN;
     const int down = (int)((s.m + BM - 1) / BM), group = tile / down;
     const int mine = thread / (BN / TN) * TM, column = thread % (BN / TN) * TN;
-    const int64_t m0 = (int64_t)(tile - group * down) * BM;
+    const int64_t m0 = (int64_t)(tile % down) * BM;
     float c[TM][TN], b[EACH];
     init_or_store<DW, false, TM, TN>(s, m0 + mine, group, n0 + column, c);
 
     PatchLoader<DW, BM, THREADS> a(s, thread, group, m0);
     const int n = UP ? thread / CONV_K : thread % BN, p = UP ? thread % CONV_K : thread / BN;
-    const float *w = s.w + group * s.z.group_o + (int64_t)(n0 + n) * s.column_step;
+    const float *w = s.w + group * s.z.group_o + (int64_t)(n0 + n) * s.column_step -
+                     (UP ? (int64_t)group * s.depth : 0);
     float *now = (float *)ring, *next = now + STAGE;
     for (int64_t left = s.k + CONV_K; left > 0; left -= CONV_K) {
         const int64_t unread = left - CONV_K;
         if (unread > 0) {
             a.read(s, unread);
-            const int64_t at = UP ? tap_of(s, a.ky, a.kx) + a.channel - group * s.depth
-                                  : (s.k - unread + p) * s.z.o;
+            const int64_t at =
+                UP ? tap_of(s, a.ky, a.kx) + a.channel : (s.k - unread + p) * s.z.o;
             UNROLLED(j, EACH) {
                 const int term = UP ? p : p + j * (THREADS / BN),
                           off = UP ? j * (THREADS / CONV_K) : 0;
@@ -3227,7 +3176,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
         }
         const float *rows = now + mine, *columns = now + CONV_K * (BM + 4) + column;
         if (left <= s.k && left >= CONV_K)
-            UNROLL for (int l = 0; l < CONV_K; l++)
+            UNROLLED(l, CONV_K)
                 outer_product<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
         for (int l = 0; left <= s.k && left < CONV_K && l < left; l++)
             outer_product<TM, TN>(rows + l * (BM + 4), columns + l * (BN + 4), c);
@@ -3247,17 +3196,15 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), TM * TN > 1 ? 2 : 3)
 template <int KIND> void conv_gemm_by(const gckpt_call *call, const ConvGemm &s)
 {
     const int64_t groups = s.z.window.groups;
-#define TILES(M, N) ((s.m + M - 1) / M * ((s.columns + N - 1) / N) * groups)
-#define TILE(M, N, TM, TN)                                                                         \
-    RUN(call, (conv_gemm_kernel<KIND, M, N, TM, TN>), dim3((unsigned)TILES(M, N)), 256, 0, s)
-    if (TILES(64, 64) * 2 < sm_count(call))
-        TILE(16, 16, 1, 1);
+    const auto tiles = [&](int m, int n) {
+        return (unsigned)((s.m + m - 1) / m * ((s.columns + n - 1) / n) * groups);
+    };
+    if (tiles(64, 64) * 2 < (unsigned)sm_count(call))
+        run<conv_gemm_kernel<KIND, 16, 16, 1, 1>>(call, tiles(16, 16), 256, 0, s);
     else if (s.columns <= 32)
-        TILE(64, 16, 4, 1);
+        run<conv_gemm_kernel<KIND, 64, 16, 4, 1>>(call, tiles(64, 16), 256, 0, s);
     else
-        TILE(64, 64, 4, 4);
-#undef TILE
-#undef TILES
+        run<conv_gemm_kernel<KIND, 64, 64, 4, 4>>(call, tiles(64, 64), 256, 0, s);
 }
 
 /* Runs a convolution (a gckpti_conv_fn). */
@@ -3267,7 +3214,7 @@ void conv_gemm(const gckpt_call *call, gckpti_conv *conv)
     if (conv->kind == GCKPTI_CONV_DW)
         conv_gemm_by<GCKPTI_CONV_DW>(call, s);
     else if (s.columns < 8)
-        RUN_EACH(call, conv_direct_kernel, s.m * s.all, s);
+        run_each<conv_direct_kernel>(call, s.m * s.all, s);
     else
         s.up ? conv_gemm_by<GCKPTI_CONV_UP>(call, s) : conv_gemm_by<GCKPTI_CONV_DOWN>(call, s);
 }
@@ -3460,7 +3407,7 @@ void embed_by(const gckpt_call *call, bool backward)
     for_each<lists_sort>(call, rows, l, index);
     dim3 grid = blocks_for(table, 1);
     grid.y = (unsigned)((n + 255) / 256);
-    RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
+    run<embed_backward_kernel>(call, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, x->grad,
         table, n, x->accumulate);
 }
 
@@ -3547,54 +3494,99 @@ __device__ float norm_out(float d, float rstd, const float *gain, const float *b
     return bias ? gckpti_fma(y, factor, bias[i]) : y * factor;
 }
 
-struct Norm { /* a layernorm or, if center is 0, an rmsnorm; gain and bias may be NULL */
+struct Norm { /* a layernorm or, if center is 0, an rmsnorm; gain and bias may be empty */
     int center;
     int64_t n; /* elements of a row */
-    const float *x, *gain, *bias, *g;
+    Values x, gain, bias, g;
     float *saved;
+    bool aligned; /* rows begin at multiples of 16 bytes */
 };
 
-__device__ void norm_row(int64_t r, const Norm &s, float epsilon, float *out)
+Norm norm_of(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    const gckpt_arg *in = call->in;
+    Norm s = { o->center, gckpti_last(&call->shape), value_of(in[0]) };
+    s.gain = o->gain ? value_of(in[o->gain]) : NONE;
+    s.bias = o->bias ? value_of(in[o->bias]) : NONE;
+    s.g = grad_out_of(call), s.saved = (float *)call->saved;
+    s.aligned = s.n % 8 == 0 && aligned(s.x, s.g, out_of(call), grad_of(in[0]));
+    return s;
+}
+
+/* Returns the sum over a row by a warp: f(sum, x) returns the sum with x. A lane has N adjacent
+ * elements at a time; with N = 1, lanes are the 32 of the manual's 5d. */
+template <int N, class F> __device__ __forceinline__ float norm_sum(const Norm &s, int64_t r, F f)
+{
+    float sum = 0.0f, x[N];
+    for (int64_t i = threadIdx.x % 32 * N; i < s.n; i += 32 * N) {
+        read_vec<N>(s.x, r * s.n + i, s.n - i, s.aligned, x);
+        UNROLLED(k, N) sum = i + k < s.n ? f(sum, x[k]) : sum;
+    }
+    return warp_sum(sum);
+}
+
+/* N = 8: of GCKPT_BF16_FAST, where the mean is uncorrected: x has 8 bits. */
+template <int N>
+__device__ void norm_row(int64_t r, const Norm &s, float epsilon, const Results &out)
 {
     const int lane = (int)threadIdx.x % 32;
-    const float *x = s.x + r * s.n;
     Normed o = {};
     const auto mean_from = [&](float c) {
-        return lanes_sum(s.n, [&](float sum, int64_t i) { return sum + (x[i] - c); }) / (float)s.n;
+        return norm_sum<N>(s, r, [&](float sum, float x) { return sum + (x - c); }) / (float)s.n;
     };
     if (s.center) {
-        o.c = x[0] + mean_from(x[0]);
-        o.mean = mean_from(o.c);
+        const float first = value_at(s.x, r * s.n);
+        o.c = first + mean_from(first);
+        o.mean = N == 1 ? mean_from(o.c) : 0.0f;
     }
-    const float squares = lanes_sum(s.n, [&](float sum, int64_t i) {
-        const float d = o.centered(x[i]);
+    const float squares = norm_sum<N>(s, r, [&](float sum, float x) {
+        const float d = o.centered(x);
         return gckpti_fma(d, d, sum);
     });
     o.rstd = gckpti_rsqrt(squares / (float)s.n + epsilon);
-    for (int64_t i = lane; out && i < s.n; i += 32)
-        out[r * s.n + i] = norm_out(o.centered(x[i]), o.rstd, s.gain, s.bias, i);
+    for (int64_t i = lane * N; wanted(out) && i < s.n; i += 32 * N) {
+        float x[N], gain[N], bias[N];
+        read_vec<N>(s.x, r * s.n + i, s.n - i, s.aligned, x);
+        read_vec<N>(s.gain, i, s.n - i, false, gain);
+        read_vec<N>(s.bias, i, s.n - i, false, bias);
+        UNROLLED(k, N) x[k] = norm_out(o.centered(x[k]), o.rstd, wanted(s.gain) ? gain : NULL,
+                                       wanted(s.bias) ? bias : NULL, k);
+        write_vec<N>(out, r * s.n + i, s.n - i, s.aligned, x);
+    }
     if (s.saved && s.center && lane < 3)
         s.saved[3 * r + lane] = lane == 0 ? o.c : lane == 1 ? o.mean : o.rstd;
     if (s.saved && !s.center && lane == 0)
         s.saved[r] = o.rstd;
 }
 
-__device__ void norm_gradient_of_row(int64_t r, const Norm &s, float *dx, int accumulate)
+template <int N>
+__device__ void norm_gradient_of_row(int64_t r, const Norm &s, const Results &dx, int accumulate)
 {
-    const int lane = (int)threadIdx.x % 32;
-    const float *x = s.x + r * s.n, *g = s.g + r * s.n;
     const Normed o = normed(s.saved, r, s.center);
-    float a = 0.0f, b = 0.0f;
-    for (int64_t i = lane; i < s.n; i += 32) {
-        const float u = s.gain ? gckpti_mul(g[i], s.gain[i]) : g[i];
-        a += u;
-        b = gckpti_fma(u, o.normalised(x[i]), b);
+    float h[N], u[N], gain[N], a = 0.0f, b = 0.0f; /* h: normalised x; u: g gain */
+    const auto read = [&](int64_t i) {
+        read_vec<N>(s.x, r * s.n + i, s.n - i, s.aligned, h);
+        read_vec<N>(s.g, r * s.n + i, s.n - i, s.aligned, u);
+        read_vec<N>(s.gain, i, s.n - i, false, gain);
+        UNROLLED(k, N) h[k] = o.normalised(h[k]);
+        UNROLLED(k, N) u[k] = wanted(s.gain) ? gckpti_mul(u[k], gain[k]) : u[k];
+    };
+    for (int64_t i = threadIdx.x % 32 * N; i < s.n; i += 32 * N) {
+        read(i);
+        UNROLLED(k, N) if (i + k < s.n)
+            a += u[k], b = gckpti_fma(u[k], h[k], b);
     }
     a = s.center ? warp_sum(a) / (float)s.n : 0.0f;
     b = warp_sum(b) / (float)s.n;
-    for (int64_t i = lane; i < s.n; i += 32) {
-        const float h = o.normalised(x[i]), u = s.gain ? gckpti_mul(g[i], s.gain[i]) : g[i];
-        gckpti_put_product(&dx[r * s.n + i], o.rstd, gckpti_fma(-h, b, u - a), accumulate);
+    for (int64_t i = threadIdx.x % 32 * N; i < s.n; i += 32 * N) {
+        float d[N] = {};
+        read(i);
+        if (accumulate)
+            read_vec<N>(dx, r * s.n + i, s.n - i, s.aligned, d);
+        UNROLLED(k, N)
+            gckpti_put_product(&d[k], o.rstd, gckpti_fma(-h[k], b, u[k] - a), accumulate);
+        write_vec<N>(dx, r * s.n + i, s.n - i, s.aligned, d);
     }
 }
 
@@ -3604,10 +3596,11 @@ struct NormTerms : Terms {
     bool gain;
     __device__ void operator()(int64_t column, int64_t r, float *term) const
     {
-        term[1] = s.g[r * s.n + column];
+        const int64_t at = r * s.n + column;
+        term[1] = value_at(s.g, at);
         if (gain)
-            term[0] =
-                gckpti_mul(term[1], normed(s.saved, r, s.center).normalised(s.x[r * s.n + column]));
+            term[0] = gckpti_mul(term[1],
+                                 normed(s.saved, r, s.center).normalised(value_at(s.x, at)));
     }
 };
 
@@ -3617,15 +3610,12 @@ void layernorm_by(const gckpt_call *call, bool backward)
     const int64_t rows = gckpti_rows(&call->shape);
     const gckpt_arg *x = &call->in[0];
     const Sum gain = sum_of(call, o->gain);
-    const Norm s = { o->center, gckpti_last(&call->shape), x->data,
-                     o->gain ? call->in[o->gain].data : NULL,
-                     o->bias ? call->in[o->bias].data : NULL, call->grad_out,
-                     (float *)call->saved };
+    const Norm s = norm_of(call);
     if (!backward)
-        return for_each_row<norm_row>(call, rows, s, gckpti_norm_epsilon(o), call->out);
+        return for_each_row<norm_row<1>>(call, rows, s, gckpti_norm_epsilon(o), out_of(call));
     column_sums(call, NormTerms{ {}, s, wanted(gain.at) }, gain, sum_of(call, o->bias), rows, s.n);
     if (x->grad)
-        for_each_row<norm_gradient_of_row>(call, rows, s, x->grad, x->accumulate);
+        for_each_row<norm_gradient_of_row<1>>(call, rows, s, grad_of(*x), x->accumulate);
 }
 
 /* >>exact/channels */
@@ -3727,7 +3717,7 @@ template <bool BACK> void channel_each(const gckpt_call *call, const Channels &s
     const int64_t strips = (s.channels + 31) / 32 * s.images, most = (s.places + 7) / 8;
     const int64_t splits = strips > 2112 ? 1 : gckpti_min(most, 2112 / strips + 1);
     if (s.to)
-        RUN(call, channel_each_kernel<BACK>, dim3((unsigned)(strips * splits)), 256, 0, s, splits);
+        run<channel_each_kernel<BACK>>(call, dim3((unsigned)(strips * splits)), 256, 0, s, splits);
 }
 
 void channel_means(const gckpt_call *call, const Channels &s, const float *sums, const float *gain,
@@ -3955,7 +3945,7 @@ __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, 
     }
     const float factor = online_factor(warp_max(top), first, max);
     const float shift = gckpti_shift(*max);
-    UNROLL for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
+    UNROLLED(k, GCKPTI_LOSS_CHUNK / 32)
         added += gckpti_exp(regs[k] - shift);
     added = warp_sum(added);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
@@ -4071,15 +4061,6 @@ __device__ void loss_gradients_of_row(int64_t r, const Classes &l, float *dx, fl
     }
 }
 
-__device__ void unweighted_loss_of_row(int64_t r, const Classes &l)
-{
-    const int64_t target = l.target ? l.target[r] : 0;
-    const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
-    const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
-    if (threadIdx.x % 32 == 0)
-        l.losses[r] = loss;
-}
-
 /* A float for each row; in the backward, also one for each weight, or nothing without weights. */
 int64_t cross_entropy_workspace(const gckpt_call *call, bool backward)
 {
@@ -4090,7 +4071,7 @@ int64_t cross_entropy_workspace(const gckpt_call *call, bool backward)
 void cross_entropy_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
-    const Classes l = classes_of(call);
+    Classes l = classes_of(call);
     if (!backward) {
         for_each_row<loss_of_row>(call, l.rows, l);
         return add_losses(call, l.losses, l.target, l.rows, 1);
@@ -4104,7 +4085,8 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
                                                    params_of(call), x->accumulate, 0);
     if (!call->in[2].grad)
         return;
-    for_each_row<unweighted_loss_of_row>(call, l.rows, l);
+    l.weights = NULL, l.saved = NULL;
+    for_each_row<loss_of_row>(call, l.rows, l);
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }
@@ -4332,7 +4314,7 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     for (; e + 4 <= n; e += 4) {
         block.start_block(s, e);
         Vec<float, 4> y[4];
-        UNROLL for (int c = 0; c < 4; c++)
+        UNROLLED(c, 4)
             y[c] = load<4>(b + 16 * c * ROW + e);
         UNROLLED(r, R) {
             const Vec<float, 4> x = load<4>(a + STEP * r * ROW + e);
@@ -4344,7 +4326,7 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     }
     for (; !MIXED && e < n; e++) {
         const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
-        UNROLL for (int r = 0; r < R; r++)
+        UNROLLED(r, R)
             block.term(s, 0, r, a[STEP * r * ROW + e], w);
     }
     block.end(s);
@@ -4356,11 +4338,7 @@ __device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n /
 /* Loads this thread's columns of a row of x. */
 template <int N> __device__ void load_columns(float (&y)[N], const float *x)
 {
-#pragma unroll
-    for (int n = 0; n < N; n += 4) {
-        float4 f = *(const float4 *)(x + column_of(n));
-        y[n] = f.x, y[n + 1] = f.y, y[n + 2] = f.z, y[n + 3] = f.w;
-    }
+    UNROLL for (int n = 0; n < N; n += 4) read_vec<4>(x, column_of(n), 4, true, y + n);
 }
 
 /* Returns true if a query that is `lag` rows after a key sees it. */
@@ -4384,11 +4362,11 @@ __device__ void sum_over_keys(float (&o)[R][N], const float *p, const float *v, 
          j + 4 <= common; j += 4) {
         block.start_block(o, j);
         Vec<float, 4> x[R];
-        UNROLL for (int r = 0; r < R; r++)
+        UNROLLED(r, R)
             x[r] = load<4>(p + STEP * r * SCORES + j);
         UNROLLED(k, 4) {
             load_columns(y, v + (j + k) * ROW);
-            UNROLL for (int r = 0; r < R; r++)
+            UNROLLED(r, R)
                 block.term(o, k, r, x[r].v[k], y);
         }
     }
@@ -4428,13 +4406,9 @@ __device__ void sum_over_queries(float (&o)[R][N], const float *p, const float *
             if (i >= queries)
                 break;
             float x[R], y[N];
-#pragma unroll
-            for (int r = 0; r < R; r += 4) {
-                float4 f = *(const float4 *)(p + i * SCORES + r);
-                x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
-            }
+            UNROLL for (int r = 0; r < R; r += 4) read_vec<4>(p + i * SCORES, r, 4, true, x + r);
             load_columns(y, g + i * ROW);
-            UNROLL for (int r = 0; r < R; r++)
+            UNROLLED(r, R)
                 block.term(o, k, r, x[r], y, all || is_visible(i + visible - row - r, window));
         }
     }
@@ -4447,8 +4421,7 @@ template <int R, int N, int STEP, bool MIXED>
 __device__ void init_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
                            int rows, int e0, int accumulate)
 {
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
-    {
+    UNROLLED(r, R) UNROLLED(n, N) {
         const int e = e0 + column_of(n), row = first + STEP * r;
         o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
         o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n]) : o[r][n];
@@ -4460,7 +4433,7 @@ template <int R, int N, int STEP>
 __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a, int first,
                            int rows, int e0)
 {
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n += 4)
+    UNROLLED(r, R) UNROLL for (int n = 0; n < N; n += 4)
     {
         const int e = e0 + column_of(n), row = first + STEP * r;
         if (row < rows)
@@ -4471,14 +4444,14 @@ __device__ void store_rows(const float (&o)[R][N], float *x, const Attention &a,
 template <int R, bool MIXED> __device__ void store_scores(float *to, const float (&x)[R][4])
 {
     to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
+    UNROLLED(r, R) UNROLLED(c, 4)
         to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
-/* Returns the maximum of x over the 16 threads that share a row. */
-__device__ float row_max(float x)
+/* Returns the maximum of x over 2 h adjacent lanes, which share a row. */
+__device__ inline float row_max(float x, int h = 8)
 {
-    for (int h = 8; h; h /= 2)
+    for (; h; h /= 2)
         x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, h));
     return x;
 }
@@ -4500,7 +4473,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, i
     }
     const float factor = online_factor(row_max(top), first, max);
     const float shift = gckpti_shift(*max);
-    UNROLL for (int c = 0; c < 4; c++)
+    UNROLLED(c, 4)
         x[c] = gckpti_exp(x[c] - shift);
     const float added = warp_sum((x[0] + x[2]) + (x[1] + x[3]), 8);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
@@ -4518,7 +4491,7 @@ template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a
         float *s = scratch + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
         *s = gckpti_softcap(*s, a.times, a.cap);
     }
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int c = 0; c < 4; c++)
+    UNROLLED(r, R) UNROLLED(c, 4)
         x[r][c] = scratch[TILE / R * r * SCORES + 16 * c];
 }
 
@@ -4562,7 +4535,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         UNROLLED(r, R) {
             const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
                                             &max[r], &sum[r]);
-            UNROLL for (int n = 0; n < N; n++)
+            UNROLLED(n, N)
                 if (j0 > begin)
                     o[r][n] = MIXED ? gckpti_flush_to_zero(o[r][n] * factor) : o[r][n] * factor;
         }
@@ -4576,7 +4549,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
         gckpti_softmax_end(&max[r], &sum[r]);
         if (a.saved && at.slice == 0 && tx == 0 && row < a.t)
             a.saved[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
-        UNROLL for (int n = 0; n < N; n++)
+        UNROLLED(n, N)
             o[r][n] /= sum[r];
     }
     if (a.out)
@@ -4589,13 +4562,11 @@ __device__ void attention_delta_of(int64_t r, Values g, Values out, float *delta
                                    int heads, int d, int64_t c)
 {
     int64_t head = r / t % heads, row = r / t / heads, at = (row * t + r % t) * c + head * d;
-    float lane = 0.0f;
-#pragma unroll 1
-    for (int e = (int)threadIdx.x % 32; e < d; e += 32)
-        lane = gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
-    lane = warp_sum(lane);
+    const float dot = lanes_sum(d, [&](float lane, int64_t e) {
+        return gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
+    });
     if (threadIdx.x % 32 == 0)
-        delta[r] = lane;
+        delta[r] = dot;
 }
 
 /* With a cap: y = (y - delta) * derivative of the cap at x; y: gradients of probabilities. */
@@ -4606,7 +4577,7 @@ __device__ void cap_gradients(float (&y)[R][4], const float (&x)[R][4], const At
     UNROLLED(r, R) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
-        UNROLL for (int c = 0; c < 4; c++)
+        UNROLLED(c, 4)
             y[r][c] = (y[r][c] - delta) * gckpti_softcap_deriv(x[r][c], 1.0f / a.cap);
     }
 }
@@ -4623,7 +4594,7 @@ __device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attentio
     UNROLLED(r, R) {
         const int row = first + TILE / R * r;
         const float lse = row < a.t ? a.saved[of_head + row] : 0.0f;
-        UNROLL for (int c = 0; c < 4; c++)
+        UNROLLED(c, 4)
             x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.after) - lse);
     }
 }
@@ -4636,7 +4607,7 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
     UNROLLED(r, R) {
         const int row = first + TILE / R * r;
         const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
-        UNROLL for (int c = 0; c < 4; c++)
+        UNROLLED(c, 4)
             y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
     }
 }
@@ -4698,7 +4669,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
 /* Sets rows of o to 0 whose keys have an index >= count: no query sees them. */
 template <int R, int N> __device__ void clear_masked(float (&o)[R][N], int first, int count)
 {
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int n = 0; n < N; n++)
+    UNROLLED(r, R) UNROLLED(n, N)
         o[r][n] = first + r < count ? o[r][n] : 0.0f;
 }
 
@@ -4767,26 +4738,27 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
 }
 
 /* Launches a block for each 64 of `rows` queries or keys of each head, with shared memory for
- * `tiles` tiles of `width` columns and `more` floats. */
-#define RUN_TILES(kernel, width, rows, heads, tiles, more)                                         \
-    do {                                                                                           \
-        int bytes = (int)sizeof(float) * (TILE * ((width) + 4) * (tiles) + (more));                \
-        a.slices = (a.d + (width) - 1) / (width);                                                  \
-        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * (heads) * a.slices;     \
-        RUN_SHARED(call, (kernel<R, width, MIXED>), dim3((unsigned)blocks), dim3(16 * TILE / R),  \
-                    bytes, a);                                                                     \
-    } while (0)
+ * `tiles` tiles of WIDTH columns and `more` floats. */
+template <int R, int WIDTH, auto KERNEL>
+void run_tiles(const gckpt_call *call, Attention a, int rows, int heads, int tiles, int more = 0)
+{
+    a.slices = (a.d + WIDTH - 1) / WIDTH;
+    const int64_t blocks = call->shape.d[0] * ((rows + TILE - 1) / TILE) * heads * a.slices;
+    run<KERNEL>(call, dim3((unsigned)blocks), 16 * TILE / R,
+                (int)sizeof(float) * (TILE * (WIDTH + 4) * tiles + more), a);
+}
 
 /* In bf16 plans, dk and dv take 64 columns at a time, as registers are too few for more. */
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
 {
     constexpr int OF_KEYS = MIXED ? 64 : WIDTH;
     if (!a.g)
-        RUN_TILES(attention_forward_kernel, WIDTH, a.t, a.heads, 3, 0);
+        run_tiles<R, WIDTH, attention_forward_kernel<R, WIDTH, MIXED>>(call, a, a.t, a.heads, 3);
     if (a.g && a.dq)
-        RUN_TILES(attention_dq_kernel, WIDTH, a.t, a.heads, 4, 0);
+        run_tiles<R, WIDTH, attention_dq_kernel<R, WIDTH, MIXED>>(call, a, a.t, a.heads, 4);
     if (a.g && (a.dk || a.dv))
-        RUN_TILES(attention_dk_kernel, OF_KEYS, a.s, a.heads / a.group, 4, TILE * SCORES);
+        run_tiles<R, OF_KEYS, attention_dk_kernel<R, OF_KEYS, MIXED>>(
+            call, a, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
 /* Returns true if a block's shared memory can hold tiles of 128 columns (99 KiB cannot). */
@@ -4922,8 +4894,7 @@ __global__ void fast_delta_kernel(Values g, Values out, float *delta, int64_t n,
         for (int e = 0; e < d; e += 8) {
             read_vec<8>(g, i * d + e, d - e, aligned, x);
             read_vec<8>(out, i * d + e, d - e, aligned, y);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
+            UNROLLED(k, 8)
                 sum = gckpti_fma(x[k], y[k], sum);
         }
         delta[(row / t * heads + i % heads) * t + row % t] = sum;
@@ -4984,11 +4955,10 @@ __device__ inline void mma_start(const MmaProduct &p, bool whole, int i, int j,
                                  float (&c)[DOWN][ACROSS][4])
 {
     const bool bias = !p.accumulate && (p.bias.f32 || p.bias.bf16);
-    UNROLL for (int e = 0; e < 2 * ACROSS; e++)
-    {
+    UNROLLED(e, 2 * ACROSS) {
         const int column = j + e / 2 * 8 + e % 2;
         const float first = bias && column < p.n ? value_at(p.bias, column) : 0.0f;
-        UNROLL for (int y = 0; y < 2 * DOWN; y++) c[y / 2][e / 2][y % 2 * 2 + e % 2] = first;
+        UNROLLED(y, 2 * DOWN) c[y / 2][e / 2][y % 2 * 2 + e % 2] = first;
     }
     UNROLL for (int y = 0; y < 2 * DOWN && p.accumulate; y++)
     {
@@ -5017,21 +4987,16 @@ __device__ inline void finish_row_stats(const MmaProduct &p, int i, int j, const
 {
     int at = i < p.m ? p.loss.target[i] - p.loss.first : -1, group = j / (8 * across);
     float top = -INFINITY, sum = 0.0f;
-#pragma unroll
-    for (int x = 0; x < 2 * across; x++) {
+    UNROLLED(x, 2 * across) {
         int column = j + x / 2 * 8 + x % 2;
         float v = c[x / 2][which + x % 2];
         top = column < p.n && v > top ? v : top;
         if (column == at && column < p.n)
             p.loss.state[i].logit = v;
     }
-    for (int with = 1; with < 4; with *= 2) {
-        float other = __shfl_xor_sync(0xffffffffu, top, with);
-        top = other > top ? other : top;
-    }
+    top = row_max(top, 2);
     float shift = gckpti_shift(top);
-#pragma unroll
-    for (int x = 0; x < 2 * across; x++)
+    UNROLLED(x, 2 * across)
         if (j + x / 2 * 8 + x % 2 < p.n)
             sum += exp2_of((c[x / 2][which + x % 2] - shift) * LOG2E);
     for (int with = 1; with < 4; with *= 2)
@@ -5050,8 +5015,7 @@ __device__ inline void finish_gradients(const MmaProduct &p, int i, int j, float
     int target = i < p.m ? p.loss.target[i] : -1, at = target - p.loss.first;
     float max = target < 0 ? 0.0f : p.loss.saved[2 * i];
     float log_sum = target < 0 ? 0.0f : p.loss.saved[2 * i + 1], scale = p.loss.params->loss_scale;
-#pragma unroll
-    for (int x = 0; x < 2 * across; x++) {
+    UNROLLED(x, 2 * across) {
         float *v = &c[x / 2][which + x % 2];
         float grad = exp2_of(((*v - max) - log_sum) * LOG2E);
         grad = j + x / 2 * 8 + x % 2 == at ? grad - 1.0f : grad;
@@ -5087,25 +5051,23 @@ __device__ inline void mma_write(const MmaProduct &p, int i0, int j0, const uint
         to += (int64_t)(i0 + k) * p.c_row + j;
         if (WHOLE)
             store((uint32_t *)(void *)to, vec);
-        UNROLL for (int e = 0; e < 8; e++) if (!WHOLE && e < left) to[e] =
+        UNROLLED(e, 8) if (!WHOLE && e < left) to[e] =
             (uint16_t)(vec.v[e / 2] >> e % 2 * 16);
     };
 #pragma unroll 1
     for (int k = (int)threadIdx.x / CHUNKS; k < size && i0 + k < p.m; k += ONCE * STEP) {
         Vec<uint32_t, 4> vec[ONCE], other[ONCE];
-        UNROLL for (int q = 0; q < ONCE; q++)
-        {
+        UNROLLED(q, ONCE) {
             const int at = Swizzled<size>::at(k + q * STEP, chunk);
             vec[q] = load<4>((const uint32_t *)(const void *)(tile + at));
             if (op > GELU)
                 other[q] = load<4>((const uint32_t *)(const void *)(tile + size * size + at));
         }
         if (p.c.bf16 != p.fusion.out)
-            UNROLL for (int q = 0; q < ONCE; q++) put(p.c.bf16, k + q * STEP, vec[q]);
+            UNROLLED(q, ONCE) put(p.c.bf16, k + q * STEP, vec[q]);
         UNROLL for (int q = 0; q < ONCE && op != NO_OP; q++)
         {
-            UNROLL for (int e = 0; e < 4; e++)
-            {
+            UNROLLED(e, 4) {
                 const uint32_t v = vec[q].v[e], u = op > GELU ? other[q].v[e] : 0,
                                high = 0xffff0000u;
                 vec[q].v[e] = gckpti_to_bf16_pair(
@@ -5143,19 +5105,17 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
             stage_tile<size, size, 128, Swizzled<size>, false>(p.fusion.other, at.i0, p.m, at.j0,
                                                                p.n, tiles + size * size);
     }
-    UNROLL for (int y = 0; y < 2 * DOWN; y++)
-    {
+    UNROLLED(y, 2 * DOWN) {
         if (epilogue == ROW_STATS)
             finish_row_stats<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
         else if (epilogue == GRADIENTS)
             finish_gradients<ACROSS>(p, at.i + y * 8, at.j, c[y / 2], y % 2 * 2);
     }
     if (writes_bf16) {
-        UNROLL for (int x = 0; x < ACROSS; x++)
-        {
+        UNROLLED(x, ACROSS) {
             uint16_t *to = tiles + at.j % 8 +
                            Swizzled<size>::at(at.i - at.i0, (at.j - at.j0) / 8 + x);
-            UNROLL for (int y = 0; y < 2 * DOWN; y++) /* chunks repeat after 8 lines */
+            UNROLLED(y, 2 * DOWN) /* chunks repeat after 8 lines */
                 *(uint32_t *)(void *)(to + y * 8 * size) =
                     gckpti_to_bf16_pair(c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
         }
@@ -5167,8 +5127,7 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
         else
             mma_write_fused<size, false>(p, at.i0, at.j0, tiles);
     } else if (epilogue != ROW_STATS) {
-        UNROLL for (int y = 0; y < 2 * DOWN; y++)
-        {
+        UNROLLED(y, 2 * DOWN) {
             float *to = p.c.f32 + (int64_t)(at.i + y * 8) * p.c_row + at.j;
             const int left = at.i + y * 8 < p.m ? p.n - at.j : 0;
             UNROLL for (int x = 0; x < ACROSS && whole; x++)
@@ -5181,15 +5140,20 @@ __device__ inline void mma_epilogue(const MmaProduct &p, float (&c)[DOWN][ACROSS
 
 /* >>fast/products */
 /* ---- the terms of a product, and the choice and order of launches ---- */
-/* Copies BK terms of `size` rows or columns of x: `size` lines if along is 1, else BK lines. */
-template <int size, int along>
-__device__ inline void stage_terms(const Matrix<uint16_t> &x, int start, int end, int first, int k,
-                                   uint16_t *tile)
+/* Copies BK terms of `size` rows or columns of x: `size` lines if along is 1, else BK lines. WHOLE:
+ * all of them exist and begin at multiples of 16 bytes. */
+template <bool WHOLE, int size, int along>
+__device__ __forceinline__ void stage_terms(const Matrix<uint16_t> &x, int start, int end,
+                                            int first, int k, uint16_t *tile)
 {
-    if (along)
-        stage_tile<size, BK, 128, Swizzled<BK>, false>(x, start, end, first, k, tile);
+    enum { COUNT = along ? size : BK, LENGTH = along ? BK : size };
+    const int line = along ? start : first, at = along ? first : start;
+    if (WHOLE)
+        stage_full<COUNT, LENGTH, 128, Swizzled<LENGTH>>(x.x + line * x.stride + at, x.stride,
+                                                         tile);
     else
-        stage_tile<BK, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
+        stage_tile<COUNT, LENGTH, 128, Swizzled<LENGTH>, false>(x, line, along ? end : k, at,
+                                                                along ? k : end, tile);
 }
 
 /* Reads a warp's mma operands from a tile with lines of LINE elements: rows of a or (B) columns of
@@ -5215,26 +5179,6 @@ template <int LINE, int along, bool B> struct Reader {
     }
 };
 
-/* Copies complete tiles to shared memory, one after the other along k. */
-template <int size, int along> struct TileLoader {
-    enum { LENGTH = along ? BK : size, COUNT = along ? size : BK, CHUNKS = LENGTH / 8 };
-    const uint16_t *from;
-    int to;
-    __device__ TileLoader(const Matrix<uint16_t> &x, int start)
-    {
-        int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
-        from = x.x + (line + (along ? start : 0)) * x.stride + (along ? 0 : start) + chunk * 8;
-        to = Swizzled<LENGTH>::at(line, chunk);
-    }
-    __device__ void stage(const Matrix<uint16_t> &x, uint16_t *tile)
-    {
-        const uint16_t *at = from;
-        UNROLL for (int k = 0; k < COUNT; k += 128 / CHUNKS, at += 128 / CHUNKS * x.stride)
-            gckpti_cp_async16_full(tile + to + k * LENGTH, at);
-        from = along ? from + BK : at;
-    }
-};
-
 /* A warp's operands for 16 terms: rows of a and columns of b. */
 template <int DOWN, int ACROSS> struct Fragments {
     uint32_t a[DOWN][4], b[ACROSS / 2][4];
@@ -5242,14 +5186,13 @@ template <int DOWN, int ACROSS> struct Fragments {
     __device__ __forceinline__ void load(const A &read_a, const B &read_b, const uint16_t *a_tile,
                                          const uint16_t *b_tile, int term)
     {
-        UNROLL for (int y = 0; y < DOWN; y++) read_a(a[y], a_tile, y * 16, term);
+        UNROLLED(y, DOWN) read_a(a[y], a_tile, y * 16, term);
         UNROLL for (int x = 0; x < ACROSS; x += 2) read_b(b[x / 2], b_tile, x * 8, term);
     }
     __device__ __forceinline__ void multiply(float (&c)[DOWN][ACROSS][4]) const
     {
-        UNROLL for (int x = 0; x < ACROSS; x++)
-        {
-            UNROLL for (int y = 0; y < DOWN; y++)
+        UNROLLED(x, ACROSS) {
+            UNROLLED(y, DOWN)
                 gckpti_mma_bf16(c[y][x], a[y], b[x / 2] + x % 2 * 2);
         }
     }
@@ -5265,18 +5208,13 @@ __device__ __forceinline__ void mma_terms(const MmaProduct &p, const MmaCoords<s
     enum { A_LINE = a_along ? BK : size, B_LINE = b_along ? BK : size, TILE = size * BK };
     const Reader<A_LINE, a_along, false> read_a(at.row);
     const Reader<B_LINE, b_along, true> read_b(at.column);
-    TileLoader<size, a_along> loader_a(p.a, at.i0);
-    TileLoader<size, b_along> loader_b(p.b, at.j0);
     Fragments<DOWN, ACROSS> first, second; /* operands of 16 terms each */
     const int steps = (p.k + BK - 1) / BK, whole_steps = p.k / BK, left = p.k % BK;
     const auto issue = [&](int step) {
         uint16_t *to = tiles + step % STAGES * 2 * TILE;
-        if (WHOLE && step < steps) {
-            loader_a.stage(p.a, to);
-            loader_b.stage(p.b, to + TILE);
-        } else if (!WHOLE && step < steps) {
-            stage_terms<size, a_along>(p.a, at.i0, p.m, step * BK, p.k, to);
-            stage_terms<size, b_along>(p.b, at.j0, p.n, step * BK, p.k, to + TILE);
+        if (step < steps) {
+            stage_terms<WHOLE, size, a_along>(p.a, at.i0, p.m, step * BK, p.k, to);
+            stage_terms<WHOLE, size, b_along>(p.b, at.j0, p.n, step * BK, p.k, to + TILE);
         }
         gckpti_cp_async_commit();
     };
@@ -5333,7 +5271,7 @@ void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 {
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
     int bytes = STAGES * 2 * size * BK * (int)sizeof(uint16_t);
-    RUN_SHARED(call, (mma_product_kernel<size, a_along, b_along, epilogue>), dim3((unsigned)blocks),
+    run<mma_product_kernel<size, a_along, b_along, epilogue>>(call, dim3((unsigned)blocks),
                 128, bytes, p);
 }
 
@@ -5454,14 +5392,12 @@ __device__ inline void group_sums(const Values &g, const Values &x, const float 
             if (NORM)
                 v[k] = load<N>(x.bf16 + at);
         }
-        UNROLL for (int k = 0; k < AHEAD; k++)
-        {
+        UNROLLED(k, AHEAD) {
             const int64_t row = r + k, at = row * n + j;
             if (row >= rows)
                 continue;
             const Normed o = NORM ? normed(saved, row, center) : Normed();
-            UNROLL for (int e = 0; e < N; e++)
-            {
+            UNROLLED(e, N) {
                 const float a = N > 1 ? gckpti_from_bf16(u[k].v[e]) : value_at(g, at);
                 sum[e] += a;
                 if (NORM)
@@ -5522,9 +5458,9 @@ void column_sums(const gckpt_call *call, const ColSum &sum, const Values &g, int
 {
     int64_t groups = (rows + TOKENS - 1) / TOKENS;
     if (g.bf16 && n % 8 == 0 && aligned(g))
-        RUN_EACH(call, group_sums_kernel<8>, groups * n / 8, g, rows, n, sum.parts);
+        run_each<group_sums_kernel<8>>(call, groups * n / 8, g, rows, n, sum.parts);
     else
-        RUN_EACH(call, group_sums_kernel<1>, groups * n, g, rows, n, sum.parts);
+        run_each<group_sums_kernel<1>>(call, groups * n, g, rows, n, sum.parts);
     add_groups(call, sum, {}, rows, n);
 }
 
@@ -5579,6 +5515,11 @@ void linear_backward(const gckpt_call *original)
         queue_end(device_of(call), &device_of(call)->overlap);
 }
 
+void linear_by(const gckpt_call *call, bool backward)
+{
+    backward ? linear_backward(call) : linear_forward(call);
+}
+
 gckpt_result linear_workspace(gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
@@ -5625,8 +5566,7 @@ __device__ inline void stage_head(const MmaAttention &p, const uint16_t *x, int 
 template <int D, int n>
 __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
 {
-#pragma unroll
-    for (int x = 0; x < n; x++)
+    UNROLLED(x, n)
         s[x][0] = s[x][1] = s[x][2] = s[x][3] = 0.0f;
     const Reader<D, 1, false> read_a(row);
     const Reader<D, 1, true> read_b(0);
@@ -5647,8 +5587,7 @@ __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, flo
 __device__ inline bool any_nonfinite(const uint32_t x[4])
 {
     bool some = false;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
+    UNROLLED(i, 4)
         some |= (x[i] & 0x7f80u) == 0x7f80u || (x[i] & 0x7f800000u) == 0x7f800000u;
     return some;
 }
@@ -5660,18 +5599,15 @@ __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b
 {
     uint32_t nonfinite[4];
     float count[2][4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLLED(i, 4) {
         uint32_t low = (b[i] & 0x7f80u) == 0x7f80u, high = (b[i] & 0x7f800000u) == 0x7f800000u;
         b[i] &= (low ? 0 : 0xffffu) | (high ? 0 : 0xffff0000u);
         nonfinite[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 as bf16 */
     }
-#pragma unroll
-    for (int x = 0; x < 2; x++) {
+    UNROLLED(x, 2) {
         gckpti_mma_bf16(o[x], a, b + 2 * x);
         gckpti_mma_bf16(count[x], mask, nonfinite + 2 * x);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
+        UNROLLED(i, 4)
             o[x][i] = count[x][i] > 0.0f ? NAN : o[x][i];
     }
 }
@@ -5684,8 +5620,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
     const Reader<D, 0, true> read_b(0);
-#pragma unroll
-    for (int term = 0; term < n / 2; term++) {
+    UNROLLED(term, n / 2) {
         const float *s0 = s[2 * term], *s1 = s[2 * term + 1];
         /* last term (FROM: first term) of row 0, counted from this block of 16 terms */
         const int edge = (FROM ? -visible : visible) - 16 * term;
@@ -5700,8 +5635,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
             read_b(right, b, x * 8, term * 16);
             if (cut && __any_sync(0xffffffffu, any_nonfinite(right))) {
                 uint32_t mask[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
+                UNROLLED(i, 4) {
                     int at = lane % 4 * 2 + i / 2 * 8 - row - i % 2 * 8 - edge;
                     mask[i] = FROM ? (at >= 0 ? 0x3f80u : 0) | (at >= -1 ? 0x3f800000u : 0)
                                    : (at <= 0 ? 0x3f80u : 0) | (at < 0 ? 0x3f800000u : 0);
@@ -5717,8 +5651,7 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
 
 template <int D> __device__ inline void clear(float o[D / 8][4])
 {
-#pragma unroll
-    for (int x = 0; x < D / 8; x++)
+    UNROLLED(x, D / 8)
         o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
 }
 
@@ -5729,12 +5662,10 @@ __device__ inline void store_lines(const MmaAttention &p, const Results &y, int 
                                    const float times[2])
 {
     int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    UNROLLED(half, 2) {
         int i = line + lane / 4 + half * 8;
         int64_t at = ((int64_t)b * lines + i) * p.c + (int64_t)h * p.d;
-#pragma unroll
-        for (int x = 0; x < D / 8; x++) {
+        UNROLLED(x, D / 8) {
             int j = x * 8 + lane % 4 * 2;
             float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
             if (i < lines)
@@ -5743,76 +5674,100 @@ __device__ inline void store_lines(const MmaAttention &p, const Results &y, int 
     }
 }
 
+/* Calls use(i) for i = 0..n-1, each while the copies to shared memory by stage(i + 1) run. */
+template <class S, class U> __device__ __forceinline__ void pipeline(int n, S stage, U use)
+{
+    for (int i = -1; i < n; i++) {
+        if (i + 1 < n)
+            stage(i + 1);
+        gckpti_cp_async_commit();
+        if (i < 0)
+            continue;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        use(i);
+        __syncthreads();
+    }
+}
+
+/* A block's 64 queries of a head. Blocks with most keys come first. */
+struct MmaQueries {
+    int lane, row, head, b, h, q0, ahead; /* row: the warp's first one of the 64 */
+    Keys visible;
+    __device__ __forceinline__ explicit MmaQueries(const MmaAttention &p)
+    {
+        const int blocks = (p.t + 63) / 64;
+        lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16;
+        head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+        q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64;
+        visible = keys_of_row(p.keys, p.lengths, b), ahead = q0 + visible.ahead;
+    }
+    /* Calls use(step, k, v) for each tile of 64 keys that a query sees. k, v: two tiles each. */
+    template <int D, class U>
+    __device__ __forceinline__ void each_tile(const MmaAttention &p, uint16_t *k, uint16_t *v,
+                                              U use) const
+    {
+        const MmaAttention kv = as_keys(p);
+        const auto stage = [&](int step) {
+            const int to = step % 2 * 64 * D;
+            stage_head<D, 64>(kv, p.k, b, h / p.group, step * 64, p.s, visible.count, k + to);
+            stage_head<D, 64>(kv, p.v, b, h / p.group, step * 64, p.s, visible.count, v + to);
+        };
+        pipeline((min(visible.count, ahead + 64) + 63) / 64, stage, [&](int step) {
+            use(step, k + step % 2 * 64 * D, v + step % 2 * 64 * D);
+        });
+    }
+};
+
 template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_kernel(MmaAttention p)
 {
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
-    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
-    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* blocks with most keys come first */
-    const MmaAttention kv = as_keys(p);
-    const Keys visible = keys_of_row(p.keys, p.lengths, b);
-    int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
+    uint16_t *q = (uint16_t *)attention_tiles;
+    const MmaQueries at(p);
+    const int lane = at.lane, row = at.row;
     float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     clear<D>(o);
-    stage_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
-    for (int step = -1; step < steps; step++) {
-        if (step + 1 < steps) {
-            int to = (step + 1) % 2 * SIZE;
-            stage_head<D, 64>(kv, p.k, b, h / p.group, (step + 1) * 64, p.s, visible.count, k + to);
-            stage_head<D, 64>(kv, p.v, b, h / p.group, (step + 1) * 64, p.s, visible.count, v + to);
-        }
-        gckpti_cp_async_commit();
-        if (step < 0)
-            continue;
-        gckpti_cp_async_wait<1>();
-        __syncthreads();
-        scores<D, 8>(q, row, k + step % 2 * SIZE, s);
-        int i = ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
+    stage_head<D, 64>(p, p.q, at.b, at.h, at.q0, p.t, p.t, q);
+    const auto add_keys = [&](int step, const uint16_t *k, const uint16_t *v) {
+        scores<D, 8>(q, row, k, s);
+        int i = at.ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
 #pragma unroll
         for (int half = 0; half < 2; half++, i += 8) {
-            int end = min(visible.count, i + 1);
+            int end = min(at.visible.count, i + 1);
             float top = max[half], rescale, shift;
-#pragma unroll
-            for (int x = 0; x < 16; x++) {
-                float *at = &s[x / 2][2 * half + x % 2];
-                *at = j + x / 2 * 8 + x % 2 < end ? *at * (p.scale * LOG2E) : -INFINITY;
-                top = *at > top ? *at : top;
+            UNROLLED(x, 16) {
+                float &score = s[x / 2][2 * half + x % 2];
+                score = j + x / 2 * 8 + x % 2 < end ? score * (p.scale * LOG2E) : -INFINITY;
+                top = score > top ? score : top;
             }
-            for (int with = 1; with < 4; with *= 2) {
-                float other = __shfl_xor_sync(0xffffffffu, top, with);
-                top = other > top ? other : top;
-            }
+            top = row_max(top, 2);
             shift = gckpti_shift(top);
             rescale = exp2_of(max[half] - shift);
             max[half] = top;
             sum[half] *= rescale;
-#pragma unroll
-            for (int x = 0; x < 16; x++) {
-                float *at = &s[x / 2][2 * half + x % 2];
-                *at = exp2_of(*at - shift);
-                sum[half] += *at;
+            UNROLLED(x, 16) {
+                float &score = s[x / 2][2 * half + x % 2];
+                score = exp2_of(score - shift);
+                sum[half] += score;
             }
-#pragma unroll
-            for (int x = 0; x < D / 8; x++)
+            UNROLLED(x, D / 8)
                 o[x][2 * half] *= rescale, o[x][2 * half + 1] *= rescale;
         }
-        add_product<D, 8, false>(s, v + step % 2 * SIZE, o, ahead + row - step * 64);
-        __syncthreads();
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int i = q0 + row + lane / 4 + half * 8;
+        add_product<D, 8, false>(s, v, o, at.ahead + row - step * 64);
+    };
+    at.each_tile<D>(p, q + SIZE, q + 3 * SIZE, add_keys);
+    UNROLLED(half, 2) {
+        int i = at.q0 + row + lane / 4 + half * 8;
         for (int with = 1; with < 4; with *= 2)
             sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
         gckpti_softmax_end(&max[half], &sum[half]);
         if (p.saved && i < p.t && lane % 4 == 0)
-            p.saved[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
+            p.saved[(int64_t)at.head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
         sum[half] = 1.0f / sum[half];
     }
     if (wanted(p.out))
-        store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
+        store_lines<D>(p, p.out, 0, at.b, at.h, at.q0 + row, p.t, o, sum);
 }
 
 /* Converts scores s to p = exp(s scale - saved), d = dp to p (dp - delta) scale; !here: to 0. */
@@ -5829,54 +5784,37 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
 {
     enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *q = (uint16_t *)attention_tiles, *g = q + SIZE, *k = g + SIZE, *v = k + 2 * SIZE;
-    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
-    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
-    const MmaAttention kv = as_keys(p);
-    const Keys visible = keys_of_row(p.keys, p.lengths, b);
-    int ahead = q0 + visible.ahead, steps = (min(visible.count, ahead + 64) + 63) / 64;
+    uint16_t *q = (uint16_t *)attention_tiles, *g = q + SIZE;
+    const MmaQueries at(p);
+    const int row = at.row, i = at.q0 + row + at.lane / 4;
     float o[D / 8][4], s[8][4], d[8][4], saved[2], delta[2];
     const float ones[2] = { 1.0f, 1.0f };
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int64_t at = (int64_t)head * p.t + i + half * 8;
-        saved[half] = i + half * 8 < p.t ? p.saved[at] : INFINITY;
-        delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
+    UNROLLED(half, 2) {
+        const int64_t query = (int64_t)at.head * p.t + i + half * 8;
+        saved[half] = i + half * 8 < p.t ? p.saved[query] : INFINITY;
+        delta[half] = i + half * 8 < p.t ? p.delta[query] : 0.0f;
     }
     clear<D>(o);
-    stage_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
-    stage_head<D, 64>(p, p.g, b, h, q0, p.t, p.t, g);
-    for (int step = -1; step < steps; step++) {
-        if (step + 1 < steps) {
-            int to = (step + 1) % 2 * SIZE;
-            stage_head<D, 64>(kv, p.k, b, h / p.group, (step + 1) * 64, p.s, visible.count, k + to);
-            stage_head<D, 64>(kv, p.v, b, h / p.group, (step + 1) * 64, p.s, visible.count, v + to);
-        }
-        gckpti_cp_async_commit();
-        if (step < 0)
-            continue;
-        gckpti_cp_async_wait<1>();
-        __syncthreads();
-        scores<D, 8>(q, row, k + step % 2 * SIZE, s);
-        scores<D, 8>(g, row, v + step % 2 * SIZE, d);
-#pragma unroll
-        for (int x = 0; x < 32; x++) {
-            int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
-            int here = j < visible.count && j <= i + half * 8 + visible.ahead;
+    stage_head<D, 64>(p, p.q, at.b, at.h, at.q0, p.t, p.t, q);
+    stage_head<D, 64>(p, p.g, at.b, at.h, at.q0, p.t, p.t, g);
+    const auto add_keys = [&](int step, const uint16_t *k, const uint16_t *v) {
+        scores<D, 8>(q, row, k, s);
+        scores<D, 8>(g, row, v, d);
+        UNROLLED(x, 32) {
+            int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + at.lane % 4 * 2 + x % 2;
+            int here = j < at.visible.count && j <= i + half * 8 + at.visible.ahead;
             softmax_grad(p, saved[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
         }
-        add_product<D, 8, false>(d, k + step % 2 * SIZE, o, ahead + row - step * 64);
-        __syncthreads();
-    }
-    store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, ones);
+        add_product<D, 8, false>(d, k, o, at.ahead + row - step * 64);
+    };
+    at.each_tile<D>(p, g + SIZE, g + 3 * SIZE, add_keys);
+    store_lines<D>(p, p.dq, p.accumulate[0], at.b, at.h, at.q0 + row, p.t, o, ones);
 }
 
 /* Sets rows (keys) line + lane / 4 and line + lane / 4 + 8 of o to 0 if no query sees them. */
 template <int D> __device__ inline void clear_masked(float o[D / 8][4], int line, int count)
 {
-#pragma unroll
-    for (int x = 0; x < D / 2; x++)
+    UNROLLED(x, D / 2)
         if (line + (int)threadIdx.x % 32 / 4 + x / 2 % 2 * 8 >= count)
             o[x / 4][x % 4] = 0.0f;
 }
@@ -5903,36 +5841,29 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
     clear<D>(dv);
     stage_head<D, 64>(kv, p.k, b, shared % all, k0, p.s, visible.count, k);
     stage_head<D, 64>(kv, p.v, b, shared % all, k0, p.s, visible.count, v);
-    for (int step = -1; step < steps; step++) {
-        if (step + 1 < steps) {
-            int to = (step + 1) % 2, i0 = (first + (step + 1) % tiles) * n;
-            int i = i0 + (int)threadIdx.x, h = shared % all * p.group + (step + 1) / tiles;
-            int64_t at = ((int64_t)b * p.heads + h) * p.t + i;
-            stage_head<D, n>(p, p.q, b, h, i0, p.t, p.t, q + to * PART);
-            stage_head<D, n>(p, p.g, b, h, i0, p.t, p.t, g + to * PART);
-            if (threadIdx.x < n) {
-                saved[to][threadIdx.x] = i < p.t ? p.saved[at] : INFINITY;
-                delta[to][threadIdx.x] = i < p.t ? p.delta[at] : 0.0f;
-            }
+    const auto stage = [&](int step) {
+        int to = step % 2, i0 = (first + step % tiles) * n;
+        int i = i0 + (int)threadIdx.x, h = shared % all * p.group + step / tiles;
+        int64_t at = ((int64_t)b * p.heads + h) * p.t + i;
+        stage_head<D, n>(p, p.q, b, h, i0, p.t, p.t, q + to * PART);
+        stage_head<D, n>(p, p.g, b, h, i0, p.t, p.t, g + to * PART);
+        if (threadIdx.x < n) {
+            saved[to][threadIdx.x] = i < p.t ? p.saved[at] : INFINITY;
+            delta[to][threadIdx.x] = i < p.t ? p.delta[at] : 0.0f;
         }
-        gckpti_cp_async_commit();
-        if (step < 0)
-            continue;
+    };
+    pipeline(steps, stage, [&](int step) {
         int now = step % 2, ahead = (first + step % tiles) * n + visible.ahead;
-        gckpti_cp_async_wait<1>();
-        __syncthreads();
         scores<D, n / 8>(k, row, q + now * PART, s);
         scores<D, n / 8>(v, row, g + now * PART, d);
-#pragma unroll
-        for (int x = 0; x < n / 2; x++) {
+        UNROLLED(x, n / 2) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
             softmax_grad(p, saved[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
                   &d[x / 4][x % 4]);
         }
         add_product<D, n / 8, true>(s, g + now * PART, dv, ahead - k0 - row);
         add_product<D, n / 8, true>(d, q + now * PART, dk, ahead - k0 - row);
-        __syncthreads();
-    }
+    });
     const float ones[2] = { 1.0f, 1.0f };
     clear_masked<D>(dk, k0 + row, visible.count);
     clear_masked<D>(dv, k0 + row, visible.count);
@@ -5961,53 +5892,35 @@ MmaAttention attention_of(const gckpt_call *call, Workspace &workspace, bool bac
     return p;
 }
 
-#define HEADS(call, kernel, of, tiles, shared, p)                                                  \
-    do {                                                                                           \
-        int64_t heads = (call)->in[0].shape.d[0] * (of);                                           \
-        RUN_SHARED(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
-    } while (0)
-
 template <int D> void run_attention(const gckpt_call *call, const MmaAttention &p)
 {
-    HEADS(call, (mma_attention_forward_kernel<D>), p.heads, (p.t + 63) / 64, 5 * 64 * D * 2, p);
-}
-
-template <int D> void run_backward(const gckpt_call *call, const MmaAttention &p)
-{
     enum { QUERIES = D == 64 ? 64 : 32 }; /* registers do not suffice for more */
-    if (wanted(call->in[0]))
-        HEADS(call, (mma_attention_dq_kernel<D>), p.heads, (p.t + 63) / 64, 6 * 64 * D * 2, p);
-    if (wanted(call->in[1]) || wanted(call->in[2]))
-        HEADS(call, (mma_attention_dkv_kernel<D, QUERIES>), p.heads / p.group, (p.s + 63) / 64,
-              (2 * 64 + 4 * QUERIES) * D * 2, p);
+    const int rows = (int)call->shape.d[0];
+    const dim3 queries((unsigned)(rows * p.heads * ((p.t + 63) / 64)));
+    const dim3 keys((unsigned)(rows * (p.heads / p.group) * ((p.s + 63) / 64)));
+    if (!p.g)
+        run<mma_attention_forward_kernel<D>>(call, queries, 128, 5 * 64 * D * 2, p);
+    if (p.g && wanted(p.dq))
+        run<mma_attention_dq_kernel<D>>(call, queries, 128, 6 * 64 * D * 2, p);
+    if (p.g && (wanted(p.dk) || wanted(p.dv)))
+        run<mma_attention_dkv_kernel<D, QUERIES>>(call, keys, 128, (2 * 64 + 4 * QUERIES) * D * 2,
+                                                  p);
 }
 
-void attention_forward(const gckpt_call *call)
+void attention_by(const gckpt_call *call, bool backward)
 {
     Workspace workspace = { (char *)call->workspace, 0 };
-    MmaAttention p = attention_of(call, workspace, false);
+    MmaAttention p = attention_of(call, workspace, backward);
     p.keys = keys_of(call);
-    if (p.d <= 64)
-        run_attention<64>(call, p);
-    else
-        run_attention<128>(call, p);
-}
-
-void attention_backward(const gckpt_call *call)
-{
-    Workspace workspace = { (char *)call->workspace, 0 };
-    MmaAttention p = attention_of(call, workspace, true);
-    p.keys = keys_of(call);
-    const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
-    const Values g = grad_out_of(call), out = value_out_of(call);
-    float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
-    RUN(call, fast_delta_kernel, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
-        p.heads, p.d, p.d % 8 == 0 && aligned(g, out));
-    p.delta = delta;
-    if (p.d <= 64)
-        run_backward<64>(call, p);
-    else
-        run_backward<128>(call, p);
+    if (backward) {
+        const int64_t n = call->shape.d[0] * call->shape.d[1] * p.heads;
+        const Values g = grad_out_of(call), out = value_out_of(call);
+        float *delta = (float *)bump_alloc(workspace, (size_t)n * sizeof *delta);
+        run<fast_delta_kernel>(call, blocks_for(n, 128), 128, 0, g, out, delta, n, call->shape.d[1],
+                               p.heads, p.d, p.d % 8 == 0 && aligned(g, out));
+        p.delta = delta;
+    }
+    p.d <= 64 ? run_attention<64>(call, p) : run_attention<128>(call, p);
 }
 
 gckpt_result attention_workspace(gckpt_call *call)
@@ -6034,13 +5947,13 @@ gckpt_result attention_workspace(gckpt_call *call)
 enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 }; /* the forward takes 4 * LOSS_ROWS rows */
 
 /* Merges maxima and sums of a chunk's groups of 64 classes, in order; a thread has a row. */
-__device__ void merge_loss_row(int64_t r, const float *parts, int groups, const int32_t *target,
-                               RowLoss *state, float *saved, float *losses, int64_t rows, int begin,
-                               int end)
+__device__ void merge_loss_row(int64_t r, const Loss &l, int groups, float *saved, float *losses,
+                               int64_t rows, bool end)
 {
-    float max = begin ? -INFINITY : state[r].max, sum = begin ? 0.0f : state[r].sum;
+    RowLoss *state = l.state;
+    float max = l.first ? state[r].max : -INFINITY, sum = l.first ? state[r].sum : 0.0f;
     for (int k = 0; k < groups; k++) {
-        const float *part = parts + 2 * (k * rows + r);
+        const float *part = l.parts + 2 * (k * rows + r);
         float top = part[0] > max ? part[0] : max, shift = gckpti_shift(top);
         sum = gckpti_fma(sum, exp2_of((max - shift) * LOG2E),
                          part[1] * exp2_of((part[0] - shift) * LOG2E));
@@ -6049,7 +5962,7 @@ __device__ void merge_loss_row(int64_t r, const float *parts, int groups, const 
     if (end) {
         gckpti_softmax_end(&max, &sum);
         float log_sum = gckpti_log(sum);
-        losses[r] = target[r] >= 0 ? log_sum - (state[r].logit - max) : 0.0f;
+        losses[r] = l.target[r] >= 0 ? log_sum - (state[r].logit - max) : 0.0f;
         if (saved)
             saved[2 * r] = max, saved[2 * r + 1] = log_sum;
     } else {
@@ -6091,23 +6004,10 @@ LossBuffers loss_buffers(const gckpt_call *call, Workspace &workspace, bool back
         r.dx = (float *)bump_alloc(workspace, (size_t)(s.block * s.c) * sizeof *r.dx);
     } else {
         r.parts = (float *)bump_alloc(workspace, (size_t)((s.chunk + 127) / 128 * 2 * s.block) * 8);
-        r.state = (RowLoss *)bump_alloc(workspace, (size_t)s.rows * sizeof *r.state);
+        r.state = (RowLoss *)bump_alloc(workspace, (size_t)s.block * sizeof *r.state);
         r.losses = (float *)bump_alloc(workspace, (size_t)s.rows * sizeof *r.losses);
     }
     return r;
-}
-
-/* Returns the product for the logits of `rows` rows from `row` on and n classes from `first` on. */
-MmaProduct loss_logits(const gckpt_call *call, const LossBuffers &r, const uint16_t *w, int64_t row,
-                       int64_t rows, int64_t first, int64_t n)
-{
-    int64_t c = gckpti_last(&call->in[0].shape);
-    const Matrix<uint16_t> x = matrix(r.x + row * c, c);
-    MmaProduct p = mma_of(rows, n, c, x, matrix(w, c), NONE, 0, { NULL, r.d });
-    p.c_row = (int)loss_sizes(call, true).row;
-    p.loss.target = call->in[2].index + row;
-    p.loss.first = (int)first;
-    return p;
 }
 
 const uint16_t *loss_weights(const gckpt_call *call, const LossBuffers &r, int64_t first, int64_t n)
@@ -6120,63 +6020,54 @@ const uint16_t *loss_weights(const gckpt_call *call, const LossBuffers &r, int64
     return r.w;
 }
 
-void linear_cross_entropy_forward(const gckpt_call *call)
+/* Runs a block of rows after the other; of each, a chunk of classes after the other. */
+void linear_cross_entropy_by(const gckpt_call *original, bool backward)
 {
-    LossSizes s = loss_sizes(call, false);
-    Workspace workspace = { (char *)call->workspace, 0 };
-    LossBuffers r = loss_buffers(call, workspace, false);
-    float *saved = (float *)call->saved;
-    for (int64_t first = 0, n; first < s.v; first += n) {
-        n = gckpti_min(s.v - first, s.chunk);
-        const uint16_t *w = loss_weights(call, r, first, n);
-        for (int64_t row = 0, rows; row < s.rows; row += rows) {
-            rows = gckpti_min(s.rows - row, s.block);
-            MmaProduct p = loss_logits(call, r, w, row, rows, first, n);
-            p.loss.parts = r.parts, p.loss.state = r.state + row;
-            run_mma_tile<128, 1, 1, ROW_STATS>(call, p);
-            for_each<merge_loss_row, 64>(call, rows, r.parts, (int)((n + 127) / 128 * 2),
-                                         p.loss.target, r.state + row,
-                                         saved ? saved + 2 * row : NULL, r.losses + row, rows,
-                                         first == 0, first + n == s.v);
-        }
-    }
-    add_losses(call, r.losses, call->in[2].index, s.rows, 1);
-}
-
-void linear_cross_entropy_backward(const gckpt_call *original)
-{
-    const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
-    LossSizes s = loss_sizes(call, true);
+    const gckpt_call adjusted = backward ? drop_zero_fills(original) : *original;
+    const gckpt_call *call = &adjusted;
+    const LossSizes s = loss_sizes(call, backward);
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     Workspace workspace = { (char *)call->workspace, 0 };
-    LossBuffers r = loss_buffers(call, workspace, true);
-    Results dw = grad_of(*w);
+    const LossBuffers r = loss_buffers(call, workspace, backward);
+    const bool narrows = backward && x->grad_bf16;
+    const StepParams *params = backward ? params_of(call) : NULL;
     for (int64_t row = 0, rows; row < s.rows; row += rows) {
         rows = gckpti_min(s.rows - row, s.block);
-        Results dx = { x->grad_bf16 ? r.dx : x->grad ? x->grad + row * s.c : NULL, NULL };
-        if (x->grad_bf16 && x->accumulate)
+        const Matrix<uint16_t> inputs = matrix(r.x + row * s.c, s.c);
+        float *saved = call->saved ? (float *)call->saved + 2 * row : NULL;
+        float *dw = w->grad, *dx = narrows ? r.dx : x->grad ? x->grad + row * s.c : NULL;
+        if (narrows && x->accumulate)
             widen(call, x->grad_bf16 + row * s.c, r.dx, rows * s.c);
         for (int64_t first = 0, n; first < s.v; first += n) {
             n = gckpti_min(s.v - first, s.chunk);
-            const uint16_t *some = loss_weights(call, r, first, n);
-            MmaProduct p = loss_logits(call, r, some, row, rows, first, n);
-            p.loss.saved = (const float *)call->saved + 2 * row, p.loss.params = params_of(call);
+            const Matrix<uint16_t> some = matrix(loss_weights(call, r, first, n), s.c);
+            MmaProduct p = mma_of(rows, n, s.c, inputs, some, NONE, 0, { NULL, r.d }); /* logits */
+            p.loss = { call->in[2].index + row, (int)first, r.parts, r.state, saved, params };
+            p.c_row = (int)s.row;
+            if (!backward) {
+                run_mma_tile<128, 1, 1, ROW_STATS>(call, p);
+                for_each<merge_loss_row, 64>(call, rows, p.loss, (int)((n + 127) / 128 * 2), saved,
+                                             r.losses + row, rows, first + n == s.v);
+                continue;
+            }
             run_mma_tile<128, 1, 1, GRADIENTS>(call, p);
             const Matrix<uint16_t> d = matrix((const uint16_t *)r.d, s.row);
-            if (dx.f32)
+            if (dx)
                 mma_product(call,
-                            mma_of(rows, s.c, n, d, matrix(some, s.c), NONE,
-                                   x->accumulate || first > 0, dx),
+                            mma_of(rows, s.c, n, d, some, NONE, x->accumulate || first > 0,
+                                   { dx, NULL }),
                             1, 0);
-            if (dw.f32)
+            if (dw)
                 mma_product(call,
-                            mma_of(n, s.c, rows, d, matrix(r.x + row * s.c, s.c), NONE,
-                                   w->accumulate || row > 0, { dw.f32 + first * s.c, NULL }),
+                            mma_of(n, s.c, rows, d, inputs, NONE, w->accumulate || row > 0,
+                                   { dw + first * s.c, NULL }),
                             0, 0);
         }
-        if (x->grad_bf16)
+        if (narrows)
             narrow(call, r.dx, x->grad_bf16 + row * s.c, rows * s.c);
     }
+    if (!backward)
+        add_losses(call, r.losses, call->in[2].index, s.rows, 1);
 }
 
 gckpt_result linear_cross_entropy_workspace(gckpt_call *call)
@@ -6206,7 +6097,7 @@ void gelu_by(const gckpt_call *call, bool backward)
     if (backward ? !in.accumulate && try_fuse(call, GELU_GRAD, g, x, grad_of(in))
                  : try_fuse(call, GELU, x, NONE, out_of(call)))
         return;
-    unary_by<gelu_value, gelu_deriv, gckpti_put_product_n, GCKPT_IN(0), 0, true>(call, backward);
+    unary_by<gelu_value, gelu_deriv, gckpti_put_product_n, GCKPT_IN(0), 0>(call, backward);
 }
 
 /* ---- add, sub and mul of two bf16 tensors of the same shape (add: or the second one has just the
@@ -6216,7 +6107,7 @@ void fused_add_by(const gckpt_call *call, bool backward)
     const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
     if (backward || call->in[1].shape.n < call->shape.n ||
         (!try_fuse(call, PLUS, a, b, out_of(call)) && !try_fuse(call, PLUS, b, a, out_of(call))))
-        add_by<true>(call, backward);
+        add_by(call, backward);
 }
 
 /* Exact kernels (GCKPT_BF16) run all but two bf16 inputs of the result's shape. With micro-batches
@@ -6241,126 +6132,51 @@ gckpt_result add_workspace(gckpt_call *call)
 }
 
 /* >>fast/norms */
-/* ---- layernorm, rmsnorm: a warp has a row, a lane eight adjacent elements at a time ---- As in
- * exact/norms.cu, but the mean, c = x_0 + mean(x - x_0), is uncorrected: x has 8 bits. */
-__global__ void __launch_bounds__(256, 5)
-    fast_norm_forward_kernel(int center, float epsilon, Values x, Values gain, Values bias,
-                             Results out, float *saved, int64_t rows, int64_t n, bool aligned)
-{
-    int lane = threadIdx.x % 32;
-    const int64_t warps = (int64_t)gridDim.x * blockDim.x / 32;
-    for (int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; r < rows; r += warps) {
-        float first = center ? value_at(x, r * n) : 0.0f, c = 0.0f, sum = 0.0f, v[8], a[8], b[8];
-        int64_t end = (r + 1) * n;
-        for (int64_t i = r * n + lane * 8; center && i < end; i += 256) {
-            read_vec<8>(x, i, end - i, aligned, v);
-            for (int k = 0; k < 8 && i + k < end; k++)
-                sum += v[k] - first;
-        }
-        if (center)
-            c = first + warp_sum(sum) / (float)n;
-        sum = 0.0f;
-        for (int64_t i = r * n + lane * 8; i < end; i += 256) {
-            read_vec<8>(x, i, end - i, aligned, v);
-            for (int k = 0; k < 8 && i + k < end; k++)
-                sum = gckpti_fma(v[k] - c, v[k] - c, sum);
-        }
-        float rstd = gckpti_rsqrt(warp_sum(sum) / (float)n + epsilon);
-        for (int64_t i = lane * 8; wanted(out) && i < n; i += 256) {
-            read_vec<8>(x, r * n + i, n - i, aligned, v);
-            read_vec<8>(gain, i, n - i, false, a);
-            read_vec<8>(bias, i, n - i, false, b);
-            for (int k = 0; k < 8; k++)
-                v[k] = gckpti_fma((v[k] - c) * rstd, gain.f32 || gain.bf16 ? a[k] : 1.0f, b[k]);
-            write_vec<8>(out, r * n + i, n - i, aligned, v);
-        }
-        if (saved && center && lane < 3)
-            saved[3 * r + lane] = lane == 0 ? c : lane == 1 ? 0.0f : rstd;
-        if (saved && !center && lane == 0)
-            saved[r] = rstd;
-    }
-}
-
+/* ---- layernorm, rmsnorm: a warp has a row, a lane eight adjacent elements at a time ---- */
 /* A block has TOKENS rows at a time, which stay in caches while they are read twice: for columns'
  * sums, i.e. gradients of bias and gain (four columns a thread), and for dx (a row a warp). */
 __global__ void __launch_bounds__(32 * TOKENS, 2)
-    fast_norm_backward_kernel(int center, Values x, Values gain, const float *saved, Values g,
-                              Results dx, float *g_sums, float *gh_sums, int64_t rows, int64_t n,
-                              bool aligned, int accumulate)
+    fast_norm_backward_kernel(const __grid_constant__ Norm s, Results dx, float *g_sums,
+                              float *gh_sums, int64_t rows, int accumulate)
 {
-    int lane = threadIdx.x % 32, gains = gain.f32 || gain.bf16;
-    const int each = aligned && x.bf16 && g.bf16 ? 4 : 1;
+    const int64_t n = s.n;
+    const int64_t each = s.aligned && s.x.bf16 && s.g.bf16 ? 4 : 1;
     for (int64_t group = blockIdx.x; group * TOKENS < rows; group += gridDim.x) {
         const int64_t first = group * TOKENS, r = first + threadIdx.x / 32;
-        float v[8], u[8], w[8], a = 0.0f, b = 0.0f;
         for (int64_t j = threadIdx.x * each; (g_sums || gh_sums) && j < n; j += each * blockDim.x) {
             float sum[4] = {}, gh[4] = {};
             if (each == 4)
-                group_sums<4, true>(g, x, saved, center, first, rows, n, j, sum, gh);
+                group_sums<4, true>(s.g, s.x, s.saved, s.center, first, rows, n, j, sum, gh);
             else
-                group_sums<1, true>(g, x, saved, center, first, rows, n, j, sum, gh);
+                group_sums<1, true>(s.g, s.x, s.saved, s.center, first, rows, n, j, sum, gh);
             if (g_sums)
                 write_vec<4>({ g_sums, NULL }, group * n + j, each, each == 4, sum);
             if (gh_sums)
                 write_vec<4>({ gh_sums, NULL }, group * n + j, each, each == 4, gh);
         }
-        if (r >= rows || !wanted(dx))
-            continue;
-        const Normed o = normed(saved, r, center);
-        for (int64_t i = lane * 8; i < n; i += 256) {
-            read_vec<8>(x, r * n + i, n - i, aligned, v);
-            read_vec<8>(g, r * n + i, n - i, aligned, u);
-            read_vec<8>(gain, i, n - i, false, w);
-            for (int k = 0; k < 8 && i + k < n; k++) {
-                u[k] *= gains ? w[k] : 1.0f;
-                a += u[k];
-                b = gckpti_fma(u[k], (v[k] - o.c) * o.rstd, b);
-            }
-        }
-        a = center ? warp_sum(a) / (float)n : 0.0f;
-        b = warp_sum(b) / (float)n;
-        for (int64_t i = lane * 8; i < n; i += 256) {
-            read_vec<8>(x, r * n + i, n - i, aligned, v);
-            read_vec<8>(g, r * n + i, n - i, aligned, u);
-            read_vec<8>(gain, i, n - i, false, w);
-            for (int k = 0; k < 8; k++)
-                v[k] = o.rstd *
-                       gckpti_fma(-(v[k] - o.c) * o.rstd, b, u[k] * (gains ? w[k] : 1.0f) - a);
-            write_vec<8>(dx, r * n + i, n - i, aligned, v, accumulate);
-        }
+        if (r < rows && wanted(dx))
+            norm_gradient_of_row<8>(r, s, dx, accumulate);
     }
 }
 
-Values norm_input(const gckpt_call *call, int i) { return i ? value_of(call->in[i]) : NONE; }
-
-void layernorm_forward(const gckpt_call *call)
+void layernorm_by(const gckpt_call *original, bool backward)
 {
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    Values x = value_of(call->in[0]);
-    const Results out = out_of(call);
-    RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
-        gckpti_norm_epsilon(o), x, norm_input(call, o->gain), norm_input(call, o->bias), out,
-        (float *)call->saved, rows, n, n % 8 == 0 && aligned(x, out));
-}
-
-void layernorm_backward(const gckpt_call *original)
-{
+    const gckpti_norm *o = (const gckpti_norm *)original->attributes;
+    const Norm s = norm_of(original);
+    const int64_t n = s.n, rows = gckpti_rows(&original->shape);
+    if (!backward)
+        return for_each_row<norm_row<8>>(original, rows, s, gckpti_norm_epsilon(o),
+                                         out_of(original));
     const gckpt_call adjusted = drop_zero_fills(original), *call = &adjusted;
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const float *saved = (const float *)call->saved;
-    Values x = value_of(call->in[0]), g = grad_out_of(call);
-    Results dx = grad_of(call->in[0]);
     Workspace workspace = { (char *)call->workspace, 0 };
     ColSum normed = {}, g_sums = {};
     if (o->gain && wanted(call->in[o->gain]))
         normed = column_of(workspace, rows, n, call->in[o->gain]);
     if (o->bias && wanted(call->in[o->bias]))
         g_sums = column_of(workspace, rows, n, call->in[o->bias]);
-    RUN(call, fast_norm_backward_kernel, blocks_for(rows, TOKENS), 32 * TOKENS, 0, o->center, x,
-        norm_input(call, o->gain), saved, g, dx, g_sums.parts, normed.parts, rows, n,
-        n % 8 == 0 && aligned(x, g, dx), call->in[0].accumulate);
+    run<fast_norm_backward_kernel>(call, blocks_for(rows, TOKENS), 32 * TOKENS, 0, s,
+                                   grad_of(call->in[0]), g_sums.parts, normed.parts, rows,
+                                   call->in[0].accumulate);
     add_groups(call, g_sums, normed, rows, n);
 }
 
@@ -6412,13 +6228,12 @@ struct OpKernels {
  * number of words of its workspace. */
 #define ROW(name, workspace, ...)                                                                  \
     { #name, locked<__VA_ARGS__, false, false>, locked<__VA_ARGS__, false, true>, workspace },
-#define OP(name)                  ROW(name, NULL, name##_by)
+#define OP(name, ...)             ROW(name, NULL, name##_by)
 #define OP_AS(name, ...)          ROW(name, NULL, __VA_ARGS__)
 #define OP_WORDS(name, as, ...)   ROW(name, set_words<as##_workspace>, __VA_ARGS__)
 #define OP_LOSS(name, kind)       OP_WORDS(name, element_loss, element_loss_by<GCKPTI_LOSS_##kind>)
-#define OP_TYPED(name, ...)       OP_AS(name, name##_by<false>)
 const OpKernels EXACT_OPS[] = {
-    GCKPTI_UNARY_OPS(OP_TYPED) GCKPTI_UNARY_OPS_WITH(OP_TYPED) GCKPTI_BINARY_OPS(OP_TYPED)
+    GCKPTI_UNARY_OPS(OP) GCKPTI_UNARY_OPS_WITH(OP) GCKPTI_BINARY_OPS(OP)
     OP(where) OP(dropout) OP(detach) OP(from_u8) OP(slice) OP(rotary) OP(cache)
     OP(linear) OP_AS(matmul, linear_by) OP(layernorm) OP_AS(rmsnorm, layernorm_by)
     OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
@@ -6445,23 +6260,20 @@ const OpKernels EXACT_OPS[] = {
 };
 #undef ROW
 
-/* Ops of GCKPT_BF16_FAST: FAST by a function for each direction, FAST_BY by one. */
-#define FAST(name, of)                                                                             \
-    { #name, locked<fast::of##_forward, true>, locked<fast::of##_backward, true>,                  \
-      fast::of##_workspace },
+/* Ops of GCKPT_BF16_FAST, like ROW. FAST: ops with a file in fast/. */
+#define FAST(name, of) FAST_BY(name, fast::of##_workspace, fast::of##_by)
 #define FAST_BY(name, workspace, ...)                                                              \
     { #name, locked<__VA_ARGS__, true, false>, locked<__VA_ARGS__, true, true>, workspace },
 const OpKernels FAST_OPS[] = {
-    FAST(linear, linear) FAST(attention, attention)
-    FAST(linear_cross_entropy, linear_cross_entropy)
+    FAST(linear, linear) FAST(linear_cross_entropy, linear_cross_entropy)
     FAST(layernorm, layernorm) FAST(rmsnorm, layernorm)
-    FAST_BY(add, fast::add_workspace, fast::fused_add_by)
-    FAST_BY(sub, fast::same_shape_workspace, sub_by<true>)
-    FAST_BY(mul, fast::same_shape_workspace, mul_by<true>)
-    FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by<true>)
-    FAST_BY(silu, NULL, silu_by<true>) FAST_BY(tanh, NULL, tanh_by<true>)
-    FAST_BY(sigmoid, NULL, sigmoid_by<true>) FAST_BY(relu, NULL, relu_by<true>)
-    FAST_BY(scale, NULL, scale_by<true>) FAST_BY(slice, NULL, slice_by)
+    FAST(attention, attention) FAST_BY(add, fast::add_workspace, fast::fused_add_by)
+    FAST_BY(sub, fast::same_shape_workspace, sub_by)
+    FAST_BY(mul, fast::same_shape_workspace, mul_by)
+    FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by)
+    FAST_BY(silu, NULL, silu_by) FAST_BY(tanh, NULL, tanh_by)
+    FAST_BY(sigmoid, NULL, sigmoid_by) FAST_BY(relu, NULL, relu_by)
+    FAST_BY(scale, NULL, scale_by) FAST_BY(slice, NULL, slice_by)
     FAST_BY(rotary, NULL, rotary_by) FAST_BY(dropout, NULL, dropout_by)
 };
 /* clang-format on */
