@@ -346,12 +346,10 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k
         most = live > most ? live : most;
     }
     b->points = count < GCKPTI_POINTS ? count : GCKPTI_POINTS;
-    for (k = 0; k < b->points; k++) { /* the first points, then evenly spaced ones */
-        const int first = GCKPTI_POINTS / 2 - 1;
-        int offset =
-            (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_POINTS - 1 - first));
+    for (k = 0; k < b->points; k++) { /* evenly spaced ones, from the first to the last */
         gckpti_cut_point *point = &b->point[k];
-        point->backward_index = record[k <= first || count <= GCKPTI_POINTS ? k : first + offset];
+        const int intervals = b->points > 1 ? b->points - 1 : 1;
+        point->backward_index = record[(int64_t)k * (count - 1) / intervals];
         point->base = p->gradient_at[point->backward_index];
         point->node = (gckpti_cut_node *)gckpti_scratch_alloc(scratch, n, sizeof *point->node);
         if (!point->node)

@@ -129,9 +129,9 @@ static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n)
 }
 
 /* ---- reducing the peak: moves close live-range holes ---- */
-/* Finds the closure of m's node before position m->to, where the scan must be: entries of s->member
- * from m->first on, and m->cost. An input that is not live is kept live if that adds no excess,
- * else recomputed, or copied back if that is cheaper. */
+/* Finds the closure of m's node before position m->to, where the scan must be: nodes in s->member
+ * from m->first on, and m->cost. An input that is not live is kept live if that adds no excess or
+ * if it runs once, else recomputed. */
 static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
 {
     const gckpti_planner *p = s->p;
@@ -139,24 +139,18 @@ static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
     s->p->state[m->node].stamp = ++s->stamp;
     s->member[end++] = m->node;
     for (; h < end && end - m->first < GCKPTI_MAX_CLOSURE; h++) {
-        const gckpti_node *u = &p->node[gckpti_entry_node(p, s->member[h])];
-        if (gckpti_is_copy_back(p, s->member[h])) {
-            m->cost += gckpti_round_trip_cost(s, u->out);
-            continue;
-        }
+        const gckpti_node *u = &p->node[s->member[h]];
         m->cost += u->cost;
         s->effort += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
-            const int q = p->edges[k], fixed = p->node[q].runs_once;
-            gckpti_node_state *v = &s->p->state[q];
-            if (v->value_end >= m->to || v->stamp == s->stamp)
+            const int q = p->edges[k];
+            gckpti_node_state *v = &p->state[q];
+            if (v->value_end >= m->to || v->stamp == s->stamp || p->node[q].runs_once)
                 continue;
             v->stamp = s->stamp;
-            const uint64_t copy = gckpti_copy_cost(s, q, v->out);
             const int dies = v->value_end > v->start ? v->value_end : v->start;
-            const int excess = s->excess_count[m->to] > s->excess_count[dies + 1];
-            if (excess && (!fixed || copy < UINT64_MAX))
-                s->member[end++] = fixed || copy < p->node[q].cost ? q + p->nodes : q;
+            if (s->excess_count[m->to] > s->excess_count[dies + 1])
+                s->member[end++] = q;
         }
     }
     m->count = end - m->first;

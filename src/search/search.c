@@ -158,14 +158,12 @@ static void gckpti_improve(gckpti_search *s, gckpti_candidate *level)
     s->started = GCKPTI_NO_ATTEMPT;
 }
 
-/* Improves a level by another candidate's schedule, first as it is. */
+/* Improves a level by another candidate's schedule. */
 static void gckpti_improve_from(gckpti_search *s, gckpti_candidate *level,
                                 const gckpti_candidate *from)
 {
-    if (!gckpti_candidate_load(s, from))
-        return;
-    gckpti_candidate_update(s, level);
-    gckpti_improve(s, level);
+    if (gckpti_candidate_load(s, from))
+        gckpti_improve(s, level);
 }
 
 /* Solves a level from the last cut of a hull that keeps no more bytes than the limit allows. */

@@ -58,11 +58,11 @@ static int gckpti_is_border(const gckpti_chain *c, gckpti_border kind, int u)
             c->livein[u] <= c->livein[u + 1]);
 }
 
-/* Divides the body into at most `most` stages: of each window of borders takes the cheapest. */
+/* Divides the body into at most `most` stages: takes each border, each second one, and so on. */
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
 {
     const gckpti_planner *p = c->s->p;
-    int borders = 1, seen = 0, best = -1, backward = 0;
+    int borders = 0, seen = 0, backward = 0;
     int64_t most_bytes = 0; /* between segments */
     for (int u = p->prologue + 1; u < p->nodes; u++)
         if (c->livein[u] > most_bytes && gckpti_is_border(c, GCKPTI_AT_SEGMENTS, u))
@@ -70,18 +70,12 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
     c->widest = p->g->top_segments < 2 ? INT64_MAX : most_bytes + most_bytes / 2;
     for (int u = p->prologue + 1; u < p->nodes; u++)
         borders += gckpti_is_border(c, kind, u);
-    const int window = (borders + most - 1) / most;
+    const int spacing = (borders + most - 2) / (most - 1);
     c->stage[0].first = p->prologue;
     c->n = 1;
-    for (int u = p->prologue + 1; u < p->nodes; u++) {
-        if (!gckpti_is_border(c, kind, u))
-            continue;
-        best = best < 0 || c->livein[u] < c->livein[best] ? u : best;
-        if (++seen % window == 0) {
-            c->stage[c->n++].first = best;
-            best = -1;
-        }
-    }
+    for (int u = p->prologue + 1; u < p->nodes; u++)
+        if (gckpti_is_border(c, kind, u) && seen++ % spacing == 0)
+            c->stage[c->n++].first = u;
     for (int k = c->n; k-- > 0;) {
         gckpti_stage *q = &c->stage[k];
         q->end = k + 1 < c->n ? c->stage[k + 1].first : p->nodes;
