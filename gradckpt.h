@@ -161,7 +161,7 @@
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1259
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4848
- *     >>search    bounds that no schedule can beat; the least cost for every budget           2369
+ *     >>search    bounds that no schedule can beat; the least cost for every budget           2353
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              917
  *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4789
  *     >>check     gradients against finite differences                                         324
@@ -20136,12 +20136,10 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, int k
         most = live > most ? live : most;
     }
     b->points = count < GCKPTI_POINTS ? count : GCKPTI_POINTS;
-    for (k = 0; k < b->points; k++) { /* the first points, then evenly spaced ones */
-        const int first = GCKPTI_POINTS / 2 - 1;
-        int offset =
-            (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_POINTS - 1 - first));
+    for (k = 0; k < b->points; k++) { /* evenly spaced ones, from the first to the last */
         gckpti_cut_point *point = &b->point[k];
-        point->backward_index = record[k <= first || count <= GCKPTI_POINTS ? k : first + offset];
+        const int intervals = b->points > 1 ? b->points - 1 : 1;
+        point->backward_index = record[(int64_t)k * (count - 1) / intervals];
         point->base = p->gradient_at[point->backward_index];
         point->node = (gckpti_cut_node *)gckpti_scratch_alloc(scratch, n, sizeof *point->node);
         if (!point->node)
@@ -20667,9 +20665,9 @@ static int gckpti_apply_moves(gckpti_search *s, int64_t limit, int n)
 }
 
 /* ---- reducing the peak: moves close live-range holes ---- */
-/* Finds the closure of m's node before position m->to, where the scan must be: entries of s->member
- * from m->first on, and m->cost. An input that is not live is kept live if that adds no excess,
- * else recomputed, or copied back if that is cheaper. */
+/* Finds the closure of m's node before position m->to, where the scan must be: nodes in s->member
+ * from m->first on, and m->cost. An input that is not live is kept live if that adds no excess or
+ * if it runs once, else recomputed. */
 static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
 {
     const gckpti_planner *p = s->p;
@@ -20677,24 +20675,18 @@ static void gckpti_find_closure(gckpti_search *s, gckpti_move *m)
     s->p->state[m->node].stamp = ++s->stamp;
     s->member[end++] = m->node;
     for (; h < end && end - m->first < GCKPTI_MAX_CLOSURE; h++) {
-        const gckpti_node *u = &p->node[gckpti_entry_node(p, s->member[h])];
-        if (gckpti_is_copy_back(p, s->member[h])) {
-            m->cost += gckpti_round_trip_cost(s, u->out);
-            continue;
-        }
+        const gckpti_node *u = &p->node[s->member[h]];
         m->cost += u->cost;
         s->effort += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
-            const int q = p->edges[k], fixed = p->node[q].runs_once;
-            gckpti_node_state *v = &s->p->state[q];
-            if (v->value_end >= m->to || v->stamp == s->stamp)
+            const int q = p->edges[k];
+            gckpti_node_state *v = &p->state[q];
+            if (v->value_end >= m->to || v->stamp == s->stamp || p->node[q].runs_once)
                 continue;
             v->stamp = s->stamp;
-            const uint64_t copy = gckpti_copy_cost(s, q, v->out);
             const int dies = v->value_end > v->start ? v->value_end : v->start;
-            const int excess = s->excess_count[m->to] > s->excess_count[dies + 1];
-            if (excess && (!fixed || copy < UINT64_MAX))
-                s->member[end++] = fixed || copy < p->node[q].cost ? q + p->nodes : q;
+            if (s->excess_count[m->to] > s->excess_count[dies + 1])
+                s->member[end++] = q;
         }
     }
     m->count = end - m->first;
@@ -21018,11 +21010,11 @@ static int gckpti_is_border(const gckpti_chain *c, gckpti_border kind, int u)
             c->livein[u] <= c->livein[u + 1]);
 }
 
-/* Divides the body into at most `most` stages: of each window of borders takes the cheapest. */
+/* Divides the body into at most `most` stages: takes each border, each second one, and so on. */
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
 {
     const gckpti_planner *p = c->s->p;
-    int borders = 1, seen = 0, best = -1, backward = 0;
+    int borders = 0, seen = 0, backward = 0;
     int64_t most_bytes = 0; /* between segments */
     for (int u = p->prologue + 1; u < p->nodes; u++)
         if (c->livein[u] > most_bytes && gckpti_is_border(c, GCKPTI_AT_SEGMENTS, u))
@@ -21030,18 +21022,12 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
     c->widest = p->g->top_segments < 2 ? INT64_MAX : most_bytes + most_bytes / 2;
     for (int u = p->prologue + 1; u < p->nodes; u++)
         borders += gckpti_is_border(c, kind, u);
-    const int window = (borders + most - 1) / most;
+    const int spacing = (borders + most - 2) / (most - 1);
     c->stage[0].first = p->prologue;
     c->n = 1;
-    for (int u = p->prologue + 1; u < p->nodes; u++) {
-        if (!gckpti_is_border(c, kind, u))
-            continue;
-        best = best < 0 || c->livein[u] < c->livein[best] ? u : best;
-        if (++seen % window == 0) {
-            c->stage[c->n++].first = best;
-            best = -1;
-        }
-    }
+    for (int u = p->prologue + 1; u < p->nodes; u++)
+        if (gckpti_is_border(c, kind, u) && seen++ % spacing == 0)
+            c->stage[c->n++].first = u;
     for (int k = c->n; k-- > 0;) {
         gckpti_stage *q = &c->stage[k];
         q->end = k + 1 < c->n ? c->stage[k + 1].first : p->nodes;
@@ -21638,14 +21624,12 @@ static void gckpti_improve(gckpti_search *s, gckpti_candidate *level)
     s->started = GCKPTI_NO_ATTEMPT;
 }
 
-/* Improves a level by another candidate's schedule, first as it is. */
+/* Improves a level by another candidate's schedule. */
 static void gckpti_improve_from(gckpti_search *s, gckpti_candidate *level,
                                 const gckpti_candidate *from)
 {
-    if (!gckpti_candidate_load(s, from))
-        return;
-    gckpti_candidate_update(s, level);
-    gckpti_improve(s, level);
+    if (gckpti_candidate_load(s, from))
+        gckpti_improve(s, level);
 }
 
 /* Solves a level from the last cut of a hull that keeps no more bytes than the limit allows. */
