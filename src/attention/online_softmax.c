@@ -8,20 +8,22 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 
 /* gckpti_online for W queries at once. x: scores, a row for each of n keys, a column for each
  * query; they become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and
- * gets zeros in its other rows; if no column sees a row, returns 0, sets factor to 1 and leaves x
- * as it is. max, sum and factor: the caller's values of W columns. */
-GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
-                                     float scale, int first, float *max, float *sum, float *factor)
+ * gets zeros in its other rows; if no column sees a row, sets factor to 1. max, sum and factor: the
+ * caller's values of W columns. */
+GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
+                                      float scale, int first, float *max, float *sum, float *factor)
 {
     const int64_t first_row = diagonal + 1 - window; /* first row that column 0 sees */
 
     const FLOATS zero = V(zero)(), lowest = V(set1)(-GCKPTI_INFINITY), times = V(set1)(scale);
     FLOATS top = lowest, other = lowest, shift, e[16], correction = zero;
-    n = diagonal + W < n ? diagonal + W : n;
-    if (n <= 0 || first_row >= n) { /* no visible row */
+    if (diagonal + W <= 0 || first_row >= gckpti_min(n, diagonal + W)) { /* no visible row */
         V(store)(factor, V(set1)(1.0f));
-        return 0;
+        for (int64_t j = 0; j < n; j++)
+            V(store)(x + j * GCKPTI_QK_TILE, zero);
+        return;
     }
+    n = gckpti_min(n, diagonal + W);
     for (int64_t j = first_row > 0 ? first_row : 0; j < n; j++) {
         FLOATS s = V(load)(x + j * GCKPTI_QK_TILE);
         if (j > diagonal)
@@ -66,7 +68,20 @@ GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int6
     V(store)(max, top);
     V(store)(sum, e[0]);
     V(store)(factor, correction);
-    return 1;
+}
+
+/* Turns scores p of n keys and m queries, of which query i sees keys up to i + diagonal, into
+ * exponentials; first: it is the first tile of the queries. */
+static GCKPTI_TARGET void V(heads_online)(const gckpti_attn *h, float *p, int64_t m, int64_t n,
+                                          int64_t diagonal, int first, float *max, float *sum,
+                                          float *factor)
+{
+    if (h->cap > 0.0f)
+        V(softcaps)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+    for (int64_t i = 0; i < m; i += W)
+        V(online_columns)
+        (p + i, n, diagonal + i, h->window, gckpti_attn_post_scale(h), first, max + i, sum + i,
+         factor + i);
 }
 
 /* Completes m queries from `first` on: their softmax sums, and saved = max + log(sum). */
@@ -112,7 +127,6 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
     if (j0 >= visible) /* no key is visible: out is zeros */
         return;
     const float *k = call->in[1].data + keys + gckpti_attn_offset(h, j0);
-    const float after = gckpti_attn_post_scale(h);
     V(heads_init)(h, max, sum);
     V(prefetch_rows)(h, k, gckpti_min(visible - j0, TILE));
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, TILE);
@@ -122,11 +136,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
         scores.diagonal = values.diagonal = ahead - j;
         scores.prefetch = out ? call->in[2].data + at_j : NULL;
         V(attn_gemm)(&scores, n, m, h->d, k, q, p);
-        if (h->cap > 0.0f)
-            V(softcaps)(p, n * TILE, h->dot_scale, h->cap);
-        for (int64_t i = 0; i < m; i += W)
-            (void)V(online_columns)(p + i, n, ahead - j + i, h->window, after, j == j0, max + i,
-                                    sum + i, factor + i);
+        V(heads_online)(h, p, m, n, ahead - j, j == j0, max, sum, factor);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);

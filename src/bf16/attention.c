@@ -96,8 +96,8 @@ GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
-/* Adds the terms of product t that are not masked (gckpti_mixed_masked) to its c, or to +0 unless
- * it accumulates: p or ds by rows that are packed in b. packed: space for a tile's p or ds. */
+/* Adds the terms of product t that are not masked (gckpti_mixed_masked) to its c: p or ds by
+ * rows that are packed in b. packed: space for a tile's p or ds. */
 static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product *t,
                                       const uint32_t *b, uint16_t *packed, int across, int cut,
                                       int64_t diagonal)
@@ -106,14 +106,12 @@ static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product
     const int64_t row = gckpti_ceil_to(t->k, GCKPTI_K_BLOCK);
     gckpti_packed_product s = V(head_product)(kernels, b, t->n, t->c, t->c_stride);
     if (cut && !V(all_finite)(b, row * t->c_stride)) {
-        if (!t->accumulate)
-            memset(t->c, 0, (size_t)(t->m * t->c_stride) * sizeof *t->c);
         gckpti_mixed_masked(h, t, across, diagonal);
         return;
     }
     V(head_pack)(kernels, &t->a, t->m, t->k, packed, NULL);
     s.tile.m = gckpti_ceil_to(t->m, 16), s.tile.a = packed, s.tile.a_row = row;
-    s.tile.from = t->accumulate ? t->c : NULL;
+    s.tile.from = t->c;
     V(head_multiply)(&s, across ? GCKPTI_TERMS_TO : GCKPTI_TERMS_FROM, cut, diagonal, t->k);
 }
 
@@ -131,29 +129,14 @@ typedef struct {
     uint16_t packed[GCKPTI_QK_TILE * GCKPTI_QK_TILE] GCKPTI_ALIGNED;
 } V(query_block);
 
-static GCKPTI_TARGET void V(queries_online)(V(query_block) * s)
-{
-    const gckpti_attn *h = s->h;
-    if (h->cap > 0.0f)
-        V(softcaps)(s->p, s->n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
-    for (int64_t i = 0; i < s->m; i += W) {
-        const int any =
-            V(online_columns)(s->p + i, s->n, s->diagonal + i, h->window, gckpti_attn_post_scale(h),
-                              s->j == s->first, s->max + i, s->sum + i, s->factor + i);
-        for (int64_t r = 0; !any && r < s->n; r++) /* then x was left as it is */
-            V(store)(s->p + r * GCKPTI_QK_TILE + i, V(zero)());
-    }
-}
-
 /* Computes out = out * factor + p' v. */
 static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_operand *v)
 {
     const int64_t d = s->h->d, width = s->h->d_vec;
-    const int fresh = s->j == s->first;
     gckpti_product t = gckpti_product_of(s->m, d, s->n, gckpti_matrix(s->p, 1, GCKPTI_QK_TILE),
                                          gckpti_transpose(v), s->out);
-    t.c_stride = width, t.accumulate = !fresh;
-    for (int64_t r = 0; !fresh && r < s->m; r++)
+    t.c_stride = width;
+    for (int64_t r = 0; s->j > s->first && r < s->m; r++)
         V(rescale)(s->out + r * width, s->factor[r], d);
     V(head_pack)(s->kernels, &t.b, d, s->n, NULL, s->a);
     V(head_add)
@@ -179,6 +162,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     if (s.j >= visible) /* these see no key: zeros */
         return;
     V(heads_init)(h, s.max, s.sum);
+    memset(s.out, 0, (size_t)(GCKPTI_QK_TILE * h->d_vec) * sizeof *s.out);
     gckpti_mixed_configure(s.kernels, 1);
     V(head_pack)(s.kernels, &x, s.m, h->d, NULL, s.q);
     for (; s.j < visible; s.j += GCKPTI_QK_TILE) {
@@ -189,7 +173,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
         s.n = gckpti_min(visible - s.j, GCKPTI_QK_TILE), s.diagonal = ahead - s.j;
         V(head_set_a)(h, &t, &k, s.j % h->s, s.n, (uint16_t *)rest);
         V(head_multiply)(&t, GCKPTI_COLUMNS_FROM, s.diagonal + 1 < s.n, s.diagonal, h->d);
-        V(queries_online)(&s);
+        V(heads_online)(h, s.p, s.m, s.n, s.diagonal, s.j == s.first, s.max, s.sum, s.factor);
         if (call->out || call->out_bf16)
             V(queries_values)(&s, &v);
     }

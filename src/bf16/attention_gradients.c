@@ -45,7 +45,7 @@ typedef struct {
     uint32_t *k_b, *v_b, *kt_b, *a;
     uint16_t *packed;
     int64_t head, i, m, j, n, diagonal;
-    int cut, fresh[3]; /* fresh: whether dq, dk, dv of this tile start at +0 */
+    int cut;
 } V(key_block);
 
 static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn *h, int64_t head,
@@ -101,14 +101,14 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
 
 /* Adds the tile's terms to one gradient: dv += p' g, dk += ds' q, dq += ds k (packed earlier). */
 static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x, const float *p,
-                                      float *to, int fresh)
+                                      float *to)
 {
     const int across = x == &s->k;
     gckpti_product t = gckpti_product_of(
         across ? s->m : s->n, s->h->d, across ? s->n : s->m,
         gckpti_matrix(p, across ? GCKPTI_QK_TILE : 1, across ? 1 : GCKPTI_QK_TILE),
         gckpti_transpose(x), to);
-    t.c_stride = s->h->d_vec, t.accumulate = !fresh;
+    t.c_stride = s->h->d_vec;
     if (!across)
         V(head_pack)(s->kernels, &t.b, t.n, t.k, NULL, s->a);
     V(head_add)(s->h, &t, across ? s->kt_b : s->a, s->packed, across, s->cut, s->diagonal);
@@ -132,11 +132,11 @@ static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
     for (int64_t r = 0; r < s->m; r++)
         V(keys_gradients)(s, r);
     if (s->dv)
-        V(keys_add)(s, &s->g, s->p, s->dv, s->fresh[2]);
+        V(keys_add)(s, &s->g, s->p, s->dv);
     if (s->dk)
-        V(keys_add)(s, &s->q, s->ds, s->dk, s->fresh[1]);
+        V(keys_add)(s, &s->q, s->ds, s->dk);
     if (s->dq)
-        V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->d_vec, s->fresh[0]);
+        V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->d_vec);
 }
 
 /* V(attention_backward) of bf16 plans: for each tile of 64 keys, all tiles of queries that see it;
@@ -150,7 +150,6 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared_keys ? h->d_vec : 0;
-    const int windowed = h->window < h->s; /* some tiles may have no query: load all */
     const gckpti_operand g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
     const gckpti_operand o = { call->out, call->out_bf16, c, 1, 0, NULL };
     V(key_block) s;
@@ -159,7 +158,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
     float *const dk = s.dk, *const dv = s.dv;
     gckpti_mixed_configure(s.kernels, 1);
-    if (s.dq && (in[0].accumulate || windowed))
+    if (s.dq)
         gckpti_attn_load_grad(h, 0, at_q, h->t, s.dq, h->d_vec);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += GCKPTI_QK_TILE) {
         const int64_t key = at_k + s.j * kc, query0 = s.j - h->visible.ahead;
@@ -167,15 +166,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         s.dk = to[0], s.dv = to[1];
         s.n = gckpti_min(h->visible.keys - s.j, GCKPTI_QK_TILE);
         s.i = query0 > 0 ? query0 / GCKPTI_QK_TILE * GCKPTI_QK_TILE : 0;
-        /* covered: queries of the first tile after query0; end: of the queries that see a key */
-        const int64_t covered = gckpti_min(s.i + GCKPTI_QK_TILE, h->t) - query0;
-        const int64_t end = gckpti_min(h->t, query0 + s.n - 1 + h->window);
-        s.fresh[0] = s.j == 0 && !in[0].accumulate && !windowed;
-        for (int i = 0; i < 2; i++) {
-            s.fresh[1 + i] = member == 0 && covered >= s.n && !in[1 + i].accumulate && !windowed;
-            if (to[i] && member == 0 && !s.fresh[1 + i])
+        const int64_t end = gckpti_min(h->t, query0 + s.n - 1 + h->window); /* they see a key */
+        for (int i = 0; i < 2; i++)
+            if (to[i] && member == 0)
                 gckpti_attn_load_grad(h, 1 + i, key, s.n, to[i], h->d_vec);
-        }
         s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, kc, 1, 0);
         s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, kc, 1, 0);
         const gckpti_operand transposed = gckpti_transpose(&s.k);
@@ -191,7 +185,6 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
             s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at, c, 1, 0),
             s.g = gckpti_operand_at(&g, at);
             V(keys_add_queries)(&s);
-            s.fresh[1] = s.fresh[2] = 0;
         }
         for (int i = 0; i < 2; i++)
             if (to[i] && member + 1 == h->group)
