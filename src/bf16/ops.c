@@ -49,6 +49,17 @@ static float gckpti_mixed_block(const gckpti_operand *a, const gckpti_operand *b
                                 gckpti_flush_to_zero(chain[0] + chain[1]));
 }
 
+/* As gckpti_mixed_block, for n terms of a compressed b from element `at` on. */
+static float gckpti_mixed_compressed(const gckpti_operand *a, const gckpti_operand *b, int64_t at,
+                                     int64_t n, float element)
+{
+    float w[GCKPTI_K_BLOCK];
+    const gckpti_operand y = { w, NULL, 0, 1, 0, NULL };
+    for (int64_t l = 0, each = b->k_stride == 1 ? n : 1; l < n; l += each)
+        gckpti_decompress(b->compressed, at + l * b->k_stride, each, w + l);
+    return gckpti_mixed_block(a, &y, 0, n, element);
+}
+
 static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
@@ -67,7 +78,12 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
     }
     for (int64_t p = 0, n; p < t->k; p += n) {
         n = gckpti_block_terms(t, p);
-        d = gckpti_mixed_block(&x, &y, p, p + n, d);
+        if (gckpti_has_compressed(&t->b)) {
+            const gckpti_operand row = gckpti_operand_at(&x, p * x.k_stride);
+            d = gckpti_mixed_compressed(&row, &t->b, b + p * y.k_stride, n, d);
+        } else {
+            d = gckpti_mixed_block(&x, &y, p, p + n, d);
+        }
     }
     return d;
 }
@@ -80,37 +96,10 @@ static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
         t->c_halves[at] = gckpti_to_bf16(d);
 }
 
-/* Computes column j of up to GCKPTI_STRIP rows; a compressed b is decompressed once for them. */
-static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
-{
-    float d[GCKPTI_STRIP], w[GCKPTI_K_BLOCK];
-    const gckpti_operand y = { w, NULL, 0, 1, 0, NULL };
-    const int64_t rows = gckpti_min(t->m - i, GCKPTI_STRIP), step = t->b.k_stride;
-    for (int64_t r = 0; r < rows; r++)
-        d[r] = gckpti_mixed_start(t, (i + r) * t->n + j, j);
-    for (int64_t p = 0, n; p < t->k; p += n) {
-        const int64_t at = j * t->b.stride + p * step;
-        n = gckpti_min(t->k - p, GCKPTI_K_BLOCK);
-        for (int64_t l = 0, each = step == 1 ? n : 1; l < n; l += each)
-            gckpti_decompress(t->b.compressed, at + l * step, each, w + l);
-        for (int64_t r = 0; r < rows; r++) {
-            const gckpti_operand x =
-                gckpti_operand_at(&t->a, (i + r) * t->a.stride + p * t->a.k_stride);
-            d[r] = gckpti_mixed_block(&x, &y, 0, n, d[r]);
-        }
-    }
-    for (int64_t r = 0; r < rows; r++)
-        gckpti_mixed_set(t, (i + r) * t->n + j, d[r]);
-}
-
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
 {
-    const int compressed = gckpti_has_compressed(&t->b);
     (void)call;
-    for (int64_t i = 0; compressed && i < t->m; i += GCKPTI_STRIP)
-        for (int64_t j = 0; j < t->n; j++)
-            gckpti_mixed_column(t, i, j);
-    for (int64_t i = 0; i < t->batch * t->m && !compressed; i++)
+    for (int64_t i = 0; i < t->batch * t->m; i++)
         for (int64_t j = 0; j < t->n; j++) {
             const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride,
                           at = i * t->n + j;
