@@ -155,7 +155,6 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + first : NULL;
     c.out = c.out ? c.out + first : gckpti_open_strip(&c, c.out_bf16, strips->backward, &next);
     c.grad_out = c.grad_out ? c.grad_out + first : gckpti_open_strip(&c, c.grad_out_bf16, 1, &next);
-    c.grad_out_bf16 = NULL; /* it is in c.grad_out now */
     for (int k = 0; k < c.inputs; k++) {
         gckpt_arg *in = &c.in[k];
         if (strips->row_size && k > 0) {

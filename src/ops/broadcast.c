@@ -154,8 +154,9 @@ static void gckpti_sum_plane(const gckpti_strided *s)
     const int64_t *size = s->it.size, *step = s->it.step[3];
     const int64_t most = !step[0] == !step[1] ? 1 : ROWS; /* rows of which either is summed */
     float terms[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
-    gckpt_call sums = *s->call;
-    sums.runner = NULL, sums.in[1].accumulate = 1;
+    gckpt_call sums;
+    memset(&sums, 0, sizeof sums);
+    sums.kernels = s->call->kernels, sums.in[1].accumulate = 1;
     for (int64_t r = 0; r < size[1]; r += most)
         for (int64_t j = 0; j < size[0]; j += COLUMNS) {
             gckpti_strided tile = *s;

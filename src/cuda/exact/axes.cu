@@ -15,6 +15,15 @@ Axes axes_of(const gckpti_iter &w, int first, bool dense)
     return x;
 }
 
+/* Iterates over `axes` of tensors of shapes a and b. */
+Axes axes_over(const gckpt_shape &axes, const gckpt_shape &a, const gckpt_shape &b, bool dense)
+{
+    const gckpt_shape *const shapes[4] = { &a, &b, NULL, NULL };
+    gckpti_iter it;
+    gckpti_iter_over(&it, &axes, shapes);
+    return axes_of(it, 0, dense);
+}
+
 struct Quotient { /* a / divisor */
     float divisor;
     __device__ void operator()(float *d, float a, float, float, int accumulate) const

@@ -29,7 +29,9 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
     const float divisor = MEAN ? (float)v.size : 1.0f;
-    const Axes axes = axes_of(gckpti_sum_move(call, 0), 0, false);
+    gckpt_shape each = x->shape;
+    each.d[axis < 0 ? axis + each.n : axis] = 1;
+    const Axes axes = axes_over(x->shape, x->shape, each, false);
     if (backward && x->grad)
         map(call, axes, Quotient{ divisor }, grad_of(*x), grad_out_of(call), NONE, NONE,
             x->accumulate);

@@ -1,10 +1,7 @@
 /* Iterates over the result and inputs i and j. */
 Axes broadcast_axes(const gckpt_call *call, int i, int j)
 {
-    const gckpt_shape *const shapes[4] = { &call->in[i].shape, &call->in[j].shape, NULL, NULL };
-    gckpti_iter it;
-    gckpti_iter_over(&it, &call->shape, shapes);
-    return axes_of(it, 0, true);
+    return axes_over(call->shape, call->in[i].shape, call->in[j].shape, true);
 }
 
 /* Returns the values of an input, or the words of an i32 one. */
