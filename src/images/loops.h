@@ -1,5 +1,5 @@
 #ifndef GCKPT_NO_IMAGES
-/* Computes channels c..c+n-1 (n <= W) of a result at y from `taps` pixels, or adds g to their dx. */
+/* Computes channels c..c+n-1 (n <= W) of a result at y from `taps` pixels, or adds g to dx. */
 GCKPTI_ALWAYS void V(upsample_vector)(const float *x, float *dx, const float *g, float *y,
                                       const int64_t *from, const float *weight, int taps, int64_t c,
                                       int64_t n)
