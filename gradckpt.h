@@ -157,17 +157,17 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1211
  *     >>store     parameters and optimiser state, however they are stored                     1640
  *     >>graph     tensors, views, segments, gckpt_apply                                        603
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6676
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6670
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1259
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4848
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2353
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              917
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4789
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4788
  *     >>check     gradients against finite differences                                         324
  *     >>files     safetensors                                                                 1529
  *     >>export    plans and weights as C constants                                             621
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2827
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2814
  */
 
 #ifndef GRADCKPT_H
@@ -7947,7 +7947,11 @@ GCKPTI_KERNEL void V(rotary_row)(const gckpt_call *call, int64_t row)
 
 /* >>images/loops */
 #ifndef GCKPT_NO_IMAGES
+<<<<<<< HEAD
 /* Computes n <= W channels from c on of a result at y from `taps` pixels, or adds g to dx. */
+=======
+/* Computes channels c..c+n-1 (n <= W) of a result at y from `taps` pixels, or adds g to dx. */
+>>>>>>> k-images
 GCKPTI_ALWAYS void V(upsample_vector)(const float *x, float *dx, const float *g, float *y,
                                       const int64_t *from, const float *weight, int taps, int64_t c,
                                       int64_t n)
@@ -9092,6 +9096,17 @@ static float gckpti_mixed_block(const gckpti_operand *a, const gckpti_operand *b
                                 gckpti_flush_to_zero(chain[0] + chain[1]));
 }
 
+/* As gckpti_mixed_block, for n terms of a compressed b from element `at` on. */
+static float gckpti_mixed_compressed(const gckpti_operand *a, const gckpti_operand *b, int64_t at,
+                                     int64_t n, float element)
+{
+    float w[GCKPTI_K_BLOCK];
+    const gckpti_operand y = { w, NULL, 0, 1, 0, NULL };
+    for (int64_t l = 0, each = b->k_stride == 1 ? n : 1; l < n; l += each)
+        gckpti_decompress(b->compressed, at + l * b->k_stride, each, w + l);
+    return gckpti_mixed_block(a, &y, 0, n, element);
+}
+
 static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
@@ -9111,7 +9126,12 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
     }
     for (int64_t p = 0, n; p < t->k; p += n) {
         n = gckpti_block_terms(t, p);
-        d = gckpti_mixed_block(&x, &y, p, p + n, d);
+        if (gckpti_has_compressed(&t->b)) {
+            const gckpti_operand row = gckpti_operand_at(&x, p * x.k_stride);
+            d = gckpti_mixed_compressed(&row, &t->b, b + p * y.k_stride, n, d);
+        } else {
+            d = gckpti_mixed_block(&x, &y, p, p + n, d);
+        }
     }
     return d;
 }
@@ -9124,37 +9144,10 @@ static void gckpti_mixed_set(const gckpti_product *t, int64_t at, float d)
         t->c_halves[at] = gckpti_to_bf16(d);
 }
 
-/* Computes column j of up to GCKPTI_STRIP rows; a compressed b is decompressed once for them. */
-static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
-{
-    float d[GCKPTI_STRIP], w[GCKPTI_K_BLOCK];
-    const gckpti_operand y = { w, NULL, 0, 1, 0, NULL };
-    const int64_t rows = gckpti_min(t->m - i, GCKPTI_STRIP), step = t->b.k_stride;
-    for (int64_t r = 0; r < rows; r++)
-        d[r] = gckpti_mixed_start(t, (i + r) * t->n + j, j);
-    for (int64_t p = 0, n; p < t->k; p += n) {
-        const int64_t at = j * t->b.stride + p * step;
-        n = gckpti_min(t->k - p, GCKPTI_K_BLOCK);
-        for (int64_t l = 0, each = step == 1 ? n : 1; l < n; l += each)
-            gckpti_decompress(t->b.compressed, at + l * step, each, w + l);
-        for (int64_t r = 0; r < rows; r++) {
-            const gckpti_operand x =
-                gckpti_operand_at(&t->a, (i + r) * t->a.stride + p * t->a.k_stride);
-            d[r] = gckpti_mixed_block(&x, &y, 0, n, d[r]);
-        }
-    }
-    for (int64_t r = 0; r < rows; r++)
-        gckpti_mixed_set(t, (i + r) * t->n + j, d[r]);
-}
-
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
 {
-    const int compressed = gckpti_has_compressed(&t->b);
     (void)call;
-    for (int64_t i = 0; compressed && i < t->m; i += GCKPTI_STRIP)
-        for (int64_t j = 0; j < t->n; j++)
-            gckpti_mixed_column(t, i, j);
-    for (int64_t i = 0; i < t->batch * t->m && !compressed; i++)
+    for (int64_t i = 0; i < t->batch * t->m; i++)
         for (int64_t j = 0; j < t->n; j++) {
             const int64_t a = i / t->m * t->a.batch_stride + i % t->m * t->a.stride,
                           at = i * t->n + j;
@@ -9704,8 +9697,9 @@ static void gckpti_sum_plane(const gckpti_strided *s)
     const int64_t *size = s->it.size, *step = s->it.step[3];
     const int64_t most = !step[0] == !step[1] ? 1 : ROWS; /* rows of which either is summed */
     float terms[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
-    gckpt_call sums = *s->call;
-    sums.runner = NULL, sums.in[1].accumulate = 1;
+    gckpt_call sums;
+    memset(&sums, 0, sizeof sums);
+    sums.kernels = s->call->kernels, sums.in[1].accumulate = 1;
     for (int64_t r = 0; r < size[1]; r += most)
         for (int64_t j = 0; j < size[0]; j += COLUMNS) {
             gckpti_strided tile = *s;
@@ -25673,7 +25667,6 @@ static void gckpti_strip_item(void *context, int64_t i, int64_t worker)
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + first : NULL;
     c.out = c.out ? c.out + first : gckpti_open_strip(&c, c.out_bf16, strips->backward, &next);
     c.grad_out = c.grad_out ? c.grad_out + first : gckpti_open_strip(&c, c.grad_out_bf16, 1, &next);
-    c.grad_out_bf16 = NULL; /* it is in c.grad_out now */
     for (int k = 0; k < c.inputs; k++) {
         gckpt_arg *in = &c.in[k];
         if (strips->row_size && k > 0) {
@@ -32136,20 +32129,22 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 
 /* gckpti_online for W queries at once. x: scores, a row for each of n keys, a column for each
  * query; they become exponentials. Column i sees the last `window` of the rows 0..i+diagonal, and
- * gets zeros in its other rows; if no column sees a row, returns 0, sets factor to 1 and leaves x
- * as it is. max, sum and factor: the caller's values of W columns. */
-GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
-                                     float scale, int first, float *max, float *sum, float *factor)
+ * gets zeros in its other rows; if no column sees a row, sets factor to 1. max, sum and factor: the
+ * caller's values of W columns. */
+GCKPTI_INLINED void V(online_columns)(float *x, int64_t n, int64_t diagonal, int64_t window,
+                                      float scale, int first, float *max, float *sum, float *factor)
 {
     const int64_t first_row = diagonal + 1 - window; /* first row that column 0 sees */
 
     const FLOATS zero = V(zero)(), lowest = V(set1)(-GCKPTI_INFINITY), times = V(set1)(scale);
     FLOATS top = lowest, other = lowest, shift, e[16], correction = zero;
-    n = diagonal + W < n ? diagonal + W : n;
-    if (n <= 0 || first_row >= n) { /* no visible row */
+    if (diagonal + W <= 0 || first_row >= gckpti_min(n, diagonal + W)) { /* no visible row */
         V(store)(factor, V(set1)(1.0f));
-        return 0;
+        for (int64_t j = 0; j < n; j++)
+            V(store)(x + j * GCKPTI_QK_TILE, zero);
+        return;
     }
+    n = gckpti_min(n, diagonal + W);
     for (int64_t j = first_row > 0 ? first_row : 0; j < n; j++) {
         FLOATS s = V(load)(x + j * GCKPTI_QK_TILE);
         if (j > diagonal)
@@ -32194,7 +32189,20 @@ GCKPTI_INLINED int V(online_columns)(float *x, int64_t n, int64_t diagonal, int6
     V(store)(max, top);
     V(store)(sum, e[0]);
     V(store)(factor, correction);
-    return 1;
+}
+
+/* Turns scores p of n keys and m queries, of which query i sees keys up to i + diagonal, into
+ * exponentials; first: it is the first tile of the queries. */
+static GCKPTI_TARGET void V(heads_online)(const gckpti_attn *h, float *p, int64_t m, int64_t n,
+                                          int64_t diagonal, int first, float *max, float *sum,
+                                          float *factor)
+{
+    if (h->cap > 0.0f)
+        V(softcaps)(p, n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
+    for (int64_t i = 0; i < m; i += W)
+        V(online_columns)
+        (p + i, n, diagonal + i, h->window, gckpti_attn_post_scale(h), first, max + i, sum + i,
+         factor + i);
 }
 
 /* Completes m queries from `first` on: their softmax sums, and saved = max + log(sum). */
@@ -32240,7 +32248,6 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
     if (j0 >= visible) /* no key is visible: out is zeros */
         return;
     const float *k = call->in[1].data + keys + gckpti_attn_offset(h, j0);
-    const float after = gckpti_attn_post_scale(h);
     V(heads_init)(h, max, sum);
     V(prefetch_rows)(h, k, gckpti_min(visible - j0, TILE));
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, TILE);
@@ -32250,11 +32257,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_attn *h, int64_t row
         scores.diagonal = values.diagonal = ahead - j;
         scores.prefetch = out ? call->in[2].data + at_j : NULL;
         V(attn_gemm)(&scores, n, m, h->d, k, q, p);
-        if (h->cap > 0.0f)
-            V(softcaps)(p, n * TILE, h->dot_scale, h->cap);
-        for (int64_t i = 0; i < m; i += W)
-            (void)V(online_columns)(p + i, n, ahead - j + i, h->window, after, j == j0, max + i,
-                                    sum + i, factor + i);
+        V(heads_online)(h, p, m, n, ahead - j, j == j0, max, sum, factor);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + at_j, h->kv_c, n, v);
@@ -32460,8 +32463,8 @@ GCKPTI_INLINED int V(head_cut)(const gckpti_attn *h, int64_t diagonal, int64_t m
     return diagonal + 1 < n || diagonal + m > h->window;
 }
 
-/* Adds the terms of product t that are not masked (gckpti_mixed_masked) to its c, or to +0 unless
- * it accumulates: p or ds by rows that are packed in b. packed: space for a tile's p or ds. */
+/* Adds the terms of product t that are not masked (gckpti_mixed_masked) to its c: p or ds by
+ * rows that are packed in b. packed: space for a tile's p or ds. */
 static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product *t,
                                       const uint32_t *b, uint16_t *packed, int across, int cut,
                                       int64_t diagonal)
@@ -32470,14 +32473,12 @@ static GCKPTI_TARGET void V(head_add)(const gckpti_attn *h, const gckpti_product
     const int64_t row = gckpti_ceil_to(t->k, GCKPTI_K_BLOCK);
     gckpti_packed_product s = V(head_product)(kernels, b, t->n, t->c, t->c_stride);
     if (cut && !V(all_finite)(b, row * t->c_stride)) {
-        if (!t->accumulate)
-            memset(t->c, 0, (size_t)(t->m * t->c_stride) * sizeof *t->c);
         gckpti_mixed_masked(h, t, across, diagonal);
         return;
     }
     V(head_pack)(kernels, &t->a, t->m, t->k, packed, NULL);
     s.tile.m = gckpti_ceil_to(t->m, 16), s.tile.a = packed, s.tile.a_row = row;
-    s.tile.from = t->accumulate ? t->c : NULL;
+    s.tile.from = t->c;
     V(head_multiply)(&s, across ? GCKPTI_TERMS_TO : GCKPTI_TERMS_FROM, cut, diagonal, t->k);
 }
 
@@ -32495,29 +32496,14 @@ typedef struct {
     uint16_t packed[GCKPTI_QK_TILE * GCKPTI_QK_TILE] GCKPTI_ALIGNED;
 } V(query_block);
 
-static GCKPTI_TARGET void V(queries_online)(V(query_block) * s)
-{
-    const gckpti_attn *h = s->h;
-    if (h->cap > 0.0f)
-        V(softcaps)(s->p, s->n * GCKPTI_QK_TILE, h->dot_scale, h->cap);
-    for (int64_t i = 0; i < s->m; i += W) {
-        const int any =
-            V(online_columns)(s->p + i, s->n, s->diagonal + i, h->window, gckpti_attn_post_scale(h),
-                              s->j == s->first, s->max + i, s->sum + i, s->factor + i);
-        for (int64_t r = 0; !any && r < s->n; r++) /* then x was left as it is */
-            V(store)(s->p + r * GCKPTI_QK_TILE + i, V(zero)());
-    }
-}
-
 /* Computes out = out * factor + p' v. */
 static GCKPTI_TARGET void V(queries_values)(V(query_block) * s, const gckpti_operand *v)
 {
     const int64_t d = s->h->d, width = s->h->d_vec;
-    const int fresh = s->j == s->first;
     gckpti_product t = gckpti_product_of(s->m, d, s->n, gckpti_matrix(s->p, 1, GCKPTI_QK_TILE),
                                          gckpti_transpose(v), s->out);
-    t.c_stride = width, t.accumulate = !fresh;
-    for (int64_t r = 0; !fresh && r < s->m; r++)
+    t.c_stride = width;
+    for (int64_t r = 0; s->j > s->first && r < s->m; r++)
         V(rescale)(s->out + r * width, s->factor[r], d);
     V(head_pack)(s->kernels, &t.b, d, s->n, NULL, s->a);
     V(head_add)
@@ -32543,6 +32529,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
     if (s.j >= visible) /* these see no key: zeros */
         return;
     V(heads_init)(h, s.max, s.sum);
+    memset(s.out, 0, (size_t)(GCKPTI_QK_TILE * h->d_vec) * sizeof *s.out);
     gckpti_mixed_configure(s.kernels, 1);
     V(head_pack)(s.kernels, &x, s.m, h->d, NULL, s.q);
     for (; s.j < visible; s.j += GCKPTI_QK_TILE) {
@@ -32553,7 +32540,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_attn *h, int64_t row, in
         s.n = gckpti_min(visible - s.j, GCKPTI_QK_TILE), s.diagonal = ahead - s.j;
         V(head_set_a)(h, &t, &k, s.j % h->s, s.n, (uint16_t *)rest);
         V(head_multiply)(&t, GCKPTI_COLUMNS_FROM, s.diagonal + 1 < s.n, s.diagonal, h->d);
-        V(queries_online)(&s);
+        V(heads_online)(h, s.p, s.m, s.n, s.diagonal, s.j == s.first, s.max, s.sum, s.factor);
         if (call->out || call->out_bf16)
             V(queries_values)(&s, &v);
     }
@@ -32616,7 +32603,7 @@ typedef struct {
     uint32_t *k_b, *v_b, *kt_b, *a;
     uint16_t *packed;
     int64_t head, i, m, j, n, diagonal;
-    int cut, fresh[3]; /* fresh: whether dq, dk, dv of this tile start at +0 */
+    int cut;
 } V(key_block);
 
 static GCKPTI_TARGET void V(key_block_begin)(V(key_block) * s, const gckpti_attn *h, int64_t head,
@@ -32672,14 +32659,14 @@ GCKPTI_INLINED void V(keys_gradients)(const V(key_block) * s, int64_t r)
 
 /* Adds the tile's terms to one gradient: dv += p' g, dk += ds' q, dq += ds k (packed earlier). */
 static GCKPTI_TARGET void V(keys_add)(V(key_block) * s, const gckpti_operand *x, const float *p,
-                                      float *to, int fresh)
+                                      float *to)
 {
     const int across = x == &s->k;
     gckpti_product t = gckpti_product_of(
         across ? s->m : s->n, s->h->d, across ? s->n : s->m,
         gckpti_matrix(p, across ? GCKPTI_QK_TILE : 1, across ? 1 : GCKPTI_QK_TILE),
         gckpti_transpose(x), to);
-    t.c_stride = s->h->d_vec, t.accumulate = !fresh;
+    t.c_stride = s->h->d_vec;
     if (!across)
         V(head_pack)(s->kernels, &t.b, t.n, t.k, NULL, s->a);
     V(head_add)(s->h, &t, across ? s->kt_b : s->a, s->packed, across, s->cut, s->diagonal);
@@ -32703,11 +32690,11 @@ static GCKPTI_TARGET void V(keys_add_queries)(V(key_block) * s)
     for (int64_t r = 0; r < s->m; r++)
         V(keys_gradients)(s, r);
     if (s->dv)
-        V(keys_add)(s, &s->g, s->p, s->dv, s->fresh[2]);
+        V(keys_add)(s, &s->g, s->p, s->dv);
     if (s->dk)
-        V(keys_add)(s, &s->q, s->ds, s->dk, s->fresh[1]);
+        V(keys_add)(s, &s->q, s->ds, s->dk);
     if (s->dq)
-        V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->d_vec, s->fresh[0]);
+        V(keys_add)(s, &s->k, s->ds, s->dq + s->i * h->d_vec);
 }
 
 /* V(attention_backward) of bf16 plans: for each tile of 64 keys, all tiles of queries that see it;
@@ -32721,7 +32708,6 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared_keys ? h->d_vec : 0;
-    const int windowed = h->window < h->s; /* some tiles may have no query: load all */
     const gckpti_operand g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
     const gckpti_operand o = { call->out, call->out_bf16, c, 1, 0, NULL };
     V(key_block) s;
@@ -32730,7 +32716,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
     float *const dk = s.dk, *const dv = s.dv;
     gckpti_mixed_configure(s.kernels, 1);
-    if (s.dq && (in[0].accumulate || windowed))
+    if (s.dq)
         gckpti_attn_load_grad(h, 0, at_q, h->t, s.dq, h->d_vec);
     for (s.j = gckpti_attn_first_tile(h, 0); s.j < h->visible.keys; s.j += GCKPTI_QK_TILE) {
         const int64_t key = at_k + s.j * kc, query0 = s.j - h->visible.ahead;
@@ -32738,15 +32724,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
         s.dk = to[0], s.dv = to[1];
         s.n = gckpti_min(h->visible.keys - s.j, GCKPTI_QK_TILE);
         s.i = query0 > 0 ? query0 / GCKPTI_QK_TILE * GCKPTI_QK_TILE : 0;
-        /* covered: queries of the first tile after query0; end: of the queries that see a key */
-        const int64_t covered = gckpti_min(s.i + GCKPTI_QK_TILE, h->t) - query0;
-        const int64_t end = gckpti_min(h->t, query0 + s.n - 1 + h->window);
-        s.fresh[0] = s.j == 0 && !in[0].accumulate && !windowed;
-        for (int i = 0; i < 2; i++) {
-            s.fresh[1 + i] = member == 0 && covered >= s.n && !in[1 + i].accumulate && !windowed;
-            if (to[i] && member == 0 && !s.fresh[1 + i])
+        const int64_t end = gckpti_min(h->t, query0 + s.n - 1 + h->window); /* they see a key */
+        for (int i = 0; i < 2; i++)
+            if (to[i] && member == 0)
                 gckpti_attn_load_grad(h, 1 + i, key, s.n, to[i], h->d_vec);
-        }
         s.k = gckpti_operand_of(gckpti_arg_values(&in[1]), key, kc, 1, 0);
         s.v = gckpti_operand_of(gckpti_arg_values(&in[2]), key, kc, 1, 0);
         const gckpti_operand transposed = gckpti_transpose(&s.k);
@@ -32762,7 +32743,6 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_attn *h, int64_t row, i
             s.q = gckpti_operand_of(gckpti_arg_values(&in[0]), at, c, 1, 0),
             s.g = gckpti_operand_at(&g, at);
             V(keys_add_queries)(&s);
-            s.fresh[1] = s.fresh[2] = 0;
         }
         for (int i = 0; i < 2; i++)
             if (to[i] && member + 1 == h->group)

@@ -16,7 +16,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 610
  *     >>common    fill, add, convert, update, dequantise                                       733
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3405
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3413
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1395
  *     >>backend   which kernels there are, the self-test, the table                            289
  */
@@ -1527,6 +1527,15 @@ Axes axes_of(const gckpti_iter &w, int first, bool dense)
     return x;
 }
 
+/* Iterates over `axes` of tensors of shapes a and b. */
+Axes axes_over(const gckpt_shape &axes, const gckpt_shape &a, const gckpt_shape &b, bool dense)
+{
+    const gckpt_shape *const shapes[4] = { &a, &b, NULL, NULL };
+    gckpti_iter it;
+    gckpti_iter_over(&it, &axes, shapes);
+    return axes_of(it, 0, dense);
+}
+
 struct Quotient { /* a / divisor */
     float divisor;
     __device__ void operator()(float *d, float a, float, float, int accumulate) const
@@ -1737,10 +1746,7 @@ void sums(const gckpt_call *call, const Axes &axes, Sums s)
 /* Iterates over the result and inputs i and j. */
 Axes broadcast_axes(const gckpt_call *call, int i, int j)
 {
-    const gckpt_shape *const shapes[4] = { &call->in[i].shape, &call->in[j].shape, NULL, NULL };
-    gckpti_iter it;
-    gckpti_iter_over(&it, &call->shape, shapes);
-    return axes_of(it, 0, true);
+    return axes_over(call->shape, call->in[i].shape, call->in[j].shape, true);
 }
 
 /* Returns the values of an input, or the words of an i32 one. */
@@ -2044,7 +2050,9 @@ template <bool MEAN> void sum_by(const gckpt_call *call, bool backward)
     const int axis = *(const int *)call->attributes;
     const gckpti_axis_split v = gckpti_split_at(&x->shape, axis);
     const float divisor = MEAN ? (float)v.size : 1.0f;
-    const Axes axes = axes_of(gckpti_sum_move(call, 0), 0, false);
+    gckpt_shape each = x->shape;
+    each.d[axis < 0 ? axis + each.n : axis] = 1;
+    const Axes axes = axes_over(x->shape, x->shape, each, false);
     if (backward && x->grad)
         map(call, axes, Quotient{ divisor }, grad_of(*x), grad_out_of(call), NONE, NONE,
             x->accumulate);
