@@ -217,8 +217,8 @@ std::string short_name(const char *name)
             s.erase(at, strlen(drop));
     if (s.find("each_kernel<") == 0) /* the function that the kernel calls */
         s = s.substr(strlen("each_kernel<"));
-    if (s.find("map_kernel") == 0) /* keeps only the size of vectors */
-        s = s.substr(0, s.find(','));
+    if (s.find("map_kernel") == 0) /* keeps only the sizes and the layout */
+        s = s.substr(0, s.find(',', s.find(',') + 1));
     return s;
 }
 

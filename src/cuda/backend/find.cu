@@ -30,12 +30,13 @@ struct OpKernels {
  * number of words of its workspace. */
 #define ROW(name, workspace, ...)                                                                  \
     { #name, locked<__VA_ARGS__, false, false>, locked<__VA_ARGS__, false, true>, workspace },
-#define OP(name, ...)             ROW(name, NULL, name##_by)
+#define OP(name)                  ROW(name, NULL, name##_by)
 #define OP_AS(name, ...)          ROW(name, NULL, __VA_ARGS__)
 #define OP_WORDS(name, as, ...)   ROW(name, set_words<as##_workspace>, __VA_ARGS__)
 #define OP_LOSS(name, kind)       OP_WORDS(name, element_loss, element_loss_by<GCKPTI_LOSS_##kind>)
+#define OP_TYPED(name, ...)       OP_AS(name, name##_by<false>)
 const OpKernels EXACT_OPS[] = {
-    GCKPTI_UNARY_OPS(OP) GCKPTI_UNARY_OPS_WITH(OP) GCKPTI_BINARY_OPS(OP)
+    GCKPTI_UNARY_OPS(OP_TYPED) GCKPTI_UNARY_OPS_WITH(OP_TYPED) GCKPTI_BINARY_OPS(OP_TYPED)
     OP(where) OP(dropout) OP(detach) OP(from_u8) OP(slice) OP(rotary) OP(cache)
     OP(linear) OP_AS(matmul, linear_by) OP(layernorm) OP_AS(rmsnorm, layernorm_by)
     OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
@@ -70,12 +71,12 @@ const OpKernels FAST_OPS[] = {
     FAST(linear, linear) FAST(linear_cross_entropy, linear_cross_entropy)
     FAST(layernorm, layernorm) FAST(rmsnorm, layernorm)
     FAST(attention, attention) FAST_BY(add, fast::add_workspace, fast::fused_add_by)
-    FAST_BY(sub, fast::same_shape_workspace, sub_by)
-    FAST_BY(mul, fast::same_shape_workspace, mul_by)
-    FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by)
-    FAST_BY(silu, NULL, silu_by) FAST_BY(tanh, NULL, tanh_by)
-    FAST_BY(sigmoid, NULL, sigmoid_by) FAST_BY(relu, NULL, relu_by)
-    FAST_BY(scale, NULL, scale_by) FAST_BY(slice, NULL, slice_by)
+    FAST_BY(sub, fast::same_shape_workspace, sub_by<true>)
+    FAST_BY(mul, fast::same_shape_workspace, mul_by<true>)
+    FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by<true>)
+    FAST_BY(silu, NULL, silu_by<true>) FAST_BY(tanh, NULL, tanh_by<true>)
+    FAST_BY(sigmoid, NULL, sigmoid_by<true>) FAST_BY(relu, NULL, relu_by<true>)
+    FAST_BY(scale, NULL, scale_by<true>) FAST_BY(slice, NULL, slice_by)
     FAST_BY(rotary, NULL, rotary_by) FAST_BY(dropout, NULL, dropout_by)
 };
 /* clang-format on */

@@ -11,6 +11,7 @@ Values words_of(const gckpt_arg &x)
 }
 
 /* Gives input i its gradient by a rule, which reads input i and another one as `reads` says. */
+template <bool BF16 = false>
 void broadcast_gradient(const gckpt_call *call, int i, int other, Rule rule, unsigned reads)
 {
     const gckpt_arg *in = &call->in[i];
@@ -22,7 +23,7 @@ void broadcast_gradient(const gckpt_call *call, int i, int other, Rule rule, uns
     if (in->compensation)
         sums(call, axes, { { rule }, g, at, x, sum_of(*in) });
     else
-        map(call, axes, Gradient{ rule }, grad_of(*in), g, at, x, in->accumulate);
+        map<BF16>(call, axes, Gradient{ rule }, grad_of(*in), g, at, x, in->accumulate);
 }
 
 /* Computes a op b. */
@@ -33,14 +34,14 @@ template <auto F> struct Binary {
 /* Defines how an op of GCKPTI_BINARY_OPS runs. grad_a, reads_a: the rule of the first input's
  * gradient, and the inputs that this rule reads. */
 #define BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                        \
-    void name##_by(const gckpt_call *call, bool backward)                                          \
+    template <bool BF16> void name##_by(const gckpt_call *call, bool backward)                     \
     {                                                                                              \
         const gckpt_arg *in = call->in;                                                            \
         if (!backward)                                                                             \
-            return map(call, broadcast_axes(call, 0, 1), Binary<gckpti_##name##_value>(),          \
-                       out_of(call), value_of(in[0]), value_of(in[1]), NONE, 0);                   \
-        broadcast_gradient(call, 0, 1, GRAD_##grad_a, reads_a);                                    \
-        broadcast_gradient(call, 1, 0, GRAD_##grad_b, reads_b);                                    \
+            return map<BF16>(call, broadcast_axes(call, 0, 1), Binary<gckpti_##name##_value>(),    \
+                             out_of(call), value_of(in[0]), value_of(in[1]), NONE, 0);             \
+        broadcast_gradient<BF16>(call, 0, 1, GRAD_##grad_a, reads_a);                              \
+        broadcast_gradient<BF16>(call, 1, 0, GRAD_##grad_b, reads_b);                              \
     }
 GCKPTI_BINARY_OPS(BINARY)
 #undef BINARY

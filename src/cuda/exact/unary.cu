@@ -24,23 +24,23 @@ template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad : Attributes<N> {
 };
 
 /* Runs an elementwise op of one input: a row of GCKPTI_UNARY_OPS or GCKPTI_UNARY_OPS_WITH. */
-template <auto VALUE, auto DERIV, auto PUT, unsigned READS, int N>
+template <auto VALUE, auto DERIV, auto PUT, unsigned READS, int N, bool BF16>
 void unary_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg &x = call->in[0];
     const Values g = grad_out_of(call);
     const Values at = READS & GCKPT_IN(0) ? value_of(x) : READS ? value_out_of(call) : g;
     if (backward)
-        map_gradient(call, x, UnaryGrad<DERIV, PUT, N>(call), at, g);
+        map_gradient<BF16>(call, x, UnaryGrad<DERIV, PUT, N>(call), at, g);
     else
-        map_out(call, Unary<VALUE, N>(call), value_of(x), NONE);
+        map_out<BF16>(call, Unary<VALUE, N>(call), value_of(x), NONE);
 }
 
 #define UNARY_WITH(name, flops, reads, value, rule, deriv, n, ...)                                 \
-    void name##_by(const gckpt_call *call, bool backward)                                          \
+    template <bool BF16> void name##_by(const gckpt_call *call, bool backward)                     \
     {                                                                                              \
-        unary_by<gckpti_##name##_value, gckpti_##name##_slope, gckpti_put_##rule##_n, reads, n>(   \
-            call, backward);                                                                       \
+        unary_by<gckpti_##name##_value, gckpti_##name##_slope, gckpti_put_##rule##_n, reads, n,    \
+                 BF16>(call, backward);                                                            \
     }
 #define UNARY(name, flops, reads, value, rule, deriv)                                              \
     UNARY_WITH(name, flops, reads, value, rule, deriv, 0, )
@@ -54,7 +54,7 @@ void detach_by(const gckpt_call *call, bool)
     const Values x = value_of(call->in[0]);
     const Results y = out_of(call);
     if (x.f32 != y.f32 || x.bf16 != y.bf16)
-        map_out(call, Copy(), x, NONE);
+        map_out<true>(call, Copy(), x, NONE);
 }
 
 __device__ void from_u8_at(int64_t i, const uint8_t *x, float scale, float shift, float *out)
