@@ -157,7 +157,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1211
  *     >>store     parameters and optimiser state, however they are stored                     1640
  *     >>graph     tensors, views, segments, gckpt_apply                                        603
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6670
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6666
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1259
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4848
@@ -7947,18 +7947,14 @@ GCKPTI_KERNEL void V(rotary_row)(const gckpt_call *call, int64_t row)
 
 /* >>images/loops */
 #ifndef GCKPT_NO_IMAGES
-<<<<<<< HEAD
 /* Computes n <= W channels from c on of a result at y from `taps` pixels, or adds g to dx. */
-=======
-/* Computes channels c..c+n-1 (n <= W) of a result at y from `taps` pixels, or adds g to dx. */
->>>>>>> k-images
 GCKPTI_ALWAYS void V(upsample_vector)(const float *x, float *dx, const float *g, float *y,
                                       const int64_t *from, const float *weight, int taps, int64_t c,
                                       int64_t n)
 {
     FLOATS sum = g ? V(load_n)(g + c, n) : V(zero)();
     GCKPTI_UNROLL
-    for (int k = 0; k < taps; k++) {
+    for (int k = 0; k < 4 && k < taps; k++) {
         const FLOATS w = V(set1)(weight[k]), old = V(load_n)((g ? dx : x) + from[k] + c, n);
         if (g)
             V(store_n)(dx + from[k] + c, V(fma)(w, sum, old), n);

@@ -15,10 +15,10 @@
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 610
- *     >>common    fill, add, convert, update, dequantise                                       733
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3413
+ *     >>common    fill, add, convert, update, dequantise                                       746
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3414
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1395
- *     >>backend   which kernels there are, the self-test, the table                            289
+ *     >>backend   which kernels there are, the self-test, the table                            290
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
@@ -753,7 +753,10 @@ Results out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
 const Values NONE = { NULL, NULL };
 
+__device__ inline const Results &results_at(const Results &y) { return y; }
+__device__ inline Results results_at(float *y) { return { y, NULL }; }
 __host__ __device__ inline bool wanted(const Values &x) { return x.f32 || x.bf16; }
+__host__ __device__ inline bool wanted(const float *x) { return x != NULL; }
 bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
 
 /* Returns true if the addresses of all arguments are multiples of 16. NULL counts as a multiple. */
@@ -852,10 +855,21 @@ struct Offsets {
     int64_t at0, at1, at2; /* of the result and `self`; of a; of b */
 };
 
+/* All tensors have the layout of the result, which has n elements. */
+struct Dense {
+    static constexpr bool ENDS_IN_VECS = false; /* n may be no multiple of N */
+    int64_t n;
+    __device__ Offsets at(int64_t i) const { return { i, i, i }; }
+    __device__ int64_t step_of(int) const { return 1; }
+    int64_t count() const { return n; }
+    bool in_vecs(int) const { return true; }
+};
+
 /* A strided iterator over three tensors, innermost axis first: step[0] is the step in the result,
  * step[1] and step[2] are those in two operands (0 if the operand is repeated). Each axis except
  * the last costs a division, of 32 bits where the numbers are that small. */
 struct Axes {
+    static constexpr bool ENDS_IN_VECS = true;
     int n;
     int64_t size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
 
@@ -869,6 +883,7 @@ struct Axes {
         }
         return p;
     }
+    __device__ int64_t step_of(int tensor) const { return step[tensor][0]; }
     int64_t count() const
     {
         int64_t all = 1;
@@ -876,11 +891,10 @@ struct Axes {
             all *= size[k];
         return all;
     }
-    /* Returns true if the innermost axis can be read and written by vectors of N, of which only the
-     * last one of all may lack elements. */
+    /* Returns true if the innermost axis can be read and written by whole vectors of N. */
     bool in_vecs(int N) const
     {
-        bool vecs = n && (n == 1 || size[0] % N == 0) && step[0][0] == 1;
+        bool vecs = n && size[0] % N == 0 && step[0][0] == 1;
         for (int t = 0; t < 3; t++) {
             const bool repeated = step[t][0] == 0;
             vecs = vecs && (repeated || step[t][0] == 1);
@@ -891,71 +905,70 @@ struct Axes {
     }
 };
 
-/* Returns the axes of three tensors of n elements that all have the layout of the result. */
-Axes dense(int64_t n) { return { 1, { n }, { { 1 }, { 1 }, { 1 } } }; }
-
 /* A thread computes N elements of d; elements that are repeated come from caches. b and self, which
- * has the layout of d, may be empty. If the result accumulates, f itself adds to d[i], before it is
- * rounded. A thread reads an element of d's layout before it writes that element, and no other
- * thread does, so d may be such an operand. */
-template <int N, class F>
-__global__ void map_kernel(const __grid_constant__ Axes axes, F f, Results d, Values a, Values b,
-                           Values self, int64_t n, int accumulate)
+ * has the layout of d, may be NULL. If d is f32 and the result accumulates, f itself adds to d[i];
+ * if D may be bf16, write_vec adds before rounding. A thread reads an element of d's layout before
+ * it writes that element, and no other thread does, so d may be such an operand. */
+template <int N, class X, class F, class A, class D>
+__global__ void map_kernel(const __grid_constant__ X axes, F f, D d, A a, A b, A self, int64_t n,
+                           int accumulate)
 {
-    const auto read = [](const Values &of, int64_t at, int64_t step, int64_t left, float *v) {
+    constexpr bool ROUNDED = !std::is_pointer<D>::value;
+    const auto read = [](const A &of, int64_t at, int64_t step, int64_t left, float *v) {
         if (step)
             return read_vec<N>(of, at, left, true, v);
-        UNROLLED(k, N) v[k] = value_at(of, at);
+        UNROLL for (int k = 0; k < N; k++) v[k] = value_at(of, at);
     };
     for (EACH(vec, (n + N - 1) / N)) {
-        const int64_t left = n - vec * N;
+        const int64_t left = X::ENDS_IN_VECS ? N : n - vec * N;
         const Offsets at = axes.at(vec * N);
         float x[N] = {}, y[N] = {}, w[N] = {}, z[N] = {};
-        read(a, at.at1, axes.step[1][0], left, x);
+        read(a, at.at1, axes.step_of(1), left, x);
         if (wanted(b))
-            read(b, at.at2, axes.step[2][0], left, y);
+            read(b, at.at2, axes.step_of(2), left, y);
         if (wanted(self))
             read_vec<N>(self, at.at0, left, true, w);
-        if (accumulate)
+        if (!ROUNDED && accumulate)
             read_vec<N>(d, at.at0, left, true, z);
-        UNROLLED(k, N) f(&z[k], x[k], y[k], w[k], accumulate);
-        write_vec<N>(d, at.at0, left, true, z);
+        UNROLL for (int k = 0; k < N; k++) f(&z[k], x[k], y[k], w[k], ROUNDED ? 0 : accumulate);
+        write_vec<N>(results_at(d), at.at0, left, true, z, ROUNDED ? accumulate : 0);
     }
 }
 
-/* Runs map_kernel by vectors of N if all are aligned, else of 1. */
-template <int N, class F>
-void map_vecs(const gckpt_call *call, const Axes &axes, F f, const Results &d, const Values &a,
-              const Values &b, const Values &self, int accumulate)
+/* Runs map_kernel by vectors of N if all are aligned, else of 1. If d is NULL, does nothing. */
+template <int N, class X, class F, class A, class D>
+void map_vecs(const gckpt_call *call, const X &axes, F f, D d, A a, A b, A self, int accumulate)
 {
     const int64_t n = axes.count();
-    if (N > 1 && !(axes.in_vecs(N) && aligned(a, b, self, d)))
-        map_vecs<1>(call, axes, f, d, a, b, self, accumulate);
-    else if (n > 0)
-        run_each<map_kernel<N, F>>(call, (n + N - 1) / N, axes, f, d, a, b, self, n, accumulate);
+    if (wanted(d) && n > 0 && axes.in_vecs(N) && aligned(a, b, self, d))
+        run_each<map_kernel<N, X, F, A, D>>(call, (n + N - 1) / N, axes, f, d, a, b, self, n,
+                                            accumulate);
+    else if (wanted(d) && n > 0)
+        run_each<map_kernel<1, X, F, A, D>>(call, n, axes, f, d, a, b, self, n, accumulate);
 }
 
-/* Computes d = f(a, b, self), 16 bytes of d a thread. If d is empty, does nothing. */
-template <class F>
-void map(const gckpt_call *call, const Axes &axes, F f, const Results &d, const Values &a,
+/* Runs map_kernel on operands of f32 or, if BF16, of f32 or bf16. axes: Dense or Axes. */
+template <bool BF16 = false, class X, class F>
+void map(const gckpt_call *call, const X &axes, F f, const Results &d, const Values &a,
          const Values &b, const Values &self, int accumulate)
 {
-    if (d.bf16)
+    if constexpr (BF16)
         map_vecs<8>(call, axes, f, d, a, b, self, accumulate);
-    else if (d.f32)
-        map_vecs<4>(call, axes, f, d, a, b, self, accumulate);
+    else
+        map_vecs<4>(call, axes, f, d.f32, a.f32, b.f32, self.f32, accumulate);
 }
 
 /* Compute out = f(a, b); the gradient of x, which has the layout of a and b. */
-template <class F> void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
+template <bool BF16 = false, class F>
+void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
 {
-    map(call, dense(gckpti_elements(&call->shape)), f, out_of(call), a, b, NONE, 0);
+    map<BF16>(call, Dense{ gckpti_elements(&call->shape) }, f, out_of(call), a, b, NONE, 0);
 }
 
-template <class F>
+template <bool BF16 = false, class F>
 void map_gradient(const gckpt_call *call, const gckpt_arg &x, F f, const Values &a, const Values &b)
 {
-    map(call, dense(gckpti_elements(&x.shape)), f, grad_of(x), a, b, NONE, x.accumulate);
+    map<BF16>(call, Dense{ gckpti_elements(&x.shape) }, f, grad_of(x), a, b, NONE, x.accumulate);
 }
 
 struct Copy {
@@ -967,7 +980,7 @@ struct Copy {
 
 void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 {
-    map(call, dense(n), Copy(), { to, NULL }, { from, NULL }, NONE, NONE, 1);
+    map(call, Dense{ n }, Copy(), { to, NULL }, { from, NULL }, NONE, NONE, 1);
 }
 
 /* >>common/tiles */
@@ -1422,23 +1435,23 @@ template <auto DERIV, auto PUT, int N = 0> struct UnaryGrad : Attributes<N> {
 };
 
 /* Runs an elementwise op of one input: a row of GCKPTI_UNARY_OPS or GCKPTI_UNARY_OPS_WITH. */
-template <auto VALUE, auto DERIV, auto PUT, unsigned READS, int N>
+template <auto VALUE, auto DERIV, auto PUT, unsigned READS, int N, bool BF16>
 void unary_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg &x = call->in[0];
     const Values g = grad_out_of(call);
     const Values at = READS & GCKPT_IN(0) ? value_of(x) : READS ? value_out_of(call) : g;
     if (backward)
-        map_gradient(call, x, UnaryGrad<DERIV, PUT, N>(call), at, g);
+        map_gradient<BF16>(call, x, UnaryGrad<DERIV, PUT, N>(call), at, g);
     else
-        map_out(call, Unary<VALUE, N>(call), value_of(x), NONE);
+        map_out<BF16>(call, Unary<VALUE, N>(call), value_of(x), NONE);
 }
 
 #define UNARY_WITH(name, flops, reads, value, rule, deriv, n, ...)                                 \
-    void name##_by(const gckpt_call *call, bool backward)                                          \
+    template <bool BF16> void name##_by(const gckpt_call *call, bool backward)                     \
     {                                                                                              \
-        unary_by<gckpti_##name##_value, gckpti_##name##_slope, gckpti_put_##rule##_n, reads, n>(   \
-            call, backward);                                                                       \
+        unary_by<gckpti_##name##_value, gckpti_##name##_slope, gckpti_put_##rule##_n, reads, n,    \
+                 BF16>(call, backward);                                                            \
     }
 #define UNARY(name, flops, reads, value, rule, deriv)                                              \
     UNARY_WITH(name, flops, reads, value, rule, deriv, 0, )
@@ -1452,7 +1465,7 @@ void detach_by(const gckpt_call *call, bool)
     const Values x = value_of(call->in[0]);
     const Results y = out_of(call);
     if (x.f32 != y.f32 || x.bf16 != y.bf16)
-        map_out(call, Copy(), x, NONE);
+        map_out<true>(call, Copy(), x, NONE);
 }
 
 __device__ void from_u8_at(int64_t i, const uint8_t *x, float scale, float shift, float *out)
@@ -1756,6 +1769,7 @@ Values words_of(const gckpt_arg &x)
 }
 
 /* Gives input i its gradient by a rule, which reads input i and another one as `reads` says. */
+template <bool BF16 = false>
 void broadcast_gradient(const gckpt_call *call, int i, int other, Rule rule, unsigned reads)
 {
     const gckpt_arg *in = &call->in[i];
@@ -1767,7 +1781,7 @@ void broadcast_gradient(const gckpt_call *call, int i, int other, Rule rule, uns
     if (in->compensation)
         sums(call, axes, { { rule }, g, at, x, sum_of(*in) });
     else
-        map(call, axes, Gradient{ rule }, grad_of(*in), g, at, x, in->accumulate);
+        map<BF16>(call, axes, Gradient{ rule }, grad_of(*in), g, at, x, in->accumulate);
 }
 
 /* Computes a op b. */
@@ -1778,14 +1792,14 @@ template <auto F> struct Binary {
 /* Defines how an op of GCKPTI_BINARY_OPS runs. grad_a, reads_a: the rule of the first input's
  * gradient, and the inputs that this rule reads. */
 #define BINARY(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)                        \
-    void name##_by(const gckpt_call *call, bool backward)                                          \
+    template <bool BF16> void name##_by(const gckpt_call *call, bool backward)                     \
     {                                                                                              \
         const gckpt_arg *in = call->in;                                                            \
         if (!backward)                                                                             \
-            return map(call, broadcast_axes(call, 0, 1), Binary<gckpti_##name##_value>(),          \
-                       out_of(call), value_of(in[0]), value_of(in[1]), NONE, 0);                   \
-        broadcast_gradient(call, 0, 1, GRAD_##grad_a, reads_a);                                    \
-        broadcast_gradient(call, 1, 0, GRAD_##grad_b, reads_b);                                    \
+            return map<BF16>(call, broadcast_axes(call, 0, 1), Binary<gckpti_##name##_value>(),    \
+                             out_of(call), value_of(in[0]), value_of(in[1]), NONE, 0);             \
+        broadcast_gradient<BF16>(call, 0, 1, GRAD_##grad_a, reads_a);                              \
+        broadcast_gradient<BF16>(call, 1, 0, GRAD_##grad_b, reads_b);                              \
     }
 GCKPTI_BINARY_OPS(BINARY)
 #undef BINARY
@@ -6105,7 +6119,7 @@ void gelu_by(const gckpt_call *call, bool backward)
     if (backward ? !in.accumulate && try_fuse(call, GELU_GRAD, g, x, grad_of(in))
                  : try_fuse(call, GELU, x, NONE, out_of(call)))
         return;
-    unary_by<gelu_value, gelu_deriv, gckpti_put_product_n, GCKPT_IN(0), 0>(call, backward);
+    unary_by<gelu_value, gelu_deriv, gckpti_put_product_n, GCKPT_IN(0), 0, true>(call, backward);
 }
 
 /* ---- add, sub and mul of two bf16 tensors of the same shape (add: or the second one has just the
@@ -6115,7 +6129,7 @@ void fused_add_by(const gckpt_call *call, bool backward)
     const Values a = value_of(call->in[0]), b = value_of(call->in[1]);
     if (backward || call->in[1].shape.n < call->shape.n ||
         (!try_fuse(call, PLUS, a, b, out_of(call)) && !try_fuse(call, PLUS, b, a, out_of(call))))
-        add_by(call, backward);
+        add_by<true>(call, backward);
 }
 
 /* Exact kernels (GCKPT_BF16) run all but two bf16 inputs of the result's shape. With micro-batches
@@ -6236,12 +6250,13 @@ struct OpKernels {
  * number of words of its workspace. */
 #define ROW(name, workspace, ...)                                                                  \
     { #name, locked<__VA_ARGS__, false, false>, locked<__VA_ARGS__, false, true>, workspace },
-#define OP(name, ...)             ROW(name, NULL, name##_by)
+#define OP(name)                  ROW(name, NULL, name##_by)
 #define OP_AS(name, ...)          ROW(name, NULL, __VA_ARGS__)
 #define OP_WORDS(name, as, ...)   ROW(name, set_words<as##_workspace>, __VA_ARGS__)
 #define OP_LOSS(name, kind)       OP_WORDS(name, element_loss, element_loss_by<GCKPTI_LOSS_##kind>)
+#define OP_TYPED(name, ...)       OP_AS(name, name##_by<false>)
 const OpKernels EXACT_OPS[] = {
-    GCKPTI_UNARY_OPS(OP) GCKPTI_UNARY_OPS_WITH(OP) GCKPTI_BINARY_OPS(OP)
+    GCKPTI_UNARY_OPS(OP_TYPED) GCKPTI_UNARY_OPS_WITH(OP_TYPED) GCKPTI_BINARY_OPS(OP_TYPED)
     OP(where) OP(dropout) OP(detach) OP(from_u8) OP(slice) OP(rotary) OP(cache)
     OP(linear) OP_AS(matmul, linear_by) OP(layernorm) OP_AS(rmsnorm, layernorm_by)
     OP_AS(softmax, softmax_by<false>) OP_AS(log_softmax, softmax_by<true>)
@@ -6276,12 +6291,12 @@ const OpKernels FAST_OPS[] = {
     FAST(linear, linear) FAST(linear_cross_entropy, linear_cross_entropy)
     FAST(layernorm, layernorm) FAST(rmsnorm, layernorm)
     FAST(attention, attention) FAST_BY(add, fast::add_workspace, fast::fused_add_by)
-    FAST_BY(sub, fast::same_shape_workspace, sub_by)
-    FAST_BY(mul, fast::same_shape_workspace, mul_by)
-    FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by)
-    FAST_BY(silu, NULL, silu_by) FAST_BY(tanh, NULL, tanh_by)
-    FAST_BY(sigmoid, NULL, sigmoid_by) FAST_BY(relu, NULL, relu_by)
-    FAST_BY(scale, NULL, scale_by) FAST_BY(slice, NULL, slice_by)
+    FAST_BY(sub, fast::same_shape_workspace, sub_by<true>)
+    FAST_BY(mul, fast::same_shape_workspace, mul_by<true>)
+    FAST_BY(gelu, NULL, fast::gelu_by) FAST_BY(gelu_erf, NULL, gelu_erf_by<true>)
+    FAST_BY(silu, NULL, silu_by<true>) FAST_BY(tanh, NULL, tanh_by<true>)
+    FAST_BY(sigmoid, NULL, sigmoid_by<true>) FAST_BY(relu, NULL, relu_by<true>)
+    FAST_BY(scale, NULL, scale_by<true>) FAST_BY(slice, NULL, slice_by)
     FAST_BY(rotary, NULL, rotary_by) FAST_BY(dropout, NULL, dropout_by)
 };
 /* clang-format on */

@@ -6,7 +6,7 @@ GCKPTI_ALWAYS void V(upsample_vector)(const float *x, float *dx, const float *g,
 {
     FLOATS sum = g ? V(load_n)(g + c, n) : V(zero)();
     GCKPTI_UNROLL
-    for (int k = 0; k < taps; k++) {
+    for (int k = 0; k < 4 && k < taps; k++) {
         const FLOATS w = V(set1)(weight[k]), old = V(load_n)((g ? dx : x) + from[k] + c, n);
         if (g)
             V(store_n)(dx + from[k] + c, V(fma)(w, sum, old), n);
