@@ -157,7 +157,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1211
  *     >>store     parameters and optimiser state, however they are stored                     1640
  *     >>graph     tensors, views, segments, gckpt_apply                                        603
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6666
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6679
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1259
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4848
@@ -9684,18 +9684,37 @@ static void gckpti_loop_plane(const gckpti_strided *s)
     }
 }
 
-/* Adds the terms of a plane to compensated sums, in order: computes a tile of terms, which it sums
- * over rows or, transposed, over columns. Products are added to +0 first, so that no compiler
- * contracts them with the sum. */
-static void gckpti_sum_plane(const gckpti_strided *s)
+/* Adds a tile of terms to compensated sums from element `at` on: its rows or, if the sums are over
+ * columns, the rows of the transposed tile. In firmware a tile is a row. */
+static void gckpti_add_terms(const gckpti_strided *s, const float *terms, int64_t at, int64_t rows,
+                             int64_t n)
 {
-    enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = GCKPTI_COLUMNS };
-    const int64_t *size = s->it.size, *step = s->it.step[3];
-    const int64_t most = !step[0] == !step[1] ? 1 : ROWS; /* rows of which either is summed */
-    float terms[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
+    float transposed[GCKPTI_TERM_ROWS * GCKPTI_COLUMNS];
+    const int by_rows = s->it.step[3][0] != 0;
     gckpt_call sums;
+    for (int64_t k = 0; !GCKPTI_HAS_FAST && k < n; k++, at += s->it.step[3][0])
+        gckpti_sum_add(s->loops->to + at, s->comp + at, terms[k]);
+    if (!GCKPTI_HAS_FAST)
+        return;
     memset(&sums, 0, sizeof sums);
     sums.kernels = s->call->kernels, sums.in[1].accumulate = 1;
+    for (int64_t k = 0; !by_rows && k < n; k++)
+        for (int64_t i = 0; i < rows; i++)
+            transposed[k * rows + i] = terms[i * n + k];
+    sums.grad_out = by_rows ? terms : transposed;
+    sums.shape = by_rows ? gckpt_shape2(rows, n) : gckpt_shape2(n, rows);
+    sums.in[1].grad = s->loops->to + at, sums.in[1].compensation = s->comp + at;
+    gckpti_run_column_sums(&sums, 0, 1);
+}
+
+/* Adds the terms of a plane to compensated sums, in order, tile by tile. Products are added to +0
+ * first, so that no compiler contracts them with the sum. */
+static void gckpti_sum_plane(const gckpti_strided *s)
+{
+    enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = GCKPTI_HAS_FAST ? GCKPTI_COLUMNS : 8 };
+    const int64_t *size = s->it.size, *step = s->it.step[3];
+    const int64_t most = !step[0] == !step[1] ? 1 : ROWS; /* rows of which either is summed */
+    float terms[ROWS * COLUMNS];
     for (int64_t r = 0; r < size[1]; r += most)
         for (int64_t j = 0; j < size[0]; j += COLUMNS) {
             gckpti_strided tile = *s;
@@ -9704,13 +9723,7 @@ static void gckpti_sum_plane(const gckpti_strided *s)
             memset(terms, 0, (size_t)(rows * n) * sizeof *terms);
             tile.loops->to = terms, tile.it.offset[3] = 0, tile.it.step[3][1] = n;
             gckpti_loop_plane(&tile);
-            for (int64_t k = 0; !step[0] && k < n; k++)
-                for (int64_t i = 0; i < rows; i++)
-                    transposed[k * rows + i] = terms[i * n + k];
-            sums.grad_out = step[0] ? terms : transposed;
-            sums.shape = step[0] ? gckpt_shape2(rows, n) : gckpt_shape2(n, rows);
-            sums.in[1].grad = s->loops->to + at, sums.in[1].compensation = s->comp + at;
-            gckpti_run_column_sums(&sums, 0, 1);
+            gckpti_add_terms(s, terms, at, rows, n);
         }
 }
 
@@ -9770,7 +9783,7 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
             gckpti_iter_over(&s.it, &call->shape, shape);
             gckpti_add_loop(&s, kind, backward ? i : -1, i && second ? second : first);
         }
-        if (s.count && s.comp && kind == GCKPTI_KIND_add && s.it.step[3][0] &&
+        if (GCKPTI_HAS_FAST && s.count && s.comp && kind == GCKPTI_KIND_add && s.it.step[3][0] &&
             s.it.size[0] == gckpti_elements(&d->shape)) { /* the terms are g */
             gckpt_call sums = *call;
             sums.shape = gckpt_shape2(gckpti_elements(&call->shape) / s.it.size[0], s.it.size[0]);
