@@ -157,7 +157,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1211
  *     >>store     parameters and optimiser state, however they are stored                     1640
  *     >>graph     tensors, views, segments, gckpt_apply                                        603
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6679
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6687
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1259
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4848
@@ -8025,6 +8025,13 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
         for (int64_t c = 0, left = n; c < n; c += W, left -= W) {
             const float *x = backward ? NULL : call->in[0].data + from + c;
             float *dx = backward ? call->in[0].grad + from + c : NULL;
+            if (backward && max && !s->stores && (W == 1 || left < W)) {
+                for (int64_t i = 0; i < left && i < W; i++) {
+                    const uint32_t tap = saved[c + i], h = tap / (uint32_t)wide;
+                    dx[h * line + (tap - h * wide) * n + i] += call->grad_out[to + c + i];
+                }
+                continue;
+            }
             V(saved_taps) index = GCKPTI_CONVERT(none, V(saved_taps));
             INTS at = none + (uint32_t)(h0 * wide + w0);
             FLOATS y = backward ? V(load_n)(call->grad_out + to + c, left) : V(zero)();
@@ -12164,7 +12171,8 @@ static void gckpti_run_pool(const gckpt_call *call, int backward, int max)
     gckpti_pool_state s = gckpti_pool_state_of(call);
     int64_t row = s.out[1] * s.channels * s.o.size[0] * s.o.size[1];
     s.call = call, s.max = max, s.backward = backward;
-    s.stores = backward && !call->in[0].accumulate;
+    /* the gradients of a max pool of few channels, or of plain kernels, write one tap each */
+    s.stores = backward && !call->in[0].accumulate && !(max && (s.channels < 8 || !call->kernels));
     for (int i = 0; i < 2; i++) /* disjoint windows that cover x */
         s.stores = s.stores && s.o.size[i] == s.o.stride[i] && !s.o.padding[i] &&
                    s.out[i] * s.o.size[i] == s.in[i];

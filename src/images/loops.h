@@ -77,6 +77,13 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
         for (int64_t c = 0, left = n; c < n; c += W, left -= W) {
             const float *x = backward ? NULL : call->in[0].data + from + c;
             float *dx = backward ? call->in[0].grad + from + c : NULL;
+            if (backward && max && !s->stores && (W == 1 || left < W)) {
+                for (int64_t i = 0; i < left && i < W; i++) {
+                    const uint32_t tap = saved[c + i], h = tap / (uint32_t)wide;
+                    dx[h * line + (tap - h * wide) * n + i] += call->grad_out[to + c + i];
+                }
+                continue;
+            }
             V(saved_taps) index = GCKPTI_CONVERT(none, V(saved_taps));
             INTS at = none + (uint32_t)(h0 * wide + w0);
             FLOATS y = backward ? V(load_n)(call->grad_out + to + c, left) : V(zero)();

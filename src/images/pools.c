@@ -83,7 +83,8 @@ static void gckpti_run_pool(const gckpt_call *call, int backward, int max)
     gckpti_pool_state s = gckpti_pool_state_of(call);
     int64_t row = s.out[1] * s.channels * s.o.size[0] * s.o.size[1];
     s.call = call, s.max = max, s.backward = backward;
-    s.stores = backward && !call->in[0].accumulate;
+    /* the gradients of a max pool of few channels, or of plain kernels, write one tap each */
+    s.stores = backward && !call->in[0].accumulate && !(max && (s.channels < 8 || !call->kernels));
     for (int i = 0; i < 2; i++) /* disjoint windows that cover x */
         s.stores = s.stores && s.o.size[i] == s.o.stride[i] && !s.o.padding[i] &&
                    s.out[i] * s.o.size[i] == s.in[i];
