@@ -40,10 +40,8 @@ static void gckpti_move_plane(const gckpti_strided *s)
 }
 
 /* Runs an op that moves elements from each input to the result or, backward, from the result's
- * gradient to those of the inputs. axes: returns which elements of input i and of the result
- * correspond. */
-static void gckpti_run_moves(const gckpt_call *call, int backward,
-                             gckpti_iter (*axes)(const gckpt_call *call, int i))
+ * gradient to those of the inputs. */
+static void gckpti_run_moves(const gckpt_call *call, int backward, gckpti_move_fn *axes)
 {
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg *x = &call->in[i];

@@ -77,7 +77,7 @@ static void gckpti_strided_item(void *context, int64_t i, int64_t worker)
 {
     gckpti_strided *s = (gckpti_strided *)context, part;
     (void)worker;
-    if (s->each < s->it.size[s->axis]) { /* else this is the only item */
+    if (GCKPTI_HAS_FAST && s->each < s->it.size[s->axis]) { /* else this is the only item */
         part = *s, s = &part;
         gckpti_iter_narrow(&part.it, s->axis, i * s->each, s->each);
     }
@@ -99,11 +99,15 @@ static void gckpti_run_strided(gckpti_strided *s)
     const int64_t *size = s->it.size, *step = s->it.step[s->to];
     int64_t n = 1;
     int axis = 0;
+    if (!GCKPTI_HAS_FAST) { /* plain loops run on one thread */
+        gckpti_strided_item(s, 0, 0);
+        return;
+    }
     for (int k = s->it.n; k-- > 0; n *= size[k]) /* the outermost of 16 or more, or the longest */
         if (step[k] && (!axis || (size[axis] < 16 && size[k] > size[axis])))
             axis = k;
     s->axis = axis, s->each = size[axis];
-    if (GCKPTI_HAS_FAST && step[axis] && n * s->cost > 1 << 16) {
+    if (step[axis] && n * s->cost > 1 << 16) {
         s->each = 1 + ((size[axis] << 16) - 1) / (n * s->cost);
         s->each = axis < 2 ? gckpti_ceil_to(s->each, 64) : s->each;
     }
@@ -115,7 +119,7 @@ static void gckpti_run_strided(gckpti_strided *s)
 /* Adds a loop of values (input -1) or of an input's gradient, along the axes that are set. */
 static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_fn plain)
 {
-    gckpti_loop_fn *run = &s->run[s->count++];
+    gckpti_loop_fn *run = &s->run[GCKPTI_HAS_FAST ? s->count++ : 0];
     *run = plain, (void)kind, (void)input;
 #if GCKPTI_HAS_FAST
     const gckpti_loops *table = s->call->kernels ? gckpti_kernels_of(s->call)->elementwise : NULL;
@@ -127,7 +131,7 @@ static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_
 
 static void gckpti_loop_plane(const gckpti_strided *s)
 {
-    for (int k = 0; k < s->count; k++) {
+    for (int k = 0; k < (GCKPTI_HAS_FAST ? s->count : 1); k++) {
         gckpti_loop c = s->loops[k];
         for (int t = 0; t < 3; t++)
             c.in[t] += s->it.offset[t], c.steps[t] = s->it.step[t][0];
@@ -145,37 +149,19 @@ static void gckpti_loop_plane(const gckpti_strided *s)
     }
 }
 
-/* Adds a tile of terms to compensated sums from element `at` on: its rows or, if the sums are over
- * columns, the rows of the transposed tile. In firmware a tile is a row. */
-static void gckpti_add_terms(const gckpti_strided *s, const float *terms, int64_t at, int64_t rows,
-                             int64_t n)
-{
-    float transposed[GCKPTI_TERM_ROWS * GCKPTI_COLUMNS];
-    const int by_rows = s->it.step[3][0] != 0;
-    gckpt_call sums;
-    for (int64_t k = 0; !GCKPTI_HAS_FAST && k < n; k++, at += s->it.step[3][0])
-        gckpti_sum_add(s->loops->to + at, s->comp + at, terms[k]);
-    if (!GCKPTI_HAS_FAST)
-        return;
-    memset(&sums, 0, sizeof sums);
-    sums.kernels = s->call->kernels, sums.in[1].accumulate = 1;
-    for (int64_t k = 0; !by_rows && k < n; k++)
-        for (int64_t i = 0; i < rows; i++)
-            transposed[k * rows + i] = terms[i * n + k];
-    sums.grad_out = by_rows ? terms : transposed;
-    sums.shape = by_rows ? gckpt_shape2(rows, n) : gckpt_shape2(n, rows);
-    sums.in[1].grad = s->loops->to + at, sums.in[1].compensation = s->comp + at;
-    gckpti_run_column_sums(&sums, 0, 1);
-}
-
-/* Adds the terms of a plane to compensated sums, in order, tile by tile. Products are added to +0
- * first, so that no compiler contracts them with the sum. */
+#if GCKPTI_HAS_FAST
+/* Adds the terms of a plane to compensated sums, in order: computes a tile of terms, which it sums
+ * over rows or, transposed, over columns. Products are added to +0 first, so that no compiler
+ * contracts them with the sum. */
 static void gckpti_sum_plane(const gckpti_strided *s)
 {
-    enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = GCKPTI_HAS_FAST ? GCKPTI_COLUMNS : 8 };
+    enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = GCKPTI_COLUMNS };
     const int64_t *size = s->it.size, *step = s->it.step[3];
     const int64_t most = !step[0] == !step[1] ? 1 : ROWS; /* rows of which either is summed */
-    float terms[ROWS * COLUMNS];
+    float terms[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
+    gckpt_call sums;
+    memset(&sums, 0, sizeof sums);
+    sums.kernels = s->call->kernels, sums.in[1].accumulate = 1;
     for (int64_t r = 0; r < size[1]; r += most)
         for (int64_t j = 0; j < size[0]; j += COLUMNS) {
             gckpti_strided tile = *s;
@@ -184,9 +170,34 @@ static void gckpti_sum_plane(const gckpti_strided *s)
             memset(terms, 0, (size_t)(rows * n) * sizeof *terms);
             tile.loops->to = terms, tile.it.offset[3] = 0, tile.it.step[3][1] = n;
             gckpti_loop_plane(&tile);
-            gckpti_add_terms(s, terms, at, rows, n);
+            for (int64_t k = 0; !step[0] && k < n; k++)
+                for (int64_t i = 0; i < rows; i++)
+                    transposed[k * rows + i] = terms[i * n + k];
+            sums.grad_out = step[0] ? terms : transposed;
+            sums.shape = step[0] ? gckpt_shape2(rows, n) : gckpt_shape2(n, rows);
+            sums.in[1].grad = s->loops->to + at, sums.in[1].compensation = s->comp + at;
+            gckpti_run_column_sums(&sums, 0, 1);
         }
 }
+#else /* firmware has little stack: term by term */
+static void gckpti_sum_plane(const gckpti_strided *s)
+{
+    for (int64_t r = 0; r < s->it.size[1]; r++)
+        for (int64_t j = 0; j < s->it.size[0]; j++) {
+            float term = 0;
+            gckpti_loop c = *s->loops;
+            int64_t at = 0;
+            for (int t = 0; t < 4; t++) {
+                at = s->it.offset[t] + r * s->it.step[t][1] + j * s->it.step[t][0];
+                if (t < 3)
+                    c.in[t] += at;
+            }
+            c.to = &term, c.n = 1;
+            s->run[0](&c);
+            gckpti_sum_add(s->loops->to + at, s->comp + at, term);
+        }
+}
+#endif
 
 /* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is
  * repeated. The gradient of a repeated input sums over the repetitions, in the row-major order of
@@ -211,59 +222,67 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
 }
 
 /* Computes values by the loop `first` or, if `backward`, the gradients of two inputs (of `where`,
- * those after the condition), the second by `second`, if that is not NULL. Replaces operands that a
- * loop does not read by one that exists. */
-static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
-                                 gckpti_loop_fn first, gckpti_loop_fn second)
+ * those after the condition), the second by `second`. Replaces operands that a loop does not read
+ * by one that exists. */
+GCKPTI_INLINE void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind, int where,
+                                        gckpti_loop_fn first, gckpti_loop_fn second)
 {
-    const int where = call->inputs == 3;
-    int flat = 1; /* no input is repeated, and no gradient is a compensated sum */
+    int flat = GCKPTI_HAS_FAST; /* no input is repeated, and no gradient is a compensated sum */
     const float *whole = backward ? call->grad_out : call->out;
     gckpti_strided s;
     gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
-    if (where && backward) /* the condition's gradient is 0 */
-        gckpti_zero_gradients(call, 0, 1);
-    for (int k = 0; k < call->inputs; k++)
+    for (int k = 0; k < call->inputs && flat; k++)
         flat = flat && !call->in[k].compensation &&
                gckpti_elements(&call->in[k].shape) == gckpti_elements(&call->shape);
     for (int i = 0; i <= backward; i++) {
         const gckpt_arg *in = call->in, *d = &in[where + i];
-        const gckpt_shape *shape[4] = { NULL, NULL, NULL, backward ? &d->shape : &call->shape };
-        gckpti_loop *loop = &s.loops[s.count];
+        const gckpt_shape *shape[4];
+        gckpti_loop *loop = &s.loops[flat ? s.count : 0];
         for (int t = 0; t < 3; t++) {
-            const gckpt_arg *x = &in[where || t == 2 ? t : t ^ i];
-            const void *data = x->index ? (const void *)x->index : (const void *)x->data;
+            const gckpt_arg *x = &in[where ? t : (t ^ i) & 1];
+            const void *data = where && x->index ? (const void *)x->index : (const void *)x->data;
             const int is_read = data && (t < 2 || (where && !backward));
             loop->in[t] = is_read ? (const float *)data : whole;
             shape[t] = is_read ? &x->shape : &call->shape;
         }
+        shape[3] = backward ? &d->shape : &call->shape;
         s.comp = backward ? d->compensation : NULL;
         loop->to = backward ? d->grad : call->out, loop->accumulate = backward && d->accumulate;
         loop->shift = where && !in->index, loop->second = i;
-        if (loop->to && loop->to != call->grad_out) { /* required, and not g itself (PASSES_GRAD) */
-            gckpti_iter_over(&s.it, &call->shape, shape);
-            gckpti_add_loop(&s, kind, backward ? i : -1, i && second ? second : first);
-        }
-        if (GCKPTI_HAS_FAST && s.count && s.comp && kind == GCKPTI_KIND_add && s.it.step[3][0] &&
+        if (!loop->to || loop->to == call->grad_out) /* not required, or g itself (PASSES_GRAD) */
+            continue;
+        gckpti_iter_over(&s.it, &call->shape, shape);
+        gckpti_add_loop(&s, kind, backward ? i : -1, i ? second : first);
+        if (GCKPTI_HAS_FAST && s.comp && kind == GCKPTI_KIND_add && s.it.step[3][0] &&
             s.it.size[0] == gckpti_elements(&d->shape)) { /* the terms are g */
             gckpt_call sums = *call;
             sums.shape = gckpt_shape2(gckpti_elements(&call->shape) / s.it.size[0], s.it.size[0]);
             sums.in[1] = *d, s.count = 0;
             gckpti_run_column_sums(&sums, 0, 1);
-        } else if (s.count && s.comp) {
+            continue;
+        }
+        if (s.comp) {
             gckpti_zero_unless(loop->to, gckpti_elements(&d->shape), d->accumulate);
             s.plane = gckpti_sum_plane, loop->accumulate = kind >= GCKPTI_KIND_mul && !where;
         }
-        if (s.count && (!flat || i == backward))
+        if (!flat)
             gckpti_run_strided(&s), s.count = 0, s.plane = gckpti_loop_plane;
     }
+    if (s.count)
+        gckpti_run_strided(&s);
+}
+
+static void gckpti_run_binary(const gckpt_call *call, int backward, int kind, gckpti_loop_fn first,
+                              gckpti_loop_fn second)
+{
+    gckpti_run_broadcast(call, backward, kind, 0, first, second);
 }
 
 #define GCKPTI_BINARY_OP(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)              \
     GCKPTI_OP_KERNELS(                                                                             \
-        name, gckpti_run_broadcast(call, backward, GCKPTI_KIND_##name,                             \
-                                   backward ? gckpti_##grad_a##_gradient : gckpti_##name##_values, \
-                                   backward ? gckpti_##grad_b##_gradient : NULL))                  \
+        name, gckpti_run_binary(call, backward, GCKPTI_KIND_##name,                                \
+                                backward ? gckpti_##grad_a##_gradient : gckpti_##name##_values,    \
+                                backward ? gckpti_##grad_b##_gradient : NULL))                     \
     GCKPTI_DESC(name, gckpti_broadcast_shape, flops,                                               \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (reads_a) | GCKPT_SUMS, (reads_b) | GCKPT_SUMS);                                   \
@@ -273,10 +292,10 @@ GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
 
 /* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
  * db = g where b is, else +0, stored or added. y may share memory with a or b. */
-GCKPTI_OP_KERNELS(where,
-                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where,
+GCKPTI_OP_KERNELS(where, if (backward) gckpti_zero_gradients(call, 0, 1); /* of the condition */
+                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where, 1,
                                        backward ? gckpti_where_gradient : gckpti_where_values,
-                                       NULL))
+                                       gckpti_where_gradient))
 GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,
             GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_IS_ELEMENTWISE, GCKPTI_ANY_TYPE,
             GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);

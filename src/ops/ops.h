@@ -251,6 +251,9 @@ typedef struct {
 GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
                                 const gckpt_shape *const shapes[4]);
 
+/* Which elements of input i (tensor 0) and of the result of a move (tensor 1) correspond. */
+typedef gckpti_iter gckpti_move_fn(const gckpt_call *call, int i);
+
 /* A loop over `it`: runs `plane` on the two innermost axes. Threads share an axis along which
  * tensor `to`, which is written, has a step: so one thread adds the terms of a sum, in order.
  * Loops of elementwise ops: x, y, g and `to` are tensors 0 to 3. Moves: x and `to` of the first
@@ -258,7 +261,7 @@ GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
 typedef struct gckpti_strided {
     const gckpt_call *call;
     void (*plane)(const struct gckpti_strided *s);
-    int to, count; /* count: loops that run together */
+    int to, count; /* count: loops that run together; in firmware one does */
     gckpti_loop loops[2];
     gckpti_loop_fn run[2];
     int vectors;  /* nonzero: `run` has loops for vectors */
