@@ -8030,7 +8030,7 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
             float *dx = backward ? call->in[0].grad + from + c : NULL;
             if (backward && max && !s->stores && (W == 1 || left < W)) {
                 for (int64_t i = 0; i < left && i < W; i++) {
-                    const uint32_t tap = saved[c + i], h = tap / (uint32_t)wide;
+                    const int64_t tap = saved[c + i], h = tap / wide;
                     dx[h * line + (tap - h * wide) * n + i] += call->grad_out[to + c + i];
                 }
                 continue;
