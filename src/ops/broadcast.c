@@ -96,13 +96,10 @@ static void gckpti_begin_strided(gckpti_strided *s, const gckpt_call *call,
 
 static void gckpti_run_strided(gckpti_strided *s)
 {
+#if GCKPTI_HAS_FAST
     const int64_t *size = s->it.size, *step = s->it.step[s->to];
     int64_t n = 1;
     int axis = 0;
-    if (!GCKPTI_HAS_FAST) { /* plain loops run on one thread */
-        gckpti_strided_item(s, 0, 0);
-        return;
-    }
     for (int k = s->it.n; k-- > 0; n *= size[k]) /* the outermost of 16 or more, or the longest */
         if (step[k] && (!axis || (size[axis] < 16 && size[k] > size[axis])))
             axis = k;
@@ -113,6 +110,9 @@ static void gckpti_run_strided(gckpti_strided *s)
     }
     gckpt_parallel(s->call, (size[axis] + s->each - 1) / s->each,
                    s->cost * s->each * (n / size[axis]), gckpti_strided_item, s);
+#else
+    gckpti_strided_item(s, 0, 0); /* plain loops run on one thread */
+#endif
 }
 
 /* ---- elementwise ops: loops along the innermost axis ---- */
