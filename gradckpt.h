@@ -154,20 +154,20 @@
  *
  * == CONTENTS (grep -n '>>[a-z]' gradckpt.h) ============================================== lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1260
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1211
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
  *     >>store     parameters and optimiser state, however they are stored                     1640
  *     >>graph     tensors, views, segments, gckpt_apply                                        603
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6707
- *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1259
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6698
+ *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1239
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
- *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4848
+ *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4841
  *     >>search    bounds that no schedule can beat; the least cost for every budget           2353
  *     >>planner   public calls: plans, frontiers, micro-batches, getters of plans              917
- *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4788
+ *     >>run       the executor: runs a plan over one arena; steps, streams, ranks             4780
  *     >>check     gradients against finite differences                                         324
  *     >>files     safetensors                                                                 1529
  *     >>export    plans and weights as C constants                                             621
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2814
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2784
  */
 
 #ifndef GRADCKPT_H
@@ -185,7 +185,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      16 /* version of printed plans */
+#define GCKPT_PLAN_FORMAT      17 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -305,9 +305,8 @@ typedef enum { GCKPT_F32, GCKPT_I32, GCKPT_U8 } gckpt_type;
 /* The format in which a plan keeps activations and their gradients (manual, 5l). */
 typedef enum {
     GCKPT_FP32,
-    GCKPT_BF16,            /* 2 bytes an element, rounded to nearest even */
-    GCKPT_BF16_STOCHASTIC, /* 2 bytes an element, rounded up or down at random: unbiased */
-    GCKPT_BF16_FAST        /* as GCKPT_BF16, on a device's tensor cores (manual, 5m) */
+    GCKPT_BF16,     /* 2 bytes an element, rounded to nearest even */
+    GCKPT_BF16_FAST /* as GCKPT_BF16, on a device's tensor cores (manual, 5m) */
 } gckpt_precision;
 /* gckpt_plan_desc.bf16 */
 typedef struct {
@@ -327,17 +326,13 @@ typedef enum {
     GCKPT_NARROW,    /* rounds x to bf16 in `to` */
     GCKPT_ROUND      /* rounds x to bf16 values, kept as floats */
 } gckpt_conversion_kind;
-/* A conversion of n floats and n bf16, rounded as call->precision says (manual, 5l). Stochastic
- * rounding: element i of the micro-batch is number c = row * (n / rows) + i of the batch and uses
- * the low (c even) or high half of word c / 2 % 4 of Philox4x32-10, keyed by the seed, with counter
- * (c / 8, stream, step). */
+/* A conversion of n floats and n bf16. */
 typedef struct {
     gckpt_conversion_kind kind;
     float *x;
     const uint16_t *from;
     uint16_t *to;
     int64_t n;
-    uint32_t stream;
 } gckpt_conversion;
 GCKPT_API gckpt_shape gckpt_shape1(int64_t a);                                  /* (a) */
 GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b);                       /* (a,b) */
@@ -350,7 +345,7 @@ GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d); 
  * and name the bytes. A call that takes a const store changes nothing (threads: manual, 10). */
 typedef struct {
     gckpt_memory memory;
-    uint64_t seed; /* seed of initial values, dropout and stochastic rounding; default 0 */
+    uint64_t seed; /* seed of initial values and dropout; default 0 */
 } gckpt_store_desc;
 /* Creates a store, which must outlive its graphs and executors. desc NULL selects all defaults.
  * Returns NULL if there is no memory. */
@@ -4110,21 +4105,15 @@ GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
 
 /* >>bf16/halves */
 /* bf16 is the upper half of a float. Conversions round to nearest even; subnormals become zeros of
- * the same sign, NaN stays a (quiet) NaN, as with processors' instructions.
- * Returns the upper half of u + bias; bias: 0x7fff plus the last kept bit, or 16 random bits. */
-GCKPTI_INLINE uint16_t gckpti_bits_to_bf16(uint32_t u, uint32_t bias)
+ * the same sign, NaN stays a (quiet) NaN, as with processors' instructions. */
+GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
 {
+    uint32_t u = gckpti_bits(x);
     if (!(u & 0x7f800000u))
         return (uint16_t)(u >> 16 & 0x8000u);
     if ((u & 0x7fffffffu) > 0x7f800000u)
         return (uint16_t)(u >> 16 | 0x40u);
-    return (uint16_t)((u + bias) >> 16);
-}
-
-GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
-{
-    uint32_t u = gckpti_bits(x);
-    return gckpti_bits_to_bf16(u, 0x7fffu + (u >> 16 & 1));
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 
 GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }
@@ -8658,14 +8647,6 @@ GCKPTI_FN int64_t gckpti_mixed_workspace(int64_t m, int64_t n, int64_t k);
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
 
 
-/* The state of a conversion; its element i is element offset + i of the whole batch. */
-typedef struct {
-    const gckpt_call *call;
-    const gckpt_conversion *c;
-    gckpti_random random;
-    uint64_t offset;
-} gckpti_convert_state;
-
 #if GCKPTI_HAS_FAST
 /* Packed operands of products in bf16 plans (manual, 5l): a as rows of bf16 in blocks of 32 terms;
  * b as panels of words: word q has the terms 2 q (first in memory) and 2 q + 1; a block is 16 rows
@@ -8710,7 +8691,6 @@ typedef struct gckpti_mixed_kernels {
     void (*pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d, int64_t row);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
 } gckpti_mixed_kernels;
 #endif
 
@@ -13496,50 +13476,30 @@ typedef struct gckpti_products {
 /* >>bf16/convert */
 #ifndef GCKPT_NO_BF16
 /* ---- conversions to bf16 and back, between the ops of bf16 plans ---- */
-/* Converts elements first..end-1; `word` has 16 random bits for each of 8 elements (stochastic). */
-static void gckpti_convert_each(const gckpti_convert_state *s, int64_t first, int64_t end)
-{
-    const gckpt_conversion *c = s->c;
-    const int stochastic = s->call->precision == GCKPT_BF16_STOCHASTIC;
-    uint32_t word[4] = { 0, 0, 0, 0 };
-    for (int64_t i = first; i < end; i++) {
-        const uint64_t at = s->offset + (uint64_t)i;
-        if (c->kind == GCKPT_WIDEN_ADD) {
-            c->x[i] = gckpti_from_bf16(c->from[i]) + c->x[i];
-            continue;
-        }
-        if (stochastic && (i == first || at % 8 == 0))
-            gckpti_philox(s->random.key, at / 8, s->random.stream, s->random.step, word);
-        const uint32_t random_bits = word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu;
-        const uint16_t half = stochastic ? gckpti_bits_to_bf16(gckpti_bits(c->x[i]), random_bits)
-                                         : gckpti_to_bf16(c->x[i]);
-        if (c->kind == GCKPT_NARROW)
-            c->to[i] = half;
-        else
-            c->x[i] = gckpti_from_bf16(half);
-    }
-}
+typedef struct {
+    const gckpt_call *call;
+    const gckpt_conversion *c;
+} gckpti_convert_state;
 
 static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_convert_state *s = (const gckpti_convert_state *)context;
     const gckpt_conversion *c = s->c;
-    int64_t at = item * GCKPTI_GRAIN_SIZE, n = gckpti_min(c->n - at, GCKPTI_GRAIN_SIZE);
+    const int64_t at = item * GCKPTI_GRAIN_SIZE, n = gckpti_min(c->n - at, GCKPTI_GRAIN_SIZE);
     (void)worker;
     if (c->kind == GCKPT_WIDEN)
         gckpti_widen_row(s->call, c->from + at, c->x + at, n);
-    else if (c->kind >= GCKPT_NARROW && s->call->precision == GCKPT_BF16_STOCHASTIC)
-        GCKPTI_KERNEL_OF(s->call, mixed->round_stochastic, gckpti_convert_each)(s, at, at + n);
     else if (c->kind == GCKPT_NARROW)
         gckpti_narrow_row(s->call, c->x + at, c->to + at, n);
     else
-        gckpti_convert_each(s, at, at + n);
+        for (int64_t i = at; i < at + n; i++)
+            c->x[i] = c->kind == GCKPT_WIDEN_ADD ? gckpti_from_bf16(c->from[i]) + c->x[i]
+                                                 : gckpti_from_bf16(gckpti_to_bf16(c->x[i]));
 }
 
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
 {
-    gckpti_convert_state s = { call, c, { call->seed, c->stream, (uint32_t)call->step }, 0 };
-    s.offset = call->first_row ? (uint64_t)call->first_row * (uint64_t)(c->n / call->rows) : 0;
+    gckpti_convert_state s = { call, c };
     gckpt_parallel(call, GCKPTI_GRAINS(c->n), gckpti_convert_item, &s);
 }
 #endif
@@ -15911,8 +15871,7 @@ GCKPTI_FN uint64_t gckpti_mul_div(uint64_t x, uint64_t a, uint64_t b)
  *
  * A kernel takes as bf16: nothing; inputs 0 and 1, their gradients, the output and its gradient
  * (GCKPT_TAKES_BF16); or all operands (fast kernels of a backend; on the CPU, kernels with
- * GCKPTI_TAKES_ALL_BF16 or in strips). Stochastic rounding takes copies nevertheless, as its random
- * numbers depend on the index in the whole tensor. */
+ * GCKPTI_TAKES_ALL_BF16 or in strips). */
 static void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->bf16.precision != GCKPT_FP32; i++) {
@@ -15999,12 +15958,10 @@ GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor
                                      size_t *copy)
 {
     const int takes = gckpti_bf16_inputs(p, t);
-    const int stochastic = gckpti_precision_of(p->rounding[t->id]) == GCKPT_BF16_STOCHASTIC;
     const unsigned reads = backward ? gckpti_backward_needs(p, t) : ~0u;
-    const int result = !takes || (stochastic && !backward);
     size_t bytes = 0, *out = copy + 2 * t->inputs;
     memset(copy, 0xff, (size_t)(2 * t->inputs + 2) * sizeof *copy);
-    if (result && reads & GCKPT_OUT && gckpti_is_bf16(p, t, GCKPTI_BF16_VALUE))
+    if (!takes && reads & GCKPT_OUT && gckpti_is_bf16(p, t, GCKPTI_BF16_VALUE))
         *out = gckpti_add_floats(&bytes, t);
     int in_place = !backward && !takes && *out != GCKPTI_NO_OFFSET;
     for (int i = 0; i < t->inputs; i++) {
@@ -16018,8 +15975,8 @@ GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor
     }
     for (int i = 0; i < t->inputs && backward; i++) {
         const gckpt_tensor *q = t->in[i];
-        if ((i >= takes || stochastic) && gckpti_is_bf16(p, q, GCKPTI_BF16_GRADIENT) &&
-            p->active[q->base->id] && !gckpti_is_repeated(t, i))
+        if (i >= takes && gckpti_is_bf16(p, q, GCKPTI_BF16_GRADIENT) && p->active[q->base->id] &&
+            !gckpti_is_repeated(t, i))
             copy[2 * i + 1] = gckpti_add_floats(&bytes, q);
     }
     if (backward && !takes && gckpti_is_bf16(p, t, GCKPTI_BF16_GRADIENT))
@@ -19500,20 +19457,16 @@ GCKPTI_COLD_END
 
 GCKPTI_PASSES(cache)
 {
-    const int stochastic = p->desc->bf16.precision == GCKPT_BF16_STOCHASTIC;
     if (stage == GCKPTI_PASS_NUMBERS) {
         size_t *bytes = ((gckpti_encoder *)arg)->plan.kind_bytes;
         bytes[GCKPT_BYTES_CACHES] = gckpti_resident_bytes(p, NULL) - bytes[GCKPT_BYTES_PARAMETERS] -
                                     bytes[GCKPT_BYTES_STATE];
     }
-    if (stage != GCKPTI_PASS_START || !p->g->variable || (p->inference && !stochastic))
+    if (stage != GCKPTI_PASS_START || !p->g->variable || p->inference)
         return GCKPT_OK;
     return gckpti_error(p->g, GCKPT_E_ARG,
-                        p->inference
-                            ? "plan: with stochastic rounding, calls with caches would not give "
-                              "the bits of one call over all positions; use GCKPT_BF16"
-                            : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph that is "
-                              "trained without it");
+                        "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph that is "
+                        "trained without it");
 }
 #endif
 
@@ -25552,13 +25505,6 @@ GCKPTI_COLD_END
 
 /* >>bf16/run */
 #ifndef GCKPT_NO_BF16
-/* Returns the random stream that rounds a node's value (which 0) or the gradient that its backward
- * passes to input i (which 1 + i). Dropout uses the streams below 2^31. */
-static uint32_t gckpti_rng_stream(int id, int which)
-{
-    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
-}
-
 static uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
 {
     return (uint16_t *)gckpti_arena_ptr(e, offset);
@@ -25568,15 +25514,15 @@ static uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
 static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
                          const uint16_t *from, float *x, int64_t n)
 {
-    const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
+    const gckpt_conversion widening = { kind, x, from, NULL, n };
     GCKPTI_OF(gckpti_backend(e), convert)(c, &widening);
 }
 
 /* Rounds n floats to bf16, written to `to` or, if that is NULL, as floats in place. */
-static void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
-                              uint16_t *to, int64_t n)
+static void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, float *x, uint16_t *to,
+                              int64_t n)
 {
-    const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
+    const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n };
     GCKPTI_OF(gckpti_backend(e), convert)(c, &rounding);
 }
 
@@ -25636,8 +25582,7 @@ GCKPTI_FN void gckpti_end_mixed_output(const gckpt_exec *e, const gckpti_ins *in
     void *out = data ? (void *)(uintptr_t)data : gckpti_arena_ptr(e, o->out);
     uint16_t *narrow = node->rounding & GCKPTI_BF16_VALUE ? (uint16_t *)out : NULL;
     if (c->out && node->rounding & GCKPTI_ROUNDED && ins->kind == GCKPT_FORWARD)
-        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
-                          gckpti_elements(&c->shape));
+        gckpti_round_bf16(e, c, c->out, narrow, gckpti_elements(&c->shape));
 }
 
 /* In a bf16 plan, adds the gradient of input i to the total, if it is separate, and rounds it;
@@ -25661,7 +25606,7 @@ GCKPTI_FN int gckpti_end_mixed_gradient(const gckpt_exec *e, const gckpti_ins *i
         x = gckpti_arena_f32(e, to);
     }
     if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
-        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 1 + i), x, narrow, n);
+        gckpti_round_bf16(e, c, x, narrow, n);
     return 1;
 }
 
@@ -31389,15 +31334,13 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
         V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
-/* Rounds x as gckpti_bits_to_bf16 does; the bf16 is the upper half of each word. */
-GCKPTI_INLINED INTS V(halved)(FLOATS x, INTS increment)
+/* Rounds to nearest even, as gckpti_to_bf16 does, into the upper halves of words. */
+GCKPTI_INLINED INTS V(rounded)(FLOATS x)
 {
     const INTS u = V(bits)(x), nan = (INTS)(x != x), small = (INTS)((u & 0x7f800000u) == 0);
-    return ((u + (increment & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
+    const INTS bias = (u >> 16 & 1) + 0x7fff;
+    return ((u + (bias & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
 }
-
-/* Rounds to nearest even, as gckpti_to_bf16 does, into the upper halves of words. */
-GCKPTI_INLINED INTS V(rounded)(FLOATS x) { return V(halved)(x, (V(bits)(x) >> 16 & 1) + 0x7fff); }
 
 /* Stores the upper halves of W words to y. */
 GCKPTI_INLINED void V(narrow_vector)(INTS words, void *y)
@@ -31426,32 +31369,6 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
         V(narrow_vector)(V(rounded)(V(load)(x + i)), y + i);
     for (; i < n; i++)
         y[i] = gckpti_to_bf16(x[i]);
-}
-
-/* Converts elements first..end-1 with stochastic rounding (bf16/convert.c). */
-static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int64_t first,
-                                              int64_t end)
-{
-    const gckpt_conversion *c = s->c;
-    uint16_t increment[9 * W] = { 0 }, last[W]; /* 8 W elements, and elements read after them */
-    uint64_t at = (s->offset + (uint64_t)first) / 8;
-    int64_t i = first - (int64_t)((s->offset + (uint64_t)first) % 8); /* start of block `at` */
-    for (int64_t n; first < end; i += 8 * W, at += W) {
-        INTS word[4];
-        V(philox)(s->random.key, at, s->random.stream, s->random.step, word);
-        for (int k = 0; k < 8 * W; k++)
-            increment[k] = (uint16_t)(word[k / 2 % 4][k / 8] >> 16 * (k % 2));
-        for (; first < end && first < i + 8 * W; first += n) {
-            n = gckpti_min(gckpti_min(end, i + 8 * W) - first, W);
-            const INTS bits = V(bits)(V(load_bf16)(increment + (first - i), W)) >> 16;
-            const INTS r = V(halved)(V(load_n)(c->x + first, n), bits);
-            V(narrow_vector)(r, n < W || !c->to ? last : c->to + first);
-            if (!c->to)
-                V(store_n)(c->x + first, V(floats)(r), n);
-            else if (n < W)
-                memcpy(c->to + first, last, (size_t)n * sizeof *last);
-        }
-    }
 }
 
 /* Widens a block of t to floats: rows of a's terms; b term by term. */
@@ -32801,8 +32718,7 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
     2,
     V(mixed_pack),
     V(widen),
-    V(narrow),
-    V(round_stochastic)
+    V(narrow)
 };
 #endif
 
@@ -33062,8 +32978,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     64,
     gckpti_pack_amx,
     V(widen),
-    gckpti_narrow_amx,
-    V(round_stochastic)
+    gckpti_narrow_amx
 };
 
 GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_mixed_kernels_amx) };

@@ -13,7 +13,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      16 /* version of printed plans */
+#define GCKPT_PLAN_FORMAT      17 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -142,7 +142,7 @@ GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d); 
  * and name the bytes. A call that takes a const store changes nothing (threads: manual, 10). */
 typedef struct {
     gckpt_memory memory;
-    uint64_t seed; /* seed of initial values, dropout and stochastic rounding; default 0 */
+    uint64_t seed; /* seed of initial values and dropout; default 0 */
 } gckpt_store_desc;
 /* Creates a store, which must outlive its graphs and executors. desc NULL selects all defaults.
  * Returns NULL if there is no memory. */

@@ -1002,8 +1002,7 @@ static inline void net_numeric_options(gckpt_plan_desc *d)
     d->bf16.precision = NET_COVER(GCKPT_FP32);
 #ifndef GCKPT_NO_BF16
     if (chance(35))
-        d->bf16.precision =
-            chance(60) || net.cached ? NET_COVER(GCKPT_BF16) : NET_COVER(GCKPT_BF16_STOCHASTIC);
+        d->bf16.precision = NET_COVER(GCKPT_BF16);
 #endif
 #ifndef GCKPT_NO_RANKS
     if (chance(25))

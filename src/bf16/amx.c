@@ -222,8 +222,7 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
     64,
     gckpti_pack_amx,
     V(widen),
-    gckpti_narrow_amx,
-    V(round_stochastic)
+    gckpti_narrow_amx
 };
 
 GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_mixed_kernels_amx) };

@@ -1,9 +1,8 @@
 /* The format in which a plan keeps activations and their gradients (manual, 5l). */
 typedef enum {
     GCKPT_FP32,
-    GCKPT_BF16,            /* 2 bytes an element, rounded to nearest even */
-    GCKPT_BF16_STOCHASTIC, /* 2 bytes an element, rounded up or down at random: unbiased */
-    GCKPT_BF16_FAST        /* as GCKPT_BF16, on a device's tensor cores (manual, 5m) */
+    GCKPT_BF16,     /* 2 bytes an element, rounded to nearest even */
+    GCKPT_BF16_FAST /* as GCKPT_BF16, on a device's tensor cores (manual, 5m) */
 } gckpt_precision;
 /* gckpt_plan_desc.bf16 */
 typedef struct {
@@ -23,15 +22,11 @@ typedef enum {
     GCKPT_NARROW,    /* rounds x to bf16 in `to` */
     GCKPT_ROUND      /* rounds x to bf16 values, kept as floats */
 } gckpt_conversion_kind;
-/* A conversion of n floats and n bf16, rounded as call->precision says (manual, 5l). Stochastic
- * rounding: element i of the micro-batch is number c = row * (n / rows) + i of the batch and uses
- * the low (c even) or high half of word c / 2 % 4 of Philox4x32-10, keyed by the seed, with counter
- * (c / 8, stream, step). */
+/* A conversion of n floats and n bf16. */
 typedef struct {
     gckpt_conversion_kind kind;
     float *x;
     const uint16_t *from;
     uint16_t *to;
     int64_t n;
-    uint32_t stream;
 } gckpt_conversion;

@@ -2,21 +2,15 @@
 #include "num/random.h"
 
 /* bf16 is the upper half of a float. Conversions round to nearest even; subnormals become zeros of
- * the same sign, NaN stays a (quiet) NaN, as with processors' instructions.
- * Returns the upper half of u + bias; bias: 0x7fff plus the last kept bit, or 16 random bits. */
-GCKPTI_INLINE uint16_t gckpti_bits_to_bf16(uint32_t u, uint32_t bias)
+ * the same sign, NaN stays a (quiet) NaN, as with processors' instructions. */
+GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
 {
+    uint32_t u = gckpti_bits(x);
     if (!(u & 0x7f800000u))
         return (uint16_t)(u >> 16 & 0x8000u);
     if ((u & 0x7fffffffu) > 0x7f800000u)
         return (uint16_t)(u >> 16 | 0x40u);
-    return (uint16_t)((u + bias) >> 16);
-}
-
-GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
-{
-    uint32_t u = gckpti_bits(x);
-    return gckpti_bits_to_bf16(u, 0x7fffu + (u >> 16 & 1));
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 
 GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }

@@ -19,15 +19,13 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
         V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
-/* Rounds x as gckpti_bits_to_bf16 does; the bf16 is the upper half of each word. */
-GCKPTI_INLINED INTS V(halved)(FLOATS x, INTS increment)
+/* Rounds to nearest even, as gckpti_to_bf16 does, into the upper halves of words. */
+GCKPTI_INLINED INTS V(rounded)(FLOATS x)
 {
     const INTS u = V(bits)(x), nan = (INTS)(x != x), small = (INTS)((u & 0x7f800000u) == 0);
-    return ((u + (increment & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
+    const INTS bias = (u >> 16 & 1) + 0x7fff;
+    return ((u + (bias & ~nan)) | (nan & 0x400000u)) & ~(small >> 1) & 0xffff0000u;
 }
-
-/* Rounds to nearest even, as gckpti_to_bf16 does, into the upper halves of words. */
-GCKPTI_INLINED INTS V(rounded)(FLOATS x) { return V(halved)(x, (V(bits)(x) >> 16 & 1) + 0x7fff); }
 
 /* Stores the upper halves of W words to y. */
 GCKPTI_INLINED void V(narrow_vector)(INTS words, void *y)
@@ -56,32 +54,6 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
         V(narrow_vector)(V(rounded)(V(load)(x + i)), y + i);
     for (; i < n; i++)
         y[i] = gckpti_to_bf16(x[i]);
-}
-
-/* Converts elements first..end-1 with stochastic rounding (bf16/convert.c). */
-static GCKPTI_TARGET void V(round_stochastic)(const gckpti_convert_state *s, int64_t first,
-                                              int64_t end)
-{
-    const gckpt_conversion *c = s->c;
-    uint16_t increment[9 * W] = { 0 }, last[W]; /* 8 W elements, and elements read after them */
-    uint64_t at = (s->offset + (uint64_t)first) / 8;
-    int64_t i = first - (int64_t)((s->offset + (uint64_t)first) % 8); /* start of block `at` */
-    for (int64_t n; first < end; i += 8 * W, at += W) {
-        INTS word[4];
-        V(philox)(s->random.key, at, s->random.stream, s->random.step, word);
-        for (int k = 0; k < 8 * W; k++)
-            increment[k] = (uint16_t)(word[k / 2 % 4][k / 8] >> 16 * (k % 2));
-        for (; first < end && first < i + 8 * W; first += n) {
-            n = gckpti_min(gckpti_min(end, i + 8 * W) - first, W);
-            const INTS bits = V(bits)(V(load_bf16)(increment + (first - i), W)) >> 16;
-            const INTS r = V(halved)(V(load_n)(c->x + first, n), bits);
-            V(narrow_vector)(r, n < W || !c->to ? last : c->to + first);
-            if (!c->to)
-                V(store_n)(c->x + first, V(floats)(r), n);
-            else if (n < W)
-                memcpy(c->to + first, last, (size_t)n * sizeof *last);
-        }
-    }
 }
 
 /* Widens a block of t to floats: rows of a's terms; b term by term. */

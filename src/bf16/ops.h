@@ -125,14 +125,6 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
 /* Returns an element of t, whose operands begin at a and b, after adding all terms to d. */
 GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d);
 
-/* The state of a conversion; its element i is element offset + i of the whole batch. */
-typedef struct {
-    const gckpt_call *call;
-    const gckpt_conversion *c;
-    gckpti_random random;
-    uint64_t offset;
-} gckpti_convert_state;
-
 #if GCKPTI_HAS_FAST
 /* Packed operands of products in bf16 plans (manual, 5l): a as rows of bf16 in blocks of 32 terms;
  * b as panels of words: word q has the terms 2 q (first in memory) and 2 q + 1; a block is 16 rows
@@ -177,7 +169,6 @@ typedef struct gckpti_mixed_kernels {
     void (*pack)(const gckpti_pack_lanes *s, int as_a, uint32_t *d, int64_t row);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    void (*round_stochastic)(const gckpti_convert_state *s, int64_t first, int64_t end);
 } gckpti_mixed_kernels;
 #endif
 

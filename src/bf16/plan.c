@@ -14,8 +14,7 @@
  *
  * A kernel takes as bf16: nothing; inputs 0 and 1, their gradients, the output and its gradient
  * (GCKPT_TAKES_BF16); or all operands (fast kernels of a backend; on the CPU, kernels with
- * GCKPTI_TAKES_ALL_BF16 or in strips). Stochastic rounding takes copies nevertheless, as its random
- * numbers depend on the index in the whole tensor. */
+ * GCKPTI_TAKES_ALL_BF16 or in strips). */
 static void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->bf16.precision != GCKPT_FP32; i++) {
@@ -102,12 +101,10 @@ GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor
                                      size_t *copy)
 {
     const int takes = gckpti_bf16_inputs(p, t);
-    const int stochastic = gckpti_precision_of(p->rounding[t->id]) == GCKPT_BF16_STOCHASTIC;
     const unsigned reads = backward ? gckpti_backward_needs(p, t) : ~0u;
-    const int result = !takes || (stochastic && !backward);
     size_t bytes = 0, *out = copy + 2 * t->inputs;
     memset(copy, 0xff, (size_t)(2 * t->inputs + 2) * sizeof *copy);
-    if (result && reads & GCKPT_OUT && gckpti_is_bf16(p, t, GCKPTI_BF16_VALUE))
+    if (!takes && reads & GCKPT_OUT && gckpti_is_bf16(p, t, GCKPTI_BF16_VALUE))
         *out = gckpti_add_floats(&bytes, t);
     int in_place = !backward && !takes && *out != GCKPTI_NO_OFFSET;
     for (int i = 0; i < t->inputs; i++) {
@@ -121,8 +118,8 @@ GCKPTI_FN size_t gckpti_place_copies(const gckpti_planner *p, const gckpt_tensor
     }
     for (int i = 0; i < t->inputs && backward; i++) {
         const gckpt_tensor *q = t->in[i];
-        if ((i >= takes || stochastic) && gckpti_is_bf16(p, q, GCKPTI_BF16_GRADIENT) &&
-            p->active[q->base->id] && !gckpti_is_repeated(t, i))
+        if (i >= takes && gckpti_is_bf16(p, q, GCKPTI_BF16_GRADIENT) && p->active[q->base->id] &&
+            !gckpti_is_repeated(t, i))
             copy[2 * i + 1] = gckpti_add_floats(&bytes, q);
     }
     if (backward && !takes && gckpti_is_bf16(p, t, GCKPTI_BF16_GRADIENT))

@@ -3,13 +3,6 @@
 #include "ops/ops.h"
 
 #ifndef GCKPT_NO_BF16
-/* Returns the random stream that rounds a node's value (which 0) or the gradient that its backward
- * passes to input i (which 1 + i). Dropout uses the streams below 2^31. */
-static uint32_t gckpti_rng_stream(int id, int which)
-{
-    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
-}
-
 static uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
 {
     return (uint16_t *)gckpti_arena_ptr(e, offset);
@@ -19,15 +12,15 @@ static uint16_t *gckpti_arena_bf16(const gckpt_exec *e, size_t offset)
 static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
                          const uint16_t *from, float *x, int64_t n)
 {
-    const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
+    const gckpt_conversion widening = { kind, x, from, NULL, n };
     GCKPTI_OF(gckpti_backend(e), convert)(c, &widening);
 }
 
 /* Rounds n floats to bf16, written to `to` or, if that is NULL, as floats in place. */
-static void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
-                              uint16_t *to, int64_t n)
+static void gckpti_round_bf16(const gckpt_exec *e, const gckpt_call *c, float *x, uint16_t *to,
+                              int64_t n)
 {
-    const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
+    const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n };
     GCKPTI_OF(gckpti_backend(e), convert)(c, &rounding);
 }
 
@@ -87,8 +80,7 @@ GCKPTI_FN void gckpti_end_mixed_output(const gckpt_exec *e, const gckpti_ins *in
     void *out = data ? (void *)(uintptr_t)data : gckpti_arena_ptr(e, o->out);
     uint16_t *narrow = node->rounding & GCKPTI_BF16_VALUE ? (uint16_t *)out : NULL;
     if (c->out && node->rounding & GCKPTI_ROUNDED && ins->kind == GCKPT_FORWARD)
-        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 0), c->out, narrow,
-                          gckpti_elements(&c->shape));
+        gckpti_round_bf16(e, c, c->out, narrow, gckpti_elements(&c->shape));
 }
 
 /* In a bf16 plan, adds the gradient of input i to the total, if it is separate, and rounds it;
@@ -112,7 +104,7 @@ GCKPTI_FN int gckpti_end_mixed_gradient(const gckpt_exec *e, const gckpti_ins *i
         x = gckpti_arena_f32(e, to);
     }
     if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
-        gckpti_round_bf16(e, c, gckpti_rng_stream(ins->id, 1 + i), x, narrow, n);
+        gckpti_round_bf16(e, c, x, narrow, n);
     return 1;
 }
 

@@ -7,7 +7,6 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
     2,
     V(mixed_pack),
     V(widen),
-    V(narrow),
-    V(round_stochastic)
+    V(narrow)
 };
 #endif

@@ -4,19 +4,15 @@
 
 GCKPTI_PASSES(cache)
 {
-    const int stochastic = p->desc->bf16.precision == GCKPT_BF16_STOCHASTIC;
     if (stage == GCKPTI_PASS_NUMBERS) {
         size_t *bytes = ((gckpti_encoder *)arg)->plan.kind_bytes;
         bytes[GCKPT_BYTES_CACHES] = gckpti_resident_bytes(p, NULL) - bytes[GCKPT_BYTES_PARAMETERS] -
                                     bytes[GCKPT_BYTES_STATE];
     }
-    if (stage != GCKPTI_PASS_START || !p->g->variable || (p->inference && !stochastic))
+    if (stage != GCKPTI_PASS_START || !p->g->variable || p->inference)
         return GCKPT_OK;
     return gckpti_error(p->g, GCKPT_E_ARG,
-                        p->inference
-                            ? "plan: with stochastic rounding, calls with caches would not give "
-                              "the bits of one call over all positions; use GCKPT_BF16"
-                            : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph that is "
-                              "trained without it");
+                        "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph that is "
+                        "trained without it");
 }
 #endif

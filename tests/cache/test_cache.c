@@ -410,11 +410,6 @@ static void refusals(void)
     gckpt_plan_desc d = { .threads = 1 };
     CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "gckpt_cache is for GCKPT_INFERENCE"));
     d.mode = GCKPT_INFERENCE;
-#ifndef GCKPT_NO_BF16
-    d.bf16.precision = GCKPT_BF16_STOCHASTIC;
-    CHECK(!gckpt_plan_new(graph, &loss, 1, &d) && says(graph, "with stochastic rounding"));
-    d.bf16.precision = GCKPT_FP32;
-#endif
     d.fetch.specs = &fetch;
     d.fetch.count = 1;
     for (all = c; all; all = all == c ? k : NULL, fetch.tensor = k)

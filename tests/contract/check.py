@@ -41,7 +41,7 @@ class Draw:
             self.t, self.c = int(more.choice([32, 33, 64, 70])), 2 * int(more.integers(1, 3))
         self.net = n = Net(rows, batch, threads=int(self.r.integers(1, 3)))
         self.c = 32 if self.c == 33 and more.integers(0, 2) else self.c
-        n.precision = int(more.choice([0, 0, 0, 1, 1, 2]))
+        n.precision = int(more.choice([0, 0, 0, 1, 1, 1]))
         self.one = more.integers(0, 6) == 0  # if true, a step has one micro-batch, so ops may mix rows
         if self.one:
             n.batch = batch = rows

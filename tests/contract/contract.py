@@ -76,21 +76,6 @@ def bf16(x):
     return np.where(np.abs(x) < TINY, np.copysign(F(0), x), near).astype(F)
 
 
-def bf16_by_chance(x, begin, stream, step, key=0):
-    """Rounds to bf16 stochastically (l9). The array x begins with element `begin` of the batch; stream is s of clause
-    l9."""
-    u = np.ascontiguousarray(f32(x)).view(np.uint32)
-    c = np.arange(u.size, dtype=np.uint64).reshape(u.shape) + np.uint64(begin)
-    q = c // np.uint64(8)
-    words = philox([q & np.uint64(0xffffffff), q >> np.uint64(32), np.full(q.shape, stream), np.full(q.shape, step)],
-                   key)
-    word_of = np.choose((c // np.uint64(2) % np.uint64(4)).astype(int), words).astype(np.uint32)
-    more = np.where(c % np.uint64(2) == 0, word_of & np.uint32(0xffff), word_of >> np.uint32(16))
-    up = ((u + more) & np.uint32(0xffff0000)).view(F)
-    up = np.where(np.isnan(x), F(np.nan), up)
-    return np.where(np.abs(x) < TINY, np.copysign(F(0), x), up).astype(F)
-
-
 def flushed(x):
     return np.where(np.abs(x) < TINY, np.copysign(F(0), x), x)
 

@@ -5,7 +5,6 @@ from contract import F, D, hexes, unhex, word
 from ops import OPS, Call
 
 VIEWS = ("reshape",)
-MOST_INPUTS = 8
 # Builders that make several ops. Each of their nodes is computed by the node's op, not by the builder's name.
 INNER = {"positions", "positions_at", "conv1d", "conv1d_transposed", "global_average_pool", "gru", "lstm"}
 
@@ -134,15 +133,9 @@ class Again:
         """Returns whether the value of tensor i is stored as bf16 (l1)."""
         return self.net.precision > 0 and not self.nodes[i]["batch_invariant"] and self.nodes[i]["op"] != "input"
 
-    def kept(self, i, x, op, which, row=0):
-        """Returns x rounded as it is stored. x begins at entry `row` of tensor i. which is 0 for the value of op, or 1
-        + k for the gradient that op sends to its input k."""
-        if not self.half(i) or self.nodes[i]["type"] != 0:
-            return x
-        if self.net.precision == 1:
-            return K.bf16(x)
-        each = int(np.prod(self.nodes[i]["shape"])) // self.net.rows
-        return K.bf16_by_chance(x, each * row, 2 ** 31 + op * (1 + MOST_INPUTS) + which, self.updates)
+    def kept(self, i, x):
+        """Returns x, the value or gradient of tensor i, rounded as it is stored."""
+        return K.bf16(x) if self.half(i) and self.nodes[i]["type"] == 0 else x
 
     def rows_of(self, shape, batch_invariant, batch):
         if batch_invariant or not shape:
@@ -197,7 +190,7 @@ class Again:
             if not self.nodes[i]["loss"]:
                 c.y = np.asarray(c.y, dtype=c.y.dtype).reshape(c.shape)
                 if self.nodes[i]["op"] not in VIEWS:
-                    c.y = self.kept(i, c.y, i, 0)
+                    c.y = self.kept(i, c.y)
                 self.values[i] = c.y
 
     def scales(self):
@@ -264,15 +257,14 @@ class Again:
         return p
 
     def contributions(self, i, g, c, into):
-        """Calls into(target, contribution, whether the op has had this target before, number of the input from 1) for
-        each gradient that tensor i with gradient g sends to its inputs."""
-        seen, which = set(), 0
+        """Calls into(target, contribution, whether the op has had this target before) for each gradient that tensor i
+        with gradient g sends to its inputs."""
+        seen = set()
         for j, k in zip(c.ids, OPS[c.builder].backward(c, g)):
-            which += j is not None
             if j is None or k is None or self.nodes[j]["type"] != 0:
                 continue
             t = self.base(j)
-            into(t, k, t in seen, which)
+            into(t, k, t in seen)
             seen.add(t)
 
     def backward(self, scale):
@@ -289,7 +281,7 @@ class Again:
                     continue
                 c = self.part(self.calls[i], i, a, b)
 
-                def into(t, k, again, which):
+                def into(t, k, again):
                     shape = self.rows_of(self.nodes[t]["shape"], self.nodes[t]["batch_invariant"], b - a)
                     if self.nodes[t]["batch_invariant"]:
                         use.setdefault(t, []).append(self.add(k, np.zeros(shape, F)))
@@ -300,7 +292,7 @@ class Again:
                         grad[t] = grad[t] + k.store().reshape(shape)
                     else:
                         grad[t] = self.add(k, grad[t])
-                    grad[t] = self.kept(t, grad[t], i, which, a)
+                    grad[t] = self.kept(t, grad[t])
                 self.contributions(i, g, c, into)
             grads.append(grad)
             total = {}
@@ -320,7 +312,7 @@ class Again:
             if g is None:
                 continue
 
-            def into(t, k, again, which):
+            def into(t, k, again):
                 shape = self.nodes[t]["shape"]
                 x = self.add(k, np.zeros(shape, F))
                 total[t] = total[t] + x if t in total else x

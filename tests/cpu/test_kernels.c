@@ -1439,59 +1439,6 @@ static void test_rates(void)
     }
 }
 
-/* == stochastic rounding ====================================================================== */
-/* Compares stochastic rounding, into a bf16 array and in place, with its definition (manual, 5l). */
-static void stochastic(int64_t n, int64_t first, uint64_t at, gckpt_isa isa)
-{
-    float *x = (float *)malloc((size_t)(n + 1) * sizeof *x),
-          *y = (float *)malloc((size_t)(n + 1) * sizeof *y);
-    uint16_t *to = (uint16_t *)malloc((size_t)(n + 1) * sizeof *to);
-    gckpt_conversion c = { GCKPT_NARROW, x, NULL, to, n, 0x80000000u + (uint32_t)random_in(0, 99) };
-    gckpti_convert_state s = { NULL, &c, { next_random(&state), c.stream, (uint32_t)random_in(0, 9) }, at };
-    int wrong = 0;
-    for (int64_t i = 0; i <= n; i++) { /* a quarter of the numbers have the smallest or the largest exponents */
-        const uint32_t u = (uint32_t)next_random(&state);
-        x[i] = y[i] = gckpti_float(random_in(0, 3)   ? u
-                                   : random_in(0, 1) ? u & 0x807fffffu
-                                                : u | 0x7f800000u | (u >> 9 & 1));
-        to[i] = 0xabcd;
-    }
-    kernels_of(isa)->mixed->round_stochastic(&s, first, n);
-    c.kind = GCKPT_ROUND, c.x = y, c.to = NULL;
-    kernels_of(isa)->mixed->round_stochastic(&s, first, n);
-    for (int64_t i = 0; i <= n; i++) {
-        uint32_t word[4], u = gckpti_bits(x[i]), more;
-        gckpti_philox(s.random.key, (at + (uint64_t)i) / 8, s.random.stream, s.random.step, word);
-        more = word[(at + (uint64_t)i) / 2 % 4];
-        more = (at + (uint64_t)i) % 2 ? more >> 16 : more & 0xffffu;
-        uint16_t want = (uint16_t)((u + more) >> 16);
-        if (!(u & 0x7f800000u))
-            want = (uint16_t)(u >> 16 & 0x8000);
-        else if (x[i] != x[i])
-            want = (uint16_t)(u >> 16 | 0x40);
-        const int there = i >= first && i < n;
-        wrong += to[i] != (there ? want : 0xabcd) ||
-                 gckpti_bits(y[i]) != (there ? (uint32_t)want << 16 : u);
-    }
-    if (wrong)
-        printf("%s, %lld elements from %llu on: ", isa_name(isa), (long long)n,
-               (unsigned long long)at);
-    CHECK(wrong == 0);
-    free(x);
-    free(y);
-    free(to);
-}
-
-static void test_stochastic(void)
-{
-    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
-        for (int64_t n = 1, end = lengths(300); n <= end && kernels_of((gckpt_isa)isa); n++) {
-            const uint64_t far = ((uint64_t)1 << 35) - (uint64_t)random_in(0, 2 * n);
-            stochastic(n, n % 3 ? 0 : random_in(0, n), n % 2 ? (uint64_t)random_in(0, 999) : far,
-                      (gckpt_isa)isa);
-        }
-}
-
 /* Every instruction set that this processor has must be available: gckpti_kernels_match() must not reject its
  * kernels. */
 static void test_available(void)
@@ -1642,7 +1589,6 @@ int main(int argc, char **argv)
                   { "weighted", test_weighted },
                   { "update", test_update },
                   { "rates", test_rates },
-                  { "chance", test_stochastic },
                   { "embed-bf16", test_embed_bf16 },
                   { "between", test_between },
                   { "convolutions", test_convolutions },

@@ -184,10 +184,9 @@ static void test_blocks(void)
 {
     static const int rows[] = { 1, 7, 8, 31, 32, 33, 40, 63, 64, 65, 96, 100 };
     for (int i = 0; i < 48; i++) {
-        gckpt_precision precision = i % 8 ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC;
         int64_t entries = 1 + (int64_t)below(5), m = rows[i % 12], k = odd_size(40), n = odd_size(40);
-        entries_of(entries, m, k, n, i / 12 % 2, i / 24, precision);
-        matmul_of(entries, m, odd_size(100), n, i / 12 % 2, i / 24, precision);
+        entries_of(entries, m, k, n, i / 12 % 2, i / 24, GCKPT_BF16);
+        matmul_of(entries, m, odd_size(100), n, i / 12 % 2, i / 24, GCKPT_BF16);
     }
 }
 
@@ -195,8 +194,6 @@ static void test_random(int rounds)
 {
     for (int i = 0; i < rounds; i++) {
         gckpt_precision precision = chance(65) ? GCKPT_FP32 : GCKPT_BF16;
-        if (chance(5))
-            precision = GCKPT_BF16_STOCHASTIC;
         int most = chance(20) ? 132 : 40;
 #ifdef GCKPT_CUDA_SHIM
         static const int chips[] = { 1, 2, 6, 132 };

@@ -186,7 +186,7 @@ static uint64_t repeats_run(const gckpt_backend *b, int64_t rows, gckpt_precisio
 
 static void test_repeats(void)
 {
-    for (int precision = 0; precision <= GCKPT_BF16_STOCHASTIC; precision++)
+    for (int precision = 0; precision <= GCKPT_BF16; precision++)
         for (int64_t rows = 1; rows <= N; rows += 2) {
             uint64_t want = repeats_run(NULL, rows, (gckpt_precision)precision, 0);
             /* way 0 captures, way 1 does not, way 2 makes captures impossible, way 3 has no memory for graphs */
@@ -493,7 +493,7 @@ static void *train_there(void *user)
     trainer *t = (trainer *)user;
     static const float x[N * IN] = { 0.5f, -1, 0.25f }, y[N * OUT] = { 1 };
     static const int32_t targets[N] = { 1, 2, -1, 4 };
-    net2 m = net2_make(NULL, t->backend, t->rows, GCKPT_BF16_STOCHASTIC, 0, 0);
+    net2 m = net2_make(NULL, t->backend, t->rows, GCKPT_BF16, 0, 0);
     const gckpt_hyper hyper = { .lr = 0.02f, .clip = 0.5f };
     m.feeds[0].data = x, m.feeds[1].data = targets, m.feeds[2].data = y;
     for (int step = 0; step < 6; step++)

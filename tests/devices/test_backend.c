@@ -263,7 +263,7 @@ static uint64_t small_run(const setting *o, float clip)
 static void test_small(void)
 {
     for (int optimiser = 0; optimiser <= GCKPT_CUSTOM_OPTIMISER; optimiser++)
-        for (int precision = 0; precision <= GCKPT_BF16_STOCHASTIC; precision++)
+        for (int precision = 0; precision <= GCKPT_BF16; precision++)
             for (int way = 0; way < 8; way++) {
                 setting o = { .optimiser = (gckpt_optimiser)optimiser,
                               .micro = way % 2 * 4,

@@ -151,7 +151,7 @@ static void test_features(int wide)
         { .virtual_ranks = 8, .flags = RUNNING, .rows = 2 },
         { .virtual_ranks = 8, .flags = INFINITE | SECOND, .rows = 1 },
         { .virtual_ranks = 8, .flags = DROPOUT | SECOND, .precision = GCKPT_BF16, .rows = 2 },
-        { .virtual_ranks = 8, .flags = DROPOUT, .precision = GCKPT_BF16_STOCHASTIC, .rows = 1 },
+        { .virtual_ranks = 8, .flags = DROPOUT, .precision = GCKPT_BF16, .rows = 1 },
         { .virtual_ranks = 8, .flags = SECOND, .threads = 2, .rows = 2 },
         { .virtual_ranks = 8,
           .flags = DROPOUT,

@@ -1011,7 +1011,7 @@ int main(void)
     test_golden();
     test_golden_attention();
     for (int frozen = 0; frozen < 3; frozen++)
-        for (int precision = GCKPT_FP32; precision <= GCKPT_BF16_STOCHASTIC; precision++)
+        for (int precision = GCKPT_FP32; precision <= GCKPT_BF16; precision++)
             test_bits(frozen, (gckpt_precision)precision);
     test_attack();
     test_penalty_and_coupling();

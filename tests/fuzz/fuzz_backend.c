@@ -134,7 +134,7 @@ static void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 }
 static void convert(const gckpt_call *call, const gckpt_conversion *c)
 {
-    (void)call; /* kernels here round to nearest even only, since this target plans no stochastic rounding */
+    (void)call;
     opened(1);
     for (int64_t i = 0; i < c->n; i++)
         switch (c->kind) {

@@ -242,7 +242,7 @@ static void test_graph(unsigned seed)
     size_t least = SIZE_MAX, most = 0;
     random_state = seed + 77u;
     int length = prepare(seed, list), mixes = net.mixes, vranks = net.d.ranks.virtual_ranks;
-    int other = net.dropout || mixes || net.d.bf16.precision == GCKPT_BF16_STOCHASTIC; /* in inference */
+    int other = net.dropout || mixes; /* in inference */
     int64_t batch = net.batch;
     run plain = { .what = "plain", .mode = GCKPT_STORE_ALL, .rows = batch, .debug = GCKPT_DEBUG_PLAIN };
     outcome want = train(seed, &plain, NULL);

@@ -368,7 +368,6 @@ int main(void)
     test_indices(GCKPT_BF16);
     test_fetched(GCKPT_FP32);
     test_fetched(GCKPT_BF16);
-    test_fetched(GCKPT_BF16_STOCHASTIC);
     test_refusals();
     return check_report("test_moves");
 }

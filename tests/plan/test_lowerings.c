@@ -193,7 +193,7 @@ static void test_bits(void)
             static const int threads[6] = { 1, 2, 4, 3, 1, 2 };
             if (!check_sampled((unsigned)(6 * i) + (unsigned)how, 3) && how != (int)i % 6)
                 continue;
-            same_bits(&sizes[i], how < 4 ? GCKPT_FP32 : how == 4 ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC, threads[how],
+            same_bits(&sizes[i], how < 4 ? GCKPT_FP32 : GCKPT_BF16, threads[how],
                       how == 3, (int)(i + (size_t)how) % 5);
             same_bits(&sizes[i], GCKPT_FP32, threads[how], how == 3, (int)(i + (size_t)how + 3) % 5);
         }

@@ -33,7 +33,6 @@ static struct {
 enum {
     PLAIN,
     BF16,
-    STOCHASTIC,
     LOSSES,
     VALUES_FETCHED,
     GRADIENTS_FETCHED,
@@ -55,7 +54,6 @@ enum {
 };
 static const char *const names[CASES] = { "plain",
                                           "bf16",
-                                          "bf16, stochastic",
                                           "several losses",
                                           "values fetched",
                                           "gradients fetched",
@@ -326,9 +324,7 @@ static void take_request(void)
     request.terms = net.terms;
     request.d = *d;
     cases = 1u << PLAIN;
-    cases |= d->bf16.precision == GCKPT_BF16              ? 1u << BF16
-             : d->bf16.precision == GCKPT_BF16_STOCHASTIC ? 1u << STOCHASTIC
-                                                     : 0;
+    cases |= d->bf16.precision == GCKPT_BF16 ? 1u << BF16 : 0;
     cases |= d->batch > net.rows ? 1u << ACCUMULATES : 0;
     cases |= d->update_in_backward ? 1u << IN_BACKWARD : 0;
     cases |= d->kernels.stage_parameters ? 1u << STAGED : 0;

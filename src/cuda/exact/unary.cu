@@ -69,6 +69,12 @@ void from_u8_by(const gckpt_call *call, bool)
                          call->out);
 }
 
+/* Returns word[i % 4]; indexing by a variable would put the array into local memory. */
+__device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
+{
+    return i & 2 ? (i & 1 ? word[3] : word[2]) : (i & 1 ? word[1] : word[0]);
+}
+
 /* Four elements of the batch share a block of random bits; a vector may begin within these four. */
 struct DropoutMask {
     float p, factor;
