@@ -157,7 +157,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
  *     >>store     parameters and optimiser state, however they are stored                     1640
  *     >>graph     tensors, views, segments, gckpt_apply                                        603
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6698
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6715
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1239
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4841
@@ -7236,12 +7236,17 @@ typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 typedef struct gckpti_sequence {
     const gckpt_call *call;
     gckpti_cell_fn cell; /* computes a row at a step, forward or backward */
-    int fast; /* nonzero: items have several rows, and the backward reads wh_t; 0: one row, wh */
+    int fast; /* nonzero: items have several rows, which multiply panels; 0: one row, wh itself */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
     int64_t first, block, item_rows;          /* first row and rows of a block; rows of an item */
-    float *wh_t, *zero, *d; /* wh transposed; H zeros; gradient of a block's state */
-    float *h, *da, *pack;   /* h of step t - 1 (rows,T,H); da (rows,T,G) */
+    int backward;
+    int64_t terms, columns; /* of wh: H, G; of its transpose, which the backward multiplies: G, H */
+    float *
+        panels; /* fast: panels of GCKPTI_PANEL columns of that matrix, each (terms,GCKPTI_PANEL) */
+    float *scratch;       /* forward: state and sums of the rows of each worker */
+    float *zero, *d;      /* H zeros; gradient of a block's state */
+    float *h, *da, *pack; /* h of step t - 1 (rows,T,H); da (rows,T,G) */
 } gckpti_sequence;
 
 /* The kernels of a step in an instruction set. */
@@ -12968,7 +12973,7 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
  * compensated. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
 
 /* Returns the state of a call whose items have one row, or, if `fast`, several. */
-static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast)
+static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast, int backward)
 {
     const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
     const gckpt_arg *in = call->in;
@@ -12982,7 +12987,8 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast)
     s.bias = o->bias ? in + o->bias : NULL;
     s.h0 = o->state ? in + o->state : NULL;
     s.c0 = o->state && o->gates == 4 ? s.h0 + 1 : NULL;
-    s.item_rows = s.block = 1, s.fast = fast;
+    s.item_rows = s.block = 1, s.fast = fast, s.backward = backward;
+    s.terms = backward ? s.gates : s.units, s.columns = backward ? s.units : s.gates;
     if (fast) {
         s.item_rows = gckpti_min((s.rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
         s.block = s.item_rows * gckpti_min((s.rows - 1) / s.item_rows + 1, call->threads);
@@ -12990,15 +12996,22 @@ static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int fast)
     return s;
 }
 
-/* Returns floats of workspace. A fast backward also keeps wh transposed and h before each step. */
+/* Returns the floats of all panels. */
+static int64_t gckpti_sequence_panels(const gckpti_sequence *s)
+{
+    return s->fast ? s->terms * gckpti_ceil_to(s->columns, GCKPTI_PANEL) : 0;
+}
+
+/* Returns floats of workspace. A fast backward also keeps h before each step. */
 static int64_t gckpti_sequence_workspace(const gckpt_call *call, int backward)
 {
-    gckpti_sequence s = gckpti_sequence_of(call, !gckpti_is_plain(call));
+    const gckpti_sequence s = gckpti_sequence_of(call, !gckpti_is_plain(call), backward);
+    const int64_t panels = gckpti_sequence_panels(&s);
     if (!backward)
-        return s.block * (s.state + s.gates);
+        return panels + s.block * (s.state + s.gates);
     if (gckpti_is_plain(call))
         return s.steps * s.gates + s.state + s.units;
-    return s.block * (s.steps * (s.gates + s.units) + s.state) + s.units * (1 + s.gates) +
+    return panels + s.block * (s.steps * (s.gates + s.units) + s.state) + s.units +
            call->threads * gckpti_product_workspace(s.units, s.gates, s.block * s.steps);
 }
 
@@ -13020,7 +13033,7 @@ static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
                               p, wh, i == o->bias ? "a bias" : "a first state", expected,
                               &call->in[i].shape);
     }
-    gckpti_sequence s = gckpti_sequence_of(call, 0);
+    gckpti_sequence s = gckpti_sequence_of(call, 0, 0);
     call->shape = *p;
     call->shape.d[2] = s.state;
     call->saved_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
@@ -13041,18 +13054,22 @@ static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
 }
 
-/* Computes the chains of an item's rows. */
-static void gckpti_cells_product(const gckpt_call *call, const gckpti_product *t)
+/* Computes the chains of an item's rows; kernels read panels of b in place. */
+static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
 {
 #if GCKPTI_HAS_FAST
-    if (call->kernels) {
-        float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
-        const gckpti_c_block all = { 0, t->m, 0, t->n, 0, 0 };
-        gckpti_kernels_of(call)->product_block(t, &all, pack, GCKPTI_STACK_FLOATS);
-        return;
+    float pack[GCKPTI_STACK_FLOATS] GCKPTI_ALIGNED;
+    for (int64_t j = 0; s->fast && j < t->n; j += GCKPTI_PANEL) {
+        gckpti_product u = *t;
+        const gckpti_c_block all = { 0, t->m, 0, gckpti_min(t->n - j, GCKPTI_PANEL), 0, 0 };
+        u.b = gckpti_matrix(s->panels + j * t->k, 1, GCKPTI_PANEL);
+        u.c += j, u.n = all.j1, u.initial = t->initial ? t->initial + j : NULL;
+        gckpti_kernels_of(s->call)->product_block(&u, &all, pack, GCKPTI_STACK_FLOATS);
     }
+    if (s->fast)
+        return;
 #endif
-    gckpti_fp32_plain(call, t);
+    gckpti_fp32_plain(s->call, t);
 }
 
 /* Sets a to chains of h wh for m rows; p points to the first of them, which are T steps apart. */
@@ -13064,18 +13081,17 @@ static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64
     t.initial = s->bias ? s->bias->data : NULL;
     if (s->state > s->units) /* lstm */
         t.initial = p, t.initial_stride = s->steps * s->gates;
-    gckpti_cells_product(s->call, &t);
+    gckpti_cells_product(s, &t);
 }
 
 /* Adds chains of da wh to d for m rows; da points to the first of them, which are T steps apart. */
 static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int64_t m, float *d)
 {
-    const gckpti_operand wh =
-        s->fast ? gckpti_matrix(s->wh_t, 1, s->units) : gckpti_matrix(s->wh->data, s->gates, 1);
     gckpti_product t =
-        gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1), wh, d);
+        gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1),
+                          gckpti_matrix(s->wh->data, s->gates, 1), d);
     t.accumulate = 1, t.c_stride = s->state;
-    gckpti_cells_product(s->call, &t);
+    gckpti_cells_product(s, &t);
 }
 
 static int64_t gckpti_sequence_item_rows(const gckpti_sequence *s, int64_t i)
@@ -13089,7 +13105,7 @@ static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
     const int64_t at = i * s->item_rows, first = s->first + at, n = s->units;
     const int64_t m = gckpti_sequence_item_rows(s, i);
     const size_t bytes = (size_t)n * sizeof(float);
-    float *state = (float *)s->call->workspace + worker * s->item_rows * (s->state + s->gates);
+    float *state = s->scratch + worker * s->item_rows * (s->state + s->gates);
     float *a = state + s->item_rows * s->state;
     gckpti_zero_unless(state, m * s->state, 0);
     for (int64_t r = 0; s->h0 && r < m; r++) {
@@ -13163,16 +13179,17 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
         }
 }
 
-/* Writes 16 rows (gates) of wh_t. */
-static void gckpti_sequence_transpose(void *context, int64_t i, int64_t worker)
+/* Writes panel i. */
+static void gckpti_sequence_panel(void *context, int64_t i, int64_t worker)
 {
     const gckpti_sequence *s = (const gckpti_sequence *)context;
-    const int64_t h = s->units, end = gckpti_min(16 * i + 16, s->gates);
+    const int64_t at = i * GCKPTI_PANEL, n = gckpti_min(s->columns - at, GCKPTI_PANEL);
+    const int64_t row = s->backward ? 1 : s->gates, column = s->backward ? s->gates : 1;
+    float *panel = s->panels + at * s->terms;
     (void)worker;
-    for (int64_t k0 = 0; k0 < h; k0 += 16)
-        for (int64_t j = 16 * i; j < end; j++)
-            for (int64_t k = k0; k < h && k < k0 + 16; k++)
-                s->wh_t[j * h + k] = s->wh->data[k * s->gates + j];
+    for (int64_t k = 0; k < s->terms; k++)
+        for (int64_t j = 0; j < n; j++)
+            panel[k * GCKPTI_PANEL + j] = s->wh->data[k * row + (at + j) * column];
 }
 
 /* Adds the gradients of a block's rows to dwh and dbias. */
@@ -13212,22 +13229,22 @@ static void gckpti_cells_add_grads(const gckpti_sequence *s)
 static void gckpti_run_sequence(const gckpt_call *call, int backward, gckpti_cell_fn cell)
 {
     const int fast = GCKPTI_HAS_FAST && call->kernels;
-    gckpti_sequence s = gckpti_sequence_of(call, fast);
+    gckpti_sequence s = gckpti_sequence_of(call, fast, backward);
     const int64_t most = backward || !fast ? s.block : s.rows;
     void (*item)(void *context, int64_t i, int64_t worker) =
         backward ? gckpti_sequence_backward : gckpti_sequence_forward;
     s.cell = cell;
+    s.panels = (float *)call->workspace;
+    s.zero = s.scratch = s.panels + gckpti_sequence_panels(&s);
+    if (fast)
+        gckpt_parallel(call, (s.columns - 1) / GCKPTI_PANEL + 1, s.terms * GCKPTI_PANEL,
+                       gckpti_sequence_panel, &s);
     if (backward) {
-        s.wh_t = (float *)call->workspace;
-        s.zero = s.wh_t + fast * s.units * s.gates;
         s.d = s.zero + s.units;
         s.h = s.d + most * s.state;
         s.da = s.h + fast * most * s.steps * s.units;
         s.pack = s.da + most * s.steps * s.gates;
         gckpti_zero_unless(s.zero, s.units, 0);
-        if (fast)
-            gckpt_parallel(call, (s.gates - 1) / 16 + 1, 64 * s.units, gckpti_sequence_transpose,
-                           &s);
         gckpti_zero_gradients(call, 1, s.bias ? 3 : 2);
     }
     for (; s.first < s.rows; s.first += s.block) {

@@ -26,12 +26,17 @@ typedef void (*gckpti_cell_fn)(const gckpti_cell *cell);
 typedef struct gckpti_sequence {
     const gckpt_call *call;
     gckpti_cell_fn cell; /* computes a row at a step, forward or backward */
-    int fast; /* nonzero: items have several rows, and the backward reads wh_t; 0: one row, wh */
+    int fast; /* nonzero: items have several rows, which multiply panels; 0: one row, wh itself */
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* bias, h0 and c0 may be NULL */
     int64_t first, block, item_rows;          /* first row and rows of a block; rows of an item */
-    float *wh_t, *zero, *d; /* wh transposed; H zeros; gradient of a block's state */
-    float *h, *da, *pack;   /* h of step t - 1 (rows,T,H); da (rows,T,G) */
+    int backward;
+    int64_t terms, columns; /* of wh: H, G; of its transpose, which the backward multiplies: G, H */
+    float *
+        panels; /* fast: panels of GCKPTI_PANEL columns of that matrix, each (terms,GCKPTI_PANEL) */
+    float *scratch;       /* forward: state and sums of the rows of each worker */
+    float *zero, *d;      /* H zeros; gradient of a block's state */
+    float *h, *da, *pack; /* h of step t - 1 (rows,T,H); da (rows,T,G) */
 } gckpti_sequence;
 
 /* The kernels of a step in an instruction set. */
