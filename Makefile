@@ -366,7 +366,7 @@ COURSE = CC='$(CC)' LINKED='$(COURSE_LINKED)' ONLY='$(ONLY)' sh docs/course/tool
 COURSE_NEEDS = build/gradckpt.o build/api/gradckpt.h build/class/list
 DIR = mine
 FILE = $(DIR)/$@.c
-build/class/list: docs/exercises.md $(wildcard docs/course/*.md docs/course/tools/*)
+build/class/list: docs/exercises.md docs/course/scratch/exercises.md $(wildcard docs/course/*.md docs/course/tools/*)
 	$(COURSE) prepare
 lesson-%: $(COURSE_NEEDS)
 	$(COURSE) lesson $*

@@ -21,7 +21,7 @@ prepare()
 {
     mkdir -p "$at/starters" "$at/grades" "$at/tries"
     rm -f "$at"/[0-9]*.text "$at"/starters/exercise-*.c
-    awk -v to="$at" -f "$tools/pages.awk" docs/course/[0-9]-*.md docs/exercises.md > "$at/list.new" &&
+    awk -v to="$at" -f "$tools/pages.awk" docs/course/[0-9]-*.md docs/exercises.md docs/course/scratch/exercises.md > "$at/list.new" &&
         ${CC:-cc} -O1 -o "$at/run" "$tools/run.c" && mv "$at/list.new" "$at/list"
 }
 
