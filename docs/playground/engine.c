@@ -424,7 +424,7 @@ const char *EXPORT(playground_open)(int points, int layers, int heads, int width
     const tiny_options o = { points,         layers,  heads, width,
                              context,        rows,    micro, (gckpt_mode)mode,
                              (size_t)budget, unequal, fault, (float)lr,
-                             (uint64_t)seed };
+                             (uint64_t)seed,  1,       NULL,  NULL };
     text *t = &run.answer;
     tiny_close(&run.tiny);
     empty(t);
