@@ -84,39 +84,53 @@ static inline void ledger_sha_round(uint32_t a, uint32_t b, uint32_t c, uint32_t
          ((a & b) | (c & (a | b)));
 }
 
-/* Hashes `blocks` blocks of 64 bytes. */
+/* Replaces word i of the message schedule by word i + 16. */
+static inline void ledger_sha_extend(uint32_t w[16], int i)
+{
+    const uint32_t y = w[(i + 1) & 15], z = w[(i + 14) & 15];
+    w[i] += (ledger_rotate(y, 7) ^ ledger_rotate(y, 18) ^ y >> 3) + w[(i + 9) & 15] +
+            (ledger_rotate(z, 17) ^ ledger_rotate(z, 19) ^ z >> 10);
+}
+
+/* Eight rounds with words w[0] to w[7], after which the variables have their names again. */
+static inline void ledger_sha_rounds(uint32_t s[8], const uint32_t *k, const uint32_t *w)
+{
+    uint32_t a = s[0], b = s[1], c = s[2], d = s[3], e = s[4], f = s[5], g = s[6], h = s[7];
+    ledger_sha_round(a, b, c, &d, e, f, g, &h, k[0] + w[0]);
+    ledger_sha_round(h, a, b, &c, d, e, f, &g, k[1] + w[1]);
+    ledger_sha_round(g, h, a, &b, c, d, e, &f, k[2] + w[2]);
+    ledger_sha_round(f, g, h, &a, b, c, d, &e, k[3] + w[3]);
+    ledger_sha_round(e, f, g, &h, a, b, c, &d, k[4] + w[4]);
+    ledger_sha_round(d, e, f, &g, h, a, b, &c, k[5] + w[5]);
+    ledger_sha_round(c, d, e, &f, g, h, a, &b, k[6] + w[6]);
+    ledger_sha_round(b, c, d, &e, f, g, h, &a, k[7] + w[7]);
+    s[0] = a, s[1] = b, s[2] = c, s[3] = d, s[4] = e, s[5] = f, s[6] = g, s[7] = h;
+}
+
+/* Hashes `blocks` blocks of 64 bytes. The schedule is unrolled: in a loop it takes 3 times as long. */
 static inline void ledger_sha_blocks(uint32_t hash[8], const unsigned char *p, size_t blocks)
 {
-    uint32_t a = hash[0], b = hash[1], c = hash[2], d = hash[3], e = hash[4], f = hash[5],
-             g = hash[6], h = hash[7], w[16];
-    const uint32_t *k = ledger_sha_constants;
+    uint32_t s[8], w[16];
     for (; blocks > 0; blocks--, p += 64) {
-        const uint32_t before[8] = { a, b, c, d, e, f, g, h };
         for (int i = 0; i < 16; i++)
             w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 |
                    (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
-        for (int r = 0; r < 64; r += 8) {
-            uint32_t *x = w + r % 16;
-            for (int i = 0; i < 8 && r >= 16; i++) {
-                const uint32_t y = w[(r + i + 1) % 16], z = w[(r + i + 14) % 16];
-                x[i] += (ledger_rotate(y, 7) ^ ledger_rotate(y, 18) ^ y >> 3) +
-                        w[(r + i + 9) % 16] +
-                        (ledger_rotate(z, 17) ^ ledger_rotate(z, 19) ^ z >> 10);
+        memcpy(s, hash, sizeof s);
+        for (int r = 0; r < 64; r += 16) {
+            if (r > 0) {
+                ledger_sha_extend(w, 0), ledger_sha_extend(w, 1), ledger_sha_extend(w, 2);
+                ledger_sha_extend(w, 3), ledger_sha_extend(w, 4), ledger_sha_extend(w, 5);
+                ledger_sha_extend(w, 6), ledger_sha_extend(w, 7), ledger_sha_extend(w, 8);
+                ledger_sha_extend(w, 9), ledger_sha_extend(w, 10), ledger_sha_extend(w, 11);
+                ledger_sha_extend(w, 12), ledger_sha_extend(w, 13), ledger_sha_extend(w, 14);
+                ledger_sha_extend(w, 15);
             }
-            ledger_sha_round(a, b, c, &d, e, f, g, &h, k[r] + x[0]);
-            ledger_sha_round(h, a, b, &c, d, e, f, &g, k[r + 1] + x[1]);
-            ledger_sha_round(g, h, a, &b, c, d, e, &f, k[r + 2] + x[2]);
-            ledger_sha_round(f, g, h, &a, b, c, d, &e, k[r + 3] + x[3]);
-            ledger_sha_round(e, f, g, &h, a, b, c, &d, k[r + 4] + x[4]);
-            ledger_sha_round(d, e, f, &g, h, a, b, &c, k[r + 5] + x[5]);
-            ledger_sha_round(c, d, e, &f, g, h, a, &b, k[r + 6] + x[6]);
-            ledger_sha_round(b, c, d, &e, f, g, h, &a, k[r + 7] + x[7]);
+            ledger_sha_rounds(s, ledger_sha_constants + r, w);
+            ledger_sha_rounds(s, ledger_sha_constants + r + 8, w + 8);
         }
-        a += before[0], b += before[1], c += before[2], d += before[3];
-        e += before[4], f += before[5], g += before[6], h += before[7];
+        for (int i = 0; i < 8; i++)
+            hash[i] += s[i];
     }
-    hash[0] = a, hash[1] = b, hash[2] = c, hash[3] = d;
-    hash[4] = e, hash[5] = f, hash[6] = g, hash[7] = h;
 }
 
 static inline void ledger_sha_add(ledger_sha *s, const void *bytes, size_t size)
@@ -283,7 +297,8 @@ static inline void ledger_digest(const ledger_tensor *t, unsigned char digest[LE
 
 /* Writes the digests of all tensors (if `all` is 0, of those that are trained) to `to`, which has
  * room for `room` of them; to NULL only counts them. Returns their number, or 0 if there are more
- * than `room` or the values cannot be brought from a device. Call it between steps. */
+ * than `room`, this process has only a part of one (gckpt_store_ranks), or a device does not give
+ * its values. Call it between steps. */
 static inline size_t ledger_digests(gckpt_store *store, int all, unsigned char *to, size_t room)
 {
     ledger_tensor t;
@@ -293,7 +308,7 @@ static inline size_t ledger_digests(gckpt_store *store, int all, unsigned char *
     if (to != NULL && gckpt_store_pull(store, "*") != GCKPT_OK)
         return 0;
     for (; ledger_next_tensor(store, all, &t); n++) {
-        if (to != NULL && n == room)
+        if (to != NULL && (n == room || t.p.count != t.p.elements))
             return 0;
         if (to != NULL)
             ledger_digest(&t, to + LEDGER_HASH * n);
