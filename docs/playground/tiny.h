@@ -37,6 +37,8 @@ typedef struct {
     void *room[4];       /* memory of the feeds and of the input of `ask` */
     size_t room_bytes[4];
     uint64_t step;
+    gckpt_hyper hyper; /* of the last step, and its report */
+    gckpt_report report;
     char error[256];
 } tiny;
 
@@ -246,8 +248,6 @@ static int tiny_row(tiny *t, int r)
 static int tiny_step(tiny *t, double *loss)
 {
     const tiny_options *o = &t->o;
-    const gckpt_hyper hyper = gckpt_hyper_lr(o->lr);
-    gckpt_report report;
     float *weights = (float *)t->room[2];
     int64_t all = 0;
     for (int r = 0; r < o->rows; r += o->micro) {
@@ -261,10 +261,11 @@ static int tiny_step(tiny *t, double *loss)
     /* The library divides the sum by all targets; a mean of means divides each part by its targets. */
     for (int r = 0; o->fault && r < o->rows; r++)
         weights[r] *= (float)all * (float)o->micro / (float)o->rows;
-    if (gckpt_step(t->exec, t->feeds, 3, o->rows, &hyper, &report) != GCKPT_OK)
+    t->hyper = gckpt_hyper_lr(o->lr);
+    if (gckpt_step(t->exec, t->feeds, 3, o->rows, &t->hyper, &t->report) != GCKPT_OK)
         return tiny_fails(t, gckpt_error_text(t->exec));
     t->step++;
-    *loss = report.loss;
+    *loss = t->report.loss;
     return 1;
 }
 

@@ -1,7 +1,8 @@
-/* relay.c - the part of lesson 8's relay (docs/course/relay.h) that a board runs: it reads a
- * checkpoint that another machine wrote, trains some steps, and writes the next checkpoint.
- * flash.bin has the checkpoint after a word of 4 bytes, its size; the number on the command line is
- * that of the steps. */
+/* relay.c - what a board does in lesson 8's relay (docs/course/relay.h): it reads a checkpoint that
+ * another machine wrote, trains some steps, and writes the next checkpoint. If flash has a ledger
+ * after the program, the board repeats the steps and compares them with it instead. flash.bin has
+ * the checkpoint after a word of 4 bytes, its size; the number on the command line is that of the
+ * steps. */
 #include "job.h"
 #include "../../docs/course/relay.h"
 
@@ -21,9 +22,12 @@ int main(void)
 #else
 #include "relay_plan.h"
 
-/* bytes for the header of the checkpoint, needed only while it is read */
-enum { HEADER = 12000 };
-enum { BEGIN = 4 }; /* where the checkpoint begins in flash.bin */
+/* the first byte after the program's part of flash, which the linker defines */
+extern const unsigned char board_ledger[];
+
+/* HEADER: bytes for the header of the checkpoint, needed only while it is read; BEGIN: offset of
+ * the checkpoint in flash.bin */
+enum { HEADER = 12000, BEGIN = 4 };
 static char store_block[plan_store_bytes + HEADER], exec_block[plan_exec_bytes];
 static int32_t tokens[RELAY_ROWS * RELAY_CONTEXT], targets[RELAY_ROWS * RELAY_CONTEXT];
 static float weights[RELAY_ROWS];
@@ -51,12 +55,14 @@ static void set_up(tiny *t)
     t->o = relay_options();
     t->text = relay_text, t->length = sizeof relay_text - 1;
     t->room[0] = tokens, t->room[1] = targets, t->room[2] = weights;
-    t->feeds[0].input = plan_tokens, t->feeds[1].input = plan_targets, t->feeds[2].input = plan_weights;
+    t->feeds[0].input = plan_tokens;
+    t->feeds[1].input = plan_targets;
+    t->feeds[2].input = plan_weights;
     for (int i = 0; i < 3; i++)
         t->feeds[i].data = t->room[i];
 }
 
-/* Reads the checkpoint and binds the plan. Returns 1 after an error, else 0. */
+/* Reads the checkpoint, if there is one, and binds the plan. Returns 1 after an error, else 0. */
 static int start(job *j)
 {
     size_t from = BEGIN;
@@ -70,38 +76,69 @@ static int start(job *j)
     return job_bind(j, &plan, exec_block, sizeof exec_block);
 }
 
-/* Prints a line as docs/course/relay.c does. */
-static void print_step(const tiny *t, double loss)
+/* Trains and writes the next checkpoint. Returns 1, or 0 with a text in t->error. */
+static int train(tiny *t, job *j, int steps)
 {
-    board_print("step ");
+    size_t to = BEGIN;
+    for (int i = 0; i < steps; i++) {
+        double loss = 0;
+        const uint64_t began = board_instructions();
+        if (!tiny_step(t, &loss))
+            return 0;
+        job_add_step(j, loss, board_instructions() - began);
+        board_print("step ");
+        job_print_number((uint32_t)t->step);
+        board_print(", loss ");
+        job_print_real(loss);
+        board_print(", weights ");
+        job_print_hash(gckpt_store_hash(t->store));
+    }
+    if (gckpt_store_write(t->store, put, &to, NULL) != GCKPT_OK)
+        return tiny_fails(t, gckpt_error_text(t->store));
+    const uint32_t size = (uint32_t)(to - BEGIN);
+    return board_write(0, &size, sizeof size) == sizeof size ||
+           tiny_fails(t, "flash.bin cannot be written");
+}
+
+/* Returns the bytes of the ledger in flash; 0 if there is none. */
+static size_t ledger_size(void)
+{
+    size_t size = 0;
+    while (memcmp(board_ledger + size, "gckptled", 8) == 0)
+        size += (size_t)ledger_get_le(board_ledger + size + 16, 4);
+    return size;
+}
+
+/* Repeats steps and compares each with its record. Returns 1, or 0 with a text in t->error. */
+static int audit(tiny *t, size_t size, int steps)
+{
+    static relay_ledger l;
+    const uint32_t first = (uint32_t)t->step + 1;
+    if (!relay_audit(t, &l, board_ledger, size, steps))
+        return 0;
+    board_print("steps ");
+    job_print_number(first);
+    board_print(" to ");
     job_print_number((uint32_t)t->step);
-    board_print(", loss ");
-    job_print_real(loss);
-    board_print(", weights ");
-    job_print_hash(gckpt_store_hash(t->store));
+    board_print(": every record is true\n");
+    return 1;
 }
 
 int main(void)
 {
     static tiny t;
     job j;
-    size_t to = BEGIN;
     set_up(&t);
-    int failed = start(&j);
-    t.store = j.store, t.exec = j.exec;
-    t.step = failed ? 0 : gckpt_store_step(j.store); /* selects the rows of the next step */
-    for (int left = board_argument(); left > 0 && !failed; left--) {
-        double loss = 0;
-        const uint64_t began = board_instructions();
-        if (!tiny_step(&t, &loss))
-            return job_failed(&j, GCKPT_E_ARG);
-        job_add_step(&j, loss, board_instructions() - began);
-        print_step(&t, loss);
-    }
-    failed = failed || job_failed(&j, gckpt_store_write(j.store, put, &to, NULL));
-    const uint32_t size = (uint32_t)(to - BEGIN);
-    if (failed || board_write(0, &size, sizeof size) != sizeof size)
+    if (start(&j))
         return 1;
+    t.store = j.store, t.exec = j.exec;
+    t.step = gckpt_store_step(j.store); /* selects the rows of the next step */
+    const size_t size = ledger_size();
+    if (size > 0 ? !audit(&t, size, board_argument()) : !train(&t, &j, board_argument())) {
+        board_print(t.error);
+        board_print("\n");
+        return 1;
+    }
     job_print_board(j.steps ? j.instructions / (uint64_t)j.steps : 0);
     return 0;
 }
