@@ -2,7 +2,8 @@
  *
  *     relay                            trains in one run, then in parts that hand on a checkpoint
  *     relay FROM TO STEPS              trains from a checkpoint (-: from the start), writes TO
- *     relay record LEDGER STEPS        trains from the start, with a record of each step
+ *     relay record LEDGER STEPS CHEAT  trains from the start, with a record of each step; before
+ *                                      step CHEAT (0: never) it changes a bit, which it hides
  *     relay audit LEDGER FROM STEPS    repeats steps and compares each with its record */
 #include "gradckpt.h"
 #include "../playground/heap.h"
@@ -51,8 +52,8 @@ int main(int argc, char **argv)
     int fine = machine_begin(&argc, &argv);
     if (fine && argc == 5 && strcmp(argv[1], "audit") == 0)
         fine = machine_audit(argv[2], argv[3], atoi(argv[4]));
-    else if (fine && argc == 4 && strcmp(argv[1], "record") == 0)
-        fine = machine_record(argv[2], atoi(argv[3]));
+    else if (fine && argc == 5 && strcmp(argv[1], "record") == 0)
+        fine = machine_record(argv[2], atoi(argv[3]), atoi(argv[4]));
     else if (fine && argc == 4)
         fine = part(argv[1], argv[2], atoi(argv[3]), NULL, NULL);
     else if (fine)
