@@ -74,6 +74,7 @@ Start
 Learn
   make lesson-3      compile and run the program of a lesson of docs/course
   make exercise-5    check your answer mine/exercise-5.c (docs/exercises.md)
+  make relay         one training on four machines, audited by five
   make playground    build/playground.html, plans and training in a browser
   make reference     build/reference/index.html, every call, type and option
 Use
@@ -347,7 +348,7 @@ profile: build/gpt
 
 playground: build/playground.html build/tiny
 	@echo 'open build/playground.html in a browser'
-build/playground.html: $(wildcard docs/playground/*) examples/print.h examples/sample.h gradckpt.h
+build/playground.html: $(wildcard docs/playground/*) docs/course/relay.h examples/ledger.h examples/print.h examples/sample.h gradckpt.h
 	sh docs/playground/build.sh $@
 build/tiny: docs/playground/tiny.c $(wildcard docs/playground/*.h) examples/sample.h examples/options.h build/gradckpt.o
 	$(LINKED) -Iexamples -o $@ $< build/gradckpt.o
@@ -372,6 +373,9 @@ lesson-%: $(COURSE_NEEDS)
 	$(COURSE) lesson $*
 exercise-%: $(COURSE_NEEDS)
 	@$(COURSE) exercise $* '$(FILE)'
+relay: build/gradckpt.o build/api/gradckpt.h build/shim/gradckpt_cuda.o
+	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o' sh docs/course/tools/relay.sh
+	@[ "$$(wc -l < build/relay/audits.txt)" -lt 5 ] || cp build/relay/relay.svg docs/relay.svg
 starters: build/class/list
 	$(COURSE) starters '$(DIR)'
 grade: $(COURSE_NEEDS)
@@ -672,4 +676,4 @@ always:
     test-cuda cuda gpu gpu-programs shim-programs check check-all mpi mpi-programs predict-mpi scaling slow-link \
     coverage fuzz small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate \
     offload ops simulate fits lora-memory size methods features accumulation-curves pictures profile playground \
-    reference starters grade slides index ops-page readme lib install dist boards clean
+    reference relay starters grade slides index ops-page readme lib install dist boards clean

@@ -13,16 +13,22 @@ typedef struct {
     int first, last, wrong;
     char hash[20], machine[32];
 } span;
-static double losses[MOST + 1]; /* by step, from 1 */
+static double steps[MOST + 1], losses[MOST + 1]; /* from 1 */
 
-static const char *colour_of(const char *machine)
+/* Returns the number of a machine's colour, which is plot_line's. */
+static int number_of(const char *machine)
 {
     static const char *const names[] = { "native", "WebAssembly", "Cortex-M4F", "2 MPI ranks" };
-    static const char *const colours[] = { "#1f5fa8", "#d1495b", "#b86b00", "#3a8f5c", "#7a4fa3" };
     int i = 0;
     while (i < 4 && strcmp(machine, names[i]) != 0)
         i++;
-    return colours[i];
+    return i;
+}
+
+static const char *colour_of(const char *machine)
+{
+    static const char *const colours[] = { "#1f5fa8", "#d1495b", "#b86b00", "#3a8f5c", "#7a4fa3" };
+    return colours[number_of(machine)];
 }
 
 /* Returns the number of parts, which end where the machine changes; 0 if the file is wrong. */
@@ -34,7 +40,7 @@ static int read_steps(FILE *f, span parts[SPANS])
     while (fscanf(f, "%d %lf %19s %31[^\n]", &s.last, &loss, s.hash, s.machine) == 4) {
         if (s.last != ++step || step > MOST || n == SPANS)
             return 0;
-        losses[step] = loss;
+        steps[step] = step, losses[step] = loss;
         if (n == 0 || strcmp(parts[n - 1].machine, s.machine) != 0)
             s.first = step, n++;
         parts[n - 1] = s;
@@ -65,19 +71,17 @@ static void draw_parts(plot *p, const span *parts, int n)
 {
     plot_axes(p, stdout, 0);
     for (const span *s = parts; s < parts + n; s++) {
-        const char *colour = colour_of(s->machine);
         const int begin = s->first > 1 ? s->first - 1 : 1;
         const double x = plot_x(p, s->last);
-        char turned[80];
-        printf("<path fill=\"none\" stroke=\"%s\" stroke-width=\"2.5\" d=\"", colour);
-        for (int i = begin; i <= s->last; i++)
-            printf("%c%.1f %.1f", i == begin ? 'M' : 'L', plot_x(p, i), plot_y(p, losses[i]));
-        printf("\"/>\n<path d=\"M%.1f 40V320\" stroke=\"#777777\" stroke-dasharray=\"4 3\"/>\n", x);
-        put((plot_x(p, s->first - 1) + x) / 2, 56, "middle", colour, " font-weight=\"bold\"",
-            s->machine);
-        snprintf(turned, sizeof turned,
-                 " font-family=\"monospace\" transform=\"rotate(-90 %.1f 210)\"", x - 5);
-        put(x - 5, 210, "start", "#333333", turned, s->hash);
+        char more[80];
+        p->lines = number_of(s->machine);
+        plot_line(p, NULL, 2.5, steps + begin, losses + begin, s->last + 1 - begin, 0, 0);
+        printf("<path d=\"M%.1f 40V320\" stroke=\"#777777\" stroke-dasharray=\"4 3\"/>\n", x);
+        put((plot_x(p, s->first - 1) + x) / 2, 56, "middle", colour_of(s->machine),
+            " font-size=\"11\" font-weight=\"bold\"", s->machine);
+        snprintf(more, sizeof more, " font-family=\"monospace\" transform=\"rotate(-90 %.1f 188)\"",
+                 x - 5);
+        put(x - 5, 188, "start", "#333333", more, s->hash);
     }
 }
 
@@ -110,7 +114,7 @@ static void draw_audits(plot *p, const span *audits, int n)
 int main(int argc, char **argv)
 {
     plot train = { "One training, handed from machine to machine",
-                   "step",
+                   "step; the last hash is that of one machine",
                    "nats per byte",
                    0,
                    1,
