@@ -8,10 +8,11 @@
 #     sh docs/course/tools/relay.sh
 #
 # LINKED: command that compiles and links a program of gradckpt.h. CUDA_SHIM: object of gradckpt_cuda.cu for the CPU's
-# simulation of CUDA. MACHINES: the machines to use, of native wasm mcu mpi cuda.
+# simulation of CUDA. MACHINES: the machines to use, of native wasm mcu mpi cuda. WORK: another folder than build/relay.
 linked=${LINKED:-${CC:-cc} -O1 -std=gnu99 -I. -DGRADCKPT_IMPLEMENTED build/gradckpt.o -fopenmp}
 shim=${CUDA_SHIM:-build/shim/gradckpt_cuda.o}
-work=build/relay
+cxx=${CXX:-g++}
+work=${WORK:-build/relay}
 steps=12        # of each part
 all=60
 export OMP_NUM_THREADS=1
@@ -54,7 +55,7 @@ lacks()
         command -v mpicc > $work/log || packages="$packages libopenmpi-dev" ;;
     cuda)
         [ -f "$shim" ] || { echo "$shim is missing: make $shim builds it"; return 0; }
-        command -v g++ > $work/log || packages="$packages g++" ;;
+        command -v ${cxx%% *} > $work/log || packages="$packages g++" ;;
     esac
     [ "$packages" ] && echo "install$packages"
 }
@@ -81,7 +82,7 @@ build()                 # build MACHINE
     cuda)
         objects=$(echo "$linked" | tr ' ' '\n' | grep '[.][oa]$')
         $linked -w -DRELAY_CUDA -c $source -o $work/relay-cuda.o &&
-            g++ $work/relay-cuda.o "$shim" $objects -fopenmp -lm -pthread -o $work/relay-cuda ;;
+            $cxx $work/relay-cuda.o "$shim" $objects -fopenmp -lm -pthread -o $work/relay-cuda ;;
     esac
 }
 
