@@ -353,6 +353,19 @@ static inline void ledger_put_hex(ledger_text *t, const unsigned char *bytes, si
         ledger_put_bytes(t, &"0123456789abcdef"[bytes[i / 2] >> (i % 2 ? 0 : 4) & 15], 1);
 }
 
+/* Reads n bytes from hexadecimal digits; returns 1, or 0 if there are other characters. */
+static inline int ledger_get_hex(const char *text, unsigned char *bytes, size_t n)
+{
+    for (size_t i = 0; i < 2 * n; i++) {
+        const int c = text[i];
+        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (digit < 0)
+            return 0;
+        bytes[i / 2] = (unsigned char)(i % 2 == 0 ? digit : bytes[i / 2] << 4 | digit);
+    }
+    return 1;
+}
+
 /* Writes a line for each digest: "tensor values 128x384 h.0.attention.weight". A run's text ends
  * with these lines. */
 static inline void ledger_put_tensors(ledger_text *text, const gckpt_store *store)
