@@ -714,7 +714,7 @@ static int lm_ledger_begin(lm_run *r)
                                "be audited; leave out %s", lm.audit != NULL ? "--audit" : "--ledger");
     char *text = lm_ledger_text(r->options, r->describe, &length);
     if (text == NULL)
-        return session_fail(1, "out of memory for the options of a ledger");
+        return session_fail(1, "a ledger holds 65535 bytes of options, and these are more");
     if (lm.audit != NULL) {
         const int failed =
             lm_ledger_audit(l, r->store, lm.audit, (uint64_t)lm.audit_until, text, length);

@@ -42,20 +42,41 @@ static const char lm_ledger_omits[] =
     "merge export export-gguf memory-svg keep retention-data map";
 
 /* ---- what a run states ------------------------------------------------------------------------ */
-static void lm_ledger_put_hash(ledger_text *t, const char *name, const unsigned char *bytes,
-                               size_t size)
+/* Writes the line "NAME SHA-256 N bytes", and ends the hash. */
+static void lm_ledger_end_hash(ledger_text *t, const char *name, ledger_sha *s)
 {
+    const uint64_t bytes = s->bytes;
     unsigned char hash[LEDGER_HASH];
-    ledger_sha s;
-    ledger_sha_begin(&s);
-    ledger_sha_add(&s, bytes, size);
-    ledger_sha_end(&s, hash);
+    ledger_sha_end(s, hash);
     ledger_put(t, name);
     ledger_put(t, " ");
     ledger_put_hex(t, hash, sizeof hash);
     ledger_put(t, " ");
-    ledger_put_number(t, size);
+    ledger_put_number(t, bytes);
     ledger_put(t, " bytes\n");
+}
+
+static inline void lm_ledger_put_hash(ledger_text *t, const char *name, const void *bytes,
+                                      size_t size)
+{
+    ledger_sha s;
+    ledger_sha_begin(&s);
+    ledger_sha_add(&s, bytes, size);
+    lm_ledger_end_hash(t, name, &s);
+}
+
+/* Does the same for a file. Standard input, which cannot be read again, has no bytes here. */
+static inline void lm_ledger_put_file(ledger_text *t, const char *name, const char *path)
+{
+    char bytes[16384];
+    ledger_sha s;
+    FILE *f = session_is_dash(path) ? NULL : fopen(path, "rb");
+    ledger_sha_begin(&s);
+    for (size_t n; f != NULL && (n = fread(bytes, 1, sizeof bytes, f)) > 0;)
+        ledger_sha_add(&s, bytes, n);
+    if (f != NULL)
+        fclose(f);
+    lm_ledger_end_hash(t, name, &s);
 }
 
 /* Writes the value of an option, such that options_set reads the same one. */
@@ -112,17 +133,20 @@ static void lm_ledger_put_run(ledger_text *t, const options_table *options,
     }
 }
 
-/* Returns the text of the run, which the caller frees, or NULL if there is no memory. */
+/* Returns the text of the run, which the caller frees, or NULL if there is no memory
+ * or the text has more than 65,535 bytes. */
 static char *lm_ledger_text(const options_table *options, void (*describe)(ledger_text *t),
                             size_t *length)
 {
-    ledger_text count = { NULL, 0, 0 };
-    lm_ledger_put_run(&count, options, describe);
-    ledger_text text = { (char *)malloc(count.used + 1), count.used + 1, 0 };
+    ledger_text text = { NULL, 65536, 0 };
+    text.to = (char *)malloc(text.size);
     if (text.to != NULL)
         lm_ledger_put_run(&text, options, describe);
     *length = text.used;
-    return text.to;
+    if (text.used < text.size)
+        return text.to;
+    free(text.to);
+    return NULL;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -228,12 +252,12 @@ static int lm_ledger_check_run(const char *path, const ledger_record *run, const
                                size_t length)
 {
     size_t n[2];
-    const char *here, *line = lm_ledger_compare_runs(run->text, run->length, text, length, n, &here);
+    const char *here,
+        *line = lm_ledger_compare_runs(run->text, run->length, text, length, n, &here);
     if (line == NULL)
         return 0;
     const int data = n[0] > 5 && strncmp(line, "data ", 5) == 0;
-    return session_fail(1,
-                        "--audit %s: record %llu states \"%.*s\", but this run has \"%.*s\": %s",
+    return session_fail(1, "--audit %s: record %llu states \"%.*s\", but this run has \"%.*s\": %s",
                         path, (unsigned long long)run->index, (int)n[0], line, (int)n[1], here,
                         data ? "give the data of the training with --data FILE"
                              : "an audit needs what the record states");
@@ -245,8 +269,7 @@ static int lm_ledger_list(lm_ledger *l, const ledger_record *from, uint64_t unti
     ledger_record r, run = l->report.run, first = run;
     size_t at = 0, begin = 0, other[2];
     const char *line;
-    l->entries =
-        (lm_ledger_entry *)malloc((size_t)l->report.end.index * sizeof *l->entries);
+    l->entries = (lm_ledger_entry *)malloc((size_t)l->report.end.index * sizeof *l->entries);
     if (l->entries == NULL)
         return session_fail(1, "out of memory for %llu records",
                             (unsigned long long)l->report.end.index);
@@ -302,7 +325,7 @@ static int lm_ledger_audit(lm_ledger *l, gckpt_store *store, const char *path, u
                            const char *text, size_t length)
 {
     ledger_record from;
-    size_t size;
+    size_t size = 0;
     const uint64_t step = gckpt_store_step(store);
     const int fd = open(path, O_RDONLY);
     l->audited = fd >= 0 ? ledger_read_file(fd, &size) : NULL;
@@ -315,12 +338,18 @@ static int lm_ledger_audit(lm_ledger *l, gckpt_store *store, const char *path, u
     if (!ledger_verify(l->audited, size, NULL, NULL, &l->report))
         return session_fail(1, "--audit %s: %s", path, l->report.error);
     if (!ledger_find(l->audited, size, step, &from))
-        return session_fail(1, "--audit %s: no record is of step %llu, at which this run begins; "
-                               "begin at a checkpoint of a step that has a record",
+        return session_fail(1,
+                            "--audit %s: no record is of step %llu, at which this run begins; "
+                            "begin at a checkpoint of a step that has a record",
                             path, (unsigned long long)step);
     l->file.now = from.state;
     if (lm_ledger_list(l, &from, until > 0 ? until : UINT64_MAX) != 0)
         return 1;
+    if (l->last < until)
+        return session_fail(1,
+                            "--audit %s: step %llu is of a run with other options, which began "
+                            "after step %llu; begin at a checkpoint of that run",
+                            path, (unsigned long long)until, (unsigned long long)l->last);
     for (size_t i = 0; i < l->count; i++) {
         ledger_record run;
         ledger_read(l->audited, l->report.bytes, l->entries[i].run, &run);
