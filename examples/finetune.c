@@ -294,7 +294,7 @@ static int check_objective(int argc, char **argv)
                 { "distill-temperature", OBJECTIVE_DISTILL },
                 { "distill-alpha", OBJECTIVE_DISTILL } };
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
-        if (own[i].objective != o.objective &&
+        if (own[i].objective != o.objective && lm.audit == NULL && /* a ledger states all options */
             options_given(&options, argc, argv, own[i].option) != NULL)
             return session_fail(2, "--%s belongs to --objective %s; add that option",
                                 own[i].option, objective_names[own[i].objective]);

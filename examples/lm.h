@@ -137,7 +137,7 @@ static int lm_check_options(void)
     if (lm.audit_until > 0 && lm.audit == NULL)
         return session_fail(2, "--audit-until %lld: needs --audit as well",
                             (long long)lm.audit_until);
-    if (lm.save_every > 0 && lm.save == NULL)
+    if (lm.save_every > 0 && lm.save == NULL && lm.audit == NULL)
         return session_fail(2, "--save-every %lld: needs --save as well",
                             (long long)lm.save_every);
     if (lm.min_lr < 0 && lm.lr > 0)

@@ -95,7 +95,8 @@ static void lm_ledger_put_option(ledger_text *t, const options_desc *p)
         if (strtod(value, NULL) == *(const double *)p->variable)
             break;
     }
-    if (text == NULL || (p->kind == OPTIONS_FLAG && *(const int64_t *)p->variable == 0))
+    if (text == NULL || (p->kind == OPTIONS_FLAG && *(const int64_t *)p->variable == 0) ||
+        (p->kind == OPTIONS_REAL && *(const double *)p->variable < p->min)) /* it has no value */
         return;
     ledger_put(t, p->kind == OPTIONS_FLAG ? "flag " : "option ");
     ledger_put(t, p->name);
