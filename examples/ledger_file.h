@@ -130,12 +130,17 @@ static inline unsigned char *ledger_read_file(int fd, size_t *size)
     return bytes;
 }
 
-/* Returns whether bytes[at] .. are one unfinished record, the last: no head of a later record is
- * there. Such a record is what a power cut leaves; damage within the ledger is not. */
+/* Returns whether bytes[at] .. are one unfinished record, the last, as a power cut leaves it: it
+ * begins as a record does (or, if it is not the first, with zeros, a block that was not written),
+ * and no later record has a head. Damage within the ledger, and other files, are not that. */
 static inline int ledger_is_unfinished(const unsigned char *bytes, size_t size, size_t at)
 {
-    if (size - at >= LEDGER_HEAD && ledger_check_head(bytes + at) == NULL &&
-        ledger_get_le(bytes + at + 16, 8) < size - at)
+    static const unsigned char zeros[8] = { 0 };
+    const size_t left = size - at, n = left < 8 ? left : 8;
+    if (memcmp(bytes + at, "gckptled", n) != 0 && (at == 0 || memcmp(bytes + at, zeros, n) != 0))
+        return 0;
+    if (left >= LEDGER_HEAD && ledger_check_head(bytes + at) == NULL &&
+        ledger_get_le(bytes + at + 16, 8) < left)
         return 0;
     for (size_t i = at + 1; i + LEDGER_HEAD <= size; i++)
         if (bytes[i] == 'g' && ledger_check_head(bytes + i) == NULL)

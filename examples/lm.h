@@ -729,6 +729,12 @@ static int lm_ledger_begin(lm_run *r)
     l->open = 1;
     if (failed)
         return session_fail(1, "--ledger %s", l->file.error);
+    if (lm.ledger_key != NULL) {
+        char hex[2 * LEDGER_KEY + 1];
+        ledger_text key = { hex, sizeof hex, 0 };
+        ledger_put_hex(&key, l->file.chain.key, LEDGER_KEY);
+        session_print_line("ledger signed with the key %s", hex);
+    }
     if (l->file.cut > 0)
         session_print_line("note   --ledger: %zu bytes of an unfinished record were cut off",
                            l->file.cut);

@@ -203,7 +203,7 @@ static int lm_ledger_after_step(lm_ledger *l, gckpt_store *store, int64_t fixed,
                            (unsigned long long)l->every, session_plural((int64_t)l->every),
                            100 * lm_ledger_cost(l, l->every));
     }
-    if (l->every == 0 || l->file.now.step - l->file.recorded < l->every)
+    if (l->every == 0 || l->file.now.step % l->every != 0)
         return 0;
     const int failed = lm_ledger_record(l, store);
     if (fixed == 0)
