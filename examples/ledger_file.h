@@ -131,14 +131,14 @@ static inline unsigned char *ledger_read_file(int fd, size_t *size)
 }
 
 /* Returns whether bytes[at] .. are one unfinished record, the last, as a power cut leaves it: it
- * begins as a record does (or, if it is not the first, with zeros, a block that was not written),
- * and no later record has a head. Damage within the ledger, and other files, are not that. */
+ * begins as a record does (in place of bytes that were not written are zeros, but not in the first
+ * record), and no later record has a head. Damage within the ledger, and other files, are not that. */
 static inline int ledger_is_unfinished(const unsigned char *bytes, size_t size, size_t at)
 {
-    static const unsigned char zeros[8] = { 0 };
-    const size_t left = size - at, n = left < 8 ? left : 8;
-    if (memcmp(bytes + at, "gckptled", n) != 0 && (at == 0 || memcmp(bytes + at, zeros, n) != 0))
-        return 0;
+    const size_t left = size - at;
+    for (size_t i = 0; i < 8 && i < left; i++)
+        if (bytes[at + i] != (unsigned char)"gckptled"[i] && (at == 0 || bytes[at + i] != 0))
+            return 0;
     if (left >= LEDGER_HEAD && ledger_check_head(bytes + at) == NULL &&
         ledger_get_le(bytes + at + 16, 8) < left)
         return 0;
