@@ -2,7 +2,8 @@
  * SHA-256 of every weight and optimiser state, each with the hash of the record before it. Whoever
  * has the data repeats any range of steps, on any machine, and compares bits. Include gradckpt.h
  * first. To copy: the public API only; no heap, stdio or libc except memcpy, memset, memcmp and
- * strlen, so that it also runs on microcontrollers and in WebAssembly. C99 or C++11.
+ * strlen, so that it also runs on microcontrollers and in WebAssembly. LEDGER_PLAIN_SHA leaves out
+ * the instructions of x86-64 for SHA-256. C99 or C++11.
  * ledger_file.h writes and reads files, and signs.
  *
  *     ledger_state now = { 0 };                       // of a new training
@@ -42,6 +43,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(LEDGER_PLAIN_SHA)
+#include <cpuid.h>
+#include <immintrin.h>
+#define LEDGER_SHA_TARGET __attribute__((target("sha,sse4.1")))
+#endif
 
 enum { LEDGER_HASH = 32, LEDGER_KEY = 32, LEDGER_SIGNATURE = 64 };
 
@@ -107,8 +113,71 @@ static inline void ledger_sha_rounds(uint32_t s[8], const uint32_t *k, const uin
     s[0] = a, s[1] = b, s[2] = c, s[3] = d, s[4] = e, s[5] = f, s[6] = g, s[7] = h;
 }
 
+#ifdef LEDGER_SHA_TARGET
+/* Four rounds with the words w[0], which the next 16 words replace unless `last` is nonzero; w[1] to
+ * w[3] are those after them. s: the state as ABEF, CDGH. */
+LEDGER_SHA_TARGET static inline void ledger_sha_quad(__m128i s[2], __m128i *w0, __m128i w1,
+                                                     __m128i w2, __m128i w3, const uint32_t *k,
+                                                     int last)
+{
+    const __m128i t = _mm_add_epi32(*w0, _mm_loadu_si128((const __m128i *)(const void *)k));
+    s[1] = _mm_sha256rnds2_epu32(s[1], s[0], t);
+    s[0] = _mm_sha256rnds2_epu32(s[0], s[1], _mm_shuffle_epi32(t, 0x0e));
+    if (!last)
+        *w0 = _mm_sha256msg2_epu32(
+            _mm_add_epi32(_mm_sha256msg1_epu32(*w0, w1), _mm_alignr_epi8(w3, w2, 4)), w3);
+}
+
+/* ledger_sha_plain by the processor's instructions for SHA-256, which take a fifth of the time. */
+LEDGER_SHA_TARGET static inline void ledger_sha_x86(uint32_t hash[8], const unsigned char *p,
+                                                    size_t blocks)
+{
+    const __m128i order = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)hash),
+            e = _mm_loadu_si128((const __m128i *)(const void *)(hash + 4)), s[2];
+    a = _mm_shuffle_epi32(a, 0xb1);
+    e = _mm_shuffle_epi32(e, 0x1b);
+    s[0] = _mm_alignr_epi8(a, e, 8);
+    s[1] = _mm_blend_epi16(e, a, 0xf0);
+    for (; blocks > 0; blocks--, p += 64) {
+        const __m128i before[2] = { s[0], s[1] };
+        const uint32_t *k = ledger_sha_constants;
+        __m128i w[4];
+        for (int i = 0; i < 4; i++)
+            w[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(p + 16 * i)),
+                                    order);
+        for (int r = 0; r < 4; r++, k += 16) {
+            ledger_sha_quad(s, &w[0], w[1], w[2], w[3], k, r == 3);
+            ledger_sha_quad(s, &w[1], w[2], w[3], w[0], k + 4, r == 3);
+            ledger_sha_quad(s, &w[2], w[3], w[0], w[1], k + 8, r == 3);
+            ledger_sha_quad(s, &w[3], w[0], w[1], w[2], k + 12, r == 3);
+        }
+        s[0] = _mm_add_epi32(s[0], before[0]);
+        s[1] = _mm_add_epi32(s[1], before[1]);
+    }
+    a = _mm_shuffle_epi32(s[0], 0x1b);
+    e = _mm_shuffle_epi32(s[1], 0xb1);
+    _mm_storeu_si128((__m128i *)(void *)hash, _mm_blend_epi16(a, e, 0xf0));
+    _mm_storeu_si128((__m128i *)(void *)(hash + 4), _mm_alignr_epi8(e, a, 8));
+}
+
+/* Returns whether the processor has these instructions. */
+static inline int ledger_has_sha(void)
+{
+    static int has; /* 0: not known yet, 1: no, 2: yes */
+    int known = __atomic_load_n(&has, __ATOMIC_RELAXED);
+    if (known == 0) {
+        unsigned a, b = 0, c, d;
+        known = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 29 & 1) ? 2 : 1;
+        known = __get_cpuid(1, &a, &b, &c, &d) && (c >> 19 & 1) ? known : 1; /* SSE 4.1 */
+        __atomic_store_n(&has, known, __ATOMIC_RELAXED);
+    }
+    return known == 2;
+}
+#endif
+
 /* Hashes `blocks` blocks of 64 bytes. The schedule is unrolled: in a loop it takes 3 times as long. */
-static inline void ledger_sha_blocks(uint32_t hash[8], const unsigned char *p, size_t blocks)
+static inline void ledger_sha_plain(uint32_t hash[8], const unsigned char *p, size_t blocks)
 {
     uint32_t s[8], w[16];
     for (; blocks > 0; blocks--, p += 64) {
@@ -131,6 +200,17 @@ static inline void ledger_sha_blocks(uint32_t hash[8], const unsigned char *p, s
         for (int i = 0; i < 8; i++)
             hash[i] += s[i];
     }
+}
+
+static inline void ledger_sha_blocks(uint32_t hash[8], const unsigned char *p, size_t blocks)
+{
+#ifdef LEDGER_SHA_TARGET
+    if (ledger_has_sha()) {
+        ledger_sha_x86(hash, p, blocks);
+        return;
+    }
+#endif
+    ledger_sha_plain(hash, p, blocks);
 }
 
 static inline void ledger_sha_add(ledger_sha *s, const void *bytes, size_t size)
