@@ -2192,7 +2192,7 @@ static void print_losses(const char *of, double before, double after)
         fprintf(session.out, "%s %.4f after\n", of, after);
 }
 
-/* Adds the objective and the data that is trained on to what a ledger states. */
+/* Adds the objective and the training data to the text of a ledger's run. */
 static void describe(ledger_text *t)
 {
     ledger_put(t, "loss ");

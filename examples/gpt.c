@@ -693,7 +693,7 @@ static int evaluate(lm_run *r, uint64_t step)
     return 0;
 }
 
-/* Adds the loss and the text that is trained on to what a ledger states. */
+/* Adds the loss and the training text to the text of a ledger's run. */
 static void describe(ledger_text *t)
 {
     ledger_put(t, "loss mean cross-entropy of the next byte\n");

@@ -26,7 +26,7 @@
  * Bytes of a record, integers little-endian:
  *
  *     0    8  "gckptled"                       120  32  hash of all rows fed so far
- *     8    4  version of the format, 1         152  32  public key (ed25519); 0: not signed
+ *     8    4  version of the format, 1         152  32  public key (ed25519), or 0
  *     12   4  kind                             184  8   first bytes of SHA-256 of all above
  *     16   8  bytes of the whole record        192  32  D digests of tensors
  *     24   8  index, from 0                         T   text
@@ -164,7 +164,7 @@ LEDGER_SHA_TARGET static inline void ledger_sha_x86(uint32_t hash[8], const unsi
 /* Returns whether the processor has these instructions. */
 static inline int ledger_has_sha(void)
 {
-    static int has; /* 0: not known yet, 1: no, 2: yes */
+    static int has; /* 0 if not known yet, 1 if not, 2 if so */
     int known = __atomic_load_n(&has, __ATOMIC_RELAXED);
     if (known == 0) {
         unsigned a, b = 0, c, d;
@@ -269,7 +269,7 @@ static inline void ledger_sha_words(ledger_sha *s, const void *words, size_t cou
     ledger_sha_elements(s, words, count, 4);
 }
 
-/* ---- what a record states -------------------------------------------------------------------- */
+/* ---- contents of a record ---------------------------------------------------------------------- */
 enum { LEDGER_HYPER = 7 };
 /* State of a training, besides its tensors. All zero at the beginning. */
 typedef struct {
@@ -470,7 +470,7 @@ static inline void ledger_put_tensors(ledger_text *text, const gckpt_store *stor
 /* ---- records --------------------------------------------------------------------------------- */
 typedef enum {
     LEDGER_RUN = 1,  /* a program begins or resumes; has all digests and, as text, its options */
-    LEDGER_STEP = 2, /* has the digests of what is trained */
+    LEDGER_STEP = 2, /* has the digests of the trained tensors */
     LEDGER_END = 3   /* the program ended as it wanted; has no digests */
 } ledger_kind;
 enum { LEDGER_HEAD = 192, LEDGER_TAIL = LEDGER_HASH + LEDGER_SIGNATURE, LEDGER_VERSION = 1 };
@@ -529,7 +529,7 @@ static inline void ledger_hash_head(const unsigned char *head, unsigned char che
 }
 
 /* Writes a record of at most 65535 digests to `to`, and advances the chain. `digests` may already
- * be in its place, to + LEDGER_HEAD. The signature, the last 64 bytes, is 0: the caller signs
+ * be in its place, to + LEDGER_HEAD. The last 64 bytes, the signature, are 0. The caller signs
  * chain->hash if the chain has a key. Returns the bytes written, or 0 if `room` is too small. */
 static inline size_t ledger_write(unsigned char *to, size_t room, ledger_kind kind,
                                   ledger_chain *chain, const ledger_state *state,
@@ -572,7 +572,7 @@ static inline size_t ledger_write(unsigned char *to, size_t room, ledger_kind ki
 
 #define LEDGER_UNFINISHED "is not complete: the ledger ends within it"
 
-/* Checks a head, whose bytes are all there. Returns NULL, or what is wrong. */
+/* Checks a head, all bytes of which exist. Returns NULL, or the reason to refuse it. */
 static inline const char *ledger_check_head(const unsigned char *p)
 {
     unsigned char check[8];
@@ -701,7 +701,7 @@ static inline int ledger_refuse(ledger_report *r, const char *why)
 }
 
 /* Finds the record of `step` to which the record at bytes[end] continues: the last one whose step
- * no later run went back before. Returns 1, or 0 if there is none. All records before bytes[end]
+ * no later run went back before. Returns 1, or 0 if no record is found. All records before bytes[end]
  * must be right. */
 static inline int ledger_find(const unsigned char *bytes, size_t end, uint64_t step,
                               ledger_record *out)
@@ -725,7 +725,7 @@ static inline int ledger_same_state(const ledger_record *a, const ledger_record 
            memcmp(a->digests, b->digests, LEDGER_HASH * count) == 0;
 }
 
-/* Returns what is wrong with record `now` after those of the report, or NULL. */
+/* Checks that record `now` may follow those of the report. Returns NULL, or the reason to refuse it. */
 static inline const char *ledger_check_next(const unsigned char *bytes, const ledger_report *r,
                                             const ledger_record *now)
 {

@@ -745,7 +745,7 @@ static int lm_ledger_begin(lm_run *r)
 
 static int lm_has_ledger(const lm_run *r) { return r->ledger.open || r->ledger.audited != NULL; }
 
-/* Hashes the batch of this step. Of several ranks the first one fills the whole batch for that, then
+/* Hashes the batch of this step. If there are several ranks, each fills the whole batch for that, then
  * its part once more. */
 static void lm_ledger_rows(lm_run *r, uint64_t step)
 {

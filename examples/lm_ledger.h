@@ -41,7 +41,7 @@ static const char lm_ledger_omits[] =
     "summary profile frontier sample prompt tune-seconds shard timeout new epochs eval generate "
     "merge export export-gguf memory-svg keep retention-data map";
 
-/* ---- what a run states ------------------------------------------------------------------------ */
+/* ---- the text of a run --------------------------------------------------------------------------- */
 /* Writes the line "NAME SHA-256 N bytes", and ends the hash. */
 static void lm_ledger_end_hash(ledger_text *t, const char *name, ledger_sha *s)
 {

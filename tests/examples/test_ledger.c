@@ -22,7 +22,7 @@ typedef struct {
     uint64_t seed, data;
     float lr;
     uint32_t flip_bits;
-    int flip_step;    /* step before which a bit of `flip` is flipped; 0: none */
+    int flip_step;    /* step before which a bit of `flip` is flipped, or 0 */
     const char *flip; /* parameter */
     int flip_state;   /* if nonzero, its first moment */
 } training;
@@ -443,7 +443,7 @@ static void found(const unsigned char *bytes, size_t size, const training *how, 
               "%s: \"%s\", not \"%s\"", what, text, want);
 }
 
-/* A forger computes the whole chain again: only the repetition finds what is wrong. */
+/* A forger computes the whole chain again: only the repetition finds the wrong record. */
 static void test_repetition(void)
 {
     static const struct {
@@ -579,7 +579,7 @@ static void resume(trained *t, uint64_t at)
     t->now.step = at;
 }
 
-/* Cuts the power at bytes of the last record: what remains is its beginning, zeros, or its end. A
+/* Cuts the power at bytes of the last record: its beginning, zeros, or its end remain. A
  * training that continues must cut it off, lose no other record, and repeat equally. */
 static void test_power(void)
 {
