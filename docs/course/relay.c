@@ -3,7 +3,7 @@
  *     relay                            trains in one run, then in parts that hand on a checkpoint
  *     relay FROM TO STEPS              trains from a checkpoint (-: from the start), writes TO
  *     relay record LEDGER STEPS CHEAT  trains from the start, with a record of each step; before
- *                                      step CHEAT (0: never) it changes a bit, which it hides
+ *                                      step CHEAT it changes a bit secretly, unless CHEAT is 0
  *     relay audit LEDGER FROM STEPS    repeats steps and compares each with its record */
 #include "gradckpt.h"
 #include "../playground/heap.h"

@@ -488,7 +488,7 @@ const char *EXPORT(playground_shows)(int count)
 }
 
 /* ---- lesson 8: the audit of a ledger ---- */
-/* Repeats `steps` steps of the relay from a checkpoint of `size` bytes (0: from the start) and
+/* Repeats `steps` steps of the relay from a checkpoint of `size` bytes, or from the start if it is 0, and
  * compares each with its record in the ledger; the text has the checkpoint, then the ledger. Returns
  * the first and the last step, or the first record that differs. */
 const char *EXPORT(playground_audit)(int size, int steps)

@@ -1,6 +1,6 @@
-/* machine.h - the machines of lesson 8's relay, for relay.c: with RELAY_MPI its processes are ranks,
- * with RELAY_CUDA it runs on a CUDA device. Also files, and the ledger of the relay with its audit.
- * Include relay.h and heap.h first. */
+/* machine.h - the machines of lesson 8's relay, for relay.c: with RELAY_MPI its processes are
+ * ranks, with RELAY_CUDA it runs on a CUDA device. Also files, and the ledger of the relay with its
+ * audit. Include relay.h and heap.h first. */
 #ifndef MACHINE_H
 #define MACHINE_H
 #include <stdio.h>
@@ -79,7 +79,7 @@ static int machine_close(tiny *t, int fine)
 /* ---- the ledger ------------------------------------------------------------------------------ */
 static unsigned char machine_bytes[1 << 20]; /* space for a ledger */
 
-/* Flips the lowest bit of one weight: who does that and says nothing has trained another model. */
+/* Flips the lowest bit of one weight: the next record does not follow from the one before. */
 static void machine_cheat(tiny *t)
 {
     gckpt_parameter p;

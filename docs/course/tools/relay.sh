@@ -34,7 +34,7 @@ name()                  # name MACHINE
     esac
 }
 
-# lacks MACHINE: prints what is missing, and the packages (of Debian) that have it; fails if nothing is
+# lacks MACHINE: prints the packages (of Debian) to install for a machine; fails if nothing is missing
 lacks()
 {
     packages=
