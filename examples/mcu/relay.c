@@ -100,12 +100,16 @@ static int train(tiny *t, job *j, int steps)
            tiny_fails(t, "flash.bin cannot be written");
 }
 
-/* Returns the bytes of the ledger in flash; 0 if there is none. */
+/* Returns the bytes of the ledger in flash, up to the first head that is wrong and including it; 0
+ * if there is no ledger. */
 static size_t ledger_size(void)
 {
     size_t size = 0;
-    while (memcmp(board_ledger + size, "gckptled", 8) == 0)
+    while (memcmp(board_ledger + size, "gckptled", 8) == 0) {
+        if (ledger_check_head(board_ledger + size) != NULL)
+            return size + LEDGER_HEAD;
         size += (size_t)ledger_get_le(board_ledger + size + 16, 4);
+    }
     return size;
 }
 

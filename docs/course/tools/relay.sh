@@ -134,7 +134,8 @@ train()
         END { printf "steps %2d to %2d  %-15s  loss %s, weights %s\n", first, last, name, loss, weights }' $work/part
 }
 
-# audit MACHINE FIRST: repeats a part of the ledger, which begins after step FIRST; then one that has a wrong bit there
+# audit MACHINE FIRST: repeats a part of the ledger, which begins after step FIRST; then it must refuse one that has a
+# wrong bit there, and a damaged one
 audit()
 {
     from=$2.safetensors
@@ -148,6 +149,8 @@ audit()
     refusal="record $wrong, step $wrong: the first tensor that differs is values 256x16 table 0"
     ! on "$1" audit wrong "$from" $steps > $work/out 2>&1 && grep -q "$refusal" $work/out ||
         { cat $work/out; fails "$(name "$1") does not find the wrong record"; return; }
+    ! on "$1" audit damaged "$from" $steps > $work/out 2>&1 && grep -q "record 30 is damaged" $work/out ||
+        { cat $work/out; fails "$(name "$1") accepts a damaged ledger"; return; }
     echo "; a wrong bit is found at step $wrong"
     echo "$(($2 + 1)) $(($2 + steps)) $wrong $(name "$1")" >> $work/audits.txt
 }
@@ -180,6 +183,8 @@ cmp $work/one.safetensors $work/$all.safetensors || fails "the last checkpoint i
 # ---- the audits ----
 at=0
 on native record ledger $all 0 || fails "no ledger"
+cp $work/ledger $work/damaged # another byte in the middle, in record 30
+printf '\377\377' | dd of=$work/damaged bs=1 seek=$(($(wc -c < $work/ledger) / 2)) conv=notrunc 2> $work/log
 for machine in native wasm mcu mpi cuda; do
     case " $here " in *" $machine "*) audit $machine $at ;; esac
     at=$((at + steps))

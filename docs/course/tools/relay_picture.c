@@ -136,9 +136,9 @@ int main(int argc, char **argv)
                    0,
                    0 };
     span parts[SPANS], audits[SPANS];
-    FILE *steps = argc == 3 ? fopen(argv[1], "r") : NULL,
+    FILE *train_log = argc == 3 ? fopen(argv[1], "r") : NULL,
          *all = argc == 3 ? fopen(argv[2], "r") : NULL;
-    const int n = steps == NULL ? 0 : read_steps(steps, parts);
+    const int n = train_log == NULL ? 0 : read_steps(train_log, parts);
     if (n == 0 || all == NULL) {
         fprintf(stderr, "relay_picture: STEPS AUDITS: the two files that relay.sh writes\n");
         return 1;
