@@ -113,28 +113,13 @@ static void draw_audits(plot *p, const span *audits, int n)
 
 int main(int argc, char **argv)
 {
-    plot train = { "One training, handed from machine to machine",
-                   "step; the last hash is that of one machine",
-                   "nats per byte",
-                   0,
-                   1,
-                   2,
-                   6,
-                   NULL,
-                   0,
-                   0,
-                   0 };
-    plot check = { "Its ledger, repeated; × is where each finds a wrong bit",
-                   "step",
-                   "",
-                   0,
-                   1,
-                   0,
-                   1,
-                   NULL,
-                   0,
-                   0,
-                   0 };
+    plot train = { .title = "One training, handed from machine to machine",
+                   .x_name = "step; the last hash is that of one machine",
+                   .y_name = "nats per byte",
+                   .y0 = 2,
+                   .y1 = 6 };
+    plot check = { .title = "Its ledger, repeated; × is where each finds a wrong bit",
+                   .x_name = "step" };
     span parts[SPANS], audits[SPANS];
     FILE *train_log = argc == 3 ? fopen(argv[1], "r") : NULL,
          *all = argc == 3 ? fopen(argv[2], "r") : NULL;
@@ -148,5 +133,6 @@ int main(int argc, char **argv)
     draw_parts(&train, parts, n);
     draw_audits(&check, audits, read_audits(all, audits));
     plot_close(stdout);
-    return 0;
+    fclose(train_log), fclose(all);
+    return ferror(stdout) != 0;
 }
