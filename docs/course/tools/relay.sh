@@ -18,8 +18,8 @@ all=60
 export OMP_NUM_THREADS=1
 root=$PWD
 failed=0
-rm -rf $work
-mkdir -p $work/board
+rm -rf "$work"
+mkdir -p "$work/board"
 
 fails() { echo "FAIL: $1"; failed=1; }
 
