@@ -215,7 +215,7 @@ shim-programs: $(addprefix build/shim/,$(CUDA_TESTS)) build/gpt-shim build/predi
 mpi: mpi-programs
 	@sh tests/dist/test_mpi.sh
 
-mpi-programs: build/gpt build/gpt-mpi build/mpi_transport build/accumulation-mpi
+mpi-programs: build/gpt build/audit build/gpt-mpi build/mpi_transport build/accumulation-mpi
 
 # $(call RECORD,TOPIC,NAME) prints the tables in build/NAME.md and records them in docs/benchmarks/TOPIC.tsv, as cases
 # that begin with NAME. RECORD_PLANNED is for values that are the same on every machine.

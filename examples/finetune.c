@@ -1819,7 +1819,7 @@ static int save_training(tuning *t)
 {
     char path[MODEL_PATH];
     const gckpt_file_desc desc = { .rename = trained_only, .user = t->run.store };
-    if (lm_ledger_record(&t->run.ledger, t->run.store) != 0) /* a saved step has a record */
+    if (lm_record(&t->run) != 0) /* a saved step has a record */
         return 1;
     if (session_note_number(t->notes, "skipped", t->run.skipped) != 0 ||
         session_note_number(t->notes, "position", t->run.position) != 0 ||

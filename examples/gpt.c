@@ -647,7 +647,7 @@ static int save(lm_run *r)
     r->saved = 1;
     if (lm.save == NULL)
         return 0;
-    if (lm_ledger_record(&r->ledger, r->store) != 0) /* a saved step has a record */
+    if (lm_record(r) != 0) /* a saved step has a record */
         return 1;
     if (r->skipped > 0 && session_note_number(r->store, "skipped", r->skipped) != 0)
         return 1;
@@ -708,6 +708,10 @@ static int train(void)
     const uint64_t step = gckpt_store_step(run.store);
     run.fill_batch = put_batch;
     run.options = &options;
+#ifdef GPT_MPI
+    run.ledger.shards = o.shard != GCKPT_SHARD_NONE ? run.ranks : NULL;
+    run.ledger.shards_values = o.shard == GCKPT_SHARD_VALUES;
+#endif
     run.describe = describe;
     run.evaluate = evaluate;
     run.save = save;

@@ -340,6 +340,16 @@ static inline int ledger_next_tensor(const gckpt_store *store, int all, ledger_t
     }
 }
 
+/* Hashes a block: `count` elements of `size` bytes, at most LEDGER_BLOCK bytes. */
+static inline void ledger_hash_block(const void *from, size_t count, size_t size,
+                                     unsigned char hash[LEDGER_HASH])
+{
+    ledger_sha s;
+    ledger_sha_begin(&s);
+    ledger_sha_elements(&s, from, count, size);
+    ledger_sha_end(&s, hash);
+}
+
 /* Hashes `count` elements of `size` bytes by blocks, and adds the blocks' hashes to `all`. */
 static inline void ledger_hash_blocks(ledger_sha *all, const void *from, size_t count, size_t size)
 {
@@ -347,11 +357,8 @@ static inline void ledger_hash_blocks(ledger_sha *all, const void *from, size_t 
     const size_t most = LEDGER_BLOCK / size;
     unsigned char hash[LEDGER_HASH];
     for (size_t n; count > 0; count -= n, p += n * size) {
-        ledger_sha s;
         n = count < most ? count : most;
-        ledger_sha_begin(&s);
-        ledger_sha_elements(&s, p, n, size);
-        ledger_sha_end(&s, hash);
+        ledger_hash_block(p, n, size, hash);
         ledger_sha_add(all, hash, LEDGER_HASH);
     }
 }

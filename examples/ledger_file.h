@@ -72,13 +72,14 @@ typedef struct {
     const char *path;
     int fd;
     ledger_chain chain;
-    ledger_state now;      /* state to record; the caller keeps it up to date */
-    uint64_t recorded;     /* step of the last record */
-    off_t size;            /* bytes of the file */
-    unsigned char *record; /* memory of the next record */
-    size_t room;           /* bytes of it */
-    size_t cut;            /* bytes of an unfinished record that were cut off when opening */
-    int sodium_missing;    /* nonzero if signatures could not be checked */
+    ledger_state now;             /* state to record; the caller keeps it up to date */
+    uint64_t recorded;            /* step of the last record */
+    off_t size;                   /* bytes of the file */
+    const unsigned char *digests; /* digests of all tensors by the program, or NULL */
+    unsigned char *record;        /* memory of the next record */
+    size_t room;                  /* bytes of it */
+    size_t cut;                   /* bytes of an unfinished record that were cut off when opening */
+    int sodium_missing;           /* nonzero if signatures could not be checked */
     ledger_sodium sodium;
     unsigned char secret[LEDGER_SECRET]; /* all 0 if the ledger is not signed */
     char error[512];
@@ -241,8 +242,11 @@ static inline int ledger_file_add(ledger_file *f, ledger_kind kind, size_t diges
  * f->record. Returns their number, or 0 with f->error. */
 static inline size_t ledger_file_digests(ledger_file *f, gckpt_store *store, int all)
 {
-    const size_t n = ledger_digests(store, all, f->record + LEDGER_HEAD,
-                                    (f->room - LEDGER_HEAD - LEDGER_TAIL) / LEDGER_HASH);
+    unsigned char *const to = f->record + LEDGER_HEAD;
+    const size_t room = (f->room - LEDGER_HEAD - LEDGER_TAIL) / LEDGER_HASH,
+                 n = ledger_digests(store, all, f->digests != NULL ? NULL : to, room);
+    if (f->digests != NULL)
+        memcpy(to, f->digests, n * LEDGER_HASH);
     if (n == 0)
         ledger_file_fail(f,
                          "%s: this process does not hold the whole optimiser state and all "

@@ -479,18 +479,8 @@ static int lm_all_reduce_max(const lm_run *r, int value)
     const gckpt_transport *ranks = r->ranks;
     for (int bit = 1; ranks != NULL && bit < ranks->size; bit *= 2) {
         int other = 0;
-        const double begin = ranks->clock(ranks->user);
-        int done = ranks->exchange(ranks->user, ranks->rank ^ bit, &value, sizeof value, &other, sizeof other)
-                       ? 0
-                       : -1;
-        while (done == 0 && ranks->clock(ranks->user) - begin < ranks->timeout)
-            done = ranks->done(ranks->user);
-        if (done != 1) {
-            ranks->abort(ranks->user);
-            session_fail(1, "rank %d does not answer: it has ended, or needs longer than the "
-                            "timeout", ranks->rank ^ bit);
+        if (!lm_exchange(ranks, ranks->rank ^ bit, &value, &other, sizeof value))
             return -1;
-        }
         value = other > value ? other : value;
     }
     return value;
@@ -701,46 +691,56 @@ static const char *lm_find_nonfinite(const gckpt_store *store, int frozen)
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
+/* Opens the ledger of --ledger and prints notes about it. */
+static int lm_ledger_open(lm_run *r, const char *text, size_t length)
+{
+    ledger_file *f = &r->ledger.file;
+    f->now.step = gckpt_store_step(r->store);
+    f->now.batches = f->now.step + r->skipped;
+    f->digests = r->ledger.shards != NULL ? r->ledger.digests : NULL;
+    r->ledger.open = 1;
+    if (ledger_file_open(f, lm.ledger, lm.ledger_key, r->store, text, length) != 0)
+        return session_fail(1, "--ledger %s", f->error);
+    if (lm.ledger_key != NULL) {
+        char hex[2 * LEDGER_KEY + 1];
+        ledger_text key = { hex, sizeof hex, 0 };
+        ledger_put_hex(&key, f->chain.key, LEDGER_KEY);
+        session_print_line("ledger signed with the key %s", hex);
+    }
+    if (f->cut > 0)
+        session_print_line("note   --ledger: %zu bytes of an unfinished record were cut off", f->cut);
+    if (f->sodium_missing)
+        session_print_line("note   --ledger: its signatures were not checked, which needs libsodium");
+    return 0;
+}
+
 /* Opens the ledger of --ledger, or begins the audit of --audit. The first rank writes for all
  * ranks; each rank audits. */
 static int lm_ledger_begin(lm_run *r)
 {
     lm_ledger *l = &r->ledger;
     size_t length;
-    if (lm.audit == NULL && (lm.ledger == NULL || lm_rank(r) > 0))
+    if (lm.audit == NULL && lm.ledger == NULL)
         return 0;
     if (lm.precision == GCKPT_BF16_FAST)
         return session_fail(2, "--bf16-fast has other bits on other devices, so that no ledger can "
                                "be audited; leave out %s", lm.audit != NULL ? "--audit" : "--ledger");
+    l->recorded = gckpt_store_step(r->store);
+    l->digests = (unsigned char *)malloc((size_t)LM_LEDGER_MOST * LEDGER_HASH);
     char *text = lm_ledger_text(r->options, r->describe, &length);
-    if (text == NULL)
-        return session_fail(1, "a ledger holds 65535 bytes of options, and these are more");
-    if (lm.audit != NULL) {
-        const int failed =
-            lm_ledger_audit(l, r->store, lm.audit, (uint64_t)lm.audit_until, text, length);
-        free(text);
-        return failed;
-    }
-    l->file.now.step = gckpt_store_step(r->store);
-    l->file.now.batches = l->file.now.step + r->skipped;
-    const int failed =
-        ledger_file_open(&l->file, lm.ledger, lm.ledger_key, r->store, text, length) != 0;
+    int failed = text == NULL || l->digests == NULL
+                     ? session_fail(1, "a ledger holds 65535 bytes of options, and these are more, or "
+                                       "there is no memory")
+                     : 0;
+    if (!failed && lm.audit != NULL)
+        failed = lm_ledger_audit(l, r->store, lm.audit, (uint64_t)lm.audit_until, text, length);
+    if (!failed && lm.ledger != NULL && l->shards != NULL &&
+        lm_ledger_digests(l, r->store, 1, l->digests, LM_LEDGER_MOST) == 0)
+        failed = session_fail(1, "--ledger: the digests of the shards are not complete");
+    if (!failed && lm.ledger != NULL && lm_rank(r) == 0)
+        failed = lm_ledger_open(r, text, length);
     free(text);
-    l->open = 1;
-    if (failed)
-        return session_fail(1, "--ledger %s", l->file.error);
-    if (lm.ledger_key != NULL) {
-        char hex[2 * LEDGER_KEY + 1];
-        ledger_text key = { hex, sizeof hex, 0 };
-        ledger_put_hex(&key, l->file.chain.key, LEDGER_KEY);
-        session_print_line("ledger signed with the key %s", hex);
-    }
-    if (l->file.cut > 0)
-        session_print_line("note   --ledger: %zu bytes of an unfinished record were cut off",
-                           l->file.cut);
-    if (l->file.sodium_missing)
-        session_print_line("note   --ledger: its signatures were not checked, which needs libsodium");
-    return 0;
+    return failed;
 }
 
 static int lm_has_ledger(const lm_run *r) { return r->ledger.open || r->ledger.audited != NULL; }
@@ -775,16 +775,27 @@ static void lm_ledger_rows(lm_run *r, uint64_t step)
     l->rows_seconds += session_now() - begin;
 }
 
-/* Records a step, or compares it with its records. `seconds` is its time. */
+/* Appends a record of the present state, unless there is one. All ranks call this. */
+static int lm_record(lm_run *r)
+{
+    if (lm.ledger == NULL)
+        return 0;
+    return lm_all_reduce_max(r, lm_ledger_record(&r->ledger, r->store)) != 0;
+}
+
+/* Records a step, if that is due, or compares it with its records. `seconds` is its time. */
 static int lm_ledger_step(lm_run *r, const gckpt_report *report, const gckpt_hyper *hyper,
                           double seconds)
 {
     lm_ledger *l = &r->ledger;
+    if (lm.ledger == NULL && lm.audit == NULL)
+        return 0;
     ledger_set_step(&l->file.now, report, hyper);
     if (l->audited != NULL)
-        return lm_ledger_compare(l, r->store, lm.audit);
-    return lm_ledger_after_step(l, r->store, lm.ledger_every, seconds,
-                                report->step - session.first);
+        return lm_all_reduce_max(r, lm_ledger_compare(l, r->store, lm.audit)) != 0;
+    const int due =
+        l->open && lm_ledger_is_due(l, lm.ledger_every, seconds, report->step - session.first);
+    return lm_all_reduce_max(r, due) > 0 && lm_record(r) != 0;
 }
 
 /* Ends a ledger with a record of the last step, or reports the result of an audit. */
@@ -800,12 +811,9 @@ static int lm_ledger_end(lm_run *r)
                     l->others);
         return 0;
     }
-    if (!l->open)
-        return 0;
-    if (lm_ledger_record(l, r->store) != 0 ||
-        lm_ledger_append(l, r->store, LEDGER_END) != 0)
+    if (lm_record(r) != 0 || (l->open && lm_ledger_append(l, r->store, LEDGER_END) != 0))
         return 1;
-    if (l->steps > 0)
+    if (l->open && l->steps > 0)
         fprintf(session.out, "ledger %llu records, %.1f %% of the time\n",
                 (unsigned long long)l->file.chain.index,
                 100 * (l->rows_seconds + l->record_seconds) / l->step_seconds);
@@ -885,11 +893,11 @@ static int lm_train(lm_run *r)
         step = report.step;
         times[timed++ % LM_TIMES] = session_now() - begin;
         lm_report_step(r, &report, (double)hyper.lr, times[(timed - 1) % LM_TIMES]);
-        const int unrecorded =
-            lm_has_ledger(r) &&
-            lm_ledger_step(r, &report, &hyper, times[(timed - 1) % LM_TIMES]) != 0;
-        if ((lm.ledger != NULL || lm.audit != NULL) && lm_all_reduce_max(r, unrecorded) != 0)
-            return lm.audit == NULL ? r->save(r), 1 : 1;
+        if (lm_ledger_step(r, &report, &hyper, times[(timed - 1) % LM_TIMES]) != 0) {
+            if (lm.ledger != NULL)
+                r->save(r);
+            return 1;
+        }
         if (lm_after_step(r, step) != 0)
             return 1;
     }

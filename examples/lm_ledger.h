@@ -11,7 +11,10 @@
 
 #define LM_LEDGER_COST 0.02  /* greatest part of a run's time */
 #define LM_LEDGER_AIM  0.016 /* part for which the number of steps is chosen */
-enum { LM_LEDGER_TRIALS = 4 /* steps before that */ };
+enum {
+    LM_LEDGER_TRIALS = 4,  /* steps before that */
+    LM_LEDGER_MOST = 65535 /* most digests of a record */
+};
 
 /* A record to compare with. */
 typedef struct {
@@ -23,6 +26,10 @@ typedef struct {
     ledger_file file;
     ledger_state before; /* state before the current step, in case it is cancelled */
     int open;            /* nonzero if this process writes the ledger */
+    uint64_t recorded;   /* step of the last record */
+    /* the processes of the training if each has a shard of the optimiser state only, or NULL */
+    const gckpt_transport *shards;
+    int shards_values; /* nonzero if it also has a shard of the values only */
     /* every: steps between records; 0 until it is chosen */
     uint64_t every, records, steps;
     double record_seconds, rows_seconds, step_seconds; /* of all records, batches, steps so far */
@@ -150,23 +157,111 @@ static char *lm_ledger_text(const options_table *options, void (*describe)(ledge
     return NULL;
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
-static int lm_ledger_append(lm_ledger *l, gckpt_store *store, ledger_kind kind)
+/* ---- digests of shards ------------------------------------------------------------------------ */
+/* Exchanges buffers of the same size with another rank. Returns 1, or 0 if it does not answer. */
+static int lm_exchange(const gckpt_transport *ranks, int peer, const void *send, void *receive,
+                       size_t bytes)
 {
-    const double begin = session_now();
-    if (ledger_file_append(&l->file, kind, store) != 0)
-        return session_fail(1, "--ledger %s", l->file.error);
-    l->record_seconds += session_now() - begin;
-    l->records++;
+    const double begin = ranks->clock(ranks->user);
+    int done = ranks->exchange(ranks->user, peer, send, bytes, receive, bytes) ? 0 : -1;
+    while (done == 0 && ranks->clock(ranks->user) - begin < ranks->timeout)
+        done = ranks->done(ranks->user);
+    if (done == 1)
+        return 1;
+    ranks->abort(ranks->user);
+    session_fail(1, "rank %d does not answer: it has ended, or needs longer than the timeout",
+                 peer);
     return 0;
 }
 
-/* Appends a record of the present state, unless the last one is of it. */
+/* Returns the number of blocks of a tensor. */
+static size_t lm_ledger_blocks(const ledger_tensor *t)
+{
+    return ((size_t)t->p.elements * 4 + LEDGER_BLOCK - 1) / LEDGER_BLOCK;
+}
+
+/* Hashes the blocks that this rank has to hashes[0], hashes[1], .. of the tensor's blocks. */
+static void lm_ledger_hash_shard(const lm_ledger *l, const ledger_tensor *t, unsigned char *hashes)
+{
+    enum { ELEMENTS = LEDGER_BLOCK / 4 };
+    const int whole = t->part == 0 && !l->shards_values;
+    const float *from = t->part > 0 ? t->p.state[t->part - 1] : t->p.values;
+    const size_t first = whole ? 0 : (size_t)t->p.first,
+                 count = whole ? (size_t)t->p.elements : (size_t)t->p.count;
+    for (size_t at = 0; at < count; at += ELEMENTS)
+        ledger_hash_block(from + at, count - at < ELEMENTS ? count - at : ELEMENTS, 4,
+                          hashes + (first + at) / ELEMENTS * LEDGER_HASH);
+}
+
+/* Combines the hashes of all ranks, each of which has zeros in place of those that it lacks. */
+static int lm_ledger_combine(const gckpt_transport *ranks, unsigned char *hashes,
+                             unsigned char *other, size_t bytes)
+{
+    for (int bit = 1; bit < ranks->size; bit *= 2) {
+        if (!lm_exchange(ranks, ranks->rank ^ bit, hashes, other, bytes))
+            return 0;
+        for (size_t i = 0; i < bytes; i++)
+            hashes[i] |= other[i];
+    }
+    return 1;
+}
+
+/* Writes digests as ledger_digests does. If ranks have shards, each hashes its blocks, and all ranks
+ * must call this. Returns the number of digests, or 0. */
+static size_t lm_ledger_digests(lm_ledger *l, gckpt_store *store, int all, unsigned char *to,
+                                size_t room)
+{
+    ledger_tensor t;
+    size_t blocks = 0, at = 0, n = 0;
+    if (l->shards == NULL)
+        return ledger_digests(store, all, to, room);
+    for (memset(&t, 0, sizeof t), t.index = -1; ledger_next_tensor(store, all, &t);)
+        blocks += lm_ledger_blocks(&t);
+    unsigned char *hashes = (unsigned char *)calloc(2 * blocks, LEDGER_HASH);
+    const int ready = hashes != NULL && gckpt_store_pull(store, "*") == GCKPT_OK;
+    for (memset(&t, 0, sizeof t), t.index = -1; ready && ledger_next_tensor(store, all, &t);) {
+        lm_ledger_hash_shard(l, &t, hashes + at * LEDGER_HASH);
+        at += lm_ledger_blocks(&t);
+    }
+    if (ready &&
+        lm_ledger_combine(l->shards, hashes, hashes + blocks * LEDGER_HASH, blocks * LEDGER_HASH)) {
+        at = 0;
+        for (memset(&t, 0, sizeof t), t.index = -1; n < room && ledger_next_tensor(store, all, &t);
+             n++) {
+            const size_t own = lm_ledger_blocks(&t);
+            ledger_hash_block(hashes + at * LEDGER_HASH, own * LEDGER_HASH, 1,
+                              to + n * LEDGER_HASH);
+            at += own;
+        }
+    }
+    free(hashes);
+    return n;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+static int lm_ledger_append(lm_ledger *l, gckpt_store *store, ledger_kind kind)
+{
+    if (ledger_file_append(&l->file, kind, store) != 0)
+        return session_fail(1, "--ledger %s", l->file.error);
+    return 0;
+}
+
+/* Appends a record of the present state, unless the last one is of it. If ranks have shards, all
+ * must call this. */
 static int lm_ledger_record(lm_ledger *l, gckpt_store *store)
 {
-    if (!l->open || l->file.recorded == l->file.now.step)
+    const double begin = session_now();
+    int failed = 0;
+    if (l->recorded == gckpt_store_step(store))
         return 0;
-    return lm_ledger_append(l, store, LEDGER_STEP);
+    l->recorded = gckpt_store_step(store);
+    if (l->shards != NULL && lm_ledger_digests(l, store, 0, l->digests, LM_LEDGER_MOST) == 0)
+        failed = session_fail(1, "--ledger: the digests of the shards are not complete");
+    if (!failed && l->open)
+        failed = lm_ledger_append(l, store, LEDGER_STEP);
+    l->record_seconds += session_now() - begin;
+    l->records++;
+    return failed;
 }
 
 /* Returns the part of the time that a ledger takes with a record every `every` steps. */
@@ -186,29 +281,29 @@ static uint64_t lm_ledger_interval(const lm_ledger *l)
     return every < 1 ? 1 : every < 1e6 ? (uint64_t)every + 1 : 1000000;
 }
 
-/* Appends a record after a step that took `seconds`, if one is due. The first step has one, by which
- * its time is measured; the first time of a step is not typical and does not count. */
-static int lm_ledger_after_step(lm_ledger *l, gckpt_store *store, int64_t fixed, double seconds,
-                                uint64_t done)
+/* Counts a step that took `seconds`, the `done`-th of this run, and returns whether a record is due.
+ * The first step has one, by which its time is measured. The time of the first step is not typical
+ * and does not count. */
+static int lm_ledger_is_due(lm_ledger *l, int64_t fixed, double seconds, uint64_t done)
 {
-    if (done == 1)
-        return lm_ledger_record(l, store);
+    if (fixed > 0)
+        l->every = (uint64_t)fixed;
+    if (done == 1) {
+        l->rows_seconds = 0;
+        return fixed == 0 || l->file.now.step % l->every == 0;
+    }
     l->steps++;
     l->step_seconds += seconds;
-    if (fixed > 0 && l->every == 0)
-        l->every = (uint64_t)fixed;
     if (l->every == 0 && l->steps == LM_LEDGER_TRIALS) {
         l->every = lm_ledger_interval(l);
         session_print_line("ledger a record every %llu step%s: %.1f %% of the time",
                            (unsigned long long)l->every, session_plural((int64_t)l->every),
                            100 * lm_ledger_cost(l, l->every));
-    }
-    if (l->every == 0 || l->file.now.step % l->every != 0)
-        return 0;
-    const int failed = lm_ledger_record(l, store);
-    if (fixed == 0)
+    } else if (fixed == 0 && l->every > 0) {
         l->every = lm_ledger_interval(l);
-    return failed;
+    }
+    return fixed > 0 ? l->file.now.step % l->every == 0
+                     : l->every > 0 && l->file.now.step - l->recorded >= l->every;
 }
 
 /* ---- auditing -------------------------------------------------------------------------------- */
@@ -309,7 +404,7 @@ static int lm_ledger_compare(lm_ledger *l, gckpt_store *store, const char *path)
         ledger_read(l->audited, l->report.bytes, l->entries[i].run, &run);
         const int all = r.kind == LEDGER_RUN;
         if (digests[all] == 0) {
-            digests[all] = ledger_digests(store, all, l->digests, 65535);
+            digests[all] = lm_ledger_digests(l, store, all, l->digests, LM_LEDGER_MOST);
             digests[!all] = 0;
         }
         if (digests[all] == 0)
@@ -333,8 +428,7 @@ static int lm_ledger_audit(lm_ledger *l, gckpt_store *store, const char *path, u
     const int error = errno;
     if (fd >= 0)
         close(fd);
-    l->digests = (unsigned char *)malloc((size_t)65535 * LEDGER_HASH);
-    if (l->audited == NULL || l->digests == NULL)
+    if (l->audited == NULL)
         return session_fail(1, "--audit %s: %s", path, strerror(error));
     if (!ledger_verify(l->audited, size, NULL, NULL, &l->report))
         return session_fail(1, "--audit %s: %s", path, l->report.error);

@@ -464,7 +464,7 @@ run_check()
             tests=$(test_of hash save table numerics alloc golden bf16 kernels)
             some="bf16:quick kernels:1" ;;
         *)
-            tests=$(test_of hash)
+            tests=$(test_of hash ledger)
             some=hash:quick ;;
         esac
         tests_with "$@" -O1 || return 1
