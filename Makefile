@@ -74,7 +74,6 @@ Start
 Learn
   make lesson-3      compile and run the program of a lesson of docs/course
   make exercise-5    check your answer mine/exercise-5.c (docs/exercises.md)
-  make relay         one training on four machines, audited by five
   make playground    build/playground.html, plans and training in a browser
   make reference     build/reference/index.html, every call, type and option
 Use
@@ -99,6 +98,7 @@ Programs
   make mpi            build/gpt-mpi, for several processes, and test it: OpenMPI
   make clean          remove build/
 Learn
+  make relay          one training on four machines, and audits by five
   make starters       a file for each exercise, to write answers in: DIR=mine
   make grade          check DIR/STUDENT/exercise-N.c of a class: ONLY="3.1 3.2"
   make slides         build/slides.html, the course to show in a class
