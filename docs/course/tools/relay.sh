@@ -10,6 +10,8 @@
 # LINKED: command that compiles and links a program of gradckpt.h. CUDA_SHIM: object of gradckpt_cuda.cu for the CPU's
 # simulation of CUDA. MACHINES: the machines to use, of native wasm mcu mpi cuda. WORK: another folder than build/relay.
 linked=${LINKED:-${CC:-cc} -O1 -std=gnu99 -I. -DGRADCKPT_IMPLEMENTED build/gradckpt.o -fopenmp}
+objects=$(echo "$linked" | tr ' ' '\n' | grep '[.][oa]$') # after sources, as a library must be
+flags=$(echo "$linked" | tr ' ' '\n' | grep -v '[.][oa]$' | tr '\n' ' ')
 shim=${CUDA_SHIM:-build/shim/gradckpt_cuda.o}
 cxx=${CXX:-g++}
 work=${WORK:-build/relay}
@@ -64,13 +66,13 @@ build()                 # build MACHINE
 {
     source=docs/course/relay.c
     case $1 in
-    native) $linked $source -lm -o $work/native ;;
+    native) $flags $source $objects -lm -o $work/native ;;
     wasm)
         # -O0 compiles in seconds, and has the same bits
         clang --target=wasm32-wasi -std=gnu99 -O0 -w -I. -DGRADCKPT_IMPLEMENTATION -D_WASI_EMULATED_PROCESS_CLOCKS \
             $source -lwasi-emulated-process-clocks -o $work/relay.wasm ;;
     mcu)
-        $linked -w -DPLAN examples/mcu/relay.c -lm -o $work/plan && $work/plan > $work/relay_plan.h &&
+        $flags -w -DPLAN examples/mcu/relay.c $objects -lm -o $work/plan && $work/plan > $work/relay_plan.h &&
             arm-none-eabi-gcc -mthumb -specs=nano.specs -mcpu=cortex-m4 -mfloat-abi=hard -mfpu=fpv4-sp-d16 -Os \
                 -std=gnu99 -Wall -Wextra -Wno-unused-function -DGCKPT_STATIC -DBOARD_HZ=25000000u -DWATCHDOG=0x40008000u \
                 -DWATCHDOG_HZ=25000000u -I. -I$work -ffunction-sections -fdata-sections -nostartfiles \
@@ -78,10 +80,9 @@ build()                 # build MACHINE
                 -Wl,--defsym=ram_at=0x20000000,--defsym=ram_size=256K,--defsym=stack_size=16K \
                 -Wl,--defsym=board_ledger=0x80000 examples/mcu/relay.c examples/mcu/semihosting.c \
                 examples/mcu/cortex_m.c -o $work/relay.elf ;;
-    mpi) OMPI_CC=${linked%% *} mpicc ${linked#* } -DRELAY_MPI $source -lm -o $work/relay-mpi ;;
+    mpi) OMPI_CC=${flags%% *} mpicc ${flags#* } -DRELAY_MPI $source $objects -lm -o $work/relay-mpi ;;
     cuda)
-        objects=$(echo "$linked" | tr ' ' '\n' | grep '[.][oa]$')
-        $linked -w -DRELAY_CUDA -c $source -o $work/relay-cuda.o &&
+        $flags -w -DRELAY_CUDA -c $source -o $work/relay-cuda.o &&
             $cxx $work/relay-cuda.o "$shim" $objects -fopenmp -lm -pthread -o $work/relay-cuda ;;
     esac
 }
