@@ -96,7 +96,8 @@ static void step(trained *t, const training *how)
     uint64_t random = how->data + 1000 * n;
     for (int i = 0; i < ROWS * (WIDTH + 3); i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
-        (i < ROWS * WIDTH ? x : y - ROWS * WIDTH)[i] = (float)(random >> 40) / 16777216.0f - 0.5f;
+        float *value = i < ROWS * WIDTH ? &x[i] : &y[i - ROWS * WIDTH];
+        *value = (float)(random >> 40) / 16777216.0f - 0.5f;
     }
     if (how->flip_step > 0 && n + 1 == (uint64_t)how->flip_step) {
         gckpt_parameter p;
