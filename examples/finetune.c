@@ -239,6 +239,8 @@ static const char *const groups[] = {
     "budget micro-batch checkpoint threads device",
     "Memory and speed, changing results",
     "bf16",
+    "Ledger, by which others check the training",
+    "ledger ledger-every ledger-key audit audit-until",
     "Sampling",
     "generate sample prompt samples temperature top-k top-p",
     "Reports",
@@ -254,7 +256,8 @@ static const char fixed[] =
 static const char other_notes[] = "data base model skipped position best before retention cut.step "
                                   "cut.row rows.validation rows.retention";
 static const char not_kept[] =
-    "resume save new json timeline memory-svg plan help eval generate merge export-gguf";
+    "resume save new json timeline memory-svg plan help eval generate merge export-gguf "
+    "ledger ledger-every ledger-key audit audit-until";
 
 static const char *join(char *path, size_t size, const char *folder, const char *name)
 {
@@ -291,7 +294,7 @@ static int check_objective(int argc, char **argv)
                 { "distill-temperature", OBJECTIVE_DISTILL },
                 { "distill-alpha", OBJECTIVE_DISTILL } };
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
-        if (own[i].objective != o.objective &&
+        if (own[i].objective != o.objective && lm.audit == NULL && /* a ledger states all options */
             options_given(&options, argc, argv, own[i].option) != NULL)
             return session_fail(2, "--%s belongs to --objective %s; add that option",
                                 own[i].option, objective_names[own[i].objective]);
@@ -540,6 +543,9 @@ static int check_options(void)
                             "--adapter %s: its adapter_config.json determines sizes and scales; "
                             "omit --size, --alpha, --dora and similar options",
                             o.adapter);
+    if (o.method == ADAPTERS_METHODS && (lm.ledger != NULL || lm.audit != NULL))
+        return session_fail(2, "--%s: --method all trains several times; choose one method",
+                            lm.ledger != NULL ? "ledger" : "audit");
     if (o.memory_svg != NULL && o.method != ADAPTERS_METHODS)
         return session_fail(2,
                             "--memory-svg compares methods and needs --method all; for one "
@@ -886,6 +892,7 @@ static int make_batch(void)
     if (lm_alloc_batch(&run.first, width * T) != 0)
         return 1;
     run.first.T = T;
+    run.first.row_width = width;
     if (width == 1)
         return 0;
     run.reference = calloc((size_t)lm.batch, 2 * sizeof(float));
@@ -896,6 +903,8 @@ static int make_batch(void)
         run.label[i] = (float)(1 - o.label_smoothing);
     run.first.extra_feeds[0] = run.reference;
     run.first.extra_feeds[1] = run.label;
+    run.first.extra_floats[0] = 2;
+    run.first.extra_floats[1] = 1;
     return 0;
 }
 
@@ -1810,6 +1819,8 @@ static int save_training(tuning *t)
 {
     char path[MODEL_PATH];
     const gckpt_file_desc desc = { .rename = trained_only, .user = t->run.store };
+    if (lm_record(&t->run) != 0) /* a saved step has a record */
+        return 1;
     if (session_note_number(t->notes, "skipped", t->run.skipped) != 0 ||
         session_note_number(t->notes, "position", t->run.position) != 0 ||
         session_note_number(t->notes, "cut.step", run.cut_step) != 0 ||
@@ -2166,7 +2177,7 @@ static int resume(tuning *t, int argc, char **argv)
 static int begin(tuning *t)
 {
     outcome *r = &t->result;
-    if (lm.resume != NULL || lm.eval_every == 0)
+    if (lm.resume != NULL || lm.eval_every == 0 || lm.audit != NULL)
         return 0;
     return evaluate(t, 0, &r->before) || evaluate_retention(t, 0, &r->retention_before);
 }
@@ -2181,10 +2192,24 @@ static void print_losses(const char *of, double before, double after)
         fprintf(session.out, "%s %.4f after\n", of, after);
 }
 
+/* Adds the objective and the training data to the text of a ledger's run. */
+static void describe(ledger_text *t)
+{
+    ledger_put(t, "loss ");
+    ledger_put(t, objective_names[o.objective]);
+    ledger_put(t, ", mean over the targets\n");
+    lm_ledger_put_file(t, "data", lm.data);
+    ledger_put(t, "context ");
+    ledger_put_number(t, (uint64_t)run.first.T);
+    ledger_put(t, "\n");
+}
+
 static int train(tuning *t)
 {
     t->run.user = t;
     t->run.fill_batch = put_batch;
+    t->run.options = &options;
+    t->run.describe = describe;
     t->run.evaluate = evaluate_now;
     t->run.save = save_now;
     return lm_train(&t->run);
@@ -2194,7 +2219,7 @@ static int end(tuning *t, const char *method)
 {
     outcome *r = &t->result;
     const uint64_t step = gckpt_store_step(t->run.store);
-    const int evaluates = lm.eval_every > 0 && !session.interrupted;
+    const int evaluates = lm.eval_every > 0 && lm.audit == NULL && !session.interrupted;
     r->seconds = t->run.seconds;
     if (evaluates && r->after == 0 && evaluate(t, step, &r->after) != 0)
         return 1;
@@ -2274,7 +2299,7 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
             session.out,
             "note   %lld steps are done and %lld were requested; give more --steps or --epochs\n",
             (long long)run.resumed_at, (long long)lm.steps);
-    if (!failed && !lm.plan && folder == NULL && o.merge == NULL)
+    if (!failed && !lm.plan && folder == NULL && o.merge == NULL && lm.audit == NULL)
         fprintf(session.out,
                 "note   the trained weights will be lost; to keep them, give --save DIR\n");
     if (!failed && lm.timeline != NULL)
@@ -2459,7 +2484,8 @@ static int restore_options(int argc, char **argv)
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_result result = gckpt_store_load(store, lm.resume, &notes);
     int status = result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT
-                     ? session_restore_options(store, lm.resume, &options, fixed, argc, argv)
+                     ? session_restore_options(store, lm.resume, &options,
+                                               lm.audit == NULL ? fixed : "", argc, argv)
                      : session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));
     if (status == 0 && gckpt_store_note(store, "option.model") == NULL && o.model == NULL)
         status = session_fail(1,
@@ -2478,7 +2504,7 @@ static int restore_options(int argc, char **argv)
     char *slash = strrchr(folder, '/');
     if (slash != NULL)
         *slash = 0;
-    if (lm.save == NULL)
+    if (lm.save == NULL && lm.audit == NULL)
         lm.save = slash != NULL ? folder : ".";
     return status;
 }

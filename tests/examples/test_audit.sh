@@ -1,0 +1,156 @@
+#!/bin/sh
+# Tests ledgers of build/gpt and build/finetune and their audits by build/audit: equal under other budgets, modes,
+# micro-batches and threads; other data, weights, options and damaged ledgers are refused; runs that were interrupted,
+# resumed or stopped by a full disk.
+work=build/audits
+. tests/checks.sh
+
+text="--data $work/text"
+head -c 9000 README.md > "$work/text"
+gpt="build/gpt $text --layers 2 --dim 32 --context 16 --batch 8 --warmup 3 --eval-every 0 --threads 1"
+a="$work/a.ledger"
+
+# hash_of COMMAND..: prints the weights' hash that a program reports
+hash_of() { "$@" 2> "$work/stderr" | sed -n 's/.*weights \([0-9a-f]*\)$/\1/p'; }
+# equal STEPS COMMAND..: succeeds if an audit reports that these steps are equal
+equal()
+{
+    steps=$1
+    shift
+    "$@" > "$work/stdout" 2> "$work/stderr"
+    status=$?
+    cat "$work/stdout" "$work/stderr"
+    [ $status -eq 0 ] && grep -q "^audit  equal: .*steps $steps\$" "$work/stdout"
+}
+# says PATTERN COMMAND..: succeeds if the command does and prints a line that matches
+says()
+{
+    pattern=$1
+    shift
+    "$@" > "$work/stdout" 2> "$work/stderr"
+    status=$?
+    cat "$work/stdout" "$work/stderr"
+    [ $status -eq 0 ] && grep -q -e "$pattern" "$work/stdout"
+}
+# patch FILE AT HEX: overwrites bytes of a file
+patch() { printf "\\$(printf %o "0x$3")" | dd of="$1" bs=1 seek="$2" conv=notrunc 2> "$work/log"; }
+
+# ---- a ledger does not change the training, and its records do not depend on the machine -----------------------
+plain=$(hash_of $gpt --steps 30)
+with=$(hash_of $gpt --steps 30 --ledger "$a" --ledger-every 4 --save "$work/a.st" --save-every 10)
+check "a ledger changes no weight" test -n "$plain" -a "$plain" = "$with"
+cp "$work/a.st" "$work/30.st"
+check "the summary names the last step" says 'steps 0 to 30, 1 run$' build/audit "$a"
+check "from the seed" equal '0 to 30' build/audit "$a" --step all
+check "one step" equal '0 to 4' build/audit "$a" --step 3 --budget 830K
+for how in "--budget 820K" "--checkpoint optimal --micro-batch 2" "--checkpoint segments --micro-batch 1 --threads 3" \
+    "--checkpoint memory-poor" "--checkpoint sqrt --micro-batch 4 --threads 2"; do
+    check "$how" equal '0 to 12' build/audit "$a" --step 5-12 $how
+done
+build/gpt --resume "$work/a.st" --steps 40 --ledger "$work/later.ledger" --save "$work/40.st" > "$work/stdout"
+check "a new ledger of a resumed run" equal '30 to 40' build/audit "$work/later.ledger" --step all --from "$work/30.st"
+check "it needs the checkpoint" fails_with 1 "begins at step 30: give the file saved at that step" \
+    build/audit "$work/later.ledger" --step all
+check "--from is of a later step" fails_with 2 "is of step 40, which is not before it" \
+    build/audit "$work/later.ledger" --step 33 --from "$work/40.st"
+check "a step that the ledger does not have" fails_with 1 'the last record of .* is of step 40' \
+    build/audit "$work/later.ledger" --step 50 --from "$work/30.st"
+check "the number of steps between records is chosen by time" \
+    says '^ledger a record every [1-9][0-9]* steps*: [0-9.]* % of the time$' $gpt --steps 40 --ledger "$work/auto.ledger"
+check "a record of the run, of each step, and an end" says '^ledger 8 records' \
+    $gpt --steps 6 --ledger "$work/every.ledger" --ledger-every 1
+check "all are equal" equal '0 to 6' build/audit "$work/every.ledger" --step all --threads 2
+
+# ---- what differs is refused, by name ---------------------------------------------------------------------------
+sed 's/a/b/' "$work/text" > "$work/other"
+check "other data" fails_with 1 'states "data [0-9a-f]* [0-9]* bytes", but this run has .*give the data of the training' \
+    build/audit "$a" --step 3 --data "$work/other"
+$gpt --steps 30 --lr 0.002 --save "$work/bad.st" > "$work/stdout"
+check "a checkpoint of another training" \
+    fails_with 1 'record 0, step 30: the first tensor that differs is values 256x32 wte' \
+    build/audit "$work/later.ledger" --step all --from "$work/bad.st"
+cp "$a" "$work/b.ledger"
+patch "$work/b.ledger" 5000 7
+check "a damaged record" fails_with 1 'record [0-9]* is damaged: its hash is wrong' build/audit "$work/b.ledger"
+head -c 7000 "$a" > "$work/b.ledger"
+check "a record that is cut off" fails_with 1 'record [0-9]* is not complete: .*resume it' build/audit "$work/b.ledger"
+check "an empty ledger" fails_with 1 'record 0 is missing' build/audit /dev/null
+check "no ledger" fails_with 1 'No such file' build/audit "$work/none"
+check "no name" fails_with 2 'give the ledger first' build/audit
+check "a wrong range" fails_with 2 'allowed is a step, a range' build/audit "$a" --step 9-3
+check "a wrong key" fails_with 2 'a key is 64 hexadecimal digits' build/audit "$a" --key 12
+check "not signed" fails_with 1 'record 0 is not signed' build/audit "$a" --key "$(printf '%064d' 0)"
+check "--audit with another seed" fails_with 1 'states "option seed 1", but this run has "option seed 2"' \
+    $gpt --steps 30 --audit "$a" --seed 2
+check "--audit saves nothing" fails_with 2 'saves nothing' $gpt --audit "$a" --save "$work/x.st"
+check "--audit and --ledger" fails_with 2 'exclude each other' $gpt --audit "$a" --ledger "$work/x"
+check "--ledger-key alone" fails_with 2 'needs --ledger as well' $gpt --ledger-key "$work/x"
+check "--audit-until alone" fails_with 2 'needs --audit as well' $gpt --audit-until 3
+check "the ledger is not the data" fails_with 2 'ledger .*is also --data' $gpt --ledger "$work/text"
+check "a ledger of another training" fails_with 1 'has no record of step 30' build/gpt --resume "$work/30.st" \
+    --save "$work/x.st" --steps 40 --ledger "$work/every.ledger"
+check "a file that is no ledger is not changed" fails_with 1 "record 0 does not begin as a record does" \
+    $gpt --ledger "$work/other"
+check "not by a byte" test "$(sed 's/a/b/' "$work/text" | cksum)" = "$(cksum < "$work/other")"
+
+# ---- signatures, where libsodium is installed ------------------------------------------------------------------------
+if $gpt --steps 4 --ledger "$work/s.ledger" --ledger-key "$work/key" > "$work/stdout" 2> "$work/stderr"; then
+    key=$(sed -n 's/^ledger signed with the key \([0-9a-f]*\)$/\1/p' "$work/stdout")
+    check "signed" equal '0 to 4' build/audit "$work/s.ledger" --step all --key "$key"
+    check "by another key" fails_with 1 'is signed with another key' build/audit "$work/s.ledger" --key "$(printf '%064d' 1)"
+    check "the secret key is not for others" test "$(ls -l "$work/key" | cut -c1-10)" = "-rw-------"
+    size=$(wc -c < "$work/s.ledger")
+    patch "$work/s.ledger" $((size - 3)) 55
+    check "a wrong signature" fails_with 1 'record [0-9]* has a wrong signature' build/audit "$work/s.ledger"
+else
+    check "without libsodium a key is refused" grep -q 'signing needs libsodium' "$work/stderr"
+fi
+
+# ---- interrupted, resumed, without space -----------------------------------------------------------------------------
+build/gpt --resume "$work/30.st" --save "$work/r.st" --steps 36 --ledger "$a" > "$work/stdout" 2> "$work/stderr"
+check "resumed: the ledger goes on" equal '30 to 36' build/audit "$a" --step all --from "$work/30.st"
+check "resumed: steps of the second run need its checkpoint" fails_with 1 'step 36 is of a run with other options' \
+    build/audit "$a" --step 35
+build/gpt --resume "$work/30.st" --save "$work/r.st" --steps 34 --ledger "$a" --lr 0.01 > "$work/stdout" 2> "$work/stderr"
+check "resumed twice from one checkpoint, with other options" equal '30 to 34' \
+    build/audit "$a" --step all --from "$work/30.st"
+check "three runs" says ' 3 runs$' build/audit "$a"
+$gpt --steps 100000 --ledger "$work/i.ledger" --save "$work/i.st" > "$work/i.out" 2>&1 &
+child=$!
+wait_for "$work/i.out" '^ledger a record'
+check "a training that runs has no end" fails_with 1 'is missing, an end: the training is not finished' build/audit "$work/i.ledger"
+check "unless it may" build/audit "$work/i.ledger" --unfinished
+kill -INT $child
+wait $child
+step=$(sed -n 's/^end    \([0-9]*\) step.*/\1/p' "$work/i.out")
+check "interrupted: the ledger has an end" build/audit "$work/i.ledger"
+check "interrupted: it continues" build/gpt --resume "$work/i.st" --steps $((step + 3)) --ledger "$work/i.ledger"
+cp "$work/30.st" "$work/f.st"
+(
+    trap '' XFSZ
+    ulimit -f 24
+    $gpt --steps 200 --ledger "$work/full.ledger" --ledger-every 1
+) > "$work/stdout" 2> "$work/stderr"
+check "a full disk ends the training" grep -q -- '--ledger .*full.ledger: File too large; its [0-9]* records are whole' "$work/stderr"
+check "and leaves whole records" build/audit "$work/full.ledger" --unfinished
+
+# ---- fine-tuning ---------------------------------------------------------------------------------------------------
+build/finetune --new 2x32x2x32 --model "$work/model" > "$work/stdout"
+tune="build/finetune --model $work/model $text --batch 4 --eval-every 0 --threads 1 --method lora --size 2"
+plain=$(hash_of $tune --steps 12)
+with=$(hash_of $tune --steps 12 --ledger "$work/t.ledger" --ledger-every 3 --save "$work/tuned" --save-every 6)
+check "finetune: a ledger changes no weight" test -n "$plain" -a "$plain" = "$with"
+check "finetune: from its model" equal '0 to 12' build/audit "$work/t.ledger" --step all --micro-batch 1 --threads 2
+check "finetune: resumed" build/finetune --resume "$work/tuned" --steps 18 --ledger "$work/t.ledger" --save "$work/more"
+check "finetune: from a checkpoint" equal '12 to 18' build/audit "$work/t.ledger" --step all \
+    --from "$work/tuned/training.safetensors" --budget 900K
+build/finetune --new 2x32x2x32 --seed 2 --model "$work/changed" > "$work/stdout"
+check "finetune: another model" fails_with 1 'record 0, step 0: the first tensor that differs is values 257x32 wte.weight' \
+    build/audit "$work/t.ledger" --step 3 --model "$work/changed"
+awk 'BEGIN { for (i = 0; i < 20; i++) printf("{\"prompt\": \"%d=\", \"chosen\": \"%d\", \"rejected\": \"no %d\"}\n", i, i, i) }' \
+    > "$work/pairs.jsonl"
+check "dpo" build/finetune --model "$work/model" --objective dpo --data "$work/pairs.jsonl" --steps 4 --batch 2 \
+    --eval-every 0 --ledger "$work/d.ledger" --ledger-every 2
+check "dpo: equal" equal '0 to 4' build/audit "$work/d.ledger" --step all --micro-batch 1
+check "--method all" fails_with 2 'method all trains several times' $tune --method all --save "$work/all" --ledger "$work/x"
+report test_audit
