@@ -15,8 +15,8 @@
 /* The model and its training. A row of the batch has `context` tokens, which are bytes of the text. */
 enum { VOCABULARY = 256, LANES = 32, MOST_CONTEXT = 64, MOST_OPS = 256, MOST_ENTRIES = 8192 };
 static int blocks = 2, heads = 2, width = 32, context = 32;
-static int rows = 8, micro = 8; /* rows of a step; rows at once (a micro-batch), a divisor */
-static int unequal = 0;         /* if nonzero, rows have between 1 and `context` targets */
+static int rows = 8, micro = 8, unequal = 0; /* rows of a step; rows at once (a micro-batch), which
+                                              * divide them; if nonzero, targets end within a row */
 static float lr = 0.01f, weight_decay = 0;
 static uint64_t seed = 1;
 static const char *text = "Tyger Tyger, burning bright,\nIn the forests of the night;\n"
@@ -35,17 +35,18 @@ typedef struct {
     int in[3], inputs, size; /* the tensors that it reads; floats of the result for each token */
     float *value, *gradient; /* of the result; NULL while not kept */
     parameter *weight, *bias;
-    float *dweight, *dbias, *lost; /* sums of their gradients in a step; lost: see add_compensated */
+    float *dweight, *dbias,
+        *lost; /* sums of their gradients in a step; lost: see add_compensated */
 } op;
 
 static op tape[MOST_OPS]; /* the network */
 static parameter parameters[MOST_OPS];
-static int ops, parameter_count, forwards; /* forwards: how many a micro-batch has computed */
-static int *token, *target;                /* of the micro-batch; target -1: no loss */
-static float *cosine, *sine;               /* (context, head size / 2), of rotary's angles */
-static float scale = 1;                    /* derivative of what is minimised by the sum of losses */
-static double loss;                        /* sum of the losses of a step */
-static size_t bytes, peak;                 /* of tensors and their gradients: now, and at most */
+static int ops, parameter_count, *token, *target; /* of a micro-batch; target -1: no loss */
+static float *cosine, *sine;                      /* (context, head size / 2), of rotary's angles */
+static float scale = 1; /* derivative of the objective by a token's loss */
+static double loss;     /* sum of the losses of a step */
+static int floats, peak,
+    forwards; /* kept in tensors and their gradients: now, most; forwards run */
 
 /* Section 8 defines these. The functions of math.h differ between machines in the last bit. */
 static float exact_exp(float x);
@@ -54,8 +55,7 @@ static float exact_tanh(float x);
 static void rotary_angles(int half);
 static void random_values(parameter *p);
 
-static void fail(const char *why, int at, int i)
-{
+static void fail(const char *why, int at, int i) {
     fprintf(stderr, "entry %d of the schedule, op %d: %s\n", at, i, why);
     exit(1);
 }
@@ -65,30 +65,23 @@ static void fail(const char *why, int at, int i)
  * are chains, which continue from the value that is there: y = fmaf(a, x, y) adds the product a x and
  * rounds once. So the gradient of a weight continues from token to token and from one micro-batch to
  * the next, and has the same bits however the batch is divided. */
-static void add_scaled(float *y, float a, const float *x, int n)
-{
-    for (int i = 0; i < n; i++)
-        y[i] = fmaf(a, x[i], y[i]);
+static void add_scaled(float *y, float a, const float *x, int n) {
+    for (int i = 0; i < n; i++) y[i] = fmaf(a, x[i], y[i]);
 }
 static void add(float *y, const float *x, int n) { add_scaled(y, 1, x, n); }
-static void add_product(float *y, const float *x, const float *w, int n, int columns)
-{
+static void add_product(float *y, const float *x, const float *w, int n, int columns) {
     for (int i = 0; i < n; i++) /* y_j += sum over i of x_i w_ij */
         add_scaled(y, x[i], w + i * columns, columns);
 }
-static void add_outer(float *w, const float *x, const float *y, int n, int columns)
-{
+static void add_outer(float *w, const float *x, const float *y, int n, int columns) {
     for (int i = 0; i < n; i++) /* w_ij += x_i y_j */
         add_scaled(w + i * columns, x[i], y, columns);
 }
-static void add_transposed(float *y, const float *x, const float *w, int n, int columns)
-{
+static void add_transposed(float *y, const float *x, const float *w, int n, int columns) {
     for (int j = 0; j < columns; j++) /* y_i += sum over j of w_ij x_j */
-        for (int i = 0; i < n; i++)
-            y[i] = fmaf(x[j], w[i * columns + j], y[i]);
+        for (int i = 0; i < n; i++) y[i] = fmaf(x[j], w[i * columns + j], y[i]);
 }
-static float dot(const float *a, const float *b, int n)
-{
+static float dot(const float *a, const float *b, int n) {
     float sum = 0;
     add_transposed(&sum, a, b, 1, n);
     return sum;
@@ -96,8 +89,7 @@ static float dot(const float *a, const float *b, int n)
 
 /* Adds x_i to each sum_i. lost_i is what sum_i has rounded away so far (Kahan 1965): a bias gets a
  * term from every token, and a plain sum of so many terms loses digits. */
-static void add_compensated(float *sum, float *lost, const float *x, int n)
-{
+static void add_compensated(float *sum, float *lost, const float *x, int n) {
     for (int i = 0; i < n; i++) {
         const float y = x[i] - lost[i], t = sum[i] + y;
         lost[i] = (t - sum[i]) - y;
@@ -107,13 +99,10 @@ static void add_compensated(float *sum, float *lost, const float *x, int n)
 
 /* Sum of a_i b_i in 32 lanes, as vector units add: lane i has the elements i, i + 32, ..; at the end
  * the upper half of the lanes is added to the lower half. If b is NULL, sum of a_i. */
-static float lane_sum(const float *a, const float *b, int n)
-{
+static float lane_sum(const float *a, const float *b, int n) {
     float lane[LANES] = { 0 };
-    for (int i = 0; i < n; i++)
-        lane[i % LANES] = fmaf(a[i], b ? b[i] : 1, lane[i % LANES]);
-    for (int h = LANES / 2; h > 0; h /= 2)
-        add(lane, lane + h, h);
+    for (int i = 0; i < n; i++) lane[i % LANES] = fmaf(a[i], b ? b[i] : 1, lane[i % LANES]);
+    for (int h = LANES / 2; h > 0; h /= 2) add(lane, lane + h, h);
     return lane[0];
 }
 
@@ -132,8 +121,7 @@ static void embed_backward(row r) { add(r.dw + token[r.t] * r.n, r.g, r.n); }
 
 /* linear: y = x w + b. Backward: dx = g w', dw = sum over tokens of x' g, db = sum of g. */
 static void linear_forward(row r) { add(r.y, r.b, r.n), add_product(r.y, r.x[0], r.w, r.m, r.n); }
-static void linear_backward(row r)
-{
+static void linear_backward(row r) {
     add_transposed(r.dx[0], r.g, r.w, r.m, r.n);
     add_outer(r.dw, r.x[0], r.g, r.m, r.n);
     add_compensated(r.db, r.lost, r.g, r.n);
@@ -141,37 +129,29 @@ static void linear_backward(row r)
 
 /* logits: y = x table', a score for each byte. Backward: dx = g table, dtable = sum of g' x. */
 static void logits_forward(row r) { add_transposed(r.y, r.x[0], r.w, r.n, r.m); }
-static void logits_backward(row r)
-{
+static void logits_backward(row r) {
     add_product(r.dx[0], r.g, r.w, r.n, r.m);
     add_outer(r.dw, r.g, r.x[0], r.n, r.m);
 }
 
 /* rmsnorm: h = x s with s = 1 / sqrt(mean of x^2 + 1e-5), y = h gain. Backward: with u = g gain,
  * dx = s (u - h mean of (u h)), dgain = sum of g h. It computes h again from x. */
-static float normalise(float *h, const float *x, int n)
-{
+static float normalise(float *h, const float *x, int n) {
     const float s = 1 / sqrtf(lane_sum(x, x, n) / (float)n + 1e-5f);
-    for (int i = 0; i < n; i++)
-        h[i] = x[i] * s;
+    for (int i = 0; i < n; i++) h[i] = x[i] * s;
     return s;
 }
-static void rmsnorm_forward(row r)
-{
+static void rmsnorm_forward(row r) {
     normalise(r.y, r.x[0], r.n);
-    for (int i = 0; i < r.n; i++)
-        r.y[i] *= r.w[i];
+    for (int i = 0; i < r.n; i++) r.y[i] *= r.w[i];
 }
-static void rmsnorm_backward(row r)
-{
+static void rmsnorm_backward(row r) {
     float h[r.n], u[r.n], gh[r.n];
     const float s = normalise(h, r.x[0], r.n);
-    for (int i = 0; i < r.n; i++)
-        u[i] = r.g[i] * r.w[i], gh[i] = r.g[i] * h[i];
+    for (int i = 0; i < r.n; i++) u[i] = r.g[i] * r.w[i], gh[i] = r.g[i] * h[i];
     add_compensated(r.dw, r.lost, gh, r.n);
     const float mean = lane_sum(u, h, r.n) / (float)r.n;
-    for (int i = 0; i < r.n; i++)
-        r.dx[0][i] = fmaf(s, fmaf(-h[i], mean, u[i]), r.dx[0][i]);
+    for (int i = 0; i < r.n; i++) r.dx[0][i] = fmaf(s, fmaf(-h[i], mean, u[i]), r.dx[0][i]);
 }
 
 /* residual: y = a + b. Backward: da = g, db = g. */
@@ -180,28 +160,22 @@ static void residual_backward(row r) { add(r.dx[0], r.g, r.n), add(r.dx[1], r.g,
 
 /* gelu: y = x/2 (1 + a) with a = tanh(x (k + c x^2)), k = sqrt(2/pi), c = 0.044715 k.
  * Backward: dx = g (x/2 (1 - a^2) (k + 3 c x^2) + (1 + a) / 2). */
-static float gelu_of(float x, float *derivative)
-{
+static float gelu_of(float x, float *derivative) {
     const float k = 0x1.988454p-1f, c = 0x1.2444f2p-5f, a = exact_tanh(x * fmaf(c, x * x, k));
     *derivative = fmaf(x / 2 * fmaf(-a, a, 1), fmaf(3 * c, x * x, k), fmaf(0.5f, a, 0.5f));
     return fmaf(x / 2, a, x / 2);
 }
-static void gelu_forward(row r)
-{
-    for (float *y = r.y, d; y < r.y + r.n; y++)
-        *y = gelu_of(r.x[0][y - r.y], &d);
+static void gelu_forward(row r) {
+    for (float *y = r.y, d; y < r.y + r.n; y++) *y = gelu_of(r.x[0][y - r.y], &d);
 }
-static void gelu_backward(row r)
-{
+static void gelu_backward(row r) {
     float d;
-    for (int i = 0; i < r.n; i++)
-        gelu_of(r.x[0][i], &d), r.dx[0][i] = fmaf(r.g[i], d, r.dx[0][i]);
+    for (int i = 0; i < r.n; i++) gelu_of(r.x[0][i], &d), r.dx[0][i] = fmaf(r.g[i], d, r.dx[0][i]);
 }
 
 /* rotary: turns the pairs (x1, x2) of a head's two halves by angles that grow with the position, so
  * that scores depend on distances (Su 2021). Backward: turns g by the opposite angles. */
-static void add_turned(float *y, const float *x, int t, float sign)
-{
+static void add_turned(float *y, const float *x, int t, float sign) {
     const int half = width / heads / 2;
     for (int i = 0; i < width; i++) {
         const int k = t % context * half + i % half, is_first = i / half % 2 == 0;
@@ -213,13 +187,10 @@ static void rotary_forward(row r) { add_turned(r.y, r.x[0], r.t, 1); }
 static void rotary_backward(row r) { add_turned(r.dx[0], r.g, r.t, -1); }
 
 /* Softmax is p_j = e_j / sum of e with e_j = exp(s_j - max), which cannot overflow. Returns the sum. */
-static float exp_sum(float *e, const float *s, int n, float *max)
-{
+static float exp_sum(float *e, const float *s, int n, float *max) {
     *max = s[0];
-    for (int j = 1; j < n; j++)
-        *max = s[j] > *max ? s[j] : *max;
-    for (int j = 0; j < n; j++)
-        e[j] = exact_exp(s[j] - *max);
+    for (int j = 1; j < n; j++) *max = s[j] > *max ? s[j] : *max;
+    for (int j = 0; j < n; j++) e[j] = exact_exp(s[j] - *max);
     return lane_sum(e, NULL, n);
 }
 
@@ -227,27 +198,23 @@ static float exp_sum(float *e, const float *s, int n, float *max)
  * p = softmax(s), y = sum of p_j v_j. Backward: dp_j = g . v_j, ds_j = p_j (dp_j - g . y) / sqrt(head
  * size), dq = sum of ds_j k_j, dk_j = ds_j q, dv_j = p_j g. It computes p again instead of keeping it
  * (Dao 2022): the idea of this file within an op. `at` is the place of a head in a row. */
-static int scores(row r, int at, float *s)
-{
+static int scores(row r, int at, float *s) {
     const int n = width / heads, keys = r.t % context + 1;
     for (int j = 0; j < keys; j++)
         s[j] = dot(r.x[0] + at, r.x[1] + (j + 1 - keys) * width + at, n) * (1 / sqrtf((float)n));
     return keys;
 }
-static void attention_forward(row r)
-{
+static void attention_forward(row r) {
     float e[MOST_CONTEXT], max;
     for (int at = 0, n = width / heads; at < width; at += n) {
         const int keys = scores(r, at, e);
         const float sum = exp_sum(e, e, keys, &max);
         for (int j = 0; j < keys; j++)
             add_scaled(r.y + at, e[j], r.x[2] + (j + 1 - keys) * width + at, n);
-        for (int i = at; i < at + n; i++)
-            r.y[i] /= sum;
+        for (int i = at; i < at + n; i++) r.y[i] /= sum;
     }
 }
-static void attention_backward(row r)
-{
+static void attention_backward(row r) {
     float s[MOST_CONTEXT], e[MOST_CONTEXT], max;
     for (int at = 0, n = width / heads; at < width; at += n) {
         const int keys = scores(r, at, s);
@@ -266,13 +233,11 @@ static void attention_backward(row r)
 
 /* cross-entropy: y = log(sum of exp(x_j)) - x_target. Backward: dx_j = scale (p_j - 1 if j is the target,
  * else p_j), p = softmax(x). It also adds up the losses: a schedule may repeat a forward. */
-static void loss_forward(row r)
-{
+static void loss_forward(row r) {
     float e[VOCABULARY], max, sum = exp_sum(e, r.x[0], r.m, &max);
     r.y[0] = target[r.t] < 0 ? 0 : exact_log(sum) - (r.x[0][target[r.t]] - max);
 }
-static void loss_backward(row r)
-{
+static void loss_backward(row r) {
     float e[VOCABULARY], max, log_sum = exact_log(exp_sum(e, r.x[0], r.m, &max));
     for (int j = 0; j < r.m && target[r.t] >= 0; j++) {
         const float p = exact_exp((r.x[0][j] - max) - log_sum);
@@ -294,79 +259,67 @@ static const rule rmsnorm = { rmsnorm_forward, rmsnorm_backward, READS_INPUTS };
 static const rule residual = { residual_forward, residual_backward, READS_NOTHING };
 static const rule gelu = { gelu_forward, gelu_backward, READS_INPUTS };
 static const rule rotary = { rotary_forward, rotary_backward, READS_NOTHING };
-static const rule attention = { attention_forward, attention_backward, READS_INPUTS | READS_RESULT };
+static const rule attention = { attention_forward, attention_backward,
+                                READS_INPUTS | READS_RESULT };
 static const rule cross_entropy = { loss_forward, loss_backward, READS_INPUTS | READS_RESULT };
 
 /* ---- 3. The tape -----------------------------------------------------------------------------
  * The network is a list of ops. The forward walks along it. The backward walks back: when it comes
  * to an op, all readers of its result have added to its gradient. */
-static float *zeros(int n)
-{
+enum { NONE = -1 };
+static float *zeros(int n) {
     float *x = calloc((size_t)n, sizeof *x);
-    if (x == NULL)
-        fail("out of memory", 0, 0);
+    if (x == NULL) fail("out of memory", 0, 0);
     return x;
 }
-
 static int elements(const parameter *p) { return p->rows * p->columns; }
-static parameter *parameter_of(const char *part, int number, int n, int columns, float deviation)
-{
+static parameter *parameter_of(const char *part, int number, int n, int columns, float deviation) {
     parameter *p = &parameters[parameter_count++];
     snprintf(p->name, sizeof p->name, "%s %d", part, number);
     p->rows = n, p->columns = columns, p->deviation = deviation;
     p->value = zeros(n * columns), p->mean = zeros(n * columns), p->square = zeros(n * columns);
     return p;
 }
-
-/* Appends an op with an input. Each use of a parameter has separate sums: the table is used twice. */
-static int record(const rule *r, int size, int x, parameter *weight, parameter *bias)
-{
-    op *o = &tape[ops];
-    o->rule = r, o->size = size, o->in[0] = x, o->inputs = x >= 0;
-    o->weight = weight, o->dweight = zeros(weight ? elements(weight) : 1);
-    o->bias = bias, o->dbias = zeros(size), o->lost = zeros(size);
+static int record(const rule *r, int size, int a, int b, int c) {
+    tape[ops] = (op){ .rule = r, .size = size, .in = { a, b, c } };
+    tape[ops].inputs = (a != NONE) + (b != NONE) + (c != NONE);
     return ops++;
 }
-static int record_two(const rule *r, int a, int b)
-{
-    const int i = record(r, tape[a].size, a, NULL, NULL);
-    tape[i].in[tape[i].inputs++] = b;
+
+/* Gives op i its parameters. Each use has separate sums: embed and logits both use the table. */
+static int with(int i, parameter *weight, parameter *bias) {
+    op *o = &tape[i];
+    o->weight = weight, o->dweight = zeros(elements(weight));
+    o->bias = bias, o->dbias = zeros(o->size), o->lost = zeros(o->size);
     return i;
 }
-
-static int norm_of(int x, const char *part, int number)
-{
+static int norm_of(int x, const char *part, int number) {
     parameter *gain = parameter_of(part, number, 1, width, 0);
     gain->constant = 1;
-    return record(&rmsnorm, width, x, gain, NULL);
+    return with(record(&rmsnorm, width, x, NONE, NONE), gain, NULL);
 }
-static int linear_of(int x, const char *part, const char *bias, int number, int size)
-{
+static int linear_of(int x, const char *part, const char *bias, int number, int size) {
     const int n = tape[x].size;
     parameter *w = parameter_of(part, number, n, size, (float)(1 / sqrt((double)n)));
-    return record(&linear, size, x, w, parameter_of(bias, number, 1, size, 0));
+    return with(record(&linear, size, x, NONE, NONE), w, parameter_of(bias, number, 1, size, 0));
 }
-static int block_of(int x, int number)
-{
-    int a = norm_of(x, "norm", number), v;
-    const int q = record(&rotary, width, linear_of(a, "q", "q bias", number, width), NULL, NULL);
-    const int k = record(&rotary, width, linear_of(a, "k", "k bias", number, width), NULL, NULL);
-    v = linear_of(a, "v", "v bias", number, width);
-    a = record_two(&attention, q, k);
-    tape[a].in[tape[a].inputs++] = v;
-    x = record_two(&residual, x, linear_of(a, "out", "out bias", number, width));
+static int block_of(int x, int number) {
+    int a = norm_of(x, "norm", number);
+    const int q = record(&rotary, width, linear_of(a, "q", "q bias", number, width), NONE, NONE);
+    const int k = record(&rotary, width, linear_of(a, "k", "k bias", number, width), NONE, NONE);
+    a = record(&attention, width, q, k, linear_of(a, "v", "v bias", number, width));
+    x = record(&residual, width, x, linear_of(a, "out", "out bias", number, width), NONE);
     a = linear_of(norm_of(x, "norm2", number), "up", "up bias", number, 4 * width);
-    a = record(&gelu, 4 * width, a, NULL, NULL);
-    return record_two(&residual, x, linear_of(a, "down", "down bias", number, width));
+    a = linear_of(record(&gelu, 4 * width, a, NONE, NONE), "down", "down bias", number, width);
+    return record(&residual, width, x, a, NONE);
 }
-static void build_gpt(void)
-{
+static void build_gpt(void) {
     parameter *table = parameter_of("table", 0, VOCABULARY, width, 0.02f);
-    int x = record(&embed, width, -1, table, NULL);
-    for (int i = 0; i < blocks; i++)
-        x = block_of(x, i);
-    x = record(&logits, VOCABULARY, norm_of(x, "last", 0), table, NULL);
-    record(&cross_entropy, 1, x, NULL, NULL);
+    int x = with(record(&embed, width, NONE, NONE, NONE), table, NULL);
+    for (int i = 0; i < blocks; i++) x = block_of(x, i);
+    x = norm_of(x, "last", 0);
+    x = with(record(&logits, VOCABULARY, x, NONE, NONE), table, NULL);
+    record(&cross_entropy, 1, x, NONE, NONE);
     token = calloc((size_t)(rows * context), sizeof *token);
     target = calloc((size_t)(rows * context), sizeof *target);
     cosine = zeros(context * width), sine = zeros(context * width);
@@ -381,35 +334,31 @@ typedef struct {
     int count, what[MOST_ENTRIES], op[MOST_ENTRIES];
 } schedule;
 
-static void append(schedule *s, int what, int i)
-{
+static void append(schedule *s, int what, int i) {
     if (s->count == MOST_ENTRIES || i < 0 || i >= ops)
         fail("there is no such op, or the schedule is too long", s->count, i);
     s->what[s->count] = what, s->op[s->count++] = i;
 }
 
 /* Does a forward, backward or forget of op i read tensor x? */
-static int reads(int what, int i, int x)
-{
-    const int all = what == FORWARD ? READS_INPUTS : what == FORGET ? READS_RESULT : tape[i].rule->reads;
+static int reads(int what, int i, int x) {
+    const int all = what == FORWARD  ? READS_INPUTS
+                    : what == FORGET ? READS_RESULT
+                                     : tape[i].rule->reads;
     for (int k = 0; k < tape[i].inputs; k++)
-        if (tape[i].in[k] == x)
-            return all & READS_INPUTS;
+        if (tape[i].in[k] == x) return all & READS_INPUTS;
     return x == i && all & READS_RESULT;
 }
 
 /* Does an entry after number k read tensor x, before a forward computes it again? */
-static int is_read_after(const schedule *s, int k, int x)
-{
+static int is_read_after(const schedule *s, int k, int x) {
     while (++k < s->count && !(s->what[k] == FORWARD && s->op[k] == x))
-        if (reads(s->what[k], s->op[k], x))
-            return 1;
+        if (reads(s->what[k], s->op[k], x)) return 1;
     return 0;
 }
 
 /* Appends a list of forwards and backwards, and forgets each tensor after its last reader. */
-static void append_all(schedule *to, const schedule *s)
-{
+static void append_all(schedule *to, const schedule *s) {
     for (int k = 0; k < s->count; k++) {
         const int what = s->what[k], i = s->op[k];
         append(to, what, i);
@@ -420,29 +369,23 @@ static void append_all(schedule *to, const schedule *s)
 }
 
 /* Appends the forward of tensor x, after those that it needs, unless it is live. */
-static void make_live(schedule *s, char *live, int x)
-{
-    for (int k = 0; k < tape[x].inputs && !live[x]; k++)
-        make_live(s, live, tape[x].in[k]);
-    if (!live[x])
-        append(s, FORWARD, x);
+static void make_live(schedule *s, char *live, int x) {
+    for (int k = 0; k < tape[x].inputs && !live[x]; k++) make_live(s, live, tape[x].in[k]);
+    if (!live[x]) append(s, FORWARD, x);
     live[x] = 1;
 }
 
 /* Keeps the tensors that is_kept names. The backwards recompute what else they read: each tensor
  * once; or, if `again` is nonzero, from the kept ones on for each backward. */
-static schedule recompute(int (*is_kept)(int x), int again)
-{
+static schedule recompute(int (*is_kept)(int x), int again) {
     schedule s = { 0 }, result = { 0 };
     char live[MOST_OPS] = { 0 };
     make_live(&s, live, ops - 1);
     for (int i = ops - 1; i >= 0; i--) {
         for (int x = 0; x <= i; x++)
-            if (reads(BACKWARD, i, x))
-                make_live(&s, live, x);
+            if (reads(BACKWARD, i, x)) make_live(&s, live, x);
         append(&s, BACKWARD, i);
-        for (int x = 0; x < i && (again || i == ops - 1); x++)
-            live[x] = (char)is_kept(x);
+        for (int x = 0; x < i && (again || i == ops - 1); x++) live[x] = (char)is_kept(x);
     }
     append_all(&result, &s);
     return result;
@@ -456,35 +399,25 @@ static int halves(int x) { return tape[x].rule == &embed || tape[x].rule == &res
 
 /* The square-root rule: segments of sqrt(n) ops. It keeps each tensor that an op of a later segment
  * reads: in a chain one for each segment, in this network up to four. */
-static int roots(int x)
-{
+static int roots(int x) {
     const int n = (int)ceil(sqrt((double)ops));
     for (int i = (x / n + 1) * n; i < ops; i++)
-        if (reads(FORWARD, i, x))
-            return 1;
+        if (reads(FORWARD, i, x)) return 1;
     return 0;
 }
 
 /* ---- 5. A micro-batch ------------------------------------------------------------------------
  * Tensors and their gradients are the memory that a schedule can save: keep and forget count it. */
-static void keep(float **x, const op *o)
-{
-    if (*x == NULL) {
-        *x = zeros(micro * context * o->size);
-        bytes += (size_t)(micro * context * o->size) * sizeof(float);
-        peak = bytes > peak ? bytes : peak;
-    }
+static void keep(float **x, const op *o) {
+    if (*x == NULL) *x = zeros(micro * context * o->size), floats += micro * context * o->size;
+    if (floats > peak) peak = floats;
 }
-static void forget(float **x, const op *o)
-{
-    bytes -= *x ? (size_t)(micro * context * o->size) * sizeof(float) : 0;
-    free(*x);
-    *x = NULL;
+static void forget(float **x, const op *o) {
+    if (*x != NULL) floats -= micro * context * o->size;
+    free(*x), *x = NULL;
 }
-
 static float *at(float *x, int i) { return x ? x + i : NULL; }
-static row row_of(op *o, int t)
-{
+static row row_of(op *o, int t) {
     row r = { .t = t, .n = o->size, .dw = o->dweight, .db = o->dbias, .lost = o->lost };
     r.y = at(o->value, t * o->size), r.g = at(o->gradient, t * o->size);
     r.w = o->weight ? o->weight->value : NULL, r.b = o->bias ? o->bias->value : NULL;
@@ -495,26 +428,20 @@ static row row_of(op *o, int t)
     return r;
 }
 
-static void forward(op *o)
-{
+static void forward(op *o) {
     keep(&o->value, o);
-    for (int t = 0; t < micro * context; t++)
-        o->rule->forward(row_of(o, t));
+    for (int t = 0; t < micro * context; t++) o->rule->forward(row_of(o, t));
     forwards++;
 }
-static void backward(op *o)
-{
-    for (int k = 0; k < o->inputs; k++)
-        keep(&tape[o->in[k]].gradient, &tape[o->in[k]]);
+static void backward(op *o) {
+    for (int k = 0; k < o->inputs; k++) keep(&tape[o->in[k]].gradient, &tape[o->in[k]]);
     keep(&o->gradient, o);
-    for (int t = 0; t < micro * context; t++)
-        o->rule->backward(row_of(o, t));
+    for (int t = 0; t < micro * context; t++) o->rule->backward(row_of(o, t));
     forget(&o->gradient, o);
 }
 
 /* Computes the losses and gradients of the micro-batch in token and target. */
-static void run(const schedule *s)
-{
+static void run(const schedule *s) {
     int next = ops;
     forwards = 0;
     for (int k = 0; k < s->count; k++) {
@@ -523,22 +450,20 @@ static void run(const schedule *s)
             if (reads(what, i, x) && tape[x].value == NULL)
                 fail("it reads a tensor that is not live: first compute that", k, i);
         if (what == BACKWARD ? i != --next : what == FORWARD && tape[i].value != NULL)
-            fail("backwards go from the last op to the first, forwards make what is not live", k, i);
+            fail("backwards go from the last op to the first, forwards make what is not live", k,
+                 i);
         if (what == FORGET)
             forget(&tape[i].value, &tape[i]);
         else
             (what == FORWARD ? forward : backward)(&tape[i]);
     }
-    for (op *o = tape; o < tape + ops; o++)
-        forget(&o->value, o);
-    if (next != 0)
-        fail("the schedule ends before its last backward", s->count, next);
+    for (op *o = tape; o < tape + ops; o++) forget(&o->value, o);
+    if (next != 0) fail("the schedule ends before its last backward", s->count, next);
 }
 
 /* ---- 6. A step -------------------------------------------------------------------------------
  * Returns random bits for a row of a step: the finaliser of splitmix64 (Steele 2014). */
-static uint64_t random_bits(uint64_t step, uint64_t place)
-{
+static uint64_t random_bits(uint64_t step, uint64_t place) {
     uint64_t z = seed, next[3] = { step, place, 0 };
     for (int i = 0; i < 3; i++) {
         z += 0x9e3779b97f4a7c15u;
@@ -550,8 +475,7 @@ static uint64_t random_bits(uint64_t step, uint64_t place)
 }
 
 /* Puts row `place` of the step at row r of the micro-batch; returns its number of targets. */
-static int draw_row(int step, int place, int r)
-{
+static int draw_row(int step, int place, int r) {
     const uint64_t bits = random_bits((uint64_t)step, (uint64_t)place);
     const char *start = text + bits % (strlen(text) - (size_t)context);
     const int count = unequal ? 1 + (int)(bits >> 40) % context : context;
@@ -563,18 +487,15 @@ static int draw_row(int step, int place, int r)
 }
 
 /* b^n, in the same order on every machine */
-static double power(double b, int n)
-{
+static double power(double b, int n) {
     double y = 1;
-    for (; n > 0; n /= 2, b *= b)
-        y = n % 2 ? y * b : y;
+    for (; n > 0; n /= 2, b *= b) y = n % 2 ? y * b : y;
     return y;
 }
 
 /* AdamW (Loshchilov 2019): w -= lr mean / sqrt(square). The running means begin at 0, so both are
  * divided by 1 - b^step. Weight decay moves the elements of matrices towards 0. */
-static void adamw(parameter *p, int i, float g, int step)
-{
+static void adamw(parameter *p, int i, float g, int step) {
     const float b1 = 0.9f, b2 = 0.999f, decay = p->rows > 1 ? lr * weight_decay : 0;
     const float rate = (float)((double)lr / (1 - power((double)b1, step)));
     const float unbiased = (float)(1 / (1 - power((double)b2, step)));
@@ -587,8 +508,7 @@ static void adamw(parameter *p, int i, float g, int step)
 /* Adds the sums of a parameter's uses, divides once by the number of all targets, and updates. The
  * mean of the micro-batches' means would be another number if they have unequal numbers of targets.
  * Leaves the sums at 0 for the next step. */
-static void update(int step, int targets)
-{
+static void update(int step, int targets) {
     for (parameter *p = parameters; p < parameters + parameter_count; p++)
         for (int i = 0; i < elements(p); i++) {
             float sum = 0;
@@ -603,13 +523,11 @@ static void update(int step, int targets)
 }
 
 /* Trains step number `step`, from 0; returns its mean loss. */
-static double train_step(const schedule *s, int step)
-{
+static double train_step(const schedule *s, int step) {
     int targets = 0;
     loss = 0;
     for (int first = 0; first < rows; first += micro) {
-        for (int r = 0; r < micro; r++)
-            targets += draw_row(step, first + r, r);
+        for (int r = 0; r < micro; r++) targets += draw_row(step, first + r, r);
         run(s);
     }
     update(step + 1, targets);
@@ -617,15 +535,13 @@ static double train_step(const schedule *s, int step)
 }
 
 /* The hash FNV-1a, of little-endian numbers; 0 begins one. */
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t n)
-{
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t n) {
     hash = hash ? hash : 0xcbf29ce484222325u;
     for (size_t i = 0; i < n; i++)
         hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
     return hash;
 }
-static uint64_t hash_of_weights(void)
-{
+static uint64_t hash_of_weights(void) {
     uint64_t hash = 0;
     for (const parameter *p = parameters; p < parameters + parameter_count; p++)
         hash = hash_bytes(hash, p->value, (size_t)elements(p) * sizeof(float));
@@ -633,21 +549,17 @@ static uint64_t hash_of_weights(void)
 }
 
 /* ---- 7. main --------------------------------------------------------------------------------- */
-static void train(const char *name, const schedule *s, int steps)
-{
+static void train(const char *name, const schedule *s, int steps) {
     double mean = 0;
-    for (parameter *p = parameters; p < parameters + parameter_count; p++)
-        random_values(p);
+    for (parameter *p = parameters; p < parameters + parameter_count; p++) random_values(p);
     peak = 0;
-    for (int step = 0; step < steps; step++)
-        mean = train_step(s, step);
-    printf("%-13s %2d %8zu %4d  %.4f  %016llx\n", name, micro, peak, forwards - ops, mean,
+    for (int step = 0; step < steps; step++) mean = train_step(s, step);
+    printf("%-13s %2d %8d %4d  %.4f  %016llx\n", name, micro, 4 * peak, forwards - ops, mean,
            (unsigned long long)hash_of_weights());
 }
 
 /* ./train [STEPS [ROWS < SCHEDULE]]: SCHEDULE has lines such as "f 0", "b 31" and "x 3". */
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const int steps = argc > 1 ? atoi(argv[1]) : 150;
     schedule s = { 0 };
     char what;
@@ -655,8 +567,7 @@ int main(int argc, char **argv)
     printf("schedule    rows    bytes again   loss  weights\n");
     if (argc > 2) {
         micro = atoi(argv[2]);
-        for (int i; scanf(" %c %d", &what, &i) == 2;)
-            append(&s, what, i);
+        for (int i; scanf(" %c %d", &what, &i) == 2;) append(&s, what, i);
         train("yours", &s, steps);
         return 0;
     }
@@ -664,26 +575,22 @@ int main(int argc, char **argv)
     s = recompute(none, 1), train("keep nothing", &s, steps);
     s = recompute(halves, 0), train("segments", &s, steps);
     s = recompute(roots, 0);
-    for (micro = rows; micro > 0; micro /= 2)
-        train("sqrt(n)", &s, steps);
+    for (micro = rows; micro > 0; micro /= 2) train("sqrt(n)", &s, steps);
     return 0;
 }
 
 /* ---- 8. Functions ----------------------------------------------------------------------------
  * The exp of one library differs from that of another in the last bit, and training makes that a
  * large difference. These are polynomials, computed in one order (docs/functions.txt). */
-static float horner(float x, const float *c, int n)
-{
+static float horner(float x, const float *c, int n) {
     float p = c[n - 1];
-    for (int i = n - 2; i >= 0; i--)
-        p = fmaf(p, x, c[i]);
+    for (int i = n - 2; i >= 0; i--) p = fmaf(p, x, c[i]);
     return p;
 }
 
 /* exp(x) = 2^n (1 + r p(r)) with the whole number n next to x / log 2, and r = x - n log 2. Adding
  * 12582912 rounds to a whole number, because a float of that size has no bits for a fraction. */
-static float reduce(float x, float *r, float *p)
-{
+static float reduce(float x, float *r, float *p) {
     static const float c[] = { 0x1p+0f,        0x1.fffffcp-2f, 0x1.555492p-3f,
                                0x1.5558b8p-5f, 0x1.1239aap-7f, 0x1.6a4508p-10f };
     const float n = fmaf(x, 0x1.715476p+0f, 12582912) - 12582912;
@@ -691,16 +598,14 @@ static float reduce(float x, float *r, float *p)
     *p = horner(*r, c, 6);
     return n;
 }
-static float exact_exp(float x)
-{
+static float exact_exp(float x) {
     float r, p;
     const float n = reduce(x < -104 ? -104 : x > 89 ? 89 : x, &r, &p);
     return ldexpf(fmaf(r, p, 1), (int)n);
 }
 
 /* A polynomial for |x| < 1, else 1 - 2 / (exp(2 |x|) + 1) */
-static float exact_tanh(float x)
-{
+static float exact_tanh(float x) {
     static const float c[] = { -0x1.55553cp-2f, 0x1.110be4p-3f, -0x1.b9623ap-5f, 0x1.6009a6p-6f,
                                -0x1.045ff4p-7f, 0x1.2da01ep-9f, -0x1.77cd56p-12f };
     float a = fabsf(x), z = a * a, r, p;
@@ -710,11 +615,10 @@ static float exact_tanh(float x)
 }
 
 /* log(x) = n log 2 + log(1 + f) with x = 2^n (1 + f), 2/3 <= 1 + f < 4/3 */
-static float exact_log(float x)
-{
-    static const float c[] = { 0x1.555556p-2f, -0x1.ffff18p-3f, 0x1.9997eep-3f,
-                               -0x1.55978cp-3f, 0x1.24eb6ep-3f, -0x1.f3b02cp-4f,
-                               0x1.b91efap-4f, -0x1.06c2bap-3f, 0x1.e9d18ap-4f };
+static float exact_log(float x) {
+    static const float c[] = { 0x1.555556p-2f,  -0x1.ffff18p-3f, 0x1.9997eep-3f,
+                               -0x1.55978cp-3f, 0x1.24eb6ep-3f,  -0x1.f3b02cp-4f,
+                               0x1.b91efap-4f,  -0x1.06c2bap-3f, 0x1.e9d18ap-4f };
     int n;
     const float m = frexpf(x, &n), f = m < 0x1.555556p-1f ? m + m - 1 : m - 1;
     n -= m < 0x1.555556p-1f;
@@ -724,8 +628,7 @@ static float exact_log(float x)
 }
 
 /* Cosine and sine of `quarter` quarters of a turn and the small angle high + low */
-static void turn(uint64_t quarter, float high, float low, float *c, float *s)
-{
+static void turn(uint64_t quarter, float high, float low, float *c, float *s) {
     static const float a[] = { -0x1.555556p-3f, 0x1.111174p-7f, -0x1.a0594cp-13f, 0x1.7c2842p-19f };
     static const float b[] = { 0x1.55554ap-5f, -0x1.6c0c26p-10f, 0x1.99e70ap-16f };
     const float z = high * high, one = fmaf(-0.5f, z, 1);
@@ -737,16 +640,14 @@ static void turn(uint64_t quarter, float high, float low, float *c, float *s)
 }
 
 /* Splits an angle, counted in 2^-64 of a turn, in quarters and the rest, at most an eighth. */
-static uint64_t quarter_of(uint64_t angle, int64_t *rest)
-{
+static uint64_t quarter_of(uint64_t angle, int64_t *rest) {
     const uint64_t quarter = (angle + (UINT64_C(1) << 61)) >> 62, left = angle - (quarter << 62);
     *rest = left >> 63 ? -(int64_t)(0 - left) : (int64_t)left;
     return quarter;
 }
 
 /* Rotary turns pair i by 10000^(-i / half) radians for each position. Whole turns vanish by overflow. */
-static void rotary_angles(int half)
-{
+static void rotary_angles(int half) {
     double ratio = 1, frequency = 2935890503282001226.0; /* 2^64 / (2 pi), a radian */
     for (int i = 0; i < 200; i++)                        /* Newton: ratio^half = 1 / 10000 */
         ratio -= ratio * (power(ratio, half) - 1.0 / 10000) / (half * power(ratio, half));
@@ -762,8 +663,7 @@ static void rotary_angles(int half)
 }
 
 /* Philox4x32-10 (Salmon 2011) scrambles a counter: every number can be computed directly. */
-static void philox(uint32_t x[4], uint64_t key)
-{
+static void philox(uint32_t x[4], uint64_t key) {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     for (int i = 0; i < 10; i++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
         const uint64_t a = (uint64_t)x[0] * 0xD2511F53u, b = (uint64_t)x[2] * 0xCD9E8D57u;
@@ -774,8 +674,7 @@ static void philox(uint32_t x[4], uint64_t key)
 
 /* Initial values: normal numbers (Box 1958), r cos(a) and r sin(a) from two uniform ones. The name is
  * part of the key, so that another parameter changes no other one's values. */
-static void random_values(parameter *p)
-{
+static void random_values(parameter *p) {
     const uint64_t key = hash_bytes(hash_bytes(0, &seed, 8), p->name, strlen(p->name));
     for (int i = 0, exponent; i < elements(p); i++) {
         uint32_t word[4] = { (uint32_t)i / 2, 0, 0, 0 };
