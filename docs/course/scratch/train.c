@@ -5,7 +5,7 @@
  * It trains the GPT of lesson 5 by several schedules and prints the bytes that each one needs. The
  * losses and the hash of the weights do not depend on the schedule, and they are gradckpt.h's to the
  * last bit. (Without -march=native the bits are the same, but it takes longer.) Read it from top to
- * bottom: 1 sums, 2 ops, 3 the tape, 4 schedules, 5 a micro-batch, 6 a step, 7 main, 8 functions. */
+ * bottom: 1 sums, 2 ops, 3 the tape, 4 schedules, 5 a micro-batch, 6 a step, 7 functions, 8 main. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,10 +13,17 @@
 #include <string.h>
 
 /* The model and its training. A row of the batch has `context` tokens, which are bytes of the text. */
-enum { VOCABULARY = 256, LANES = 32, MOST_CONTEXT = 64, MOST_OPS = 256, MOST_ENTRIES = 8192 };
+enum {
+    VOCABULARY = 256,
+    LANES = 32,
+    MOST_CONTEXT = 64,
+    MOST_OPS = 256,
+    MOST_ENTRIES = 8192,
+    NONE = -1
+};
 static int blocks = 2, heads = 2, width = 32, context = 32;
-static int rows = 8, micro = 8, unequal = 0; /* rows of a step; rows at once (a micro-batch), which
-                                              * divide them; if nonzero, targets end within a row */
+static int rows = 8, micro = 8; /* rows of a step; rows at once (a micro-batch), a divisor */
+static int unequal = 0;         /* if nonzero, rows have between 1 and `context` targets */
 static float lr = 0.01f, weight_decay = 0;
 static uint64_t seed = 1;
 static const char *text = "Tyger Tyger, burning bright,\nIn the forests of the night;\n"
@@ -35,25 +42,23 @@ typedef struct {
     int in[3], inputs, size; /* the tensors that it reads; floats of the result for each token */
     float *value, *gradient; /* of the result; NULL while not kept */
     parameter *weight, *bias;
-    float *dweight, *dbias,
-        *lost; /* sums of their gradients in a step; lost: see add_compensated */
+    float *dweight, *dbias; /* sums of their gradients in a step */
+    float *lost;            /* digits that a sum has rounded away (add_compensated) */
 } op;
 
 static op tape[MOST_OPS]; /* the network */
 static parameter parameters[MOST_OPS];
-static int ops, parameter_count, *token, *target; /* of a micro-batch; target -1: no loss */
-static float *cosine, *sine;                      /* (context, head size / 2), of rotary's angles */
-static float scale = 1; /* derivative of the objective by a token's loss */
-static double loss;     /* sum of the losses of a step */
-static int floats, peak,
-    forwards; /* kept in tensors and their gradients: now, most; forwards run */
+static int ops, parameter_count;
+static int *token, *target;        /* of a micro-batch; target -1: no loss */
+static float *cosine, *sine;       /* (context, head size / 2), of rotary's angles */
+static float scale = 1;            /* derivative of the objective by the loss of a token */
+static double loss;                /* sum of the losses of a step */
+static int floats, peak, forwards; /* kept by a micro-batch now and at most; forwards run */
 
-/* Section 8 defines these. The functions of math.h differ between machines in the last bit. */
+/* Section 7 defines these. The functions of math.h differ between machines in the last bit. */
 static float exact_exp(float x);
 static float exact_log(float x);
 static float exact_tanh(float x);
-static void rotary_angles(int half);
-static void random_values(parameter *p);
 
 static void fail(const char *why, int at, int i) {
     fprintf(stderr, "entry %d of the schedule, op %d: %s\n", at, i, why);
@@ -73,17 +78,13 @@ static void add_product(float *y, const float *x, const float *w, int n, int col
     for (int i = 0; i < n; i++) /* y_j += sum over i of x_i w_ij */
         add_scaled(y, x[i], w + i * columns, columns);
 }
-static void add_outer(float *w, const float *x, const float *y, int n, int columns) {
-    for (int i = 0; i < n; i++) /* w_ij += x_i y_j */
-        add_scaled(w + i * columns, x[i], y, columns);
-}
 static void add_transposed(float *y, const float *x, const float *w, int n, int columns) {
     for (int j = 0; j < columns; j++) /* y_i += sum over j of w_ij x_j */
         for (int i = 0; i < n; i++) y[i] = fmaf(x[j], w[i * columns + j], y[i]);
 }
 static float dot(const float *a, const float *b, int n) {
     float sum = 0;
-    add_transposed(&sum, a, b, 1, n);
+    for (int i = 0; i < n; i++) sum = fmaf(a[i], b[i], sum);
     return sum;
 }
 
@@ -123,7 +124,7 @@ static void embed_backward(row r) { add(r.dw + token[r.t] * r.n, r.g, r.n); }
 static void linear_forward(row r) { add(r.y, r.b, r.n), add_product(r.y, r.x[0], r.w, r.m, r.n); }
 static void linear_backward(row r) {
     add_transposed(r.dx[0], r.g, r.w, r.m, r.n);
-    add_outer(r.dw, r.x[0], r.g, r.m, r.n);
+    for (int i = 0; i < r.m; i++) add_scaled(r.dw + i * r.n, r.x[0][i], r.g, r.n);
     add_compensated(r.db, r.lost, r.g, r.n);
 }
 
@@ -131,7 +132,7 @@ static void linear_backward(row r) {
 static void logits_forward(row r) { add_transposed(r.y, r.x[0], r.w, r.n, r.m); }
 static void logits_backward(row r) {
     add_product(r.dx[0], r.g, r.w, r.n, r.m);
-    add_outer(r.dw, r.g, r.x[0], r.n, r.m);
+    for (int i = 0; i < r.n; i++) add_scaled(r.dw + i * r.m, r.g[i], r.x[0], r.m);
 }
 
 /* rmsnorm: h = x s with s = 1 / sqrt(mean of x^2 + 1e-5), y = h gain. Backward: with u = g gain,
@@ -266,7 +267,6 @@ static const rule cross_entropy = { loss_forward, loss_backward, READS_INPUTS | 
 /* ---- 3. The tape -----------------------------------------------------------------------------
  * The network is a list of ops. The forward walks along it. The backward walks back: when it comes
  * to an op, all readers of its result have added to its gradient. */
-enum { NONE = -1 };
 static float *zeros(int n) {
     float *x = calloc((size_t)n, sizeof *x);
     if (x == NULL) fail("out of memory", 0, 0);
@@ -323,7 +323,6 @@ static void build_gpt(void) {
     token = calloc((size_t)(rows * context), sizeof *token);
     target = calloc((size_t)(rows * context), sizeof *target);
     cosine = zeros(context * width), sine = zeros(context * width);
-    rotary_angles(width / heads / 2);
 }
 
 /* ---- 4. Schedules ----------------------------------------------------------------------------
@@ -446,12 +445,9 @@ static void run(const schedule *s) {
     forwards = 0;
     for (int k = 0; k < s->count; k++) {
         const int what = s->what[k], i = s->op[k];
-        for (int x = 0; x <= i; x++)
-            if (reads(what, i, x) && tape[x].value == NULL)
-                fail("it reads a tensor that is not live: first compute that", k, i);
-        if (what == BACKWARD ? i != --next : what == FORWARD && tape[i].value != NULL)
-            fail("backwards go from the last op to the first, forwards make what is not live", k,
-                 i);
+        int wrong = what == BACKWARD ? i != --next : what == FORWARD && tape[i].value != NULL;
+        for (int x = 0; x <= i; x++) wrong |= reads(what, i, x) && tape[x].value == NULL;
+        if (wrong) fail("it reads a tensor that is not live, or it is not its turn", k, i);
         if (what == FORGET)
             forget(&tape[i].value, &tape[i]);
         else
@@ -462,21 +458,17 @@ static void run(const schedule *s) {
 }
 
 /* ---- 6. A step -------------------------------------------------------------------------------
- * Returns random bits for a row of a step: the finaliser of splitmix64 (Steele 2014). */
-static uint64_t random_bits(uint64_t step, uint64_t place) {
-    uint64_t z = seed, next[3] = { step, place, 0 };
-    for (int i = 0; i < 3; i++) {
-        z += 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        z = (z ^ (z >> 31)) ^ next[i];
-    }
-    return z;
+ * Scrambles a number: the finaliser of splitmix64 (Steele 2014). It chooses the rows of a step. */
+static uint64_t mixed(uint64_t z) {
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
 }
 
 /* Puts row `place` of the step at row r of the micro-batch; returns its number of targets. */
 static int draw_row(int step, int place, int r) {
-    const uint64_t bits = random_bits((uint64_t)step, (uint64_t)place);
+    const uint64_t bits = mixed(mixed(mixed(seed) ^ (uint64_t)step) ^ (uint64_t)place);
     const char *start = text + bits % (strlen(text) - (size_t)context);
     const int count = unequal ? 1 + (int)(bits >> 40) % context : context;
     for (int i = 0; i < context; i++) {
@@ -548,38 +540,7 @@ static uint64_t hash_of_weights(void) {
     return hash;
 }
 
-/* ---- 7. main --------------------------------------------------------------------------------- */
-static void train(const char *name, const schedule *s, int steps) {
-    double mean = 0;
-    for (parameter *p = parameters; p < parameters + parameter_count; p++) random_values(p);
-    peak = 0;
-    for (int step = 0; step < steps; step++) mean = train_step(s, step);
-    printf("%-13s %2d %8d %4d  %.4f  %016llx\n", name, micro, 4 * peak, forwards - ops, mean,
-           (unsigned long long)hash_of_weights());
-}
-
-/* ./train [STEPS [ROWS < SCHEDULE]]: SCHEDULE has lines such as "f 0", "b 31" and "x 3". */
-int main(int argc, char **argv) {
-    const int steps = argc > 1 ? atoi(argv[1]) : 150;
-    schedule s = { 0 };
-    char what;
-    build_gpt();
-    printf("schedule    rows    bytes again   loss  weights\n");
-    if (argc > 2) {
-        micro = atoi(argv[2]);
-        for (int i; scanf(" %c %d", &what, &i) == 2;) append(&s, what, i);
-        train("yours", &s, steps);
-        return 0;
-    }
-    s = recompute(all, 0), train("store all", &s, steps);
-    s = recompute(none, 1), train("keep nothing", &s, steps);
-    s = recompute(halves, 0), train("segments", &s, steps);
-    s = recompute(roots, 0);
-    for (micro = rows; micro > 0; micro /= 2) train("sqrt(n)", &s, steps);
-    return 0;
-}
-
-/* ---- 8. Functions ----------------------------------------------------------------------------
+/* ---- 7. Functions ----------------------------------------------------------------------------
  * The exp of one library differs from that of another in the last bit, and training makes that a
  * large difference. These are polynomials, computed in one order (docs/functions.txt). */
 static float horner(float x, const float *c, int n) {
@@ -628,7 +589,7 @@ static float exact_log(float x) {
 }
 
 /* Cosine and sine of `quarter` quarters of a turn and the small angle high + low */
-static void turn(uint64_t quarter, float high, float low, float *c, float *s) {
+static void turn(int quarter, float high, float low, float *c, float *s) {
     static const float a[] = { -0x1.555556p-3f, 0x1.111174p-7f, -0x1.a0594cp-13f, 0x1.7c2842p-19f };
     static const float b[] = { 0x1.55554ap-5f, -0x1.6c0c26p-10f, 0x1.99e70ap-16f };
     const float z = high * high, one = fmaf(-0.5f, z, 1);
@@ -639,26 +600,16 @@ static void turn(uint64_t quarter, float high, float low, float *c, float *s) {
     *c = corner[(4 - quarter) % 4], *s = corner[(5 - quarter) % 4];
 }
 
-/* Splits an angle, counted in 2^-64 of a turn, in quarters and the rest, at most an eighth. */
-static uint64_t quarter_of(uint64_t angle, int64_t *rest) {
-    const uint64_t quarter = (angle + (UINT64_C(1) << 61)) >> 62, left = angle - (quarter << 62);
-    *rest = left >> 63 ? -(int64_t)(0 - left) : (int64_t)left;
-    return quarter;
-}
-
-/* Rotary turns pair i by 10000^(-i / half) radians for each position. Whole turns vanish by overflow. */
+/* Rotary turns pair i by 10000^(-i / half) radians for each position. Angles are counted in 2^-64 of
+ * a turn, so whole turns vanish by overflow. */
 static void rotary_angles(int half) {
-    double ratio = 1, frequency = 2935890503282001226.0; /* 2^64 / (2 pi), a radian */
-    for (int i = 0; i < 200; i++)                        /* Newton: ratio^half = 1 / 10000 */
-        ratio -= ratio * (power(ratio, half) - 1.0 / 10000) / (half * power(ratio, half));
-    for (int i = 0; i < half; i++, frequency *= ratio)
+    double frequency = 2935890503282001226.0; /* 2^64 / (2 pi): a radian */
+    for (int i = 0; i < half; i++, frequency *= pow(10000, -1.0 / half))
         for (int t = 0; t < context; t++) {
-            int64_t rest;
-            const uint64_t quarter = quarter_of((uint64_t)t * (uint64_t)frequency, &rest);
-            const int64_t size = rest < 0 ? -rest : rest;
-            const float small = (float)(size >> 14 & 0xffffff) * 0x1.921fb6p-48f;
-            const float high = fmaf((float)(size >> 38), 0x1.921fb6p-24f, small);
-            turn(quarter, rest < 0 ? -high : high, 0, &cosine[t * half + i], &sine[t * half + i]);
+            const uint64_t angle = (uint64_t)t * (uint64_t)frequency;
+            const uint64_t quarter = (angle + (UINT64_C(1) << 61)) >> 62;
+            const float rest = (float)((double)(int64_t)(angle - (quarter << 62)) * 0x1.921fb6p-62);
+            turn((int)quarter, rest, 0, &cosine[t * half + i], &sine[t * half + i]);
         }
 }
 
@@ -676,25 +627,53 @@ static void philox(uint32_t x[4], uint64_t key) {
  * part of the key, so that another parameter changes no other one's values. */
 static void random_values(parameter *p) {
     const uint64_t key = hash_bytes(hash_bytes(0, &seed, 8), p->name, strlen(p->name));
-    for (int i = 0, exponent; i < elements(p); i++) {
+    for (int i = 0; i < elements(p); i++) {
         uint32_t word[4] = { (uint32_t)i / 2, 0, 0, 0 };
         philox(word, key);
         const float radius = sqrtf(-2 * exact_log((float)((word[0] >> 8) + 1) * 0x1p-24f));
         const float a = 0x1.921fb6p+2f * ((float)(word[1] >> 8) * 0x1p-24f);
         float high = a, low = 0, c, s;
-        uint64_t quarter = 0;
-        if (a > 0x1.921fb4p-1f) { /* a is m 2^(exponent - 24); times 2 / pi, in fixed point */
-            const uint64_t m = (uint64_t)(frexpf(a, &exponent) * 0x1p24f);
-            const uint64_t top = UINT64_C(0x145f306dc9c) >> (3 - exponent);
-            const uint64_t end = UINT64_C(0xf306dc9c882a53f8) >> (3 - exponent) & 0xffffffff;
-            int64_t rest;
-            quarter = quarter_of(m * top + (m * end >> 32), &rest);
-            const float u = (float)(double)rest, v = (float)((double)rest - (double)u);
-            high = u * 0x1.921fb6p-62f, low = fmaf(u, 0x1.921fb6p-62f, -high);
-            low = fmaf(v, 0x1.921fb6p-62f, fmaf(u, -0x1.777a5cp-87f, low));
+        const int quarter = (int)((double)a * 0x1.45f306dc9c883p-1 + 0.5); /* a 2 / pi, rounded */
+        if (quarter > 0) { /* the rest, in quarters and then in radians, with 48 bits */
+            const double rest =
+                fma((double)a, 0x1.45f306dc9c883p-1, -quarter) - (double)a * 0x1.6b01ec5417056p-55;
+            const float u = (float)rest, v = (float)(rest - (double)u);
+            high = u * 0x1.921fb6p+0f, low = fmaf(u, 0x1.921fb6p+0f, -high);
+            low = fmaf(v, 0x1.921fb6p+0f, fmaf(u, -0x1.777a5cp-25f, low));
         }
-        turn(quarter, high, low, &c, &s);
+        turn(quarter % 4, high, low, &c, &s);
         p->value[i] = fmaf(p->deviation, radius * (i % 2 ? s : c), p->constant);
         p->mean[i] = p->square[i] = 0;
     }
+}
+
+/* ---- 8. main --------------------------------------------------------------------------------- */
+static void train(const char *name, const schedule *s, int steps) {
+    double mean = 0;
+    for (parameter *p = parameters; p < parameters + parameter_count; p++) random_values(p);
+    peak = 0;
+    for (int step = 0; step < steps; step++) mean = train_step(s, step);
+    printf("%-13s %2d %8d %4d  %.4f  %016llx\n", name, micro, 4 * peak, forwards - ops, mean,
+           (unsigned long long)hash_of_weights());
+}
+
+/* ./train [STEPS [ROWS < SCHEDULE]]: SCHEDULE has lines such as "f 0", "b 31" and "x 3". */
+int main(int argc, char **argv) {
+    const int steps = argc > 1 ? atoi(argv[1]) : 150;
+    schedule s = { 0 };
+    char what;
+    build_gpt(), rotary_angles(width / heads / 2);
+    printf("schedule    rows    bytes again   loss  weights\n");
+    if (argc > 2) {
+        micro = atoi(argv[2]);
+        for (int i; scanf(" %c %d", &what, &i) == 2;) append(&s, what, i);
+        train("yours", &s, steps);
+        return 0;
+    }
+    s = recompute(all, 0), train("store all", &s, steps);
+    s = recompute(none, 1), train("keep nothing", &s, steps);
+    s = recompute(halves, 0), train("segments", &s, steps);
+    s = recompute(roots, 0);
+    for (micro = rows; micro > 0; micro /= 2) train("sqrt(n)", &s, steps);
+    return 0;
 }
