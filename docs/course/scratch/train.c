@@ -54,11 +54,8 @@ static float *cosine, *sine;       /* (context, head size / 2), of rotary's angl
 static float scale = 1;            /* derivative of the objective by the loss of a token */
 static double loss;                /* sum of the losses of a step */
 static int floats, peak, forwards; /* kept by a micro-batch now and at most; forwards run */
-
 /* Section 7 defines these. The functions of math.h differ between machines in the last bit. */
-static float exact_exp(float x);
-static float exact_log(float x);
-static float exact_tanh(float x);
+static float exact_exp(float x), exact_log(float x), exact_tanh(float x);
 
 static void fail(const char *why, int at, int i) {
     fprintf(stderr, "entry %d of the schedule, op %d: %s\n", at, i, why);
@@ -66,28 +63,17 @@ static void fail(const char *why, int at, int i) {
 }
 
 /* ---- 1. Sums ---------------------------------------------------------------------------------
- * Floats round: (a + b) + c is not a + (b + c). Equal bits need a fixed order for each sum. Most sums
- * are chains, which continue from the value that is there: y = fmaf(a, x, y) adds the product a x and
- * rounds once. So the gradient of a weight continues from token to token and from one micro-batch to
- * the next, and has the same bits however the batch is divided. */
+ * Floats round: (a + b) + c is not a + (b + c). So each sum has a fixed order. Most are chains, which
+ * continue from the value that is there: y = fmaf(a, x, y) adds the product a x and rounds once. The
+ * gradient of a weight continues from one micro-batch to the next, however the batch is divided. */
 static void add_scaled(float *y, float a, const float *x, int n) {
     for (int i = 0; i < n; i++) y[i] = fmaf(a, x[i], y[i]);
 }
 static void add(float *y, const float *x, int n) { add_scaled(y, 1, x, n); }
-static void add_product(float *y, const float *x, const float *w, int n, int columns) {
-    for (int i = 0; i < n; i++) /* y_j += sum over i of x_i w_ij */
-        add_scaled(y, x[i], w + i * columns, columns);
-}
-static void add_transposed(float *y, const float *x, const float *w, int n, int columns) {
-    for (int j = 0; j < columns; j++) /* y_i += sum over j of w_ij x_j */
-        for (int i = 0; i < n; i++) y[i] = fmaf(x[j], w[i * columns + j], y[i]);
-}
-static float dot(const float *a, const float *b, int n) {
-    float sum = 0;
+static float chain(float sum, const float *a, const float *b, int n) {
     for (int i = 0; i < n; i++) sum = fmaf(a[i], b[i], sum);
     return sum;
 }
-
 /* Adds x_i to each sum_i. lost_i is what sum_i has rounded away so far (Kahan 1965): a bias gets a
  * term from every token, and a plain sum of so many terms loses digits. */
 static void add_compensated(float *sum, float *lost, const float *x, int n) {
@@ -97,7 +83,6 @@ static void add_compensated(float *sum, float *lost, const float *x, int n) {
         sum[i] = t;
     }
 }
-
 /* Sum of a_i b_i in 32 lanes, as vector units add: lane i has the elements i, i + 32, ..; at the end
  * the upper half of the lanes is added to the lower half. If b is NULL, sum of a_i. */
 static float lane_sum(const float *a, const float *b, int n) {
@@ -115,26 +100,31 @@ typedef struct {
     int t, n, m; /* the token; floats of y; floats of x[0] */
     float *x[3], *dx[3], *y, *g, *w, *b, *dw, *db, *lost;
 } row;
-
 /* embed: y = the table's row for the token. Backward: that row's gradient gets g. */
 static void embed_forward(row r) { add(r.y, r.w + token[r.t] * r.n, r.n); }
 static void embed_backward(row r) { add(r.dw + token[r.t] * r.n, r.g, r.n); }
-
 /* linear: y = x w + b. Backward: dx = g w', dw = sum over tokens of x' g, db = sum of g. */
-static void linear_forward(row r) { add(r.y, r.b, r.n), add_product(r.y, r.x[0], r.w, r.m, r.n); }
+static void linear_forward(row r) {
+    add(r.y, r.b, r.n);
+    for (int i = 0; i < r.m; i++) add_scaled(r.y, r.x[0][i], r.w + i * r.n, r.n);
+}
 static void linear_backward(row r) {
-    add_transposed(r.dx[0], r.g, r.w, r.m, r.n);
-    for (int i = 0; i < r.m; i++) add_scaled(r.dw + i * r.n, r.x[0][i], r.g, r.n);
+    for (int i = 0; i < r.m; i++) {
+        r.dx[0][i] = chain(r.dx[0][i], r.g, r.w + i * r.n, r.n);
+        add_scaled(r.dw + i * r.n, r.x[0][i], r.g, r.n);
+    }
     add_compensated(r.db, r.lost, r.g, r.n);
 }
-
 /* logits: y = x table', a score for each byte. Backward: dx = g table, dtable = sum of g' x. */
-static void logits_forward(row r) { add_transposed(r.y, r.x[0], r.w, r.n, r.m); }
-static void logits_backward(row r) {
-    add_product(r.dx[0], r.g, r.w, r.n, r.m);
-    for (int i = 0; i < r.n; i++) add_scaled(r.dw + i * r.m, r.g[i], r.x[0], r.m);
+static void logits_forward(row r) {
+    for (int i = 0; i < r.n; i++) r.y[i] = chain(0, r.x[0], r.w + i * r.m, r.m);
 }
-
+static void logits_backward(row r) {
+    for (int i = 0; i < r.n; i++) {
+        add_scaled(r.dx[0], r.g[i], r.w + i * r.m, r.m);
+        add_scaled(r.dw + i * r.m, r.g[i], r.x[0], r.m);
+    }
+}
 /* rmsnorm: h = x s with s = 1 / sqrt(mean of x^2 + 1e-5), y = h gain. Backward: with u = g gain,
  * dx = s (u - h mean of (u h)), dgain = sum of g h. It computes h again from x. */
 static float normalise(float *h, const float *x, int n) {
@@ -154,11 +144,9 @@ static void rmsnorm_backward(row r) {
     const float mean = lane_sum(u, h, r.n) / (float)r.n;
     for (int i = 0; i < r.n; i++) r.dx[0][i] = fmaf(s, fmaf(-h[i], mean, u[i]), r.dx[0][i]);
 }
-
 /* residual: y = a + b. Backward: da = g, db = g. */
 static void residual_forward(row r) { add(r.y, r.x[0], r.n), add(r.y, r.x[1], r.n); }
 static void residual_backward(row r) { add(r.dx[0], r.g, r.n), add(r.dx[1], r.g, r.n); }
-
 /* gelu: y = x/2 (1 + a) with a = tanh(x (k + c x^2)), k = sqrt(2/pi), c = 0.044715 k.
  * Backward: dx = g (x/2 (1 - a^2) (k + 3 c x^2) + (1 + a) / 2). */
 static float gelu_of(float x, float *derivative) {
@@ -173,7 +161,6 @@ static void gelu_backward(row r) {
     float d;
     for (int i = 0; i < r.n; i++) gelu_of(r.x[0][i], &d), r.dx[0][i] = fmaf(r.g[i], d, r.dx[0][i]);
 }
-
 /* rotary: turns the pairs (x1, x2) of a head's two halves by angles that grow with the position, so
  * that scores depend on distances (Su 2021). Backward: turns g by the opposite angles. */
 static void add_turned(float *y, const float *x, int t, float sign) {
@@ -186,7 +173,6 @@ static void add_turned(float *y, const float *x, int t, float sign) {
 }
 static void rotary_forward(row r) { add_turned(r.y, r.x[0], r.t, 1); }
 static void rotary_backward(row r) { add_turned(r.dx[0], r.g, r.t, -1); }
-
 /* Softmax is p_j = e_j / sum of e with e_j = exp(s_j - max), which cannot overflow. Returns the sum. */
 static float exp_sum(float *e, const float *s, int n, float *max) {
     *max = s[0];
@@ -194,7 +180,6 @@ static float exp_sum(float *e, const float *s, int n, float *max) {
     for (int j = 0; j < n; j++) e[j] = exact_exp(s[j] - *max);
     return lane_sum(e, NULL, n);
 }
-
 /* attention: for query t and the keys j <= t of its row, s_j = q_t . k_j / sqrt(head size),
  * p = softmax(s), y = sum of p_j v_j. Backward: dp_j = g . v_j, ds_j = p_j (dp_j - g . y) / sqrt(head
  * size), dq = sum of ds_j k_j, dk_j = ds_j q, dv_j = p_j g. It computes p again instead of keeping it
@@ -202,7 +187,8 @@ static float exp_sum(float *e, const float *s, int n, float *max) {
 static int scores(row r, int at, float *s) {
     const int n = width / heads, keys = r.t % context + 1;
     for (int j = 0; j < keys; j++)
-        s[j] = dot(r.x[0] + at, r.x[1] + (j + 1 - keys) * width + at, n) * (1 / sqrtf((float)n));
+        s[j] =
+            chain(0, r.x[0] + at, r.x[1] + (j + 1 - keys) * width + at, n) * (1 / sqrtf((float)n));
     return keys;
 }
 static void attention_forward(row r) {
@@ -223,7 +209,7 @@ static void attention_backward(row r) {
         const float gy = lane_sum(r.g + at, r.y + at, n);
         for (int j = 0; j < keys; j++) {
             const int key = (j + 1 - keys) * width + at; /* place of key j, seen from row t */
-            const float p = exact_exp(s[j] - log_sum), dp = dot(r.g + at, r.x[2] + key, n);
+            const float p = exact_exp(s[j] - log_sum), dp = chain(0, r.g + at, r.x[2] + key, n);
             const float ds = p * (dp - gy) * (1 / sqrtf((float)n));
             add_scaled(r.dx[0] + at, ds, r.x[1] + key, n);
             add_scaled(r.dx[1] + key, ds, r.x[0] + at, n);
@@ -231,7 +217,6 @@ static void attention_backward(row r) {
         }
     }
 }
-
 /* cross-entropy: y = log(sum of exp(x_j)) - x_target. Backward: dx_j = scale (p_j - 1 if j is the target,
  * else p_j), p = softmax(x). It also adds up the losses: a schedule may repeat a forward. */
 static void loss_forward(row r) {
@@ -246,7 +231,6 @@ static void loss_backward(row r) {
     }
     loss += (double)r.y[0];
 }
-
 /* A schedule must keep or recompute what a backward reads: residual and rotary read only g. */
 enum { READS_NOTHING = 0, READS_INPUTS = 1, READS_RESULT = 2 };
 typedef struct rule {
@@ -285,7 +269,6 @@ static int record(const rule *r, int size, int a, int b, int c) {
     tape[ops].inputs = (a != NONE) + (b != NONE) + (c != NONE);
     return ops++;
 }
-
 /* Gives op i its parameters. Each use has separate sums: embed and logits both use the table. */
 static int with(int i, parameter *weight, parameter *bias) {
     op *o = &tape[i];
@@ -332,13 +315,11 @@ enum { FORWARD = 'f', BACKWARD = 'b', FORGET = 'x' };
 typedef struct {
     int count, what[MOST_ENTRIES], op[MOST_ENTRIES];
 } schedule;
-
 static void append(schedule *s, int what, int i) {
     if (s->count == MOST_ENTRIES || i < 0 || i >= ops)
         fail("there is no such op, or the schedule is too long", s->count, i);
     s->what[s->count] = what, s->op[s->count++] = i;
 }
-
 /* Does a forward, backward or forget of op i read tensor x? */
 static int reads(int what, int i, int x) {
     const int all = what == FORWARD  ? READS_INPUTS
@@ -348,34 +329,24 @@ static int reads(int what, int i, int x) {
         if (tape[i].in[k] == x) return all & READS_INPUTS;
     return x == i && all & READS_RESULT;
 }
-
+/* Does entry k compute or read tensor x? */
+static int uses(const schedule *s, int k, int x) {
+    return (s->what[k] == FORWARD && s->op[k] == x) || reads(s->what[k], s->op[k], x);
+}
 /* Does an entry after number k read tensor x, before a forward computes it again? */
 static int is_read_after(const schedule *s, int k, int x) {
-    while (++k < s->count && !(s->what[k] == FORWARD && s->op[k] == x))
-        if (reads(s->what[k], s->op[k], x)) return 1;
-    return 0;
+    while (++k < s->count && !uses(s, k, x)) continue;
+    return k < s->count && reads(s->what[k], s->op[k], x);
 }
-
-/* Appends a list of forwards and backwards, and forgets each tensor after its last reader. */
-static void append_all(schedule *to, const schedule *s) {
-    for (int k = 0; k < s->count; k++) {
-        const int what = s->what[k], i = s->op[k];
-        append(to, what, i);
-        for (int x = 0; x <= i; x++)
-            if ((reads(what, i, x) || (what == FORWARD && x == i)) && !is_read_after(s, k, x))
-                append(to, FORGET, x);
-    }
-}
-
 /* Appends the forward of tensor x, after those that it needs, unless it is live. */
 static void make_live(schedule *s, char *live, int x) {
     for (int k = 0; k < tape[x].inputs && !live[x]; k++) make_live(s, live, tape[x].in[k]);
     if (!live[x]) append(s, FORWARD, x);
     live[x] = 1;
 }
-
 /* Keeps the tensors that is_kept names. The backwards recompute what else they read: each tensor
- * once; or, if `again` is nonzero, from the kept ones on for each backward. */
+ * once; or, if `again` is nonzero, from the kept ones on for each backward. At the end it adds the
+ * entries that forget a tensor after its last reader. */
 static schedule recompute(int (*is_kept)(int x), int again) {
     schedule s = { 0 }, result = { 0 };
     char live[MOST_OPS] = { 0 };
@@ -386,16 +357,17 @@ static schedule recompute(int (*is_kept)(int x), int again) {
         append(&s, BACKWARD, i);
         for (int x = 0; x < i && (again || i == ops - 1); x++) live[x] = (char)is_kept(x);
     }
-    append_all(&result, &s);
+    for (int k = 0; k < s.count; k++) {
+        append(&result, s.what[k], s.op[k]);
+        for (int x = 0; x < ops; x++)
+            if (uses(&s, k, x) && !is_read_after(&s, k, x)) append(&result, FORGET, x);
+    }
     return result;
 }
-
 static int all(int x) { return x >= 0; }
 static int none(int x) { return x < 0; }
-
 /* Segments: keeps what passes from one half of a block to the next (Chen 2016). */
 static int halves(int x) { return tape[x].rule == &embed || tape[x].rule == &residual; }
-
 /* The square-root rule: segments of sqrt(n) ops. It keeps each tensor that an op of a later segment
  * reads: in a chain one for each segment, in this network up to four. */
 static int roots(int x) {
@@ -426,32 +398,27 @@ static row row_of(op *o, int t) {
     }
     return r;
 }
-
-static void forward(op *o) {
-    keep(&o->value, o);
-    for (int t = 0; t < micro * context; t++) o->rule->forward(row_of(o, t));
-    forwards++;
-}
-static void backward(op *o) {
-    for (int k = 0; k < o->inputs; k++) keep(&tape[o->in[k]].gradient, &tape[o->in[k]]);
-    keep(&o->gradient, o);
-    for (int t = 0; t < micro * context; t++) o->rule->backward(row_of(o, t));
-    forget(&o->gradient, o);
-}
-
 /* Computes the losses and gradients of the micro-batch in token and target. */
 static void run(const schedule *s) {
     int next = ops;
     forwards = 0;
     for (int k = 0; k < s->count; k++) {
         const int what = s->what[k], i = s->op[k];
-        int wrong = what == BACKWARD ? i != --next : what == FORWARD && tape[i].value != NULL;
+        op *o = &tape[i];
+        int wrong = what == BACKWARD ? i != --next : what == FORWARD && o->value != NULL;
         for (int x = 0; x <= i; x++) wrong |= reads(what, i, x) && tape[x].value == NULL;
         if (wrong) fail("it reads a tensor that is not live, or it is not its turn", k, i);
-        if (what == FORGET)
-            forget(&tape[i].value, &tape[i]);
-        else
-            (what == FORWARD ? forward : backward)(&tape[i]);
+        if (what == FORWARD) {
+            keep(&o->value, o), forwards++;
+            for (int t = 0; t < micro * context; t++) o->rule->forward(row_of(o, t));
+        } else if (what == BACKWARD) {
+            for (int in = 0; in < o->inputs; in++)
+                keep(&tape[o->in[in]].gradient, &tape[o->in[in]]);
+            keep(&o->gradient, o);
+            for (int t = 0; t < micro * context; t++) o->rule->backward(row_of(o, t));
+            forget(&o->gradient, o);
+        } else
+            forget(&o->value, o);
     }
     for (op *o = tape; o < tape + ops; o++) forget(&o->value, o);
     if (next != 0) fail("the schedule ends before its last backward", s->count, next);
@@ -465,7 +432,6 @@ static uint64_t mixed(uint64_t z) {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
-
 /* Puts row `place` of the step at row r of the micro-batch; returns its number of targets. */
 static int draw_row(int step, int place, int r) {
     const uint64_t bits = mixed(mixed(mixed(seed) ^ (uint64_t)step) ^ (uint64_t)place);
@@ -477,43 +443,35 @@ static int draw_row(int step, int place, int r) {
     }
     return count;
 }
-
 /* b^n, in the same order on every machine */
 static double power(double b, int n) {
     double y = 1;
     for (; n > 0; n /= 2, b *= b) y = n % 2 ? y * b : y;
     return y;
 }
-
-/* AdamW (Loshchilov 2019): w -= lr mean / sqrt(square). The running means begin at 0, so both are
- * divided by 1 - b^step. Weight decay moves the elements of matrices towards 0. */
-static void adamw(parameter *p, int i, float g, int step) {
-    const float b1 = 0.9f, b2 = 0.999f, decay = p->rows > 1 ? lr * weight_decay : 0;
+/* Ends a step: adds the sums of a parameter's uses, divides once by the number of all targets, and
+ * updates by AdamW (Loshchilov 2019): w -= lr mean / sqrt(square). The running means begin at 0, so
+ * they are divided by 1 - b^step. Weight decay moves matrices towards 0. The sums are 0 again. */
+static void update(int step, int targets) {
+    const float b1 = 0.9f, b2 = 0.999f, epsilon = 1e-8f;
     const float rate = (float)((double)lr / (1 - power((double)b1, step)));
     const float unbiased = (float)(1 / (1 - power((double)b2, step)));
-    p->mean[i] = fmaf(b1, p->mean[i], (1 - b1) * g);
-    p->square[i] = fmaf(b2, p->square[i], (1 - b2) * (g * g));
-    p->value[i] = fmaf(-rate, p->mean[i] / (sqrtf(p->square[i] * unbiased) + 1e-8f),
-                       fmaf(-decay, p->value[i], p->value[i]));
-}
-
-/* Adds the sums of a parameter's uses, divides once by the number of all targets, and updates. The
- * mean of the micro-batches' means would be another number if they have unequal numbers of targets.
- * Leaves the sums at 0 for the next step. */
-static void update(int step, int targets) {
     for (parameter *p = parameters; p < parameters + parameter_count; p++)
         for (int i = 0; i < elements(p); i++) {
-            float sum = 0;
+            float g = 0, *w = &p->value[i], *mean = &p->mean[i], *square = &p->square[i];
             for (op *o = tape + ops - 1; o >= tape; o--)
                 if (o->weight == p || o->bias == p) {
-                    float *use = o->weight == p ? o->dweight : o->dbias;
-                    sum += use[i];
-                    use[i] = o->lost[i % o->size] = 0;
+                    float *sum = o->weight == p ? &o->dweight[i] : &o->dbias[i];
+                    g += *sum;
+                    *sum = o->lost[i % o->size] = 0;
                 }
-            adamw(p, i, sum / (float)targets, step);
+            g /= (float)targets;
+            *mean = fmaf(b1, *mean, (1 - b1) * g);
+            *square = fmaf(b2, *square, (1 - b2) * (g * g));
+            *w = fmaf(p->rows > 1 ? -lr * weight_decay : 0, *w, *w);
+            *w = fmaf(-rate, *mean / (sqrtf(*square * unbiased) + epsilon), *w);
         }
 }
-
 /* Trains step number `step`, from 0; returns its mean loss. */
 static double train_step(const schedule *s, int step) {
     int targets = 0;
@@ -525,7 +483,6 @@ static double train_step(const schedule *s, int step) {
     update(step + 1, targets);
     return loss / targets;
 }
-
 /* The hash FNV-1a, of little-endian numbers; 0 begins one. */
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t n) {
     hash = hash ? hash : 0xcbf29ce484222325u;
@@ -548,7 +505,6 @@ static float horner(float x, const float *c, int n) {
     for (int i = n - 2; i >= 0; i--) p = fmaf(p, x, c[i]);
     return p;
 }
-
 /* exp(x) = 2^n (1 + r p(r)) with the whole number n next to x / log 2, and r = x - n log 2. Adding
  * 12582912 rounds to a whole number, because a float of that size has no bits for a fraction. */
 static float reduce(float x, float *r, float *p) {
@@ -564,7 +520,6 @@ static float exact_exp(float x) {
     const float n = reduce(x < -104 ? -104 : x > 89 ? 89 : x, &r, &p);
     return ldexpf(fmaf(r, p, 1), (int)n);
 }
-
 /* A polynomial for |x| < 1, else 1 - 2 / (exp(2 |x|) + 1) */
 static float exact_tanh(float x) {
     static const float c[] = { -0x1.55553cp-2f, 0x1.110be4p-3f, -0x1.b9623ap-5f, 0x1.6009a6p-6f,
@@ -574,7 +529,6 @@ static float exact_tanh(float x) {
     const float far = 1 - 2 / fmaf(r * power_of_2, p, power_of_2 + 1);
     return copysignf(a < 1 ? fmaf(a * z, horner(z, c, 7), a) : far, x);
 }
-
 /* log(x) = n log 2 + log(1 + f) with x = 2^n (1 + f), 2/3 <= 1 + f < 4/3 */
 static float exact_log(float x) {
     static const float c[] = { 0x1.555556p-2f,  -0x1.ffff18p-3f, 0x1.9997eep-3f,
@@ -587,7 +541,6 @@ static float exact_log(float x) {
     const float low = fmaf((float)n, -0x1.bd0106p-13f, f - (high - (float)n * 0x1.63p-1f));
     return high + fmaf(f * (f * f), horner(f, c, 9), fmaf(-0.5f, f * f, low));
 }
-
 /* Cosine and sine of `quarter` quarters of a turn and the small angle high + low */
 static void turn(int quarter, float high, float low, float *c, float *s) {
     static const float a[] = { -0x1.555556p-3f, 0x1.111174p-7f, -0x1.a0594cp-13f, 0x1.7c2842p-19f };
@@ -599,7 +552,6 @@ static void turn(int quarter, float high, float low, float *c, float *s) {
     const float corner[] = { x, y, -x, -y };
     *c = corner[(4 - quarter) % 4], *s = corner[(5 - quarter) % 4];
 }
-
 /* Rotary turns pair i by 10000^(-i / half) radians for each position. Angles are counted in 2^-64 of
  * a turn, so whole turns vanish by overflow. */
 static void rotary_angles(int half) {
@@ -612,7 +564,6 @@ static void rotary_angles(int half) {
             turn((int)quarter, rest, 0, &cosine[t * half + i], &sine[t * half + i]);
         }
 }
-
 /* Philox4x32-10 (Salmon 2011) scrambles a counter: every number can be computed directly. */
 static void philox(uint32_t x[4], uint64_t key) {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -622,7 +573,6 @@ static void philox(uint32_t x[4], uint64_t key) {
         x[2] = (uint32_t)(a >> 32) ^ x[3] ^ k1, x[3] = (uint32_t)a;
     }
 }
-
 /* Initial values: normal numbers (Box 1958), r cos(a) and r sin(a) from two uniform ones. The name is
  * part of the key, so that another parameter changes no other one's values. */
 static void random_values(parameter *p) {
@@ -656,7 +606,6 @@ static void train(const char *name, const schedule *s, int steps) {
     printf("%-13s %2d %8d %4d  %.4f  %016llx\n", name, micro, 4 * peak, forwards - ops, mean,
            (unsigned long long)hash_of_weights());
 }
-
 /* ./train [STEPS [ROWS < SCHEDULE]]: SCHEDULE has lines such as "f 0", "b 31" and "x 3". */
 int main(int argc, char **argv) {
     const int steps = argc > 1 ? atoi(argv[1]) : 150;
