@@ -29,10 +29,11 @@ static uint64_t seed = 1;
 static const char *text = "Tyger Tyger, burning bright,\nIn the forests of the night;\n"
                           "What immortal hand or eye,\nCould frame thy fearful symmetry?\n";
 
+/* The matrix of a linear layer, with its bias after it; or the table; or a gain, which is a vector. */
 typedef struct {
     char name[32];
-    int rows, columns;            /* a vector (bias, gain) has 1 row */
-    float deviation, constant;    /* initial values: constant + deviation times a normal number */
+    int matrix, elements;         /* elements of the matrix; and with the vector */
+    float initial;                /* standard deviation of the matrix, or value of the gain */
     float *value, *mean, *square; /* AdamW has running means of the gradient and of its square */
 } parameter;
 
@@ -41,9 +42,8 @@ typedef struct {
     const struct rule *rule;
     int in[3], inputs, size; /* the tensors that it reads; floats of the result for each token */
     float *value, *gradient; /* of the result; NULL while not kept */
-    parameter *weight, *bias;
-    float *dweight, *dbias; /* sums of their gradients in a step */
-    float *lost;            /* digits that a sum has rounded away (add_compensated) */
+    parameter *parameter;    /* or NULL */
+    float *sum, *lost; /* the parameter's gradient of a step; what it rounded away of a vector */
 } op;
 
 static op tape[MOST_OPS]; /* the network */
@@ -98,14 +98,14 @@ static float lane_sum(const float *a, const float *b, int n) {
  * rule). It adds, because a tensor may have several readers. */
 typedef struct {
     int t, n, m; /* the token; floats of y; floats of x[0] */
-    float *x[3], *dx[3], *y, *g, *w, *b, *dw, *db, *lost;
+    float *x[3], *dx[3], *y, *g, *w, *dw, *lost;
 } row;
 /* embed: y = the table's row for the token. Backward: that row's gradient gets g. */
 static void embed_forward(row r) { add(r.y, r.w + token[r.t] * r.n, r.n); }
 static void embed_backward(row r) { add(r.dw + token[r.t] * r.n, r.g, r.n); }
 /* linear: y = x w + b. Backward: dx = g w', dw = sum over tokens of x' g, db = sum of g. */
 static void linear_forward(row r) {
-    add(r.y, r.b, r.n);
+    add(r.y, r.w + r.m * r.n, r.n);
     for (int i = 0; i < r.m; i++) add_scaled(r.y, r.x[0][i], r.w + i * r.n, r.n);
 }
 static void linear_backward(row r) {
@@ -113,7 +113,7 @@ static void linear_backward(row r) {
         r.dx[0][i] = chain(r.dx[0][i], r.g, r.w + i * r.n, r.n);
         add_scaled(r.dw + i * r.n, r.x[0][i], r.g, r.n);
     }
-    add_compensated(r.db, r.lost, r.g, r.n);
+    add_compensated(r.dw + r.m * r.n, r.lost, r.g, r.n);
 }
 /* logits: y = x table', a score for each byte. Backward: dx = g table, dtable = sum of g' x. */
 static void logits_forward(row r) {
@@ -191,7 +191,7 @@ static int scores(row r, int at, float *s) {
             chain(0, r.x[0] + at, r.x[1] + (j + 1 - keys) * width + at, n) * (1 / sqrtf((float)n));
     return keys;
 }
-static void attention_forward(row r) {
+static void attend_forward(row r) {
     float e[MOST_CONTEXT], max;
     for (int at = 0, n = width / heads; at < width; at += n) {
         const int keys = scores(r, at, e);
@@ -201,7 +201,7 @@ static void attention_forward(row r) {
         for (int i = at; i < at + n; i++) r.y[i] /= sum;
     }
 }
-static void attention_backward(row r) {
+static void attend_backward(row r) {
     float s[MOST_CONTEXT], e[MOST_CONTEXT], max;
     for (int at = 0, n = width / heads; at < width; at += n) {
         const int keys = scores(r, at, s);
@@ -244,8 +244,7 @@ static const rule rmsnorm = { rmsnorm_forward, rmsnorm_backward, READS_INPUTS };
 static const rule residual = { residual_forward, residual_backward, READS_NOTHING };
 static const rule gelu = { gelu_forward, gelu_backward, READS_INPUTS };
 static const rule rotary = { rotary_forward, rotary_backward, READS_NOTHING };
-static const rule attention = { attention_forward, attention_backward,
-                                READS_INPUTS | READS_RESULT };
+static const rule attention = { attend_forward, attend_backward, READS_INPUTS | READS_RESULT };
 static const rule cross_entropy = { loss_forward, loss_backward, READS_INPUTS | READS_RESULT };
 
 /* ---- 3. The tape -----------------------------------------------------------------------------
@@ -256,53 +255,47 @@ static float *zeros(int n) {
     if (x == NULL) fail("out of memory", 0, 0);
     return x;
 }
-static int elements(const parameter *p) { return p->rows * p->columns; }
-static parameter *parameter_of(const char *part, int number, int n, int columns, float deviation) {
+static parameter *parameter_of(const char *part, int number, int matrix, int vector,
+                               float initial) {
     parameter *p = &parameters[parameter_count++];
     snprintf(p->name, sizeof p->name, "%s %d", part, number);
-    p->rows = n, p->columns = columns, p->deviation = deviation;
-    p->value = zeros(n * columns), p->mean = zeros(n * columns), p->square = zeros(n * columns);
+    const int n = p->elements = matrix + vector;
+    p->matrix = matrix, p->initial = initial;
+    p->value = zeros(n), p->mean = zeros(n), p->square = zeros(n);
     return p;
 }
-static int record(const rule *r, int size, int a, int b, int c) {
-    tape[ops] = (op){ .rule = r, .size = size, .in = { a, b, c } };
-    tape[ops].inputs = (a != NONE) + (b != NONE) + (c != NONE);
+/* Each use of a parameter has a separate sum of its gradient: embed and logits both use the table. */
+static int record(const rule *r, int size, parameter *p, int a, int b, int c) {
+    op o = { .rule = r, .in = { a, b, c }, .size = size, .parameter = p };
+    o.inputs = (a != NONE) + (b != NONE) + (c != NONE);
+    o.sum = zeros(p ? p->elements : 1), o.lost = zeros(size);
+    tape[ops] = o;
     return ops++;
 }
-/* Gives op i its parameters. Each use has separate sums: embed and logits both use the table. */
-static int with(int i, parameter *weight, parameter *bias) {
-    op *o = &tape[i];
-    o->weight = weight, o->dweight = zeros(elements(weight));
-    o->bias = bias, o->dbias = zeros(o->size), o->lost = zeros(o->size);
-    return i;
-}
 static int norm_of(int x, const char *part, int number) {
-    parameter *gain = parameter_of(part, number, 1, width, 0);
-    gain->constant = 1;
-    return with(record(&rmsnorm, width, x, NONE, NONE), gain, NULL);
+    return record(&rmsnorm, width, parameter_of(part, number, 0, width, 1), x, NONE, NONE);
 }
-static int linear_of(int x, const char *part, const char *bias, int number, int size) {
+static int linear_of(int x, const char *part, int number, int size) {
     const int n = tape[x].size;
-    parameter *w = parameter_of(part, number, n, size, (float)(1 / sqrt((double)n)));
-    return with(record(&linear, size, x, NONE, NONE), w, parameter_of(bias, number, 1, size, 0));
+    parameter *p = parameter_of(part, number, n * size, size, (float)(1 / sqrt((double)n)));
+    return record(&linear, size, p, x, NONE, NONE);
 }
 static int block_of(int x, int number) {
     int a = norm_of(x, "norm", number);
-    const int q = record(&rotary, width, linear_of(a, "q", "q bias", number, width), NONE, NONE);
-    const int k = record(&rotary, width, linear_of(a, "k", "k bias", number, width), NONE, NONE);
-    a = record(&attention, width, q, k, linear_of(a, "v", "v bias", number, width));
-    x = record(&residual, width, x, linear_of(a, "out", "out bias", number, width), NONE);
-    a = linear_of(norm_of(x, "norm2", number), "up", "up bias", number, 4 * width);
-    a = linear_of(record(&gelu, 4 * width, a, NONE, NONE), "down", "down bias", number, width);
-    return record(&residual, width, x, a, NONE);
+    const int q = record(&rotary, width, NULL, linear_of(a, "q", number, width), NONE, NONE);
+    const int k = record(&rotary, width, NULL, linear_of(a, "k", number, width), NONE, NONE);
+    a = record(&attention, width, NULL, q, k, linear_of(a, "v", number, width));
+    x = record(&residual, width, NULL, x, linear_of(a, "out", number, width), NONE);
+    a = linear_of(norm_of(x, "norm2", number), "up", number, 4 * width);
+    a = linear_of(record(&gelu, 4 * width, NULL, a, NONE, NONE), "down", number, width);
+    return record(&residual, width, NULL, x, a, NONE);
 }
 static void build_gpt(void) {
-    parameter *table = parameter_of("table", 0, VOCABULARY, width, 0.02f);
-    int x = with(record(&embed, width, NONE, NONE, NONE), table, NULL);
+    parameter *table = parameter_of("table", 0, VOCABULARY * width, 0, 0.02f);
+    int x = record(&embed, width, table, NONE, NONE, NONE);
     for (int i = 0; i < blocks; i++) x = block_of(x, i);
-    x = norm_of(x, "last", 0);
-    x = with(record(&logits, VOCABULARY, x, NONE, NONE), table, NULL);
-    record(&cross_entropy, 1, x, NONE, NONE);
+    x = record(&logits, VOCABULARY, table, norm_of(x, "last", 0), NONE, NONE);
+    record(&cross_entropy, 1, NULL, x, NONE, NONE);
     token = calloc((size_t)(rows * context), sizeof *token);
     target = calloc((size_t)(rows * context), sizeof *target);
     cosine = zeros(context * width), sine = zeros(context * width);
@@ -322,9 +315,8 @@ static void append(schedule *s, int what, int i) {
 }
 /* Does a forward, backward or forget of op i read tensor x? */
 static int reads(int what, int i, int x) {
-    const int all = what == FORWARD  ? READS_INPUTS
-                    : what == FORGET ? READS_RESULT
-                                     : tape[i].rule->reads;
+    int all = tape[i].rule->reads;
+    if (what != BACKWARD) all = what == FORWARD ? READS_INPUTS : READS_RESULT;
     for (int k = 0; k < tape[i].inputs; k++)
         if (tape[i].in[k] == x) return all & READS_INPUTS;
     return x == i && all & READS_RESULT;
@@ -344,9 +336,8 @@ static void make_live(schedule *s, char *live, int x) {
     if (!live[x]) append(s, FORWARD, x);
     live[x] = 1;
 }
-/* Keeps the tensors that is_kept names. The backwards recompute what else they read: each tensor
- * once; or, if `again` is nonzero, from the kept ones on for each backward. At the end it adds the
- * entries that forget a tensor after its last reader. */
+/* Keeps the tensors that is_kept names. The backwards recompute what else they read: once; or, if
+ * `again` is nonzero, from the kept ones on each time. A tensor is forgotten after its last reader. */
 static schedule recompute(int (*is_kept)(int x), int again) {
     schedule s = { 0 }, result = { 0 };
     char live[MOST_OPS] = { 0 };
@@ -389,9 +380,9 @@ static void forget(float **x, const op *o) {
 }
 static float *at(float *x, int i) { return x ? x + i : NULL; }
 static row row_of(op *o, int t) {
-    row r = { .t = t, .n = o->size, .dw = o->dweight, .db = o->dbias, .lost = o->lost };
+    row r = { .t = t, .n = o->size, .dw = o->sum, .lost = o->lost };
     r.y = at(o->value, t * o->size), r.g = at(o->gradient, t * o->size);
-    r.w = o->weight ? o->weight->value : NULL, r.b = o->bias ? o->bias->value : NULL;
+    r.w = o->parameter ? o->parameter->value : NULL;
     for (int k = o->inputs - 1; k >= 0; k--) {
         const op *x = &tape[o->in[k]];
         r.m = x->size, r.x[k] = at(x->value, t * r.m), r.dx[k] = at(x->gradient, t * r.m);
@@ -457,18 +448,14 @@ static void update(int step, int targets) {
     const float rate = (float)((double)lr / (1 - power((double)b1, step)));
     const float unbiased = (float)(1 / (1 - power((double)b2, step)));
     for (parameter *p = parameters; p < parameters + parameter_count; p++)
-        for (int i = 0; i < elements(p); i++) {
+        for (int i = 0; i < p->elements; i++) {
             float g = 0, *w = &p->value[i], *mean = &p->mean[i], *square = &p->square[i];
             for (op *o = tape + ops - 1; o >= tape; o--)
-                if (o->weight == p || o->bias == p) {
-                    float *sum = o->weight == p ? &o->dweight[i] : &o->dbias[i];
-                    g += *sum;
-                    *sum = o->lost[i % o->size] = 0;
-                }
+                if (o->parameter == p) g += o->sum[i], o->sum[i] = o->lost[i % o->size] = 0;
             g /= (float)targets;
             *mean = fmaf(b1, *mean, (1 - b1) * g);
             *square = fmaf(b2, *square, (1 - b2) * (g * g));
-            *w = fmaf(p->rows > 1 ? -lr * weight_decay : 0, *w, *w);
+            *w = fmaf(i < p->matrix ? -lr * weight_decay : 0, *w, *w);
             *w = fmaf(-rate, *mean / (sqrtf(*square * unbiased) + epsilon), *w);
         }
 }
@@ -493,7 +480,7 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t n) {
 static uint64_t hash_of_weights(void) {
     uint64_t hash = 0;
     for (const parameter *p = parameters; p < parameters + parameter_count; p++)
-        hash = hash_bytes(hash, p->value, (size_t)elements(p) * sizeof(float));
+        hash = hash_bytes(hash, p->value, (size_t)p->elements * sizeof(float));
     return hash;
 }
 
@@ -516,17 +503,16 @@ static float reduce(float x, float *r, float *p) {
     return n;
 }
 static float exact_exp(float x) {
-    float r, p;
-    const float n = reduce(x < -104 ? -104 : x > 89 ? 89 : x, &r, &p);
+    float r, p, n = reduce(x < -104 ? -104 : x > 89 ? 89 : x, &r, &p);
     return ldexpf(fmaf(r, p, 1), (int)n);
 }
 /* A polynomial for |x| < 1, else 1 - 2 / (exp(2 |x|) + 1) */
 static float exact_tanh(float x) {
     static const float c[] = { -0x1.55553cp-2f, 0x1.110be4p-3f, -0x1.b9623ap-5f, 0x1.6009a6p-6f,
                                -0x1.045ff4p-7f, 0x1.2da01ep-9f, -0x1.77cd56p-12f };
-    float a = fabsf(x), z = a * a, r, p;
-    const float power_of_2 = ldexpf(1, (int)reduce(a < 10 ? a + a : 20, &r, &p));
-    const float far = 1 - 2 / fmaf(r * power_of_2, p, power_of_2 + 1);
+    float a = fabsf(x), z = a * a, r, p,
+          two_n = ldexpf(1, (int)reduce(a < 10 ? a + a : 20, &r, &p));
+    const float far = 1 - 2 / fmaf(r * two_n, p, two_n + 1);
     return copysignf(a < 1 ? fmaf(a * z, horner(z, c, 7), a) : far, x);
 }
 /* log(x) = n log 2 + log(1 + f) with x = 2^n (1 + f), 2/3 <= 1 + f < 4/3 */
@@ -577,22 +563,23 @@ static void philox(uint32_t x[4], uint64_t key) {
  * part of the key, so that another parameter changes no other one's values. */
 static void random_values(parameter *p) {
     const uint64_t key = hash_bytes(hash_bytes(0, &seed, 8), p->name, strlen(p->name));
-    for (int i = 0; i < elements(p); i++) {
+    for (int i = 0; i < p->elements; i++) {
         uint32_t word[4] = { (uint32_t)i / 2, 0, 0, 0 };
         philox(word, key);
         const float radius = sqrtf(-2 * exact_log((float)((word[0] >> 8) + 1) * 0x1p-24f));
-        const float a = 0x1.921fb6p+2f * ((float)(word[1] >> 8) * 0x1p-24f);
-        float high = a, low = 0, c, s;
-        const int quarter = (int)((double)a * 0x1.45f306dc9c883p-1 + 0.5); /* a 2 / pi, rounded */
+        const float angle = 0x1.921fb6p+2f * ((float)(word[1] >> 8) * 0x1p-24f);
+        const double a = (double)angle;
+        const int quarter = (int)(a * 0x1.45f306dc9c883p-1 + 0.5); /* a 2 / pi, rounded */
+        float high = angle, low = 0, c, s;
         if (quarter > 0) { /* the rest, in quarters and then in radians, with 48 bits */
-            const double rest =
-                fma((double)a, 0x1.45f306dc9c883p-1, -quarter) - (double)a * 0x1.6b01ec5417056p-55;
+            const double rest = fma(a, 0x1.45f306dc9c883p-1, -quarter) - a * 0x1.6b01ec5417056p-55;
             const float u = (float)rest, v = (float)(rest - (double)u);
             high = u * 0x1.921fb6p+0f, low = fmaf(u, 0x1.921fb6p+0f, -high);
             low = fmaf(v, 0x1.921fb6p+0f, fmaf(u, -0x1.777a5cp-25f, low));
         }
         turn(quarter % 4, high, low, &c, &s);
-        p->value[i] = fmaf(p->deviation, radius * (i % 2 ? s : c), p->constant);
+        p->value[i] = i < p->matrix ? p->initial * (radius * (i % 2 ? s : c)) : 0;
+        if (p->matrix == 0) p->value[i] = p->initial;
         p->mean[i] = p->square[i] = 0;
     }
 }
