@@ -2,17 +2,17 @@
  *
  *     cc -std=c99 -O3 -march=native -ffp-contract=off train.c -o train -lm && ./train
  *
- * It trains the GPT of lesson 5 by several schedules and prints the bytes that each one needs. The
- * losses and the hash of the weights do not depend on the schedule, and they are gradckpt.h's to the
- * last bit. (Without -march=native the bits are the same, but it takes longer.) Read it from top to
- * bottom: 1 sums, 2 ops, 3 the tape, 4 schedules, 5 a micro-batch, 6 a step, 7 functions, 8 main. */
+ * It trains the GPT of lesson 5 by several schedules and prints the bytes that each one needs. Losses
+ * and the hash of the weights do not depend on the schedule, and they are gradckpt.h's to the last
+ * bit. (Without -march=native the bits are the same, but it takes longer.) Read it from top to bottom:
+ * 1 sums, 2 ops, 3 the tape, 4 schedules, 5 a micro-batch, 6 a step, 7 functions, 8 main. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The model and its training. A row of the batch has `context` tokens, which are bytes of the text. */
+/* The model and its training. A row of the batch has `context` tokens: bytes of the text. */
 enum {
     VOCABULARY = 256,
     LANES = 32,
@@ -29,7 +29,8 @@ static uint64_t seed = 1;
 static const char *text = "Tyger Tyger, burning bright,\nIn the forests of the night;\n"
                           "What immortal hand or eye,\nCould frame thy fearful symmetry?\n";
 
-/* The matrix of a linear layer, with its bias after it; or the table; or a gain, which is a vector. */
+/* A matrix with the bias of its linear layer after it; or the table; or a gain, which is a
+ * vector. */
 typedef struct {
     char name[32];
     int matrix, elements;         /* elements of the matrix; and with the vector */
@@ -48,12 +49,13 @@ typedef struct {
 
 static op tape[MOST_OPS]; /* the network */
 static parameter parameters[MOST_OPS];
-static int ops, parameter_count;
-static int *token, *target;        /* of a micro-batch; target -1: no loss */
-static float *cosine, *sine;       /* (context, head size / 2), of rotary's angles */
-static float scale = 1;            /* derivative of the objective by the loss of a token */
-static double loss;                /* sum of the losses of a step */
-static int floats, peak, forwards; /* kept by a micro-batch now and at most; forwards run */
+static int *token, *target;                /* of a micro-batch; target -1: no loss */
+static float *cosine, *sine;               /* (context, head size / 2), of rotary's angles */
+static float scale = 1;                    /* derivative of the objective by the loss of a token */
+static double loss;                        /* sum of the losses of a step */
+static int ops, parameter_count, forwards; /* forwards: those that a micro-batch has run */
+static int floats, peak;                   /* kept by a micro-batch now, and at most */
+
 /* Section 7 defines these. The functions of math.h differ between machines in the last bit. */
 static float exact_exp(float x), exact_log(float x), exact_tanh(float x);
 
@@ -63,14 +65,15 @@ static void fail(const char *why, int at, int i) {
 }
 
 /* ---- 1. Sums ---------------------------------------------------------------------------------
- * Floats round: (a + b) + c is not a + (b + c). So each sum has a fixed order. Most are chains, which
- * continue from the value that is there: y = fmaf(a, x, y) adds the product a x and rounds once. The
- * gradient of a weight continues from one micro-batch to the next, however the batch is divided. */
-static void add_scaled(float *y, float a, const float *x, int n) {
+ * Floats round: (a + b) + c is not a + (b + c). So each sum has a fixed order. Most are chains,
+ * which continue from the value that is there: y = fmaf(a, x, y) adds the product a x and rounds
+ * once. A weight's gradient continues from one micro-batch to the next, however the batch is
+ * divided. */
+static void axpy(float *y, float a, const float *x, int n) {
     for (int i = 0; i < n; i++) y[i] = fmaf(a, x[i], y[i]);
 }
-static void add(float *y, const float *x, int n) { add_scaled(y, 1, x, n); }
-static float chain(float sum, const float *a, const float *b, int n) {
+static void add(float *y, const float *x, int n) { axpy(y, 1, x, n); }
+static float dot(float sum, const float *a, const float *b, int n) {
     for (int i = 0; i < n; i++) sum = fmaf(a[i], b[i], sum);
     return sum;
 }
@@ -83,7 +86,7 @@ static void add_compensated(float *sum, float *lost, const float *x, int n) {
         sum[i] = t;
     }
 }
-/* Sum of a_i b_i in 32 lanes, as vector units add: lane i has the elements i, i + 32, ..; at the end
+/* Sum of a_i b_i in 32 lanes, as vector units add: lane i has elements i, i + 32, ..; at the end
  * the upper half of the lanes is added to the lower half. If b is NULL, sum of a_i. */
 static float lane_sum(const float *a, const float *b, int n) {
     float lane[LANES] = { 0 };
@@ -93,9 +96,9 @@ static float lane_sum(const float *a, const float *b, int n) {
 }
 
 /* ---- 2. Ops ----------------------------------------------------------------------------------
- * An op computes its result y from its inputs x, one token (row) at a time; y is 0 before. Its backward
- * gets g, the derivative of the loss by y, and adds g dy/dx to the gradient of each input (the chain
- * rule). It adds, because a tensor may have several readers. */
+ * An op computes its result y (at first 0) from its inputs x, one token (row) at a time. Its
+ * backward gets g, the derivative of the loss by y, and adds g dy/dx to the gradient of each input
+ * (the chain rule); it adds, because a tensor may have several readers. A gradient begins at 0. */
 typedef struct {
     int t, n, m; /* the token; floats of y; floats of x[0] */
     float *x[3], *dx[3], *y, *g, *w, *dw, *lost;
@@ -106,27 +109,27 @@ static void embed_backward(row r) { add(r.dw + token[r.t] * r.n, r.g, r.n); }
 /* linear: y = x w + b. Backward: dx = g w', dw = sum over tokens of x' g, db = sum of g. */
 static void linear_forward(row r) {
     add(r.y, r.w + r.m * r.n, r.n);
-    for (int i = 0; i < r.m; i++) add_scaled(r.y, r.x[0][i], r.w + i * r.n, r.n);
+    for (int i = 0; i < r.m; i++) axpy(r.y, r.x[0][i], r.w + i * r.n, r.n);
 }
 static void linear_backward(row r) {
     for (int i = 0; i < r.m; i++) {
-        r.dx[0][i] = chain(r.dx[0][i], r.g, r.w + i * r.n, r.n);
-        add_scaled(r.dw + i * r.n, r.x[0][i], r.g, r.n);
+        r.dx[0][i] = dot(r.dx[0][i], r.g, r.w + i * r.n, r.n);
+        axpy(r.dw + i * r.n, r.x[0][i], r.g, r.n);
     }
     add_compensated(r.dw + r.m * r.n, r.lost, r.g, r.n);
 }
 /* logits: y = x table', a score for each byte. Backward: dx = g table, dtable = sum of g' x. */
 static void logits_forward(row r) {
-    for (int i = 0; i < r.n; i++) r.y[i] = chain(0, r.x[0], r.w + i * r.m, r.m);
+    for (int i = 0; i < r.n; i++) r.y[i] = dot(0, r.x[0], r.w + i * r.m, r.m);
 }
 static void logits_backward(row r) {
     for (int i = 0; i < r.n; i++) {
-        add_scaled(r.dx[0], r.g[i], r.w + i * r.m, r.m);
-        add_scaled(r.dw + i * r.m, r.g[i], r.x[0], r.m);
+        axpy(r.dx[0], r.g[i], r.w + i * r.m, r.m);
+        axpy(r.dw + i * r.m, r.g[i], r.x[0], r.m);
     }
 }
-/* rmsnorm: h = x s with s = 1 / sqrt(mean of x^2 + 1e-5), y = h gain. Backward: with u = g gain,
- * dx = s (u - h mean of (u h)), dgain = sum of g h. It computes h again from x. */
+/* rmsnorm: h = x s with s = 1 / sqrt(mean of x^2 + 1e-5), y = h gain. Backward: with u = g gain, dx
+ * = s (u - h mean of (u h)), dgain = sum of g h. It computes h again from x. */
 static float normalise(float *h, const float *x, int n) {
     const float s = 1 / sqrtf(lane_sum(x, x, n) / (float)n + 1e-5f);
     for (int i = 0; i < n; i++) h[i] = x[i] * s;
@@ -147,8 +150,8 @@ static void rmsnorm_backward(row r) {
 /* residual: y = a + b. Backward: da = g, db = g. */
 static void residual_forward(row r) { add(r.y, r.x[0], r.n), add(r.y, r.x[1], r.n); }
 static void residual_backward(row r) { add(r.dx[0], r.g, r.n), add(r.dx[1], r.g, r.n); }
-/* gelu: y = x/2 (1 + a) with a = tanh(x (k + c x^2)), k = sqrt(2/pi), c = 0.044715 k.
- * Backward: dx = g (x/2 (1 - a^2) (k + 3 c x^2) + (1 + a) / 2). */
+/* gelu: y = x/2 (1 + a) with a = tanh(x (k + c x^2)), k = sqrt(2/pi), c = 0.044715 k. Backward: dx
+ * = g (x/2 (1 - a^2) (k + 3 c x^2) + (1 + a) / 2). */
 static float gelu_of(float x, float *derivative) {
     const float k = 0x1.988454p-1f, c = 0x1.2444f2p-5f, a = exact_tanh(x * fmaf(c, x * x, k));
     *derivative = fmaf(x / 2 * fmaf(-a, a, 1), fmaf(3 * c, x * x, k), fmaf(0.5f, a, 0.5f));
@@ -173,22 +176,21 @@ static void add_turned(float *y, const float *x, int t, float sign) {
 }
 static void rotary_forward(row r) { add_turned(r.y, r.x[0], r.t, 1); }
 static void rotary_backward(row r) { add_turned(r.dx[0], r.g, r.t, -1); }
-/* Softmax is p_j = e_j / sum of e with e_j = exp(s_j - max), which cannot overflow. Returns the sum. */
+/* Softmax: p_j = e_j / (sum of e) with e_j = exp(s_j - max), so no e overflows. Returns the sum. */
 static float exp_sum(float *e, const float *s, int n, float *max) {
     *max = s[0];
     for (int j = 1; j < n; j++) *max = s[j] > *max ? s[j] : *max;
     for (int j = 0; j < n; j++) e[j] = exact_exp(s[j] - *max);
     return lane_sum(e, NULL, n);
 }
-/* attention: for query t and the keys j <= t of its row, s_j = q_t . k_j / sqrt(head size),
- * p = softmax(s), y = sum of p_j v_j. Backward: dp_j = g . v_j, ds_j = p_j (dp_j - g . y) / sqrt(head
- * size), dq = sum of ds_j k_j, dk_j = ds_j q, dv_j = p_j g. It computes p again instead of keeping it
+/* attention: for query t and the keys j <= t of its row, s_j = q_t . k_j / sqrt(head size), p =
+ * softmax(s), y = sum of p_j v_j. Backward: dp_j = g . v_j, ds_j = p_j (dp_j - g . y) / sqrt(head
+ * size), dq = sum of ds_j k_j, dk_j = ds_j q, dv_j = p_j g. It recomputes p instead of keeping it
  * (Dao 2022): the idea of this file within an op. `at` is the place of a head in a row. */
 static int scores(row r, int at, float *s) {
     const int n = width / heads, keys = r.t % context + 1;
     for (int j = 0; j < keys; j++)
-        s[j] =
-            chain(0, r.x[0] + at, r.x[1] + (j + 1 - keys) * width + at, n) * (1 / sqrtf((float)n));
+        s[j] = dot(0, r.x[0] + at, r.x[1] + (j + 1 - keys) * width + at, n) * (1 / sqrtf((float)n));
     return keys;
 }
 static void attend_forward(row r) {
@@ -197,7 +199,7 @@ static void attend_forward(row r) {
         const int keys = scores(r, at, e);
         const float sum = exp_sum(e, e, keys, &max);
         for (int j = 0; j < keys; j++)
-            add_scaled(r.y + at, e[j], r.x[2] + (j + 1 - keys) * width + at, n);
+            axpy(r.y + at, e[j], r.x[2] + (j + 1 - keys) * width + at, n);
         for (int i = at; i < at + n; i++) r.y[i] /= sum;
     }
 }
@@ -209,16 +211,17 @@ static void attend_backward(row r) {
         const float gy = lane_sum(r.g + at, r.y + at, n);
         for (int j = 0; j < keys; j++) {
             const int key = (j + 1 - keys) * width + at; /* place of key j, seen from row t */
-            const float p = exact_exp(s[j] - log_sum), dp = chain(0, r.g + at, r.x[2] + key, n);
+            const float p = exact_exp(s[j] - log_sum), dp = dot(0, r.g + at, r.x[2] + key, n);
             const float ds = p * (dp - gy) * (1 / sqrtf((float)n));
-            add_scaled(r.dx[0] + at, ds, r.x[1] + key, n);
-            add_scaled(r.dx[1] + key, ds, r.x[0] + at, n);
-            add_scaled(r.dx[2] + key, p, r.g + at, n);
+            axpy(r.dx[0] + at, ds, r.x[1] + key, n);
+            axpy(r.dx[1] + key, ds, r.x[0] + at, n);
+            axpy(r.dx[2] + key, p, r.g + at, n);
         }
     }
 }
-/* cross-entropy: y = log(sum of exp(x_j)) - x_target. Backward: dx_j = scale (p_j - 1 if j is the target,
- * else p_j), p = softmax(x). It also adds up the losses: a schedule may repeat a forward. */
+/* cross-entropy: y = log(sum of exp(x_j)) - x_target. Backward: dx_j = scale (p_j - 1 if j is the
+ * target, else p_j), p = softmax(x). It also adds up the losses: a schedule may repeat a
+ * forward. */
 static void loss_forward(row r) {
     float e[VOCABULARY], max, sum = exp_sum(e, r.x[0], r.m, &max);
     r.y[0] = target[r.t] < 0 ? 0 : exact_log(sum) - (r.x[0][target[r.t]] - max);
@@ -264,13 +267,12 @@ static parameter *parameter_of(const char *part, int number, int matrix, int vec
     p->value = zeros(n), p->mean = zeros(n), p->square = zeros(n);
     return p;
 }
-/* Each use of a parameter has a separate sum of its gradient: embed and logits both use the table. */
+/* Each use of a parameter has its own sum of gradients: embed and logits both use the table. */
 static int record(const rule *r, int size, parameter *p, int a, int b, int c) {
     op o = { .rule = r, .in = { a, b, c }, .size = size, .parameter = p };
     o.inputs = (a != NONE) + (b != NONE) + (c != NONE);
     o.sum = zeros(p ? p->elements : 1), o.lost = zeros(size);
-    tape[ops] = o;
-    return ops++;
+    return tape[ops] = o, ops++;
 }
 static int norm_of(int x, const char *part, int number) {
     return record(&rmsnorm, width, parameter_of(part, number, 0, width, 1), x, NONE, NONE);
@@ -309,8 +311,7 @@ typedef struct {
     int count, what[MOST_ENTRIES], op[MOST_ENTRIES];
 } schedule;
 static void append(schedule *s, int what, int i) {
-    if (s->count == MOST_ENTRIES || i < 0 || i >= ops)
-        fail("there is no such op, or the schedule is too long", s->count, i);
+    if (s->count == MOST_ENTRIES || i < 0 || i >= ops) fail("no such op, or no space", s->count, i);
     s->what[s->count] = what, s->op[s->count++] = i;
 }
 /* Does a forward, backward or forget of op i read tensor x? */
@@ -337,7 +338,8 @@ static void make_live(schedule *s, char *live, int x) {
     live[x] = 1;
 }
 /* Keeps the tensors that is_kept names. The backwards recompute what else they read: once; or, if
- * `again` is nonzero, from the kept ones on each time. A tensor is forgotten after its last reader. */
+ * `again` is nonzero, each time from the kept ones. Tensors are forgotten after their last
+ * reader. */
 static schedule recompute(int (*is_kept)(int x), int again) {
     schedule s = { 0 }, result = { 0 };
     char live[MOST_OPS] = { 0 };
@@ -403,8 +405,7 @@ static void run(const schedule *s) {
             keep(&o->value, o), forwards++;
             for (int t = 0; t < micro * context; t++) o->rule->forward(row_of(o, t));
         } else if (what == BACKWARD) {
-            for (int in = 0; in < o->inputs; in++)
-                keep(&tape[o->in[in]].gradient, &tape[o->in[in]]);
+            for (int n = 0; n < o->inputs; n++) keep(&tape[o->in[n]].gradient, &tape[o->in[n]]);
             keep(&o->gradient, o);
             for (int t = 0; t < micro * context; t++) o->rule->backward(row_of(o, t));
             forget(&o->gradient, o);
@@ -434,15 +435,15 @@ static int draw_row(int step, int place, int r) {
     }
     return count;
 }
-/* b^n, in the same order on every machine */
 static double power(double b, int n) {
-    double y = 1;
+    double y = 1; /* b^n, in the same order on every machine */
     for (; n > 0; n /= 2, b *= b) y = n % 2 ? y * b : y;
     return y;
 }
-/* Ends a step: adds the sums of a parameter's uses, divides once by the number of all targets, and
- * updates by AdamW (Loshchilov 2019): w -= lr mean / sqrt(square). The running means begin at 0, so
- * they are divided by 1 - b^step. Weight decay moves matrices towards 0. The sums are 0 again. */
+/* Ends a step: adds the sums of a parameter's uses, divides once by the number of all targets,
+ * updates by AdamW (Loshchilov 2019), w -= lr mean / sqrt(square), and sets the sums to 0. The
+ * running means begin at 0, so they are divided by 1 - b^step. Weight decay moves matrices towards
+ * 0. */
 static void update(int step, int targets) {
     const float b1 = 0.9f, b2 = 0.999f, epsilon = 1e-8f;
     const float rate = (float)((double)lr / (1 - power((double)b1, step)));
@@ -462,6 +463,7 @@ static void update(int step, int targets) {
 /* Trains step number `step`, from 0; returns its mean loss. */
 static double train_step(const schedule *s, int step) {
     int targets = 0;
+    if (micro < 1 || rows % micro != 0) fail("rows must be a multiple of micro", 0, 0);
     loss = 0;
     for (int first = 0; first < rows; first += micro) {
         for (int r = 0; r < micro; r++) targets += draw_row(step, first + r, r);
@@ -471,10 +473,9 @@ static double train_step(const schedule *s, int step) {
     return loss / targets;
 }
 /* The hash FNV-1a, of little-endian numbers; 0 begins one. */
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t n) {
+static uint64_t hash_bytes(uint64_t hash, const void *x, size_t n) {
     hash = hash ? hash : 0xcbf29ce484222325u;
-    for (size_t i = 0; i < n; i++)
-        hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < n; i++) hash = (hash ^ ((const unsigned char *)x)[i]) * 0x100000001b3u;
     return hash;
 }
 static uint64_t hash_of_weights(void) {
@@ -487,10 +488,8 @@ static uint64_t hash_of_weights(void) {
 /* ---- 7. Functions ----------------------------------------------------------------------------
  * The exp of one library differs from that of another in the last bit, and training makes that a
  * large difference. These are polynomials, computed in one order (docs/functions.txt). */
-static float horner(float x, const float *c, int n) {
-    float p = c[n - 1];
-    for (int i = n - 2; i >= 0; i--) p = fmaf(p, x, c[i]);
-    return p;
+static float horner(float x, const float *c, int n) { /* c[0] + c[1] x + c[2] x^2 + .. */
+    return n == 1 ? *c : fmaf(horner(x, c + 1, n - 1), x, *c);
 }
 /* exp(x) = 2^n (1 + r p(r)) with the whole number n next to x / log 2, and r = x - n log 2. Adding
  * 12582912 rounds to a whole number, because a float of that size has no bits for a fraction. */
@@ -538,8 +537,8 @@ static void turn(int quarter, float high, float low, float *c, float *s) {
     const float corner[] = { x, y, -x, -y };
     *c = corner[(4 - quarter) % 4], *s = corner[(5 - quarter) % 4];
 }
-/* Rotary turns pair i by 10000^(-i / half) radians for each position. Angles are counted in 2^-64 of
- * a turn, so whole turns vanish by overflow. */
+/* Pair i turns by 10000^(-i / half) radians a position. An angle counts 2^-64 turns: whole ones
+ * vanish. */
 static void rotary_angles(int half) {
     double frequency = 2935890503282001226.0; /* 2^64 / (2 pi): a radian */
     for (int i = 0; i < half; i++, frequency *= pow(10000, -1.0 / half))
@@ -559,8 +558,8 @@ static void philox(uint32_t x[4], uint64_t key) {
         x[2] = (uint32_t)(a >> 32) ^ x[3] ^ k1, x[3] = (uint32_t)a;
     }
 }
-/* Initial values: normal numbers (Box 1958), r cos(a) and r sin(a) from two uniform ones. The name is
- * part of the key, so that another parameter changes no other one's values. */
+/* Initial values: normal numbers (Box 1958), r cos(a) and r sin(a) from two uniform ones. The key
+ * has the name, so that another parameter changes no other one's values. */
 static void random_values(parameter *p) {
     const uint64_t key = hash_bytes(hash_bytes(0, &seed, 8), p->name, strlen(p->name));
     for (int i = 0; i < p->elements; i++) {
@@ -588,6 +587,7 @@ static void random_values(parameter *p) {
 static void train(const char *name, const schedule *s, int steps) {
     double mean = 0;
     for (parameter *p = parameters; p < parameters + parameter_count; p++) random_values(p);
+    rotary_angles(width / heads / 2);
     peak = 0;
     for (int step = 0; step < steps; step++) mean = train_step(s, step);
     printf("%-13s %2d %8d %4d  %.4f  %016llx\n", name, micro, 4 * peak, forwards - ops, mean,
@@ -598,7 +598,7 @@ int main(int argc, char **argv) {
     const int steps = argc > 1 ? atoi(argv[1]) : 150;
     schedule s = { 0 };
     char what;
-    build_gpt(), rotary_angles(width / heads / 2);
+    build_gpt();
     printf("schedule    rows    bytes again   loss  weights\n");
     if (argc > 2) {
         micro = atoi(argv[2]);
@@ -609,7 +609,6 @@ int main(int argc, char **argv) {
     s = recompute(all, 0), train("store all", &s, steps);
     s = recompute(none, 1), train("keep nothing", &s, steps);
     s = recompute(halves, 0), train("segments", &s, steps);
-    s = recompute(roots, 0);
-    for (micro = rows; micro > 0; micro /= 2) train("sqrt(n)", &s, steps);
+    for (s = recompute(roots, 0); micro > 0; micro /= 2) train("sqrt(n)", &s, steps);
     return 0;
 }
