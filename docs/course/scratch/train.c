@@ -2,10 +2,10 @@
  *
  *     cc -std=c99 -O3 -march=native -ffp-contract=off train.c -o train -lm && ./train
  *
- * It trains the GPT of lesson 5 by several schedules and prints the bytes that each one needs. Losses
- * and the hash of the weights do not depend on the schedule, and they are gradckpt.h's to the last
- * bit. (Without -march=native the bits are the same, but it takes longer.) Read it from top to bottom:
- * 1 sums, 2 ops, 3 the tape, 4 schedules, 5 a micro-batch, 6 a step, 7 functions, 8 main. */
+ * It trains the GPT of lesson 5 by several schedules and prints the bytes that each one needs. The
+ * losses and the hash of the weights do not depend on the schedule, and to the last bit they are
+ * those of gradckpt.h. (Without -march=native it takes longer, for the same bits.) Read it from top
+ * to bottom: 1 sums, 2 ops, 3 tape, 4 schedules, 5 micro-batch, 6 step, 7 functions, 8 main. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,14 +13,8 @@
 #include <string.h>
 
 /* The model and its training. A row of the batch has `context` tokens: bytes of the text. */
-enum {
-    VOCABULARY = 256,
-    LANES = 32,
-    MOST_CONTEXT = 64,
-    MOST_OPS = 256,
-    MOST_ENTRIES = 8192,
-    NONE = -1
-};
+enum { VOCABULARY = 256, LANES = 32, NONE = -1 };
+enum { MOST_CONTEXT = 64, MOST_TOKENS = 16384, MOST_OPS = 256, MOST_ENTRIES = 8192 };
 static int blocks = 2, heads = 2, width = 32, context = 32;
 static int rows = 8, micro = 8; /* rows of a step; rows at once (a micro-batch), a divisor */
 static int unequal = 0;         /* if nonzero, rows have between 1 and `context` targets */
@@ -29,12 +23,11 @@ static uint64_t seed = 1;
 static const char *text = "Tyger Tyger, burning bright,\nIn the forests of the night;\n"
                           "What immortal hand or eye,\nCould frame thy fearful symmetry?\n";
 
-/* A matrix with the bias of its linear layer after it; or the table; or a gain, which is a
- * vector. */
+/* A matrix with the bias of its linear layer after it; or the table; or a gain, a vector. */
 typedef struct {
     char name[32];
     int matrix, elements;         /* elements of the matrix; and with the vector */
-    float initial;                /* standard deviation of the matrix, or value of the gain */
+    float deviation;              /* of the matrix's initial values; a bias is 0, a gain 1 */
     float *value, *mean, *square; /* AdamW has running means of the gradient and of its square */
 } parameter;
 
@@ -49,7 +42,7 @@ typedef struct {
 
 static op tape[MOST_OPS]; /* the network */
 static parameter parameters[MOST_OPS];
-static int *token, *target;                /* of a micro-batch; target -1: no loss */
+static int token[MOST_TOKENS], target[MOST_TOKENS]; /* of a micro-batch; target -1: no loss */
 static float *cosine, *sine;               /* (context, head size / 2), of rotary's angles */
 static float scale = 1;                    /* derivative of the objective by the loss of a token */
 static double loss;                        /* sum of the losses of a step */
@@ -65,10 +58,9 @@ static void fail(const char *why, int at, int i) {
 }
 
 /* ---- 1. Sums ---------------------------------------------------------------------------------
- * Floats round: (a + b) + c is not a + (b + c). So each sum has a fixed order. Most are chains,
- * which continue from the value that is there: y = fmaf(a, x, y) adds the product a x and rounds
- * once. A weight's gradient continues from one micro-batch to the next, however the batch is
- * divided. */
+ * Floats round: (a + b) + c is not a + (b + c). So each sum has a fixed order. Most are chains that
+ * continue from the value that is there: y = fmaf(a, x, y) adds the product a x and rounds once. A
+ * weight's gradient continues from micro-batch to micro-batch, so every division gives its bits. */
 static void axpy(float *y, float a, const float *x, int n) {
     for (int i = 0; i < n; i++) y[i] = fmaf(a, x[i], y[i]);
 }
@@ -128,8 +120,8 @@ static void logits_backward(row r) {
         axpy(r.dw + i * r.m, r.g[i], r.x[0], r.m);
     }
 }
-/* rmsnorm: h = x s with s = 1 / sqrt(mean of x^2 + 1e-5), y = h gain. Backward: with u = g gain, dx
- * = s (u - h mean of (u h)), dgain = sum of g h. It computes h again from x. */
+/* rmsnorm: h = x s with s = 1 / sqrt(mean of x^2 + 1e-5), y = h gain. Backward: with u = g gain,
+ * dx = s (u - h mean of (u h)), dgain = sum of g h. It computes h again from x. */
 static float normalise(float *h, const float *x, int n) {
     const float s = 1 / sqrtf(lane_sum(x, x, n) / (float)n + 1e-5f);
     for (int i = 0; i < n; i++) h[i] = x[i] * s;
@@ -150,15 +142,16 @@ static void rmsnorm_backward(row r) {
 /* residual: y = a + b. Backward: da = g, db = g. */
 static void residual_forward(row r) { add(r.y, r.x[0], r.n), add(r.y, r.x[1], r.n); }
 static void residual_backward(row r) { add(r.dx[0], r.g, r.n), add(r.dx[1], r.g, r.n); }
-/* gelu: y = x/2 (1 + a) with a = tanh(x (k + c x^2)), k = sqrt(2/pi), c = 0.044715 k. Backward: dx
- * = g (x/2 (1 - a^2) (k + 3 c x^2) + (1 + a) / 2). */
+/* gelu: y = x/2 (1 + a) with a = tanh(x (k + c x^2)), k = sqrt(2/pi), c = 0.044715 k.
+ * Backward: dx = g (x/2 (1 - a^2) (k + 3 c x^2) + (1 + a) / 2). */
 static float gelu_of(float x, float *derivative) {
     const float k = 0x1.988454p-1f, c = 0x1.2444f2p-5f, a = exact_tanh(x * fmaf(c, x * x, k));
     *derivative = fmaf(x / 2 * fmaf(-a, a, 1), fmaf(3 * c, x * x, k), fmaf(0.5f, a, 0.5f));
     return fmaf(x / 2, a, x / 2);
 }
 static void gelu_forward(row r) {
-    for (float *y = r.y, d; y < r.y + r.n; y++) *y = gelu_of(r.x[0][y - r.y], &d);
+    float d;
+    for (int i = 0; i < r.n; i++) r.y[i] = gelu_of(r.x[0][i], &d);
 }
 static void gelu_backward(row r) {
     float d;
@@ -183,10 +176,10 @@ static float exp_sum(float *e, const float *s, int n, float *max) {
     for (int j = 0; j < n; j++) e[j] = exact_exp(s[j] - *max);
     return lane_sum(e, NULL, n);
 }
-/* attention: for query t and the keys j <= t of its row, s_j = q_t . k_j / sqrt(head size), p =
- * softmax(s), y = sum of p_j v_j. Backward: dp_j = g . v_j, ds_j = p_j (dp_j - g . y) / sqrt(head
- * size), dq = sum of ds_j k_j, dk_j = ds_j q, dv_j = p_j g. It recomputes p instead of keeping it
- * (Dao 2022): the idea of this file within an op. `at` is the place of a head in a row. */
+/* attention: for query t and the keys j <= t of its row, s_j = c q_t . k_j with c = 1 / sqrt(size of a
+ * head), p = softmax(s), y = sum of p_j v_j. Backward: dp_j = g . v_j, ds_j = c p_j (dp_j - g . y),
+ * dq = sum of ds_j k_j, dk_j = ds_j q, dv_j = p_j g. It recomputes p instead of keeping it (Dao
+ * 2022): the idea of this file within an op. `at` is the place of a head in a row. */
 static int scores(row r, int at, float *s) {
     const int n = width / heads, keys = r.t % context + 1;
     for (int j = 0; j < keys; j++)
@@ -219,9 +212,8 @@ static void attend_backward(row r) {
         }
     }
 }
-/* cross-entropy: y = log(sum of exp(x_j)) - x_target. Backward: dx_j = scale (p_j - 1 if j is the
- * target, else p_j), p = softmax(x). It also adds up the losses: a schedule may repeat a
- * forward. */
+/* cross-entropy: y = log(sum of exp(x_j)) - x_target. Backward: dx_j = scale (p_j - 1 for the
+ * target, else p_j), p = softmax(x). It also adds the losses: a schedule may repeat a forward. */
 static void loss_forward(row r) {
     float e[VOCABULARY], max, sum = exp_sum(e, r.x[0], r.m, &max);
     r.y[0] = target[r.t] < 0 ? 0 : exact_log(sum) - (r.x[0][target[r.t]] - max);
@@ -258,13 +250,11 @@ static float *zeros(int n) {
     if (x == NULL) fail("out of memory", 0, 0);
     return x;
 }
-static parameter *parameter_of(const char *part, int number, int matrix, int vector,
-                               float initial) {
+static parameter *parameter_of(const char *part, int number, int matrix, int vector, double dev) {
     parameter *p = &parameters[parameter_count++];
     snprintf(p->name, sizeof p->name, "%s %d", part, number);
-    const int n = p->elements = matrix + vector;
-    p->matrix = matrix, p->initial = initial;
-    p->value = zeros(n), p->mean = zeros(n), p->square = zeros(n);
+    p->elements = matrix + vector, p->matrix = matrix, p->deviation = (float)dev;
+    p->value = zeros(p->elements), p->mean = zeros(p->elements), p->square = zeros(p->elements);
     return p;
 }
 /* Each use of a parameter has its own sum of gradients: embed and logits both use the table. */
@@ -272,14 +262,15 @@ static int record(const rule *r, int size, parameter *p, int a, int b, int c) {
     op o = { .rule = r, .in = { a, b, c }, .size = size, .parameter = p };
     o.inputs = (a != NONE) + (b != NONE) + (c != NONE);
     o.sum = zeros(p ? p->elements : 1), o.lost = zeros(size);
-    return tape[ops] = o, ops++;
+    tape[ops] = o;
+    return ops++;
 }
 static int norm_of(int x, const char *part, int number) {
-    return record(&rmsnorm, width, parameter_of(part, number, 0, width, 1), x, NONE, NONE);
+    return record(&rmsnorm, width, parameter_of(part, number, 0, width, 0), x, NONE, NONE);
 }
 static int linear_of(int x, const char *part, int number, int size) {
     const int n = tape[x].size;
-    parameter *p = parameter_of(part, number, n * size, size, (float)(1 / sqrt((double)n)));
+    parameter *p = parameter_of(part, number, n * size, size, 1 / sqrt((double)n));
     return record(&linear, size, p, x, NONE, NONE);
 }
 static int block_of(int x, int number) {
@@ -293,13 +284,13 @@ static int block_of(int x, int number) {
     return record(&residual, width, NULL, x, a, NONE);
 }
 static void build_gpt(void) {
-    parameter *table = parameter_of("table", 0, VOCABULARY * width, 0, 0.02f);
+    if (width % (2 * heads) != 0 || context > MOST_CONTEXT || rows * context > MOST_TOKENS)
+        fail("width is a multiple of 2 heads; context is at most 64, rows context 16384", 0, 0);
+    parameter *table = parameter_of("table", 0, VOCABULARY * width, 0, 0.02);
     int x = record(&embed, width, table, NONE, NONE, NONE);
     for (int i = 0; i < blocks; i++) x = block_of(x, i);
     x = record(&logits, VOCABULARY, table, norm_of(x, "last", 0), NONE, NONE);
     record(&cross_entropy, 1, NULL, x, NONE, NONE);
-    token = calloc((size_t)(rows * context), sizeof *token);
-    target = calloc((size_t)(rows * context), sizeof *target);
     cosine = zeros(context * width), sine = zeros(context * width);
 }
 
@@ -338,8 +329,7 @@ static void make_live(schedule *s, char *live, int x) {
     live[x] = 1;
 }
 /* Keeps the tensors that is_kept names. The backwards recompute what else they read: once; or, if
- * `again` is nonzero, each time from the kept ones. Tensors are forgotten after their last
- * reader. */
+ * `again` is nonzero, each time from the kept ones. Last it adds a FORGET after each last read. */
 static schedule recompute(int (*is_kept)(int x), int again) {
     schedule s = { 0 }, result = { 0 };
     char live[MOST_OPS] = { 0 };
@@ -440,10 +430,9 @@ static double power(double b, int n) {
     for (; n > 0; n /= 2, b *= b) y = n % 2 ? y * b : y;
     return y;
 }
-/* Ends a step: adds the sums of a parameter's uses, divides once by the number of all targets,
- * updates by AdamW (Loshchilov 2019), w -= lr mean / sqrt(square), and sets the sums to 0. The
- * running means begin at 0, so they are divided by 1 - b^step. Weight decay moves matrices towards
- * 0. */
+/* Adds the sums of a parameter's uses, clears them, divides once by the number of all targets, and
+ * updates by AdamW (Loshchilov 2019), w -= lr mean / sqrt(square). The running means begin at 0, so
+ * they are divided by 1 - b^step. Weight decay moves matrices towards 0. */
 static void update(int step, int targets) {
     const float b1 = 0.9f, b2 = 0.999f, epsilon = 1e-8f;
     const float rate = (float)((double)lr / (1 - power((double)b1, step)));
@@ -509,8 +498,8 @@ static float exact_exp(float x) {
 static float exact_tanh(float x) {
     static const float c[] = { -0x1.55553cp-2f, 0x1.110be4p-3f, -0x1.b9623ap-5f, 0x1.6009a6p-6f,
                                -0x1.045ff4p-7f, 0x1.2da01ep-9f, -0x1.77cd56p-12f };
-    float a = fabsf(x), z = a * a, r, p,
-          two_n = ldexpf(1, (int)reduce(a < 10 ? a + a : 20, &r, &p));
+    float a = fabsf(x), z = a * a, r, p, n = reduce(a < 10 ? a + a : 20, &r, &p);
+    const float two_n = ldexpf(1, (int)n);
     const float far = 1 - 2 / fmaf(r * two_n, p, two_n + 1);
     return copysignf(a < 1 ? fmaf(a * z, horner(z, c, 7), a) : far, x);
 }
@@ -537,8 +526,7 @@ static void turn(int quarter, float high, float low, float *c, float *s) {
     const float corner[] = { x, y, -x, -y };
     *c = corner[(4 - quarter) % 4], *s = corner[(5 - quarter) % 4];
 }
-/* Pair i turns by 10000^(-i / half) radians a position. An angle counts 2^-64 turns: whole ones
- * vanish. */
+/* Pair i turns by 10000^(-i / half) radians a position. 2^64 of `angle` are a turn and vanish. */
 static void rotary_angles(int half) {
     double frequency = 2935890503282001226.0; /* 2^64 / (2 pi): a radian */
     for (int i = 0; i < half; i++, frequency *= pow(10000, -1.0 / half))
@@ -577,8 +565,7 @@ static void random_values(parameter *p) {
             low = fmaf(v, 0x1.921fb6p+0f, fmaf(u, -0x1.777a5cp-25f, low));
         }
         turn(quarter % 4, high, low, &c, &s);
-        p->value[i] = i < p->matrix ? p->initial * (radius * (i % 2 ? s : c)) : 0;
-        if (p->matrix == 0) p->value[i] = p->initial;
+        p->value[i] = i < p->matrix ? p->deviation * (radius * (i % 2 ? s : c)) : p->matrix == 0;
         p->mean[i] = p->square[i] = 0;
     }
 }
@@ -587,8 +574,7 @@ static void random_values(parameter *p) {
 static void train(const char *name, const schedule *s, int steps) {
     double mean = 0;
     for (parameter *p = parameters; p < parameters + parameter_count; p++) random_values(p);
-    rotary_angles(width / heads / 2);
-    peak = 0;
+    peak = 0, rotary_angles(width / heads / 2);
     for (int step = 0; step < steps; step++) mean = train_step(s, step);
     printf("%-13s %2d %8d %4d  %.4f  %016llx\n", name, micro, 4 * peak, forwards - ops, mean,
            (unsigned long long)hash_of_weights());
