@@ -176,7 +176,7 @@ static float exp_sum(float *e, const float *s, int n, float *max) {
     for (int j = 0; j < n; j++) e[j] = exact_exp(s[j] - *max);
     return lane_sum(e, NULL, n);
 }
-/* attention: for query t and the keys j <= t of its row, s_j = c q_t . k_j with c = 1 / sqrt(size of a
+/* attention: for query t and the keys j <= t of its row, s_j = c q_t . k_j, c = 1 / sqrt(size of a
  * head), p = softmax(s), y = sum of p_j v_j. Backward: dp_j = g . v_j, ds_j = c p_j (dp_j - g . y),
  * dq = sum of ds_j k_j, dk_j = ds_j q, dv_j = p_j g. It recomputes p instead of keeping it (Dao
  * 2022): the idea of this file within an op. `at` is the place of a head in a row. */
@@ -220,10 +220,8 @@ static void loss_forward(row r) {
 }
 static void loss_backward(row r) {
     float e[VOCABULARY], max, log_sum = exact_log(exp_sum(e, r.x[0], r.m, &max));
-    for (int j = 0; j < r.m && target[r.t] >= 0; j++) {
-        const float p = exact_exp((r.x[0][j] - max) - log_sum);
-        r.dx[0][j] += scale * (j == target[r.t] ? p - 1 : p);
-    }
+    for (int j = 0; j < r.m && target[r.t] >= 0; j++)
+        r.dx[0][j] += scale * (exact_exp((r.x[0][j] - max) - log_sum) - (float)(j == target[r.t]));
     loss += (double)r.y[0];
 }
 /* A schedule must keep or recompute what a backward reads: residual and rotary read only g. */
@@ -554,10 +552,9 @@ static void random_values(parameter *p) {
         uint32_t word[4] = { (uint32_t)i / 2, 0, 0, 0 };
         philox(word, key);
         const float radius = sqrtf(-2 * exact_log((float)((word[0] >> 8) + 1) * 0x1p-24f));
-        const float angle = 0x1.921fb6p+2f * ((float)(word[1] >> 8) * 0x1p-24f);
-        const double a = (double)angle;
+        const double a = (double)(0x1.921fb6p+2f * ((float)(word[1] >> 8) * 0x1p-24f));
         const int quarter = (int)(a * 0x1.45f306dc9c883p-1 + 0.5); /* a 2 / pi, rounded */
-        float high = angle, low = 0, c, s;
+        float high = (float)a, low = 0, c, s;
         if (quarter > 0) { /* the rest, in quarters and then in radians, with 48 bits */
             const double rest = fma(a, 0x1.45f306dc9c883p-1, -quarter) - a * 0x1.6b01ec5417056p-55;
             const float u = (float)rest, v = (float)(rest - (double)u);
@@ -571,10 +568,13 @@ static void random_values(parameter *p) {
 }
 
 /* ---- 8. main --------------------------------------------------------------------------------- */
-static void train(const char *name, const schedule *s, int steps) {
-    double mean = 0;
+static void begin_training(void) {
     for (parameter *p = parameters; p < parameters + parameter_count; p++) random_values(p);
     peak = 0, rotary_angles(width / heads / 2);
+}
+static void train(const char *name, const schedule *s, int steps) {
+    double mean = 0;
+    begin_training();
     for (int step = 0; step < steps; step++) mean = train_step(s, step);
     printf("%-13s %2d %8d %4d  %.4f  %016llx\n", name, micro, 4 * peak, forwards - ops, mean,
            (unsigned long long)hash_of_weights());
