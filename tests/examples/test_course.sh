@@ -50,8 +50,8 @@ because() { grep -qe "$1" "$work/said" || { cat "$work/said"; return 1; }; }
 check "course.sh prepare" course prepare
 check "each lesson has two exercises" \
     test "$(grep -c '^[0-9]\.[12] ' "$AT/list")" = $((2 * $(ls docs/course/[0-9]-*.md | wc -l)))
-check "the list has every heading of exercises.md" \
-    test "$(grep -c '^[0-9]* ' "$AT/list")" = "$(grep -c '^## ' docs/exercises.md)"
+check "the list has every heading of exercises.md and scratch/exercises.md" \
+    test "$(grep -c '^[0-9]* ' "$AT/list")" = "$(cat docs/exercises.md docs/course/scratch/exercises.md | grep -c '^## ')"
 cp "$AT/1.1.c" "$work/page/answer.c"
 check "an answer compiles by the line of the page, and prints what the page says" prints "$AT/1.1.text" "$answers"
 while read -r number page; do

@@ -6,7 +6,7 @@
 # steps.
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -I. -DGRADCKPT_IMPLEMENTATION=}
-work=build/scratch
+work=build/from_scratch
 . tests/checks.sh
 source=docs/course/scratch/train.c
 check "train.c has at most 600 lines" test "$(wc -l < $source)" -le 600
@@ -107,4 +107,4 @@ if with_tries; then
     check "train.c has no undefined behaviour" sh -c "$CC -std=c99 -O1 -ffp-contract=off -fsanitize=address,undefined \
         -fno-sanitize-recover=all tests/examples/scratch_train.c -o $work/sane -lm && $work/sane none 2 2 32 32 8 2 1 0 0 1"
 fi
-report scratch
+report from_scratch
