@@ -37,12 +37,12 @@ typedef struct {
     int in[3], inputs, size; /* the tensors that it reads; floats of the result for each token */
     float *value, *gradient; /* of the result; NULL while not kept */
     parameter *parameter;    /* or NULL */
-    float *sum, *lost; /* the parameter's gradient of a step; what it rounded away of a vector */
+    float *sum, *lost;       /* the parameter's gradient in a step; digits that it rounded away */
 } op;
 
 static op tape[MOST_OPS]; /* the network */
 static parameter parameters[MOST_OPS];
-static int token[MOST_TOKENS], target[MOST_TOKENS]; /* of a micro-batch; target -1: no loss */
+static int token[MOST_TOKENS], target[MOST_TOKENS]; /* of a micro-batch; target -1 has no loss */
 static float *cosine, *sine;               /* (context, head size / 2), of rotary's angles */
 static float scale = 1;                    /* derivative of the objective by the loss of a token */
 static double loss;                        /* sum of the losses of a step */
@@ -70,7 +70,7 @@ static float dot(float sum, const float *a, const float *b, int n) {
     return sum;
 }
 /* Adds x_i to each sum_i. lost_i is what sum_i has rounded away so far (Kahan 1965): a bias gets a
- * term from every token, and a plain sum of so many terms loses digits. */
+ * term from every token, and a plain sum of many terms loses digits. */
 static void add_compensated(float *sum, float *lost, const float *x, int n) {
     for (int i = 0; i < n; i++) {
         const float y = x[i] - lost[i], t = sum[i] + y;
@@ -224,7 +224,7 @@ static void loss_backward(row r) {
         r.dx[0][j] += scale * (exact_exp((r.x[0][j] - max) - log_sum) - (float)(j == target[r.t]));
     loss += (double)r.y[0];
 }
-/* A schedule must keep or recompute what a backward reads: residual and rotary read only g. */
+/* A schedule keeps or recomputes all that a backward reads; residual and rotary read g only. */
 enum { READS_NOTHING = 0, READS_INPUTS = 1, READS_RESULT = 2 };
 typedef struct rule {
     void (*forward)(row r), (*backward)(row r);
