@@ -98,7 +98,7 @@ typedef struct {
 /* embed: y = the table's row for the token. Backward: that row's gradient gets g. */
 static void embed_forward(row r) { add(r.y, r.w + token[r.t] * r.n, r.n); }
 static void embed_backward(row r) { add(r.dw + token[r.t] * r.n, r.g, r.n); }
-/* linear: y = x w + b. Backward: dx = g w', dw = sum over tokens of x' g, db = sum of g. */
+/* linear: y = x w + b, where b follows w. Backward: dx = g w', dw = sum of x' g, db = sum of g. */
 static void linear_forward(row r) {
     add(r.y, r.w + r.m * r.n, r.n);
     for (int i = 0; i < r.m; i++) axpy(r.y, r.x[0][i], r.w + i * r.n, r.n);
