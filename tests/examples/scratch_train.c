@@ -31,8 +31,8 @@ static schedule schedule_of(const char *name)
 static void step_with_fault(const schedule *s, int step)
 {
     int targets = 0, here;
-    for (int row = 0; row < rows; row++)
-        targets += draw_row(step, row, 0);
+    for (int r = 0; r < rows; r++)
+        targets += draw_row(step, r, 0);
     for (int first = 0; first < rows; first += micro) {
         here = 0;
         for (int r = 0; r < micro; r++)

@@ -43,10 +43,10 @@ while read -r name options; do
         test "$(bytes none)" -lt "$(bytes halves)" -a "$(bytes halves)" -lt "$(bytes all)"
     check "$name: the square-root rule needs less than all" test "$(bytes roots)" -lt "$(bytes all)"
 done << 'END'
-lesson 2 2 32 32 8 M 0 0 0 4
-unequal 2 2 32 32 8 M 1 0 0 4
-sizes 1 3 24 48 4 M 1 0 0 4
-decay 1 2 16 64 4 M 0 10 0 4
+lesson 2 2 32 32 8 M 0 0 0 3
+unequal 2 2 32 32 8 M 1 0 0 2
+sizes 1 3 24 48 4 M 1 0 0 2
+decay 1 2 16 64 4 M 0 10 0 3
 END
 
 # The mean of means, which both programs can minimise, has other bits for each split.
