@@ -56,7 +56,7 @@ vpath %.c $(wildcard tests/*/)
 vpath test_%.sh $(wildcard tests/*/)
 CUDA_TESTS = $(basename $(notdir tests/cuda/test_cuda.c $(sort $(wildcard tests/cuda/cuda_*.c))))
 TESTS = $(patsubst %.c,build/%,$(sort $(notdir $(filter-out tests/cuda/%,$(wildcard tests/*/test_*.c)))))
-SCRIPTS = build/test_programs build/test_finetune build/test_objectives build/test_audit build/test_firmware build/test_small build/test_docs build/test_course build/test_layout
+SCRIPTS = build/test_programs build/test_from_scratch build/test_finetune build/test_objectives build/test_audit build/test_firmware build/test_small build/test_docs build/test_course build/test_layout
 INTERNAL_TESTS := $(patsubst %.c,build/%,$(notdir $(filter-out tests/cuda/%,\
     $(shell grep -lE '^$(HASH)include "(($(subst $(SPACE),|,$(LAYERS)))/|backend.h)' tests/*/test_*.c))))
 # The order in which tests start: long ones, then those that use internal names, then the others.
@@ -361,13 +361,13 @@ build/reference/index.html: $(wildcard docs/reference/*) docs/ops.md gradckpt.h
 	mv $@.new $@
 
 # The course (docs/course/README.md). Its programs are compiled at -O0, which is fast, and linked with build/gradckpt.o.
-COURSE_LINKED = $(CC) $(subst -O2,-O0,$(CFLAGS)) -Wall -Wno-unused $(OPENMP) -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED \
+COURSE_LINKED = $(CC) $(subst -O2,-O0,$(CFLAGS)) -ffp-contract=off -Wall -Wno-unused $(OPENMP) -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED \
     build/gradckpt.o
 COURSE = CC='$(CC)' LINKED='$(COURSE_LINKED)' ONLY='$(ONLY)' sh docs/course/tools/course.sh
 COURSE_NEEDS = build/gradckpt.o build/api/gradckpt.h build/class/list
 DIR = mine
 FILE = $(DIR)/$@.c
-build/class/list: docs/exercises.md docs/course/scratch/exercises.md $(wildcard docs/course/*.md docs/course/tools/*)
+build/class/list: docs/exercises.md $(wildcard docs/course/*.md docs/course/scratch/*.md docs/course/tools/*)
 	$(COURSE) prepare
 lesson-%: $(COURSE_NEEDS)
 	$(COURSE) lesson $*

@@ -681,8 +681,8 @@ END
     scripts)                # tests that are scripts: every case, of which make test has a part
         need make
         one_make -s build/libsrc.o examples || return 1
-        for script in layout/test_layout examples/test_small examples/test_course examples/test_docs examples/test_programs \
-            ops/test_new_op; do
+        for script in layout/test_layout examples/test_small examples/test_from_scratch examples/test_course \
+            examples/test_docs examples/test_programs ops/test_new_op; do
             ITERATIONS=third LINKED="$plain -ffp-contract=off -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED build/libsrc.o -fopenmp" \
                 sh tests/$script.sh || return 1
         done ;;

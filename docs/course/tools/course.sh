@@ -45,7 +45,7 @@ tried()
     done
     (
         ulimit -v 2097152 2> /dev/null # a compiler may begin others, so run cannot limit it
-        exec "$at/run" 60 0 256 . "$program.says" $LINKED -Idocs/course -Iexamples "$@" "$source" -o "$program"
+        exec "$at/run" 60 0 256 . "$program.says" $LINKED -Idocs/course -Iexamples "$@" "$source" -o "$program" -lm
     ) > "$program.ended"
 }
 
