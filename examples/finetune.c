@@ -543,6 +543,9 @@ static int check_options(void)
                             "--adapter %s: its adapter_config.json determines sizes and scales; "
                             "omit --size, --alpha, --dora and similar options",
                             o.adapter);
+    if (session_is_dash(lm.data) && (lm.ledger != NULL || lm.audit != NULL))
+        return session_fail(2, "--%s: an audit reads --data again; give a file instead of -",
+                            lm.ledger != NULL ? "ledger" : "audit");
     if (o.method == ADAPTERS_METHODS && (lm.ledger != NULL || lm.audit != NULL))
         return session_fail(2, "--%s: --method all trains several times; choose one method",
                             lm.ledger != NULL ? "ledger" : "audit");

@@ -1,9 +1,9 @@
 /* ledger_file.h - files of ledger.h: appended record by record, each flushed to the disk, and signed
- * by libsodium where it is installed. To copy, with ledger.h; it needs POSIX and dlopen, and
- * gradckpt.h included first. C99 or C++11.
+ * by libsodium where it is installed. To copy, with ledger.h; it needs POSIX and dlopen (which
+ * C libraries before glibc 2.34 have in -ldl), and gradckpt.h included first. C99 or C++11.
  *
  *     ledger_file f;
- *     if (ledger_file_open(&f, path, key_path, store, text, strlen(text), 0) != 0 || ...
+ *     if (ledger_file_open(&f, path, key_path, store, text, strlen(text)) != 0 || ..
  *         ledger_file_append(&f, LEDGER_STEP, store) != 0 || ...  // f.now: the state to record
  *         ledger_file_append(&f, LEDGER_END, store) != 0)
  *         fprintf(stderr, "%s\n", f.error);

@@ -72,12 +72,12 @@ static inline void lm_ledger_put_hash(ledger_text *t, const char *name, const vo
     lm_ledger_end_hash(t, name, &s);
 }
 
-/* Does the same for a file. Standard input, which cannot be read again, has no bytes here. */
+/* Does the same for a file, which must be readable twice. */
 static inline void lm_ledger_put_file(ledger_text *t, const char *name, const char *path)
 {
     char bytes[16384];
     ledger_sha s;
-    FILE *f = session_is_dash(path) ? NULL : fopen(path, "rb");
+    FILE *f = fopen(path, "rb");
     ledger_sha_begin(&s);
     for (size_t n; f != NULL && (n = fread(bytes, 1, sizeof bytes, f)) > 0;)
         ledger_sha_add(&s, bytes, n);

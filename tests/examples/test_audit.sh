@@ -152,5 +152,6 @@ awk 'BEGIN { for (i = 0; i < 20; i++) printf("{\"prompt\": \"%d=\", \"chosen\": 
 check "dpo" build/finetune --model "$work/model" --objective dpo --data "$work/pairs.jsonl" --steps 4 --batch 2 \
     --eval-every 0 --ledger "$work/d.ledger" --ledger-every 2
 check "dpo: equal" equal '0 to 4' build/audit "$work/d.ledger" --step all --micro-batch 1
+check "finetune: data from a pipe" fails_with 2 'reads --data again' $tune --data - --ledger "$work/x"
 check "--method all" fails_with 2 'method all trains several times' $tune --method all --save "$work/all" --ledger "$work/x"
 report test_audit

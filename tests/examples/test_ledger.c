@@ -351,6 +351,10 @@ static void test_fields(void)
             memcpy(copy, right, right_size);
             copy[at] ^= 4;
             refused(copy, right_size, NULL, n, fields[i].name);
+            ledger_report r;
+            ledger_verify(copy, right_size, NULL, NULL, &r);
+            if (i > 0 && strcmp(fields[i].name, "check") != 0 && at < offset[n] + LEDGER_HEAD)
+                CHECK_MSG(strstr(r.error, "the hash of its head is wrong") != NULL, "%s", r.error);
         }
     /* with its hashes right again, the record differs from the one that the next continues */
     for (size_t i = 6; i < sizeof fields / sizeof fields[0]; i++) {
@@ -416,26 +420,44 @@ static void test_order(void)
 static void test_contents(void)
 {
     static const struct {
-        const char *what;
-        int record, named;
+        const char *why; /* of the refusal */
+        int record;
         size_t at;
         unsigned char value;
-    } cases[] = { { "a step before the last one", 3, 3, 32, 2 },
-                  { "fewer batches", 3, 3, 40, 4 },
-                  { "no end of its run", RECORDS - 1, RECORDS - 1, 32, 1 },
-                  { "a first record that is no run", 0, 0, 12, LEDGER_STEP },
-                  { "a resumption that nothing precedes", 3, 3, 12, LEDGER_RUN },
-                  { "another index", 3, 3, 24, 9 },
-                  { "a key from the middle on", 3, 3, 152, 1 },
-                  { "rows of an end", RECORDS - 1, RECORDS - 1, 120, 1 },
-                  { "digests of other tensors", 3, 3, 84, 1 } };
-    unsigned char copy[ROOM];
+    } cases[] = { { "has a step that is not after", 3, 32, 2 },
+                  { "has fewer batches", 3, 40, 4 },
+                  { "ends another run", RECORDS - 1, 32, 1 },
+                  { "is not of the kind that begins", 0, 12, LEDGER_RUN ^ LEDGER_STEP },
+                  { "resumes from a state", 3, 12, LEDGER_STEP ^ LEDGER_RUN },
+                  { "has another index", 3, 24, 9 },
+                  { "has another key", 3, 152, 1 },
+                  { "ends another run", RECORDS - 1, 120, 1 },
+                  { "has fewer digests than tensors", 0, 84, 16 },
+                  { "has digests of other tensors", 3, 84, 8 },
+                  { "has another version", 3, 8, 2 },
+                  { "has a kind that does not exist", 3, 12, 8 },
+                  { "states a size that cannot be", 3, 84, 1 } };
+    static unsigned char copy[ROOM];
+    ledger_report r;
+    trained t;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         memcpy(copy, right, right_size);
         copy[offset[cases[i].record] + cases[i].at] ^= cases[i].value;
         rehash(copy, right_size, 0, RECORDS);
-        refused(copy, right_size, NULL, cases[i].named, cases[i].what);
+        refused(copy, right_size, NULL, cases[i].record, cases[i].why);
+        ledger_verify(copy, right_size, NULL, NULL, &r);
+        CHECK_MSG(strstr(r.error, cases[i].why) != NULL, "\"%s\", not \"%s\"", r.error,
+                  cases[i].why);
     }
+    /* a step after an end, without a run between them */
+    memcpy(copy, right, right_size);
+    CHECK(ledger_verify(copy, right_size, NULL, NULL, &r));
+    begin(&t, &usual);
+    t.now = r.state;
+    t.now.step++;
+    refused(copy, record(copy, right_size, LEDGER_STEP, &r.end, &t, NULL, NULL), NULL, RECORDS,
+            "a step after an end");
+    end(&t);
 }
 
 /* Checks that the chain is whole, but that a repetition names `want`. */
@@ -641,6 +663,20 @@ static void test_power(void)
         end(&t);
         CHECK(read_file(after) == size && memcmp(after, cut, size) == 0);
     }
+    /* nor are a damaged record with a part of the next one, and a file that is no ledger */
+    for (int kind = 0; kind < 2; kind++) {
+        memcpy(cut, whole, size);
+        cut[begins + LEDGER_HEAD + 40] ^= 1;
+        memcpy(cut + size, whole, 100);
+        if (kind == 1)
+            memset(cut, 'a', size + 100);
+        write_file(cut, size + 100);
+        resume(&t, 4);
+        CHECK(open_file(&f, &t, NULL) != 0);
+        ledger_file_close(&f);
+        end(&t);
+        CHECK(read_file(after) == size + 100 && memcmp(after, cut, size + 100) == 0);
+    }
 }
 
 /* Continues from checkpoints: records after them stay, and are no longer those of the training. */
@@ -661,6 +697,7 @@ static void test_resume(void)
     resume(&t, 4);
     CHECK_MSG(open_file(&f, &t, NULL) == 0, "%s", f.error);
     CHECK(f.now.step == 4 && f.now.batches == 4 && f.chain.index == 5);
+    CHECK(!ledger_find(bytes, read_file(bytes), 6, &found_)); /* the training went back before it */
     CHECK(train_to(&f, &t, 8) == 0 && ledger_file_append(&f, LEDGER_END, t.store) == 0);
     ledger_file_close(&f);
     const size_t size = read_file(bytes);
