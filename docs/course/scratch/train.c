@@ -2,10 +2,9 @@
  *
  *     cc -std=c99 -O3 -march=native -ffp-contract=off train.c -o train -lm && ./train
  *
- * It trains the GPT of lesson 5 by several schedules and prints the bytes that each one needs. The
- * losses and the hash of the weights do not depend on the schedule, and to the last bit they are
- * those of gradckpt.h. (Without -march=native it takes longer, for the same bits.) Read it from top
- * to bottom: 1 sums, 2 ops, 3 tape, 4 schedules, 5 micro-batch, 6 step, 7 functions, 8 main. */
+ * It trains the GPT of lesson 5 by several schedules and prints the bytes that each one needs. With
+ * every schedule, losses and the hash of the weights have the bits of gradckpt.h. Read from top to
+ * bottom: 1 sums, 2 ops, 3 tape, 4 schedules, 5 micro-batch, 6 step, 7 functions, 8 main. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -37,7 +36,7 @@ typedef struct {
     int in[3], inputs, size; /* the tensors that it reads; floats of the result for each token */
     float *value, *gradient; /* of the result; NULL while not kept */
     parameter *parameter;    /* or NULL */
-    float *sum, *lost;       /* the parameter's gradient in a step; digits that it rounded away */
+    float *sum, *excess;     /* the parameter's gradient in a step; see add_compensated */
 } op;
 
 static op tape[MOST_OPS]; /* the network */
@@ -51,7 +50,6 @@ static int floats, peak;                   /* kept by a micro-batch now, and at 
 
 /* Section 7 defines these. The functions of math.h differ between machines in the last bit. */
 static float exact_exp(float x), exact_log(float x), exact_tanh(float x);
-
 static void fail(const char *why, int at, int i) {
     fprintf(stderr, "entry %d of the schedule, op %d: %s\n", at, i, why);
     exit(1);
@@ -69,12 +67,12 @@ static float dot(float sum, const float *a, const float *b, int n) {
     for (int i = 0; i < n; i++) sum = fmaf(a[i], b[i], sum);
     return sum;
 }
-/* Adds x_i to each sum_i. lost_i is what sum_i has rounded away so far (Kahan 1965): a bias gets a
- * term from every token, and a plain sum of many terms loses digits. */
-static void add_compensated(float *sum, float *lost, const float *x, int n) {
+/* Adds x_i to each sum_i. excess_i is by how much rounding has made sum_i too large; the next term
+ * takes it off (Kahan 1965). A bias gets a term from every token: a plain sum would lose digits. */
+static void add_compensated(float *sum, float *excess, const float *x, int n) {
     for (int i = 0; i < n; i++) {
-        const float y = x[i] - lost[i], t = sum[i] + y;
-        lost[i] = (t - sum[i]) - y;
+        const float y = x[i] - excess[i], t = sum[i] + y;
+        excess[i] = (t - sum[i]) - y;
         sum[i] = t;
     }
 }
@@ -93,7 +91,7 @@ static float lane_sum(const float *a, const float *b, int n) {
  * (the chain rule); it adds, because a tensor may have several readers. A gradient begins at 0. */
 typedef struct {
     int t, n, m; /* the token; floats of y; floats of x[0] */
-    float *x[3], *dx[3], *y, *g, *w, *dw, *lost;
+    float *x[3], *dx[3], *y, *g, *w, *dw, *excess;
 } row;
 /* embed: y = the table's row for the token. Backward: that row's gradient gets g. */
 static void embed_forward(row r) { add(r.y, r.w + token[r.t] * r.n, r.n); }
@@ -108,7 +106,7 @@ static void linear_backward(row r) {
         r.dx[0][i] = dot(r.dx[0][i], r.g, r.w + i * r.n, r.n);
         axpy(r.dw + i * r.n, r.x[0][i], r.g, r.n);
     }
-    add_compensated(r.dw + r.m * r.n, r.lost, r.g, r.n);
+    add_compensated(r.dw + r.m * r.n, r.excess, r.g, r.n);
 }
 /* logits: y = x table', a score for each byte. Backward: dx = g table, dtable = sum of g' x. */
 static void logits_forward(row r) {
@@ -135,7 +133,7 @@ static void rmsnorm_backward(row r) {
     float h[r.n], u[r.n], gh[r.n];
     const float s = normalise(h, r.x[0], r.n);
     for (int i = 0; i < r.n; i++) u[i] = r.g[i] * r.w[i], gh[i] = r.g[i] * h[i];
-    add_compensated(r.dw, r.lost, gh, r.n);
+    add_compensated(r.dw, r.excess, gh, r.n);
     const float mean = lane_sum(u, h, r.n) / (float)r.n;
     for (int i = 0; i < r.n; i++) r.dx[0][i] = fmaf(s, fmaf(-h[i], mean, u[i]), r.dx[0][i]);
 }
@@ -259,7 +257,7 @@ static parameter *parameter_of(const char *part, int number, int matrix, int vec
 static int record(const rule *r, int size, parameter *p, int a, int b, int c) {
     op o = { .rule = r, .in = { a, b, c }, .size = size, .parameter = p };
     o.inputs = (a != NONE) + (b != NONE) + (c != NONE);
-    o.sum = zeros(p ? p->elements : 1), o.lost = zeros(size);
+    o.sum = zeros(p ? p->elements : 1), o.excess = zeros(size);
     tape[ops] = o;
     return ops++;
 }
@@ -282,8 +280,9 @@ static int block_of(int x, int number) {
     return record(&residual, width, NULL, x, a, NONE);
 }
 static void build_gpt(void) {
-    if (width % (2 * heads) != 0 || context > MOST_CONTEXT || rows * context > MOST_TOKENS)
-        fail("width is a multiple of 2 heads; context is at most 64, rows context 16384", 0, 0);
+    if (width % (2 * heads) != 0 || context > MOST_CONTEXT || rows * context > MOST_TOKENS ||
+        strlen(text) <= (size_t)context || 14 * blocks + 4 > MOST_OPS)
+        fail("width is a multiple of 2 heads; a text is longer than context; see MOST_..", 0, 0);
     parameter *table = parameter_of("table", 0, VOCABULARY * width, 0, 0.02);
     int x = record(&embed, width, table, NONE, NONE, NONE);
     for (int i = 0; i < blocks; i++) x = block_of(x, i);
@@ -303,13 +302,13 @@ static void append(schedule *s, int what, int i) {
     if (s->count == MOST_ENTRIES || i < 0 || i >= ops) fail("no such op, or no space", s->count, i);
     s->what[s->count] = what, s->op[s->count++] = i;
 }
-/* Does a forward, backward or forget of op i read tensor x? */
+/* Must tensor x be live for a forward, backward or forget of op i? (A forget frees a live one.) */
 static int reads(int what, int i, int x) {
-    int all = tape[i].rule->reads;
-    if (what != BACKWARD) all = what == FORWARD ? READS_INPUTS : READS_RESULT;
+    int mask = what == FORWARD ? READS_INPUTS : READS_RESULT;
+    if (what == BACKWARD) mask = tape[i].rule->reads;
     for (int k = 0; k < tape[i].inputs; k++)
-        if (tape[i].in[k] == x) return all & READS_INPUTS;
-    return x == i && all & READS_RESULT;
+        if (tape[i].in[k] == x) return (mask & READS_INPUTS) != 0;
+    return x == i && (mask & READS_RESULT) != 0;
 }
 /* Does entry k compute or read tensor x? */
 static int uses(const schedule *s, int k, int x) {
@@ -327,7 +326,7 @@ static void make_live(schedule *s, char *live, int x) {
     live[x] = 1;
 }
 /* Keeps the tensors that is_kept names. The backwards recompute what else they read: once; or, if
- * `again` is nonzero, each time from the kept ones. Last it adds a FORGET after each last read. */
+ * `again` is nonzero, each time from the kept ones: `live` (needs no forward) becomes those. */
 static schedule recompute(int (*is_kept)(int x), int again) {
     schedule s = { 0 }, result = { 0 };
     char live[MOST_OPS] = { 0 };
@@ -336,9 +335,10 @@ static schedule recompute(int (*is_kept)(int x), int again) {
         for (int x = 0; x <= i; x++)
             if (reads(BACKWARD, i, x)) make_live(&s, live, x);
         append(&s, BACKWARD, i);
-        for (int x = 0; x < i && (again || i == ops - 1); x++) live[x] = (char)is_kept(x);
+        if (again || i == ops - 1)
+            for (int x = 0; x < i; x++) live[x] = (char)is_kept(x);
     }
-    for (int k = 0; k < s.count; k++) {
+    for (int k = 0; k < s.count; k++) { /* copies the entries, with a FORGET after each last read */
         append(&result, s.what[k], s.op[k]);
         for (int x = 0; x < ops; x++)
             if (uses(&s, k, x) && !is_read_after(&s, k, x)) append(&result, FORGET, x);
@@ -370,7 +370,7 @@ static void forget(float **x, const op *o) {
 }
 static float *at(float *x, int i) { return x ? x + i : NULL; }
 static row row_of(op *o, int t) {
-    row r = { .t = t, .n = o->size, .dw = o->sum, .lost = o->lost };
+    row r = { .t = t, .n = o->size, .dw = o->sum, .excess = o->excess };
     r.y = at(o->value, t * o->size), r.g = at(o->gradient, t * o->size);
     r.w = o->parameter ? o->parameter->value : NULL;
     for (int k = o->inputs - 1; k >= 0; k--) {
@@ -428,9 +428,9 @@ static double power(double b, int n) {
     for (; n > 0; n /= 2, b *= b) y = n % 2 ? y * b : y;
     return y;
 }
-/* Adds the sums of a parameter's uses, clears them, divides once by the number of all targets, and
- * updates by AdamW (Loshchilov 2019), w -= lr mean / sqrt(square). The running means begin at 0, so
- * they are divided by 1 - b^step. Weight decay moves matrices towards 0. */
+/* Adds the sums of a parameter's uses, clears sums and excess, divides once by the number of all
+ * targets, and updates by AdamW (Loshchilov 2019), w -= lr mean / sqrt(square). The running means
+ * begin at 0: they are divided by 1 - b^step. Weight decay moves matrices towards 0. */
 static void update(int step, int targets) {
     const float b1 = 0.9f, b2 = 0.999f, epsilon = 1e-8f;
     const float rate = (float)((double)lr / (1 - power((double)b1, step)));
@@ -439,7 +439,7 @@ static void update(int step, int targets) {
         for (int i = 0; i < p->elements; i++) {
             float g = 0, *w = &p->value[i], *mean = &p->mean[i], *square = &p->square[i];
             for (op *o = tape + ops - 1; o >= tape; o--)
-                if (o->parameter == p) g += o->sum[i], o->sum[i] = o->lost[i % o->size] = 0;
+                if (o->parameter == p) g += o->sum[i], o->sum[i] = o->excess[i % o->size] = 0;
             g /= (float)targets;
             *mean = fmaf(b1, *mean, (1 - b1) * g);
             *square = fmaf(b2, *square, (1 - b2) * (g * g));
@@ -513,7 +513,7 @@ static float exact_log(float x) {
     const float low = fmaf((float)n, -0x1.bd0106p-13f, f - (high - (float)n * 0x1.63p-1f));
     return high + fmaf(f * (f * f), horner(f, c, 9), fmaf(-0.5f, f * f, low));
 }
-/* Cosine and sine of `quarter` quarters of a turn and the small angle high + low */
+/* Cosine and sine of `quarter` quarters of a turn and a small angle, high + low, at most pi / 4 */
 static void turn(int quarter, float high, float low, float *c, float *s) {
     static const float a[] = { -0x1.555556p-3f, 0x1.111174p-7f, -0x1.a0594cp-13f, 0x1.7c2842p-19f };
     static const float b[] = { 0x1.55554ap-5f, -0x1.6c0c26p-10f, 0x1.99e70ap-16f };
@@ -526,7 +526,7 @@ static void turn(int quarter, float high, float low, float *c, float *s) {
 }
 /* Pair i turns by 10000^(-i / half) radians a position. 2^64 of `angle` are a turn and vanish. */
 static void rotary_angles(int half) {
-    double frequency = 2935890503282001226.0; /* 2^64 / (2 pi): a radian */
+    double frequency = 2935890503282001226.0; /* 2^64 / (2 pi): a radian; floats lose its end */
     for (int i = 0; i < half; i++, frequency *= pow(10000, -1.0 / half))
         for (int t = 0; t < context; t++) {
             const uint64_t angle = (uint64_t)t * (uint64_t)frequency;
@@ -555,7 +555,7 @@ static void random_values(parameter *p) {
         const double a = (double)(0x1.921fb6p+2f * ((float)(word[1] >> 8) * 0x1p-24f));
         const int quarter = (int)(a * 0x1.45f306dc9c883p-1 + 0.5); /* a 2 / pi, rounded */
         float high = (float)a, low = 0, c, s;
-        if (quarter > 0) { /* the rest, in quarters and then in radians, with 48 bits */
+        if (quarter > 0) { /* the rest, in quarters and then in radians; 2 / pi is a sum of two */
             const double rest = fma(a, 0x1.45f306dc9c883p-1, -quarter) - a * 0x1.6b01ec5417056p-55;
             const float u = (float)rest, v = (float)(rest - (double)u);
             high = u * 0x1.921fb6p+0f, low = fmaf(u, 0x1.921fb6p+0f, -high);
