@@ -86,7 +86,7 @@ static void solve_task(const chain *c, int s, int t, int m)
     int forwards = 0, need = 0;
     work[s][t][m] = NEVER;
     if (m < c->size[s] + c->saved[s] + c->size[s - 1])
-        return; /* too few for backward s: gradient s, what op s saved, and gradient s-1 */
+        return; /* backward s needs gradient s, what op s saved, and room for gradient s-1 */
     /* Decision 0 keeps what forward s writes. After the task (s+1, t), only backward s is left.
      * If s is t, nothing reads value s: forward s does not write it, and runs only if it must. */
     if (s == t)
@@ -94,7 +94,8 @@ static void solve_task(const chain *c, int s, int t, int m)
     else if (m >= c->size[t] + written)
         consider(s, t, m, 0, c->forward[s] + work[s + 1][t][m - written] + c->backward[s]);
     /* Decision k runs forwards s to k, and forgets the values before k. Value k is a checkpoint: it
-     * is kept for the task (k+1, t), then forgotten. The task (s, k) is left, from value s-1 on. */
+     * is kept for the task (k+1, t), then forgotten. The task (s, k) is left, with all m bytes again:
+     * gradient k is in place of gradient t, and value s-1 is there. */
     for (int k = s; k < t; k++) {
         const int read = k > s ? c->size[k - 1] : 0, now = c->size[t] + read + c->size[k];
         need = now > need ? now : need; /* the most bytes of the forwards s to k */
@@ -189,10 +190,8 @@ static outcome replay(const chain *c, const schedule *list, int print)
             return o;
         value[i] |= (what & VALUE) > 0;
         saved[i] |= (what & SAVED) > 0;
-        if (back)
-            gradient[i - 1] = 1;
-        else if (i == c->n)
-            gradient[i] = 1; /* the derivative of the loss with respect to itself is known: 1 */
+        if (back || i == c->n)
+            gradient[i - back] = 1; /* in memory; the gradient of the loss itself needs no backward */
         for (int j = 0; j <= c->n; j++) {
             bytes += (value[j] + gradient[j]) * c->size[j] + saved[j] * c->saved[j];
             stars[j] = value[j] ? '*' : '.';
@@ -241,7 +240,8 @@ int main(int argc, char **argv)
             printf("%5d %6d %6.1f %%\n", m, best(&c, m, 0).work, 100.0 * (least[m] - all) / all);
     add_square_root(&c, &rule);
     const outcome o = replay(&c, &rule, 0);
-    printf("square-root rule: %d bytes, work %d; the least is %d\n", o.peak, o.work, least[o.peak]);
+    printf("square-root rule: %d bytes, work %d; the least is %d%s\n", o.peak, o.work, least[o.peak],
+           o.fault ? ". WRONG: it does not run" : "");
     if (least[bytes] == NEVER)
         printf("%d bytes are too few\n", bytes);
     else if (argc > 3)
