@@ -94,7 +94,7 @@ static void solve_task(const chain *c, int s, int t, int m)
     else if (m >= c->size[t] + written)
         consider(s, t, m, 0, c->forward[s] + work[s + 1][t][m - written] + c->backward[s]);
     /* Decision k runs forwards s to k, and forgets the values before k. Value k is a checkpoint: it
-     * is kept for the task (k+1, t), then forgotten. The task (s, k) is left, with all m bytes again:
+     * is kept for the task (k+1, t), then forgotten. The task (s, k) is left, again with m bytes:
      * gradient k is in place of gradient t, and value s-1 is there. */
     for (int k = s; k < t; k++) {
         const int read = k > s ? c->size[k - 1] : 0, now = c->size[t] + read + c->size[k];
@@ -191,7 +191,7 @@ static outcome replay(const chain *c, const schedule *list, int print)
         value[i] |= (what & VALUE) > 0;
         saved[i] |= (what & SAVED) > 0;
         if (back || i == c->n)
-            gradient[i - back] = 1; /* in memory; the gradient of the loss itself needs no backward */
+            gradient[i - back] = 1; /* in memory; that of the loss itself needs no backward */
         for (int j = 0; j <= c->n; j++) {
             bytes += (value[j] + gradient[j]) * c->size[j] + saved[j] * c->saved[j];
             stars[j] = value[j] ? '*' : '.';
@@ -240,8 +240,8 @@ int main(int argc, char **argv)
             printf("%5d %6d %6.1f %%\n", m, best(&c, m, 0).work, 100.0 * (least[m] - all) / all);
     add_square_root(&c, &rule);
     const outcome o = replay(&c, &rule, 0);
-    printf("square-root rule: %d bytes, work %d; the least is %d%s\n", o.peak, o.work, least[o.peak],
-           o.fault ? ". WRONG: it does not run" : "");
+    printf("square-root rule: %d bytes, work %d; the least is %d%s\n", o.peak, o.work,
+           least[o.peak], o.fault ? ". WRONG: it does not run" : "");
     if (least[bytes] == NEVER)
         printf("%d bytes are too few\n", bytes);
     else if (argc > 3)
