@@ -271,14 +271,15 @@ const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int
     return best;
 }
 
-int sm_count(const gckpt_call *call)
+int attribute_of(const gckpt_call *call, cudaDeviceAttr which)
 {
-    int n = 1;
-    check(device_of(call),
-          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
-          "the number of processors");
-    return n;
+    int value = 1;
+    Device *d = device_of(call);
+    check(d, cudaDeviceGetAttribute(&value, which, d->number), "an attribute of the device");
+    return value;
 }
+
+int sm_count(const gckpt_call *call) { return attribute_of(call, cudaDevAttrMultiProcessorCount); }
 
 Product product_of(const gckpti_product *t, int mixed)
 {
