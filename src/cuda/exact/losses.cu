@@ -104,6 +104,16 @@ __device__ void loss_of_row(int64_t r, const Classes &l)
         l.saved[2 * r + lane] = lane == 0 ? max : log_sum;
 }
 
+/* Computes the unweighted loss of row r from what the forward saved. */
+__device__ void saved_loss_of_row(int64_t r, const Classes &l)
+{
+    const int64_t target = l.target ? l.target[r] : 0;
+    const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
+    const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
+    if (threadIdx.x % 32 == 0)
+        l.losses[r] = loss;
+}
+
 /* Computes dx or, if SOFT, dx and dt, of which one may be NULL. */
 template <bool SOFT>
 __device__ void loss_gradients_of_row(int64_t r, const Classes &l, const StepParams *params)
@@ -162,8 +172,7 @@ void cross_entropy_by(const gckpt_call *call, bool backward)
         for_each_row<loss_gradients_of_row<false>>(call, l.rows, l, params_of(call));
     if (!call->in[2].grad)
         return;
-    l.weights = NULL, l.saved = NULL;
-    for_each_row<loss_of_row>(call, l.rows, l);
+    for_each_row<saved_loss_of_row>(call, l.rows, l);
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }

@@ -281,17 +281,12 @@ int attribute_of(const gckpt_call *call, cudaDeviceAttr which)
 
 int sm_count(const gckpt_call *call) { return attribute_of(call, cudaDevAttrMultiProcessorCount); }
 
-Product product_of(const gckpti_product *t, int mixed)
-{
-    return { *t, operand_of(&t->a, t->m, t->k, mixed), operand_of(&t->b, t->n, t->k, mixed),
-             t->n % 4 == 0 && aligned(t->c) };
-}
-
 /* Runs a product (a gckpti_product_fn). */
 void products(const gckpt_call *call, const gckpti_product *t)
 {
     int mixed = call->precision != GCKPT_FP32;
-    Product q = product_of(t, mixed);
+    const Product q = { *t, operand_of(&t->a, t->m, t->k, mixed),
+                        operand_of(&t->b, t->n, t->k, mixed), t->n % 4 == 0 && aligned(t->c) };
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, sm_count(call))
                              : best_tile(EXACT_TILES, 6, t, sm_count(call));
     tile->run(call, &q);
