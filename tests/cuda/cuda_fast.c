@@ -488,7 +488,7 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
                 if (of_query && i / d > token + ahead)
                     wrong += t.grad[1][i] != clean[1][i] || t.grad[2][i] != clean[2][i];
             CHECK_MSG(wrong == 0 && spoilt > 0,
-                      "attention %ld over %ld, heads of %ld: %c of token %ld is not finite: %ld others changed",
+                      "attention %ld over %ld, heads of %ld: %c of token %ld not finite: %ld wrong",
                       (long)queries, (long)keys, (long)d, "qkvg"[which], (long)token, (long)wrong);
             *x = before;
             for (int i = 0; i < 3; i++)

@@ -320,7 +320,7 @@ void attention_by(const gckpt_call *call, bool)
                                          (float *)call->workspace, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
     const int wide = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
-    /* some devices have 99 KiB of shared memory for a block, too few for 128 columns */
+    /* where a block has 99 KiB of shared memory, heads are split into 64 columns */
     if (a.d <= 64 || wide > attribute_of(call, cudaDevAttrMaxSharedMemoryPerBlockOptin))
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
     else

@@ -104,7 +104,7 @@ __device__ void loss_of_row(int64_t r, const Classes &l)
         l.saved[2 * r + lane] = lane == 0 ? max : log_sum;
 }
 
-/* Computes the unweighted loss of row r from what the forward saved. */
+/* Computes the unweighted loss of row r from its saved maximum and sum. */
 __device__ void saved_loss_of_row(int64_t r, const Classes &l)
 {
     const int64_t target = l.target ? l.target[r] : 0;
