@@ -190,9 +190,10 @@ static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
     const gckpt_arg *x = &call->in[0];
     const int axis = *(const int *)call->attributes, at = axis < 0 ? axis + x->shape.n : axis;
     const float size = mean ? (float)x->shape.d[at] : 1.0f;
+    const gckpt_shape one = gckpt_shape1(1);
     gckpt_shape sums = x->shape;
     const gckpt_shape *const shapes[2][4] = { { &x->shape, &sums, NULL, NULL },
-                                              { &x->shape, NULL, &sums, &x->shape } };
+                                              { &x->shape, &one, &sums, &x->shape } };
     gckpti_strided s;
     sums.d[at] = 1;
     gckpti_begin_strided(&s, call, backward ? gckpti_loop_plane : gckpti_reduce_plane,

@@ -17,33 +17,41 @@ static gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
     return v;
 }
 
+/* Begins to iterate over n elements of contiguous tensors. */
+static void gckpti_iter_flat(gckpti_iter *it, int64_t n)
+{
+    it->n = 1, it->size[0] = n, it->size[1] = 1;
+    for (int t = 0; t < 4; t++)
+        it->step[t][0] = 1, it->step[t][1] = it->offset[t] = 0;
+}
+
 /* Adds an axis, with the steps of the tensors; the caller adds the innermost axis first. */
 static void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, const int64_t step[4])
 {
-    int k = it->n - 1, merges = k >= 0;
+    const int k = it->n, last = k ? k - 1 : 0;
+    int merges = k;
     if (size == 1)
         return;
+    for (int t = 0; t < 4 && merges; t++)
+        merges = step[t] == it->size[last] * it->step[t][last];
+    if (merges) {
+        it->size[last] *= size;
+        return;
+    }
     for (int t = 0; t < 4; t++)
-        merges = merges && step[t] == it->size[k] * it->step[t][k];
-    if (!merges)
-        it->size[++k] = 1, it->n++;
-    for (int t = 0; !merges && t < 4; t++)
         it->step[t][k] = step[t];
-    it->size[k] *= size;
+    it->size[k] = size, it->index[k] = 0, it->n++;
 }
 
 GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
                                 const gckpt_shape *const shapes[4])
 {
-    int64_t stride[4] = { 1, 1, 1, 1 }, step[4];
-    it->n = 0, it->size[0] = it->size[1] = 1; /* one element */
-    memset(it->index, 0, sizeof it->index);
-    for (int t = 0; t < 4; t++)
-        it->step[t][0] = 1, it->step[t][1] = 0, it->offset[t] = 0;
+    int64_t stride[4] = { 1, 1, 1, 1 }, step[4] = { 0, 0, 0, 0 };
+    gckpti_iter_flat(it, 1), it->n = 0; /* one element */
     for (int k = 1; k <= axes->n; k++) {
-        for (int t = 0; t < 4; t++) {
+        for (int t = 0; t < 4 && shapes[t]; t++) {
             const gckpt_shape *s = shapes[t];
-            const int64_t size = s && k <= s->n ? s->d[s->n - k] : 1;
+            const int64_t size = k <= s->n ? s->d[s->n - k] : 1;
             step[t] = size == 1 ? 0 : stride[t];
             stride[t] *= size;
         }
@@ -90,8 +98,7 @@ static void gckpti_strided_item(void *context, int64_t i, int64_t worker)
 static void gckpti_begin_strided(gckpti_strided *s, const gckpt_call *call,
                                  void (*plane)(const gckpti_strided *s), int to)
 {
-    memset(s, 0, offsetof(gckpti_strided, it));
-    s->call = call, s->plane = plane, s->to = to, s->cost = 4;
+    s->call = call, s->plane = plane, s->to = to, s->count = s->vectors = 0, s->cost = 4;
 }
 
 static void gckpti_run_strided(gckpti_strided *s)
@@ -107,12 +114,12 @@ static void gckpti_run_strided(gckpti_strided *s)
     if (step[axis] && n * s->cost > 1 << 16) {
         s->each = 1 + ((size[axis] << 16) - 1) / (n * s->cost);
         s->each = axis < 2 ? gckpti_ceil_to(s->each, 64) : s->each;
+        gckpt_parallel(s->call, (size[axis] + s->each - 1) / s->each,
+                       s->cost * s->each * (n / size[axis]), gckpti_strided_item, s);
+        return;
     }
-    gckpt_parallel(s->call, (size[axis] + s->each - 1) / s->each,
-                   s->cost * s->each * (n / size[axis]), gckpti_strided_item, s);
-#else
-    gckpti_strided_item(s, 0, 0); /* plain loops run on one thread */
 #endif
+    gckpti_strided_item(s, 0, 0); /* few elements and plain loops run on one thread */
 }
 
 /* ---- elementwise ops: loops along the innermost axis ---- */
@@ -129,14 +136,19 @@ static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_
 #endif
 }
 
-static void gckpti_loop_plane(const gckpti_strided *s)
+/* Runs the loops on n elements of each row from element j on; if `to` is not NULL, stores there. */
+static void gckpti_loop_part(const gckpti_strided *s, int64_t row, int64_t rows, int64_t j,
+                             int64_t n, float *to)
 {
+    const int64_t line = to ? n : s->it.step[3][1];
     for (int k = 0; k < (GCKPTI_HAS_FAST ? s->count : 1); k++) {
         gckpti_loop c = s->loops[k];
-        for (int t = 0; t < 3; t++)
-            c.in[t] += s->it.offset[t], c.steps[t] = s->it.step[t][0];
-        c.to += s->it.offset[3], c.n = s->it.size[0];
-        for (int64_t row = 0; row < s->it.size[1]; row++, c.to += s->it.step[3][1]) {
+        for (int t = 0; t < 3; t++) {
+            c.steps[t] = s->it.step[t][0];
+            c.in[t] += s->it.offset[t] + row * s->it.step[t][1] + j * c.steps[t];
+        }
+        c.to = to ? to : c.to + s->it.offset[3], c.n = n;
+        for (int64_t i = 0; i < rows; i++, c.to += line) {
 #if GCKPTI_HAS_FAST
             if (s->vectors)
                 gckpti_kernels_of(s->call)->run_loop(&c, s->run[k]);
@@ -148,56 +160,63 @@ static void gckpti_loop_plane(const gckpti_strided *s)
         }
     }
 }
+static void gckpti_loop_plane(const gckpti_strided *s)
+{
+    gckpti_loop_part(s, 0, s->it.size[1], 0, s->it.size[0], NULL);
+}
 
 #if GCKPTI_HAS_FAST
-/* Adds the terms of a plane to compensated sums, in order: computes a tile of terms, which it sums
- * over rows or, transposed, over columns. Products are added to +0 first, so that no compiler
- * contracts them with the sum. */
-static void gckpti_sum_plane(const gckpti_strided *s)
+/* Adds rows of n terms to the sums from element `at` on: over rows or, transposed, over columns. */
+static void gckpti_sum_tile(const gckpti_strided *s, const float *x, int64_t line, int64_t rows,
+                            int64_t n, int64_t at)
 {
-    enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = GCKPTI_COLUMNS };
-    const int64_t *size = s->it.size, *step = s->it.step[3];
-    const int64_t most = !step[0] == !step[1] ? 1 : ROWS; /* rows of which either is summed */
-    float terms[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
+    const int over_rows = s->it.step[3][0] != 0;
+    float transposed[GCKPTI_TERM_ROWS * GCKPTI_COLUMNS];
     gckpt_call sums;
     memset(&sums, 0, sizeof sums);
-    sums.kernels = s->call->kernels, sums.in[1].accumulate = 1;
-    for (int64_t r = 0; r < size[1]; r += most)
-        for (int64_t j = 0; j < size[0]; j += COLUMNS) {
-            gckpti_strided tile = *s;
-            gckpti_iter_narrow(&tile.it, 1, r, most), gckpti_iter_narrow(&tile.it, 0, j, COLUMNS);
-            const int64_t at = tile.it.offset[3], rows = tile.it.size[1], n = tile.it.size[0];
-            memset(terms, 0, (size_t)(rows * n) * sizeof *terms);
-            tile.loops->to = terms, tile.it.offset[3] = 0, tile.it.step[3][1] = n;
-            gckpti_loop_plane(&tile);
-            for (int64_t k = 0; !step[0] && k < n; k++)
-                for (int64_t i = 0; i < rows; i++)
-                    transposed[k * rows + i] = terms[i * n + k];
-            sums.grad_out = step[0] ? terms : transposed;
-            sums.shape = step[0] ? gckpt_shape2(rows, n) : gckpt_shape2(n, rows);
-            sums.in[1].grad = s->loops->to + at, sums.in[1].compensation = s->comp + at;
-            gckpti_run_column_sums(&sums, 0, 1);
-        }
-}
-#else /* firmware has little stack: term by term */
-static void gckpti_sum_plane(const gckpti_strided *s)
-{
-    for (int64_t r = 0; r < s->it.size[1]; r++)
-        for (int64_t j = 0; j < s->it.size[0]; j++) {
-            float term = 0;
-            gckpti_loop c = *s->loops;
-            int64_t at = 0;
-            for (int t = 0; t < 4; t++) {
-                at = s->it.offset[t] + r * s->it.step[t][1] + j * s->it.step[t][0];
-                if (t < 3)
-                    c.in[t] += at;
-            }
-            c.to = &term, c.n = 1;
-            s->run[0](&c);
-            gckpti_sum_add(s->loops->to + at, s->comp + at, term);
-        }
+    for (int64_t k = 0; !over_rows && k < n; k++)
+        for (int64_t i = 0; i < rows; i++)
+            transposed[k * rows + i] = x[i * line + k];
+    sums.kernels = s->call->kernels, sums.grad_out = over_rows ? x : transposed;
+    sums.shape = over_rows ? gckpt_shape2(rows, n) : gckpt_shape2(n, rows);
+    sums.in[1].grad = s->loops->to + at, sums.in[1].compensation = s->comp + at;
+    sums.in[1].accumulate = 1;
+    gckpti_run_column_sums(&sums, 0, 1);
 }
 #endif
+
+/* Adds the terms of a plane to compensated sums, in order: g if `run` is NULL, else tiles of terms.
+ * Products are added to +0 first, so that no compiler contracts them with the sum. */
+static void gckpti_sum_plane(const gckpti_strided *s)
+{
+    enum { ROWS = GCKPTI_HAS_FAST ? GCKPTI_TERM_ROWS : 1 };
+    enum { COLUMNS = GCKPTI_HAS_FAST ? GCKPTI_COLUMNS : 16 };
+    const int64_t *size = s->it.size, *step = s->it.step[3], *g_step = s->it.step[2];
+    const int64_t most = !step[0] == !step[1] ? 1 : ROWS; /* rows of which either is summed */
+    float terms[ROWS * COLUMNS];
+    for (int64_t r = 0; r < size[1]; r += most)
+        for (int64_t j = 0; j < size[0]; j += COLUMNS) {
+            const int64_t rows = gckpti_min(size[1] - r, most), n = gckpti_min(size[0] - j, COLUMNS);
+            const int64_t at = s->it.offset[3] + r * step[1] + j * step[0];
+            const int64_t line = s->run[0] ? n : g_step[1];
+            const float *x = s->run[0] ? terms
+                                       : s->loops->in[2] + s->it.offset[2] + r * line + j;
+            if (s->run[0]) {
+                memset(terms, 0, (size_t)(rows * n) * sizeof *terms);
+                gckpti_loop_part(s, r, rows, j, n, terms);
+            }
+#if GCKPTI_HAS_FAST
+            if (s->call->kernels && (step[0] ? n : rows) >= GCKPTI_FEW_SUMS) {
+                gckpti_sum_tile(s, x, line, rows, n, at);
+                continue;
+            }
+#endif
+            for (int64_t i = 0; i < rows; i++)
+                for (int64_t k = 0; k < n; k++)
+                    gckpti_sum_add(s->loops->to + at + i * step[1] + k * step[0],
+                                   s->comp + at + i * step[1] + k * step[0], x[i * line + k]);
+        }
+}
 
 /* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is
  * repeated. The gradient of a repeated input sums over the repetitions, in the row-major order of
@@ -228,16 +247,19 @@ GCKPTI_INLINE void gckpti_run_broadcast(const gckpt_call *call, int backward, in
                                         gckpti_loop_fn first, gckpti_loop_fn second)
 {
     int flat = GCKPTI_HAS_FAST; /* no input is repeated, and no gradient is a compensated sum */
+    const int64_t n = gckpti_elements(&call->shape);
     const float *whole = backward ? call->grad_out : call->out;
     gckpti_strided s;
     gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
     for (int k = 0; k < call->inputs && flat; k++)
-        flat = flat && !call->in[k].compensation &&
-               gckpti_elements(&call->in[k].shape) == gckpti_elements(&call->shape);
+        flat = !call->in[k].compensation && gckpti_elements(&call->in[k].shape) == n;
     for (int i = 0; i <= backward; i++) {
         const gckpt_arg *in = call->in, *d = &in[where + i];
         const gckpt_shape *shape[4];
         gckpti_loop *loop = &s.loops[flat ? s.count : 0];
+        loop->to = backward ? d->grad : call->out, loop->accumulate = backward && d->accumulate;
+        if (!loop->to || loop->to == call->grad_out) /* not required, or g itself (PASSES_GRAD) */
+            continue;
         for (int t = 0; t < 3; t++) {
             const gckpt_arg *x = &in[where ? t : (t ^ i) & 1];
             const void *data = where && x->index ? (const void *)x->index : (const void *)x->data;
@@ -247,23 +269,29 @@ GCKPTI_INLINE void gckpti_run_broadcast(const gckpt_call *call, int backward, in
         }
         shape[3] = backward ? &d->shape : &call->shape;
         s.comp = backward ? d->compensation : NULL;
-        loop->to = backward ? d->grad : call->out, loop->accumulate = backward && d->accumulate;
         loop->shift = where && !in->index, loop->second = i;
-        if (!loop->to || loop->to == call->grad_out) /* not required, or g itself (PASSES_GRAD) */
-            continue;
-        gckpti_iter_over(&s.it, &call->shape, shape);
+        if (flat)
+            gckpti_iter_flat(&s.it, n);
+        else
+            gckpti_iter_over(&s.it, &call->shape, shape);
         gckpti_add_loop(&s, kind, backward ? i : -1, i ? second : first);
-        if (GCKPTI_HAS_FAST && s.comp && kind == GCKPTI_KIND_add && s.it.step[3][0] &&
-            s.it.size[0] == gckpti_elements(&d->shape)) { /* the terms are g */
-            gckpt_call sums = *call;
-            sums.shape = gckpt_shape2(gckpti_elements(&call->shape) / s.it.size[0], s.it.size[0]);
-            sums.in[1] = *d, s.count = 0;
-            gckpti_run_column_sums(&sums, 0, 1);
-            continue;
-        }
         if (s.comp) {
             gckpti_zero_unless(loop->to, gckpti_elements(&d->shape), d->accumulate);
             s.plane = gckpti_sum_plane, loop->accumulate = kind >= GCKPTI_KIND_mul && !where;
+        }
+        if (s.comp && kind == GCKPTI_KIND_add) { /* the terms are g */
+#if GCKPTI_HAS_FAST
+            s.run[0] = call->kernels && s.it.step[3][0] ? s.run[0] : NULL;
+            if (s.run[0] && s.it.size[0] == gckpti_elements(&d->shape)) {
+                gckpt_call sums = *call;
+                sums.shape = gckpt_shape2(n / s.it.size[0], s.it.size[0]);
+                sums.in[1] = *d, sums.in[1].accumulate = 1, s.count = 0;
+                gckpti_run_column_sums(&sums, 0, 1);
+                continue;
+            }
+#else
+            s.run[0] = NULL;
+#endif
         }
         if (!flat)
             gckpti_run_strided(&s), s.count = 0, s.plane = gckpti_loop_plane;

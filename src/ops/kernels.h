@@ -14,8 +14,8 @@ enum {
 };
 #undef GCKPTI_KIND
 enum { GCKPTI_ELEMENTS = 4096, GCKPTI_COLUMNS = 64 }; /* of a work item */
-/* Rows of a tile of terms of sums; the shortest rows that take vector loops. */
-enum { GCKPTI_TERM_ROWS = 32, GCKPTI_LONG_ROW = 32 };
+/* Rows of a tile of terms of sums; the shortest rows, and the fewest sums, that take vectors. */
+enum { GCKPTI_TERM_ROWS = 32, GCKPTI_LONG_ROW = 32, GCKPTI_FEW_SUMS = 8 };
 enum { GCKPTI_FEW_CLASSES = 16, GCKPTI_FEW_ROWS = 128 }; /* most classes; rows of a work item */
 
 #if GCKPTI_HAS_FAST

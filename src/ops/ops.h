@@ -246,8 +246,8 @@ typedef struct {
     int64_t offset[4]; /* the element of each tensor that the iterator has reached */
 } gckpti_iter;
 
-/* Begins to iterate over `axes` of tensors of these shapes; of NULL, an element is repeated. Axes
- * match from the last; a size of 1 or a missing axis is repeated (step 0). */
+/* Begins to iterate over `axes` of tensors of these shapes, up to the first NULL. Axes match from
+ * the last; a size of 1 or a missing axis is repeated (step 0). */
 GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
                                 const gckpt_shape *const shapes[4]);
 

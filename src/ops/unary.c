@@ -24,10 +24,9 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
     const gckpti_loop loop = gckpti_loop_of(call, backward, reads);
 #if GCKPTI_HAS_FAST
     if (call->kernels && loop.to) {
-        const gckpt_shape all = gckpt_shape1(loop.n), *const shapes[4] = { &all, &all, &all, &all };
         gckpti_strided s;
         gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
-        gckpti_iter_over(&s.it, &all, shapes);
+        gckpti_iter_flat(&s.it, loop.n);
         s.loops[0] = loop, s.cost = 16;
         gckpti_add_loop(&s, kind, backward - 1, plain);
         gckpti_run_strided(&s);
