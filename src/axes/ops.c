@@ -203,7 +203,7 @@ static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
     if (backward) { /* x is not read */
         s.loops->in[0] = s.loops->to = x->grad, s.loops->in[2] = call->grad_out;
         s.loops->accumulate = x->accumulate;
-        gckpti_add_loop(&s, GCKPTI_KIND_div, 0, gckpti_numerator_gradient);
+        gckpti_add_loop(&s, GCKPTI_KIND_div, 0, gckpti_numerator_gradient, s.it.size[0]);
     }
     if (s.loops->to)
         gckpti_run_strided(&s);

@@ -17,7 +17,7 @@ static const gckpti_loops V(elementwise)[] = {
 
 /* Runs a loop of any length. Repeated operands are read from arrays of copies; elements after the
  * last whole vector are computed as one padded vector. */
-static GCKPTI_TARGET void V(run_loop)(gckpti_loop *s, gckpti_loop_fn loop)
+static GCKPTI_TARGET void V(run_loop)(const gckpti_loop *s, gckpti_loop_fn loop)
 {
     enum { COPIES = 256 };
     float copies[3][COPIES], padded[3][W], last[W], *to;

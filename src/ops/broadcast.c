@@ -17,14 +17,6 @@ static gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
     return v;
 }
 
-/* Begins to iterate over n elements of contiguous tensors. */
-static void gckpti_iter_flat(gckpti_iter *it, int64_t n)
-{
-    it->n = 1, it->size[0] = n, it->size[1] = 1;
-    for (int t = 0; t < 4; t++)
-        it->step[t][0] = 1, it->step[t][1] = it->offset[t] = 0;
-}
-
 /* Adds an axis, with the steps of the tensors; the caller adds the innermost axis first. */
 static void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, const int64_t step[4])
 {
@@ -47,7 +39,9 @@ GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
                                 const gckpt_shape *const shapes[4])
 {
     int64_t stride[4] = { 1, 1, 1, 1 }, step[4] = { 0, 0, 0, 0 };
-    gckpti_iter_flat(it, 1), it->n = 0; /* one element */
+    it->n = 0, it->size[0] = it->size[1] = 1; /* one element */
+    for (int t = 0; t < 4; t++)
+        it->step[t][0] = 1, it->step[t][1] = it->offset[t] = 0;
     for (int k = 1; k <= axes->n; k++) {
         for (int t = 0; t < 4 && shapes[t]; t++) {
             const gckpt_shape *s = shapes[t];
@@ -123,17 +117,28 @@ static void gckpti_run_strided(gckpti_strided *s)
 }
 
 /* ---- elementwise ops: loops along the innermost axis ---- */
-/* Adds a loop of values (input -1) or of an input's gradient, along the axes that are set. */
-static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_fn plain)
+/* Adds a loop of values (input -1) or of an input's gradient, along rows of n elements. */
+static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_fn plain, int64_t n)
 {
     gckpti_loop_fn *run = &s->run[GCKPTI_HAS_FAST ? s->count++ : 0];
-    *run = plain, (void)kind, (void)input;
+    *run = plain, (void)kind, (void)input, (void)n;
 #if GCKPTI_HAS_FAST
-    const gckpti_loops *table = s->call->kernels ? gckpti_kernels_of(s->call)->elementwise : NULL;
-    s->vectors = table && s->it.size[0] >= GCKPTI_LONG_ROW;
-    if (s->vectors)
-        *run = input < 0 ? table[kind].values : table[kind].gradients[input];
+    s->vectors = s->call->kernels && n >= GCKPTI_LONG_ROW;
+    if (s->vectors) {
+        const gckpti_loops *loops = &gckpti_kernels_of(s->call)->elementwise[kind];
+        *run = input < 0 ? loops->values : loops->gradients[input];
+    }
 #endif
+}
+
+static void gckpti_run_loop(const gckpti_strided *s, const gckpti_loop *loop, gckpti_loop_fn run)
+{
+#if GCKPTI_HAS_FAST
+    if (s->vectors)
+        gckpti_kernels_of(s->call)->run_loop(loop, run);
+    else
+#endif
+        (void)s, run(loop);
 }
 
 /* Runs the loops on n elements of each row from element j on; if `to` is not NULL, stores there. */
@@ -149,12 +154,7 @@ static void gckpti_loop_part(const gckpti_strided *s, int64_t row, int64_t rows,
         }
         c.to = to ? to : c.to + s->it.offset[3], c.n = n;
         for (int64_t i = 0; i < rows; i++, c.to += line) {
-#if GCKPTI_HAS_FAST
-            if (s->vectors)
-                gckpti_kernels_of(s->call)->run_loop(&c, s->run[k]);
-            else
-#endif
-                s->run[k](&c);
+            gckpti_run_loop(s, &c, s->run[k]);
             for (int t = 0; t < 3; t++)
                 c.in[t] += s->it.step[t][1];
         }
@@ -166,6 +166,30 @@ static void gckpti_loop_plane(const gckpti_strided *s)
 }
 
 #if GCKPTI_HAS_FAST
+static void gckpti_flat_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_strided *s = (const gckpti_strided *)context;
+    (void)worker;
+    for (int k = 0; k < s->count; k++) {
+        gckpti_loop c = s->loops[k];
+        c.n = gckpti_min(c.n - i * s->each, s->each), c.to += i * s->each;
+        c.in[0] += i * s->each, c.in[1] += i * s->each, c.in[2] += i * s->each;
+        gckpti_run_loop(s, &c, s->run[k]);
+    }
+}
+
+/* Runs loops over contiguous arrays, which need no iterator. */
+static void gckpti_run_flat(gckpti_strided *s)
+{
+    const int64_t n = s->loops->n;
+    s->each = n * s->cost > 1 << 16 ? (1 << 16) / s->cost : n;
+    if (s->each < n)
+        gckpt_parallel(s->call, (n - 1) / s->each + 1, 1 << 16, gckpti_flat_item, s);
+    else
+        for (int k = 0; k < s->count; k++)
+            gckpti_run_loop(s, &s->loops[k], s->run[k]);
+}
+
 /* Adds rows of n terms to the sums from element `at` on: over rows or, transposed, over columns. */
 static void gckpti_sum_tile(const gckpti_strided *s, const float *x, int64_t line, int64_t rows,
                             int64_t n, int64_t at)
@@ -196,11 +220,11 @@ static void gckpti_sum_plane(const gckpti_strided *s)
     float terms[ROWS * COLUMNS];
     for (int64_t r = 0; r < size[1]; r += most)
         for (int64_t j = 0; j < size[0]; j += COLUMNS) {
-            const int64_t rows = gckpti_min(size[1] - r, most), n = gckpti_min(size[0] - j, COLUMNS);
+            const int64_t rows = gckpti_min(size[1] - r, most),
+                          n = gckpti_min(size[0] - j, COLUMNS);
             const int64_t at = s->it.offset[3] + r * step[1] + j * step[0];
             const int64_t line = s->run[0] ? n : g_step[1];
-            const float *x = s->run[0] ? terms
-                                       : s->loops->in[2] + s->it.offset[2] + r * line + j;
+            const float *x = s->run[0] ? terms : s->loops->in[2] + s->it.offset[2] + r * line + j;
             if (s->run[0]) {
                 memset(terms, 0, (size_t)(rows * n) * sizeof *terms);
                 gckpti_loop_part(s, r, rows, j, n, terms);
@@ -255,26 +279,27 @@ GCKPTI_INLINE void gckpti_run_broadcast(const gckpt_call *call, int backward, in
         flat = !call->in[k].compensation && gckpti_elements(&call->in[k].shape) == n;
     for (int i = 0; i <= backward; i++) {
         const gckpt_arg *in = call->in, *d = &in[where + i];
-        const gckpt_shape *shape[4];
+        const gckpt_arg *x = &in[where ? 0 : i], *y = &in[where ? 1 : 1 - i];
+        const gckpt_shape *shape[4] = { &x->shape, &y->shape, &call->shape, NULL };
+        const void *words = x->index;
         gckpti_loop *loop = &s.loops[flat ? s.count : 0];
         loop->to = backward ? d->grad : call->out, loop->accumulate = backward && d->accumulate;
         if (!loop->to || loop->to == call->grad_out) /* not required, or g itself (PASSES_GRAD) */
             continue;
-        for (int t = 0; t < 3; t++) {
-            const gckpt_arg *x = &in[where ? t : (t ^ i) & 1];
-            const void *data = where && x->index ? (const void *)x->index : (const void *)x->data;
-            const int is_read = data && (t < 2 || (where && !backward));
-            loop->in[t] = is_read ? (const float *)data : whole;
-            shape[t] = is_read ? &x->shape : &call->shape;
-        }
+        loop->in[0] = where && words ? (const float *)words : x->data, loop->in[1] = y->data,
+        loop->in[2] = whole;
+        loop->steps[0] = loop->steps[1] = loop->steps[2] = 1;
+        if (where && !backward)
+            loop->in[2] = in[2].data, shape[2] = &in[2].shape;
+        for (int t = 0; t < 2; t++)
+            if (!loop->in[t])
+                loop->in[t] = whole, shape[t] = &call->shape;
         shape[3] = backward ? &d->shape : &call->shape;
         s.comp = backward ? d->compensation : NULL;
-        loop->shift = where && !in->index, loop->second = i;
-        if (flat)
-            gckpti_iter_flat(&s.it, n);
-        else
+        loop->shift = where && !in->index, loop->second = i, loop->n = n;
+        if (!flat)
             gckpti_iter_over(&s.it, &call->shape, shape);
-        gckpti_add_loop(&s, kind, backward ? i : -1, i ? second : first);
+        gckpti_add_loop(&s, kind, backward ? i : -1, i ? second : first, flat ? n : s.it.size[0]);
         if (s.comp) {
             gckpti_zero_unless(loop->to, gckpti_elements(&d->shape), d->accumulate);
             s.plane = gckpti_sum_plane, loop->accumulate = kind >= GCKPTI_KIND_mul && !where;
@@ -296,8 +321,10 @@ GCKPTI_INLINE void gckpti_run_broadcast(const gckpt_call *call, int backward, in
         if (!flat)
             gckpti_run_strided(&s), s.count = 0, s.plane = gckpti_loop_plane;
     }
+#if GCKPTI_HAS_FAST
     if (s.count)
-        gckpti_run_strided(&s);
+        gckpti_run_flat(&s);
+#endif
 }
 
 static void gckpti_run_binary(const gckpt_call *call, int backward, int kind, gckpti_loop_fn first,

@@ -45,7 +45,7 @@ typedef struct {
                     int update);
     void (*add)(float *to, const float *from, int64_t n); /* to += from */
     const gckpti_loops *elementwise;                      /* by GCKPTI_KIND_.. */
-    void (*run_loop)(gckpti_loop *s, gckpti_loop_fn loop); /* of any number of elements */
+    void (*run_loop)(const gckpti_loop *s, gckpti_loop_fn loop); /* of any number of elements */
     void (*softmax_forward)(const gckpt_call *call, int64_t row);
     void (*softmax_backward)(const gckpt_call *call, int64_t row);
     void (*log_softmax_forward)(const gckpt_call *call, int64_t row);

@@ -26,10 +26,9 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
     if (call->kernels && loop.to) {
         gckpti_strided s;
         gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
-        gckpti_iter_flat(&s.it, loop.n);
         s.loops[0] = loop, s.cost = 16;
-        gckpti_add_loop(&s, kind, backward - 1, plain);
-        gckpti_run_strided(&s);
+        gckpti_add_loop(&s, kind, backward - 1, plain, loop.n);
+        gckpti_run_flat(&s);
         return;
     }
 #endif
