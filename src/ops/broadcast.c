@@ -93,6 +93,7 @@ static void gckpti_begin_strided(gckpti_strided *s, const gckpt_call *call,
                                  void (*plane)(const gckpti_strided *s), int to)
 {
     s->call = call, s->plane = plane, s->to = to, s->count = s->vectors = 0, s->cost = 4;
+    s->loops->comp = NULL;
 }
 
 static void gckpti_run_strided(gckpti_strided *s)
@@ -153,7 +154,8 @@ static void gckpti_loop_part(const gckpti_strided *s, int64_t row, int64_t rows,
             c.in[t] += s->it.offset[t] + row * s->it.step[t][1] + j * c.steps[t];
         }
         c.to = to ? to : c.to + s->it.offset[3], c.n = n;
-        for (int64_t i = 0; i < rows; i++, c.to += line) {
+        c.comp += c.comp ? s->it.offset[3] : 0, c.steps[3] = s->it.step[3][0];
+        for (int64_t i = 0; i < rows; i++, c.to += line, c.comp += c.comp ? line : 0) {
             gckpti_run_loop(s, &c, s->run[k]);
             for (int t = 0; t < 3; t++)
                 c.in[t] += s->it.step[t][1];
@@ -190,56 +192,55 @@ static void gckpti_run_flat(gckpti_strided *s)
             gckpti_run_loop(s, &s->loops[k], s->run[k]);
 }
 
-/* Adds rows of n terms to the sums from element `at` on: over rows or, transposed, over columns. */
-static void gckpti_sum_tile(const gckpti_strided *s, const float *x, int64_t line, int64_t rows,
-                            int64_t n, int64_t at)
-{
-    const int over_rows = s->it.step[3][0] != 0;
-    float transposed[GCKPTI_TERM_ROWS * GCKPTI_COLUMNS];
-    gckpt_call sums;
-    memset(&sums, 0, sizeof sums);
-    for (int64_t k = 0; !over_rows && k < n; k++)
-        for (int64_t i = 0; i < rows; i++)
-            transposed[k * rows + i] = x[i * line + k];
-    sums.kernels = s->call->kernels, sums.grad_out = over_rows ? x : transposed;
-    sums.shape = over_rows ? gckpt_shape2(rows, n) : gckpt_shape2(n, rows);
-    sums.in[1].grad = s->loops->to + at, sums.in[1].compensation = s->comp + at;
-    sums.in[1].accumulate = 1;
-    gckpti_run_column_sums(&sums, 0, 1);
-}
-#endif
-
-/* Adds the terms of a plane to compensated sums, in order: g if `run` is NULL, else tiles of terms.
- * Products are added to +0 first, so that no compiler contracts them with the sum. */
+/* Adds the terms of a plane to compensated sums, in order, by vectors: g if `run` is NULL, else
+ * tiles of terms, summed over rows or, transposed, over columns. Products are added to +0 first, so
+ * that no compiler contracts them with the sum. */
 static void gckpti_sum_plane(const gckpti_strided *s)
 {
-    enum { ROWS = GCKPTI_HAS_FAST ? GCKPTI_TERM_ROWS : 1 };
-    enum { COLUMNS = GCKPTI_HAS_FAST ? GCKPTI_COLUMNS : 16 };
-    const int64_t *size = s->it.size, *step = s->it.step[3], *g_step = s->it.step[2];
-    const int64_t most = !step[0] == !step[1] ? 1 : ROWS; /* rows of which either is summed */
-    float terms[ROWS * COLUMNS];
+    enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = GCKPTI_COLUMNS };
+    const int64_t *size = s->it.size, *step = s->it.step[3], line = s->it.step[2][1];
+    const int64_t most = !step[1] == !step[0] ? 1 : s->run[0] || !step[0] ? ROWS : size[1];
+    float terms[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
     for (int64_t r = 0; r < size[1]; r += most)
         for (int64_t j = 0; j < size[0]; j += COLUMNS) {
             const int64_t rows = gckpti_min(size[1] - r, most),
                           n = gckpti_min(size[0] - j, COLUMNS);
             const int64_t at = s->it.offset[3] + r * step[1] + j * step[0];
-            const int64_t line = s->run[0] ? n : g_step[1];
-            const float *x = s->run[0] ? terms : s->loops->in[2] + s->it.offset[2] + r * line + j;
+            const gckpti_column_sums sums = { &call, NULL, s->loops->to + at, NULL, s->comp + at };
+            const float *x = s->loops->in[2] + s->it.offset[2] + r * line + j;
             if (s->run[0]) {
                 memset(terms, 0, (size_t)(rows * n) * sizeof *terms);
                 gckpti_loop_part(s, r, rows, j, n, terms);
+                x = terms;
             }
-#if GCKPTI_HAS_FAST
-            if (s->call->kernels && (step[0] ? n : rows) >= GCKPTI_FEW_SUMS) {
-                gckpti_sum_tile(s, x, line, rows, n, at);
-                continue;
-            }
-#endif
-            for (int64_t i = 0; i < rows; i++)
-                for (int64_t k = 0; k < n; k++)
-                    gckpti_sum_add(s->loops->to + at + i * step[1] + k * step[0],
-                                   s->comp + at + i * step[1] + k * step[0], x[i * line + k]);
+            call.shape = gckpt_shape2(rows, s->run[0] ? n : line);
+            for (int64_t k = 0; !step[0] && k < n; k++)
+                for (int64_t i = 0; i < rows; i++)
+                    transposed[k * rows + i] = x[i * call.shape.d[1] + k];
+            if (!step[0])
+                x = transposed, call.shape = gckpt_shape2(n, rows);
+            call.grad_out = x;
+            gckpti_kernels_of(s->call)->column_sums(&sums, 0, step[0] ? n : rows);
         }
+}
+#endif
+
+/* Sets how a loop adds terms to compensated sums: by vectors, or in a plain loop if they are few. */
+static void gckpti_begin_sums(gckpti_strided *s, int kind, gckpti_loop_fn plain)
+{
+#if GCKPTI_HAS_FAST
+    const int64_t *step = s->it.step[3], *size = s->it.size;
+    if (s->call->kernels && (step[0] ? size[0] : step[1] ? size[1] : 1) >= GCKPTI_FEW_SUMS) {
+        s->plane = gckpti_sum_plane;
+        s->loops->accumulate = kind >= GCKPTI_KIND_mul && kind != GCKPTI_KIND_where;
+        if (kind == GCKPTI_KIND_add)
+            s->run[0] = NULL; /* the terms are g */
+        return;
+    }
+#endif
+    s->loops->comp = s->comp, s->vectors = 0, s->run[0] = plain, (void)kind;
 }
 
 /* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is
@@ -282,6 +283,7 @@ GCKPTI_INLINE void gckpti_run_broadcast(const gckpt_call *call, int backward, in
         const gckpt_arg *x = &in[where ? 0 : i], *y = &in[where ? 1 : 1 - i];
         const gckpt_shape *shape[4] = { &x->shape, &y->shape, &call->shape, NULL };
         const void *words = x->index;
+        const gckpti_loop_fn plain = i ? second : first;
         gckpti_loop *loop = &s.loops[flat ? s.count : 0];
         loop->to = backward ? d->grad : call->out, loop->accumulate = backward && d->accumulate;
         if (!loop->to || loop->to == call->grad_out) /* not required, or g itself (PASSES_GRAD) */
@@ -295,28 +297,14 @@ GCKPTI_INLINE void gckpti_run_broadcast(const gckpt_call *call, int backward, in
             if (!loop->in[t])
                 loop->in[t] = whole, shape[t] = &call->shape;
         shape[3] = backward ? &d->shape : &call->shape;
-        s.comp = backward ? d->compensation : NULL;
-        loop->shift = where && !in->index, loop->second = i, loop->n = n;
+        s.comp = backward ? d->compensation : NULL, loop->comp = NULL, loop->n = n;
+        loop->shift = where && !in->index, loop->second = i;
         if (!flat)
             gckpti_iter_over(&s.it, &call->shape, shape);
-        gckpti_add_loop(&s, kind, backward ? i : -1, i ? second : first, flat ? n : s.it.size[0]);
+        gckpti_add_loop(&s, kind, backward ? i : -1, plain, flat ? n : s.it.size[0]);
         if (s.comp) {
             gckpti_zero_unless(loop->to, gckpti_elements(&d->shape), d->accumulate);
-            s.plane = gckpti_sum_plane, loop->accumulate = kind >= GCKPTI_KIND_mul && !where;
-        }
-        if (s.comp && kind == GCKPTI_KIND_add) { /* the terms are g */
-#if GCKPTI_HAS_FAST
-            s.run[0] = call->kernels && s.it.step[3][0] ? s.run[0] : NULL;
-            if (s.run[0] && s.it.size[0] == gckpti_elements(&d->shape)) {
-                gckpt_call sums = *call;
-                sums.shape = gckpt_shape2(n / s.it.size[0], s.it.size[0]);
-                sums.in[1] = *d, sums.in[1].accumulate = 1, s.count = 0;
-                gckpti_run_column_sums(&sums, 0, 1);
-                continue;
-            }
-#else
-            s.run[0] = NULL;
-#endif
+            gckpti_begin_sums(&s, kind, plain);
         }
         if (!flat)
             gckpti_run_strided(&s), s.count = 0, s.plane = gckpti_loop_plane;

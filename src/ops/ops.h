@@ -109,8 +109,8 @@ typedef struct {
  * condition; forward, y is a and g is b. */
 typedef struct {
     const float *in[3], *o;
-    float *to;
-    int64_t n, steps[3]; /* steps in x, y and g: 1, or 0 for an element that is repeated */
+    float *to, *comp;    /* comp: compensation of the sums in `to`, of plain loops, or NULL */
+    int64_t n, steps[4]; /* steps in x, y, g and, of sums, `to`: 1, or 0 to repeat an element */
     int accumulate;
     int shift, second; /* where: 1 for a condition in f32, 1 for the gradient of b */
 } gckpti_loop;
@@ -265,7 +265,7 @@ typedef struct gckpti_strided {
     gckpti_loop loops[2];
     gckpti_loop_fn run[2];
     int vectors;  /* nonzero: `run` has loops for vectors */
-    float *comp;  /* compensation of the sums in `to`, or NULL */
+    float *comp;  /* compensation of the sums in `to` of the first loop, or NULL */
     int64_t cost; /* of an element */
     int axis;     /* which work items divide */
     int64_t each; /* indices of it in a work item */
