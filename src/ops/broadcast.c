@@ -20,30 +20,31 @@ static gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
 /* Adds an axis, with the steps of the tensors; the caller adds the innermost axis first. */
 static void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, const int64_t step[4])
 {
-    const int k = it->n, last = k ? k - 1 : 0;
-    int merges = k;
+    int k = it->n - 1, t = 0;
     if (size == 1)
         return;
-    for (int t = 0; t < 4 && merges; t++)
-        merges = step[t] == it->size[last] * it->step[t][last];
-    if (merges) {
-        it->size[last] *= size;
+    while (k >= 0 && t < it->tensors && step[t] == it->size[k] * it->step[t][k])
+        t++;
+    if (t == it->tensors) {
+        it->size[k] *= size;
         return;
     }
-    for (int t = 0; t < 4; t++)
+    it->size[++k] = size, it->index[k] = 0, it->n++;
+    for (t = 0; t < it->tensors; t++)
         it->step[t][k] = step[t];
-    it->size[k] = size, it->index[k] = 0, it->n++;
 }
 
 GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
                                 const gckpt_shape *const shapes[4])
 {
-    int64_t stride[4] = { 1, 1, 1, 1 }, step[4] = { 0, 0, 0, 0 };
+    int64_t stride[4], step[4];
     it->n = 0, it->size[0] = it->size[1] = 1; /* one element */
-    for (int t = 0; t < 4; t++)
-        it->step[t][0] = 1, it->step[t][1] = it->offset[t] = 0;
+    for (it->tensors = 0; it->tensors < 4 && shapes[it->tensors]; it->tensors++) {
+        it->step[it->tensors][0] = stride[it->tensors] = 1;
+        it->step[it->tensors][1] = it->offset[it->tensors] = 0;
+    }
     for (int k = 1; k <= axes->n; k++) {
-        for (int t = 0; t < 4 && shapes[t]; t++) {
+        for (int t = 0; t < it->tensors; t++) {
             const gckpt_shape *s = shapes[t];
             const int64_t size = k <= s->n ? s->d[s->n - k] : 1;
             step[t] = size == 1 ? 0 : stride[t];
@@ -58,21 +59,14 @@ static int gckpti_iter_next(gckpti_iter *it, int axis)
 {
     for (int k = axis; k < it->n; k++) {
         const int ends = ++it->index[k] == it->size[k];
-        for (int t = 0; t < 4; t++)
-            it->offset[t] += it->step[t][k] * (ends ? 1 - it->size[k] : 1);
+        const int64_t steps = ends ? 1 - it->size[k] : 1;
+        for (int t = 0; t < it->tensors; t++)
+            it->offset[t] += it->step[t][k] * steps;
         if (!ends)
             return 1;
         it->index[k] = 0;
     }
     return 0;
-}
-
-/* Narrows an axis to at most n indices from `at` on. */
-static void gckpti_iter_narrow(gckpti_iter *it, int axis, int64_t at, int64_t n)
-{
-    it->size[axis] = gckpti_min(it->size[axis] - at, n);
-    for (int t = 0; t < 4; t++)
-        it->offset[t] += at * it->step[t][axis];
 }
 
 static void gckpti_strided_item(void *context, int64_t i, int64_t worker)
@@ -81,7 +75,9 @@ static void gckpti_strided_item(void *context, int64_t i, int64_t worker)
     (void)worker;
     if (GCKPTI_HAS_FAST && s->each < s->it.size[s->axis]) { /* else this is the only item */
         part = *s, s = &part;
-        gckpti_iter_narrow(&part.it, s->axis, i * s->each, s->each);
+        s->it.size[s->axis] = gckpti_min(s->it.size[s->axis] - i * s->each, s->each);
+        for (int t = 0; t < s->it.tensors; t++)
+            s->it.offset[t] += i * s->each * s->it.step[t][s->axis];
     }
     do
         s->plane(s);
@@ -124,7 +120,7 @@ static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_
     gckpti_loop_fn *run = &s->run[GCKPTI_HAS_FAST ? s->count++ : 0];
     *run = plain, (void)kind, (void)input, (void)n;
 #if GCKPTI_HAS_FAST
-    s->vectors = s->call->kernels && n >= GCKPTI_LONG_ROW;
+    s->vectors = s->call->kernels && n >= GCKPTI_LONG_ROW && !s->loops->comp;
     if (s->vectors) {
         const gckpti_loops *loops = &gckpti_kernels_of(s->call)->elementwise[kind];
         *run = input < 0 ? loops->values : loops->gradients[input];
@@ -142,24 +138,24 @@ static void gckpti_run_loop(const gckpti_strided *s, const gckpti_loop *loop, gc
         (void)s, run(loop);
 }
 
-/* Runs the loops on n elements of each row from element j on; if `to` is not NULL, stores there. */
+/* Runs the first loop on n elements of each row from element j on; if `to` is not NULL, stores
+ * there. */
 static void gckpti_loop_part(const gckpti_strided *s, int64_t row, int64_t rows, int64_t j,
                              int64_t n, float *to)
 {
-    const int64_t line = to ? n : s->it.step[3][1];
-    for (int k = 0; k < (GCKPTI_HAS_FAST ? s->count : 1); k++) {
-        gckpti_loop c = s->loops[k];
-        for (int t = 0; t < 3; t++) {
-            c.steps[t] = s->it.step[t][0];
-            c.in[t] += s->it.offset[t] + row * s->it.step[t][1] + j * c.steps[t];
-        }
-        c.to = to ? to : c.to + s->it.offset[3], c.n = n;
-        c.comp += c.comp ? s->it.offset[3] : 0, c.steps[3] = s->it.step[3][0];
-        for (int64_t i = 0; i < rows; i++, c.to += line, c.comp += c.comp ? line : 0) {
-            gckpti_run_loop(s, &c, s->run[k]);
-            for (int t = 0; t < 3; t++)
-                c.in[t] += s->it.step[t][1];
-        }
+    const gckpti_iter *it = &s->it;
+    const int64_t line = to ? n : it->step[3][1];
+    gckpti_loop c = *s->loops;
+    for (int t = 0; t < 3; t++) {
+        c.steps[t] = it->step[t][0];
+        c.in[t] += it->offset[t] + row * it->step[t][1] + j * c.steps[t];
+    }
+    c.to = to ? to : c.to + it->offset[3], c.n = n;
+    c.comp += c.comp ? it->offset[3] : 0, c.steps[3] = it->step[3][0];
+    for (; rows > 0; rows--, c.to += line, c.comp += c.comp ? line : 0) {
+        gckpti_run_loop(s, &c, *s->run);
+        for (int t = 0; t < 3; t++)
+            c.in[t] += it->step[t][1];
     }
 }
 static void gckpti_loop_plane(const gckpti_strided *s)
@@ -227,22 +223,6 @@ static void gckpti_sum_plane(const gckpti_strided *s)
 }
 #endif
 
-/* Sets how a loop adds terms to compensated sums: by vectors, or in a plain loop if they are few. */
-static void gckpti_begin_sums(gckpti_strided *s, int kind, gckpti_loop_fn plain)
-{
-#if GCKPTI_HAS_FAST
-    const int64_t *step = s->it.step[3], *size = s->it.size;
-    if (s->call->kernels && (step[0] ? size[0] : step[1] ? size[1] : 1) >= GCKPTI_FEW_SUMS) {
-        s->plane = gckpti_sum_plane;
-        s->loops->accumulate = kind >= GCKPTI_KIND_mul && kind != GCKPTI_KIND_where;
-        if (kind == GCKPTI_KIND_add)
-            s->run[0] = NULL; /* the terms are g */
-        return;
-    }
-#endif
-    s->loops->comp = s->comp, s->vectors = 0, s->run[0] = plain, (void)kind;
-}
-
 /* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is
  * repeated. The gradient of a repeated input sums over the repetitions, in the row-major order of
  * the output, compensated; the next micro-batch continues this sum (manual, 5e). */
@@ -301,11 +281,21 @@ GCKPTI_INLINE void gckpti_run_broadcast(const gckpt_call *call, int backward, in
         loop->shift = where && !in->index, loop->second = i;
         if (!flat)
             gckpti_iter_over(&s.it, &call->shape, shape);
-        gckpti_add_loop(&s, kind, backward ? i : -1, plain, flat ? n : s.it.size[0]);
-        if (s.comp) {
+        if (s.comp)
             gckpti_zero_unless(loop->to, gckpti_elements(&d->shape), d->accumulate);
-            gckpti_begin_sums(&s, kind, plain);
-        }
+#if GCKPTI_HAS_FAST
+        const int64_t *size = s.it.size, *step = s.it.step[3];
+        if (s.comp && call->kernels &&
+            (step[0]   ? size[0]
+             : step[1] ? size[1]
+                       : 1) >= GCKPTI_FEW_SUMS)
+            s.plane = gckpti_sum_plane, loop->accumulate = kind >= GCKPTI_KIND_mul && !where;
+        else
+#endif
+            loop->comp = s.comp; /* a plain loop adds to the sums */
+        gckpti_add_loop(&s, kind, backward ? i : -1, plain, flat ? n : s.it.size[0]);
+        if (s.plane != gckpti_loop_plane && kind == GCKPTI_KIND_add)
+            s.run[0] = NULL; /* the terms are g */
         if (!flat)
             gckpti_run_strided(&s), s.count = 0, s.plane = gckpti_loop_plane;
     }

@@ -92,8 +92,9 @@ enum { V(adds_passed) = 0, V(adds_product) = 1, V(adds_quotient) = 1 };
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
             float term[W] = { 0.0f };                                                              \
+            const FLOATS x = GCKPTI_OPERAND(0), y = GCKPTI_OPERAND(1);                             \
             V(name##_put)                                                                          \
-            (sums ? term : s.to + j, GCKPTI_OPERAND(2), GCKPTI_OPERAND(0), GCKPTI_OPERAND(1),      \
+            (sums ? term : s.to + j, GCKPTI_OPERAND(2), x, y,                                      \
              sums ? V(adds_##rule) : s.accumulate);                                                \
             if (sums)                                                                              \
                 GCKPTI_ADD_TERM(*term);                                                            \

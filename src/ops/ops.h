@@ -241,7 +241,7 @@ GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
  * where all tensors cross them with a single step: equal shapes are one axis, and (B,T,C) with (C)
  * has axes of C and of B*T. */
 typedef struct {
-    int n;
+    int n, tensors;
     int64_t size[GCKPT_MAX_DIMS], step[4][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
     int64_t offset[4]; /* the element of each tensor that the iterator has reached */
 } gckpti_iter;
@@ -251,8 +251,8 @@ typedef struct {
 GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
                                 const gckpt_shape *const shapes[4]);
 
-/* Which elements of input i (tensor 0) and of the result of a move (tensor 1) correspond. */
-typedef gckpti_iter gckpti_move_fn(const gckpt_call *call, int i);
+/* Iterates over elements of input i (tensor 0) and of the result of a move (tensor 1). */
+typedef void gckpti_move_fn(gckpti_iter *it, const gckpt_call *call, int i);
 
 /* A loop over `it`: runs `plane` on the two innermost axes. Threads share an axis along which
  * tensor `to`, which is written, has a step: so one thread adds the terms of a sum, in order.

@@ -3,7 +3,9 @@
 void permute_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
-    const Axes axes = axes_of(gckpti_permute_move(call, 0), !backward, false);
+    gckpti_iter it;
+    gckpti_permute_move(&it, call, 0);
+    const Axes axes = axes_of(it, !backward, false);
     if (!backward)
         transpose(call, axes, call->out, x->data, 0);
     else if (x->grad)
