@@ -68,7 +68,8 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
     const int64_t h1 = gckpti_min(s->o.size[0], s->in[0] - top);
     const FLOATS size = V(set1)((float)s->o.size[0] * (float)s->o.size[1]);
     const INTS none = V(bits)(V(zero)());
-    const int scatters = backward && max && !s->stores; /* writes one tap of each result */
+    const int stores = backward && s->stores;
+    const int scatters = backward && max && !stores; /* writes one tap of each result */
     for (int64_t q = 0; q < s->out[1]; q++) {
         const int64_t first = q * s->o.stride[1] - s->o.padding[1], w0 = first < 0 ? -first : 0;
         const int64_t w1 = gckpti_min(wide, s->in[1] - first), to = (row * s->out[1] + q) * n;
@@ -92,7 +93,7 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
                     const int64_t e = h * line + w * n;
                     const INTS tap = none + (uint32_t)(h * wide + w);
                     const FLOATS v =
-                        s->stores ? V(zero)() : V(load_n)(backward ? dx + e : x + e, left);
+                        stores ? V(zero)() : V(load_n)(backward ? dx + e : x + e, left);
                     if (backward && max) {
                         V(store_n)(dx + e, V(select)(GCKPTI_MASK_OF(at == tap), v + y, v), left);
                     } else if (backward) {
