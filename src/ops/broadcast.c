@@ -88,7 +88,7 @@ static void gckpti_strided_item(void *context, int64_t i, int64_t worker)
 static void gckpti_begin_strided(gckpti_strided *s, const gckpt_call *call,
                                  void (*plane)(const gckpti_strided *s), int to)
 {
-    s->call = call, s->plane = plane, s->to = to, s->count = s->vectors = 0, s->cost = 4;
+    s->call = call, s->plane = plane, s->to = to, s->count = 0, s->cost = 4;
     s->loops->comp = NULL;
 }
 
@@ -120,22 +120,21 @@ static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_
     gckpti_loop_fn *run = &s->run[GCKPTI_HAS_FAST ? s->count++ : 0];
     *run = plain, (void)kind, (void)input, (void)n;
 #if GCKPTI_HAS_FAST
-    s->vectors = s->call->kernels && n >= GCKPTI_LONG_ROW && !s->loops->comp;
-    if (s->vectors) {
-        const gckpti_loops *loops = &gckpti_kernels_of(s->call)->elementwise[kind];
-        *run = input < 0 ? loops->values : loops->gradients[input];
+    const gckpti_kernels *kernels = gckpti_kernels_of(s->call);
+    s->vectors = NULL;
+    if (kernels && n >= GCKPTI_LONG_ROW && !s->loops->comp) {
+        const gckpti_loops *loops = &kernels->elementwise[kind];
+        *run = input < 0 ? loops->values : loops->gradients[input], s->vectors = kernels->run_loop;
     }
 #endif
 }
 
 static void gckpti_run_loop(const gckpti_strided *s, const gckpti_loop *loop, gckpti_loop_fn run)
 {
-#if GCKPTI_HAS_FAST
-    if (s->vectors)
-        gckpti_kernels_of(s->call)->run_loop(loop, run);
+    if (GCKPTI_HAS_FAST && s->vectors)
+        s->vectors(loop, run);
     else
-#endif
-        (void)s, run(loop);
+        run(loop);
 }
 
 /* Runs the first loop on n elements of each row from element j on; if `to` is not NULL, stores
@@ -176,18 +175,23 @@ static void gckpti_flat_item(void *context, int64_t i, int64_t worker)
     }
 }
 
+#endif
+
 /* Runs loops over contiguous arrays, which need no iterator. */
 static void gckpti_run_flat(gckpti_strided *s)
 {
-    const int64_t n = s->loops->n;
-    s->each = n * s->cost > 1 << 16 ? (1 << 16) / s->cost : n;
-    if (s->each < n)
-        gckpt_parallel(s->call, (n - 1) / s->each + 1, 1 << 16, gckpti_flat_item, s);
-    else
-        for (int k = 0; k < s->count; k++)
-            gckpti_run_loop(s, &s->loops[k], s->run[k]);
+#if GCKPTI_HAS_FAST
+    if (s->loops->n * s->cost > 1 << 16) {
+        s->each = (1 << 16) / s->cost;
+        gckpt_parallel(s->call, (s->loops->n - 1) / s->each + 1, 1 << 16, gckpti_flat_item, s);
+        return;
+    }
+#endif
+    for (int k = 0; k < (GCKPTI_HAS_FAST ? s->count : 1); k++)
+        gckpti_run_loop(s, &s->loops[k], s->run[k]);
 }
 
+#if GCKPTI_HAS_FAST
 /* Adds the terms of a plane to compensated sums, in order, by vectors: g if `run` is NULL, else
  * tiles of terms, summed over rows or, transposed, over columns. Products are added to +0 first, so
  * that no compiler contracts them with the sum. */
@@ -248,9 +252,10 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
 /* Computes values by the loop `first` or, if `backward`, the gradients of two inputs (of `where`,
  * those after the condition), the second by `second`. Replaces operands that a loop does not read
  * by one that exists. */
-GCKPTI_INLINE void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind, int where,
-                                        gckpti_loop_fn first, gckpti_loop_fn second)
+static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
+                                 gckpti_loop_fn first, gckpti_loop_fn second)
 {
+    const int where = kind == GCKPTI_KIND_where;
     int flat = GCKPTI_HAS_FAST; /* no input is repeated, and no gradient is a compensated sum */
     const int64_t n = gckpti_elements(&call->shape);
     const float *whole = backward ? call->grad_out : call->out;
@@ -299,23 +304,15 @@ GCKPTI_INLINE void gckpti_run_broadcast(const gckpt_call *call, int backward, in
         if (!flat)
             gckpti_run_strided(&s), s.count = 0, s.plane = gckpti_loop_plane;
     }
-#if GCKPTI_HAS_FAST
-    if (s.count)
+    if (GCKPTI_HAS_FAST && s.count)
         gckpti_run_flat(&s);
-#endif
-}
-
-static void gckpti_run_binary(const gckpt_call *call, int backward, int kind, gckpti_loop_fn first,
-                              gckpti_loop_fn second)
-{
-    gckpti_run_broadcast(call, backward, kind, 0, first, second);
 }
 
 #define GCKPTI_BINARY_OP(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)              \
     GCKPTI_OP_KERNELS(                                                                             \
-        name, gckpti_run_binary(call, backward, GCKPTI_KIND_##name,                                \
-                                backward ? gckpti_##grad_a##_gradient : gckpti_##name##_values,    \
-                                backward ? gckpti_##grad_b##_gradient : NULL))                     \
+        name, gckpti_run_broadcast(call, backward, GCKPTI_KIND_##name,                             \
+                                   backward ? gckpti_##grad_a##_gradient : gckpti_##name##_values, \
+                                   backward ? gckpti_##grad_b##_gradient : NULL))                  \
     GCKPTI_DESC(name, gckpti_broadcast_shape, flops,                                               \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (reads_a) | GCKPT_SUMS, (reads_b) | GCKPT_SUMS);                                   \
@@ -326,7 +323,7 @@ GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
 /* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
  * db = g where b is, else +0, stored or added. y may share memory with a or b. */
 GCKPTI_OP_KERNELS(where, if (backward) gckpti_zero_gradients(call, 0, 1); /* of the condition */
-                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where, 1,
+                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where,
                                        backward ? gckpti_where_gradient : gckpti_where_values,
                                        gckpti_where_gradient))
 GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,

@@ -264,7 +264,7 @@ typedef struct gckpti_strided {
     int to, count; /* count: loops that run together; in firmware one does */
     gckpti_loop loops[2];
     gckpti_loop_fn run[2];
-    int vectors;  /* nonzero: `run` has loops for vectors */
+    void (*vectors)(const gckpti_loop *s, gckpti_loop_fn loop); /* runs `run` by vectors; or NULL */
     float *comp;  /* compensation of the sums in `to` of the first loop, or NULL */
     int64_t cost; /* of an element */
     int axis;     /* which work items divide */

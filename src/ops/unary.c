@@ -21,20 +21,12 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
 static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads, int kind,
                              gckpti_loop_fn plain)
 {
-    const gckpti_loop loop = gckpti_loop_of(call, backward, reads);
-#if GCKPTI_HAS_FAST
-    if (call->kernels && loop.to) {
-        gckpti_strided s;
-        gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
-        s.loops[0] = loop, s.cost = 16;
-        gckpti_add_loop(&s, kind, backward - 1, plain, loop.n);
+    gckpti_strided s;
+    gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
+    s.loops[0] = gckpti_loop_of(call, backward, reads), s.cost = 16;
+    gckpti_add_loop(&s, kind, backward - 1, plain, s.loops->n);
+    if (s.loops->to)
         gckpti_run_flat(&s);
-        return;
-    }
-#endif
-    (void)kind;
-    if (loop.to)
-        plain(&loop);
 }
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
