@@ -187,8 +187,7 @@ static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
     const gckpt_arg *x = &call->in[0];
     const int axis = *(const int *)call->attributes, at = axis < 0 ? axis + x->shape.n : axis;
     const float size = mean ? (float)x->shape.d[at] : 1.0f;
-    const gckpt_shape one = gckpt_shape1(1);
-    gckpt_shape sums = x->shape;
+    gckpt_shape sums = x->shape, one = gckpt_shape1(1);
     const gckpt_shape *const shapes[2][4] = { { &x->shape, &sums, NULL, NULL },
                                               { &x->shape, &one, &sums, &x->shape } };
     gckpti_strided s;
@@ -198,7 +197,7 @@ static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
     gckpti_iter_over(&s.it, &x->shape, shapes[backward]);
     s.loops->in[0] = x->data, s.loops->in[1] = &size, s.loops->to = call->out;
     s.loops->accumulate = !backward || x->accumulate; /* forward, from +0 */
-    if (backward) { /* x is not read */
+    if (backward) {                                   /* x is not read */
         s.loops->in[0] = s.loops->to = x->grad, s.loops->in[2] = call->grad_out;
         gckpti_add_loop(&s, mean ? GCKPTI_KIND_div : GCKPTI_KIND_add, 0,
                         mean ? gckpti_numerator_gradient : gckpti_identity_gradient, s.it.size[0]);
@@ -210,8 +209,8 @@ GCKPTI_OP_KERNELS(sum, gckpti_run_reduction(call, backward, 0))
 GCKPTI_OP_KERNELS(mean, gckpti_run_reduction(call, backward, 1))
 GCKPTI_DESC(sum, gckpti_sum_shape, gckpti_flops_1, 0, 0);
 GCKPTI_DESC(mean, gckpti_mean_shape, gckpti_flops_1, 0, 0);
-GCKPTI_AXIS_BUILDER(sum)
-GCKPTI_AXIS_BUILDER(mean)
+GCKPTI_BUILDER_1(sum, int)
+GCKPTI_BUILDER_1(mean, int)
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
 {
     if (x && x->shape.n < 3)
@@ -260,6 +259,6 @@ static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 GCKPTI_DESC(max, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL, gckpti_argmax_limit, NULL,
                 GCKPTI_INDICES, 0);
-GCKPTI_AXIS_BUILDER(max)
-GCKPTI_AXIS_BUILDER(argmax)
+GCKPTI_BUILDER_1(max, int)
+GCKPTI_BUILDER_1(argmax, int)
 #endif

@@ -1,15 +1,4 @@
 #ifndef GCKPT_NO_IMAGES
-/* Computes n <= W channels from c on of a result at y from `taps` pixels. */
-GCKPTI_ALWAYS void V(upsample_vector)(const float *x, float *y, const int64_t *from,
-                                      const float *weight, int taps, int64_t c, int64_t n)
-{
-    FLOATS sum = V(zero)();
-    GCKPTI_UNROLL
-    for (int k = 0; k < 4 && k < taps; k++)
-        sum = V(fma)(V(set1)(weight[k]), V(load_n)(x + from[k] + c, n), sum);
-    V(store_n)(y + c, sum, n);
-}
-
 /* Computes row `row` of the results of an upsample, or adds its gradients to dx. */
 GCKPTI_KERNEL void V(upsample_row)(const gckpt_call *call, int64_t row)
 {
@@ -31,16 +20,18 @@ GCKPTI_KERNEL void V(upsample_row)(const gckpt_call *call, int64_t row)
             }
         for (int k = 0; g && k < taps; k++)
             for (c = 0; c < n; c += W) {
-                const FLOATS old = V(load_n)(dx + from[k] + c, n - c);
-                const FLOATS term = V(load_n)(g + c, n - c), w = V(set1)(weight[k]);
-                V(store_n)(dx + from[k] + c, V(fma)(w, term, old), n - c);
+                float *to = dx + from[k] + c;
+                const FLOATS old = V(load_n)(to, n - c), w = V(set1)(weight[k]);
+                V(store_n)(to, V(fma)(w, V(load_n)(g + c, n - c), old), n - c);
             }
         if (!g && mode == GCKPT_NEAREST)
             memcpy(y, x + from[0], (size_t)(c = n) * sizeof *y);
-        for (; c + W <= n && taps == 4; c += W)
-            V(upsample_vector)(x, y, from, weight, 4, c, W);
-        for (; c < n; c += W)
-            V(upsample_vector)(x, y, from, weight, taps, c, n - c);
+        for (; !g && c < n; c += W) {
+            FLOATS sum = V(zero)();
+            for (int k = 0; k < taps; k++)
+                sum = V(fma)(V(set1)(weight[k]), V(load_n)(x + from[k] + c, n - c), sum);
+            V(store_n)(y + c, sum, n - c);
+        }
     }
 }
 

@@ -59,9 +59,8 @@ static int gckpti_iter_next(gckpti_iter *it, int axis)
 {
     for (int k = axis; k < it->n; k++) {
         const int ends = ++it->index[k] == it->size[k];
-        const int64_t steps = ends ? 1 - it->size[k] : 1;
         for (int t = 0; t < it->tensors; t++)
-            it->offset[t] += it->step[t][k] * steps;
+            it->offset[t] += it->step[t][k] * (ends ? 1 - it->size[k] : 1);
         if (!ends)
             return 1;
         it->index[k] = 0;
@@ -88,8 +87,7 @@ static void gckpti_strided_item(void *context, int64_t i, int64_t worker)
 static void gckpti_begin_strided(gckpti_strided *s, const gckpt_call *call,
                                  void (*plane)(const gckpti_strided *s), int to)
 {
-    s->call = call, s->plane = plane, s->to = to, s->count = 0, s->cost = 4;
-    s->loops->comp = NULL;
+    s->call = call, s->plane = plane, s->to = to, s->count = 0, s->cost = 4, s->loops->comp = NULL;
 }
 
 static void gckpti_run_strided(gckpti_strided *s)
@@ -131,14 +129,10 @@ static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_
 
 static void gckpti_run_loop(const gckpti_strided *s, const gckpti_loop *loop, gckpti_loop_fn run)
 {
-    if (GCKPTI_HAS_FAST && s->vectors)
-        s->vectors(loop, run);
-    else
-        run(loop);
+    GCKPTI_HAS_FAST && s->vectors ? s->vectors(loop, run) : run(loop);
 }
 
-/* Runs the first loop on n elements of each row from element j on; if `to` is not NULL, stores
- * there. */
+/* Runs the first loop on n elements of rows, from element j on; stores into `to` if not NULL. */
 static void gckpti_loop_part(const gckpti_strided *s, int64_t row, int64_t rows, int64_t j,
                              int64_t n, float *to)
 {
@@ -175,23 +169,6 @@ static void gckpti_flat_item(void *context, int64_t i, int64_t worker)
     }
 }
 
-#endif
-
-/* Runs loops over contiguous arrays, which need no iterator. */
-static void gckpti_run_flat(gckpti_strided *s)
-{
-#if GCKPTI_HAS_FAST
-    if (s->loops->n * s->cost > 1 << 16) {
-        s->each = (1 << 16) / s->cost;
-        gckpt_parallel(s->call, (s->loops->n - 1) / s->each + 1, 1 << 16, gckpti_flat_item, s);
-        return;
-    }
-#endif
-    for (int k = 0; k < (GCKPTI_HAS_FAST ? s->count : 1); k++)
-        gckpti_run_loop(s, &s->loops[k], s->run[k]);
-}
-
-#if GCKPTI_HAS_FAST
 /* Adds the terms of a plane to compensated sums, in order, by vectors: g if `run` is NULL, else
  * tiles of terms, summed over rows or, transposed, over columns. Products are added to +0 first, so
  * that no compiler contracts them with the sum. */
@@ -209,23 +186,34 @@ static void gckpti_sum_plane(const gckpti_strided *s)
                           n = gckpti_min(size[0] - j, COLUMNS);
             const int64_t at = s->it.offset[3] + r * step[1] + j * step[0];
             const gckpti_column_sums sums = { &call, NULL, s->loops->to + at, NULL, s->comp + at };
-            const float *x = s->loops->in[2] + s->it.offset[2] + r * line + j;
-            if (s->run[0]) {
-                memset(terms, 0, (size_t)(rows * n) * sizeof *terms);
-                gckpti_loop_part(s, r, rows, j, n, terms);
-                x = terms;
-            }
             call.shape = gckpt_shape2(rows, s->run[0] ? n : line);
+            call.grad_out = s->run[0] ? terms : s->loops->in[2] + s->it.offset[2] + r * line + j;
+            if (s->run[0])
+                memset(terms, 0, (size_t)(rows * n) * sizeof *terms),
+                    gckpti_loop_part(s, r, rows, j, n, terms);
             for (int64_t k = 0; !step[0] && k < n; k++)
                 for (int64_t i = 0; i < rows; i++)
-                    transposed[k * rows + i] = x[i * call.shape.d[1] + k];
+                    transposed[k * rows + i] = call.grad_out[i * call.shape.d[1] + k];
             if (!step[0])
-                x = transposed, call.shape = gckpt_shape2(n, rows);
-            call.grad_out = x;
+                call.grad_out = transposed, call.shape = gckpt_shape2(n, rows);
             gckpti_kernels_of(s->call)->column_sums(&sums, 0, step[0] ? n : rows);
         }
 }
 #endif
+
+/* Runs loops over contiguous arrays, which need no iterator. */
+static void gckpti_run_flat(gckpti_strided *s)
+{
+#if GCKPTI_HAS_FAST
+    if (s->loops->n * s->cost > 1 << 16) {
+        s->each = (1 << 16) / s->cost;
+        gckpt_parallel(s->call, (s->loops->n - 1) / s->each + 1, 1 << 16, gckpti_flat_item, s);
+        return;
+    }
+#endif
+    for (int k = 0; k < (GCKPTI_HAS_FAST ? s->count : 1); k++)
+        gckpti_run_loop(s, &s->loops[k], s->run[k]);
+}
 
 /* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is
  * repeated. The gradient of a repeated input sums over the repetitions, in the row-major order of
@@ -267,14 +255,12 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
         const gckpt_arg *in = call->in, *d = &in[where + i];
         const gckpt_arg *x = &in[where ? 0 : i], *y = &in[where ? 1 : 1 - i];
         const gckpt_shape *shape[4] = { &x->shape, &y->shape, &call->shape, NULL };
-        const void *words = x->index;
-        const gckpti_loop_fn plain = i ? second : first;
         gckpti_loop *loop = &s.loops[flat ? s.count : 0];
         loop->to = backward ? d->grad : call->out, loop->accumulate = backward && d->accumulate;
         if (!loop->to || loop->to == call->grad_out) /* not required, or g itself (PASSES_GRAD) */
             continue;
-        loop->in[0] = where && words ? (const float *)words : x->data, loop->in[1] = y->data,
-        loop->in[2] = whole;
+        loop->in[0] = where && x->index ? (const float *)(const void *)x->index : x->data;
+        loop->in[1] = y->data, loop->in[2] = whole;
         loop->steps[0] = loop->steps[1] = loop->steps[2] = 1;
         if (where && !backward)
             loop->in[2] = in[2].data, shape[2] = &in[2].shape;
@@ -291,14 +277,12 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
 #if GCKPTI_HAS_FAST
         const int64_t *size = s.it.size, *step = s.it.step[3];
         if (s.comp && call->kernels &&
-            (step[0]   ? size[0]
-             : step[1] ? size[1]
-                       : 1) >= GCKPTI_FEW_SUMS)
+            size[!step[0]] >= (step[!step[0]] ? GCKPTI_FEW_SUMS : INT64_MAX))
             s.plane = gckpti_sum_plane, loop->accumulate = kind >= GCKPTI_KIND_mul && !where;
         else
 #endif
             loop->comp = s.comp; /* a plain loop adds to the sums */
-        gckpti_add_loop(&s, kind, backward ? i : -1, plain, flat ? n : s.it.size[0]);
+        gckpti_add_loop(&s, kind, backward ? i : -1, i ? second : first, flat ? n : s.it.size[0]);
         if (s.plane != gckpti_loop_plane && kind == GCKPTI_KIND_add)
             s.run[0] = NULL; /* the terms are g */
         if (!flat)

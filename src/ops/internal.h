@@ -29,8 +29,8 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
-#define GCKPTI_BUILDER_1(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o)                                 \
+#define GCKPTI_BUILDER_1(name, type)                                                               \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, type o)                                  \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, &o, sizeof o);                                \
     }
@@ -40,11 +40,6 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
         const float o[2] = { o0, o1 };                                                             \
         return gckpt_apply(&gckpti_op_##name, &x, 1, o, sizeof o);                                 \
     }
-#define GCKPTI_AXIS_BUILDER(name)                                                                  \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, int axis)                                \
-    {                                                                                              \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, &axis, sizeof axis);                          \
-    }
 #define GCKPTI_BINARY_BUILDER(name)                                                                \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
@@ -53,9 +48,8 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
 #else
 #define GCKPTI_IF_PLANNER(type, function) ((type)0)
 #define GCKPTI_BUILDER_0(name)
-#define GCKPTI_BUILDER_1(name)
+#define GCKPTI_BUILDER_1(name, type)
 #define GCKPTI_BUILDER_2(name)
-#define GCKPTI_AXIS_BUILDER(name)
 #define GCKPTI_BINARY_BUILDER(name)
 #endif
 

@@ -76,9 +76,7 @@ GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS_WITH)
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOP)
 #undef GCKPTI_BINARY_LOOP
 
-/* Adds the term j of plain loops to its compensated sum. */
-#define GCKPTI_ADD_TERM(x) gckpti_sum_add(&s.to[j * s.steps[3]], &s.comp[j * s.steps[3]], x)
-/* Whether terms are added to +0 first, by fma, so that no compiler contracts them with the sum. */
+/* Whether terms of sums are first added to +0, so that no compiler contracts them with the sum. */
 enum { V(adds_passed) = 0, V(adds_product) = 1, V(adds_quotient) = 1 };
 /* Defines a put (store or add) of W elements of a gradient, and its loop; `sums` is a constant. */
 #define GCKPTI_GRADIENT_LOOP(name, rule, a, b)                                                     \
@@ -91,21 +89,17 @@ enum { V(adds_passed) = 0, V(adds_product) = 1, V(adds_quotient) = 1 };
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            float term[W] = { 0.0f };                                                              \
+            float term[W] = { 0.0f }, *to = sums ? term : s.to + j;                                \
             const FLOATS x = GCKPTI_OPERAND(0), y = GCKPTI_OPERAND(1);                             \
-            V(name##_put)                                                                          \
-            (sums ? term : s.to + j, GCKPTI_OPERAND(2), x, y,                                      \
-             sums ? V(adds_##rule) : s.accumulate);                                                \
+            V(name##_put)(to, GCKPTI_OPERAND(2), x, y, sums ? V(adds_##rule) : s.accumulate);      \
             if (sums)                                                                              \
-                GCKPTI_ADD_TERM(*term);                                                            \
+                gckpti_sum_add(&s.to[j * s.steps[3]], &s.comp[j * s.steps[3]], *term);             \
         }                                                                                          \
     }                                                                                              \
     GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
     {                                                                                              \
-        if (GCKPTI_ISA < 0 && loop->comp)                                                          \
-            V(name##_gradient_of)(loop, 1);                                                        \
-        else                                                                                       \
-            V(name##_gradient_of)(loop, 0);                                                        \
+        const int sums = GCKPTI_ISA < 0 && loop->comp;                                             \
+        sums ? V(name##_gradient_of)(loop, 1) : V(name##_gradient_of)(loop, 0);                    \
     }
 GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
 #undef GCKPTI_GRADIENT_LOOP
@@ -132,13 +126,12 @@ GCKPTI_KERNEL void V(where_gradient)(const gckpti_loop *loop)
         const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, s.second);
         const FLOATS g = V(floats)(taken & V(bits)(GCKPTI_OPERAND(2)));
         if (GCKPTI_ISA < 0 && s.comp)
-            GCKPTI_ADD_TERM(GCKPTI_LANE(g, 0));
+            gckpti_sum_add(&s.to[j * s.steps[3]], &s.comp[j * s.steps[3]], GCKPTI_LANE(g, 0));
         else
             V(put_n)(s.to + j, g, s.accumulate, W);
     }
 }
 #undef GCKPTI_OPERAND
-#undef GCKPTI_ADD_TERM
 
 GCKPTI_ISA_NOINLINE FLOATS V(tanh_noinline)(FLOATS x) { return V(tanh)(x); }
 

@@ -44,10 +44,10 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
     GCKPTI_UNARY_DESC(name, gckpti_##name##_shape, flops, reads)
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_OP)
 GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_OP_WITH)
-GCKPTI_BUILDER_1(pow)
+GCKPTI_BUILDER_1(pow, float)
 GCKPTI_BUILDER_2(clamp)
-GCKPTI_BUILDER_1(scale)
-GCKPTI_BUILDER_1(leaky_relu)
+GCKPTI_BUILDER_1(scale, float)
+GCKPTI_BUILDER_1(leaky_relu, float)
 
 /* detach: y = x, in place if no later op reads x. */
 GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
