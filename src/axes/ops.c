@@ -192,12 +192,12 @@ static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
                                               { &x->shape, &one, &sums, &x->shape } };
     gckpti_strided s;
     sums.d[at] = 1;
-    gckpti_begin_strided(&s, call, backward ? gckpti_loop_plane : gckpti_reduce_plane,
-                         backward ? 3 : 1);
+    s.call = call, s.plane = backward ? gckpti_loop_plane : gckpti_reduce_plane;
+    s.to = backward ? 3 : 1, s.count = 0, s.cost = 4, s.loops->comp = NULL;
     gckpti_iter_over(&s.it, &x->shape, shapes[backward]);
     s.loops->in[0] = x->data, s.loops->in[1] = &size, s.loops->to = call->out;
-    s.loops->accumulate = !backward || x->accumulate; /* forward, from +0 */
-    if (backward) {                                   /* x is not read */
+    s.loops->accumulate = !backward || x->accumulate;
+    if (backward) { /* x is not read */
         s.loops->in[0] = s.loops->to = x->grad, s.loops->in[2] = call->grad_out;
         gckpti_add_loop(&s, mean ? GCKPTI_KIND_div : GCKPTI_KIND_add, 0,
                         mean ? gckpti_numerator_gradient : gckpti_identity_gradient, s.it.size[0]);
@@ -209,8 +209,8 @@ GCKPTI_OP_KERNELS(sum, gckpti_run_reduction(call, backward, 0))
 GCKPTI_OP_KERNELS(mean, gckpti_run_reduction(call, backward, 1))
 GCKPTI_DESC(sum, gckpti_sum_shape, gckpti_flops_1, 0, 0);
 GCKPTI_DESC(mean, gckpti_mean_shape, gckpti_flops_1, 0, 0);
-GCKPTI_BUILDER_1(sum, int)
-GCKPTI_BUILDER_1(mean, int)
+GCKPTI_BUILDER(sum, int, (gckpt_tensor * x, int axis), axis)
+GCKPTI_BUILDER(mean, int, (gckpt_tensor * x, int axis), axis)
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
 {
     if (x && x->shape.n < 3)
@@ -259,6 +259,6 @@ static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 GCKPTI_DESC(max, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL, gckpti_argmax_limit, NULL,
                 GCKPTI_INDICES, 0);
-GCKPTI_BUILDER_1(max, int)
-GCKPTI_BUILDER_1(argmax, int)
+GCKPTI_BUILDER(max, int, (gckpt_tensor * x, int axis), axis)
+GCKPTI_BUILDER(argmax, int, (gckpt_tensor * x, int axis), axis)
 #endif

@@ -47,7 +47,7 @@ static void gckpti_run_moves(const gckpt_call *call, int backward, gckpti_move_f
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg *x = &call->in[i];
         gckpti_strided s;
-        gckpti_begin_strided(&s, call, gckpti_move_plane, !backward);
+        s.call = call, s.plane = gckpti_move_plane, s.to = !backward, s.cost = 4;
         axes(&s.it, call, i);
         s.loops->in[0] = backward ? call->grad_out : x->data;
         s.loops->to = backward ? x->grad : call->out;

@@ -25,13 +25,12 @@ static void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, const int64_t st
         return;
     while (k >= 0 && t < it->tensors && step[t] == it->size[k] * it->step[t][k])
         t++;
-    if (t == it->tensors) {
-        it->size[k] *= size;
-        return;
+    if (t < it->tensors) {
+        k = it->n++, it->size[k] = 1, it->index[k] = 0;
+        for (t = 0; t < it->tensors; t++)
+            it->step[t][k] = step[t];
     }
-    it->size[++k] = size, it->index[k] = 0, it->n++;
-    for (t = 0; t < it->tensors; t++)
-        it->step[t][k] = step[t];
+    it->size[k] *= size;
 }
 
 GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
@@ -81,13 +80,6 @@ static void gckpti_strided_item(void *context, int64_t i, int64_t worker)
     do
         s->plane(s);
     while (gckpti_iter_next(&s->it, 2));
-}
-
-/* Begins a loop of a plane function that writes tensor `to`; the caller sets axes and loops. */
-static void gckpti_begin_strided(gckpti_strided *s, const gckpt_call *call,
-                                 void (*plane)(const gckpti_strided *s), int to)
-{
-    s->call = call, s->plane = plane, s->to = to, s->count = 0, s->cost = 4, s->loops->comp = NULL;
 }
 
 static void gckpti_run_strided(gckpti_strided *s)
@@ -248,7 +240,7 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
     const int64_t n = gckpti_elements(&call->shape);
     const float *whole = backward ? call->grad_out : call->out;
     gckpti_strided s;
-    gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
+    s.call = call, s.plane = gckpti_loop_plane, s.to = 3, s.count = 0, s.cost = 4;
     for (int k = 0; k < call->inputs && flat; k++)
         flat = !call->in[k].compensation && gckpti_elements(&call->in[k].shape) == n;
     for (int i = 0; i <= backward; i++) {
