@@ -168,7 +168,7 @@ static void gckpti_sum_plane(const gckpti_strided *s)
 {
     enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = GCKPTI_COLUMNS };
     const int64_t *size = s->it.size, *step = s->it.step[3], line = s->it.step[2][1];
-    const int64_t most = !step[1] == !step[0] ? 1 : s->run[0] || !step[0] ? ROWS : size[1];
+    const int64_t most = !step[1] == !step[0] ? 1 : s->run[0] || !step[0] ? (int64_t)ROWS : size[1];
     float terms[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
     gckpt_call call;
     memset(&call, 0, sizeof call);
@@ -268,8 +268,7 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
             gckpti_zero_unless(loop->to, gckpti_elements(&d->shape), d->accumulate);
 #if GCKPTI_HAS_FAST
         const int64_t *size = s.it.size, *step = s.it.step[3];
-        if (s.comp && call->kernels &&
-            size[!step[0]] >= (step[!step[0]] ? GCKPTI_FEW_SUMS : INT64_MAX))
+        if (s.comp && call->kernels && step[!step[0]] && size[!step[0]] >= GCKPTI_FEW_SUMS)
             s.plane = gckpti_sum_plane, loop->accumulate = kind >= GCKPTI_KIND_mul && !where;
         else
 #endif
