@@ -1,15 +1,13 @@
 #ifndef GCKPT_NO_AXES
-
 void permute_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
     gckpti_iter it;
     gckpti_permute_move(&it, call, 0);
-    const Axes axes = axes_of(it, !backward, false);
     if (!backward)
-        transpose(call, axes, call->out, x->data, 0);
+        transpose(call, axes_of(it, 1, false), call->out, x->data, 0);
     else if (x->grad)
-        transpose(call, axes, x->grad, call->grad_out, x->accumulate);
+        transpose(call, axes_of(it, 0, false), x->grad, call->grad_out, x->accumulate);
 }
 
 void pad_by(const gckpt_call *call, bool backward)
