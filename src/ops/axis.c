@@ -30,7 +30,7 @@ static void gckpti_move_plane(const gckpti_strided *s)
     for (int64_t row = 0; row < s->it.size[1]; row++, d += d_step[1], x += x_step[1])
         if (dense && !s->loops->accumulate)
             memcpy(d, x, (size_t)n * sizeof *d);
-        else if (dense)
+        else if (dense && n >= GCKPTI_LONG_ROW)
             GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(d, x, n);
         else if (s->loops->accumulate)
             for (int64_t j = 0; j < n; j++)
