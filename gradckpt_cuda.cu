@@ -16,7 +16,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, captures                                 607
  *     >>common    fill, add, convert, update, dequantise                                       721
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3420
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3421
  *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1390
  *     >>backend   which kernels there are, the self-test, the table                            296
  */
@@ -1507,9 +1507,8 @@ void dropout_by(const gckpt_call *call, bool backward)
 Axes axes_of(const gckpti_iter &w, int first, bool dense)
 {
     Axes x = {};
-    int64_t size = 1;
     x.n = w.n;
-    for (int k = 0; k < w.n; size *= w.size[k++]) {
+    for (int64_t k = 0, size = 1; k < w.n; size *= w.size[k++]) {
         x.size[k] = w.size[k];
         x.step[0][k] = size;
         x.step[dense][k] = w.step[first][k];
@@ -1901,7 +1900,8 @@ void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, boo
 {
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg &in = call->in[i];
-        const gckpti_iter it = move(call, i);
+        gckpti_iter it;
+        move(&it, call, i);
         const int64_t all[2] = { gckpti_elements(&in.shape), gckpti_elements(&call->shape) };
         const int64_t n = it.step[0][0] == it.step[1][0] ? it.size[0] : 1; /* adjacent elements */
         const int64_t whole = all[of_result] / (all[!of_result] / n), begin = it.offset[of_result];
@@ -2012,14 +2012,15 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
 
 /* >>exact/axis_ops */
 #ifndef GCKPT_NO_AXES
-
 void permute_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
-    const Axes axes = axes_of(gckpti_permute_move(call, 0), !backward, false);
     float *to = backward ? x->grad : call->out;
+    gckpti_iter it;
+    gckpti_permute_move(&it, call, 0);
     if (to)
-        transpose(call, axes, to, backward ? call->grad_out : x->data, backward && x->accumulate);
+        transpose(call, axes_of(it, !backward, false), to, backward ? call->grad_out : x->data,
+                  backward && x->accumulate);
 }
 
 void pad_by(const gckpt_call *call, bool backward)
