@@ -16,7 +16,7 @@ typedef struct {
     float lr;
     uint64_t seed;
     int virtual_ranks;            /* 0 is 1; results depend on it */
-    const gckpt_transport *ranks; /* other processes that share each step; NULL if there are none */
+    const gckpt_transport *ranks; /* other processes that share each step, or NULL */
     const gckpt_backend *backend; /* NULL is the processor */
 } tiny_options;
 

@@ -430,7 +430,7 @@ static double power(double b, int n) {
 }
 /* Adds the sums of a parameter's uses, clears sums and excess, divides once by the number of all
  * targets, and updates by AdamW (Loshchilov 2019), w -= lr mean / sqrt(square). The running means
- * begin at 0: they are divided by 1 - b^step. Weight decay moves matrices towards 0. */
+ * begin at 0: they are divided by 1 - b^step. Weight decay makes matrices smaller. */
 static void update(int step, int targets) {
     const float b1 = 0.9f, b2 = 0.999f, epsilon = 1e-8f;
     const float rate = (float)((double)lr / (1 - power((double)b1, step)));
