@@ -2486,10 +2486,11 @@ static int restore_options(int argc, char **argv)
     const gckpt_file_desc notes = { .rename = skip_all };
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_result result = gckpt_store_load(store, lm.resume, &notes);
-    int status = result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT
-                     ? session_restore_options(store, lm.resume, &options,
-                                               lm.audit == NULL ? fixed : "", argc, argv)
-                     : session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));
+    int status = 0;
+    if (result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT)
+        status = session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));
+    else if (lm.audit == NULL) /* an audit takes its options from the ledger only */
+        status = session_restore_options(store, lm.resume, &options, fixed, not_kept, argc, argv);
     if (status == 0 && gckpt_store_note(store, "option.model") == NULL && o.model == NULL)
         status = session_fail(1,
                               "--resume %s: the file was not written by a training; give the "

@@ -835,9 +835,10 @@ static int open_store(int argc, char **argv)
     run.skipped = session_read_note(run.store, "skipped", 0);
     if (lm.resume != NULL && lm.save == NULL && lm.audit == NULL)
         lm.save = lm.resume;
-    int status = lm.resume != NULL
-                     ? session_restore_options(run.store, lm.resume, &options,
-                                               lm.audit == NULL ? fixed : "", argc, argv)
+    /* an audit takes its options from the ledger only, not from a file that others wrote */
+    int status = lm.resume != NULL && lm.audit == NULL
+                     ? session_restore_options(run.store, lm.resume, &options, fixed, not_kept, argc,
+                                               argv)
                      : 0;
     return status != 0 ? status : session_note_options(run.store, &options, not_kept, argc, argv);
 }

@@ -584,9 +584,9 @@ static inline const char *ledger_check_head(const unsigned char *p)
 {
     unsigned char check[8];
     const uint64_t kind = ledger_get_le(p + 12, 4), bytes = ledger_get_le(p + 16, 8);
-    ledger_hash_head(p, check);
     if (memcmp(p, "gckptled", 8) != 0)
         return "does not begin as a record does";
+    ledger_hash_head(p, check);
     if (memcmp(p + LEDGER_HEAD - 8, check, 8) != 0)
         return "is damaged: the hash of its head is wrong";
     if (ledger_get_le(p + 8, 4) != LEDGER_VERSION)
@@ -596,6 +596,28 @@ static inline const char *ledger_check_head(const unsigned char *p)
     if (bytes < ledger_bytes((size_t)ledger_get_le(p + 84, 2), 0) || bytes > (size_t)-1 / 2)
         return "states a size that cannot be";
     return NULL;
+}
+
+/* Reads the record at p, which must be whole and right. */
+static inline void ledger_parse(const unsigned char *p, ledger_record *r)
+{
+    r->kind = (ledger_kind)ledger_get_le(p + 12, 4);
+    r->bytes = (size_t)ledger_get_le(p + 16, 8);
+    r->count = (size_t)ledger_get_le(p + 84, 2);
+    r->hash = p + r->bytes - LEDGER_TAIL;
+    r->signature = r->hash + LEDGER_HASH;
+    r->index = ledger_get_le(p + 24, 8);
+    r->state.step = ledger_get_le(p + 32, 8);
+    r->state.batches = ledger_get_le(p + 40, 8);
+    r->state.loss = ledger_get_le(p + 48, 8);
+    for (int i = 0; i < LEDGER_HYPER; i++)
+        r->state.hyper[i] = (uint32_t)ledger_get_le(p + 56 + 4 * i, 4);
+    memcpy(r->state.rows, p + 120, LEDGER_HASH);
+    r->previous = p + 88;
+    r->key = p + 152;
+    r->digests = p + LEDGER_HEAD;
+    r->text = (const char *)r->digests + LEDGER_HASH * r->count;
+    r->length = (size_t)((const char *)r->hash - r->text);
 }
 
 /* Reads the record at bytes[at], at < size, of a ledger of `size` bytes. Returns NULL; or what is
@@ -613,25 +635,9 @@ static inline const char *ledger_read(const unsigned char *bytes, size_t size, s
     const char *wrong = ledger_check_head(p);
     if (wrong != NULL)
         return wrong;
-    r->kind = (ledger_kind)ledger_get_le(p + 12, 4);
-    r->bytes = (size_t)ledger_get_le(p + 16, 8);
-    r->count = (size_t)ledger_get_le(p + 84, 2);
-    if (r->bytes > left)
+    if (ledger_get_le(p + 16, 8) > left)
         return LEDGER_UNFINISHED;
-    r->hash = p + r->bytes - LEDGER_TAIL;
-    r->signature = r->hash + LEDGER_HASH;
-    r->index = ledger_get_le(p + 24, 8);
-    r->state.step = ledger_get_le(p + 32, 8);
-    r->state.batches = ledger_get_le(p + 40, 8);
-    r->state.loss = ledger_get_le(p + 48, 8);
-    for (int i = 0; i < LEDGER_HYPER; i++)
-        r->state.hyper[i] = (uint32_t)ledger_get_le(p + 56 + 4 * i, 4);
-    memcpy(r->state.rows, p + 120, LEDGER_HASH);
-    r->previous = p + 88;
-    r->key = p + 152;
-    r->digests = p + LEDGER_HEAD;
-    r->text = (const char *)r->digests + LEDGER_HASH * r->count;
-    r->length = (size_t)((const char *)r->hash - r->text);
+    ledger_parse(p, r);
     ledger_sha_begin(&sha);
     ledger_sha_add(&sha, p, r->bytes - LEDGER_TAIL);
     ledger_sha_end(&sha, hash);
@@ -713,15 +719,18 @@ static inline int ledger_refuse(ledger_report *r, const char *why)
 static inline int ledger_find(const unsigned char *bytes, size_t end, uint64_t step,
                               ledger_record *out)
 {
-    ledger_record r;
-    int found = 0;
-    for (size_t at = 0; at < end && ledger_read(bytes, end, at, &r) == NULL; at += r.bytes) {
-        if (r.kind == LEDGER_RUN && r.state.step < step)
-            found = 0;
-        if (r.kind != LEDGER_END && r.state.step == step)
-            *out = r, found = 1;
+    size_t last = end;
+    for (size_t at = 0; at < end; at += (size_t)ledger_get_le(bytes + at + 16, 8)) {
+        const uint64_t kind = ledger_get_le(bytes + at + 12, 4),
+                       here = ledger_get_le(bytes + at + 32, 8);
+        if (kind == LEDGER_RUN && here < step)
+            last = end;
+        if (kind != LEDGER_END && here == step)
+            last = at;
     }
-    return found;
+    if (last < end)
+        ledger_parse(bytes + last, out);
+    return last < end;
 }
 
 static inline int ledger_same_state(const ledger_record *a, const ledger_record *b, size_t count)

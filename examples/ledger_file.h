@@ -67,6 +67,23 @@ static inline int ledger_check_sodium(void *user, const unsigned char *signature
     return ((const ledger_sodium *)user)->verify(signature, hash, LEDGER_HASH, key) == 0;
 }
 
+/* The options whose lines in a run's text begin with "file": inputs, whose paths may differ from
+ * machine to machine. */
+#define LEDGER_FILES "data validation model adapter teacher reference"
+
+/* Prints text of a ledger, which others wrote: control characters as \\x1b. */
+static inline void ledger_print(FILE *f, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c < 32 || c == 127 ||
+            (c >= 128 && c < 160 && i > 0 && (unsigned char)text[i - 1] == 0xc2))
+            fprintf(f, "\\x%02x", c);
+        else
+            fputc(c, f);
+    }
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 typedef struct {
     const char *path;
@@ -108,6 +125,12 @@ static inline void ledger_file_close(ledger_file *f)
     f->record = NULL;
 }
 
+/* Returns the text of an error of ledger_read_file. */
+static inline const char *ledger_error(int number)
+{
+    return number == ESPIPE ? "a ledger is a file, not a pipe or a device" : strerror(number);
+}
+
 /* Reads a whole file. Returns its bytes, which the caller frees, or NULL with errno. */
 static inline unsigned char *ledger_read_file(int fd, size_t *size)
 {
@@ -115,6 +138,10 @@ static inline unsigned char *ledger_read_file(int fd, size_t *size)
     size_t n = 0;
     if (fstat(fd, &info) != 0)
         return NULL;
+    if (!S_ISREG(info.st_mode)) { /* a pipe has no beginning to read again, and a device no end */
+        errno = S_ISDIR(info.st_mode) ? EISDIR : ESPIPE;
+        return NULL;
+    }
     unsigned char *bytes = (unsigned char *)malloc((size_t)info.st_size + 1);
     while (bytes != NULL && n < (size_t)info.st_size) {
         const ssize_t got = pread(fd, bytes + n, (size_t)info.st_size - n, (off_t)n);
@@ -131,18 +158,52 @@ static inline unsigned char *ledger_read_file(int fd, size_t *size)
     return bytes;
 }
 
-/* Returns whether bytes[at] .. are one unfinished record, the last, as a power cut leaves it: it
- * begins as a record does (in place of bytes that were not written are zeros, but not in the first
- * record), and no later record has a head. Damage within the ledger, and other files, are not that. */
-static inline int ledger_is_unfinished(const unsigned char *bytes, size_t size, size_t at)
+/* Returns whether the bytes of a head that can be known, of the record after those of `r`, agree with
+ * `p`, which has `left` bytes; if `zeros` is nonzero, some may be 0 instead. */
+static inline int ledger_may_be_head(const unsigned char *p, size_t left, const ledger_report *r,
+                                     int zeros)
 {
-    const size_t left = size - at;
-    for (size_t i = 0; i < 8 && i < left; i++)
-        if (bytes[at + i] != (unsigned char)"gckptled"[i] && (at == 0 || bytes[at + i] != 0))
-            return 0;
-    if (left >= LEDGER_HEAD && ledger_check_head(bytes + at) == NULL &&
-        ledger_get_le(bytes + at + 16, 8) < left)
+    unsigned char head[LEDGER_HEAD] = "gckptled", known[LEDGER_HEAD] = { 0 };
+    ledger_put_le(head + 8, LEDGER_VERSION, 4);
+    ledger_put_le(head + 24, r->end.index, 8);
+    memcpy(head + 88, r->end.hash, LEDGER_HASH);
+    memcpy(head + 152, r->end.key, LEDGER_KEY);
+    memset(known, 1, 12);
+    memset(known + 13, 1, 3);
+    memset(known + 24, 1, 8);
+    memset(known + 86, 1, 2 + LEDGER_HASH);
+    if (r->end.index > 0)
+        memset(known + 152, 1, LEDGER_KEY);
+    if (left > 12 && (p[12] > LEDGER_END || (p[12] == 0 && !zeros)))
         return 0;
+    for (size_t i = 0; i < left && i < LEDGER_HEAD; i++)
+        if (known[i] && p[i] != head[i] && (p[i] != 0 || !zeros))
+            return 0;
+    return 1;
+}
+
+/* Returns whether the bytes after the records of `r` are one unfinished record, the last, as a power
+ * cut leaves it: a part of a head, or a head that is right and less than its bytes. Behind the first
+ * record, bytes that were not written may be zeros, and the length may already be right. A record
+ * that is whole, damage within the ledger, other versions, and other files are not that. */
+static inline int ledger_is_unfinished(const unsigned char *bytes, size_t size,
+                                       const ledger_report *r)
+{
+    const size_t at = r->bytes, left = size - at;
+    const int later = r->end.index > 0;
+    unsigned char check[8];
+    ledger_record whole;
+    if (left == 0 || ledger_read(bytes, size, at, &whole) == NULL)
+        return 0;
+    if (left >= LEDGER_HEAD)
+        ledger_hash_head(bytes + at, check);
+    if (left >= LEDGER_HEAD && memcmp(bytes + at + LEDGER_HEAD - 8, check, 8) == 0) {
+        const uint64_t needs = ledger_get_le(bytes + at + 16, 8);
+        if (ledger_check_head(bytes + at) != NULL || needs < left || (needs == left && !later))
+            return 0;
+    } else if (!ledger_may_be_head(bytes + at, left, r, later) || (left >= LEDGER_HEAD && !later)) {
+        return 0;
+    }
     for (size_t i = at + 1; i + LEDGER_HEAD <= size; i++)
         if (bytes[i] == 'g' && ledger_check_head(bytes + i) == NULL)
             return 0;
@@ -269,7 +330,7 @@ static inline int ledger_file_check(ledger_file *f, const unsigned char *bytes, 
                                     int has_sodium, ledger_report *r)
 {
     if (!ledger_verify(bytes, size, has_sodium ? ledger_check_sodium : NULL, &f->sodium, r)) {
-        if (!ledger_is_unfinished(bytes, size, r->bytes))
+        if (!ledger_is_unfinished(bytes, size, r))
             return ledger_file_fail(f, "%s: %s; give the name of a new ledger", f->path, r->error);
         f->cut = size - r->bytes;
         if (ftruncate(f->fd, (off_t)r->bytes) != 0 || fsync(f->fd) != 0)
@@ -331,7 +392,7 @@ static inline int ledger_file_open(ledger_file *f, const char *path, const char 
     size_t size = 0;
     f->path = path;
     f->record = NULL;
-    f->fd = open(path, O_RDWR | O_CREAT, 0666);
+    f->fd = open(path, O_RDWR | O_CREAT | O_NONBLOCK, 0666); /* does not wait for a pipe */
     if (f->fd < 0)
         return ledger_file_fail(f, "%s: %s", path, strerror(errno));
     memset(&lock, 0, sizeof lock);
@@ -352,7 +413,7 @@ static inline int ledger_file_open(ledger_file *f, const char *path, const char 
     int failed = f->record == NULL || all == NULL || bytes == NULL || digests > 65535
                      ? ledger_file_fail(f, "%s: %s", path,
                                         digests > 65535 ? "the model has more than 65535 tensors"
-                                        : errno != 0    ? strerror(errno)
+                                        : errno != 0    ? ledger_error(errno)
                                                         : "out of memory")
                      : 0;
     if (!failed && size > 0)

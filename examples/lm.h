@@ -691,6 +691,14 @@ static const char *lm_find_nonfinite(const gckpt_store *store, int frozen)
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
+/* Returns the number of batches that the checkpoint of --resume had fed, or UINT64_MAX if its notes do
+ * not determine it. */
+static uint64_t lm_batches_fed(const lm_run *r)
+{
+    return lm.resume == NULL || r->position > 0 ? UINT64_MAX
+                                                : gckpt_store_step(r->store) + r->skipped;
+}
+
 /* Opens the ledger of --ledger and prints notes about it. */
 static int lm_ledger_open(lm_run *r, const char *text, size_t length)
 {
@@ -727,13 +735,15 @@ static int lm_ledger_begin(lm_run *r)
                                "be audited; leave out %s", lm.audit != NULL ? "--audit" : "--ledger");
     l->recorded = gckpt_store_step(r->store);
     l->digests = (unsigned char *)malloc((size_t)LM_LEDGER_MOST * LEDGER_HASH);
-    char *text = lm_ledger_text(r->options, r->describe, &length);
+    char *text = lm_ledger_text(r->options, r->describe, lm.audit != NULL ? r->store : NULL,
+                                &length);
     int failed = text == NULL || l->digests == NULL
                      ? session_fail(1, "a ledger holds 65535 bytes of options, and these are more, or "
                                        "there is no memory")
                      : 0;
     if (!failed && lm.audit != NULL)
-        failed = lm_ledger_audit(l, r->store, lm.audit, (uint64_t)lm.audit_until, text, length);
+        failed = lm_ledger_audit(l, r->store, lm.audit, (uint64_t)lm.audit_until, text, length,
+                                 (uint64_t)lm.steps, lm_batches_fed(r));
     if (!failed && lm.ledger != NULL && l->shards != NULL &&
         lm_ledger_digests(l, r->store, 1, l->digests, LM_LEDGER_MOST) == 0)
         failed = session_fail(1, "--ledger: the digests of the shards are not complete");
@@ -802,15 +812,8 @@ static int lm_ledger_step(lm_run *r, const gckpt_report *report, const gckpt_hyp
 static int lm_ledger_end(lm_run *r)
 {
     lm_ledger *l = &r->ledger;
-    if (l->audited != NULL && !session.interrupted) {
-        fprintf(session.out, "audit  equal: %zu record%s, steps %llu to %llu\n", l->compared,
-                session_plural((int64_t)l->compared), (unsigned long long)l->first,
-                (unsigned long long)l->last);
-        if (l->others > 0)
-            fprintf(session.out, "note   %zu records of runs with other options were not compared\n",
-                    l->others);
-        return 0;
-    }
+    if (l->audited != NULL)
+        return session.interrupted ? 0 : lm_ledger_report(l, lm.audit, (uint64_t)lm.audit_until);
     if (lm_record(r) != 0 || (l->open && lm_ledger_append(l, r->store, LEDGER_END) != 0))
         return 1;
     if (l->open && l->steps > 0)

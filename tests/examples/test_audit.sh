@@ -74,10 +74,19 @@ patch "$work/b.ledger" 5000 7
 check "a damaged record" fails_with 1 'record [0-9]* is damaged: its hash is wrong' build/audit "$work/b.ledger"
 head -c 7000 "$a" > "$work/b.ledger"
 check "a record that is cut off" fails_with 1 'record [0-9]* is not complete: .*resume it' build/audit "$work/b.ledger"
-check "an empty ledger" fails_with 1 'record 0 is missing' build/audit /dev/null
+: > "$work/empty"
+check "an empty ledger" fails_with 1 'record 0 is missing: the ledger is empty$' build/audit "$work/empty"
+mkfifo "$work/pipe"
+check "a device" fails_with 1 'a ledger is a file, not a pipe or a device' build/audit /dev/null
+check "a pipe" fails_with 1 'a ledger is a file, not a pipe or a device' build/audit "$work/pipe"
+check "a pipe to write" fails_with 1 'a ledger is a file, not a pipe or a device' $gpt --steps 1 --ledger "$work/pipe"
 check "no ledger" fails_with 1 'No such file' build/audit "$work/none"
 check "no name" fails_with 2 'give the ledger first' build/audit
-check "a wrong range" fails_with 2 'allowed is a step, a range' build/audit "$a" --step 9-3
+check "a wrong range" fails_with 2 'allowed is a step from 1, a range' build/audit "$a" --step 9-3
+check "step 0" fails_with 2 'allowed is a step from 1, a range' build/audit "$a" --step 0
+check "a negative step" fails_with 2 'allowed is a step from 1, a range' build/audit "$a" --step -5
+check "a program that repeats nothing" fails_with 1 '/bin/true did not report that steps 0 to 4 are equal' \
+    build/audit "$a" --step 3 --program /bin/true
 check "a wrong key" fails_with 2 'a key is 64 hexadecimal digits' build/audit "$a" --key 12
 check "not signed" fails_with 1 'record 0 is not signed' build/audit "$a" --key "$(printf '%064d' 0)"
 check "--audit with another seed" fails_with 1 'states "option seed 1", but this run has "option seed 2"' \
@@ -113,7 +122,11 @@ check "resumed: steps of the second run need its checkpoint" fails_with 1 'step 
     build/audit "$a" --step 35
 build/gpt --resume "$work/30.st" --save "$work/r.st" --steps 34 --ledger "$a" --lr 0.01 > "$work/stdout" 2> "$work/stderr"
 check "resumed twice from one checkpoint, with other options" equal '30 to 34' \
+    build/audit "$a" --step 31-34 --from "$work/30.st"
+check "all records are not compared then" \
+    fails_with 1 '2 records of runs with other options were not compared, first record 12 of step 31; a later run' \
     build/audit "$a" --step all --from "$work/30.st"
+check "nor from the seed" fails_with 1 'were not compared, first record 11 of step 30' build/audit "$a" --step all
 check "three runs" says ' 3 runs$' build/audit "$a"
 $gpt --steps 100000 --ledger "$work/i.ledger" --save "$work/i.st" > "$work/i.out" 2>&1 &
 child=$!
