@@ -733,11 +733,16 @@ static inline int ledger_find(const unsigned char *bytes, size_t end, uint64_t s
     return last < end;
 }
 
+static inline int ledger_equal(const ledger_state *a, const ledger_state *b)
+{
+    return a->step == b->step && a->batches == b->batches && a->loss == b->loss &&
+           memcmp(a->hyper, b->hyper, sizeof a->hyper) == 0 &&
+           memcmp(a->rows, b->rows, LEDGER_HASH) == 0;
+}
+
 static inline int ledger_same_state(const ledger_record *a, const ledger_record *b, size_t count)
 {
-    return a->state.batches == b->state.batches && a->state.loss == b->state.loss &&
-           memcmp(a->state.hyper, b->state.hyper, sizeof a->state.hyper) == 0 &&
-           memcmp(a->state.rows, b->state.rows, LEDGER_HASH) == 0 &&
+    return ledger_equal(&a->state, &b->state) &&
            memcmp(a->digests, b->digests, LEDGER_HASH * count) == 0;
 }
 
@@ -748,15 +753,24 @@ static inline const char *ledger_check_next(const unsigned char *bytes, const le
     static const unsigned char none[LEDGER_HASH] = { 0 };
     const size_t trained = now->kind == LEDGER_RUN ? ledger_trained(now) : 0;
     const int first = r->end.index == 0;
+    const ledger_state *s = &now->state;
+    ledger_state begin;
     ledger_record from;
+    memset(&begin, 0, sizeof begin); /* a training that begins, or is resumed with a new ledger */
+    begin.step = s->step;
+    begin.batches = s->step > 0 ? s->batches : 0;
     if (now->index != r->end.index)
         return "has another index: records are missing, or not in order";
     if (memcmp(now->previous, first ? none : r->end.hash, LEDGER_HASH) != 0)
         return "does not continue the record before it: the chain is broken";
     if (first && now->kind != LEDGER_RUN)
         return "is not of the kind that begins a ledger";
+    if (first && (!ledger_equal(s, &begin) || s->batches < s->step))
+        return "begins a training with a state that is not of a beginning";
     if (!first && memcmp(now->key, r->end.key, LEDGER_KEY) != 0)
         return "has another key than the record before it";
+    if (now->kind == LEDGER_RUN && now->count == 0)
+        return "has no digests";
     if (now->kind == LEDGER_RUN && now->count < trained)
         return "has fewer digests than tensors";
     if (now->kind == LEDGER_RUN && !first &&
@@ -769,9 +783,7 @@ static inline const char *ledger_check_next(const unsigned char *bytes, const le
         return "has digests of other tensors than its run";
     if (now->kind == LEDGER_STEP && now->state.step <= r->state.step)
         return "has a step that is not after the one before it";
-    if (now->kind == LEDGER_END &&
-        (r->has_end || now->state.step != r->state.step || now->count != 0 ||
-         memcmp(now->state.rows, r->state.rows, LEDGER_HASH) != 0))
+    if (now->kind == LEDGER_END && (r->has_end || now->count != 0 || !ledger_equal(s, &r->state)))
         return "ends another run than the one before it";
     if (now->kind != LEDGER_RUN && now->state.batches < r->state.batches)
         return "has fewer batches than the record before it";

@@ -102,6 +102,93 @@ check "a file that is no ledger is not changed" fails_with 1 "record 0 does not 
     $gpt --ledger "$work/other"
 check "not by a byte" test "$(sed 's/a/b/' "$work/text" | cksum)" = "$(cksum < "$work/other")"
 
+# ---- forged ledgers, whose hashes are computed again, and forged checkpoints ------------------------------------------
+cat > "$work/forge.py" <<'END'
+import hashlib, json, struct, sys
+def load(path):
+    bytes_, records, at = open(path, 'rb').read(), [], 0
+    while at < len(bytes_):
+        size, count = struct.unpack_from('<Q', bytes_, at + 16)[0], struct.unpack_from('<H', bytes_, at + 84)[0]
+        text = at + 192 + 32 * count
+        records.append([bytearray(bytes_[at:at + 192]), bytearray(bytes_[at + 192:text]), bytes_[text:at + size - 96]])
+        at += size
+    return records
+def save(path, records):
+    previous, out = bytes(32), b''
+    for i, (head, digests, text) in enumerate(records):
+        struct.pack_into('<Q', head, 16, 288 + len(digests) + len(text))
+        struct.pack_into('<Q', head, 24, i)
+        head[88:120] = previous
+        head[184:192] = hashlib.sha256(head[:184]).digest()[:8]
+        previous = hashlib.sha256(head + digests + text).digest()
+        out += head + digests + text + previous + bytes(64)
+    open(path, 'wb').write(out)
+def put(record, at, kind, value): struct.pack_into(kind, record[0], at, value)
+def copy(record): return [bytearray(record[0]), bytearray(record[1]), record[2]]
+source, target, how = sys.argv[1:4]
+if how == 'notes':
+    data = open(source, 'rb').read()
+    n = struct.unpack_from('<Q', data)[0]
+    head = json.loads(data[8:8 + n])
+    head['__metadata__'].update(a.split('=', 1) for a in sys.argv[4:])
+    text = json.dumps(head).encode()
+    text += b' ' * (-len(text) % 8)
+    open(target, 'wb').write(struct.pack('<Q', len(text)) + text + data[8 + n:])
+    sys.exit()
+r = load(source)
+if how == 'line': r[0][2] = r[0][2].replace(sys.argv[4].encode(), sys.argv[5].encode().decode('unicode_escape').encode())
+elif how == 'after': r[-2][0][32:48] = struct.pack('<QQ', 2**64 - 1, 2**64 - 1); r[-1][0][32:48] = r[-2][0][32:48]
+elif how == 'digest': r[int(sys.argv[4])][1][int(sys.argv[5])] ^= 1
+elif how == 'field': put(r[int(sys.argv[4])], int(sys.argv[5]), '<B', 77)
+elif how == 'replaced': # a false history, which a later run replaces
+    r = [copy(x) for x in r[:-1]] + r
+    r[2][1][0] ^= 1
+elif how == 'end': r[0][2] += b'\nmore\n'
+save(target, r)
+END
+forge() { python3 "$work/forge.py" "$@"; }
+f="$work/forged.ledger"
+e="$work/every.ledger"
+if command -v python3 > "$work/log"; then
+    forge "$e" "$f" line nothing nothing
+    check "the forger repeats a ledger" cmp "$e" "$f"
+    cp "$work/text" "$work/victim"
+    for note in option.plan= option.summary= option.profile= option.help= "option.json=$work/victim" \
+        "option.timeline=$work/victim" "option.frontier=$work/victim" option.lr=0.5 option.steps=1; do
+        forge "$work/30.st" "$work/n.st" notes "$note"
+        check "a checkpoint with $note" equal '30 to 40' build/audit "$work/later.ledger" --step all --from "$work/n.st"
+    done
+    check "it overwrites no file" cmp "$work/text" "$work/victim"
+    forge "$work/30.st" "$work/n.st" notes skipped=4
+    check "a checkpoint that states skipped steps" fails_with 1 'record 0 has 30 batches, but the checkpoint was saved after 34' \
+        build/audit "$work/later.ledger" --step all --from "$work/n.st"
+    forge "$e" "$f" line 'contract' 'flag prompt x\ncontract'
+    check "a flag that takes a value" fails_with 1 'states an option that an audit does not take: flag prompt' build/audit "$f" --step all
+    forge "$e" "$f" line 'option seed 1' 'flag seed 1'
+    check "a flag of another kind" fails_with 1 'does not take: flag seed' build/audit "$f" --step all
+    forge "$e" "$f" line 'contract' 'option bf16 1\ncontract'
+    check "an option that is a flag" fails_with 1 'does not take: option bf16' build/audit "$f" --step all
+    forge "$e" "$f" line 'file data' 'file json x\nfile data'
+    check "an unknown file" fails_with 1 'does not take: file json' build/audit "$f" --step all
+    forge "$e" "$f" replaced
+    check "a history that was replaced" fails_with 1 'record 2, step 2: the first tensor that differs' build/audit "$f" --step all
+    forge "$e" "$f" after
+    check "a step after the last one" fails_with 1 'record 6 is after step 6, the last that its run states' \
+        build/audit "$f" --step all
+    forge "$e" "$f" line 'tensor values 256x32 wte' 'tensor values 32x256 wte'
+    check "a shape" fails_with 1 'states "tensor values 32x256 wte"' build/audit "$f" --step all
+    forge "$e" "$f" end
+    check "text after an empty line" fails_with 1 'record 0 states "", but this run has ""' build/audit "$f" --step all
+    for at in 40 48 56 120; do
+        forge "$e" "$f" field 0 $at
+        check "byte $at of record 0" fails_with 1 'record 0 begins a training' build/audit "$f"
+        forge "$e" "$f" field 7 $at
+        check "byte $at of the end" fails_with 1 'record 7 ends another run' build/audit "$f"
+    done
+    forge "$e" "$f" line 'loss mean' 'loss \x1b[2Jmean'
+    check "control characters" says '^loss     .x1b.2Jmean' build/audit "$f"
+fi
+
 # ---- signatures, where libsodium is installed ------------------------------------------------------------------------
 if $gpt --steps 4 --ledger "$work/s.ledger" --ledger-key "$work/key" > "$work/stdout" 2> "$work/stderr"; then
     key=$(sed -n 's/^ledger signed with the key \([0-9a-f]*\)$/\1/p' "$work/stdout")
