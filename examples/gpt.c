@@ -647,7 +647,7 @@ static int save(lm_run *r)
     r->saved = 1;
     if (lm.save == NULL)
         return 0;
-    if (lm_record(r) != 0) /* a saved step has a record */
+    if (lm_record_save(r, lm.save) != 0) /* a saved step has a record */
         return 1;
     if (r->skipped > 0 && session_note_number(r->store, "skipped", r->skipped) != 0)
         return 1;

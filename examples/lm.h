@@ -160,14 +160,15 @@ static int lm_check_options(void)
  * program. */
 static int lm_check_outputs(const char *data, const session_file *others, int count)
 {
+    const int new_key = lm.ledger_key != NULL && access(lm.ledger_key, F_OK) != 0;
     const session_file common[] = {
         { "data", session_is_dash(data) ? NULL : data, SESSION_READS, -1 },
         { "validation", session_is_dash(lm.validation) ? NULL : lm.validation, SESSION_READS, -1 },
         { "resume", lm.resume, SESSION_READS, -1 },
         { "audit", lm.audit, SESSION_READS, -1 },
+        { "ledger-key", lm.ledger_key, new_key ? SESSION_WRITES : SESSION_READS, -1 },
         { "json", session_is_dash(lm.json) ? NULL : lm.json, SESSION_WRITES, -1 },
         { "ledger", lm.ledger, SESSION_WRITES, -1 },
-        { "ledger-key", lm.ledger_key, SESSION_READS, -1 },
         { "timeline", lm.timeline, SESSION_WRITES, -1 }
     };
     enum { COMMON = sizeof common / sizeof common[0] };
@@ -238,6 +239,7 @@ struct lm_run {
     tune_profile *profile;                 /* receives the times of training steps, or NULL */
     /* number of rows used for training so far, including those of skipped steps */
     uint64_t position;
+    int varies; /* nonzero if not all steps so far had --batch rows */
     int saved;                             /* nonzero if nothing has changed since the last save */
     void *user;
     /* Fills `tokens` and `targets` (step_rows,length) for a step. Sets step_rows, length and
@@ -691,12 +693,16 @@ static const char *lm_find_nonfinite(const gckpt_store *store, int frozen)
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
-/* Returns the number of batches that the checkpoint of --resume had fed, or UINT64_MAX if its notes do
- * not determine it. */
+/* Returns the number of batches that the checkpoint of --resume had fed by its notes, 0 if they
+ * contradict each other, or UINT64_MAX if they do not determine it. */
 static uint64_t lm_batches_fed(const lm_run *r)
 {
-    return lm.resume == NULL || r->position > 0 ? UINT64_MAX
-                                                : gckpt_store_step(r->store) + r->skipped;
+    const uint64_t batch = (uint64_t)lm.batch;
+    if (lm.resume == NULL || (r->position > 0 && r->varies))
+        return UINT64_MAX;
+    if (r->position == 0)
+        return gckpt_store_step(r->store) + r->skipped;
+    return r->position % batch == 0 ? r->position / batch : 0;
 }
 
 /* Opens the ledger of --ledger and prints notes about it. */
@@ -705,6 +711,7 @@ static int lm_ledger_open(lm_run *r, const char *text, size_t length)
     ledger_file *f = &r->ledger.file;
     f->now.step = gckpt_store_step(r->store);
     f->now.batches = f->now.step + r->skipped;
+    f->fed = lm_batches_fed(r) != UINT64_MAX ? lm_batches_fed(r) : 0;
     f->digests = r->ledger.shards != NULL ? r->ledger.digests : NULL;
     r->ledger.open = 1;
     if (ledger_file_open(f, lm.ledger, lm.ledger_key, r->store, text, length) != 0)
@@ -790,7 +797,21 @@ static int lm_record(lm_run *r)
 {
     if (lm.ledger == NULL)
         return 0;
-    return lm_all_reduce_max(r, lm_ledger_record(&r->ledger, r->store)) != 0;
+    if (lm_all_reduce_max(r, lm_ledger_record(&r->ledger, r->store)) != 0)
+        return 1;
+    r->ledger.recorded = gckpt_store_step(r->store);
+    return 0;
+}
+
+/* Appends a record of the present state before it is saved to `path`. If that fails, returns 1 when the
+ * file exists: it is of a step that has a record, from which the ledger can go on. All ranks call
+ * this. */
+static int lm_record_save(lm_run *r, const char *path)
+{
+    if (lm_record(r) == 0 || lm_all_reduce_max(r, access(path, F_OK) == 0) == 0)
+        return 0;
+    return session_fail(1, "--save %s: not replaced, because this step has no record in the ledger",
+                        path);
 }
 
 /* Records a step, if that is due, or compares it with its records. `seconds` is its time. */

@@ -269,7 +269,6 @@ static int lm_ledger_record(lm_ledger *l, gckpt_store *store)
     int failed = 0;
     if (l->recorded == gckpt_store_step(store))
         return 0;
-    l->recorded = gckpt_store_step(store);
     if (l->shards != NULL && lm_ledger_digests(l, store, 0, l->digests, LM_LEDGER_MOST) == 0)
         failed = session_fail(1, "--ledger: the digests of the shards are not complete");
     if (!failed && l->open)
