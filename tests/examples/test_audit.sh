@@ -143,6 +143,8 @@ elif how == 'field': put(r[int(sys.argv[4])], int(sys.argv[5]), '<B', 77)
 elif how == 'replaced': # a false history, which a later run replaces
     r = [copy(x) for x in r[:-1]] + r
     r[2][1][0] ^= 1
+elif how == 'again': # the last run has the options of the first one
+    [x for x in r if x[0][12] == 1][-1][2] = r[0][2]
 elif how == 'end': r[0][2] += b'\nmore\n'
 save(target, r)
 END
@@ -198,6 +200,15 @@ if $gpt --steps 4 --ledger "$work/s.ledger" --ledger-key "$work/key" > "$work/st
     size=$(wc -c < "$work/s.ledger")
     patch "$work/s.ledger" $((size - 3)) 55
     check "a wrong signature" fails_with 1 'record [0-9]* has a wrong signature' build/audit "$work/s.ledger"
+    check "the key is not the file to save" fails_with 2 'save .*newkey: it is also --ledger-key' \
+        $gpt --steps 1 --ledger "$work/n.ledger" --ledger-key "$work/newkey" --save "$work/newkey"
+    check "nor the events" fails_with 2 'json .*newkey: it is also --ledger-key' \
+        $gpt --steps 1 --ledger "$work/n.ledger" --ledger-key "$work/newkey" --json "$work/newkey"
+    check "a new key for an old ledger" fails_with 1 'was begun without a key' \
+        build/gpt --resume "$work/30.st" --steps 31 --save "$work/x.st" --ledger "$a" --ledger-key "$work/newkey"
+    check "a ledger with a wrong key" fails_with 1 'is not a key' \
+        $gpt --steps 1 --ledger "$work/n.ledger" --ledger-key README.md
+    check "nothing remains" test ! -e "$work/newkey" -a ! -e "$work/n.ledger"
 else
     check "without libsodium a key is refused" grep -q 'signing needs libsodium' "$work/stderr"
 fi
@@ -214,6 +225,19 @@ check "all records are not compared then" \
     fails_with 1 '2 records of runs with other options were not compared, first record 12 of step 31; a later run' \
     build/audit "$a" --step all --from "$work/30.st"
 check "nor from the seed" fails_with 1 'were not compared, first record 11 of step 30' build/audit "$a" --step all
+$gpt --steps 6 --ledger "$work/aba.ledger" --save "$work/aba.st" > "$work/stdout"
+build/gpt --resume "$work/aba.st" --steps 8 --lr 0.02 --ledger "$work/aba.ledger" > "$work/stdout"
+cp "$work/aba.st" "$work/8.st"
+build/gpt --resume "$work/aba.st" --steps 6 --lr 0.001 --ledger "$work/aba.ledger" > "$work/stdout"
+build/gpt --resume "$work/aba.st" --steps 10 --lr 0.001 --ledger "$work/aba.ledger" > "$work/stdout"
+check "runs with other options" \
+    fails_with 1 'were not compared, first record .* of step 6; audit them from a checkpoint' build/audit "$work/aba.ledger" --step all
+if command -v python3 > "$work/log"; then
+    forge "$work/aba.ledger" "$f" again
+    check "other options, then the first ones: no false alarm" \
+        fails_with 1 'were not compared, first record .* of step 6; audit them from a checkpoint' build/audit "$f" --step all
+fi
+check "the last run" equal '8 to 10' build/audit "$work/aba.ledger" --step 9-10 --from "$work/8.st"
 check "three runs" says ' 3 runs$' build/audit "$a"
 $gpt --steps 100000 --ledger "$work/i.ledger" --save "$work/i.st" > "$work/i.out" 2>&1 &
 child=$!
@@ -231,6 +255,17 @@ cp "$work/30.st" "$work/f.st"
     ulimit -f 24
     $gpt --steps 200 --ledger "$work/full.ledger" --ledger-every 1
 ) > "$work/stdout" 2> "$work/stderr"
+(
+    trap '' XFSZ
+    $gpt --steps 10 --ledger "$work/kept.ledger" --ledger-every 1 --save "$work/kept.st"
+    cp "$work/kept.st" "$work/before.st"
+    ulimit -f 118
+    build/gpt --resume "$work/kept.st" --steps 200 --ledger "$work/kept.ledger" --ledger-every 1
+) > "$work/stdout" 2> "$work/kept"
+check "a checkpoint with a record is not replaced by one without" cmp "$work/before.st" "$work/kept.st"
+check "and that is said" grep -q -- '--save .*kept.st: not replaced, because this step has no record' "$work/kept"
+check "the ledger goes on from it" build/gpt --resume "$work/kept.st" --steps 12 --ledger "$work/kept.ledger"
+check "and is whole" build/audit "$work/kept.ledger"
 check "a full disk ends the training" grep -q -- '--ledger .*full.ledger: File too large; its [0-9]* records are whole' "$work/stderr"
 check "and leaves whole records" build/audit "$work/full.ledger" --unfinished
 
@@ -254,4 +289,22 @@ check "dpo" build/finetune --model "$work/model" --objective dpo --data "$work/p
 check "dpo: equal" equal '0 to 4' build/audit "$work/d.ledger" --step all --micro-batch 1
 check "finetune: data from a pipe" fails_with 2 'reads --data again' $tune --data - --ledger "$work/x"
 check "--method all" fails_with 2 'method all trains several times' $tune --method all --save "$work/all" --ledger "$work/x"
+check "finetune: --from a folder" equal '12 to 18' build/audit "$work/t.ledger" --step all --from "$work/tuned"
+build/finetune --model "$work/model" --data "$work/pairs.jsonl" --objective dpo --steps 2 --batch 2 --eval-every 0 \
+    --ledger "$work/c.ledger" --save "$work/c" > "$work/stdout"
+check "finetune: resumed with the same options" build/finetune --resume "$work/c" --steps 2 --ledger "$work/c.ledger"
+check "finetune: its context is the same" equal '0 to 2' build/audit "$work/c.ledger" --step all
+check "finetune: data from another pipe" fails_with 2 'give a file instead of a pipe' $tune --data "$work/pipe" --ledger "$work/x"
+cp -R "$work/tuned" "$work/forged"
+if command -v python3 > "$work/log"; then
+    forge "$work/tuned/training.safetensors" "$work/forged/training.safetensors" notes position=8
+    check "finetune: a checkpoint at another row" \
+        fails_with 1 'has 12 batches, but the checkpoint was saved after 2' \
+        build/audit "$work/t.ledger" --step all --from "$work/forged"
+    forge "$work/tuned/training.safetensors" "$work/forged/training.safetensors" notes "option.model=$work/changed"
+    check "finetune: a checkpoint that names another model" equal '12 to 18' \
+        build/audit "$work/t.ledger" --step all --from "$work/forged"
+fi
+check "finetune: other frozen weights" fails_with 1 'step 12: the first tensor that differs is values 257x32 wte.weight' \
+    build/audit "$work/t.ledger" --step all --from "$work/tuned" --model "$work/changed"
 report test_audit
