@@ -715,7 +715,7 @@ static int lm_ledger_open(lm_run *r, const char *text, size_t length)
     f->digests = r->ledger.shards != NULL ? r->ledger.digests : NULL;
     r->ledger.open = 1;
     if (ledger_file_open(f, lm.ledger, lm.ledger_key, r->store, text, length) != 0)
-        return session_fail(1, "--ledger %s", f->error);
+        return lm_ledger_refuse("ledger", f->error);
     if (lm.ledger_key != NULL) {
         char hex[2 * LEDGER_KEY + 1];
         ledger_text key = { hex, sizeof hex, 0 };

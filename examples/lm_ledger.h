@@ -58,6 +58,23 @@ static const char lm_ledger_omits[] =
     "summary profile frontier sample prompt tune-seconds shard timeout new epochs eval generate "
     "merge export export-gguf memory-svg keep retention-data map";
 
+/* Prints an error, whose text may have parts of a ledger, and returns 1. */
+static int lm_ledger_refuse(const char *option, const char *text)
+{
+    fprintf(stderr, "%s: --%s ", session.program, option);
+    ledger_print(stderr, text, strlen(text));
+    fputc('\n', stderr);
+    return 1;
+}
+
+/* Refuses an audit. */
+static int lm_ledger_differs(const char *path, const char *text)
+{
+    char all[6144];
+    snprintf(all, sizeof all, "%s: %s", path, text);
+    return lm_ledger_refuse("audit", all);
+}
+
 /* ---- the text of a run --------------------------------------------------------------------------- */
 /* Writes the line "NAME SHA-256 N bytes", and ends the hash. */
 static void lm_ledger_end_hash(ledger_text *t, const char *name, ledger_sha *s)
@@ -257,7 +274,7 @@ static size_t lm_ledger_digests(lm_ledger *l, gckpt_store *store, int all, unsig
 static int lm_ledger_append(lm_ledger *l, gckpt_store *store, ledger_kind kind)
 {
     if (ledger_file_append(&l->file, kind, store) != 0)
-        return session_fail(1, "--ledger %s", l->file.error);
+        return lm_ledger_refuse("ledger", l->file.error);
     return 0;
 }
 
@@ -365,15 +382,6 @@ static int lm_ledger_same_run(const ledger_record *a, const ledger_record *b)
     const char *line[2];
     size_t n[2];
     return lm_ledger_same_text(a->text, a->length, b->text, b->length, line, n);
-}
-
-/* Refuses an audit, with a text that may have parts of the ledger. */
-static int lm_ledger_differs(const char *path, const char *text)
-{
-    fprintf(stderr, "%s: --audit %s: ", session.program, path);
-    ledger_print(stderr, text, strlen(text));
-    fputc('\n', stderr);
-    return 1;
 }
 
 /* Checks that this run and the one of the ledger state the same, and have the same tensors. */

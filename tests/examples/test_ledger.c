@@ -538,7 +538,7 @@ static void test_signatures(void)
         memcpy(copy, signed_, size); /* forged in one record, then the chain computed again */
         copy[offset[n] + 50] ^= 1;
         rehash(copy, size, 0, RECORDS);
-        if (n > 0 && n + 2 < RECORDS) /* a beginning and an end have no loss of their own */
+        if (n > 0 && n + 2 < RECORDS) /* the loss of a beginning is 0, that of an end is known */
             CHECK_MSG(ledger_verify(copy, size, NULL, NULL, &r), "%s", r.error);
         refused(copy, size, ledger_check_sodium, n, "signed by nobody");
         memcpy(copy, signed_, size); /* a signature from another record */
