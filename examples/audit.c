@@ -330,7 +330,10 @@ static int add_stated(const ledger_record *r)
         const char *value = (const char *)memchr(line + n, ' ', (size_t)(next - line) - n);
         if (value != NULL && (size_t)(value - line) - n < sizeof name)
             snprintf(name, sizeof name, "%.*s", (int)(value - line - (ptrdiff_t)n), line + n);
-        if (name[0] == 0 || !is_word(stated[kind].options, name))
+        int control = 0; /* the program would print the value as it is, if it refuses it */
+        for (const char *p = line; p < next; p++)
+            control |= (unsigned char)*p < 32 || *p == 127;
+        if (name[0] == 0 || control || !is_word(stated[kind].options, name))
             return fail(1, "record %llu states an option that an audit does not take: %.*s",
                         (unsigned long long)r->index, (int)(next - line), line);
         add(name, kind == 0 ? NULL : value + 1, kind == 0 ? 0 : (size_t)(next - value) - 1);

@@ -187,6 +187,8 @@ if command -v python3 > "$work/log"; then
         forge "$e" "$f" field 7 $at
         check "byte $at of the end" fails_with 1 'record 7 ends another run' build/audit "$f"
     done
+    forge "$e" "$f" line 'layers 2' 'layers \x1b[2J2'
+    check "control characters in an option" fails_with 1 'does not take: option layers .x1b.2J2' build/audit "$f" --step all
     forge "$e" "$f" line 'loss mean' 'loss \x1b[2Jmean'
     check "control characters" says '^loss     .x1b.2Jmean' build/audit "$f"
 fi
