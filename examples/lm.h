@@ -716,6 +716,7 @@ static int lm_ledger_open(lm_run *r, const char *text, size_t length)
     r->ledger.open = 1;
     if (ledger_file_open(f, lm.ledger, lm.ledger_key, r->store, text, length) != 0)
         return lm_ledger_refuse("ledger", f->error);
+    r->ledger.written = f->now;
     if (lm.ledger_key != NULL) {
         char hex[2 * LEDGER_KEY + 1];
         ledger_text key = { hex, sizeof hex, 0 };
@@ -835,7 +836,10 @@ static int lm_ledger_end(lm_run *r)
     lm_ledger *l = &r->ledger;
     if (l->audited != NULL)
         return session.interrupted ? 0 : lm_ledger_report(l, lm.audit, (uint64_t)lm.audit_until);
-    if (lm_record(r) != 0 || (l->open && lm_ledger_append(l, r->store, LEDGER_END) != 0))
+    if (lm_record(r) != 0)
+        return 1;
+    l->file.now = l->written; /* without steps after it that were skipped and have no record */
+    if (l->open && lm_ledger_append(l, r->store, LEDGER_END) != 0)
         return 1;
     if (l->open && l->steps > 0)
         fprintf(session.out, "ledger %llu records, %.1f %% of the time\n",

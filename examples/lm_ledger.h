@@ -31,9 +31,10 @@ typedef struct {
 
 typedef struct {
     ledger_file file;
-    ledger_state before; /* state before the current step, in case it is cancelled */
-    int open;            /* nonzero if this process writes the ledger */
-    uint64_t recorded;   /* step of the last record */
+    ledger_state written; /* state of the last record */
+    ledger_state before;  /* state before the current step, in case it is cancelled */
+    int open;             /* nonzero if this process writes the ledger */
+    uint64_t recorded;    /* step of the last record */
     /* the processes of the training if each has a shard of the optimiser state only, or NULL */
     const gckpt_transport *shards;
     int shards_values; /* nonzero if it also has a shard of the values only */
@@ -290,6 +291,8 @@ static int lm_ledger_record(lm_ledger *l, gckpt_store *store)
         failed = session_fail(1, "--ledger: the digests of the shards are not complete");
     if (!failed && l->open)
         failed = lm_ledger_append(l, store, LEDGER_STEP);
+    if (!failed)
+        l->written = l->file.now;
     l->record_seconds += session_now() - begin;
     l->records++;
     return failed;
