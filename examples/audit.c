@@ -59,14 +59,20 @@ static const options_table options = {
     "audit", option_descs, sizeof option_descs / sizeof option_descs[0], 14, "WHICH", NULL, 0, NULL
 };
 
-/* Options that a ledger may state. Others, which would write files, are refused. */
-static const char stated[] =
-    " layers heads dim context vocabulary tie dropout seed steps batch lr min-lr warmup "
-    "weight-decay beta1 beta2 clip bf16 virtual-ranks eval-every method objective size alpha rslora "
-    "lora-dropout targets rank-pattern alpha-pattern bias dora modules-to-save hidden store "
-    "ensure-weight-tying layers-to-transform chat user-turn assistant-turn system-turn "
-    "special-tokens no-shuffle beta label-smoothing teacher-store distill-temperature "
-    "distill-alpha data validation model adapter teacher reference ";
+/* Options that a ledger may state, by the kind of their lines. Others, which would write files, are
+ * refused. */
+static const struct {
+    const char *line, *options;
+} stated[] = {
+    { "flag ", "bf16 rslora dora ensure-weight-tying special-tokens no-shuffle" },
+    { "file ", LEDGER_FILES },
+    { "option ",
+      "layers heads dim context vocabulary tie dropout seed steps batch lr min-lr warmup "
+      "weight-decay beta1 beta2 clip virtual-ranks eval-every method objective size alpha "
+      "lora-dropout targets rank-pattern alpha-pattern bias modules-to-save hidden store "
+      "layers-to-transform chat user-turn assistant-turn system-turn beta label-smoothing "
+      "teacher-store distill-temperature distill-alpha" }
+};
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
@@ -74,12 +80,14 @@ __attribute__((format(printf, 2, 3)))
 static int
 fail(int status, const char *format, ...)
 {
+    char text[8192];
     va_list args;
     va_start(args, format);
-    fputs("audit: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    fputs("audit: ", stderr);
+    ledger_print(stderr, text, strlen(text));
+    fputc('\n', stderr);
     return status;
 }
 
@@ -88,7 +96,9 @@ static struct {
     ledger_report report;
     ledger_sodium sodium;
     int has_sodium;
-    uint64_t first, until; /* step of --from, or of the first record; last step to repeat */
+    /* step of --from, or of the first record; last step to repeat, or 0 for all; last step that
+     * must be compared */
+    uint64_t first, until, last;
 } run;
 
 /* Prints "NAME VALUE" of the run's text, if it has that line. */
@@ -96,8 +106,11 @@ static void print_line(const ledger_record *r, const char *name)
 {
     size_t n;
     const char *value = ledger_value(r, name, &n);
-    if (value != NULL)
-        printf("%-9s%.*s\n", name, (int)n, value);
+    if (value == NULL)
+        return;
+    printf("%-9s", name);
+    ledger_print(stdout, value, n);
+    putchar('\n');
 }
 
 static void print_hex(const char *name, const unsigned char *bytes, const char *after)
@@ -134,18 +147,18 @@ static int check(void)
 {
     size_t size = 0;
     unsigned char key[LEDGER_KEY];
-    const int fd = open(o.ledger, O_RDONLY);
+    const int fd = open(o.ledger, O_RDONLY | O_NONBLOCK); /* does not wait for a pipe's writer */
     run.bytes = fd >= 0 ? ledger_read_file(fd, &size) : NULL;
     const int error = errno;
     if (fd >= 0)
         close(fd);
     if (run.bytes == NULL)
-        return fail(1, "%s: %s", o.ledger, strerror(error));
+        return fail(1, "%s: %s", o.ledger, ledger_error(error));
     run.has_sodium = ledger_load_sodium(&run.sodium);
     if (!ledger_verify(run.bytes, size, run.has_sodium ? ledger_check_sodium : NULL, &run.sodium,
                        &run.report))
         return fail(1, "%s: %s%s", o.ledger, run.report.error,
-                    ledger_is_unfinished(run.bytes, size, run.report.bytes)
+                    size > 0 && ledger_is_unfinished(run.bytes, size, &run.report)
                         ? "; if the training lost its power, resume it, which cuts the record off"
                         : "");
     print_summary();
@@ -171,7 +184,9 @@ static const char *skip_all(void *user, const char *name) { return (void)name, (
 /* Sets run.first to the step at which the repetition begins. */
 static int find_first(void)
 {
+    static char path[4096];
     const gckpt_file_desc nothing = { .rename = skip_all };
+    struct stat info;
     ledger_record first;
     ledger_read(run.bytes, run.report.bytes, 0, &first);
     run.first = first.state.step;
@@ -182,6 +197,10 @@ static int find_first(void)
                     o.ledger, (unsigned long long)run.first);
     if (o.from == NULL)
         return 0;
+    if (stat(o.from, &info) == 0 && S_ISDIR(info.st_mode)) { /* as --resume of finetune takes it */
+        snprintf(path, sizeof path, "%s/training.safetensors", o.from);
+        o.from = path;
+    }
     gckpt_store *store = gckpt_store_new(NULL);
     const gckpt_result result = gckpt_store_load(store, o.from, &nothing);
     const int failed = result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT;
@@ -192,25 +211,35 @@ static int find_first(void)
     return failed;
 }
 
-/* Sets run.until to the first step with a record at or after the last one of --step. */
+/* Sets run.until to the first step with a record at or after the last one of --step, of those that
+ * no later run went back before, and run.last to the last step that is to be compared. */
 static int find_until(void)
 {
-    char *end = NULL;
+    const int all = strcmp(o.step, "all") == 0, range = strchr(o.step, '-') != NULL;
+    char *end = NULL, *after = NULL;
     const uint64_t begin = strtoull(o.step, &end, 10),
-                   last = *end == '-' ? strtoull(end + 1, &end, 10) : begin;
-    const int all = strcmp(o.step, "all") == 0;
+                   last = range && *end == '-' ? strtoull(end + 1, &after, 10) : begin;
+    const int whole =
+        range ? *end == '-' && end[1] >= '0' && end[1] <= '9' && *after == 0 : *end == 0;
     ledger_record r;
-    if (!all && (end == o.step || *end != 0 || last < begin))
-        return fail(2, "--step %s: allowed is a step, a range such as 100-200, or all", o.step);
+    if (!all && (!whole || o.step[0] < '0' || o.step[0] > '9' || begin == 0 || last < begin))
+        return fail(2, "--step %s: allowed is a step from 1, a range such as 100-200, or all",
+                    o.step);
     if (!all && begin <= run.first && run.first > 0)
         return fail(2, "--step %s: --from %s is of step %llu, which is not before it", o.step,
                     o.from, (unsigned long long)run.first);
-    for (size_t at = 0; !all && at < run.report.bytes; at += r.bytes) {
-        ledger_read(run.bytes, run.report.bytes, at, &r);
-        if (r.state.step >= last && (run.until == 0 || r.state.step < run.until))
+    for (size_t at = 0; at < run.report.bytes; at += r.bytes) {
+        ledger_parse(run.bytes + at, &r);
+        if (!all && r.kind == LEDGER_RUN && r.state.step < run.until)
+            run.until = 0;
+        if (!all && r.state.step >= last && (run.until == 0 || r.state.step < run.until))
             run.until = r.state.step;
+        if (all && r.state.step > run.last)
+            run.last = r.state.step;
     }
-    if (!all && run.until == 0 && last > 0)
+    if (!all)
+        run.last = run.until;
+    if (!all && run.until == 0)
         return fail(1, "--step %s: the last record of %s is of step %llu", o.step, o.ledger,
                     (unsigned long long)run.report.state.step);
     return 0;
@@ -242,6 +271,16 @@ static void add_option(const char *name, const char *value)
         add(name, value, strlen(value));
 }
 
+/* Returns 1 if `words`, separated by blanks, have `word`, which has no blank. */
+static int is_word(const char *words, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *p = words; *p != 0; p += strcspn(p, " "), p += *p == ' ')
+        if (strncmp(p, word, n) == 0 && (p[n] == ' ' || p[n] == 0))
+            return 1;
+    return 0;
+}
+
 /* Adds the words of --program, or the path of the ledger's program next to this one. */
 static int add_program(const char *self, const ledger_record *r)
 {
@@ -270,47 +309,96 @@ static int add_program(const char *self, const ledger_record *r)
     return 0;
 }
 
-/* Adds the options that the run `r` states. */
+/* Adds the options that the run `r` states. An option's kind follows from its line, and values stand
+ * behind "=", so that no option takes the next word as its value. */
 static int add_stated(const ledger_record *r)
 {
-    char name[64];
+    enum { KINDS = sizeof stated / sizeof stated[0] };
     const char *line = r->text, *end = r->text + r->length, *next;
     for (; line < end; line = next + 1) {
-        next = line;
-        while (next < end && *next != '\n')
-            next++;
-        const int flag = next - line > 5 && memcmp(line, "flag ", 5) == 0;
-        const int file = next - line > 5 && memcmp(line, "file ", 5) == 0;
-        if (!flag && !file && !(next - line > 7 && memcmp(line, "option ", 7) == 0))
+        char name[64] = "";
+        size_t kind = 0, n = 0;
+        next = (const char *)memchr(line, '\n', (size_t)(end - line));
+        next = next != NULL ? next : end;
+        for (; kind < KINDS; kind++) {
+            n = strlen(stated[kind].line);
+            if ((size_t)(next - line) > n && memcmp(line, stated[kind].line, n) == 0)
+                break;
+        }
+        if (kind == KINDS)
             continue;
-        line += flag || file ? 5 : 7;
-        const char *value = (const char *)memchr(line, ' ', (size_t)(next - line));
-        const size_t n = value != NULL ? (size_t)(value - line) : sizeof name;
-        snprintf(name, sizeof name, " %.*s ", n < sizeof name ? (int)n : 0, line);
-        if (value == NULL || n == 0 || n > sizeof name - 3 || strstr(stated, name) == NULL)
+        const char *value = (const char *)memchr(line + n, ' ', (size_t)(next - line) - n);
+        if (value != NULL && (size_t)(value - line) - n < sizeof name)
+            snprintf(name, sizeof name, "%.*s", (int)(value - line - (ptrdiff_t)n), line + n);
+        int control = 0; /* the program would print the value as it is, if it refuses it */
+        for (const char *p = line; p < next; p++)
+            control |= (unsigned char)*p < 32 || *p == 127;
+        if (name[0] == 0 || control || !is_word(stated[kind].options, name))
             return fail(1, "record %llu states an option that an audit does not take: %.*s",
                         (unsigned long long)r->index, (int)(next - line), line);
-        name[n + 1] = 0;
-        add(name + 1, flag ? NULL : value + 1, flag ? 0 : (size_t)(next - value) - 1);
+        add(name, kind == 0 ? NULL : value + 1, kind == 0 ? 0 : (size_t)(next - value) - 1);
     }
     return 0;
 }
 
-/* Runs the command and returns its exit status. */
+/* Copies the output of the program to standard output. Returns 1 if a line of it says that all
+ * records of the steps from run.first to run.last are equal. */
+static int copy_output(int fd)
+{
+    char bytes[4096], line[256], want[64];
+    size_t used = 0;
+    ssize_t n;
+    int equal = 0;
+    snprintf(want, sizeof want, ", steps %llu to %llu", (unsigned long long)run.first,
+             (unsigned long long)run.last);
+    while ((n = read(fd, bytes, sizeof bytes)) > 0 || (n < 0 && errno == EINTR)) {
+        for (ssize_t i = 0; i < n; i++) {
+            if (bytes[i] != '\n') {
+                line[used] = bytes[i];
+                used += used + 1 < sizeof line;
+                continue;
+            }
+            line[used] = 0;
+            equal |= strncmp(line, "audit  equal: ", 14) == 0 && used > strlen(want) &&
+                     strcmp(line + used - strlen(want), want) == 0;
+            used = 0;
+        }
+        if (n > 0)
+            fwrite(bytes, 1, (size_t)n, stdout);
+        fflush(stdout);
+    }
+    return equal;
+}
+
+/* Runs the command. Returns 0 if it ended with 0 and said that the steps are equal, else its exit
+ * status or 1. */
 static int execute(void)
 {
-    int status = 0;
+    int status = 0, out[2];
     command.word[command.count] = NULL;
     fflush(stdout);
+    if (pipe(out) != 0)
+        return fail(1, "%s: %s", command.word[0], strerror(errno));
     const pid_t child = fork();
     if (child == 0) {
+        dup2(out[1], STDOUT_FILENO);
+        close(out[0]);
+        close(out[1]);
         execvp(command.word[0], command.word);
         _exit(fail(127, "%s: %s", command.word[0], strerror(errno)));
     }
+    close(out[1]);
     signal(SIGINT, SIG_IGN); /* the child stops at the end of its step */
+    const int equal = child > 0 && copy_output(out[0]);
+    close(out[0]);
     if (child < 0 || waitpid(child, &status, 0) != child)
         return fail(1, "%s: %s", command.word[0], strerror(errno));
-    return !WIFEXITED(status) || WEXITSTATUS(status) == 127 ? 1 : WEXITSTATUS(status);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) == 127)
+        return 1;
+    if (WEXITSTATUS(status) == 0 && !equal)
+        return fail(1, "%s did not report that steps %llu to %llu are equal", command.word[0],
+                    (unsigned long long)run.first, (unsigned long long)run.last);
+    return WEXITSTATUS(status);
 }
 
 /* Repeats steps by the program that trained. */
@@ -327,7 +415,7 @@ static int repeat(const char *self)
         return fail(1, "--from %s is of step %llu, of which %s has no record", o.from,
                     (unsigned long long)run.first, o.ledger);
     for (size_t at = 0; at < run.report.bytes; at += r.bytes) {
-        ledger_read(run.bytes, run.report.bytes, at, &r);
+        ledger_parse(run.bytes + at, &r);
         if (r.kind == LEDGER_RUN && r.index <= from.index)
             run_of = r;
     }
@@ -339,15 +427,15 @@ static int repeat(const char *self)
                     (unsigned long long)run_of.index, contract != NULL ? (int)n : 0, contract,
                     GCKPT_CONTRACT);
     status = add_program(self, &run_of);
+    snprintf(until, sizeof until, "%llu", (unsigned long long)run.until);
+    add_option("audit", o.ledger);
+    add_option("audit-until", until);
     status = status == 0 ? add_stated(&run_of) : status;
     if (status != 0)
         return status;
-    snprintf(until, sizeof until, "%llu", (unsigned long long)run.until);
     add_option("resume", o.from);
     for (size_t i = FIRST_PASSED; i <= LAST_PASSED; i++)
         add_option(option_descs[i].name, *(const char **)option_descs[i].variable);
-    add_option("audit", o.ledger);
-    add_option("audit-until", until);
     return command.failed ? fail(1, "out of memory for a command, or more than %d words", WORDS)
                           : execute();
 }

@@ -500,6 +500,7 @@ static int check_paths(void)
 
 static int check_options(void)
 {
+    struct stat info;
     if (o.model == NULL)
         return session_fail(
             2,
@@ -543,9 +544,11 @@ static int check_options(void)
                             "--adapter %s: its adapter_config.json determines sizes and scales; "
                             "omit --size, --alpha, --dora and similar options",
                             o.adapter);
-    if (session_is_dash(lm.data) && (lm.ledger != NULL || lm.audit != NULL))
-        return session_fail(2, "--%s: an audit reads --data again; give a file instead of -",
-                            lm.ledger != NULL ? "ledger" : "audit");
+    if (lm.data != NULL && (lm.ledger != NULL || lm.audit != NULL) &&
+        (session_is_dash(lm.data) || (stat(lm.data, &info) == 0 && !S_ISREG(info.st_mode))))
+        return session_fail(2, "--%s: an audit reads --data again; give a file instead of %s",
+                            lm.ledger != NULL ? "ledger" : "audit",
+                            session_is_dash(lm.data) ? "-" : "a pipe");
     if (o.method == ADAPTERS_METHODS && (lm.ledger != NULL || lm.audit != NULL))
         return session_fail(2, "--%s: --method all trains several times; choose one method",
                             lm.ledger != NULL ? "ledger" : "audit");
@@ -1822,7 +1825,8 @@ static int save_training(tuning *t)
 {
     char path[MODEL_PATH];
     const gckpt_file_desc desc = { .rename = trained_only, .user = t->run.store };
-    if (lm_record(&t->run) != 0) /* a saved step has a record */
+    join(path, sizeof path, t->save, "training.safetensors");
+    if (lm_record_save(&t->run, path) != 0) /* a saved step has a record */
         return 1;
     if (session_note_number(t->notes, "skipped", t->run.skipped) != 0 ||
         session_note_number(t->notes, "position", t->run.position) != 0 ||
@@ -1832,7 +1836,6 @@ static int save_training(tuning *t)
         note_real(t, "before", t->result.before) != 0 ||
         note_real(t, "retention", t->result.retention_before) != 0)
         return 1;
-    join(path, sizeof path, t->save, "training.safetensors");
     int failed = session_copy_notes(t->run.store, t->notes, &options, other_notes);
     if (!failed && gckpt_store_save(t->run.store, path, &desc) != GCKPT_OK)
         failed = session_fail(1, "--save: %s: %s", path, gckpt_error_text(t->run.store));
@@ -2213,6 +2216,8 @@ static int train(tuning *t)
     t->run.fill_batch = put_batch;
     t->run.options = &options;
     t->run.describe = describe;
+    t->run.varies = run.grouped || run.cut_step > 0;
+    o.context = run.first.T; /* a ledger states the one that a resumed run states as well */
     t->run.evaluate = evaluate_now;
     t->run.save = save_now;
     return lm_train(&t->run);
@@ -2486,10 +2491,11 @@ static int restore_options(int argc, char **argv)
     const gckpt_file_desc notes = { .rename = skip_all };
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_result result = gckpt_store_load(store, lm.resume, &notes);
-    int status = result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT
-                     ? session_restore_options(store, lm.resume, &options,
-                                               lm.audit == NULL ? fixed : "", argc, argv)
-                     : session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));
+    int status = 0;
+    if (result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT)
+        status = session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));
+    else if (lm.audit == NULL) /* an audit takes its options from the ledger only */
+        status = session_restore_options(store, lm.resume, &options, fixed, not_kept, argc, argv);
     if (status == 0 && gckpt_store_note(store, "option.model") == NULL && o.model == NULL)
         status = session_fail(1,
                               "--resume %s: the file was not written by a training; give the "
@@ -2517,6 +2523,9 @@ static int restore_options(int argc, char **argv)
 static int check_outputs(void)
 {
     char path[MODEL_PATH];
+    const char *saved = lm.save != NULL && !lm.plan
+                            ? join(path, sizeof path, lm.save, "training.safetensors")
+                            : NULL;
     const session_file own[] = {
         { "retention-data", o.retention_data, SESSION_READS, -1 },
         { "model", gguf_is_file(o.model) ? o.model : NULL, SESSION_READS, -1 },
@@ -2526,6 +2535,7 @@ static int check_outputs(void)
           -1 },
         { "reference", o.reference != NULL && gguf_is_file(o.reference) ? o.reference : NULL,
           SESSION_READS, -1 },
+        { "save", saved, SESSION_SAVES, LM_RESUME_FILE },
         { "memory-svg", o.memory_svg, SESSION_WRITES, -1 },
         { "export-gguf", o.gguf, SESSION_SAVES, -1 }
     };
@@ -2544,9 +2554,6 @@ static int check_outputs(void)
                 return session_fail(2, "--save %s: it is also --%s; give another folder", lm.save,
                                     names[i]);
         }
-        join(path, sizeof path, lm.save, "training.safetensors");
-        if (session_check_save("save", path, stat(path, &info) == 0 ? &info : NULL) != 0)
-            return 1;
     }
     return lm_check_outputs(lm.data, own, (int)(sizeof own / sizeof own[0]));
 }

@@ -647,7 +647,7 @@ static int save(lm_run *r)
     r->saved = 1;
     if (lm.save == NULL)
         return 0;
-    if (lm_record(r) != 0) /* a saved step has a record */
+    if (lm_record_save(r, lm.save) != 0) /* a saved step has a record */
         return 1;
     if (r->skipped > 0 && session_note_number(r->store, "skipped", r->skipped) != 0)
         return 1;
@@ -835,9 +835,10 @@ static int open_store(int argc, char **argv)
     run.skipped = session_read_note(run.store, "skipped", 0);
     if (lm.resume != NULL && lm.save == NULL && lm.audit == NULL)
         lm.save = lm.resume;
-    int status = lm.resume != NULL
-                     ? session_restore_options(run.store, lm.resume, &options,
-                                               lm.audit == NULL ? fixed : "", argc, argv)
+    /* an audit takes its options from the ledger only, not from a file that others wrote */
+    int status = lm.resume != NULL && lm.audit == NULL
+                     ? session_restore_options(run.store, lm.resume, &options, fixed, not_kept, argc,
+                                               argv)
                      : 0;
     return status != 0 ? status : session_note_options(run.store, &options, not_kept, argc, argv);
 }

@@ -584,9 +584,9 @@ static inline const char *ledger_check_head(const unsigned char *p)
 {
     unsigned char check[8];
     const uint64_t kind = ledger_get_le(p + 12, 4), bytes = ledger_get_le(p + 16, 8);
-    ledger_hash_head(p, check);
     if (memcmp(p, "gckptled", 8) != 0)
         return "does not begin as a record does";
+    ledger_hash_head(p, check);
     if (memcmp(p + LEDGER_HEAD - 8, check, 8) != 0)
         return "is damaged: the hash of its head is wrong";
     if (ledger_get_le(p + 8, 4) != LEDGER_VERSION)
@@ -596,6 +596,28 @@ static inline const char *ledger_check_head(const unsigned char *p)
     if (bytes < ledger_bytes((size_t)ledger_get_le(p + 84, 2), 0) || bytes > (size_t)-1 / 2)
         return "states a size that cannot be";
     return NULL;
+}
+
+/* Reads the record at p, which must be whole and right. */
+static inline void ledger_parse(const unsigned char *p, ledger_record *r)
+{
+    r->kind = (ledger_kind)ledger_get_le(p + 12, 4);
+    r->bytes = (size_t)ledger_get_le(p + 16, 8);
+    r->count = (size_t)ledger_get_le(p + 84, 2);
+    r->hash = p + r->bytes - LEDGER_TAIL;
+    r->signature = r->hash + LEDGER_HASH;
+    r->index = ledger_get_le(p + 24, 8);
+    r->state.step = ledger_get_le(p + 32, 8);
+    r->state.batches = ledger_get_le(p + 40, 8);
+    r->state.loss = ledger_get_le(p + 48, 8);
+    for (int i = 0; i < LEDGER_HYPER; i++)
+        r->state.hyper[i] = (uint32_t)ledger_get_le(p + 56 + 4 * i, 4);
+    memcpy(r->state.rows, p + 120, LEDGER_HASH);
+    r->previous = p + 88;
+    r->key = p + 152;
+    r->digests = p + LEDGER_HEAD;
+    r->text = (const char *)r->digests + LEDGER_HASH * r->count;
+    r->length = (size_t)((const char *)r->hash - r->text);
 }
 
 /* Reads the record at bytes[at], at < size, of a ledger of `size` bytes. Returns NULL; or what is
@@ -613,25 +635,9 @@ static inline const char *ledger_read(const unsigned char *bytes, size_t size, s
     const char *wrong = ledger_check_head(p);
     if (wrong != NULL)
         return wrong;
-    r->kind = (ledger_kind)ledger_get_le(p + 12, 4);
-    r->bytes = (size_t)ledger_get_le(p + 16, 8);
-    r->count = (size_t)ledger_get_le(p + 84, 2);
-    if (r->bytes > left)
+    if (ledger_get_le(p + 16, 8) > left)
         return LEDGER_UNFINISHED;
-    r->hash = p + r->bytes - LEDGER_TAIL;
-    r->signature = r->hash + LEDGER_HASH;
-    r->index = ledger_get_le(p + 24, 8);
-    r->state.step = ledger_get_le(p + 32, 8);
-    r->state.batches = ledger_get_le(p + 40, 8);
-    r->state.loss = ledger_get_le(p + 48, 8);
-    for (int i = 0; i < LEDGER_HYPER; i++)
-        r->state.hyper[i] = (uint32_t)ledger_get_le(p + 56 + 4 * i, 4);
-    memcpy(r->state.rows, p + 120, LEDGER_HASH);
-    r->previous = p + 88;
-    r->key = p + 152;
-    r->digests = p + LEDGER_HEAD;
-    r->text = (const char *)r->digests + LEDGER_HASH * r->count;
-    r->length = (size_t)((const char *)r->hash - r->text);
+    ledger_parse(p, r);
     ledger_sha_begin(&sha);
     ledger_sha_add(&sha, p, r->bytes - LEDGER_TAIL);
     ledger_sha_end(&sha, hash);
@@ -713,22 +719,30 @@ static inline int ledger_refuse(ledger_report *r, const char *why)
 static inline int ledger_find(const unsigned char *bytes, size_t end, uint64_t step,
                               ledger_record *out)
 {
-    ledger_record r;
-    int found = 0;
-    for (size_t at = 0; at < end && ledger_read(bytes, end, at, &r) == NULL; at += r.bytes) {
-        if (r.kind == LEDGER_RUN && r.state.step < step)
-            found = 0;
-        if (r.kind != LEDGER_END && r.state.step == step)
-            *out = r, found = 1;
+    size_t last = end;
+    for (size_t at = 0; at < end; at += (size_t)ledger_get_le(bytes + at + 16, 8)) {
+        const uint64_t kind = ledger_get_le(bytes + at + 12, 4),
+                       here = ledger_get_le(bytes + at + 32, 8);
+        if (kind == LEDGER_RUN && here < step)
+            last = end;
+        if (kind != LEDGER_END && here == step)
+            last = at;
     }
-    return found;
+    if (last < end)
+        ledger_parse(bytes + last, out);
+    return last < end;
+}
+
+static inline int ledger_equal(const ledger_state *a, const ledger_state *b)
+{
+    return a->step == b->step && a->batches == b->batches && a->loss == b->loss &&
+           memcmp(a->hyper, b->hyper, sizeof a->hyper) == 0 &&
+           memcmp(a->rows, b->rows, LEDGER_HASH) == 0;
 }
 
 static inline int ledger_same_state(const ledger_record *a, const ledger_record *b, size_t count)
 {
-    return a->state.batches == b->state.batches && a->state.loss == b->state.loss &&
-           memcmp(a->state.hyper, b->state.hyper, sizeof a->state.hyper) == 0 &&
-           memcmp(a->state.rows, b->state.rows, LEDGER_HASH) == 0 &&
+    return ledger_equal(&a->state, &b->state) &&
            memcmp(a->digests, b->digests, LEDGER_HASH * count) == 0;
 }
 
@@ -739,15 +753,24 @@ static inline const char *ledger_check_next(const unsigned char *bytes, const le
     static const unsigned char none[LEDGER_HASH] = { 0 };
     const size_t trained = now->kind == LEDGER_RUN ? ledger_trained(now) : 0;
     const int first = r->end.index == 0;
+    const ledger_state *s = &now->state;
+    ledger_state begin;
     ledger_record from;
+    memset(&begin, 0, sizeof begin); /* a training that begins, or is resumed with a new ledger */
+    begin.step = s->step;
+    begin.batches = s->step > 0 ? s->batches : 0;
     if (now->index != r->end.index)
         return "has another index: records are missing, or not in order";
     if (memcmp(now->previous, first ? none : r->end.hash, LEDGER_HASH) != 0)
         return "does not continue the record before it: the chain is broken";
     if (first && now->kind != LEDGER_RUN)
         return "is not of the kind that begins a ledger";
+    if (first && (!ledger_equal(s, &begin) || s->batches < s->step))
+        return "begins a training with a state that is not of a beginning";
     if (!first && memcmp(now->key, r->end.key, LEDGER_KEY) != 0)
         return "has another key than the record before it";
+    if (now->kind == LEDGER_RUN && now->count == 0)
+        return "has no digests";
     if (now->kind == LEDGER_RUN && now->count < trained)
         return "has fewer digests than tensors";
     if (now->kind == LEDGER_RUN && !first &&
@@ -760,9 +783,7 @@ static inline const char *ledger_check_next(const unsigned char *bytes, const le
         return "has digests of other tensors than its run";
     if (now->kind == LEDGER_STEP && now->state.step <= r->state.step)
         return "has a step that is not after the one before it";
-    if (now->kind == LEDGER_END &&
-        (r->has_end || now->state.step != r->state.step || now->count != 0 ||
-         memcmp(now->state.rows, r->state.rows, LEDGER_HASH) != 0))
+    if (now->kind == LEDGER_END && (r->has_end || now->count != 0 || !ledger_equal(s, &r->state)))
         return "ends another run than the one before it";
     if (now->kind != LEDGER_RUN && now->state.batches < r->state.batches)
         return "has fewer batches than the record before it";

@@ -67,12 +67,30 @@ static inline int ledger_check_sodium(void *user, const unsigned char *signature
     return ((const ledger_sodium *)user)->verify(signature, hash, LEDGER_HASH, key) == 0;
 }
 
+/* The options whose lines in a run's text begin with "file": inputs, whose paths may differ from
+ * machine to machine. */
+#define LEDGER_FILES "data validation model adapter teacher reference"
+
+/* Prints text of a ledger, which others wrote: control characters as \\x1b. */
+static inline void ledger_print(FILE *f, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c < 32 || c == 127 ||
+            (c >= 128 && c < 160 && i > 0 && (unsigned char)text[i - 1] == 0xc2))
+            fprintf(f, "\\x%02x", c);
+        else
+            fputc(c, f);
+    }
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 typedef struct {
     const char *path;
     int fd;
     ledger_chain chain;
     ledger_state now;             /* state to record; the caller keeps it up to date */
+    uint64_t fed;                 /* batches that the checkpoint states, or 0 if it states none */
     uint64_t recorded;            /* step of the last record */
     off_t size;                   /* bytes of the file */
     const unsigned char *digests; /* digests of all tensors by the program, or NULL */
@@ -108,6 +126,12 @@ static inline void ledger_file_close(ledger_file *f)
     f->record = NULL;
 }
 
+/* Returns the text of an error of ledger_read_file. */
+static inline const char *ledger_error(int number)
+{
+    return number == ESPIPE ? "a ledger is a file, not a pipe or a device" : strerror(number);
+}
+
 /* Reads a whole file. Returns its bytes, which the caller frees, or NULL with errno. */
 static inline unsigned char *ledger_read_file(int fd, size_t *size)
 {
@@ -115,6 +139,10 @@ static inline unsigned char *ledger_read_file(int fd, size_t *size)
     size_t n = 0;
     if (fstat(fd, &info) != 0)
         return NULL;
+    if (!S_ISREG(info.st_mode)) { /* a pipe has no beginning to read again, and a device no end */
+        errno = S_ISDIR(info.st_mode) ? EISDIR : ESPIPE;
+        return NULL;
+    }
     unsigned char *bytes = (unsigned char *)malloc((size_t)info.st_size + 1);
     while (bytes != NULL && n < (size_t)info.st_size) {
         const ssize_t got = pread(fd, bytes + n, (size_t)info.st_size - n, (off_t)n);
@@ -131,18 +159,52 @@ static inline unsigned char *ledger_read_file(int fd, size_t *size)
     return bytes;
 }
 
-/* Returns whether bytes[at] .. are one unfinished record, the last, as a power cut leaves it: it
- * begins as a record does (in place of bytes that were not written are zeros, but not in the first
- * record), and no later record has a head. Damage within the ledger, and other files, are not that. */
-static inline int ledger_is_unfinished(const unsigned char *bytes, size_t size, size_t at)
+/* Returns whether the bytes of a head that can be known, of the record after those of `r`, agree with
+ * `p`, which has `left` bytes; if `zeros` is nonzero, some may be 0 instead. */
+static inline int ledger_may_be_head(const unsigned char *p, size_t left, const ledger_report *r,
+                                     int zeros)
 {
-    const size_t left = size - at;
-    for (size_t i = 0; i < 8 && i < left; i++)
-        if (bytes[at + i] != (unsigned char)"gckptled"[i] && (at == 0 || bytes[at + i] != 0))
-            return 0;
-    if (left >= LEDGER_HEAD && ledger_check_head(bytes + at) == NULL &&
-        ledger_get_le(bytes + at + 16, 8) < left)
+    unsigned char head[LEDGER_HEAD] = "gckptled", known[LEDGER_HEAD] = { 0 };
+    ledger_put_le(head + 8, LEDGER_VERSION, 4);
+    ledger_put_le(head + 24, r->end.index, 8);
+    memcpy(head + 88, r->end.hash, LEDGER_HASH);
+    memcpy(head + 152, r->end.key, LEDGER_KEY);
+    memset(known, 1, 12);
+    memset(known + 13, 1, 3);
+    memset(known + 24, 1, 8);
+    memset(known + 86, 1, 2 + LEDGER_HASH);
+    if (r->end.index > 0)
+        memset(known + 152, 1, LEDGER_KEY);
+    if (left > 12 && (p[12] > LEDGER_END || (p[12] == 0 && !zeros)))
         return 0;
+    for (size_t i = 0; i < left && i < LEDGER_HEAD; i++)
+        if (known[i] && p[i] != head[i] && (p[i] != 0 || !zeros))
+            return 0;
+    return 1;
+}
+
+/* Returns whether the bytes after the records of `r` are one unfinished record, the last, as a power
+ * cut leaves it: a part of a head, or a head that is right and less than its bytes. Behind the first
+ * record, bytes that were not written may be zeros, and the length may already be right. A record
+ * that is whole, damage within the ledger, other versions, and other files are not that. */
+static inline int ledger_is_unfinished(const unsigned char *bytes, size_t size,
+                                       const ledger_report *r)
+{
+    const size_t at = r->bytes, left = size - at;
+    const int later = r->end.index > 0;
+    unsigned char check[8];
+    ledger_record whole;
+    if (left == 0 || ledger_read(bytes, size, at, &whole) == NULL)
+        return 0;
+    if (left >= LEDGER_HEAD)
+        ledger_hash_head(bytes + at, check);
+    if (left >= LEDGER_HEAD && memcmp(bytes + at + LEDGER_HEAD - 8, check, 8) == 0) {
+        const uint64_t needs = ledger_get_le(bytes + at + 16, 8);
+        if (ledger_check_head(bytes + at) != NULL || needs < left || (needs == left && !later))
+            return 0;
+    } else if (!ledger_may_be_head(bytes + at, left, r, later) || (left >= LEDGER_HEAD && !later)) {
+        return 0;
+    }
     for (size_t i = at + 1; i + LEDGER_HEAD <= size; i++)
         if (bytes[i] == 'g' && ledger_check_head(bytes + i) == NULL)
             return 0;
@@ -163,36 +225,51 @@ static inline int ledger_flush_folder(const char *path)
     return failed ? -1 : 0;
 }
 
-/* Reads the secret key, 64 hexadecimal digits, from a file. If there is no such file, creates it
- * with a random key, for its owner only. */
-static inline int ledger_read_key(ledger_file *f, const char *path)
+/* Reads the secret key, 64 hexadecimal digits, from a file. If there is no such file, makes a random
+ * key and sets *is_new; then ledger_write_key creates the file. */
+static inline int ledger_read_key(ledger_file *f, const char *path, int *is_new,
+                                  unsigned char seed[LEDGER_SEED])
 {
-    unsigned char seed[LEDGER_SEED];
     char text[2 * LEDGER_SEED + 2] = "";
-    int fd = open(path, O_RDONLY);
-    if (fd < 0 && errno == ENOENT) {
-        ledger_text hex = { text, sizeof text, 0 };
-        f->sodium.random(seed, sizeof seed);
-        ledger_put_hex(&hex, seed, sizeof seed);
-        ledger_put(&hex, "\n");
-        fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
-        if (fd >= 0 && (write(fd, text, sizeof text - 1) != (ssize_t)sizeof text - 1 ||
-                        fsync(fd) != 0 || lseek(fd, 0, SEEK_SET) != 0))
-            return close(fd), ledger_file_fail(f, "%s: %s", path, strerror(errno));
-    }
-    if (fd < 0)
+    const int fd = open(path, O_RDONLY | O_NONBLOCK);
+    *is_new = fd < 0 && errno == ENOENT;
+    if (fd < 0 && !*is_new)
         return ledger_file_fail(f, "%s: %s", path, strerror(errno));
-    const ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (n < 2 * LEDGER_SEED || !ledger_get_hex(text, seed, sizeof seed))
+    if (*is_new)
+        f->sodium.random(seed, LEDGER_SEED);
+    const ssize_t n = *is_new ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    if (!*is_new && (n < 2 * LEDGER_SEED || !ledger_get_hex(text, seed, LEDGER_SEED)))
         return ledger_file_fail(f,
                                 "%s is not a key: a key is 64 hexadecimal digits; give the name "
                                 "of a new file, and a key is written to it",
                                 path);
     f->sodium.keypair(f->chain.key, f->secret, seed);
-    memset(seed, 0, sizeof seed);
     memset(text, 0, sizeof text);
     return 0;
+}
+
+/* Creates the file of a new key, for its owner only. */
+static inline int ledger_write_key(ledger_file *f, const char *path,
+                                   const unsigned char seed[LEDGER_SEED])
+{
+    char text[2 * LEDGER_SEED + 2] = "";
+    ledger_text hex = { text, sizeof text, 0 };
+    ledger_put_hex(&hex, seed, LEDGER_SEED);
+    ledger_put(&hex, "\n");
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    if (fd < 0)
+        return ledger_file_fail(f, "%s: %s", path, strerror(errno));
+    const int failed = write(fd, text, sizeof text - 1) != (ssize_t)sizeof text - 1 ||
+                       fsync(fd) != 0 || ledger_flush_folder(path) != 0;
+    if (failed) {
+        ledger_file_fail(f, "%s: %s", path, strerror(errno));
+        unlink(path);
+    }
+    close(fd);
+    memset(text, 0, sizeof text);
+    return failed ? -1 : 0;
 }
 
 /* Appends the record in f->record, and flushes it. If it cannot be written as a whole, the file
@@ -269,7 +346,7 @@ static inline int ledger_file_check(ledger_file *f, const unsigned char *bytes, 
                                     int has_sodium, ledger_report *r)
 {
     if (!ledger_verify(bytes, size, has_sodium ? ledger_check_sodium : NULL, &f->sodium, r)) {
-        if (!ledger_is_unfinished(bytes, size, r->bytes))
+        if (!ledger_is_unfinished(bytes, size, r))
             return ledger_file_fail(f, "%s: %s; give the name of a new ledger", f->path, r->error);
         f->cut = size - r->bytes;
         if (ftruncate(f->fd, (off_t)r->bytes) != 0 || fsync(f->fd) != 0)
@@ -285,7 +362,7 @@ static inline int ledger_file_continue(ledger_file *f, const unsigned char *byte
                                        const ledger_report *r, gckpt_store *store)
 {
     static const unsigned char none[LEDGER_KEY] = { 0 };
-    ledger_record from;
+    ledger_record from, run, other;
     char why[256];
     const unsigned long long step = (unsigned long long)gckpt_store_step(store);
     if (memcmp(f->chain.key, none, LEDGER_KEY) == 0 && r->has_key)
@@ -301,17 +378,90 @@ static inline int ledger_file_continue(ledger_file *f, const unsigned char *byte
                                 "continues; its last one is of step %llu. Give the name of a "
                                 "new ledger",
                                 f->path, step, (unsigned long long)r->state.step);
-    const size_t n = ledger_file_digests(f, store, 0);
-    if (n == 0)
+    const size_t all = ledger_file_digests(f, store, 1), n = ledger_digests(store, 0, NULL, 0);
+    if (all == 0)
         return -1;
+    for (size_t at = 0; at < r->bytes; at += other.bytes) {
+        ledger_parse(bytes + at, &other);
+        if (other.kind == LEDGER_RUN && other.index <= from.index)
+            run = other;
+    }
     f->chain = r->end;
     f->now = from.state;
     if (from.kind == LEDGER_RUN && n < from.count)
         from.count = n;
-    if (!ledger_compare(&r->run, &from, &f->now, f->record + LEDGER_HEAD, n, why, sizeof why))
+    if (f->fed != 0 && f->fed != f->now.batches)
+        return ledger_file_fail(f,
+                                "%s has %llu batches at step %llu, but the checkpoint was saved "
+                                "after %llu. Give the name of a new ledger",
+                                f->path, (unsigned long long)f->now.batches, step,
+                                (unsigned long long)f->fed);
+    const unsigned char *digests = f->record + LEDGER_HEAD;
+    int same = ledger_compare(&run, &from, &f->now, digests, n, why, sizeof why);
+    if (same) { /* the frozen ones, which only records of runs have: those that follow the others */
+        const size_t trained = ledger_trained(&run);
+        from = run;
+        from.digests += LEDGER_HASH * trained;
+        from.count -= trained;
+        same = from.count == all - n &&
+               memcmp(from.digests, digests + LEDGER_HASH * n, LEDGER_HASH * from.count) == 0;
+        snprintf(why, sizeof why, "its frozen weights are others than those of record %llu",
+                 (unsigned long long)run.index);
+    }
+    if (!same)
         return ledger_file_fail(f, "%s is of another training: %s. Give the name of a new ledger",
                                 f->path, why);
     return 0;
+}
+
+/* Reads the ledger, checks it, and appends the record of the run. */
+static inline int ledger_file_begin(ledger_file *f, const char *key_path, gckpt_store *store,
+                                    const char *text, size_t length)
+{
+    const size_t digests = ledger_digests(store, 1, NULL, 0);
+    const int has_sodium = ledger_load_sodium(&f->sodium);
+    unsigned char seed[LEDGER_SEED];
+    ledger_text tensors = { NULL, 0, 0 };
+    ledger_report r;
+    size_t size = 0;
+    int new_key = 0;
+    if (key_path != NULL && !has_sodium)
+        return ledger_file_fail(f, "signing needs libsodium, which is not installed; without a key "
+                                   "the ledger is not signed");
+    if (key_path != NULL && ledger_read_key(f, key_path, &new_key, seed) != 0)
+        return -1;
+    ledger_put_tensors(&tensors, store);
+    f->room = ledger_bytes(digests, length + tensors.used + 1);
+    f->record = (unsigned char *)malloc(f->room);
+    char *all = (char *)malloc(length + tensors.used + 1);
+    unsigned char *bytes = ledger_read_file(f->fd, &size);
+    int failed = f->record == NULL || all == NULL || bytes == NULL || digests > 65535
+                     ? ledger_file_fail(f, "%s: %s", f->path,
+                                        digests > 65535 ? "the model has more than 65535 tensors"
+                                        : errno != 0    ? ledger_error(errno)
+                                                        : "out of memory")
+                     : 0;
+    if (!failed && size > 0)
+        failed = ledger_file_check(f, bytes, size, has_sodium, &r);
+    if (!failed && f->size > 0)
+        failed = ledger_file_continue(f, bytes, &r, store);
+    if (!failed && new_key)
+        failed = ledger_write_key(f, key_path, seed);
+    if (!failed) {
+        const ledger_text whole = { all + length, tensors.used + 1, 0 };
+        tensors = whole;
+        memcpy(all, text, length);
+        ledger_put_tensors(&tensors, store);
+        const size_t n = ledger_file_digests(f, store, 1);
+        failed = n == 0 || ledger_file_add(f, LEDGER_RUN, n, all, length + tensors.used) != 0 ||
+                 (f->chain.index == 1 && ledger_flush_folder(f->path) != 0);
+        if (failed && new_key)
+            unlink(key_path);
+    }
+    memset(seed, 0, sizeof seed);
+    free(bytes);
+    free(all);
+    return failed ? -1 : 0;
 }
 
 /* Opens a ledger, or creates it, and appends a record of kind LEDGER_RUN with `text`: lines "NAME
@@ -323,15 +473,13 @@ static inline int ledger_file_continue(ledger_file *f, const unsigned char *byte
 static inline int ledger_file_open(ledger_file *f, const char *path, const char *key_path,
                                    gckpt_store *store, const char *text, size_t length)
 {
-    const size_t digests = ledger_digests(store, 1, NULL, 0);
-    const int has_sodium = ledger_load_sodium(&f->sodium);
     struct flock lock;
-    ledger_text tensors = { NULL, 0, 0 };
-    ledger_report r;
-    size_t size = 0;
     f->path = path;
     f->record = NULL;
-    f->fd = open(path, O_RDWR | O_CREAT, 0666);
+    f->fd = open(path, O_RDWR | O_NONBLOCK); /* does not wait for a pipe */
+    const int is_new = f->fd < 0 && errno == ENOENT;
+    if (is_new)
+        f->fd = open(path, O_RDWR | O_CREAT, 0666);
     if (f->fd < 0)
         return ledger_file_fail(f, "%s: %s", path, strerror(errno));
     memset(&lock, 0, sizeof lock);
@@ -339,37 +487,10 @@ static inline int ledger_file_open(ledger_file *f, const char *path, const char 
     lock.l_whence = SEEK_SET;
     if (fcntl(f->fd, F_SETLK, &lock) != 0 && (errno == EACCES || errno == EAGAIN))
         return ledger_file_fail(f, "%s: another program is writing this ledger", path);
-    if (key_path != NULL && !has_sodium)
-        return ledger_file_fail(f, "signing needs libsodium, which is not installed; without a key "
-                                   "the ledger is not signed");
-    if (key_path != NULL && ledger_read_key(f, key_path) != 0)
-        return -1;
-    ledger_put_tensors(&tensors, store);
-    f->room = ledger_bytes(digests, length + tensors.used + 1);
-    f->record = (unsigned char *)malloc(f->room);
-    char *all = (char *)malloc(length + tensors.used + 1);
-    unsigned char *bytes = ledger_read_file(f->fd, &size);
-    int failed = f->record == NULL || all == NULL || bytes == NULL || digests > 65535
-                     ? ledger_file_fail(f, "%s: %s", path,
-                                        digests > 65535 ? "the model has more than 65535 tensors"
-                                        : errno != 0    ? strerror(errno)
-                                                        : "out of memory")
-                     : 0;
-    if (!failed && size > 0)
-        failed = ledger_file_check(f, bytes, size, has_sodium, &r);
-    if (!failed && f->size > 0)
-        failed = ledger_file_continue(f, bytes, &r, store);
-    if (!failed) {
-        const ledger_text whole = { all + length, tensors.used + 1, 0 };
-        tensors = whole;
-        memcpy(all, text, length);
-        ledger_put_tensors(&tensors, store);
-        const size_t n = ledger_file_digests(f, store, 1);
-        failed = n == 0 || ledger_file_add(f, LEDGER_RUN, n, all, length + tensors.used) != 0 ||
-                 (f->chain.index == 1 && ledger_flush_folder(path) != 0);
-    }
-    free(bytes);
-    free(all);
-    return failed ? -1 : 0;
+    if (ledger_file_begin(f, key_path, store, text, length) == 0)
+        return 0;
+    if (is_new)
+        unlink(path);
+    return -1;
 }
 #endif

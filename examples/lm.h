@@ -160,14 +160,15 @@ static int lm_check_options(void)
  * program. */
 static int lm_check_outputs(const char *data, const session_file *others, int count)
 {
+    const int new_key = lm.ledger_key != NULL && access(lm.ledger_key, F_OK) != 0;
     const session_file common[] = {
         { "data", session_is_dash(data) ? NULL : data, SESSION_READS, -1 },
         { "validation", session_is_dash(lm.validation) ? NULL : lm.validation, SESSION_READS, -1 },
         { "resume", lm.resume, SESSION_READS, -1 },
         { "audit", lm.audit, SESSION_READS, -1 },
+        { "ledger-key", lm.ledger_key, new_key ? SESSION_WRITES : SESSION_READS, -1 },
         { "json", session_is_dash(lm.json) ? NULL : lm.json, SESSION_WRITES, -1 },
         { "ledger", lm.ledger, SESSION_WRITES, -1 },
-        { "ledger-key", lm.ledger_key, SESSION_READS, -1 },
         { "timeline", lm.timeline, SESSION_WRITES, -1 }
     };
     enum { COMMON = sizeof common / sizeof common[0] };
@@ -238,6 +239,7 @@ struct lm_run {
     tune_profile *profile;                 /* receives the times of training steps, or NULL */
     /* number of rows used for training so far, including those of skipped steps */
     uint64_t position;
+    int varies; /* nonzero if not all steps so far had --batch rows */
     int saved;                             /* nonzero if nothing has changed since the last save */
     void *user;
     /* Fills `tokens` and `targets` (step_rows,length) for a step. Sets step_rows, length and
@@ -691,16 +693,30 @@ static const char *lm_find_nonfinite(const gckpt_store *store, int frozen)
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
+/* Returns the number of batches that the checkpoint of --resume had fed by its notes, 0 if they
+ * contradict each other, or UINT64_MAX if they do not determine it. */
+static uint64_t lm_batches_fed(const lm_run *r)
+{
+    const uint64_t batch = (uint64_t)lm.batch;
+    if (lm.resume == NULL || (r->position > 0 && r->varies))
+        return UINT64_MAX;
+    if (r->position == 0)
+        return gckpt_store_step(r->store) + r->skipped;
+    return r->position % batch == 0 ? r->position / batch : 0;
+}
+
 /* Opens the ledger of --ledger and prints notes about it. */
 static int lm_ledger_open(lm_run *r, const char *text, size_t length)
 {
     ledger_file *f = &r->ledger.file;
     f->now.step = gckpt_store_step(r->store);
     f->now.batches = f->now.step + r->skipped;
+    f->fed = lm_batches_fed(r) != UINT64_MAX ? lm_batches_fed(r) : 0;
     f->digests = r->ledger.shards != NULL ? r->ledger.digests : NULL;
     r->ledger.open = 1;
     if (ledger_file_open(f, lm.ledger, lm.ledger_key, r->store, text, length) != 0)
-        return session_fail(1, "--ledger %s", f->error);
+        return lm_ledger_refuse("ledger", f->error);
+    r->ledger.written = f->now;
     if (lm.ledger_key != NULL) {
         char hex[2 * LEDGER_KEY + 1];
         ledger_text key = { hex, sizeof hex, 0 };
@@ -727,13 +743,15 @@ static int lm_ledger_begin(lm_run *r)
                                "be audited; leave out %s", lm.audit != NULL ? "--audit" : "--ledger");
     l->recorded = gckpt_store_step(r->store);
     l->digests = (unsigned char *)malloc((size_t)LM_LEDGER_MOST * LEDGER_HASH);
-    char *text = lm_ledger_text(r->options, r->describe, &length);
+    char *text = lm_ledger_text(r->options, r->describe, lm.audit != NULL ? r->store : NULL,
+                                &length);
     int failed = text == NULL || l->digests == NULL
                      ? session_fail(1, "a ledger holds 65535 bytes of options, and these are more, or "
                                        "there is no memory")
                      : 0;
     if (!failed && lm.audit != NULL)
-        failed = lm_ledger_audit(l, r->store, lm.audit, (uint64_t)lm.audit_until, text, length);
+        failed = lm_ledger_audit(l, r->store, lm.audit, (uint64_t)lm.audit_until, text, length,
+                                 (uint64_t)lm.steps, lm_batches_fed(r));
     if (!failed && lm.ledger != NULL && l->shards != NULL &&
         lm_ledger_digests(l, r->store, 1, l->digests, LM_LEDGER_MOST) == 0)
         failed = session_fail(1, "--ledger: the digests of the shards are not complete");
@@ -780,7 +798,21 @@ static int lm_record(lm_run *r)
 {
     if (lm.ledger == NULL)
         return 0;
-    return lm_all_reduce_max(r, lm_ledger_record(&r->ledger, r->store)) != 0;
+    if (lm_all_reduce_max(r, lm_ledger_record(&r->ledger, r->store)) != 0)
+        return 1;
+    r->ledger.recorded = gckpt_store_step(r->store);
+    return 0;
+}
+
+/* Appends a record of the present state before it is saved to `path`. If that fails, returns 1 when the
+ * file exists: it is of a step that has a record, from which the ledger can go on. All ranks call
+ * this. */
+static int lm_record_save(lm_run *r, const char *path)
+{
+    if (lm_record(r) == 0 || lm_all_reduce_max(r, access(path, F_OK) == 0) == 0)
+        return 0;
+    return session_fail(1, "--save %s: not replaced, because this step has no record in the ledger",
+                        path);
 }
 
 /* Records a step, if that is due, or compares it with its records. `seconds` is its time. */
@@ -802,16 +834,12 @@ static int lm_ledger_step(lm_run *r, const gckpt_report *report, const gckpt_hyp
 static int lm_ledger_end(lm_run *r)
 {
     lm_ledger *l = &r->ledger;
-    if (l->audited != NULL && !session.interrupted) {
-        fprintf(session.out, "audit  equal: %zu record%s, steps %llu to %llu\n", l->compared,
-                session_plural((int64_t)l->compared), (unsigned long long)l->first,
-                (unsigned long long)l->last);
-        if (l->others > 0)
-            fprintf(session.out, "note   %zu records of runs with other options were not compared\n",
-                    l->others);
-        return 0;
-    }
-    if (lm_record(r) != 0 || (l->open && lm_ledger_append(l, r->store, LEDGER_END) != 0))
+    if (l->audited != NULL)
+        return session.interrupted ? 0 : lm_ledger_report(l, lm.audit, (uint64_t)lm.audit_until);
+    if (lm_record(r) != 0)
+        return 1;
+    l->file.now = l->written; /* without steps after it that were skipped and have no record */
+    if (l->open && lm_ledger_append(l, r->store, LEDGER_END) != 0)
         return 1;
     if (l->open && l->steps > 0)
         fprintf(session.out, "ledger %llu records, %.1f %% of the time\n",

@@ -22,11 +22,19 @@ typedef struct {
     uint64_t step;
 } lm_ledger_entry;
 
+/* A run of the ledger, and whether its steps are those of the audit: the same options from the same
+ * state. */
+typedef struct {
+    size_t at, parent; /* of its record, and of that of the run that it continues */
+    int same;
+} lm_ledger_run;
+
 typedef struct {
     ledger_file file;
-    ledger_state before; /* state before the current step, in case it is cancelled */
-    int open;            /* nonzero if this process writes the ledger */
-    uint64_t recorded;   /* step of the last record */
+    ledger_state written; /* state of the last record */
+    ledger_state before;  /* state before the current step, in case it is cancelled */
+    int open;             /* nonzero if this process writes the ledger */
+    uint64_t recorded;    /* step of the last record */
     /* the processes of the training if each has a shard of the optimiser state only, or NULL */
     const gckpt_transport *shards;
     int shards_values; /* nonzero if it also has a shard of the values only */
@@ -36,8 +44,11 @@ typedef struct {
     unsigned char *audited;                            /* the ledger to audit, or NULL */
     ledger_report report;
     lm_ledger_entry *entries;
-    size_t count, compared, others; /* entries; those compared; records with other options */
-    uint64_t first, last;           /* steps of the audit */
+    size_t count, compared; /* entries; those compared */
+    size_t others;          /* records that are not compared: of runs with other options */
+    ledger_record other;    /* the first of them */
+    uint64_t first, last;   /* steps of the audit */
+    size_t begin;           /* of the record of the run that it repeats, in the ledger's bytes */
     unsigned char *digests;
 } lm_ledger;
 
@@ -47,6 +58,23 @@ static const char lm_ledger_omits[] =
     "top-p timeline json help ledger ledger-every ledger-key audit audit-until save resume plan "
     "summary profile frontier sample prompt tune-seconds shard timeout new epochs eval generate "
     "merge export export-gguf memory-svg keep retention-data map";
+
+/* Prints an error, whose text may have parts of a ledger, and returns 1. */
+static int lm_ledger_refuse(const char *option, const char *text)
+{
+    fprintf(stderr, "%s: --%s ", session.program, option);
+    ledger_print(stderr, text, strlen(text));
+    fputc('\n', stderr);
+    return 1;
+}
+
+/* Refuses an audit. */
+static int lm_ledger_differs(const char *path, const char *text)
+{
+    char all[6144];
+    snprintf(all, sizeof all, "%s: %s", path, text);
+    return lm_ledger_refuse("audit", all);
+}
 
 /* ---- the text of a run --------------------------------------------------------------------------- */
 /* Writes the line "NAME SHA-256 N bytes", and ends the hash. */
@@ -141,15 +169,20 @@ static void lm_ledger_put_run(ledger_text *t, const options_table *options,
     }
 }
 
-/* Returns the text of the run, which the caller frees, or NULL if there is no memory
- * or the text has more than 65,535 bytes. */
+/* Returns the text of the run, with the lines of the tensors unless `store` is NULL, which the caller
+ * frees; or NULL if there is no memory or the text without these lines has more than 65,535 bytes. */
 static char *lm_ledger_text(const options_table *options, void (*describe)(ledger_text *t),
-                            size_t *length)
+                            const gckpt_store *store, size_t *length)
 {
-    ledger_text text = { NULL, 65536, 0 };
+    ledger_text text = { NULL, 65536, 0 }, tensors = { NULL, 0, 0 };
+    if (store != NULL)
+        ledger_put_tensors(&tensors, store);
+    text.size += tensors.used;
     text.to = (char *)malloc(text.size);
     if (text.to != NULL)
         lm_ledger_put_run(&text, options, describe);
+    if (text.to != NULL && store != NULL)
+        ledger_put_tensors(&text, store);
     *length = text.used;
     if (text.used < text.size)
         return text.to;
@@ -242,7 +275,7 @@ static size_t lm_ledger_digests(lm_ledger *l, gckpt_store *store, int all, unsig
 static int lm_ledger_append(lm_ledger *l, gckpt_store *store, ledger_kind kind)
 {
     if (ledger_file_append(&l->file, kind, store) != 0)
-        return session_fail(1, "--ledger %s", l->file.error);
+        return lm_ledger_refuse("ledger", l->file.error);
     return 0;
 }
 
@@ -254,11 +287,12 @@ static int lm_ledger_record(lm_ledger *l, gckpt_store *store)
     int failed = 0;
     if (l->recorded == gckpt_store_step(store))
         return 0;
-    l->recorded = gckpt_store_step(store);
     if (l->shards != NULL && lm_ledger_digests(l, store, 0, l->digests, LM_LEDGER_MOST) == 0)
         failed = session_fail(1, "--ledger: the digests of the shards are not complete");
     if (!failed && l->open)
         failed = lm_ledger_append(l, store, LEDGER_STEP);
+    if (!failed)
+        l->written = l->file.now;
     l->record_seconds += session_now() - begin;
     l->records++;
     return failed;
@@ -307,87 +341,176 @@ static int lm_ledger_is_due(lm_ledger *l, int64_t fixed, double seconds, uint64_
 }
 
 /* ---- auditing -------------------------------------------------------------------------------- */
-/* Reads the line of a run's text at *at, and advances *at. Returns its length; 0 at the end and at
- * the lines of the tensors. */
-static size_t lm_ledger_line(const char *text, size_t length, size_t *at, const char **line)
+/* Reads the next line of a run's text from *at on, and advances *at. Leaves out lines of files, whose
+ * paths may differ. Returns 1, or 0 at the end, where the line is empty. */
+static int lm_ledger_line(const char *text, size_t length, size_t *at, const char **line, size_t *n)
 {
-    const char *end;
-    *line = text + *at;
-    if (*at >= length || strncmp(*line, "tensor ", 7) == 0 || strncmp(*line, "frozen ", 7) == 0)
-        return 0;
-    end = (const char *)memchr(*line, '\n', length - *at);
-    const size_t n = end != NULL ? (size_t)(end - *line) : length - *at;
-    *at += n + 1;
-    return n;
+    for (*line = text + length, *n = 0; *at < length; *at += *n + 1) {
+        char name[32] = "";
+        *line = text + *at;
+        const char *end = (const char *)memchr(*line, '\n', length - *at), *blank = NULL;
+        *n = end != NULL ? (size_t)(end - *line) : length - *at;
+        if (*n > 5 && memcmp(*line, "file ", 5) == 0)
+            blank = (const char *)memchr(*line + 5, ' ', *n - 5);
+        if (blank != NULL && blank - *line - 5 < (ptrdiff_t)sizeof name)
+            snprintf(name, sizeof name, "%.*s", (int)(blank - *line - 5), *line + 5);
+        if (name[0] != 0 && session_is_in(LEDGER_FILES, name))
+            continue;
+        *at += *n + 1;
+        return 1;
+    }
+    *line = text + length;
+    *n = 0;
+    return 0;
 }
 
-/* Compares the texts of two runs, except paths and tensors. Returns NULL; or the first line of `a`
- * that differs, or "" if `a` ends before; then *other is the line of b in its place. */
-static const char *lm_ledger_compare_runs(const char *a, size_t a_length, const char *b,
-                                          size_t b_length, size_t n[2], const char **other)
+/* Compares the texts of two runs, except paths. Returns 1 if they are equal; or 0 with the first
+ * lines that differ, of which one is empty if its text ends before. */
+static int lm_ledger_same_text(const char *a, size_t a_length, const char *b, size_t b_length,
+                               const char *line[2], size_t n[2])
 {
-    const char *line[2];
     size_t at[2] = { 0, 0 };
     for (;;) {
-        do
-            n[0] = lm_ledger_line(a, a_length, &at[0], &line[0]);
-        while (n[0] > 5 && memcmp(line[0], "file ", 5) == 0);
-        do
-            n[1] = lm_ledger_line(b, b_length, &at[1], &line[1]);
-        while (n[1] > 5 && memcmp(line[1], "file ", 5) == 0);
-        *other = line[1];
-        if (n[0] != n[1] || memcmp(line[0], line[1], n[0]) != 0)
-            return line[0];
-        if (n[0] == 0)
-            return NULL;
+        const int more = lm_ledger_line(a, a_length, &at[0], &line[0], &n[0]);
+        if (lm_ledger_line(b, b_length, &at[1], &line[1], &n[1]) != more || n[0] != n[1] ||
+            memcmp(line[0], line[1], n[0]) != 0)
+            return 0;
+        if (!more)
+            return 1;
     }
 }
 
-/* Checks that this run and the one of the ledger state the same. */
+static int lm_ledger_same_run(const ledger_record *a, const ledger_record *b)
+{
+    const char *line[2];
+    size_t n[2];
+    return lm_ledger_same_text(a->text, a->length, b->text, b->length, line, n);
+}
+
+/* Checks that this run and the one of the ledger state the same, and have the same tensors. */
 static int lm_ledger_check_run(const char *path, const ledger_record *run, const char *text,
                                size_t length)
 {
+    const char *line[2];
+    char why[1024];
     size_t n[2];
-    const char *here,
-        *line = lm_ledger_compare_runs(run->text, run->length, text, length, n, &here);
-    if (line == NULL)
+    if (lm_ledger_same_text(run->text, run->length, text, length, line, n))
         return 0;
-    const int data = n[0] > 5 && strncmp(line, "data ", 5) == 0;
-    return session_fail(1, "--audit %s: record %llu states \"%.*s\", but this run has \"%.*s\": %s",
-                        path, (unsigned long long)run->index, (int)n[0], line, (int)n[1], here,
-                        data ? "give the data of the training with --data FILE"
-                             : "an audit needs what the record states");
+    const int data = n[0] > 5 && strncmp(line[0], "data ", 5) == 0;
+    snprintf(why, sizeof why, "record %llu states \"%.*s\", but this run has \"%.*s\": %s",
+             (unsigned long long)run->index, n[0] < 300 ? (int)n[0] : 300, line[0],
+             n[1] < 300 ? (int)n[1] : 300, line[1],
+             data ? "give the data of the training with --data FILE"
+                  : "an audit needs what the record states");
+    return lm_ledger_differs(path, why);
 }
 
-/* Lists the records after `from` up to step `until`. */
-static int lm_ledger_list(lm_ledger *l, const ledger_record *from, uint64_t until)
+/* Returns the number of the run, of `count`, that has the record at bytes[at]. */
+static size_t lm_ledger_run_of(const lm_ledger_run *runs, size_t count, size_t at)
 {
-    ledger_record r, run = l->report.run, first = run;
-    size_t at = 0, begin = 0, other[2];
-    const char *line;
-    l->entries = (lm_ledger_entry *)malloc((size_t)l->report.end.index * sizeof *l->entries);
-    if (l->entries == NULL)
-        return session_fail(1, "out of memory for %llu records",
-                            (unsigned long long)l->report.end.index);
-    l->first = l->last = from->state.step;
-    for (; at < l->report.bytes && ledger_read(l->audited, l->report.bytes, at, &r) == NULL;
-         at += r.bytes) {
-        if (r.kind == LEDGER_RUN)
-            run = r, begin = at;
-        if (r.kind == LEDGER_RUN && r.index <= from->index)
-            first = r;
-        if (r.kind == LEDGER_END || r.index < from->index || r.state.step > until ||
-            r.state.step < from->state.step)
+    while (count > 1 && runs[count - 1].at > at)
+        count--;
+    return count - 1;
+}
+
+/* Lists all runs in `runs`, with those that they continue. */
+static void lm_ledger_list_runs(const lm_ledger *l, lm_ledger_run *runs)
+{
+    ledger_record r, parent;
+    size_t count = 0;
+    for (size_t at = 0; at < l->report.bytes; at += r.bytes) {
+        ledger_parse(l->audited + at, &r);
+        if (r.kind != LEDGER_RUN)
             continue;
-        if (lm_ledger_compare_runs(first.text, first.length, run.text, run.length, other, &line)) {
-            l->others++;
-            continue;
-        }
-        const lm_ledger_entry e = { at, begin, r.state.step };
-        l->entries[l->count++] = e;
-        l->last = e.step > l->last ? e.step : l->last;
+        lm_ledger_run *const run = &runs[count];
+        memset(run, 0, sizeof *run);
+        run->at = at;
+        run->parent = count++;
+        if (ledger_find(l->audited, at, r.state.step, &parent))
+            run->parent = lm_ledger_run_of(runs, count - 1,
+                                           (size_t)(parent.digests - l->audited) - LEDGER_HEAD);
     }
-    return 0;
+}
+
+/* Marks the runs whose steps are those of run `first`: it, those before it with the same options,
+ * those that continue one of them with these options, and those that begin where they do. */
+static void lm_ledger_mark_runs(const lm_ledger *l, lm_ledger_run *runs, size_t first)
+{
+    ledger_record like, begin, r;
+    size_t top = first;
+    ledger_parse(l->audited + runs[first].at, &like);
+    for (begin = like; runs[top].parent != top; begin = r, top = runs[top].parent) {
+        runs[top].same = 1;
+        ledger_parse(l->audited + runs[runs[top].parent].at, &r);
+        if (!lm_ledger_same_run(&like, &r))
+            break;
+    }
+    runs[top].same = 1;
+    for (size_t i = 0; i < (size_t)l->report.runs; i++) {
+        ledger_parse(l->audited + runs[i].at, &r);
+        const int continues = runs[i].parent != i && runs[runs[i].parent].same;
+        const int begins = r.state.step == begin.state.step &&
+                           ledger_same_state(&r, &begin, ledger_trained(&begin));
+        if (!runs[i].same && (continues || begins) && lm_ledger_same_run(&like, &r))
+            runs[i].same = 1;
+    }
+}
+
+/* Lists the records of all runs from the step of `from` up to step `until`: those to compare, and
+ * the first one that cannot be compared. */
+static void lm_ledger_list_records(lm_ledger *l, const lm_ledger_run *runs,
+                                   const ledger_record *from, uint64_t until)
+{
+    ledger_record r;
+    size_t run = 0;
+    l->first = l->last = from->state.step;
+    for (size_t at = 0; at < l->report.bytes; at += r.bytes) {
+        ledger_parse(l->audited + at, &r);
+        if (run + 1 < (size_t)l->report.runs && runs[run + 1].at <= at)
+            run++;
+        if (r.kind == LEDGER_END || r.state.step > until || r.state.step < from->state.step)
+            continue;
+        if (runs[run].same) {
+            const lm_ledger_entry e = { at, runs[run].at, r.state.step };
+            l->entries[l->count++] = e;
+            l->last = e.step > l->last ? e.step : l->last;
+        } else if (r.state.step > from->state.step) {
+            l->other = l->others++ == 0 ? r : l->other;
+        }
+    }
+}
+
+/* Lists the records after `from` up to step `until`, of which the last must be of these options. */
+static int lm_ledger_list(lm_ledger *l, const char *path, const ledger_record *from, uint64_t until)
+{
+    ledger_record last;
+    const size_t runs_count = (size_t)l->report.runs;
+    lm_ledger_run *runs = (lm_ledger_run *)malloc(runs_count * sizeof *runs);
+    l->entries = (lm_ledger_entry *)malloc((size_t)l->report.end.index * sizeof *l->entries);
+    int failed = runs == NULL || l->entries == NULL
+                     ? session_fail(1, "out of memory for %llu records",
+                                    (unsigned long long)l->report.end.index)
+                     : 0;
+    if (!failed) {
+        lm_ledger_list_runs(l, runs);
+        const size_t first =
+            lm_ledger_run_of(runs, runs_count, (size_t)(from->digests - l->audited) - LEDGER_HEAD);
+        lm_ledger_mark_runs(l, runs, first);
+        lm_ledger_list_records(l, runs, from, until > 0 ? until : UINT64_MAX);
+        l->begin = runs[first].at;
+    }
+    if (!failed && until > 0 && !ledger_find(l->audited, l->report.bytes, until, &last))
+        failed = session_fail(1, "--audit-until %llu: no record of %s is of that step",
+                              (unsigned long long)until, path);
+    if (!failed && until > 0 &&
+        !runs[lm_ledger_run_of(runs, runs_count, (size_t)(last.digests - l->audited) - LEDGER_HEAD)]
+             .same)
+        failed = session_fail(1,
+                              "--audit %s: step %llu is of a run with other options, record %llu; "
+                              "begin at a checkpoint of that run",
+                              path, (unsigned long long)until, (unsigned long long)last.index);
+    free(runs);
+    return failed;
 }
 
 /* Compares the present state with all records of its step. Returns 0, or 1 after naming the record
@@ -410,48 +533,122 @@ static int lm_ledger_compare(lm_ledger *l, gckpt_store *store, const char *path)
         if (digests[all] == 0)
             return session_fail(1, "--audit %s: the weights cannot be read", path);
         if (!ledger_compare(&run, &r, &l->file.now, l->digests, digests[all], text, sizeof text))
-            return session_fail(1, "--audit %s: %s", path, text);
+            return lm_ledger_differs(path, text);
         l->compared++;
     }
     return 0;
 }
 
-/* Begins an audit of the ledger `path` with the store's state, whose step must have a record. */
-static int lm_ledger_audit(lm_ledger *l, gckpt_store *store, const char *path, uint64_t until,
-                           const char *text, size_t length)
+/* Reads the ledger `path` and checks it. */
+static int lm_ledger_load(lm_ledger *l, const char *path)
 {
-    ledger_record from;
     size_t size = 0;
-    const uint64_t step = gckpt_store_step(store);
-    const int fd = open(path, O_RDONLY);
+    const int fd = open(path, O_RDONLY | O_NONBLOCK);
     l->audited = fd >= 0 ? ledger_read_file(fd, &size) : NULL;
     const int error = errno;
     if (fd >= 0)
         close(fd);
     if (l->audited == NULL)
-        return session_fail(1, "--audit %s: %s", path, strerror(error));
+        return session_fail(1, "--audit %s: %s", path, ledger_error(error));
     if (!ledger_verify(l->audited, size, NULL, NULL, &l->report))
-        return session_fail(1, "--audit %s: %s", path, l->report.error);
-    if (!ledger_find(l->audited, size, step, &from))
+        return lm_ledger_differs(path, l->report.error);
+    return 0;
+}
+
+/* Checks that the frozen tensors are those of the run that is repeated: its steps do not have them. */
+static int lm_ledger_check_frozen(lm_ledger *l, gckpt_store *store, const char *path)
+{
+    ledger_record run;
+    char text[256];
+    ledger_parse(l->audited + l->begin, &run);
+    const size_t n = lm_ledger_digests(l, store, 1, l->digests, LM_LEDGER_MOST);
+    ledger_state same = run.state;
+    if (n == 0)
+        return session_fail(1, "--audit %s: the weights cannot be read", path);
+    const size_t trained = ledger_trained(&run);
+    memcpy(l->digests, run.digests, LEDGER_HASH * (trained < n ? trained : n));
+    if (!ledger_compare(&run, &run, &same, l->digests, n, text, sizeof text))
+        return lm_ledger_differs(path, text);
+    return 0;
+}
+
+/* Checks that no step is after the last one that the options state, at which a training ends. */
+static int lm_ledger_check_last(const lm_ledger *l, const char *path, uint64_t steps)
+{
+    ledger_record r;
+    for (size_t i = 0; i < l->count; i++) {
+        ledger_parse(l->audited + l->entries[i].at, &r);
+        if (r.kind == LEDGER_STEP && r.state.step > steps)
+            return session_fail(
+                1, "--audit %s: record %llu is after step %llu, the last that its run states", path,
+                (unsigned long long)r.index, (unsigned long long)steps);
+    }
+    return 0;
+}
+
+/* Begins an audit of the ledger `path` with the store's state, whose step must have a record. `text`
+ * states this run, which ends at step `steps`. `fed` is the number of batches that the checkpoint
+ * has, or UINT64_MAX if it does not determine that. */
+static int lm_ledger_audit(lm_ledger *l, gckpt_store *store, const char *path, uint64_t until,
+                           const char *text, size_t length, uint64_t steps, uint64_t fed)
+{
+    ledger_record from;
+    const uint64_t step = gckpt_store_step(store);
+    if (lm_ledger_load(l, path) != 0)
+        return 1;
+    if (!ledger_find(l->audited, l->report.bytes, step, &from))
         return session_fail(1,
                             "--audit %s: no record is of step %llu, at which this run begins; "
                             "begin at a checkpoint of a step that has a record",
                             path, (unsigned long long)step);
-    l->file.now = from.state;
-    if (lm_ledger_list(l, &from, until > 0 ? until : UINT64_MAX) != 0)
-        return 1;
-    if (l->last < until)
+    if (fed != UINT64_MAX && fed != from.state.batches)
         return session_fail(1,
-                            "--audit %s: step %llu is of a run with other options, which began "
-                            "after step %llu; begin at a checkpoint of that run",
-                            path, (unsigned long long)until, (unsigned long long)l->last);
+                            "--audit %s: record %llu has %llu batches, but the checkpoint was "
+                            "saved after %llu",
+                            path, (unsigned long long)from.index,
+                            (unsigned long long)from.state.batches, (unsigned long long)fed);
+    l->file.now = from.state;
+    if (lm_ledger_list(l, path, &from, until) != 0)
+        return 1;
     for (size_t i = 0; i < l->count; i++) {
         ledger_record run;
-        ledger_read(l->audited, l->report.bytes, l->entries[i].run, &run);
+        if (i > 0 && l->entries[i].run == l->entries[i - 1].run)
+            continue;
+        ledger_parse(l->audited + l->entries[i].run, &run);
         if (lm_ledger_check_run(path, &run, text, length) != 0)
             return 1;
     }
-    return lm_ledger_compare(l, store, path);
+    return lm_ledger_check_last(l, path, steps) || lm_ledger_check_frozen(l, store, path) ||
+           lm_ledger_compare(l, store, path);
+}
+
+/* Reports the result of an audit up to `until`, 0 for all records. Returns 0; or 1 if all were to be
+ * compared and some were not. */
+static int lm_ledger_report(const lm_ledger *l, const char *path, uint64_t until)
+{
+    ledger_record now;
+    fprintf(session.out, "audit  equal: %zu record%s, steps %llu to %llu\n", l->compared,
+            session_plural((int64_t)l->compared), (unsigned long long)l->first,
+            (unsigned long long)l->last);
+    if (l->report.has_key)
+        fprintf(session.out, "note   %s does not check signatures; build/audit does\n",
+                session.program);
+    if (l->others == 0)
+        return 0;
+    const int replaced = !ledger_find(l->audited, l->report.bytes, l->other.state.step, &now) ||
+                         now.index != l->other.index;
+    char text[400];
+    snprintf(text, sizeof text,
+             "%zu record%s of runs with other options %s not compared, first record %llu of step "
+             "%llu; %s",
+             l->others, session_plural((int64_t)l->others), l->others == 1 ? "was" : "were",
+             (unsigned long long)l->other.index, (unsigned long long)l->other.state.step,
+             replaced ? "a later run replaced it, so that only an audit of a range of steps can "
+                        "be equal"
+                      : "audit them from a checkpoint of the step at which their run begins");
+    if (until > 0)
+        return fprintf(session.out, "note   %s\n", text) < 0;
+    return lm_ledger_differs(path, text);
 }
 
 static void lm_ledger_free(lm_ledger *l)

@@ -74,10 +74,19 @@ patch "$work/b.ledger" 5000 7
 check "a damaged record" fails_with 1 'record [0-9]* is damaged: its hash is wrong' build/audit "$work/b.ledger"
 head -c 7000 "$a" > "$work/b.ledger"
 check "a record that is cut off" fails_with 1 'record [0-9]* is not complete: .*resume it' build/audit "$work/b.ledger"
-check "an empty ledger" fails_with 1 'record 0 is missing' build/audit /dev/null
+: > "$work/empty"
+check "an empty ledger" fails_with 1 'record 0 is missing: the ledger is empty$' build/audit "$work/empty"
+mkfifo "$work/pipe"
+check "a device" fails_with 1 'a ledger is a file, not a pipe or a device' build/audit /dev/null
+check "a pipe" fails_with 1 'a ledger is a file, not a pipe or a device' build/audit "$work/pipe"
+check "a pipe to write" fails_with 1 'a ledger is a file, not a pipe or a device' $gpt --steps 1 --ledger "$work/pipe"
 check "no ledger" fails_with 1 'No such file' build/audit "$work/none"
 check "no name" fails_with 2 'give the ledger first' build/audit
-check "a wrong range" fails_with 2 'allowed is a step, a range' build/audit "$a" --step 9-3
+check "a wrong range" fails_with 2 'allowed is a step from 1, a range' build/audit "$a" --step 9-3
+check "step 0" fails_with 2 'allowed is a step from 1, a range' build/audit "$a" --step 0
+check "a negative step" fails_with 2 'allowed is a step from 1, a range' build/audit "$a" --step -5
+check "a program that repeats nothing" fails_with 1 '/bin/true did not report that steps 0 to 4 are equal' \
+    build/audit "$a" --step 3 --program /bin/true
 check "a wrong key" fails_with 2 'a key is 64 hexadecimal digits' build/audit "$a" --key 12
 check "not signed" fails_with 1 'record 0 is not signed' build/audit "$a" --key "$(printf '%064d' 0)"
 check "--audit with another seed" fails_with 1 'states "option seed 1", but this run has "option seed 2"' \
@@ -93,6 +102,97 @@ check "a file that is no ledger is not changed" fails_with 1 "record 0 does not 
     $gpt --ledger "$work/other"
 check "not by a byte" test "$(sed 's/a/b/' "$work/text" | cksum)" = "$(cksum < "$work/other")"
 
+# ---- forged ledgers, whose hashes are computed again, and forged checkpoints ------------------------------------------
+cat > "$work/forge.py" <<'END'
+import hashlib, json, struct, sys
+def load(path):
+    bytes_, records, at = open(path, 'rb').read(), [], 0
+    while at < len(bytes_):
+        size, count = struct.unpack_from('<Q', bytes_, at + 16)[0], struct.unpack_from('<H', bytes_, at + 84)[0]
+        text = at + 192 + 32 * count
+        records.append([bytearray(bytes_[at:at + 192]), bytearray(bytes_[at + 192:text]), bytes_[text:at + size - 96]])
+        at += size
+    return records
+def save(path, records):
+    previous, out = bytes(32), b''
+    for i, (head, digests, text) in enumerate(records):
+        struct.pack_into('<Q', head, 16, 288 + len(digests) + len(text))
+        struct.pack_into('<Q', head, 24, i)
+        head[88:120] = previous
+        head[184:192] = hashlib.sha256(head[:184]).digest()[:8]
+        previous = hashlib.sha256(head + digests + text).digest()
+        out += head + digests + text + previous + bytes(64)
+    open(path, 'wb').write(out)
+def put(record, at, kind, value): struct.pack_into(kind, record[0], at, value)
+def copy(record): return [bytearray(record[0]), bytearray(record[1]), record[2]]
+source, target, how = sys.argv[1:4]
+if how == 'notes':
+    data = open(source, 'rb').read()
+    n = struct.unpack_from('<Q', data)[0]
+    head = json.loads(data[8:8 + n])
+    head['__metadata__'].update(a.split('=', 1) for a in sys.argv[4:])
+    text = json.dumps(head).encode()
+    text += b' ' * (-len(text) % 8)
+    open(target, 'wb').write(struct.pack('<Q', len(text)) + text + data[8 + n:])
+    sys.exit()
+r = load(source)
+if how == 'line': r[0][2] = r[0][2].replace(sys.argv[4].encode(), sys.argv[5].encode().decode('unicode_escape').encode())
+elif how == 'after': r[-2][0][32:48] = struct.pack('<QQ', 2**64 - 1, 2**64 - 1); r[-1][0][32:48] = r[-2][0][32:48]
+elif how == 'digest': r[int(sys.argv[4])][1][int(sys.argv[5])] ^= 1
+elif how == 'field': put(r[int(sys.argv[4])], int(sys.argv[5]), '<B', 77)
+elif how == 'replaced': # a false history, which a later run replaces
+    r = [copy(x) for x in r[:-1]] + r
+    r[2][1][0] ^= 1
+elif how == 'again': # the last run has the options of the first one
+    [x for x in r if x[0][12] == 1][-1][2] = r[0][2]
+elif how == 'end': r[0][2] += b'\nmore\n'
+save(target, r)
+END
+forge() { python3 "$work/forge.py" "$@"; }
+f="$work/forged.ledger"
+e="$work/every.ledger"
+if command -v python3 > "$work/log"; then
+    forge "$e" "$f" line nothing nothing
+    check "the forger repeats a ledger" cmp "$e" "$f"
+    cp "$work/text" "$work/victim"
+    for note in option.plan= option.summary= option.profile= option.help= "option.json=$work/victim" \
+        "option.timeline=$work/victim" "option.frontier=$work/victim" option.lr=0.5 option.steps=1; do
+        forge "$work/30.st" "$work/n.st" notes "$note"
+        check "a checkpoint with $note" equal '30 to 40' build/audit "$work/later.ledger" --step all --from "$work/n.st"
+    done
+    check "it overwrites no file" cmp "$work/text" "$work/victim"
+    forge "$work/30.st" "$work/n.st" notes skipped=4
+    check "a checkpoint that states skipped steps" fails_with 1 'record 0 has 30 batches, but the checkpoint was saved after 34' \
+        build/audit "$work/later.ledger" --step all --from "$work/n.st"
+    forge "$e" "$f" line 'contract' 'flag prompt x\ncontract'
+    check "a flag that takes a value" fails_with 1 'states an option that an audit does not take: flag prompt' build/audit "$f" --step all
+    forge "$e" "$f" line 'option seed 1' 'flag seed 1'
+    check "a flag of another kind" fails_with 1 'does not take: flag seed' build/audit "$f" --step all
+    forge "$e" "$f" line 'contract' 'option bf16 1\ncontract'
+    check "an option that is a flag" fails_with 1 'does not take: option bf16' build/audit "$f" --step all
+    forge "$e" "$f" line 'file data' 'file json x\nfile data'
+    check "an unknown file" fails_with 1 'does not take: file json' build/audit "$f" --step all
+    forge "$e" "$f" replaced
+    check "a history that was replaced" fails_with 1 'record 2, step 2: the first tensor that differs' build/audit "$f" --step all
+    forge "$e" "$f" after
+    check "a step after the last one" fails_with 1 'record 6 is after step 6, the last that its run states' \
+        build/audit "$f" --step all
+    forge "$e" "$f" line 'tensor values 256x32 wte' 'tensor values 32x256 wte'
+    check "a shape" fails_with 1 'states "tensor values 32x256 wte"' build/audit "$f" --step all
+    forge "$e" "$f" end
+    check "text after an empty line" fails_with 1 'record 0 states "", but this run has ""' build/audit "$f" --step all
+    for at in 40 48 56 120; do
+        forge "$e" "$f" field 0 $at
+        check "byte $at of record 0" fails_with 1 'record 0 begins a training' build/audit "$f"
+        forge "$e" "$f" field 7 $at
+        check "byte $at of the end" fails_with 1 'record 7 ends another run' build/audit "$f"
+    done
+    forge "$e" "$f" line 'layers 2' 'layers \x1b[2J2'
+    check "control characters in an option" fails_with 1 'does not take: option layers .x1b.2J2' build/audit "$f" --step all
+    forge "$e" "$f" line 'loss mean' 'loss \x1b[2Jmean'
+    check "control characters" says '^loss     .x1b.2Jmean' build/audit "$f"
+fi
+
 # ---- signatures, where libsodium is installed ------------------------------------------------------------------------
 if $gpt --steps 4 --ledger "$work/s.ledger" --ledger-key "$work/key" > "$work/stdout" 2> "$work/stderr"; then
     key=$(sed -n 's/^ledger signed with the key \([0-9a-f]*\)$/\1/p' "$work/stdout")
@@ -102,6 +202,15 @@ if $gpt --steps 4 --ledger "$work/s.ledger" --ledger-key "$work/key" > "$work/st
     size=$(wc -c < "$work/s.ledger")
     patch "$work/s.ledger" $((size - 3)) 55
     check "a wrong signature" fails_with 1 'record [0-9]* has a wrong signature' build/audit "$work/s.ledger"
+    check "the key is not the file to save" fails_with 2 'save .*newkey: it is also --ledger-key' \
+        $gpt --steps 1 --ledger "$work/n.ledger" --ledger-key "$work/newkey" --save "$work/newkey"
+    check "nor the events" fails_with 2 'json .*newkey: it is also --ledger-key' \
+        $gpt --steps 1 --ledger "$work/n.ledger" --ledger-key "$work/newkey" --json "$work/newkey"
+    check "a new key for an old ledger" fails_with 1 'was begun without a key' \
+        build/gpt --resume "$work/30.st" --steps 31 --save "$work/x.st" --ledger "$a" --ledger-key "$work/newkey"
+    check "a ledger with a wrong key" fails_with 1 'is not a key' \
+        $gpt --steps 1 --ledger "$work/n.ledger" --ledger-key README.md
+    check "nothing remains" test ! -e "$work/newkey" -a ! -e "$work/n.ledger"
 else
     check "without libsodium a key is refused" grep -q 'signing needs libsodium' "$work/stderr"
 fi
@@ -113,7 +222,24 @@ check "resumed: steps of the second run need its checkpoint" fails_with 1 'step 
     build/audit "$a" --step 35
 build/gpt --resume "$work/30.st" --save "$work/r.st" --steps 34 --ledger "$a" --lr 0.01 > "$work/stdout" 2> "$work/stderr"
 check "resumed twice from one checkpoint, with other options" equal '30 to 34' \
+    build/audit "$a" --step 31-34 --from "$work/30.st"
+check "all records are not compared then" \
+    fails_with 1 '2 records of runs with other options were not compared, first record 12 of step 31; a later run' \
     build/audit "$a" --step all --from "$work/30.st"
+check "nor from the seed" fails_with 1 'were not compared, first record 11 of step 30' build/audit "$a" --step all
+$gpt --steps 6 --ledger "$work/aba.ledger" --save "$work/aba.st" > "$work/stdout"
+build/gpt --resume "$work/aba.st" --steps 8 --lr 0.02 --ledger "$work/aba.ledger" > "$work/stdout"
+cp "$work/aba.st" "$work/8.st"
+build/gpt --resume "$work/aba.st" --steps 6 --lr 0.001 --ledger "$work/aba.ledger" > "$work/stdout"
+build/gpt --resume "$work/aba.st" --steps 10 --lr 0.001 --ledger "$work/aba.ledger" > "$work/stdout"
+check "runs with other options" \
+    fails_with 1 'were not compared, first record .* of step 6; audit them from a checkpoint' build/audit "$work/aba.ledger" --step all
+if command -v python3 > "$work/log"; then
+    forge "$work/aba.ledger" "$f" again
+    check "other options, then the first ones: no false alarm" \
+        fails_with 1 'were not compared, first record .* of step 6; audit them from a checkpoint' build/audit "$f" --step all
+fi
+check "the last run" equal '8 to 10' build/audit "$work/aba.ledger" --step 9-10 --from "$work/8.st"
 check "three runs" says ' 3 runs$' build/audit "$a"
 $gpt --steps 100000 --ledger "$work/i.ledger" --save "$work/i.st" > "$work/i.out" 2>&1 &
 child=$!
@@ -131,6 +257,17 @@ cp "$work/30.st" "$work/f.st"
     ulimit -f 24
     $gpt --steps 200 --ledger "$work/full.ledger" --ledger-every 1
 ) > "$work/stdout" 2> "$work/stderr"
+(
+    trap '' XFSZ
+    $gpt --steps 10 --ledger "$work/kept.ledger" --ledger-every 1 --save "$work/kept.st"
+    cp "$work/kept.st" "$work/before.st"
+    ulimit -f 118
+    build/gpt --resume "$work/kept.st" --steps 200 --ledger "$work/kept.ledger" --ledger-every 1
+) > "$work/stdout" 2> "$work/kept"
+check "a checkpoint with a record is not replaced by one without" cmp "$work/before.st" "$work/kept.st"
+check "and that is said" grep -q -- '--save .*kept.st: not replaced, because this step has no record' "$work/kept"
+check "the ledger goes on from it" build/gpt --resume "$work/kept.st" --steps 12 --ledger "$work/kept.ledger"
+check "and is whole" build/audit "$work/kept.ledger"
 check "a full disk ends the training" grep -q -- '--ledger .*full.ledger: File too large; its [0-9]* records are whole' "$work/stderr"
 check "and leaves whole records" build/audit "$work/full.ledger" --unfinished
 
@@ -154,4 +291,22 @@ check "dpo" build/finetune --model "$work/model" --objective dpo --data "$work/p
 check "dpo: equal" equal '0 to 4' build/audit "$work/d.ledger" --step all --micro-batch 1
 check "finetune: data from a pipe" fails_with 2 'reads --data again' $tune --data - --ledger "$work/x"
 check "--method all" fails_with 2 'method all trains several times' $tune --method all --save "$work/all" --ledger "$work/x"
+check "finetune: --from a folder" equal '12 to 18' build/audit "$work/t.ledger" --step all --from "$work/tuned"
+build/finetune --model "$work/model" --data "$work/pairs.jsonl" --objective dpo --steps 2 --batch 2 --eval-every 0 \
+    --ledger "$work/c.ledger" --save "$work/c" > "$work/stdout"
+check "finetune: resumed with the same options" build/finetune --resume "$work/c" --steps 2 --ledger "$work/c.ledger"
+check "finetune: its context is the same" equal '0 to 2' build/audit "$work/c.ledger" --step all
+check "finetune: data from another pipe" fails_with 2 'give a file instead of a pipe' $tune --data "$work/pipe" --ledger "$work/x"
+cp -R "$work/tuned" "$work/forged"
+if command -v python3 > "$work/log"; then
+    forge "$work/tuned/training.safetensors" "$work/forged/training.safetensors" notes position=8
+    check "finetune: a checkpoint at another row" \
+        fails_with 1 'has 12 batches, but the checkpoint was saved after 2' \
+        build/audit "$work/t.ledger" --step all --from "$work/forged"
+    forge "$work/tuned/training.safetensors" "$work/forged/training.safetensors" notes "option.model=$work/changed"
+    check "finetune: a checkpoint that names another model" equal '12 to 18' \
+        build/audit "$work/t.ledger" --step all --from "$work/forged"
+fi
+check "finetune: other frozen weights" fails_with 1 'step 12: the first tensor that differs is values 257x32 wte.weight' \
+    build/audit "$work/t.ledger" --step all --from "$work/tuned" --model "$work/changed"
 report test_audit
