@@ -260,7 +260,7 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
             if (!loop->in[t])
                 loop->in[t] = whole, shape[t] = &call->shape;
         shape[3] = backward ? &d->shape : &call->shape;
-        s.comp = backward ? d->compensation : NULL, loop->comp = NULL, loop->n = n;
+        loop->comp = s.comp = backward ? d->compensation : NULL, loop->n = n;
         loop->shift = where && !in->index, loop->second = i;
         if (!flat)
             gckpti_iter_over(&s.it, &call->shape, shape);
@@ -268,11 +268,11 @@ static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
             gckpti_zero_unless(loop->to, gckpti_elements(&d->shape), d->accumulate);
 #if GCKPTI_HAS_FAST
         const int64_t *size = s.it.size, *step = s.it.step[3];
-        if (s.comp && call->kernels && step[!step[0]] && size[!step[0]] >= GCKPTI_FEW_SUMS)
+        if (s.comp && call->kernels && step[!step[0]] && size[!step[0]] >= GCKPTI_FEW_SUMS) {
             s.plane = gckpti_sum_plane, loop->accumulate = kind >= GCKPTI_KIND_mul && !where;
-        else
+            loop->comp = NULL; /* otherwise a plain loop adds to the sums */
+        }
 #endif
-            loop->comp = s.comp; /* a plain loop adds to the sums */
         gckpti_add_loop(&s, kind, backward ? i : -1, i ? second : first, flat ? n : s.it.size[0]);
         if (s.plane != gckpti_loop_plane && kind == GCKPTI_KIND_add)
             s.run[0] = NULL; /* the terms are g */
