@@ -750,11 +750,11 @@ END
             linked tiny docs/playground/tiny.c && linked relay docs/course/relay.c &&
             node tests/playground.mjs $B/$1.html $B/tiny $B/relay ;;
     relay)                  # lesson 8: a training on four machines, and audits by them; by CUDA's simulation: cuda-asan
-        plain_object && WORK=$B/$1 MACHINES="native wasm mcu mpi" \
+        plain_object && WORK=$B/$1-work MACHINES="native wasm mcu mpi" \
             LINKED="$plain -I. -DGRADCKPT_IMPLEMENTED $object -lpthread" sh docs/course/tools/relay.sh || return 1
-        [ "$(grep -c . $B/$1/audits.txt)" -eq 4 ] || return 0
-        echo "49 60 54 CUDA, simulated" >> $B/$1/audits.txt # as in the picture of the page
-        $B/$1/picture $B/$1/steps.txt $B/$1/audits.txt | cmp - docs/relay.svg ;;
+        [ "$(grep -c . $B/$1-work/audits.txt)" -eq 4 ] || return 0
+        echo "49 60 54 CUDA, simulated" >> $B/$1-work/audits.txt # as in the picture of the page
+        $B/$1-work/picture $B/$1-work/steps.txt $B/$1-work/audits.txt | cmp - docs/relay.svg ;;
     reference)              # its search and looks in a headless browser; slides of the course
         need node "${CHROMIUM:-chromium}"
         timeout 60 "${CHROMIUM:-chromium}" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage \
