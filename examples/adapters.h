@@ -95,6 +95,8 @@ typedef struct {
     /* bytes of the file from which values will be loaded; options that need a larger file are an
      * error; 0 for no check */
     int64_t file_bytes;
+    int plan_only; /* if nonzero, parameters are only declared: no value is read or allocated, so
+                    * graphs can be planned, not run */
 } adapters_options;
 
 typedef struct {
@@ -643,8 +645,11 @@ static inline int adapters_untie(adapters *a, gckpt_graph *g)
     model_param(g, &at, "lm_head", ".weight");
     if (gckpt_error(g) != GCKPT_OK)
         return 0; /* adapters_begin will report the error */
-    if (gckpt_store_freeze(a->store, "lm_head.weight", 1) != GCKPT_OK ||
-        gckpt_store_get(a->store, gckpt_store_find(a->store, "lm_head.weight"), &head) != GCKPT_OK)
+    if (gckpt_store_freeze(a->store, "lm_head.weight", 1) != GCKPT_OK)
+        return model_fail(a->model, "%s", gckpt_error_text(a->store));
+    if (a->options.plan_only)
+        return 0;
+    if (gckpt_store_get(a->store, gckpt_store_find(a->store, "lm_head.weight"), &head) != GCKPT_OK)
         return model_fail(a->model, "%s", gckpt_error_text(a->store));
     return adapters_compute(a, g, &from, 1, head.values);
 }
@@ -1141,7 +1146,7 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
     if (!failed && gckpt_error(g) != GCKPT_OK)
         failed = model_fail(m, "%s", gckpt_error_text(g));
     gckpt_graph_free(g);
-    return failed || (o->dora && adapters_init_dora(a) != 0) ? -1 : 0;
+    return failed || (o->dora && !o->plan_only && adapters_init_dora(a) != 0) ? -1 : 0;
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */

@@ -32,6 +32,7 @@
 #include "lm.h"
 #include "teacher.h"
 #include "tokenizer.h"
+#include "will_it_fit.h"
 
 /* ---- options of finetune.c; lm.h has those shared with gpt.c --------------------------------- */
 static struct {
@@ -44,7 +45,7 @@ static struct {
     int64_t special_tokens, epochs, eval, generate, export_as, keep;
     int64_t objective, teacher_store;
     double beta, label_smoothing, distill_temperature, distill_alpha;
-    const char *reference, *teacher;
+    const char *reference, *teacher, *will_it_fit;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "new-blocks", "lora",
@@ -202,6 +203,9 @@ static const options_desc option_descs[] = {
       "tokens to generate, fewer if the model's context is full; with --generate, 0 takes 200" },
     { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL,
       "print the bytes that the plan needs, then stop" },
+    { "will-it-fit", OPTIONS_PATH, &o.will_it_fit, NULL, 0, 0, NULL,
+      "print the bytes that each method needs for a model, from its folder or its config.json "
+      "alone, then stop; --budget, --method, --store, --context, --bf16 and --batch ask for less" },
     { "memory-svg", OPTIONS_FILE, &o.memory_svg, NULL, 0, 0, NULL,
       "with --method all: draw the memory of each method (SVG)" },
 };
@@ -217,7 +221,8 @@ static const char title[] =
     "    finetune --model smol --data chats.jsonl --budget 800M --save tuned\n"
     "    finetune --model smol --adapter tuned --generate --prompt 'Which tea?'\n"
     "    finetune --resume tuned --epochs 6                 continues to epoch 6\n"
-    "    finetune --model smol --data chats.jsonl --plan    prints the bytes needed";
+    "    finetune --model smol --data chats.jsonl --plan    prints the bytes needed\n"
+    "    finetune --will-it-fit config.json --budget 6G     prints which methods fit";
 static const char *const groups[] = {
     "Model",
     "model new adapter store map",
@@ -244,7 +249,7 @@ static const char *const groups[] = {
     "Sampling",
     "generate sample prompt samples temperature top-k top-p",
     "Reports",
-    "eval plan timeline memory-svg json help",
+    "will-it-fit eval plan timeline memory-svg json help",
     NULL
 };
 /* fixed: options that determine the trained parameters, so that --resume refuses to change them;
@@ -256,7 +261,7 @@ static const char fixed[] =
 static const char other_notes[] = "data base model skipped position best before retention cut.step "
                                   "cut.row rows.validation rows.retention";
 static const char not_kept[] =
-    "resume save new json timeline memory-svg plan help eval generate merge export-gguf "
+    "resume save new json timeline memory-svg plan will-it-fit help eval generate merge export-gguf "
     "ledger ledger-every ledger-key audit audit-until";
 
 static const char *join(char *path, size_t size, const char *folder, const char *name)
@@ -1286,6 +1291,27 @@ static void note_tying(const tuning *t)
 }
 
 /* Loads a model and an adapter. If `adapter` is NULL, creates a new adapter of the method. */
+/* Returns the options of a method's adapters. */
+static adapters_options adapter_options_of(adapters_method method)
+{
+    const int lora = method == ADAPTERS_LORA;
+    return (adapters_options){ .method = method,
+                               .layers = o.layers,
+                               .size = o.size,
+                               .hidden = o.hidden,
+                               .alpha = o.alpha,
+                               .rslora = (int)o.rslora,
+                               .dropout = o.lora_dropout,
+                               .targets = o.targets,
+                               .rank_pattern = o.rank_pattern,
+                               .alpha_pattern = o.alpha_pattern,
+                               .bias = (adapters_bias)o.bias,
+                               .dora = lora && o.dora,
+                               .modules_to_save = lora ? o.modules_to_save : NULL,
+                               .tied = (int)o.tied,
+                               .layers_to_transform = lora ? o.layers_to_transform : NULL };
+}
+
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
     /* module names of the embedding table when it is also the LM head */
@@ -1303,22 +1329,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                                             : o.modules_to_save != NULL ? floats
                                                                         : NULL,
                                   .as_file = as_file(model, method) };
-    const int lora = method == ADAPTERS_LORA;
-    const adapters_options adapter_options = { .method = method,
-                                      .layers = o.layers,
-                                      .size = o.size,
-                                      .hidden = o.hidden,
-                                      .alpha = o.alpha,
-                                      .rslora = (int)o.rslora,
-                                      .dropout = o.lora_dropout,
-                                      .targets = o.targets,
-                                      .rank_pattern = o.rank_pattern,
-                                      .alpha_pattern = o.alpha_pattern,
-                                      .bias = (adapters_bias)o.bias,
-                                      .dora = lora && o.dora,
-                                      .modules_to_save = lora ? o.modules_to_save : NULL,
-                                      .tied = (int)o.tied,
-                                      .layers_to_transform = lora ? o.layers_to_transform : NULL };
+    const adapters_options adapter_options = adapter_options_of(method);
     t->run.store = gckpt_store_new(&desc);
     t->notes = gckpt_store_new(NULL);
     if (t->run.store == NULL || t->notes == NULL)
@@ -2558,6 +2569,45 @@ static int check_outputs(void)
     return lm_check_outputs(lm.data, own, (int)(sizeof own / sizeof own[0]));
 }
 
+/* Prints the table of --will-it-fit: the bytes of each method, or only of those that are given. */
+static int print_bytes(int argc, char **argv)
+{
+    enum { LENGTHS = 3 };
+    static const int64_t lengths[LENGTHS] = { 512, 2048, 8192 };
+    const int one = options_given(&options, argc, argv, "method") != NULL &&
+                    o.method != ADAPTERS_METHODS;
+    int64_t wanted[LENGTHS];
+    int n = 0;
+    model_any m;
+    if (model_read_config(&m, o.will_it_fit) != 0)
+        return session_fail(1, "--will-it-fit: %s", m.error);
+    const model_config *c = &m.config;
+    if (o.context > c->context) {
+        model_close(&m);
+        return session_fail(2, "--context %lld: allowed is 1 to %lld, the model's context",
+                            (long long)o.context, (long long)c->context);
+    }
+    for (int i = 0; i < LENGTHS && o.context == 0; i++)
+        if (i == 0 || lengths[i] <= c->context)
+            wanted[n++] = lengths[i] < c->context ? lengths[i] : c->context;
+    if (o.context > 0)
+        wanted[n++] = o.context;
+    const adapters_options adapter = adapter_options_of((adapters_method)o.method);
+    will_it_fit_case of = { adapter, (gckpt_storage)(o.store == STORE_AUTO ? 0 : o.store), 0,
+                            lm_plan_desc(&run.first, LM_TRAINING) };
+    double parameters = 0;
+    for (int64_t i = 0; i < model_param_count(c); i++) {
+        const gckpt_shape s = model_get_param(c, i).shape;
+        parameters += (double)s.d[0] * (double)(s.n > 1 ? s.d[1] : 1);
+    }
+    fprintf(session.out, "model  %s: %lld layers of width %lld, %.0f parameters, context %lld\n",
+            c->type, (long long)c->layers, (long long)c->width, parameters, (long long)c->context);
+    const will_it_fit_table table = { session.out, wanted, n, parameters < 1e7 ? 1000 : 1000000 };
+    const int failed = will_it_fit_print(&table, &m, &of, one, o.store != STORE_AUTO);
+    model_close(&m);
+    return failed ? session_fail(1, "--will-it-fit: %s", m.error) : 0;
+}
+
 int main(int argc, char **argv)
 {
     int status = lm_start("finetune");
@@ -2569,6 +2619,10 @@ int main(int argc, char **argv)
         status = restore_options(argc, argv);
     if (status == 0)
         status = check_steps(argc, argv);
+    if (status == 0 && o.will_it_fit != NULL) {
+        session.out = stdout;
+        return print_bytes(argc, argv);
+    }
     if (status == 0)
         status = check_options();
     if (status == 0)

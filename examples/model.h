@@ -694,7 +694,8 @@ static inline void model_refuse_keys(json *d)
                                                          : "a method without a name");
 }
 
-/* Reads DIR/config.json or, if `dir` is a GGUF file, its keys. Absent keys have the defaults of
+/* Reads DIR/config.json or, if `dir` is a GGUF file, its keys, or, if it ends with .json, that file.
+ * Absent keys have the defaults of
  * transformers. model_close frees the memory. */
 static inline int model_read_config(model_any *m, const char *dir)
 {
@@ -702,9 +703,13 @@ static inline int model_read_config(model_any *m, const char *dir)
     json *d = &m->config_json;
     memset(m, 0, sizeof *m);
     m->config.eos[0] = -1;
-    if (model_path(m, path, dir, "config.json") != 0)
+    const size_t n = strlen(dir);
+    const int alone = n > 5 && strcmp(dir + n - 5, ".json") == 0;
+    if (model_path(m, path, dir, alone ? "" : "config.json") != 0)
         return -1;
-    const int keys = gguf_is_file(dir), none = !keys && !model_has_file(m, path, dir, "config.json");
+    path[n] = alone ? 0 : path[n]; /* the file itself, without the slash */
+    const int keys = gguf_is_file(dir),
+              none = !keys && !alone && !model_has_file(m, path, dir, "config.json");
     if ((keys ? gguf_read_config(m, dir) : json_read_file(d, path)) == 0) {
         model_config *c = &m->config;
         if (json_kind_of(d, JSON_ROOT) != JSON_OBJECT)

@@ -66,6 +66,12 @@ sed -i.old 's/"model_type"/"resid_pdrop": 0.0, "pad_token_id": 7, "later": {"a":
 rm "$work/tiny/config.json.old"
 check "--new over a model" fails_with 2 "is there already" build/finetune --new 2x32x4x48 $model
 check "--new of nonsense" fails_with 2 "allowed is LAYERSxDIM" build/finetune --new 2x33x4x48 --model "$work/x"
+check "--will-it-fit with a config.json alone" sh -c "build/finetune --will-it-fit tests/golden/gpt2/bare/config.json --method lora \
+    --context 48 | grep -q '^lora  *int8  *[0-9]*-[0-9]*$'"
+check "--will-it-fit within a budget" sh -c "build/finetune --will-it-fit tests/golden/gpt2/bare --budget 300K |
+    grep -q '^lora  *f32  *no: ...$' && build/finetune --will-it-fit tests/golden/gpt2/bare --budget 300K | grep -q '^lora  *int4  *yes, +'"
+check "--will-it-fit for more context than there is" fails_with 2 "allowed is 1 to 64, the model's context" \
+    build/finetune --will-it-fit tests/golden/gpt2/bare --context 65
 check "without --data" fails_with 2 "to train on" build/finetune $model
 check "--model that does not exist" \
     fails_with 1 "config.json: cannot open it" build/finetune --model "$work/none" --data "$work/text"
