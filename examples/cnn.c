@@ -21,8 +21,8 @@ static struct {
 } o;
 static const options_desc rows[] = {
     { "data", OPTIONS_FILE, &o.data, NULL, 0, 0, NULL,
-      "folder with the files of CIFAR-10 or MNIST, or with pictures (images.h lists the "
-      "formats); default: the handwritten digits in digits.h" },
+      "folder with the files of CIFAR-10 or MNIST, or with pictures, or a FILE.npz (images.h lists "
+      "the formats); default: the handwritten digits in digits.h" },
     { "width", OPTIONS_INT, &o.width, "16", 1, 4096, NULL,
       "channels of the first stage; the next stages have 2 and 4 times as many" },
     { "blocks", OPTIONS_INT, &o.blocks, "1", 1, 100, NULL, "residual blocks per stage" },

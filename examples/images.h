@@ -27,7 +27,11 @@
  *   ImageFolder: train/CLASS/NAME.ppm (or .pgm) and val/CLASS/NAME.ppm. Hidden files, Thumbs.db and
  *   desktop.ini are skipped. `magick mogrify -resize 32x32! -format ppm *.jpg` makes such pictures.
  * Pixels are (rows,height,width,channels), normalised by the training images' mean and
- * deviation. */
+ * deviation.
+ *
+ * Instead of a folder, a FILE.npz of NumPy may be given, with bytes x_train and x_test,
+ * (rows,height,width) or (rows,height,width,channels), and integers y_train and y_test, as Keras's
+ * mnist.npz has them. */
 #ifndef IMAGES_H
 #define IMAGES_H
 #include <stdint.h>
@@ -43,6 +47,7 @@
 #endif
 
 #include "digits.h"
+#include "npy.h"
 #include "train_data.h"
 
 typedef struct {
@@ -88,7 +93,7 @@ static inline void images_free(images_set *s)
 /* Sets the size of all images, at the first call. Returns -1 with s->error if a later image has
  * another size. */
 static inline int images_check_size(images_set *s, int64_t height, int64_t width, int64_t channels,
-                              const char *path)
+                                    const char *path)
 {
     if (s->rows > 0 && (height != s->height || width != s->width || channels != s->channels)) {
         snprintf(s->error, sizeof s->error,
@@ -175,9 +180,11 @@ static inline int images_read_idx(images_set *s, const char *path, FILE *images,
 {
     const int64_t magic = images_read_int(images), rows = images_read_int(images);
     const int64_t height = images_read_int(images), width = images_read_int(images);
-    int failed = magic != 2051 || images_read_int(labels) != 2049 || images_read_int(labels) != rows;
+    int failed =
+        magic != 2051 || images_read_int(labels) != 2049 || images_read_int(labels) != rows;
     if (failed || rows < 1 || height < 1 || width < 1 || height > 4096 || width > 4096) {
-        snprintf(s->error, sizeof s->error, "%s: not in MNIST's format, or the labels do not match", path);
+        snprintf(s->error, sizeof s->error, "%s: not in MNIST's format, or the labels do not match",
+                 path);
         return -1;
     }
     /* the file's size is checked before memory is allocated */
@@ -221,7 +228,8 @@ static inline int images_read_part(images_set *s, const char *folder, int part)
         FILE *f = images_open(folder, name, path);
         if (f != NULL) {
             found = 1;
-            failed = images_check_size(s, 32, 32, 3, path) != 0 ? -1 : images_read_cifar(s, path, f);
+            failed =
+                images_check_size(s, 32, 32, 3, path) != 0 ? -1 : images_read_cifar(s, path, f);
             fclose(f);
         }
     }
@@ -235,6 +243,40 @@ static inline int images_read_part(images_set *s, const char *folder, int part)
     if (labels != NULL)
         fclose(labels);
     return failed;
+}
+
+/* Appends the images of a .npz for training (part 0) or validation (part 1). Returns 0, or -1 with
+ * s->error. */
+static inline int images_read_npz(images_set *s, npy *f, int part)
+{
+    const npy_array *x = npy_find(f, part ? "x_test" : "x_train"),
+                    *y = x != NULL ? npy_find(f, part ? "y_test" : "y_train") : NULL;
+    int failed = y == NULL;
+    if (!failed && ((x->dims != 3 && x->dims != 4) || x->count == 0 || y->count != x->shape[0]))
+        failed = npy_fail(f, "%s needs 3 or 4 axes, and %s a label for each row", x->name, y->name);
+    if (!failed && images_check_size(s, x->shape[1], x->shape[2], x->dims == 4 ? x->shape[3] : 1,
+                                     f->path) != 0)
+        return -1;
+    if (!failed && images_reserve(s, x->shape[0]) != 0)
+        return -1;
+    if (failed || npy_bytes(f, x, s->bytes + s->rows * images_size(s)) != 0 ||
+        npy_integers(f, y, s->label + s->rows) != 0) {
+        snprintf(s->error, sizeof s->error, "%s", f->error);
+        return -1;
+    }
+    s->classes = part ? s->classes : 0; /* the training labels tell the classes */
+    for (int64_t i = 0; i < y->count && !part; i++)
+        if (s->label[i] >= s->classes && s->label[i] < 1 << 20)
+            s->classes = s->label[i] + 1;
+    for (int64_t i = 0; i < y->count && !failed; i++, s->rows++)
+        if (s->label[s->rows] < 0)
+            failed = npy_fail(f, "%s: row %lld has label %d", y->name, (long long)i,
+                              (int)s->label[s->rows]);
+        else
+            failed = images_set_label(s, s->rows, s->label[s->rows], f->path);
+    if (failed && s->error[0] == 0)
+        snprintf(s->error, sizeof s->error, "%s", f->error);
+    return failed ? -1 : 0;
 }
 
 #ifdef IMAGES_FOLDERS
@@ -333,7 +375,8 @@ static inline int images_read_class(images_set *s, const char *path, int64_t lab
     double bytes = 0;
     struct stat info;
     if (failed && s->error[0] == 0)
-        snprintf(s->error, sizeof s->error, "%s: a folder with a class's pictures is expected", path);
+        snprintf(s->error, sizeof s->error, "%s: a folder with a class's pictures is expected",
+                 path);
     for (int64_t i = 0; i < n; i++) {
         snprintf(file, sizeof file, "%s/%s", path, names[i]);
         bytes += stat(file, &info) == 0 ? (double)info.st_size : 0;
@@ -403,8 +446,9 @@ static inline void images_normalise(images_set *s)
         variance += ((double)s->bytes[i] - mean) * ((double)s->bytes[i] - mean) / (double)n;
     /* 1 / sqrt by Newton's method, so that programs need no math library */
     for (int i = 0; i < 60 && variance > 0; i++)
-        inv_std =
-            inv_std * inv_std * variance > 2 ? inv_std / 2 : inv_std * (1.5 - 0.5 * variance * inv_std * inv_std);
+        inv_std = inv_std * inv_std * variance > 2
+                      ? inv_std / 2
+                      : inv_std * (1.5 - 0.5 * variance * inv_std * inv_std);
     for (int i = 0; i < 256; i++)
         s->value[i] = (float)((i - mean) * inv_std);
 }
@@ -413,14 +457,21 @@ static inline void images_normalise(images_set *s)
  * Returns 0, or -1 with s->error. */
 static inline int images_read_u8(images_set *s, const char *folder)
 {
+    const size_t n = folder != NULL ? strlen(folder) : 0;
+    const int zipped = n > 4 && strcmp(folder + n - 4, ".npz") == 0;
     int failed = 0;
+    npy f;
     memset(s, 0, sizeof *s);
     s->classes = 10;
     if (folder == NULL)
         failed = images_read_digits(s);
+    if (zipped && npy_open(&f, folder) != 0) {
+        failed = -1;
+        snprintf(s->error, sizeof s->error, "%s", f.error);
+    }
     for (int part = 0; folder != NULL && part < 2 && !failed; part++) {
         s->validation = -s->rows;
-        failed = images_read_part(s, folder, part);
+        failed = zipped ? images_read_npz(s, &f, part) : images_read_part(s, folder, part);
 #ifdef IMAGES_FOLDERS
         if (failed > 0)
             failed = images_read_folder(s, folder, part ? "val" : "train");
@@ -438,6 +489,8 @@ static inline int images_read_u8(images_set *s, const char *folder)
                      part ? "val" : "train");
         }
     }
+    if (zipped)
+        npy_close(&f);
     if (!failed)
         images_normalise(s);
     else
@@ -478,7 +531,8 @@ static inline int64_t images_row_size(const images_set *s)
 
 /* Writes image `row` as floats, cropped and mirrored as 64 random bits determine. If random_bits is
  * NULL, takes the middle of the image and does not mirror it. */
-static inline void images_row(const images_set *s, int64_t row, const uint64_t *random_bits, float *to)
+static inline void images_row(const images_set *s, int64_t row, const uint64_t *random_bits,
+                              float *to)
 {
     const int64_t side[2] = { s->height, s->width }, C = s->channels;
     const unsigned char *image = s->bytes + row * images_size(s);
@@ -488,8 +542,8 @@ static inline void images_row(const images_set *s, int64_t row, const uint64_t *
         const int64_t positions = side[i] + 2 * s->padding - images_side(s, i) + 1;
         from[i] = (side[i] - images_side(s, i)) / 2;
         if (random_bits != NULL && positions > 0)
-            from[i] =
-                (int64_t)((*random_bits >> (32 * i + 1) & 0x7fffffff) % (uint64_t)positions) - s->padding;
+            from[i] = (int64_t)((*random_bits >> (32 * i + 1) & 0x7fffffff) % (uint64_t)positions) -
+                      s->padding;
     }
     for (int64_t y = from[0]; y < from[0] + images_side(s, 0); y++)
         for (int64_t k = 0; k < images_side(s, 1); k++, to += C) {
