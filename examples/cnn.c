@@ -11,11 +11,12 @@
 #include "gradckpt.h"
 #include "images.h"
 #include "layers.h"
+#include "onnx.h"
 #include "options.h"
 #include "train.h"
 
 static struct {
-    const char *data, *save, *log;
+    const char *data, *save, *log, *onnx;
     int64_t width, blocks, epochs, batch, budget, seed, threads, augment, help;
     double lr, decay;
 } o;
@@ -37,6 +38,8 @@ static const options_desc rows[] = {
       "shift images by up to an eighth, and mirror half of them if they have colours" },
     { "save", OPTIONS_FILE, &o.save, NULL, 0, 0, NULL,
       "write the state of the training after each epoch; if the file exists, continue from it" },
+    { "onnx", OPTIONS_FILE, &o.onnx, NULL, 0, 0, NULL,
+      "export the trained network as FILE for onnxruntime: input \"pixels\", output \"logits\"" },
     { "log", OPTIONS_FILE, &o.log, NULL, 0, 0, NULL, "write a CSV file with one line per epoch" },
     { "seed", OPTIONS_INT, &o.seed, "0", 0, 1e9, NULL,
       "seed of weights and of the order of images" },
@@ -45,11 +48,16 @@ static const options_desc rows[] = {
 };
 static const options_table options = { "cnn", rows, sizeof rows / sizeof rows[0], 13, "", NULL,
                                        0,     NULL };
-static const char *const groups[] = { "Data and files", "data augment save log",
-                                      "Model",          "width blocks",
-                                      "Training",       "epochs batch lr decay seed",
-                                      "Memory and speed", "budget threads",
-                                      "Reports",        "help",
+static const char *const groups[] = { "Data and files",
+                                      "data augment save onnx log",
+                                      "Model",
+                                      "width blocks",
+                                      "Training",
+                                      "epochs batch lr decay seed",
+                                      "Memory and speed",
+                                      "budget threads",
+                                      "Reports",
+                                      "help",
                                       NULL };
 
 /* Appends a residual block: conv, norm, relu, conv, norm, + x. If the block changes the size, x
@@ -84,6 +92,25 @@ static void model(train_net *net, void *user)
     net->loss = gckpt_cross_entropy(net->output, net->in[1], NULL, 0);
 }
 
+/* Exports the network with its trained weights. Returns 0, or 1 after an error message. */
+static int export_network(gckpt_store *weights, images_set *s)
+{
+    train_net net;
+    char error[ONNX_ERROR];
+    memset(&net, 0, sizeof net);
+    net.rows = 1;
+    net.graph = gckpt_graph_new(weights, NULL);
+    net.in[0] = gckpt_input(net.graph, "pixels", GCKPT_F32, gckpt_shape2(1, images_row_size(s)));
+    net.in[1] = gckpt_input(net.graph, "label", GCKPT_I32, gckpt_shape1(1));
+    model(&net, s);
+    const onnx_output logits = { net.output, "logits" };
+    const int failed = onnx_save(net.graph, weights, &logits, 1, o.onnx, error);
+    if (failed)
+        fprintf(stderr, "cnn: --onnx: %s\n", error);
+    gckpt_graph_free(net.graph);
+    return failed != 0;
+}
+
 static int run(images_set *s)
 {
     /* pixels have no array (NULL), because images_batch writes the pixels of each batch */
@@ -110,12 +137,14 @@ static int run(images_set *s)
     s->padding = o.augment ? s->height / 8 : 0;
     s->flip = o.augment && s->channels == 3;
     gckpt_store *weights = gckpt_store_new(&desc);
-    const int failed = train_fit(weights, model, &data, &t, &r);
+    int failed = train_fit(weights, model, &data, &t, &r);
     if (failed)
         fprintf(stderr, "cnn: %s\n", r.error);
     else
         printf("in %zu bytes; weights %016llx\n", r.bytes,
                (unsigned long long)gckpt_store_hash(weights));
+    if (!failed && o.onnx != NULL)
+        failed = export_network(weights, s);
     gckpt_store_free(weights);
     return failed != 0;
 }
@@ -133,6 +162,13 @@ int main(int argc, char **argv)
         options_print_groups(&options, groups);
         return 0;
     }
+    FILE *onnx = o.onnx != NULL ? fopen(o.onnx, "ab") : NULL; /* an error now, not after training */
+    if (o.onnx != NULL && onnx == NULL) {
+        fprintf(stderr, "cnn: --onnx: cannot write %s: %s\n", o.onnx, strerror(errno));
+        return 2;
+    }
+    if (onnx != NULL)
+        fclose(onnx);
     if (images_read_u8(&s, o.data) != 0) {
         fprintf(stderr, "cnn: %s\n", s.error);
         return 1;

@@ -36,9 +36,10 @@
 enum { NPY_DIMS = 8, NPY_NAME = 256, NPY_ERROR = 1024 };
 
 typedef struct {
-    char name[NPY_NAME];    /* without .npy; "" in a .npy */
-    char kind;              /* 'b' boolean, 'i' signed, 'u' unsigned, 'f' float */
-    int size, big, fortran; /* bytes of an element; 1: big-endian; 1: first axis varies fastest */
+    char name[NPY_NAME]; /* without .npy; "" in a .npy */
+    char kind;           /* 'b' boolean, 'i' signed, 'u' unsigned, 'f' float */
+    int size, big,
+        fortran; /* bytes of an element; whether it is big-endian; whether the first axis varies fastest */
     int dims;
     int64_t shape[NPY_DIMS], count; /* count: number of elements */
     /* the part of a file: where it begins, its bytes there and unpacked, and its checksum */
@@ -711,7 +712,7 @@ static inline int npy_put_array(npy_writer *w, const char *name, const char *typ
                                                  : "a .npy has one array; name the file .npz");
     const size_t length = npy_make_header(head, type, dims, shape);
     uint32_t crc = npy_crc(0, (unsigned char *)head, length);
-    for (int pass = w->zipped ? 0 : 1; pass < 2; pass++) { /* 0: the checksum; 1: the values */
+    for (int pass = w->zipped ? 0 : 1; pass < 2; pass++) { /* first the checksum, then the values */
         if (pass == 1 && w->zipped)
             npy_begin_entry(w, name, crc, length + (uint64_t)n * (uint64_t)size);
         if (pass == 1)
@@ -736,7 +737,7 @@ static inline int npy_put_array(npy_writer *w, const char *name, const char *typ
 }
 
 /* Completes the file: writes the directory, and gives the file its name. Returns 0, or -1 with
- * w->error after removing it. Call it after errors, too. */
+ * w->error after removing it. Call it after an error as well. */
 static inline int npy_end(npy_writer *w)
 {
     unsigned char end[98], *p = end;
@@ -803,7 +804,7 @@ static inline int npy_load(gckpt_store *store, const char *path, char error[NPY_
 {
     npy f;
     int failed = npy_open(&f, path);
-    for (int pass = 0; pass < 2; pass++) /* 0: checks that all are there; 1: reads them */
+    for (int pass = 0; pass < 2; pass++) /* first checks that all are there */
         for (int i = 0; i < gckpt_store_count(store) && !failed; i++) {
             gckpt_parameter p;
             failed = gckpt_store_get(store, i, &p) != GCKPT_OK;

@@ -1,6 +1,6 @@
 /* will_it_fit.h - the bytes that fine-tuning a language model takes, from its config.json alone:
  * by method, storage of the frozen weights, and length of the rows. No weight is read or allocated,
- * so any machine can plan any model. To copy, with model.h and adapters.h and what they need.
+ * so any machine can plan any model. To copy, with adapters.h and what that needs.
  *
  *     model_any m;
  *     if (model_read_config(&m, "llama-8b.json") == 0) {
@@ -21,7 +21,7 @@ typedef struct {
     adapters_options adapter; /* the method and its options */
     gckpt_storage storage;    /* of the frozen matrices; F32 for methods that train matrices */
     int64_t length;           /* tokens of a row */
-    /* batch (0: 1), budget (0: none), precision, threads and backend of the training */
+    /* batch, budget, precision, threads and backend of the training; zeros select defaults */
     gckpt_plan_desc desc;
 } will_it_fit_case;
 

@@ -255,6 +255,8 @@ typedef struct {
     int inputs;                  /* number of tensors that its op reads */
     int input[GCKPT_MAX_INPUTS]; /* ids of these tensors */
     const void *data;            /* values, if it is a constant */
+    const void *attributes;      /* the copy of its op's attributes, or NULL: 4-byte words, as */
+    size_t attribute_bytes;      /* printed plans have them (examples/onnx.h), and their bytes */
 } gckpt_node;
 GCKPT_API int gckpt_graph_size(const gckpt_graph *graph); /* highest id + 1; 0 for NULL */
 /* Describes the tensor with this id; returns E_ARG without one. Texts live as long as the graph. */
@@ -301,10 +303,8 @@ GCKPT_API gckpt_tensor *gckpt_log(gckpt_tensor *x);        /* natural log; -inf 
 GCKPT_API gckpt_tensor *gckpt_sqrt(gckpt_tensor *x);       /* square root; gradient inf at x = 0 */
 GCKPT_API gckpt_tensor *gckpt_abs(gckpt_tensor *x);        /* absolute value; gradient 0 at x = 0 */
 GCKPT_API gckpt_tensor *gckpt_reciprocal(gckpt_tensor *x); /* 1 / x of each element */
-GCKPT_API gckpt_tensor *gckpt_sin(
-    gckpt_tensor *x); /* sin(x), x in radians and of any finite size */
-GCKPT_API gckpt_tensor *gckpt_cos(
-    gckpt_tensor *x); /* cos(x), x in radians and of any finite size */
+GCKPT_API gckpt_tensor *gckpt_sin(gckpt_tensor *x);        /* sin(x), x in radians, finite */
+GCKPT_API gckpt_tensor *gckpt_cos(gckpt_tensor *x);        /* cos(x), x in radians, finite */
 /* x^exponent, as C's pow, for an exponent other than 0; gradient: exponent * x^(exponent - 1). */
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent);
 /* min(max(x, low), high) with low <= high, either of which may be infinite. NaN stays NaN. The

@@ -262,6 +262,7 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
     for (int i = 0; i < t->inputs; i++)
         out->input[i] = t->in[i]->id;
     out->data = t->data;
+    out->attributes = t->attributes, out->attribute_bytes = t->attribute_bytes;
     return GCKPT_OK;
 }
 

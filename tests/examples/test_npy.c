@@ -148,8 +148,8 @@ static void test_store(void)
     CHECK(hashes[0] == hashes[1]);
 }
 
-/* Changes or cuts off each byte of a file. What is read then must be refused, or have the values of the whole file: the
- * checksum of a .npz finds each change of an array. */
+/* Changes or cuts off each byte of a file. It must be refused, or have the values of the whole file: the checksum
+ * of a .npz finds each change of an array. */
 static void test_damage(const char *golden)
 {
     static unsigned char bytes[8192];
