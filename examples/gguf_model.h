@@ -26,7 +26,7 @@ typedef struct {
      * positions require */
     int interleaved;
     int plus_one; /* nonzero if the file has 1 + weight for norms */
-    int sandwich; /* nonzero if each branch has a norm before it and a norm after it */
+    int sandwich; /* nonzero for Gemma 2 and 3: norms after branches, windows and caps */
 } gguf_architecture;
 
 static const gguf_architecture gguf_architectures[] = {
@@ -41,32 +41,36 @@ static const gguf_architecture gguf_architectures[] = {
 };
 enum { GGUF_ARCHITECTURES = sizeof gguf_architectures / sizeof gguf_architectures[0] };
 
-/* Names of modules in GGUF's tensors and in this program's parameters: first those of a block,
- * after "blk.N.", then those outside the blocks. If norms follow the branches, the norm before the
- * MLP has another name. */
+/* Names of modules in GGUF's tensors, and in this program's parameters: first those of a block, after
+ * "blk.N.", in the order of llama_module and with Llama's names in llama_layouts; then those outside
+ * the blocks. */
 static const struct {
-    const char *name, *llama, *sandwich, *gpt2;
+    const char *name, *gpt2, *llama;
 } gguf_modules[] = {
-    { "attn_norm", "input_layernorm", NULL, "ln_1" },
-    { "attn_q", "self_attn.q_proj", NULL, NULL },
-    { "attn_k", "self_attn.k_proj", NULL, NULL },
-    { "attn_v", "self_attn.v_proj", NULL, NULL },
-    { "attn_qkv", NULL, NULL, "attn.c_attn" },
-    { "attn_q_norm", "self_attn.q_norm", NULL, NULL },
-    { "attn_k_norm", "self_attn.k_norm", NULL, NULL },
-    { "attn_output", "self_attn.o_proj", NULL, "attn.c_proj" },
-    { "post_attention_norm", NULL, "post_attention_layernorm", NULL },
-    { "ffn_norm", "post_attention_layernorm", "pre_feedforward_layernorm", "ln_2" },
-    { "post_ffw_norm", NULL, "post_feedforward_layernorm", NULL },
-    { "ffn_gate", "mlp.gate_proj", NULL, NULL },
-    { "ffn_up", "mlp.up_proj", NULL, "mlp.c_fc" },
-    { "ffn_down", "mlp.down_proj", NULL, "mlp.c_proj" },
-    { "token_embd", "embed_tokens", NULL, "wte" },
-    { "position_embd", NULL, NULL, "wpe" },
-    { "output_norm", "norm", NULL, "ln_f" },
-    { "output", "lm_head", NULL, "lm_head" },
+    { "attn_norm", "ln_1", NULL },
+    { "attn_q", NULL, NULL },
+    { "attn_k", NULL, NULL },
+    { "attn_v", NULL, NULL },
+    { "attn_qkv", "attn.c_attn", NULL },
+    { "attn_q_norm", NULL, NULL },
+    { "attn_k_norm", NULL, NULL },
+    { "attn_output", "attn.c_proj", NULL },
+    { "post_attention_norm", NULL, NULL },
+    { "ffn_norm", "ln_2", NULL },
+    { "post_ffw_norm", NULL, NULL },
+    { "ffn_gate", NULL, NULL },
+    { "ffn_up", "mlp.c_fc", NULL },
+    { "ffn_up", NULL, NULL }, /* gate and up */
+    { "ffn_down", "mlp.c_proj", NULL },
+    { "token_embd", "wte", "embed_tokens" },
+    { "position_embd", "wpe", NULL },
+    { "output_norm", "ln_f", "norm" },
+    { "output", "lm_head", "lm_head" },
 };
-enum { GGUF_BLOCK_MODULES = 14, GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0] };
+enum {
+    GGUF_BLOCK_MODULES = LLAMA_MODULES,
+    GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0]
+};
 
 /* Returns the name that the parameter's module has in row i of gguf_modules for this architecture;
  * NULL if the architecture does not have the module. */
@@ -74,8 +78,8 @@ static inline const char *gguf_module_of(const gguf_architecture *a, int i)
 {
     if (strcmp(a->name, "gpt2") == 0)
         return gguf_modules[i].gpt2;
-    return a->sandwich && gguf_modules[i].sandwich != NULL ? gguf_modules[i].sandwich
-                                                           : gguf_modules[i].llama;
+    return i < GGUF_BLOCK_MODULES ? llama_layouts[llama_find_type(a->type)->layout].names[i]
+                                  : gguf_modules[i].llama;
 }
 
 /* Writes the name of the parameter that a GGUF tensor belongs to. Returns 0 if it belongs to no

@@ -211,6 +211,8 @@ static inline const char *gpt2_architecture(const model_config *c)
     return (void)c, "GPT2LMHeadModel";
 }
 
+static inline const char *gpt2_linear(const model_config *c) { return (void)c, "c_attn,c_proj,c_fc"; }
+
 static inline const char *gpt2_lora_targets(const model_config *c) { return (void)c, "c_attn"; }
 
 static const model_family gpt2_family = {
@@ -233,7 +235,7 @@ static const model_family gpt2_family = {
     "ln_f",
     "attn",
     "mlp",
-    "c_attn,c_proj,c_fc",
+    gpt2_linear,
     "c_proj",
     "*ln_*",
     gpt2_lora_targets,

@@ -50,9 +50,11 @@ enum { MODEL_NAME = 96, MODEL_PATH = 4096, MODEL_EOS = 8, MODEL_NOTES = 4096 };
 typedef gckpt_tensor *(*model_activation)(gckpt_tensor *x);
 typedef struct model_family model_family;
 
-typedef enum { LLAMA_UNSCALED, LLAMA_LINEAR, LLAMA_LLAMA3, LLAMA_YARN } llama_scaling;
-enum { LLAMA_MASK_BITS = 256 };
+typedef enum { LLAMA_UNSCALED, LLAMA_LINEAR, LLAMA_LLAMA3, LLAMA_YARN, LLAMA_LONGROPE } llama_scaling;
+enum { LLAMA_MASK_BITS = 256, LLAMA_LONGROPE_PAIRS = 128 };
+typedef struct llama_type llama_type;
 typedef struct {
+    int64_t columns; /* only the first columns of a head are rotated; 0 selects all of them */
     /* how the frequencies of rotary positions are scaled, rope_type in config.json */
     llama_scaling scaling;
     /* base: rope_theta; factor: factor of the scaling; original, low, high: further parameters of
@@ -61,15 +63,19 @@ typedef struct {
     /* fast, slow: parameters of yarn; scale: factor of cosines and sines */
     double fast, slow, scale;
     int truncate;
+    /* longrope: divisors of the frequencies, [0] for texts of at most `original` tokens, [1] for
+     * longer ones */
+    float divisors[2][LLAMA_LONGROPE_PAIRS];
 } llama_positions;
 typedef struct {
+    const llama_type *row; /* the model's row in llama_types */
     double epsilon; /* the constant that norms add to mean squares */
-    int plus_one;   /* Gemma: norms multiply by 1 + weight, and embeddings by sqrt(width) */
-    /* Gemma 2 and 3: norms after attention and the MLP, in addition to those before them */
-    int post_norms;
-    /* nonzero if the model has: head_norms, norms of heads; qkv_bias, biases of queries, keys and
-     * values; output_bias, a bias of attention's output; mlp_bias, biases in the MLP */
-    int head_norms, qkv_bias, output_bias, mlp_bias;
+    int plus_one;   /* Gemma: norms multiply by 1 + weight */
+    /* nonzero if the model has: qkv_bias, biases of queries, keys and values; output_bias, a bias
+     * of attention's output; mlp_bias, biases in the MLP */
+    int qkv_bias, output_bias, mlp_bias;
+    /* factors of the embeddings and of the results of branches; 0 selects 1 */
+    double embedding_scale, branch_scale;
     /* bit set of the layers without rotary positions */
     uint64_t no_rope[LLAMA_MASK_BITS / 64];
     /* bit set of the layers with a sliding window */
@@ -98,6 +104,7 @@ typedef struct {
     model_activation activation;
     int tied;         /* if nonzero, the LM head is the embedding table */
     double logit_cap; /* if above 0, logits z become cap * tanh(z / cap) (Gemma 2) */
+    double logit_scale; /* factor of the logits (Granite); 0 selects 1 */
     /* Tokens that end a text, followed by -1; the first one separates texts. */
     int32_t eos[MODEL_EOS + 1];
     double init_range; /* standard deviation of the initial values of a new model */
@@ -160,8 +167,8 @@ struct model_family {
     const char *blocks;            /* name of the list of blocks: with "h", block 3 is "h.3" */
     const char *embeddings, *norm; /* modules outside the blocks: "wte", "ln_f" */
     const char *attention, *mlp;   /* modules of a block: "attn", "mlp" */
-    /* the dense layers of a block, as targets of LoRA: "c_attn,c_proj,c_fc" */
-    const char *linear;
+    /* returns the dense layers of a block, as targets of LoRA: "c_attn,c_proj,c_fc" */
+    const char *(*linear)(const model_config *c);
     const char *residual; /* the dense layers whose results are added to the residual stream */
     const char *norms;    /* a pattern for gckpt_store_freeze that matches all norms: "*ln_*" */
     /* returns the targets that peft selects for LoRA by default */
@@ -471,6 +478,13 @@ static inline gckpt_tensor *model_lm_head(const model_any *m, gckpt_graph *g)
                        ".weight");
 }
 
+/* Returns hidden states times the factor of the logits. */
+static inline gckpt_tensor *model_scaled(const model_any *m, gckpt_tensor *hidden)
+{
+    const double scale = m->config.logit_scale;
+    return scale != 0 ? gckpt_scale(hidden, (float)scale) : hidden;
+}
+
 /* Returns the mean cross-entropy of hidden (B,T,C) for targets i32 (B,T). Positions with a negative
  * target do not count. */
 static inline gckpt_tensor *model_loss(const model_any *m, gckpt_tensor *hidden,
@@ -478,7 +492,7 @@ static inline gckpt_tensor *model_loss(const model_any *m, gckpt_tensor *hidden,
 {
     const gckpt_linear_loss_desc desc = { (float)m->config.logit_cap };
     gckpt_graph *g = gckpt_graph_of(targets);
-    return gckpt_linear_cross_entropy(hidden, model_lm_head(m, g), targets, &desc);
+    return gckpt_linear_cross_entropy(model_scaled(m, hidden), model_lm_head(m, g), targets, &desc);
 }
 
 /* Returns the logits (..,V) for hidden states (..,C). */
@@ -486,7 +500,8 @@ static inline gckpt_tensor *model_logits(const model_any *m, gckpt_tensor *hidde
 {
     gckpt_graph *g = gckpt_graph_of(hidden);
     const float cap = (float)m->config.logit_cap;
-    gckpt_tensor *logits = gckpt_linear_transposed(hidden, model_lm_head(m, g), NULL);
+    gckpt_tensor *logits =
+        gckpt_linear_transposed(model_scaled(m, hidden), model_lm_head(m, g), NULL);
     return cap > 0 ? gckpt_scale(gckpt_tanh(gckpt_scale(logits, 1 / cap)), cap) : logits;
 }
 
@@ -603,7 +618,7 @@ static inline const model_family *model_family_of(json *d)
 {
     const uint32_t type = json_find_nonnull(d, JSON_ROOT, "model_type");
     const char *name = type ? json_text(d, type) : "gpt2";
-    char all[256] = "";
+    char all[512] = "";
     size_t n = 0;
     for (int i = 0; i < MODEL_FAMILIES; i++) {
         if (model_is_listed(model_families[i]->model_types, name))
