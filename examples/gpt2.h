@@ -230,6 +230,7 @@ static const model_family gpt2_family = {
     gpt2_is_skipped,
     0,
     "transformer.",
+    "lm_head.weight",
     "h",
     "wte",
     "ln_f",

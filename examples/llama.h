@@ -75,7 +75,18 @@ typedef struct {
     const char *names[LLAMA_MODULES], *linear, *lora;
 } llama_layout;
 
-enum { LLAMA_PLAIN, LLAMA_HEAD_NORMS, LLAMA_SANDWICH, LLAMA_SANDWICH_HEAD_NORMS, LLAMA_FUSED };
+enum {
+    LLAMA_PLAIN,
+    LLAMA_HEAD_NORMS,
+    LLAMA_SANDWICH,
+    LLAMA_SANDWICH_HEAD_NORMS,
+    LLAMA_PHI3,
+    LLAMA_OLMO2,
+    LLAMA_GLM,
+    LLAMA_GLM4,
+    LLAMA_HUNYUAN,
+    LLAMA_NEOX
+};
 static const llama_layout llama_layouts[] = {
     { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL, NULL,
         NULL, "self_attn.o_proj", NULL, "post_attention_layernorm", NULL, "mlp.gate_proj",
@@ -102,6 +113,41 @@ static const llama_layout llama_layouts[] = {
         NULL, "post_attention_layernorm", NULL, NULL, NULL, "mlp.gate_up_proj", "mlp.down_proj" },
       "qkv_proj,o_proj,gate_up_proj,down_proj",
       "qkv_proj" },
+    { { NULL, "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL, "self_attn.q_norm",
+        "self_attn.k_norm", "self_attn.o_proj", "post_attention_layernorm", NULL,
+        "post_feedforward_layernorm", "mlp.gate_proj", "mlp.up_proj", NULL, "mlp.down_proj" },
+      "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+      "q_proj,v_proj" },
+    { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL, NULL,
+        NULL, "self_attn.o_proj", NULL, "post_attention_layernorm", NULL, NULL, NULL,
+        "mlp.gate_up_proj", "mlp.down_proj" },
+      "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj",
+      "q_proj,v_proj" },
+    { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL, NULL,
+        NULL, "self_attn.o_proj", "post_self_attn_layernorm", "post_attention_layernorm",
+        "post_mlp_layernorm", NULL, NULL, "mlp.gate_up_proj", "mlp.down_proj" },
+      "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj",
+      "q_proj,v_proj" },
+    { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL,
+        "self_attn.query_layernorm", "self_attn.key_layernorm", "self_attn.o_proj", NULL,
+        "post_attention_layernorm", NULL, "mlp.gate_proj", "mlp.up_proj", NULL, "mlp.down_proj" },
+      "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+      "q_proj,v_proj" },
+    { { "input_layernorm", NULL, NULL, NULL, "attention.query_key_value", NULL, NULL,
+        "attention.dense", NULL, "post_attention_layernorm", NULL, NULL, "mlp.dense_h_to_4h", NULL,
+        "mlp.dense_4h_to_h" },
+      "query_key_value,dense,dense_h_to_4h,dense_4h_to_h",
+      "query_key_value" },
+};
+
+/* Properties of a type, for llama_type.traits. */
+enum {
+    LLAMA_INTERLEAVED = 1, /* rotary positions rotate pairs of neighbours (2i, 2i + 1) */
+    LLAMA_WHOLE_NORM = 2,  /* norms of queries and keys are over all heads together */
+    LLAMA_LATER_NORM = 4,  /* norms of queries and keys come after rotary positions */
+    LLAMA_MULTIPLIERS = 8, /* Granite's factors */
+    LLAMA_QUERY_SCALE = 16, /* queries are scaled by position (Llama 4, Ministral 3) */
+    LLAMA_LAYERNORM = 32 /* GPT-NeoX: LayerNorm, biases in the MLP, parallel branches, qkv by head */
 };
 
 /* A model type, with the defaults of transformers for keys that config.json lacks. */
@@ -122,26 +168,43 @@ struct llama_type {
     const char *bias, *output_bias, *mlp_bias;
     int biased;
     int gemma; /* 1 to 3 for versions of Gemma, 0 for other types */
+    int traits;
 };
 static const llama_type llama_types[] = {
     { "llama", "LlamaForCausalLM", LLAMA_PLAIN, 0, 0, 10000, 1e-6, 0, 0, 0, LLAMA_NO_WINDOW,
-      "attention_bias", "attention_bias", "mlp_bias", 0, 0 },
+      "attention_bias", "attention_bias", "mlp_bias", 0, 0, 0 },
     { "mistral", "MistralForCausalLM", LLAMA_PLAIN, 8, 0, 10000, 1e-6, 0, 0, 0, LLAMA_ALL_LAYERS,
-      NULL, NULL, NULL, 0, 0 },
+      NULL, NULL, NULL, 0, 0, 0 },
     { "qwen2", "Qwen2ForCausalLM", LLAMA_PLAIN, 32, 0, 10000, 1e-6, 0, 0, 0, LLAMA_LATER_LAYERS,
-      NULL, NULL, NULL, 1, 0 },
+      NULL, NULL, NULL, 1, 0, 0 },
     { "qwen3", "Qwen3ForCausalLM", LLAMA_HEAD_NORMS, 32, 128, 10000, 1e-6, 0, 0, 0,
-      LLAMA_LATER_LAYERS, "attention_bias", "attention_bias", NULL, 0, 0 },
+      LLAMA_LATER_LAYERS, "attention_bias", "attention_bias", NULL, 0, 0, 0 },
     { "smollm3", "SmolLM3ForCausalLM", LLAMA_PLAIN, 4, 0, 2000000, 1e-6, 0, 0, 1, LLAMA_NO_ROPE,
-      "attention_bias", "attention_bias", "mlp_bias", 0, 0 },
+      "attention_bias", "attention_bias", "mlp_bias", 0, 0, 0 },
     { "gemma", "GemmaForCausalLM", LLAMA_PLAIN, 16, 256, 10000, 1e-6, 0, 0, 1, LLAMA_NO_WINDOW,
-      "attention_bias", "attention_bias", NULL, 0, 1 },
+      "attention_bias", "attention_bias", NULL, 0, 1, 0 },
     { "gemma2", "Gemma2ForCausalLM", LLAMA_SANDWICH, 4, 256, 10000, 1e-6, 0, 0, 1, LLAMA_PATTERN,
-      "attention_bias", "attention_bias", NULL, 0, 2 },
+      "attention_bias", "attention_bias", NULL, 0, 2, 0 },
     { "gemma3_text", "Gemma3ForCausalLM", LLAMA_SANDWICH_HEAD_NORMS, 4, 256, 1000000, 1e-6, 0, 0,
-      1, LLAMA_PATTERN, "attention_bias", "attention_bias", NULL, 0, 3 },
-    { "phi3", "Phi3ForCausalLM", LLAMA_FUSED, 0, 0, 10000, 1e-5, 1, 4096, 0, LLAMA_GIVEN_WINDOW,
-      NULL, NULL, NULL, 0, 0 },
+      1, LLAMA_PATTERN, "attention_bias", "attention_bias", NULL, 0, 3, 0 },
+    { "phi3", "Phi3ForCausalLM", LLAMA_PHI3, 0, 0, 10000, 1e-5, 1, 4096, 0, LLAMA_GIVEN_WINDOW,
+      NULL, NULL, NULL, 0, 0, 0 },
+    { "granite", "GraniteForCausalLM", LLAMA_PLAIN, 0, 0, 10000, 1e-6, 0, 0, 0, LLAMA_NO_WINDOW,
+      "attention_bias", "attention_bias", "mlp_bias", 0, 0, LLAMA_MULTIPLIERS },
+    { "olmo2", "Olmo2ForCausalLM", LLAMA_OLMO2, 0, 0, 10000, 1e-5, 0, 0, 0, LLAMA_NO_WINDOW,
+      "attention_bias", "attention_bias", NULL, 0, 0, LLAMA_WHOLE_NORM },
+    { "glm", "GlmForCausalLM", LLAMA_GLM, 2, 128, 10000, 1.5625e-7, 0.5, 0, 0, LLAMA_NO_WINDOW,
+      "attention_bias", NULL, NULL, 1, 0, LLAMA_INTERLEAVED },
+    { "glm4", "Glm4ForCausalLM", LLAMA_GLM4, 2, 128, 10000, 1.5625e-7, 0.5, 0, 0, LLAMA_NO_WINDOW,
+      "attention_bias", NULL, NULL, 1, 0, LLAMA_INTERLEAVED },
+    { "ministral3", "Ministral3ForCausalLM", LLAMA_PLAIN, 8, 128, 10000, 1e-5, 0, 0, 0,
+      LLAMA_GIVEN_WINDOW, NULL, NULL, NULL, 0, 0, LLAMA_QUERY_SCALE },
+    { "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", LLAMA_HUNYUAN, 0, 0, 10000, 1e-5, 0, 0, 0,
+      LLAMA_NO_WINDOW, "attention_bias", "attention_bias", NULL, 0, 0, LLAMA_LATER_NORM },
+    { "ernie4_5", "Ernie4_5ForCausalLM", LLAMA_PLAIN, 2, 128, 500000, 1e-5, 0, 0, 1,
+      LLAMA_NO_WINDOW, "use_bias", "use_bias", "use_bias", 0, 0, LLAMA_INTERLEAVED },
+    { "gpt_neox", "GPTNeoXForCausalLM", LLAMA_NEOX, 0, 0, 10000, 1e-5, 0.25, 0, 0,
+      LLAMA_NO_WINDOW, "attention_bias", "attention_bias", NULL, 1, 0, LLAMA_LAYERNORM },
 };
 enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_MAX_HEAD_DIM = 1024 };
 
@@ -166,20 +229,23 @@ static inline int llama_has_bias(const model_config *c, char bias)
     return bias == 'q'   ? c->llama.qkv_bias
            : bias == 'o' ? c->llama.output_bias
            : bias == 'm' ? c->llama.mlp_bias
+           : bias == 'n' ? (c->llama.row->traits & LLAMA_LAYERNORM) != 0
                          : 0;
 }
 
 static inline int64_t llama_dim(const model_config *c, char letter)
 {
     const int64_t Q = c->heads * c->head_dim, K = c->key_heads * c->head_dim;
-    return letter == 'C'                    ? c->width
-           : letter == 'Q'                  ? Q
-           : letter == 'K'                  ? K
-           : letter == 'F'                  ? Q + 2 * K
-           : letter == 'q' || letter == 'k' ? c->head_dim
-           : letter == 'I'                  ? c->inner
-           : letter == 'G'                  ? 2 * c->inner
-                                            : 1;
+    const int whole = (c->llama.row->traits & LLAMA_WHOLE_NORM) != 0;
+    return letter == 'C'   ? c->width
+           : letter == 'Q' ? Q
+           : letter == 'K' ? K
+           : letter == 'F' ? Q + 2 * K
+           : letter == 'q' ? (whole ? Q : c->head_dim)
+           : letter == 'k' ? (whole ? K : c->head_dim)
+           : letter == 'I' ? c->inner
+           : letter == 'G' ? 2 * c->inner
+                           : 1;
 }
 
 static inline int llama_block_params(const model_config *c)
@@ -233,6 +299,14 @@ static inline void llama_get_param(const model_config *c, int64_t layer, int par
 static inline int llama_is_skipped(const char *name)
 {
     return strstr(name, ".rotary_emb.inv_freq") != NULL;
+}
+
+/* As llama_is_skipped, also for causal masks, which old files of GPT-NeoX contain. */
+static inline int neox_is_skipped(const char *name)
+{
+    const char *end = strstr(name, ".attention.");
+    return llama_is_skipped(name) || (end != NULL && (strcmp(end, ".attention.bias") == 0 ||
+                                                      strcmp(end, ".attention.masked_bias") == 0));
 }
 
 /* ---- positions ------------------------------------------------------------------------------- */
@@ -338,6 +412,7 @@ typedef struct {
     gckpt_rotary_desc rotary[2];
     /* constant 1, if norms multiply by 1 + weight; NULL if they multiply by weight */
     gckpt_tensor *one;
+    gckpt_tensor *query_scales; /* factors of queries by position (T,1), or NULL */
 } llama_site;
 
 /* Returns the bit of a layer in one of the bit sets of llama_config. */
@@ -351,20 +426,52 @@ static inline gckpt_tensor *llama_norm(const llama_site *p, gckpt_tensor *x, con
 {
     if (part == NULL)
         return x;
-    gckpt_tensor *gain = model_param(gckpt_graph_of(x), &p->site, part, ".weight");
-    return gckpt_rmsnorm(x, p->one != NULL ? gckpt_add(gain, p->one) : gain,
-                         (float)p->site.config->llama.epsilon);
+    gckpt_graph *g = gckpt_graph_of(x);
+    const llama_config *l = &p->site.config->llama;
+    gckpt_tensor *gain = model_param(g, &p->site, part, ".weight");
+    if (l->row->traits & LLAMA_LAYERNORM)
+        return gckpt_layernorm(x, gain, model_param(g, &p->site, part, ".bias"), (float)l->epsilon);
+    return gckpt_rmsnorm(x, p->one != NULL ? gckpt_add(gain, p->one) : gain, (float)l->epsilon);
 }
 
-/* If the model has norms of heads, normalises each head of x (B,T,heads D); else returns x. */
+/* Normalises each head of x (B,T,heads D) or, with LLAMA_WHOLE_NORM, all heads together. Returns x if
+ * part is NULL. */
 static inline gckpt_tensor *llama_head_norm(const llama_site *p, gckpt_tensor *x, const char *part)
 {
     const gckpt_shape s = gckpt_shape_of(x);
     const int64_t D = p->site.config->head_dim;
-    if (part == NULL || s.n != 3)
-        return x;
+    if (part == NULL || s.n != 3 || (p->site.config->llama.row->traits & LLAMA_WHOLE_NORM))
+        return llama_norm(p, x, part);
     x = gckpt_reshape(x, gckpt_shape4(s.d[0], s.d[1], s.d[2] / D, D));
     return gckpt_reshape(llama_norm(p, x, part), s);
+}
+
+/* Moves the first R columns of each head of x (B,T,heads D): `from` gives the sizes of the two axes
+ * that these columns have, (R/2,2) or (2,R/2), which change places. So pairs of neighbours become
+ * pairs (i, i + R/2), or the reverse. */
+static inline gckpt_tensor *llama_move_pairs(const llama_site *p, gckpt_tensor *x, int64_t first,
+                                             int64_t second)
+{
+    static const int axes[] = { 0, 1, 2, 4, 3 };
+    const gckpt_shape s = gckpt_shape_of(x);
+    const int64_t D = p->site.config->head_dim, R = first * second;
+    if (s.n != 3)
+        return x;
+    const gckpt_shape heads = gckpt_shape4(s.d[0], s.d[1], s.d[2] / D, D);
+    gckpt_shape rotated = heads, pairs = heads;
+    rotated.d[3] = R;
+    pairs.n = 5;
+    pairs.d[3] = first;
+    pairs.d[4] = second;
+    gckpt_tensor *both[2];
+    x = gckpt_reshape(x, heads);
+    both[0] = gckpt_reshape(R < D ? gckpt_slice(x, -1, 0, R) : x, pairs);
+    both[0] = gckpt_reshape(gckpt_permute(both[0], axes, 5), rotated);
+    if (R < D) {
+        both[1] = gckpt_slice(x, -1, R, D);
+        both[0] = gckpt_concat(both, 2, -1);
+    }
+    return gckpt_reshape(both[0], s);
 }
 
 static inline gckpt_tensor *llama_rope(const llama_site *p, gckpt_tensor *x, int64_t heads)
@@ -372,14 +479,39 @@ static inline gckpt_tensor *llama_rope(const llama_site *p, gckpt_tensor *x, int
     const llama_config *l = &p->site.config->llama;
     gckpt_rotary_desc desc = p->rotary[llama_bit(l->sliding, p->site.layer)];
     desc.heads = (int)heads;
-    return llama_bit(l->no_rope, p->site.layer) ? x : gckpt_rotary(x, &desc);
+    if (llama_bit(l->no_rope, p->site.layer))
+        return x;
+    if (!(l->row->traits & LLAMA_INTERLEAVED))
+        return gckpt_rotary(x, &desc);
+    x = gckpt_rotary(llama_move_pairs(p, x, desc.columns / 2, 2), &desc);
+    return llama_move_pairs(p, x, 2, desc.columns / 2);
+}
+
+/* Returns queries or keys x with their norm and rotary positions. */
+static inline gckpt_tensor *llama_place(const llama_site *p, gckpt_tensor *x, int64_t heads,
+                                        llama_module norm)
+{
+    const char *part = llama_name(p->site.config, norm);
+    return p->site.config->llama.row->traits & LLAMA_LATER_NORM
+               ? llama_head_norm(p, llama_rope(p, x, heads), part)
+               : llama_rope(p, llama_head_norm(p, x, part), heads);
 }
 
 /* Divides qkv (B,T,Q + 2 K), the result of a fused layer, into queries, keys and values. */
 static inline void llama_divide(const model_config *c, gckpt_tensor *qkv, gckpt_tensor **q,
                                 gckpt_tensor **k, gckpt_tensor **v)
 {
-    const int64_t Q = llama_dim(c, 'Q'), K = llama_dim(c, 'K');
+    const int64_t Q = llama_dim(c, 'Q'), K = llama_dim(c, 'K'), D = c->head_dim;
+    const gckpt_shape s = gckpt_shape_of(qkv);
+    gckpt_tensor **const to[] = { q, k, v };
+    if ((c->llama.row->traits & LLAMA_LAYERNORM) && s.n == 3) {
+        /* each head has its own query, key and value next to each other */
+        qkv = gckpt_reshape(qkv, gckpt_shape4(s.d[0], s.d[1], c->heads, 3 * D));
+        for (int i = 0; i < 3; i++)
+            *to[i] = gckpt_reshape(gckpt_slice(qkv, -1, i * D, (i + 1) * D),
+                                   gckpt_shape3(s.d[0], s.d[1], Q));
+        return;
+    }
     *q = gckpt_slice(qkv, -1, 0, Q);
     *k = gckpt_slice(qkv, -1, Q, Q + K);
     *v = gckpt_slice(qkv, -1, Q + K, Q + 2 * K);
@@ -426,6 +558,15 @@ static inline gckpt_tensor *llama_linear(const llama_site *p, gckpt_tensor *x, l
     return model_linear(&p->site, x, llama_name(p->site.config, module));
 }
 
+/* Multiplies queries (B,T,heads D) by a factor that depends on the position, if the model has it. */
+static inline gckpt_tensor *llama_scale_queries(const llama_site *p, gckpt_tensor *q)
+{
+    if (p->query_scales == NULL)
+        return q;
+    gckpt_tensor *zeros = gckpt_scale(gckpt_slice(q, -1, 0, 1), 0);
+    return gckpt_mul(q, gckpt_positions(zeros, p->query_scales, p->rotary[0].position));
+}
+
 /* Returns the result of attention for x (B,T,C). */
 static inline gckpt_tensor *llama_attend(const llama_site *p, gckpt_tensor *x)
 {
@@ -439,8 +580,8 @@ static inline gckpt_tensor *llama_attend(const llama_site *p, gckpt_tensor *x)
         k = llama_linear(p, x, LLAMA_K);
         v = llama_linear(p, x, LLAMA_V);
     }
-    q = llama_rope(p, llama_head_norm(p, q, llama_name(c, LLAMA_Q_NORM)), c->heads);
-    k = llama_rope(p, llama_head_norm(p, k, llama_name(c, LLAMA_K_NORM)), c->key_heads);
+    q = llama_scale_queries(p, llama_place(p, q, c->heads, LLAMA_Q_NORM));
+    k = llama_place(p, k, c->key_heads, LLAMA_K_NORM);
     if (hooks != NULL && hooks->keys_values != NULL)
         hooks->keys_values(hooks->user, &p->site, &k, &v);
     x = llama_linear(p, llama_attention(p, q, k, v), LLAMA_OUTPUT);
@@ -457,10 +598,11 @@ static inline gckpt_tensor *llama_mlp(const llama_site *p, gckpt_tensor *x)
         gate = gckpt_slice(x, -1, 0, c->inner);
         up = gckpt_slice(x, -1, c->inner, 2 * c->inner);
     } else {
-        gate = llama_linear(p, x, LLAMA_GATE);
+        gate = llama_name(c, LLAMA_GATE) != NULL ? llama_linear(p, x, LLAMA_GATE) : NULL;
         up = llama_linear(p, x, LLAMA_UP);
     }
-    x = llama_linear(p, gckpt_mul(c->activation(gate), up), LLAMA_DOWN);
+    x = gate != NULL ? gckpt_mul(c->activation(gate), up) : c->activation(up);
+    x = llama_linear(p, x, LLAMA_DOWN);
     return model_branch(&p->site, NULL, x);
 }
 
@@ -470,9 +612,10 @@ static inline gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
     const llama_site *p = (const llama_site *)user;
     const model_config *c = p->site.config;
     gckpt_tensor *a = llama_attend(p, llama_norm(p, x, llama_name(c, LLAMA_ATTENTION_NORM)));
-    x = llama_add_branch(p, x, a, LLAMA_ATTENTION_POST_NORM);
-    a = llama_mlp(p, llama_norm(p, x, llama_name(c, LLAMA_MLP_NORM)));
-    return llama_add_branch(p, x, a, LLAMA_MLP_POST_NORM);
+    gckpt_tensor *sum = llama_add_branch(p, x, a, LLAMA_ATTENTION_POST_NORM);
+    a = c->llama.parallel ? x : sum; /* the input of the MLP's branch */
+    a = llama_mlp(p, llama_norm(p, a, llama_name(c, LLAMA_MLP_NORM)));
+    return llama_add_branch(p, sum, a, LLAMA_MLP_POST_NORM);
 }
 
 static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *tokens,
@@ -497,6 +640,9 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
         x = hooks->embedded(hooks->user, &p.site, x);
     const int64_t first = o->capacity == 0 && hooks != NULL ? hooks->prefix : 0;
     const int64_t length = o->capacity > 0 ? o->capacity : first + gckpt_shape_of(x).d[1];
+    if (m->query_scales != NULL && (double)length > c->llama.query_original)
+        p.query_scales = gckpt_constant(g, "model.query_scales", GCKPT_F32,
+                                        gckpt_shape2(c->context, 1), m->query_scales);
     for (int i = 0; i < 2; i++) {
         p.rotary[i].position = first;
         llama_rotary(&c->llama.positions[i], c->head_dim, length, frequencies[i], &p.rotary[i]);
@@ -577,15 +723,15 @@ static inline void llama_read_longrope(json *d, uint32_t at, const model_config 
     static const char *const keys[] = { "short_factor", "long_factor" };
     const int64_t pairs = (l->columns > 0 ? l->columns : c->head_dim) / 2;
     for (int i = 0; i < 2 && d->error[0] == 0; i++) {
-        const uint32_t list = json_require(d, at, keys[i], JSON_ARRAY);
-        if (pairs > LLAMA_LONGROPE_PAIRS || json_size(d, list) != (uint32_t)pairs) {
-            json_fail(d, list != 0 ? d->nodes[list].line : 0,
+        const uint32_t list = json_find_nonnull(d, at, keys[i]);
+        if (list == 0)
+            json_fail(d, 0, "rope_type: expected a list %s with longrope", keys[i]);
+        else if (pairs > LLAMA_LONGROPE_PAIRS || json_size(d, list) != (uint32_t)pairs)
+            json_fail(d, d->nodes[list].line,
                       "%s: expected %lld numbers, one for each pair of columns, and at most %d",
                       keys[i], (long long)pairs, LLAMA_LONGROPE_PAIRS);
-            return;
-        }
         uint32_t item = json_first(d, list);
-        for (int64_t k = 0; k < pairs; k++, item = json_next(d, item)) {
+        for (int64_t k = 0; d->error[0] == 0 && k < pairs; k++, item = json_next(d, item)) {
             const double x = json_real_of(d, item);
             if (!(x > 0 && x <= 1e12))
                 json_mismatch(d, item, "a number above 0 and at most 1e12");
@@ -605,10 +751,13 @@ static inline int64_t llama_read_rotated(json *d, uint32_t at, const model_confi
     const double usual = c->llama.row->rotated;
     const uint32_t inner = json_find_nonnull(d, at, "partial_rotary_factor");
     const uint32_t from = inner != 0 ? at : (uint32_t)JSON_ROOT;
-    const double part = llama_read_real(d, from, "partial_rotary_factor", usual > 0 ? usual : 1, 0);
+    const char *key = inner == 0 && (c->llama.row->traits & LLAMA_LAYERNORM)
+                          ? "rotary_pct"
+                          : "partial_rotary_factor";
+    const double part = llama_read_real(d, from, key, usual > 0 ? usual : 1, 0);
     const int64_t columns = (int64_t)(part * (double)c->head_dim);
     if (usual == 0 ? part != 1 : part > 1 || columns < 2 || columns % 2 != 0)
-        json_mismatch(d, json_find(d, from, "partial_rotary_factor"),
+        json_mismatch(d, json_find(d, from, key),
                       usual == 0 ? "1: all columns of a head"
                                  : "a part of a head's columns that is an even number");
     return part == 1 ? 0 : columns;
@@ -639,6 +788,14 @@ static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, 
     type = type ? type : json_find_nonnull(d, at, "type");
     while (type && which < 5 && !json_is(d, type, names[which]))
         which++;
+    if (type && (c->llama.row->traits & LLAMA_LATER_NORM) && json_is(d, type, "dynamic") &&
+        json_find_nonnull(d, at, "alpha")) {
+        /* Hunyuan: a fixed alpha raises the base */
+        const double power = (double)c->head_dim / ((double)c->head_dim - 2);
+        l->base *= llama_exp(power * llama_log(llama_read_real(d, at, "alpha", 1, 0)));
+        l->scaling = LLAMA_LINEAR;
+        return;
+    }
     /* names that files of Phi-3 have for longrope */
     if (type && original > 0 && (which == LLAMA_YARN || json_is(d, type, "su")))
         which = LLAMA_LONGROPE;
@@ -650,7 +807,8 @@ static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, 
     l->original = original > 0 ? original
                                : json_real(d, at, "original_max_position_embeddings",
                                            (double)c->context);
-    l->original = llama_read_real(d, JSON_ROOT, "original_max_position_embeddings", l->original, 0.5);
+    l->original = llama_read_real(d, JSON_ROOT, "original_max_position_embeddings", l->original,
+                                  l->scaling == LLAMA_LONGROPE ? 1 : 0.5);
     if (l->scaling == LLAMA_LONGROPE) {
         llama_read_longrope(d, at, c, l);
         return;
@@ -674,7 +832,9 @@ static inline void llama_read_positions(json *d, model_config *c)
     const uint32_t scaling = json_find_nonnull(d, JSON_ROOT, "rope_scaling");
     const uint32_t all = json_find_nonnull(d, JSON_ROOT, "rope_parameters");
     const uint32_t old = json_size(d, scaling) > 0 ? scaling : 0;
-    double base = llama_read_real(d, JSON_ROOT, "rope_theta", c->llama.row->base, 1);
+    const int neox = (c->llama.row->traits & LLAMA_LAYERNORM) != 0;
+    double base = llama_read_real(d, JSON_ROOT, neox ? "rotary_emb_base" : "rope_theta",
+                                  c->llama.row->base, 1);
     if (c->llama.row->gemma != 3) {
         llama_read_rope(d, old ? old : all, c, base, l);
         l[1] = l[0];
@@ -796,10 +956,14 @@ static inline void llama_read_heads(json *d, model_config *c)
                   LLAMA_MAX_HEAD_DIM);
 }
 
-static inline void llama_read_activation(json *d, model_config *c, int gemma)
+static inline void llama_read_activation(json *d, model_config *c)
 {
+    const int gemma = c->llama.row->gemma;
+    const model_activation usual = gemma                                     ? gckpt_gelu
+                                   : c->llama.row->traits & LLAMA_LAYERNORM ? gckpt_gelu_erf
+                                                                             : gckpt_silu;
     const uint32_t at = json_find_nonnull(d, JSON_ROOT, gemma > 1 ? "hidden_activation" : "hidden_act");
-    c->activation = at ? model_read_activation(d, at) : gemma ? gckpt_gelu : gckpt_silu;
+    c->activation = at ? model_read_activation(d, at) : usual;
     /* the first files of Gemma 1 have gelu, but mean its approximation by tanh */
     if (gemma == 1 && c->activation == gckpt_gelu_erf)
         c->activation = gckpt_gelu;
@@ -830,6 +994,37 @@ static inline void llama_read_gemma(json *d, model_config *c, int gemma)
     c->logit_cap = llama_read_cap(d, "final_logit_softcapping", gemma == 2 ? 30 : 0);
 }
 
+/* Reads Granite's factors. */
+static inline void llama_read_multipliers(json *d, model_config *c)
+{
+    c->llama.embedding_scale = llama_read_real(d, JSON_ROOT, "embedding_multiplier", 1, 0);
+    c->llama.branch_scale = llama_read_real(d, JSON_ROOT, "residual_multiplier", 1, 0);
+    c->llama.score_scale = llama_read_real(d, JSON_ROOT, "attention_multiplier", 1, 0);
+    c->logit_scale = 1 / llama_read_real(d, JSON_ROOT, "logits_scaling", 1, 0);
+}
+
+/* Computes m->query_scales: for position t, 1 + beta log(1 + floor(t / original)). */
+static inline void llama_read_query_scales(model_any *m)
+{
+    json *d = &m->config_json;
+    model_config *c = &m->config;
+    const uint32_t rope = json_find_nonnull(d, JSON_ROOT, "rope_scaling")
+                              ? json_find_nonnull(d, JSON_ROOT, "rope_scaling")
+                              : json_require(d, JSON_ROOT, "rope_parameters", JSON_OBJECT);
+    const double beta = json_real(d, rope, "llama_4_scaling_beta", 0);
+    c->llama.query_beta = beta;
+    c->llama.query_original = llama_read_real(d, rope, "original_max_position_embeddings",
+                                              (double)c->context, 0.5);
+    if (d->error[0] != 0 || beta == 0 || c->llama.query_original >= (double)c->context)
+        return;
+    m->query_scales = (float *)malloc((size_t)c->context * sizeof *m->query_scales);
+    if (m->query_scales == NULL)
+        json_fail(d, 0, "out of memory");
+    for (int64_t t = 0; m->query_scales != NULL && t < c->context; t++)
+        m->query_scales[t] =
+            (float)(1 + beta * llama_log(1 + llama_round((double)t / c->llama.query_original, 0)));
+}
+
 /* Reads whether a model has biases: the value of `key`, or `fallback` if the key is NULL or
  * absent. */
 static inline int llama_read_bias(json *d, const char *key, int fallback)
@@ -845,6 +1040,7 @@ static inline int llama_read_config(model_any *m)
     llama_config *l = &c->llama;
     const llama_type *row =
         llama_find_type(json_text(d, json_find_nonnull(d, JSON_ROOT, "model_type")));
+    const int neox = (row->traits & LLAMA_LAYERNORM) != 0;
     l->row = row;
     c->type = row->type;
     c->layers = model_read_size(d, "num_hidden_layers", 0);
@@ -854,14 +1050,20 @@ static inline int llama_read_config(model_any *m)
     c->vocabulary = model_read_size(d, "vocab_size", 0);
     c->tied = json_bool(d, JSON_ROOT, "tie_word_embeddings", row->tied);
     llama_read_heads(d, c);
-    llama_read_activation(d, c, row->gemma);
-    l->epsilon = llama_read_real(d, JSON_ROOT, "rms_norm_eps", row->epsilon, 0);
+    llama_read_activation(d, c);
+    l->epsilon = llama_read_real(d, JSON_ROOT, neox ? "layer_norm_eps" : "rms_norm_eps",
+                                 row->epsilon, 0);
     l->qkv_bias = llama_read_bias(d, row->bias, row->biased);
     l->output_bias = llama_read_bias(d, row->output_bias, row->output_bias ? row->biased : 0);
-    l->mlp_bias = llama_read_bias(d, row->mlp_bias, 0);
+    l->mlp_bias = llama_read_bias(d, row->mlp_bias, neox);
+    l->parallel = neox && json_bool(d, JSON_ROOT, "use_parallel_residual", 1);
     if (row->gemma != 0)
         llama_read_gemma(d, c, row->gemma);
+    if (row->traits & LLAMA_MULTIPLIERS)
+        llama_read_multipliers(d, c);
     llama_read_positions(d, c);
+    if (row->traits & LLAMA_QUERY_SCALE)
+        llama_read_query_scales(m);
     if (row->windows == LLAMA_NO_ROPE)
         llama_read_no_rope(d, c);
     llama_read_sliding(d, c);
@@ -954,7 +1156,8 @@ static inline const char *llama_lora_targets(const model_config *c)
 
 static const model_family llama_family = {
     "Llama",
-    "llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2, gemma3_text, phi3",
+    "llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2, gemma3_text, phi3, granite, olmo2, "
+    "glm, glm4, ministral3, hunyuan_v1_dense, ernie4_5",
     llama_read_config,
     " num_hidden_layers layer_types no_rope_layers ",
     llama_write_config,
@@ -967,6 +1170,7 @@ static const model_family llama_family = {
     llama_is_skipped,
     1,
     "model.",
+    "lm_head.weight",
     "layers",
     "embed_tokens",
     "norm",
@@ -979,6 +1183,37 @@ static const model_family llama_family = {
     llama_hidden,
     llama_keys_values,
     "self_attn.o_proj",
+    llama_is_post_norm,
+};
+
+static const model_family neox_family = {
+    "GPT-NeoX",
+    "gpt_neox",
+    llama_read_config,
+    " num_hidden_layers ",
+    llama_write_config,
+    llama_write_new_config,
+    llama_architecture,
+    1, /* number of parameters before the blocks */
+    2, /* number of parameters after the blocks, in addition to the LM head */
+    llama_block_params,
+    llama_get_param,
+    neox_is_skipped,
+    1,
+    "gpt_neox.",
+    "embed_out.weight",
+    "layers",
+    "embed_in",
+    "final_layer_norm",
+    "attention",
+    "mlp",
+    llama_linear_layers,
+    "dense,dense_4h_to_h",
+    "*norm.*",
+    llama_lora_targets,
+    llama_hidden,
+    llama_keys_values,
+    "attention.dense",
     llama_is_post_norm,
 };
 

@@ -74,8 +74,11 @@ typedef struct {
     /* nonzero if the model has: qkv_bias, biases of queries, keys and values; output_bias, a bias
      * of attention's output; mlp_bias, biases in the MLP */
     int qkv_bias, output_bias, mlp_bias;
+    int parallel; /* if nonzero, the MLP has the same input as attention (GPT-NeoX) */
     /* factors of the embeddings and of the results of branches; 0 selects 1 */
     double embedding_scale, branch_scale;
+    /* factors of queries by position (Ministral 3), see llama_read_query_scales */
+    double query_beta, query_original;
     /* bit set of the layers without rotary positions */
     uint64_t no_rope[LLAMA_MASK_BITS / 64];
     /* bit set of the layers with a sliding window */
@@ -122,6 +125,7 @@ typedef struct {
     char note[512];      /* a message of model_load for the user, or "" */
     /* the config.json that was read, from which model_save copies unknown keys */
     json config_json;
+    float *query_scales; /* factors of queries by position, for llama.h, or NULL */
     model_mapping *maps; /* files that model_load has mapped into memory */
     int map_count;
 } model_any;
@@ -164,6 +168,7 @@ struct model_family {
 
     /* prefix of parameter names in files, except of the LM head's: "transformer." */
     const char *prefix;
+    const char *head;              /* name of the LM head in files: "lm_head.weight" */
     const char *blocks;            /* name of the list of blocks: with "h", block 3 is "h.3" */
     const char *embeddings, *norm; /* modules outside the blocks: "wte", "ln_f" */
     const char *attention, *mlp;   /* modules of a block: "attn", "mlp" */
@@ -525,6 +530,8 @@ typedef struct {
 static inline void model_close(model_any *m)
 {
     json_free(&m->config_json);
+    free(m->query_scales);
+    m->query_scales = NULL;
 #if MODEL_MMAP
     for (int i = 0; i < m->map_count; i++)
         munmap(m->maps[i].memory, m->maps[i].size);
@@ -599,7 +606,7 @@ static inline void model_read_eos(json *d, model_config *c)
 #include "gpt2.h"
 #include "llama.h"
 
-static const model_family *const model_families[] = { &gpt2_family, &llama_family };
+static const model_family *const model_families[] = { &gpt2_family, &llama_family, &neox_family };
 enum { MODEL_FAMILIES = sizeof model_families / sizeof model_families[0] };
 
 /* Returns whether `list`, names separated by ", ", contains `name`. */
@@ -841,10 +848,13 @@ typedef struct {
     const char *shared[2];
 } model_loader;
 
-/* Returns a tensor's name without the family's prefix, such as "transformer.". */
+/* Returns a tensor's name without the family's prefix, such as "transformer.", and the LM head's as
+ * "lm_head.weight". */
 static inline const char *model_bare_name(const model_config *c, const char *name)
 {
     const size_t n = strlen(c->family->prefix);
+    if (strcmp(name, c->family->head) == 0)
+        return "lm_head.weight";
     return name + (strncmp(name, c->family->prefix, n) == 0 ? n : 0);
 }
 
@@ -1213,8 +1223,9 @@ static inline const char *model_save_name(void *user, const char *name)
     const model_config *c = &s->model->config;
     if (model_find_param(c, name) < 0)
         return NULL;
-    snprintf(s->name, sizeof s->name, "%s%s",
-             strcmp(name, "lm_head.weight") ? c->family->prefix : "", name);
+    const int head = strcmp(name, "lm_head.weight") == 0;
+    snprintf(s->name, sizeof s->name, "%s%s", head ? "" : c->family->prefix,
+             head ? c->family->head : name);
     return s->name;
 }
 

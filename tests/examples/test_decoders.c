@@ -37,7 +37,7 @@ static const char config[] = "config.json", weights[] = "model.safetensors";
 static const tuning_edit wrong[] = {
     { "phi3_short", config, "1.25,", "", "short_factor: expected 3 numbers", 0 },
     { "phi3_short", config, "1.25", "0", "expected a number above 0 and at most", 0 },
-    { "phi3_short", config, "\"long_factor\"", "\"longer\"", "an object with the key long_factor (an array)", 0 },
+    { "phi3_short", config, "\"long_factor\"", "\"longer\"", "rope_type: expected a list long_factor with longrope", 0 },
     { "phi3_short", config, "0.75", "0.4", "partial_rotary_factor: expected a part", 0 },
     { "phi3", weights, "layers.1.mlp.gate_up_proj", "layers.1.mlp.gate_yp_proj",
       "layers.1.mlp.gate_yp_proj", 0 },

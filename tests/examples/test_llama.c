@@ -539,7 +539,7 @@ static const tuning_edit wrong[] = {
     { "gqa", config, "\"silu\"", "\"swiglu\"", "hidden_act", 0 },
     { "gqa", config, "1e-05", "0.0", "rms_norm_eps 0: expected a number above 0", 0 },
     { "gqa", config, "\"llama3\"", "\"longrope\"",
-      "an object with the key short_factor (an array)", 0 },
+      "rope_type: expected a list short_factor with longrope", 0 },
     { "gqa", config, "\"llama3\"", "\"dynamic\"",
       "rope_type: expected default, linear, llama3, yarn or longrope", 0 },
     { "gqa", config, "\"low_freq_factor\": 1.0", "\"low_freq_factor\": 4.0",

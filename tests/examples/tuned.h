@@ -54,7 +54,7 @@ static inline void tuned_model(void (*open_base)(tuned *, const char *, const mo
 }
 
 /* Tests the adapter in folder GOLDEN `name` on the model `base`, which open_base opens. Logits, losses, the logits
- * after training and generated tokens must equal those of peft. Two plans and the saved and reloaded adapter must give
+ * after training and, unless made is NULL, generated tokens must equal those of peft. Two plans and the saved and reloaded adapter must give
  * the same bits. */
 static inline void tuned_adapter(void (*open_base)(tuned *, const char *, const model_source *),
                                  const char *name, const char *base, const double *losses,
@@ -86,6 +86,8 @@ static inline void tuned_adapter(void (*open_base)(tuned *, const char *, const 
         }
         end(&t);
     }
+    if (made == NULL)
+        return;
     open_base(&t, base, NULL);
     CHECK(adapters_load(&t.a, &t.m, t.s, from) == 0);
     tuning_generate(&t.m, t.s, &t.a.hooks, name, made);

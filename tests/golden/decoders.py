@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import zlib
 
 import peft
 import torch
@@ -28,7 +29,29 @@ EVERY = 8
 SMALL = dict(hidden_size=16, intermediate_size=24, num_attention_heads=4, num_key_value_heads=2)
 MODELS = {
     "phi3": ("phi3", dict(SMALL, num_attention_heads=2, num_key_value_heads=1)),
+    "granite": ("granite", dict(SMALL, attention_bias=True, mlp_bias=True, embedding_multiplier=3.0,
+                                residual_multiplier=0.4, attention_multiplier=0.3,
+                                logits_scaling=0.5)),
+    "olmo2": ("olmo2", dict(SMALL)),
+    "glm": ("glm", dict(SMALL, head_dim=8)),
+    "glm4": ("glm4", dict(SMALL, head_dim=8)),
+    "ministral3": ("ministral3", dict(SMALL, head_dim=8, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.7,
+        "original_max_position_embeddings": 7})),
+    "hunyuan": ("hunyuan_v1_dense", dict(SMALL, head_dim=8, tie_word_embeddings=True,
+                                         rope_parameters={
+        "rope_type": "dynamic", "rope_theta": 10000.0, "factor": 1.0, "alpha": 50.0})),
+    "ernie": ("ernie4_5", dict(SMALL, head_dim=8, use_bias=True)),
+    "neox": ("gpt_neox", dict(SMALL, num_attention_heads=2, rope_parameters={
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5})),
 }
+
+
+def one_after_the_other(config):
+    """Makes the branches of GPT-NeoX sequential, and removes keys that old files do not have."""
+    del config["rope_parameters"]
+    config.update(use_parallel_residual=False, rotary_pct=0.25, rotary_emb_base=50)
 
 
 def longrope(original, **factor):
@@ -44,16 +67,24 @@ VARIANTS = {  # name: (folder of the weights, changes to config.json)
     "phi3_short": ("phi3", longrope(64, factor=2.0)),
     "phi3_long": ("phi3", longrope(4)),
     "phi3_both": ("phi3", longrope(12)),
+    "neox_old": ("neox", one_after_the_other),
 }
-UNMADE = ["phi3_both"]
+UNMADE = ["phi3_both", "glm4_prefix"]
 ADAPTERS = {
     "phi3_lora": ("phi3", lambda: peft.LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=8,
                                                   target_modules=["qkv_proj", "gate_up_proj"])),
+    "neox_lora": ("neox", lambda: peft.LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=8)),
+    "glm4_prefix": ("glm4", lambda: peft.PrefixTuningConfig(task_type="CAUSAL_LM",
+                                                            num_virtual_tokens=3)),
 }
 llama.FOLDER = FOLDER
 llama.ADAPTERS = ADAPTERS
-llama.random = torch.Generator().manual_seed(20261130)
 folder = llama.folder
+
+
+def seed(name):
+    """Gives each model its own random values, so that a new one does not change the others."""
+    llama.random = torch.Generator().manual_seed(zlib.crc32(name.encode()))
 
 
 def logits_of(model, tokens):
@@ -78,6 +109,7 @@ def write_config(path, config):
 
 def save_models():
     for name in MODELS:
+        seed(name)
         made = False
         while not made:
             make_model(name).bfloat16().save_pretrained(folder(name))
@@ -112,6 +144,7 @@ def main():
     llama.MODELS = MODELS
     save_models()
     for name in ADAPTERS:
+        seed(name)
         llama.save_adapter(name)
     tokens, batch, targets, prompt = inputs()
     expected, losses, generated = {}, {}, {}
