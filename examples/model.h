@@ -619,6 +619,36 @@ static inline int model_is_listed(const char *list, const char *name)
     return 0;
 }
 
+/* Returns what to do with a model_type that no family has, or NULL if no advice fits. */
+static inline const char *model_type_remedy(const char *type)
+{
+    static const char *const remedies[][2] = { /* part of the type, and the advice */
+        { "gemma3n", "per-layer embeddings are not built here: take a Gemma 3, of type gemma3_text" },
+        { "gemma4", "per-layer embeddings and shared keys are not built here: take a Gemma 3, of "
+                    "type gemma3_text" },
+        { "gemma3", "it also reads pictures: save its text model in transformers "
+                    "(docs/finetuning.md: four lines), whose type is gemma3_text" },
+        { "mistral3", "it also reads pictures: save its text model in transformers, as "
+                      "docs/finetuning.md shows for gemma3; its type is mistral or ministral3" },
+        { "moe", "mixtures of experts are not built here: take a dense model of the same family" },
+        { "mixtral", "mixtures of experts are not built here: take a mistral" },
+        { "deepseek", "mixtures of experts are not built here: take one of DeepSeek's distilled "
+                      "models, of type qwen2 or llama" },
+        { "gpt_oss", "mixtures of experts are not built here: take a dense model, such as a qwen3" },
+        { "qwen3_next", "gated delta nets are not built here: take a qwen3" },
+        { "qwen3_5", "gated delta nets are not built here: take a qwen3" },
+        { "mamba", "state-space layers are not built here: take a llama" },
+        { "olmo", "take an OLMo 2, of type olmo2" },
+        { "phi", "take a Phi-3, 3.5 or 4-mini, of type phi3" },
+        { "chatglm", "take the model of the same name that ends in -hf, of type glm or glm4" },
+        { "_vl", "it also reads pictures: take the family's text model" },
+    };
+    for (size_t i = 0; i < sizeof remedies / sizeof remedies[0]; i++)
+        if (strstr(type, remedies[i][0]) != NULL)
+            return remedies[i][1];
+    return NULL;
+}
+
 /* Returns the family for the model_type in config.json, and GPT-2's if that key is absent, as in
  * its old files. Returns NULL with d->error for an unknown type. */
 static inline const model_family *model_family_of(json *d)
@@ -633,10 +663,9 @@ static inline const model_family *model_family_of(json *d)
         n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i > 0 ? ", " : "",
                               model_families[i]->model_types);
     }
-    if (strcmp(name, "gemma3") == 0)
-        json_fail(d, 0,
-                  "model_type gemma3 also reads pictures: save its text model in transformers "
-                  "(docs/finetuning.md: four lines), whose type is gemma3_text");
+    if (type != 0 && model_type_remedy(name) != NULL)
+        json_fail(d, d->nodes[type].line, "model_type %.40s is none of %s: %s", name, all,
+                  model_type_remedy(name));
     json_mismatch(d, type, all);
     return NULL;
 }

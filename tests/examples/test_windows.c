@@ -290,7 +290,7 @@ static const tuning_edit wrong[] = {
     { "gemma3", config, "\"full_attention\",\n", "\"chunked_attention\",",
       "expected full_attention or sliding_attention", 0 },
     { "gemma3", config, "\"gemma3_text\"", "\"gemma3\"",
-      "model_type gemma3 also reads pictures: save its text model", 0 },
+      "it also reads pictures: save its text model in transformers", 0 },
     { "gemma3_old", config, "\"sliding_window_pattern\": 3,\n  \"tie",
       "\"sliding_window_pattern\": 0,\n  \"tie", "sliding_window_pattern 0: expected 1 or more",
       0 },
