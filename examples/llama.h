@@ -937,7 +937,9 @@ static inline void llama_read_heads(json *d, model_config *c)
     c->heads = model_read_size(d, "num_attention_heads", 0);
     if (d->error[0] != 0)
         return;
-    c->key_heads = model_read_size(d, "num_key_value_heads", fallback > 0 ? fallback : c->heads);
+    c->key_heads = row->traits & LLAMA_LAYERNORM
+                       ? c->heads
+                       : model_read_size(d, "num_key_value_heads", fallback > 0 ? fallback : c->heads);
     if (d->error[0] != 0)
         return;
     const int64_t head = json_find(d, JSON_ROOT, "head_dim") ? 0 : row->head;

@@ -1,7 +1,7 @@
 /* test_decoders.c - the model types of llama.h that test_llama.c and test_windows.c do not have, and LoRA on their fused
  * layers, in Hugging Face's files (golden/decoders.py). Logits, gradients, ten steps and generated tokens must equal
- * those of transformers and peft, both for files that these wrote and for files written here. A wrong file must be
- * refused with the name of the wrong key.
+ * those of transformers and peft, both for files that these wrote and for files written here; logits also for GGUF
+ * files. A wrong file must be refused with the name of the wrong key.
  *
  *     build/test_decoders [folder for saved files] */
 #define _XOPEN_SOURCE 700
@@ -56,6 +56,20 @@ static void test_wrong(void)
     }
 }
 
+static void test_gguf(void)
+{
+    static const char *const names[] = { "phi3_long", "granite", "olmo2", "glm4" };
+    for (int i = 0; i < 4; i++) {
+        char path[96];
+        model_any m;
+        snprintf(path, sizeof path, GOLDEN "%s.gguf", names[i]);
+        gckpt_store *s = tuning_load(&m, path, NULL);
+        tuning_logits(&m, s, NULL, names[i], 1e-4);
+        gckpt_store_free(s);
+        model_close(&m);
+    }
+}
+
 int main(int argc, char **argv)
 {
     tuning_open(argc, argv);
@@ -66,8 +80,10 @@ int main(int argc, char **argv)
         else
             tuned_adapter(open_base, golden_decoders[i].name, golden_decoders[i].base,
                           golden_decoders[i].losses, golden_decoders[i].made);
-    if (argc == 1)
+    if (argc == 1) {
+        test_gguf();
         test_wrong();
+    }
     char command[96];
     snprintf(command, sizeof command, "rm -rf %s/base", tuning_folder);
     CHECK(system(command) == 0); /* so that check_peft.py finds only the saved files */

@@ -6,7 +6,8 @@ windows.py do not have, adapters for fused layers, and the results of transforme
 
 Uses the functions of llama.py. A folder of VARIANTS contains only a config.json, under which the
 weights of another folder give other results. expected.safetensors has every eighth logit, and gradients
-as in llama.py. Positions that change with the length of the text (longrope) have no generated text,
+as in llama.py. The files of GGUF are written with the gguf package's names of keys and tensors, as
+llama.cpp's converter writes them. Positions that change with the length of the text (longrope) have no generated text,
 because transformers changes them within a text, and the library builds a graph for one length."""
 import json
 import os
@@ -24,7 +25,11 @@ import gpt2
 import llama
 from gpt2 import ADAPTER_LR, LR, generate, inputs, print_array, train
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "decoders")
+HERE = os.path.dirname(os.path.abspath(__file__))
+path, sys.path = sys.path, [folder for folder in sys.path if os.path.abspath(folder) != HERE]
+import gguf  # the package, not gguf.py in this folder
+sys.path = path
+FOLDER = os.path.join(HERE, "decoders")
 EVERY = 8
 SMALL = dict(hidden_size=16, intermediate_size=24, num_attention_heads=4, num_key_value_heads=2)
 MODELS = {
@@ -80,6 +85,7 @@ ADAPTERS = {
 llama.FOLDER = FOLDER
 llama.ADAPTERS = ADAPTERS
 folder = llama.folder
+GGUF = {"phi3_long": ("PHI3", 6), "granite": ("GRANITE", 4), "olmo2": ("OLMO2", 4), "glm4": ("GLM4", 4)}
 
 
 def seed(name):
@@ -124,6 +130,54 @@ def save_models():
         write_config(os.path.join(folder(name), "config.json"), config)
 
 
+def pairs_together(w, heads):
+    """Puts the two rows of each rotated pair of a head next to each other."""
+    return w.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+def save_gguf(name):
+    """Writes NAME.gguf: the architecture and the rotated columns of a head are in GGUF."""
+    kind, rotated = GGUF[name]
+    model, arch = load(name), gguf.MODEL_ARCH[kind]
+    c, rope = model.config, model.config.rope_parameters
+    out = gguf.GGUFWriter(folder(name) + ".gguf", gguf.MODEL_ARCH_NAMES[arch])
+    out.add_block_count(c.num_hidden_layers)
+    out.add_embedding_length(c.hidden_size)
+    out.add_feed_forward_length(c.intermediate_size)
+    out.add_context_length(c.max_position_embeddings)
+    out.add_head_count(c.num_attention_heads)
+    out.add_head_count_kv(c.num_key_value_heads)
+    out.add_layer_norm_rms_eps(c.rms_norm_eps)
+    out.add_rope_freq_base(rope["rope_theta"])
+    out.add_rope_dimension_count(rotated)
+    if kind == "GLM4":
+        out.add_key_length(c.head_dim)
+        out.add_value_length(c.head_dim)
+    if kind == "GRANITE":
+        out.add_embedding_scale(c.embedding_multiplier)
+        out.add_residual_scale(c.residual_multiplier)
+        out.add_attention_scale(c.attention_multiplier)
+        out.add_logit_scale(c.logits_scaling)
+    if rope["rope_type"] == "longrope":
+        out.add_rope_scaling_orig_ctx_len(c.original_max_position_embeddings)
+        out.add_rope_scaling_attn_factors(model.model.rotary_emb.attention_scaling)
+        for which in ("long", "short"):
+            out.add_tensor(f"rope_factors_{which}.weight",
+                           torch.tensor(rope[which + "_factor"]).float().numpy())
+    names = gguf.get_tensor_name_map(arch, c.num_hidden_layers)
+    for parameter, p in model.float().state_dict().items():
+        if kind == "GRANITE" and (".q_proj." in parameter or ".k_proj." in parameter):
+            p = pairs_together(p, c.num_attention_heads if ".q_proj." in parameter
+                               else c.num_key_value_heads)
+        if not (parameter == "lm_head.weight" and c.tie_word_embeddings):
+            out.add_tensor(names.get_name(parameter, try_suffixes=(".weight", ".bias")),
+                           (p.half() if p.dim() > 1 else p).contiguous().numpy())
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
 def load(name):
     if name in ADAPTERS:
         return llama.load_adapter(folder(name), ADAPTERS[name][0])
@@ -146,6 +200,8 @@ def main():
     for name in ADAPTERS:
         seed(name)
         llama.save_adapter(name)
+    for name in GGUF:
+        save_gguf(name)
     tokens, batch, targets, prompt = inputs()
     expected, losses, generated = {}, {}, {}
     for name in (*MODELS, *VARIANTS, *ADAPTERS):
