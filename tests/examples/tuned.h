@@ -17,9 +17,26 @@ static void end(tuned *t)
     model_close(&t->m);
 }
 
-/* Tests the model `name`, which open_base opens. Logits, gradients, losses, the logits after training and, unless made
- * is NULL, generated tokens must equal those of transformers. Two plans and the saved and reloaded model must give the
- * same bits. */
+/* Generates tokens with caches, which must be `made`; if made is NULL, which must be those without caches. */
+static inline void tuned_tokens(tuned *t, const model_hooks *hooks, const char *name, const int32_t *made)
+{
+    const sample_options greedy = { 0, 0, 0, 0 };
+    const generator_desc desc = { .hooks = hooks };
+    int32_t own[GOLDEN_NEW];
+    generator p;
+    if (made == NULL) {
+        if (!CHECK_MSG(generator_new(&p, &t->m, t->s, &desc) == 0, "%s: %s", name, t->m.error))
+            return;
+        CHECK(generator_text(&p, golden_prompt, GOLDEN_PROMPT, &greedy, GOLDEN_NEW, NULL, own, NULL,
+                             NULL) == GOLDEN_NEW);
+        generator_free(&p);
+    }
+    tuning_generate(&t->m, t->s, hooks, name, made != NULL ? made : own);
+}
+
+/* Tests the model `name`, which open_base opens. Logits, gradients, losses, the logits after training and generated
+ * tokens, unless made is NULL, must equal those of transformers. Two plans and the saved and reloaded model must give
+ * the same bits. */
 static inline void tuned_model(void (*open_base)(tuned *, const char *, const model_source *),
                                const char *name, const double *losses, const int32_t *made)
 {
@@ -34,8 +51,7 @@ static inline void tuned_model(void (*open_base)(tuned *, const char *, const mo
         open_base(&t, name, NULL);
         tuning_logits(&t.m, t.s, NULL, name, 1e-4);
         if (k == 1) {
-            if (made != NULL)
-                tuning_generate(&t.m, t.s, NULL, name, made);
+            tuned_tokens(&t, NULL, name, made);
             tuning_gradients(&t.m, t.s, name);
         }
         tuning_train(&t.m, t.s, NULL, name, losses, golden_lr, modes[k], rows[k]);
@@ -54,7 +70,7 @@ static inline void tuned_model(void (*open_base)(tuned *, const char *, const mo
 }
 
 /* Tests the adapter in folder GOLDEN `name` on the model `base`, which open_base opens. Logits, losses, the logits
- * after training and, unless made is NULL, generated tokens must equal those of peft. Two plans and the saved and reloaded adapter must give
+ * after training and generated tokens, unless made is NULL, must equal those of peft. Two plans and the saved and reloaded adapter must give
  * the same bits. */
 static inline void tuned_adapter(void (*open_base)(tuned *, const char *, const model_source *),
                                  const char *name, const char *base, const double *losses,
@@ -86,11 +102,9 @@ static inline void tuned_adapter(void (*open_base)(tuned *, const char *, const 
         }
         end(&t);
     }
-    if (made == NULL)
-        return;
     open_base(&t, base, NULL);
     CHECK(adapters_load(&t.a, &t.m, t.s, from) == 0);
-    tuning_generate(&t.m, t.s, &t.a.hooks, name, made);
+    tuned_tokens(&t, &t.a.hooks, name, made);
     end(&t);
 }
 #endif
