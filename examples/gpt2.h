@@ -211,7 +211,10 @@ static inline const char *gpt2_architecture(const model_config *c)
     return (void)c, "GPT2LMHeadModel";
 }
 
-static inline const char *gpt2_linear(const model_config *c) { return (void)c, "c_attn,c_proj,c_fc"; }
+static inline const char *gpt2_linear(const model_config *c)
+{
+    return (void)c, "c_attn,c_proj,c_fc";
+}
 
 static inline const char *gpt2_lora_targets(const model_config *c) { return (void)c, "c_attn"; }
 

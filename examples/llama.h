@@ -142,12 +142,13 @@ static const llama_layout llama_layouts[] = {
 
 /* Properties of a type, for llama_type.traits. */
 enum {
-    LLAMA_INTERLEAVED = 1, /* rotary positions rotate pairs of neighbours (2i, 2i + 1) */
-    LLAMA_WHOLE_NORM = 2,  /* norms of queries and keys are over all heads together */
-    LLAMA_LATER_NORM = 4,  /* norms of queries and keys come after rotary positions */
-    LLAMA_MULTIPLIERS = 8, /* Granite's factors */
+    LLAMA_INTERLEAVED = 1,  /* rotary positions rotate pairs of neighbours (2i, 2i + 1) */
+    LLAMA_WHOLE_NORM = 2,   /* norms of queries and keys are over all heads together */
+    LLAMA_LATER_NORM = 4,   /* norms of queries and keys come after rotary positions */
+    LLAMA_MULTIPLIERS = 8,  /* Granite's factors */
     LLAMA_QUERY_SCALE = 16, /* queries are scaled by position (Llama 4, Ministral 3) */
-    LLAMA_LAYERNORM = 32 /* GPT-NeoX: LayerNorm, biases in the MLP, parallel branches, qkv by head */
+    /* GPT-NeoX: LayerNorm, biases in the MLP, parallel branches, qkv by head */
+    LLAMA_LAYERNORM = 32
 };
 
 /* A model type, with the defaults of transformers for keys that config.json lacks. */
@@ -185,8 +186,8 @@ static const llama_type llama_types[] = {
       "attention_bias", "attention_bias", NULL, 0, 1, 0 },
     { "gemma2", "Gemma2ForCausalLM", LLAMA_SANDWICH, 4, 256, 10000, 1e-6, 0, 0, 1, LLAMA_PATTERN,
       "attention_bias", "attention_bias", NULL, 0, 2, 0 },
-    { "gemma3_text", "Gemma3ForCausalLM", LLAMA_SANDWICH_HEAD_NORMS, 4, 256, 1000000, 1e-6, 0, 0,
-      1, LLAMA_PATTERN, "attention_bias", "attention_bias", NULL, 0, 3, 0 },
+    { "gemma3_text", "Gemma3ForCausalLM", LLAMA_SANDWICH_HEAD_NORMS, 4, 256, 1000000, 1e-6, 0, 0, 1,
+      LLAMA_PATTERN, "attention_bias", "attention_bias", NULL, 0, 3, 0 },
     { "phi3", "Phi3ForCausalLM", LLAMA_PHI3, 0, 0, 10000, 1e-5, 1, 4096, 0, LLAMA_GIVEN_WINDOW,
       NULL, NULL, NULL, 0, 0, 0 },
     { "granite", "GraniteForCausalLM", LLAMA_PLAIN, 0, 0, 10000, 1e-6, 0, 0, 0, LLAMA_NO_WINDOW,
@@ -203,8 +204,8 @@ static const llama_type llama_types[] = {
       LLAMA_NO_WINDOW, "attention_bias", "attention_bias", NULL, 0, 0, LLAMA_LATER_NORM },
     { "ernie4_5", "Ernie4_5ForCausalLM", LLAMA_PLAIN, 2, 128, 500000, 1e-5, 0, 0, 1,
       LLAMA_NO_WINDOW, "use_bias", "use_bias", "use_bias", 0, 0, LLAMA_INTERLEAVED },
-    { "gpt_neox", "GPTNeoXForCausalLM", LLAMA_NEOX, 0, 0, 10000, 1e-5, 0.25, 0, 0,
-      LLAMA_NO_WINDOW, "attention_bias", "attention_bias", NULL, 1, 0, LLAMA_LAYERNORM },
+    { "gpt_neox", "GPTNeoXForCausalLM", LLAMA_NEOX, 0, 0, 10000, 1e-5, 0.25, 0, 0, LLAMA_NO_WINDOW,
+      "attention_bias", "attention_bias", NULL, 1, 0, LLAMA_LAYERNORM },
 };
 enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_MAX_HEAD_DIM = 1024 };
 
@@ -283,9 +284,10 @@ static inline void llama_get_param(const model_config *c, int64_t layer, int par
         part -= n;
     }
     const int norm = part > 0 && part <= c->family->params_after;
-    model_join(p->name, norm        ? c->family->norm
-                        : part == 0 ? c->family->embeddings
-                                    : "lm_head",
+    model_join(p->name,
+               norm        ? c->family->norm
+               : part == 0 ? c->family->embeddings
+                           : "lm_head",
                part == 2 && norm ? ".bias" : ".weight");
     p->shape = norm ? gckpt_shape1(c->width) : gckpt_shape2(c->vocabulary, c->width);
     if (!norm)
@@ -631,7 +633,8 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
     p.site.options = o;
     p.site.layer = -1;
     gckpt_graph *g = gckpt_graph_of(tokens);
-    gckpt_tensor *x = gckpt_embed(model_param(g, &p.site, c->family->embeddings, ".weight"), tokens);
+    gckpt_tensor *x =
+        gckpt_embed(model_param(g, &p.site, c->family->embeddings, ".weight"), tokens);
     if (c->llama.plus_one)
         p.one = gckpt_constant(g, "model.one", GCKPT_F32, gckpt_shape1(1), &one);
     if (c->llama.embedding_scale != 0)
@@ -804,9 +807,9 @@ static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, 
     l->scaling = (llama_scaling)(which % 5);
     if (l->scaling == LLAMA_UNSCALED)
         return;
-    l->original = original > 0 ? original
-                               : json_real(d, at, "original_max_position_embeddings",
-                                           (double)c->context);
+    l->original = original > 0
+                      ? original
+                      : json_real(d, at, "original_max_position_embeddings", (double)c->context);
     l->original = llama_read_real(d, JSON_ROOT, "original_max_position_embeddings", l->original,
                                   l->scaling == LLAMA_LONGROPE ? 1 : 0.5);
     if (l->scaling == LLAMA_LONGROPE) {
@@ -937,9 +940,10 @@ static inline void llama_read_heads(json *d, model_config *c)
     c->heads = model_read_size(d, "num_attention_heads", 0);
     if (d->error[0] != 0)
         return;
-    c->key_heads = row->traits & LLAMA_LAYERNORM
-                       ? c->heads
-                       : model_read_size(d, "num_key_value_heads", fallback > 0 ? fallback : c->heads);
+    c->key_heads =
+        row->traits & LLAMA_LAYERNORM
+            ? c->heads
+            : model_read_size(d, "num_key_value_heads", fallback > 0 ? fallback : c->heads);
     if (d->error[0] != 0)
         return;
     const int64_t head = json_find(d, JSON_ROOT, "head_dim") ? 0 : row->head;
@@ -961,9 +965,9 @@ static inline void llama_read_heads(json *d, model_config *c)
 static inline void llama_read_activation(json *d, model_config *c)
 {
     const int gemma = c->llama.row->gemma;
-    const model_activation usual = gemma                                     ? gckpt_gelu
+    const model_activation usual = gemma                                    ? gckpt_gelu
                                    : c->llama.row->traits & LLAMA_LAYERNORM ? gckpt_gelu_erf
-                                                                             : gckpt_silu;
+                                                                            : gckpt_silu;
     const uint32_t at = json_find_nonnull(d, JSON_ROOT, gemma > 1 ? "hidden_activation" : "hidden_act");
     c->activation = at ? model_read_activation(d, at) : usual;
     /* the first files of Gemma 1 have gelu, but mean its approximation by tanh */
@@ -1015,8 +1019,8 @@ static inline void llama_read_query_scales(model_any *m)
                               : json_require(d, JSON_ROOT, "rope_parameters", JSON_OBJECT);
     const double beta = json_real(d, rope, "llama_4_scaling_beta", 0);
     c->llama.query_beta = beta;
-    c->llama.query_original = llama_read_real(d, rope, "original_max_position_embeddings",
-                                              (double)c->context, 0.5);
+    c->llama.query_original =
+        llama_read_real(d, rope, "original_max_position_embeddings", (double)c->context, 0.5);
     if (d->error[0] != 0 || beta == 0 || c->llama.query_original >= (double)c->context)
         return;
     m->query_scales = (float *)malloc((size_t)c->context * sizeof *m->query_scales);
@@ -1053,8 +1057,8 @@ static inline int llama_read_config(model_any *m)
     c->tied = json_bool(d, JSON_ROOT, "tie_word_embeddings", row->tied);
     llama_read_heads(d, c);
     llama_read_activation(d, c);
-    l->epsilon = llama_read_real(d, JSON_ROOT, neox ? "layer_norm_eps" : "rms_norm_eps",
-                                 row->epsilon, 0);
+    l->epsilon =
+        llama_read_real(d, JSON_ROOT, neox ? "layer_norm_eps" : "rms_norm_eps", row->epsilon, 0);
     l->qkv_bias = llama_read_bias(d, row->bias, row->biased);
     l->output_bias = llama_read_bias(d, row->output_bias, row->output_bias ? row->biased : 0);
     l->mlp_bias = llama_read_bias(d, row->mlp_bias, neox);

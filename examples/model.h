@@ -50,7 +50,13 @@ enum { MODEL_NAME = 96, MODEL_PATH = 4096, MODEL_EOS = 8, MODEL_NOTES = 4096 };
 typedef gckpt_tensor *(*model_activation)(gckpt_tensor *x);
 typedef struct model_family model_family;
 
-typedef enum { LLAMA_UNSCALED, LLAMA_LINEAR, LLAMA_LLAMA3, LLAMA_YARN, LLAMA_LONGROPE } llama_scaling;
+typedef enum {
+    LLAMA_UNSCALED,
+    LLAMA_LINEAR,
+    LLAMA_LLAMA3,
+    LLAMA_YARN,
+    LLAMA_LONGROPE
+} llama_scaling;
 enum { LLAMA_MASK_BITS = 256, LLAMA_LONGROPE_PAIRS = 128 };
 typedef struct llama_type llama_type;
 typedef struct {
@@ -622,8 +628,10 @@ static inline int model_is_listed(const char *list, const char *name)
 /* Returns what to do with a model_type that no family has, or NULL if no advice fits. */
 static inline const char *model_type_remedy(const char *type)
 {
-    static const char *const remedies[][2] = { /* part of the type, and the advice */
-        { "gemma3n", "per-layer embeddings are not built here: take a Gemma 3, of type gemma3_text" },
+    static const char *const remedies[][2] = {
+        /* part of the type, and the advice */
+        { "gemma3n",
+          "per-layer embeddings are not built here: take a Gemma 3, of type gemma3_text" },
         { "gemma4", "per-layer embeddings and shared keys are not built here: take a Gemma 3, of "
                     "type gemma3_text" },
         { "gemma3", "it also reads pictures: save its text model in transformers "
@@ -634,7 +642,8 @@ static inline const char *model_type_remedy(const char *type)
         { "mixtral", "mixtures of experts are not built here: take a mistral" },
         { "deepseek", "mixtures of experts are not built here: take one of DeepSeek's distilled "
                       "models, of type qwen2 or llama" },
-        { "gpt_oss", "mixtures of experts are not built here: take a dense model, such as a qwen3" },
+        { "gpt_oss",
+          "mixtures of experts are not built here: take a dense model, such as a qwen3" },
         { "qwen3_next", "gated delta nets are not built here: take a qwen3" },
         { "qwen3_5", "gated delta nets are not built here: take a qwen3" },
         { "mamba", "state-space layers are not built here: take a llama" },

@@ -26,7 +26,8 @@ static void open_base(tuned *t, const char *name, const model_source *source)
     memset(t, 0, sizeof *t);
     snprintf(folder, sizeof folder, "%s/base", tuning_folder);
     snprintf(command, sizeof command,
-             "rm -rf %s && mkdir %s && cp " GOLDEN "%s/model.safetensors " GOLDEN "%s/config.json %s",
+             "rm -rf %s && mkdir %s && cp " GOLDEN "%s/model.safetensors " GOLDEN
+             "%s/config.json %s",
              folder, folder, golden_decoders[i].weights, name, folder);
     CHECK(system(command) == 0);
     t->s = tuning_load(&t->m, folder, source);
@@ -37,7 +38,8 @@ static const char config[] = "config.json", weights[] = "model.safetensors";
 static const tuning_edit wrong[] = {
     { "phi3_short", config, "1.25,", "", "short_factor: expected 3 numbers", 0 },
     { "phi3_short", config, "1.25", "0", "expected a number above 0 and at most", 0 },
-    { "phi3_short", config, "\"long_factor\"", "\"longer\"", "rope_type: expected a list long_factor with longrope", 0 },
+    { "phi3_short", config, "\"long_factor\"", "\"longer\"",
+      "rope_type: expected a list long_factor with longrope", 0 },
     { "phi3_short", config, "0.75", "0.4", "partial_rotary_factor: expected a part", 0 },
     { "phi3", weights, "layers.1.mlp.gate_up_proj", "layers.1.mlp.gate_yp_proj",
       "layers.1.mlp.gate_yp_proj", 0 },

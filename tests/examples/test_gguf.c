@@ -394,14 +394,15 @@ static void same_config(const char *what, const model_config *a, const model_con
     CHECK_MSG(a->llama.epsilon == b->llama.epsilon && a->llama.plus_one == b->llama.plus_one &&
                   a->llama.qkv_bias == b->llama.qkv_bias &&
                   a->llama.output_bias == b->llama.output_bias &&
-                  a->llama.mlp_bias == b->llama.mlp_bias &&
-                  a->logit_cap == b->logit_cap &&
+                  a->llama.mlp_bias == b->llama.mlp_bias && a->logit_cap == b->logit_cap &&
                   memcmp(a->llama.no_rope, b->llama.no_rope, sizeof a->llama.no_rope) == 0 &&
                   memcmp(a->llama.sliding, b->llama.sliding, sizeof a->llama.sliding) == 0 &&
                   a->llama.window == b->llama.window && a->llama.score_cap == b->llama.score_cap,
               "%s: another model", what);
-    CHECK_MSG(!has_post_norms(a) || a->llama.score_scale == 0, "%s: scores times %g", what,
-              a->llama.score_scale); /* a GGUF has no key for score_scale; 0 stands for 1 / sqrt(head_dim) */
+    CHECK_MSG(
+        !has_post_norms(a) || a->llama.score_scale == 0, "%s: scores times %g", what,
+        a->llama
+            .score_scale); /* a GGUF has no key for score_scale; 0 stands for 1 / sqrt(head_dim) */
     for (int k = 0; k < (a->llama.window > 0 ? 2 : 1); k++) {
         llama_frequencies(&a->llama.positions[k], a->head_dim, x);
         llama_frequencies(&b->llama.positions[k], b->head_dim, y);

@@ -18,7 +18,8 @@ static void end(tuned *t)
 }
 
 /* Generates tokens with caches, which must be `made`; if made is NULL, which must be those without caches. */
-static inline void tuned_tokens(tuned *t, const model_hooks *hooks, const char *name, const int32_t *made)
+static inline void tuned_tokens(tuned *t, const model_hooks *hooks, const char *name,
+                                const int32_t *made)
 {
     const sample_options greedy = { 0, 0, 0, 0 };
     const generator_desc desc = { .hooks = hooks };
