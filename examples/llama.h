@@ -1219,7 +1219,7 @@ static const model_family neox_family = {
     llama_lora_targets,
     llama_hidden,
     llama_keys_values,
-    "attention.dense",
+    NULL,
     llama_is_post_norm,
 };
 
