@@ -72,6 +72,36 @@ static void test_gguf(void)
     }
 }
 
+/* LoRA of fused layers must have llama.cpp's names in GGUF and come back from there unchanged. GPT-NeoX, whose rows have
+ * another order in GGUF, must be refused. */
+static void test_export(void)
+{
+    static const char *const names[] = { "blk.1.attn_qkv.weight.lora_a",
+                                         "blk.0.ffn_up.weight.lora_b" };
+    char path[96];
+    tuned t;
+    snprintf(path, sizeof path, "%s/lora.gguf", tuning_folder);
+    open_base(&t, "phi3", NULL);
+    CHECK_MSG(adapters_load(&t.a, &t.m, t.s, GOLDEN "phi3_lora") == 0, "%s", t.m.error);
+    CHECK_MSG(gguf_adapter_save(&t.a, path) == 0, "%s", t.m.error);
+    end(&t);
+    open_base(&t, "phi3", NULL);
+    CHECK_MSG(adapters_load(&t.a, &t.m, t.s, path) == 0, "%s", t.m.error);
+    tuning_logits(&t.m, t.s, &t.how, "phi3_lora", 1e-4);
+    end(&t);
+    gguf g;
+    CHECK(gguf_open(&g, path) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK_MSG(gguf_find_tensor(&g, names[i]) != NULL, "no %s", names[i]);
+    gguf_close(&g);
+    open_base(&t, "neox", NULL);
+    CHECK_MSG(adapters_load(&t.a, &t.m, t.s, GOLDEN "neox_lora") == 0, "%s", t.m.error);
+    CHECK_MSG(gguf_adapter_save(&t.a, path) != 0 &&
+                  strstr(t.m.error, "lora of a gpt_neox cannot be saved as GGUF; supported is"),
+              "%s", t.m.error);
+    end(&t);
+}
+
 int main(int argc, char **argv)
 {
     tuning_open(argc, argv);
@@ -84,6 +114,7 @@ int main(int argc, char **argv)
                           golden_decoders[i].losses, golden_decoders[i].made);
     if (argc == 1) {
         test_gguf();
+        test_export();
         test_wrong();
     }
     char command[96];
