@@ -48,7 +48,7 @@ static const gguf_architecture gguf_architectures[] = {
 enum { GGUF_ARCHITECTURES = sizeof gguf_architectures / sizeof gguf_architectures[0] };
 
 /* Names of modules in GGUF's tensors, and in this program's parameters: first those of a block, after
- * "blk.N.", in the order of llama_module and with Llama's names in llama_layouts; then those outside
+ * "blk.N.", in the order of llama_shapes and with Llama's names in llama_layouts; then those outside
  * the blocks. */
 static const struct {
     const char *name, *gpt2, *llama;

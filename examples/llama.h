@@ -37,7 +37,7 @@ typedef enum {
 /* ---- tables ---------------------------------------------------------------------------------- */
 /* The modules of a block, in the order in which their parameters are declared and saved. Norms
  * without POST come before attention and the MLP, POST norms after them. */
-typedef enum {
+enum {
     LLAMA_ATTENTION_NORM,
     LLAMA_Q,
     LLAMA_K,
@@ -54,7 +54,7 @@ typedef enum {
     LLAMA_GATE_UP, /* gate and up in one layer */
     LLAMA_DOWN,
     LLAMA_MODULES
-} llama_module;
+};
 
 /* Shapes of the modules' weights. The letters mean sizes: C width, Q all heads of queries together,
  * K all heads of keys together, F = Q + 2 K, I inner width of the MLP, G = 2 I, and of norms of
@@ -491,7 +491,7 @@ static inline gckpt_tensor *llama_rope(const llama_site *p, gckpt_tensor *x, int
 
 /* Returns queries or keys x with their norm and rotary positions. */
 static inline gckpt_tensor *llama_place(const llama_site *p, gckpt_tensor *x, int64_t heads,
-                                        llama_module norm)
+                                        int norm)
 {
     const char *part = llama_name(p->site.config, norm);
     return p->site.config->llama.row->traits & LLAMA_LATER_NORM
@@ -547,7 +547,7 @@ static inline gckpt_tensor *llama_attention(const llama_site *p, gckpt_tensor *q
 
 /* Adds the result of a branch to x, after the norm `post`, if the model has it, and a factor. */
 static inline gckpt_tensor *llama_add_branch(const llama_site *p, gckpt_tensor *x,
-                                             gckpt_tensor *branch, llama_module post)
+                                             gckpt_tensor *branch, int post)
 {
     const double scale = p->site.config->llama.branch_scale;
     branch = llama_norm(p, branch, llama_name(p->site.config, post));
@@ -555,7 +555,7 @@ static inline gckpt_tensor *llama_add_branch(const llama_site *p, gckpt_tensor *
 }
 
 /* Appends the dense layer `module` to x. */
-static inline gckpt_tensor *llama_linear(const llama_site *p, gckpt_tensor *x, llama_module module)
+static inline gckpt_tensor *llama_linear(const llama_site *p, gckpt_tensor *x, int module)
 {
     return model_linear(&p->site, x, llama_name(p->site.config, module));
 }
@@ -664,7 +664,7 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
 static inline void llama_keys_values(const model_site *at, gckpt_tensor *prompts, gckpt_tensor **k,
                                      gckpt_tensor **v)
 {
-    static const llama_module parts[] = { LLAMA_K, LLAMA_V, LLAMA_QKV };
+    static const int parts[] = { LLAMA_K, LLAMA_V, LLAMA_QKV };
     gckpt_tensor *q, **const to[] = { k, v, &q };
     const model_config *c = at->config;
     gckpt_graph *g = gckpt_graph_of(prompts);
