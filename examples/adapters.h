@@ -1106,8 +1106,8 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
     a->options = *options;
     adapters_options *o = &a->options;
     if (o->targets == NULL || strcmp(o->targets, "all-linear") == 0)
-        o->targets =
-            o->targets == NULL ? m->config.family->lora_targets(&m->config) : m->config.family->linear;
+        o->targets = (o->targets == NULL ? m->config.family->lora_targets
+                                         : m->config.family->linear)(&m->config);
     o->size = o->size != 0                    ? o->size
               : o->method == ADAPTERS_LORA    ? 8
               : o->method == ADAPTERS_HOULSBY ? 64

@@ -158,7 +158,7 @@ static const options_desc option_descs[] = {
       "lora: dropout rate of the adapter's input" },
     { "targets", OPTIONS_TEXT, &o.targets, NULL, 0, 0, NULL,
       "lora: modules to adapt, named as in peft: c_attn,mlp.c_fc, or all-linear; default: "
-      "c_attn of a GPT-2, q_proj,v_proj of a Llama" },
+      "c_attn of a GPT-2, q_proj,v_proj of a Llama, qkv_proj of a Phi-3" },
     { "rank-pattern", OPTIONS_TEXT, &o.rank_pattern, NULL, 0, 0, NULL,
       "lora: other ranks for some modules: mlp.c_fc=4" },
     { "alpha-pattern", OPTIONS_TEXT, &o.alpha_pattern, NULL, 0, 0, NULL,

@@ -157,7 +157,8 @@ static inline int64_t gguf_adapter_check(const adapters *a, const gguf_architect
     if (a->options.method != ADAPTERS_LORA || arch == NULL)
         return model_fail(a->model, "%s of a %s cannot be saved as GGUF; supported is lora of %s",
                           adapters_names[a->options.method], a->model->config.type,
-                          "llama, mistral, qwen2, qwen3, smollm3, gemma and gpt2");
+                          "llama, mistral, qwen2, qwen3, smollm3, gemma, phi3, granite, olmo2, glm4 "
+                          "and gpt2; save the adapter as a folder");
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++) {
         char module[MODEL_NAME], weight[MODEL_NAME];
         const int is_lora = p.frozen ? 0 : gguf_lora_of(a, arch, p.name, module, weight);

@@ -4,9 +4,9 @@
  *     model_load(&m, store, "model.gguf", NULL); // a path instead of a folder
  *
  * Reads the architectures llama (also Mistral's and SmolLM2's), qwen2, qwen3, smollm3, gemma,
- * gemma2, gemma3 and gpt2. Keys are converted to the text of a config.json, which is then
+ * gemma2, gemma3, phi3, granite, olmo2, glm4 and gpt2. Keys are converted to the text of a config.json, which is then
  * parsed. Tensors get the names and layouts of Hugging Face's files, by undoing the converter's
- * changes: the order of rows of queries and keys for rotary positions (llama and smollm3), the 1
+ * changes: the order of rows of queries and keys for rotary positions (llama, smollm3, granite), the 1
  * added to norms (gemma), and the transposition of GPT-2's matrices. The store reads a stream in
  * safetensors' format that is produced row by row (gguf_stream), so no file is in memory as a
  * whole. Unknown keys and tensors are refused by name, since they could change the model's
@@ -26,47 +26,57 @@ typedef struct {
      * positions require */
     int interleaved;
     int plus_one; /* nonzero if the file has 1 + weight for norms */
-    int sandwich; /* nonzero if each branch has a norm before it and a norm after it */
+    int sandwich; /* nonzero for Gemma 2 and 3: norms after branches, windows and caps */
+    const char *keys; /* keys that only this architecture has, with ' ' around each */
 } gguf_architecture;
 
 static const gguf_architecture gguf_architectures[] = {
-    { "llama", "llama", "silu", 1, 0, 0 },
-    { "qwen2", "qwen2", "silu", 0, 0, 0 },
-    { "qwen3", "qwen3", "silu", 0, 0, 0 },
-    { "smollm3", "smollm3", "silu", 1, 0, 0 },
-    { "gemma", "gemma", "gelu_pytorch_tanh", 0, 1, 0 },
-    { "gemma2", "gemma2", "gelu_pytorch_tanh", 0, 1, 1 },
-    { "gemma3", "gemma3_text", "gelu_pytorch_tanh", 0, 1, 1 },
-    { "gpt2", "gpt2", "gelu_new", 0, 0, 0 },
+    { "llama", "llama", "silu", 1, 0, 0, " " },
+    { "qwen2", "qwen2", "silu", 0, 0, 0, " " },
+    { "qwen3", "qwen3", "silu", 0, 0, 0, " " },
+    { "smollm3", "smollm3", "silu", 1, 0, 0, " " },
+    { "gemma", "gemma", "gelu_pytorch_tanh", 0, 1, 0, " " },
+    { "gemma2", "gemma2", "gelu_pytorch_tanh", 0, 1, 1, " " },
+    { "gemma3", "gemma3_text", "gelu_pytorch_tanh", 0, 1, 1, " " },
+    { "phi3", "phi3", "silu", 0, 0, 0, " rope.scaling.attn_factor " },
+    { "granite", "granite", "silu", 1, 0, 0,
+      " embedding_scale residual_scale attention.scale logit_scale " },
+    { "olmo2", "olmo2", "silu", 0, 0, 0, " " },
+    { "glm4", "glm4", "silu", 0, 0, 0, " " },
+    { "gpt2", "gpt2", "gelu_new", 0, 0, 0, " " },
 };
 enum { GGUF_ARCHITECTURES = sizeof gguf_architectures / sizeof gguf_architectures[0] };
 
-/* Names of modules in GGUF's tensors and in this program's parameters: first those of a block,
- * after "blk.N.", then those outside the blocks. If norms follow the branches, the norm before the
- * MLP has another name. */
+/* Names of modules in GGUF's tensors, and in this program's parameters: first those of a block, after
+ * "blk.N.", in the order of llama_shapes and with Llama's names in llama_layouts; then those outside
+ * the blocks. */
 static const struct {
-    const char *name, *llama, *sandwich, *gpt2;
+    const char *name, *gpt2, *llama;
 } gguf_modules[] = {
-    { "attn_norm", "input_layernorm", NULL, "ln_1" },
-    { "attn_q", "self_attn.q_proj", NULL, NULL },
-    { "attn_k", "self_attn.k_proj", NULL, NULL },
-    { "attn_v", "self_attn.v_proj", NULL, NULL },
-    { "attn_qkv", NULL, NULL, "attn.c_attn" },
-    { "attn_q_norm", "self_attn.q_norm", NULL, NULL },
-    { "attn_k_norm", "self_attn.k_norm", NULL, NULL },
-    { "attn_output", "self_attn.o_proj", NULL, "attn.c_proj" },
-    { "post_attention_norm", NULL, "post_attention_layernorm", NULL },
-    { "ffn_norm", "post_attention_layernorm", "pre_feedforward_layernorm", "ln_2" },
-    { "post_ffw_norm", NULL, "post_feedforward_layernorm", NULL },
-    { "ffn_gate", "mlp.gate_proj", NULL, NULL },
-    { "ffn_up", "mlp.up_proj", NULL, "mlp.c_fc" },
-    { "ffn_down", "mlp.down_proj", NULL, "mlp.c_proj" },
-    { "token_embd", "embed_tokens", NULL, "wte" },
-    { "position_embd", NULL, NULL, "wpe" },
-    { "output_norm", "norm", NULL, "ln_f" },
-    { "output", "lm_head", NULL, "lm_head" },
+    { "attn_norm", "ln_1", NULL },
+    { "attn_q", NULL, NULL },
+    { "attn_k", NULL, NULL },
+    { "attn_v", NULL, NULL },
+    { "attn_qkv", "attn.c_attn", NULL },
+    { "attn_q_norm", NULL, NULL },
+    { "attn_k_norm", NULL, NULL },
+    { "attn_output", "attn.c_proj", NULL },
+    { "post_attention_norm", NULL, NULL },
+    { "ffn_norm", "ln_2", NULL },
+    { "post_ffw_norm", NULL, NULL },
+    { "ffn_gate", NULL, NULL },
+    { "ffn_up", "mlp.c_fc", NULL },
+    { "ffn_up", NULL, NULL }, /* gate and up */
+    { "ffn_down", "mlp.c_proj", NULL },
+    { "token_embd", "wte", "embed_tokens" },
+    { "position_embd", "wpe", NULL },
+    { "output_norm", "ln_f", "norm" },
+    { "output", "lm_head", "lm_head" },
 };
-enum { GGUF_BLOCK_MODULES = 14, GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0] };
+enum {
+    GGUF_BLOCK_MODULES = LLAMA_MODULES,
+    GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0]
+};
 
 /* Returns the name that the parameter's module has in row i of gguf_modules for this architecture;
  * NULL if the architecture does not have the module. */
@@ -74,8 +84,8 @@ static inline const char *gguf_module_of(const gguf_architecture *a, int i)
 {
     if (strcmp(a->name, "gpt2") == 0)
         return gguf_modules[i].gpt2;
-    return a->sandwich && gguf_modules[i].sandwich != NULL ? gguf_modules[i].sandwich
-                                                           : gguf_modules[i].llama;
+    return i < GGUF_BLOCK_MODULES ? llama_layouts[llama_find_type(a->type)->layout].names[i]
+                                  : gguf_modules[i].llama;
 }
 
 /* Writes the name of the parameter that a GGUF tensor belongs to. Returns 0 if it belongs to no
@@ -109,7 +119,8 @@ static inline int gguf_param_name(const gguf_architecture *a, const model_config
  * here. */
 static inline int gguf_is_skipped(const char *tensor)
 {
-    return strcmp(tensor, "rope_freqs.weight") == 0 || strstr(tensor, ".attn_rot_embd") != NULL;
+    return strcmp(tensor, "rope_freqs.weight") == 0 || strncmp(tensor, "rope_factors_", 13) == 0 ||
+           strstr(tensor, ".attn_rot_embd") != NULL;
 }
 
 /* Returns whether the name ends like that of a GGUF file. */
@@ -261,7 +272,7 @@ static inline void gguf_refuse_others(gguf_reader *r)
         if (strstr(key, " expert_") != NULL && strstr(key, "_count ") != NULL &&
             gguf_int(g, name, 0) > 0)
             gguf_fail(g, "key %s: mixtures of experts are not supported", name);
-        else if (strstr(gguf_known_keys(r->a), key) == NULL)
+        else if (strstr(gguf_known_keys(r->a), key) == NULL && strstr(r->a->keys, key) == NULL)
             gguf_fail(g, "key %.64s is unknown, and may change the model's results",
                       name);
     }
@@ -273,7 +284,7 @@ static inline void gguf_refuse_others(gguf_reader *r)
 static inline int gguf_open_model(gguf_reader *r, const char *path)
 {
     gguf *g = &r->g;
-    char all[128] = "";
+    char all[256] = "";
     size_t n = 0;
     if (gguf_open(g, path) != 0)
         return -1;
@@ -336,8 +347,9 @@ static inline int64_t gguf_head_dim(gguf_reader *r)
         gguf_fail(&r->g, "the width %lld is not a multiple of the %lld heads, and key %s, the "
                          "width of a head, is missing",
                   (long long)width, (long long)heads, r->key);
+    const int partial = strcmp(r->a->name, "gpt2") == 0 || llama_find_type(r->a->type)->rotated > 0;
     if (gguf_key_size(r, "attention.value_length", head) != head ||
-        (strcmp(r->a->name, "gpt2") != 0 && gguf_key_size(r, "rope.dimension_count", head) != head))
+        (!partial && gguf_key_size(r, "rope.dimension_count", head) != head))
         gguf_fail(&r->g, "key %s: the %lld columns of a head's keys are expected", r->key,
                   (long long)head);
     return head;
@@ -441,6 +453,46 @@ static inline void gguf_print_llama3(gguf_reader *r, const gguf_tensor *t, doubl
     gguf_print(r, "\"original_max_position_embeddings\": %.9g}", l.original);
 }
 
+/* Writes rope_scaling of config.json for longrope, from the divisors in two tensors. */
+static inline void gguf_print_longrope(gguf_reader *r)
+{
+    static const char *const lists[][2] = { { "rope_factors_short.weight", "short_factor" },
+                                            { "rope_factors_long.weight", "long_factor" } };
+    const int64_t context = gguf_key_size(r, "context_length", 0);
+    gguf_print(r, ",\n  \"original_max_position_embeddings\": %lld",
+               (long long)gguf_key_size(r, "rope.scaling.original_context_length", context));
+    gguf_print(r, ",\n  \"rope_scaling\": {\"rope_type\": \"longrope\"");
+    gguf_print_real(r, "attention_factor",
+                    gguf_real(&r->g, gguf_key_of(r, "rope.scaling.attn_factor"), 1));
+    for (int i = 0; i < 2 && r->g.error[0] == 0; i++) {
+        float values[LLAMA_LONGROPE_PAIRS];
+        const gguf_tensor *t = gguf_find_tensor(&r->g, lists[i][0]);
+        if (t == NULL || t->elements > LLAMA_LONGROPE_PAIRS || t->type != GGUF_T_F32)
+            gguf_fail(&r->g, "tensor %s: at most %d numbers of type F32 are expected", lists[i][0],
+                      LLAMA_LONGROPE_PAIRS);
+        else if (gguf_read_floats(&r->g, t, 0, t->elements, values) == 0)
+            for (int64_t k = 0; k < t->elements; k++) {
+                if (k == 0)
+                    gguf_print(r, ",\n  \"%s\": [", lists[i][1]);
+                gguf_print(r, "%s%.9g", k > 0 ? ", " : "", (double)values[k]);
+            }
+        gguf_print(r, "]");
+    }
+    gguf_print(r, "}");
+}
+
+/* Writes which part of a head's columns rotary positions rotate, if the model type has that key. */
+static inline void gguf_print_rotated(gguf_reader *r)
+{
+    const int64_t head = gguf_head_dim(r), columns = gguf_key_size(r, "rope.dimension_count", head);
+    double part = (double)columns / (double)head;
+    if (llama_find_type(r->a->type)->rotated == 0)
+        return;
+    if ((int64_t)(part * (double)head) != columns) /* the product was rounded down */
+        part = ((double)columns + 0.5) / (double)head;
+    gguf_print(r, ",\n  \"partial_rotary_factor\": %.17g", part);
+}
+
 /* Writes the keys of config.json for rotary positions. */
 static inline void gguf_print_positions(gguf_reader *r)
 {
@@ -454,6 +506,11 @@ static inline void gguf_print_positions(gguf_reader *r)
     if (!(base > 1))
         gguf_fail(g, "key %s.rope.freq_base is %g: a number above 1 is expected", r->a->name, base);
     gguf_print_real(r, "rope_theta", base);
+    gguf_print_rotated(r);
+    if (gguf_find_tensor(g, "rope_factors_long.weight") != NULL) {
+        gguf_print_longrope(r);
+        return;
+    }
     if (type != NULL && !yarn && strcmp(type, "linear") != 0 && strcmp(type, "none") != 0)
         gguf_fail(g, "key %s.rope.scaling.type is %.40s: none, linear or yarn is expected",
                   r->a->name, type);
@@ -557,7 +614,7 @@ static inline void gguf_print_eos(gguf_reader *r)
 
 static inline void gguf_print_llama(gguf_reader *r)
 {
-    const gguf *g = &r->g;
+    gguf *g = &r->g;
     const int64_t heads = gguf_key_size(r, "attention.head_count", 1);
     gguf_print(r, ",\n  \"num_key_value_heads\": %lld",
              (long long)gguf_key_size(r, "attention.head_count_kv", heads));
@@ -571,6 +628,13 @@ static inline void gguf_print_llama(gguf_reader *r)
                  gguf_find_tensor(g, "blk.0.attn_q.bias") != NULL ? "true" : "false");
     if (gguf_find_tensor(g, "blk.0.ffn_gate.bias") != NULL)
         gguf_print(r, ",\n  \"mlp_bias\": true");
+    static const char *const factors[][2] = { { "embedding_scale", "embedding_multiplier" },
+                                              { "residual_scale", "residual_multiplier" },
+                                              { "attention.scale", "attention_multiplier" },
+                                              { "logit_scale", "logits_scaling" } };
+    for (int i = 0; i < 4; i++)
+        if (gguf_has_key(r, factors[i][0]))
+            gguf_print_real(r, factors[i][1], gguf_real(g, r->key, 1));
     gguf_print_positions(r);
     gguf_print_windows(r);
     if (r->a->sandwich)

@@ -211,6 +211,11 @@ static inline const char *gpt2_architecture(const model_config *c)
     return (void)c, "GPT2LMHeadModel";
 }
 
+static inline const char *gpt2_linear(const model_config *c)
+{
+    return (void)c, "c_attn,c_proj,c_fc";
+}
+
 static inline const char *gpt2_lora_targets(const model_config *c) { return (void)c, "c_attn"; }
 
 static const model_family gpt2_family = {
@@ -228,12 +233,13 @@ static const model_family gpt2_family = {
     gpt2_is_skipped,
     0,
     "transformer.",
+    "lm_head.weight",
     "h",
     "wte",
     "ln_f",
     "attn",
     "mlp",
-    "c_attn,c_proj,c_fc",
+    gpt2_linear,
     "c_proj",
     "*ln_*",
     gpt2_lora_targets,

@@ -6,14 +6,15 @@
  *     llama_new(&m, 16, 2048, 32, 8, 8192, 128256);
  *     model_declare(&m, store);
  *
- * Builds model_type llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2 and gemma3_text. They
- * have root-mean-square norms (Zhang & Sennrich 2019), rotary positions (Su 2021), key heads
- * that several query heads share (Ainslie 2023) and a gated MLP (Shazeer 2020), as in Llama
- * (Touvron 2023). Differences are read from config.json: biases, norms of heads, norms after
- * attention and MLP, layers without positions, sliding-window layers (Jiang 2023), which in
- * Gemma 3 have different rotary frequencies, scaled frequencies (linear; llama3; yarn: Peng
- * 2023), caps of scores and logits (Gemma 2), activation, and whether the head is the embedding
- * table. During generation, a layer with a window keeps only the keys that its window needs.
+ * Builds the model types of llama_types. They have rotary positions (Su 2021), key heads that
+ * several query heads may share (Ainslie 2023) and, except GPT-NeoX (Black 2022), root-mean-square
+ * norms (Zhang & Sennrich 2019) and a gated MLP (Shazeer 2020), as in Llama (Touvron 2023). A row
+ * of llama_types and one of llama_layouts describe a type: names of modules, norms and their
+ * places, fused layers, biases, positions, factors. Other differences are read from config.json:
+ * layers without positions, sliding-window layers (Jiang 2023), which in Gemma 3 have different
+ * rotary frequencies, scaled frequencies (linear; llama3; yarn: Peng 2023; longrope: Ding 2024),
+ * caps of scores and logits (Gemma 2), activation, and whether the head is the embedding table.
+ * During generation, a layer with a window keeps only the keys that its window needs.
  * Weights are (out,in), like torch's Linear and for gckpt_linear_transposed. C99 or C++11. */
 #ifndef LLAMA_H
 #define LLAMA_H
@@ -22,120 +23,276 @@
 #endif
 
 /* Says which layers have a sliding window if config.json has no layer_types, in this order: none;
- * all; those from max_window_layers on; those without rotary positions; or all except every n-th, n
- * from sliding_window_pattern. */
+ * all; all if config.json has a window, whatever layer_types says; those from max_window_layers on;
+ * those without rotary positions; or all except every n-th, n from sliding_window_pattern. */
 typedef enum {
     LLAMA_NO_WINDOW,
     LLAMA_ALL_LAYERS,
+    LLAMA_GIVEN_WINDOW,
     LLAMA_LATER_LAYERS,
     LLAMA_NO_ROPE,
     LLAMA_PATTERN
 } llama_windows;
 
-/* Model types, with the defaults of transformers for keys that config.json lacks. */
+/* ---- tables ---------------------------------------------------------------------------------- */
+/* The modules of a block, in the order in which their parameters are declared and saved. Norms
+ * without POST come before attention and the MLP, POST norms after them. */
+enum {
+    LLAMA_ATTENTION_NORM,
+    LLAMA_Q,
+    LLAMA_K,
+    LLAMA_V,
+    LLAMA_QKV, /* queries, keys and values in one layer */
+    LLAMA_Q_NORM,
+    LLAMA_K_NORM,
+    LLAMA_OUTPUT,
+    LLAMA_ATTENTION_POST_NORM,
+    LLAMA_MLP_NORM,
+    LLAMA_MLP_POST_NORM,
+    LLAMA_GATE,
+    LLAMA_UP,
+    LLAMA_GATE_UP, /* gate and up in one layer */
+    LLAMA_DOWN,
+    LLAMA_MODULES
+};
+
+/* Shapes of the modules' weights. The letters mean sizes: C width, Q all heads of queries together,
+ * K all heads of keys together, F = Q + 2 K, I inner width of the MLP, G = 2 I, and of norms of
+ * queries and keys, q and k: a head, or Q and K. '1' in `rows` means that the weight is a vector.
+ * `bias` says which models have a bias here: q, o and m, those with qkv_bias, output_bias and
+ * mlp_bias; n, those with LayerNorm; 0, none. */
 static const struct {
+    char rows, columns, bias;
+} llama_shapes[LLAMA_MODULES] = {
+    { '1', 'C', 'n' }, { 'Q', 'C', 'q' }, { 'K', 'C', 'q' }, { 'K', 'C', 'q' }, { 'F', 'C', 'q' },
+    { '1', 'q', 0 },   { '1', 'k', 0 },   { 'C', 'Q', 'o' }, { '1', 'C', 'n' }, { '1', 'C', 'n' },
+    { '1', 'C', 'n' }, { 'I', 'C', 'm' }, { 'I', 'C', 'm' }, { 'G', 'C', 'm' }, { 'C', 'I', 'm' },
+};
+
+/* Names of the modules of a block, NULL for those that it lacks; its dense layers, and the default
+ * targets of LoRA. */
+typedef struct {
+    const char *names[LLAMA_MODULES], *linear, *lora;
+} llama_layout;
+
+enum {
+    LLAMA_PLAIN,
+    LLAMA_HEAD_NORMS,
+    LLAMA_SANDWICH,
+    LLAMA_SANDWICH_HEAD_NORMS,
+    LLAMA_PHI3,
+    LLAMA_OLMO2,
+    LLAMA_GLM,
+    LLAMA_GLM4,
+    LLAMA_HUNYUAN,
+    LLAMA_NEOX
+};
+static const llama_layout llama_layouts[] = {
+    { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL, NULL,
+        NULL, "self_attn.o_proj", NULL, "post_attention_layernorm", NULL, "mlp.gate_proj",
+        "mlp.up_proj", NULL, "mlp.down_proj" },
+      "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+      "q_proj,v_proj" },
+    { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL,
+        "self_attn.q_norm", "self_attn.k_norm", "self_attn.o_proj", NULL,
+        "post_attention_layernorm", NULL, "mlp.gate_proj", "mlp.up_proj", NULL, "mlp.down_proj" },
+      "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+      "q_proj,v_proj" },
+    { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL, NULL,
+        NULL, "self_attn.o_proj", "post_attention_layernorm", "pre_feedforward_layernorm",
+        "post_feedforward_layernorm", "mlp.gate_proj", "mlp.up_proj", NULL, "mlp.down_proj" },
+      "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+      "q_proj,v_proj" },
+    { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL,
+        "self_attn.q_norm", "self_attn.k_norm", "self_attn.o_proj", "post_attention_layernorm",
+        "pre_feedforward_layernorm", "post_feedforward_layernorm", "mlp.gate_proj", "mlp.up_proj",
+        NULL, "mlp.down_proj" },
+      "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+      "q_proj,v_proj" },
+    { { "input_layernorm", NULL, NULL, NULL, "self_attn.qkv_proj", NULL, NULL, "self_attn.o_proj",
+        NULL, "post_attention_layernorm", NULL, NULL, NULL, "mlp.gate_up_proj", "mlp.down_proj" },
+      "qkv_proj,o_proj,gate_up_proj,down_proj",
+      "qkv_proj" },
+    { { NULL, "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL, "self_attn.q_norm",
+        "self_attn.k_norm", "self_attn.o_proj", "post_attention_layernorm", NULL,
+        "post_feedforward_layernorm", "mlp.gate_proj", "mlp.up_proj", NULL, "mlp.down_proj" },
+      "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+      "q_proj,v_proj" },
+    { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL, NULL,
+        NULL, "self_attn.o_proj", NULL, "post_attention_layernorm", NULL, NULL, NULL,
+        "mlp.gate_up_proj", "mlp.down_proj" },
+      "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj",
+      "q_proj,v_proj" },
+    { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL, NULL,
+        NULL, "self_attn.o_proj", "post_self_attn_layernorm", "post_attention_layernorm",
+        "post_mlp_layernorm", NULL, NULL, "mlp.gate_up_proj", "mlp.down_proj" },
+      "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj",
+      "q_proj,v_proj" },
+    { { "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", NULL,
+        "self_attn.query_layernorm", "self_attn.key_layernorm", "self_attn.o_proj", NULL,
+        "post_attention_layernorm", NULL, "mlp.gate_proj", "mlp.up_proj", NULL, "mlp.down_proj" },
+      "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+      "q_proj,v_proj" },
+    { { "input_layernorm", NULL, NULL, NULL, "attention.query_key_value", NULL, NULL,
+        "attention.dense", NULL, "post_attention_layernorm", NULL, NULL, "mlp.dense_h_to_4h", NULL,
+        "mlp.dense_4h_to_h" },
+      "query_key_value,dense,dense_h_to_4h,dense_4h_to_h",
+      "query_key_value" },
+};
+
+/* Properties of a type, for llama_type.traits. */
+enum {
+    LLAMA_INTERLEAVED = 1,  /* rotary positions rotate pairs of neighbours (2i, 2i + 1) */
+    LLAMA_WHOLE_NORM = 2,   /* norms of queries and keys are over all heads together */
+    LLAMA_LATER_NORM = 4,   /* norms of queries and keys come after rotary positions */
+    LLAMA_MULTIPLIERS = 8,  /* Granite's factors */
+    LLAMA_QUERY_SCALE = 16, /* queries are scaled by position (Llama 4, Ministral 3) */
+    /* GPT-NeoX: LayerNorm, biases in the MLP, parallel branches, qkv by head */
+    LLAMA_LAYERNORM = 32
+};
+
+/* A model type, with the defaults of transformers for keys that config.json lacks. */
+struct llama_type {
     const char *type, *architecture;
+    int layout; /* index in llama_layouts */
     /* key_heads: 0 means as many as heads; head: columns of a head, 0 means width / heads */
     int64_t key_heads, head;
-    double base;
+    double base, epsilon;
+    /* default of partial_rotary_factor, or 0 if transformers ignores that key */
+    double rotated;
+    /* default of original_max_position_embeddings, or 0 for max_position_embeddings */
+    double original;
     int tied;
     llama_windows windows;
+    /* keys that say whether queries, keys and values, attention's output and the MLP have biases,
+     * or NULL; biased: default of the first two, and their value without a key */
+    const char *bias, *output_bias, *mlp_bias;
+    int biased;
     int gemma; /* 1 to 3 for versions of Gemma, 0 for other types */
-} llama_types[] = {
-    { "llama", "LlamaForCausalLM", 0, 0, 10000, 0, LLAMA_NO_WINDOW, 0 },
-    { "mistral", "MistralForCausalLM", 8, 0, 10000, 0, LLAMA_ALL_LAYERS, 0 },
-    { "qwen2", "Qwen2ForCausalLM", 32, 0, 10000, 0, LLAMA_LATER_LAYERS, 0 },
-    { "qwen3", "Qwen3ForCausalLM", 32, 128, 10000, 0, LLAMA_LATER_LAYERS, 0 },
-    { "smollm3", "SmolLM3ForCausalLM", 4, 0, 2000000, 1, LLAMA_NO_ROPE, 0 },
-    { "gemma", "GemmaForCausalLM", 16, 256, 10000, 1, LLAMA_NO_WINDOW, 1 },
-    { "gemma2", "Gemma2ForCausalLM", 4, 256, 10000, 1, LLAMA_PATTERN, 2 },
-    { "gemma3_text", "Gemma3ForCausalLM", 4, 256, 1000000, 1, LLAMA_PATTERN, 3 },
+    int traits;
+};
+static const llama_type llama_types[] = {
+    { "llama", "LlamaForCausalLM", LLAMA_PLAIN, 0, 0, 10000, 1e-6, 0, 0, 0, LLAMA_NO_WINDOW,
+      "attention_bias", "attention_bias", "mlp_bias", 0, 0, 0 },
+    { "mistral", "MistralForCausalLM", LLAMA_PLAIN, 8, 0, 10000, 1e-6, 0, 0, 0, LLAMA_ALL_LAYERS,
+      NULL, NULL, NULL, 0, 0, 0 },
+    { "qwen2", "Qwen2ForCausalLM", LLAMA_PLAIN, 32, 0, 10000, 1e-6, 0, 0, 0, LLAMA_LATER_LAYERS,
+      NULL, NULL, NULL, 1, 0, 0 },
+    { "qwen3", "Qwen3ForCausalLM", LLAMA_HEAD_NORMS, 32, 128, 10000, 1e-6, 0, 0, 0,
+      LLAMA_LATER_LAYERS, "attention_bias", "attention_bias", NULL, 0, 0, 0 },
+    { "smollm3", "SmolLM3ForCausalLM", LLAMA_PLAIN, 4, 0, 2000000, 1e-6, 0, 0, 1, LLAMA_NO_ROPE,
+      "attention_bias", "attention_bias", "mlp_bias", 0, 0, 0 },
+    { "gemma", "GemmaForCausalLM", LLAMA_PLAIN, 16, 256, 10000, 1e-6, 0, 0, 1, LLAMA_NO_WINDOW,
+      "attention_bias", "attention_bias", NULL, 0, 1, 0 },
+    { "gemma2", "Gemma2ForCausalLM", LLAMA_SANDWICH, 4, 256, 10000, 1e-6, 0, 0, 1, LLAMA_PATTERN,
+      "attention_bias", "attention_bias", NULL, 0, 2, 0 },
+    { "gemma3_text", "Gemma3ForCausalLM", LLAMA_SANDWICH_HEAD_NORMS, 4, 256, 1000000, 1e-6, 0, 0, 1,
+      LLAMA_PATTERN, "attention_bias", "attention_bias", NULL, 0, 3, 0 },
+    { "phi3", "Phi3ForCausalLM", LLAMA_PHI3, 0, 0, 10000, 1e-5, 1, 4096, 0, LLAMA_GIVEN_WINDOW,
+      NULL, NULL, NULL, 0, 0, 0 },
+    { "granite", "GraniteForCausalLM", LLAMA_PLAIN, 0, 0, 10000, 1e-6, 0, 0, 0, LLAMA_NO_WINDOW,
+      "attention_bias", "attention_bias", "mlp_bias", 0, 0, LLAMA_MULTIPLIERS },
+    { "olmo2", "Olmo2ForCausalLM", LLAMA_OLMO2, 0, 0, 10000, 1e-5, 0, 0, 0, LLAMA_NO_WINDOW,
+      "attention_bias", "attention_bias", NULL, 0, 0, LLAMA_WHOLE_NORM },
+    { "glm", "GlmForCausalLM", LLAMA_GLM, 2, 128, 10000, 1.5625e-7, 0.5, 0, 0, LLAMA_NO_WINDOW,
+      "attention_bias", NULL, NULL, 1, 0, LLAMA_INTERLEAVED },
+    { "glm4", "Glm4ForCausalLM", LLAMA_GLM4, 2, 128, 10000, 1.5625e-7, 0.5, 0, 0, LLAMA_NO_WINDOW,
+      "attention_bias", NULL, NULL, 1, 0, LLAMA_INTERLEAVED },
+    { "ministral3", "Ministral3ForCausalLM", LLAMA_PLAIN, 8, 128, 10000, 1e-5, 0, 0, 0,
+      LLAMA_GIVEN_WINDOW, NULL, NULL, NULL, 0, 0, LLAMA_QUERY_SCALE },
+    { "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", LLAMA_HUNYUAN, 0, 0, 10000, 1e-5, 0, 0, 0,
+      LLAMA_NO_WINDOW, "attention_bias", "attention_bias", NULL, 0, 0, LLAMA_LATER_NORM },
+    { "ernie4_5", "Ernie4_5ForCausalLM", LLAMA_PLAIN, 2, 128, 500000, 1e-5, 0, 0, 1,
+      LLAMA_NO_WINDOW, "use_bias", "use_bias", "use_bias", 0, 0, LLAMA_INTERLEAVED },
+    { "gpt_neox", "GPTNeoXForCausalLM", LLAMA_NEOX, 0, 0, 10000, 1e-5, 0.25, 0, 0, LLAMA_NO_WINDOW,
+      "attention_bias", "attention_bias", NULL, 1, 0, LLAMA_LAYERNORM },
 };
 enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_MAX_HEAD_DIM = 1024 };
 
-/* ---- parameters: a table -------------------------------------------------------------------- */
-/* Shapes of the parameters of a block. The letters mean sizes: C width, Q all heads of queries
- * together, K all heads of keys together, D a head, I inner width of the MLP; '1' in `rows` means
- * that the parameter is a vector. `where` says which models have the parameter: 0, all models; q,
- * models with biases of queries, keys and values; o, with a bias of attention's output; m, with
- * biases in the MLP; n, with norms of heads; p, with norms before and after the MLP. In the last
- * ones, post_attention_layernorm really comes after attention; in all others it comes before the
- * MLP. */
-static const struct {
-    const char *name;
-    char rows, columns, where;
-} llama_table[] = {
-    { "input_layernorm.weight", '1', 'C', 0 },
-    { "self_attn.q_proj.weight", 'Q', 'C', 0 },
-    { "self_attn.q_proj.bias", '1', 'Q', 'q' },
-    { "self_attn.k_proj.weight", 'K', 'C', 0 },
-    { "self_attn.k_proj.bias", '1', 'K', 'q' },
-    { "self_attn.v_proj.weight", 'K', 'C', 0 },
-    { "self_attn.v_proj.bias", '1', 'K', 'q' },
-    { "self_attn.q_norm.weight", '1', 'D', 'n' },
-    { "self_attn.k_norm.weight", '1', 'D', 'n' },
-    { "self_attn.o_proj.weight", 'C', 'Q', 0 },
-    { "self_attn.o_proj.bias", '1', 'C', 'o' },
-    { "post_attention_layernorm.weight", '1', 'C', 0 },
-    { "pre_feedforward_layernorm.weight", '1', 'C', 'p' },
-    { "post_feedforward_layernorm.weight", '1', 'C', 'p' },
-    { "mlp.gate_proj.weight", 'I', 'C', 0 },
-    { "mlp.gate_proj.bias", '1', 'I', 'm' },
-    { "mlp.up_proj.weight", 'I', 'C', 0 },
-    { "mlp.up_proj.bias", '1', 'I', 'm' },
-    { "mlp.down_proj.weight", 'C', 'I', 0 },
-    { "mlp.down_proj.bias", '1', 'C', 'm' },
-};
-enum { LLAMA_PARAMS = sizeof llama_table / sizeof llama_table[0] };
-
-static inline int llama_has_param(const model_config *c, char where)
+/* Returns the row of a model_type, which must be one of llama_types. */
+static inline const llama_type *llama_find_type(const char *type)
 {
-    return where == 'q'   ? c->llama.qkv_bias
-           : where == 'o' ? c->llama.output_bias
-           : where == 'm' ? c->llama.mlp_bias
-           : where == 'n' ? c->llama.head_norms
-           : where == 'p' ? c->llama.post_norms
-                          : 1;
+    int row = 0;
+    while (strcmp(type, llama_types[row].type) != 0)
+        row++;
+    return &llama_types[row];
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+/* Returns the name of a module in a block, or NULL if the model has no such module. */
+static inline const char *llama_name(const model_config *c, int module)
+{
+    return llama_layouts[c->llama.row->layout].names[module];
+}
+
+static inline int llama_has_bias(const model_config *c, char bias)
+{
+    return bias == 'q'   ? c->llama.qkv_bias
+           : bias == 'o' ? c->llama.output_bias
+           : bias == 'm' ? c->llama.mlp_bias
+           : bias == 'n' ? (c->llama.row->traits & LLAMA_LAYERNORM) != 0
+                         : 0;
 }
 
 static inline int64_t llama_dim(const model_config *c, char letter)
 {
+    const int64_t Q = c->heads * c->head_dim, K = c->key_heads * c->head_dim;
+    const int whole = (c->llama.row->traits & LLAMA_WHOLE_NORM) != 0;
     return letter == 'C'   ? c->width
-           : letter == 'Q' ? c->heads * c->head_dim
-           : letter == 'K' ? c->key_heads * c->head_dim
-           : letter == 'D' ? c->head_dim
+           : letter == 'Q' ? Q
+           : letter == 'K' ? K
+           : letter == 'F' ? Q + 2 * K
+           : letter == 'q' ? (whole ? Q : c->head_dim)
+           : letter == 'k' ? (whole ? K : c->head_dim)
            : letter == 'I' ? c->inner
+           : letter == 'G' ? 2 * c->inner
                            : 1;
 }
 
 static inline int llama_block_params(const model_config *c)
 {
     int n = 0;
-    for (int i = 0; i < LLAMA_PARAMS; i++)
-        n += llama_has_param(c, llama_table[i].where);
+    for (int i = 0; i < LLAMA_MODULES; i++)
+        n += llama_name(c, i) != NULL ? 1 + llama_has_bias(c, llama_shapes[i].bias) : 0;
     return n;
 }
 
-static inline int llama_is_norm(const char *name) { return strstr(name, "norm.weight") != NULL; }
+/* Describes a weight or bias of module i of a block. */
+static inline void llama_describe(const model_config *c, int i, int bias, model_parameter *p)
+{
+    const int64_t rows = llama_dim(c, llama_shapes[i].rows);
+    const int64_t columns = llama_dim(c, llama_shapes[i].columns);
+    const int vector = llama_shapes[i].rows == '1';
+    snprintf(p->name, sizeof p->name, "%s.%s", llama_name(c, i), bias ? "bias" : "weight");
+    p->shape = vector ? gckpt_shape1(columns)
+               : bias ? gckpt_shape1(rows)
+                      : gckpt_shape2(rows, columns);
+    if (p->shape.n == 2)
+        p->init.normal = (float)c->init_range;
+    else if (!bias)
+        p->init.constant = (float)!c->llama.plus_one;
+}
 
 static inline void llama_get_param(const model_config *c, int64_t layer, int part, model_parameter *p)
 {
-    static const char *const outside[] = { "embed_tokens.weight", "norm.weight", "lm_head.weight" };
-    int row = -1;
-    for (int left = part; layer >= 0 && left >= 0; left--)
-        while (!llama_has_param(c, llama_table[++row].where))
-            ;
-    snprintf(p->name, sizeof p->name, "%s", row < 0 ? outside[part] : llama_table[row].name);
-    if (row < 0)
-        p->shape = part == 1 ? gckpt_shape1(c->width) : gckpt_shape2(c->vocabulary, c->width);
-    else if (llama_table[row].rows == '1')
-        p->shape = gckpt_shape1(llama_dim(c, llama_table[row].columns));
-    else
-        p->shape = gckpt_shape2(llama_dim(c, llama_table[row].rows),
-                                llama_dim(c, llama_table[row].columns));
-    if (p->shape.n == 2)
+    for (int i = 0; layer >= 0; i++) {
+        const int n = llama_name(c, i) ? 1 + llama_has_bias(c, llama_shapes[i].bias) : 0;
+        if (part < n) {
+            llama_describe(c, i, part, p);
+            return;
+        }
+        part -= n;
+    }
+    const int norm = part > 0 && part <= c->family->params_after;
+    model_join(p->name,
+               norm        ? c->family->norm
+               : part == 0 ? c->family->embeddings
+                           : "lm_head",
+               part == 2 && norm ? ".bias" : ".weight");
+    p->shape = norm ? gckpt_shape1(c->width) : gckpt_shape2(c->vocabulary, c->width);
+    if (!norm)
         p->init.normal = (float)c->init_range;
-    else if (llama_is_norm(p->name))
+    else if (part == 1)
         p->init.constant = (float)!c->llama.plus_one;
 }
 
@@ -144,6 +301,14 @@ static inline void llama_get_param(const model_config *c, int64_t layer, int par
 static inline int llama_is_skipped(const char *name)
 {
     return strstr(name, ".rotary_emb.inv_freq") != NULL;
+}
+
+/* As llama_is_skipped, also for causal masks, which old files of GPT-NeoX contain. */
+static inline int neox_is_skipped(const char *name)
+{
+    const char *end = strstr(name, ".attention.");
+    return llama_is_skipped(name) || (end != NULL && (strcmp(end, ".attention.bias") == 0 ||
+                                                      strcmp(end, ".attention.masked_bias") == 0));
 }
 
 /* ---- positions ------------------------------------------------------------------------------- */
@@ -224,6 +389,24 @@ static inline void llama_frequencies(const llama_positions *l, int64_t head, flo
     }
 }
 
+/* Fills *to for the rotary positions *l in a graph for texts of `length` tokens: during generation,
+ * that is the caches' capacity. `frequencies` is memory for scaled frequencies. */
+static inline void llama_rotary(const llama_positions *l, int64_t head, int64_t length,
+                                float *frequencies, gckpt_rotary_desc *to)
+{
+    const int64_t columns = l->columns > 0 ? l->columns : head;
+    const float *divisors = l->divisors[(double)length > l->original];
+    to->base = (float)l->base;
+    to->scale = (float)l->scale;
+    to->columns = columns;
+    if (l->scaling == LLAMA_UNSCALED)
+        return;
+    llama_frequencies(l, columns, frequencies);
+    for (int64_t i = 0; l->scaling == LLAMA_LONGROPE && i < columns / 2; i++)
+        frequencies[i] /= divisors[i];
+    to->frequencies = frequencies;
+}
+
 /* ---- building the graph ---------------------------------------------------------------------- */
 typedef struct {
     model_site site;              /* must be the first field, because hooks get a pointer to it */
@@ -231,6 +414,7 @@ typedef struct {
     gckpt_rotary_desc rotary[2];
     /* constant 1, if norms multiply by 1 + weight; NULL if they multiply by weight */
     gckpt_tensor *one;
+    gckpt_tensor *query_scales; /* factors of queries by position (T,1), or NULL */
 } llama_site;
 
 /* Returns the bit of a layer in one of the bit sets of llama_config. */
@@ -239,22 +423,57 @@ static inline int llama_bit(const uint64_t *mask, int64_t layer)
     return layer >= 0 && layer < LLAMA_MASK_BITS && (mask[layer / 64] >> layer % 64 & 1) != 0;
 }
 
+/* Normalises the last axis of x with the gain of `part`. Returns x if part is NULL. */
 static inline gckpt_tensor *llama_norm(const llama_site *p, gckpt_tensor *x, const char *part)
 {
-    gckpt_tensor *gain = model_param(gckpt_graph_of(x), &p->site, part, ".weight");
-    return gckpt_rmsnorm(x, p->one != NULL ? gckpt_add(gain, p->one) : gain,
-                             (float)p->site.config->llama.epsilon);
+    if (part == NULL)
+        return x;
+    gckpt_graph *g = gckpt_graph_of(x);
+    const llama_config *l = &p->site.config->llama;
+    gckpt_tensor *gain = model_param(g, &p->site, part, ".weight");
+    if (l->row->traits & LLAMA_LAYERNORM)
+        return gckpt_layernorm(x, gain, model_param(g, &p->site, part, ".bias"), (float)l->epsilon);
+    return gckpt_rmsnorm(x, p->one != NULL ? gckpt_add(gain, p->one) : gain, (float)l->epsilon);
 }
 
-/* If the model has norms of heads, normalises each head of x (B,T,heads D); else returns x. */
+/* Normalises each head of x (B,T,heads D) or, with LLAMA_WHOLE_NORM, all heads together. Returns x if
+ * part is NULL. */
 static inline gckpt_tensor *llama_head_norm(const llama_site *p, gckpt_tensor *x, const char *part)
 {
     const gckpt_shape s = gckpt_shape_of(x);
     const int64_t D = p->site.config->head_dim;
-    if (!p->site.config->llama.head_norms || s.n != 3)
-        return x;
+    if (part == NULL || s.n != 3 || (p->site.config->llama.row->traits & LLAMA_WHOLE_NORM))
+        return llama_norm(p, x, part);
     x = gckpt_reshape(x, gckpt_shape4(s.d[0], s.d[1], s.d[2] / D, D));
     return gckpt_reshape(llama_norm(p, x, part), s);
+}
+
+/* Moves the first R columns of each head of x (B,T,heads D): `from` gives the sizes of the two axes
+ * that these columns have, (R/2,2) or (2,R/2), which change places. So pairs of neighbours become
+ * pairs (i, i + R/2), or the reverse. */
+static inline gckpt_tensor *llama_move_pairs(const llama_site *p, gckpt_tensor *x, int64_t first,
+                                             int64_t second)
+{
+    static const int axes[] = { 0, 1, 2, 4, 3 };
+    const gckpt_shape s = gckpt_shape_of(x);
+    const int64_t D = p->site.config->head_dim, R = first * second;
+    if (s.n != 3)
+        return x;
+    const gckpt_shape heads = gckpt_shape4(s.d[0], s.d[1], s.d[2] / D, D);
+    gckpt_shape rotated = heads, pairs = heads;
+    rotated.d[3] = R;
+    pairs.n = 5;
+    pairs.d[3] = first;
+    pairs.d[4] = second;
+    gckpt_tensor *both[2];
+    x = gckpt_reshape(x, heads);
+    both[0] = gckpt_reshape(R < D ? gckpt_slice(x, -1, 0, R) : x, pairs);
+    both[0] = gckpt_reshape(gckpt_permute(both[0], axes, 5), rotated);
+    if (R < D) {
+        both[1] = gckpt_slice(x, -1, R, D);
+        both[0] = gckpt_concat(both, 2, -1);
+    }
+    return gckpt_reshape(both[0], s);
 }
 
 static inline gckpt_tensor *llama_rope(const llama_site *p, gckpt_tensor *x, int64_t heads)
@@ -262,7 +481,42 @@ static inline gckpt_tensor *llama_rope(const llama_site *p, gckpt_tensor *x, int
     const llama_config *l = &p->site.config->llama;
     gckpt_rotary_desc desc = p->rotary[llama_bit(l->sliding, p->site.layer)];
     desc.heads = (int)heads;
-    return llama_bit(l->no_rope, p->site.layer) ? x : gckpt_rotary(x, &desc);
+    if (llama_bit(l->no_rope, p->site.layer))
+        return x;
+    if (!(l->row->traits & LLAMA_INTERLEAVED))
+        return gckpt_rotary(x, &desc);
+    x = gckpt_rotary(llama_move_pairs(p, x, desc.columns / 2, 2), &desc);
+    return llama_move_pairs(p, x, 2, desc.columns / 2);
+}
+
+/* Returns queries or keys x with their norm and rotary positions. */
+static inline gckpt_tensor *llama_place(const llama_site *p, gckpt_tensor *x, int64_t heads,
+                                        int norm)
+{
+    const char *part = llama_name(p->site.config, norm);
+    return p->site.config->llama.row->traits & LLAMA_LATER_NORM
+               ? llama_head_norm(p, llama_rope(p, x, heads), part)
+               : llama_rope(p, llama_head_norm(p, x, part), heads);
+}
+
+/* Divides qkv (B,T,Q + 2 K), the result of a fused layer, into queries, keys and values. */
+static inline void llama_divide(const model_config *c, gckpt_tensor *qkv, gckpt_tensor **q,
+                                gckpt_tensor **k, gckpt_tensor **v)
+{
+    const int64_t Q = llama_dim(c, 'Q'), K = llama_dim(c, 'K'), D = c->head_dim;
+    const gckpt_shape s = gckpt_shape_of(qkv);
+    gckpt_tensor **const to[] = { q, k, v };
+    if ((c->llama.row->traits & LLAMA_LAYERNORM) && s.n == 3) {
+        /* each head has its own query, key and value next to each other */
+        qkv = gckpt_reshape(qkv, gckpt_shape4(s.d[0], s.d[1], c->heads, 3 * D));
+        for (int i = 0; i < 3; i++)
+            *to[i] = gckpt_reshape(gckpt_slice(qkv, -1, i * D, (i + 1) * D),
+                                   gckpt_shape3(s.d[0], s.d[1], Q));
+        return;
+    }
+    *q = gckpt_slice(qkv, -1, 0, Q);
+    *k = gckpt_slice(qkv, -1, Q, Q + K);
+    *v = gckpt_slice(qkv, -1, Q + K, Q + 2 * K);
 }
 
 /* Returns attention of queries, keys and values; rotary positions have been applied. In a graph for
@@ -291,39 +545,79 @@ static inline gckpt_tensor *llama_attention(const llama_site *p, gckpt_tensor *q
     return gckpt_attention(q, k, v, &desc);
 }
 
-/* Adds the result of a branch to x. If the model has norms after branches, first applies the norm
- * called `norm` to the result. */
-static inline gckpt_tensor *llama_add_branch(const llama_site *p, gckpt_tensor *x, gckpt_tensor *branch,
-                                      const char *norm)
+/* Adds the result of a branch to x, after the norm `post`, if the model has it, and a factor. */
+static inline gckpt_tensor *llama_add_branch(const llama_site *p, gckpt_tensor *x,
+                                             gckpt_tensor *branch, int post)
 {
-    return gckpt_add(x, p->site.config->llama.post_norms ? llama_norm(p, branch, norm) : branch);
+    const double scale = p->site.config->llama.branch_scale;
+    branch = llama_norm(p, branch, llama_name(p->site.config, post));
+    return gckpt_add(x, scale != 0 ? gckpt_scale(branch, (float)scale) : branch);
+}
+
+/* Appends the dense layer `module` to x. */
+static inline gckpt_tensor *llama_linear(const llama_site *p, gckpt_tensor *x, int module)
+{
+    return model_linear(&p->site, x, llama_name(p->site.config, module));
+}
+
+/* Multiplies queries (B,T,heads D) by a factor that depends on the position, if the model has it. */
+static inline gckpt_tensor *llama_scale_queries(const llama_site *p, gckpt_tensor *q)
+{
+    if (p->query_scales == NULL)
+        return q;
+    gckpt_tensor *zeros = gckpt_scale(gckpt_slice(q, -1, 0, 1), 0);
+    return gckpt_mul(q, gckpt_positions(zeros, p->query_scales, p->rotary[0].position));
+}
+
+/* Returns the result of attention for x (B,T,C). */
+static inline gckpt_tensor *llama_attend(const llama_site *p, gckpt_tensor *x)
+{
+    const model_config *c = p->site.config;
+    const model_hooks *hooks = p->site.options->hooks;
+    gckpt_tensor *q, *k, *v;
+    if (llama_name(c, LLAMA_QKV) != NULL) {
+        llama_divide(c, llama_linear(p, x, LLAMA_QKV), &q, &k, &v);
+    } else {
+        q = llama_linear(p, x, LLAMA_Q);
+        k = llama_linear(p, x, LLAMA_K);
+        v = llama_linear(p, x, LLAMA_V);
+    }
+    q = llama_scale_queries(p, llama_place(p, q, c->heads, LLAMA_Q_NORM));
+    k = llama_place(p, k, c->key_heads, LLAMA_K_NORM);
+    if (hooks != NULL && hooks->keys_values != NULL)
+        hooks->keys_values(hooks->user, &p->site, &k, &v);
+    x = llama_linear(p, llama_attention(p, q, k, v), LLAMA_OUTPUT);
+    return model_branch(&p->site, q, x);
+}
+
+/* Returns the result of the MLP for x (B,T,C). */
+static inline gckpt_tensor *llama_mlp(const llama_site *p, gckpt_tensor *x)
+{
+    const model_config *c = p->site.config;
+    gckpt_tensor *gate, *up; /* shape (B,T,I), with I the inner width */
+    if (llama_name(c, LLAMA_GATE_UP) != NULL) {
+        x = llama_linear(p, x, LLAMA_GATE_UP);
+        gate = gckpt_slice(x, -1, 0, c->inner);
+        up = gckpt_slice(x, -1, c->inner, 2 * c->inner);
+    } else {
+        gate = llama_name(c, LLAMA_GATE) != NULL ? llama_linear(p, x, LLAMA_GATE) : NULL;
+        up = llama_linear(p, x, LLAMA_UP);
+    }
+    x = gate != NULL ? gckpt_mul(c->activation(gate), up) : c->activation(up);
+    x = llama_linear(p, x, LLAMA_DOWN);
+    return model_branch(&p->site, NULL, x);
 }
 
 /* Appends a block to x: (B,T,C) -> (B,T,C). It is one segment for gckpt_checkpoint. */
 static inline gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
 {
     const llama_site *p = (const llama_site *)user;
-    const model_site *at = &p->site;
-    const model_config *c = at->config;
-    const model_hooks *hooks = at->options->hooks;
-    gckpt_tensor *a = llama_norm(p, x, "input_layernorm");
-    gckpt_tensor *q =
-        llama_head_norm(p, model_linear(at, a, "self_attn.q_proj"), "self_attn.q_norm");
-    gckpt_tensor *k =
-        llama_head_norm(p, model_linear(at, a, "self_attn.k_proj"), "self_attn.k_norm");
-    gckpt_tensor *v = model_linear(at, a, "self_attn.v_proj");
-    q = llama_rope(p, q, c->heads);
-    k = llama_rope(p, k, c->key_heads);
-    if (hooks != NULL && hooks->keys_values != NULL)
-        hooks->keys_values(hooks->user, at, &k, &v);
-    a = model_linear(at, llama_attention(p, q, k, v), "self_attn.o_proj");
-    x = llama_add_branch(p, x, model_branch(at, q, a), "post_attention_layernorm");
-    a = llama_norm(p, x,
-                   c->llama.post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm");
-    /* shape (B,T,I), with I the inner width */
-    gckpt_tensor *gate = c->activation(model_linear(at, a, "mlp.gate_proj"));
-    a = model_linear(at, gckpt_mul(gate, model_linear(at, a, "mlp.up_proj")), "mlp.down_proj");
-    return llama_add_branch(p, x, model_branch(at, NULL, a), "post_feedforward_layernorm");
+    const model_config *c = p->site.config;
+    gckpt_tensor *a = llama_attend(p, llama_norm(p, x, llama_name(c, LLAMA_ATTENTION_NORM)));
+    gckpt_tensor *sum = llama_add_branch(p, x, a, LLAMA_ATTENTION_POST_NORM);
+    a = c->llama.parallel ? x : sum; /* the input of the MLP's branch */
+    a = llama_mlp(p, llama_norm(p, a, llama_name(c, LLAMA_MLP_NORM)));
+    return llama_add_branch(p, sum, a, LLAMA_MLP_POST_NORM);
 }
 
 static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *tokens,
@@ -338,24 +632,24 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
     p.site.config = c;
     p.site.options = o;
     p.site.layer = -1;
-    for (int i = 0; i < 2; i++) {
-        const llama_positions *l = &c->llama.positions[i];
-        p.rotary[i].base = (float)l->base;
-        p.rotary[i].scale = (float)l->scale;
-        p.rotary[i].position = o->capacity == 0 && hooks != NULL ? hooks->prefix : 0;
-        if (l->scaling == LLAMA_UNSCALED)
-            continue;
-        llama_frequencies(l, c->head_dim, frequencies[i]);
-        p.rotary[i].frequencies = frequencies[i];
-    }
     gckpt_graph *g = gckpt_graph_of(tokens);
-    gckpt_tensor *x = gckpt_embed(model_param(g, &p.site, "embed_tokens", ".weight"), tokens);
-    if (c->llama.plus_one) {
+    gckpt_tensor *x =
+        gckpt_embed(model_param(g, &p.site, c->family->embeddings, ".weight"), tokens);
+    if (c->llama.plus_one)
         p.one = gckpt_constant(g, "model.one", GCKPT_F32, gckpt_shape1(1), &one);
-        x = gckpt_scale(x, (float)model_sqrt((double)c->width));
-    }
+    if (c->llama.embedding_scale != 0)
+        x = gckpt_scale(x, (float)c->llama.embedding_scale);
     if (hooks != NULL && hooks->embedded != NULL)
         x = hooks->embedded(hooks->user, &p.site, x);
+    const int64_t first = o->capacity == 0 && hooks != NULL ? hooks->prefix : 0;
+    const int64_t length = o->capacity > 0 ? o->capacity : first + gckpt_shape_of(x).d[1];
+    if (m->query_scales != NULL && (double)length > c->llama.query_original)
+        p.query_scales = gckpt_constant(g, "model.query_scales", GCKPT_F32,
+                                        gckpt_shape2(c->context, 1), m->query_scales);
+    for (int i = 0; i < 2; i++) {
+        p.rotary[i].position = first;
+        llama_rotary(&c->llama.positions[i], c->head_dim, length, frequencies[i], &p.rotary[i]);
+    }
     if (o->dropout > 0)
         x = gckpt_dropout(x, (float)o->dropout);
     for (p.site.layer = 0; p.site.layer < c->layers; p.site.layer++)
@@ -363,26 +657,33 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
     p.site.layer = -1;
     if (o->capacity == 0 && hooks != NULL && hooks->prompt > 0)
         x = gckpt_slice(x, 1, hooks->prompt, gckpt_shape_of(x).d[1]);
-    return llama_norm(&p, x, "norm");
+    return llama_norm(&p, x, c->family->norm);
 }
 
 /* Computes keys and values of the prompts of LLaMA-Adapter, without rotary positions. */
 static inline void llama_keys_values(const model_site *at, gckpt_tensor *prompts, gckpt_tensor **k,
                                      gckpt_tensor **v)
 {
-    static const char *const parts[] = { "self_attn.k_proj", "self_attn.v_proj" };
-    gckpt_tensor **const to[] = { k, v };
+    static const int parts[] = { LLAMA_K, LLAMA_V, LLAMA_QKV };
+    gckpt_tensor *q, **const to[] = { k, v, &q };
+    const model_config *c = at->config;
     gckpt_graph *g = gckpt_graph_of(prompts);
-    for (int i = 0; i < 2; i++)
-        *to[i] = gckpt_linear_transposed(prompts, model_param(g, at, parts[i], ".weight"),
-                                         model_param(g, at, parts[i], ".bias"));
+    const int fused = llama_name(c, LLAMA_QKV) != NULL;
+    for (int i = fused ? 2 : 0; i < (fused ? 3 : 2); i++) {
+        const char *name = llama_name(c, parts[i]);
+        *to[i] = gckpt_linear_transposed(prompts, model_param(g, at, name, ".weight"),
+                                         model_param(g, at, name, ".bias"));
+    }
+    if (fused)
+        llama_divide(c, q, &q, k, v);
 }
 
 static inline int llama_is_post_norm(const model_config *c, const char *name, float *gain)
 {
+    const char *attention = llama_name(c, LLAMA_ATTENTION_POST_NORM);
+    const char *mlp = llama_name(c, LLAMA_MLP_POST_NORM);
     *gain = c->llama.plus_one ? -1 : 0;
-    return c->llama.post_norms && (strstr(name, ".post_attention_layernorm.") != NULL ||
-                                   strstr(name, ".post_feedforward_layernorm.") != NULL);
+    return attention != NULL && (strstr(name, attention) != NULL || strstr(name, mlp) != NULL);
 }
 
 /* ---- config.json ----------------------------------------------------------------------------- */
@@ -418,16 +719,65 @@ static inline void llama_read_yarn(json *d, uint32_t at, llama_positions *l)
     l->scale = llama_read_real(d, at, "attention_factor", l->scale, 0);
 }
 
+/* Reads LongRoPE's divisors of the frequencies, and its factor of cosines and sines. */
+static inline void llama_read_longrope(json *d, uint32_t at, const model_config *c,
+                                       llama_positions *l)
+{
+    static const char *const keys[] = { "short_factor", "long_factor" };
+    const int64_t pairs = (l->columns > 0 ? l->columns : c->head_dim) / 2;
+    for (int i = 0; i < 2 && d->error[0] == 0; i++) {
+        const uint32_t list = json_find_nonnull(d, at, keys[i]);
+        if (list == 0)
+            json_fail(d, 0, "rope_type: expected a list %s with longrope", keys[i]);
+        else if (pairs > LLAMA_LONGROPE_PAIRS || json_size(d, list) != (uint32_t)pairs)
+            json_fail(d, d->nodes[list].line,
+                      "%s: expected %lld numbers, one for each pair of columns, and at most %d",
+                      keys[i], (long long)pairs, LLAMA_LONGROPE_PAIRS);
+        uint32_t item = json_first(d, list);
+        for (int64_t k = 0; d->error[0] == 0 && k < pairs; k++, item = json_next(d, item)) {
+            const double x = json_real_of(d, item);
+            if (!(x > 0 && x <= 1e12))
+                json_mismatch(d, item, "a number above 0 and at most 1e12");
+            l->divisors[i][k] = (float)x;
+        }
+    }
+    l->factor = json_find_nonnull(d, at, "factor") ? llama_read_real(d, at, "factor", 1, 0)
+                                                   : (double)c->context / l->original;
+    l->scale = l->factor > 1 ? model_sqrt(1 + llama_log(l->factor) / llama_log(l->original)) : 1;
+    l->scale = llama_read_real(d, at, "attention_factor", l->scale, 0);
+    l->factor = 1; /* scales no frequency itself */
+}
+
+/* Reads the number of columns that rotary positions rotate; 0 stands for all columns of a head. */
+static inline int64_t llama_read_rotated(json *d, uint32_t at, const model_config *c)
+{
+    const double usual = c->llama.row->rotated;
+    const uint32_t inner = json_find_nonnull(d, at, "partial_rotary_factor");
+    const uint32_t from = inner != 0 ? at : (uint32_t)JSON_ROOT;
+    const char *key = inner == 0 && (c->llama.row->traits & LLAMA_LAYERNORM)
+                          ? "rotary_pct"
+                          : "partial_rotary_factor";
+    const double part = llama_read_real(d, from, key, usual > 0 ? usual : 1, 0);
+    const int64_t columns = (int64_t)(part * (double)c->head_dim);
+    if (usual == 0 ? part != 1 : part > 1 || columns < 2 || columns % 2 != 0)
+        json_mismatch(d, json_find(d, from, key),
+                      usual == 0 ? "1: all columns of a head"
+                                 : "a part of a head's columns that is an even number");
+    return part == 1 ? 0 : columns;
+}
+
 /* Reads the rotary positions, rope_theta and the scaling, from object `at` of config.json. If at is
  * 0, sets the defaults. */
 static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, double base,
                                      llama_positions *l)
 {
-    static const char *const names[] = { "default", "linear", "llama3", "yarn" };
+    static const char *const names[] = { "default", "linear", "llama3", "yarn", "longrope" };
+    const double original = c->llama.row->original;
     uint32_t type = json_find_nonnull(d, at, "rope_type");
     int which = 0;
     l->factor = l->scale = 1;
     l->base = base;
+    l->columns = llama_read_rotated(d, at, c);
     if (at == 0)
         return;
     if (json_kind_of(d, at) != JSON_OBJECT) {
@@ -438,18 +788,34 @@ static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, 
         if (json_kind_of(d, k + 1) == JSON_OBJECT)
             json_mismatch(d, k + 1, "a number: the same positions in all layers");
     l->base = llama_read_real(d, at, "rope_theta", l->base, 1);
-    if (llama_read_real(d, at, "partial_rotary_factor", 1, 0) != 1)
-        json_mismatch(d, json_find(d, at, "partial_rotary_factor"), "1: all columns of a head");
     type = type ? type : json_find_nonnull(d, at, "type");
-    while (type && which < 4 && !json_is(d, type, names[which]))
+    while (type && which < 5 && !json_is(d, type, names[which]))
         which++;
-    if (which == 4)
-        json_mismatch(d, type, "default, linear, llama3 or yarn");
-    l->scaling = (llama_scaling)(which % 4);
+    if (type && (c->llama.row->traits & LLAMA_LATER_NORM) && json_is(d, type, "dynamic") &&
+        json_find_nonnull(d, at, "alpha")) {
+        /* Hunyuan: a fixed alpha raises the base */
+        const double power = (double)c->head_dim / ((double)c->head_dim - 2);
+        l->base *= llama_exp(power * llama_log(llama_read_real(d, at, "alpha", 1, 0)));
+        l->scaling = LLAMA_LINEAR;
+        return;
+    }
+    /* names that files of Phi-3 have for longrope */
+    if (type && original > 0 && (which == LLAMA_YARN || json_is(d, type, "su")))
+        which = LLAMA_LONGROPE;
+    if (which == 5)
+        json_mismatch(d, type, "default, linear, llama3, yarn or longrope");
+    l->scaling = (llama_scaling)(which % 5);
     if (l->scaling == LLAMA_UNSCALED)
         return;
-    l->original = json_real(d, at, "original_max_position_embeddings", (double)c->context);
-    l->original = llama_read_real(d, JSON_ROOT, "original_max_position_embeddings", l->original, 0.5);
+    l->original = original > 0
+                      ? original
+                      : json_real(d, at, "original_max_position_embeddings", (double)c->context);
+    l->original = llama_read_real(d, JSON_ROOT, "original_max_position_embeddings", l->original,
+                                  l->scaling == LLAMA_LONGROPE ? 1 : 0.5);
+    if (l->scaling == LLAMA_LONGROPE) {
+        llama_read_longrope(d, at, c, l);
+        return;
+    }
     const int by_context = l->scaling == LLAMA_YARN && json_find_nonnull(d, at, "factor") == 0;
     l->factor = by_context ? (double)c->context / l->original : llama_read_real(d, at, "factor", 0, 0);
     if (l->scaling == LLAMA_YARN)
@@ -463,16 +829,16 @@ static inline void llama_read_rope(json *d, uint32_t at, const model_config *c, 
 /* Reads the rotary positions of all layers. In Gemma 3, layers with full attention and layers with
  * a sliding window have different ones. Older files use the keys rope_scaling, rope_theta and
  * rope_local_base_freq. */
-static inline void llama_read_positions(json *d, model_config *c, int row)
+static inline void llama_read_positions(json *d, model_config *c)
 {
     llama_positions *l = c->llama.positions;
     const uint32_t scaling = json_find_nonnull(d, JSON_ROOT, "rope_scaling");
     const uint32_t all = json_find_nonnull(d, JSON_ROOT, "rope_parameters");
     const uint32_t old = json_size(d, scaling) > 0 ? scaling : 0;
-    double base = llama_read_real(d, JSON_ROOT, "rope_theta", llama_types[row].base, 1);
-    if (llama_read_real(d, JSON_ROOT, "partial_rotary_factor", 1, 0) != 1)
-        json_mismatch(d, json_find(d, JSON_ROOT, "partial_rotary_factor"), "1: all columns of a head");
-    if (llama_types[row].gemma != 3) {
+    const int neox = (c->llama.row->traits & LLAMA_LAYERNORM) != 0;
+    double base = llama_read_real(d, JSON_ROOT, neox ? "rotary_emb_base" : "rope_theta",
+                                  c->llama.row->base, 1);
+    if (c->llama.row->gemma != 3) {
         llama_read_rope(d, old ? old : all, c, base, l);
         l[1] = l[0];
         return;
@@ -514,7 +880,8 @@ static inline int64_t llama_read_window(json *d, llama_windows windows)
 {
     const int later = windows == LLAMA_LATER_LAYERS && !json_bool(d, JSON_ROOT, "use_sliding_window", 0);
     const uint32_t at = json_find(d, JSON_ROOT, "sliding_window");
-    const int64_t fallback = at != 0 || windows == LLAMA_NO_ROPE ? 0 : 4096;
+    const int none = at != 0 || windows == LLAMA_NO_ROPE || windows == LLAMA_GIVEN_WINDOW;
+    const int64_t fallback = none ? 0 : 4096;
     if (windows == LLAMA_NO_WINDOW || later)
         return 0;
     const int64_t window = json_int(d, JSON_ROOT, "sliding_window", fallback);
@@ -525,14 +892,15 @@ static inline int64_t llama_read_window(json *d, llama_windows windows)
 
 /* Reads which layers have the sliding window. Also sets bits above the number of layers: they apply
  * to layers that adapters.h may add. */
-static inline void llama_read_sliding(json *d, model_config *c, int row)
+static inline void llama_read_sliding(json *d, model_config *c)
 {
     llama_config *l = &c->llama;
-    const llama_windows windows = llama_types[row].windows;
-    const uint32_t types = json_find_nonnull(d, JSON_ROOT, "layer_types");
+    const llama_windows windows = l->row->windows;
+    const uint32_t types =
+        windows == LLAMA_GIVEN_WINDOW ? 0 : json_find_nonnull(d, JSON_ROOT, "layer_types");
     const int64_t later = json_int(d, JSON_ROOT, "max_window_layers", 28);
     const int64_t pattern =
-        llama_types[row].gemma == 3 ? json_int(d, JSON_ROOT, "sliding_window_pattern", 6) : 2;
+        l->row->gemma == 3 ? json_int(d, JSON_ROOT, "sliding_window_pattern", 6) : 2;
     const int uses = json_bool(d, JSON_ROOT, "use_sliding_window", 0);
     uint32_t at = json_first(d, types);
     l->window = llama_read_window(d, windows);
@@ -551,7 +919,8 @@ static inline void llama_read_sliding(json *d, model_config *c, int row)
                              : l->window == 0         ? 0
                              : windows == LLAMA_LATER_LAYERS
                                  ? i >= later
-                                 : windows == LLAMA_ALL_LAYERS || (uses && llama_bit(l->no_rope, i));
+                                 : windows == LLAMA_ALL_LAYERS || windows == LLAMA_GIVEN_WINDOW ||
+                                       (uses && llama_bit(l->no_rope, i));
         const int slides = !types ? unlisted : at != 0 && json_is(d, at, "sliding_attention");
         if (slides && i < c->layers && l->window == 0)
             json_fail(d, 0,
@@ -564,21 +933,20 @@ static inline void llama_read_sliding(json *d, model_config *c, int row)
 }
 
 /* Reads the numbers of heads and the columns of a head, and checks that they are consistent. */
-static inline void llama_read_heads(json *d, model_config *c, int row)
+static inline void llama_read_heads(json *d, model_config *c)
 {
-    const int64_t fallback =
-        llama_types[row].key_heads > 0 && !json_find(d, JSON_ROOT, "num_key_value_heads")
-            ? llama_types[row].key_heads
-            : 0;
+    const llama_type *row = c->llama.row;
+    const int64_t fallback = json_find(d, JSON_ROOT, "num_key_value_heads") ? 0 : row->key_heads;
     c->heads = model_read_size(d, "num_attention_heads", 0);
     if (d->error[0] != 0)
         return;
-    c->key_heads = model_read_size(d, "num_key_value_heads", fallback > 0 ? fallback : c->heads);
+    c->key_heads =
+        row->traits & LLAMA_LAYERNORM
+            ? c->heads
+            : model_read_size(d, "num_key_value_heads", fallback > 0 ? fallback : c->heads);
     if (d->error[0] != 0)
         return;
-    const int64_t head = llama_types[row].head > 0 && !json_find(d, JSON_ROOT, "head_dim")
-                             ? llama_types[row].head
-                             : 0;
+    const int64_t head = json_find(d, JSON_ROOT, "head_dim") ? 0 : row->head;
     c->head_dim =
         model_read_size(d, "head_dim", head > 0 ? head : c->width / c->heads + (c->width < c->heads));
     if (head == 0 && !json_find_nonnull(d, JSON_ROOT, "head_dim") && c->width % c->heads != 0)
@@ -594,10 +962,14 @@ static inline void llama_read_heads(json *d, model_config *c, int row)
                   LLAMA_MAX_HEAD_DIM);
 }
 
-static inline void llama_read_activation(json *d, model_config *c, int gemma)
+static inline void llama_read_activation(json *d, model_config *c)
 {
+    const int gemma = c->llama.row->gemma;
+    const model_activation usual = gemma                                    ? gckpt_gelu
+                                   : c->llama.row->traits & LLAMA_LAYERNORM ? gckpt_gelu_erf
+                                                                            : gckpt_silu;
     const uint32_t at = json_find_nonnull(d, JSON_ROOT, gemma > 1 ? "hidden_activation" : "hidden_act");
-    c->activation = at ? model_read_activation(d, at) : gemma ? gckpt_gelu : gckpt_silu;
+    c->activation = at ? model_read_activation(d, at) : usual;
     /* the first files of Gemma 1 have gelu, but mean its approximation by tanh */
     if (gemma == 1 && c->activation == gckpt_gelu_erf)
         c->activation = gckpt_gelu;
@@ -616,16 +988,54 @@ static inline void llama_read_gemma(json *d, model_config *c, int gemma)
 {
     llama_config *l = &c->llama;
     l->plus_one = 1;
+    l->embedding_scale = model_sqrt((double)c->width);
     if (json_bool(d, JSON_ROOT, "use_bidirectional_attention", 0))
         json_mismatch(d, json_find(d, JSON_ROOT, "use_bidirectional_attention"), "false or null");
     if (gemma == 1)
         return;
     const double scalar = llama_read_real(d, JSON_ROOT, "query_pre_attn_scalar", 256, 0);
-    l->post_norms = 1;
     l->score_scale = scalar == (double)c->head_dim ? 0 : 1 / model_sqrt(scalar);
     if (gemma == 2) /* Gemma 3 has this key as well, but transformers ignores it there */
         l->score_cap = llama_read_cap(d, "attn_logit_softcapping", 50);
     c->logit_cap = llama_read_cap(d, "final_logit_softcapping", gemma == 2 ? 30 : 0);
+}
+
+/* Reads Granite's factors. */
+static inline void llama_read_multipliers(json *d, model_config *c)
+{
+    c->llama.embedding_scale = llama_read_real(d, JSON_ROOT, "embedding_multiplier", 1, 0);
+    c->llama.branch_scale = llama_read_real(d, JSON_ROOT, "residual_multiplier", 1, 0);
+    c->llama.score_scale = llama_read_real(d, JSON_ROOT, "attention_multiplier", 1, 0);
+    c->logit_scale = 1 / llama_read_real(d, JSON_ROOT, "logits_scaling", 1, 0);
+}
+
+/* Computes m->query_scales: for position t, 1 + beta log(1 + floor(t / original)). */
+static inline void llama_read_query_scales(model_any *m)
+{
+    json *d = &m->config_json;
+    model_config *c = &m->config;
+    const uint32_t rope = json_find_nonnull(d, JSON_ROOT, "rope_scaling")
+                              ? json_find_nonnull(d, JSON_ROOT, "rope_scaling")
+                              : json_require(d, JSON_ROOT, "rope_parameters", JSON_OBJECT);
+    const double beta = json_real(d, rope, "llama_4_scaling_beta", 0);
+    c->llama.query_beta = beta;
+    c->llama.query_original =
+        llama_read_real(d, rope, "original_max_position_embeddings", (double)c->context, 0.5);
+    if (d->error[0] != 0 || beta == 0 || c->llama.query_original >= (double)c->context)
+        return;
+    m->query_scales = (float *)malloc((size_t)c->context * sizeof *m->query_scales);
+    if (m->query_scales == NULL)
+        json_fail(d, 0, "out of memory");
+    for (int64_t t = 0; m->query_scales != NULL && t < c->context; t++)
+        m->query_scales[t] =
+            (float)(1 + beta * llama_log(1 + llama_round((double)t / c->llama.query_original, 0)));
+}
+
+/* Reads whether a model has biases: the value of `key`, or `fallback` if the key is NULL or
+ * absent. */
+static inline int llama_read_bias(json *d, const char *key, int fallback)
+{
+    return key != NULL ? json_bool(d, JSON_ROOT, key, fallback) : fallback;
 }
 
 /* Reads config.json, for a model_type that llama_types contains. */
@@ -634,32 +1044,35 @@ static inline int llama_read_config(model_any *m)
     json *d = &m->config_json;
     model_config *c = &m->config;
     llama_config *l = &c->llama;
-    int row = 0;
-    while (!json_is(d, json_find_nonnull(d, JSON_ROOT, "model_type"), llama_types[row].type))
-        row++;
-    c->type = llama_types[row].type;
-    const int qwen2 = strcmp(c->type, "qwen2") == 0, mistral = strcmp(c->type, "mistral") == 0;
-    const int gemma = llama_types[row].gemma, smollm3 = strcmp(c->type, "smollm3") == 0;
+    const llama_type *row =
+        llama_find_type(json_text(d, json_find_nonnull(d, JSON_ROOT, "model_type")));
+    const int neox = (row->traits & LLAMA_LAYERNORM) != 0;
+    l->row = row;
+    c->type = row->type;
     c->layers = model_read_size(d, "num_hidden_layers", 0);
     c->width = model_read_size(d, "hidden_size", 0);
     c->inner = model_read_size(d, "intermediate_size", 0);
     c->context = model_read_size(d, "max_position_embeddings", 0);
     c->vocabulary = model_read_size(d, "vocab_size", 0);
-    c->tied = json_bool(d, JSON_ROOT, "tie_word_embeddings", llama_types[row].tied);
-    llama_read_heads(d, c, row);
-    llama_read_activation(d, c, gemma);
-    l->epsilon = llama_read_real(d, JSON_ROOT, "rms_norm_eps", 1e-6, 0);
-    l->head_norms = gemma == 3 || strcmp(c->type, "qwen3") == 0;
-    l->output_bias = !qwen2 && !mistral && json_bool(d, JSON_ROOT, "attention_bias", 0);
-    l->qkv_bias = qwen2 || l->output_bias;
-    l->mlp_bias =
-        (smollm3 || strcmp(c->type, "llama") == 0) && json_bool(d, JSON_ROOT, "mlp_bias", 0);
-    if (gemma != 0)
-        llama_read_gemma(d, c, gemma);
-    llama_read_positions(d, c, row);
-    if (smollm3)
+    c->tied = json_bool(d, JSON_ROOT, "tie_word_embeddings", row->tied);
+    llama_read_heads(d, c);
+    llama_read_activation(d, c);
+    l->epsilon =
+        llama_read_real(d, JSON_ROOT, neox ? "layer_norm_eps" : "rms_norm_eps", row->epsilon, 0);
+    l->qkv_bias = llama_read_bias(d, row->bias, row->biased);
+    l->output_bias = llama_read_bias(d, row->output_bias, row->output_bias ? row->biased : 0);
+    l->mlp_bias = llama_read_bias(d, row->mlp_bias, neox);
+    l->parallel = neox && json_bool(d, JSON_ROOT, "use_parallel_residual", 1);
+    if (row->gemma != 0)
+        llama_read_gemma(d, c, row->gemma);
+    if (row->traits & LLAMA_MULTIPLIERS)
+        llama_read_multipliers(d, c);
+    llama_read_positions(d, c);
+    if (row->traits & LLAMA_QUERY_SCALE)
+        llama_read_query_scales(m);
+    if (row->windows == LLAMA_NO_ROPE)
         llama_read_no_rope(d, c);
-    llama_read_sliding(d, c, row);
+    llama_read_sliding(d, c);
     return d->error[0] != 0 ? -1 : 0;
 }
 
@@ -728,23 +1141,29 @@ static inline void llama_write_new_config(const model_config *c, FILE *f)
                 (int)c->eos[0]);
     else
         fputs(",\n  \"bos_token_id\": null,\n  \"eos_token_id\": null", f);
-    if (c->llama.post_norms)
+    if (c->llama.row->gemma > 1)
         llama_write_gemma(c, f);
 }
 
 static inline const char *llama_architecture(const model_config *c)
 {
-    int row = 0;
-    while (strcmp(c->type, llama_types[row].type) != 0)
-        row++;
-    return llama_types[row].architecture;
+    return c->llama.row->architecture;
 }
 
-static inline const char *llama_lora_targets(const model_config *c) { return (void)c, "q_proj,v_proj"; }
+static inline const char *llama_linear_layers(const model_config *c)
+{
+    return llama_layouts[c->llama.row->layout].linear;
+}
+
+static inline const char *llama_lora_targets(const model_config *c)
+{
+    return llama_layouts[c->llama.row->layout].lora;
+}
 
 static const model_family llama_family = {
     "Llama",
-    "llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2, gemma3_text",
+    "llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2, gemma3_text, phi3, granite, olmo2, "
+    "glm, glm4, ministral3, hunyuan_v1_dense, ernie4_5",
     llama_read_config,
     " num_hidden_layers layer_types no_rope_layers ",
     llama_write_config,
@@ -757,18 +1176,50 @@ static const model_family llama_family = {
     llama_is_skipped,
     1,
     "model.",
+    "lm_head.weight",
     "layers",
     "embed_tokens",
     "norm",
     "self_attn",
     "mlp",
-    "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+    llama_linear_layers,
     "o_proj,down_proj",
     "*norm.weight",
     llama_lora_targets,
     llama_hidden,
     llama_keys_values,
     "self_attn.o_proj",
+    llama_is_post_norm,
+};
+
+static const model_family neox_family = {
+    "GPT-NeoX",
+    "gpt_neox",
+    llama_read_config,
+    " num_hidden_layers ",
+    llama_write_config,
+    llama_write_new_config,
+    llama_architecture,
+    1, /* number of parameters before the blocks */
+    2, /* number of parameters after the blocks, in addition to the LM head */
+    llama_block_params,
+    llama_get_param,
+    neox_is_skipped,
+    1,
+    "gpt_neox.",
+    "embed_out.weight",
+    "layers",
+    "embed_in",
+    "final_layer_norm",
+    "attention",
+    "mlp",
+    llama_linear_layers,
+    "dense,dense_4h_to_h",
+    "*norm.*",
+    llama_lora_targets,
+    llama_hidden,
+    llama_keys_values,
+    NULL,
     llama_is_post_norm,
 };
 
@@ -782,6 +1233,7 @@ static inline void llama_new(model_any *m, int64_t layers, int64_t width, int64_
     memset(m, 0, sizeof *m);
     c->family = &llama_family;
     c->type = "llama";
+    c->llama.row = llama_find_type(c->type);
     c->layers = layers;
     c->width = width;
     c->heads = heads;
@@ -808,12 +1260,13 @@ static inline void llama_as_gemma(model_any *m, int which, int64_t window)
     model_config *c = &m->config;
     llama_config *l = &c->llama;
     c->type = which == 2 ? "gemma2" : "gemma3_text";
+    l->row = llama_find_type(c->type);
+    l->embedding_scale = model_sqrt((double)c->width);
     c->activation = gckpt_gelu;
     c->logit_cap = which == 2 ? 30 : 0;
     l->score_cap = which == 2 ? 50 : 0;
     l->epsilon = 1e-6;
-    l->plus_one = l->post_norms = 1;
-    l->head_norms = which == 3;
+    l->plus_one = 1;
     l->window = window;
     l->positions[0].base = which == 3 ? 1e6 : 10000;
     for (int i = 0; i < LLAMA_MASK_BITS; i++)

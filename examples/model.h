@@ -50,9 +50,17 @@ enum { MODEL_NAME = 96, MODEL_PATH = 4096, MODEL_EOS = 8, MODEL_NOTES = 4096 };
 typedef gckpt_tensor *(*model_activation)(gckpt_tensor *x);
 typedef struct model_family model_family;
 
-typedef enum { LLAMA_UNSCALED, LLAMA_LINEAR, LLAMA_LLAMA3, LLAMA_YARN } llama_scaling;
-enum { LLAMA_MASK_BITS = 256 };
+typedef enum {
+    LLAMA_UNSCALED,
+    LLAMA_LINEAR,
+    LLAMA_LLAMA3,
+    LLAMA_YARN,
+    LLAMA_LONGROPE
+} llama_scaling;
+enum { LLAMA_MASK_BITS = 256, LLAMA_LONGROPE_PAIRS = 128 };
+typedef struct llama_type llama_type;
 typedef struct {
+    int64_t columns; /* only the first columns of a head are rotated; 0 selects all of them */
     /* how the frequencies of rotary positions are scaled, rope_type in config.json */
     llama_scaling scaling;
     /* base: rope_theta; factor: factor of the scaling; original, low, high: further parameters of
@@ -61,15 +69,22 @@ typedef struct {
     /* fast, slow: parameters of yarn; scale: factor of cosines and sines */
     double fast, slow, scale;
     int truncate;
+    /* longrope: divisors of the frequencies, [0] for texts of at most `original` tokens, [1] for
+     * longer ones */
+    float divisors[2][LLAMA_LONGROPE_PAIRS];
 } llama_positions;
 typedef struct {
+    const llama_type *row; /* the model's row in llama_types */
     double epsilon; /* the constant that norms add to mean squares */
-    int plus_one;   /* Gemma: norms multiply by 1 + weight, and embeddings by sqrt(width) */
-    /* Gemma 2 and 3: norms after attention and the MLP, in addition to those before them */
-    int post_norms;
-    /* nonzero if the model has: head_norms, norms of heads; qkv_bias, biases of queries, keys and
-     * values; output_bias, a bias of attention's output; mlp_bias, biases in the MLP */
-    int head_norms, qkv_bias, output_bias, mlp_bias;
+    int plus_one;   /* Gemma: norms multiply by 1 + weight */
+    /* nonzero if the model has: qkv_bias, biases of queries, keys and values; output_bias, a bias
+     * of attention's output; mlp_bias, biases in the MLP */
+    int qkv_bias, output_bias, mlp_bias;
+    int parallel; /* if nonzero, the MLP has the same input as attention (GPT-NeoX) */
+    /* factors of the embeddings and of the results of branches; 0 selects 1 */
+    double embedding_scale, branch_scale;
+    /* factors of queries by position (Ministral 3), see llama_read_query_scales */
+    double query_beta, query_original;
     /* bit set of the layers without rotary positions */
     uint64_t no_rope[LLAMA_MASK_BITS / 64];
     /* bit set of the layers with a sliding window */
@@ -98,6 +113,7 @@ typedef struct {
     model_activation activation;
     int tied;         /* if nonzero, the LM head is the embedding table */
     double logit_cap; /* if above 0, logits z become cap * tanh(z / cap) (Gemma 2) */
+    double logit_scale; /* factor of the logits (Granite); 0 selects 1 */
     /* Tokens that end a text, followed by -1; the first one separates texts. */
     int32_t eos[MODEL_EOS + 1];
     double init_range; /* standard deviation of the initial values of a new model */
@@ -115,6 +131,7 @@ typedef struct {
     char note[512];      /* a message of model_load for the user, or "" */
     /* the config.json that was read, from which model_save copies unknown keys */
     json config_json;
+    float *query_scales; /* factors of queries by position, for llama.h, or NULL */
     model_mapping *maps; /* files that model_load has mapped into memory */
     int map_count;
 } model_any;
@@ -157,11 +174,12 @@ struct model_family {
 
     /* prefix of parameter names in files, except of the LM head's: "transformer." */
     const char *prefix;
+    const char *head;              /* name of the LM head in files: "lm_head.weight" */
     const char *blocks;            /* name of the list of blocks: with "h", block 3 is "h.3" */
     const char *embeddings, *norm; /* modules outside the blocks: "wte", "ln_f" */
     const char *attention, *mlp;   /* modules of a block: "attn", "mlp" */
-    /* the dense layers of a block, as targets of LoRA: "c_attn,c_proj,c_fc" */
-    const char *linear;
+    /* returns the dense layers of a block, as targets of LoRA: "c_attn,c_proj,c_fc" */
+    const char *(*linear)(const model_config *c);
     const char *residual; /* the dense layers whose results are added to the residual stream */
     const char *norms;    /* a pattern for gckpt_store_freeze that matches all norms: "*ln_*" */
     /* returns the targets that peft selects for LoRA by default */
@@ -471,6 +489,13 @@ static inline gckpt_tensor *model_lm_head(const model_any *m, gckpt_graph *g)
                        ".weight");
 }
 
+/* Returns hidden states times the factor of the logits. */
+static inline gckpt_tensor *model_scaled(const model_any *m, gckpt_tensor *hidden)
+{
+    const double scale = m->config.logit_scale;
+    return scale != 0 ? gckpt_scale(hidden, (float)scale) : hidden;
+}
+
 /* Returns the mean cross-entropy of hidden (B,T,C) for targets i32 (B,T). Positions with a negative
  * target do not count. */
 static inline gckpt_tensor *model_loss(const model_any *m, gckpt_tensor *hidden,
@@ -478,7 +503,7 @@ static inline gckpt_tensor *model_loss(const model_any *m, gckpt_tensor *hidden,
 {
     const gckpt_linear_loss_desc desc = { (float)m->config.logit_cap };
     gckpt_graph *g = gckpt_graph_of(targets);
-    return gckpt_linear_cross_entropy(hidden, model_lm_head(m, g), targets, &desc);
+    return gckpt_linear_cross_entropy(model_scaled(m, hidden), model_lm_head(m, g), targets, &desc);
 }
 
 /* Returns the logits (..,V) for hidden states (..,C). */
@@ -486,7 +511,8 @@ static inline gckpt_tensor *model_logits(const model_any *m, gckpt_tensor *hidde
 {
     gckpt_graph *g = gckpt_graph_of(hidden);
     const float cap = (float)m->config.logit_cap;
-    gckpt_tensor *logits = gckpt_linear_transposed(hidden, model_lm_head(m, g), NULL);
+    gckpt_tensor *logits =
+        gckpt_linear_transposed(model_scaled(m, hidden), model_lm_head(m, g), NULL);
     return cap > 0 ? gckpt_scale(gckpt_tanh(gckpt_scale(logits, 1 / cap)), cap) : logits;
 }
 
@@ -510,6 +536,8 @@ typedef struct {
 static inline void model_close(model_any *m)
 {
     json_free(&m->config_json);
+    free(m->query_scales);
+    m->query_scales = NULL;
 #if MODEL_MMAP
     for (int i = 0; i < m->map_count; i++)
         munmap(m->maps[i].memory, m->maps[i].size);
@@ -584,7 +612,7 @@ static inline void model_read_eos(json *d, model_config *c)
 #include "gpt2.h"
 #include "llama.h"
 
-static const model_family *const model_families[] = { &gpt2_family, &llama_family };
+static const model_family *const model_families[] = { &gpt2_family, &llama_family, &neox_family };
 enum { MODEL_FAMILIES = sizeof model_families / sizeof model_families[0] };
 
 /* Returns whether `list`, names separated by ", ", contains `name`. */
@@ -597,13 +625,46 @@ static inline int model_is_listed(const char *list, const char *name)
     return 0;
 }
 
+/* Returns what to do with a model_type that no family has, or NULL if no advice fits. */
+static inline const char *model_type_remedy(const char *type)
+{
+    static const char *const remedies[][2] = {
+        /* part of the type, and the advice */
+        { "gemma3n",
+          "per-layer embeddings are not built here: take a Gemma 3, of type gemma3_text" },
+        { "gemma4", "per-layer embeddings and shared keys are not built here: take a Gemma 3, of "
+                    "type gemma3_text" },
+        { "gemma3", "it also reads pictures: save its text model in transformers "
+                    "(docs/finetuning.md: four lines), whose type is gemma3_text" },
+        { "mistral3", "it also reads pictures: save its text model in transformers, as "
+                      "docs/finetuning.md shows for gemma3; its type is mistral or ministral3" },
+        { "moe", "mixtures of experts are not built here: take a dense model of the same family" },
+        { "mixtral", "mixtures of experts are not built here: take a mistral" },
+        { "deepseek", "mixtures of experts are not built here: take one of DeepSeek's distilled "
+                      "models, of type qwen2 or llama" },
+        { "gpt_oss",
+          "mixtures of experts are not built here: take a dense model, such as a qwen3" },
+        { "qwen3_next", "gated delta nets are not built here: take a qwen3" },
+        { "qwen3_5", "gated delta nets are not built here: take a qwen3" },
+        { "mamba", "state-space layers are not built here: take a llama" },
+        { "olmo", "take an OLMo 2, of type olmo2" },
+        { "phi", "take a Phi-3, 3.5 or 4-mini, of type phi3" },
+        { "chatglm", "take the model of the same name that ends in -hf, of type glm or glm4" },
+        { "_vl", "it also reads pictures: take the family's text model" },
+    };
+    for (size_t i = 0; i < sizeof remedies / sizeof remedies[0]; i++)
+        if (strstr(type, remedies[i][0]) != NULL)
+            return remedies[i][1];
+    return NULL;
+}
+
 /* Returns the family for the model_type in config.json, and GPT-2's if that key is absent, as in
  * its old files. Returns NULL with d->error for an unknown type. */
 static inline const model_family *model_family_of(json *d)
 {
     const uint32_t type = json_find_nonnull(d, JSON_ROOT, "model_type");
     const char *name = type ? json_text(d, type) : "gpt2";
-    char all[256] = "";
+    char all[512] = "";
     size_t n = 0;
     for (int i = 0; i < MODEL_FAMILIES; i++) {
         if (model_is_listed(model_families[i]->model_types, name))
@@ -611,10 +672,9 @@ static inline const model_family *model_family_of(json *d)
         n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i > 0 ? ", " : "",
                               model_families[i]->model_types);
     }
-    if (strcmp(name, "gemma3") == 0)
-        json_fail(d, 0,
-                  "model_type gemma3 also reads pictures: save its text model in transformers "
-                  "(docs/finetuning.md: four lines), whose type is gemma3_text");
+    if (type != 0 && model_type_remedy(name) != NULL)
+        json_fail(d, d->nodes[type].line, "model_type %.40s is none of %s: %s", name, all,
+                  model_type_remedy(name));
     json_mismatch(d, type, all);
     return NULL;
 }
@@ -831,10 +891,13 @@ typedef struct {
     const char *shared[2];
 } model_loader;
 
-/* Returns a tensor's name without the family's prefix, such as "transformer.". */
+/* Returns a tensor's name without the family's prefix, such as "transformer.", and the LM head's as
+ * "lm_head.weight". */
 static inline const char *model_bare_name(const model_config *c, const char *name)
 {
     const size_t n = strlen(c->family->prefix);
+    if (strcmp(name, c->family->head) == 0)
+        return "lm_head.weight";
     return name + (strncmp(name, c->family->prefix, n) == 0 ? n : 0);
 }
 
@@ -1203,8 +1266,9 @@ static inline const char *model_save_name(void *user, const char *name)
     const model_config *c = &s->model->config;
     if (model_find_param(c, name) < 0)
         return NULL;
-    snprintf(s->name, sizeof s->name, "%s%s",
-             strcmp(name, "lm_head.weight") ? c->family->prefix : "", name);
+    const int head = strcmp(name, "lm_head.weight") == 0;
+    snprintf(s->name, sizeof s->name, "%s%s", head ? "" : c->family->prefix,
+             head ? c->family->head : name);
     return s->name;
 }
 

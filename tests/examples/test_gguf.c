@@ -185,6 +185,11 @@ static const char *const others[][2] = {
     { "post_feedforward_layernorm", "post_ffw_norm" },
 };
 
+static int has_post_norms(const model_config *c)
+{
+    return c->llama.row != NULL && llama_name(c, LLAMA_MLP_POST_NORM) != NULL;
+}
+
 /* Converts the name of a parameter, such as "layers.1.mlp.up_proj.weight" or "norm.weight", to the name in a GGUF
  * file. */
 static void name_of(const model_config *c, const char *parameter, char *name)
@@ -198,7 +203,7 @@ static void name_of(const model_config *c, const char *parameter, char *name)
     snprintf(module, sizeof module, "%.*s", (int)(end - parameter) - n, parameter + n);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         found = strcmp(names[i][0], module) == 0 ? names[i][1] : found;
-    for (size_t i = 0; i < sizeof others / sizeof others[0] && c->llama.post_norms; i++)
+    for (size_t i = 0; i < sizeof others / sizeof others[0] && has_post_norms(c); i++)
         found = strcmp(others[i][0], module) == 0 ? others[i][1] : found;
     CHECK_MSG(found != NULL, "%s: no name", parameter);
     if (layer >= 0)
@@ -257,7 +262,7 @@ static void add_windows(gguf_builder *f, const model_config *c, const char *arch
     file *b = &f->keys;
     put_size(b, architecture, "attention.sliding_window", c->llama.window);
     f->key_count++;
-    if (!c->llama.post_norms)
+    if (!has_post_norms(c))
         return;
     put_key(b, architecture, "attention.sliding_window_pattern", GGUF_ARRAY);
     put(b, GGUF_BOOL, 4);
@@ -387,17 +392,17 @@ static void same_config(const char *what, const model_config *a, const model_con
     if (a->family == &gpt2_family)
         return;
     CHECK_MSG(a->llama.epsilon == b->llama.epsilon && a->llama.plus_one == b->llama.plus_one &&
-                  a->llama.head_norms == b->llama.head_norms &&
                   a->llama.qkv_bias == b->llama.qkv_bias &&
                   a->llama.output_bias == b->llama.output_bias &&
-                  a->llama.mlp_bias == b->llama.mlp_bias &&
-                  a->llama.post_norms == b->llama.post_norms && a->logit_cap == b->logit_cap &&
+                  a->llama.mlp_bias == b->llama.mlp_bias && a->logit_cap == b->logit_cap &&
                   memcmp(a->llama.no_rope, b->llama.no_rope, sizeof a->llama.no_rope) == 0 &&
                   memcmp(a->llama.sliding, b->llama.sliding, sizeof a->llama.sliding) == 0 &&
                   a->llama.window == b->llama.window && a->llama.score_cap == b->llama.score_cap,
               "%s: another model", what);
-    CHECK_MSG(!a->llama.post_norms || a->llama.score_scale == 0, "%s: scores times %g", what,
-              a->llama.score_scale); /* a GGUF has no key for score_scale; 0 stands for 1 / sqrt(head_dim) */
+    CHECK_MSG(
+        !has_post_norms(a) || a->llama.score_scale == 0, "%s: scores times %g", what,
+        a->llama
+            .score_scale); /* a GGUF has no key for score_scale; 0 stands for 1 / sqrt(head_dim) */
     for (int k = 0; k < (a->llama.window > 0 ? 2 : 1); k++) {
         llama_frequencies(&a->llama.positions[k], a->head_dim, x);
         llama_frequencies(&b->llama.positions[k], b->head_dim, y);

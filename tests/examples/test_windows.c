@@ -41,40 +41,6 @@ static void open_base(tuned *t, const char *name, const model_source *source)
     t->how.hooks = &t->a.hooks;
 }
 
-/* ---- comparison with transformers ---- */
-static void test_golden_model(int i)
-{
-    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
-    static const int64_t rows[] = { GOLDEN_MICRO, 1 };
-    const char *name = golden_windows[i].name;
-    char folder[96], trained[64];
-    uint64_t hash = 0;
-    snprintf(folder, sizeof folder, "%s/%s", tuning_folder, name);
-    snprintf(trained, sizeof trained, "%s.trained", name);
-    for (int k = 0; k < 2; k++) {
-        tuned t;
-        open_base(&t, name, NULL);
-        tuning_logits(&t.m, t.s, NULL, name, 1e-4);
-        if (k == 1) {
-            tuning_generate(&t.m, t.s, NULL, name, golden_windows[i].made);
-            tuning_gradients(&t.m, t.s, name);
-        }
-        tuning_train(&t.m, t.s, NULL, name, golden_windows[i].losses, golden_lr, modes[k], rows[k]);
-        tuning_logits(&t.m, t.s, NULL, trained, 1e-4);
-        CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "%s: other bits", name);
-        hash = gckpt_store_hash(t.s);
-        CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORAGE_F32) == 0, "%s", t.m.error);
-        end(&t);
-    }
-    tuning_saved(name);
-    tuned t;
-    memset(&t, 0, sizeof t);
-    t.s = tuning_load(&t.m, folder, NULL);
-    CHECK_MSG(gckpt_store_hash(t.s) == hash, "%s: its file has other bits", name);
-    tuning_logits(&t.m, t.s, NULL, trained, 1e-4);
-    end(&t);
-}
-
 /* ---- generation ---- */
 /* Texts longer than the cache of a window must have the logits of one call with the whole text, to the bit. The bytes
  * of the caches are checked as well. In the function, `before` is the length of the adapter's prefix or prompt. */
@@ -314,7 +280,7 @@ static const tuning_edit wrong[] = {
     { "gemma2", config, "\"use_bidirectional_attention\": null",
       "\"use_bidirectional_attention\": true", "use_bidirectional_attention: expected false", 0 },
     { "gemma3", config, "\"rope_type\": \"linear\"", "\"rope_type\": \"dynamic\"",
-      "rope_type: expected default, linear, llama3 or yarn", 0 },
+      "rope_type: expected default, linear, llama3, yarn or longrope", 0 },
     { "gemma3", config, "\"full_attention\": {", "\"rope_type\": \"default\", \"full\": {",
       "rope_type: expected an object: rope_parameters has an object full_attention and an object",
       0 },
@@ -324,7 +290,7 @@ static const tuning_edit wrong[] = {
     { "gemma3", config, "\"full_attention\",\n", "\"chunked_attention\",",
       "expected full_attention or sliding_attention", 0 },
     { "gemma3", config, "\"gemma3_text\"", "\"gemma3\"",
-      "model_type gemma3 also reads pictures: save its text model", 0 },
+      "it also reads pictures: save its text model in transformers", 0 },
     { "gemma3_old", config, "\"sliding_window_pattern\": 3,\n  \"tie",
       "\"sliding_window_pattern\": 0,\n  \"tie", "sliding_window_pattern 0: expected 1 or more",
       0 },
@@ -361,7 +327,8 @@ int main(int argc, char **argv)
     tuning_open(argc, argv);
     for (int i = 0; i < CASES; i++)
         if (golden_windows[i].base == NULL)
-            test_golden_model(i);
+            tuned_model(open_base, golden_windows[i].name, golden_windows[i].losses,
+                        golden_windows[i].made);
         else
             tuned_adapter(open_base, golden_windows[i].name, golden_windows[i].base,
                           golden_windows[i].losses, golden_windows[i].made);

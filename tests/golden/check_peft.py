@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Loads the models and adapters that test_gpt2 and test_adapters, test_llama or test_windows save, with
-transformers and peft; compares the logits; writes the hashes of accepted files into gpt2_saved.h,
-llama_saved.h or windows_saved.h. The tests compare the hashes of their files with these.
+"""Loads the models and adapters that test_gpt2 and test_adapters, test_llama, test_windows or
+test_decoders save, with transformers and peft; compares the logits; writes the hashes of accepted files
+into gpt2_saved.h, llama_saved.h, windows_saved.h or decoders_saved.h. The tests compare the hashes of
+their files with these.
 
     mkdir build/saved; build/test_gpt2 build/saved; build/test_adapters build/saved
     python3 tests/golden/check_peft.py build/saved gpt2
@@ -9,6 +10,8 @@ llama_saved.h or windows_saved.h. The tests compare the hashes of their files wi
     python3 tests/golden/check_peft.py build/llamas llama
     mkdir build/windows; build/test_windows build/windows
     python3 tests/golden/check_peft.py build/windows windows
+    mkdir build/decoders; build/test_decoders build/decoders
+    python3 tests/golden/check_peft.py build/decoders decoders
 
 If the library changes how it writes a file, the tests fail until this script has accepted the new
 file."""

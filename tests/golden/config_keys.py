@@ -26,6 +26,8 @@ LLAMA = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_lay
              num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
              bos_token_id=1, eos_token_id=2, pad_token_id=0)
 QWEN = dict(use_sliding_window=True, sliding_window=4, max_window_layers=1)
+QUERIES = {"rope_type": "default", "rope_theta": 10000.0, "llama_4_scaling_beta": 0.5,
+           "original_max_position_embeddings": 16}
 BASES = {  # settings under which the other keys of a type take effect
     "gpt2": dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=1,
                  eos_token_id=2),
@@ -37,6 +39,15 @@ BASES = {  # settings under which the other keys of a type take effect
     "gemma": dict(),
     "gemma2": dict(sliding_window=4),
     "gemma3_text": dict(sliding_window=4),
+    "phi3": dict(sliding_window=4),
+    "granite": dict(),
+    "olmo2": dict(),
+    "glm": dict(),
+    "glm4": dict(),
+    "ministral3": dict(sliding_window=4, rope_parameters=QUERIES),
+    "hunyuan_v1_dense": dict(),
+    "ernie4_5": dict(),
+    "gpt_neox": dict(),
 }
 FULL, SLIDING = "full_attention", "sliding_attention"
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
@@ -56,7 +67,7 @@ VALUES = {  # unusual values that cannot be derived from the default
                         {"rope_type": "default", "rope_theta": 10000.0,
                          "partial_rotary_factor": 0.5}],
     "rope_scaling": [{"rope_type": "linear", "factor": 4.0}, {"type": "linear", "factor": 4.0}],
-    "partial_rotary_factor": [0.5], "sliding_window_pattern": [2],
+    "partial_rotary_factor": [0.5], "rotary_pct": [0.5], "rotary_emb_base": [500.0], "sliding_window_pattern": [2],
     "original_max_position_embeddings": [16],
     "output_cross_attentions": [True], "use_bidirectional_attention": [True], "is_causal": [False], "dtype": ["bfloat16"],
     "torch_dtype": ["bfloat16"], "id2label": [{"0": "a", "1": "b", "2": "c"}],

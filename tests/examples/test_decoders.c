@@ -1,0 +1,125 @@
+/* test_decoders.c - the model types of llama.h that test_llama.c and test_windows.c do not have, and LoRA on their fused
+ * layers, in Hugging Face's files (golden/decoders.py). Logits, gradients, ten steps and generated tokens must equal
+ * those of transformers and peft, both for files that these wrote and for files written here; logits also for GGUF
+ * files. A wrong file must be refused with the name of the wrong key.
+ *
+ *     build/test_decoders [folder for saved files] */
+#define _XOPEN_SOURCE 700
+#include "gradckpt.h"
+#include "check.h"
+#include "examples/adapters.h"
+#include "golden/decoders.h"
+#define GOLDEN       "tests/golden/decoders/"
+#define GOLDEN_SAVED "golden/decoders_saved.h"
+#include "tuning.h"
+#include "tuned.h"
+
+enum { CASES = sizeof golden_decoders / sizeof golden_decoders[0] };
+
+/* Opens a model with its own config.json and the weights of golden_decoders[].weights. */
+static void open_base(tuned *t, const char *name, const model_source *source)
+{
+    char folder[96], command[400];
+    int i = 0;
+    while (i + 1 < CASES && strcmp(golden_decoders[i].name, name) != 0)
+        i++;
+    memset(t, 0, sizeof *t);
+    snprintf(folder, sizeof folder, "%s/base", tuning_folder);
+    snprintf(command, sizeof command,
+             "rm -rf %s && mkdir %s && cp " GOLDEN "%s/model.safetensors " GOLDEN
+             "%s/config.json %s",
+             folder, folder, golden_decoders[i].weights, name, folder);
+    CHECK(system(command) == 0);
+    t->s = tuning_load(&t->m, folder, source);
+    t->how.hooks = &t->a.hooks;
+}
+
+static const char config[] = "config.json", weights[] = "model.safetensors";
+static const tuning_edit wrong[] = {
+    { "phi3_short", config, "1.25,", "", "short_factor: expected 3 numbers", 0 },
+    { "phi3_short", config, "1.25", "0", "expected a number above 0 and at most", 0 },
+    { "phi3_short", config, "\"long_factor\"", "\"longer\"",
+      "rope_type: expected a list long_factor with longrope", 0 },
+    { "phi3_short", config, "0.75", "0.4", "partial_rotary_factor: expected a part", 0 },
+    { "phi3", weights, "layers.1.mlp.gate_up_proj", "layers.1.mlp.gate_yp_proj",
+      "layers.1.mlp.gate_yp_proj", 0 },
+};
+
+static void test_wrong(void)
+{
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        model_any m;
+        gckpt_store *s = gckpt_store_new(NULL);
+        const int failed = model_load(&m, s, tuning_wrong(&wrong[i]), NULL);
+        CHECK_MSG(failed && strstr(m.error, wrong[i].says), "%s: \"%s\"", wrong[i].to,
+                  failed ? m.error : "loaded");
+        gckpt_store_free(s);
+        model_close(&m);
+    }
+}
+
+static void test_gguf(void)
+{
+    static const char *const names[] = { "phi3_long", "granite", "olmo2", "glm4" };
+    for (int i = 0; i < 4; i++) {
+        char path[96];
+        model_any m;
+        snprintf(path, sizeof path, GOLDEN "%s.gguf", names[i]);
+        gckpt_store *s = tuning_load(&m, path, NULL);
+        tuning_logits(&m, s, NULL, names[i], 1e-4);
+        gckpt_store_free(s);
+        model_close(&m);
+    }
+}
+
+/* LoRA of fused layers must have llama.cpp's names in GGUF and come back from there unchanged. GPT-NeoX, whose rows have
+ * another order in GGUF, must be refused. */
+static void test_export(void)
+{
+    static const char *const names[] = { "blk.1.attn_qkv.weight.lora_a",
+                                         "blk.0.ffn_up.weight.lora_b" };
+    char path[96];
+    tuned t;
+    snprintf(path, sizeof path, "%s/lora.gguf", tuning_folder);
+    open_base(&t, "phi3", NULL);
+    CHECK_MSG(adapters_load(&t.a, &t.m, t.s, GOLDEN "phi3_lora") == 0, "%s", t.m.error);
+    CHECK_MSG(gguf_adapter_save(&t.a, path) == 0, "%s", t.m.error);
+    end(&t);
+    open_base(&t, "phi3", NULL);
+    CHECK_MSG(adapters_load(&t.a, &t.m, t.s, path) == 0, "%s", t.m.error);
+    tuning_logits(&t.m, t.s, &t.how, "phi3_lora", 1e-4);
+    end(&t);
+    gguf g;
+    CHECK(gguf_open(&g, path) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK_MSG(gguf_find_tensor(&g, names[i]) != NULL, "no %s", names[i]);
+    gguf_close(&g);
+    open_base(&t, "neox", NULL);
+    CHECK_MSG(adapters_load(&t.a, &t.m, t.s, GOLDEN "neox_lora") == 0, "%s", t.m.error);
+    CHECK_MSG(gguf_adapter_save(&t.a, path) != 0 &&
+                  strstr(t.m.error, "lora of a gpt_neox cannot be saved as GGUF; supported is"),
+              "%s", t.m.error);
+    end(&t);
+}
+
+int main(int argc, char **argv)
+{
+    tuning_open(argc, argv);
+    for (int i = 0; i < CASES; i++)
+        if (golden_decoders[i].base == NULL)
+            tuned_model(open_base, golden_decoders[i].name, golden_decoders[i].losses,
+                        golden_decoders[i].made);
+        else
+            tuned_adapter(open_base, golden_decoders[i].name, golden_decoders[i].base,
+                          golden_decoders[i].losses, golden_decoders[i].made);
+    if (argc == 1) {
+        test_gguf();
+        test_export();
+        test_wrong();
+    }
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf %s/base", tuning_folder);
+    CHECK(system(command) == 0); /* so that check_peft.py finds only the saved files */
+    tuning_close(argc);
+    return check_report("decoders");
+}
