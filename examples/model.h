@@ -1,5 +1,5 @@
 /* model.h - language models in Hugging Face's format for gradckpt.h, built from public calls. To
- * copy and change, with gpt2.h, llama.h, json.h and the gguf headers.
+ * copy and change, with gpt2.h, llama.h, encoder.h, json.h and the gguf headers.
  *
  *     model_any m;
  *     gckpt_store *s = gckpt_store_new(NULL);
@@ -13,8 +13,8 @@
  *     ... gckpt_plan_new, gckpt_exec_new, gckpt_step ...
  *     model_save(&m, s, "tuned", GCKPT_STORAGE_F32); // from_pretrained("tuned") loads it
  *
- * config.json names the model's family, gpt2.h or llama.h. A model_family describes how the
- * families differ; adapters.h, peft.h and generate.h depend on nothing else of them. Parameters
+ * config.json names the model's family: gpt2.h, llama.h or, for classifiers and embeddings,
+ * encoder.h. A model_family describes how the families differ; adapters.h, peft.h and generate.h depend on nothing else of them. Parameters
  * are named as in Hugging Face's files, without the common prefix ("transformer.", "model."):
  * "wte.weight", "h.0.attn.c_attn.weight"; "layers.0.self_attn.q_proj.weight". The LM head is the
  * embedding table, or lm_head.weight if config.json does not tie them. Functions that may fail
@@ -85,6 +85,30 @@ typedef struct {
 } llama_config;                                      /* used by llama.h only; GPT-2 needs none of
                                                       * these fields */
 
+/* What a model computes: the next token, a class of a text, a class of each token, or a vector for
+ * a text. Encoders do not have the first. */
+typedef enum { MODEL_NEXT_TOKEN, MODEL_CLASSIFY, MODEL_TAGS, MODEL_EMBED } model_task;
+typedef struct {
+    model_task task;
+    int64_t labels;           /* number of classes; 0 takes those of config.json */
+    const char *const *names; /* names of the classes, which must outlive the model; or NULL */
+    int is_new;               /* if nonzero, the classifier's weights are not loaded from a file */
+} model_head;
+
+typedef struct {
+    double epsilon;   /* the constant that norms add to variances */
+    int64_t types;    /* number of token types */
+    int64_t first;    /* row of the position table for the first token */
+    int64_t positions; /* number of rows of the position table */
+    /* local layers: a query sees keys at most `window` positions away, on both sides */
+    int64_t window;
+    uint64_t local[LLAMA_MASK_BITS / 64]; /* bit set of the layers with this window */
+    double base[2];   /* base of rotary angles in layers without and with a window */
+    int attention_bias, mlp_bias; /* nonzero if the dense layers have biases */
+    int mean;         /* nonzero if the classifier reads the mean of all tokens, not the first one */
+    model_activation head_activation;
+} encoder_config;     /* used by encoder.h only */
+
 typedef struct {
     const model_family *family;
     const char *type;  /* value of model_type in config.json */
@@ -102,6 +126,8 @@ typedef struct {
     int32_t eos[MODEL_EOS + 1];
     double init_range; /* standard deviation of the initial values of a new model */
     llama_config llama;
+    encoder_config encoder;
+    model_head head;
 } model_config;
 
 typedef struct {
@@ -117,11 +143,12 @@ typedef struct {
     json config_json;
     model_mapping *maps; /* files that model_load has mapped into memory */
     int map_count;
+    struct encoder_table *tables; /* constants of graphs, for encoder.h */
 } model_any;
 
 typedef struct {
     char name[MODEL_NAME];
-    gckpt_shape shape;
+    gckpt_shape shape; /* n = 0: this model does not have the parameter */
     gckpt_init init; /* initial values as in transformers, normally distributed: N(0, init_range) */
 } model_parameter;
 
@@ -252,10 +279,19 @@ static inline const char *model_store_name(const model_config *c, char *to, cons
     return model_join(to, c->name_prefix != NULL ? c->name_prefix : "", name);
 }
 
+static inline int encoder_is_family(const model_family *family); /* defined in encoder.h */
+
+/* Returns whether the model is a decoder with a classifier instead of the LM head. */
+static inline int model_has_score(const model_config *c)
+{
+    return c->head.task != MODEL_NEXT_TOKEN && !encoder_is_family(c->family);
+}
+
 /* Returns the number of parameters of the model. */
 static inline int64_t model_param_count(const model_config *c)
 {
-    return c->family->params_before + c->family->block_params(c) * c->layers + c->family->params_after + !c->tied;
+    return c->family->params_before + c->family->block_params(c) * c->layers +
+           c->family->params_after + (model_has_score(c) || !c->tied);
 }
 
 /* Returns name, shape and initial values of parameter i, below model_param_count. */
@@ -265,6 +301,12 @@ static inline model_parameter model_get_param(const model_config *c, int64_t i)
     char part[MODEL_NAME];
     model_parameter p;
     memset(&p, 0, sizeof p);
+    if (model_has_score(c) && i == model_param_count(c) - 1) {
+        snprintf(p.name, sizeof p.name, "score.weight");
+        p.shape = gckpt_shape2(c->head.labels, c->width);
+        p.init.normal = (float)c->init_range;
+        return p;
+    }
     if (at < 0 || at >= in_blocks) {
         c->family->get_param(c, -1, (int)(at < 0 ? i : i - in_blocks), &p);
         return p;
@@ -307,6 +349,17 @@ static inline int model_module(const model_config *c, int64_t i, model_parameter
     return 1;
 }
 
+/* Returns the prefix of a parameter's name in files: the family's, except that heads have none. */
+static inline const char *model_file_prefix(const model_config *c, const char *name)
+{
+    static const char *const heads[] = { "lm_head.", "score.", "classifier.", "pre_classifier.",
+                                         "head." };
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
+        if (strncmp(name, heads[i], strlen(heads[i])) == 0)
+            return "";
+    return c->head.task == MODEL_EMBED ? "" : c->family->prefix;
+}
+
 /* Returns whether parameter `name` belongs to one of the modules in `list`, names separated by ','.
  * As in peft's modules_to_save, an entry of the list matches the end of a module's name, and covers
  * all parameters of the module. */
@@ -314,8 +367,7 @@ static inline int model_is_in_modules(const model_config *c, const char *list, c
 {
     char full[2 * MODEL_NAME];
     size_t n;
-    snprintf(full, sizeof full, "%s%s", strcmp(name, "lm_head.weight") ? c->family->prefix : "",
-             name);
+    snprintf(full, sizeof full, "%s%s", model_file_prefix(c, name), name);
     for (const char *p = list; *p != 0; p += n + (p[n] == ',')) {
         n = strcspn(p, ",");
         for (const char *end = strchr(full, '.'); end != NULL && n > 0; end = strchr(end + 1, '.'))
@@ -333,7 +385,7 @@ static inline int model_declare_axes(model_any *m, gckpt_store *store, int axes)
     for (int64_t i = 0; i < model_param_count(&m->config); i++) {
         model_parameter p = model_get_param(&m->config, i);
         char name[MODEL_NAME];
-        if (p.shape.n <= axes)
+        if (p.shape.n > 0 && p.shape.n <= axes)
             gckpt_param(g, model_store_name(&m->config, name, p.name), p.shape, p.init);
     }
     int failed = gckpt_error(g) != GCKPT_OK ? model_fail(m, "%s", gckpt_error_text(g)) : 0;
@@ -399,6 +451,8 @@ static inline gckpt_tensor *model_param(gckpt_graph *g, const model_site *at, co
     if (i < 0)
         return NULL;
     const model_parameter p = model_get_param(at->config, i);
+    if (p.shape.n == 0)
+        return NULL;
     return gckpt_param(g, model_store_name(at->config, name, p.name), p.shape, p.init);
 }
 
@@ -506,6 +560,9 @@ typedef struct {
     int as_file;
 } model_source;
 
+static inline void encoder_free_tables(model_any *m); /* these are defined in encoder.h */
+static inline int encoder_group(model_any *m, gckpt_store *store);
+
 /* Frees memory and unmaps files of model_load. Call it after freeing the store. */
 static inline void model_close(model_any *m)
 {
@@ -514,6 +571,7 @@ static inline void model_close(model_any *m)
     for (int i = 0; i < m->map_count; i++)
         munmap(m->maps[i].memory, m->maps[i].size);
 #endif
+    encoder_free_tables(m);
     free(m->maps);
     m->maps = NULL;
     m->map_count = 0;
@@ -583,6 +641,7 @@ static inline void model_read_eos(json *d, model_config *c)
 
 #include "gpt2.h"
 #include "llama.h"
+#include "encoder.h"
 
 static const model_family *const model_families[] = { &gpt2_family, &llama_family };
 enum { MODEL_FAMILIES = sizeof model_families / sizeof model_families[0] };
@@ -598,8 +657,8 @@ static inline int model_is_listed(const char *list, const char *name)
 }
 
 /* Returns the family for the model_type in config.json, and GPT-2's if that key is absent, as in
- * its old files. Returns NULL with d->error for an unknown type. */
-static inline const model_family *model_family_of(json *d)
+ * its old files. Returns NULL with d->error for a type that is unknown or has no such task. */
+static inline const model_family *model_family_of(json *d, model_task task)
 {
     const uint32_t type = json_find_nonnull(d, JSON_ROOT, "model_type");
     const char *name = type ? json_text(d, type) : "gpt2";
@@ -610,6 +669,20 @@ static inline const model_family *model_family_of(json *d)
             return model_families[i];
         n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i > 0 ? ", " : "",
                               model_families[i]->model_types);
+    }
+    for (int i = 0; i < ENCODER_FAMILIES; i++) {
+        if (strcmp(encoder_families[i].model_types, name) != 0) {
+            n += (size_t)snprintf(all + n, sizeof all - n, task == MODEL_NEXT_TOKEN ? "" : ", %s",
+                                  encoder_families[i].model_types);
+            continue;
+        }
+        if (task != MODEL_NEXT_TOKEN)
+            return &encoder_families[i];
+        json_fail(d, 0,
+                  "model_type %s is an encoder, which cannot continue a text: train it as a "
+                  "classifier or for embeddings (build/classify)",
+                  name);
+        return NULL;
     }
     if (strcmp(name, "gemma3") == 0)
         json_fail(d, 0,
@@ -694,14 +767,26 @@ static inline void model_refuse_keys(json *d)
                                                          : "a method without a name");
 }
 
+/* Reads the classes of a classifier from config.json: their number, if it is not given. */
+static inline void model_read_head(json *d, model_head *head)
+{
+    const uint32_t names = json_find_nonnull(d, JSON_ROOT, "id2label");
+    if (head->labels == 0 && head->task != MODEL_EMBED)
+        head->labels = names != 0 ? json_size(d, names) : 2;
+    if ((head->labels < 1 || head->labels > 1 << 20) && head->task != MODEL_EMBED)
+        json_mismatch(d, names, "1 to 1048576 classes");
+}
+
 /* Reads DIR/config.json or, if `dir` is a GGUF file, its keys. Absent keys have the defaults of
- * transformers. model_close frees the memory. */
-static inline int model_read_config(model_any *m, const char *dir)
+ * transformers. `head` NULL means a language model. model_close frees the memory. */
+static inline int model_read_config_for(model_any *m, const char *dir, const model_head *head)
 {
     char path[MODEL_PATH];
     json *d = &m->config_json;
     memset(m, 0, sizeof *m);
     m->config.eos[0] = -1;
+    if (head != NULL)
+        m->config.head = *head;
     if (model_path(m, path, dir, "config.json") != 0)
         return -1;
     const int keys = gguf_is_file(dir), none = !keys && !model_has_file(m, path, dir, "config.json");
@@ -711,11 +796,13 @@ static inline int model_read_config(model_any *m, const char *dir)
             json_mismatch(d, JSON_ROOT, "an object");
         model_refuse_keys(d);
         if (d->error[0] == 0)
-            c->family = model_family_of(d);
+            c->family = model_family_of(d, c->head.task);
         if (c->family != NULL) {
             c->family->read_config(m);
             c->init_range = json_real(d, JSON_ROOT, "initializer_range", 0.02);
             model_read_eos(d, c);
+            if (c->head.task != MODEL_NEXT_TOKEN)
+                model_read_head(d, &c->head);
         }
         if (c->layers > 10000)
             json_fail(d, 0, "%lld layers: 10000 at most", (long long)c->layers);
@@ -728,6 +815,11 @@ static inline int model_read_config(model_any *m, const char *dir)
         model_fail(m, "%s%s", d->error, none ? model_format_hint(m, dir) : "");
     json_free(d);
     return -1;
+}
+
+static inline int model_read_config(model_any *m, const char *dir)
+{
+    return model_read_config_for(m, dir, NULL);
 }
 
 /* ---- headers of safetensors ------------------------------------------------------------------ */
@@ -840,6 +932,8 @@ static inline const char *model_load_name(void *user, const char *name)
     model_loader *l = (model_loader *)user;
     const model_config *c = &l->model->config;
     if (c->family->is_skipped != NULL && c->family->is_skipped(name))
+        return NULL;
+    if (c->head.task != MODEL_NEXT_TOKEN && encoder_is_skipped(c, name))
         return NULL;
     if (l->shared[0] != NULL && strcmp(name, l->shared[0]) != 0)
         return NULL;
@@ -1133,17 +1227,23 @@ static inline int model_quantise(model_any *m, gckpt_store *store, gckpt_storage
 }
 
 /* Like model_load, but each parameter's name in the store is preceded by `prefix`, a constant text
- * or NULL. So one store and one graph can have two models. */
-static inline int model_load_prefixed(model_any *m, gckpt_store *store, const char *dir,
-                                   const model_source *source, const char *prefix)
+ * or NULL, so that one store and one graph can have two models; and with the head of a classifier
+ * unless `head` is NULL. If the files do not have that head, it keeps its initial values, and
+ * m->note says so. */
+static inline int model_load_head(model_any *m, gckpt_store *store, const char *dir,
+                                  const model_source *source, const char *prefix,
+                                  const model_head *head)
 {
     model_source none;
     memset(&none, 0, sizeof none);
     source = source != NULL ? source : &none;
-    if (model_read_config(m, dir) != 0)
+    if (model_read_config_for(m, dir, head) != 0)
         return -1;
     m->config.name_prefix = prefix;
     const int keys = gguf_is_file(dir);
+    if (keys && head != NULL)
+        return model_fail(m, "%s: a GGUF file has no classifier: give a folder with config.json "
+                             "and model.safetensors", dir);
     const int map = !keys && source->map && source->storage == GCKPT_STORAGE_F32 && MODEL_MMAP;
     model_loader l;
     memset(&l, 0, sizeof l);
@@ -1164,16 +1264,24 @@ static inline int model_load_prefixed(model_any *m, gckpt_store *store, const ch
                             model_visit_files(&l, dir, model_load_file) != 0;
     for (int64_t i = 0; i < n && !failed; i++) {
         const model_parameter p = model_get_param(&m->config, i);
-        if (!l.found[i])
+        if (!l.found[i] && p.shape.n > 0 && encoder_is_head(&m->config, i))
+            snprintf(m->note, sizeof m->note, "%s is new, with random values: train it", p.name);
+        else if (!l.found[i] && p.shape.n > 0)
             failed = model_fail(m, "%s: no file has tensor \"%s\", (%lld%s%.0lld) by config.json",
                                 dir, p.name, (long long)p.shape.d[0], p.shape.n > 1 ? "," : "",
                                 (long long)p.shape.d[1]);
     }
     free(l.found);
-    return failed || (map && model_declare(m, store) != 0) ? -1
+    return failed || (map && model_declare(m, store) != 0) || encoder_group(m, store) != 0 ? -1
                                                            /* matrices are mapped later: declaring
                                                             * them now checks their shapes */
                                                            : 0;
+}
+
+static inline int model_load_prefixed(model_any *m, gckpt_store *store, const char *dir,
+                                      const model_source *source, const char *prefix)
+{
+    return model_load_head(m, store, dir, source, prefix, NULL);
 }
 
 /* Reads a model from a folder or a GGUF file into a store, which must not have any of its
@@ -1198,8 +1306,7 @@ static inline const char *model_save_name(void *user, const char *name)
     const model_config *c = &s->model->config;
     if (model_find_param(c, name) < 0)
         return NULL;
-    snprintf(s->name, sizeof s->name, "%s%s",
-             strcmp(name, "lm_head.weight") ? c->family->prefix : "", name);
+    snprintf(s->name, sizeof s->name, "%s%s", model_file_prefix(c, name), name);
     return s->name;
 }
 
@@ -1351,26 +1458,63 @@ static inline int model_save_weights(model_any *m, gckpt_store *store, const cha
     return -1;
 }
 
+/* Writes the class of transformers for the model and its head: GPT2ForSequenceClassification for
+ * the family's GPT2LMHeadModel. */
+static inline void model_write_architecture(const model_config *c, FILE *f)
+{
+    const char *name = c->family->architecture(c), *end = strstr(name, "ForCausalLM");
+    if (end == NULL)
+        end = strstr(name, "LMHeadModel");
+    if (model_has_score(c) && end != NULL)
+        fprintf(f, "%.*s%sForSequenceClassification", (int)(end - name), name,
+                strcmp(c->type, "gemma3_text") == 0 ? "Text" : "");
+    else
+        fputs(name, f);
+}
+
+/* Writes the names of the classes. */
+static inline void model_write_labels(const model_head *head, FILE *f)
+{
+    for (int back = 0; back < 2; back++) {
+        fprintf(f, ",\n  \"%s\": {", back ? "label2id" : "id2label");
+        for (int64_t i = 0; i < head->labels; i++) {
+            fprintf(f, "%s\n    ", i > 0 ? "," : "");
+            if (!back)
+                fprintf(f, "\"%lld\": ", (long long)i);
+            json_write_string(f, head->names[i], strlen(head->names[i]));
+            if (back)
+                fprintf(f, ": %lld", (long long)i);
+        }
+        fputs("\n  }", f);
+    }
+}
+
 /* Writes config.json: first the keys that can change, then all other keys as they were read,
  * including unknown ones. */
 static inline void model_write_config(const model_any *m, FILE *f, const char *type)
 {
     static const char ours[] = " architectures model_type tie_word_embeddings torch_dtype dtype ";
+    static const char labels[] = " id2label label2id num_labels problem_type ";
     const json *d = &m->config_json;
     const model_config *c = &m->config;
     /* nonzero if the file has the key dtype of transformers 5 instead of torch_dtype */
     int newer = 0;
     for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k))
         newer |= json_is(d, k, "dtype");
-    fprintf(f, "{\n  \"architectures\": [\n    \"%s\"\n  ],\n", c->family->architecture(c));
+    fputs("{\n  \"architectures\": [\n    \"", f);
+    model_write_architecture(c, f);
+    fputs("\"\n  ],\n", f);
     fprintf(f, "  \"model_type\": \"%s\"", c->type);
     c->family->write_config(m, f);
     fprintf(f, ",\n  \"tie_word_embeddings\": %s", c->tied ? "true" : "false");
     fprintf(f, ",\n  \"%s\": \"%s\"", newer ? "dtype" : "torch_dtype", type);
+    if (c->head.names != NULL)
+        model_write_labels(&c->head, f);
     for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k)) {
         char key[64];
         const int n = snprintf(key, sizeof key, " %s ", d->text + d->nodes[k].at);
-        if (n < (int)sizeof key && (strstr(ours, key) || strstr(c->family->keys, key)))
+        if (n < (int)sizeof key && (strstr(ours, key) || strstr(c->family->keys, key) ||
+                                    (c->head.names != NULL && strstr(labels, key))))
             continue;
         fputs(",\n  ", f);
         json_write_value(f, d, k);
