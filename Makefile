@@ -50,7 +50,7 @@ COMPILE_SHIM = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SL
 
 SPACE := $(subst ,, )
 LAYERS := $(shell awk 'sub("/$$", "", $$1) { print $$1 }' src/MANIFEST)
-EXAMPLES = build/gpt build/finetune build/audit build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn build/simulate
+EXAMPLES = build/gpt build/finetune build/classify build/audit build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn build/simulate
 # Each layer of src/ has a folder of tests, such as tests/plan/test_lowered.c.
 vpath %.c $(wildcard tests/*/)
 vpath test_%.sh $(wildcard tests/*/)

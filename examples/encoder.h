@@ -124,6 +124,15 @@ static inline const char *encoder_architecture(const model_config *c)
     return encoder_row_of(c)->architectures[c->head.task - MODEL_CLASSIFY];
 }
 
+/* Returns the default of pad_token_id. */
+static inline int32_t encoder_padding(const model_config *c)
+{
+    const int64_t padding = encoder_row_of(c)->padding;
+    return c->vocabulary > 50283 && encoder_row_of(c)->pre_norm ? 50283
+           : padding == -1                                       ? 0
+                                                                 : 1;
+}
+
 /* ---- parameters ------------------------------------------------------------------------------ */
 static inline int encoder_block_params(const model_config *c)
 {
@@ -203,6 +212,18 @@ static inline const char *encoder_lora_targets(const model_config *c)
     static const char *const targets[ENCODER_FAMILIES] = { "query,value", "query,value",
                                                            "q_lin,v_lin", "q,v", "Wqkv" };
     return targets[c->family - encoder_families];
+}
+
+/* Returns the modules of the head, for peft's modules_to_save, or NULL if there is none. */
+static inline const char *encoder_head_modules(const model_config *c)
+{
+    if (model_has_score(c) || c->head.task == MODEL_EMBED)
+        return model_has_score(c) ? "score" : NULL;
+    const encoder_row *r = encoder_row_of(c);
+    return r->tags_dense                                                     ? "head,classifier"
+           : c->head.task == MODEL_CLASSIFY && strcmp(r->dense, "pooler.dense") == 0
+               ? "pooler.dense,classifier"
+               : "classifier";
 }
 
 /* Returns whether parameter i belongs to the head, which a file of another task does not have. */
@@ -642,16 +663,21 @@ static inline gckpt_tensor *encoder_normalise(gckpt_tensor *x)
     return gckpt_div(x, gckpt_reshape(gckpt_sqrt(squares), gckpt_shape2(B, 1)));
 }
 
+/* The cosines (B,B) of each anchor (B,C) and each positive (B,C). */
+static inline gckpt_tensor *encoder_cosines(gckpt_tensor *anchors, gckpt_tensor *positives)
+{
+    gckpt_tensor *a = encoder_normalise(anchors);
+    return gckpt_matmul_transposed(a, encoder_normalise(positives));
+}
+
 /* The contrastive loss of B pairs (Henderson 2017), sentence-transformers'
- * MultipleNegativesRankingLoss: cross-entropy of the cosines of anchors (B,C) and positives (B,C),
- * times `scale`; the positives of the other pairs are the negatives. targets: i32 (B), 0, 1, 2, ..
- * The loss mixes rows, so a micro-batch is the whole batch. */
+ * MultipleNegativesRankingLoss: cross-entropy of the cosines times `scale`; the positives of the
+ * other pairs are the negatives. targets: i32 (B), 0, 1, 2, .. The loss mixes rows, so a
+ * micro-batch is the whole batch. */
 static inline gckpt_tensor *encoder_contrastive(gckpt_tensor *anchors, gckpt_tensor *positives,
                                                 gckpt_tensor *targets, double scale)
 {
-    gckpt_tensor *a = encoder_normalise(anchors);
-    gckpt_tensor *scores = gckpt_matmul_transposed(a, encoder_normalise(positives));
-    return gckpt_cross_entropy(gckpt_scale(scores, (float)scale), targets, NULL, 0);
+    gckpt_tensor *scores = gckpt_scale(encoder_cosines(anchors, positives), (float)scale);
+    return gckpt_cross_entropy(scores, targets, NULL, 0);
 }
-
 #endif

@@ -93,6 +93,7 @@ typedef struct {
     int64_t labels;           /* number of classes; 0 takes those of config.json */
     const char *const *names; /* names of the classes, which must outlive the model; or NULL */
     int is_new;               /* if nonzero, the classifier's weights are not loaded from a file */
+    int32_t padding;          /* token after the end of a row; set by model_read_config_for */
 } model_head;
 
 typedef struct {
@@ -767,10 +768,17 @@ static inline void model_refuse_keys(json *d)
                                                          : "a method without a name");
 }
 
-/* Reads the classes of a classifier from config.json: their number, if it is not given. */
-static inline void model_read_head(json *d, model_head *head)
+/* Reads the classes of a classifier from config.json: their number, if it is not given; and the
+ * token that pads rows, or the end of a text if it is not given. */
+static inline void model_read_head(json *d, model_config *c)
 {
+    model_head *head = &c->head;
     const uint32_t names = json_find_nonnull(d, JSON_ROOT, "id2label");
+    const int32_t end = c->eos[0] >= 0 ? c->eos[0] : 0;
+    head->padding = (int32_t)json_int(
+        d, JSON_ROOT, "pad_token_id", encoder_is_family(c->family) ? encoder_padding(c) : end);
+    if (head->padding < 0 || head->padding >= c->vocabulary)
+        json_mismatch(d, json_find(d, JSON_ROOT, "pad_token_id"), "a token of the vocabulary");
     if (head->labels == 0 && head->task != MODEL_EMBED)
         head->labels = names != 0 ? json_size(d, names) : 2;
     if ((head->labels < 1 || head->labels > 1 << 20) && head->task != MODEL_EMBED)
@@ -802,7 +810,7 @@ static inline int model_read_config_for(model_any *m, const char *dir, const mod
             c->init_range = json_real(d, JSON_ROOT, "initializer_range", 0.02);
             model_read_eos(d, c);
             if (c->head.task != MODEL_NEXT_TOKEN)
-                model_read_head(d, &c->head);
+                model_read_head(d, c);
         }
         if (c->layers > 10000)
             json_fail(d, 0, "%lld layers: 10000 at most", (long long)c->layers);
@@ -1472,7 +1480,7 @@ static inline void model_write_architecture(const model_config *c, FILE *f)
         fputs(name, f);
 }
 
-/* Writes the names of the classes. */
+/* Writes the names of the classes, and the token that pads rows. */
 static inline void model_write_labels(const model_head *head, FILE *f)
 {
     for (int back = 0; back < 2; back++) {
@@ -1487,6 +1495,7 @@ static inline void model_write_labels(const model_head *head, FILE *f)
         }
         fputs("\n  }", f);
     }
+    fprintf(f, ",\n  \"pad_token_id\": %d", (int)head->padding);
 }
 
 /* Writes config.json: first the keys that can change, then all other keys as they were read,
@@ -1494,7 +1503,7 @@ static inline void model_write_labels(const model_head *head, FILE *f)
 static inline void model_write_config(const model_any *m, FILE *f, const char *type)
 {
     static const char ours[] = " architectures model_type tie_word_embeddings torch_dtype dtype ";
-    static const char labels[] = " id2label label2id num_labels problem_type ";
+    static const char labels[] = " id2label label2id num_labels problem_type pad_token_id ";
     const json *d = &m->config_json;
     const model_config *c = &m->config;
     /* nonzero if the file has the key dtype of transformers 5 instead of torch_dtype */

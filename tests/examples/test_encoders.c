@@ -186,7 +186,8 @@ static void train(built *b, const char *name, const double *losses, gckpt_mode m
     for (int step = 0; step < ENCODERS_STEPS; step++) {
         const int64_t at = step % (ROWS / ENCODERS_BATCH) * batch;
         const gckpt_hyper hyper = {
-            .lr = schedule_lr(SCHEDULE_LINEAR, step, 0, ENCODERS_STEPS, encoders_lr, 0),
+            .lr = schedule_lr(SCHEDULE_LINEAR, step, 0, ENCODERS_STEPS,
+                              embed ? encoders_embed_lr : encoders_lr, 0),
             .weight_decay = encoders_decay,
             .clip = encoders_clip
         };

@@ -23,7 +23,7 @@ from gpt2 import keep_only, print_array
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "encoders")
 ROWS, T, BATCH, STEPS, LABELS, VOCABULARY = 12, 24, 4, 20, 3, 48
-LR, DECAY, CLIP, SCALE = 2e-3, 0.1, 1.0, 20.0
+LR, EMBED_LR, DECAY, CLIP, SCALE = 2e-3, 3e-4, 0.1, 1.0, 20.0
 PAD = 1
 BERT = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
             intermediate_size=24, max_position_embeddings=T + 2, pad_token_id=PAD,
@@ -76,7 +76,7 @@ def make_model(name):
     with torch.no_grad():
         for parameter, p in model.named_parameters():
             is_gain = p.dim() == 1 and parameter.endswith("weight") and kind != "gemma3_text"
-            p.copy_((1.0 if is_gain else 0.0) + normal(p.shape, 0.25 if p.dim() > 1 else 0.1))
+            p.copy_((1.0 if is_gain else 0.0) + normal(p.shape, 0.2 if p.dim() > 1 else 0.1))
     return model
 
 
@@ -169,7 +169,7 @@ def train(name, model, rows):
     """Returns the losses of STEPS steps; rows come in their order."""
     with tempfile.TemporaryDirectory() as out, wide():
         args = transformers.TrainingArguments(
-            out, learning_rate=LR, lr_scheduler_type="linear", weight_decay=DECAY, max_grad_norm=CLIP,
+            out, learning_rate=EMBED_LR if "embed" in name else LR, lr_scheduler_type="linear", weight_decay=DECAY, max_grad_norm=CLIP,
             per_device_train_batch_size=BATCH, max_steps=STEPS, report_to=[], use_cpu=True,
             save_strategy="no", logging_strategy="no", disable_tqdm=True, remove_unused_columns=False,
             train_sampling_strategy="sequential", optim="adamw_torch")
@@ -203,7 +203,8 @@ def main():
                   f"enum {{\n    ENCODERS_ROWS = {ROWS},\n    ENCODERS_T = {T},\n"
                   f"    ENCODERS_BATCH = {BATCH},\n    ENCODERS_STEPS = {STEPS},\n"
                   f"    ENCODERS_LABELS = {LABELS}\n}};\n"
-                  f"static const float encoders_lr = {LR}f, encoders_decay = {DECAY}f, "
+                  f"static const float encoders_lr = {LR}f, encoders_embed_lr = {EMBED_LR}f;\n"
+                  f"static const float encoders_decay = {DECAY}f, "
                   f"encoders_clip = {CLIP}f, encoders_scale = {SCALE}f;\n")
         for key in ("input_ids", "token_type_ids", "labels", "tags"):
             print_array(out, "int32_t", "encoders_" + key, rows[key].flatten().tolist())
