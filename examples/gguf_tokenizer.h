@@ -74,61 +74,8 @@ typedef struct {
     char *texts;         /* memory for texts of tokens that differ from those in the file */
     gguf_bpe_merge *merges;
     size_t merge_count, merge_capacity;
-    char *text; /* the text of the tokenizer.json that is being written */
-    size_t size, capacity;
+    json_buffer out; /* the text of the tokenizer.json that is being written */
 } gguf_vocabulary;
-
-/* ---- writing a text -------------------------------------------------------------------------- */
-static inline void gguf_json_put(gguf_vocabulary *v, const char *text, size_t n)
-{
-    if (v->g->error[0] != 0)
-        return;
-    if (v->capacity - v->size <= n) {
-        const size_t capacity = 2 * v->capacity + n + 4096;
-        char *more = (char *)realloc(v->text, capacity);
-        if (more == NULL) {
-            gguf_fail(v->g, "out of memory for %llu bytes of tokens", (unsigned long long)capacity);
-            return;
-        }
-        v->text = more;
-        v->capacity = capacity;
-    }
-    memcpy(v->text + v->size, text, n);
-    v->size += n;
-    v->text[v->size] = 0;
-}
-
-static inline void gguf_json_text(gguf_vocabulary *v, const char *text)
-{
-    gguf_json_put(v, text, strlen(text));
-}
-
-static inline void gguf_json_int(gguf_vocabulary *v, int32_t number)
-{
-    char digits[16];
-    snprintf(digits, sizeof digits, "%ld", (long)number);
-    gguf_json_text(v, digits);
-}
-
-/* Writes n bytes of text as a JSON string. */
-static inline void gguf_json_string(gguf_vocabulary *v, const char *text, size_t n)
-{
-    char hex[8];
-    gguf_json_text(v, "\"");
-    for (size_t i = 0, run; i < n; i += run) {
-        const unsigned char c = (unsigned char)text[i];
-        for (run = 0; i + run < n && (unsigned char)text[i + run] >= 32 && text[i + run] != '"' &&
-                      text[i + run] != '\\';)
-            run++;
-        gguf_json_put(v, text + i, run);
-        if (run == 0) {
-            snprintf(hex, sizeof hex, c < 32 ? "\\u%04x" : "\\%c", c);
-            gguf_json_text(v, hex);
-            run = 1;
-        }
-    }
-    gguf_json_text(v, "\"");
-}
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 #define GGUF_SPLIT(digits)                                                                         \
@@ -475,11 +422,11 @@ static inline int gguf_derive_merges(gguf_vocabulary *v)
     for (size_t i = 0; i < v->merge_count; i++) {
         const gguf_token *left = &v->tokens[v->merges[i].left];
         const gguf_token *right = &v->tokens[v->merges[i].right];
-        gguf_json_text(v, i > 0 ? ",\n[" : "[");
-        gguf_json_string(v, left->text, left->size);
-        gguf_json_text(v, ",");
-        gguf_json_string(v, right->text, right->size);
-        gguf_json_text(v, "]");
+        json_add_text(&v->out, i > 0 ? ",\n[" : "[");
+        json_add_string(&v->out, left->text, left->size);
+        json_add_text(&v->out, ",");
+        json_add_string(&v->out, right->text, right->size);
+        json_add_text(&v->out, "]");
     }
     return v->g->error[0] == 0 ? 0 : -1;
 }
@@ -542,20 +489,20 @@ static inline int gguf_find_base(gguf_vocabulary *v)
 static inline void gguf_json_added(gguf_vocabulary *v)
 {
     int n = 0;
-    gguf_json_text(v, "\"added_tokens\":[");
+    json_add_text(&v->out, "\"added_tokens\":[");
     for (int32_t i = 0; i < v->count; i++) {
         const gguf_token *t = &v->tokens[i];
         if (!gguf_is_added(t) || t->size == 0)
             continue;
-        gguf_json_text(v, n++ > 0 ? ",\n{\"id\":" : "{\"id\":");
-        gguf_json_int(v, i);
-        gguf_json_text(v, ",\"content\":");
-        gguf_json_string(v, t->text, t->size);
-        gguf_json_text(v, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
-                          "\"normalized\":false,\"special\":");
-        gguf_json_text(v, t->type == GGUF_TOKEN_USER ? "false}" : "true}");
+        json_add_text(&v->out, n++ > 0 ? ",\n{\"id\":" : "{\"id\":");
+        json_add_int(&v->out, i);
+        json_add_text(&v->out, ",\"content\":");
+        json_add_string(&v->out, t->text, t->size);
+        json_add_text(&v->out, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                               "\"normalized\":false,\"special\":");
+        json_add_text(&v->out, t->type == GGUF_TOKEN_USER ? "false}" : "true}");
     }
-    gguf_json_text(v, "],\n");
+    json_add_text(&v->out, "],\n");
 }
 
 /* Writes the template that adds tokens before and after a text, for tokenizer.json. */
@@ -563,40 +510,40 @@ static inline void gguf_json_template(gguf_vocabulary *v, int begins, int ends)
 {
     const int32_t ids[2] = { begins ? v->bos : -1, ends ? v->eos : -1 };
     const int one = ids[0] >= 0 && ids[0] == ids[1];
-    gguf_json_text(v, "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
+    json_add_text(&v->out, "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
     for (int pair = 0; pair < 2; pair++) {
         for (int i = 0; i < 3; i++) {
             const int32_t id = i == 1 ? 0 : ids[i / 2];
             if (id < 0)
                 continue;
             if (i == 1)
-                gguf_json_text(v, "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
+                json_add_text(&v->out, "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
             if (i == 1 && pair)
-                gguf_json_text(v, ",{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}");
-            gguf_json_text(v, i == 2 ? "," : "");
-            gguf_json_text(v, i != 1 ? "{\"SpecialToken\":{\"id\":" : "");
+                json_add_text(&v->out, ",{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}");
+            json_add_text(&v->out, i == 2 ? "," : "");
+            json_add_text(&v->out, i != 1 ? "{\"SpecialToken\":{\"id\":" : "");
             if (i != 1)
-                gguf_json_string(v, v->tokens[id].text, v->tokens[id].size);
-            gguf_json_text(v, i != 1 ? ",\"type_id\":0}}" : "");
-            gguf_json_text(v, i == 0 ? "," : "");
+                json_add_string(&v->out, v->tokens[id].text, v->tokens[id].size);
+            json_add_text(&v->out, i != 1 ? ",\"type_id\":0}}" : "");
+            json_add_text(&v->out, i == 0 ? "," : "");
         }
-        gguf_json_text(v, pair == 0 ? "],\"pair\":[" : "],\"special_tokens\":{");
+        json_add_text(&v->out, pair == 0 ? "],\"pair\":[" : "],\"special_tokens\":{");
     }
     for (int i = 0, n = 0; i < 2; i++) {
         if (ids[i] < 0 || (i == 1 && one))
             continue;
         const gguf_token *t = &v->tokens[ids[i]];
-        gguf_json_text(v, n++ > 0 ? "," : "");
-        gguf_json_string(v, t->text, t->size);
-        gguf_json_text(v, ":{\"id\":");
-        gguf_json_string(v, t->text, t->size);
-        gguf_json_text(v, ",\"ids\":[");
-        gguf_json_int(v, ids[i]);
-        gguf_json_text(v, "],\"tokens\":[");
-        gguf_json_string(v, t->text, t->size);
-        gguf_json_text(v, "]}");
+        json_add_text(&v->out, n++ > 0 ? "," : "");
+        json_add_string(&v->out, t->text, t->size);
+        json_add_text(&v->out, ":{\"id\":");
+        json_add_string(&v->out, t->text, t->size);
+        json_add_text(&v->out, ",\"ids\":[");
+        json_add_int(&v->out, ids[i]);
+        json_add_text(&v->out, "],\"tokens\":[");
+        json_add_string(&v->out, t->text, t->size);
+        json_add_text(&v->out, "]}");
     }
-    gguf_json_text(v, "}},\n");
+    json_add_text(&v->out, "}},\n");
 }
 
 /* For SentencePiece, writes rules that replace spaces by U+2581 and, if prefix is nonzero, put a
@@ -607,48 +554,52 @@ static inline void gguf_json_spaces(gguf_vocabulary *v, int prefix)
         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" BPE_SPACE "\"}";
     const int32_t inst = gguf_id_of(v, "[INST]", 6);
     const int first = prefix && inst >= 0 && v->tokens[inst].type == GGUF_TOKEN_CONTROL;
-    gguf_json_text(v, "\"normalizer\":");
+    json_add_text(&v->out, "\"normalizer\":");
     if (first) {
-        gguf_json_text(
-            v, "null,\n\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" BPE_SPACE
-               "\",\"prepend_scheme\":\"first\",\"split\":false},\n");
+        json_add_text(
+            &v->out, "null,\n\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" BPE_SPACE
+                     "\",\"prepend_scheme\":\"first\",\"split\":false},\n");
     } else {
         if (prefix)
-            gguf_json_text(
-                v, "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
-                   "\"" BPE_SPACE "\"},");
-        gguf_json_text(v, replace);
-        gguf_json_text(v, prefix ? "]},\n" : ",\n");
-        gguf_json_text(v, "\"pre_tokenizer\":null,\n");
+            json_add_text(
+                &v->out,
+                "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
+                "\"" BPE_SPACE "\"},");
+        json_add_text(&v->out, replace);
+        json_add_text(&v->out, prefix ? "]},\n" : ",\n");
+        json_add_text(&v->out, "\"pre_tokenizer\":null,\n");
     }
-    gguf_json_text(
-        v, "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":"
-           "{\"String\":\"" BPE_SPACE "\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},"
-           "{\"type\":\"Fuse\"}");
-    gguf_json_text(v,
-                   prefix ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}" : "");
-    gguf_json_text(v, "]},\n");
+    json_add_text(
+        &v->out,
+        "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":"
+        "{\"String\":\"" BPE_SPACE "\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},"
+        "{\"type\":\"Fuse\"}");
+    json_add_text(&v->out,
+                  prefix ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}" : "");
+    json_add_text(&v->out, "]},\n");
 }
 
 static inline void gguf_json_model(gguf_vocabulary *v)
 {
-    gguf_json_text(v, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
+    json_add_text(&v->out, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
     if (v->spm)
-        gguf_json_string(v, v->tokens[v->unk].text, v->tokens[v->unk].size);
+        json_add_string(&v->out, v->tokens[v->unk].text, v->tokens[v->unk].size);
     else
-        gguf_json_text(v, "null");
-    gguf_json_text(v,
-                   ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":");
-    gguf_json_text(v, v->spm ? "true,\"byte_fallback\":true" : "false,\"byte_fallback\":false");
-    gguf_json_text(v, ",\"ignore_merges\":");
-    gguf_json_text(v, !v->spm && v->pre->ignore_merges ? "true,\n\"vocab\":{" : "false,\n\"vocab\":{");
+        json_add_text(&v->out, "null");
+    json_add_text(&v->out,
+                  ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":");
+    json_add_text(&v->out,
+                  v->spm ? "true,\"byte_fallback\":true" : "false,\"byte_fallback\":false");
+    json_add_text(&v->out, ",\"ignore_merges\":");
+    json_add_text(&v->out,
+                  !v->spm && v->pre->ignore_merges ? "true,\n\"vocab\":{" : "false,\n\"vocab\":{");
     for (int32_t i = 0; i < v->base; i++) {
-        gguf_json_text(v, i > 0 ? ",\n" : "");
-        gguf_json_string(v, v->tokens[i].text, v->tokens[i].size);
-        gguf_json_text(v, ":");
-        gguf_json_int(v, i);
+        json_add_text(&v->out, i > 0 ? ",\n" : "");
+        json_add_string(&v->out, v->tokens[i].text, v->tokens[i].size);
+        json_add_text(&v->out, ":");
+        json_add_int(&v->out, i);
     }
-    gguf_json_text(v, "},\n\"merges\":[");
+    json_add_text(&v->out, "},\n\"merges\":[");
     gguf_items all;
     memset(&all, 0, sizeof all);
     if (v->spm)
@@ -656,10 +607,10 @@ static inline void gguf_json_model(gguf_vocabulary *v)
     else
         all = gguf_array(v->g, GGUF_KEY("merges"), GGUF_STRING);
     for (int n = 0; gguf_next(&all); n = 1) {
-        gguf_json_text(v, n > 0 ? ",\n" : "");
-        gguf_json_string(v, all.text, all.size);
+        json_add_text(&v->out, n > 0 ? ",\n" : "");
+        json_add_string(&v->out, all.text, all.size);
     }
-    gguf_json_text(v, "]}}\n");
+    json_add_text(&v->out, "]}}\n");
 }
 
 static inline void gguf_json_tokenizer(gguf_vocabulary *v)
@@ -674,7 +625,7 @@ static inline void gguf_json_tokenizer(gguf_vocabulary *v)
         gguf_fail(g, "a text ends with the token of key " GGUF_KEY("eos_token_id") ", which is missing");
     if (g->error[0] != 0)
         return;
-    gguf_json_text(v, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
+    json_add_text(&v->out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
     gguf_json_added(v);
     if (begins || ends)
         gguf_json_template(v, begins, ends);
@@ -682,14 +633,26 @@ static inline void gguf_json_tokenizer(gguf_vocabulary *v)
         gguf_json_spaces(v, prefix);
     } else {
         const char *splitter = prefix && v->pre == gguf_pres ? gguf_gpt2_prefix : v->pre->pre_tokenizer;
-        gguf_json_text(v, "\"normalizer\":");
-        gguf_json_text(v, v->pre->normalizer);
-        gguf_json_text(v, ",\n\"pre_tokenizer\":");
-        gguf_json_text(v, splitter);
-        gguf_json_text(v, ",\n\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
-                          "\"trim_offsets\":true,\"use_regex\":true},\n");
+        json_add_text(&v->out, "\"normalizer\":");
+        json_add_text(&v->out, v->pre->normalizer);
+        json_add_text(&v->out, ",\n\"pre_tokenizer\":");
+        json_add_text(&v->out, splitter);
+        json_add_text(&v->out, ",\n\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
+                               "\"trim_offsets\":true,\"use_regex\":true},\n");
     }
     gguf_json_model(v);
+}
+
+/* Ends the writing of a text. Returns it and its *size, or NULL with g->error after freeing it. */
+static inline char *gguf_end_text(gguf_vocabulary *v, size_t *size)
+{
+    if (v->out.failed)
+        gguf_fail(v->g, "out of memory for %llu bytes of tokens",
+                  (unsigned long long)v->out.capacity);
+    if (v->g->error[0] != 0)
+        free(v->out.text);
+    *size = v->out.size;
+    return v->g->error[0] == 0 ? v->out.text : NULL;
 }
 
 /* Returns the text of a tokenizer.json that describes the file's tokenizer. A 0 follows the *size
@@ -705,11 +668,7 @@ static inline char *gguf_tokenizer_json(gguf *g, size_t *size)
     free(v.slots);
     free(v.texts);
     free(v.merges);
-    *size = v.size;
-    if (g->error[0] == 0)
-        return v.text;
-    free(v.text);
-    return NULL;
+    return gguf_end_text(&v, size);
 }
 
 /* Reads the file's tokenizer into b. Returns 0. On failure returns -1 with g->error and b->error;
@@ -796,31 +755,27 @@ static inline char *gguf_tokenizer_config(gguf *g, size_t *size)
     gguf_vocabulary v;
     memset(&v, 0, sizeof v);
     v.g = g;
-    gguf_json_text(&v, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
-                       "  \"clean_up_tokenization_spaces\": false");
+    json_add_text(&v.out, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+                          "  \"clean_up_tokenization_spaces\": false");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         gguf_items all = gguf_array(g, GGUF_KEY("tokens"), GGUF_STRING);
         int64_t id = gguf_int(g, names[i][1], -1);
         for (; id >= 0 && gguf_next(&all); id--)
             if (id == 0) {
-                gguf_json_text(&v, ",\n  \"");
-                gguf_json_text(&v, names[i][0]);
-                gguf_json_text(&v, "\": ");
-                gguf_json_string(&v, all.text, all.size);
+                json_add_text(&v.out, ",\n  \"");
+                json_add_text(&v.out, names[i][0]);
+                json_add_text(&v.out, "\": ");
+                json_add_string(&v.out, all.text, all.size);
             }
     }
     size_t n = 0;
     const char *text = gguf_text(g, "tokenizer.chat_template", &n);
     if (text != NULL) {
-        gguf_json_text(&v, ",\n  \"chat_template\": ");
-        gguf_json_string(&v, text, n);
+        json_add_text(&v.out, ",\n  \"chat_template\": ");
+        json_add_string(&v.out, text, n);
     }
-    gguf_json_text(&v, "\n}\n");
-    *size = v.size;
-    if (g->error[0] == 0)
-        return v.text;
-    free(v.text);
-    return NULL;
+    json_add_text(&v.out, "\n}\n");
+    return gguf_end_text(&v, size);
 }
 #undef GGUF_KEY
 #endif

@@ -301,7 +301,7 @@ static void check_composed(json *d)
         uint32_t one = 0;
         if (c >= 0xd800 && c < 0xe000)
             continue;
-        CHECK(bpe_compose(text, n, &to, &size) == 0);
+        CHECK(bpe_compose(BPE_NFC, text, n, &to, &size) == 0);
         const char *s = to != NULL ? to : text;
         changed += size != n || memcmp(s, text, n) != 0;
         for (size_t i = 0; i < size;) {
@@ -388,8 +388,8 @@ static void check_folder(const char *folder)
 
 static void test_golden(void)
 {
-    static const char *const families[] = { "llama3",  "qwen2", "smollm2", "llama2",
-                                            "mistral", "gemma", "odd",     "prefix" };
+    static const char *const families[] = { "llama3", "qwen2", "smollm2", "llama2", "mistral",
+                                            "gemma",  "odd",   "prefix",  "bert",   "cased" };
     bpe b, files;
     char path[64];
     CHECK(bpe_open(&b, "tests/golden/tokenizer") == 0 && b.count == 605);
@@ -409,6 +409,61 @@ static void test_golden(void)
         snprintf(path, sizeof path, GOLDEN "%s", families[i]);
         check_folder(path);
     }
+}
+
+static void check_refused(int status, bpe *b, const char *error)
+{
+    CHECK_MSG(status == -1 && strstr(b->error, error) != NULL, "expected \"%s\", got \"%s\"", error,
+              b->error);
+    CHECK(b->bytes == NULL && b->merges == NULL); /* the failed call has freed everything */
+    bpe_free(b);
+}
+
+/* BERT's vocab.txt, with and without tokenizer_config.json, must give the tokens of its tokenizer.json. */
+static void test_vocab(void)
+{
+    static const char *const configs[] = {
+        NULL,
+        "{\"tokenizer_class\": \"BertTokenizerFast\", \"do_lower_case\": true, \"strip_accents\": null,"
+        " \"mask_token\": {\"content\": \"[MASK]\"}}",
+        "{\"added_tokens_decoder\": {\"0\": {\"content\": \"[PAD]\", \"special\": true}, \"1\": {\"content\":"
+        " \"[UNK]\", \"special\": true}, \"2\": {\"content\": \"[CLS]\", \"special\": true}, \"3\": {\"content\":"
+        " \"[SEP]\", \"special\": true}, \"4\": {\"content\": \"[MASK]\", \"special\": true}}}",
+    };
+    static const char *const refused[][2] = {
+        { "{\"tokenizer_class\": \"BertJapaneseTokenizer\"}",
+          "tokenizer_class: expected the class of BERT, DistilBERT, ELECTRA, MobileBERT or MPNet, whose "
+          "vocab.txt is read; for others, in Python, AutoTokenizer" },
+        { "{\"tokenizer_class\": \"MPNetTokenizer\"}",
+          "cls_token \"<s>\" is not in vocab.txt: name the token in tokenizer_config.json" },
+        { "{\"do_lower_case\": 1}", "do_lower_case: expected true or false" },
+        { "{\"added_tokens_decoder\": {\"0\": 1}}", "the key content (a string)" },
+        { "{", "expected a key in quotes" },
+    };
+    bpe b, back;
+    CHECK(bpe_open(&b, GOLDEN "bert") == 0);
+    FILE *f = fopen(SCRATCH ".vocab", "wb");
+    for (int32_t i = 0; i < b.count; i++)
+        fprintf(f, "%.*s\r\n", (int)(b.name_start[i + 1] - b.name_start[i]),
+                b.names + b.name_start[i]);
+    fclose(f);
+    bpe_free(&b);
+    for (int i = 0; i < 3; i++) {
+        if (configs[i] != NULL)
+            put_file(SCRATCH, configs[i], strlen(configs[i]));
+        CHECK_MSG(bpe_read_vocab(&back, SCRATCH ".vocab", configs[i] != NULL ? SCRATCH : NULL) == 0,
+                  "%s", back.error);
+        CHECK(check_cases(&back, NULL, GOLDEN "bert/cases.jsonl") > 150);
+        bpe_free(&back);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        put_file(SCRATCH, refused[i][0], strlen(refused[i][0]));
+        check_refused(bpe_read_vocab(&back, SCRATCH ".vocab", SCRATCH), &back, refused[i][1]);
+    }
+    put_file(SCRATCH, "a\n\xff\n[CLS]\n[SEP]\n[UNK]\n", 22);
+    check_refused(bpe_read_vocab(&back, SCRATCH, NULL), &back, "expected UTF-8, found byte 0xff");
+    check_refused(bpe_read_vocab(&back, "build/none", NULL), &back, "build/none: cannot open");
+    remove(SCRATCH ".vocab");
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */
@@ -485,16 +540,17 @@ static void test_words(void)
         CHECK(size == LONG);
     }
     bpe_free(&b);
-    for (int k = 0; k < 12; k++) {
-        static const char *const of[] = { "qwen2", "llama3", "llama2", "gemma" };
+    for (int k = 0; k < 15; k++) {
+        static const char *const of[] = { "qwen2", "llama3", "llama2", "gemma", "bert" };
         static const char *const parts[] = { " ", "\xcc\x81\xcc\xa3", "a" };
         char path[64];
-        snprintf(path, sizeof path, GOLDEN "%s", of[k % 4]);
+        snprintf(path, sizeof path, GOLDEN "%s", of[k % 5]);
         CHECK(bpe_open(&b, path) == 0);
         for (size_t i = 0; i < LONG; i++)
-            text[i] = parts[k / 4][i % strlen(parts[k / 4])];
+            text[i] = parts[k / 5][i % strlen(parts[k / 5])];
         t.count = 0;
-        CHECK(bpe_encode(&b, text, LONG, 1, &t) == 0 && t.count > 0);
+        CHECK(bpe_encode(&b, text, LONG, 1, &t) == 0);
+        CHECK((t.count > 0) == (k != 4 && k != 9)); /* BERT drops spaces and accents */
         bpe_free(&b);
     }
     free(text);
@@ -622,14 +678,6 @@ static void test_spaces(void)
 }
 
 /* ---- files that must be refused --------------------------------------------------------------- */
-static void check_refused(int status, bpe *b, const char *error)
-{
-    CHECK_MSG(status == -1 && strstr(b->error, error) != NULL, "expected \"%s\", got \"%s\"", error,
-              b->error);
-    CHECK(b->bytes == NULL && b->merges == NULL); /* the failed call has freed everything */
-    bpe_free(b);
-}
-
 /* Each entry changes a file so that it must be refused: the family's folder, the replaced text, the new text, and the
  * expected error. */
 static void test_family_refusals(void)
@@ -666,7 +714,8 @@ static void test_family_refusals(void)
           "\"ByteLevel\"",
           "post_processor: expected one template" },
         { "llama3", "\"processors\":[{", "\"processors\":[null,{",
-          "post_processor: expected TemplateProcessing, ByteLevel or Sequence, found null" },
+          "post_processor: expected TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel or "
+          "Sequence, found null" },
         { "smollm2", "\"individual_digits\":true", "\"individual_digits\":[]",
           "individual_digits: expected true or false" },
         { "smollm2", "\"byte_fallback\":false", "\"byte_fallback\":true",
@@ -684,7 +733,8 @@ static void test_family_refusals(void)
         { "llama2", "\"String\":\" \"", "\"String\":\"\"",
           "String: expected a text of 1 to 31 bytes, found a string" },
         { "llama2", "\"normalizers\":[", "\"normalizers\":[7,",
-          "normalizer: expected NFC, Prepend, Replace or Sequence, found a number" },
+          "normalizer: expected NFC, NFD, Lowercase, Prepend, Replace, BertNormalizer or Sequence, found a "
+          "number" },
         { "llama2", "\"unk_token\":\"<unk>\"", "\"unk_token\":\"<pad>\"",
           "unk_token: expected a token of the vocabulary, found a string <pad>" },
         { "llama2", "{\"type\":\"ByteFallback\"},", "{\"type\":\"WordPiece\"},",
@@ -700,7 +750,8 @@ static void test_family_refusals(void)
           "decoder: expected a Strip of at most one" },
         { "mistral", "\"replacement\":\"\xe2\x96\x81\"", "\"replacement\":\"ab\"",
           "replacement: expected one character, found a string ab" },
-        { "mistral", "\"replacement\":\"\xe2\x96\x81\"", "\"replacement\":\"" EIGHTY EIGHTY EIGHTY EIGHTY "\"",
+        { "mistral", "\"replacement\":\"\xe2\x96\x81\"",
+          "\"replacement\":\"" EIGHTY EIGHTY EIGHTY EIGHTY "\"",
           "replacement: expected a text of 1 to 31 bytes" },
         { "mistral", "\"replacement\":\"\xe2\x96\x81\"", "\"replacement\":\"\"",
           "replacement: expected a text of 1 to 31 bytes" },
@@ -721,6 +772,25 @@ static void test_family_refusals(void)
           "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"<pad>\"},\"content\":\"\"},"
           "\"n\":{\"a\":\"",
           "added token \"<pad>\" is empty once normalized" },
+        { "bert", "\"unk_token\":\"[UNK]\"", "\"unk_token\":\"[X]\"",
+          "unk_token: expected a token of the vocabulary, found a string [X]" },
+        { "bert", "\"unk_token\":\"[UNK]\"", "\"unk_token\":null", "unk_token: expected a string" },
+        { "bert", "_word\":100", "_word\":-1", "max_input_chars_per_word: expected 0 or more" },
+        { "bert", "\"prefix\":\"##\"", "\"prefix\":\"#\"",
+          "prefix: expected the model's continuing_subword_prefix, found a string #" },
+        { "bert", "\"decoder\":{\"type\":\"WordPiece\"", "\"decoder\":{\"type\":\"Fuse\"",
+          "decoder: expected the type WordPiece, as the model is, found \"Fuse\"" },
+        { "bert", "{\"type\":\"BertPreTokenizer\"}", "{\"type\":\"ByteLevel\"}",
+          "pre_tokenizer: ByteLevel is expected only with the model BPE" },
+        { "bert", "\"strip_accents\":null", "\"strip_accents\":7",
+          "strip_accents: expected true or false" },
+        { "cased", "\"Isolated\"", "\"Removed\"",
+          "behavior: expected Isolated, found a string Removed" },
+        { "cased", "\"sep\":[\"[SEP]\",3]", "\"sep\":[\"[SEP]\",300]",
+          "expected the id of a token, found a number 300" },
+        { "cased", "\"sep\":[\"[SEP]\",3]", "\"sep\":[\"[SEP]\"]",
+          "expected a whole number, found nothing" },
+        { "cased", "\"cls\":[", "\"cls\":7,\"c\":[", "cls: expected an array" },
     };
     char path[64], many[2048] = "\"normalizers\":[";
     bpe b;
@@ -740,18 +810,22 @@ static void test_family_refusals(void)
 static void test_refusals(void)
 {
     static const char *const of_json[][3] = {
-        { "\"BPE\"", "\"WordPiece\"", ":1: model: expected the type BPE, found \"WordPiece\"" },
+        { "\"BPE\"", "\"WordLevel\"",
+          ":1: model: expected the type BPE or WordPiece, found \"WordLevel\"" },
+        { "\"BPE\"", "\"WordPiece\"", "unk_token: expected a string, found null" },
         { "\"model\":{", "\"model\":7,\"m\":{", ":1: model: expected an object, found a number 7" },
         { "\"normalizer\":null", "\"normalizer\":{\"type\":\"NFKC\"}",
-          "normalizer: expected the type NFC, Prepend, Replace or Sequence, found \"NFKC\"" },
+          "normalizer: expected the type NFC, NFD, Lowercase, Prepend, Replace, BertNormalizer or Sequence, "
+          "found \"NFKC\"" },
         { "\"normalizer\":null",
           "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[" WIDENS "," WIDENS "]}",
           "normalizer: these lengthen a text up to 900 times; at most 256 times is allowed" },
         { "\"normalizer\":null", "\"normalizer\":[]",
-          "normalizer: expected NFC, Prepend, Replace or Sequence, found an array" },
+          "normalizer: expected NFC, NFD, Lowercase, Prepend, Replace, BertNormalizer or Sequence, found an "
+          "array" },
         { "\"pre_tokenizer\":{\"type\":\"ByteLevel\"", "\"pre_tokenizer\":{\"type\":\"Whitespace\"",
-          "pre_tokenizer: expected the type ByteLevel, Digits, Metaspace, Split or Sequence, found "
-          "\"Whitespace\"" },
+          "pre_tokenizer: expected the type ByteLevel, Digits, Metaspace, Split, WhitespaceSplit, Punctuation, "
+          "BertPreTokenizer or Sequence, found \"Whitespace\"" },
         { "\"pre_tokenizer\":{\"type\":\"ByteLevel\"", "\"pre_tokenizer\":{\"type\":\"Sequence\"",
           "expected an object with the key pretokenizers (an array), which is not there" },
         { "\"pre_tokenizer\"", "\"pre\"",
@@ -761,7 +835,8 @@ static void test_refusals(void)
           "add_prefix_space: expected true or false, found a number 0" },
         { "\"use_regex\":true", "\"use_regex\":\"\"", "use_regex: expected true or false" },
         { "\"post_processor\":{\"type\":\"ByteLevel\"", "\"post_processor\":{\"type\":\"T\"",
-          "post_processor: expected the type TemplateProcessing, ByteLevel or Sequence, found \"T\"" },
+          "post_processor: expected the type TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel "
+          "or Sequence, found \"T\"" },
         { "\"post_processor\":{\"type\":\"ByteLevel\"",
           "\"post_processor\":{\"type\":\"TemplateProcessing\"",
           "key single (an array), which is not there" },
@@ -801,10 +876,14 @@ static void test_refusals(void)
         { "\"merges\":[", "\"merges\":[\"ab\",", "found a string ab" },
         { "\"merges\":[", "\"merges\":[[\"a\",\"b\",\"c\"],", "expected a merge" },
         { "\"merges\":[", "\"merges\":[[\"a\",1],", "expected a merge" },
-        { "\"merges\":[", "\"merges\":[\"q zqz\",", "a merge has \"zqz\", which is not in the vocabulary" },
-        { "\"merges\":[", "\"merges\":[[\"zq\",\"z\"],", "a merge has \"zq\", which is not in the vocabulary" },
-        { "\"merges\":[", "\"merges\":[[\"q\",\"z\"],", "a merge has \"qz\", which is not in the vocabulary" },
-        { "\"merges\":[", "\"merges\":[[\"\",\"\"],", "a merge has \"\", which is not in the vocabulary" },
+        { "\"merges\":[", "\"merges\":[\"q zqz\",",
+          "a merge has \"zqz\", which is not in the vocabulary" },
+        { "\"merges\":[", "\"merges\":[[\"zq\",\"z\"],",
+          "a merge has \"zq\", which is not in the vocabulary" },
+        { "\"merges\":[", "\"merges\":[[\"q\",\"z\"],",
+          "a merge has \"qz\", which is not in the vocabulary" },
+        { "\"merges\":[", "\"merges\":[[\"\",\"\"],",
+          "a merge has \"\", which is not in the vocabulary" },
         { "\"merges\":[", "\"merges\":[[\"<|user|>\",\":\"],", "a merge has \"<|user|>\"" },
     };
     static const char *const of_merges[][3] = {
@@ -834,7 +913,7 @@ static void test_refusals(void)
     check_refused(bpe_read_files(&b, "build/none", GOLDEN "merges.txt"), &b,
                   "build/none: cannot open");
     check_refused(bpe_open(&b, "build"), &b,
-                  "build: expected a directory with tokenizer.json, or ");
+                  "build: expected a directory with tokenizer.json, with ");
 
     /* A file that is cut off must be refused. */
     json d;
@@ -850,7 +929,7 @@ static void test_refusals(void)
     mkdir(SCRATCH "d", 0777);
     put_edited(GOLDEN "vocab.json", "{", "{ ");
     CHECK(rename(SCRATCH, SCRATCH "d/vocab.json") == 0);
-    check_refused(bpe_open(&b, SCRATCH "d"), &b, "expected a directory with tokenizer.json, or ");
+    check_refused(bpe_open(&b, SCRATCH "d"), &b, "expected a directory with tokenizer.json, with ");
     put_edited(GOLDEN "merges.txt", "\n", "\n\n");
     CHECK(rename(SCRATCH, SCRATCH "d/merges.txt") == 0);
     CHECK_MSG(bpe_open(&b, SCRATCH "d") == 0 && b.count == 600, "%s", b.error);
@@ -959,9 +1038,9 @@ static void test_bin(void)
 static void test_family_allocations(void)
 {
     static const char text[] = "the e\xcc\x81t A\xcc\x8a\xcc\xa3\xff<|im_end|> </s>the   x";
-    static const char *const of[] = { "llama3", "qwen2", "llama2", "mistral", "gemma" };
+    static const char *const of[] = { "llama3", "qwen2", "llama2", "mistral", "gemma", "bert" };
     char path[64];
-    for (int k = 0; k < 5; k++) {
+    for (int k = 0; k < 6; k++) {
         long n = 0, before = live_blocks;
         int stage = 0; /* stages that succeeded; 3 means all */
         snprintf(path, sizeof path, GOLDEN "%s/tokenizer.json", of[k]);
@@ -995,7 +1074,7 @@ static void test_family_allocations(void)
 /* Runs every function that allocates, with allocation number 1, 2, .. failing, until no allocation fails. */
 static void test_allocations(void)
 {
-    enum { JSON, FILES, BIN, TEXTS }; /* TEXTS and larger numbers encode a text */
+    enum { JSON, FILES, VOCAB, BIN, TEXTS }; /* TEXTS and larger numbers encode a text */
     char texts[3][900] = { "the", "", "" };
     for (size_t i = 0; i + 8 <= sizeof texts[1]; i++) {
         texts[0][i + 3] = " the"[i % 4]; /* short words, which the tokenizer caches */
@@ -1003,6 +1082,8 @@ static void test_allocations(void)
         texts[2][i] = i == 100 ? '\xff' : "a <|user|> b"[i % 12];
     }
     put_file(SCRATCH, texts[2], 300);
+    put_file(SCRATCH ".vocab", "[UNK]\n[CLS]\n[SEP]\na\n", 20);
+    put_file(SCRATCH ".config", "{\"do_lower_case\": false}", 24);
     for (int what = 0; what < TEXTS + 3; what++) {
         const char *s = texts[what < TEXTS ? 0 : what - TEXTS];
         long n = 0, before = live_blocks;
@@ -1016,8 +1097,9 @@ static void test_allocations(void)
             int status = what == JSON ? bpe_read_json(&b, GOLDEN "tokenizer.json")
                          : what == FILES
                              ? bpe_read_files(&b, GOLDEN "vocab.json", GOLDEN "merges.txt")
-                         : what == BIN ? bpe_read_bin(SCRATCH, 65536, &t)
-                                       : bpe_encode(&b, s, strlen(s), 1, &t);
+                         : what == VOCAB ? bpe_read_vocab(&b, SCRATCH ".vocab", SCRATCH ".config")
+                         : what == BIN   ? bpe_read_bin(SCRATCH, 65536, &t)
+                                         : bpe_encode(&b, s, strlen(s), 1, &t);
             done = allocations < fail_at;
             fail_at = 0;
             const char *error = what < BIN ? b.error : t.error;
@@ -1037,6 +1119,8 @@ static void test_allocations(void)
         }
         CHECK(n > (what < BIN ? 10 : 2) && n < 1000);
     }
+    remove(SCRATCH ".vocab");
+    remove(SCRATCH ".config");
     test_family_allocations();
     json d;
     FILE *f = fopen(GOLDEN "cases.jsonl", "rb");
@@ -1068,6 +1152,7 @@ int main(int argc, char **argv)
     test_json_values();
     test_json_lines();
     test_golden();
+    test_vocab();
     test_words();
     test_pieces();
     test_spaces();

@@ -296,7 +296,40 @@ families["prefix"] = design(
     400, BEFORE, [token("<s>", True, False, True, True), token("ab", False, True)], None,
     sequence("pretokenizers", {"type": "Digits", "individual_digits": False}, split(GPT2), byte_level(True, True)),
     byte_level(), None, [c for c in KNOWN if c not in ".!\"0"], {"unk_token": "<unk>", "fuse_unk": True})
+
+
+def wordpiece(size, normalizer, splitter, after, mask, model=None):
+    """Returns a tokenizer.json with the model WordPiece, as design() does for BPE."""
+    trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    trained.normalizer = normalizers.BertNormalizer()
+    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trained.train_from_iterator([TEXT], trainers.WordPieceTrainer(
+        vocab_size=size, min_frequency=1, special_tokens=specials, show_progress=False, limit_alphabet=90))
+    ids = json.loads(trained.to_str())["model"]["vocab"]
+    added = [token(name, lstrip=mask and name == "[MASK]") for name in specials]
+    return {"version": "1.0", "truncation": None, "padding": None,
+            "added_tokens": [{"id": ids[one["content"]], **one} for one in added], "normalizer": normalizer,
+            "pre_tokenizer": splitter, "post_processor": after(ids),
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+            "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                      "max_input_chars_per_word": 100, "vocab": ids} | (model or {})}
+
+
+def bert(lower=True, accents=None):
+    return {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": accents,
+            "lowercase": lower}
+
+
 families["mistral"]["model"]["merges"] = [" ".join(m) for m in families["mistral"]["model"]["merges"]]
+
+families["bert"] = wordpiece(400, bert(), {"type": "BertPreTokenizer"},
+                             lambda ids: template(ids, ["[CLS]"], ["[SEP]"]), False)
+families["cased"] = wordpiece(  # MPNet's, and every option that the one above lacks
+    300, sequence("normalizers", bert(False, False) | {"handle_chinese_chars": False}, {"type": "NFD"}, {"type": "Lowercase"}),
+    sequence("pretokenizers", {"type": "WhitespaceSplit"}, {"type": "Punctuation", "behavior": "Isolated"}),
+    lambda ids: {"type": "BertProcessing", "sep": ["[SEP]", ids["[SEP]"]], "cls": ["[CLS]", ids["[CLS]"]]}, True,
+    {"max_input_chars_per_word": 6})
 
 # == random forms ===================================================================================
 def random_design():

@@ -52,6 +52,32 @@ moves = {code for code in CODES
 assert min(moves) == 0x300
 
 
+# == BERT ==========================================================================================
+def bert(**options):
+    off = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
+    return normalizers.BertNormalizer(**off | options).normalize_str
+
+
+punctuation = pre_tokenizers.BertPreTokenizer()
+clean, strip, lower = bert(clean_text=True), bert(strip_accents=True), normalizers.Lowercase().normalize_str
+PUNCTUATION, REMOVED, ACCENT = 1, 2, 3
+bert_kinds, lowered, runs = {}, {}, []  # runs: [first, last, step, distance to the lower case]
+for code in CODES:
+    kinds_of = [len(punctuation.pre_tokenize_str("a" + chr(code) + "b")) == 3, clean("a" + chr(code) + "b") == "ab",
+                strip(chr(code)) == ""]
+    assert sum(kinds_of) < 2
+    bert_kinds[code] = kinds_of.index(True) + 1 if any(kinds_of) else 0
+    small = lower(chr(code))
+    if small == chr(code) or code == 0x130:
+        continue
+    distance, = (ord(one) - code for one in small)
+    gap = code - runs[-1][1] if runs else 0
+    if runs and runs[-1][3] == distance and gap in ((1, 2) if runs[-1][0] == runs[-1][1] else (runs[-1][2],)):
+        runs[-1][1:3] = code, gap
+    else:
+        runs.append([code, code, 1, distance])
+assert lower("\u0130") == "i\u0307"
+
 # == the file ======================================================================================
 def ranges(value, factor):
     """Returns numbers code * factor + value(code) for each code at which the value changes."""
@@ -86,6 +112,8 @@ print("""/* unicode.h - Unicode tables for tokenizer.h: the class of a character
 #include <stdint.h>
 
 enum { UNICODE_OTHER, UNICODE_LETTER, UNICODE_NUMBER, UNICODE_SPACE };
+/* Classes of unicode_bert_class; others are 0. */
+enum { UNICODE_PUNCTUATION = 1, UNICODE_CONTROL, UNICODE_ACCENT };
 
 /* clang-format off */""")
 print(table("/* Sorted ranges: from code point x / 4 up to the next entry's, the class is x % 4. */", "static const uint32_t unicode_classes[]",
@@ -99,6 +127,11 @@ print(table("/* Canonical decompositions into two: triples of character, first a
             "static const uint32_t unicode_pairs[]", [x for pair in pairs for x in pair[:3]]))
 print(table("/* The decompositions that NFC composes again: indices into unicode_pairs, sorted by first and second. */",
             "static const uint16_t unicode_composed[]", [at for _, _, at in composing]))
+print(table("/* For BERT, sorted ranges from code point x / 4: 1 punctuation, 2 removed as a control character, 3 an\n"
+            " * accent (category Mn). */", "static const uint32_t unicode_bert[]",
+            [0] + ranges(lambda code: bert_kinds.get(code, 0), 4)))
+print(table("/* Capital letters: first, last, distance between two, and distance to the small letter + 65536. */",
+            "static const uint32_t unicode_capitals[]", [x + 65536 * (i == 3) for run in runs for i, x in enumerate(run)]))
 print("""/* clang-format on */
 
 /* Returns the index of the last number <= x among numbers[0], numbers[step], numbers[2 step], ..; the
@@ -189,6 +222,26 @@ static inline uint32_t unicode_compose(uint32_t first, uint32_t second)
             high = middle;
     }
     return 0;
+}
+
+/* Returns the class of a character for BERT: punctuation, a control character (which BERT removes),
+ * an accent (category Mn), or other. */
+static inline int unicode_bert_class(uint32_t character)
+{
+    return (int)(unicode_bert[UNICODE_AT(unicode_bert, 1, character * 4 + 3)] % 4);
+}
+
+/* Writes the lower case of a character, 1 or 2 characters. Returns their number. */
+static inline size_t unicode_lower(uint32_t c, uint32_t *to)
+{
+    const uint32_t *run = unicode_capitals + UNICODE_AT(unicode_capitals, 4, c);
+    to[0] = c;
+    to[1] = 0x307;
+    if (c == 0x130)
+        to[0] = 'i';
+    else if (c >= run[0] && c <= run[1] && (c - run[0]) % run[2] == 0)
+        to[0] = c + run[3] - 65536;
+    return c == 0x130 ? 2 : 1;
 }
 #endif""".replace("@SPANS@", " || ".join(f"character - {low:#x} < {high - low}" for low, high in spans)))
 assert max(len(nfd(chr(code))) for code in CODES) <= 4
