@@ -79,8 +79,9 @@ static const options_desc option_descs[] = {
       "LoRA: names of layers, or all-linear; default: queries and values" },
     { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
       "limit for weights, optimiser state and step arena together; 0 sets no limit" },
-    { "length", OPTIONS_INT, &o.length, "512", 8, 1 << 20, NULL,
-      "longest row in tokens; longer texts lose their end" },
+    { "length", OPTIONS_INT, &o.length, "0", 0, 1 << 20, NULL,
+      "longest row in tokens; longer texts lose their end; 0 takes max_seq_length of "
+      "sentence_bert_config.json, else 512" },
     { "batch", OPTIONS_INT, &o.batch, "16", 1, 1 << 16, NULL, "rows per step" },
     { "micro-batch", OPTIONS_INT, &o.micro_batch, "0", 0, 1 << 16, NULL,
       "rows per pass, a divisor of --batch; 0 takes the fastest that fits the budget" },
@@ -836,11 +837,17 @@ static int find_classes(json *config)
                : fail(1, "%lld classes: a classifier needs 2 or more", (long long)run.labels);
 }
 
-/* Reads the pooling of a sentence-transformers folder. */
+/* Reads the pooling and the longest row of a sentence-transformers folder. */
 static int read_pooling(void)
 {
     char path[MODEL_PATH];
     json d;
+    if (o.length == 0 && model_has_file(&run.m, path, o.model, "sentence_bert_config.json")) {
+        if (json_read_file(&d, path) == 0)
+            o.length = json_int(&d, JSON_ROOT, "max_seq_length", 0);
+        json_free(&d);
+    }
+    o.length = o.length > 0 ? o.length : 512;
     if (run.task != MODEL_EMBED || o.pooling != POOL_AUTO ||
         !model_has_file(&run.m, path, o.model, "1_Pooling/config.json"))
         return 0;
