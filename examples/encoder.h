@@ -33,6 +33,7 @@ typedef struct {
     /* the classifier of texts: out(act(dense(x))), with head_norm after act; act NULL means
      * classifier_activation */
     const char *dense, *head_norm, *out;
+    const char *pooler; /* a layer that BertModel has and embeddings do not use; it is kept */
     model_activation act;
     int tags_dense;   /* nonzero if the classifier of tokens has `dense` as well; its out is
                        * "classifier" */
@@ -55,21 +56,21 @@ typedef struct {
     { name "ForSequenceClassification", name "ForTokenClassification", name "Model" }
 static const encoder_row encoder_rows[] = {
     { ENCODER_BERT_KEYS, ENCODER_BERT_EMBEDDINGS("embeddings.token_type_embeddings"), NULL, NULL,
-      ENCODER_BERT_BLOCK, "pooler.dense", NULL, "classifier", gckpt_tanh, 0, 0, -1, ENCODER_CLASSES("Bert") },
+      ENCODER_BERT_BLOCK, "pooler.dense", NULL, "classifier", "pooler.dense", gckpt_tanh, 0, 0, -1, ENCODER_CLASSES("Bert") },
     { ENCODER_BERT_KEYS, ENCODER_BERT_EMBEDDINGS("embeddings.token_type_embeddings"), NULL, NULL,
-      ENCODER_BERT_BLOCK, "classifier.dense", NULL, "classifier.out_proj", gckpt_tanh, 0, 0, -2, ENCODER_CLASSES("Roberta") },
+      ENCODER_BERT_BLOCK, "classifier.dense", NULL, "classifier.out_proj", "pooler.dense", gckpt_tanh, 0, 0, -2, ENCODER_CLASSES("Roberta") },
     { "dim", "n_layers", "n_heads", "hidden_dim", "activation", NULL, 1e-12,
       ENCODER_BERT_EMBEDDINGS(NULL), NULL, NULL, "attention.q_lin", "attention.k_lin",
       "attention.v_lin", NULL, "attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.lin2",
-      "output_layer_norm", "pre_classifier", NULL, "classifier", gckpt_relu, 0, 0, -1, ENCODER_CLASSES("DistilBert") },
+      "output_layer_norm", "pre_classifier", NULL, "classifier", NULL, gckpt_relu, 0, 0, -1, ENCODER_CLASSES("DistilBert") },
     { ENCODER_BERT_KEYS, ENCODER_BERT_EMBEDDINGS(NULL), "encoder.relative_attention_bias", NULL,
       "attention.attn.q", "attention.attn.k", "attention.attn.v", NULL, "attention.attn.o",
       "attention.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
-      "classifier.dense", NULL, "classifier.out_proj", gckpt_tanh, 0, 0, 1, ENCODER_CLASSES("MPNet") },
+      "classifier.dense", NULL, "classifier.out_proj", "pooler.dense", gckpt_tanh, 0, 0, 1, ENCODER_CLASSES("MPNet") },
     { "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
       "hidden_activation", "norm_eps", 1e-5, "embeddings.tok_embeddings", NULL, NULL,
       "embeddings.norm", NULL, "final_norm", NULL, NULL, NULL, "attn.Wqkv", "attn.Wo", "attn_norm",
-      "mlp.Wi", "mlp.Wo", "mlp_norm", "head.dense", "head.norm", "classifier", NULL, 1, 1, -1, ENCODER_CLASSES("ModernBert") },
+      "mlp.Wi", "mlp.Wo", "mlp_norm", "head.dense", "head.norm", "classifier", NULL, NULL, 1, 1, -1, ENCODER_CLASSES("ModernBert") },
 };
 enum {
     ENCODER_FAMILIES = sizeof encoder_rows / sizeof encoder_rows[0],
@@ -163,7 +164,10 @@ static inline void encoder_outside(const model_config *c, int part, model_parame
     const int dense = classifies || (tags && r->tags_dense), is_bias = part % 2;
     const char *const tables[] = { r->words, r->positions, r->types };
     const int64_t sizes[] = { c->vocabulary, e->positions, e->types };
-    const char *const after[] = { r->last_norm, dense ? r->dense : NULL,
+    const char *const after[] = { r->last_norm,
+                                  dense                               ? r->dense
+                                  : c->head.task == MODEL_EMBED ? r->pooler
+                                                                : NULL,
                                   dense ? r->head_norm : NULL,
                                   classifies ? r->out
                                   : tags     ? "classifier"
@@ -234,17 +238,24 @@ static inline int encoder_is_head(const model_config *c, int64_t i)
     return i >= model_param_count(c) - (ENCODER_AFTER - 2);
 }
 
-/* Sets the relative biases to no weight decay, as transformers' Trainer does. */
+/* Sets the relative biases to no weight decay, as transformers' Trainer does, and freezes the pooler
+ * of embeddings. */
 static inline int encoder_group(model_any *m, gckpt_store *store)
 {
     char name[MODEL_NAME], full[MODEL_NAME];
-    const char *bias = encoder_is_family(m->config.family) ? encoder_row_of(&m->config)->bias : NULL;
-    if (bias == NULL)
+    if (!encoder_is_family(m->config.family))
         return 0;
-    model_store_name(&m->config, full, model_join(name, bias, ".weight"));
-    return gckpt_store_group(store, full, 1, 0) != GCKPT_OK
-               ? model_fail(m, "%s", gckpt_error_text(store))
-               : 0;
+    const encoder_row *r = encoder_row_of(&m->config);
+    int failed = 0;
+    if (r->bias != NULL) {
+        model_store_name(&m->config, full, model_join(name, r->bias, ".weight"));
+        failed = gckpt_store_group(store, full, 1, 0) != GCKPT_OK;
+    }
+    if (r->pooler != NULL && m->config.head.task == MODEL_EMBED) {
+        model_store_name(&m->config, full, model_join(name, r->pooler, "*"));
+        failed = failed || gckpt_store_freeze(store, full, 1) != GCKPT_OK;
+    }
+    return failed ? model_fail(m, "%s", gckpt_error_text(store)) : 0;
 }
 
 /* Returns whether a tensor of a file is not used by this model: heads of other tasks. `name` is as

@@ -1272,9 +1272,10 @@ static inline int model_load_head(model_any *m, gckpt_store *store, const char *
                             model_visit_files(&l, dir, model_load_file) != 0;
     for (int64_t i = 0; i < n && !failed; i++) {
         const model_parameter p = model_get_param(&m->config, i);
-        if (!l.found[i] && p.shape.n > 0 && encoder_is_head(&m->config, i))
-            snprintf(m->note, sizeof m->note, "%s is new, with random values: train it", p.name);
-        else if (!l.found[i] && p.shape.n > 0)
+        if (!l.found[i] && encoder_is_head(&m->config, i)) {
+            if (p.shape.n > 0 && m->config.head.task != MODEL_EMBED)
+                snprintf(m->note, sizeof m->note, "%s is new, with random values: train it", p.name);
+        } else if (!l.found[i] && p.shape.n > 0)
             failed = model_fail(m, "%s: no file has tensor \"%s\", (%lld%s%.0lld) by config.json",
                                 dir, p.name, (long long)p.shape.d[0], p.shape.n > 1 ? "," : "",
                                 (long long)p.shape.d[1]);
