@@ -56,7 +56,7 @@ vpath %.c $(wildcard tests/*/)
 vpath test_%.sh $(wildcard tests/*/)
 CUDA_TESTS = $(basename $(notdir tests/cuda/test_cuda.c $(sort $(wildcard tests/cuda/cuda_*.c))))
 TESTS = $(patsubst %.c,build/%,$(sort $(notdir $(filter-out tests/cuda/%,$(wildcard tests/*/test_*.c)))))
-SCRIPTS = build/test_programs build/test_from_scratch build/test_finetune build/test_objectives build/test_audit build/test_firmware build/test_small build/test_docs build/test_course build/test_layout
+SCRIPTS = build/test_programs build/test_from_scratch build/test_finetune build/test_classify build/test_objectives build/test_audit build/test_firmware build/test_small build/test_docs build/test_course build/test_layout
 INTERNAL_TESTS := $(patsubst %.c,build/%,$(notdir $(filter-out tests/cuda/%,\
     $(shell grep -lE '^$(HASH)include "(($(subst $(SPACE),|,$(LAYERS)))/|backend.h)' tests/*/test_*.c))))
 # The order in which tests start: long ones, then those that use internal names, then the others.

@@ -121,7 +121,7 @@ static int check_options(void)
     static const double rates[] = { 5e-5, 3e-4, 5e-5, 1e-3 };
     if (o.model == NULL)
         return fail(2, "give --model, a folder with config.json and model.safetensors");
-    if (o.data == NULL && o.predict == NULL)
+    if (o.data == NULL && o.predict == NULL && !o.merge)
         return fail(2, "give --data (to train, or with --eval to evaluate) or --predict");
     if (o.eval && o.data == NULL)
         return fail(2, "--eval needs --data as well");
@@ -1066,7 +1066,8 @@ static int train(int64_t rows, int64_t validation)
 static int work(void)
 {
     const line_reader read = o.task + 1 == MODEL_TAGS ? read_words : read_texts;
-    int failed = load_model();
+    const int status = load_model();
+    int failed = status;
     if (!failed && o.data != NULL) {
         failed = read_file("data", o.data, read, &run.data);
         run.predicts = 0;
@@ -1083,8 +1084,8 @@ static int work(void)
         failed = failed || (!o.eval && train(rows, validation)) ||
                  evaluate(rows - validation, validation);
     }
-    failed = failed || (o.save != NULL && save());
-    return failed || (o.predict != NULL && predict_file());
+    failed = failed || (o.save != NULL && save()) || (o.predict != NULL && predict_file());
+    return status != 0 ? status : failed;
 }
 
 int main(int argc, char **argv)
