@@ -25,9 +25,12 @@ typedef enum {
     BPE_PREPEND, /* puts `to` before the text */
     BPE_REPLACE, /* replaces `from` by `to` */
     BPE_CLEAN,   /* removes control characters and makes each white space a space, as BERT does */
-    BPE_IDEOGRAPHS, /* puts spaces around each Chinese character, as BERT does */
-    BPE_ACCENTS,    /* removes accents: characters of category Mn */
-    BPE_LOWER,      /* converts characters to lower case */
+    BPE_IDEOGRAPHS,  /* puts spaces around each Chinese character, as BERT does */
+    BPE_ACCENTS,     /* removes accents: characters of category Mn */
+    BPE_LOWER,       /* converts characters to lower case */
+    BPE_PRECOMPILED, /* replaces characters and graphemes by the map of the tokenizer */
+    BPE_STRIP_LEFT,  /* removes white space at the start of the text */
+    BPE_STRIP_RIGHT, /* removes white space at the end of the text */
     /* Pre-tokenizers, which change a piece of text or split it into smaller ones: */
     BPE_PREFIX, /* puts a space before a piece that does not begin with one */
     /* replaces spaces by `to`, and depending on `when` puts `to` before the piece */
@@ -53,6 +56,56 @@ typedef struct {
     size_t from_size, to_size;
     bpe_when when; /* for BPE_METASPACE: when to put `to` before a piece */
 } bpe_step;
+
+/* The map of SentencePiece's normalizer ("precompiled_charsmap"): keys in a double array trie, and the
+ * texts that replace them. */
+typedef struct {
+    uint32_t *units; /* the trie */
+    size_t count;
+    char *texts;          /* each text ends with a 0 */
+    size_t size, longest; /* bytes of all texts, and of the longest one */
+} bpe_charsmap;
+
+/* ---- characters -------------------------------------------------------------------------------- */
+/* Returns the class (letter, number, white space, other) of the character at s, and sets *size to
+ * its length in bytes. */
+static inline int bpe_class(const char *s, const char *end, size_t *size)
+{
+    uint32_t c = (unsigned char)*s;
+    *size = 1;
+    if (c < 128) /* fast path for ASCII */
+        return (c | 32) - 'a' < 26u        ? UNICODE_LETTER
+               : c - '0' < 10u             ? UNICODE_NUMBER
+               : c == ' ' || c - '\t' < 5u ? UNICODE_SPACE
+                                           : UNICODE_OTHER;
+    *size = (size_t)json_utf8(s, (size_t)(end - s), &c);
+    return unicode_class(c);
+}
+
+/* Returns the end of the run of characters of class `kind` that starts at s. */
+static inline const char *bpe_run_end(const char *s, const char *end, int kind)
+{
+    size_t size;
+    while (s < end && bpe_class(s, end, &size) == kind)
+        s += size;
+    return s;
+}
+
+/* Returns the start of the run of white space that ends at `end`; the run does not extend before
+ * s. */
+static inline const char *bpe_space_start(const char *s, const char *end)
+{
+    size_t size;
+    for (const char *p = end; p > s;) {
+        do
+            p--;
+        while (p > s && ((unsigned char)*p & 0xc0) == 0x80);
+        if (bpe_class(p, end, &size) != UNICODE_SPACE)
+            break;
+        end = p;
+    }
+    return end;
+}
 
 /* ---- normalizers ----------------------------------------------------------------------------- */
 /* Returns the first occurrence in s of `what`, a text of `size` bytes, or `end` if there is
@@ -248,25 +301,92 @@ static inline size_t bpe_put_mapped(const bpe_step *p, const char *s, size_t n, 
     return size;
 }
 
-/* Writes the text s to `to`, changed by step p, any normalizer except BPE_NFC and BPE_NFD. If `to` is
- * NULL, writes nothing. Returns the number of bytes of the result. */
-static inline size_t bpe_put_normal(const bpe_step *p, const char *s, size_t n, char *to)
+/* Returns the text that replaces the n bytes s: that of the shortest key with which s begins, as in
+ * Hugging Face; or NULL if there is none. */
+static inline const char *bpe_map_find(const bpe_charsmap *m, const char *s, size_t n)
 {
-    if (p->kind == BPE_REPLACE)
-        return bpe_put_replaced(p, s, n, to);
-    if (p->kind != BPE_PREPEND)
-        return bpe_put_mapped(p, s, n, to);
-    if (to != NULL) {
-        memcpy(to, p->to, p->to_size);
-        memcpy(to + p->to_size, s, n);
+    uint32_t unit = m->count > 0 ? m->units[0] : 0;
+    size_t at = 0;
+    for (size_t i = 0; i <= n; i++) {
+        const uint32_t byte = i < n ? (unsigned char)s[i] : 0;
+        at ^= (size_t)(unit >> 10) << ((unit & 512) >> 6);
+        if (i > 0 && (unit >> 8 & 1) != 0) { /* a key ends here, and this unit has its text */
+            const size_t text = at < m->count ? m->units[at] & 0x7fffffff : SIZE_MAX;
+            return text < m->size && ((unsigned char)m->texts[text] & 0xc0) != 0x80
+                       ? m->texts + text
+                       : NULL;
+        }
+        at ^= byte;
+        if (byte == 0 || at >= m->count || (m->units[at] & 0x800000ff) != byte)
+            return NULL;
+        unit = m->units[at];
     }
-    return p->to_size + n;
+    return NULL;
 }
 
-/* Applies `count` normalizers to the text *s of *n bytes. If they change it, *owned becomes the new
+/* Writes the text s to `to` with its graphemes replaced by the map. A grapheme of 6 bytes or more, or
+ * one without a replacement, is replaced character by character. If `to` is NULL, writes nothing.
+ * Returns the number of bytes of the result. */
+static inline size_t bpe_put_precompiled(const bpe_charsmap *m, const char *s, size_t n, char *to)
+{
+    size_t size = 0, end = 0; /* end: end of the current grapheme */
+    for (size_t i = 0, length; i < n; i += length) {
+        uint32_t c = 0, next = 0;
+        const char *text = NULL;
+        length = (size_t)json_utf8(s + i, n - i, &c);
+        if (i >= end) {
+            for (end = i + length; end < n; c = next) {
+                const size_t more = (size_t)json_utf8(s + end, n - end, &next);
+                if (!unicode_joins(c, next))
+                    break;
+                end += more;
+            }
+            text = end - i < 6 ? bpe_map_find(m, s + i, end - i) : NULL;
+        }
+        if (text != NULL)
+            length = end - i;
+        else
+            text = bpe_map_find(m, s + i, length);
+        const size_t bytes = text != NULL ? strlen(text) : length;
+        if (to != NULL)
+            memcpy(to + size, text != NULL ? text : s + i, bytes);
+        size += bytes;
+    }
+    return size;
+}
+
+/* Writes the text s to `to`, changed by step p, any normalizer except BPE_NFC and BPE_NFD. If `to` is
+ * NULL, writes nothing. Returns the number of bytes of the result. */
+static inline size_t bpe_put_normal(const bpe_step *p, const bpe_charsmap *m, const char *s,
+                                    size_t n, char *to)
+{
+    size_t before = 0;
+    if (p->kind == BPE_REPLACE)
+        return bpe_put_replaced(p, s, n, to);
+    if (p->kind == BPE_PRECOMPILED)
+        return bpe_put_precompiled(m, s, n, to);
+    if (p->kind == BPE_STRIP_LEFT) {
+        const char *first = bpe_run_end(s, s + n, UNICODE_SPACE);
+        n -= (size_t)(first - s);
+        s = first;
+    } else if (p->kind == BPE_STRIP_RIGHT) {
+        n = (size_t)(bpe_space_start(s, s + n) - s);
+    } else if (p->kind == BPE_PREPEND) {
+        before = p->to_size;
+    } else {
+        return bpe_put_mapped(p, s, n, to);
+    }
+    if (to != NULL) {
+        memcpy(to, p->to, before);
+        memcpy(to + before, s, n);
+    }
+    return before + n;
+}
+
+/* Applies `count` normalizers, with the map m of BPE_PRECOMPILED, to the text *s of *n bytes. If they change it, *owned becomes the new
  * text, which the caller must free. Returns 0, or -1 if out of memory. */
-static inline int bpe_normalize(const bpe_step *steps, int count, const char **s, size_t *n,
-                                char **owned)
+static inline int bpe_normalize(const bpe_step *steps, int count, const bpe_charsmap *m,
+                                const char **s, size_t *n, char **owned)
 {
     *owned = NULL;
     for (const bpe_step *p = steps; p < steps + count && n[0] != 0; p++) {
@@ -277,11 +397,11 @@ static inline int bpe_normalize(const bpe_step *steps, int count, const char **s
             failed = bpe_compose(p->kind, *s, *n, &to, &size) != 0;
         } else if (p->kind != BPE_REPLACE ||
                    bpe_search(*s, *s + *n, p->from, p->from_size) != *s + *n) {
-            size = bpe_put_normal(p, *s, *n, NULL);
+            size = bpe_put_normal(p, m, *s, *n, NULL);
             to = (char *)malloc(size + 1);
             failed = to == NULL;
             if (!failed)
-                bpe_put_normal(p, *s, *n, to);
+                bpe_put_normal(p, m, *s, *n, to);
         }
         if (to != NULL || failed) {
             free(*owned);
@@ -296,21 +416,6 @@ static inline int bpe_normalize(const bpe_step *steps, int count, const char **s
 }
 
 /* ---- pre-tokenizers -------------------------------------------------------------------------- */
-/* Returns the class (letter, number, white space, other) of the character at s, and sets *size to
- * its length in bytes. */
-static inline int bpe_class(const char *s, const char *end, size_t *size)
-{
-    uint32_t c = (unsigned char)*s;
-    *size = 1;
-    if (c < 128) /* fast path for ASCII */
-        return (c | 32) - 'a' < 26u        ? UNICODE_LETTER
-               : c - '0' < 10u             ? UNICODE_NUMBER
-               : c == ' ' || c - '\t' < 5u ? UNICODE_SPACE
-                                           : UNICODE_OTHER;
-    *size = (size_t)json_utf8(s, (size_t)(end - s), &c);
-    return unicode_class(c);
-}
-
 /* Returns the length of an English contraction such as 's or 'll at s, where *s is ', or 0 if there
  * is none. If any_case is nonzero, also accepts capitals, and U+017F instead of s. */
 static inline size_t bpe_contraction(const char *s, const char *end, int any_case)
@@ -326,15 +431,6 @@ static inline size_t bpe_contraction(const char *s, const char *end, int any_cas
             return 1 + n;
     }
     return 0;
-}
-
-/* Returns the end of the run of characters of class `kind` that starts at s. */
-static inline const char *bpe_run_end(const char *s, const char *end, int kind)
-{
-    size_t size;
-    while (s < end && bpe_class(s, end, &size) == kind)
-        s += size;
-    return s;
 }
 
 /* Returns the end of the word that starts at s, by BPE_REGEX_GPT2. */

@@ -168,9 +168,9 @@ static const char small[] =
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    static const char *const kinds[] = { "",         "/gemma", "/llama2", "/llama3",
-                                         "/mistral", "/odd",   "/prefix", "/qwen2",
-                                         "/smollm2", "/bert",  "/cased" };
+    static const char *const kinds[] = { "",       "/gemma",  "/llama2", "/llama3",  "/mistral",
+                                         "/odd",   "/prefix", "/qwen2",  "/smollm2", "/bert",
+                                         "/cased", "/xlmr",   "/t5" };
     static const char vocab[] = "[UNK]\n[CLS]\n[SEP]\na\n##b\n.\n\xe5\xad\xa6\n";
     static const char config[] =
         "{\"do_lower_case\": true, \"strip_accents\": null, \"tokenizer_class\":"
@@ -216,6 +216,9 @@ static const char *const words[] = { "\"NFC\"",
                                      "\"Fuse\"",
                                      "\"Strip\"",
                                      "\"BertNormalizer\"",
+                                     "\"Precompiled\"",
+                                     "\"Unigram\"",
+                                     "[\"a\", -1]",
                                      "\"BertPreTokenizer\"",
                                      "\"BertProcessing\"",
                                      "\"WordPiece\"",

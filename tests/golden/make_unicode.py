@@ -78,6 +78,32 @@ for code in CODES:
         runs.append([code, code, 1, distance])
 assert lower("\u0130") == "i\u0307"
 
+# == graphemes =====================================================================================
+def precompiled(key):
+    """Returns a Precompiled normalizer that replaces the text `key`, and any grapheme that begins with it, by X."""
+    key, units = key.encode(), [0] * 256 * 6
+    units[0] = 256 << 10  # a unit has the label of its byte and, in the bits from 10, the way to its children
+    for i, byte in enumerate(key):
+        at, last = 256 * (i + 1) ^ byte, i + 1 == len(key)
+        units[at] = byte | last << 8 | (at ^ (256 * (i + 1) if last else 256 * (i + 2))) << 10
+        if last:
+            units[256 * (i + 1)] = 1 << 31
+    trie = b"".join(unit.to_bytes(4, "little") for unit in units)
+    return normalizers.Precompiled(len(trie).to_bytes(4, "little") + trie + b"X\0").normalize_str
+
+
+EXTENDS, BREAKS, PREPENDS = 1, 2, 3
+graphemes, joins_a = {0: BREAKS}, precompiled("a")
+for code in CODES[1:]:
+    if joins_a("a" + chr(code)) == "X":
+        graphemes[code] = EXTENDS
+    elif not any(low <= code < high for low, high in [(0x3400, 0xA000), (0xAC00, 0xF900), (0x20000, 0x110000)]):
+        joins = precompiled(chr(code))
+        if joins(chr(code) + "a") == "X":
+            graphemes[code] = PREPENDS
+        elif code < 0x10000 and joins(chr(code) + "\u0301") != "X":
+            graphemes[code] = BREAKS
+
 # == the file ======================================================================================
 def ranges(value, factor):
     """Returns numbers code * factor + value(code) for each code at which the value changes."""
@@ -114,6 +140,7 @@ print("""/* unicode.h - Unicode tables for tokenizer.h: the class of a character
 enum { UNICODE_OTHER, UNICODE_LETTER, UNICODE_NUMBER, UNICODE_SPACE };
 /* Classes of unicode_bert_class; others are 0. */
 enum { UNICODE_PUNCTUATION = 1, UNICODE_CONTROL, UNICODE_ACCENT };
+enum { UNICODE_EXTENDS = 1, UNICODE_BREAKS, UNICODE_PREPENDS }; /* classes of unicode_graphemes */
 
 /* clang-format off */""")
 print(table("/* Sorted ranges: from code point x / 4 up to the next entry's, the class is x % 4. */", "static const uint32_t unicode_classes[]",
@@ -130,6 +157,9 @@ print(table("/* The decompositions that NFC composes again: indices into unicode
 print(table("/* For BERT, sorted ranges from code point x / 4: 1 punctuation, 2 removed as a control character, 3 an\n"
             " * accent (category Mn). */", "static const uint32_t unicode_bert[]",
             [0] + ranges(lambda code: bert_kinds.get(code, 0), 4)))
+print(table("/* Graphemes of up to 5 bytes, sorted ranges from code point x / 4: 1 extends one, 2 is one, 3 goes with the\n"
+            " * next character. */", "static const uint32_t unicode_graphemes[]",
+            [0] + ranges(lambda code: graphemes.get(code, 0), 4)))
 print(table("/* Capital letters: first, last, distance between two, and distance to the small letter + 65536. */",
             "static const uint32_t unicode_capitals[]", [x + 65536 * (i == 3) for run in runs for i, x in enumerate(run)]))
 print("""/* clang-format on */
@@ -242,6 +272,17 @@ static inline size_t unicode_lower(uint32_t c, uint32_t *to)
     else if (c >= run[0] && c <= run[1] && (c - run[0]) % run[2] == 0)
         to[0] = c + run[3] - 65536;
     return c == 0x130 ? 2 : 1;
+}
+
+/* Returns whether a grapheme cluster goes on from the character `before` to c. Exact for clusters of at
+ * most 5 bytes; for longer ones, the rules of Hangul, emoji and Indic conjuncts are missing. */
+static inline int unicode_joins(uint32_t before, uint32_t c)
+{
+    const uint32_t first = unicode_graphemes[UNICODE_AT(unicode_graphemes, 1, before * 4 + 3)] % 4;
+    const uint32_t second = unicode_graphemes[UNICODE_AT(unicode_graphemes, 1, c * 4 + 3)] % 4;
+    if (first == UNICODE_BREAKS || second == UNICODE_BREAKS)
+        return before == '\\r' && c == '\\n';
+    return second == UNICODE_EXTENDS || first == UNICODE_PREPENDS;
 }
 #endif""".replace("@SPANS@", " || ".join(f"character - {low:#x} < {high - low}" for low, high in spans)))
 assert max(len(nfd(chr(code))) for code in CODES) <= 4
