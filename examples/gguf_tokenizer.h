@@ -213,7 +213,7 @@ static inline void gguf_hf_text(gguf_vocabulary *v, int32_t id, size_t *at)
         t->type = GGUF_TOKEN_UNUSED;
     if (!v->spm || t->type != GGUF_TOKEN_USER || memchr(t->text, ' ', t->size) == NULL)
         return;
-    bpe_step spaces = { BPE_REPLACE, " ", "", 1, 3, BPE_NEVER };
+    bpe_step spaces = { BPE_REPLACE, " ", "", 1, 3, BPE_NEVER, NULL };
     memcpy(spaces.to, BPE_SPACE, 3);
     char *to = v->texts + *at;
     t->size = (uint32_t)bpe_put_replaced(&spaces, t->text, t->size, to);

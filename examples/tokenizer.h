@@ -1,7 +1,7 @@
 /* tokenizer.h - text to tokens with Hugging Face's files: byte pair encoding (GPT-2, Llama 2 and 3,
  * SmolLM, Qwen2 and 3, Mistral, Gemma), WordPiece (BERT, DistilBERT, MPNet) and Unigram (XLM-RoBERTa,
  * T5, multilingual embeddings). To copy, with
- * tokenizer_steps.h, tokenizer_files.h, json.h and unicode.h; it needs only C99 and the C library.
+ * tokenizer_steps.h, tokenizer_regex.h, tokenizer_files.h, json.h and unicode.h; it needs only C99 and the C library.
  *
  *     bpe b;
  *     bpe_tokens t = { 0 };
@@ -26,10 +26,9 @@
  * Reads these parts of a tokenizer.json, and refuses all others with an error that names them:
  *   model           BPE, with byte_fallback, fuse_unk, unk_token, ignore_merges; WordPiece; Unigram
  *                   with byte_fallback
- *   normalizer      NFC, NFD, Lowercase, Strip, Prepend, Replace of a text, BertNormalizer,
+ *   normalizer      NFC, NFD, Lowercase, Strip, Prepend, Replace, BertNormalizer,
  *                   Precompiled, or a Sequence of these
- *   pre_tokenizer   ByteLevel (as the last), Digits, Metaspace, Split by a text or by the regular
- *                   expression of GPT-2, Llama 3 or Qwen2 (exactly), WhitespaceSplit, Punctuation
+ *   pre_tokenizer   ByteLevel (as the last), Digits, Metaspace, Split, WhitespaceSplit, Punctuation
  *                   (isolated), BertPreTokenizer, or a Sequence of these
  *   decoder         ByteLevel with that pre_tokenizer, WordPiece with that model, or else Metaspace, or a
  *                   Sequence of Replace, ByteFallback, Fuse and Strip in this order
@@ -173,6 +172,8 @@ static inline void bpe_free(bpe *b)
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < b->added_count[k]; i++)
             free(b->added[k][i].owned);
+    for (int i = 0; i < b->step_count; i++)
+        free(b->steps[i].regex);
     free(b->names);
     free(b->name_start);
     free(b->bytes);
@@ -456,9 +457,8 @@ static inline size_t bpe_wordpiece_decoded(const bpe_loader *l, const char *name
     to[0] = ' ';
     memcpy(to + !continues, name + n - (size - !continues), size - !continues);
     for (int i = 0; l->cleanup && i < 11; i++) {
-        bpe_step p = {
-            BPE_REPLACE, "", "", strlen(cleaned[i][0]), strlen(cleaned[i][1]), BPE_NEVER
-        };
+        bpe_step p = { BPE_REPLACE,           "",        "",  strlen(cleaned[i][0]),
+                       strlen(cleaned[i][1]), BPE_NEVER, NULL };
         memcpy(p.from, cleaned[i][0], p.from_size);
         memcpy(p.to, cleaned[i][1], p.to_size);
         size = bpe_put_replaced(&p, to, size, to);
@@ -774,13 +774,9 @@ static inline int bpe_load_end(bpe_loader *l)
 }
 
 /* ---- loading: the rest of tokenizer.json ----------------------------------------------------- */
-/* The supported regular expressions; the file's expression must be one of these, character by
- * character. */
+/* GPT-2's regular expression, which ByteLevel splits by. */
 #define BPE_REGEX_GPT2                                                                             \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define BPE_REGEX_LLAMA(digits)                                                                    \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                           \
-    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 /* Stores the error that `part` has an unsupported type, such as: part: expected .., found "type".
  * Returns -1. */
@@ -814,22 +810,52 @@ static inline int bpe_load_pattern(json *d, uint32_t at, size_t least, char *to,
     return 0;
 }
 
+/* Appends a step; the tokenizer owns its regular expression from then on. */
 static inline void bpe_load_step(bpe_loader *l, const bpe_step *p)
 {
     bpe *b = l->b;
     if (b->step_count == BPE_STEPS)
         json_fail(&l->d, 0, "more than %d normalizers and pre-tokenizers", (int)BPE_STEPS);
-    else if (!l->d.error[0])
+    if (l->d.error[0])
+        free(p->regex);
+    else
         b->steps[b->step_count++] = *p;
 }
 
-/* Reads a Replace step, by a text and not a regular expression; `part` is "normalizer" or
- * "decoder". */
+/* Compiles a regular expression of n bytes for a step. `line` says where it is, for error texts. */
+static inline bpe_regex *bpe_load_regex(json *d, uint32_t line, const char *part, const char *regex,
+                                        size_t n)
+{
+    const char *error = NULL;
+    if (d->error[0])
+        return NULL;
+    bpe_regex *r = bpe_regex_new(regex, n, &error);
+    if (r == NULL && error == NULL)
+        json_fail(d, 0, "out of memory for %.0f bytes", (double)sizeof *r);
+    else if (r == NULL)
+        json_fail(
+            d, line,
+            "%s: the regular expression \"%.200s\" is not supported: it has %s; what is supported "
+            "is in tokenizer_regex.h",
+            part, regex, error);
+    else if (r->anchored && strcmp(part, "normalizer") != 0)
+        json_fail(d, line, "%s: the regular expression \"%.200s\" is not supported: it has \\A",
+                  part, regex);
+    return r;
+}
+
+/* Reads a Replace step; `part` is "normalizer" or "decoder", which has no regular expression. */
 static inline void bpe_load_replace(json *d, uint32_t object, const char *part, bpe_step *p)
 {
     uint32_t pattern = json_require(d, object, "pattern", JSON_OBJECT);
     uint32_t regex = json_find(d, pattern, "Regex");
     p->kind = BPE_REPLACE;
+    if (regex && strcmp(part, "normalizer") == 0) {
+        const char *text = json_text(d, regex);
+        p->regex = bpe_load_regex(d, d->nodes[regex].line, part, text, json_size(d, regex));
+        bpe_load_pattern(d, json_require(d, object, "content", JSON_STRING), 0, p->to, &p->to_size);
+        return;
+    }
     if (regex) {
         json_fail(d, d->nodes[regex].line,
                   "%s: expected a Replace of a text (String), found the regular expression "
@@ -856,7 +882,7 @@ static inline void bpe_load_bert_normalizer(bpe_loader *l, uint32_t object)
                   { BPE_ACCENTS, accents },
                   { BPE_LOWER, lower } };
     for (int i = 0; i < 5; i++) {
-        const bpe_step p = { steps[i].kind, "", "", 0, 0, BPE_NEVER };
+        const bpe_step p = { steps[i].kind, "", "", 0, 0, BPE_NEVER, NULL };
         if (steps[i].on)
             bpe_load_step(l, &p);
     }
@@ -927,7 +953,7 @@ static inline void bpe_load_charsmap(bpe_loader *l, uint32_t at)
 static inline void bpe_load_normalizer(bpe_loader *l, uint32_t object)
 {
     json *d = &l->d;
-    bpe_step p = { BPE_NFC, "", "", 0, 0, BPE_NEVER };
+    bpe_step p = { BPE_NFC, "", "", 0, 0, BPE_NEVER, NULL };
     if (bpe_is_type(d, object, "Sequence")) {
         uint32_t all = json_require(d, object, "normalizers", JSON_ARRAY);
         for (uint32_t i = json_first(d, all); i != 0 && !d->error[0]; i = json_next(d, i))
@@ -981,6 +1007,8 @@ static inline void bpe_check_growth(bpe_loader *l)
             times *= 5.0 / 3; /* a character of 3 bytes and 2 spaces; 2 bytes become 3 */
         else if (p->kind == BPE_PRECOMPILED && l->b->map.longest > 0)
             times *= (double)l->b->map.longest; /* a key has at least one byte */
+        else if (p->kind == BPE_REPLACE && p->regex != NULL)
+            times *= p->to_size > 0 ? (double)p->to_size : 1; /* a match has at least one byte */
         else if (p->kind == BPE_REPLACE && p->to_size > p->from_size)
             times *= (double)p->to_size / (double)p->from_size;
     }
@@ -990,33 +1018,42 @@ static inline void bpe_check_growth(bpe_loader *l)
                   times, (int)BPE_GROWTH);
 }
 
+/* Adds the step that splits by GPT-2's regular expression. */
+static inline void bpe_load_gpt2(bpe_loader *l)
+{
+    bpe_step p = { BPE_REGEX, "", "", 0, 0, BPE_NEVER, NULL };
+    p.regex = bpe_load_regex(&l->d, 0, "pre_tokenizer", BPE_REGEX_GPT2, sizeof BPE_REGEX_GPT2 - 1);
+    bpe_load_step(l, &p);
+}
+
 static inline void bpe_load_split(bpe_loader *l, uint32_t object)
 {
-    static const char *const known[] = { BPE_REGEX_GPT2, BPE_REGEX_LLAMA("\\p{N}{1,3}"),
-                                         BPE_REGEX_LLAMA("\\p{N}") };
     static const char *const behaviours[] = { "Isolated", "MergedWithPrevious", "MergedWithNext" };
     json *d = &l->d;
     uint32_t pattern = json_require(d, object, "pattern", JSON_OBJECT);
     uint32_t regex = json_find(d, pattern, "Regex");
     uint32_t behaviour = json_require(d, object, "behavior", JSON_STRING);
-    bpe_step p = { BPE_GPT2, "", "", 0, 0, BPE_NEVER };
+    const int matches =
+        regex && json_is(d, behaviour, "Removed") && json_bool(d, object, "invert", 0);
+    bpe_step p = { BPE_REGEX, "", "", 0, 0, BPE_NEVER, NULL };
     int i = 0;
-    bpe_require_off(d, object, "invert");
-    while (i < 3 && !json_is(d, regex ? regex : behaviour, regex ? known[i] : behaviours[i]))
+    if (!matches)
+        bpe_require_off(d, object, "invert");
+    while (i < 3 && !json_is(d, behaviour, behaviours[i]))
         i++;
-    p.kind = (bpe_kind)((regex ? BPE_GPT2 : BPE_ISOLATED) + i);
-    if (regex && i == 3)
-        json_fail(
-            d, d->nodes[regex].line,
-            "pre_tokenizer: expected the regular expression of GPT-2, Llama 3 or Qwen2, found "
-            "\"%.200s\"",
-            json_text(d, regex));
-    else if (regex && !json_is(d, behaviour, "Isolated"))
-        json_mismatch(d, behaviour, "Isolated");
-    else if (i == 3)
+    if (matches)
+        p.kind = BPE_MATCHES;
+    else if (!regex)
+        p.kind = (bpe_kind)(BPE_ISOLATED + i);
+    if (regex && !matches && i != 0)
+        json_mismatch(d, behaviour, "Isolated, or Removed with \"invert\"");
+    else if (!regex && i == 3)
         json_mismatch(d, behaviour, "Isolated, MergedWithPrevious or MergedWithNext");
     else if (!regex)
         bpe_load_pattern(d, json_require(d, pattern, "String", JSON_STRING), 1, p.from, &p.from_size);
+    else
+        p.regex = bpe_load_regex(d, d->nodes[regex].line, "pre_tokenizer", json_text(d, regex),
+                                 json_size(d, regex));
     bpe_load_step(l, &p);
 }
 
@@ -1040,7 +1077,7 @@ static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
     json *d = &l->d;
     uint32_t scheme = json_find_nonnull(d, object, "prepend_scheme"), c = 0;
     uint32_t replacement = json_require(d, object, "replacement", JSON_STRING);
-    bpe_step p = { BPE_METASPACE, "", "", 0, 0, BPE_ALWAYS };
+    bpe_step p = { BPE_METASPACE, "", "", 0, 0, BPE_ALWAYS, NULL };
     bpe_load_pattern(d, replacement, 1, p.to, &p.to_size);
     if (!d->error[0] && (size_t)json_utf8(p.to, p.to_size, &c) != p.to_size)
         json_mismatch(d, replacement, "one character");
@@ -1057,7 +1094,7 @@ static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
                       "with a normalizer that removes text");
     bpe_load_step(l, &p);
     if (json_bool(d, object, "split", 1)) {
-        bpe_step split = { BPE_SPLIT_BEFORE, "", "", p.to_size, 0, BPE_NEVER };
+        bpe_step split = { BPE_SPLIT_BEFORE, "", "", p.to_size, 0, BPE_NEVER, NULL };
         memcpy(split.from, p.to, p.to_size);
         bpe_load_step(l, &split);
     }
@@ -1066,7 +1103,7 @@ static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
 static inline void bpe_load_pre_tokenizer(bpe_loader *l, uint32_t object)
 {
     json *d = &l->d;
-    bpe_step p = { BPE_PREFIX, "", "", 0, 0, BPE_NEVER };
+    bpe_step p = { BPE_PREFIX, "", "", 0, 0, BPE_NEVER, NULL };
     if (l->b->byte_level) {
         json_fail(d, d->nodes[object].line, "pre_tokenizer: expected ByteLevel to be the last");
     } else if (bpe_is_type(d, object, "Sequence")) {
@@ -1076,9 +1113,8 @@ static inline void bpe_load_pre_tokenizer(bpe_loader *l, uint32_t object)
     } else if (bpe_is_type(d, object, "ByteLevel")) {
         if (json_bool(d, object, "add_prefix_space", 0))
             bpe_load_step(l, &p);
-        p.kind = BPE_GPT2;
         if (json_bool(d, object, "use_regex", 1))
-            bpe_load_step(l, &p);
+            bpe_load_gpt2(l);
         l->b->byte_level = 1;
     } else if (bpe_is_type(d, object, "Digits")) {
         p.kind = json_bool(d, object, "individual_digits", 0) ? BPE_DIGIT : BPE_DIGITS;
@@ -1311,7 +1347,7 @@ static inline void bpe_finish_load(bpe_loader *l, uint32_t model)
         bpe_find(l, BPE_SPACE, 3) < 0 ||
         (size >= 3 && memcmp(name + size - 3, BPE_SPACE, 3) == 0) || b->step_count == BPE_STEPS)
         return;
-    bpe_step p = { BPE_SPACES, BPE_SPACE, "", 3, 0, BPE_NEVER };
+    bpe_step p = { BPE_SPACES, BPE_SPACE, "", 3, 0, BPE_NEVER, NULL };
     bpe_load_step(l, &p);
 }
 
@@ -1381,8 +1417,9 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
     bpe_init_loader(&l, b);
     b->byte_level = 1;
     b->unknown = -1;
-    b->steps[b->step_count++].kind = BPE_GPT2;
-    if (json_read_file(&l.d, vocabulary) == 0 && json_kind_of(&l.d, JSON_ROOT) != JSON_OBJECT)
+    if (json_read_file(&l.d, vocabulary) == 0)
+        bpe_load_gpt2(&l);
+    if (!l.d.error[0] && json_kind_of(&l.d, JSON_ROOT) != JSON_OBJECT)
         json_mismatch(&l.d, JSON_ROOT, "an object of tokens and their ids");
     if (!l.d.error[0] && bpe_load_names(&l, JSON_ROOT, 0) == 0 && bpe_load_tokens(&l, 0) == 0 &&
         bpe_load_merges_text(&l, merges) == 0) {

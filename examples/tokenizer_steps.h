@@ -1,14 +1,13 @@
 /* tokenizer_steps.h - the normalizers and pre-tokenizers of tokenizer.h: how a text is changed, and
- * split into pieces, before a model turns each piece into tokens. To copy, with json.h and
- * unicode.h. C99 or C++11.
+ * split into pieces, before a model turns each piece into tokens. To copy, with tokenizer_regex.h,
+ * json.h and unicode.h. C99 or C++11.
  *
  * A tokenizer is a list of steps: the normalizers in order, then the pre-tokenizers. Normalizers
  * map a text to another one (bpe_normalize). Pre-tokenizers cut a piece of text into smaller ones,
  * from left to right (bpe_piece_start and bpe_piece_end), or add spaces to it (bpe_add_spaces). */
 #ifndef TOKENIZER_STEPS_H
 #define TOKENIZER_STEPS_H
-#include "json.h"
-#include "unicode.h"
+#include "tokenizer_regex.h"
 
 enum {
     BPE_STEPS = 16, /* most normalizers and pre-tokenizers in a tokenizer, counted together */
@@ -35,10 +34,9 @@ typedef enum {
     BPE_PREFIX, /* puts a space before a piece that does not begin with one */
     /* replaces spaces by `to`, and depending on `when` puts `to` before the piece */
     BPE_METASPACE,
-    BPE_GPT2,         /* splits by GPT-2's regular expression */
-    BPE_LLAMA3,       /* splits by Llama 3's regular expression */
-    BPE_QWEN2,        /* splits by Qwen2's regular expression */
+    BPE_MATCHES,      /* splits at matches of a regular expression, and removes other text */
     BPE_WHITESPACE,   /* splits at white space and removes it */
+    BPE_REGEX,        /* splits before and after each match of a regular expression */
     BPE_PUNCTUATION,  /* splits before and after each punctuation character */
     BPE_DIGIT,        /* splits before and after each digit */
     BPE_DIGITS,       /* splits before and after each run of digits */
@@ -55,6 +53,8 @@ typedef struct {
     char from[BPE_PATTERN], to[BPE_PATTERN];
     size_t from_size, to_size;
     bpe_when when; /* for BPE_METASPACE: when to put `to` before a piece */
+    /* for BPE_REGEX and BPE_MATCHES; for BPE_REPLACE, searched instead of `from` unless it is NULL */
+    bpe_regex *regex;
 } bpe_step;
 
 /* The map of SentencePiece's normalizer ("precompiled_charsmap"): keys in a double array trie, and the
@@ -302,7 +302,7 @@ static inline size_t bpe_put_mapped(const bpe_step *p, const char *s, size_t n, 
 }
 
 /* Returns the text that replaces the n bytes s: that of the shortest key with which s begins, as in
- * Hugging Face; or NULL if there is none. */
+ * Hugging Face; or NULL if s begins with no key. */
 static inline const char *bpe_map_find(const bpe_charsmap *m, const char *s, size_t n)
 {
     uint32_t unit = m->count > 0 ? m->units[0] : 0;
@@ -355,6 +355,25 @@ static inline size_t bpe_put_precompiled(const bpe_charsmap *m, const char *s, s
     return size;
 }
 
+/* Writes the text s to `to`, with each match of p->regex replaced by p->to. If `to` is NULL, writes
+ * nothing. Returns the number of bytes of the result. */
+static inline size_t bpe_put_matched(const bpe_step *p, const char *s, size_t n, char *to)
+{
+    const char *begin = s, *end = s + n, *match_end;
+    size_t size = 0;
+    while (s < end) {
+        const char *match = bpe_regex_find(p->regex, begin, s, end, &match_end);
+        const size_t before = (size_t)(match - s), after = match < end ? p->to_size : 0;
+        if (to != NULL) {
+            memcpy(to + size, s, before);
+            memcpy(to + size + before, p->to, after);
+        }
+        size += before + after;
+        s = match_end;
+    }
+    return size;
+}
+
 /* Writes the text s to `to`, changed by step p, any normalizer except BPE_NFC and BPE_NFD. If `to` is
  * NULL, writes nothing. Returns the number of bytes of the result. */
 static inline size_t bpe_put_normal(const bpe_step *p, const bpe_charsmap *m, const char *s,
@@ -362,7 +381,7 @@ static inline size_t bpe_put_normal(const bpe_step *p, const bpe_charsmap *m, co
 {
     size_t before = 0;
     if (p->kind == BPE_REPLACE)
-        return bpe_put_replaced(p, s, n, to);
+        return p->regex != NULL ? bpe_put_matched(p, s, n, to) : bpe_put_replaced(p, s, n, to);
     if (p->kind == BPE_PRECOMPILED)
         return bpe_put_precompiled(m, s, n, to);
     if (p->kind == BPE_STRIP_LEFT) {
@@ -395,7 +414,7 @@ static inline int bpe_normalize(const bpe_step *steps, int count, const bpe_char
         int failed = 0;
         if (p->kind == BPE_NFC || p->kind == BPE_NFD) {
             failed = bpe_compose(p->kind, *s, *n, &to, &size) != 0;
-        } else if (p->kind != BPE_REPLACE ||
+        } else if (p->kind != BPE_REPLACE || p->regex != NULL ||
                    bpe_search(*s, *s + *n, p->from, p->from_size) != *s + *n) {
             size = bpe_put_normal(p, m, *s, *n, NULL);
             to = (char *)malloc(size + 1);
@@ -416,78 +435,14 @@ static inline int bpe_normalize(const bpe_step *steps, int count, const bpe_char
 }
 
 /* ---- pre-tokenizers -------------------------------------------------------------------------- */
-/* Returns the length of an English contraction such as 's or 'll at s, where *s is ', or 0 if there
- * is none. If any_case is nonzero, also accepts capitals, and U+017F instead of s. */
-static inline size_t bpe_contraction(const char *s, const char *end, int any_case)
-{
-    static const char *const endings[] = { "s", "t", "re", "ve", "m", "ll", "d" };
-    if (any_case && end - s > 2 && memcmp(s + 1, "\xc5\xbf", 2) == 0)
-        return 3;
-    for (int i = 0; i < 7; i++) {
-        size_t n = strlen(endings[i]), k = 0;
-        while (k < n && (size_t)(end - s) > n && (s[1 + k] | (any_case ? 32 : 0)) == endings[i][k])
-            k++;
-        if (k == n)
-            return 1 + n;
-    }
-    return 0;
-}
-
-/* Returns the end of the word that starts at s, by BPE_REGEX_GPT2. */
-static inline const char *bpe_word_end(const char *s, const char *end)
-{
-    size_t size, length = *s == '\'' ? bpe_contraction(s, end, 0) : 0;
-    if (length > 0)
-        return s + length;
-    int kind = bpe_class(s, end, &size), next;
-    /* p: end of the run so far; last: start of the run's last character */
-    const char *p = s + size, *last = s;
-    if (*s == ' ' && p < end && (next = bpe_class(p, end, &length)) != UNICODE_SPACE) {
-        kind = next;
-        p += length;
-    }
-    for (; p < end && bpe_class(p, end, &size) == kind; p += size)
-        last = p;
-    /* the last white space before a word belongs to that word; white space before it is a word */
-    return kind == UNICODE_SPACE && p < end && last > s ? last : p;
-}
-
-/* Returns the end of the word that starts at s, by BPE_REGEX_LLAMA, in which a word has at most
- * `digits` digits. */
-static inline const char *bpe_llama_end(const char *s, const char *end, int digits)
-{
-    size_t size, length = *s == '\'' ? bpe_contraction(s, end, 1) : 0;
-    if (length > 0)
-        return s + length;
-    int kind = bpe_class(s, end, &size);
-    const char *p = s + size, *last = s, *line = NULL;
-    int next = p < end ? bpe_class(p, end, &length) : UNICODE_SPACE;
-    if (kind == UNICODE_NUMBER) {
-        for (; digits > 1 && p < end && bpe_class(p, end, &size) == kind; digits--)
-            p += size;
-        return p;
-    }
-    if (kind == UNICODE_LETTER || (next == UNICODE_LETTER && *s != '\r' && *s != '\n'))
-        return bpe_run_end(p, end, UNICODE_LETTER);
-    if (kind == UNICODE_OTHER || (next == UNICODE_OTHER && *s == ' ')) {
-        p = bpe_run_end(p, end, UNICODE_OTHER);
-        while (p < end && (*p == '\r' || *p == '\n'))
-            p++;
-        return p;
-    }
-    for (p = s; p < end && bpe_class(p, end, &size) == UNICODE_SPACE; p += size) {
-        last = p;
-        if (*p == '\r' || *p == '\n')
-            line = p + 1;
-    }
-    return line != NULL ? line : p < end && last > s ? last : p;
-}
-
 /* Returns the start of the first piece into which step p splits the text s. It is s, unless the step
  * removes text there; it is `end` if the step removes all. */
 static inline const char *bpe_piece_start(const bpe_step *p, const char *s, const char *end)
 {
-    return p->kind == BPE_WHITESPACE ? bpe_run_end(s, end, UNICODE_SPACE) : s;
+    const char *match_end;
+    return p->kind == BPE_WHITESPACE ? bpe_run_end(s, end, UNICODE_SPACE)
+           : p->kind == BPE_MATCHES  ? bpe_regex_find(p->regex, s, s, end, &match_end)
+                                     : s;
 }
 
 /* Returns the end of the piece that starts at s, when step p splits the text s. */
@@ -498,9 +453,11 @@ static inline const char *bpe_piece_end(const bpe_step *p, const char *s, const 
     uint32_t c = 0;
     int starts = (size_t)(end - s) >= p->from_size && memcmp(s, p->from, p->from_size) == 0;
     switch (p->kind) {
-    case BPE_GPT2: return bpe_word_end(s, end);
-    case BPE_LLAMA3: return bpe_llama_end(s, end, 3);
-    case BPE_QWEN2: return bpe_llama_end(s, end, 1);
+    case BPE_MATCHES:
+    case BPE_REGEX: {
+        const char *match_end, *match = bpe_regex_find(p->regex, s, s, end, &match_end);
+        return match > s ? match : match_end;
+    }
     case BPE_WHITESPACE:
         while (found < end && bpe_class(found, end, &size) != UNICODE_SPACE)
             found += size;
@@ -545,7 +502,7 @@ typedef struct {
 static inline int bpe_add_spaces(const bpe_step *p, const bpe_piece *piece, char **owned,
                                  size_t *size)
 {
-    const bpe_step spaces = { BPE_REPLACE, " ", "", 1, p->to_size, BPE_NEVER };
+    const bpe_step spaces = { BPE_REPLACE, " ", "", 1, p->to_size, BPE_NEVER, NULL };
     size_t n = (size_t)(piece->end - piece->s), before = 0;
     bpe_step replace = spaces;
     memcpy(replace.to, p->to, sizeof replace.to);

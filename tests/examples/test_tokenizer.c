@@ -390,7 +390,7 @@ static void test_golden(void)
 {
     static const char *const families[] = { "llama3",  "qwen2", "smollm2", "llama2",
                                             "mistral", "gemma", "odd",     "prefix",
-                                            "bert",    "cased", "xlmr",    "t5" };
+                                            "bert",    "cased", "xlmr",    "t5",     "regex" };
     bpe b, files;
     char path[64];
     CHECK(bpe_open(&b, "tests/golden/tokenizer") == 0 && b.count == 605);
@@ -465,6 +465,52 @@ static void test_vocab(void)
     check_refused(bpe_read_vocab(&back, SCRATCH, NULL), &back, "expected UTF-8, found byte 0xff");
     check_refused(bpe_read_vocab(&back, "build/none", NULL), &back, "build/none: cannot open");
     remove(SCRATCH ".vocab");
+}
+
+/* Each expression must be refused, with this reason. */
+static void test_regex(void)
+{
+    static const char *const refused[][2] = {
+        { "(a", "a ( without )" },
+        { "a)", "a ) without (" },
+        { "(?=", "(? of another kind than (?: (?i: (?! (?=" },
+        { "(?=ab)", "(?! or (?= with more than one character" },
+        { "(a)*", "a group that is repeated" },
+        { "((((((((((a))))))))))", "groups within too many groups" },
+        { "a{2", "a { that does not begin {n}, {n,} or {n,m}" },
+        { "a{3,2}", "a { that does not begin" },
+        { "a{12345}", "a number of more than 4 digits" },
+        { "a+?", "two quantifiers in a row" },
+        { "a{2}+", "two quantifiers in a row" },
+        { "a*b*c*d", "a sequence with so many quantifiers that a match could take too long" },
+        { "a?b?c?d?e?f?g?h?i?j", "a sequence with so many quantifiers" },
+        { "(a|b)(c|d)(e|f)(g|h)(i|j)(k|l)(m|n)(o|p)(q|r)", "a sequence with so many quantifiers" },
+        { ".", "one of . ^ $ * + ? { in this place" },
+        { "+", "one of . ^ $" },
+        { "a$", "one of . ^ $" },
+        { "[a", "a [ without ]" },
+        { "[", "it ends too early" },
+        { "a\\", "it ends too early" },
+        { "[[:alpha:]]", "[ within [..]" },
+        { "[b-a]", "a range from a larger to a smaller character" },
+        { "\\w", "a backslash before a letter or digit other than r n t s S d p A z" },
+        { "\\p{Han}", "a backslash before a letter" },
+        { "(?i:\xc3\xa4)", "(?i: with other than single ASCII characters" },
+        { "(?i:[a-c])", "(?i: with other than single ASCII characters" },
+        { "\xff", "it is not UTF-8" },
+    };
+    const char *error = NULL, *match_end = NULL, *text = "xaab";
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        bpe_regex *r = bpe_regex_new(refused[i][0], strlen(refused[i][0]), &error);
+        CHECK_MSG(r == NULL && error != NULL && strstr(error, refused[i][1]) == error, "%s: %s",
+                  refused[i][0], error != NULL ? error : "");
+        free(r);
+    }
+    bpe_regex *r = bpe_regex_new("a++a|a*b", 8, &error);
+    CHECK(r != NULL && bpe_regex_match(r, text, text, text + 4) == NULL);
+    CHECK(bpe_regex_find(r, text, text, text + 4, &match_end) == text + 1 && match_end == text + 4);
+    CHECK(bpe_regex_find(r, text, text, text + 3, &match_end) == text + 3 && match_end == text + 3);
+    free(r);
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */
@@ -687,11 +733,15 @@ static void test_spaces(void)
 static void test_family_refusals(void)
 {
     static const char *const of[][4] = {
-        { "llama3", "\"Regex\":\"(?i:'s", "\"Regex\":\"(?i:'S",
-          "pre_tokenizer: expected the regular expression of GPT-2, Llama 3 or Qwen2, found "
-          "\"(?i:'S|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^" },
+        { "llama3", "\"Regex\":\"(?i:'s", "\"Regex\":\"(?<!'s",
+          "pre_tokenizer: the regular expression \"(?<!'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?"
+          "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+\" is not "
+          "supported: it has (? of another kind than (?: (?i: (?! (?=; what is supported is in "
+          "tokenizer_regex.h" },
+        { "llama3", "\"Regex\":\"(?i:'s", "\"Regex\":\"\\\\A(?i:'s",
+          "is not supported: it has \\A" },
         { "llama3", "\"Isolated\"", "\"Removed\"",
-          "behavior: expected Isolated, found a string Removed" },
+          "behavior: expected Isolated, or Removed with \"invert\", found a string Removed" },
         { "llama3", "\"invert\":false", "\"invert\":true", "invert: expected null, false or" },
         { "llama3", "\"behavior\":", "\"behaviour\":", "the key behavior (a string)" },
         { "llama3", "\"pattern\":{\"Regex\"", "\"pattern\":{\"Rgx\"",
@@ -731,9 +781,8 @@ static void test_family_refusals(void)
           "prepend: expected a string, found a number 1" },
         { "llama2", "\"prepend\":\"", "\"prepend\":\"01234567890123456789012345678",
           "prepend: expected a text of 0 to 31 bytes" },
-        { "llama2", "\"String\":\" \"", "\"Regex\":\" +\"",
-          "normalizer: expected a Replace of a text (String), found the regular expression "
-          "\" +\"" },
+        { "llama2", "\"String\":\" \"", "\"Regex\":\" +?\"",
+          "normalizer: the regular expression \" +?\" is not supported: it has two quantifiers in a row" },
         { "llama2", "\"String\":\" \"", "\"String\":\"\"",
           "String: expected a text of 1 to 31 bytes, found a string" },
         { "llama2", "\"normalizers\":[", "\"normalizers\":[7,",
@@ -1066,9 +1115,9 @@ static void test_family_allocations(void)
 {
     static const char text[] = "the e\xcc\x81t A\xcc\x8a\xcc\xa3\xff<|im_end|> </s>the   x";
     static const char *const of[] = { "llama3", "qwen2", "llama2", "mistral",
-                                      "gemma",  "bert",  "xlmr",   "t5" };
+                                      "gemma",  "bert",  "xlmr",   "t5", "regex" };
     char path[64];
-    for (int k = 0; k < 8; k++) {
+    for (int k = 0; k < 9; k++) {
         long n = 0, before = live_blocks;
         int stage = 0; /* stages that succeeded; 3 means all */
         snprintf(path, sizeof path, GOLDEN "%s/tokenizer.json", of[k]);
@@ -1181,6 +1230,7 @@ int main(int argc, char **argv)
     test_json_lines();
     test_golden();
     test_vocab();
+    test_regex();
     test_words();
     test_pieces();
     test_spaces();

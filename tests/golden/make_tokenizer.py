@@ -398,6 +398,24 @@ families["t5"] = unigram(  # and every option that the one above lacks; scores w
     metaspace("first", True), sequence("decoders", *SPM_DECODER, STRIP), lambda ids: template(ids, [], ["</s>"]), SPECIALS,
     lambda i: -float(len(str(i))), {"byte_fallback": True})
 
+CONTRACTIONS, REST = "(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+WORD = r"[^\r\n\p{L}\p{N}]?"
+EXPRESSIONS = [
+    f"{WORD}{UPPER}*{LOWER}+{CONTRACTIONS}?|{WORD}{UPPER}+{LOWER}*{CONTRACTIONS}?|\\p{{N}}{{1,3}}{REST}",  # o200k
+    f"{WORD}{UPPER}*{LOWER}+|{WORD}{UPPER}+{LOWER}*|\\p{{N}}{REST}",  # tekken
+    QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]+", r"[^\s\p{L}\p{M}\p{N}]+"),  # Qwen3.5
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",  # cl100k
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+", "[一-龥\u3040-ゟ゠-ヿ]+",  # DeepSeek
+    r"(a|e(?:t|l)?h)\p{Lu}?|\p{Nd}+(?=\S)|\p{Lt}\S|\p{M}{2,}|\d{2}\z"]  # features that those above lack
+families["regex"] = design(
+    400, [], [token("<|endoftext|>")],
+    sequence("normalizers", {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+             {"type": "Replace", "pattern": {"Regex": r"\A▁|[\t\n]\s*"}, "content": "▁▁"}),
+    sequence("pretokenizers", *map(split, EXPRESSIONS), split(LLAMA3) | {"behavior": "Removed", "invert": True},
+             byte_level(regex=False)), byte_level(), None, LETTERS)
+
 # == random forms ===================================================================================
 def random_design():
     """Returns a tokenizer with random features, among all supported ones."""

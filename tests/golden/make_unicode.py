@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes examples/unicode.h: which characters the regular expressions of tokenizers count as letters, numbers and
-white space, and Unicode's composed form (NFC).
+"""Writes examples/unicode.h: the categories of characters in the regular expressions of tokenizers, Unicode's composed
+form (NFC), and what the normalizers and pre-tokenizers of BERT and SentencePiece need.
 
     python3 tests/golden/make_unicode.py > examples/unicode.h
 
@@ -9,22 +9,35 @@ package: of its regex engine (Unicode 16), its Digits (17) and its NFC (9), none
 Python. Python's unicodedata (14 or later) proposes the pairs and the combining classes; pairs that the package
 does not compose are dropped."""
 import unicodedata
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
-split = pre_tokenizers.ByteLevel(add_prefix_space=False)
 digits = pre_tokenizers.Digits(individual_digits=True)
 nfc, nfd = normalizers.NFC().normalize_str, normalizers.NFD().normalize_str
-LETTER, NUMBER, SPACE = 1, 2, 3
 CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 
-# == classes =======================================================================================
-kinds, late = {}, []
-for code in CODES:
-    joins = [len(split.pre_tokenize_str(start + chr(code))) == 1 for start in "a1!"]
-    kinds[code] = LETTER if joins[0] else NUMBER if joins[1] else 0 if joins[2] else SPACE
-    if (len(digits.pre_tokenize_str("a" + chr(code))) == 2) != (kinds[code] == NUMBER):
-        assert kinds[code] != NUMBER
-        late.append(code)
+# == categories ====================================================================================
+NAMES = ["LU", "LL", "LT", "LM", "LO", "M", "ND", "N", "P", "S", "SPACES"]
+EVERY = "".join(map(chr, CODES))
+
+
+def members(regex):
+    """Returns the code points of the characters that match."""
+    at, found = 0, []
+    for _, (start, end) in pre_tokenizers.Split(Regex(f"(?:{regex})+"), "removed").pre_tokenize_str(EVERY):
+        found += CODES[at:start]
+        at = end
+    return found + CODES[at:]
+
+
+kinds = {}
+for number, name in enumerate(NAMES, 1):
+    for code in members(r"\s" if name == "SPACES" else "\\p{" + name.capitalize() + "}"):
+        assert code not in kinds or (name == "N" and kinds[code] == NAMES.index("ND") + 1)
+        kinds.setdefault(code, number)
+numbers = {NAMES.index("ND") + 1, NAMES.index("N") + 1}
+late = [code for code in CODES
+        if (len(digits.pre_tokenize_str("a" + chr(code))) == 2) != (kinds.get(code) in numbers)]
+assert not any(kinds.get(code) in numbers for code in late)
 
 # == the composed form =============================================================================
 singles, pairs = [], []  # (code, replacement), (code, first, second, whether the two compose)
@@ -129,8 +142,8 @@ def table(comment, head, numbers):
 spans = [(code, end) for code in late if code - 1 not in late
          for end in [min(x for x in range(code, 0x110001) if x not in late)]]
 composing = sorted((pair[1], pair[2], at) for at, pair in enumerate(pairs) if pair[3])
-print("""/* unicode.h - Unicode tables for tokenizer.h: the class of a character (letter, number, white space or
- * other; Unicode 16), and the composed form, NFC (Unicode 9), as in the Python package
+print("""/* unicode.h - Unicode tables for tokenizer.h: the category of a character (Unicode 16), the composed
+ * form, NFC (Unicode 9), small letters, the classes of BERT, and graphemes, as in the Python package
  * tokenizers. Written by tests/golden/make_unicode.py. */
 #ifndef UNICODE_H
 #define UNICODE_H
@@ -138,13 +151,31 @@ print("""/* unicode.h - Unicode tables for tokenizer.h: the class of a character
 #include <stdint.h>
 
 enum { UNICODE_OTHER, UNICODE_LETTER, UNICODE_NUMBER, UNICODE_SPACE };
+/* Unicode's general categories, as far as tokenizers distinguish them; others are 0. UNICODE_N has the
+ * numbers that are not in UNICODE_ND, and UNICODE_SPACES all white space. */
+enum {
+    UNICODE_LU = 1,
+    UNICODE_LL,
+    UNICODE_LT,
+    UNICODE_LM,
+    UNICODE_LO,
+    UNICODE_M,
+    UNICODE_ND,
+    UNICODE_N,
+    UNICODE_P,
+    UNICODE_S,
+    UNICODE_SPACES,
+    /* sets of categories, a bit for each */
+    UNICODE_LETTERS = 62,
+    UNICODE_NUMBERS = 3 << UNICODE_ND
+};
 /* Classes of unicode_bert_class; others are 0. */
 enum { UNICODE_PUNCTUATION = 1, UNICODE_CONTROL, UNICODE_ACCENT };
 enum { UNICODE_EXTENDS = 1, UNICODE_BREAKS, UNICODE_PREPENDS }; /* classes of unicode_graphemes */
 
 /* clang-format off */""")
-print(table("/* Sorted ranges: from code point x / 4 up to the next entry's, the class is x % 4. */", "static const uint32_t unicode_classes[]",
-            [0] + ranges(lambda code: kinds.get(code, 0), 4)))
+print(table("/* Sorted ranges: from code point x / 16 up to the next entry's, the category is x % 16. */", "static const uint32_t unicode_categories[]",
+            [0] + ranges(lambda code: kinds.get(code, 0), 16)))
 print(table("/* Sorted ranges from code point x / 512: x % 256 is the combining class; bit 256 is set if NFC may\n"
             " * change the character or join it to an earlier one. */", "static const uint32_t unicode_marks[]",
             [0] + ranges(lambda code: (code in moves) * 256 + classes.get(code, 0), 512)))
@@ -181,9 +212,17 @@ static inline uint32_t unicode_at(const uint32_t *numbers, uint32_t n, uint32_t 
 #define UNICODE_AT(table, step, x)                                                                 \\
     unicode_at(table, (uint32_t)(sizeof(table) / sizeof(table)[0]), step, x)
 
+static inline int unicode_category(uint32_t character)
+{
+    return (int)(unicode_categories[UNICODE_AT(unicode_categories, 1, character * 16 + 15)] % 16);
+}
+
 static inline int unicode_class(uint32_t character)
 {
-    return (int)(unicode_classes[UNICODE_AT(unicode_classes, 1, character * 4 + 3)] % 4);
+    const int category = unicode_category(character);
+    return category == UNICODE_SPACES          ? UNICODE_SPACE
+           : (UNICODE_NUMBERS >> category & 1) ? UNICODE_NUMBER
+                                               : (UNICODE_LETTERS >> category & 1);
 }
 
 /* Returns whether the pre-tokenizer "Digits" takes this for a digit: it also knows Unicode 17's. */
