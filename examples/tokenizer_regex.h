@@ -102,6 +102,11 @@ static inline const char *bpe_regex_match(const bpe_regex *r, const char *begin,
         case BPE_OP_END: holds = s == end; break;
         case BPE_OP_LOOK: holds = (bpe_set_at(r, o->set, s, end) > 0) == (o->min > 0); break;
         case BPE_OP_SPLIT:
+            if (o->to >= 0 && o[1].kind == BPE_OP_RUN && o[1].min > 0 &&
+                bpe_set_at(r, o[1].set, s, end) == 0) { /* the next operation would fail */
+                at_op = o->to;
+                continue;
+            }
             if (o->to >= 0) {
                 points[depth].op = o->to;
                 points[depth].low = points[depth].at = s;
