@@ -14,12 +14,12 @@
  * the tokens equal those of Hugging Face's tokenizer of the model. tokenizer.ggml.model may be
  * one of the following; others are refused with an error that names them:
  *   gpt2    byte-level BPE with a list of merges. tokenizer.ggml.pre, the rule that splits
- *           text, must be gpt-2, llama-bpe (llama3, llama-v3), smaug-bpe, qwen2 or smollm
+ *           text, must be one of gguf_pres
  *   llama   SentencePiece's BPE. As in transformers, each split of a token into two tokens is a
  *           merge. Merges into tokens of higher score come first; for equal scores, those with a
  *           longer first part. If all tokens have the same score, lower ids come first.
- * Settings that GGUF files lack are assumed to be those of these models: qwen2 normalizes to
- * NFC; added tokens absorb no white space around them; with add_space_prefix, a space is put
+ * Settings that GGUF files lack are assumed to be those of these models: qwen2, qwen35, olmo,
+ * command-r and modern-bert normalize to NFC; added tokens absorb no white space around them; with add_space_prefix, a space is put
  * before each text after an added token, but only before the first text in Mistral's
  * vocabularies, which have [INST]. C99 or C++11. */
 #ifndef GGUF_TOKENIZER_H
@@ -78,31 +78,77 @@ typedef struct {
 } gguf_vocabulary;
 
 /* ---- keys ------------------------------------------------------------------------------------ */
-#define GGUF_SPLIT(digits)                                                                         \
-    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\""      \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|" digits                 \
-    "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"},"     \
-    "\"behavior\":\"Isolated\",\"invert\":false}," GGUF_BYTES("false", "false") "]}"
+#define GGUF_SPLIT(regex)                                                                           \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex \
+    "\"},\"behavior\":\"Isolated\",\"invert\":false}," GGUF_BYTES("false", "false") "]}"
 #define GGUF_BYTES(space, regex)                                                                   \
     "{\"type\":\"ByteLevel\",\"add_prefix_space\":" space                                          \
     ",\"trim_offsets\":true,\"use_regex\":" regex "}"
+/* The regular expressions, with the backslashes of C and of JSON. */
+#define GGUF_ENDINGS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define GGUF_LINES   "|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
+#define GGUF_BEFORE  "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?"
+#define GGUF_LLAMA(letters, digits, others)                                                        \
+    GGUF_SPLIT(GGUF_ENDINGS "|" GGUF_BEFORE letters "+|" digits "| ?" others                       \
+                            "+[\\\\r\\\\n]*" GGUF_LINES)
+#define GGUF_UPPER "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define GGUF_LOWER "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define GGUF_CASES(endings, digits)                                                                \
+    GGUF_SPLIT(GGUF_BEFORE GGUF_UPPER "*" GGUF_LOWER "+" endings "|" GGUF_BEFORE GGUF_UPPER        \
+                                      "+" GGUF_LOWER "*" endings "|" digits                        \
+                                      "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*" GGUF_LINES)
+#define GGUF_GPT2   GGUF_BYTES("false", "true")
+#define GGUF_LLAMA3 GGUF_LLAMA("\\\\p{L}", "\\\\p{N}{1,3}", "[^\\\\s\\\\p{L}\\\\p{N}]")
+#define GGUF_QWEN2  GGUF_LLAMA("\\\\p{L}", "\\\\p{N}", "[^\\\\s\\\\p{L}\\\\p{N}]")
+#define GGUF_QWEN35 GGUF_LLAMA("[\\\\p{L}\\\\p{M}]", "\\\\p{N}", "[^\\\\s\\\\p{L}\\\\p{M}\\\\p{N}]")
+#define GGUF_TEKKEN GGUF_CASES("", "\\\\p{N}")
+#define GGUF_O200K  GGUF_CASES(GGUF_ENDINGS "?", "\\\\p{N}{1,3}")
 #define GGUF_DIGITS                                                                                \
     "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_digits\":"        \
     "true}," GGUF_BYTES("false", "true") "]}"
+#define GGUF_NFC "{\"type\":\"NFC\"}"
 static const gguf_pre gguf_pres[] = {
-    { "gpt-2", GGUF_BYTES("false", "true"), "null", 0, 0 },
-    { "llama-bpe", GGUF_SPLIT("\\\\p{N}{1,3}"), "null", 1, 1 },
-    { "llama3", GGUF_SPLIT("\\\\p{N}{1,3}"), "null", 1, 1 },
-    { "llama-v3", GGUF_SPLIT("\\\\p{N}{1,3}"), "null", 1, 1 },
-    { "smaug-bpe", GGUF_SPLIT("\\\\p{N}{1,3}"), "null", 0, 1 },
-    { "qwen2", GGUF_SPLIT("\\\\p{N}"), "{\"type\":\"NFC\"}", 0, 0 },
-    { "deepseek-r1-qwen", GGUF_SPLIT("\\\\p{N}"), "{\"type\":\"NFC\"}", 0, 0 },
+    { "gpt-2", GGUF_GPT2, "null", 0, 0 },
+    { "phi-2", GGUF_GPT2, "null", 0, 0 },
+    { "olmo", GGUF_GPT2, GGUF_NFC, 0, 0 }, /* Pythia's as well */
+    { "modern-bert", GGUF_GPT2, GGUF_NFC, 0, 0 },
+    { "llama-bpe", GGUF_LLAMA3, "null", 1, 1 },
+    { "llama3", GGUF_LLAMA3, "null", 1, 1 },
+    { "llama-v3", GGUF_LLAMA3, "null", 1, 1 },
+    { "smaug-bpe", GGUF_LLAMA3, "null", 0, 1 },
+    { "dbrx", GGUF_LLAMA3, "null", 0, 0 }, /* Phi-4, OLMo 2 */
+    { "glm4", GGUF_LLAMA3, "null", 0, 0 },
+    { "chatglm-bpe", GGUF_LLAMA3, "null", 0, 0 },
+    { "qwen2", GGUF_QWEN2, GGUF_NFC, 0, 0 },
+    { "deepseek-r1-qwen", GGUF_QWEN2, GGUF_NFC, 0, 0 },
+    { "qwen35", GGUF_QWEN35, GGUF_NFC, 0, 0 },
+    { "tekken", GGUF_TEKKEN, "null", 0, 1 },
+    { "gpt-4o", GGUF_O200K, "null", 0, 0 }, /* gpt-oss, Phi-4-mini */
+    { "llama4", GGUF_O200K, "null", 0, 0 },
     { "smollm", GGUF_DIGITS, "null", 0, 0 },
+    { "refact", GGUF_DIGITS, "null", 0, 0 }, /* Granite 3 */
+    { "starcoder", GGUF_DIGITS, "null", 0, 0 },
+    { "codeshell", GGUF_DIGITS, "null", 0, 0 },
+    { "command-r", GGUF_DIGITS, GGUF_NFC, 0, 0 },
 };
 static const char gguf_gpt2_prefix[] = GGUF_BYTES("true", "true");
 #undef GGUF_SPLIT
-#undef GGUF_DIGITS
 #undef GGUF_BYTES
+#undef GGUF_ENDINGS
+#undef GGUF_LINES
+#undef GGUF_BEFORE
+#undef GGUF_LLAMA
+#undef GGUF_UPPER
+#undef GGUF_LOWER
+#undef GGUF_CASES
+#undef GGUF_GPT2
+#undef GGUF_LLAMA3
+#undef GGUF_QWEN2
+#undef GGUF_QWEN35
+#undef GGUF_TEKKEN
+#undef GGUF_O200K
+#undef GGUF_DIGITS
+#undef GGUF_NFC
 enum { GGUF_PRES = sizeof gguf_pres / sizeof gguf_pres[0] };
 
 /* Determines the kind of the file's tokenizer. Returns 0, or -1 with an error that lists the
@@ -145,14 +191,16 @@ static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
             v->pre = &gguf_pres[i];
     if (v->pre != NULL)
         return 0;
-    return gguf_fail(g,
-                     "key " GGUF_KEY("pre") " is %s%.40s%s: how its text is split %s; supported are "
-                                            "gpt-2, llama-bpe, smaug-bpe, qwen2 and smollm",
-                     pre != NULL ? "\"" : "", pre != NULL ? pre : "missing",
-                     pre != NULL ? "\"" : "",
-                     pre == NULL || strcmp(pre, "default") == 0
-                         ? "is not stored in such an old file, so convert the model again"
-                         : "is not supported");
+    return gguf_fail(
+        g,
+        "key " GGUF_KEY(
+            "pre") " is %s%.40s%s: how its text is split %s; supported are "
+                   "gpt-2, olmo, llama-bpe, smaug-bpe, dbrx, glm4, qwen2, qwen35, tekken, "
+                   "gpt-4o, smollm, refact, command-r and names for the same rules",
+        pre != NULL ? "\"" : "", pre != NULL ? pre : "missing", pre != NULL ? "\"" : "",
+        pre == NULL || strcmp(pre, "default") == 0
+            ? "is not stored in such an old file, so convert the model again"
+            : "is not supported");
 }
 
 /* Returns the token id that is the value of a key, or `fallback` if there is no such key. */
@@ -213,7 +261,7 @@ static inline void gguf_hf_text(gguf_vocabulary *v, int32_t id, size_t *at)
         t->type = GGUF_TOKEN_UNUSED;
     if (!v->spm || t->type != GGUF_TOKEN_USER || memchr(t->text, ' ', t->size) == NULL)
         return;
-    bpe_step spaces = { BPE_REPLACE, " ", "", 1, 3, BPE_NEVER };
+    bpe_step spaces = { BPE_REPLACE, " ", "", 1, 3, BPE_NEVER, NULL };
     memcpy(spaces.to, BPE_SPACE, 3);
     char *to = v->texts + *at;
     t->size = (uint32_t)bpe_put_replaced(&spaces, t->text, t->size, to);

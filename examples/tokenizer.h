@@ -1,6 +1,7 @@
 /* tokenizer.h - text to tokens with Hugging Face's files: byte pair encoding (GPT-2, Llama 2 and 3,
- * SmolLM, Qwen2 and 3, Mistral, Gemma) and WordPiece (BERT, DistilBERT, MPNet). To copy, with
- * tokenizer_steps.h, tokenizer_files.h, json.h and unicode.h; it needs only C99 and the C library.
+ * SmolLM, Qwen2 and 3, Mistral, Gemma), WordPiece (BERT, DistilBERT, MPNet) and Unigram (XLM-RoBERTa,
+ * T5, multilingual embeddings). To copy, with
+ * tokenizer_steps.h, tokenizer_regex.h, tokenizer_files.h, json.h and unicode.h; it needs only C99 and the C library.
  *
  *     bpe b;
  *     bpe_tokens t = { 0 };
@@ -23,14 +24,14 @@
  * at a time.
  *
  * Reads these parts of a tokenizer.json, and refuses all others with an error that names them:
- *   model           BPE, with byte_fallback, fuse_unk, unk_token, ignore_merges; WordPiece
- *   normalizer      NFC, NFD, Lowercase, Prepend, Replace of a text, BertNormalizer, or a Sequence
- *                   of these
- *   pre_tokenizer   ByteLevel (as the last), Digits, Metaspace, Split by a text or by the regular
- *                   expression of GPT-2, Llama 3 or Qwen2 (exactly), WhitespaceSplit, Punctuation
+ *   model           BPE, with byte_fallback, fuse_unk, unk_token, ignore_merges; WordPiece; Unigram
+ *                   with byte_fallback
+ *   normalizer      NFC, NFD, Lowercase, Strip, Prepend, Replace, BertNormalizer,
+ *                   Precompiled, or a Sequence of these
+ *   pre_tokenizer   ByteLevel (as the last), Digits, Metaspace, Split, WhitespaceSplit, Punctuation
  *                   (isolated), BertPreTokenizer, or a Sequence of these
- *   decoder         for BPE: ByteLevel, or a Sequence of Replace, ByteFallback, Fuse and Strip in this
- *                   order; for WordPiece: WordPiece
+ *   decoder         ByteLevel with that pre_tokenizer, WordPiece with that model, or else Metaspace, or a
+ *                   Sequence of Replace, ByteFallback, Fuse and Strip in this order
  *   post_processor  TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel, or a Sequence of
  *                   these; of these, the tokens of a single text
  * As in Hugging Face, a character without a token becomes the tokens of its bytes
@@ -75,6 +76,7 @@ typedef struct {
     int32_t id;    /* the token that replaces the pair */
 } bpe_merge;
 #define BPE_NO_PAIR UINT64_MAX
+enum { BPE_STRIP_TOKEN = 2 };
 
 typedef struct {
     /* text that bpe_encode searches for; normalized if the token's "normalized" option is set */
@@ -98,6 +100,7 @@ typedef struct {
 
 typedef enum {
     BPE_MERGES,   /* byte pair encoding */
+    BPE_UNIGRAM,  /* a word becomes the tokens whose scores have the largest sum */
     BPE_WORDPIECE /* a word is the longest token that it begins with, then the same for the rest */
 } bpe_model;
 
@@ -111,15 +114,21 @@ typedef struct {
     int32_t *ids; /* hash table from names of vocabulary tokens to ids; -1 marks an empty slot */
     uint32_t ids_mask;
     bpe_model model;
-    /* for WordPiece: the text before the name of a token that continues a word ("##"); length of the
-     * longest name, in bytes; and the number of characters above which a word is unknown */
+    size_t longest; /* length of the longest name, in bytes */
+    /* for WordPiece: the text before the name of a token that continues a word ("##"), and the number
+     * of characters above which a word is unknown */
     char continuing[BPE_PATTERN];
-    size_t continuing_size, longest, most_characters;
+    size_t continuing_size, most_characters;
+    double *scores;            /* for Unigram: the score of each token of the vocabulary */
+    double unknown_score;      /* for Unigram: the score of a character without a token */
+    bpe_charsmap map;          /* for BPE_PRECOMPILED */
     int byte_level;            /* if nonzero, merging starts from bytes; if 0, from characters */
     int byte_fallback, fuse_unk;        /* options byte_fallback and fuse_unk of the BPE model */
     /* if nonzero, a word that is in the vocabulary becomes that token without any merge */
     int ignore_merges;
-    int strip;                 /* number of spaces that decoding removes from the start of a text */
+    /* spaces that decoding removes from the start of a text: 1 removes one, BPE_STRIP_TOKEN all of the
+     * first token that stand for U+2581 */
+    int strip;
     int32_t unknown;           /* id of unk_token, or -1 */
     int32_t byte[256];         /* byte[b]: id of the token for the single byte b, or -1 */
     /* if byte_level is 0, ascii[c]: id of the token for the ASCII character c, or -1 */
@@ -147,7 +156,8 @@ typedef struct {
      * another */
     int32_t *symbol;
     uint32_t *next, *prev;
-    size_t capacity; /* longest word, in bytes, for which heap, symbol, next and prev have space */
+    double *sums;    /* for Unigram: the largest sum of scores of tokens up to each position */
+    size_t capacity; /* longest word, in bytes, for which these arrays have space */
     char error[512];
 } bpe;
 
@@ -162,6 +172,8 @@ static inline void bpe_free(bpe *b)
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < b->added_count[k]; i++)
             free(b->added[k][i].owned);
+    for (int i = 0; i < b->step_count; i++)
+        free(b->steps[i].regex);
     free(b->names);
     free(b->name_start);
     free(b->bytes);
@@ -175,7 +187,16 @@ static inline void bpe_free(bpe *b)
     free(b->symbol);
     free(b->next);
     free(b->prev);
+    free(b->sums);
+    free(b->scores);
+    free(b->map.units);
+    free(b->map.texts);
     memset(b, 0, sizeof *b);
+}
+
+static inline uint32_t bpe_get32(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
 /* ---- loading: tokens and merges -------------------------------------------------------------- */
@@ -257,18 +278,22 @@ typedef struct {
 } bpe_loader;
 #define BPE_SPACE "\xe2\x96\x81" /* U+2581, which stands for a space */
 
-/* Returns the hash of the text that consists of the parts s and t, of n and m bytes. */
-static inline uint32_t bpe_hash_joined(const char *s, size_t n, const char *t, size_t m)
+/* Returns the hash of a text whose hash without its last n bytes, s, is h, before bpe_hash_end. */
+static inline uint32_t bpe_hash_more(uint32_t h, const char *s, size_t n)
 {
-    uint32_t h = 2166136261u;
     for (size_t i = 0; i < n; i++)
         h = (h ^ (unsigned char)s[i]) * 16777619u;
-    for (size_t i = 0; i < m; i++)
-        h = (h ^ (unsigned char)t[i]) * 16777619u;
-    return h ^ h >> 15;
+    return h;
 }
 
-static inline uint32_t bpe_hash(const char *s, size_t n) { return bpe_hash_joined(s, n, "", 0); }
+#define BPE_HASH 2166136261u /* the hash of no bytes */
+
+static inline uint32_t bpe_hash_end(uint32_t h) { return h ^ h >> 15; }
+
+static inline uint32_t bpe_hash(const char *s, size_t n)
+{
+    return bpe_hash_end(bpe_hash_more(BPE_HASH, s, n));
+}
 
 /* Returns the hash table's slot that holds a name, or the empty slot where it would be put. */
 static inline bpe_name *bpe_slot(const bpe_loader *l, const char *name, size_t size)
@@ -335,8 +360,45 @@ static inline int bpe_by_first(const void *a, const void *b)
                                                             * first */
 }
 
-/* Fills l->names from `vocabulary`, a JSON object, and from `added`, a JSON array of objects or
- * 0. */
+/* Adds a token of the vocabulary to l->names: `name` is its string or key. */
+static inline int bpe_load_name(bpe_loader *l, uint32_t name, int32_t id)
+{
+    bpe_name *p = bpe_slot(l, json_text(&l->d, name), json_size(&l->d, name));
+    if (p->at != 0)
+        return json_fail(&l->d, l->d.nodes[name].line, "token \"%.80s\" occurs twice",
+                         json_text(&l->d, name));
+    p->at = name;
+    p->id = id;
+    return 0;
+}
+
+/* Adds the tokens of a Unigram vocabulary, an array of [token, score], to l->names and b->scores. */
+static inline int bpe_load_scores(bpe_loader *l, uint32_t vocabulary)
+{
+    json *d = &l->d;
+    bpe *b = l->b;
+    int32_t id = 0;
+    double least = 0;
+    b->scores = (double *)bpe_array(d, json_size(d, vocabulary), sizeof *b->scores);
+    for (uint32_t k = json_first(d, vocabulary); k != 0 && !d->error[0]; k = json_next(d, k)) {
+        if (json_kind_of(d, k) != JSON_ARRAY || json_size(d, k) != 2 ||
+            json_kind_of(d, k + 1) != JSON_STRING)
+            return json_mismatch(d, k, "a token and its score");
+        if (bpe_load_name(l, k + 1, id) != 0)
+            return -1;
+        const double score = json_real_of(d, k + 2);
+        if (!(score > -1e30 && score < 1e30))
+            json_mismatch(d, k + 2, "a score between -1e30 and 1e30");
+        b->scores[id] = score;
+        least = id == 0 || score < least ? score : least;
+        id++;
+    }
+    b->unknown_score = least - 10; /* as in SentencePiece and Hugging Face */
+    return d->error[0] ? -1 : 0;
+}
+
+/* Fills l->names from `vocabulary`, a JSON object or array, and from `added`, a JSON array of objects
+ * or 0. */
 static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t added)
 {
     json *d = &l->d;
@@ -344,14 +406,14 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
     l->names = (bpe_name *)bpe_table(d, n, sizeof *l->names, 0, &l->mask);
     if (l->names == NULL)
         return -1;
-    for (uint32_t k = json_first(d, vocabulary); k != 0; k = json_next(d, k)) {
-        bpe_name *p = bpe_slot(l, json_text(d, k), json_size(d, k));
-        if (p->at != 0)
-            return json_fail(d, d->nodes[k].line, "token \"%.80s\" occurs twice", json_text(d, k));
+    if (l->b->model == BPE_UNIGRAM && bpe_load_scores(l, vocabulary) != 0)
+        return -1;
+    for (uint32_t k = l->b->model == BPE_UNIGRAM ? 0 : json_first(d, vocabulary); k != 0;
+         k = json_next(d, k)) {
         int64_t id = json_int_of(d, k + 1);
-        p->at = k;
-        p->id = id >= 0 && id < (int64_t)n ? (int32_t)id : -1;
-        if (p->id < 0)
+        if (bpe_load_name(l, k, id >= 0 && id < (int64_t)n ? (int32_t)id : -1) != 0)
+            return -1;
+        if (id < 0 || id >= (int64_t)n)
             return json_mismatch(d, k + 1, "ids without gaps, from 0 to the number of tokens");
     }
     l->b->count = (int32_t)json_size(d, vocabulary);
@@ -395,9 +457,8 @@ static inline size_t bpe_wordpiece_decoded(const bpe_loader *l, const char *name
     to[0] = ' ';
     memcpy(to + !continues, name + n - (size - !continues), size - !continues);
     for (int i = 0; l->cleanup && i < 11; i++) {
-        bpe_step p = {
-            BPE_REPLACE, "", "", strlen(cleaned[i][0]), strlen(cleaned[i][1]), BPE_NEVER
-        };
+        bpe_step p = { BPE_REPLACE,           "",        "",  strlen(cleaned[i][0]),
+                       strlen(cleaned[i][1]), BPE_NEVER, NULL };
         memcpy(p.from, cleaned[i][0], p.from_size);
         memcpy(p.to, cleaned[i][1], p.to_size);
         size = bpe_put_replaced(&p, to, size, to);
@@ -518,7 +579,8 @@ static inline int bpe_load_added(bpe_loader *l, uint32_t added)
         char *normal = NULL;
         bpe_added p;
         memset(&p, 0, sizeof p);
-        if (list == 1 && bpe_normalize(b->steps, b->normalizers, &text, &size, &normal) != 0)
+        if (list == 1 &&
+            bpe_normalize(b->steps, b->normalizers, &b->map, &text, &size, &normal) != 0)
             return json_fail(d, 0, "out of memory for %.0f bytes", (double)size);
         if (size == 0 && name_size > 0)
             json_fail(d, d->nodes[name].line, "added token \"%.80s\" is empty once normalized",
@@ -712,13 +774,9 @@ static inline int bpe_load_end(bpe_loader *l)
 }
 
 /* ---- loading: the rest of tokenizer.json ----------------------------------------------------- */
-/* The supported regular expressions; the file's expression must be one of these, character by
- * character. */
+/* GPT-2's regular expression, which ByteLevel splits by. */
 #define BPE_REGEX_GPT2                                                                             \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define BPE_REGEX_LLAMA(digits)                                                                    \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                           \
-    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 /* Stores the error that `part` has an unsupported type, such as: part: expected .., found "type".
  * Returns -1. */
@@ -752,22 +810,52 @@ static inline int bpe_load_pattern(json *d, uint32_t at, size_t least, char *to,
     return 0;
 }
 
+/* Appends a step; the tokenizer owns its regular expression from then on. */
 static inline void bpe_load_step(bpe_loader *l, const bpe_step *p)
 {
     bpe *b = l->b;
     if (b->step_count == BPE_STEPS)
         json_fail(&l->d, 0, "more than %d normalizers and pre-tokenizers", (int)BPE_STEPS);
-    else if (!l->d.error[0])
+    if (l->d.error[0])
+        free(p->regex);
+    else
         b->steps[b->step_count++] = *p;
 }
 
-/* Reads a Replace step, by a text and not a regular expression; `part` is "normalizer" or
- * "decoder". */
+/* Compiles a regular expression of n bytes for a step. `line` says where it is, for error texts. */
+static inline bpe_regex *bpe_load_regex(json *d, uint32_t line, const char *part, const char *regex,
+                                        size_t n)
+{
+    const char *error = NULL;
+    if (d->error[0])
+        return NULL;
+    bpe_regex *r = bpe_regex_new(regex, n, &error);
+    if (r == NULL && error == NULL)
+        json_fail(d, 0, "out of memory for %.0f bytes", (double)sizeof *r);
+    else if (r == NULL)
+        json_fail(
+            d, line,
+            "%s: the regular expression \"%.200s\" is not supported: it has %s; what is supported "
+            "is in tokenizer_regex.h",
+            part, regex, error);
+    else if (r->anchored && strcmp(part, "normalizer") != 0)
+        json_fail(d, line, "%s: the regular expression \"%.200s\" is not supported: it has \\A",
+                  part, regex);
+    return r;
+}
+
+/* Reads a Replace step; `part` is "normalizer" or "decoder", which has no regular expression. */
 static inline void bpe_load_replace(json *d, uint32_t object, const char *part, bpe_step *p)
 {
     uint32_t pattern = json_require(d, object, "pattern", JSON_OBJECT);
     uint32_t regex = json_find(d, pattern, "Regex");
     p->kind = BPE_REPLACE;
+    if (regex && strcmp(part, "normalizer") == 0) {
+        const char *text = json_text(d, regex);
+        p->regex = bpe_load_regex(d, d->nodes[regex].line, part, text, json_size(d, regex));
+        bpe_load_pattern(d, json_require(d, object, "content", JSON_STRING), 0, p->to, &p->to_size);
+        return;
+    }
     if (regex) {
         json_fail(d, d->nodes[regex].line,
                   "%s: expected a Replace of a text (String), found the regular expression "
@@ -794,17 +882,78 @@ static inline void bpe_load_bert_normalizer(bpe_loader *l, uint32_t object)
                   { BPE_ACCENTS, accents },
                   { BPE_LOWER, lower } };
     for (int i = 0; i < 5; i++) {
-        const bpe_step p = { steps[i].kind, "", "", 0, 0, BPE_NEVER };
+        const bpe_step p = { steps[i].kind, "", "", 0, 0, BPE_NEVER, NULL };
         if (steps[i].on)
             bpe_load_step(l, &p);
     }
     l->b->normalizers = l->b->step_count;
 }
 
+/* Decodes n characters of base64 to `to`. Returns the number of bytes, or SIZE_MAX if they are not
+ * base64. */
+static inline size_t bpe_base64(const char *s, size_t n, unsigned char *to)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t size = 0;
+    uint32_t bits = 0;
+    for (int i = 0; i < 2 && n > 2 && (n + (size_t)i) % 4 == 0 && s[n - 1] == '='; i++)
+        n--; /* padding */
+    for (size_t i = 0; i < n; i++) {
+        const char *at = s[i] != 0 ? strchr(digits, s[i]) : NULL;
+        if (at == NULL)
+            return SIZE_MAX;
+        bits = bits << 6 | (uint32_t)(at - digits);
+        if (i % 4 != 0)
+            to[size++] = (unsigned char)(bits >> (6 - i % 4 * 2));
+    }
+    return n % 4 == 1 ? SIZE_MAX : size;
+}
+
+/* Reads the map of a Precompiled normalizer: in base64, the number of bytes of the trie (32 bits), its
+ * units, and the texts. */
+static inline void bpe_load_charsmap(bpe_loader *l, uint32_t at)
+{
+    json *d = &l->d;
+    bpe_charsmap *m = &l->b->map;
+    const char *s = json_text(d, at);
+    const size_t n = json_size(d, at);
+    unsigned char *bytes = d->error[0] ? NULL : (unsigned char *)bpe_array(d, n, 1);
+    if (bytes == NULL)
+        return;
+    size_t size = bpe_base64(s, n, bytes);
+    const size_t trie = size == SIZE_MAX || size < 4 ? SIZE_MAX : bpe_get32(bytes);
+    uint32_t c;
+    if (m->units != NULL)
+        json_fail(d, d->nodes[at].line, "normalizer: expected one Precompiled");
+    else if (trie == SIZE_MAX || trie > size - 4 || trie % 4 != 0)
+        json_mismatch(d, at, "a map of SentencePiece in base64");
+    if (!d->error[0]) {
+        m->count = trie / 4;
+        m->size = size - 4 - trie;
+        m->units = (uint32_t *)bpe_array(d, m->count, sizeof *m->units);
+        m->texts = (char *)bpe_array(d, m->size, 1);
+    }
+    for (size_t i = 0; !d->error[0] && i < m->count; i++)
+        m->units[i] = bpe_get32(bytes + 4 + 4 * i);
+    if (!d->error[0])
+        memcpy(m->texts, bytes + 4 + trie, m->size);
+    free(bytes);
+    for (size_t i = 0, start = 0; !d->error[0] && i < m->size;) {
+        const int length = json_utf8(m->texts + i, m->size - i, &c);
+        if (length < 0) {
+            json_mismatch(d, at, "texts in UTF-8 in a map of SentencePiece");
+            return;
+        }
+        i += (size_t)length;
+        start = c == 0 ? i : start;
+        m->longest = i - start > m->longest ? i - start : m->longest;
+    }
+}
+
 static inline void bpe_load_normalizer(bpe_loader *l, uint32_t object)
 {
     json *d = &l->d;
-    bpe_step p = { BPE_NFC, "", "", 0, 0, BPE_NEVER };
+    bpe_step p = { BPE_NFC, "", "", 0, 0, BPE_NEVER, NULL };
     if (bpe_is_type(d, object, "Sequence")) {
         uint32_t all = json_require(d, object, "normalizers", JSON_ARRAY);
         for (uint32_t i = json_first(d, all); i != 0 && !d->error[0]; i = json_next(d, i))
@@ -819,13 +968,27 @@ static inline void bpe_load_normalizer(bpe_loader *l, uint32_t object)
     } else if (bpe_is_type(d, object, "BertNormalizer")) {
         bpe_load_bert_normalizer(l, object);
         return;
+    } else if (bpe_is_type(d, object, "Precompiled")) {
+        p.kind = BPE_PRECOMPILED;
+        bpe_load_charsmap(l, json_require(d, object, "precompiled_charsmap", JSON_STRING));
+    } else if (bpe_is_type(d, object, "Strip")) {
+        p.kind = BPE_STRIP_LEFT;
+        if (json_bool(d, object, "strip_left", 1))
+            bpe_load_step(l, &p);
+        p.kind = BPE_STRIP_RIGHT;
+        if (!json_bool(d, object, "strip_right", 1)) {
+            l->b->normalizers = l->b->step_count;
+            return;
+        }
     } else if (bpe_is_type(d, object, "NFD")) {
         p.kind = BPE_NFD;
     } else if (bpe_is_type(d, object, "Lowercase")) {
         p.kind = BPE_LOWER;
     } else if (!bpe_is_type(d, object, "NFC")) {
-        bpe_fail_type(d, object, "normalizer",
-                      "NFC, NFD, Lowercase, Prepend, Replace, BertNormalizer or Sequence");
+        bpe_fail_type(
+            d, object, "normalizer",
+            "NFC, NFD, Lowercase, Strip, Prepend, Replace, BertNormalizer, Precompiled or "
+            "Sequence");
     }
     bpe_load_step(l, &p);
     l->b->normalizers = l->b->step_count;
@@ -842,6 +1005,10 @@ static inline void bpe_check_growth(bpe_loader *l)
             times *= 3;
         else if (p->kind == BPE_IDEOGRAPHS || p->kind == BPE_LOWER)
             times *= 5.0 / 3; /* a character of 3 bytes and 2 spaces; 2 bytes become 3 */
+        else if (p->kind == BPE_PRECOMPILED && l->b->map.longest > 0)
+            times *= (double)l->b->map.longest; /* a key has at least one byte */
+        else if (p->kind == BPE_REPLACE && p->regex != NULL)
+            times *= p->to_size > 0 ? (double)p->to_size : 1; /* a match has at least one byte */
         else if (p->kind == BPE_REPLACE && p->to_size > p->from_size)
             times *= (double)p->to_size / (double)p->from_size;
     }
@@ -851,34 +1018,58 @@ static inline void bpe_check_growth(bpe_loader *l)
                   times, (int)BPE_GROWTH);
 }
 
+/* Adds the step that splits by GPT-2's regular expression. */
+static inline void bpe_load_gpt2(bpe_loader *l)
+{
+    bpe_step p = { BPE_REGEX, "", "", 0, 0, BPE_NEVER, NULL };
+    p.regex = bpe_load_regex(&l->d, 0, "pre_tokenizer", BPE_REGEX_GPT2, sizeof BPE_REGEX_GPT2 - 1);
+    bpe_load_step(l, &p);
+}
+
 static inline void bpe_load_split(bpe_loader *l, uint32_t object)
 {
-    static const char *const known[] = { BPE_REGEX_GPT2, BPE_REGEX_LLAMA("\\p{N}{1,3}"),
-                                         BPE_REGEX_LLAMA("\\p{N}") };
     static const char *const behaviours[] = { "Isolated", "MergedWithPrevious", "MergedWithNext" };
     json *d = &l->d;
     uint32_t pattern = json_require(d, object, "pattern", JSON_OBJECT);
     uint32_t regex = json_find(d, pattern, "Regex");
     uint32_t behaviour = json_require(d, object, "behavior", JSON_STRING);
-    bpe_step p = { BPE_GPT2, "", "", 0, 0, BPE_NEVER };
+    const int matches =
+        regex && json_is(d, behaviour, "Removed") && json_bool(d, object, "invert", 0);
+    bpe_step p = { BPE_REGEX, "", "", 0, 0, BPE_NEVER, NULL };
     int i = 0;
-    bpe_require_off(d, object, "invert");
-    while (i < 3 && !json_is(d, regex ? regex : behaviour, regex ? known[i] : behaviours[i]))
+    if (!matches)
+        bpe_require_off(d, object, "invert");
+    while (i < 3 && !json_is(d, behaviour, behaviours[i]))
         i++;
-    p.kind = (bpe_kind)((regex ? BPE_GPT2 : BPE_ISOLATED) + i);
-    if (regex && i == 3)
-        json_fail(
-            d, d->nodes[regex].line,
-            "pre_tokenizer: expected the regular expression of GPT-2, Llama 3 or Qwen2, found "
-            "\"%.200s\"",
-            json_text(d, regex));
-    else if (regex && !json_is(d, behaviour, "Isolated"))
-        json_mismatch(d, behaviour, "Isolated");
-    else if (i == 3)
+    if (matches)
+        p.kind = BPE_MATCHES;
+    else if (!regex)
+        p.kind = (bpe_kind)(BPE_ISOLATED + i);
+    if (regex && !matches && i != 0)
+        json_mismatch(d, behaviour, "Isolated, or Removed with \"invert\"");
+    else if (!regex && i == 3)
         json_mismatch(d, behaviour, "Isolated, MergedWithPrevious or MergedWithNext");
     else if (!regex)
         bpe_load_pattern(d, json_require(d, pattern, "String", JSON_STRING), 1, p.from, &p.from_size);
+    else
+        p.regex = bpe_load_regex(d, d->nodes[regex].line, "pre_tokenizer", json_text(d, regex),
+                                 json_size(d, regex));
     bpe_load_step(l, &p);
+}
+
+/* Returns when a Metaspace puts its replacement before a piece. */
+static inline bpe_when bpe_load_scheme(json *d, uint32_t object)
+{
+    uint32_t scheme = json_find_nonnull(d, object, "prepend_scheme");
+    const bpe_when when = json_is(d, scheme, "first")   ? BPE_FIRST
+                          : json_is(d, scheme, "never") ? BPE_NEVER
+                                                        : BPE_ALWAYS;
+    if (scheme && when == BPE_ALWAYS && !json_is(d, scheme, "always"))
+        json_mismatch(d, scheme, "always, first or never");
+    if (!json_bool(d, object, "add_prefix_space", 1) && when != BPE_NEVER)
+        json_mismatch(d, json_find(d, object, "add_prefix_space"),
+                      "true, or \"never\" as prepend_scheme");
+    return when;
 }
 
 static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
@@ -886,25 +1077,24 @@ static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
     json *d = &l->d;
     uint32_t scheme = json_find_nonnull(d, object, "prepend_scheme"), c = 0;
     uint32_t replacement = json_require(d, object, "replacement", JSON_STRING);
-    bpe_step p = { BPE_METASPACE, "", "", 0, 0, BPE_ALWAYS };
+    bpe_step p = { BPE_METASPACE, "", "", 0, 0, BPE_ALWAYS, NULL };
     bpe_load_pattern(d, replacement, 1, p.to, &p.to_size);
     if (!d->error[0] && (size_t)json_utf8(p.to, p.to_size, &c) != p.to_size)
         json_mismatch(d, replacement, "one character");
-    if (json_is(d, scheme, "first"))
-        p.when = BPE_FIRST;
-    else if (json_is(d, scheme, "never"))
-        p.when = BPE_NEVER;
-    else if (scheme && !json_is(d, scheme, "always"))
-        json_mismatch(d, scheme, "always, first or never");
-    if (!json_bool(d, object, "add_prefix_space", 1) && p.when != BPE_NEVER)
-        json_mismatch(d, json_find(d, object, "add_prefix_space"),
-                   "true, or \"never\" as prepend_scheme");
-    /* after a normalizer, several pieces could count as the first one */
-    if (p.when == BPE_FIRST && l->b->normalizers > 0)
-        json_mismatch(d, scheme, "always or never, with a normalizer");
+    p.when = bpe_load_scheme(d, object);
+    /* After a normalizer and another step, several pieces could count as the first one. If a
+     * normalizer removed the start of the text, none would. */
+    int removes = l->b->normalizers > 0 && l->b->step_count > l->b->normalizers;
+    for (const bpe_step *q = l->b->steps; q < l->b->steps + l->b->normalizers; q++)
+        removes |= q->kind == BPE_STRIP_LEFT || q->kind == BPE_CLEAN || q->kind == BPE_ACCENTS ||
+                   (q->kind == BPE_REPLACE && q->to_size == 0);
+    if (p.when == BPE_FIRST && removes)
+        json_mismatch(d, scheme,
+                      "always or never, with an earlier pre_tokenizer and a normalizer, or "
+                      "with a normalizer that removes text");
     bpe_load_step(l, &p);
     if (json_bool(d, object, "split", 1)) {
-        bpe_step split = { BPE_SPLIT_BEFORE, "", "", p.to_size, 0, BPE_NEVER };
+        bpe_step split = { BPE_SPLIT_BEFORE, "", "", p.to_size, 0, BPE_NEVER, NULL };
         memcpy(split.from, p.to, p.to_size);
         bpe_load_step(l, &split);
     }
@@ -913,7 +1103,7 @@ static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
 static inline void bpe_load_pre_tokenizer(bpe_loader *l, uint32_t object)
 {
     json *d = &l->d;
-    bpe_step p = { BPE_PREFIX, "", "", 0, 0, BPE_NEVER };
+    bpe_step p = { BPE_PREFIX, "", "", 0, 0, BPE_NEVER, NULL };
     if (l->b->byte_level) {
         json_fail(d, d->nodes[object].line, "pre_tokenizer: expected ByteLevel to be the last");
     } else if (bpe_is_type(d, object, "Sequence")) {
@@ -923,9 +1113,8 @@ static inline void bpe_load_pre_tokenizer(bpe_loader *l, uint32_t object)
     } else if (bpe_is_type(d, object, "ByteLevel")) {
         if (json_bool(d, object, "add_prefix_space", 0))
             bpe_load_step(l, &p);
-        p.kind = BPE_GPT2;
         if (json_bool(d, object, "use_regex", 1))
-            bpe_load_step(l, &p);
+            bpe_load_gpt2(l);
         l->b->byte_level = 1;
     } else if (bpe_is_type(d, object, "Digits")) {
         p.kind = json_bool(d, object, "individual_digits", 0) ? BPE_DIGIT : BPE_DIGITS;
@@ -984,12 +1173,23 @@ static inline void bpe_load_decoder(bpe_loader *l, uint32_t object, int *before)
             bpe_fail_type(d, object, "decoder", "ByteLevel, as the pre_tokenizer is");
         return;
     }
+    if (bpe_is_type(d, object, "Metaspace") && *before == 0) {
+        bpe_load_pattern(d, json_require(d, object, "replacement", JSON_STRING), 1, l->replace.from,
+                         &l->replace.from_size);
+        l->replace.kind = BPE_REPLACE;
+        l->replace.to[0] = ' ';
+        l->replace.to_size = 1;
+        l->b->strip = bpe_load_scheme(d, object) != BPE_NEVER ? BPE_STRIP_TOKEN : 0;
+        *before = 4;
+        return;
+    }
     while (i < 4 && !bpe_is_type(d, object, order[i]))
         i++;
     if (i == 4 || i < *before || (i == 3 && *before != 3)) {
-        bpe_fail_type(d, object, "decoder",
-                         "Replace, ByteFallback, Fuse or Strip in a Sequence of this order (with "
-                         "ByteLevel as pre_tokenizer: ByteLevel)");
+        bpe_fail_type(
+            d, object, "decoder",
+            "Metaspace, or Replace, ByteFallback, Fuse or Strip in a Sequence of this order "
+            "(with ByteLevel as pre_tokenizer: ByteLevel)");
         return;
     }
     *before = i + 1;
@@ -1097,14 +1297,29 @@ static inline void bpe_load_model(bpe_loader *l, uint32_t model)
         b->most_characters = (size_t)most;
         return;
     }
+    b->byte_fallback = json_bool(d, model, "byte_fallback", 0);
+    if (bpe_is_type(d, model, "Unigram")) {
+        b->model = BPE_UNIGRAM;
+        return;
+    }
     if (json_find(d, model, "type") && !bpe_is_type(d, model, "BPE")) /* GPT-2's file has no type */
-        bpe_fail_type(d, model, "model", "BPE or WordPiece");
+        bpe_fail_type(d, model, "model", "BPE, WordPiece or Unigram");
     bpe_require_off(d, model, "dropout");
     bpe_require_off(d, model, "continuing_subword_prefix");
     bpe_require_off(d, model, "end_of_word_suffix");
-    b->byte_fallback = json_bool(d, model, "byte_fallback", 0);
     b->fuse_unk = json_bool(d, model, "fuse_unk", 0);
     b->ignore_merges = json_bool(d, model, "ignore_merges", 0);
+}
+
+/* Reads the id of the unknown token of a Unigram model. */
+static inline void bpe_load_unknown(bpe_loader *l, uint32_t model)
+{
+    json *d = &l->d;
+    uint32_t unknown = json_require(d, model, "unk_id", JSON_NUMBER);
+    const int64_t id = json_int_of(d, unknown);
+    if (!d->error[0] && (id < 0 || id >= json_size(d, json_find(d, model, "vocab"))))
+        json_mismatch(d, unknown, "the id of a token of the vocabulary");
+    l->b->unknown = (int32_t)id;
 }
 
 /* Looks up the id of unk_token. Then adds a step that splits text before each U+2581 (a space), so
@@ -1124,13 +1339,15 @@ static inline void bpe_finish_load(bpe_loader *l, uint32_t model)
         json_mismatch(d, unknown, "a token of the vocabulary");
     if (d->error[0])
         return;
-    if (b->model == BPE_WORDPIECE && b->byte_level)
+    if (b->model != BPE_MERGES && b->byte_level)
         json_fail(d, 0, "pre_tokenizer: ByteLevel is expected only with the model BPE");
+    if (b->model == BPE_UNIGRAM)
+        bpe_load_unknown(l, model);
     if (b->model != BPE_MERGES || b->byte_level || b->ignore_merges || l->cross_merge ||
         bpe_find(l, BPE_SPACE, 3) < 0 ||
         (size >= 3 && memcmp(name + size - 3, BPE_SPACE, 3) == 0) || b->step_count == BPE_STEPS)
         return;
-    bpe_step p = { BPE_SPACES, BPE_SPACE, "", 3, 0, BPE_NEVER };
+    bpe_step p = { BPE_SPACES, BPE_SPACE, "", 3, 0, BPE_NEVER, NULL };
     bpe_load_step(l, &p);
 }
 
@@ -1153,7 +1370,8 @@ static inline int bpe_load_json(bpe_loader *l)
     bpe_load_decoder(l, json_require(d, JSON_ROOT, "decoder", JSON_OBJECT), &decoders);
     if (added && json_kind_of(d, added) != JSON_ARRAY)
         json_mismatch(d, added, "an array");
-    uint32_t vocabulary = json_require(d, model, "vocab", JSON_OBJECT);
+    uint32_t vocabulary =
+        json_require(d, model, "vocab", l->b->model == BPE_UNIGRAM ? JSON_ARRAY : JSON_OBJECT);
     if (!d->error[0] && bpe_load_names(l, vocabulary, added) == 0 &&
         bpe_load_tokens(l, added) == 0 &&
         (l->b->model != BPE_MERGES || bpe_load_merges_array(l, model) == 0)) {
@@ -1199,8 +1417,9 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
     bpe_init_loader(&l, b);
     b->byte_level = 1;
     b->unknown = -1;
-    b->steps[b->step_count++].kind = BPE_GPT2;
-    if (json_read_file(&l.d, vocabulary) == 0 && json_kind_of(&l.d, JSON_ROOT) != JSON_OBJECT)
+    if (json_read_file(&l.d, vocabulary) == 0)
+        bpe_load_gpt2(&l);
+    if (!l.d.error[0] && json_kind_of(&l.d, JSON_ROOT) != JSON_OBJECT)
         json_mismatch(&l.d, JSON_ROOT, "an object of tokens and their ids");
     if (!l.d.error[0] && bpe_load_names(&l, JSON_ROOT, 0) == 0 && bpe_load_tokens(&l, 0) == 0 &&
         bpe_load_merges_text(&l, merges) == 0) {
@@ -1323,11 +1542,14 @@ static inline int bpe_reserve_word(bpe *b, size_t n, bpe_tokens *t)
     free(b->symbol);
     free(b->next);
     free(b->prev);
+    free(b->sums);
+    b->sums = (double *)malloc((b->model == BPE_UNIGRAM ? capacity : 1) * sizeof *b->sums);
     b->heap = (uint64_t *)malloc(2 * capacity * sizeof *b->heap);
     b->symbol = (int32_t *)malloc(capacity * sizeof *b->symbol);
     b->next = (uint32_t *)malloc(capacity * sizeof *b->next);
     b->prev = (uint32_t *)malloc(capacity * sizeof *b->prev);
-    int allocated = b->heap != NULL && b->symbol != NULL && b->next != NULL && b->prev != NULL;
+    int allocated = b->heap != NULL && b->symbol != NULL && b->next != NULL && b->prev != NULL &&
+                    b->sums != NULL;
     b->capacity = allocated ? capacity : 0;
     return allocated ? 0 : bpe_fail(t, "out of memory for a word of %.0f bytes", (double)n);
 }
@@ -1462,7 +1684,7 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
 static inline int32_t bpe_id_of_joined(const bpe *b, const char *first, size_t m, const char *s,
                                        size_t n)
 {
-    for (uint32_t i = bpe_hash_joined(first, m, s, n);; i++) {
+    for (uint32_t i = bpe_hash_end(bpe_hash_more(bpe_hash_more(BPE_HASH, first, m), s, n));; i++) {
         const int32_t id = b->ids[i & b->ids_mask];
         const char *name = id < 0 ? "" : b->names + b->name_start[id];
         if (id < 0 || (b->name_start[id + 1] - b->name_start[id] == m + n &&
@@ -1501,10 +1723,86 @@ static inline int bpe_wordpiece_word(bpe *b, const char *s, size_t n, bpe_tokens
     return 0;
 }
 
+/* Considers the token `id` between the positions `start` and `end` of a word: stores it if the sum of
+ * scores up to `end` is larger with it than with the tokens that were considered before. */
+static inline void bpe_consider(bpe *b, size_t start, size_t end, int32_t id, double score)
+{
+    const double sum = score + b->sums[start];
+    if (b->symbol[end] >= 0 && sum <= b->sums[end])
+        return;
+    b->sums[end] = sum;
+    b->symbol[end] = id;
+    b->prev[end] = (uint32_t)start;
+}
+
+/* Finds the tokens of a word with the largest sum of scores (Viterbi's algorithm). A character that is
+ * no token may be an unknown token. Then b->next[p] is the end of the token that starts at position p,
+ * and b->symbol[q] the token that ends at q. */
+static inline void bpe_best_tokens(bpe *b, const char *s, size_t n)
+{
+    memset(b->symbol, 255, (n + 1) * sizeof *b->symbol);
+    b->sums[0] = 0;
+    for (size_t i = 0, character; i < n; i += character) {
+        uint32_t h = BPE_HASH;
+        int single = 0; /* whether the character at i is a token */
+        character = 0;
+        for (size_t end = i + 1; end <= n && (end - i <= b->longest || character == 0); end++) {
+            h = bpe_hash_more(h, s + end - 1, 1);
+            if (end < n && ((unsigned char)s[end] & 0xc0) == 0x80)
+                continue;
+            character = character == 0 ? end - i : character;
+            for (uint32_t k = bpe_hash_end(h);; k++) {
+                const int32_t id = b->ids[k & b->ids_mask];
+                if (id < 0)
+                    break;
+                if (b->name_start[id + 1] - b->name_start[id] != end - i ||
+                    memcmp(b->names + b->name_start[id], s + i, end - i) != 0)
+                    continue;
+                bpe_consider(b, i, end, id, b->scores[id]);
+                single |= end - i == character;
+                break;
+            }
+        }
+        if (!single)
+            bpe_consider(b, i, i + character, b->unknown, b->unknown_score);
+    }
+    for (size_t end = n; end > 0; end = b->prev[end])
+        b->next[b->prev[end]] = (uint32_t)end;
+}
+
+/* Appends the Unigram tokens of a word of n > 0 bytes. Consecutive unknown tokens become one, or with
+ * byte_fallback the tokens of their bytes. */
+static inline int bpe_unigram_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
+{
+    if (n >= INT32_MAX || n > SIZE_MAX / 64)
+        return bpe_fail(t, "a word of %.0f bytes is too long", (double)n);
+    if (bpe_reserve(t, n) != 0 || bpe_reserve_word(b, n + 1, t) != 0)
+        return -1;
+    bpe_best_tokens(b, s, n);
+    for (size_t start = 0, end; start < n; start = end) {
+        end = b->next[start];
+        int32_t id = b->symbol[end];
+        while (id == b->unknown && end < n && b->symbol[b->next[end]] == id)
+            end = b->next[end];
+        if (id == b->unknown)
+            id = bpe_id_of(b, s + start, end - start);
+        int fallback = id < 0 && b->byte_fallback;
+        for (size_t k = start; fallback && k < end; k++)
+            fallback = b->byte[(unsigned char)s[k]] >= 0;
+        for (size_t k = start; fallback && k < end; k++)
+            t->ids[t->count++] = b->byte[(unsigned char)s[k]];
+        if (!fallback)
+            t->ids[t->count++] = id >= 0 ? id : b->unknown;
+    }
+    return 0;
+}
+
 /* Appends the tokens of a word by the tokenizer's model. */
 static inline int bpe_model_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
 {
-    return b->model == BPE_WORDPIECE ? bpe_wordpiece_word(b, s, n, t) : bpe_merge_word(b, s, n, t);
+    return b->model == BPE_WORDPIECE ? bpe_wordpiece_word(b, s, n, t)
+           : b->model == BPE_UNIGRAM ? bpe_unigram_word(b, s, n, t)
+                                     : bpe_merge_word(b, s, n, t);
 }
 
 /* Appends a word's tokens, taken from the cache if the word is in it. */
@@ -1576,22 +1874,6 @@ static inline const bpe_added *bpe_added_at(const bpe *b, int list, const char *
     return NULL;
 }
 
-/* Returns the start of the run of white space that ends at `end`; the run does not extend before
- * s. */
-static inline const char *bpe_space_start(const char *s, const char *end)
-{
-    size_t size;
-    for (const char *p = end; p > s;) {
-        do
-            p--;
-        while (p > s && ((unsigned char)*p & 0xc0) == 0x80);
-        if (bpe_class(p, end, &size) != UNICODE_SPACE)
-            break;
-        end = p;
-    }
-    return end;
-}
-
 static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int list, bpe_tokens *t);
 
 /* Encodes a piece without added tokens of list 0. Applies the normalizers, then splits the
@@ -1600,7 +1882,7 @@ static inline int bpe_encode_normal(bpe *b, bpe_piece piece, int specials, bpe_t
 {
     size_t n = (size_t)(piece.end - piece.s);
     char *owned = NULL;
-    if (bpe_normalize(b->steps, b->normalizers, &piece.s, &n, &owned) != 0)
+    if (bpe_normalize(b->steps, b->normalizers, &b->map, &piece.s, &n, &owned) != 0)
         return bpe_fail(t, "out of memory for %.0f bytes of text, normalized", (double)n);
     piece.end = piece.s + n;
     int status = bpe_encode_part(b, piece, specials, 1, t);
@@ -1717,8 +1999,12 @@ static inline const char *bpe_first_bytes(const bpe *b, int32_t id, size_t *size
         *size = b->name_start[id + 1] - b->name_start[id];
         return b->names + b->name_start[id];
     }
-    int strip = b->strip > 0 && *size > 0 && *bytes == ' ';
-    *size -= (size_t)strip;
+    size_t strip = 0;
+    while (strip < *size && bytes[strip] == ' ' &&
+           (strip == 0 ? b->strip > 0
+                       : b->strip == BPE_STRIP_TOKEN && b->names[b->name_start[id]] != ' '))
+        strip++;
+    *size -= strip;
     return bytes + strip;
 }
 
@@ -1739,8 +2025,9 @@ static inline char *bpe_decode(const bpe *b, const int32_t *ids, size_t n, size_
     char *to = (char *)malloc(capacity);
     for (size_t i = 0; to != NULL && i <= n; i++) {
         const int32_t id = i < n ? ids[i] : -1;
-        const char *bytes = !begun && b->model == BPE_WORDPIECE ? bpe_first_bytes(b, id, &length)
-                                                                : bpe_bytes(b, id, &length);
+        const char *bytes = !begun && (b->model == BPE_WORDPIECE || b->strip == BPE_STRIP_TOKEN)
+                                ? bpe_first_bytes(b, id, &length)
+                                : bpe_bytes(b, id, &length);
         if (i < n && (id < 0 || id >= b->count))
             continue;
         begun = 1;
@@ -1766,7 +2053,7 @@ static inline char *bpe_decode(const bpe *b, const int32_t *ids, size_t n, size_
     }
     if (to == NULL)
         return NULL;
-    if (b->strip > 0 && at > 0 && *to == ' ')
+    if (b->strip == 1 && at > 0 && *to == ' ')
         memmove(to, to + 1, --at);
     to[at] = 0;
     *size = at;
@@ -1775,11 +2062,6 @@ static inline char *bpe_decode(const bpe *b, const int32_t *ids, size_t n, size_
 
 /* ---- token files ----------------------------------------------------------------------------- */
 enum { BPE_BIN_HEADER = 1024, BPE_BIN_MAGIC = 20240520, BPE_BIN_VERSION = 1 };
-
-static inline uint32_t bpe_get32(const unsigned char *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
 
 /* Appends the tokens of a .bin file. The file is nanoGPT's (16-bit little-endian numbers only) or
  * llm.c's (the same after a header of 256 32-bit numbers: 20240520, version 1, the number of

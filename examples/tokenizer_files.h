@@ -56,7 +56,7 @@ static inline int64_t bpe_line_of(const char *text, const char *end, const char 
 }
 
 /* Returns the text of a special token in tokenizer_config.json, a string or an object with a content,
- * or `fallback` if there is none. */
+ * or `fallback` without one. */
 static inline const char *bpe_special_text(json *d, const char *key, const char *fallback,
                                            size_t *size)
 {

@@ -1,14 +1,13 @@
 /* tokenizer_steps.h - the normalizers and pre-tokenizers of tokenizer.h: how a text is changed, and
- * split into pieces, before a model turns each piece into tokens. To copy, with json.h and
- * unicode.h. C99 or C++11.
+ * split into pieces, before a model turns each piece into tokens. To copy, with tokenizer_regex.h,
+ * json.h and unicode.h. C99 or C++11.
  *
  * A tokenizer is a list of steps: the normalizers in order, then the pre-tokenizers. Normalizers
  * map a text to another one (bpe_normalize). Pre-tokenizers cut a piece of text into smaller ones,
  * from left to right (bpe_piece_start and bpe_piece_end), or add spaces to it (bpe_add_spaces). */
 #ifndef TOKENIZER_STEPS_H
 #define TOKENIZER_STEPS_H
-#include "json.h"
-#include "unicode.h"
+#include "tokenizer_regex.h"
 
 enum {
     BPE_STEPS = 16, /* most normalizers and pre-tokenizers in a tokenizer, counted together */
@@ -25,17 +24,19 @@ typedef enum {
     BPE_PREPEND, /* puts `to` before the text */
     BPE_REPLACE, /* replaces `from` by `to` */
     BPE_CLEAN,   /* removes control characters and makes each white space a space, as BERT does */
-    BPE_IDEOGRAPHS, /* puts spaces around each Chinese character, as BERT does */
-    BPE_ACCENTS,    /* removes accents: characters of category Mn */
-    BPE_LOWER,      /* converts characters to lower case */
+    BPE_IDEOGRAPHS,  /* puts spaces around each Chinese character, as BERT does */
+    BPE_ACCENTS,     /* removes accents: characters of category Mn */
+    BPE_LOWER,       /* converts characters to lower case */
+    BPE_PRECOMPILED, /* replaces characters and graphemes by the map of the tokenizer */
+    BPE_STRIP_LEFT,  /* removes white space at the start of the text */
+    BPE_STRIP_RIGHT, /* removes white space at the end of the text */
     /* Pre-tokenizers, which change a piece of text or split it into smaller ones: */
     BPE_PREFIX, /* puts a space before a piece that does not begin with one */
     /* replaces spaces by `to`, and depending on `when` puts `to` before the piece */
     BPE_METASPACE,
-    BPE_GPT2,         /* splits by GPT-2's regular expression */
-    BPE_LLAMA3,       /* splits by Llama 3's regular expression */
-    BPE_QWEN2,        /* splits by Qwen2's regular expression */
+    BPE_MATCHES,      /* splits at matches of a regular expression, and removes other text */
     BPE_WHITESPACE,   /* splits at white space and removes it */
+    BPE_REGEX,        /* splits before and after each match of a regular expression */
     BPE_PUNCTUATION,  /* splits before and after each punctuation character */
     BPE_DIGIT,        /* splits before and after each digit */
     BPE_DIGITS,       /* splits before and after each run of digits */
@@ -52,7 +53,59 @@ typedef struct {
     char from[BPE_PATTERN], to[BPE_PATTERN];
     size_t from_size, to_size;
     bpe_when when; /* for BPE_METASPACE: when to put `to` before a piece */
+    /* for BPE_REGEX and BPE_MATCHES; for BPE_REPLACE, searched instead of `from` unless it is NULL */
+    bpe_regex *regex;
 } bpe_step;
+
+/* The map of SentencePiece's normalizer ("precompiled_charsmap"): keys in a double array trie, and the
+ * texts that replace them. */
+typedef struct {
+    uint32_t *units; /* the trie */
+    size_t count;
+    char *texts;          /* each text ends with a 0 */
+    size_t size, longest; /* bytes of all texts, and of the longest one */
+} bpe_charsmap;
+
+/* ---- characters -------------------------------------------------------------------------------- */
+/* Returns the class (letter, number, white space, other) of the character at s, and sets *size to
+ * its length in bytes. */
+static inline int bpe_class(const char *s, const char *end, size_t *size)
+{
+    uint32_t c = (unsigned char)*s;
+    *size = 1;
+    if (c < 128) /* fast path for ASCII */
+        return (c | 32) - 'a' < 26u        ? UNICODE_LETTER
+               : c - '0' < 10u             ? UNICODE_NUMBER
+               : c == ' ' || c - '\t' < 5u ? UNICODE_SPACE
+                                           : UNICODE_OTHER;
+    *size = (size_t)json_utf8(s, (size_t)(end - s), &c);
+    return unicode_class(c);
+}
+
+/* Returns the end of the run of characters of class `kind` that starts at s. */
+static inline const char *bpe_run_end(const char *s, const char *end, int kind)
+{
+    size_t size;
+    while (s < end && bpe_class(s, end, &size) == kind)
+        s += size;
+    return s;
+}
+
+/* Returns the start of the run of white space that ends at `end`; the run does not extend before
+ * s. */
+static inline const char *bpe_space_start(const char *s, const char *end)
+{
+    size_t size;
+    for (const char *p = end; p > s;) {
+        do
+            p--;
+        while (p > s && ((unsigned char)*p & 0xc0) == 0x80);
+        if (bpe_class(p, end, &size) != UNICODE_SPACE)
+            break;
+        end = p;
+    }
+    return end;
+}
 
 /* ---- normalizers ----------------------------------------------------------------------------- */
 /* Returns the first occurrence in s of `what`, a text of `size` bytes, or `end` if there is
@@ -248,25 +301,111 @@ static inline size_t bpe_put_mapped(const bpe_step *p, const char *s, size_t n, 
     return size;
 }
 
-/* Writes the text s to `to`, changed by step p, any normalizer except BPE_NFC and BPE_NFD. If `to` is
- * NULL, writes nothing. Returns the number of bytes of the result. */
-static inline size_t bpe_put_normal(const bpe_step *p, const char *s, size_t n, char *to)
+/* Returns the text that replaces the n bytes s: that of the shortest key with which s begins, as in
+ * Hugging Face; or NULL if s begins with no key. */
+static inline const char *bpe_map_find(const bpe_charsmap *m, const char *s, size_t n)
 {
-    if (p->kind == BPE_REPLACE)
-        return bpe_put_replaced(p, s, n, to);
-    if (p->kind != BPE_PREPEND)
-        return bpe_put_mapped(p, s, n, to);
-    if (to != NULL) {
-        memcpy(to, p->to, p->to_size);
-        memcpy(to + p->to_size, s, n);
+    uint32_t unit = m->count > 0 ? m->units[0] : 0;
+    size_t at = 0;
+    for (size_t i = 0; i <= n; i++) {
+        const uint32_t byte = i < n ? (unsigned char)s[i] : 0;
+        at ^= (size_t)(unit >> 10) << ((unit & 512) >> 6);
+        if (i > 0 && (unit >> 8 & 1) != 0) { /* a key ends here, and this unit has its text */
+            const size_t text = at < m->count ? m->units[at] & 0x7fffffff : SIZE_MAX;
+            return text < m->size && ((unsigned char)m->texts[text] & 0xc0) != 0x80
+                       ? m->texts + text
+                       : NULL;
+        }
+        at ^= byte;
+        if (byte == 0 || at >= m->count || (m->units[at] & 0x800000ff) != byte)
+            return NULL;
+        unit = m->units[at];
     }
-    return p->to_size + n;
+    return NULL;
 }
 
-/* Applies `count` normalizers to the text *s of *n bytes. If they change it, *owned becomes the new
+/* Writes the text s to `to` with its graphemes replaced by the map. A grapheme of 6 bytes or more, or
+ * one without a replacement, is replaced character by character. If `to` is NULL, writes nothing.
+ * Returns the number of bytes of the result. */
+static inline size_t bpe_put_precompiled(const bpe_charsmap *m, const char *s, size_t n, char *to)
+{
+    size_t size = 0, end = 0; /* end: end of the current grapheme */
+    for (size_t i = 0, length; i < n; i += length) {
+        uint32_t c = 0, next = 0;
+        const char *text = NULL;
+        length = (size_t)json_utf8(s + i, n - i, &c);
+        if (i >= end) {
+            for (end = i + length; end < n; c = next) {
+                const size_t more = (size_t)json_utf8(s + end, n - end, &next);
+                if (!unicode_joins(c, next))
+                    break;
+                end += more;
+            }
+            text = end - i < 6 ? bpe_map_find(m, s + i, end - i) : NULL;
+        }
+        if (text != NULL)
+            length = end - i;
+        else
+            text = bpe_map_find(m, s + i, length);
+        const size_t bytes = text != NULL ? strlen(text) : length;
+        if (to != NULL)
+            memcpy(to + size, text != NULL ? text : s + i, bytes);
+        size += bytes;
+    }
+    return size;
+}
+
+/* Writes the text s to `to`, with each match of p->regex replaced by p->to. If `to` is NULL, writes
+ * nothing. Returns the number of bytes of the result. */
+static inline size_t bpe_put_matched(const bpe_step *p, const char *s, size_t n, char *to)
+{
+    const char *begin = s, *end = s + n, *match_end;
+    size_t size = 0;
+    while (s < end) {
+        const char *match = bpe_regex_find(p->regex, begin, s, end, &match_end);
+        const size_t before = (size_t)(match - s), after = match < end ? p->to_size : 0;
+        if (to != NULL) {
+            memcpy(to + size, s, before);
+            memcpy(to + size + before, p->to, after);
+        }
+        size += before + after;
+        s = match_end;
+    }
+    return size;
+}
+
+/* Writes the text s to `to`, changed by step p, any normalizer except BPE_NFC and BPE_NFD. If `to` is
+ * NULL, writes nothing. Returns the number of bytes of the result. */
+static inline size_t bpe_put_normal(const bpe_step *p, const bpe_charsmap *m, const char *s,
+                                    size_t n, char *to)
+{
+    size_t before = 0;
+    if (p->kind == BPE_REPLACE)
+        return p->regex != NULL ? bpe_put_matched(p, s, n, to) : bpe_put_replaced(p, s, n, to);
+    if (p->kind == BPE_PRECOMPILED)
+        return bpe_put_precompiled(m, s, n, to);
+    if (p->kind == BPE_STRIP_LEFT) {
+        const char *first = bpe_run_end(s, s + n, UNICODE_SPACE);
+        n -= (size_t)(first - s);
+        s = first;
+    } else if (p->kind == BPE_STRIP_RIGHT) {
+        n = (size_t)(bpe_space_start(s, s + n) - s);
+    } else if (p->kind == BPE_PREPEND) {
+        before = p->to_size;
+    } else {
+        return bpe_put_mapped(p, s, n, to);
+    }
+    if (to != NULL) {
+        memcpy(to, p->to, before);
+        memcpy(to + before, s, n);
+    }
+    return before + n;
+}
+
+/* Applies `count` normalizers, with the map m of BPE_PRECOMPILED, to the text *s of *n bytes. If they change it, *owned becomes the new
  * text, which the caller must free. Returns 0, or -1 if out of memory. */
-static inline int bpe_normalize(const bpe_step *steps, int count, const char **s, size_t *n,
-                                char **owned)
+static inline int bpe_normalize(const bpe_step *steps, int count, const bpe_charsmap *m,
+                                const char **s, size_t *n, char **owned)
 {
     *owned = NULL;
     for (const bpe_step *p = steps; p < steps + count && n[0] != 0; p++) {
@@ -275,13 +414,13 @@ static inline int bpe_normalize(const bpe_step *steps, int count, const char **s
         int failed = 0;
         if (p->kind == BPE_NFC || p->kind == BPE_NFD) {
             failed = bpe_compose(p->kind, *s, *n, &to, &size) != 0;
-        } else if (p->kind != BPE_REPLACE ||
+        } else if (p->kind != BPE_REPLACE || p->regex != NULL ||
                    bpe_search(*s, *s + *n, p->from, p->from_size) != *s + *n) {
-            size = bpe_put_normal(p, *s, *n, NULL);
+            size = bpe_put_normal(p, m, *s, *n, NULL);
             to = (char *)malloc(size + 1);
             failed = to == NULL;
             if (!failed)
-                bpe_put_normal(p, *s, *n, to);
+                bpe_put_normal(p, m, *s, *n, to);
         }
         if (to != NULL || failed) {
             free(*owned);
@@ -296,102 +435,14 @@ static inline int bpe_normalize(const bpe_step *steps, int count, const char **s
 }
 
 /* ---- pre-tokenizers -------------------------------------------------------------------------- */
-/* Returns the class (letter, number, white space, other) of the character at s, and sets *size to
- * its length in bytes. */
-static inline int bpe_class(const char *s, const char *end, size_t *size)
-{
-    uint32_t c = (unsigned char)*s;
-    *size = 1;
-    if (c < 128) /* fast path for ASCII */
-        return (c | 32) - 'a' < 26u        ? UNICODE_LETTER
-               : c - '0' < 10u             ? UNICODE_NUMBER
-               : c == ' ' || c - '\t' < 5u ? UNICODE_SPACE
-                                           : UNICODE_OTHER;
-    *size = (size_t)json_utf8(s, (size_t)(end - s), &c);
-    return unicode_class(c);
-}
-
-/* Returns the length of an English contraction such as 's or 'll at s, where *s is ', or 0 if there
- * is none. If any_case is nonzero, also accepts capitals, and U+017F instead of s. */
-static inline size_t bpe_contraction(const char *s, const char *end, int any_case)
-{
-    static const char *const endings[] = { "s", "t", "re", "ve", "m", "ll", "d" };
-    if (any_case && end - s > 2 && memcmp(s + 1, "\xc5\xbf", 2) == 0)
-        return 3;
-    for (int i = 0; i < 7; i++) {
-        size_t n = strlen(endings[i]), k = 0;
-        while (k < n && (size_t)(end - s) > n && (s[1 + k] | (any_case ? 32 : 0)) == endings[i][k])
-            k++;
-        if (k == n)
-            return 1 + n;
-    }
-    return 0;
-}
-
-/* Returns the end of the run of characters of class `kind` that starts at s. */
-static inline const char *bpe_run_end(const char *s, const char *end, int kind)
-{
-    size_t size;
-    while (s < end && bpe_class(s, end, &size) == kind)
-        s += size;
-    return s;
-}
-
-/* Returns the end of the word that starts at s, by BPE_REGEX_GPT2. */
-static inline const char *bpe_word_end(const char *s, const char *end)
-{
-    size_t size, length = *s == '\'' ? bpe_contraction(s, end, 0) : 0;
-    if (length > 0)
-        return s + length;
-    int kind = bpe_class(s, end, &size), next;
-    /* p: end of the run so far; last: start of the run's last character */
-    const char *p = s + size, *last = s;
-    if (*s == ' ' && p < end && (next = bpe_class(p, end, &length)) != UNICODE_SPACE) {
-        kind = next;
-        p += length;
-    }
-    for (; p < end && bpe_class(p, end, &size) == kind; p += size)
-        last = p;
-    /* the last white space before a word belongs to that word; white space before it is a word */
-    return kind == UNICODE_SPACE && p < end && last > s ? last : p;
-}
-
-/* Returns the end of the word that starts at s, by BPE_REGEX_LLAMA, in which a word has at most
- * `digits` digits. */
-static inline const char *bpe_llama_end(const char *s, const char *end, int digits)
-{
-    size_t size, length = *s == '\'' ? bpe_contraction(s, end, 1) : 0;
-    if (length > 0)
-        return s + length;
-    int kind = bpe_class(s, end, &size);
-    const char *p = s + size, *last = s, *line = NULL;
-    int next = p < end ? bpe_class(p, end, &length) : UNICODE_SPACE;
-    if (kind == UNICODE_NUMBER) {
-        for (; digits > 1 && p < end && bpe_class(p, end, &size) == kind; digits--)
-            p += size;
-        return p;
-    }
-    if (kind == UNICODE_LETTER || (next == UNICODE_LETTER && *s != '\r' && *s != '\n'))
-        return bpe_run_end(p, end, UNICODE_LETTER);
-    if (kind == UNICODE_OTHER || (next == UNICODE_OTHER && *s == ' ')) {
-        p = bpe_run_end(p, end, UNICODE_OTHER);
-        while (p < end && (*p == '\r' || *p == '\n'))
-            p++;
-        return p;
-    }
-    for (p = s; p < end && bpe_class(p, end, &size) == UNICODE_SPACE; p += size) {
-        last = p;
-        if (*p == '\r' || *p == '\n')
-            line = p + 1;
-    }
-    return line != NULL ? line : p < end && last > s ? last : p;
-}
-
 /* Returns the start of the first piece into which step p splits the text s. It is s, unless the step
  * removes text there; it is `end` if the step removes all. */
 static inline const char *bpe_piece_start(const bpe_step *p, const char *s, const char *end)
 {
-    return p->kind == BPE_WHITESPACE ? bpe_run_end(s, end, UNICODE_SPACE) : s;
+    const char *match_end;
+    return p->kind == BPE_WHITESPACE ? bpe_run_end(s, end, UNICODE_SPACE)
+           : p->kind == BPE_MATCHES  ? bpe_regex_find(p->regex, s, s, end, &match_end)
+                                     : s;
 }
 
 /* Returns the end of the piece that starts at s, when step p splits the text s. */
@@ -402,9 +453,11 @@ static inline const char *bpe_piece_end(const bpe_step *p, const char *s, const 
     uint32_t c = 0;
     int starts = (size_t)(end - s) >= p->from_size && memcmp(s, p->from, p->from_size) == 0;
     switch (p->kind) {
-    case BPE_GPT2: return bpe_word_end(s, end);
-    case BPE_LLAMA3: return bpe_llama_end(s, end, 3);
-    case BPE_QWEN2: return bpe_llama_end(s, end, 1);
+    case BPE_MATCHES:
+    case BPE_REGEX: {
+        const char *match_end, *match = bpe_regex_find(p->regex, s, s, end, &match_end);
+        return match > s ? match : match_end;
+    }
     case BPE_WHITESPACE:
         while (found < end && bpe_class(found, end, &size) != UNICODE_SPACE)
             found += size;
@@ -449,7 +502,7 @@ typedef struct {
 static inline int bpe_add_spaces(const bpe_step *p, const bpe_piece *piece, char **owned,
                                  size_t *size)
 {
-    const bpe_step spaces = { BPE_REPLACE, " ", "", 1, p->to_size, BPE_NEVER };
+    const bpe_step spaces = { BPE_REPLACE, " ", "", 1, p->to_size, BPE_NEVER, NULL };
     size_t n = (size_t)(piece->end - piece->s), before = 0;
     bpe_step replace = spaces;
     memcpy(replace.to, p->to, sizeof replace.to);

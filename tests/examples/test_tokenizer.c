@@ -388,8 +388,9 @@ static void check_folder(const char *folder)
 
 static void test_golden(void)
 {
-    static const char *const families[] = { "llama3", "qwen2", "smollm2", "llama2", "mistral",
-                                            "gemma",  "odd",   "prefix",  "bert",   "cased" };
+    static const char *const families[] = { "llama3",  "qwen2", "smollm2", "llama2",
+                                            "mistral", "gemma", "odd",     "prefix",
+                                            "bert",    "cased", "xlmr",    "t5",     "regex" };
     bpe b, files;
     char path[64];
     CHECK(bpe_open(&b, "tests/golden/tokenizer") == 0 && b.count == 605);
@@ -466,6 +467,52 @@ static void test_vocab(void)
     remove(SCRATCH ".vocab");
 }
 
+/* Each expression must be refused, with this reason. */
+static void test_regex(void)
+{
+    static const char *const refused[][2] = {
+        { "(a", "a ( without )" },
+        { "a)", "a ) without (" },
+        { "(?=", "(? of another kind than (?: (?i: (?! (?=" },
+        { "(?=ab)", "(?! or (?= with more than one character" },
+        { "(a)*", "a group that is repeated" },
+        { "((((((((((a))))))))))", "groups within too many groups" },
+        { "a{2", "a { that does not begin {n}, {n,} or {n,m}" },
+        { "a{3,2}", "a { that does not begin" },
+        { "a{12345}", "a number of more than 4 digits" },
+        { "a+?", "two quantifiers in a row" },
+        { "a{2}+", "two quantifiers in a row" },
+        { "a*b*c*d", "a sequence with so many quantifiers that a match could take too long" },
+        { "a?b?c?d?e?f?g?h?i?j", "a sequence with so many quantifiers" },
+        { "(a|b)(c|d)(e|f)(g|h)(i|j)(k|l)(m|n)(o|p)(q|r)", "a sequence with so many quantifiers" },
+        { ".", "one of . ^ $ * + ? { in this place" },
+        { "+", "one of . ^ $" },
+        { "a$", "one of . ^ $" },
+        { "[a", "a [ without ]" },
+        { "[", "it ends too early" },
+        { "a\\", "it ends too early" },
+        { "[[:alpha:]]", "[ within [..]" },
+        { "[b-a]", "a range from a larger to a smaller character" },
+        { "\\w", "a backslash before a letter or digit other than r n t s S d p A z" },
+        { "\\p{Han}", "a backslash before a letter" },
+        { "(?i:\xc3\xa4)", "(?i: with other than single ASCII characters" },
+        { "(?i:[a-c])", "(?i: with other than single ASCII characters" },
+        { "\xff", "it is not UTF-8" },
+    };
+    const char *error = NULL, *match_end = NULL, *text = "xaab";
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        bpe_regex *r = bpe_regex_new(refused[i][0], strlen(refused[i][0]), &error);
+        CHECK_MSG(r == NULL && error != NULL && strstr(error, refused[i][1]) == error, "%s: %s",
+                  refused[i][0], error != NULL ? error : "");
+        free(r);
+    }
+    bpe_regex *r = bpe_regex_new("a++a|a*b", 8, &error);
+    CHECK(r != NULL && bpe_regex_match(r, text, text, text + 4) == NULL);
+    CHECK(bpe_regex_find(r, text, text, text + 4, &match_end) == text + 1 && match_end == text + 4);
+    CHECK(bpe_regex_find(r, text, text, text + 3, &match_end) == text + 3 && match_end == text + 3);
+    free(r);
+}
+
 /* ---- words ----------------------------------------------------------------------------------- */
 /* Merges a word by the definition: takes the lowest rank and the leftmost pair of that rank, until no pair can be
  * merged. */
@@ -540,17 +587,20 @@ static void test_words(void)
         CHECK(size == LONG);
     }
     bpe_free(&b);
-    for (int k = 0; k < 15; k++) {
-        static const char *const of[] = { "qwen2", "llama3", "llama2", "gemma", "bert" };
+    for (int k = 0; k < 21; k++) {
+        static const char *const of[] = {
+            "qwen2", "llama3", "llama2", "gemma", "xlmr", "t5", "bert"
+        };
         static const char *const parts[] = { " ", "\xcc\x81\xcc\xa3", "a" };
         char path[64];
-        snprintf(path, sizeof path, GOLDEN "%s", of[k % 5]);
+        snprintf(path, sizeof path, GOLDEN "%s", of[k % 7]);
         CHECK(bpe_open(&b, path) == 0);
         for (size_t i = 0; i < LONG; i++)
-            text[i] = parts[k / 5][i % strlen(parts[k / 5])];
+            text[i] = parts[k / 7][i % strlen(parts[k / 7])];
         t.count = 0;
         CHECK(bpe_encode(&b, text, LONG, 1, &t) == 0);
-        CHECK((t.count > 0) == (k != 4 && k != 9)); /* BERT drops spaces and accents */
+        CHECK((t.count > 0) ==
+              (k != 4 && k != 5 && k != 6 && k != 13)); /* some drop spaces; BERT drops accents */
         bpe_free(&b);
     }
     free(text);
@@ -683,11 +733,15 @@ static void test_spaces(void)
 static void test_family_refusals(void)
 {
     static const char *const of[][4] = {
-        { "llama3", "\"Regex\":\"(?i:'s", "\"Regex\":\"(?i:'S",
-          "pre_tokenizer: expected the regular expression of GPT-2, Llama 3 or Qwen2, found "
-          "\"(?i:'S|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^" },
+        { "llama3", "\"Regex\":\"(?i:'s", "\"Regex\":\"(?<!'s",
+          "pre_tokenizer: the regular expression \"(?<!'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?"
+          "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+\" is not "
+          "supported: it has (? of another kind than (?: (?i: (?! (?=; what is supported is in "
+          "tokenizer_regex.h" },
+        { "llama3", "\"Regex\":\"(?i:'s", "\"Regex\":\"\\\\A(?i:'s",
+          "is not supported: it has \\A" },
         { "llama3", "\"Isolated\"", "\"Removed\"",
-          "behavior: expected Isolated, found a string Removed" },
+          "behavior: expected Isolated, or Removed with \"invert\", found a string Removed" },
         { "llama3", "\"invert\":false", "\"invert\":true", "invert: expected null, false or" },
         { "llama3", "\"behavior\":", "\"behaviour\":", "the key behavior (a string)" },
         { "llama3", "\"pattern\":{\"Regex\"", "\"pattern\":{\"Rgx\"",
@@ -727,19 +781,19 @@ static void test_family_refusals(void)
           "prepend: expected a string, found a number 1" },
         { "llama2", "\"prepend\":\"", "\"prepend\":\"01234567890123456789012345678",
           "prepend: expected a text of 0 to 31 bytes" },
-        { "llama2", "\"String\":\" \"", "\"Regex\":\" +\"",
-          "normalizer: expected a Replace of a text (String), found the regular expression "
-          "\" +\"" },
+        { "llama2", "\"String\":\" \"", "\"Regex\":\" +?\"",
+          "normalizer: the regular expression \" +?\" is not supported: it has two quantifiers in a row" },
         { "llama2", "\"String\":\" \"", "\"String\":\"\"",
           "String: expected a text of 1 to 31 bytes, found a string" },
         { "llama2", "\"normalizers\":[", "\"normalizers\":[7,",
-          "normalizer: expected NFC, NFD, Lowercase, Prepend, Replace, BertNormalizer or Sequence, found a "
+          "normalizer: expected NFC, NFD, Lowercase, Strip, Prepend, Replace, BertNormalizer, Precompiled or Sequence, found a "
           "number" },
         { "llama2", "\"unk_token\":\"<unk>\"", "\"unk_token\":\"<pad>\"",
           "unk_token: expected a token of the vocabulary, found a string <pad>" },
         { "llama2", "{\"type\":\"ByteFallback\"},", "{\"type\":\"WordPiece\"},",
-          "decoder: expected the type Replace, ByteFallback, Fuse or Strip in a Sequence" },
-        { "llama2", "{\"type\":\"Fuse\"},", "", "decoder: expected the type Replace, Byte" },
+          "decoder: expected the type Metaspace, or Replace, ByteFallback, Fuse or Strip in a Sequence" },
+        { "llama2", "{\"type\":\"Fuse\"},", "",
+          "decoder: expected the type Metaspace, or Replace, Byte" },
         { "llama2", "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},",
           "{\"type\":\"Fuse\"},{\"type\":\"ByteFallback\"},", "this order (with ByteLevel as" },
         { "llama2", "\"decoders\":[", "\"decoders\":7,\"d\":[", "decoders: expected an array" },
@@ -760,9 +814,9 @@ static void test_family_refusals(void)
         { "mistral", "\"prepend_scheme\":\"first\"",
           "\"add_prefix_space\":false,\"prepend_scheme\":\"first\"",
           "add_prefix_space: expected true, or \"never\" as prepend_scheme, found false" },
-        { "mistral", "\"normalizer\":null",
-          "\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"a\"}",
-          "prepend_scheme: expected always or never, with a normalizer, found a string first" },
+        { "mistral", "\"normalizer\":null", "\"normalizer\":{\"type\":\"Strip\"}",
+          "prepend_scheme: expected always or never, with an earlier pre_tokenizer and a normalizer, or with a "
+          "normalizer that removes text, found a string first" },
         { "mistral", "\"split\":false", "\"split\":0", "split: expected true or false" },
         { "gemma", "\"MergedWithPrevious\"", "\"Contiguous\"",
           "behavior: expected Isolated, MergedWithPrevious or MergedWithNext, found a string "
@@ -790,6 +844,28 @@ static void test_family_refusals(void)
           "expected the id of a token, found a number 300" },
         { "cased", "\"sep\":[\"[SEP]\",3]", "\"sep\":[\"[SEP]\"]",
           "expected a whole number, found nothing" },
+        { "xlmr", "\"precompiled_charsmap\":\"", "\"precompiled_charsmap\":\"*",
+          "precompiled_charsmap: expected a map of SentencePiece in base64" },
+        { "xlmr", "\"precompiled_charsmap\":\"AA", "\"precompiled_charsmap\":\"//",
+          "precompiled_charsmap: expected a map of SentencePiece in base64" },
+        { "xlmr", "\"precompiled_charsmap\":\"", "\"precompiled_charsmap\":\"AAAAAP8=\",\"c\":\"",
+          "precompiled_charsmap: expected texts in UTF-8 in a map of SentencePiece" },
+        { "xlmr", "\"normalizer\":",
+          "\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":1},\"n\":",
+          "precompiled_charsmap: expected a string, found a number 1" },
+        { "xlmr", "\"unk_id\":3", "\"unk_id\":null", "unk_id: expected a number, found null" },
+        { "xlmr", "\"unk_id\":3", "\"unk_id\":444",
+          "unk_id: expected the id of a token of the vocabulary" },
+        { "xlmr", "[\"<pad>\",0.0]", "[\"<s>\",0.0]", "token \"<s>\" occurs twice" },
+        { "xlmr", "[\"<pad>\",0.0]", "[\"<pad>\",\"0\"]", "expected a number, found a string 0" },
+        { "xlmr", "[\"<pad>\",0.0]", "[\"<pad>\",1e999]",
+          "expected a score between -1e30 and 1e30" },
+        { "xlmr", "[\"<pad>\",0.0]", "[\"<pad>\"]", "expected a token and its score" },
+        { "xlmr", "\"vocab\":[", "\"vocab\":{},\"v\":[", "vocab: expected an array" },
+        { "t5", "\"strip_left\":false", "\"strip_left\":true",
+          "prepend_scheme: expected always or never, with an earlier pre_tokenizer and a normalizer" },
+        { "t5", "\"decoder\":", "\"decoder\":{\"type\":\"Metaspace\"},\"d\":",
+          "expected an object with the key replacement" },
         { "cased", "\"cls\":[", "\"cls\":7,\"c\":[", "cls: expected an array" },
     };
     char path[64], many[2048] = "\"normalizers\":[";
@@ -811,17 +887,17 @@ static void test_refusals(void)
 {
     static const char *const of_json[][3] = {
         { "\"BPE\"", "\"WordLevel\"",
-          ":1: model: expected the type BPE or WordPiece, found \"WordLevel\"" },
+          ":1: model: expected the type BPE, WordPiece or Unigram, found \"WordLevel\"" },
         { "\"BPE\"", "\"WordPiece\"", "unk_token: expected a string, found null" },
         { "\"model\":{", "\"model\":7,\"m\":{", ":1: model: expected an object, found a number 7" },
         { "\"normalizer\":null", "\"normalizer\":{\"type\":\"NFKC\"}",
-          "normalizer: expected the type NFC, NFD, Lowercase, Prepend, Replace, BertNormalizer or Sequence, "
+          "normalizer: expected the type NFC, NFD, Lowercase, Strip, Prepend, Replace, BertNormalizer, Precompiled or Sequence, "
           "found \"NFKC\"" },
         { "\"normalizer\":null",
           "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[" WIDENS "," WIDENS "]}",
           "normalizer: these lengthen a text up to 900 times; at most 256 times is allowed" },
         { "\"normalizer\":null", "\"normalizer\":[]",
-          "normalizer: expected NFC, NFD, Lowercase, Prepend, Replace, BertNormalizer or Sequence, found an "
+          "normalizer: expected NFC, NFD, Lowercase, Strip, Prepend, Replace, BertNormalizer, Precompiled or Sequence, found an "
           "array" },
         { "\"pre_tokenizer\":{\"type\":\"ByteLevel\"", "\"pre_tokenizer\":{\"type\":\"Whitespace\"",
           "pre_tokenizer: expected the type ByteLevel, Digits, Metaspace, Split, WhitespaceSplit, Punctuation, "
@@ -829,7 +905,7 @@ static void test_refusals(void)
         { "\"pre_tokenizer\":{\"type\":\"ByteLevel\"", "\"pre_tokenizer\":{\"type\":\"Sequence\"",
           "expected an object with the key pretokenizers (an array), which is not there" },
         { "\"pre_tokenizer\"", "\"pre\"",
-          "decoder: expected the type Replace, ByteFallback, Fuse or Strip in a Sequence of this "
+          "decoder: expected the type Metaspace, or Replace, ByteFallback, Fuse or Strip in a Sequence of this "
           "order (with ByteLevel as pre_tokenizer: ByteLevel), found \"ByteLevel\"" },
         { "\"add_prefix_space\":false", "\"add_prefix_space\":0",
           "add_prefix_space: expected true or false, found a number 0" },
@@ -1038,9 +1114,10 @@ static void test_bin(void)
 static void test_family_allocations(void)
 {
     static const char text[] = "the e\xcc\x81t A\xcc\x8a\xcc\xa3\xff<|im_end|> </s>the   x";
-    static const char *const of[] = { "llama3", "qwen2", "llama2", "mistral", "gemma", "bert" };
+    static const char *const of[] = { "llama3", "qwen2", "llama2", "mistral",
+                                      "gemma",  "bert",  "xlmr",   "t5", "regex" };
     char path[64];
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < 9; k++) {
         long n = 0, before = live_blocks;
         int stage = 0; /* stages that succeeded; 3 means all */
         snprintf(path, sizeof path, GOLDEN "%s/tokenizer.json", of[k]);
@@ -1153,6 +1230,7 @@ int main(int argc, char **argv)
     test_json_lines();
     test_golden();
     test_vocab();
+    test_regex();
     test_words();
     test_pieces();
     test_spaces();

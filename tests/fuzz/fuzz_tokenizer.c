@@ -34,7 +34,7 @@ static int is_lossless(const bpe *b)
     for (int i = 0; i < 256; i++)
         is = is && b->byte[i] >= 0;
     for (int i = 0; i < b->step_count; i++)
-        is = is && b->steps[i].kind >= BPE_GPT2;
+        is = is && b->steps[i].kind >= BPE_REGEX;
     for (int list = 0; list < 2; list++)
         for (uint32_t i = 0; i < b->added_count[list]; i++) {
             const bpe_added *a = &b->added[list][i];
@@ -168,9 +168,9 @@ static const char small[] =
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    static const char *const kinds[] = { "",         "/gemma", "/llama2", "/llama3",
-                                         "/mistral", "/odd",   "/prefix", "/qwen2",
-                                         "/smollm2", "/bert",  "/cased" };
+    static const char *const kinds[] = { "",       "/gemma",  "/llama2", "/llama3",  "/mistral",
+                                         "/odd",   "/prefix", "/qwen2",  "/smollm2", "/bert",
+                                         "/cased", "/xlmr",   "/t5",     "/regex" };
     static const char vocab[] = "[UNK]\n[CLS]\n[SEP]\na\n##b\n.\n\xe5\xad\xa6\n";
     static const char config[] =
         "{\"do_lower_case\": true, \"strip_accents\": null, \"tokenizer_class\":"
@@ -216,6 +216,11 @@ static const char *const words[] = { "\"NFC\"",
                                      "\"Fuse\"",
                                      "\"Strip\"",
                                      "\"BertNormalizer\"",
+                                     "\"Precompiled\"",
+                                     "{\"Regex\": \"a+(?!b)|[^a-c]?\\\\p{L}{1,3}\"}",
+                                     "\"Removed\"",
+                                     "\"Unigram\"",
+                                     "[\"a\", -1]",
                                      "\"BertPreTokenizer\"",
                                      "\"BertProcessing\"",
                                      "\"WordPiece\"",
