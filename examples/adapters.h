@@ -801,9 +801,9 @@ static inline int adapters_train_modules(adapters *a, gckpt_graph *g)
     const char *list = a->options.modules_to_save;
     char table[MODEL_NAME];
     model_join(table, c->family->embeddings, ".weight");
-    const int has_table = c->tied && c->head.task == MODEL_NEXT_TOKEN &&
-                          (model_is_in_modules(c, list, "lm_head.weight") ||
-                           model_is_in_modules(c, list, table));
+    const int has_table =
+        c->tied && c->head.task == MODEL_NEXT_TOKEN &&
+        (model_is_in_modules(c, list, "lm_head.weight") || model_is_in_modules(c, list, table));
     if (adapters_check_modules(a, list) != 0)
         return -1;
     if (has_table && (a->options.tied ? adapters_train_parameter(a, table) : adapters_untie(a, g)))

@@ -1,5 +1,5 @@
-/* classify.c - trains classifiers of texts, classifiers of tokens, and embeddings, from Hugging Face
- * folders within a memory budget; evaluates them; and classifies or embeds the lines of a file.
+/* classify.c - trains classifiers of texts and of words, and embeddings, from Hugging Face folders
+ * within a memory budget; evaluates them; and classifies or embeds the lines of a file.
  *
  *     build/classify --model bert --task classify --data reviews.jsonl --budget 900M --save tuned
  *     build/classify --model tuned --task classify --predict lines.txt
@@ -105,14 +105,18 @@ static const options_desc option_descs[] = {
       "file that is written after each epoch; if it exists, the training continues from it" },
     { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "print this text" },
 };
-static const options_table options = { "classify", option_descs,
-                                       sizeof option_descs / sizeof option_descs[0], 14, "NAME",
-                                       NULL, 0, NULL };
+static const options_table options = {
+    "classify", option_descs, sizeof option_descs / sizeof option_descs[0], 14, "NAME", NULL,
+    0,          NULL
+};
 static const char *const groups[] = {
-    "Model and task", "model task adapter pooling new-head",
-    "Data and results", "data validation eval predict save merge log checkpoint",
-    "Training", "method rank alpha targets scale budget batch micro-batch epochs lr warmup "
-                "weight-decay clip dropout length seed threads",
+    "Model and task",
+    "model task adapter pooling new-head",
+    "Data and results",
+    "data validation eval predict save merge log checkpoint",
+    "Training",
+    "method rank alpha targets scale budget batch micro-batch epochs lr warmup "
+    "weight-decay clip dropout length seed threads",
     NULL
 };
 
@@ -131,12 +135,12 @@ static int check_options(void)
         return fail(2, "--method head: embeddings have no head; give full, lora or last");
     if (o.micro_batch > 0 && o.batch % o.micro_batch != 0)
         return fail(2, "--micro-batch %lld: allowed are divisors of --batch %lld",
-                            (long long)o.micro_batch, (long long)o.batch);
+                    (long long)o.micro_batch, (long long)o.batch);
     if (o.merge && (o.method != METHOD_LORA || o.save == NULL) && o.adapter == NULL)
         return fail(2, "--merge needs --save and --method lora or --adapter");
     if (o.adapter != NULL && o.data != NULL && !o.eval)
         return fail(2, "--adapter with --data: only --eval and --predict read an adapter; "
-                               "--merge it to train further");
+                       "--merge it to train further");
     if (o.threads == 0)
         o.threads = gckpt_threads();
     if (o.lr <= 0)
@@ -164,14 +168,14 @@ static struct {
     bpe tokenizer;
     model_task task;
     corpus data;
-    int spaces;        /* nonzero if words begin with a space in the vocabulary */
-    char **names;      /* of the classes */
+    int spaces;   /* nonzero if words begin with a space in the vocabulary */
+    char **names; /* of the classes */
     int64_t labels, names_capacity;
     /* of the graph and rows that are used at present */
     const corpus *now;
-    int64_t first;     /* row of `now` that is row 0 of a graph */
-    int64_t T;         /* length of the rows */
-    int predicts;      /* nonzero: probabilities, or vectors of single texts; no loss */
+    int64_t first; /* row of `now` that is row 0 of a graph */
+    int64_t T;     /* length of the rows */
+    int predicts;  /* nonzero: probabilities, or vectors of single texts; no loss */
 } run;
 
 static int out_of_memory(void) { return fail(1, "out of memory"); }
@@ -336,8 +340,8 @@ static int read_labels(json *d)
         snprintf(key, sizeof key, "%lu", (unsigned long)i);
         const uint32_t at = json_require(d, all, key, JSON_STRING);
         if (at == 0 || find_label(json_text(d, at)) >= 0)
-            return fail(1, "%s: id2label: expected different names for 0, 1, 2, ..%s%s",
-                                d->name, d->error[0] != 0 ? ": " : "", d->error);
+            return fail(1, "%s: id2label: expected different names for 0, 1, 2, ..%s%s", d->name,
+                        d->error[0] != 0 ? ": " : "", d->error);
         if (add_label(json_text(d, at)) != 0)
             return 1;
     }
@@ -371,8 +375,10 @@ static int32_t class_of(json *d, uint32_t at)
         for (int64_t k = 0; k < run.labels && n < sizeof known; k++)
             n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", k > 0 ? ", " : "",
                                   run.names[k]);
-        json_fail(d, d->line, "\"%.60s\" is none of the classes %s; --new-head makes a classifier for "
-                              "the classes of --data", name, known);
+        json_fail(d, d->line,
+                  "\"%.60s\" is none of the classes %s; --new-head makes a classifier for "
+                  "the classes of --data",
+                  name, known);
     }
     return (int32_t)i;
 }
@@ -384,8 +390,8 @@ typedef int (*line_reader)(json *d, corpus *c);
 static int read_line_labels(json *d, corpus *c)
 {
     const int tags = run.task == MODEL_TAGS;
-    const uint32_t all = json_require(d, JSON_ROOT, tags ? "tags" : "label",
-                                      tags ? JSON_ARRAY : JSON_NOTHING);
+    const uint32_t all =
+        json_require(d, JSON_ROOT, tags ? "tags" : "label", tags ? JSON_ARRAY : JSON_NOTHING);
     (void)c;
     for (uint32_t at = tags ? json_first(d, all) : all; at != 0; at = tags ? json_next(d, at) : 0) {
         char number[32];
@@ -441,7 +447,8 @@ static int read_file(const char *option, const char *path, line_reader read, cor
     json_init(&d, path);
     while (!failed && (more = json_read_line(&d, f)) > 0) {
         if (json_kind_of(&d, JSON_ROOT) != JSON_OBJECT)
-            json_mismatch(&d, JSON_ROOT, "an object, such as {\"text\": \"..\", \"label\": \"..\"}");
+            json_mismatch(&d, JSON_ROOT,
+                          "an object, such as {\"text\": \"..\", \"label\": \"..\"}");
         failed = d.error[0] != 0 || read(&d, c) != 0 || d.error[0] != 0;
     }
     if (d.error[0] != 0)
@@ -512,16 +519,17 @@ static void build(train_net *net, void *user)
     } else {
         gckpt_tensor *anchors = pooled(&text[0]), *positives = pooled(&text[1]);
         net->output = encoder_cosines(anchors, positives);
-        net->loss = gckpt_cross_entropy(gckpt_scale(net->output, (float)o.scale), net->in[6], NULL, 0);
+        net->loss =
+            gckpt_cross_entropy(gckpt_scale(net->output, (float)o.scale), net->in[6], NULL, 0);
     }
 }
 
 /* Describes `rows` rows of c from row `first` on, which fill writes, and their graph. */
 static train_data describe(const corpus *c, int64_t first, int64_t rows, int predicts)
 {
-    static const char *const names[2][3] = { { "tokens", "lengths", "mask" },
-                                             { "positive.tokens", "positive.lengths",
-                                               "positive.mask" } };
+    static const char *const names[2][3] = {
+        { "tokens", "lengths", "mask" }, { "positive.tokens", "positive.lengths", "positive.mask" }
+    };
     train_data d;
     size_t longest = 1;
     int n = 0;
@@ -606,8 +614,8 @@ typedef struct {
 
 static double f1_of(const score *s) { return s->both > 0 ? 2 * s->both / (s->wanted + s->got) : 0; }
 
-/* Returns whether tag `i` after tag `before` (-1: none) begins an entity, as "B-X" and, after
- * another type, "I-X" do; and whether tag `before` ends before tag i. */
+/* Returns whether tag `i` after tag `before` (-1 for none) begins an entity: "B-X" does, and "I-X"
+ * after another type. */
 static int begins_entity(int before, int i)
 {
     const char *name = i >= 0 ? run.names[i] : "O", *old = before >= 0 ? run.names[before] : "O";
@@ -626,7 +634,8 @@ static void count_entities(const int *want, const int *got, int64_t n, score *s)
 {
     for (int64_t i = 0; i < n; i++) {
         const int before[2] = { i > 0 ? want[i - 1] : -1, i > 0 ? got[i - 1] : -1 };
-        const int begins[2] = { begins_entity(before[0], want[i]), begins_entity(before[1], got[i]) };
+        const int begins[2] = { begins_entity(before[0], want[i]),
+                                begins_entity(before[1], got[i]) };
         int64_t k = i + 1;
         s->wanted += begins[0];
         s->got += begins[1];
@@ -677,7 +686,9 @@ static int evaluate_classes(const corpus *c, int64_t first, int64_t rows)
     if (!failed)
         printf("eval   %lld %s, accuracy %.4f, F1 %.4f (%s)\n", (long long)all,
                tags ? "words" : "texts", all > 0 ? (double)right / (double)all : 0,
-               has_entities ? f1_of(&entities) : classes > 0 ? sum / (double)classes : 0,
+               has_entities  ? f1_of(&entities)
+               : classes > 0 ? sum / (double)classes
+                             : 0,
                has_entities ? "entities" : "mean over classes");
     free(out);
     free(scores);
@@ -693,7 +704,7 @@ static double dot(const float *a, const float *b, int64_t n)
     return sum;
 }
 
-/* Prints the mean cosine of pairs, and the share of anchors whose positive is the nearest of all. */
+/* Prints the mean cosine of pairs, and the share of anchors whose positive is the nearest. */
 static int evaluate_pairs(const corpus *c, int64_t first, int64_t rows)
 {
     int64_t width, right = 0;
@@ -713,8 +724,9 @@ static int evaluate_pairs(const corpus *c, int64_t first, int64_t rows)
     }
     if (out != NULL)
         printf("eval   %lld pairs, accuracy %.4f (the positive is the nearest), cosine %.4f of "
-               "pairs, %.4f of others\n", (long long)rows, (double)right / (double)rows,
-               sum / (double)rows, rows > 1 ? others / (double)(rows * (rows - 1)) : 0);
+               "pairs, %.4f of others\n",
+               (long long)rows, (double)right / (double)rows, sum / (double)rows,
+               rows > 1 ? others / (double)(rows * (rows - 1)) : 0);
     free(out);
     return out == NULL;
 }
@@ -804,7 +816,8 @@ static int fail_model(void) { return fail(1, "--model %s: %s", o.model, run.m.er
 static int is_classifier(json *d)
 {
     const uint32_t all = json_find_nonnull(d, JSON_ROOT, "architectures");
-    const char *end = run.task == MODEL_TAGS ? "ForTokenClassification" : "ForSequenceClassification";
+    const char *end =
+        run.task == MODEL_TAGS ? "ForTokenClassification" : "ForSequenceClassification";
     for (uint32_t at = json_first(d, all); at != 0; at = json_next(d, at))
         if (json_kind_of(d, at) == JSON_STRING && strstr(json_text(d, at), end) != NULL)
             return 1;
@@ -825,8 +838,8 @@ static int find_classes(json *config)
     } else if (!o.new_head && is_classifier(config)) {
         failed = read_labels(config);
     } else if (o.data == NULL || o.eval) {
-        return fail(1, "--model %s has no classifier for --task %s: train one with --data",
-                            o.model, task_names[o.task]);
+        return fail(1, "--model %s has no classifier for --task %s: train one with --data", o.model,
+                    task_names[o.task]);
     } else {
         failed = read_file("data", o.data, read_line_labels, NULL);
         if (!failed && run.labels > 0)
@@ -858,7 +871,8 @@ static int read_pooling(void)
                     : POOL_MEAN;
     if (d.error[0] == 0 && o.pooling == POOL_MEAN &&
         !json_bool(&d, JSON_ROOT, "pooling_mode_mean_tokens", 0) && !json_is(&d, mode, "mean"))
-        json_fail(&d, 0, "only the mean of tokens and the first token are built here; give --pooling");
+        json_fail(&d, 0,
+                  "only the mean of tokens and the first token are built here; give --pooling");
     const int failed = d.error[0] != 0 ? fail(1, "%s", d.error) : 0;
     json_free(&d);
     return failed;
@@ -874,9 +888,9 @@ static int choose_trained(void)
         return 0;
     int failed = gckpt_store_freeze(run.store, "*", 1) != GCKPT_OK;
     if (o.method == METHOD_LAST)
-        failed = failed || gckpt_store_freeze(
-                               run.store, model_block_name(c, pattern, c->layers - 1, "*"), 0) !=
-                               GCKPT_OK;
+        failed = failed ||
+                 gckpt_store_freeze(run.store, model_block_name(c, pattern, c->layers - 1, "*"),
+                                    0) != GCKPT_OK;
     for (int64_t i = 0; i < model_param_count(c) && !failed; i++) {
         const model_parameter p = model_get_param(c, i);
         if (p.shape.n > 0 && head != NULL && encoder_is_head(c, i))
@@ -898,8 +912,7 @@ static int load_adapters(void)
     lora.alpha = o.alpha;
     lora.targets = o.targets;
     lora.modules_to_save = encoder_head_modules(&run.m.config);
-    return adapters_begin(&run.a, &run.m, run.store, &lora) != 0 ? fail(1, "%s", run.m.error)
-                                                                  : 0;
+    return adapters_begin(&run.a, &run.m, run.store, &lora) != 0 ? fail(1, "%s", run.m.error) : 0;
 }
 
 static int open_tokenizer(void)
@@ -927,7 +940,7 @@ static int load_model(void)
         return fail_model();
     if (model_has_score(&run.m.config) && run.task != MODEL_CLASSIFY)
         return fail(2, "--task %s: %s is a decoder, which is built for classify only",
-                            task_names[o.task], run.m.config.type);
+                    task_names[o.task], run.m.config.type);
     int failed = find_classes(&run.m.config_json) || read_pooling();
     head.is_new = (int)o.new_head;
     head.labels = run.labels;
@@ -962,7 +975,8 @@ static int copy_file(const char *name)
     FILE *to = model_begin_file(&run.m, path, o.save, name);
     for (size_t n; to != NULL && (n = fread(part, 1, sizeof part, from)) > 0;)
         fwrite(part, 1, n, to);
-    const int failed = ferror(from) != 0 ? fail(1, "--model %s: %s cannot be read", o.model, name) : 0;
+    const int failed =
+        ferror(from) != 0 ? fail(1, "--model %s: %s cannot be read", o.model, name) : 0;
     fclose(from);
     return to == NULL || model_end_file(&run.m, to, path) != 0 || failed
                ? fail(1, "--save: %s", run.m.error)
@@ -975,19 +989,17 @@ static int write_text(const char *name, const char *text)
     FILE *f = model_begin_file(&run.m, path, o.save, name);
     if (f != NULL)
         fputs(text, f);
-    return f == NULL || model_end_file(&run.m, f, path) != 0
-               ? fail(1, "--save: %s", run.m.error)
-               : 0;
+    return f == NULL || model_end_file(&run.m, f, path) != 0 ? fail(1, "--save: %s", run.m.error)
+                                                             : 0;
 }
 
 /* Writes the files by which sentence-transformers finds the pooling. */
 static int write_modules(void)
 {
-    static const char modules[] =
-        "[\n  {\"idx\": 0, \"name\": \"0\", \"path\": \"\", "
-        "\"type\": \"sentence_transformers.models.Transformer\"},\n"
-        "  {\"idx\": 1, \"name\": \"1\", \"path\": \"1_Pooling\", "
-        "\"type\": \"sentence_transformers.models.Pooling\"}\n]\n";
+    static const char modules[] = "[\n  {\"idx\": 0, \"name\": \"0\", \"path\": \"\", "
+                                  "\"type\": \"sentence_transformers.models.Transformer\"},\n"
+                                  "  {\"idx\": 1, \"name\": \"1\", \"path\": \"1_Pooling\", "
+                                  "\"type\": \"sentence_transformers.models.Pooling\"}\n]\n";
     char folder[MODEL_PATH], text[512];
     const int cls = o.pooling == POOL_CLS;
     if (model_path(&run.m, folder, o.save, "1_Pooling") != 0 ||
@@ -1014,9 +1026,8 @@ static int write_labels(void)
         model_write_labels(&run.m.config.head, f);
         fputs("\n}\n", f);
     }
-    return f == NULL || model_end_file(&run.m, f, path) != 0
-               ? fail(1, "--save: %s", run.m.error)
-               : 0;
+    return f == NULL || model_end_file(&run.m, f, path) != 0 ? fail(1, "--save: %s", run.m.error)
+                                                             : 0;
 }
 
 static int save(void)
@@ -1055,8 +1066,8 @@ static int train(int64_t rows, int64_t validation)
     d.validation = validation;
     if (rows - validation < 1 || (run.task == MODEL_EMBED && rows - validation < o.batch))
         return fail(1, "--data: %lld rows to train on; expected %lld or more",
-                            (long long)(rows - validation),
-                            (long long)(run.task == MODEL_EMBED ? o.batch : 1));
+                    (long long)(rows - validation),
+                    (long long)(run.task == MODEL_EMBED ? o.batch : 1));
     if (train_fit(run.store, build, &d, &t, &r) != 0)
         return fail(1, "%s", r.error);
     printf("bytes  %zu\n", r.bytes);

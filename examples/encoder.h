@@ -35,46 +35,56 @@ typedef struct {
     const char *dense, *head_norm, *out;
     const char *pooler; /* a layer that BertModel has and embeddings do not use; it is kept */
     model_activation act;
-    int tags_dense;   /* nonzero if the classifier of tokens has `dense` as well; its out is
+    int tags_dense;  /* nonzero if the classifier of tokens has `dense` as well; its out is
                        * "classifier" */
-    int pre_norm;     /* nonzero if norms come before attention and MLP, which is then gated */
-    int64_t padding;  /* positions begin after this row of the table: -1 for row 0, -2 for
+    int pre_norm;    /* nonzero if norms come before attention and MLP, which is then gated */
+    int64_t padding; /* positions begin after this row of the table: -1 for row 0, -2 for
                        * pad_token_id + 1 */
-    const char *architectures[3]; /* classes of transformers for a model_task, from MODEL_CLASSIFY */
+    const char
+        *architectures[3]; /* classes of transformers for a model_task, from MODEL_CLASSIFY */
 } encoder_row;
 
-#define ENCODER_BERT_KEYS \
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act", \
+#define ENCODER_BERT_KEYS                                                                          \
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",  \
         "layer_norm_eps", 1e-12
-#define ENCODER_BERT_EMBEDDINGS(types) \
+#define ENCODER_BERT_EMBEDDINGS(types)                                                             \
     "embeddings.word_embeddings", "embeddings.position_embeddings", types, "embeddings.LayerNorm"
-#define ENCODER_BERT_BLOCK \
-    "attention.self.query", "attention.self.key", "attention.self.value", NULL, \
-        "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", \
+#define ENCODER_BERT_BLOCK                                                                         \
+    "attention.self.query", "attention.self.key", "attention.self.value", NULL,                    \
+        "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense",              \
         "output.dense", "output.LayerNorm"
-#define ENCODER_CLASSES(name) \
-    { name "ForSequenceClassification", name "ForTokenClassification", name "Model" }
+#define ENCODER_CLASSES(name)                                                                      \
+    {                                                                                              \
+        name "ForSequenceClassification", name "ForTokenClassification", name "Model"              \
+    }
+/* clang-format off */
 static const encoder_row encoder_rows[] = {
     { ENCODER_BERT_KEYS, ENCODER_BERT_EMBEDDINGS("embeddings.token_type_embeddings"), NULL, NULL,
-      ENCODER_BERT_BLOCK, "pooler.dense", NULL, "classifier", "pooler.dense", gckpt_tanh, 0, 0, -1, ENCODER_CLASSES("Bert") },
+      ENCODER_BERT_BLOCK, "pooler.dense", NULL, "classifier", "pooler.dense", gckpt_tanh, 0, 0, -1,
+      ENCODER_CLASSES("Bert") },
     { ENCODER_BERT_KEYS, ENCODER_BERT_EMBEDDINGS("embeddings.token_type_embeddings"), NULL, NULL,
-      ENCODER_BERT_BLOCK, "classifier.dense", NULL, "classifier.out_proj", "pooler.dense", gckpt_tanh, 0, 0, -2, ENCODER_CLASSES("Roberta") },
+      ENCODER_BERT_BLOCK, "classifier.dense", NULL, "classifier.out_proj", "pooler.dense",
+      gckpt_tanh, 0, 0, -2, ENCODER_CLASSES("Roberta") },
     { "dim", "n_layers", "n_heads", "hidden_dim", "activation", NULL, 1e-12,
       ENCODER_BERT_EMBEDDINGS(NULL), NULL, NULL, "attention.q_lin", "attention.k_lin",
       "attention.v_lin", NULL, "attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.lin2",
-      "output_layer_norm", "pre_classifier", NULL, "classifier", NULL, gckpt_relu, 0, 0, -1, ENCODER_CLASSES("DistilBert") },
+      "output_layer_norm", "pre_classifier", NULL, "classifier", NULL, gckpt_relu, 0, 0, -1,
+      ENCODER_CLASSES("DistilBert") },
     { ENCODER_BERT_KEYS, ENCODER_BERT_EMBEDDINGS(NULL), "encoder.relative_attention_bias", NULL,
       "attention.attn.q", "attention.attn.k", "attention.attn.v", NULL, "attention.attn.o",
       "attention.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
-      "classifier.dense", NULL, "classifier.out_proj", "pooler.dense", gckpt_tanh, 0, 0, 1, ENCODER_CLASSES("MPNet") },
+      "classifier.dense", NULL, "classifier.out_proj", "pooler.dense", gckpt_tanh, 0, 0, 1,
+      ENCODER_CLASSES("MPNet") },
     { "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
       "hidden_activation", "norm_eps", 1e-5, "embeddings.tok_embeddings", NULL, NULL,
       "embeddings.norm", NULL, "final_norm", NULL, NULL, NULL, "attn.Wqkv", "attn.Wo", "attn_norm",
-      "mlp.Wi", "mlp.Wo", "mlp_norm", "head.dense", "head.norm", "classifier", NULL, NULL, 1, 1, -1, ENCODER_CLASSES("ModernBert") },
+      "mlp.Wi", "mlp.Wo", "mlp_norm", "head.dense", "head.norm", "classifier", NULL, NULL, 1, 1, -1,
+      ENCODER_CLASSES("ModernBert") },
 };
+/* clang-format on */
 enum {
     ENCODER_FAMILIES = sizeof encoder_rows / sizeof encoder_rows[0],
-    ENCODER_BEFORE = 6,  /* parameters before the blocks: see encoder_outside */
+    ENCODER_BEFORE = 6, /* parameters before the blocks: see encoder_outside */
     ENCODER_AFTER = 8,
     ENCODER_MODULES = 9, /* modules of a block, with two parameters each */
     ENCODER_BUCKETS = 32 /* rows of the table of relative positions */
@@ -90,14 +100,16 @@ static inline void encoder_get_param(const model_config *c, int64_t layer, int p
 static inline const char *encoder_lora_targets(const model_config *c);
 
 /* encoder_hidden builds their graph, which has more inputs than tokens. */
-#define ENCODER_FAMILY(name, type, prefix, blocks, words, attention, mlp, linear, residual, norms)   \
-    { name, type, encoder_read_config, " ", encoder_write_config, encoder_write_new_config,           \
-      encoder_architecture, ENCODER_BEFORE, ENCODER_AFTER, encoder_block_params, encoder_get_param,   \
-      NULL, 1, prefix, blocks, words, "", attention, mlp, linear, residual, norms,                    \
-      encoder_lora_targets, NULL, NULL, NULL, NULL }
-#define ENCODER_BERT_FAMILY(name, type) \
-    ENCODER_FAMILY(name, type, type ".", "encoder.layer", "embeddings.word_embeddings", "attention", \
-                   "output", "query,key,value,dense", "output.dense", "*LayerNorm*")
+#define ENCODER_FAMILY(name, type, prefix, blocks, words, attention, mlp, linear, residual, norms) \
+    {                                                                                              \
+        name, type, encoder_read_config, " ", encoder_write_config, encoder_write_new_config,      \
+            encoder_architecture, ENCODER_BEFORE, ENCODER_AFTER, encoder_block_params,             \
+            encoder_get_param, NULL, 1, prefix, blocks, words, "", attention, mlp, linear,         \
+            residual, norms, encoder_lora_targets, NULL, NULL, NULL, NULL                          \
+    }
+#define ENCODER_BERT_FAMILY(name, type)                                                            \
+    ENCODER_FAMILY(name, type, type ".", "encoder.layer", "embeddings.word_embeddings",            \
+                   "attention", "output", "query,key,value,dense", "output.dense", "*LayerNorm*")
 static const model_family encoder_families[ENCODER_FAMILIES] = {
     ENCODER_BERT_FAMILY("BERT", "bert"),
     ENCODER_BERT_FAMILY("RoBERTa", "roberta"),
@@ -129,9 +141,7 @@ static inline const char *encoder_architecture(const model_config *c)
 static inline int32_t encoder_padding(const model_config *c)
 {
     const int64_t padding = encoder_row_of(c)->padding;
-    return c->vocabulary > 50283 && encoder_row_of(c)->pre_norm ? 50283
-           : padding == -1                                       ? 0
-                                                                 : 1;
+    return c->vocabulary > 50283 && encoder_row_of(c)->pre_norm ? 50283 : padding == -1 ? 0 : 1;
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -165,7 +175,7 @@ static inline void encoder_outside(const model_config *c, int part, model_parame
     const char *const tables[] = { r->words, r->positions, r->types };
     const int64_t sizes[] = { c->vocabulary, e->positions, e->types };
     const char *const after[] = { r->last_norm,
-                                  dense                               ? r->dense
+                                  dense                         ? r->dense
                                   : c->head.task == MODEL_EMBED ? r->pooler
                                                                 : NULL,
                                   dense ? r->head_norm : NULL,
@@ -193,9 +203,9 @@ static inline void encoder_get_param(const model_config *c, int64_t layer, int p
                                      model_parameter *p)
 {
     const encoder_row *r = encoder_row_of(c);
-    const char *const modules[ENCODER_MODULES] = { r->q,      r->k,              r->v,
-                                                   r->fused,  r->output,         r->attention_norm,
-                                                   r->up,     r->down,           r->mlp_norm };
+    const char *const modules[ENCODER_MODULES] = { r->q,     r->k,      r->v,
+                                                   r->fused, r->output, r->attention_norm,
+                                                   r->up,    r->down,   r->mlp_norm };
     const int64_t C = c->width, I = c->inner;
     const int64_t rows[] = { C, C, C, 3 * C, C, 0, r->pre_norm ? 2 * I : I, C, 0 };
     const int i = part / 2, is_bias = part % 2, norm = layer >= 0 && rows[i] == 0;
@@ -218,13 +228,13 @@ static inline const char *encoder_lora_targets(const model_config *c)
     return targets[c->family - encoder_families];
 }
 
-/* Returns the modules of the head, for peft's modules_to_save, or NULL if there is none. */
+/* Returns the modules of the head, for peft's modules_to_save, or NULL for embeddings. */
 static inline const char *encoder_head_modules(const model_config *c)
 {
     if (model_has_score(c) || c->head.task == MODEL_EMBED)
         return model_has_score(c) ? "score" : NULL;
     const encoder_row *r = encoder_row_of(c);
-    return r->tags_dense                                                     ? "head,classifier"
+    return r->tags_dense ? "head,classifier"
            : c->head.task == MODEL_CLASSIFY && strcmp(r->dense, "pooler.dense") == 0
                ? "pooler.dense,classifier"
                : "classifier";
@@ -238,8 +248,8 @@ static inline int encoder_is_head(const model_config *c, int64_t i)
     return i >= model_param_count(c) - (ENCODER_AFTER - 2);
 }
 
-/* Sets the relative biases to no weight decay, as transformers' Trainer does, and freezes the pooler
- * of embeddings. */
+/* Sets the relative biases to no weight decay, as transformers' Trainer does, and freezes the
+ * pooler of embeddings. */
 static inline int encoder_group(model_any *m, gckpt_store *store)
 {
     char name[MODEL_NAME], full[MODEL_NAME];
@@ -262,9 +272,11 @@ static inline int encoder_group(model_any *m, gckpt_store *store)
  * in the file. */
 static inline int encoder_is_skipped(const model_config *c, const char *name)
 {
-    static const char *const others[] = { "cls.",  "lm_head.", "vocab_", "decoder.", "pooler.",
-                                          "head.", "classifier.", "pre_classifier.", "qa_outputs.",
-                                          "embeddings.position_ids", "score." };
+    static const char *const others[] = {
+        "cls.",  "lm_head.",    "vocab_",          "decoder.",    "pooler.",
+        "head.", "classifier.", "pre_classifier.", "qa_outputs.", "embeddings.position_ids",
+        "score."
+    };
     const char *bare = name;
     const size_t n = strlen(c->family->prefix);
     if (strncmp(name, c->family->prefix, n) == 0)
@@ -335,17 +347,18 @@ static inline int encoder_read_config(model_any *m)
     const uint32_t kind = json_find_nonnull(d, JSON_ROOT, "position_embedding_type");
     c->type = c->family->model_types;
     c->width = model_read_size(d, r->width, 768);
-    c->layers = model_read_size(d, r->layers, strcmp(c->type, "distilbert") == 0 ? 6
-                                              : r->pre_norm                      ? 22
-                                                                                 : 12);
+    c->layers = model_read_size(d, r->layers,
+                                strcmp(c->type, "distilbert") == 0 ? 6
+                                : r->pre_norm                      ? 22
+                                                                   : 12);
     c->heads = c->key_heads = model_read_size(d, r->heads, 12);
     c->inner = model_read_size(d, r->inner, r->pre_norm ? 1152 : 3072);
     c->vocabulary = model_read_size(d, "vocab_size", 0);
     c->activation = act != 0 ? model_read_activation(d, act) : gckpt_gelu_erf;
     c->head_dim = c->width / c->heads;
     c->tied = 1;
-    e->positions = c->context = model_read_size(d, "max_position_embeddings",
-                                                r->pre_norm ? 8192 : 512);
+    e->positions = c->context =
+        model_read_size(d, "max_position_embeddings", r->pre_norm ? 8192 : 512);
     e->types = model_read_size(d, "type_vocab_size", 2);
     e->epsilon = r->epsilon != NULL
                      ? llama_read_real(d, JSON_ROOT, r->epsilon, r->default_epsilon, 0)
@@ -358,14 +371,15 @@ static inline int encoder_read_config(model_any *m)
     e->head_activation = r->act;
     e->attention_bias = e->mlp_bias = 1;
     if (c->width % c->heads != 0)
-        json_fail(d, 0, "%s %lld is no multiple of %s %lld", r->width, (long long)c->width, r->heads,
-                  (long long)c->heads);
+        json_fail(d, 0, "%s %lld is no multiple of %s %lld", r->width, (long long)c->width,
+                  r->heads, (long long)c->heads);
     if (kind != 0 && !json_is(d, kind, "absolute"))
         json_mismatch(d, kind, "absolute");
-    if (json_bool(d, JSON_ROOT, "is_decoder", 0) || json_bool(d, JSON_ROOT, "add_cross_attention", 0))
+    if (json_bool(d, JSON_ROOT, "is_decoder", 0) ||
+        json_bool(d, JSON_ROOT, "add_cross_attention", 0))
         json_fail(d, 0, "is_decoder and add_cross_attention: only false is built here");
-    if (r->bias != NULL && model_read_size(d, "relative_attention_num_buckets", ENCODER_BUCKETS) !=
-                               ENCODER_BUCKETS)
+    if (r->bias != NULL &&
+        model_read_size(d, "relative_attention_num_buckets", ENCODER_BUCKETS) != ENCODER_BUCKETS)
         json_fail(d, 0, "relative_attention_num_buckets: expected 32");
     if (r->pre_norm)
         encoder_read_modern(d, c);
@@ -377,7 +391,7 @@ static inline int encoder_read_config(model_any *m)
 typedef struct encoder_table encoder_table;
 struct encoder_table {
     encoder_table *next;
-    int64_t T, window; /* window 0: buckets of relative positions */
+    int64_t T, window; /* if window is 0, `of` has buckets of relative positions */
     union {
         float sees[1];      /* 1 if the window of query t contains key s, else 0 */
         int32_t buckets[1]; /* the row of MPNet's table of biases for s - t */
@@ -408,7 +422,8 @@ static inline int32_t encoder_bucket(int64_t distance)
 }
 
 /* Returns the table of a graph as a constant (T,T), or NULL without memory. */
-static inline gckpt_tensor *encoder_constant(model_any *m, gckpt_graph *g, int64_t T, int64_t window)
+static inline gckpt_tensor *encoder_constant(model_any *m, gckpt_graph *g, int64_t T,
+                                             int64_t window)
 {
     const char *name = window > 0 ? "encoder.window" : "encoder.buckets";
     encoder_table *p = m->tables;
@@ -436,10 +451,11 @@ static inline gckpt_tensor *encoder_constant(model_any *m, gckpt_graph *g, int64
 /* ---- building the graph ---------------------------------------------------------------------- */
 /* The inputs of B texts, padded on the right to T tokens. */
 typedef struct {
-    gckpt_tensor *tokens;  /* i32 (B,T) */
-    gckpt_tensor *types;   /* i32 (B,T), token types, or NULL if there is one type */
-    gckpt_tensor *lengths; /* i32 (B), tokens that are not padding; decoders: index of the last one */
-    gckpt_tensor *mask;    /* f32 (B,T), 1 for a token and 0 for padding, or NULL for decoders */
+    gckpt_tensor *tokens; /* i32 (B,T) */
+    gckpt_tensor *types;  /* i32 (B,T), token types, or NULL if there is one type */
+    gckpt_tensor
+        *lengths;       /* i32 (B), tokens that are not padding; decoders: index of the last one */
+    gckpt_tensor *mask; /* f32 (B,T), 1 for a token and 0 for padding, or NULL for decoders */
 } encoder_text;
 
 /* Adds the inputs to a graph, called prefix + "tokens", "types", "lengths", "mask". */
@@ -632,8 +648,8 @@ static inline gckpt_tensor *encoder_first(gckpt_tensor *hidden)
     return gckpt_reshape(gckpt_slice(hidden, 1, 0, 1), gckpt_shape2(s.d[0], s.d[2]));
 }
 
-/* Builds the logits of a classifier, before the softmax: (B,labels) for MODEL_CLASSIFY, (B,T,labels)
- * for MODEL_TAGS. */
+/* Builds the logits of a classifier, before the softmax: (B,labels) for MODEL_CLASSIFY,
+ * (B,T,labels) for MODEL_TAGS. */
 static inline gckpt_tensor *encoder_logits(model_any *m, const encoder_text *text,
                                            const model_options *options)
 {

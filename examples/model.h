@@ -97,18 +97,18 @@ typedef struct {
 } model_head;
 
 typedef struct {
-    double epsilon;   /* the constant that norms add to variances */
-    int64_t types;    /* number of token types */
-    int64_t first;    /* row of the position table for the first token */
+    double epsilon;    /* the constant that norms add to variances */
+    int64_t types;     /* number of token types */
+    int64_t first;     /* row of the position table for the first token */
     int64_t positions; /* number of rows of the position table */
     /* local layers: a query sees keys at most `window` positions away, on both sides */
     int64_t window;
     uint64_t local[LLAMA_MASK_BITS / 64]; /* bit set of the layers with this window */
-    double base[2];   /* base of rotary angles in layers without and with a window */
+    double base[2];               /* base of rotary angles in layers without and with a window */
     int attention_bias, mlp_bias; /* nonzero if the dense layers have biases */
-    int mean;         /* nonzero if the classifier reads the mean of all tokens, not the first one */
+    int mean; /* nonzero if the classifier reads the mean of all tokens, not the first one */
     model_activation head_activation;
-} encoder_config;     /* used by encoder.h only */
+} encoder_config; /* used by encoder.h only */
 
 typedef struct {
     const model_family *family;
@@ -149,7 +149,7 @@ typedef struct {
 
 typedef struct {
     char name[MODEL_NAME];
-    gckpt_shape shape; /* n = 0: this model does not have the parameter */
+    gckpt_shape shape; /* n is 0 if this model does not have the parameter */
     gckpt_init init; /* initial values as in transformers, normally distributed: N(0, init_range) */
 } model_parameter;
 
@@ -672,11 +672,10 @@ static inline const model_family *model_family_of(json *d, model_task task)
                               model_families[i]->model_types);
     }
     for (int i = 0; i < ENCODER_FAMILIES; i++) {
-        if (strcmp(encoder_families[i].model_types, name) != 0) {
-            n += (size_t)snprintf(all + n, sizeof all - n, task == MODEL_NEXT_TOKEN ? "" : ", %s",
-                                  encoder_families[i].model_types);
+        if (task != MODEL_NEXT_TOKEN)
+            n += (size_t)snprintf(all + n, sizeof all - n, ", %s", encoder_families[i].model_types);
+        if (strcmp(encoder_families[i].model_types, name) != 0)
             continue;
-        }
         if (task != MODEL_NEXT_TOKEN)
             return &encoder_families[i];
         json_fail(d, 0,
@@ -775,8 +774,8 @@ static inline void model_read_head(json *d, model_config *c)
     model_head *head = &c->head;
     const uint32_t names = json_find_nonnull(d, JSON_ROOT, "id2label");
     const int32_t end = c->eos[0] >= 0 ? c->eos[0] : 0;
-    head->padding = (int32_t)json_int(
-        d, JSON_ROOT, "pad_token_id", encoder_is_family(c->family) ? encoder_padding(c) : end);
+    head->padding = (int32_t)json_int(d, JSON_ROOT, "pad_token_id",
+                                      encoder_is_family(c->family) ? encoder_padding(c) : end);
     if (head->padding < 0 || head->padding >= c->vocabulary)
         json_mismatch(d, json_find(d, JSON_ROOT, "pad_token_id"), "a token of the vocabulary");
     if (head->labels == 0 && head->task != MODEL_EMBED)
@@ -1250,8 +1249,10 @@ static inline int model_load_head(model_any *m, gckpt_store *store, const char *
     m->config.name_prefix = prefix;
     const int keys = gguf_is_file(dir);
     if (keys && head != NULL)
-        return model_fail(m, "%s: a GGUF file has no classifier: give a folder with config.json "
-                             "and model.safetensors", dir);
+        return model_fail(m,
+                          "%s: a GGUF file has no classifier: give a folder with config.json "
+                          "and model.safetensors",
+                          dir);
     const int map = !keys && source->map && source->storage == GCKPT_STORAGE_F32 && MODEL_MMAP;
     model_loader l;
     memset(&l, 0, sizeof l);
@@ -1274,17 +1275,19 @@ static inline int model_load_head(model_any *m, gckpt_store *store, const char *
         const model_parameter p = model_get_param(&m->config, i);
         if (!l.found[i] && encoder_is_head(&m->config, i)) {
             if (p.shape.n > 0 && m->config.head.task != MODEL_EMBED)
-                snprintf(m->note, sizeof m->note, "%s is new, with random values: train it", p.name);
+                snprintf(m->note, sizeof m->note, "%s is new, with random values: train it",
+                         p.name);
         } else if (!l.found[i] && p.shape.n > 0)
             failed = model_fail(m, "%s: no file has tensor \"%s\", (%lld%s%.0lld) by config.json",
                                 dir, p.name, (long long)p.shape.d[0], p.shape.n > 1 ? "," : "",
                                 (long long)p.shape.d[1]);
     }
     free(l.found);
-    return failed || (map && model_declare(m, store) != 0) || encoder_group(m, store) != 0 ? -1
-                                                           /* matrices are mapped later: declaring
+    return failed || (map && model_declare(m, store) != 0) || encoder_group(m, store) != 0
+               ? -1
+               /* matrices are mapped later: declaring
                                                             * them now checks their shapes */
-                                                           : 0;
+               : 0;
 }
 
 static inline int model_load_prefixed(model_any *m, gckpt_store *store, const char *dir,

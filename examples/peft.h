@@ -128,8 +128,8 @@ static inline const char *adapters_save_name(void *user, const char *name)
     snprintf(f->unknown, sizeof f->unknown, "%.*s.lora_A.weight", n, name);
     const int wrapped = bias[0] != 0 && gckpt_store_find(f->a->store, f->unknown) >= 0;
     snprintf(f->name, sizeof f->name, "base_model.model.%s%.*s%s%s",
-             model_file_prefix(&f->a->model->config, name), n, name,
-             wrapped ? ".base_layer" : "", bias);
+             model_file_prefix(&f->a->model->config, name), n, name, wrapped ? ".base_layer" : "",
+             bias);
     return f->name;
 }
 

@@ -96,8 +96,7 @@ static void build(built *b, int64_t rows)
     const int decoder = model_has_score(&b->m.config);
     b->fed = 0;
     b->g = gckpt_graph_new(b->s, NULL);
-    encoder_text t = add_text(b, "", rows, ids, types_of,
-                              decoder ? last : encoders_lengths, mask);
+    encoder_text t = add_text(b, "", rows, ids, types_of, decoder ? last : encoders_lengths, mask);
     if (task == MODEL_EMBED) {
         b->result = encoder_normalise(vectors(b, &t));
         return;
@@ -173,8 +172,8 @@ static void train(built *b, const char *name, const double *losses, gckpt_mode m
             lengths[i % 2][i / 2] = encoders_lengths[i];
         }
         for (int i = 0; i < 2; i++) {
-            const encoder_text t = add_text(b, i == 0 ? "a." : "b.", PAIRS, sides_ids[i][0], types[i][0],
-                                            lengths[i], masks[i][0]);
+            const encoder_text t = add_text(b, i == 0 ? "a." : "b.", PAIRS, sides_ids[i][0],
+                                            types[i][0], lengths[i], masks[i][0]);
             sides[i] = vectors(b, &t);
         }
         gckpt_tensor *targets = gckpt_input(b->g, "pairs", GCKPT_I32, gckpt_shape1(PAIRS));
@@ -188,12 +187,10 @@ static void train(built *b, const char *name, const double *losses, gckpt_mode m
     gckpt_exec *e = gckpt_exec_new(p, b->s, NULL);
     for (int step = 0; step < ENCODERS_STEPS; step++) {
         const int64_t at = step % (ROWS / ENCODERS_BATCH) * batch;
-        const gckpt_hyper hyper = {
-            .lr = schedule_lr(SCHEDULE_LINEAR, step, 0, ENCODERS_STEPS,
-                              embed ? encoders_embed_lr : encoders_lr, 0),
-            .weight_decay = encoders_decay,
-            .clip = encoders_clip
-        };
+        const gckpt_hyper hyper = { .lr = schedule_lr(SCHEDULE_LINEAR, step, 0, ENCODERS_STEPS,
+                                                      embed ? encoders_embed_lr : encoders_lr, 0),
+                                    .weight_decay = encoders_decay,
+                                    .clip = encoders_clip };
         gckpt_feed feeds[12];
         gckpt_report report;
         for (int i = 0; i < b->fed; i++) {
@@ -299,8 +296,8 @@ static void test_details(void)
 /* The bucket of each distance must be MPNet's: limits, and the largest distances. */
 static void test_buckets(void)
 {
-    static const int at[] = { 0, 7, 8, 11, 12, 15, 16, 22, 23, 31, 32, 45, 46, 63, 64, 90, 91, 127,
-                              128, 1000000 };
+    static const int at[] = { 0,  7,  8,  11, 12, 15, 16, 22,  23,  31,
+                              32, 45, 46, 63, 64, 90, 91, 127, 128, 1000000 };
     static const int bucket[] = { 0,  7,  8,  8,  9,  9,  10, 10, 11, 11,
                                   12, 12, 13, 13, 14, 14, 15, 15, 15, 15 };
     for (size_t i = 0; i < sizeof at / sizeof at[0]; i++)
@@ -405,7 +402,8 @@ static void test_adapters(int i)
     const int64_t n = run(&b, start);
     train(&b, name, NULL, GCKPT_MEMORY_POOR, task_of(name) == MODEL_EMBED ? 2 : 1);
     run(&b, before);
-    CHECK_MSG(memcmp(start, before, (size_t)n * sizeof *start) != 0, "%s: nothing is trained", name);
+    CHECK_MSG(memcmp(start, before, (size_t)n * sizeof *start) != 0, "%s: nothing is trained",
+              name);
     CHECK_MSG(adapters_save(&a, saved, NULL) == 0, "%s: %s", name, b.m.error);
     adapters_end(&a);
     close_model(&b);
@@ -413,17 +411,20 @@ static void test_adapters(int i)
     CHECK_MSG(adapters_load(&a, &b.m, b.s, saved) == 0, "%s: %s", name, b.m.error);
     b.how.hooks = &a.hooks;
     run(&b, after);
-    CHECK_MSG(memcmp(before, after, (size_t)n * sizeof *after) == 0, "%s: the adapter's file has "
-              "other values", name);
+    CHECK_MSG(memcmp(before, after, (size_t)n * sizeof *after) == 0,
+              "%s: the adapter's file has "
+              "other values",
+              name);
     adapters_end(&a);
     close_model(&b);
-    CHECK_MSG(contains(saved, "adapter_config.json", task_of(name) == MODEL_TAGS    ? "\"TOKEN_CLS\""
-                                                     : task_of(name) == MODEL_EMBED ? "\"FEATURE_EX"
-                                                                                    : "\"SEQ_CLS\""),
+    CHECK_MSG(contains(saved, "adapter_config.json",
+                       task_of(name) == MODEL_TAGS    ? "\"TOKEN_CLS\""
+                       : task_of(name) == MODEL_EMBED ? "\"FEATURE_EX"
+                                                      : "\"SEQ_CLS\""),
               "%s: task_type", name);
     CHECK_MSG(task_of(name) == MODEL_EMBED ||
                   contains(saved, "adapter_model.safetensors",
-                           strstr(name, "_score")         ? "\"base_model.model.score.weight\""
+                           strstr(name, "_score") ? "\"base_model.model.score.weight\""
                            : strcmp(name, "roberta") == 0 || strcmp(name, "mpnet") == 0
                                ? "\"base_model.model.classifier.out_proj.weight\""
                                : "\"base_model.model.classifier.weight\""),
@@ -447,8 +448,10 @@ static void test_refused(void)
           "no file has tensor \"encoder.layer.2.attention.self.query.weight\"", MODEL_CLASSIFY },
         { "distilbert", "\"model_type\": \"distilbert\"", "\"model_type\": \"albert\"",
           "expected gpt2, ", MODEL_CLASSIFY },
-        { "roberta", "\"pad_token_id\": 1", "\"pad_token_id\": 25", "pad_token_id", MODEL_CLASSIFY },
-        { "modernbert", "\"norm_bias\": false", "\"norm_bias\": true", "norm_bias", MODEL_CLASSIFY },
+        { "roberta", "\"pad_token_id\": 1", "\"pad_token_id\": 25", "pad_token_id",
+          MODEL_CLASSIFY },
+        { "modernbert", "\"norm_bias\": false", "\"norm_bias\": true", "norm_bias",
+          MODEL_CLASSIFY },
         { "modernbert", "\"sliding_attention\"\n", "\"chunked_attention\"\n",
           "full_attention or sliding_attention for each layer", MODEL_CLASSIFY },
         { "modernbert", "\"classifier_pooling\": \"cls\"", "\"classifier_pooling\": \"max\"",
