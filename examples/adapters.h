@@ -785,6 +785,9 @@ static inline int adapters_check_modules(adapters *a, const char *list)
         snprintf(name, sizeof name, "%.*s", (int)n, p);
         for (int64_t i = 0; i < model_param_count(c) && !found; i++)
             found = model_is_in_modules(c, name, model_get_param(c, i).name);
+        /* peft lists both names of a head, whichever the model has */
+        found |= c->head.task != MODEL_NEXT_TOKEN &&
+                 (strcmp(name, "classifier") == 0 || strcmp(name, "score") == 0);
         if (!found && !(c->tied && model_is_in_modules(c, name, "lm_head.weight")))
             return model_fail(a->model,
                               "modules_to_save: \"%s\" is no module; allowed are %s, lm_head, %s and "

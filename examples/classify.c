@@ -44,8 +44,8 @@ static struct {
 
 static const options_desc option_descs[] = {
     { "model", OPTIONS_FOLDER, &o.model, NULL, 0, 0, NULL,
-      "Hugging Face folder: bert, roberta, distilbert, mpnet or modernbert; or, for classify, a "
-      "decoder that build/finetune reads" },
+      "Hugging Face folder: bert, roberta, xlm-roberta, distilbert, mpnet or modernbert; or, for "
+      "classify, a decoder that build/finetune reads" },
     { "task", OPTIONS_CHOICE, &o.task, "classify", 0, 0, task_names,
       "a class for each text, a class for each word, or a vector for each text" },
     { "adapter", OPTIONS_FOLDER, &o.adapter, NULL, 0, 0, NULL,

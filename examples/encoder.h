@@ -9,12 +9,12 @@
  *     gckpt_tensor *logits = encoder_logits(&m, &text, NULL);                 // (B,3)
  *     gckpt_tensor *loss = gckpt_cross_entropy(logits, labels, NULL, 0);
  *
- * Builds model_type bert, roberta, distilbert, mpnet and modernbert (Devlin 2019, Liu 2019, Sanh
- * 2019, Song 2020, Warner 2024). A family is a row of encoder_rows: names of its modules, and how
- * it computes. Every token sees all tokens of its row. Parameters are named as in Hugging Face's
- * files, without the common prefix ("bert.", "model."). Weights are (out,in), like torch's Linear.
- * Decoders (gpt2.h, llama.h) become classifiers with a matrix `score` on the last token. C99 or
- * C++11. */
+ * Builds model_type bert, roberta, xlm-roberta, distilbert, mpnet and modernbert (Devlin 2019, Liu
+ * 2019, Conneau 2020, Sanh 2019, Song 2020, Warner 2024). A family is a row of encoder_rows: names
+ * of its modules, and how it computes. Every token sees all tokens of its row. Parameters are named
+ * as in Hugging Face's files, without the common prefix ("bert.", "model."). Weights are (out,in),
+ * like torch's Linear. Decoders (gpt2.h, llama.h) become classifiers with a matrix `score` on the
+ * last token. C99 or C++11. */
 #ifndef ENCODER_H
 #define ENCODER_H
 #ifndef MODEL_H
@@ -65,6 +65,9 @@ static const encoder_row encoder_rows[] = {
     { ENCODER_BERT_KEYS, ENCODER_BERT_EMBEDDINGS("embeddings.token_type_embeddings"), NULL, NULL,
       ENCODER_BERT_BLOCK, "classifier.dense", NULL, "classifier.out_proj", "pooler.dense",
       gckpt_tanh, 0, 0, -2, ENCODER_CLASSES("Roberta") },
+    { ENCODER_BERT_KEYS, ENCODER_BERT_EMBEDDINGS("embeddings.token_type_embeddings"), NULL, NULL,
+      ENCODER_BERT_BLOCK, "classifier.dense", NULL, "classifier.out_proj", "pooler.dense",
+      gckpt_tanh, 0, 0, -2, ENCODER_CLASSES("XLMRoberta") },
     { "dim", "n_layers", "n_heads", "hidden_dim", "activation", NULL, 1e-12,
       ENCODER_BERT_EMBEDDINGS(NULL), NULL, NULL, "attention.q_lin", "attention.k_lin",
       "attention.v_lin", NULL, "attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.lin2",
@@ -107,12 +110,13 @@ static inline const char *encoder_lora_targets(const model_config *c);
             encoder_get_param, NULL, 1, prefix, blocks, words, "", attention, mlp, linear,         \
             residual, norms, encoder_lora_targets, NULL, NULL, NULL, NULL                          \
     }
-#define ENCODER_BERT_FAMILY(name, type)                                                            \
-    ENCODER_FAMILY(name, type, type ".", "encoder.layer", "embeddings.word_embeddings",            \
-                   "attention", "output", "query,key,value,dense", "output.dense", "*LayerNorm*")
+#define ENCODER_BERT_FAMILY(name, type, prefix)                                                    \
+    ENCODER_FAMILY(name, type, prefix, "encoder.layer", "embeddings.word_embeddings", "attention", \
+                   "output", "query,key,value,dense", "output.dense", "*LayerNorm*")
 static const model_family encoder_families[ENCODER_FAMILIES] = {
-    ENCODER_BERT_FAMILY("BERT", "bert"),
-    ENCODER_BERT_FAMILY("RoBERTa", "roberta"),
+    ENCODER_BERT_FAMILY("BERT", "bert", "bert."),
+    ENCODER_BERT_FAMILY("RoBERTa", "roberta", "roberta."),
+    ENCODER_BERT_FAMILY("XLM-RoBERTa", "xlm-roberta", "roberta."),
     ENCODER_FAMILY("DistilBERT", "distilbert", "distilbert.", "transformer.layer",
                    "embeddings.word_embeddings", "attention", "ffn",
                    "q_lin,k_lin,v_lin,out_lin,lin1,lin2", "out_lin,lin2", "*layer_norm*"),
@@ -224,7 +228,8 @@ static inline void encoder_get_param(const model_config *c, int64_t layer, int p
 static inline const char *encoder_lora_targets(const model_config *c)
 {
     static const char *const targets[ENCODER_FAMILIES] = { "query,value", "query,value",
-                                                           "q_lin,v_lin", "q,v", "Wqkv" };
+                                                           "query,value", "q_lin,v_lin",
+                                                           "q,v",         "Wqkv" };
     return targets[c->family - encoder_families];
 }
 

@@ -56,6 +56,7 @@ MODELS = {  # name: (task, model_type, config)
     "gpt2_score": (CLASSIFY, "gpt2", GPT2),
     "llama_score": (CLASSIFY, "llama", dict(DECODER, tie_word_embeddings=False)),
     "gemma3_score": (CLASSIFY, "gemma3_text", dict(DECODER, head_dim=8, sliding_window=4)),
+    "xlm_roberta": (CLASSIFY, "xlm-roberta", dict(BERT, type_vocab_size=1)),
 }
 random = torch.Generator().manual_seed(20261130)
 
@@ -169,7 +170,8 @@ def train(name, model, rows):
     """Returns the losses of STEPS steps; rows come in their order."""
     with tempfile.TemporaryDirectory() as out, wide():
         args = transformers.TrainingArguments(
-            out, learning_rate=EMBED_LR if "embed" in name else LR, lr_scheduler_type="linear", weight_decay=DECAY, max_grad_norm=CLIP,
+            out, learning_rate=EMBED_LR if "embed" in name else LR, lr_scheduler_type="linear",
+            weight_decay=DECAY, max_grad_norm=CLIP,
             per_device_train_batch_size=BATCH, max_steps=STEPS, report_to=[], use_cpu=True,
             save_strategy="no", logging_strategy="no", disable_tqdm=True, remove_unused_columns=False,
             train_sampling_strategy="sequential", optim="adamw_torch")
