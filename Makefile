@@ -50,13 +50,13 @@ COMPILE_SHIM = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SL
 
 SPACE := $(subst ,, )
 LAYERS := $(shell awk 'sub("/$$", "", $$1) { print $$1 }' src/MANIFEST)
-EXAMPLES = build/gpt build/finetune build/audit build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn build/simulate
+EXAMPLES = build/gpt build/finetune build/classify build/audit build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn build/simulate
 # Each layer of src/ has a folder of tests, such as tests/plan/test_lowered.c.
 vpath %.c $(wildcard tests/*/)
 vpath test_%.sh $(wildcard tests/*/)
 CUDA_TESTS = $(basename $(notdir tests/cuda/test_cuda.c $(sort $(wildcard tests/cuda/cuda_*.c))))
 TESTS = $(patsubst %.c,build/%,$(sort $(notdir $(filter-out tests/cuda/%,$(wildcard tests/*/test_*.c)))))
-SCRIPTS = build/test_programs build/test_from_scratch build/test_finetune build/test_objectives build/test_audit build/test_firmware build/test_small build/test_docs build/test_course build/test_layout
+SCRIPTS = build/test_programs build/test_from_scratch build/test_finetune build/test_classify build/test_objectives build/test_audit build/test_firmware build/test_small build/test_docs build/test_course build/test_layout
 INTERNAL_TESTS := $(patsubst %.c,build/%,$(notdir $(filter-out tests/cuda/%,\
     $(shell grep -lE '^$(HASH)include "(($(subst $(SPACE),|,$(LAYERS)))/|backend.h)' tests/*/test_*.c))))
 # The order in which tests start: long ones, then those that use internal names, then the others.

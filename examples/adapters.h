@@ -790,6 +790,9 @@ static inline int adapters_check_modules(adapters *a, const char *list)
         snprintf(name, sizeof name, "%.*s", (int)n, p);
         for (int64_t i = 0; i < model_param_count(c) && !found; i++)
             found = model_is_in_modules(c, name, model_get_param(c, i).name);
+        /* peft lists both names of a head, whichever the model has */
+        found |= c->head.task != MODEL_NEXT_TOKEN &&
+                 (strcmp(name, "classifier") == 0 || strcmp(name, "score") == 0);
         if (!found && !(c->tied && model_is_in_modules(c, name, "lm_head.weight")))
             return model_fail(a->model,
                               "modules_to_save: \"%s\" is no module; allowed are %s, lm_head, %s and "
@@ -806,8 +809,9 @@ static inline int adapters_train_modules(adapters *a, gckpt_graph *g)
     const char *list = a->options.modules_to_save;
     char table[MODEL_NAME];
     model_join(table, c->family->embeddings, ".weight");
-    const int has_table = c->tied && (model_is_in_modules(c, list, "lm_head.weight") ||
-                                      model_is_in_modules(c, list, table));
+    const int has_table =
+        c->tied && c->head.task == MODEL_NEXT_TOKEN &&
+        (model_is_in_modules(c, list, "lm_head.weight") || model_is_in_modules(c, list, table));
     if (adapters_check_modules(a, list) != 0)
         return -1;
     if (has_table && (a->options.tied ? adapters_train_parameter(a, table) : adapters_untie(a, g)))

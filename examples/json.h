@@ -651,4 +651,62 @@ static inline void json_write_value(FILE *f, const json *d, uint32_t at)
     }
     putc(kind == JSON_OBJECT ? '}' : ']', f);
 }
+
+/* ---- writing to memory ----------------------------------------------------------------------- */
+typedef struct {
+    char *text; /* ends with a 0, which `size` does not count; NULL while it is empty */
+    size_t size, capacity;
+    int failed; /* nonzero if memory ran out; then later calls do nothing */
+} json_buffer;
+
+/* Appends n bytes as they are. */
+static inline void json_add(json_buffer *b, const char *text, size_t n)
+{
+    if (b->failed)
+        return;
+    if (b->capacity - b->size <= n) {
+        const size_t capacity = 2 * b->capacity + n + 4096;
+        char *more = (char *)realloc(b->text, capacity);
+        b->failed = more == NULL;
+        if (more == NULL)
+            return;
+        b->text = more;
+        b->capacity = capacity;
+    }
+    memcpy(b->text + b->size, text, n);
+    b->size += n;
+    b->text[b->size] = 0;
+}
+
+static inline void json_add_text(json_buffer *b, const char *text)
+{
+    json_add(b, text, strlen(text));
+}
+
+static inline void json_add_int(json_buffer *b, int64_t number)
+{
+    char digits[24];
+    snprintf(digits, sizeof digits, "%lld", (long long)number);
+    json_add_text(b, digits);
+}
+
+/* Appends n bytes of valid UTF-8 as a JSON string. */
+static inline void json_add_string(json_buffer *b, const char *text, size_t n)
+{
+    char hex[8];
+    json_add_text(b, "\"");
+    for (size_t i = 0, run; i < n; i += run) {
+        const unsigned char c = (unsigned char)text[i];
+        for (run = 0; i + run < n && (unsigned char)text[i + run] >= 32 && text[i + run] != '"' &&
+                      text[i + run] != '\\';)
+            run++;
+        json_add(b, text + i, run);
+        if (run == 0) {
+            snprintf(hex, sizeof hex, c < 32 ? "\\u%04x" : "\\%c", c);
+            json_add_text(b, hex);
+            run = 1;
+        }
+    }
+    json_add_text(b, "\"");
+}
 #endif

@@ -1,5 +1,5 @@
 /* model.h - language models in Hugging Face's format for gradckpt.h, built from public calls. To
- * copy and change, with gpt2.h, llama.h, json.h and the gguf headers.
+ * copy and change, with gpt2.h, llama.h, encoder.h, json.h and the gguf headers.
  *
  *     model_any m;
  *     gckpt_store *s = gckpt_store_new(NULL);
@@ -13,8 +13,8 @@
  *     ... gckpt_plan_new, gckpt_exec_new, gckpt_step ...
  *     model_save(&m, s, "tuned", GCKPT_STORAGE_F32); // from_pretrained("tuned") loads it
  *
- * config.json names the model's family, gpt2.h or llama.h. A model_family describes how the
- * families differ; adapters.h, peft.h and generate.h depend on nothing else of them. Parameters
+ * config.json names the model's family: gpt2.h, llama.h or, for classifiers and embeddings,
+ * encoder.h. A model_family describes how the families differ; adapters.h, peft.h and generate.h depend on nothing else of them. Parameters
  * are named as in Hugging Face's files, without the common prefix ("transformer.", "model."):
  * "wte.weight", "h.0.attn.c_attn.weight"; "layers.0.self_attn.q_proj.weight". The LM head is the
  * embedding table, or lm_head.weight if config.json does not tie them. Functions that may fail
@@ -75,8 +75,8 @@ typedef struct {
 } llama_positions;
 typedef struct {
     const llama_type *row; /* the model's row in llama_types */
-    double epsilon; /* the constant that norms add to mean squares */
-    int plus_one;   /* Gemma: norms multiply by 1 + weight */
+    double epsilon;        /* the constant that norms add to mean squares */
+    int plus_one;          /* Gemma: norms multiply by 1 + weight */
     /* nonzero if the model has: qkv_bias, biases of queries, keys and values; output_bias, a bias
      * of attention's output; mlp_bias, biases in the MLP */
     int qkv_bias, output_bias, mlp_bias;
@@ -97,12 +97,37 @@ typedef struct {
     double score_cap, score_scale;
     /* [0]: for layers with full attention; [1]: for layers with a sliding window */
     llama_positions positions[2];
-} llama_config;                                      /* used by llama.h only; GPT-2 needs none of
+} llama_config; /* used by llama.h only; GPT-2 needs none of
                                                       * these fields */
+
+/* What a model computes: the next token, a class of a text, a class of each token, or a vector for
+ * a text. Encoders do not have the first. */
+typedef enum { MODEL_NEXT_TOKEN, MODEL_CLASSIFY, MODEL_TAGS, MODEL_EMBED } model_task;
+typedef struct {
+    model_task task;
+    int64_t labels;           /* number of classes; 0 takes those of config.json */
+    const char *const *names; /* names of the classes, which must outlive the model; or NULL */
+    int is_new;               /* if nonzero, the classifier's weights are not loaded from a file */
+    int32_t padding;          /* token after the end of a row; set by model_read_config_for */
+} model_head;
+
+typedef struct {
+    double epsilon;    /* the constant that norms add to variances */
+    int64_t types;     /* number of token types */
+    int64_t first;     /* row of the position table for the first token */
+    int64_t positions; /* number of rows of the position table */
+    /* local layers: a query sees keys at most `window` positions away, on both sides */
+    int64_t window;
+    uint64_t local[LLAMA_MASK_BITS / 64]; /* bit set of the layers with this window */
+    double base[2];               /* base of rotary angles in layers without and with a window */
+    int attention_bias, mlp_bias; /* nonzero if the dense layers have biases */
+    int mean; /* nonzero if the classifier reads the mean of all tokens, not the first one */
+    model_activation head_activation;
+} encoder_config; /* used by encoder.h only */
 
 typedef struct {
     const model_family *family;
-    const char *type;  /* value of model_type in config.json */
+    const char *type; /* value of model_type in config.json */
     /* constant text that precedes the names of parameters in the store, or NULL */
     const char *name_prefix;
     /* inner: width inside the MLP; context: most positions of a text */
@@ -111,13 +136,15 @@ typedef struct {
      * head */
     int64_t heads, key_heads, head_dim;
     model_activation activation;
-    int tied;         /* if nonzero, the LM head is the embedding table */
-    double logit_cap; /* if above 0, logits z become cap * tanh(z / cap) (Gemma 2) */
+    int tied;           /* if nonzero, the LM head is the embedding table */
+    double logit_cap;   /* if above 0, logits z become cap * tanh(z / cap) (Gemma 2) */
     double logit_scale; /* factor of the logits (Granite); 0 selects 1 */
     /* Tokens that end a text, followed by -1; the first one separates texts. */
     int32_t eos[MODEL_EOS + 1];
     double init_range; /* standard deviation of the initial values of a new model */
     llama_config llama;
+    encoder_config encoder;
+    model_head head;
 } model_config;
 
 typedef struct {
@@ -128,17 +155,18 @@ typedef struct {
 typedef struct {
     model_config config;
     char error[512];
-    char note[512];      /* a message of model_load for the user, or "" */
+    char note[512]; /* a message of model_load for the user, or "" */
     /* the config.json that was read, from which model_save copies unknown keys */
     json config_json;
     float *query_scales; /* factors of queries by position, for llama.h, or NULL */
     model_mapping *maps; /* files that model_load has mapped into memory */
     int map_count;
+    struct encoder_table *tables; /* constants of graphs, for encoder.h */
 } model_any;
 
 typedef struct {
     char name[MODEL_NAME];
-    gckpt_shape shape;
+    gckpt_shape shape; /* n is 0 if this model does not have the parameter */
     gckpt_init init; /* initial values as in transformers, normally distributed: N(0, init_range) */
 } model_parameter;
 
@@ -147,8 +175,8 @@ typedef struct model_options model_options;
 
 /* The properties and functions of one family of models. */
 struct model_family {
-    const char *name;          /* name for error texts: "GPT-2" */
-    const char *model_types;         /* values of model_type, separated by ", " */
+    const char *name;        /* name for error texts: "GPT-2" */
+    const char *model_types; /* values of model_type, separated by ", " */
     /* reads the sizes from m->config_json; errors are stored there */
     int (*read_config)(model_any *m);
     /* Keys of config.json that this family has in addition to those of every model: `keys` lists
@@ -256,7 +284,7 @@ static inline const char *model_join(char *name, const char *first, const char *
 
 /* Writes the name of a parameter: "h.LAYER.PART", or "PART" if layer is -1 (outside the blocks). */
 static inline const char *model_block_name(const model_config *c, char *name, int64_t layer,
-                                      const char *part)
+                                           const char *part)
 {
     char block[48] = "";
     if (layer >= 0)
@@ -270,24 +298,41 @@ static inline const char *model_store_name(const model_config *c, char *to, cons
     return model_join(to, c->name_prefix != NULL ? c->name_prefix : "", name);
 }
 
+static inline int encoder_is_family(const model_family *family); /* defined in encoder.h */
+
+/* Returns whether the model is a decoder with a classifier instead of the LM head. */
+static inline int model_has_score(const model_config *c)
+{
+    return c->head.task != MODEL_NEXT_TOKEN && !encoder_is_family(c->family);
+}
+
 /* Returns the number of parameters of the model. */
 static inline int64_t model_param_count(const model_config *c)
 {
-    return c->family->params_before + c->family->block_params(c) * c->layers + c->family->params_after + !c->tied;
+    return c->family->params_before + c->family->block_params(c) * c->layers +
+           c->family->params_after + (model_has_score(c) || !c->tied);
 }
 
 /* Returns name, shape and initial values of parameter i, below model_param_count. */
 static inline model_parameter model_get_param(const model_config *c, int64_t i)
 {
-    const int64_t in_blocks = c->family->block_params(c) * c->layers, at = i - c->family->params_before;
+    const int64_t in_blocks = c->family->block_params(c) * c->layers,
+                  at = i - c->family->params_before;
     char part[MODEL_NAME];
     model_parameter p;
     memset(&p, 0, sizeof p);
+    if (model_has_score(c) && i == model_param_count(c) - 1) {
+        snprintf(p.name, sizeof p.name, "score.weight");
+        p.shape = gckpt_shape2(c->head.labels, c->width);
+        p.init.normal = (float)c->init_range;
+        return p;
+    }
     if (at < 0 || at >= in_blocks) {
         c->family->get_param(c, -1, (int)(at < 0 ? i : i - in_blocks), &p);
         return p;
     }
-    c->family->get_param(c, at / c->family->block_params(c), (int)(at % c->family->block_params(c)), &p);
+    c->family->get_param(c, at / c->family->block_params(c), (int)(at % c->family->block_params(c)),
+                         &p);
     memcpy(part, p.name, sizeof part);
     model_block_name(c, p.name, at / c->family->block_params(c), part);
     return p;
@@ -296,7 +341,8 @@ static inline model_parameter model_get_param(const model_config *c, int64_t i)
 /* Returns the index of the parameter called `name`, or -1. */
 static inline int64_t model_find_param(const model_config *c, const char *name)
 {
-    const int64_t first = c->family->params_before, per_block = c->family->block_params(c), all = model_param_count(c);
+    const int64_t first = c->family->params_before, per_block = c->family->block_params(c),
+                  all = model_param_count(c);
     const size_t n = strlen(c->family->blocks);
     char *end = NULL;
     if (strncmp(name, c->family->blocks, n) == 0 && name[n] == '.') {
@@ -325,6 +371,17 @@ static inline int model_module(const model_config *c, int64_t i, model_parameter
     return 1;
 }
 
+/* Returns the prefix of a parameter's name in files: the family's, except that heads have none. */
+static inline const char *model_file_prefix(const model_config *c, const char *name)
+{
+    static const char *const heads[] = { "lm_head.", "score.", "classifier.", "pre_classifier.",
+                                         "head." };
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
+        if (strncmp(name, heads[i], strlen(heads[i])) == 0)
+            return "";
+    return c->head.task == MODEL_EMBED ? "" : c->family->prefix;
+}
+
 /* Returns whether parameter `name` belongs to one of the modules in `list`, names separated by ','.
  * As in peft's modules_to_save, an entry of the list matches the end of a module's name, and covers
  * all parameters of the module. */
@@ -332,8 +389,7 @@ static inline int model_is_in_modules(const model_config *c, const char *list, c
 {
     char full[2 * MODEL_NAME];
     size_t n;
-    snprintf(full, sizeof full, "%s%s", strcmp(name, "lm_head.weight") ? c->family->prefix : "",
-             name);
+    snprintf(full, sizeof full, "%s%s", model_file_prefix(c, name), name);
     for (const char *p = list; *p != 0; p += n + (p[n] == ',')) {
         n = strcspn(p, ",");
         for (const char *end = strchr(full, '.'); end != NULL && n > 0; end = strchr(end + 1, '.'))
@@ -351,7 +407,7 @@ static inline int model_declare_axes(model_any *m, gckpt_store *store, int axes)
     for (int64_t i = 0; i < model_param_count(&m->config); i++) {
         model_parameter p = model_get_param(&m->config, i);
         char name[MODEL_NAME];
-        if (p.shape.n <= axes)
+        if (p.shape.n > 0 && p.shape.n <= axes)
             gckpt_param(g, model_store_name(&m->config, name, p.name), p.shape, p.init);
     }
     int failed = gckpt_error(g) != GCKPT_OK ? model_fail(m, "%s", gckpt_error_text(g)) : 0;
@@ -417,13 +473,15 @@ static inline gckpt_tensor *model_param(gckpt_graph *g, const model_site *at, co
     if (i < 0)
         return NULL;
     const model_parameter p = model_get_param(at->config, i);
+    if (p.shape.n == 0)
+        return NULL;
     return gckpt_param(g, model_store_name(at->config, name, p.name), p.shape, p.init);
 }
 
 /* Returns x times the weights w, whose order of axes depends on the family, plus bias unless it is
  * NULL. */
 static inline gckpt_tensor *model_affine(const model_config *c, gckpt_tensor *x, gckpt_tensor *w,
-                                          gckpt_tensor *bias)
+                                         gckpt_tensor *bias)
 {
     return c->family->transposed ? gckpt_linear_transposed(x, w, bias) : gckpt_linear(x, w, bias);
 }
@@ -532,6 +590,9 @@ typedef struct {
     int as_file;
 } model_source;
 
+static inline void encoder_free_tables(model_any *m); /* these are defined in encoder.h */
+static inline int encoder_group(model_any *m, gckpt_store *store);
+
 /* Frees memory and unmaps files of model_load. Call it after freeing the store. */
 static inline void model_close(model_any *m)
 {
@@ -542,6 +603,7 @@ static inline void model_close(model_any *m)
     for (int i = 0; i < m->map_count; i++)
         munmap(m->maps[i].memory, m->maps[i].size);
 #endif
+    encoder_free_tables(m);
     free(m->maps);
     m->maps = NULL;
     m->map_count = 0;
@@ -611,6 +673,7 @@ static inline void model_read_eos(json *d, model_config *c)
 
 #include "gpt2.h"
 #include "llama.h"
+#include "encoder.h"
 
 static const model_family *const model_families[] = { &gpt2_family, &llama_family, &neox_family };
 enum { MODEL_FAMILIES = sizeof model_families / sizeof model_families[0] };
@@ -659,8 +722,8 @@ static inline const char *model_type_remedy(const char *type)
 }
 
 /* Returns the family for the model_type in config.json, and GPT-2's if that key is absent, as in
- * its old files. Returns NULL with d->error for an unknown type. */
-static inline const model_family *model_family_of(json *d)
+ * its old files. Returns NULL with d->error for a type that is unknown or has no such task. */
+static inline const model_family *model_family_of(json *d, model_task task)
 {
     const uint32_t type = json_find_nonnull(d, JSON_ROOT, "model_type");
     const char *name = type ? json_text(d, type) : "gpt2";
@@ -671,6 +734,19 @@ static inline const model_family *model_family_of(json *d)
             return model_families[i];
         n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i > 0 ? ", " : "",
                               model_families[i]->model_types);
+    }
+    for (int i = 0; i < ENCODER_FAMILIES; i++) {
+        if (task != MODEL_NEXT_TOKEN)
+            n += (size_t)snprintf(all + n, sizeof all - n, ", %s", encoder_families[i].model_types);
+        if (strcmp(encoder_families[i].model_types, name) != 0)
+            continue;
+        if (task != MODEL_NEXT_TOKEN)
+            return &encoder_families[i];
+        json_fail(d, 0,
+                  "model_type %s is an encoder, which cannot continue a text: train it as a "
+                  "classifier or for embeddings (build/classify)",
+                  name);
+        return NULL;
     }
     if (type != 0 && model_type_remedy(name) != NULL)
         json_fail(d, d->nodes[type].line, "model_type %.40s is none of %s: %s", name, all,
@@ -754,15 +830,34 @@ static inline void model_refuse_keys(json *d)
                                                          : "a method without a name");
 }
 
+/* Reads the classes of a classifier from config.json: their number, if it is not given; and the
+ * token that pads rows, or the end of a text if it is not given. */
+static inline void model_read_head(json *d, model_config *c)
+{
+    model_head *head = &c->head;
+    const uint32_t names = json_find_nonnull(d, JSON_ROOT, "id2label");
+    const int32_t end = c->eos[0] >= 0 ? c->eos[0] : 0;
+    head->padding = (int32_t)json_int(d, JSON_ROOT, "pad_token_id",
+                                      encoder_is_family(c->family) ? encoder_padding(c) : end);
+    if (head->padding < 0 || head->padding >= c->vocabulary)
+        json_mismatch(d, json_find(d, JSON_ROOT, "pad_token_id"), "a token of the vocabulary");
+    if (head->labels == 0 && head->task != MODEL_EMBED)
+        head->labels = names != 0 ? json_size(d, names) : 2;
+    if ((head->labels < 1 || head->labels > 1 << 20) && head->task != MODEL_EMBED)
+        json_mismatch(d, names, "1 to 1048576 classes");
+}
+
 /* Reads DIR/config.json or, if `dir` is a GGUF file, its keys, or, if it ends with .json, that file.
- * Absent keys have the defaults of
- * transformers. model_close frees the memory. */
-static inline int model_read_config(model_any *m, const char *dir)
+ * Absent keys have the defaults of transformers. `head` NULL means a language model. model_close
+ * frees the memory. */
+static inline int model_read_config_for(model_any *m, const char *dir, const model_head *head)
 {
     char path[MODEL_PATH];
     json *d = &m->config_json;
     memset(m, 0, sizeof *m);
     m->config.eos[0] = -1;
+    if (head != NULL)
+        m->config.head = *head;
     const size_t n = strlen(dir);
     const int alone = n > 5 && strcmp(dir + n - 5, ".json") == 0;
     if (model_path(m, path, dir, alone ? "" : "config.json") != 0)
@@ -776,11 +871,13 @@ static inline int model_read_config(model_any *m, const char *dir)
             json_mismatch(d, JSON_ROOT, "an object");
         model_refuse_keys(d);
         if (d->error[0] == 0)
-            c->family = model_family_of(d);
+            c->family = model_family_of(d, c->head.task);
         if (c->family != NULL) {
             c->family->read_config(m);
             c->init_range = json_real(d, JSON_ROOT, "initializer_range", 0.02);
             model_read_eos(d, c);
+            if (c->head.task != MODEL_NEXT_TOKEN)
+                model_read_head(d, c);
         }
         if (c->layers > 10000)
             json_fail(d, 0, "%lld layers: 10000 at most", (long long)c->layers);
@@ -793,6 +890,11 @@ static inline int model_read_config(model_any *m, const char *dir)
         model_fail(m, "%s%s", d->error, none ? model_format_hint(m, dir) : "");
     json_free(d);
     return -1;
+}
+
+static inline int model_read_config(model_any *m, const char *dir)
+{
+    return model_read_config_for(m, dir, NULL);
 }
 
 /* ---- headers of safetensors ------------------------------------------------------------------ */
@@ -848,7 +950,8 @@ static inline void model_describe(json *d, uint32_t at, uint64_t data, const cha
         t->values.d[i] = n >= 0 && n <= 1 << 30 ? n : 0;
         t->values.elements *= t->values.d[i];
     }
-    t->values.offset = data + (uint64_t)json_int_of(d, json_first(d, json_find(d, at, "data_offsets")));
+    t->values.offset =
+        data + (uint64_t)json_int_of(d, json_first(d, json_find(d, at, "data_offsets")));
 }
 
 /* Returns whether two tensors have the same shape and the same values, even if their types
@@ -908,6 +1011,8 @@ static inline const char *model_load_name(void *user, const char *name)
     model_loader *l = (model_loader *)user;
     const model_config *c = &l->model->config;
     if (c->family->is_skipped != NULL && c->family->is_skipped(name))
+        return NULL;
+    if (c->head.task != MODEL_NEXT_TOKEN && encoder_is_skipped(c, name))
         return NULL;
     if (l->shared[0] != NULL && strcmp(name, l->shared[0]) != 0)
         return NULL;
@@ -988,7 +1093,8 @@ static inline int model_count_bytes(model_loader *l, const char *dir, const char
 /* Calls `visit` for DIR/model.safetensors or, if there is no such file, for each file that is
  * listed in DIR/model.safetensors.index.json. */
 static inline int model_visit_files(model_loader *l, const char *dir,
-                                  int (*visit)(model_loader *l, const char *dir, const char *name))
+                                    int (*visit)(model_loader *l, const char *dir,
+                                                 const char *name))
 {
     char path[MODEL_PATH];
     json d;
@@ -1010,7 +1116,9 @@ static inline int model_visit_files(model_loader *l, const char *dir,
             if (repeated || d.error[0] != 0)
                 continue;
             failed = strpbrk(name, "/\\") != NULL
-                         ? model_fail(l->model, "%s: \"%s\": expected the name of a file in the same folder", dir, name)
+                         ? model_fail(l->model,
+                                      "%s: \"%s\": expected the name of a file in the same folder",
+                                      dir, name)
                          : visit(l, dir, name);
         }
     }
@@ -1087,8 +1195,8 @@ static inline int model_load_file(model_loader *l, const char *dir, const char *
         return -1;
     if (l->unknown[0] != 0) {
         const char *cause = model_tensor_hint(l->unknown);
-        return model_fail(l->model, "%s: tensor \"%s\" does not belong to a %s of %lld layers%s%s", path,
-                          l->unknown, c->family->name, (long long)c->layers,
+        return model_fail(l->model, "%s: tensor \"%s\" does not belong to a %s of %lld layers%s%s",
+                          path, l->unknown, c->family->name, (long long)c->layers,
                           *cause != 0 ? ""
                           : c->tied   ? ""
                                       : " with a separate head",
@@ -1173,14 +1281,14 @@ static inline int model_check_bytes(model_loader *l, const char *dir)
     if (weights <= l->bytes + (1 << 22))
         return 0;
     return model_fail(l->model,
-                      "%s: config.json describes %.0f weights, but the files have %.0f bytes%s", dir,
-                      weights, l->bytes, model_type_hint(l->model));
+                      "%s: config.json describes %.0f weights, but the files have %.0f bytes%s",
+                      dir, weights, l->bytes, model_type_hint(l->model));
 }
 
 /* Freezes the weight matrices and sets their storage, before they have values, except those of the
  * modules in `floats`, which may be NULL. */
 static inline int model_quantise_except(model_any *m, gckpt_store *store, gckpt_storage storage,
-                                    const char *floats)
+                                        const char *floats)
 {
     for (int64_t i = 0; i < model_param_count(&m->config); i++) {
         const model_parameter p = model_get_param(&m->config, i);
@@ -1201,17 +1309,25 @@ static inline int model_quantise(model_any *m, gckpt_store *store, gckpt_storage
 }
 
 /* Like model_load, but each parameter's name in the store is preceded by `prefix`, a constant text
- * or NULL. So one store and one graph can have two models. */
-static inline int model_load_prefixed(model_any *m, gckpt_store *store, const char *dir,
-                                   const model_source *source, const char *prefix)
+ * or NULL, so that one store and one graph can have two models; and with the head of a classifier
+ * unless `head` is NULL. If the files do not have that head, it keeps its initial values, and
+ * m->note says so. */
+static inline int model_load_head(model_any *m, gckpt_store *store, const char *dir,
+                                  const model_source *source, const char *prefix,
+                                  const model_head *head)
 {
     model_source none;
     memset(&none, 0, sizeof none);
     source = source != NULL ? source : &none;
-    if (model_read_config(m, dir) != 0)
+    if (model_read_config_for(m, dir, head) != 0)
         return -1;
     m->config.name_prefix = prefix;
     const int keys = gguf_is_file(dir);
+    if (keys && head != NULL)
+        return model_fail(m,
+                          "%s: a GGUF file has no classifier: give a folder with config.json "
+                          "and model.safetensors",
+                          dir);
     const int map = !keys && source->map && source->storage == GCKPT_STORAGE_F32 && MODEL_MMAP;
     model_loader l;
     memset(&l, 0, sizeof l);
@@ -1224,24 +1340,35 @@ static inline int model_load_prefixed(model_any *m, gckpt_store *store, const ch
     l.found = (unsigned char *)calloc((size_t)n, 1);
     if (l.found == NULL)
         return model_fail(m, "%s: out of memory", dir);
-    int failed = keys ? gguf_load(&l, store, dir, source)
-                      : model_check_bytes(&l, dir) != 0 ||
-                            model_declare_axes(m, store, map ? 1 : 2) != 0 ||
-                            (source->storage != GCKPT_STORAGE_F32 &&
-                             model_quantise_except(m, store, source->storage, source->floats) != 0) ||
-                            model_visit_files(&l, dir, model_load_file) != 0;
+    int failed =
+        keys ? gguf_load(&l, store, dir, source)
+             : model_check_bytes(&l, dir) != 0 || model_declare_axes(m, store, map ? 1 : 2) != 0 ||
+                   (source->storage != GCKPT_STORAGE_F32 &&
+                    model_quantise_except(m, store, source->storage, source->floats) != 0) ||
+                   model_visit_files(&l, dir, model_load_file) != 0;
     for (int64_t i = 0; i < n && !failed; i++) {
         const model_parameter p = model_get_param(&m->config, i);
-        if (!l.found[i])
+        if (!l.found[i] && encoder_is_head(&m->config, i)) {
+            if (p.shape.n > 0 && m->config.head.task != MODEL_EMBED)
+                snprintf(m->note, sizeof m->note, "%s is new, with random values: train it",
+                         p.name);
+        } else if (!l.found[i] && p.shape.n > 0)
             failed = model_fail(m, "%s: no file has tensor \"%s\", (%lld%s%.0lld) by config.json",
                                 dir, p.name, (long long)p.shape.d[0], p.shape.n > 1 ? "," : "",
                                 (long long)p.shape.d[1]);
     }
     free(l.found);
-    return failed || (map && model_declare(m, store) != 0) ? -1
-                                                           /* matrices are mapped later: declaring
+    return failed || (map && model_declare(m, store) != 0) || encoder_group(m, store) != 0
+               ? -1
+               /* matrices are mapped later: declaring
                                                             * them now checks their shapes */
-                                                           : 0;
+               : 0;
+}
+
+static inline int model_load_prefixed(model_any *m, gckpt_store *store, const char *dir,
+                                      const model_source *source, const char *prefix)
+{
+    return model_load_head(m, store, dir, source, prefix, NULL);
 }
 
 /* Reads a model from a folder or a GGUF file into a store, which must not have any of its
@@ -1267,7 +1394,7 @@ static inline const char *model_save_name(void *user, const char *name)
     if (model_find_param(c, name) < 0)
         return NULL;
     const int head = strcmp(name, "lm_head.weight") == 0;
-    snprintf(s->name, sizeof s->name, "%s%s", head ? "" : c->family->prefix,
+    snprintf(s->name, sizeof s->name, "%s%s", head ? "" : model_file_prefix(c, name),
              head ? c->family->head : name);
     return s->name;
 }
@@ -1420,26 +1547,64 @@ static inline int model_save_weights(model_any *m, gckpt_store *store, const cha
     return -1;
 }
 
+/* Writes the class of transformers for the model and its head: GPT2ForSequenceClassification for
+ * the family's GPT2LMHeadModel. */
+static inline void model_write_architecture(const model_config *c, FILE *f)
+{
+    const char *name = c->family->architecture(c), *end = strstr(name, "ForCausalLM");
+    if (end == NULL)
+        end = strstr(name, "LMHeadModel");
+    if (model_has_score(c) && end != NULL)
+        fprintf(f, "%.*s%sForSequenceClassification", (int)(end - name), name,
+                strcmp(c->type, "gemma3_text") == 0 ? "Text" : "");
+    else
+        fputs(name, f);
+}
+
+/* Writes the names of the classes, and the token that pads rows. */
+static inline void model_write_labels(const model_head *head, FILE *f)
+{
+    for (int back = 0; back < 2; back++) {
+        fprintf(f, ",\n  \"%s\": {", back ? "label2id" : "id2label");
+        for (int64_t i = 0; i < head->labels; i++) {
+            fprintf(f, "%s\n    ", i > 0 ? "," : "");
+            if (!back)
+                fprintf(f, "\"%lld\": ", (long long)i);
+            json_write_string(f, head->names[i], strlen(head->names[i]));
+            if (back)
+                fprintf(f, ": %lld", (long long)i);
+        }
+        fputs("\n  }", f);
+    }
+    fprintf(f, ",\n  \"pad_token_id\": %d", (int)head->padding);
+}
+
 /* Writes config.json: first the keys that can change, then all other keys as they were read,
  * including unknown ones. */
 static inline void model_write_config(const model_any *m, FILE *f, const char *type)
 {
     static const char ours[] = " architectures model_type tie_word_embeddings torch_dtype dtype ";
+    static const char labels[] = " id2label label2id num_labels problem_type pad_token_id ";
     const json *d = &m->config_json;
     const model_config *c = &m->config;
     /* nonzero if the file has the key dtype of transformers 5 instead of torch_dtype */
     int newer = 0;
     for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k))
         newer |= json_is(d, k, "dtype");
-    fprintf(f, "{\n  \"architectures\": [\n    \"%s\"\n  ],\n", c->family->architecture(c));
+    fputs("{\n  \"architectures\": [\n    \"", f);
+    model_write_architecture(c, f);
+    fputs("\"\n  ],\n", f);
     fprintf(f, "  \"model_type\": \"%s\"", c->type);
     c->family->write_config(m, f);
     fprintf(f, ",\n  \"tie_word_embeddings\": %s", c->tied ? "true" : "false");
     fprintf(f, ",\n  \"%s\": \"%s\"", newer ? "dtype" : "torch_dtype", type);
+    if (c->head.names != NULL)
+        model_write_labels(&c->head, f);
     for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k)) {
         char key[64];
         const int n = snprintf(key, sizeof key, " %s ", d->text + d->nodes[k].at);
-        if (n < (int)sizeof key && (strstr(ours, key) || strstr(c->family->keys, key)))
+        if (n < (int)sizeof key && (strstr(ours, key) || strstr(c->family->keys, key) ||
+                                    (c->head.names != NULL && strstr(labels, key))))
             continue;
         fputs(",\n  ", f);
         json_write_value(f, d, k);

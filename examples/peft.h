@@ -18,6 +18,9 @@
 static const char *const adapters_peft_types[ADAPTERS_METHODS] = {
     NULL, NULL, NULL, NULL, NULL, "LORA", NULL, "ADAPTION_PROMPT", "PREFIX_TUNING", "PROMPT_TUNING"
 };
+/* peft's names of the values of model_task */
+static const char *const adapters_task_types[] = { "CAUSAL_LM", "SEQ_CLS", "TOKEN_CLS",
+                                                   "FEATURE_EXTRACTION" };
 static const char *const adapters_size_keys[] = { "token_dim", "num_transformer_submodules",
                                                   "num_attention_heads", "num_layers" };
 static const char *const adapters_bias_names[] = { "none", "all", "lora_only" };
@@ -125,8 +128,8 @@ static inline const char *adapters_save_name(void *user, const char *name)
     snprintf(f->unknown, sizeof f->unknown, "%.*s.lora_A.weight", n, name);
     const int wrapped = bias[0] != 0 && gckpt_store_find(f->a->store, f->unknown) >= 0;
     snprintf(f->name, sizeof f->name, "base_model.model.%s%.*s%s%s",
-             strcmp(name, "lm_head.weight") ? f->a->model->config.family->prefix : "", n, name,
-             wrapped ? ".base_layer" : "", bias);
+             model_file_prefix(&f->a->model->config, name), n, name, wrapped ? ".base_layer" : "",
+             bias);
     return f->name;
 }
 
@@ -265,7 +268,8 @@ static inline int adapters_write_config(const adapters *a, const char *dir, cons
     if (peft == NULL)
         fprintf(f, ",\n  \"layers\": %lld,\n  \"size\": %lld", (long long)o->layers, size);
     else
-        fputs(",\n  \"task_type\": \"CAUSAL_LM\",\n  \"inference_mode\": true", f);
+        fprintf(f, ",\n  \"task_type\": \"%s\",\n  \"inference_mode\": true",
+                adapters_task_types[c->head.task]);
     if (o->method == ADAPTERS_LORA) {
         fprintf(f, ",\n  \"r\": %lld,\n  \"lora_alpha\": %.9g,\n  \"lora_dropout\": %.9g", size,
                 o->alpha, o->dropout);
@@ -434,8 +438,8 @@ static inline void adapters_refuse_others(json *d, const model_config *c, adapte
     if (!allowed)
         json_mismatch(d, init,
                    "true, false, gaussian, orthogonal or eva: other methods change the base model");
-    if (at && !json_is(d, at, "CAUSAL_LM"))
-        json_mismatch(d, at, "CAUSAL_LM");
+    if (at && !json_is(d, at, adapters_task_types[c->head.task]))
+        json_mismatch(d, at, adapters_task_types[c->head.task]);
     at = json_find_nonnull(d, JSON_ROOT, "target_modules");
     if (at && method == ADAPTERS_LLAMA && !json_is(d, at, c->family->attention))
         json_mismatch(d, at, c->family->attention);

@@ -1,10 +1,11 @@
-/* tokenizer.h - byte pair encoding with Hugging Face's files: the tokenizers of GPT-2, Llama 2
- * and 3, SmolLM, Qwen2 and 3, Mistral, Gemma. To copy, with json.h and unicode.h; it needs only
- * C99 and the C library.
+/* tokenizer.h - text to tokens with Hugging Face's files: byte pair encoding (GPT-2, Llama 2 and 3,
+ * SmolLM, Qwen2 and 3, Mistral, Gemma), WordPiece (BERT, DistilBERT, MPNet) and Unigram (XLM-RoBERTa,
+ * T5, multilingual embeddings). To copy, with
+ * tokenizer_steps.h, tokenizer_regex.h, tokenizer_files.h, json.h and unicode.h; it needs only C99 and the C library.
  *
  *     bpe b;
  *     bpe_tokens t = { 0 };
- *     if (bpe_open(&b, "gpt2") != 0) // a folder with tokenizer.json, or vocab.json and merges.txt
+ *     if (bpe_open(&b, "gpt2") != 0) // a folder with tokenizer.json, or other files: see bpe_open
  *         fprintf(stderr, "%s\n", b.error);
  *     else if (bpe_encode(&b, text, strlen(text), BPE_SPECIALS | BPE_TEMPLATE, &t) != 0)
  *         fprintf(stderr, "%s\n", t.error);
@@ -23,12 +24,16 @@
  * at a time.
  *
  * Reads these parts of a tokenizer.json, and refuses all others with an error that names them:
- *   model           BPE, with byte_fallback, fuse_unk, unk_token, ignore_merges
- *   normalizer      NFC, Prepend, Replace of a text, or a Sequence of these
- *   pre_tokenizer   ByteLevel (as the last), Digits, Metaspace, Split by a text or by the regular
- *                   expression of GPT-2, Llama 3 or Qwen2 (exactly), or a Sequence of these
- *   decoder         ByteLevel, or a Sequence of Replace, ByteFallback, Fuse and Strip in this order
- *   post_processor  TemplateProcessing, ByteLevel, or a Sequence of these
+ *   model           BPE, with byte_fallback, fuse_unk, unk_token, ignore_merges; WordPiece; Unigram
+ *                   with byte_fallback
+ *   normalizer      NFC, NFD, Lowercase, Strip, Prepend, Replace, BertNormalizer,
+ *                   Precompiled, or a Sequence of these
+ *   pre_tokenizer   ByteLevel (as the last), Digits, Metaspace, Split, WhitespaceSplit, Punctuation
+ *                   (isolated), BertPreTokenizer, or a Sequence of these
+ *   decoder         ByteLevel with that pre_tokenizer, WordPiece with that model, or else Metaspace, or a
+ *                   Sequence of Replace, ByteFallback, Fuse and Strip in this order
+ *   post_processor  TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel, or a Sequence of
+ *                   these; of these, the tokens of a single text
  * As in Hugging Face, a character without a token becomes the tokens of its bytes
  * (byte_fallback), or else unk_token, or else nothing.
  *
@@ -39,8 +44,8 @@
  * after the first need BPE_NOT_FIRST to have the same tokens as in the whole text. */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
-#include "json.h"
-#include "unicode.h"
+#include "tokenizer_files.h"
+#include "tokenizer_steps.h"
 
 #ifndef BPE_CACHE
 #define BPE_CACHE 16384 /* number of words in the cache */
@@ -48,10 +53,6 @@
 enum {
     BPE_CACHE_BYTES = 18, /* longest word that is cached, in bytes; a cache entry takes 64 bytes */
     BPE_CACHE_TOKENS = 11,
-    BPE_STEPS = 16,       /* most normalizers and pre-tokenizers in a tokenizer, counted together */
-    /* longest text, in bytes, that a normalizer or pre-tokenizer searches for or inserts, plus 1 */
-    BPE_PATTERN = 32,
-    BPE_GROWTH = 256,     /* factor by which all normalizers together may lengthen a text */
     BPE_TEMPLATE_SIZE = 8 /* most special tokens that a template adds before a text, and after it */
 };
 
@@ -75,6 +76,7 @@ typedef struct {
     int32_t id;    /* the token that replaces the pair */
 } bpe_merge;
 #define BPE_NO_PAIR UINT64_MAX
+enum { BPE_STRIP_TOKEN = 2 };
 
 typedef struct {
     /* text that bpe_encode searches for; normalized if the token's "normalized" option is set */
@@ -97,34 +99,10 @@ typedef struct {
 } bpe_word;
 
 typedef enum {
-    /* Normalizers, which change the text between added tokens (`from`, `to`: fields of
-     * bpe_step): */
-    BPE_NFC,     /* converts characters to their composed form */
-    BPE_PREPEND, /* puts `to` before the text */
-    BPE_REPLACE, /* replaces `from` by `to` */
-    /* Pre-tokenizers, which change a piece of text or split it into smaller ones: */
-    BPE_PREFIX,       /* puts a space before a piece that does not begin with one */
-    /* replaces spaces by `to`, and depending on `when` puts `to` before the piece */
-    BPE_METASPACE,
-    BPE_GPT2,         /* splits by GPT-2's regular expression */
-    BPE_LLAMA3,       /* splits by Llama 3's regular expression */
-    BPE_QWEN2,        /* splits by Qwen2's regular expression */
-    BPE_DIGIT,        /* splits before and after each digit */
-    BPE_DIGITS,       /* splits before and after each run of digits */
-    BPE_ISOLATED,     /* splits before and after each `from` */
-    BPE_SPLIT_AFTER,  /* splits after each `from` */
-    BPE_SPLIT_BEFORE, /* splits before each `from` */
-    BPE_SPACES        /* splits before each run of U+2581, which no merge crosses */
-} bpe_kind;
-
-typedef enum { BPE_NEVER, BPE_FIRST, BPE_ALWAYS } bpe_when;
-
-typedef struct {
-    bpe_kind kind;
-    char from[BPE_PATTERN], to[BPE_PATTERN];
-    size_t from_size, to_size;
-    bpe_when when; /* for BPE_METASPACE: when to put `to` before a piece */
-} bpe_step;
+    BPE_MERGES,   /* byte pair encoding */
+    BPE_UNIGRAM,  /* a word becomes the tokens whose scores have the largest sum */
+    BPE_WORDPIECE /* a word is the longest token that it begins with, then the same for the rest */
+} bpe_model;
 
 typedef struct {
     int32_t count;   /* number of tokens, including added ones; ids are below it */
@@ -135,11 +113,22 @@ typedef struct {
     uint32_t *name_start;
     int32_t *ids; /* hash table from names of vocabulary tokens to ids; -1 marks an empty slot */
     uint32_t ids_mask;
+    bpe_model model;
+    size_t longest; /* length of the longest name, in bytes */
+    /* for WordPiece: the text before the name of a token that continues a word ("##"), and the number
+     * of characters above which a word is unknown */
+    char continuing[BPE_PATTERN];
+    size_t continuing_size, most_characters;
+    double *scores;            /* for Unigram: the score of each token of the vocabulary */
+    double unknown_score;      /* for Unigram: the score of a character without a token */
+    bpe_charsmap map;          /* for BPE_PRECOMPILED */
     int byte_level;            /* if nonzero, merging starts from bytes; if 0, from characters */
     int byte_fallback, fuse_unk;        /* options byte_fallback and fuse_unk of the BPE model */
     /* if nonzero, a word that is in the vocabulary becomes that token without any merge */
     int ignore_merges;
-    int strip;                 /* number of spaces that decoding removes from the start of a text */
+    /* spaces that decoding removes from the start of a text: 1 removes one, BPE_STRIP_TOKEN all of the
+     * first token that stand for U+2581 */
+    int strip;
     int32_t unknown;           /* id of unk_token, or -1 */
     int32_t byte[256];         /* byte[b]: id of the token for the single byte b, or -1 */
     /* if byte_level is 0, ascii[c]: id of the token for the ASCII character c, or -1 */
@@ -167,7 +156,8 @@ typedef struct {
      * another */
     int32_t *symbol;
     uint32_t *next, *prev;
-    size_t capacity; /* longest word, in bytes, for which heap, symbol, next and prev have space */
+    double *sums;    /* for Unigram: the largest sum of scores of tokens up to each position */
+    size_t capacity; /* longest word, in bytes, for which these arrays have space */
     char error[512];
 } bpe;
 
@@ -182,6 +172,8 @@ static inline void bpe_free(bpe *b)
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < b->added_count[k]; i++)
             free(b->added[k][i].owned);
+    for (int i = 0; i < b->step_count; i++)
+        free(b->steps[i].regex);
     free(b->names);
     free(b->name_start);
     free(b->bytes);
@@ -195,186 +187,16 @@ static inline void bpe_free(bpe *b)
     free(b->symbol);
     free(b->next);
     free(b->prev);
+    free(b->sums);
+    free(b->scores);
+    free(b->map.units);
+    free(b->map.texts);
     memset(b, 0, sizeof *b);
 }
 
-/* ---- normalizers ----------------------------------------------------------------------------- */
-/* Returns the first occurrence in s of `what`, a text of `size` bytes, or `end` if there is
- * none. */
-static inline const char *bpe_search(const char *s, const char *end, const char *what, size_t size)
+static inline uint32_t bpe_get32(const unsigned char *p)
 {
-    while (s < end && (s = (const char *)memchr(s, what[0], (size_t)(end - s))) != NULL) {
-        if ((size_t)(end - s) >= size && memcmp(s, what, size) == 0)
-            return s;
-        s++;
-    }
-    return end;
-}
-
-/* Writes the text s to `to`, with each occurrence of p->from replaced by p->to. If `to` is NULL,
- * writes nothing. Returns the number of bytes of the result. */
-static inline size_t bpe_put_replaced(const bpe_step *p, const char *s, size_t n, char *to)
-{
-    const char *end = s + n;
-    size_t size = 0;
-    while (s < end) {
-        const char *next = bpe_search(s, end, p->from, p->from_size);
-        if (to != NULL)
-            memcpy(to + size, s, (size_t)(next - s));
-        size += (size_t)(next - s);
-        if (next == end)
-            break;
-        if (to != NULL)
-            memcpy(to + size, p->to, p->to_size);
-        size += p->to_size;
-        s = next + p->from_size;
-    }
-    return size;
-}
-
-/* Sorts n characters, each stored as class << 21 | character, by class; characters of equal class
- * keep their order. Takes linear time: a few characters are sorted by insertion, many by counting
- * in the free space after the array. */
-static inline void bpe_sort_marks(uint32_t *c, size_t n)
-{
-    size_t at[257] = { 0 };
-    if (n <= 16) {
-        for (size_t i = 1; i < n; i++) {
-            uint32_t x = c[i];
-            size_t k = i;
-            for (; k > 0 && c[k - 1] >> 21 > x >> 21; k--)
-                c[k] = c[k - 1];
-            c[k] = x;
-        }
-        return;
-    }
-    for (size_t i = 0; i < n; i++)
-        at[(c[i] >> 21) + 1]++;
-    for (int k = 0; k < 256; k++)
-        at[k + 1] += at[k];
-    for (size_t i = 0; i < n; i++)
-        c[n + at[c[i] >> 21]++] = c[i];
-    memcpy(c, c + n, n * sizeof *c);
-}
-
-/* Writes the composed form (NFC) of the text s: decomposes its characters, sorts the combining
- * marks, and composes them again (Unicode Standard Annex 15). c has space for 8 numbers per
- * character. Returns the number of bytes of the result. */
-static inline size_t bpe_put_composed(const char *s, size_t n, uint32_t *c, char *to)
-{
-    size_t count = 0, first = 0, kept = 0, starter = SIZE_MAX, size = 0;
-    uint32_t before = 0;
-    for (size_t i = 0; i < n;) { /* first: index in c of the first mark after a starter */
-        uint32_t x = 0, parts[UNICODE_DECOMPOSED];
-        i += (size_t)json_utf8(s + i, n - i, &x);
-        size_t more = unicode_decompose(x, parts);
-        for (size_t k = 0; k < more; k++) {
-            uint32_t mark = (uint32_t)unicode_mark(parts[k]) & 255;
-            if (mark == 0) {
-                bpe_sort_marks(c + first, count - first);
-                first = count + 1;
-            }
-            c[count++] = mark << 21 | parts[k];
-        }
-    }
-    bpe_sort_marks(c + first, count - first);
-    for (size_t i = 0; i < count; i++) {
-        uint32_t mark = c[i] >> 21, x = c[i] & 0x1fffff, both;
-        if (starter != SIZE_MAX && (kept == starter + 1 || before < mark) &&
-            (both = unicode_compose(c[starter], x)) != 0) {
-            c[starter] = both;
-            continue;
-        }
-        if (mark == 0)
-            starter = kept;
-        before = mark;
-        c[kept++] = x;
-    }
-    for (size_t i = 0; i < kept; i++)
-        size += (size_t)json_put_utf8(to + size, c[i]);
-    return size;
-}
-
-/* Sets *to to the composed form (NFC) of a text, or to NULL if the text is in that form already.
- * Composes only stretches with characters that NFC may change. Returns 0, or -1 if out of
- * memory. */
-static inline int bpe_compose(const char *s, size_t n, char **to, size_t *size)
-{
-    uint32_t *c = NULL;
-    size_t capacity = 0, from = 0, done = 0, at = 0, moving = 0;
-    *to = NULL;
-    for (size_t i = 0, length; i <= n; i += length) {
-        uint32_t x = 0;
-        length = i < n ? (size_t)json_utf8(s + i, n - i, &x) : 1;
-        if (i < n && (unicode_mark(x) & 256) != 0) {
-            moving++;
-            continue;
-        }
-        if (moving > 0) {
-            if (moving + 2 > capacity) {
-                capacity = 2 * (moving + 2);
-                free(c);
-                c = capacity < SIZE_MAX / 64 ? (uint32_t *)malloc(8 * capacity * sizeof *c) : NULL;
-            }
-            if (*to == NULL) /* NFC at most triples the bytes of a character */
-                *to = n < SIZE_MAX / 4 ? (char *)malloc(3 * n) : NULL;
-            if (c == NULL || *to == NULL) {
-                free(c);
-                free(*to);
-                return -1;
-            }
-            memcpy(*to + at, s + done, from - done);
-            at += from - done;
-            at += bpe_put_composed(s + from, i - from, c, *to + at);
-            done = i;
-        }
-        moving = 0;
-        from = i;
-    }
-    free(c);
-    if (*to != NULL)
-        memcpy(*to + at, s + done, n - done);
-    *size = at + n - done;
-    return 0;
-}
-
-/* Applies the normalizers to the text *s of *n bytes. If they change it, *owned becomes the new
- * text, which the caller must free. Returns 0, or -1 if out of memory. */
-static inline int bpe_normalize(const bpe *b, const char **s, size_t *n, char **owned)
-{
-    *owned = NULL;
-    for (int i = 0; i < b->normalizers && n[0] != 0; i++) {
-        const bpe_step *p = &b->steps[i];
-        char *to = NULL;
-        size_t size = *n;
-        int failed = 0;
-        if (p->kind == BPE_NFC) {
-            failed = bpe_compose(*s, *n, &to, &size) != 0;
-        } else if (p->kind == BPE_PREPEND) {
-            size += p->to_size;
-            to = (char *)malloc(size);
-            failed = to == NULL;
-            if (!failed) {
-                memcpy(to, p->to, p->to_size);
-                memcpy(to + p->to_size, *s, *n);
-            }
-        } else if (bpe_search(*s, *s + *n, p->from, p->from_size) != *s + *n) {
-            size = bpe_put_replaced(p, *s, *n, NULL);
-            to = (char *)malloc(size + 1);
-            failed = to == NULL;
-            if (!failed)
-                bpe_put_replaced(p, *s, *n, to);
-        }
-        if (to != NULL || failed) {
-            free(*owned);
-            *owned = failed ? NULL : to;
-            *s = *owned;
-            *n = size;
-        }
-        if (failed)
-            return -1;
-    }
-    return 0;
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
 /* ---- loading: tokens and merges -------------------------------------------------------------- */
@@ -438,6 +260,7 @@ static inline int bpe_fallback_of(const char *name, size_t size)
 typedef struct {
     uint32_t at; /* node in the JSON file of the name, a string or key; 0 in an empty slot */
     int32_t id;
+    int added; /* nonzero for an added token that is not in the vocabulary */
 } bpe_name;
 
 /* State that only loading needs. */
@@ -449,18 +272,10 @@ typedef struct {
     char *joined; /* buffer in which the names of a merge's two tokens are joined */
     size_t joined_capacity;
     bpe_step replace; /* the decoder's Replace step, or from_size 0 without one */
+    int cleanup; /* option cleanup of the WordPiece decoder: removes spaces before some marks */
     int byte_fallback;        /* nonzero if the decoder has a ByteFallback step */
     int cross_merge;       /* nonzero if a merge joins text before a U+2581 with that U+2581 */
 } bpe_loader;
-#define BPE_SPACE "\xe2\x96\x81" /* U+2581, which stands for a space */
-
-static inline uint32_t bpe_hash(const char *s, size_t n)
-{
-    uint32_t h = 2166136261u;
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ (unsigned char)s[i]) * 16777619u;
-    return h ^ h >> 15;
-}
 
 /* Returns the hash table's slot that holds a name, or the empty slot where it would be put. */
 static inline bpe_name *bpe_slot(const bpe_loader *l, const char *name, size_t size)
@@ -478,7 +293,7 @@ static inline bpe_name *bpe_slot(const bpe_loader *l, const char *name, size_t s
 static inline int32_t bpe_find(const bpe_loader *l, const char *name, size_t size)
 {
     const bpe_name *p = bpe_slot(l, name, size);
-    return json_kind_of(&l->d, p->at) == JSON_KEY ? p->id : -1;
+    return p->at != 0 && !p->added ? p->id : -1;
 }
 
 /* Returns a hash table of at least 2 n entries of `size` bytes, all bytes set to `fill`, and sets
@@ -527,8 +342,45 @@ static inline int bpe_by_first(const void *a, const void *b)
                                                             * first */
 }
 
-/* Fills l->names from `vocabulary`, a JSON object, and from `added`, a JSON array of objects or
- * 0. */
+/* Adds a token of the vocabulary to l->names: `name` is its string or key. */
+static inline int bpe_load_name(bpe_loader *l, uint32_t name, int32_t id)
+{
+    bpe_name *p = bpe_slot(l, json_text(&l->d, name), json_size(&l->d, name));
+    if (p->at != 0)
+        return json_fail(&l->d, l->d.nodes[name].line, "token \"%.80s\" occurs twice",
+                         json_text(&l->d, name));
+    p->at = name;
+    p->id = id;
+    return 0;
+}
+
+/* Adds the tokens of a Unigram vocabulary, an array of [token, score], to l->names and b->scores. */
+static inline int bpe_load_scores(bpe_loader *l, uint32_t vocabulary)
+{
+    json *d = &l->d;
+    bpe *b = l->b;
+    int32_t id = 0;
+    double least = 0;
+    b->scores = (double *)bpe_array(d, json_size(d, vocabulary), sizeof *b->scores);
+    for (uint32_t k = json_first(d, vocabulary); k != 0 && !d->error[0]; k = json_next(d, k)) {
+        if (json_kind_of(d, k) != JSON_ARRAY || json_size(d, k) != 2 ||
+            json_kind_of(d, k + 1) != JSON_STRING)
+            return json_mismatch(d, k, "a token and its score");
+        if (bpe_load_name(l, k + 1, id) != 0)
+            return -1;
+        const double score = json_real_of(d, k + 2);
+        if (!(score > -1e30 && score < 1e30))
+            json_mismatch(d, k + 2, "a score between -1e30 and 1e30");
+        b->scores[id] = score;
+        least = id == 0 || score < least ? score : least;
+        id++;
+    }
+    b->unknown_score = least - 10; /* as in SentencePiece and Hugging Face */
+    return d->error[0] ? -1 : 0;
+}
+
+/* Fills l->names from `vocabulary`, a JSON object or array, and from `added`, a JSON array of objects
+ * or 0. */
 static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t added)
 {
     json *d = &l->d;
@@ -536,14 +388,14 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
     l->names = (bpe_name *)bpe_table(d, n, sizeof *l->names, 0, &l->mask);
     if (l->names == NULL)
         return -1;
-    for (uint32_t k = json_first(d, vocabulary); k != 0; k = json_next(d, k)) {
-        bpe_name *p = bpe_slot(l, json_text(d, k), json_size(d, k));
-        if (p->at != 0)
-            return json_fail(d, d->nodes[k].line, "token \"%.80s\" occurs twice", json_text(d, k));
+    if (l->b->model == BPE_UNIGRAM && bpe_load_scores(l, vocabulary) != 0)
+        return -1;
+    for (uint32_t k = l->b->model == BPE_UNIGRAM ? 0 : json_first(d, vocabulary); k != 0;
+         k = json_next(d, k)) {
         int64_t id = json_int_of(d, k + 1);
-        p->at = k;
-        p->id = id >= 0 && id < (int64_t)n ? (int32_t)id : -1;
-        if (p->id < 0)
+        if (bpe_load_name(l, k, id >= 0 && id < (int64_t)n ? (int32_t)id : -1) != 0)
+            return -1;
+        if (id < 0 || id >= (int64_t)n)
             return json_mismatch(d, k + 1, "ids without gaps, from 0 to the number of tokens");
     }
     l->b->count = (int32_t)json_size(d, vocabulary);
@@ -554,8 +406,7 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
         if (d->error[0])
             return -1;
         bpe_name *p = bpe_slot(l, json_text(d, text), json_size(d, text));
-        if (p->at != 0 ? p->id != id || json_kind_of(d, p->at) != JSON_KEY
-                       : id < 0 || id >= (int64_t)n)
+        if (p->at != 0 ? p->id != id || p->added : id < 0 || id >= (int64_t)n)
             return json_fail(d, d->nodes[text].line,
                              "added token \"%.80s\" has id %.0f, which is not its id in the "
                              "vocabulary, or is over the number of tokens, or it occurs twice",
@@ -563,10 +414,38 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
         if (p->at == 0) {
             p->at = text;
             p->id = (int32_t)id;
+            p->added = 1;
             l->b->count++;
         }
     }
     return 0;
+}
+
+/* Writes the bytes that a WordPiece token decodes to after another token: its name without the mark
+ * of continuing tokens, or a space and its name. With `cleanup`, removes the space before some
+ * punctuation and contractions. Returns their number. `to` has space for n + 1 bytes. */
+static inline size_t bpe_wordpiece_decoded(const bpe_loader *l, const char *name, size_t n,
+                                           char *to)
+{
+    static const char *const cleaned[][2] = {
+        { " .", "." },   { " ?", "?" },     { " !", "!" },    { " ,", "," },
+        { " ' ", "'" },  { " n't", "n't" }, { " 'm", "'m" },  { " do not", " don't" },
+        { " 's", "'s" }, { " 've", "'ve" }, { " 're", "'re" }
+    };
+    const bpe *b = l->b;
+    const size_t k = b->continuing_size;
+    const int continues = n >= k && memcmp(name, b->continuing, k) == 0;
+    size_t size = continues ? n - k : n + 1;
+    to[0] = ' ';
+    memcpy(to + !continues, name + n - (size - !continues), size - !continues);
+    for (int i = 0; l->cleanup && i < 11; i++) {
+        bpe_step p = { BPE_REPLACE,           "",        "",  strlen(cleaned[i][0]),
+                       strlen(cleaned[i][1]), BPE_NEVER, NULL };
+        memcpy(p.from, cleaned[i][0], p.from_size);
+        memcpy(p.to, cleaned[i][1], p.to_size);
+        size = bpe_put_replaced(&p, to, size, to);
+    }
+    return size;
 }
 
 /* Writes the bytes that the token called `name` decodes to and returns their number. If `to` is
@@ -574,6 +453,8 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
 static inline size_t bpe_load_decoded(const bpe_loader *l, const char *name, size_t n, char *to)
 {
     int visible, byte;
+    if (l->b->model == BPE_WORDPIECE)
+        return to == NULL ? n + 1 : bpe_wordpiece_decoded(l, name, n, to);
     if (l->b->byte_level)
         return to == NULL ? n : bpe_name_bytes(name, n, to, &visible);
     size_t size = n;
@@ -600,18 +481,18 @@ static inline int32_t *bpe_id_slot(const bpe *b, const char *name, size_t size)
     }
 }
 
-/* Stores the decoded bytes, names and ids of all tokens. node[i] is the JSON string or key of token
- * i. normal[i] is the added token i if it decodes to its normalized text, else NULL. */
-static inline void bpe_load_bytes(bpe_loader *l, const uint32_t *node, const bpe_added **normal)
+/* Stores the decoded bytes, names and ids of all tokens. token[i] is the entry of token i in
+ * l->names. normal[i] is the added token i if it decodes to its normalized text, else NULL. */
+static inline void bpe_load_bytes(bpe_loader *l, const bpe_name **token, const bpe_added **normal)
 {
     bpe *b = l->b;
     json *d = &l->d;
     size_t n = (size_t)b->count, size = 0, names = 0, at = 0, end = 0;
     for (size_t i = 0; i < n; i++) {
-        const char *name = normal[i] ? normal[i]->text : json_text(d, node[i]);
-        names += json_size(d, node[i]);
-        size +=
-            bpe_load_decoded(l, name, normal[i] ? normal[i]->size : json_size(d, node[i]), NULL);
+        const char *name = normal[i] ? normal[i]->text : json_text(d, token[i]->at);
+        const size_t length = json_size(d, token[i]->at);
+        names += length;
+        size += bpe_load_decoded(l, name, normal[i] ? normal[i]->size : length, NULL);
     }
     if (size + names >= UINT32_MAX) {
         json_fail(d, 0, "%.0f bytes of tokens are too many", (double)size);
@@ -623,8 +504,8 @@ static inline void bpe_load_bytes(bpe_loader *l, const uint32_t *node, const bpe
     b->names = (char *)bpe_array(d, names, 1);
     b->ids = (int32_t *)bpe_table(d, n, sizeof *b->ids, 255, &b->ids_mask);
     for (size_t i = 0; i < n && !d->error[0]; i++) {
-        const char *name = json_text(d, node[i]);
-        const size_t length = json_size(d, node[i]);
+        const char *name = json_text(d, token[i]->at);
+        const size_t length = json_size(d, token[i]->at);
         int visible = 1;
         at += bpe_load_decoded(l, normal[i] ? normal[i]->text : name,
                                normal[i] ? normal[i]->size : length, b->bytes + at);
@@ -635,7 +516,8 @@ static inline void bpe_load_bytes(bpe_loader *l, const uint32_t *node, const bpe
             memcpy(b->names + end, name, length);
         end += b->byte_level ? 0 : length;
         b->name_start[i + 1] = (uint32_t)end;
-        if (visible && json_kind_of(d, node[i]) == JSON_KEY)
+        b->longest = length > b->longest ? length : b->longest;
+        if (visible && !token[i]->added)
             *bpe_id_slot(b, b->names + b->name_start[i], b->name_start[i + 1] - b->name_start[i]) =
                 (int32_t)i;
     }
@@ -679,7 +561,8 @@ static inline int bpe_load_added(bpe_loader *l, uint32_t added)
         char *normal = NULL;
         bpe_added p;
         memset(&p, 0, sizeof p);
-        if (list == 1 && bpe_normalize(b, &text, &size, &normal) != 0)
+        if (list == 1 &&
+            bpe_normalize(b->steps, b->normalizers, &b->map, &text, &size, &normal) != 0)
             return json_fail(d, 0, "out of memory for %.0f bytes", (double)size);
         if (size == 0 && name_size > 0)
             json_fail(d, d->nodes[name].line, "added token \"%.80s\" is empty once normalized",
@@ -718,26 +601,26 @@ static inline int bpe_load_tokens(bpe_loader *l, uint32_t added)
 {
     json *d = &l->d;
     size_t n = (size_t)l->b->count;
-    uint32_t *node = (uint32_t *)bpe_array(d, n, sizeof *node);
+    const bpe_name **token = (const bpe_name **)bpe_array(d, n, sizeof *token);
     const bpe_added **normal = (const bpe_added **)bpe_array(d, n, sizeof *normal);
-    for (uint32_t i = 0; node != NULL && i <= l->mask; i++) {
+    for (uint32_t i = 0; token != NULL && i <= l->mask; i++) {
         const bpe_name *p = &l->names[i];
         if (p->at == 0)
             continue;
-        if ((size_t)p->id >= n || node[p->id] != 0) {
+        if ((size_t)p->id >= n || token[p->id] != NULL) {
             json_fail(d, d->nodes[p->at].line,
                       "token \"%.80s\": id %d occurs twice, or leaves a gap among %d tokens",
                       json_text(d, p->at), (int)p->id, (int)n);
             break;
         }
-        node[p->id] = p->at;
+        token[p->id] = p;
     }
     if (!d->error[0] && bpe_load_added(l, added) == 0) {
         for (uint32_t i = 0; i < l->b->added_count[1]; i++)
             normal[l->b->added[1][i].id] = &l->b->added[1][i];
-        bpe_load_bytes(l, node, normal);
+        bpe_load_bytes(l, token, normal);
     }
-    free(node);
+    free(token);
     free(normal);
     if (d->error[0] || bpe_load_single(l) != 0)
         return -1;
@@ -829,10 +712,12 @@ static inline int bpe_load_merges_text(bpe_loader *l, const char *path)
 
 /* Reads merges from tokenizer.json: an array of ["first", "second"] or, in older files, of "first
  * second". */
-static inline int bpe_load_merges_array(bpe_loader *l, uint32_t merges)
+static inline int bpe_load_merges_array(bpe_loader *l, uint32_t model)
 {
     json *d = &l->d;
-    uint32_t rank = 0;
+    uint32_t rank = 0, merges = json_require(d, model, "merges", JSON_ARRAY);
+    if (d->error[0])
+        return -1;
     bpe_load_merge_table(l, d, json_size(d, merges));
     for (uint32_t i = json_first(d, merges); !d->error[0] && i != 0; i = json_next(d, i)) {
         const char *first = "", *second = NULL;
@@ -871,13 +756,9 @@ static inline int bpe_load_end(bpe_loader *l)
 }
 
 /* ---- loading: the rest of tokenizer.json ----------------------------------------------------- */
-/* The supported regular expressions; the file's expression must be one of these, character by
- * character. */
+/* GPT-2's regular expression, which ByteLevel splits by. */
 #define BPE_REGEX_GPT2                                                                             \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define BPE_REGEX_LLAMA(digits)                                                                    \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                           \
-    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 /* Stores the error that `part` has an unsupported type, such as: part: expected .., found "type".
  * Returns -1. */
@@ -911,22 +792,52 @@ static inline int bpe_load_pattern(json *d, uint32_t at, size_t least, char *to,
     return 0;
 }
 
+/* Appends a step; the tokenizer owns its regular expression from then on. */
 static inline void bpe_load_step(bpe_loader *l, const bpe_step *p)
 {
     bpe *b = l->b;
     if (b->step_count == BPE_STEPS)
         json_fail(&l->d, 0, "more than %d normalizers and pre-tokenizers", (int)BPE_STEPS);
-    else if (!l->d.error[0])
+    if (l->d.error[0])
+        free(p->regex);
+    else
         b->steps[b->step_count++] = *p;
 }
 
-/* Reads a Replace step, by a text and not a regular expression; `part` is "normalizer" or
- * "decoder". */
+/* Compiles a regular expression of n bytes for a step. `line` says where it is, for error texts. */
+static inline bpe_regex *bpe_load_regex(json *d, uint32_t line, const char *part, const char *regex,
+                                        size_t n)
+{
+    const char *error = NULL;
+    if (d->error[0])
+        return NULL;
+    bpe_regex *r = bpe_regex_new(regex, n, &error);
+    if (r == NULL && error == NULL)
+        json_fail(d, 0, "out of memory for %.0f bytes", (double)sizeof *r);
+    else if (r == NULL)
+        json_fail(
+            d, line,
+            "%s: the regular expression \"%.200s\" is not supported: it has %s; what is supported "
+            "is in tokenizer_regex.h",
+            part, regex, error);
+    else if (r->anchored && strcmp(part, "normalizer") != 0)
+        json_fail(d, line, "%s: the regular expression \"%.200s\" is not supported: it has \\A",
+                  part, regex);
+    return r;
+}
+
+/* Reads a Replace step; `part` is "normalizer" or "decoder", which has no regular expression. */
 static inline void bpe_load_replace(json *d, uint32_t object, const char *part, bpe_step *p)
 {
     uint32_t pattern = json_require(d, object, "pattern", JSON_OBJECT);
     uint32_t regex = json_find(d, pattern, "Regex");
     p->kind = BPE_REPLACE;
+    if (regex && strcmp(part, "normalizer") == 0) {
+        const char *text = json_text(d, regex);
+        p->regex = bpe_load_regex(d, d->nodes[regex].line, part, text, json_size(d, regex));
+        bpe_load_pattern(d, json_require(d, object, "content", JSON_STRING), 0, p->to, &p->to_size);
+        return;
+    }
     if (regex) {
         json_fail(d, d->nodes[regex].line,
                   "%s: expected a Replace of a text (String), found the regular expression "
@@ -938,10 +849,93 @@ static inline void bpe_load_replace(json *d, uint32_t object, const char *part, 
     bpe_load_pattern(d, json_require(d, object, "content", JSON_STRING), 0, p->to, &p->to_size);
 }
 
+/* Reads a BertNormalizer, which is a step for each of its options. */
+static inline void bpe_load_bert_normalizer(bpe_loader *l, uint32_t object)
+{
+    json *d = &l->d;
+    const int lower = json_bool(d, object, "lowercase", 1);
+    const int accents = json_bool(d, object, "strip_accents", lower);
+    const struct {
+        bpe_kind kind;
+        int on;
+    } steps[] = { { BPE_CLEAN, json_bool(d, object, "clean_text", 1) },
+                  { BPE_IDEOGRAPHS, json_bool(d, object, "handle_chinese_chars", 1) },
+                  { BPE_NFD, accents },
+                  { BPE_ACCENTS, accents },
+                  { BPE_LOWER, lower } };
+    for (int i = 0; i < 5; i++) {
+        const bpe_step p = { steps[i].kind, "", "", 0, 0, BPE_NEVER, NULL };
+        if (steps[i].on)
+            bpe_load_step(l, &p);
+    }
+    l->b->normalizers = l->b->step_count;
+}
+
+/* Decodes n characters of base64 to `to`. Returns the number of bytes, or SIZE_MAX if they are not
+ * base64. */
+static inline size_t bpe_base64(const char *s, size_t n, unsigned char *to)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t size = 0;
+    uint32_t bits = 0;
+    for (int i = 0; i < 2 && n > 2 && (n + (size_t)i) % 4 == 0 && s[n - 1] == '='; i++)
+        n--; /* padding */
+    for (size_t i = 0; i < n; i++) {
+        const char *at = s[i] != 0 ? strchr(digits, s[i]) : NULL;
+        if (at == NULL)
+            return SIZE_MAX;
+        bits = bits << 6 | (uint32_t)(at - digits);
+        if (i % 4 != 0)
+            to[size++] = (unsigned char)(bits >> (6 - i % 4 * 2));
+    }
+    return n % 4 == 1 ? SIZE_MAX : size;
+}
+
+/* Reads the map of a Precompiled normalizer: in base64, the number of bytes of the trie (32 bits), its
+ * units, and the texts. */
+static inline void bpe_load_charsmap(bpe_loader *l, uint32_t at)
+{
+    json *d = &l->d;
+    bpe_charsmap *m = &l->b->map;
+    const char *s = json_text(d, at);
+    const size_t n = json_size(d, at);
+    unsigned char *bytes = d->error[0] ? NULL : (unsigned char *)bpe_array(d, n, 1);
+    if (bytes == NULL)
+        return;
+    size_t size = bpe_base64(s, n, bytes);
+    const size_t trie = size == SIZE_MAX || size < 4 ? SIZE_MAX : bpe_get32(bytes);
+    uint32_t c;
+    if (m->units != NULL)
+        json_fail(d, d->nodes[at].line, "normalizer: expected one Precompiled");
+    else if (trie == SIZE_MAX || trie > size - 4 || trie % 4 != 0)
+        json_mismatch(d, at, "a map of SentencePiece in base64");
+    if (!d->error[0]) {
+        m->count = trie / 4;
+        m->size = size - 4 - trie;
+        m->units = (uint32_t *)bpe_array(d, m->count, sizeof *m->units);
+        m->texts = (char *)bpe_array(d, m->size, 1);
+    }
+    for (size_t i = 0; !d->error[0] && i < m->count; i++)
+        m->units[i] = bpe_get32(bytes + 4 + 4 * i);
+    if (!d->error[0])
+        memcpy(m->texts, bytes + 4 + trie, m->size);
+    free(bytes);
+    for (size_t i = 0, start = 0; !d->error[0] && i < m->size;) {
+        const int length = json_utf8(m->texts + i, m->size - i, &c);
+        if (length < 0) {
+            json_mismatch(d, at, "texts in UTF-8 in a map of SentencePiece");
+            return;
+        }
+        i += (size_t)length;
+        start = c == 0 ? i : start;
+        m->longest = i - start > m->longest ? i - start : m->longest;
+    }
+}
+
 static inline void bpe_load_normalizer(bpe_loader *l, uint32_t object)
 {
     json *d = &l->d;
-    bpe_step p = { BPE_NFC, "", "", 0, 0, BPE_NEVER };
+    bpe_step p = { BPE_NFC, "", "", 0, 0, BPE_NEVER, NULL };
     if (bpe_is_type(d, object, "Sequence")) {
         uint32_t all = json_require(d, object, "normalizers", JSON_ARRAY);
         for (uint32_t i = json_first(d, all); i != 0 && !d->error[0]; i = json_next(d, i))
@@ -953,8 +947,30 @@ static inline void bpe_load_normalizer(bpe_loader *l, uint32_t object)
         bpe_load_pattern(d, json_require(d, object, "prepend", JSON_STRING), 0, p.to, &p.to_size);
     } else if (bpe_is_type(d, object, "Replace")) {
         bpe_load_replace(d, object, "normalizer", &p);
+    } else if (bpe_is_type(d, object, "BertNormalizer")) {
+        bpe_load_bert_normalizer(l, object);
+        return;
+    } else if (bpe_is_type(d, object, "Precompiled")) {
+        p.kind = BPE_PRECOMPILED;
+        bpe_load_charsmap(l, json_require(d, object, "precompiled_charsmap", JSON_STRING));
+    } else if (bpe_is_type(d, object, "Strip")) {
+        p.kind = BPE_STRIP_LEFT;
+        if (json_bool(d, object, "strip_left", 1))
+            bpe_load_step(l, &p);
+        p.kind = BPE_STRIP_RIGHT;
+        if (!json_bool(d, object, "strip_right", 1)) {
+            l->b->normalizers = l->b->step_count;
+            return;
+        }
+    } else if (bpe_is_type(d, object, "NFD")) {
+        p.kind = BPE_NFD;
+    } else if (bpe_is_type(d, object, "Lowercase")) {
+        p.kind = BPE_LOWER;
     } else if (!bpe_is_type(d, object, "NFC")) {
-        bpe_fail_type(d, object, "normalizer", "NFC, Prepend, Replace or Sequence");
+        bpe_fail_type(
+            d, object, "normalizer",
+            "NFC, NFD, Lowercase, Strip, Prepend, Replace, BertNormalizer, Precompiled or "
+            "Sequence");
     }
     bpe_load_step(l, &p);
     l->b->normalizers = l->b->step_count;
@@ -967,8 +983,14 @@ static inline void bpe_check_growth(bpe_loader *l)
     double times = 1;
     for (int i = 0; i < l->b->normalizers; i++) {
         const bpe_step *p = &l->b->steps[i];
-        if (p->kind == BPE_NFC)
+        if (p->kind == BPE_NFC || p->kind == BPE_NFD)
             times *= 3;
+        else if (p->kind == BPE_IDEOGRAPHS || p->kind == BPE_LOWER)
+            times *= 5.0 / 3; /* a character of 3 bytes and 2 spaces; 2 bytes become 3 */
+        else if (p->kind == BPE_PRECOMPILED && l->b->map.longest > 0)
+            times *= (double)l->b->map.longest; /* a key has at least one byte */
+        else if (p->kind == BPE_REPLACE && p->regex != NULL)
+            times *= p->to_size > 0 ? (double)p->to_size : 1; /* a match has at least one byte */
         else if (p->kind == BPE_REPLACE && p->to_size > p->from_size)
             times *= (double)p->to_size / (double)p->from_size;
     }
@@ -978,34 +1000,58 @@ static inline void bpe_check_growth(bpe_loader *l)
                   times, (int)BPE_GROWTH);
 }
 
+/* Adds the step that splits by GPT-2's regular expression. */
+static inline void bpe_load_gpt2(bpe_loader *l)
+{
+    bpe_step p = { BPE_REGEX, "", "", 0, 0, BPE_NEVER, NULL };
+    p.regex = bpe_load_regex(&l->d, 0, "pre_tokenizer", BPE_REGEX_GPT2, sizeof BPE_REGEX_GPT2 - 1);
+    bpe_load_step(l, &p);
+}
+
 static inline void bpe_load_split(bpe_loader *l, uint32_t object)
 {
-    static const char *const known[] = { BPE_REGEX_GPT2, BPE_REGEX_LLAMA("\\p{N}{1,3}"),
-                                         BPE_REGEX_LLAMA("\\p{N}") };
     static const char *const behaviours[] = { "Isolated", "MergedWithPrevious", "MergedWithNext" };
     json *d = &l->d;
     uint32_t pattern = json_require(d, object, "pattern", JSON_OBJECT);
     uint32_t regex = json_find(d, pattern, "Regex");
     uint32_t behaviour = json_require(d, object, "behavior", JSON_STRING);
-    bpe_step p = { BPE_GPT2, "", "", 0, 0, BPE_NEVER };
+    const int matches =
+        regex && json_is(d, behaviour, "Removed") && json_bool(d, object, "invert", 0);
+    bpe_step p = { BPE_REGEX, "", "", 0, 0, BPE_NEVER, NULL };
     int i = 0;
-    bpe_require_off(d, object, "invert");
-    while (i < 3 && !json_is(d, regex ? regex : behaviour, regex ? known[i] : behaviours[i]))
+    if (!matches)
+        bpe_require_off(d, object, "invert");
+    while (i < 3 && !json_is(d, behaviour, behaviours[i]))
         i++;
-    p.kind = (bpe_kind)((regex ? BPE_GPT2 : BPE_ISOLATED) + i);
-    if (regex && i == 3)
-        json_fail(
-            d, d->nodes[regex].line,
-            "pre_tokenizer: expected the regular expression of GPT-2, Llama 3 or Qwen2, found "
-            "\"%.200s\"",
-            json_text(d, regex));
-    else if (regex && !json_is(d, behaviour, "Isolated"))
-        json_mismatch(d, behaviour, "Isolated");
-    else if (i == 3)
+    if (matches)
+        p.kind = BPE_MATCHES;
+    else if (!regex)
+        p.kind = (bpe_kind)(BPE_ISOLATED + i);
+    if (regex && !matches && i != 0)
+        json_mismatch(d, behaviour, "Isolated, or Removed with \"invert\"");
+    else if (!regex && i == 3)
         json_mismatch(d, behaviour, "Isolated, MergedWithPrevious or MergedWithNext");
     else if (!regex)
         bpe_load_pattern(d, json_require(d, pattern, "String", JSON_STRING), 1, p.from, &p.from_size);
+    else
+        p.regex = bpe_load_regex(d, d->nodes[regex].line, "pre_tokenizer", json_text(d, regex),
+                                 json_size(d, regex));
     bpe_load_step(l, &p);
+}
+
+/* Returns when a Metaspace puts its replacement before a piece. */
+static inline bpe_when bpe_load_scheme(json *d, uint32_t object)
+{
+    uint32_t scheme = json_find_nonnull(d, object, "prepend_scheme");
+    const bpe_when when = json_is(d, scheme, "first")   ? BPE_FIRST
+                          : json_is(d, scheme, "never") ? BPE_NEVER
+                                                        : BPE_ALWAYS;
+    if (scheme && when == BPE_ALWAYS && !json_is(d, scheme, "always"))
+        json_mismatch(d, scheme, "always, first or never");
+    if (!json_bool(d, object, "add_prefix_space", 1) && when != BPE_NEVER)
+        json_mismatch(d, json_find(d, object, "add_prefix_space"),
+                      "true, or \"never\" as prepend_scheme");
+    return when;
 }
 
 static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
@@ -1013,25 +1059,24 @@ static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
     json *d = &l->d;
     uint32_t scheme = json_find_nonnull(d, object, "prepend_scheme"), c = 0;
     uint32_t replacement = json_require(d, object, "replacement", JSON_STRING);
-    bpe_step p = { BPE_METASPACE, "", "", 0, 0, BPE_ALWAYS };
+    bpe_step p = { BPE_METASPACE, "", "", 0, 0, BPE_ALWAYS, NULL };
     bpe_load_pattern(d, replacement, 1, p.to, &p.to_size);
     if (!d->error[0] && (size_t)json_utf8(p.to, p.to_size, &c) != p.to_size)
         json_mismatch(d, replacement, "one character");
-    if (json_is(d, scheme, "first"))
-        p.when = BPE_FIRST;
-    else if (json_is(d, scheme, "never"))
-        p.when = BPE_NEVER;
-    else if (scheme && !json_is(d, scheme, "always"))
-        json_mismatch(d, scheme, "always, first or never");
-    if (!json_bool(d, object, "add_prefix_space", 1) && p.when != BPE_NEVER)
-        json_mismatch(d, json_find(d, object, "add_prefix_space"),
-                   "true, or \"never\" as prepend_scheme");
-    /* after a normalizer, several pieces could count as the first one */
-    if (p.when == BPE_FIRST && l->b->normalizers > 0)
-        json_mismatch(d, scheme, "always or never, with a normalizer");
+    p.when = bpe_load_scheme(d, object);
+    /* After a normalizer and another step, several pieces could count as the first one. If a
+     * normalizer removed the start of the text, none would. */
+    int removes = l->b->normalizers > 0 && l->b->step_count > l->b->normalizers;
+    for (const bpe_step *q = l->b->steps; q < l->b->steps + l->b->normalizers; q++)
+        removes |= q->kind == BPE_STRIP_LEFT || q->kind == BPE_CLEAN || q->kind == BPE_ACCENTS ||
+                   (q->kind == BPE_REPLACE && q->to_size == 0);
+    if (p.when == BPE_FIRST && removes)
+        json_mismatch(d, scheme,
+                      "always or never, with an earlier pre_tokenizer and a normalizer, or "
+                      "with a normalizer that removes text");
     bpe_load_step(l, &p);
     if (json_bool(d, object, "split", 1)) {
-        bpe_step split = { BPE_SPLIT_BEFORE, "", "", p.to_size, 0, BPE_NEVER };
+        bpe_step split = { BPE_SPLIT_BEFORE, "", "", p.to_size, 0, BPE_NEVER, NULL };
         memcpy(split.from, p.to, p.to_size);
         bpe_load_step(l, &split);
     }
@@ -1040,7 +1085,7 @@ static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
 static inline void bpe_load_pre_tokenizer(bpe_loader *l, uint32_t object)
 {
     json *d = &l->d;
-    bpe_step p = { BPE_PREFIX, "", "", 0, 0, BPE_NEVER };
+    bpe_step p = { BPE_PREFIX, "", "", 0, 0, BPE_NEVER, NULL };
     if (l->b->byte_level) {
         json_fail(d, d->nodes[object].line, "pre_tokenizer: expected ByteLevel to be the last");
     } else if (bpe_is_type(d, object, "Sequence")) {
@@ -1050,12 +1095,25 @@ static inline void bpe_load_pre_tokenizer(bpe_loader *l, uint32_t object)
     } else if (bpe_is_type(d, object, "ByteLevel")) {
         if (json_bool(d, object, "add_prefix_space", 0))
             bpe_load_step(l, &p);
-        p.kind = BPE_GPT2;
         if (json_bool(d, object, "use_regex", 1))
-            bpe_load_step(l, &p);
+            bpe_load_gpt2(l);
         l->b->byte_level = 1;
     } else if (bpe_is_type(d, object, "Digits")) {
         p.kind = json_bool(d, object, "individual_digits", 0) ? BPE_DIGIT : BPE_DIGITS;
+        bpe_load_step(l, &p);
+    } else if (bpe_is_type(d, object, "BertPreTokenizer")) {
+        p.kind = BPE_WHITESPACE;
+        bpe_load_step(l, &p);
+        p.kind = BPE_PUNCTUATION;
+        bpe_load_step(l, &p);
+    } else if (bpe_is_type(d, object, "WhitespaceSplit")) {
+        p.kind = BPE_WHITESPACE;
+        bpe_load_step(l, &p);
+    } else if (bpe_is_type(d, object, "Punctuation")) {
+        uint32_t behaviour = json_find_nonnull(d, object, "behavior");
+        if (behaviour && !json_is(d, behaviour, "Isolated"))
+            json_mismatch(d, behaviour, "Isolated");
+        p.kind = BPE_PUNCTUATION;
         bpe_load_step(l, &p);
     } else if (bpe_is_type(d, object, "Metaspace")) {
         bpe_load_metaspace(l, object);
@@ -1063,7 +1121,8 @@ static inline void bpe_load_pre_tokenizer(bpe_loader *l, uint32_t object)
         bpe_load_split(l, object);
     } else {
         bpe_fail_type(d, object, "pre_tokenizer",
-                         "ByteLevel, Digits, Metaspace, Split or Sequence");
+                      "ByteLevel, Digits, Metaspace, Split, WhitespaceSplit, Punctuation, "
+                      "BertPreTokenizer or Sequence");
     }
 }
 
@@ -1080,17 +1139,39 @@ static inline void bpe_load_decoder(bpe_loader *l, uint32_t object, int *before)
             bpe_load_decoder(l, all, before);
         return;
     }
+    if (l->b->model == BPE_WORDPIECE) {
+        uint32_t prefix = json_find_nonnull(d, object, "prefix");
+        if (!bpe_is_type(d, object, "WordPiece"))
+            bpe_fail_type(d, object, "decoder", "WordPiece, as the model is");
+        else if (prefix &&
+                 (json_size(d, prefix) != l->b->continuing_size ||
+                  memcmp(json_text(d, prefix), l->b->continuing, json_size(d, prefix)) != 0))
+            json_mismatch(d, prefix, "the model's continuing_subword_prefix");
+        l->cleanup = json_bool(d, object, "cleanup", 1);
+        return;
+    }
     if (l->b->byte_level) {
         if (!bpe_is_type(d, object, "ByteLevel"))
             bpe_fail_type(d, object, "decoder", "ByteLevel, as the pre_tokenizer is");
         return;
     }
+    if (bpe_is_type(d, object, "Metaspace") && *before == 0) {
+        bpe_load_pattern(d, json_require(d, object, "replacement", JSON_STRING), 1, l->replace.from,
+                         &l->replace.from_size);
+        l->replace.kind = BPE_REPLACE;
+        l->replace.to[0] = ' ';
+        l->replace.to_size = 1;
+        l->b->strip = bpe_load_scheme(d, object) != BPE_NEVER ? BPE_STRIP_TOKEN : 0;
+        *before = 4;
+        return;
+    }
     while (i < 4 && !bpe_is_type(d, object, order[i]))
         i++;
     if (i == 4 || i < *before || (i == 3 && *before != 3)) {
-        bpe_fail_type(d, object, "decoder",
-                         "Replace, ByteFallback, Fuse or Strip in a Sequence of this order (with "
-                         "ByteLevel as pre_tokenizer: ByteLevel)");
+        bpe_fail_type(
+            d, object, "decoder",
+            "Metaspace, or Replace, ByteFallback, Fuse or Strip in a Sequence of this order "
+            "(with ByteLevel as pre_tokenizer: ByteLevel)");
         return;
     }
     *before = i + 1;
@@ -1142,6 +1223,18 @@ static inline void bpe_load_template(bpe_loader *l, uint32_t object)
             "post_processor: expected the text, {\"Sequence\": {\"id\": \"A\"}}, in \"single\"");
 }
 
+/* Reads a token that BertProcessing or RobertaProcessing adds: ["[CLS]", 101]. */
+static inline void bpe_load_pair(bpe_loader *l, uint32_t object, const char *key, int32_t *to,
+                                 int *count)
+{
+    json *d = &l->d;
+    uint32_t pair = json_require(d, object, key, JSON_ARRAY), first = json_first(d, pair);
+    int64_t id = json_int_of(d, json_next(d, first));
+    if (!d->error[0] && (id < 0 || id >= l->b->count))
+        json_mismatch(d, json_next(d, first), "the id of a token");
+    to[(*count)++] = d->error[0] ? 0 : (int32_t)id;
+}
+
 static inline void bpe_load_post(bpe_loader *l, uint32_t object, int *templates)
 {
     json *d = &l->d;
@@ -1149,30 +1242,66 @@ static inline void bpe_load_post(bpe_loader *l, uint32_t object, int *templates)
         uint32_t all = json_require(d, object, "processors", JSON_ARRAY);
         for (uint32_t i = json_first(d, all); i != 0 && !d->error[0]; i = json_next(d, i))
             bpe_load_post(l, i, templates);
-    } else if (bpe_is_type(d, object, "TemplateProcessing")) {
-        if ((*templates)++ > 0)
+    } else if (bpe_is_type(d, object, "TemplateProcessing") ||
+               bpe_is_type(d, object, "BertProcessing") ||
+               bpe_is_type(d, object, "RobertaProcessing")) {
+        if ((*templates)++ > 0) {
             json_fail(d, d->nodes[object].line, "post_processor: expected one template");
-        else
+        } else if (bpe_is_type(d, object, "TemplateProcessing")) {
             bpe_load_template(l, object);
+        } else {
+            bpe_load_pair(l, object, "cls", l->b->prefix, &l->b->prefix_count);
+            bpe_load_pair(l, object, "sep", l->b->suffix, &l->b->suffix_count);
+        }
     } else if (!bpe_is_type(d, object, "ByteLevel")) { /* ByteLevel as post-processor changes no
                                                         * tokens */
-        bpe_fail_type(d, object, "post_processor", "TemplateProcessing, ByteLevel or Sequence");
+        bpe_fail_type(
+            d, object, "post_processor",
+            "TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel or Sequence");
     }
 }
 
-/* Reads the options of the BPE model. */
+/* Reads the model's type and options. */
 static inline void bpe_load_model(bpe_loader *l, uint32_t model)
 {
     bpe *b = l->b;
     json *d = &l->d;
+    if (bpe_is_type(d, model, "WordPiece")) {
+        uint32_t prefix = json_find_nonnull(d, model, "continuing_subword_prefix");
+        int64_t most = json_int(d, model, "max_input_chars_per_word", 100);
+        b->model = BPE_WORDPIECE;
+        memcpy(b->continuing, "##", b->continuing_size = 2);
+        if (prefix)
+            bpe_load_pattern(d, prefix, 0, b->continuing, &b->continuing_size);
+        json_require(d, model, "unk_token", JSON_STRING);
+        if (!d->error[0] && most < 0)
+            json_mismatch(d, json_find(d, model, "max_input_chars_per_word"), "0 or more");
+        b->most_characters = (size_t)most;
+        return;
+    }
+    b->byte_fallback = json_bool(d, model, "byte_fallback", 0);
+    if (bpe_is_type(d, model, "Unigram")) {
+        b->model = BPE_UNIGRAM;
+        return;
+    }
     if (json_find(d, model, "type") && !bpe_is_type(d, model, "BPE")) /* GPT-2's file has no type */
-        bpe_fail_type(d, model, "model", "BPE");
+        bpe_fail_type(d, model, "model", "BPE, WordPiece or Unigram");
     bpe_require_off(d, model, "dropout");
     bpe_require_off(d, model, "continuing_subword_prefix");
     bpe_require_off(d, model, "end_of_word_suffix");
-    b->byte_fallback = json_bool(d, model, "byte_fallback", 0);
     b->fuse_unk = json_bool(d, model, "fuse_unk", 0);
     b->ignore_merges = json_bool(d, model, "ignore_merges", 0);
+}
+
+/* Reads the id of the unknown token of a Unigram model. */
+static inline void bpe_load_unknown(bpe_loader *l, uint32_t model)
+{
+    json *d = &l->d;
+    uint32_t unknown = json_require(d, model, "unk_id", JSON_NUMBER);
+    const int64_t id = json_int_of(d, unknown);
+    if (!d->error[0] && (id < 0 || id >= json_size(d, json_find(d, model, "vocab"))))
+        json_mismatch(d, unknown, "the id of a token of the vocabulary");
+    l->b->unknown = (int32_t)id;
 }
 
 /* Looks up the id of unk_token. Then adds a step that splits text before each U+2581 (a space), so
@@ -1188,14 +1317,19 @@ static inline void bpe_finish_load(bpe_loader *l, uint32_t model)
     for (int i = 0; i < 256; i++)
         all_bytes &= b->byte[i] >= 0;
     b->unknown = unknown && !d->error[0] ? bpe_find(l, name, size) : -1;
-    if (unknown && b->unknown < 0 && !all_bytes)
+    if (unknown && b->unknown < 0 && (!all_bytes || b->model != BPE_MERGES))
         json_mismatch(d, unknown, "a token of the vocabulary");
     if (d->error[0])
         return;
-    if (b->byte_level || b->ignore_merges || l->cross_merge || bpe_find(l, BPE_SPACE, 3) < 0 ||
+    if (b->model != BPE_MERGES && b->byte_level)
+        json_fail(d, 0, "pre_tokenizer: ByteLevel is expected only with the model BPE");
+    if (b->model == BPE_UNIGRAM)
+        bpe_load_unknown(l, model);
+    if (b->model != BPE_MERGES || b->byte_level || b->ignore_merges || l->cross_merge ||
+        bpe_find(l, BPE_SPACE, 3) < 0 ||
         (size >= 3 && memcmp(name + size - 3, BPE_SPACE, 3) == 0) || b->step_count == BPE_STEPS)
         return;
-    bpe_step p = { BPE_SPACES, BPE_SPACE, "", 3, 0, BPE_NEVER };
+    bpe_step p = { BPE_SPACES, BPE_SPACE, "", 3, 0, BPE_NEVER, NULL };
     bpe_load_step(l, &p);
 }
 
@@ -1218,10 +1352,11 @@ static inline int bpe_load_json(bpe_loader *l)
     bpe_load_decoder(l, json_require(d, JSON_ROOT, "decoder", JSON_OBJECT), &decoders);
     if (added && json_kind_of(d, added) != JSON_ARRAY)
         json_mismatch(d, added, "an array");
-    uint32_t vocabulary = json_require(d, model, "vocab", JSON_OBJECT);
-    uint32_t merges = json_require(d, model, "merges", JSON_ARRAY);
+    uint32_t vocabulary =
+        json_require(d, model, "vocab", l->b->model == BPE_UNIGRAM ? JSON_ARRAY : JSON_OBJECT);
     if (!d->error[0] && bpe_load_names(l, vocabulary, added) == 0 &&
-        bpe_load_tokens(l, added) == 0 && bpe_load_merges_array(l, merges) == 0) {
+        bpe_load_tokens(l, added) == 0 &&
+        (l->b->model != BPE_MERGES || bpe_load_merges_array(l, model) == 0)) {
         bpe_finish_load(l, model);
         if (after)
             bpe_load_post(l, after, &templates);
@@ -1264,8 +1399,9 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
     bpe_init_loader(&l, b);
     b->byte_level = 1;
     b->unknown = -1;
-    b->steps[b->step_count++].kind = BPE_GPT2;
-    if (json_read_file(&l.d, vocabulary) == 0 && json_kind_of(&l.d, JSON_ROOT) != JSON_OBJECT)
+    if (json_read_file(&l.d, vocabulary) == 0)
+        bpe_load_gpt2(&l);
+    if (!l.d.error[0] && json_kind_of(&l.d, JSON_ROOT) != JSON_OBJECT)
         json_mismatch(&l.d, JSON_ROOT, "an object of tokens and their ids");
     if (!l.d.error[0] && bpe_load_names(&l, JSON_ROOT, 0) == 0 && bpe_load_tokens(&l, 0) == 0 &&
         bpe_load_merges_text(&l, merges) == 0) {
@@ -1279,14 +1415,47 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
     return bpe_load_end(&l);
 }
 
-/* Reads the tokenizer of a folder: tokenizer.json, or else vocab.json and merges.txt. */
+/* Reads a tokenizer from a text that bpe_vocab_json or bpe_spm_json returned, with their d. */
+static inline int bpe_read_converted(bpe *b, const json *d, const char *path, char *text,
+                                     size_t size)
+{
+    if (text != NULL)
+        return bpe_read_text(b, path, text, size);
+    memset(b, 0, sizeof *b);
+    memcpy(b->error, d->error, sizeof b->error);
+    return -1;
+}
+
+/* Reads a tokenizer from vocab.txt, the older format of BERT, and the tokenizer_config.json next to
+ * it, or NULL without one (bpe_vocab_json). Returns 0, or -1 with b->error and nothing to free. */
+static inline int bpe_read_vocab(bpe *b, const char *vocabulary, const char *config)
+{
+    json d;
+    size_t size = 0;
+    char *text = bpe_vocab_json(&d, vocabulary, config, &size);
+    return bpe_read_converted(b, &d, vocabulary, text, size);
+}
+
+/* Reads a tokenizer from SentencePiece's tokenizer.model, like bpe_read_vocab (bpe_spm_json). */
+static inline int bpe_read_spm(bpe *b, const char *path, const char *config)
+{
+    json d;
+    size_t size = 0;
+    char *text = bpe_spm_json(&d, path, config, &size);
+    return bpe_read_converted(b, &d, path, text, size);
+}
+
+/* Reads the tokenizer of a folder: tokenizer.json, or else vocab.json and merges.txt, or else
+ * vocab.txt or tokenizer.model, with tokenizer_config.json if it exists. */
 static inline int bpe_open(bpe *b, const char *directory)
 {
-    static const char *const files[] = { "tokenizer.json", "vocab.json", "merges.txt",
-                                         "tokenizer.model", "tekken.json" };
-    char path[5][1024];
-    int exists[5];
-    for (int i = 0; i < 5; i++) {
+    static const char *const files[] = { "tokenizer.json",       "vocab.json",
+                                         "merges.txt",           "vocab.txt",
+                                         "tokenizer.model",      "tekken.json",
+                                         "tokenizer_config.json" };
+    char path[7][1024];
+    int exists[7];
+    for (int i = 0; i < 7; i++) {
         int n = snprintf(path[i], sizeof path[i], "%s/%s", directory, files[i]);
         FILE *f = n > 0 && (size_t)n < sizeof path[i] ? fopen(path[i], "rb") : NULL;
         exists[i] = f != NULL;
@@ -1297,17 +1466,20 @@ static inline int bpe_open(bpe *b, const char *directory)
         return bpe_read_json(b, path[0]);
     if (exists[1] && exists[2])
         return bpe_read_files(b, path[1], path[2]);
+    if (exists[3])
+        return bpe_read_vocab(b, path[3], exists[6] ? path[6] : NULL);
+    if (exists[4])
+        return bpe_read_spm(b, path[4], exists[6] ? path[6] : NULL);
     memset(b, 0, sizeof *b);
     snprintf(
         b->error, sizeof b->error,
-        "%.200s: expected a directory with tokenizer.json, or with vocab.json and merges.txt%s",
+        "%.200s: expected a directory with tokenizer.json, with vocab.json and merges.txt, with "
+        "vocab.txt, or with tokenizer.model%s",
         directory,
-        exists[3]   ? "; tokenizer.model alone, SentencePiece's, is not read: in Python, "
-                     "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) writes "
-                     "tokenizer.json"
-        : exists[4] ? "; tekken.json, Mistral's own, is not read: take tokenizer.json of the "
-                     "same model in Hugging Face's format"
-                   : "");
+        exists[5]
+            ? "; tekken.json, Mistral's own, is not read: take tokenizer.json of the same model in "
+              "Hugging Face's format"
+            : "");
     return -1;
 }
 
@@ -1368,11 +1540,14 @@ static inline int bpe_reserve_word(bpe *b, size_t n, bpe_tokens *t)
     free(b->symbol);
     free(b->next);
     free(b->prev);
+    free(b->sums);
+    b->sums = (double *)malloc((b->model == BPE_UNIGRAM ? capacity : 1) * sizeof *b->sums);
     b->heap = (uint64_t *)malloc(2 * capacity * sizeof *b->heap);
     b->symbol = (int32_t *)malloc(capacity * sizeof *b->symbol);
     b->next = (uint32_t *)malloc(capacity * sizeof *b->next);
     b->prev = (uint32_t *)malloc(capacity * sizeof *b->prev);
-    int allocated = b->heap != NULL && b->symbol != NULL && b->next != NULL && b->prev != NULL;
+    int allocated = b->heap != NULL && b->symbol != NULL && b->next != NULL && b->prev != NULL &&
+                    b->sums != NULL;
     b->capacity = allocated ? capacity : 0;
     return allocated ? 0 : bpe_fail(t, "out of memory for a word of %.0f bytes", (double)n);
 }
@@ -1503,15 +1678,140 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
     return 0;
 }
 
+/* Returns the id of the vocabulary token whose name is `first` followed by s, or -1. */
+static inline int32_t bpe_id_of_joined(const bpe *b, const char *first, size_t m, const char *s,
+                                       size_t n)
+{
+    for (uint32_t i = bpe_hash_end(bpe_hash_more(bpe_hash_more(BPE_HASH, first, m), s, n));; i++) {
+        const int32_t id = b->ids[i & b->ids_mask];
+        const char *name = id < 0 ? "" : b->names + b->name_start[id];
+        if (id < 0 || (b->name_start[id + 1] - b->name_start[id] == m + n &&
+                       memcmp(name, first, m) == 0 && memcmp(name + m, s, n) == 0))
+            return id;
+    }
+}
+
+/* Appends the WordPiece tokens of a word of n > 0 bytes: the longest token that the word begins with,
+ * then the same for the rest, whose tokens have names that begin with b->continuing. A word that is
+ * too long, or in which no token fits somewhere, is one unknown token. */
+static inline int bpe_wordpiece_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
+{
+    const size_t count = t->count;
+    size_t characters = 0, start = 0;
+    for (size_t i = 0; i < n; i++)
+        characters += ((unsigned char)s[i] & 0xc0) != 0x80;
+    if (bpe_reserve(t, n) != 0)
+        return -1;
+    while (characters <= b->most_characters && start < n) {
+        const size_t m = start > 0 ? b->continuing_size : 0;
+        size_t end = n - start > b->longest ? start + b->longest : n;
+        int32_t id = -1;
+        for (; end > start && id < 0; end -= id < 0)
+            if (end == n || ((unsigned char)s[end] & 0xc0) != 0x80)
+                id = bpe_id_of_joined(b, b->continuing, m, s + start, end - start);
+        if (id < 0)
+            break;
+        t->ids[t->count++] = id;
+        start = end;
+    }
+    if (start < n) {
+        t->count = count;
+        t->ids[t->count++] = b->unknown;
+    }
+    return 0;
+}
+
+/* Considers the token `id` between the positions `start` and `end` of a word: stores it if the sum of
+ * scores up to `end` is larger with it than with the tokens that were considered before. */
+static inline void bpe_consider(bpe *b, size_t start, size_t end, int32_t id, double score)
+{
+    const double sum = score + b->sums[start];
+    if (b->symbol[end] >= 0 && sum <= b->sums[end])
+        return;
+    b->sums[end] = sum;
+    b->symbol[end] = id;
+    b->prev[end] = (uint32_t)start;
+}
+
+/* Finds the tokens of a word with the largest sum of scores (Viterbi's algorithm). A character that is
+ * no token may be an unknown token. Then b->next[p] is the end of the token that starts at position p,
+ * and b->symbol[q] the token that ends at q. */
+static inline void bpe_best_tokens(bpe *b, const char *s, size_t n)
+{
+    memset(b->symbol, 255, (n + 1) * sizeof *b->symbol);
+    b->sums[0] = 0;
+    for (size_t i = 0, character; i < n; i += character) {
+        uint32_t h = BPE_HASH;
+        int single = 0; /* whether the character at i is a token */
+        character = 0;
+        for (size_t end = i + 1; end <= n && (end - i <= b->longest || character == 0); end++) {
+            h = bpe_hash_more(h, s + end - 1, 1);
+            if (end < n && ((unsigned char)s[end] & 0xc0) == 0x80)
+                continue;
+            character = character == 0 ? end - i : character;
+            for (uint32_t k = bpe_hash_end(h);; k++) {
+                const int32_t id = b->ids[k & b->ids_mask];
+                if (id < 0)
+                    break;
+                if (b->name_start[id + 1] - b->name_start[id] != end - i ||
+                    memcmp(b->names + b->name_start[id], s + i, end - i) != 0)
+                    continue;
+                bpe_consider(b, i, end, id, b->scores[id]);
+                single |= end - i == character;
+                break;
+            }
+        }
+        if (!single)
+            bpe_consider(b, i, i + character, b->unknown, b->unknown_score);
+    }
+    for (size_t end = n; end > 0; end = b->prev[end])
+        b->next[b->prev[end]] = (uint32_t)end;
+}
+
+/* Appends the Unigram tokens of a word of n > 0 bytes. Consecutive unknown tokens become one, or with
+ * byte_fallback the tokens of their bytes. */
+static inline int bpe_unigram_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
+{
+    if (n >= INT32_MAX || n > SIZE_MAX / 64)
+        return bpe_fail(t, "a word of %.0f bytes is too long", (double)n);
+    if (bpe_reserve(t, n) != 0 || bpe_reserve_word(b, n + 1, t) != 0)
+        return -1;
+    bpe_best_tokens(b, s, n);
+    for (size_t start = 0, end; start < n; start = end) {
+        end = b->next[start];
+        int32_t id = b->symbol[end];
+        while (id == b->unknown && end < n && b->symbol[b->next[end]] == id)
+            end = b->next[end];
+        if (id == b->unknown)
+            id = bpe_id_of(b, s + start, end - start);
+        int fallback = id < 0 && b->byte_fallback;
+        for (size_t k = start; fallback && k < end; k++)
+            fallback = b->byte[(unsigned char)s[k]] >= 0;
+        for (size_t k = start; fallback && k < end; k++)
+            t->ids[t->count++] = b->byte[(unsigned char)s[k]];
+        if (!fallback)
+            t->ids[t->count++] = id >= 0 ? id : b->unknown;
+    }
+    return 0;
+}
+
+/* Appends the tokens of a word by the tokenizer's model. */
+static inline int bpe_model_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
+{
+    return b->model == BPE_WORDPIECE ? bpe_wordpiece_word(b, s, n, t)
+           : b->model == BPE_UNIGRAM ? bpe_unigram_word(b, s, n, t)
+                                     : bpe_merge_word(b, s, n, t);
+}
+
 /* Appends a word's tokens, taken from the cache if the word is in it. */
 static inline int bpe_encode_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
 {
     if (n > BPE_CACHE_BYTES)
-        return bpe_merge_word(b, s, n, t);
+        return bpe_model_word(b, s, n, t);
     bpe_word *w = &b->words[bpe_hash(s, n) % BPE_CACHE];
     if (w->size != n || memcmp(w->bytes, s, n) != 0) {
         size_t first = t->count;
-        if (bpe_merge_word(b, s, n, t) != 0)
+        if (bpe_model_word(b, s, n, t) != 0)
             return -1;
         if (t->count - first <= BPE_CACHE_TOKENS) {
             w->size = (uint8_t)n;
@@ -1525,167 +1825,6 @@ static inline int bpe_encode_word(bpe *b, const char *s, size_t n, bpe_tokens *t
         return -1;
     memcpy(t->ids + t->count, w->ids, w->count * sizeof *w->ids);
     t->count += w->count;
-    return 0;
-}
-
-/* Returns the class (letter, number, white space, other) of the character at s, and sets *size to
- * its length in bytes. */
-static inline int bpe_class(const char *s, const char *end, size_t *size)
-{
-    uint32_t c = (unsigned char)*s;
-    *size = 1;
-    if (c < 128) /* fast path for ASCII */
-        return (c | 32) - 'a' < 26u        ? UNICODE_LETTER
-               : c - '0' < 10u             ? UNICODE_NUMBER
-               : c == ' ' || c - '\t' < 5u ? UNICODE_SPACE
-                                           : UNICODE_OTHER;
-    *size = (size_t)json_utf8(s, (size_t)(end - s), &c);
-    return unicode_class(c);
-}
-
-/* Returns the length of an English contraction such as 's or 'll at s, where *s is ', or 0 if there
- * is none. If any_case is nonzero, also accepts capitals, and U+017F instead of s. */
-static inline size_t bpe_contraction(const char *s, const char *end, int any_case)
-{
-    static const char *const endings[] = { "s", "t", "re", "ve", "m", "ll", "d" };
-    if (any_case && end - s > 2 && memcmp(s + 1, "\xc5\xbf", 2) == 0)
-        return 3;
-    for (int i = 0; i < 7; i++) {
-        size_t n = strlen(endings[i]), k = 0;
-        while (k < n && (size_t)(end - s) > n && (s[1 + k] | (any_case ? 32 : 0)) == endings[i][k])
-            k++;
-        if (k == n)
-            return 1 + n;
-    }
-    return 0;
-}
-
-/* Returns the end of the run of characters of class `kind` that starts at s. */
-static inline const char *bpe_run_end(const char *s, const char *end, int kind)
-{
-    size_t size;
-    while (s < end && bpe_class(s, end, &size) == kind)
-        s += size;
-    return s;
-}
-
-/* Returns the end of the word that starts at s, by BPE_REGEX_GPT2. */
-static inline const char *bpe_word_end(const char *s, const char *end)
-{
-    size_t size, length = *s == '\'' ? bpe_contraction(s, end, 0) : 0;
-    if (length > 0)
-        return s + length;
-    int kind = bpe_class(s, end, &size), next;
-    /* p: end of the run so far; last: start of the run's last character */
-    const char *p = s + size, *last = s;
-    if (*s == ' ' && p < end && (next = bpe_class(p, end, &length)) != UNICODE_SPACE) {
-        kind = next;
-        p += length;
-    }
-    for (; p < end && bpe_class(p, end, &size) == kind; p += size)
-        last = p;
-    /* the last white space before a word belongs to that word; white space before it is a word */
-    return kind == UNICODE_SPACE && p < end && last > s ? last : p;
-}
-
-/* Returns the end of the word that starts at s, by BPE_REGEX_LLAMA, in which a word has at most
- * `digits` digits. */
-static inline const char *bpe_llama_end(const char *s, const char *end, int digits)
-{
-    size_t size, length = *s == '\'' ? bpe_contraction(s, end, 1) : 0;
-    if (length > 0)
-        return s + length;
-    int kind = bpe_class(s, end, &size);
-    const char *p = s + size, *last = s, *line = NULL;
-    int next = p < end ? bpe_class(p, end, &length) : UNICODE_SPACE;
-    if (kind == UNICODE_NUMBER) {
-        for (; digits > 1 && p < end && bpe_class(p, end, &size) == kind; digits--)
-            p += size;
-        return p;
-    }
-    if (kind == UNICODE_LETTER || (next == UNICODE_LETTER && *s != '\r' && *s != '\n'))
-        return bpe_run_end(p, end, UNICODE_LETTER);
-    if (kind == UNICODE_OTHER || (next == UNICODE_OTHER && *s == ' ')) {
-        p = bpe_run_end(p, end, UNICODE_OTHER);
-        while (p < end && (*p == '\r' || *p == '\n'))
-            p++;
-        return p;
-    }
-    for (p = s; p < end && bpe_class(p, end, &size) == UNICODE_SPACE; p += size) {
-        last = p;
-        if (*p == '\r' || *p == '\n')
-            line = p + 1;
-    }
-    return line != NULL ? line : p < end && last > s ? last : p;
-}
-
-/* Returns the end of the first piece into which step p splits the text s. */
-static inline const char *bpe_piece_end(const bpe_step *p, const char *s, const char *end)
-{
-    const char *found = s;
-    size_t size = 0;
-    uint32_t c = 0;
-    int starts = (size_t)(end - s) >= p->from_size && memcmp(s, p->from, p->from_size) == 0;
-    switch (p->kind) {
-    case BPE_GPT2: return bpe_word_end(s, end);
-    case BPE_LLAMA3: return bpe_llama_end(s, end, 3);
-    case BPE_QWEN2: return bpe_llama_end(s, end, 1);
-    case BPE_DIGIT:
-    case BPE_DIGITS:
-        for (int first = -1; found < end; found += size) {
-            size = (size_t)json_utf8(found, (size_t)(end - found), &c);
-            int digit = unicode_is_digit(c);
-            if (first >= 0 && (digit != first || (digit && p->kind == BPE_DIGIT)))
-                break;
-            first = digit;
-        }
-        return found;
-    case BPE_ISOLATED: return starts ? s + p->from_size : bpe_search(s, end, p->from, p->from_size);
-    case BPE_SPLIT_AFTER:
-        found = bpe_search(s, end, p->from, p->from_size);
-        return found < end ? found + p->from_size : end;
-    case BPE_SPACES:
-        while ((size_t)(end - found) >= p->from_size && memcmp(found, p->from, p->from_size) == 0)
-            found += p->from_size;
-        return bpe_search(found, end, p->from, p->from_size);
-    default: /* BPE_SPLIT_BEFORE */
-        return bpe_search(s + (starts ? p->from_size : 0), end, p->from, p->from_size);
-    }
-}
-
-typedef struct {
-    const char *s, *end;
-    int first; /* nonzero if the piece is at the start of the text */
-} bpe_piece;
-
-/* Applies BPE_PREFIX or BPE_METASPACE to a piece. If that changes the text, *owned becomes the new
- * text, which the caller must free, else NULL. Returns 0, or -1 if out of memory. */
-static inline int bpe_add_spaces(const bpe_step *p, const bpe_piece *piece, char **owned, size_t *size)
-{
-    const bpe_step spaces = { BPE_REPLACE, " ", "", 1, p->to_size, BPE_NEVER };
-    size_t n = (size_t)(piece->end - piece->s), before = 0;
-    bpe_step replace = spaces;
-    memcpy(replace.to, p->to, sizeof replace.to);
-    *owned = NULL;
-    if (p->kind == BPE_PREFIX) {
-        if (*piece->s == ' ')
-            return 0;
-        replace.to_size = replace.from_size;
-        replace.to[0] = ' ';
-        before = 1;
-    } else {
-        int starts = *piece->s == ' ' || (n >= p->to_size && !memcmp(piece->s, p->to, p->to_size));
-        if (!starts && (p->when == BPE_ALWAYS || (p->when == BPE_FIRST && piece->first)))
-            before = p->to_size;
-        if (before == 0 && bpe_search(piece->s, piece->end, " ", 1) == piece->end)
-            return 0;
-    }
-    *size = before + bpe_put_replaced(&replace, piece->s, n, NULL);
-    *owned = (char *)malloc(*size);
-    if (*owned == NULL)
-        return -1;
-    memcpy(*owned, replace.to, before);
-    bpe_put_replaced(&replace, piece->s, n, *owned + before);
     return 0;
 }
 
@@ -1709,7 +1848,10 @@ static inline int bpe_encode_steps(bpe *b, bpe_piece piece, int step, bpe_tokens
         return status;
     }
     while (piece.s < piece.end) {
-        bpe_piece part = { piece.s, bpe_piece_end(p, piece.s, piece.end), piece.first };
+        const char *s = bpe_piece_start(p, piece.s, piece.end);
+        if (s == piece.end)
+            return 0;
+        bpe_piece part = { s, bpe_piece_end(p, s, piece.end), piece.first && s == piece.s };
         if (bpe_encode_steps(b, part, step + 1, t) != 0)
             return -1;
         piece.s = part.end;
@@ -1730,22 +1872,6 @@ static inline const bpe_added *bpe_added_at(const bpe *b, int list, const char *
     return NULL;
 }
 
-/* Returns the start of the run of white space that ends at `end`; the run does not extend before
- * s. */
-static inline const char *bpe_space_start(const char *s, const char *end)
-{
-    size_t size;
-    for (const char *p = end; p > s;) {
-        do
-            p--;
-        while (p > s && ((unsigned char)*p & 0xc0) == 0x80);
-        if (bpe_class(p, end, &size) != UNICODE_SPACE)
-            break;
-        end = p;
-    }
-    return end;
-}
-
 static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int list, bpe_tokens *t);
 
 /* Encodes a piece without added tokens of list 0. Applies the normalizers, then splits the
@@ -1754,7 +1880,7 @@ static inline int bpe_encode_normal(bpe *b, bpe_piece piece, int specials, bpe_t
 {
     size_t n = (size_t)(piece.end - piece.s);
     char *owned = NULL;
-    if (bpe_normalize(b, &piece.s, &n, &owned) != 0)
+    if (bpe_normalize(b->steps, b->normalizers, &b->map, &piece.s, &n, &owned) != 0)
         return bpe_fail(t, "out of memory for %.0f bytes of text, normalized", (double)n);
     piece.end = piece.s + n;
     int status = bpe_encode_part(b, piece, specials, 1, t);
@@ -1862,13 +1988,21 @@ static inline const char *bpe_bytes(const bpe *b, int32_t id, size_t *size)
     return known ? b->bytes + b->start[id] : "";
 }
 
-/* Returns the bytes of a token that begins a text, without the space that some tokenizers (Llama 2)
- * put before a text. Do not use it for a token that continues a text, such as a generated one. */
+/* Returns the bytes of a token that begins a text: without the space that some tokenizers (Llama 2)
+ * put before a text; for WordPiece, the token's name. Do not use it for a token that continues a text, such as a generated one. */
 static inline const char *bpe_first_bytes(const bpe *b, int32_t id, size_t *size)
 {
     const char *bytes = bpe_bytes(b, id, size);
-    int strip = b->strip > 0 && *size > 0 && *bytes == ' ';
-    *size -= (size_t)strip;
+    if (b->model == BPE_WORDPIECE && id >= 0 && id < b->count) {
+        *size = b->name_start[id + 1] - b->name_start[id];
+        return b->names + b->name_start[id];
+    }
+    size_t strip = 0;
+    while (strip < *size && bytes[strip] == ' ' &&
+           (strip == 0 ? b->strip > 0
+                       : b->strip == BPE_STRIP_TOKEN && b->names[b->name_start[id]] != ' '))
+        strip++;
+    *size -= strip;
     return bytes + strip;
 }
 
@@ -1880,17 +2014,21 @@ static inline char *bpe_decode(const bpe *b, const int32_t *ids, size_t n, size_
 {
     /* run: where the current run of byte tokens starts, or SIZE_MAX outside a run */
     size_t capacity = 1, at = 0, run = SIZE_MAX, length;
+    int begun = 0;
     uint32_t c;
     for (size_t i = 0; i < n; i++) {
         bpe_bytes(b, ids[i], &length);
-        capacity += 3 * length;
+        capacity += 3 * (length + b->continuing_size); /* more only for the first token */
     }
     char *to = (char *)malloc(capacity);
     for (size_t i = 0; to != NULL && i <= n; i++) {
         const int32_t id = i < n ? ids[i] : -1;
-        const char *bytes = bpe_bytes(b, id, &length);
+        const char *bytes = !begun && (b->model == BPE_WORDPIECE || b->strip == BPE_STRIP_TOKEN)
+                                ? bpe_first_bytes(b, id, &length)
+                                : bpe_bytes(b, id, &length);
         if (i < n && (id < 0 || id >= b->count))
             continue;
+        begun = 1;
         int single = length == 1 && !b->byte_level &&
                      bpe_fallback_of(b->names + b->name_start[id],
                                      b->name_start[id + 1] - b->name_start[id]) >= 0;
@@ -1913,7 +2051,7 @@ static inline char *bpe_decode(const bpe *b, const int32_t *ids, size_t n, size_
     }
     if (to == NULL)
         return NULL;
-    if (b->strip > 0 && at > 0 && *to == ' ')
+    if (b->strip == 1 && at > 0 && *to == ' ')
         memmove(to, to + 1, --at);
     to[at] = 0;
     *size = at;
@@ -1922,11 +2060,6 @@ static inline char *bpe_decode(const bpe *b, const int32_t *ids, size_t n, size_
 
 /* ---- token files ----------------------------------------------------------------------------- */
 enum { BPE_BIN_HEADER = 1024, BPE_BIN_MAGIC = 20240520, BPE_BIN_VERSION = 1 };
-
-static inline uint32_t bpe_get32(const unsigned char *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
 
 /* Appends the tokens of a .bin file. The file is nanoGPT's (16-bit little-endian numbers only) or
  * llm.c's (the same after a header of 256 32-bit numbers: 20240520, version 1, the number of

@@ -222,10 +222,16 @@ static void test_kinds(void)
           3 },
         { "qwen2", { TEXT("ggml.pre", "qwen2"), DROP("ggml.add_bos_token") }, 2 },
         { "qwen2", { TEXT("ggml.pre", "deepseek-r1-qwen"), DROP("ggml.add_bos_token") }, 2 },
+        { "qwen35", { TEXT("ggml.pre", "qwen35"), DROP("ggml.add_bos_token") }, 2 },
+        { "tekken", { TEXT("ggml.pre", "tekken"), DROP("ggml.add_bos_token") }, 2 },
+        { "gpt-4o", { TEXT("ggml.pre", "gpt-4o"), DROP("ggml.add_bos_token") }, 2 },
+        { "gpt-4o", { TEXT("ggml.pre", "llama4"), DROP("ggml.add_bos_token") }, 2 },
+        { "smollm", { TEXT("ggml.pre", "refact"), BOOL("ggml.add_bos_token", 0) }, 2 },
         { "smollm", { TEXT("ggml.pre", "smollm"), BOOL("ggml.add_bos_token", 0) }, 2 },
     };
-    static const change retype = ITEM("ggml.token_type", 3, GGUF_TOKEN_USER);
-    static const change filler = ITEM("ggml.token_type", 482, GGUF_TOKEN_USER); /* token 482, whose text is [PAD482] */
+    static const change retype = ITEM("ggml.token_type", 3, BPE_TOKEN_USER);
+    static const change filler =
+        ITEM("ggml.token_type", 482, BPE_TOKEN_USER); /* token 482, whose text is [PAD482] */
     const change spms[][3] = { { filler, DROP("none"), DROP("none") },
                                { retype, DROP("ggml.add_space_prefix"), DROP("ggml.add_bos_token") },
                                { BOOL("ggml.add_space_prefix", 0), BOOL("ggml.add_eos_token", 1),
@@ -365,13 +371,14 @@ static void test_refusals(void)
     } bpes[] = {
         { DROP("ggml.model"), "key tokenizer.ggml.model is missing: the file has no tokenizer" },
         { NUMBER("ggml.model", 1), "key tokenizer.ggml.model: string expected, found u32" },
-        { TEXT("ggml.model", "t5"), "is \"t5\", a unigram model; supported are gpt2 (byte-level BPE)" },
+        { TEXT("ggml.model", "t5"),
+          "is \"t5\", a unigram model; supported are gpt2 (byte-level BPE)" },
         { TEXT("ggml.model", "gemma4"), "is \"gemma4\", Gemma 4's own; supported are" },
         { TEXT("ggml.model", "none"), "is \"none\": the file has no tokenizer; supported are" },
         { TEXT("ggml.model", "gpt3"), "is \"gpt3\"; supported are" },
-        { TEXT("ggml.pre", "tekken"),
-          "key tokenizer.ggml.pre is \"tekken\": how its text is split is not supported; supported are "
-          "gpt-2, llama-bpe, smaug-bpe, qwen2 and smollm" },
+        { TEXT("ggml.pre", "bloom"),
+          "key tokenizer.ggml.pre is \"bloom\": how its text is split is not supported; supported are "
+          "gpt-2, olmo, llama-bpe, smaug-bpe, dbrx, glm4, qwen2, qwen35, tekken, gpt-4o, smollm" },
         { TEXT("ggml.pre", "default"), "is \"default\": how its text is split is not stored" },
         { DROP("ggml.pre"), "key tokenizer.ggml.pre is missing: how its text is split is not" },
         { DROP("ggml.tokens"), "key tokenizer.ggml.tokens is missing or empty" },
@@ -409,7 +416,7 @@ static void test_refusals(void)
           "a text begins with the token of key tokenizer.ggml.bos_token_id, which is" },
         { NUMBER("ggml.add_bos_token", 1), "key tokenizer.ggml.add_bos_token: bool expected" },
     };
-    static char longest[GGUF_TOKEN_LONGEST + 2];
+    static char longest[BPE_TOKEN_LONGEST + 2];
     memset(longest, 'e', sizeof longest - 1);
     const struct {
         change c;

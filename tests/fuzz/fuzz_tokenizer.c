@@ -1,6 +1,7 @@
 /* fuzz_tokenizer.c - reads any bytes as the files of a tokenizer, and encodes any text with the tokenizer.
  *
- * The input is tokenizer.json and a text, or vocab.json, merges.txt and a text, with the byte 0x1e between them.
+ * The input is tokenizer.json and a text, or vocab.json, merges.txt and a text, or the name of another file,
+ * tokenizer_config.json (or nothing), a text and the file, with the byte 0x1e between them.
  * The files are read, and the text is encoded in each way, also in pieces, and decoded. The rules: a refusal has an
  * error text and leaves nothing allocated; tokens are in the vocabulary; the same text gives the same tokens again;
  * decoded text is UTF-8; if each byte has a token and nothing normalises the text, decoding returns the text. One
@@ -33,7 +34,7 @@ static int is_lossless(const bpe *b)
     for (int i = 0; i < 256; i++)
         is = is && b->byte[i] >= 0;
     for (int i = 0; i < b->step_count; i++)
-        is = is && b->steps[i].kind >= BPE_GPT2;
+        is = is && b->steps[i].kind >= BPE_REGEX;
     for (int list = 0; list < 2; list++)
         for (uint32_t i = 0; i < b->added_count[list]; i++) {
             const bpe_added *a = &b->added[list][i];
@@ -108,6 +109,8 @@ static void try_all(bpe *b, int failed, const char *text, size_t n, uint64_t cho
     bpe_free(b);
 }
 
+static const char *const others[] = { "vocab.txt", "tokenizer.model" };
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     const reader_parts p = reader_split(bytes, size);
@@ -116,6 +119,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     if (p.count == 3) {
         memfs_put("vocab.json", p.at[0], p.size[0]);
         memfs_put("merges.txt", p.at[1], p.size[1]);
+        const int failed = bpe_open(&b, memfs_folder(chosen / 32768)) != 0;
+        memfs_end();
+        try_all(&b, failed, p.at[2], p.size[2], chosen);
+    } else if (p.count >= 4) {
+        char name[32] = { 0 };
+        memcpy(name, p.at[0], p.size[0] < sizeof name ? p.size[0] : sizeof name - 1);
+        for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+            if (strcmp(name, others[i]) == 0)
+                memfs_put(name, p.at[3], (size_t)((const char *)bytes + size - p.at[3]));
+        if (p.size[1] > 0)
+            memfs_put("tokenizer_config.json", p.at[1], p.size[1]);
         const int failed = bpe_open(&b, memfs_folder(chosen / 32768)) != 0;
         memfs_end();
         try_all(&b, failed, p.at[2], p.size[2], chosen);
@@ -154,8 +168,13 @@ static const char small[] =
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    static const char *const kinds[] = { "",     "/gemma",  "/llama2", "/llama3", "/mistral",
-                                         "/odd", "/prefix", "/qwen2",  "/smollm2" };
+    static const char *const kinds[] = { "",       "/gemma",  "/llama2", "/llama3",  "/mistral",
+                                         "/odd",   "/prefix", "/qwen2",  "/smollm2", "/bert",
+                                         "/cased", "/xlmr",   "/t5",     "/regex" };
+    static const char vocab[] = "[UNK]\n[CLS]\n[SEP]\na\n##b\n.\n\xe5\xad\xa6\n";
+    static const char config[] =
+        "{\"do_lower_case\": true, \"strip_accents\": null, \"tokenizer_class\":"
+        " \"BertTokenizer\", \"cls_token\": {\"content\": \"[CLS]\"}}";
     reader_seed s = { NULL, 0 };
     (void)argc, (void)argv;
     if (reader_seeds() == NULL)
@@ -174,6 +193,19 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     reader_add_file(&s, "tests/golden/tokenizer/merges.txt");
     reader_add_part(&s, said, sizeof said - 1);
     reader_end_seed(&s, "files");
+    reader_add_part(&s, "vocab.txt", 9);
+    reader_add_part(&s, config, sizeof config - 1);
+    reader_add_part(&s, said, sizeof said - 1);
+    reader_add_part(&s, vocab, sizeof vocab - 1);
+    reader_end_seed(&s, "vocab");
+    for (int i = 0; i < 2; i++) {
+        reader_add_part(&s, "tokenizer.model", 15);
+        reader_add_part(&s, "", 0);
+        reader_add_part(&s, said, sizeof said - 1);
+        reader_add_file(&s, i == 0 ? "tests/golden/tokenizer/spm/tokenizer.model"
+                                   : "tests/golden/tokenizer/spm_unigram/tokenizer.model");
+        reader_end_seed(&s, i == 0 ? "spm" : "spm_unigram");
+    }
     exit(0);
 }
 
@@ -191,6 +223,15 @@ static const char *const words[] = { "\"NFC\"",
                                      "\"ByteFallback\"",
                                      "\"Fuse\"",
                                      "\"Strip\"",
+                                     "\"BertNormalizer\"",
+                                     "\"Precompiled\"",
+                                     "{\"Regex\": \"a+(?!b)|[^a-c]?\\\\p{L}{1,3}\"}",
+                                     "\"Removed\"",
+                                     "\"Unigram\"",
+                                     "[\"a\", -1]",
+                                     "\"BertPreTokenizer\"",
+                                     "\"BertProcessing\"",
+                                     "\"WordPiece\"",
                                      "\"TemplateProcessing\"",
                                      "\"first\"",
                                      "\"never\"",

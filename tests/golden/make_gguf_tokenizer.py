@@ -44,6 +44,9 @@ PRES = {  # tokenizer.ggml.pre: (normalizer, pre_tokenizer, ignore_merges)
     "gpt-2": (None, mt.byte_level(), False),
     "llama-bpe": (None, mt.sequence("pretokenizers", mt.split(mt.LLAMA3), mt.byte_level(regex=False)), True),
     "qwen2": ({"type": "NFC"}, mt.sequence("pretokenizers", mt.split(mt.QWEN2), mt.byte_level(regex=False)), False),
+    "gpt-4o": (None, mt.sequence("pretokenizers", mt.split(mt.EXPRESSIONS[0]), mt.byte_level(regex=False)), False),
+    "tekken": (None, mt.sequence("pretokenizers", mt.split(mt.EXPRESSIONS[1]), mt.byte_level(regex=False)), True),
+    "qwen35": ({"type": "NFC"}, mt.sequence("pretokenizers", mt.split(mt.EXPRESSIONS[2]), mt.byte_level(regex=False)), False),
     "smollm": (None, mt.sequence("pretokenizers", {"type": "Digits", "individual_digits": True}, mt.byte_level()), False),
 }
 
@@ -236,7 +239,7 @@ else:
     write_byte(TO + "/bpe.gguf", base, "llama-bpe", {"add_bos_token": True, "eot_token_id": base["added_tokens"][2]["id"]}, 2)
     chosen = some_texts(16, [one["content"] for one in base["added_tokens"]])
     write_cases(TO + "/bpe.jsonl", {"llama-bpe": byte_form(base, "llama-bpe", True)} |
-                {pre: byte_form(base, pre, pre == "gpt-2", pre == "gpt-2") for pre in ("gpt-2", "qwen2", "smollm")}, chosen)
+                {pre: byte_form(base, pre, pre == "gpt-2", pre == "gpt-2") for pre in (*PRES,) if pre != "llama-bpe"}, chosen)
     random.seed(SEED)
     lines = mt.TEXT.split("\n") + [mt.hostile(["x = 20;\n"]).decode("utf-8", "replace") for _ in range(300)]
     symbols = ["▁▁", "▁▁▁", "\n\n", "<b>"]

@@ -16,10 +16,15 @@ A line of cases.jsonl is one of
     {"step": I, "sizes": [..], "text": ..}    bytes of each piece after step I of the pre-tokenizers
     {"classes": [..], "hash": ..}   letters, numbers and spaces of all code points; FNV-1a of the classes
     {"composed": N, "hash": ..}     code points that NFC changes; FNV-1a of the code points that each becomes"""
+import base64
+import collections
+import io
 import json
+import math
 import os
 import random
 import sys
+import sentencepiece
 from tokenizers import (AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
                         trainers)
 
@@ -296,7 +301,122 @@ families["prefix"] = design(
     400, BEFORE, [token("<s>", True, False, True, True), token("ab", False, True)], None,
     sequence("pretokenizers", {"type": "Digits", "individual_digits": False}, split(GPT2), byte_level(True, True)),
     byte_level(), None, [c for c in KNOWN if c not in ".!\"0"], {"unk_token": "<unk>", "fuse_unk": True})
+
+
+def frequent(words, count, mark=""):
+    """Returns the `count` most frequent parts of words, of up to 6 characters, with `mark` before those that do not
+    begin a word."""
+    parts = collections.Counter()
+    for word in words:
+        parts.update((mark if at else "") + word[at:end] for at in range(len(word))
+                     for end in range(at + 1, min(at + 7, len(word) + 1)))
+    return sorted(parts, key=lambda part: (-parts[part], part))[:count]
+
+
+def wordpiece(size, normalizer, splitter, after, mask, model=None):
+    """Returns a tokenizer.json with the model WordPiece, as design() does for BPE."""
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    text = normalizers.BertNormalizer().normalize_str(TEXT)
+    words = [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text)]
+    ids = {name: i for i, name in enumerate(specials + frequent(words, size - 5, "##"))}
+    added = [token(name, lstrip=mask and name == "[MASK]") for name in specials]
+    return {"version": "1.0", "truncation": None, "padding": None,
+            "added_tokens": [{"id": ids[one["content"]], **one} for one in added], "normalizer": normalizer,
+            "pre_tokenizer": splitter, "post_processor": after(ids),
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+            "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                      "max_input_chars_per_word": 100, "vocab": ids} | (model or {})}
+
+
+def bert(lower=True, accents=None):
+    return {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": accents,
+            "lowercase": lower}
+
+
+
+
+def charsmap(rules):
+    """Returns the precompiled_charsmap of SentencePiece, in base64, that replaces each key of `rules` by its value:
+    a double array trie, in which the children of a node at p are at p ^ offset ^ byte, and the texts."""
+    trie, texts = {}, b""
+    for key, value in rules.items():
+        node = trie
+        for byte in key.encode():
+            node = node.setdefault(byte, {})
+        node[0] = len(texts)
+        texts += value.encode() + b"\0"
+    units, used, waiting = {0: 0}, {0}, [(0, trie)]
+    while waiting:
+        at, node = waiting.pop(0)
+        base = next(b for b in range(1, 1 << 20) if b not in used and all(b ^ byte not in units for byte in node))
+        used.add(base)
+        units[at] |= (at ^ base) << 10 | (256 if 0 in node else 0)
+        for byte, child in node.items():
+            units[base ^ byte] = byte if byte else child | 1 << 31
+            if byte:
+                waiting.append((base ^ byte, child))
+    array = b"".join(units.get(i, 1).to_bytes(4, "little") for i in range(max(units) // 256 * 256 + 256))
+    return base64.b64encode(len(array).to_bytes(4, "little") + array + texts).decode()
+
+
+def unigram(count, normalizer, splitter, decoder, after, added, scores, model=None):
+    """Returns a tokenizer.json with the model Unigram: the `count` most frequent parts of TEXT's words, the
+    i-th with the score scores(i)."""
+    words = ["▁" + word for word in TEXT.replace("\n", " ").split(" ")]
+    vocab = [[name, 0.0] for name in ("<s>", "<pad>", "</s>", "<unk>")]
+    vocab += [[part, scores(i)] for i, part in enumerate(frequent(words, count))]
+    vocab += [[name, 0.0] for name in BYTES if (model or {}).get("byte_fallback")]
+    ids = {name: i for i, (name, _) in enumerate(vocab)}
+    for one in added:
+        ids.setdefault(one["content"], len(ids))
+    return {"version": "1.0", "truncation": None, "padding": None,
+            "added_tokens": [{"id": ids[one["content"]], **one} for one in added], "normalizer": normalizer,
+            "pre_tokenizer": splitter, "post_processor": after(ids), "decoder": decoder,
+            "model": {"type": "Unigram", "unk_id": 3, "vocab": vocab, "byte_fallback": False} | (model or {})}
+
+
 families["mistral"]["model"]["merges"] = [" ".join(m) for m in families["mistral"]["model"]["merges"]]
+
+families["bert"] = wordpiece(400, bert(), {"type": "BertPreTokenizer"},
+                             lambda ids: template(ids, ["[CLS]"], ["[SEP]"]), False)
+families["cased"] = wordpiece(  # MPNet's, and every option that the one above lacks
+    300, sequence("normalizers", bert(False, False) | {"handle_chinese_chars": False}, {"type": "NFD"}, {"type": "Lowercase"}),
+    sequence("pretokenizers", {"type": "WhitespaceSplit"}, {"type": "Punctuation", "behavior": "Isolated"}),
+    lambda ids: {"type": "BertProcessing", "sep": ["[SEP]", ids["[SEP]"]], "cls": ["[CLS]", ids["[CLS]"]]}, True,
+    {"max_input_chars_per_word": 6})
+
+RULES = {"A": "a", "T": "t", "I": "i", "\t": " ", "\n": " ", "\r": " ", "\r\n": " ", "\u00a0": " ", "\u3000": " ", "\x7f": "",
+         "\u200b": "", "½": "1\u20442", "²": "2", "Ⅷ": "VIII", "e\u0301": "é", "\u00e9": "e", "か\u3099": "が", "学": "學"}
+RULES = dict(sorted(RULES.items(), key=lambda rule: rule[0].encode()))
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+SPECIALS = [token("<s>"), token("<pad>"), token("</s>"), token("<unk>")]
+families["xlmr"] = unigram(
+    440, {"type": "Precompiled", "precompiled_charsmap": charsmap(RULES)},
+    sequence("pretokenizers", {"type": "WhitespaceSplit"}, metaspace("always", False)), METASPACE,
+    lambda ids: {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0], "trim_offsets": True,
+                 "add_prefix_space": True}, SPECIALS + [token("<mask>", lstrip=True)], lambda i: round(-math.log(i + 3), 4))
+families["t5"] = unigram(  # and every option that the one above lacks; scores with many ties
+    360, sequence("normalizers", {"type": "Strip", "strip_left": False, "strip_right": True}, {"type": "Lowercase"}),
+    metaspace("first", True), sequence("decoders", *SPM_DECODER, STRIP), lambda ids: template(ids, [], ["</s>"]), SPECIALS,
+    lambda i: -float(len(str(i))), {"byte_fallback": True})
+
+CONTRACTIONS, REST = "(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+WORD = r"[^\r\n\p{L}\p{N}]?"
+EXPRESSIONS = [
+    f"{WORD}{UPPER}*{LOWER}+{CONTRACTIONS}?|{WORD}{UPPER}+{LOWER}*{CONTRACTIONS}?|\\p{{N}}{{1,3}}{REST}",  # o200k
+    f"{WORD}{UPPER}*{LOWER}+|{WORD}{UPPER}+{LOWER}*|\\p{{N}}{REST}",  # tekken
+    QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]+", r"[^\s\p{L}\p{M}\p{N}]+"),  # Qwen3.5
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",  # cl100k
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+", "[一-龥\u3040-ゟ゠-ヿ]+",  # DeepSeek
+    r"(a|e(?:t|l)?h)\p{Lu}?|\p{Nd}+(?=\S)|\p{Lt}\S|\p{M}{2,}|\d{2}\z"]  # features that those above lack
+families["regex"] = design(
+    400, [], [token("<|endoftext|>")],
+    sequence("normalizers", {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+             {"type": "Replace", "pattern": {"Regex": r"\A▁|[\t\n]\s*"}, "content": "▁▁"}),
+    sequence("pretokenizers", *map(split, EXPRESSIONS), split(LLAMA3) | {"behavior": "Removed", "invert": True},
+             byte_level(regex=False)), byte_level(), None, LETTERS)
 
 # == random forms ===================================================================================
 def random_design():
@@ -382,6 +502,42 @@ def put_design(folder, made, count):
             line({"decode": ids, "text": of.decode(ids, skip_special_tokens=False)})
 
 
+def put_model(name, options, rules):
+    """Writes a tokenizer.model of sentencepiece (0.2.3 was used), and the tokens of sentencepiece itself, or with
+    `rules` (normalization) those of its conversion by transformers (5.24), whose normalizer differs a little."""
+    from transformers.convert_slow_tokenizer import SpmConverter, import_protobuf
+    folder, model = f"{HERE}/{name}", io.BytesIO()
+    os.makedirs(folder, exist_ok=True)
+    if rules:
+        with open(HERE + "/rules.tsv", "w", encoding="utf-8") as out:
+            for one, other in rules.items():
+                out.write(" ".join(f"{ord(c):X}" for c in one) + "\t" + " ".join(f"{ord(c):X}" for c in other) + "\n")
+        options |= {"normalization_rule_tsv": HERE + "/rules.tsv"}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT.replace("\r", " ").split("\n")), model_writer=model, minloglevel=2, **options)
+    if rules:
+        os.remove(HERE + "/rules.tsv")
+    with open(folder + "/tokenizer.model", "wb") as out:
+        out.write(model.getvalue())
+    proto = import_protobuf().ModelProto.FromString(model.getvalue())
+    package = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    made = rules and SpmConverter.build_tokenizer_from_spm_proto(
+        proto, [(piece.piece, piece.score) for piece in proto.pieces])
+    random.seed(20)
+    with open(folder + "/cases.jsonl", "w", encoding="utf-8") as out:
+        for i in range(170):
+            text = ["", " ", "a", TEXT[:300]][i] if i < 4 else hostile(["x"]).decode("utf-8", errors="replace")
+            if "<unk>" in text or "<0x" in text:  # sentencepiece does not search for these
+                continue
+            ids = made.encode(text).ids if rules else package.encode(text)
+            case = {"text": text, "ids": ids} | ({"template": [1] + ids} if i % 10 == 0 else {})
+            out.write(json.dumps(case, ensure_ascii=False, separators=(",", ":")) + "\n")
+            if i % 10 == 1:
+                back = made.decode(ids, skip_special_tokens=False) if rules else package.decode(ids)
+                case = {"decode": ids, "text": back.replace(" \u2047 ", "<unk>")}
+                out.write(json.dumps(case, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
 if len(sys.argv) > 2:
     random.seed(int(sys.argv[3]) if len(sys.argv) > 3 else None)
     for name, made in families.items():
@@ -389,6 +545,10 @@ if len(sys.argv) > 2:
     for k in range(40):
         put_design(f"{sys.argv[1]}/random{k}", random_design(), int(sys.argv[2]))
 else:
+    put_model("spm", {"model_type": "bpe", "vocab_size": 480, "byte_fallback": True, "normalization_rule_name": "identity",
+                      "remove_extra_whitespaces": False, "character_coverage": 0.98}, None)
+    put_model("spm_unigram", {"model_type": "unigram", "vocab_size": 400, "hard_vocab_limit": False, "character_coverage": 0.98, "num_threads": 1},
+              {"T": "t", "A": "a", "\t": " ", "\n": " ", "\u00a0": " ", "½": "1/2"})
     random.seed(32)
     for name, made in families.items():
         put_design(HERE + "/" + name, made, 118)

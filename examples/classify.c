@@ -1,0 +1,1120 @@
+/* classify.c - trains classifiers of texts and of words, and embeddings, from Hugging Face folders
+ * within a memory budget; evaluates them; and classifies or embeds the lines of a file.
+ *
+ *     build/classify --model bert --task classify --data reviews.jsonl --budget 900M --save tuned
+ *     build/classify --model tuned --task classify --predict lines.txt
+ *
+ * Saved folders load in transformers and peft, those of embeddings in sentence-transformers. */
+#define _XOPEN_SOURCE 700
+#include "gradckpt.h"
+
+#include "adapters.h"
+#include "options.h"
+#include "tokenizer.h"
+#include "train.h"
+
+/* Prints an error and returns `status`. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static int
+fail(int status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("classify: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    return status;
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+enum { METHOD_FULL, METHOD_LORA, METHOD_LAST, METHOD_HEAD };
+enum { POOL_AUTO, POOL_MEAN, POOL_CLS };
+static const char *const task_names[] = { "classify", "tokens", "embed", NULL };
+static const char *const method_names[] = { "full", "lora", "last", "head", NULL };
+static const char *const pooling_names[] = { "auto", "mean", "cls", NULL };
+static struct {
+    const char *model, *adapter, *data, *validation, *save, *predict, *targets, *log, *checkpoint;
+    int64_t task, method, pooling, eval, new_head, rank, batch, micro_batch, epochs, warmup, seed;
+    int64_t threads, budget, length, merge, help;
+    double lr, weight_decay, clip, dropout, alpha, scale;
+} o;
+
+static const options_desc option_descs[] = {
+    { "model", OPTIONS_FOLDER, &o.model, NULL, 0, 0, NULL,
+      "Hugging Face folder: bert, roberta, xlm-roberta, distilbert, mpnet or modernbert; or, for "
+      "classify, a decoder that build/finetune reads" },
+    { "task", OPTIONS_CHOICE, &o.task, "classify", 0, 0, task_names,
+      "a class for each text, a class for each word, or a vector for each text" },
+    { "adapter", OPTIONS_FOLDER, &o.adapter, NULL, 0, 0, NULL,
+      "LoRA adapter of the model, written by --save or peft" },
+    { "data", OPTIONS_FILE, &o.data, NULL, 0, 0, NULL,
+      "JSON lines to train on: {\"text\", \"label\"}, {\"tokens\": [..], \"tags\": [..]} or "
+      "{\"anchor\", \"positive\"}, by --task" },
+    { "validation", OPTIONS_FILE, &o.validation, NULL, 0, 0, NULL,
+      "lines of the same form that only validate; default: the last 10 % of --data" },
+    { "save", OPTIONS_FOLDER, &o.save, NULL, 0, 0, NULL,
+      "folder for the weights of the best epoch: an adapter for lora, otherwise a model" },
+    { "merge", OPTIONS_FLAG, &o.merge, NULL, 0, 0, NULL,
+      "with lora, --save writes a whole model with the adapter added to its weights" },
+    { "eval", OPTIONS_FLAG, &o.eval, NULL, 0, 0, NULL, "only evaluate --data" },
+    { "predict", OPTIONS_FILE, &o.predict, NULL, 0, 0, NULL,
+      "print a JSON object for each line of FILE: its class, the tags of its words, or its vector "
+      "(of length 1)" },
+    { "method", OPTIONS_CHOICE, &o.method, "full", 0, 0, method_names,
+      "what is trained: all weights; low-rank adapters and the head; the last block and the head; "
+      "or the head" },
+    { "new-head", OPTIONS_FLAG, &o.new_head, NULL, 0, 0, NULL,
+      "replace the model's classifier by a new one, for the classes of --data" },
+    { "pooling", OPTIONS_CHOICE, &o.pooling, "auto", 0, 0, pooling_names,
+      "vector of a text: the mean of its tokens, or its first token; auto reads the folder's "
+      "1_Pooling, else takes the mean" },
+    { "scale", OPTIONS_REAL, &o.scale, "20", 0.01, 1e4, NULL,
+      "embed: factor of the cosines in the loss, as in MultipleNegativesRankingLoss" },
+    { "rank", OPTIONS_INT, &o.rank, "8", 1, 4096, NULL, "LoRA's rank" },
+    { "alpha", OPTIONS_REAL, &o.alpha, "16", 0.001, 1e6, NULL, "LoRA's alpha" },
+    { "targets", OPTIONS_TEXT, &o.targets, NULL, 0, 0, NULL,
+      "LoRA: names of layers, or all-linear; default: queries and values" },
+    { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
+      "limit for weights, optimiser state and step arena together; 0 sets no limit" },
+    { "length", OPTIONS_INT, &o.length, "0", 0, 1 << 20, NULL,
+      "longest row in tokens; longer texts lose their end; 0 takes max_seq_length of "
+      "sentence_bert_config.json, else 512" },
+    { "batch", OPTIONS_INT, &o.batch, "16", 1, 1 << 16, NULL, "rows per step" },
+    { "micro-batch", OPTIONS_INT, &o.micro_batch, "0", 0, 1 << 16, NULL,
+      "rows per pass, a divisor of --batch; 0 takes the fastest that fits the budget" },
+    { "epochs", OPTIONS_INT, &o.epochs, "3", 1, 1e6, NULL, "passes over the data" },
+    { "lr", OPTIONS_REAL, &o.lr, "0", 0, 10, NULL,
+      "learning rate of the first step; it falls linearly to 0; 0 takes 5e-5 for full and last, "
+      "3e-4 for lora, 1e-3 for head" },
+    { "warmup", OPTIONS_INT, &o.warmup, "0", 0, 1e12, NULL, "steps of linear warm-up" },
+    { "weight-decay", OPTIONS_REAL, &o.weight_decay, "0", 0, 100, NULL,
+      "weight decay of matrices, not of biases and gains" },
+    { "clip", OPTIONS_REAL, &o.clip, "1", 0, 1e9, NULL,
+      "largest norm of the gradient; 0 turns clipping off" },
+    { "dropout", OPTIONS_REAL, &o.dropout, "0", 0, 0.99, NULL,
+      "dropout rate of embeddings, branches and pooled vectors" },
+    { "seed", OPTIONS_INT, &o.seed, "1", 0, 9007199254740992.0, NULL,
+      "seed of new weights, row order and dropout" },
+    { "threads", OPTIONS_INT, &o.threads, "0", 0, 1024, NULL,
+      "number of threads; 0 takes all processors" },
+    { "log", OPTIONS_FILE, &o.log, NULL, 0, 0, NULL, "CSV file with a line for each epoch" },
+    { "checkpoint", OPTIONS_FILE, &o.checkpoint, NULL, 0, 0, NULL,
+      "file that is written after each epoch; if it exists, the training continues from it" },
+    { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "print this text" },
+};
+static const options_table options = {
+    "classify", option_descs, sizeof option_descs / sizeof option_descs[0], 14, "NAME", NULL,
+    0,          NULL
+};
+static const char *const groups[] = {
+    "Model and task",
+    "model task adapter pooling new-head",
+    "Data and results",
+    "data validation eval predict save merge log checkpoint",
+    "Training",
+    "method rank alpha targets scale budget batch micro-batch epochs lr warmup "
+    "weight-decay clip dropout length seed threads",
+    NULL
+};
+
+static int check_options(void)
+{
+    static const double rates[] = { 5e-5, 3e-4, 5e-5, 1e-3 };
+    if (o.model == NULL)
+        return fail(2, "give --model, a folder with config.json and model.safetensors");
+    if (o.data == NULL && o.predict == NULL && !o.merge)
+        return fail(2, "give --data (to train, or with --eval to evaluate) or --predict");
+    if (o.eval && o.data == NULL)
+        return fail(2, "--eval needs --data as well");
+    if (o.save != NULL && (o.eval || o.data == NULL) && !o.merge)
+        return fail(2, "--save needs a training: give --data without --eval, or --merge");
+    if (o.method == METHOD_HEAD && o.task + 1 == MODEL_EMBED)
+        return fail(2, "--method head: embeddings have no head; give full, lora or last");
+    if (o.micro_batch > 0 && o.batch % o.micro_batch != 0)
+        return fail(2, "--micro-batch %lld: allowed are divisors of --batch %lld",
+                    (long long)o.micro_batch, (long long)o.batch);
+    if (o.merge && (o.method != METHOD_LORA || o.save == NULL) && o.adapter == NULL)
+        return fail(2, "--merge needs --save and --method lora or --adapter");
+    if (o.adapter != NULL && o.data != NULL && !o.eval)
+        return fail(2, "--adapter with --data: only --eval and --predict read an adapter; "
+                       "--merge it to train further");
+    if (o.threads == 0)
+        o.threads = gckpt_threads();
+    if (o.lr <= 0)
+        o.lr = rates[o.method];
+    return 0;
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+/* Tokenised rows: a text each, or two (anchor and positive). */
+typedef struct {
+    bpe_tokens tokens; /* of all texts, with the tokens before and after each */
+    size_t *start;     /* of each text in `tokens`; the last element is the end of the last text */
+    /* a number for each token: its class, -1 for none; for --task classify, that of a text is at
+     * its first token */
+    int32_t *labels;
+    size_t labels_capacity;
+    int64_t texts, capacity;
+} corpus;
+
+static struct {
+    model_any m;
+    adapters a;
+    model_options how;
+    gckpt_store *store;
+    bpe tokenizer;
+    model_task task;
+    corpus data;
+    int spaces;   /* nonzero if words begin with a space in the vocabulary */
+    char **names; /* of the classes */
+    int64_t labels, names_capacity;
+    /* of the graph and rows that are used at present */
+    const corpus *now;
+    int64_t first; /* row of `now` that is row 0 of a graph */
+    int64_t T;     /* length of the rows */
+    int predicts;  /* nonzero: probabilities, or vectors of single texts; no loss */
+} run;
+
+static int out_of_memory(void) { return fail(1, "out of memory"); }
+
+static void free_corpus(corpus *c)
+{
+    bpe_tokens_free(&c->tokens);
+    free(c->start);
+    free(c->labels);
+    memset(c, 0, sizeof *c);
+}
+
+/* Makes space for one more text, and for the label of each token. */
+static int grow_corpus(corpus *c)
+{
+    if (c->texts + 2 > c->capacity) {
+        const int64_t n = 2 * c->capacity + 1024;
+        size_t *start = (size_t *)realloc(c->start, (size_t)n * sizeof *start);
+        if (start == NULL)
+            return out_of_memory();
+        start[0] = 0;
+        c->start = start;
+        c->capacity = n;
+    }
+    if (c->labels_capacity < c->tokens.capacity || c->labels_capacity == 0) {
+        const size_t n = c->tokens.capacity + 1;
+        int32_t *labels = (int32_t *)realloc(c->labels, n * sizeof *labels);
+        if (labels == NULL)
+            return out_of_memory();
+        c->labels = labels;
+        c->labels_capacity = n;
+    }
+    return 0;
+}
+
+/* Appends a token of the template. */
+static int add_token(corpus *c, int32_t id)
+{
+    bpe_tokens *t = &c->tokens;
+    if (t->count == t->capacity) {
+        const size_t n = 2 * t->capacity + 4096;
+        int32_t *ids = (int32_t *)realloc(t->ids, n * sizeof *ids);
+        if (ids == NULL)
+            return out_of_memory();
+        t->ids = ids;
+        t->capacity = n;
+    }
+    t->ids[t->count++] = id;
+    return grow_corpus(c);
+}
+
+/* Encodes one word, or a whole text, at the end of c. Its first token gets the label. */
+static int add_word(corpus *c, const char *text, size_t n, int32_t label)
+{
+    bpe_tokens *t = &c->tokens;
+    const size_t begin = t->count;
+    char *spaced = run.spaces && run.task == MODEL_TAGS ? (char *)malloc(n + 1) : NULL;
+    if (run.spaces && run.task == MODEL_TAGS) {
+        if (spaced == NULL)
+            return out_of_memory();
+        spaced[0] = ' ';
+        memcpy(spaced + 1, text, n);
+        text = spaced;
+        n++;
+    }
+    const int failed = bpe_encode(&run.tokenizer, text, n, 0, t);
+    free(spaced);
+    if (failed)
+        return fail(1, "%s", t->error);
+    if (grow_corpus(c) != 0)
+        return 1;
+    for (size_t i = begin; i < t->count; i++)
+        c->labels[i] = i == begin ? label : -1;
+    return 0;
+}
+
+/* Begins a text with the tokens of the template. */
+static int begin_text(corpus *c)
+{
+    int failed = grow_corpus(c);
+    for (int i = 0; i < run.tokenizer.prefix_count && !failed; i++)
+        failed = add_token(c, run.tokenizer.prefix[i]);
+    for (size_t i = c->start != NULL ? c->start[c->texts] : 0; i < c->tokens.count && !failed; i++)
+        c->labels[i] = -1;
+    return failed;
+}
+
+/* Ends a text: cuts off what exceeds --length, and adds the tokens of the template. `label` is the
+ * class of the whole text, or -1. */
+static int end_text(corpus *c, int32_t label)
+{
+    const size_t begin = c->start[c->texts], most = (size_t)o.length;
+    const size_t after = (size_t)run.tokenizer.suffix_count;
+    if (c->tokens.count - begin + after > most)
+        c->tokens.count = begin + most - after;
+    const size_t end = c->tokens.count;
+    for (size_t i = 0; i < after; i++)
+        if (add_token(c, run.tokenizer.suffix[i]) != 0)
+            return 1;
+    if (c->tokens.count == begin)
+        return fail(1, "a text has no tokens; remove it");
+    for (size_t i = end; i < c->tokens.count; i++)
+        c->labels[i] = -1;
+    if (run.task == MODEL_CLASSIFY)
+        c->labels[begin] = label;
+    c->start[++c->texts] = c->tokens.count;
+    return 0;
+}
+
+/* ---- classes --------------------------------------------------------------------------------- */
+static int find_label(const char *name)
+{
+    for (int64_t i = 0; i < run.labels; i++)
+        if (strcmp(run.names[i], name) == 0)
+            return (int)i;
+    return -1;
+}
+
+static int add_label(const char *name)
+{
+    const size_t n = strlen(name) + 1;
+    if (run.labels == run.names_capacity) {
+        const int64_t most = 2 * run.names_capacity + 16;
+        char **names = (char **)realloc(run.names, (size_t)most * sizeof *names);
+        if (names == NULL)
+            return out_of_memory();
+        run.names = names;
+        run.names_capacity = most;
+    }
+    char *copy = (char *)malloc(n);
+    if (copy == NULL)
+        return out_of_memory();
+    memcpy(copy, name, n);
+    run.names[run.labels++] = copy;
+    return 0;
+}
+
+static void free_labels(void)
+{
+    for (int64_t i = 0; i < run.labels; i++)
+        free(run.names[i]);
+    free(run.names);
+}
+
+/* Orders numbers by value, other names by their bytes. */
+static int compare_labels(const void *a, const void *b)
+{
+    const char *x = *(char *const *)a, *y = *(char *const *)b;
+    char *ends[2];
+    const long long n = strtoll(x, &ends[0], 10), k = strtoll(y, &ends[1], 10);
+    if (*ends[0] == 0 && *ends[1] == 0 && n != k)
+        return n < k ? -1 : 1;
+    return strcmp(x, y);
+}
+
+/* Reads the classes in `id2label` of a JSON file, in order of their numbers. */
+static int read_labels(json *d)
+{
+    const uint32_t all = json_find_nonnull(d, JSON_ROOT, "id2label");
+    for (uint32_t i = 0; i < json_size(d, all); i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%lu", (unsigned long)i);
+        const uint32_t at = json_require(d, all, key, JSON_STRING);
+        if (at == 0 || find_label(json_text(d, at)) >= 0)
+            return fail(1, "%s: id2label: expected different names for 0, 1, 2, ..%s%s", d->name,
+                        d->error[0] != 0 ? ": " : "", d->error);
+        if (add_label(json_text(d, at)) != 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* Returns the name of a class in a line of data: a text, or a whole number. NULL sets d->error. */
+static const char *label_of(json *d, uint32_t at, char *number, size_t size)
+{
+    if (json_kind_of(d, at) == JSON_STRING)
+        return json_text(d, at);
+    if (json_kind_of(d, at) != JSON_NUMBER) {
+        json_mismatch(d, at, "the name of a class, or its number");
+        return NULL;
+    }
+    snprintf(number, size, "%lld", (long long)json_int_of(d, at));
+    return number;
+}
+
+/* Returns the class of a line of data. If the model's classes have names, a number is an index. */
+static int32_t class_of(json *d, uint32_t at)
+{
+    char number[32];
+    const char *name = label_of(d, at, number, sizeof number);
+    int i = name != NULL ? find_label(name) : 0;
+    if (i < 0 && name == number && json_int_of(d, at) >= 0 && json_int_of(d, at) < run.labels)
+        i = (int)json_int_of(d, at);
+    if (i < 0) {
+        char known[200] = "";
+        size_t n = 0;
+        for (int64_t k = 0; k < run.labels && n < sizeof known; k++)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", k > 0 ? ", " : "",
+                                  run.names[k]);
+        json_fail(d, d->line,
+                  "\"%.60s\" is none of the classes %s; --new-head makes a classifier for "
+                  "the classes of --data",
+                  name, known);
+    }
+    return (int32_t)i;
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+typedef int (*line_reader)(json *d, corpus *c);
+
+/* Adds the classes of a line. */
+static int read_line_labels(json *d, corpus *c)
+{
+    const int tags = run.task == MODEL_TAGS;
+    const uint32_t all =
+        json_require(d, JSON_ROOT, tags ? "tags" : "label", tags ? JSON_ARRAY : JSON_NOTHING);
+    (void)c;
+    for (uint32_t at = tags ? json_first(d, all) : all; at != 0; at = tags ? json_next(d, at) : 0) {
+        char number[32];
+        const char *name = label_of(d, at, number, sizeof number);
+        if (name == NULL || (find_label(name) < 0 && add_label(name) != 0))
+            return 1;
+    }
+    return 0;
+}
+
+static int read_words(json *d, corpus *c)
+{
+    const uint32_t words = json_require(d, JSON_ROOT, "tokens", JSON_ARRAY);
+    const uint32_t tags = json_require(d, JSON_ROOT, "tags", JSON_ARRAY);
+    uint32_t tag = json_first(d, tags);
+    if (json_size(d, words) != json_size(d, tags))
+        return json_fail(d, d->line, "%lu tokens but %lu tags: expected as many of both",
+                         (unsigned long)json_size(d, words), (unsigned long)json_size(d, tags));
+    int failed = begin_text(c);
+    for (uint32_t at = json_first(d, words); at != 0 && !failed; at = json_next(d, at)) {
+        const char *word = json_text(d, at);
+        const int32_t label = class_of(d, tag);
+        tag = json_next(d, tag);
+        failed = d->error[0] != 0 || add_word(c, word, strlen(word), label);
+    }
+    return failed || end_text(c, -1);
+}
+
+static int read_texts(json *d, corpus *c)
+{
+    static const char *const keys[2][2] = { { "text", NULL }, { "anchor", "positive" } };
+    const int pairs = run.task == MODEL_EMBED;
+    const int32_t label =
+        pairs ? -1 : class_of(d, json_require(d, JSON_ROOT, "label", JSON_NOTHING));
+    int failed = d->error[0] != 0;
+    for (int i = 0; i <= pairs && !failed; i++) {
+        const uint32_t at = json_require(d, JSON_ROOT, keys[pairs][i], JSON_STRING);
+        const char *text = at != 0 ? json_text(d, at) : NULL;
+        failed = text == NULL || begin_text(c) || add_word(c, text, d->nodes[at].size, -1) ||
+                 end_text(c, label);
+    }
+    return failed;
+}
+
+/* Calls `read` for each line of a file. Returns 0, or 1 after printing an error. */
+static int read_file(const char *option, const char *path, line_reader read, corpus *c)
+{
+    FILE *f = fopen(path, "rb");
+    json d;
+    int more = 1, failed = 0;
+    if (f == NULL)
+        return fail(1, "--%s %s: %s", option, path, strerror(errno));
+    json_init(&d, path);
+    while (!failed && (more = json_read_line(&d, f)) > 0) {
+        if (json_kind_of(&d, JSON_ROOT) != JSON_OBJECT)
+            json_mismatch(&d, JSON_ROOT,
+                          "an object, such as {\"text\": \"..\", \"label\": \"..\"}");
+        failed = d.error[0] != 0 || read(&d, c) != 0 || d.error[0] != 0;
+    }
+    if (d.error[0] != 0)
+        fail(1, "--%s: %s", option, d.error);
+    failed = failed || more < 0;
+    json_free(&d);
+    fclose(f);
+    return failed;
+}
+
+static int64_t texts_per_row(void) { return run.task == MODEL_EMBED && !run.predicts ? 2 : 1; }
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+/* Writes the rows of a batch; a train_options.batch. */
+static int fill(void *user, train_batch *b)
+{
+    const corpus *c = run.now;
+    const int64_t sides = texts_per_row(), T = run.T;
+    const int32_t padding = run.m.config.head.padding;
+    (void)user;
+    for (int64_t i = 0; i < b->n * sides; i++) {
+        const int64_t row = i / sides, side = i % sides;
+        const size_t *at = c->start + (run.first + b->rows[row]) * sides + side;
+        const int64_t n = (int64_t)(at[1] - at[0]);
+        int32_t *tokens = (int32_t *)b->values[3 * side] + row * T, last = 0;
+        float *mask = (float *)b->values[3 * side + 2] + row * T;
+        int32_t *labels = (int32_t *)b->values[3 * sides];
+        for (int64_t t = 0; t < T; t++) {
+            tokens[t] = t < n ? c->tokens.ids[at[0] + (size_t)t] : padding;
+            mask[t] = t < n;
+            last = tokens[t] != padding ? (int32_t)t : last;
+            if (labels != NULL && run.task == MODEL_TAGS)
+                labels[row * T + t] = t < n ? c->labels[at[0] + (size_t)t] : -1;
+        }
+        /* transformers' decoders read the last token that is not padding */
+        ((int32_t *)b->values[3 * side + 1])[row] =
+            model_has_score(&run.m.config) ? last : (int32_t)n;
+        if (labels != NULL && run.task != MODEL_TAGS)
+            labels[row] = run.task == MODEL_EMBED ? (int32_t)row : c->labels[at[0]];
+    }
+    return 0;
+}
+
+static gckpt_tensor *pooled(const encoder_text *text)
+{
+    gckpt_tensor *x = encoder_hidden(&run.m, text, &run.how);
+    return o.pooling == POOL_CLS ? encoder_first(x) : encoder_mean(text, x);
+}
+
+/* Builds the graph; a train_model. Token types are all 0. */
+static void build(train_net *net, void *user)
+{
+    encoder_text text[2];
+    (void)user;
+    for (int i = 0; i < 2; i++) {
+        text[i].tokens = net->in[3 * i];
+        text[i].types = NULL;
+        text[i].lengths = net->in[3 * i + 1];
+        text[i].mask = net->in[3 * i + 2];
+    }
+    if (run.task != MODEL_EMBED) {
+        gckpt_tensor *logits = encoder_logits(&run.m, &text[0], &run.how);
+        net->output = run.predicts ? gckpt_softmax(logits) : logits;
+        net->loss = gckpt_cross_entropy(logits, net->in[3], NULL, 0);
+    } else if (run.predicts) {
+        net->output = encoder_normalise(pooled(&text[0]));
+        net->loss = gckpt_sum_loss(net->output);
+    } else {
+        gckpt_tensor *anchors = pooled(&text[0]), *positives = pooled(&text[1]);
+        net->output = encoder_cosines(anchors, positives);
+        net->loss =
+            gckpt_cross_entropy(gckpt_scale(net->output, (float)o.scale), net->in[6], NULL, 0);
+    }
+}
+
+/* Describes `rows` rows of c from row `first` on, which fill writes, and their graph. */
+static train_data describe(const corpus *c, int64_t first, int64_t rows, int predicts)
+{
+    static const char *const names[2][3] = {
+        { "tokens", "lengths", "mask" }, { "positive.tokens", "positive.lengths", "positive.mask" }
+    };
+    train_data d;
+    size_t longest = 1;
+    int n = 0;
+    memset(&d, 0, sizeof d);
+    run.now = c;
+    run.first = first;
+    run.predicts = predicts;
+    const int64_t sides = texts_per_row();
+    for (int64_t i = first * sides; i < (first + rows) * sides; i++)
+        if (c->start[i + 1] - c->start[i] > longest)
+            longest = c->start[i + 1] - c->start[i];
+    run.T = ((int64_t)longest + 7) / 8 * 8;
+    run.T = run.T < run.m.config.context ? run.T : run.m.config.context;
+    for (int64_t side = 0; side < sides; side++)
+        for (int i = 0; i < 3; i++, n++) {
+            d.column[n].name = names[side][i];
+            d.column[n].type = i < 2 ? GCKPT_I32 : GCKPT_F32;
+            d.column[n].width = i != 1 ? run.T : 0;
+        }
+    d.column[n].name = "labels";
+    d.column[n].type = GCKPT_I32;
+    d.column[n].width = run.task == MODEL_TAGS ? run.T : 0;
+    d.rows = rows;
+    return d;
+}
+
+/* The options of training and prediction. */
+static train_options settings(void)
+{
+    train_options t = train_defaults((float)o.lr);
+    t.hyper.weight_decay = (float)o.weight_decay;
+    t.hyper.clip = (float)o.clip;
+    t.plan.budget = (size_t)o.budget;
+    t.plan.batch = o.batch;
+    t.plan.threads = (int)o.threads;
+    t.plan.update_in_backward = o.clip > 0 ? 0 : FIT_IF_USEFUL;
+    t.micro_batch = run.task == MODEL_EMBED ? o.batch : o.micro_batch;
+    t.epochs = (int)o.epochs;
+    t.schedule = SCHEDULE_LINEAR;
+    t.warmup = o.warmup;
+    t.seed = (uint64_t)o.seed;
+    t.save = o.checkpoint;
+    t.log = o.log;
+    t.batch = fill;
+    return t;
+}
+
+/* Computes probabilities or vectors of `rows` texts of c from text `first` on. Returns run.T times
+ * `*width` or *width floats for each, which the caller frees, or NULL after printing an error. */
+static float *predict(const corpus *c, int64_t first, int64_t rows, int64_t *width)
+{
+    const train_data d = describe(c, first, rows, 1);
+    train_options t = settings();
+    train_report r;
+    *width = run.task == MODEL_EMBED ? run.m.config.width : run.labels;
+    float *out = (float *)malloc((size_t)(rows * *width * (run.task == MODEL_TAGS ? run.T : 1)) *
+                                 sizeof *out);
+    t.known = 3;
+    t.plan.budget = 0;
+    t.micro_batch = 0;
+    if (out == NULL || train_predict(run.store, build, &d, &t, out, &r) != 0) {
+        out == NULL ? out_of_memory() : fail(1, "%s", r.error);
+        free(out);
+        return NULL;
+    }
+    return out;
+}
+
+static int largest(const float *p, int64_t n)
+{
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        best = p[i] > p[best] ? i : best;
+    return best;
+}
+
+/* ---- evaluation ------------------------------------------------------------------------------ */
+/* For each class: rows of this class, rows predicted as it, and both. */
+typedef struct {
+    double wanted, got, both;
+} score;
+
+static double f1_of(const score *s) { return s->both > 0 ? 2 * s->both / (s->wanted + s->got) : 0; }
+
+/* Returns whether tag `i` after tag `before` (-1 for none) begins an entity: "B-X" does, and "I-X"
+ * after another type. */
+static int begins_entity(int before, int i)
+{
+    const char *name = i >= 0 ? run.names[i] : "O", *old = before >= 0 ? run.names[before] : "O";
+    return (name[0] == 'B' || name[0] == 'I') && name[1] == '-' &&
+           (name[0] == 'B' || old[0] == 'O' || strcmp(old + 1, name + 1) != 0);
+}
+
+static int in_entity(int before, int i)
+{
+    return i >= 0 && run.names[i][0] == 'I' && !begins_entity(before, i);
+}
+
+/* Counts the entities of a row of n tags, as seqeval does: an entity is right if its first and last
+ * tag and its type are. */
+static void count_entities(const int *want, const int *got, int64_t n, score *s)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const int before[2] = { i > 0 ? want[i - 1] : -1, i > 0 ? got[i - 1] : -1 };
+        const int begins[2] = { begins_entity(before[0], want[i]),
+                                begins_entity(before[1], got[i]) };
+        int64_t k = i + 1;
+        s->wanted += begins[0];
+        s->got += begins[1];
+        if (!begins[0] || !begins[1] || strcmp(run.names[want[i]] + 1, run.names[got[i]] + 1) != 0)
+            continue;
+        while (k < n && in_entity(want[k - 1], want[k]) && in_entity(got[k - 1], got[k]))
+            k++;
+        s->both += k == n || (!in_entity(want[k - 1], want[k]) && !in_entity(got[k - 1], got[k]));
+    }
+}
+
+/* Prints accuracy and F1: of entities if the tags are of the form B-X, I-X, else the mean over
+ * classes. */
+static int evaluate_classes(const corpus *c, int64_t first, int64_t rows)
+{
+    const int tags = run.task == MODEL_TAGS;
+    int64_t width, all = 0, right = 0, classes = 0;
+    float *out = predict(c, first, rows, &width);
+    score *scores = (score *)calloc((size_t)run.labels, sizeof *scores), entities = { 0, 0, 0 };
+    int *pairs = (int *)malloc((size_t)(2 * run.T) * sizeof *pairs), has_entities = 0;
+    double sum = 0;
+    int failed = out == NULL || scores == NULL || pairs == NULL;
+    for (int64_t i = 0; i < rows && !failed; i++) {
+        const size_t at = c->start[first + i];
+        const int64_t n = tags ? (int64_t)(c->start[first + i + 1] - at) : 1;
+        int64_t words = 0;
+        for (int64_t t = 0; t < n; t++) {
+            const int32_t want = c->labels[at + (size_t)t];
+            if (want < 0)
+                continue;
+            const int got = largest(out + ((tags ? i * run.T : i) + t) * width, width);
+            all++;
+            right += want == got;
+            scores[want].wanted++;
+            scores[got].got++;
+            scores[want].both += want == got;
+            pairs[words] = want;
+            pairs[run.T + words++] = got;
+        }
+        if (tags)
+            count_entities(pairs, pairs + run.T, words, &entities);
+    }
+    for (int64_t i = 0; i < run.labels && !failed; i++) {
+        has_entities |= tags && strncmp(run.names[i], "B-", 2) == 0;
+        classes += scores[i].wanted + scores[i].got > 0;
+        sum += f1_of(&scores[i]);
+    }
+    if (!failed)
+        printf("eval   %lld %s, accuracy %.4f, F1 %.4f (%s)\n", (long long)all,
+               tags ? "words" : "texts", all > 0 ? (double)right / (double)all : 0,
+               has_entities  ? f1_of(&entities)
+               : classes > 0 ? sum / (double)classes
+                             : 0,
+               has_entities ? "entities" : "mean over classes");
+    free(out);
+    free(scores);
+    free(pairs);
+    return failed;
+}
+
+static double dot(const float *a, const float *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* Prints the mean cosine of pairs, and the share of anchors whose positive is the nearest. */
+static int evaluate_pairs(const corpus *c, int64_t first, int64_t rows)
+{
+    int64_t width, right = 0;
+    double sum = 0, others = 0;
+    float *out = predict(c, 2 * first, 2 * rows, &width);
+    for (int64_t i = 0; i < rows && out != NULL; i++) {
+        const float *anchor = out + 2 * i * width;
+        const double own = dot(anchor, anchor + width, width);
+        int nearest = 1;
+        for (int64_t k = 0; k < rows; k++) {
+            const double cosine = k == i ? own : dot(anchor, out + (2 * k + 1) * width, width);
+            nearest = nearest && (k == i || cosine < own);
+            others += k == i ? 0 : cosine;
+        }
+        sum += own;
+        right += nearest;
+    }
+    if (out != NULL)
+        printf("eval   %lld pairs, accuracy %.4f (the positive is the nearest), cosine %.4f of "
+               "pairs, %.4f of others\n",
+               (long long)rows, (double)right / (double)rows, sum / (double)rows,
+               rows > 1 ? others / (double)(rows * (rows - 1)) : 0);
+    free(out);
+    return out == NULL;
+}
+
+static int evaluate(int64_t first, int64_t rows)
+{
+    return rows == 0                 ? 0
+           : run.task == MODEL_EMBED ? evaluate_pairs(&run.data, first, rows)
+                                     : evaluate_classes(&run.data, first, rows);
+}
+
+/* ---- prediction ------------------------------------------------------------------------------ */
+/* Prints the result of text i of c. */
+static void print_result(const corpus *c, int64_t i, const float *out, int64_t width)
+{
+    const size_t at = c->start[i], n = c->start[i + 1] - at;
+    if (run.task == MODEL_EMBED) {
+        for (int64_t k = 0; k < width; k++)
+            printf("%s%.9g", k == 0 ? "{\"embedding\": [" : ", ", (double)out[i * width + k]);
+        puts("]}");
+    } else if (run.task == MODEL_CLASSIFY) {
+        const int best = largest(out + i * width, width);
+        fputs("{\"label\": ", stdout);
+        json_write_string(stdout, run.names[best], strlen(run.names[best]));
+        printf(", \"score\": %.6g}\n", (double)out[i * width + best]);
+    } else { /* words begin where the label is 0; words that were cut off have no tag */
+        int words = 0;
+        fputs("{\"tags\": [", stdout);
+        for (size_t t = 0; t < n; t++)
+            if (c->labels[at + t] >= 0) {
+                const char *name =
+                    run.names[largest(out + (i * run.T + (int64_t)t) * width, width)];
+                fputs(words++ > 0 ? ", " : "", stdout);
+                json_write_string(stdout, name, strlen(name));
+            }
+        puts("]}");
+    }
+}
+
+static int read_plain_line(corpus *c, const char *line, size_t n)
+{
+    int failed = begin_text(c);
+    if (run.task != MODEL_TAGS)
+        return failed || add_word(c, line, n, -1) || end_text(c, -1);
+    for (size_t i = strspn(line, " \t"); line[i] != 0 && !failed; i += strspn(line + i, " \t")) {
+        const size_t size = strcspn(line + i, " \t");
+        failed = add_word(c, line + i, size, 0);
+        i += size;
+    }
+    return failed || end_text(c, -1);
+}
+
+static int predict_file(void)
+{
+    enum { LINES = 256 };
+    FILE *f = fopen(o.predict, "r");
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t n = 0;
+    int failed = f == NULL ? fail(1, "--predict %s: %s", o.predict, strerror(errno)) : 0;
+    while (!failed && n >= 0) {
+        corpus c;
+        int64_t width;
+        memset(&c, 0, sizeof c);
+        while (!failed && c.texts < LINES && (n = getline(&line, &capacity, f)) >= 0) {
+            n -= n > 0 && line[n - 1] == '\n';
+            line[n] = 0;
+            failed = read_plain_line(&c, line, (size_t)n);
+        }
+        float *out = !failed && c.texts > 0 ? predict(&c, 0, c.texts, &width) : NULL;
+        failed = failed || (c.texts > 0 && out == NULL);
+        for (int64_t i = 0; i < c.texts && !failed; i++)
+            print_result(&c, i, out, width);
+        free(out);
+        free_corpus(&c);
+    }
+    free(line);
+    if (f != NULL)
+        fclose(f);
+    return failed;
+}
+
+/* ---- the model ------------------------------------------------------------------------------- */
+static int fail_model(void) { return fail(1, "--model %s: %s", o.model, run.m.error); }
+
+/* Returns whether config.json says that the model has a classifier for the task. */
+static int is_classifier(json *d)
+{
+    const uint32_t all = json_find_nonnull(d, JSON_ROOT, "architectures");
+    const char *end =
+        run.task == MODEL_TAGS ? "ForTokenClassification" : "ForSequenceClassification";
+    for (uint32_t at = json_first(d, all); at != 0; at = json_next(d, at))
+        if (json_kind_of(d, at) == JSON_STRING && strstr(json_text(d, at), end) != NULL)
+            return 1;
+    return 0;
+}
+
+/* Finds the classes: those of the adapter or the model's classifier, else those of --data. */
+static int find_classes(json *config)
+{
+    char path[MODEL_PATH];
+    json d;
+    int failed = 0;
+    if (run.task == MODEL_EMBED)
+        return 0;
+    if (o.adapter != NULL && model_has_file(&run.m, path, o.adapter, "labels.json")) {
+        failed = json_read_file(&d, path) != 0 ? fail(1, "%s", d.error) : read_labels(&d);
+        json_free(&d);
+    } else if (!o.new_head && is_classifier(config)) {
+        failed = read_labels(config);
+    } else if (o.data == NULL || o.eval) {
+        return fail(1, "--model %s has no classifier for --task %s: train one with --data", o.model,
+                    task_names[o.task]);
+    } else {
+        failed = read_file("data", o.data, read_line_labels, NULL);
+        if (!failed && run.labels > 0)
+            qsort(run.names, (size_t)run.labels, sizeof run.names[0], compare_labels);
+    }
+    return failed || run.labels >= 2
+               ? failed
+               : fail(1, "%lld classes: a classifier needs 2 or more", (long long)run.labels);
+}
+
+/* Reads the pooling and the longest row of a sentence-transformers folder. */
+static int read_pooling(void)
+{
+    char path[MODEL_PATH];
+    json d;
+    if (o.length == 0 && model_has_file(&run.m, path, o.model, "sentence_bert_config.json")) {
+        if (json_read_file(&d, path) == 0)
+            o.length = json_int(&d, JSON_ROOT, "max_seq_length", 0);
+        json_free(&d);
+    }
+    o.length = o.length > 0 ? o.length : 512;
+    if (run.task != MODEL_EMBED || o.pooling != POOL_AUTO ||
+        !model_has_file(&run.m, path, o.model, "1_Pooling/config.json"))
+        return 0;
+    json_read_file(&d, path);
+    const uint32_t mode = json_find_nonnull(&d, JSON_ROOT, "pooling_mode");
+    o.pooling = json_bool(&d, JSON_ROOT, "pooling_mode_cls_token", 0) || json_is(&d, mode, "cls")
+                    ? POOL_CLS
+                    : POOL_MEAN;
+    if (d.error[0] == 0 && o.pooling == POOL_MEAN &&
+        !json_bool(&d, JSON_ROOT, "pooling_mode_mean_tokens", 0) && !json_is(&d, mode, "mean"))
+        json_fail(&d, 0,
+                  "only the mean of tokens and the first token are built here; give --pooling");
+    const int failed = d.error[0] != 0 ? fail(1, "%s", d.error) : 0;
+    json_free(&d);
+    return failed;
+}
+
+/* Freezes what --method does not train. */
+static int choose_trained(void)
+{
+    const model_config *c = &run.m.config;
+    const char *head = encoder_head_modules(c);
+    char pattern[MODEL_NAME];
+    if (o.method == METHOD_FULL || o.method == METHOD_LORA)
+        return 0;
+    int failed = gckpt_store_freeze(run.store, "*", 1) != GCKPT_OK;
+    if (o.method == METHOD_LAST)
+        failed = failed ||
+                 gckpt_store_freeze(run.store, model_block_name(c, pattern, c->layers - 1, "*"),
+                                    0) != GCKPT_OK;
+    for (int64_t i = 0; i < model_param_count(c) && !failed; i++) {
+        const model_parameter p = model_get_param(c, i);
+        if (p.shape.n > 0 && head != NULL && encoder_is_head(c, i))
+            failed = gckpt_store_freeze(run.store, p.name, 0) != GCKPT_OK;
+    }
+    return failed ? fail(1, "%s", gckpt_error_text(run.store)) : 0;
+}
+
+static int load_adapters(void)
+{
+    if (o.adapter != NULL)
+        return adapters_load(&run.a, &run.m, run.store, o.adapter) != 0
+                   ? fail(1, "--adapter %s: %s", o.adapter, run.m.error)
+                   : 0;
+    adapters_options lora;
+    memset(&lora, 0, sizeof lora);
+    lora.method = ADAPTERS_LORA;
+    lora.size = o.rank;
+    lora.alpha = o.alpha;
+    lora.targets = o.targets;
+    lora.modules_to_save = encoder_head_modules(&run.m.config);
+    return adapters_begin(&run.a, &run.m, run.store, &lora) != 0 ? fail(1, "%s", run.m.error) : 0;
+}
+
+static int open_tokenizer(void)
+{
+    bpe_tokens t = { NULL, 0, 0, "" };
+    if (bpe_open(&run.tokenizer, o.model) != 0)
+        return fail(1, "--model %s: %s", o.model, run.tokenizer.error);
+    /* in vocabularies of bytes, the words of a sentence begin with a space */
+    int failed = bpe_encode(&run.tokenizer, "a", 1, 0, &t) != 0;
+    const size_t n = t.count;
+    failed = failed || bpe_encode(&run.tokenizer, " a", 2, 0, &t) != 0;
+    run.spaces = t.count != 2 * n || memcmp(t.ids, t.ids + n, n * sizeof *t.ids) != 0;
+    if (failed)
+        fail(1, "%s", t.error);
+    bpe_tokens_free(&t);
+    return failed;
+}
+
+static int load_model(void)
+{
+    model_head head;
+    memset(&head, 0, sizeof head);
+    head.task = run.task = (model_task)(o.task + 1);
+    if (model_read_config_for(&run.m, o.model, &head) != 0)
+        return fail_model();
+    if (model_has_score(&run.m.config) && run.task != MODEL_CLASSIFY)
+        return fail(2, "--task %s: %s is a decoder, which is built for classify only",
+                    task_names[o.task], run.m.config.type);
+    int failed = find_classes(&run.m.config_json) || read_pooling();
+    head.is_new = (int)o.new_head;
+    head.labels = run.labels;
+    head.names = (const char *const *)run.names;
+    model_close(&run.m);
+    const gckpt_store_desc desc = { .seed = (uint64_t)o.seed };
+    run.store = gckpt_store_new(&desc);
+    if (failed)
+        return 1;
+    if (model_load_head(&run.m, run.store, o.model, NULL, NULL, &head) != 0)
+        return fail_model();
+    if (run.m.note[0] != 0 && o.adapter == NULL)
+        fprintf(stderr, "classify: note: %s\n", run.m.note);
+    if (o.length > run.m.config.context)
+        o.length = run.m.config.context;
+    run.how.dropout = o.dropout;
+    if (o.method == METHOD_LORA || o.adapter != NULL) {
+        run.how.hooks = &run.a.hooks;
+        failed = load_adapters();
+    }
+    return failed || choose_trained() || open_tokenizer();
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+/* Copies a file of the model's folder to --save, if there is one. */
+static int copy_file(const char *name)
+{
+    char path[MODEL_PATH], part[4096];
+    FILE *from = model_has_file(&run.m, path, o.model, name) ? fopen(path, "rb") : NULL;
+    if (from == NULL)
+        return 0;
+    FILE *to = model_begin_file(&run.m, path, o.save, name);
+    for (size_t n; to != NULL && (n = fread(part, 1, sizeof part, from)) > 0;)
+        fwrite(part, 1, n, to);
+    const int failed =
+        ferror(from) != 0 ? fail(1, "--model %s: %s cannot be read", o.model, name) : 0;
+    fclose(from);
+    return to == NULL || model_end_file(&run.m, to, path) != 0 || failed
+               ? fail(1, "--save: %s", run.m.error)
+               : 0;
+}
+
+static int write_text(const char *name, const char *text)
+{
+    char path[MODEL_PATH];
+    FILE *f = model_begin_file(&run.m, path, o.save, name);
+    if (f != NULL)
+        fputs(text, f);
+    return f == NULL || model_end_file(&run.m, f, path) != 0 ? fail(1, "--save: %s", run.m.error)
+                                                             : 0;
+}
+
+/* Writes the files by which sentence-transformers finds the pooling. */
+static int write_modules(void)
+{
+    static const char modules[] = "[\n  {\"idx\": 0, \"name\": \"0\", \"path\": \"\", "
+                                  "\"type\": \"sentence_transformers.models.Transformer\"},\n"
+                                  "  {\"idx\": 1, \"name\": \"1\", \"path\": \"1_Pooling\", "
+                                  "\"type\": \"sentence_transformers.models.Pooling\"}\n]\n";
+    char folder[MODEL_PATH], text[512];
+    const int cls = o.pooling == POOL_CLS;
+    if (model_path(&run.m, folder, o.save, "1_Pooling") != 0 ||
+        model_make_folder(&run.m, folder) != 0)
+        return fail(1, "--save: %s", run.m.error);
+    snprintf(text, sizeof text,
+             "{\n  \"word_embedding_dimension\": %lld,\n  \"pooling_mode_cls_token\": %s,\n"
+             "  \"pooling_mode_mean_tokens\": %s,\n  \"pooling_mode_max_tokens\": false,\n"
+             "  \"pooling_mode_mean_sqrt_len_tokens\": false\n}\n",
+             (long long)run.m.config.width, cls ? "true" : "false", cls ? "false" : "true");
+    if (write_text("1_Pooling/config.json", text) != 0)
+        return 1;
+    snprintf(text, sizeof text, "{\n  \"max_seq_length\": %lld,\n  \"do_lower_case\": false\n}\n",
+             (long long)o.length);
+    return write_text("sentence_bert_config.json", text) || write_text("modules.json", modules);
+}
+
+static int write_labels(void)
+{
+    char path[MODEL_PATH];
+    FILE *f = model_begin_file(&run.m, path, o.save, "labels.json");
+    if (f != NULL) {
+        fputs("{\n  \"gradckpt\": \"classes of the adapter\"", f);
+        model_write_labels(&run.m.config.head, f);
+        fputs("\n}\n", f);
+    }
+    return f == NULL || model_end_file(&run.m, f, path) != 0 ? fail(1, "--save: %s", run.m.error)
+                                                             : 0;
+}
+
+static int save(void)
+{
+    static const char *const files[] = { "vocab.txt",
+                                         "vocab.json",
+                                         "merges.txt",
+                                         "tokenizer.json",
+                                         "tokenizer.model",
+                                         "sentencepiece.bpe.model",
+                                         "tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json" };
+    const int adapter = (o.method == METHOD_LORA || o.adapter != NULL) && !o.merge;
+    if (model_make_folder(&run.m, o.save) != 0 || (o.merge && adapters_merge(&run.a) != 0) ||
+        (adapter ? adapters_save(&run.a, o.save, o.model)
+                 : model_save(&run.m, run.store, o.save, GCKPT_STORAGE_F32)) != 0)
+        return fail(1, "--save %s: %s", o.save, run.m.error);
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        if (copy_file(files[i]) != 0)
+            return 1;
+    if (adapter && run.task != MODEL_EMBED && write_labels() != 0)
+        return 1;
+    if (run.task == MODEL_EMBED && !adapter && write_modules() != 0)
+        return 1;
+    printf("saved  %s\n", o.save);
+    return 0;
+}
+
+/* ---- the program ----------------------------------------------------------------------------- */
+static int train(int64_t rows, int64_t validation)
+{
+    train_data d = describe(&run.data, 0, rows, 0);
+    train_options t = settings();
+    train_report r;
+    d.validation = validation;
+    if (rows - validation < 1 || (run.task == MODEL_EMBED && rows - validation < o.batch))
+        return fail(1, "--data: %lld rows to train on; expected %lld or more",
+                    (long long)(rows - validation),
+                    (long long)(run.task == MODEL_EMBED ? o.batch : 1));
+    if (train_fit(run.store, build, &d, &t, &r) != 0)
+        return fail(1, "%s", r.error);
+    printf("bytes  %zu\n", r.bytes);
+    return 0;
+}
+
+static int work(void)
+{
+    const line_reader read = o.task + 1 == MODEL_TAGS ? read_words : read_texts;
+    const int status = load_model();
+    int failed = status;
+    if (!failed && o.data != NULL) {
+        failed = read_file("data", o.data, read, &run.data);
+        run.predicts = 0;
+        int64_t rows = run.data.texts / texts_per_row(), validation = rows / 10;
+        if (!failed && o.validation != NULL) {
+            failed = read_file("validation", o.validation, read, &run.data);
+            validation = run.data.texts / texts_per_row() - rows;
+            rows += validation;
+        }
+        if (!failed && rows == 0)
+            failed = fail(1, "--data %s: no rows", o.data);
+        if (o.eval)
+            validation = rows;
+        failed = failed || (!o.eval && train(rows, validation)) ||
+                 evaluate(rows - validation, validation);
+    }
+    failed = failed || (o.save != NULL && save()) || (o.predict != NULL && predict_file());
+    return status != 0 ? status : failed;
+}
+
+int main(int argc, char **argv)
+{
+    static const char title[] = "trains classifiers of texts and words, and embeddings";
+    int status = options_parse(&options, argc, argv);
+    if (status == 0 && o.help) {
+        printf("classify - %s\n\n", title);
+        options_print_groups(&options, groups);
+        return fflush(stdout) != 0;
+    }
+    status = status != 0 ? status : check_options();
+    status = status != 0 ? status : work();
+    adapters_end(&run.a);
+    gckpt_store_free(run.store);
+    model_close(&run.m);
+    bpe_free(&run.tokenizer);
+    free_corpus(&run.data);
+    free_labels();
+    return status;
+}
