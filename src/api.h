@@ -158,7 +158,8 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
  * or more axes, 0 for vectors (biases, gains). Applies from the next update. */
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale);
-/* Zeroes the optimiser state of matching parameters, for example to change the optimiser. */
+/* Clears the optimiser state of matching parameters, for example to change the optimiser: frees it,
+ * or only sets it to zero if an executor uses the store, or the store is in a block of memory. */
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
 /* Adds parameter `name`, which must not exist yet. Its values stay at `values` (a float for each
  * element of `shape`, e.g. in flash or an mmapped file), which must outlive the store. If writable
