@@ -67,4 +67,4 @@ LC_ALL=C awk '
                     print row(files[i])
         }
         exit bad
-    }' *.h *.c
+    }' *.h optimisers/*.h *.c
