@@ -990,7 +990,7 @@ static inline void net_set_policies(void)
         }
 }
 
-/* State of a size of its own: a float for each element, as net_update needs, and three bytes more. */
+/* Returns the bytes of a float for each element, as net_update needs, and three more. */
 static inline size_t net_state_bytes(void *user, const char *name, int64_t rows, int64_t columns)
 {
     CHECK(user == &net && name && rows > 0 && columns > 0);

@@ -30,7 +30,7 @@ static inline int apollo_mini_is_hidden(const apollo_mini *a, const char *name, 
     return rows > 1 && columns > 1 && (a->hidden == NULL || a->hidden(name, rows, columns));
 }
 
-/* A gckpt_plan_desc.state_bytes; user: an apollo_mini. Of a matrix: moments m and v of its
+/* A gckpt_plan_desc.state_bytes; user: an apollo_mini. A matrix has the moments m and v of its
  * projection, the projection, the vector that projects it, and the norm of the last update. */
 static inline size_t apollo_mini_bytes(void *user, const char *name, int64_t rows, int64_t columns)
 {
@@ -49,17 +49,15 @@ static inline uint64_t apollo_mini_mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
-/* Fills x with n nearly normal numbers of mean 0 and variance 1: sums of 12 uniform ones. */
+/* Fills x with n nearly normal numbers of mean 0, variance 1: each sums 12 uniform numbers. */
 static inline void apollo_mini_normal(float *x, int64_t n, uint64_t seed)
 {
     for (int64_t i = 0; i < n; i++) {
         int sum = -12 * 65535 / 2;
-        for (int k = 0; k < 3; k++)
-            for (uint64_t
-                     z = apollo_mini_mix(seed ^ apollo_mini_mix(3 * (uint64_t)i + (uint64_t)k)),
-                     left = 4;
-                 left > 0; left--, z >>= 16)
-                sum += (int)(z & 65535);
+        for (uint64_t k = 0; k < 3; k++) { /* four numbers of 16 bits each */
+            const uint64_t z = apollo_mini_mix(seed ^ apollo_mini_mix(3 * (uint64_t)i + k));
+            sum += (int)((z & 65535) + (z >> 16 & 65535) + (z >> 32 & 65535) + (z >> 48));
+        }
         x[i] = (float)sum / 65536;
     }
 }
@@ -91,9 +89,8 @@ static inline float apollo_mini_factor(const apollo_mini *a, const gckpt_update 
     float factor = adamw_root(gckpt_dot(u->call, low, low, c)) / (norm + 1e-8f);
     const float size =
         adamw_root(gckpt_dot(u->call, u->gradient, u->gradient, u->elements)) * r->clip;
-    const float growth =
-        u->step > 1 ? factor * size / (*last + 1e-8f) / 1.01f : 1; /* Fira's limit */
-    factor /= growth > 1 ? growth : 1;
+    const float growth = u->step > 1 ? factor * size / (*last + 1e-8f) / 1.01f : 1;
+    factor /= growth > 1 ? growth : 1; /* the limit of Fira (Chen 2024) */
     *last = factor * size;
     return factor * adamw_root(a->scale > 0 ? a->scale : 128);
 }
@@ -105,8 +102,8 @@ static inline void apollo_mini_update(void *user, const gckpt_update *u)
     const apollo_mini *a = (const apollo_mini *)user;
     const adamw_rates r = adamw_rates_of(u, 1e-6f);
     const float rate = (float)((double)r.lr * (double)adamw_root((float)r.correct2) / r.correct1);
-    float *m = u->state[0], *v = m + u->elements, factor = 0;
     const int projects = apollo_mini_is_hidden(a, u->name, u->rows, u->columns);
+    float *m = u->state[0], *v = projects ? NULL : m + u->elements, factor = 0;
     if (projects)
         factor = r.clip * apollo_mini_factor(a, u, &r);
     else

@@ -240,7 +240,7 @@ static void test_refusals(void)
     free(mine.bytes), free(theirs.bytes), free(after.bytes);
 }
 
-/* A block of the promised bytes suffices; without memory, nothing is left behind. */
+/* A block of the promised bytes suffices; after a failed allocation, the store has the bytes that it had before. */
 static void test_memory(void)
 {
     static const how h = { GCKPT_STORE_ALL, ROWS, 1, 0, 0, 0, 0 };
