@@ -90,7 +90,7 @@ static inline void adam8bit_block(void *context, int64_t block, int64_t worker)
     const gckpt_update *u = pass->u;
     const int64_t blocks = (u->elements + ADAM8BIT_BLOCK - 1) / ADAM8BIT_BLOCK;
     const int64_t at = block * ADAM8BIT_BLOCK, left = u->elements - at;
-    const int64_t n = left < ADAM8BIT_BLOCK ? left : ADAM8BIT_BLOCK;
+    const int64_t n = left < ADAM8BIT_BLOCK ? left : (int64_t)ADAM8BIT_BLOCK;
     float x[2][ADAM8BIT_BLOCK], *scale = u->state[0] + block;
     unsigned char *codes = (unsigned char *)(u->state[0] + 2 * blocks) + at;
     (void)worker;

@@ -240,6 +240,34 @@ static void test_refusals(void)
     free(mine.bytes), free(theirs.bytes), free(after.bytes);
 }
 
+#ifndef GCKPT_NO_RANKS
+/* A file with such a state of a parameter that a store would shard is refused. */
+static void test_shards(void)
+{
+    const gckpt_init init = { 0.5f, 0, 0 };
+    const gckpt_plan_desc d = { .optimiser = GCKPT_CUSTOM_OPTIMISER, .state_bytes = state_bytes, .user = x };
+    const gckpt_exec_desc exec = { .custom_optimiser = update, .user = x };
+    file f = { 0 };
+    for (int shards = 0; shards < 2; shards++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        if (shards)
+            CHECK(gckpt_store_ranks(s, 0, 2, GCKPT_SHARD_STATE) == GCKPT_OK);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        const gckpt_term term = { gckpt_sum_loss(gckpt_param(g, "w", gckpt_shape2(100, 100), init)), 1, 1 };
+        gckpt_plan *p = shards ? NULL : gckpt_plan_new(g, &term, 1, &d);
+        gckpt_exec *e = shards ? NULL : gckpt_exec_new(p, s, &exec);
+        if (shards)
+            CHECK_MSG(gckpt_store_read(s, file_read, &f, f.size, NULL) == GCKPT_E_DATA &&
+                          strstr(gckpt_error_text(s), "U8 cannot be sharded"),
+                      "%s", gckpt_error_text(s));
+        else
+            CHECK(gckpt_store_write(s, file_write, &f, NULL) == GCKPT_OK);
+        util_free(e, p, g, s);
+    }
+    free(f.bytes);
+}
+#endif
+
 /* A block of the promised bytes suffices; after a failed allocation, the store has the bytes that it had before. */
 static void test_memory(void)
 {
@@ -286,5 +314,8 @@ int main(void)
     test_bits();
     test_refusals();
     test_memory();
+#ifndef GCKPT_NO_RANKS
+    test_shards();
+#endif
     return check_report("test_state_bytes");
 }
