@@ -221,6 +221,7 @@ static void test_refusals(void)
     CHECK(gckpt_store_peek(s, 0, &q) == GCKPT_OK && q.state[0] == NULL);
     end(&other), end(&own);
     other = begin(s, &h, &adam, 1);
+    CHECK(gckpt_plan_kind_bytes(other.p, GCKPT_BYTES_STATE) == 2 * gckpt_plan_kind_bytes(other.p, GCKPT_BYTES_PARAMETERS));
     steps(&other, &h, 1, 2);
     CHECK(gckpt_store_write(s, file_write, &theirs, NULL) == GCKPT_OK);
     CHECK(gckpt_store_read(s, file_read, &mine, mine.size, NULL) == GCKPT_E_DATA &&
@@ -279,14 +280,20 @@ static void test_memory(void)
     gckpt_store *s = gckpt_store_new(NULL);
     training t = begin(s, &h, &sized, 0);
     const size_t need = gckpt_store_need(t.p);
-    void *block = malloc(need);
-    const gckpt_store_desc in_block = { .memory = { .memory = block, .size = need } };
-    gckpt_store *small = gckpt_store_new(&in_block);
-    CHECK(gckpt_plan_params(t.p, small) == GCKPT_OK);
-    gckpt_exec *e = gckpt_exec_new(t.p, small, &exec);
-    CHECK_MSG(e != NULL, "%s", gckpt_error_text(small));
-    gckpt_exec_free(e);
-    gckpt_store_free(small);
+    char *block = (char *)malloc(need + 32), *odd = block + (17 - (uintptr_t)block % 16) % 16;
+    gckpt_exec *e;
+    for (size_t less = 0; less < 2; less++) {
+        const gckpt_store_desc in_block = { .memory = { .memory = odd, .size = need - less } };
+        gckpt_store *small = gckpt_store_new(&in_block);
+        CHECK(gckpt_plan_params(t.p, small) == GCKPT_OK);
+        e = gckpt_exec_new(t.p, small, &exec);
+        CHECK_MSG((e == NULL) == (less > 0), "%s", gckpt_error_text(small));
+        const char *hint = less ? strstr(gckpt_error_text(small), " bytes, ") : NULL; /* it counts 16 for alignment */
+        const size_t bytes = hint ? (size_t)strtoull(hint + 8, NULL, 10) : need;
+        CHECK_MSG(bytes >= need && bytes <= need + 16 && (!less || hint), "%zu: %s", need, gckpt_error_text(small));
+        gckpt_exec_free(e);
+        gckpt_store_free(small);
+    }
     free(block);
     for (long fail = 1, done = 0; !done; fail++) {
         heap memory = { 0 };
