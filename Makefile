@@ -70,7 +70,7 @@ Start
   make run           compile, train a small GPT for about a minute, sample it
   make shakespeare   train it on Shakespeare in 16 MB, for about 8 minutes
   make examples      build the example programs: build/gpt, build/finetune, ...
-  make small         build and run twelve small programs
+  make small         build and run thirteen small programs
 Learn
   make lesson-3      compile and run the program of a lesson of docs/course
   make exercise-5    check your answer mine/exercise-5.c (docs/exercises.md)

@@ -67,4 +67,4 @@ LC_ALL=C awk '
                     print row(files[i])
         }
         exit bad
-    }' *.h *.c
+    }' *.h $(ls optimisers/*.h 2> /dev/null) *.c

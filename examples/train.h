@@ -103,6 +103,8 @@ typedef struct {
     gckpt_hyper hyper;    /* learning rate, weight decay, clipping, .. */
     /* options of the plan: budget, batch (0 selects 32 rows per step), threads, .. */
     gckpt_plan_desc plan;
+    /* the update of GCKPT_CUSTOM_OPTIMISER; plan.user is passed to it */
+    void (*custom_optimiser)(void *user, const gckpt_update *);
     /* rows in a micro-batch, a divisor of the batch; if 0, fit_plan chooses it */
     int64_t micro_batch;
     int epochs;           /* number of epochs; 0 selects 10 */

@@ -235,6 +235,8 @@ static inline int train_bind(train_run *t)
     t->forward = gckpt_exec_new(t->forward_plan, t->store, &desc);
     if (t->plan != NULL && t->forward != NULL) {
         desc.skip_nonfinite = !info.update_in_backward;
+        desc.custom_optimiser = t->o.custom_optimiser;
+        desc.user = t->o.plan.user;
         t->exec = gckpt_exec_new(t->plan, t->store, &desc);
         t->r->bytes = gckpt_plan_bytes(t->plan) - info.arena + size;
     }

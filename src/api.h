@@ -13,7 +13,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         3  /* version of the numeric specification (manual, 5) */
-#define GCKPT_PLAN_FORMAT      17 /* version of printed plans */
+#define GCKPT_PLAN_FORMAT      18 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -158,7 +158,8 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
  * or more axes, 0 for vectors (biases, gains). Applies from the next update. */
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale);
-/* Zeroes the optimiser state of matching parameters, for example to change the optimiser. */
+/* Clears the optimiser state of matching parameters, for example to change the optimiser: frees it,
+ * or only sets it to zero if an executor uses the store, or the store is in a block of memory. */
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
 /* Adds parameter `name`, which must not exist yet. Its values stay at `values` (a float for each
  * element of `shape`, e.g. in flash or an mmapped file), which must outlive the store. If writable
@@ -633,6 +634,10 @@ typedef struct {
     int threads;     /* most threads of a step; 0 selects 1 */
     gckpt_optimiser optimiser; /* default GCKPT_ADAMW */
     int custom_state;          /* GCKPT_CUSTOM_OPTIMISER: floats of state per element, 0..4 */
+    /* GCKPT_CUSTOM_OPTIMISER with another state, at state[0]: returns its bytes for a parameter of
+     * this size (gckpt_update), always the same. Needs whole updates: GCKPT_SHARD_NONE. */
+    size_t (*state_bytes)(void *user, const char *name, int64_t rows, int64_t columns);
+    void *user; /* passed to state_bytes */
     /* If nonzero, updates each parameter as soon as its gradient is complete, which saves gradient
      * bytes but excludes clipping. If 0 (default), updates run at the end of a step. */
     int update_in_backward;
@@ -833,9 +838,11 @@ GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr); /* sets lr; all others 0 */
 typedef struct {
     const char *name;
     int64_t elements, first;     /* gckpt_parameter.count, .first */
+    int64_t rows, columns;       /* columns: the last axis; rows: all others (vectors: 1) */
     float *values;               /* to be updated */
     const float *gradient;       /* divided by the count, before clipping */
-    float *state[4];             /* to be updated */
+    float *state[4];             /* to be updated; 0 at first */
+    const gckpt_call *call;      /* for gckpt_product, gckpt_parallel and gckpt_dot */
     float clip_scale;            /* factor for the gradient (clipping) */
     float lr_scale, decay_scale; /* gckpt_store_group */
     uint64_t step;               /* number of this update of the state (none: of the store) */
@@ -911,7 +918,7 @@ typedef struct {
     int allow_initial;
 } gckpt_exec_desc;
 /* Creates an executor, and in the store all missing values and optimiser state (after an error
- * none). Refuses state of another optimiser (gckpt_store_reset clears it). Where the system
+ * none). Refuses state of another optimiser or size (gckpt_store_reset clears it). Where the system
  * overcommits memory, only a request beyond all memory fails. The plan is copied (except a C
  * constant) and may be freed. Returns NULL after an error, which the store then has. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,

@@ -990,6 +990,13 @@ static inline void net_set_policies(void)
         }
 }
 
+/* Returns the bytes of a float for each element, as net_update needs, and three more. */
+static inline size_t net_state_bytes(void *user, const char *name, int64_t rows, int64_t columns)
+{
+    CHECK(user == &net && name && rows > 0 && columns > 0);
+    return (size_t)(rows * columns) * sizeof(float) + 3;
+}
+
 /* Draws the options of the request that change bits. */
 static inline void net_numeric_options(gckpt_plan_desc *d)
 {
@@ -1008,6 +1015,8 @@ static inline void net_numeric_options(gckpt_plan_desc *d)
     if (chance(25))
         d->ranks.virtual_ranks = 2 << below(3);
 #endif
+    if (d->custom_state > 2 && !d->ranks.virtual_ranks) /* such a state cannot be sharded */
+        d->custom_state = 0, d->state_bytes = net_state_bytes, d->user = &net;
 #ifndef GCKPT_NO_QUANT
     if (chance(30))
         net_pack();
@@ -1146,6 +1155,8 @@ static inline void net_print(void)
     X(threads)                                                                                     \
     X(optimiser)                                                                                   \
     X(custom_state)                                                                                \
+    X(state_bytes)                                                                                 \
+    X(user)                                                                                        \
     X(update_in_backward)                                                                          \
     X(backend)                                                                                     \
     X(memory)                                                                                      \

@@ -47,20 +47,16 @@ static uint64_t gckpti_hash_exchanges(const gckpt_exec *e)
 static uint64_t gckpti_hash_replicated(const gckpt_exec *e)
 {
     const gckpt_store *s = e->store;
-    float scratch[GCKPTI_CHUNK];
     uint64_t hash = GCKPTI_FNV_START;
     for (size_t i = 0; i < e->plan->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
         hash = gckpti_fnv_number(hash, q->updates);
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
-        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
-            const int replicated = q->p.storage == GCKPT_STORAGE_F32 && !gckpti_is_part(s, q, slot);
-            for (int64_t at = 0, n; replicated && at < q->p.elements; at += n) {
-                const float *x = gckpti_floats_at(s, q, slot, at, scratch, &n);
-                hash = gckpti_hash_floats(hash, x, n);
-            }
-        }
+        gckpti_pull(s, q);
+        for (int slot = -1; slot < gckpti_state_slots(q); slot++)
+            if (q->p.storage == GCKPT_STORAGE_F32 && !gckpti_is_part(s, q, slot))
+                hash = gckpti_fnv(hash, gckpti_array(q, slot), gckpti_array_bytes(s, q, slot + 1));
     }
     return hash;
 }

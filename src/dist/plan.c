@@ -34,6 +34,11 @@ static gckpt_result gckpti_check_vranks(gckpt_graph *g, const gckpt_plan_desc *d
     else if (d->mode != GCKPT_INFERENCE && ranks > vranks)
         fault = "plan: %i virtual ranks, %i ranks: each rank needs at least one: set "
                 "desc.ranks.virtual_ranks to %i or more, the same for any number of ranks";
+    else if (d->mode != GCKPT_INFERENCE && d->optimiser == GCKPT_CUSTOM_OPTIMISER &&
+             d->state_bytes && g->store->shard)
+        fault =
+            "plan: desc.state_bytes is the state of a whole parameter, which ranks cannot share: "
+            "use GCKPT_SHARD_NONE, or floats per element (desc.custom_state)";
     else if (vranks > 1 && d->update_in_backward)
         fault = "plan: update_in_backward needs desc.ranks.virtual_ranks 1: gradients are "
                 "complete only when those of all %i virtual ranks are added";
@@ -242,7 +247,7 @@ static void gckpti_encode_dist(const gckpti_planner *p, gckpt_plan *plan)
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_shard(p, t)))
             continue;
-        const int state = gckpti_is_updated(p, i) && !t->running ? plan->state_slots : 0;
+        const int state = plan->params[plan->nodes[i].index].slots;
         const size_t shard = sizeof(float) * (size_t)gckpti_update_shard(p, t).capacity;
         plan->kind_bytes[GCKPT_BYTES_PADDING] +=
             (size_t)(gckpti_is_gathered(p, t) + state) *
@@ -262,8 +267,8 @@ GCKPTI_PASSES(dist)
         break;
     }
     case GCKPTI_PASS_PEAK: gckpti_count_shards(p, *(const int *)arg); break;
-    case GCKPTI_PASS_NUMBERS: gckpti_encode_dist(p, &e->plan); break;
     case GCKPTI_PASS_ENCODED:
+        gckpti_encode_dist(p, &e->plan);
         e->plan.hash = gckpti_finish_hash(&e->plan, e->plan.hash);
         e->plan.check = gckpti_finish_hash(&e->plan, e->plan.check);
     }

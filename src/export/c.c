@@ -194,10 +194,10 @@ static void gckpti_c_arrays(gckpti_sink *out, const gckpt_plan *p, const char *n
     char at[24];
     GCKPTI_C_NUMBERS(gckpti_extent, sizes, size_count, gckpti_c_offset((size_t)*q, at))
     GCKPTI_C_ARRAY(gckpti_plan_param, params, param_count,
-                   "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i },\n", q->elements,
-                   (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2], (size_t)q->momentum,
-                   (size_t)q->name, q->node, q->store_index, q->running, q->trained, q->external,
-                   q->storage)
+                   "    { %I, { %zU, %zU, %zU }, %zU, %z, %i, %i, %i, %i, %i, %i, %i, %z },\n",
+                   q->elements, (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2],
+                   (size_t)q->momentum, (size_t)q->name, q->node, q->store_index, q->running,
+                   q->trained, q->external, q->storage, q->slots, q->state_bytes)
     GCKPTI_C_ARRAY(gckpti_ins, ins, length, "    { %i, %i, %i, %i, %i, %i, %z },\n", q->kind,
                    q->first, q->accumulate, q->zero, q->id, q->uses, (size_t)q->operands)
     GCKPTI_C_NUMBERS(size_t, operands, operand_count, gckpti_c_offset(*q, at))

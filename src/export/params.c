@@ -28,8 +28,9 @@ GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan)
     }
     for (size_t i = 0; i < n; i++) {
         const int64_t count = gckpti_planned_capacity(plan, plan->params[i].elements, 0);
-        for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
-            gckpti_count_alloc(&used, (size_t)count, sizeof(float));
+        const size_t bytes = plan->params[i].state_bytes;
+        for (int slot = 0; slot < plan->params[i].slots; slot++)
+            gckpti_count_alloc(&used, bytes ? bytes : (size_t)count * sizeof(float), 1);
     }
     return gckpti_count_block(used + names);
 }

@@ -18,6 +18,7 @@
  * where "NAME#updates" has another optimiser and number of updates: above, b's state is that of
  * MOMENTUM after 15 updates. (Version 0.1 had no such keys; other programs may reorder them.)
  * "data_fnv1a", the sum of gckpti_data_hash over tensors, is optional. Other keys are notes.
+ * The state of desc.state_bytes is one tensor "NAME#state0" of U8, in the machine's byte order.
  * Loading replaces all state: state that is not in the file becomes zero. An external parameter
  * that is not writable must hold the file's bits already. Files of other programs (any other
  * format) do not change step and seed.
@@ -56,6 +57,7 @@ typedef struct {
     signed char states;     /* of values: number of states that are loaded */
     signed char old_states; /* of values: number of states that the store had */
     unsigned char ignored;  /* nonzero: not loaded; only its offsets are checked */
+    unsigned char bytes;    /* nonzero: U8, a state of desc.state_bytes */
     uint64_t updates;       /* of #updates: as in gckpti_param */
     size_t param;           /* index in the store; SIZE_MAX until it is known */
     size_t spare_bytes;     /* bytes that it needs in gckpti_loader.spare */

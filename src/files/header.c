@@ -263,6 +263,8 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
                                  GCKPT_MAX_DIMS);
+        e->bytes = !e->slot && axes == 1 && !strcmp(type, "U8"); /* of desc.state_bytes */
+        kind = e->bytes ? gckpti_kind_of(e->type = 0) : kind;
         if (!kind || (e->slot >= 0 && e->type) || !gckpti_unpack_shape(kind, &e->shape))
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
@@ -270,7 +272,8 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
         if (!gckpti_shape_fits(&e->shape))
             return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape,
                                  gckpti_shape_problem(&e->shape));
-        bytes = gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
+        bytes =
+            e->bytes ? e->shape.d[0] : gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
     }
     return (begin <= end && end <= load->data_bytes && end - begin == bytes) ||
            gckpti_refuse(

@@ -109,6 +109,8 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
     int64_t first = 0, count = gckpti_elements(&e->shape);
     if (!e->dest)
         return gckpti_load_compared(load, e);
+    if (e->bytes)
+        return gckpti_load_bytes(load, e->dest, (size_t)count);
     if (e->slot != GCKPTI_SCALE)
         count = gckpti_part_of(load->store, &to, e->slot, &first);
     if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, first)))

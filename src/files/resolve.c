@@ -87,7 +87,9 @@ static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *valu
 {
     const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
     const int state = e > values && !scale && !updates;
-    const gckpt_shape whole = load->store->params[e->param].p.shape;
+    const gckpti_param *q = &load->store->params[e->param];
+    const size_t bytes = e->bytes ? (size_t)e->shape.d[0] : 0;
+    const gckpt_shape whole = q->p.shape;
     gckpt_shape shape = whole;
     shape.n -= scale; /* one scale for each row */
     const char *problem = NULL;
@@ -98,11 +100,16 @@ static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *valu
         problem = GCKPTI_ORPHAN;
     else if (updates && e->optimiser < 0)
         problem = "must be \"OPTIMISER:COUNT\" in quotes";
-    else if (state && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1))
-        problem = "state numbers must be 0 to 3 without a gap";
+    else if (state && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1 || e[-1].bytes))
+        problem = "state numbers must be 0 to 3 without a gap, and a state of U8 the only one";
+    else if (state && ((bytes && gckpti_is_part(load->store, q, 0)) ||
+                       (gckpti_state_slots(q) && q->state_bytes != bytes)))
+        problem =
+            "its state has another size in the store: load before gckpt_exec_new, with the same "
+            "optimiser; and state of U8 cannot be sharded (GCKPT_SHARD_NONE)";
     if (problem)
         return gckpti_refuse(load, GCKPT_E_DATA, e, problem);
-    return updates || gckpti_same_shape(&e->shape, &shape) ||
+    return updates || e->bytes || gckpti_same_shape(&e->shape, &shape) ||
            gckpti_refuse(load, GCKPT_E_SHAPE, e,
                          e > values ? "%S, but its parameter is %S"
                                     : "the file has it as %S, the store as %S",
@@ -154,6 +161,8 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
         e->ignored = !floats;
         values->states = (signed char)(values->states + floats);
     }
+    if (values->states && values[1].bytes)
+        q->state_bytes = (size_t)values[1].shape.d[0];
     if (!gckpti_ensure_state(s, q, values->states))
         return gckpti_refuse(load, GCKPT_E_MEMORY, values, "no memory for its %i optimiser states",
                              values->states);

@@ -70,9 +70,10 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->type = w->slot != GCKPTI_VALUES            ? GCKPT_STORAGE_F32
                   : q->p.storage == GCKPT_STORAGE_F32 ? d->storage
                                                       : q->p.storage;
-        w->shape = q->p.shape;
+        const int sized = state && q->state_bytes;
+        w->shape = sized ? gckpt_shape1((int64_t)q->state_bytes) : q->p.shape;
         w->shape.n -= scale; /* one scale for each row */
-        w->size = gckpti_kind_of((int)w->type)->bytes;
+        w->size = sized ? 1 : gckpti_kind_of((int)w->type)->bytes;
         w->count = gckpti_file_count((int)w->type, gckpti_elements(&w->shape));
         int64_t *last = &w->shape.d[w->shape.n - (w->shape.n > 0)];
         *last = gckpti_file_count((int)w->type, *last);
@@ -134,7 +135,8 @@ static int64_t gckpti_sink_header(gckpti_sink *out, const gckpti_save_spec *spec
         at[w.size] += w.count * w.size;
         gckpti_sink_key(out, w.name, w.slot);
         gckpti_print(out, "\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                     gckpti_kind_of((int)w.type)->type, &w.shape, begin, at[w.size]);
+                     w.slot == 0 && w.size == 1 ? "U8" : gckpti_kind_of((int)w.type)->type,
+                     &w.shape, begin, at[w.size]);
     }
     gckpti_print(out, "}");
     return at[1];
@@ -159,7 +161,9 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
 {
     float buf[GCKPTI_CHUNK];
     const gckpti_param *q = w->q;
-    const void *raw = w->slot == GCKPTI_SCALE ? q->p.scales : NULL;
+    const void *raw = w->slot == GCKPTI_SCALE          ? q->p.scales
+                      : w->slot == 0 && q->state_bytes ? q->p.state[0]
+                                                       : NULL;
     if (w->slot == GCKPTI_VALUES && gckpti_is_compressed((int)q->p.storage))
         raw = gckpti_stored(&q->p);
     if (raw)

@@ -71,6 +71,24 @@ static gckpti_offset gckpti_add_shape(const gckpti_planner *p, gckpti_encoder *e
     return (gckpti_offset)first;
 }
 
+/* Returns how many optimiser states t gets if it is trained, else 0. *bytes becomes the size of the
+ * only one, or 0 if they are floats of its shape. */
+static int gckpti_states_of(const gckpti_planner *p, const gckpt_tensor *t, size_t *bytes)
+{
+    const gckpt_plan_desc *d = p->desc;
+    const int64_t columns = t->shape.n ? t->shape.d[t->shape.n - 1] : 1;
+    *bytes = 0;
+    if (!gckpti_is_updated(p, t->id) || t->running)
+        return 0;
+    if (d->optimiser != GCKPT_CUSTOM_OPTIMISER)
+        return (d->optimiser == GCKPT_MOMENTUM) + 2 * (d->optimiser == GCKPT_ADAMW);
+    if (!d->state_bytes)
+        return d->custom_state;
+    *bytes = d->state_bytes(d->user, p->g->store->params[t->index].p.name,
+                            gckpti_elements(&t->shape) / columns, columns);
+    return *bytes > 0;
+}
+
 /* Appends parameter t. Returns its index. */
 static size_t gckpti_add_param(const gckpti_planner *p, gckpti_encoder *e, const gckpt_tensor *t)
 {
@@ -88,6 +106,7 @@ static size_t gckpti_add_param(const gckpti_planner *p, gckpti_encoder *e, const
     for (int k = updated && t->running ? p->first_use[t->id] : -1; k >= 0; k = p->target[k].next)
         q->running++;
     q->trained = (gckpti_byte)(updated && !t->running);
+    q->slots = (gckpti_byte)gckpti_states_of(p, t, &q->state_bytes);
     q->external = (gckpti_byte)param->external;
     q->storage = (gckpti_byte)param->p.storage;
     e->plan.compressed |= gckpti_is_compressed(q->storage);
@@ -153,14 +172,6 @@ static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_lowered *d)
     return measures;
 }
 
-static int gckpti_state_floats(const gckpt_plan_desc *d)
-{
-    return d->optimiser == GCKPT_ADAMW              ? 2
-           : d->optimiser == GCKPT_MOMENTUM         ? 1
-           : d->optimiser == GCKPT_CUSTOM_OPTIMISER ? d->custom_state
-                                                    : 0;
-}
-
 GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
@@ -169,11 +180,13 @@ GCKPTI_FN size_t gckpti_resident_bytes(const gckpti_planner *p, size_t *kind_byt
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_variable(t->op))
             kept = gckpti_add_bytes(kept, gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN));
-        if (!gckpti_is_updated(p, i) || t->running)
+        if (t->kind != GCKPTI_PARAM)
             continue;
         const gckpti_param *q = &s->params[t->index];
-        for (int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q); more > 0; more--)
-            state = gckpti_add_bytes(state, gckpti_array_bytes(s, q, 1));
+        size_t bytes;
+        int more = gckpti_states_of(p, t, &bytes) - gckpti_state_slots(q);
+        for (bytes = bytes ? bytes : gckpti_array_bytes(s, q, 1); more > 0; more--)
+            state = gckpti_add_bytes(state, bytes);
     }
     if (kind_bytes) {
         kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
@@ -225,7 +238,6 @@ static void gckpti_encode_numbers(const gckpti_planner *p, const gckpti_lowered 
     plan->lowering = p->variant.lowering;
     plan->fused = p->variant.fused;
     plan->optimiser = desc->optimiser;
-    plan->state_slots = gckpti_state_floats(desc);
     plan->accumulates = p->accumulates;
     plan->update_in_backward = desc->update_in_backward;
     plan->threads = p->threads;

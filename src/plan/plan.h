@@ -98,6 +98,8 @@ typedef struct {
     gckpti_id running;     /* number of ops that update it as a running statistic; 0 means none */
     gckpti_byte trained, external; /* external: the program owns its values */
     gckpti_byte storage;           /* gckpt_storage */
+    gckpti_byte slots;             /* number of its optimiser states */
+    size_t state_bytes;            /* as in gckpti_param */
 } gckpti_plan_param;
 
 /* Returns whether a step changes the parameter: it is trained or a running statistic. */
@@ -198,7 +200,7 @@ enum { GCKPTI_BACKEND_CPU, GCKPTI_BACKEND_PLAIN };
     X(uint64_t, hidden) /* cost of copies that overlap computation */                              \
     X(uint64_t, host_cost) X(uint64_t, comm_cost) X(int64_t, batch) X(int64_t, rows)               \
     X(int, format) X(int, contract) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                        \
-    X(gckpt_mode, mode) X(gckpt_optimiser, optimiser) X(int, state_slots)                          \
+    X(gckpt_mode, mode) X(gckpt_optimiser, optimiser)                                              \
     X(int, update_in_backward) X(int, threads) X(int, backend_id) X(gckpt_precision, precision)    \
     X(int, lowering) X(int, fused)      /* gckpti_variant */                                       \
     GCKPTI_DIST_NUMBERS(X) X(int, overlaps_copies) X(int, accumulates)                             \

@@ -111,10 +111,11 @@ static size_t gckpti_store_bytes_needed(gckpt_exec *e)
     }
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
-        const int before = gckpti_state_slots(q), slots = p->params[i].trained ? p->state_slots : 0;
+        const int before = gckpti_state_slots(q);
+        const size_t bytes = p->params[i].state_bytes;
         e->tables.params[i].slots_before = before;
-        for (int slot = before; GCKPTI_RUNS_TRAINING && slot < slots; slot++)
-            gckpti_count_alloc(&used, gckpti_array_bytes(s, q, 1), 1);
+        for (int slot = before; GCKPTI_RUNS_TRAINING && slot < p->params[i].slots; slot++)
+            gckpti_count_alloc(&used, bytes ? bytes : gckpti_array_bytes(s, q, 1), 1);
     }
     return used;
 }
@@ -149,12 +150,14 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         result = gckpti_values_new(s, gckpti_param_of(e, e->tables.params[i].store_order), "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
         gckpti_param *q = gckpti_param_of(e, (int)states);
-        if (GCKPTI_RUNS_TRAINING && p->params[states].trained &&
-            !gckpti_ensure_state(s, q, p->state_slots))
+        const int slots = p->params[states].slots, fresh = !gckpti_state_slots(q);
+        q->state_bytes = fresh ? p->params[states].state_bytes : q->state_bytes;
+        const size_t size = gckpti_array_bytes(s, q, 1);
+        if (GCKPTI_RUNS_TRAINING && !gckpti_ensure_state(s, q, slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
                                   "of \"%s\": %i times %z bytes",
-                                  q->p.name, p->state_slots, gckpti_array_bytes(s, q, 1));
+                                  q->p.name, slots, size);
     }
     if (result == GCKPT_OK) {
         gckpti_init_all_values(s);

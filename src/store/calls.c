@@ -75,6 +75,8 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
         gckpti_mark_changed(q, GCKPTI_HOST);
         for (int k = 0; k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, gckpti_array_bytes(store, q, 1));
+        if (!store->bindings && !store->memory.desc.memory)
+            gckpti_state_shrink(store, q, 0);
         q->updates = q->optimiser = 0;
     }
     return result;

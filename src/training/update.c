@@ -75,8 +75,10 @@ static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q,
                                  uint64_t step)
 {
+    gckpt_call call;
     gckpt_update u;
     gckpt_update_pass pass;
+    gckpti_init_call(e, &call);
     gckpti_init_pass(e, ins, &pass);
     memset(&u, 0, sizeof u);
     gckpti_wait_in_flight(e, 0);
@@ -84,10 +86,12 @@ static void gckpti_custom_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_pa
     u.name = q->p.name;
     u.elements = pass.elements;
     u.first = q->p.count < q->p.elements ? q->p.first : 0;
+    u.columns = q->p.shape.n ? q->p.shape.d[q->p.shape.n - 1] : 1;
+    u.rows = q->p.elements / u.columns;
+    u.call = &call;
     u.values = gckpti_array(q, -1) + (pass.values - gckpti_exec_array(e, q, -1));
     u.gradient = gckpti_host_floats(e, pass.gradient, (size_t)pass.elements);
-    for (int i = 0; i < e->plan->state_slots; i++)
-        u.state[i] = gckpti_array(q, i);
+    memcpy(u.state, q->p.state, sizeof u.state);
     u.clip_scale = e->update.clip_scale;
     u.lr_scale = q->p.lr_scale;
     u.decay_scale = q->p.decay_scale;
@@ -150,7 +154,7 @@ GCKPTI_OWN_FRAME static void gckpti_pass_over(gckpt_exec *e, const gckpti_ins *i
     }
     if (parts & GCKPTI_APPLIES) {
         pass.update = 1;
-        for (int i = 0; i < e->plan->state_slots && param->trained; i++)
+        for (int i = 0; i < param->slots; i++)
             pass.state[i] = gckpti_exec_array(e, q, i);
         gckpti_set_pass_constants(e, param, q, step, &pass);
     }
@@ -175,7 +179,7 @@ GCKPTI_FN gckpt_result gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
     uint64_t step = e->step.number + 1;
     if (!e->update.begun || (e->desc.skip_nonfinite && !gckpti_is_finite(e->update.grad_norm)))
         return GCKPT_OK;
-    if (p->state_slots > 0 && trained) { /* state not used so far begins at 1 */
+    if (p->params[ins->id].slots) { /* state not used so far begins at 1 */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;

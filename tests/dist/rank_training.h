@@ -19,7 +19,8 @@ enum {
     RUNNING = 16,
     INFINITE = 32, /* the last rank's rows of the second step contain an infinity, so that the step is skipped */
     SMALL = 256,   /* fewer neurons, so that no parameter has more than two blocks of 4096 */
-    LARGE = 512    /* more neurons, so that half of a parameter is more than 16 blocks of 4096 */
+    LARGE = 512,   /* more neurons, so that half of a parameter is more than 16 blocks of 4096 */
+    SIZED = 1024   /* the custom optimiser's state has bytes, not floats of the parameter's shape */
 };
 typedef enum { WHOLE, PIECES, FEEDINGS } feeding;
 typedef struct {
@@ -187,6 +188,12 @@ static inline model build(gckpt_store *store, const setting *s)
     return m;
 }
 
+static inline size_t own_bytes(void *user, const char *name, int64_t rows, int64_t columns)
+{
+    (void)user, (void)name;
+    return sizeof(float) * (size_t)(rows * columns) + 1;
+}
+
 /* Makes the plan for the rank of model m. */
 static inline gckpt_plan *plan_of(const model *m, const setting *s)
 {
@@ -194,6 +201,7 @@ static inline gckpt_plan *plan_of(const model *m, const setting *s)
                              .batch = s->batch ? s->batch : BATCH,
                              .optimiser = s->optimiser,
                              .custom_state = s->optimiser == GCKPT_CUSTOM_OPTIMISER,
+                             .state_bytes = s->flags & SIZED ? own_bytes : NULL,
                              .threads = s->threads,
                              .ranks.virtual_ranks = s->virtual_ranks,
                              .ranks.link_cost = s->overlap ? 1 << 24 : 1000,

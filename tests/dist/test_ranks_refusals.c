@@ -64,6 +64,12 @@ static void fails(gckpt_result result, gckpt_result want, const void *object, co
               (int)result, gckpt_error_text(object), why);
 }
 
+static size_t own_bytes(void *user, const char *name, int64_t rows, int64_t columns)
+{
+    (void)user, (void)name;
+    return (size_t)(rows * columns);
+}
+
 static void test_transports(void)
 {
     int silent = 0;
@@ -80,6 +86,10 @@ static void test_transports(void)
     refused(gckpt_exec_new(p, alone.s, NULL), &alone, "2 ranks");
     model state = build(2, GCKPT_SHARD_STATE);
     refused(gckpt_exec_new(p, state.s, NULL), &state, "2 ranks and shard 0, the store is for 2 and 1");
+    desc.optimiser = GCKPT_CUSTOM_OPTIMISER, desc.state_bytes = own_bytes;
+    gckpt_plan *sized = gckpt_plan_new(state.g, &state.loss, 1, &desc);
+    CHECK_MSG(sized == NULL && strstr(gckpt_error_text(state.g), "use GCKPT_SHARD_NONE, or floats"), "%s",
+              gckpt_error_text(state.g));
     int64_t first = 0;
     CHECK(gckpt_plan_rank_rows(p, 8, 1, &first) == 4 && first == 4);
     CHECK(gckpt_plan_rank_rows(p, 8, -1, &first) == 8 && gckpt_plan_rank_rows(p, 8, 2, NULL) == 8 &&

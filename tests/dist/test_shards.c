@@ -254,6 +254,7 @@ static void test_held(void)
                       (shard == GCKPT_SHARD_VALUES ? 0 : gckpt_store_hash(whole)));
                 fill(s, 1);
                 CHECK(holds(s, 1) && gckpt_store_reset(s, "*") == GCKPT_OK && !holds(s, 1));
+                CHECK(s->params[1].p.state[1] == NULL && gckpti_ensure_state(s, &s->params[1], 2));
                 for (int64_t k = 0; k < gckpti_array_shard(s, &s->params[1], 0).capacity; k++)
                     CHECK(s->params[1].p.state[1][k] == 0);
                 gckpt_store_free(s);

@@ -4,7 +4,7 @@
 #ifdef GCKPT_NO_TRAINING
 #error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
 #endif
-#if GCKPT_PLAN_FORMAT != 17 || GCKPT_CONTRACT != 3
+#if GCKPT_PLAN_FORMAT != 18 || GCKPT_CONTRACT != 3
 #error "plan plan: printed by another version of gradckpt.h: print it again (gckpt_plan_c)"
 #endif
 #if SIZE_MAX / 16 < 744
@@ -59,10 +59,10 @@ static const gckpti_extent gckpti_plan_sizes[] = {
 2, 1, 1, 2, 1, 12, 1, 12,
 2, 12, 1, 1, 1, 0, };
 static const gckpti_plan_param gckpti_plan_params[] = {
-    { 12, { 1077936128U, 0U, 0U }, 0U, 19, 2, 0, 0, 1, 0, 0 },
-    { 12, { 1077936128U, 0U, 0U }, 0U, 25, 3, 1, 0, 1, 0, 0 },
-    { 12, { 1036831949U, 0U, 0U }, 0U, 31, 4, 2, 0, 1, 0, 0 },
-    { 1, { 0U, 0U, 0U }, 0U, 37, 5, 3, 0, 1, 0, 0 },
+    { 12, { 1077936128U, 0U, 0U }, 0U, 19, 2, 0, 0, 1, 0, 0, 2, 0 },
+    { 12, { 1077936128U, 0U, 0U }, 0U, 25, 3, 1, 0, 1, 0, 0, 2, 0 },
+    { 12, { 1036831949U, 0U, 0U }, 0U, 31, 4, 2, 0, 1, 0, 0, 2, 0 },
+    { 1, { 0U, 0U, 0U }, 0U, 37, 5, 3, 0, 1, 0, 0, 2, 0 },
 };
 static const gckpti_ins gckpti_plan_ins[] = {
     { 7, 0, 0, 0, 0, 1, 0 },
@@ -119,11 +119,10 @@ const gckpt_plan plan = {
     UINT64_C(0), /* comm_cost */
     16, /* batch */
     1, /* rows */
-    17, /* format */
+    18, /* format */
     3, /* contract */
     (gckpt_mode)1, /* mode */
     (gckpt_optimiser)0, /* optimiser */
-    2, /* state_slots */
     0, /* update_in_backward */
     1, /* threads */
     1, /* backend_id */
