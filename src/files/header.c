@@ -243,6 +243,10 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
+/* Why the I8 of older files is refused. */
+#define GCKPTI_OLD_INT8                                                                             \
+    "is not I8 in blocks of 32 values (34 bytes). Contract versions up to 3 wrote I8 with a scale " \
+    "for each row (#scale): load the weights that it was made from, and quantise them again"
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
@@ -263,7 +267,10 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
                                  GCKPT_MAX_DIMS);
-        if (!kind || (e->slot >= 0 && e->type) || !gckpti_unpack_shape(kind, &e->shape))
+        const int unpacked = kind && gckpti_unpack_shape(kind, &e->shape);
+        if (e->type == GCKPT_STORAGE_I8 && e->slot < 0 && !unpacked && kind)
+            return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT8);
+        if (!unpacked || (e->slot >= 0 && e->type))
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
                                  e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);

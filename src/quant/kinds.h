@@ -3,23 +3,22 @@
 
 /* The kinds of storage. All but F32 are compressed: their values are read by gckpti_decompress. */
 
-/* I4: values per block; bytes per block (2 for the scale); greatest magnitude: 8 * 65504. */
-enum { GCKPTI_INT4_BLOCK = 32, GCKPTI_INT4_BYTES = 18, GCKPTI_INT4_MAX = 524032 };
-enum { GCKPTI_KIND_READ = 16, GCKPTI_KIND_MOST = 32 }; /* values in a `read`; most in a block */
+/* I8 and I4: values per block; bytes per block (2 for the scale); greatest magnitude. */
+enum { GCKPTI_QUANT_BLOCK = 32, GCKPTI_INT8_BYTES = 34, GCKPTI_INT4_BYTES = 18 };
+enum { GCKPTI_INT8_MAX = 127 * 65504, GCKPTI_INT4_MAX = 8 * 65504 };
+enum { GCKPTI_KIND_READ = 16 }; /* values in a `read` of a kind without blocks */
 
 /* A way to store values, in memory and in files: one for each gckpt_storage of this build. */
 typedef struct {
     const char *name, *type; /* for error texts; dtype in files */
     int bytes;               /* bytes of an element of a file's tensor, to which data are aligned */
-    int block, block_bytes;  /* values that are stored together, at most GCKPTI_KIND_MOST */
-    int by_rows;             /* if nonzero, needs two axes, the last a multiple of `block` */
-    int scaled;              /* if nonzero, each row has a scale, and all scales come first */
+    int block, block_bytes;  /* values that are stored together: 1, or in GCKPTI_QUANT_BLOCK */
     double limit;            /* greatest magnitude that `write` can convert */
     const char *beyond;      /* values that `write` refuses, for error texts */
     /* Converts GCKPTI_KIND_READ values or, if block > 1, one block to floats. */
-    void (*read)(const void *from, float scale, float *y);
+    void (*read)(const void *from, float *y);
     /* Converts n floats, whole blocks. Returns 0 if one cannot be stored. */
-    int (*write)(const float *x, int64_t n, float scale, void *to);
+    int (*write)(const float *x, int64_t n, void *to);
 } gckpti_storage_kind;
 
 /* Compressed values: their storage, addresses and number. */
@@ -42,7 +41,7 @@ static inline int gckpti_has_values(const gckpti_param *q) { return gckpti_store
 GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 
-/* Returns the length of the array that holds n values in a file: int4 blocks are bytes there. */
+/* Returns the length of the array that holds n values in a file: blocks are bytes there. */
 GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n);
 GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n);
 
@@ -50,31 +49,32 @@ GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n);
  * values. Returns 0 if it does not consist of whole blocks. */
 GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape);
 
-/* Returns how many elements share a scale; all elements, if there is no scale. */
-GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p);
-GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p);
-
 /* Returns the bytes of all values in their storage. */
-GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
+#define gckpti_values_bytes(p) ((size_t)gckpti_storage_bytes((int)(p)->storage, (p)->elements))
 
-/* Sets the addresses of the values, in q's storage, and of their scales. */
-GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values, const float *scales);
+/* Sets the address of the values, in q's storage. */
+GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values);
 
-/* Returns the memory of the values. Compressed ones that the store owns begin with their scales. */
+/* Returns the memory of the values, which the store owns. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
-GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
 
-/* Returns the address of element `at` of u, the start of a row or block. */
+/* Returns the scale of a block. */
+static inline float gckpti_block_scale(const unsigned char *b)
+{
+    return gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
+}
+
+/* Returns the address of element `at` of u, the start of a block. */
 static inline const unsigned char *gckpti_compressed_at(const gckpti_compressed *u, int64_t at)
 {
     return (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, at);
 }
 
 /* Converts elements at..at+n-1 of u to floats x. The source may be at the end of x: an element is
- * read before it is overwritten. Without scales, all scales are 1. */
+ * read before it is overwritten. */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x);
 
-/* Returns u without the elements before `at`, the start of a row or block. */
+/* Returns u without the elements before `at`, the start of a block. */
 GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at);
 
 /* Returns a description of a parameter's values on the host, without destination. */
@@ -83,9 +83,9 @@ GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q);
 /* Converts n values from element `at` on to floats. */
 GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
-/* Compresses n floats into q's memory from element `at` on: if rows are scaled a row, with its
- * scale; else whole blocks. Returns 0 if a float is too large. */
-GCKPTI_FN int gckpti_compress_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
+/* Compresses n floats, whole blocks, into q's memory from element `at` on. Returns 0 if a float is
+ * too large. */
+GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
 /* Compresses the host's values of `from` (initial ones, if it has none) into the memory of `to`.
  * Returns 0 if a value does not fit. */
@@ -98,25 +98,21 @@ GCKPTI_FN void gckpti_decompress_all(const gckpt_call *call, const gckpti_compre
 #else
 static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
 {
-    static const gckpti_storage_kind f32 = { "F32", "F32", 4, 1, 4, 0, 0, 1e300, "", NULL, NULL };
+    static const gckpti_storage_kind f32 = { "F32", "F32", 4, 1, 4, 1e300, "", NULL, NULL };
     return storage == GCKPT_STORAGE_F32 ? &f32 : NULL;
 }
-#define GCKPTI_IF_COMPRESSED(call)       (void)0
-#define gckpti_storage_name(storage)     ((void)(storage), "F32")
-#define gckpti_file_count(storage, n)    ((void)(storage), (int64_t)(n))
-#define gckpti_storage_bytes(storage, n) ((void)(storage), (int64_t)(n)*4)
-#define gckpti_unpack_shape(kind, shape) 1
-#define gckpti_row_length(p)             ((p)->elements)
-#define gckpti_scale_bytes(p)            ((void)(p), (size_t)0)
-#define gckpti_values_bytes(p)           ((size_t)(p)->elements * sizeof(float))
-#define gckpti_set_stored(q, from, scales)                                                         \
-    ((void)(scales), (void)memcpy(&(q)->p.values, &(from), sizeof(from)))
-#define gckpti_values_block(q)                  ((unsigned char *)(void *)(q)->p.values)
-#define gckpti_set_block(q, block)              ((void)((q)->p.values = (float *)(void *)(block)))
-#define gckpti_compressed_at(u, at)             ((void)(u), (void)(at), (const char *)NULL)
-#define gckpti_decompress(u, at, n, x)          ((void)(u), (void)(at), (void)(x))
-#define gckpti_compressed_from(u, at)           ((void)(at), *(u))
-#define gckpti_compress_row(q, at, n, x)        ((void)(q), 0)
-#define gckpti_host_values(s, q, at, n, x)      gckpti_init_values(s, q, at, n, x)
-#define gckpti_cpu_dequantise                   NULL
+#define GCKPTI_IF_COMPRESSED(call)         (void)0
+#define gckpti_storage_name(storage)       ((void)(storage), "F32")
+#define gckpti_file_count(storage, n)      ((void)(storage), (int64_t)(n))
+#define gckpti_storage_bytes(storage, n)   ((void)(storage), (int64_t)(n)*4)
+#define gckpti_unpack_shape(kind, shape)   1
+#define gckpti_values_bytes(p)             ((size_t)(p)->elements * sizeof(float))
+#define gckpti_set_stored(q, from)         ((void)memcpy(&(q)->p.values, &(from), sizeof(from)))
+#define gckpti_values_block(q)             ((unsigned char *)(void *)(q)->p.values)
+#define gckpti_compressed_at(u, at)        ((void)(u), (void)(at), (const char *)NULL)
+#define gckpti_decompress(u, at, n, x)     ((void)(u), (void)(at), (void)(x))
+#define gckpti_compressed_from(u, at)      ((void)(at), *(u))
+#define gckpti_compress_at(q, at, n, x)    ((void)(q), 0)
+#define gckpti_host_values(s, q, at, n, x) gckpti_init_values(s, q, at, n, x)
+#define gckpti_cpu_dequantise              NULL
 #endif

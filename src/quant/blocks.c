@@ -1,0 +1,170 @@
+#ifndef GCKPT_NO_QUANT
+/* ---- blocks (quant/api.h): a scale in f16; then bytes of a value (I8) or of two (I4) ---- */
+/* Returns the lowest 4 bits u of each word as u - 8, by a table or (2^23 + u) - (2^23 + 8). */
+GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
+{
+#if GCKPTI_ISA == 3
+    const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm512_permutexvar_ps((__m512i)word, all);
+#else
+    return V(floats)((word & 15) | 0x4b000000) - V(set1)(8388616.0f);
+#endif
+}
+
+/* Converts the lowest 8 bits of each word, a signed n, to n: (2^23 + 128 + n) - (2^23 + 128). */
+GCKPTI_ALWAYS FLOATS V(low_byte)(INTS word)
+{
+    return V(floats)((word & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
+}
+
+/* Returns the scale of a block for V(block_values); with lookups (I4) all 16 values times it. */
+GCKPTI_ALWAYS FLOATS V(block_table)(int storage, const unsigned char *b)
+{
+#if GCKPTI_ISA == 3
+    const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const uint16_t half = (uint16_t)(b[0] | b[1] << 8);
+    const FLOATS scale = _mm512_cvtph_ps(_mm256_set1_epi16((short)half));
+    if (storage == GCKPT_STORAGE_I4)
+        return all * scale;
+    return scale;
+#else
+    (void)storage;
+    return V(set1)(gckpti_block_scale(b));
+#endif
+}
+
+/* Returns values k..k+W-1 of a block, whose table is given; k is a multiple of W. */
+GCKPTI_ALWAYS FLOATS V(block_values)(int storage, const unsigned char *b, unsigned k, FLOATS table)
+{
+    if (storage == GCKPT_STORAGE_I8)
+        return V(signed_bytes)(b + 2 + k) * table;
+    const INTS word = V(bytes)(b + 2 + k % 16) >> (k / 16 * 4);
+#if GCKPTI_ISA == 3
+    return _mm512_permutexvar_ps((__m512i)word, table);
+#else
+    return V(low_int4)(word) * table;
+#endif
+}
+
+/* Dequantises elements at..at+n-1 of blocks to x; `at` is a multiple of W; storage: a constant. */
+GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const void *quant, int64_t at, int64_t n,
+                                        float *x)
+{
+    const int bytes = storage == GCKPT_STORAGE_I8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
+    const unsigned char *b = (const unsigned char *)quant + at / GCKPTI_QUANT_BLOCK * bytes;
+    for (unsigned k = (unsigned)at % GCKPTI_QUANT_BLOCK; n > 0; k = 0, b += bytes) {
+        const FLOATS table = V(block_table)(storage, b);
+        for (; k < GCKPTI_QUANT_BLOCK && n > 0; k += W, n -= W, x += W) {
+            const FLOATS y = V(block_values)(storage, b, k, table);
+            if (n >= W)
+                V(store)(x, y);
+            else
+                V(store_n)(x, y, n);
+        }
+    }
+}
+
+/* Returns the scales of W blocks, which are `row` bytes apart. */
+GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
+{
+    INTS word;
+#if GCKPTI_ISA == 3 && GCKPTI_OPTIMISED /* else a macro with warnings */
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    word =
+        (INTS)_mm512_i32gather_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32((int)row)), b, 1);
+#else
+    for (int i = 0; i < W; i++)
+        word[i] = (uint32_t)(b[i * row] | b[i * row + 1] << 8);
+#endif
+    return V(low_half)(word);
+}
+
+/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: the bytes of `word`, or their low halves. */
+GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, const FLOATS *scale,
+                                  const float *x, FLOATS *sum)
+{
+    GCKPTI_UNROLL
+    for (int k = 0; k < 4; k++) {
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            const INTS low = word[4 * i] >> (8 * (unsigned)k);
+            const FLOATS y = storage == GCKPT_STORAGE_I8 ? V(low_byte)(low) : V(low_int4)(low);
+            sum[i] = V(fma)(V(set1)(x[k]), y * scale[i], sum[i]);
+        }
+    }
+}
+
+/* V(gemv_dot) of gemv->n columns in `vectors` (a constant) vectors, on little-endian processors. A
+ * row of b has gemv->k blocks in gemv->row bytes. The first 16 terms of an I4 block are the low
+ * halves of its bytes, the others the high halves. */
+GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * gemv)
+{
+    const int int8 = storage == GCKPT_STORAGE_I8, ahead = int8 ? 2 : 3; /* blocks per cache line */
+    const int bytes = int8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
+    const V(gemv) t = *gemv;
+    const unsigned char *b = (const unsigned char *)t.b;
+    FLOATS sum[64 / W], scale[64 / W], r[4];
+    INTS word[4 * (64 / W)];
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        sum[i] = t.from ? V(load)(t.from + W * i) : V(zero)();
+    for (int64_t p = 0; p < t.k; p++, b += bytes) {
+        const float *x = t.a + GCKPTI_QUANT_BLOCK * p;
+        const char *lines = (const char *)t.next + p / ahead * (ahead * bytes);
+        for (int64_t i = p % ahead; i < vectors * W; i += ahead)
+            __builtin_prefetch(lines + i * t.row, 0, 2);
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++)
+            scale[i] = V(block_scales)(b + W * i * t.row, t.row);
+        for (int half = 0; half < 2; half++) {
+            GCKPTI_UNROLL
+            for (int i = 0; i < vectors; i++) {
+                if (int8 || !half)
+                    V(transpose4)(b + W * i * t.row + 2 + 16 * half, t.row, r);
+                GCKPTI_UNROLL
+                for (int q = 0; q < 4; q++)
+                    word[4 * i + q] = int8 || !half ? V(bits)(r[q]) : word[4 * i + q] >> 4;
+            }
+#if GCKPTI_ISA == 3 /* with fewer registers the loop is as fast, and half the code */
+            GCKPTI_UNROLL
+#endif
+            for (int q = 0; q < 4; q++)
+                V(block_terms)(storage, vectors, word + q, scale, x + 16 * half + 4 * q, sum);
+        }
+    }
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        V(store)(t.c + W * i, sum[i]);
+}
+
+/* V(gemv_axpy) of 8 terms: gemv->n columns in whole blocks, gemv->row bytes per row of b; prefetches
+ * the next 8 terms. */
+GCKPTI_ALWAYS void V(gemv_axpy_blocks)(int storage, const V(gemv) * gemv)
+{
+    const int bytes = storage == GCKPT_STORAGE_I8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
+    const V(gemv) t = *gemv;
+    const unsigned char *b = (const unsigned char *)t.b;
+    FLOATS x[8], table[8];
+    GCKPTI_UNROLL
+    for (int p = 0; p < 8; p++)
+        x[p] = V(set1)(t.a[p * t.a_step]);
+    for (int64_t j = 0; j < t.n; j += GCKPTI_QUANT_BLOCK, b += bytes) {
+        GCKPTI_UNROLL
+        for (int p = 0; p < 8; p++) {
+            table[p] = V(block_table)(storage, b + p * t.row);
+            __builtin_prefetch(b + (8 + p) * t.row, 0, 2);
+        }
+        for (unsigned i = 0; i < GCKPTI_QUANT_BLOCK / 2; i += W) {
+            float *c = t.c + j + i, *d = c + GCKPTI_QUANT_BLOCK / 2;
+            FLOATS low = V(load)(c), high = V(load)(d);
+            GCKPTI_UNROLL
+            for (int p = 0; p < 8; p++) {
+                const unsigned char *row = b + p * t.row;
+                low = V(fma)(x[p], V(block_values)(storage, row, i, table[p]), low);
+                high = V(fma)(x[p], V(block_values)(storage, row, i + 16, table[p]), high);
+            }
+            V(store)(c, low), V(store)(d, high);
+        }
+    }
+}
+#endif
