@@ -50,7 +50,7 @@ static gckpt_result model_flash(gckpt_store *s)
         w[i] = (int8_t)(i * 37 % 255 - 127);
         scale[i / (3 * C)] = 0.002f * (float)(1 + i / (3 * C));
     }
-    return gckpt_store_external_quantised(s, "w", gckpt_shape2(C, 3 * C), GCKPT_STORAGE_I8, w, scale);
+    return gckpt_store_external_quantised(s, "w", gckpt_shape2(C, 3 * C), GCKPT_STORAGE_I8, w);
 }
 #else
 #define model_flash(s) ((void)(s), GCKPT_E_ARG)

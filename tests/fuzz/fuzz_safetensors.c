@@ -72,7 +72,7 @@ static void subject_begin(subject *s, int kind)
     }
     if (kind == EXTERNAL_I8)
         must(s, gckpt_store_external_quantised(s->store, "a", shape_of("a"), GCKPT_STORAGE_I8,
-                                            s->packed, s->scales));
+                                            s->packed));
     s->graph = gckpt_graph_new(s->store, NULL);
     MUST(param(s->graph, "a") && param(s->graph, "b") && param(s->graph, "c"));
     if (kind == CONVOLUTION) {
