@@ -11,26 +11,28 @@ GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
 #endif
 }
 
-/* Converts the lowest 8 bits of each word, a signed n, to n: (2^23 + 128 + n) - (2^23 + 128). */
-GCKPTI_ALWAYS FLOATS V(low_byte)(INTS word)
+/* Converts byte k of each word, a signed n, to n; if need be by (2^23 + 128 + n) - (2^23 + 128). */
+GCKPTI_ALWAYS FLOATS V(word_byte)(INTS word, unsigned k)
 {
-    return V(floats)((word & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
+#if GCKPTI_ISA == 3
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32((__m512i)(word << (24 - 8 * k)), 24));
+#elif GCKPTI_ISA == 2
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32((__m256i)(word << (24 - 8 * k)), 24));
+#else
+    return V(floats)((word >> (8 * k) & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
+#endif
 }
 
-/* Returns the scale of a block for V(block_values); with lookups (I4) all 16 values times it. */
-GCKPTI_ALWAYS FLOATS V(block_table)(int storage, const unsigned char *b)
+/* Returns a block's scale for V(block_values); with lookups (I4) all 16 values times it. */
+GCKPTI_ALWAYS FLOATS V(block_table)(int storage, float scale)
 {
 #if GCKPTI_ISA == 3
     const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    const uint16_t half = (uint16_t)(b[0] | b[1] << 8);
-    const FLOATS scale = _mm512_cvtph_ps(_mm256_set1_epi16((short)half));
     if (storage == GCKPT_STORAGE_I4)
-        return all * scale;
-    return scale;
-#else
-    (void)storage;
-    return V(set1)(gckpti_block_scale(b));
+        return all * V(set1)(scale);
 #endif
+    (void)storage;
+    return V(set1)(scale);
 }
 
 /* Returns values k..k+W-1 of a block, whose table is given; k is a multiple of W. */
@@ -53,7 +55,7 @@ GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const void *quant, int64_t 
     const int bytes = storage == GCKPT_STORAGE_I8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
     const unsigned char *b = (const unsigned char *)quant + at / GCKPTI_QUANT_BLOCK * bytes;
     for (unsigned k = (unsigned)at % GCKPTI_QUANT_BLOCK; n > 0; k = 0, b += bytes) {
-        const FLOATS table = V(block_table)(storage, b);
+        const FLOATS table = V(block_table)(storage, gckpti_block_scale(b));
         for (; k < GCKPTI_QUANT_BLOCK && n > 0; k += W, n -= W, x += W) {
             const FLOATS y = V(block_values)(storage, b, k, table);
             if (n >= W)
@@ -72,11 +74,32 @@ GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     word =
         (INTS)_mm512_i32gather_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32((int)row)), b, 1);
+#elif GCKPTI_ISA == 2 /* gcc would set lanes in memory, which is slower */
+#define GCKPTI_HALF(i) gckpti_half_at(b + (i)*row, 0)
+    word = (INTS)_mm256_setr_epi32(GCKPTI_HALF(0), GCKPTI_HALF(1), GCKPTI_HALF(2), GCKPTI_HALF(3),
+                                   GCKPTI_HALF(4), GCKPTI_HALF(5), GCKPTI_HALF(6), GCKPTI_HALF(7));
+#undef GCKPTI_HALF
 #else
     for (int i = 0; i < W; i++)
         word[i] = (uint32_t)(b[i * row] | b[i * row + 1] << 8);
 #endif
     return V(low_half)(word);
+}
+
+/* Sets the scales of 8 blocks, which are `row` bytes apart. */
+GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *scale)
+{
+#if GCKPTI_ISA == 3
+    __m128i halves = _mm_setzero_si128();
+    GCKPTI_UNROLL
+    for (int p = 0; p < 8; p++)
+        halves = _mm_insert_epi16(halves, gckpti_half_at(b + p * row, 0), p);
+    _mm256_storeu_ps(scale,
+                     _mm512_castps512_ps256(_mm512_cvtph_ps(_mm256_castsi128_si256(halves))));
+#else
+    for (int p = 0; p < 8; p += W)
+        V(store)(scale + p, V(block_scales)(b + p * row, row));
+#endif
 }
 
 /* Adds 4 terms, 4 apart, to `vectors` vectors of columns: the bytes of `word`, or their low halves. */
@@ -87,8 +110,11 @@ GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, co
     for (int k = 0; k < 4; k++) {
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
-            const INTS low = word[4 * i] >> (8 * (unsigned)k);
-            const FLOATS y = storage == GCKPT_STORAGE_I8 ? V(low_byte)(low) : V(low_int4)(low);
+            FLOATS y;
+            if (storage == GCKPT_STORAGE_I8)
+                y = V(word_byte)(word[4 * i], (unsigned)k);
+            else
+                y = V(low_int4)(word[4 * i] >> (8 * (unsigned)k));
             sum[i] = V(fma)(V(set1)(x[k]), y * scale[i], sum[i]);
         }
     }
@@ -144,27 +170,31 @@ GCKPTI_ALWAYS void V(gemv_axpy_blocks)(int storage, const V(gemv) * gemv)
     const int bytes = storage == GCKPT_STORAGE_I8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
     const V(gemv) t = *gemv;
     const unsigned char *b = (const unsigned char *)t.b;
-    FLOATS x[8], table[8];
-    GCKPTI_UNROLL
+    enum { STRIP = 16, VECTORS = GCKPTI_QUANT_BLOCK / W };
+    float scale[8 * STRIP], x[8]; /* scales of a strip of blocks, which are converted at once */
     for (int p = 0; p < 8; p++)
-        x[p] = V(set1)(t.a[p * t.a_step]);
+        x[p] = t.a[p * t.a_step];
     for (int64_t j = 0; j < t.n; j += GCKPTI_QUANT_BLOCK, b += bytes) {
+        const int64_t at = j / GCKPTI_QUANT_BLOCK % STRIP;
+        FLOATS sum[VECTORS];
+        for (int64_t i = at; i < STRIP && at == 0 && j + i * GCKPTI_QUANT_BLOCK < t.n; i++)
+            V(eight_scales)(b + i * bytes, t.row, scale + 8 * i);
+        GCKPTI_UNROLL
+        for (int i = 0; i < VECTORS; i++)
+            sum[i] = V(load)(t.c + j + i * W);
         GCKPTI_UNROLL
         for (int p = 0; p < 8; p++) {
-            table[p] = V(block_table)(storage, b + p * t.row);
-            __builtin_prefetch(b + (8 + p) * t.row, 0, 2);
-        }
-        for (unsigned i = 0; i < GCKPTI_QUANT_BLOCK / 2; i += W) {
-            float *c = t.c + j + i, *d = c + GCKPTI_QUANT_BLOCK / 2;
-            FLOATS low = V(load)(c), high = V(load)(d);
+            const FLOATS table = V(block_table)(storage, scale[8 * at + p]);
+            const unsigned char *row = b + p * t.row;
+            __builtin_prefetch(row + 8 * t.row, 0, 2);
             GCKPTI_UNROLL
-            for (int p = 0; p < 8; p++) {
-                const unsigned char *row = b + p * t.row;
-                low = V(fma)(x[p], V(block_values)(storage, row, i, table[p]), low);
-                high = V(fma)(x[p], V(block_values)(storage, row, i + 16, table[p]), high);
-            }
-            V(store)(c, low), V(store)(d, high);
+            for (int i = 0; i < VECTORS; i++)
+                sum[i] = V(fma)(V(set1)(x[p]),
+                                V(block_values)(storage, row, (unsigned)(i * W), table), sum[i]);
         }
+        GCKPTI_UNROLL
+        for (int i = 0; i < VECTORS; i++)
+            V(store)(t.c + j + i * W, sum[i]);
     }
 }
 #endif

@@ -58,10 +58,13 @@ GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values);
 /* Returns the memory of the values, which the store owns. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
 
-/* Returns the scale of a block. */
+/* Returns the scale of a block; most are normal numbers. */
 static inline float gckpti_block_scale(const unsigned char *b)
 {
-    return gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
+    const uint32_t half = b[0] | (uint32_t)b[1] << 8, size = half & 0x7fffu;
+    if (size - 0x400u < 0x7800u)
+        return gckpti_float((half & 0x8000u) << 16 | ((size << 13) + 0x38000000u));
+    return gckpti_from_f16((uint16_t)half);
 }
 
 /* Returns the address of element `at` of u, the start of a block. */
