@@ -3,13 +3,6 @@
 
 #ifndef GCKPT_NO_QUANT
 /* ---- storage kinds: BF16; F16; I8 and I4 in blocks, each with its scale in f16 ---- */
-GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
-{
-    uint16_t half;
-    memcpy(&half, (const unsigned char *)from + 2 * k, sizeof half);
-    return half;
-}
-
 /* Defines the function that reads `count` values of a kind; `value` is the one at index k. */
 #define GCKPTI_READ(kind, count, value)                                                            \
     static void gckpti_read_##kind(const void *from, float *y)                                     \

@@ -58,6 +58,13 @@ GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values);
 /* Returns the memory of the values, which the store owns. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
 
+static inline uint16_t gckpti_half_at(const void *from, int k)
+{
+    uint16_t half;
+    memcpy(&half, (const unsigned char *)from + 2 * k, sizeof half);
+    return half;
+}
+
 /* Returns the scale of a block; most are normal numbers. */
 static inline float gckpti_block_scale(const unsigned char *b)
 {
