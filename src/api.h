@@ -390,7 +390,7 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block_fn block, gckpt_tensor *x, 
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph); /* begins a segment */
 GCKPT_API void gckpt_segment_end(gckpt_graph *graph);   /* ends the innermost segment */
 /* Set a policy for x, which every plan obeys; both return x. */
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x); /* computed once, then kept in memory */
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* computed once, then kept in memory */
 #ifndef GCKPT_NO_SCHEDULES
 GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* recomputed for the backward */
 #endif
@@ -469,7 +469,7 @@ struct gckpt_call {
 #define GCKPT_LOSS             (1u << 17)
 #define GCKPT_COUNT_FROM_FEEDS (1u << 23) /* flag: this count is known before a step */
 #define GCKPT_SIDE_EFFECT      (1u << 18) /* flag: forward runs exactly once a micro-batch */
-#define GCKPT_INDEX(i)         (1u << (24 + (i))) /* flag: input i is i32 (not f32 or u8) */
+#define GCKPT_INDEX(i)   (1u << (24 + (i))) /* flag: input i is i32 (not f32 or u8) */
 /* The rows (indices of axis 1 of (B,H,..)) that output row y reads in each of the first `inputs`
  * inputs: y * stride - padding to y * stride - padding + size - 1. */
 typedef struct {
@@ -572,18 +572,10 @@ GCKPT_API size_t gckpt_product_workspace(const gckpt_call *call, int64_t m, int6
     }                                                                                              \
     static gckpt_tensor *name(gckpt_tensor *x)                                                     \
     {                                                                                              \
-        static const gckpt_op op = { #name,                                                        \
-                                     name##_shape,                                                 \
-                                     name##_kernel,                                                \
-                                     name##_kernel,                                                \
-                                     NULL,                                                         \
-                                     NULL,                                                         \
-                                     { GCKPT_IN(0) },                                              \
-                                     GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD,                        \
-                                     NULL,                                                         \
-                                     NULL,                                                         \
-                                     NULL,                                                         \
-                                     NULL };                                                       \
+        static const gckpt_op op = {                                                               \
+            #name, name##_shape, name##_kernel, name##_kernel, NULL, NULL, { GCKPT_IN(0) },        \
+            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, NULL, NULL, NULL, NULL                          \
+        };                                                                                         \
         return gckpt_apply(&op, &x, 1, NULL, 0);                                                   \
     }
 /* For shape(): records an error and returns `result`. Format: %s text, %i int, %I int64_t, %u
@@ -608,9 +600,9 @@ typedef enum {
     GCKPT_FORWARD,
     GCKPT_BACKWARD,
     GCKPT_UPDATE,
-    GCKPT_OFFLOAD,      /* copies the result of the preceding forward to slower memory */
-    GCKPT_RELOAD,       /* copies an offloaded result back, perhaps to another offset */
-    GCKPT_REDUCE,       /* adds up the gradient sums of the virtual ranks, on all ranks */
+    GCKPT_OFFLOAD,     /* copies the result of the preceding forward to slower memory */
+    GCKPT_RELOAD,      /* copies an offloaded result back, perhaps to another offset */
+    GCKPT_REDUCE,      /* adds up the gradient sums of the virtual ranks, on all ranks */
     GCKPT_OFFLOAD_DONE, /* ends the use of an offload's bytes; what overwrites them waits for it */
     GCKPT_BEGIN,        /* begins a micro-batch: feeds its rows; a backend may then run its body */
     GCKPT_NEXT,         /* ends a micro-batch: the body runs again while the step has rows */

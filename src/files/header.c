@@ -243,10 +243,9 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
-/* Why the I8 of older files is refused. */
-#define GCKPTI_OLD_INT8                                                                             \
-    "is not I8 in blocks of 32 values (34 bytes). Contract versions up to 3 wrote I8 with a scale " \
-    "for each row (#scale): load the weights that it was made from, and quantise them again"
+#define GCKPTI_OLD_INT8                                                                            \
+    "is not I8 in blocks of 32 values (34 bytes); contracts up to 3 had a scale for each row "     \
+    "(#scale): load the weights that it was made from, and quantise them again"
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */

@@ -102,7 +102,7 @@ GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *s
 #endif
 }
 
-/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: the bytes of `word`, or their low halves. */
+/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of `word`, or their low halves. */
 GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, const FLOATS *scale,
                                   const float *x, FLOATS *sum)
 {
@@ -163,8 +163,8 @@ GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * 
         V(store)(t.c + W * i, sum[i]);
 }
 
-/* V(gemv_axpy) of 8 terms: gemv->n columns in whole blocks, gemv->row bytes per row of b; prefetches
- * the next 8 terms. */
+/* V(gemv_axpy) of 8 terms: gemv->n columns in whole blocks, gemv->row bytes per row of b;
+ * prefetches the next 8 terms. */
 GCKPTI_ALWAYS void V(gemv_axpy_blocks)(int storage, const V(gemv) * gemv)
 {
     const int bytes = storage == GCKPT_STORAGE_I8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;

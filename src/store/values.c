@@ -51,7 +51,7 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
         return GCKPT_OK;
     const void *block = gckpti_resize(&s->memory, NULL, 0, bytes);
     gckpti_set_stored(q, block);
-    if (!gckpti_has_values(q))
+    if (!block)
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
     if (gckpti_is_part(s, q, GCKPTI_VALUES))

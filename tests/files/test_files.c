@@ -779,7 +779,7 @@ static const struct {
     { T("a", "F32", "2,2", 0, 16) "," T("a#scale", "F16", "2", 16, 20), 20, 0, GCKPT_E_DATA,
       "\"a#scale\": F32" },
     { T("a", "F32", "2,2", 0, 16) "," T("a#scale", "F32", "2", 16, 24), 24, 0, GCKPT_E_DATA,
-      "Contract versions up to 3 wrote I8 with a scale for each row (#scale)" },
+      "contracts up to 3 had a scale for each row (#scale)" },
     { T("a", "U8", "2,18", 0, 36), 36, 0, GCKPT_E_SHAPE, "the file has it as [2,32], the store as [2,2]" },
     { T("a", "U8", "2,18", 0, 64), 64, 0, GCKPT_E_DATA, "must hold the 36 bytes of [2,32]" },
     { T("a", "U8", "2,19", 0, 38), 38, 0, GCKPT_E_DATA, "needed; convert it from dtype U8" },

@@ -4,7 +4,7 @@
 #ifdef GCKPT_NO_TRAINING
 #error "plan plan: it has gradients: compile without GCKPT_NO_TRAINING"
 #endif
-#if GCKPT_PLAN_FORMAT != 17 || GCKPT_CONTRACT != 3
+#if GCKPT_PLAN_FORMAT != 18 || GCKPT_CONTRACT != 4
 #error "plan plan: printed by another version of gradckpt.h: print it again (gckpt_plan_c)"
 #endif
 #if SIZE_MAX / 16 < 744
@@ -119,8 +119,8 @@ const gckpt_plan plan = {
     UINT64_C(0), /* comm_cost */
     16, /* batch */
     1, /* rows */
-    17, /* format */
-    3, /* contract */
+    18, /* format */
+    4, /* contract */
     (gckpt_mode)1, /* mode */
     (gckpt_optimiser)0, /* optimiser */
     2, /* state_slots */
