@@ -48,24 +48,6 @@ GCKPTI_ALWAYS FLOATS V(block_values)(int storage, const unsigned char *b, unsign
 #endif
 }
 
-/* Dequantises elements at..at+n-1 of blocks to x; `at` is a multiple of W; storage: a constant. */
-GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const void *quant, int64_t at, int64_t n,
-                                        float *x)
-{
-    const int bytes = storage == GCKPT_STORAGE_I8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
-    const unsigned char *b = (const unsigned char *)quant + at / GCKPTI_QUANT_BLOCK * bytes;
-    for (unsigned k = (unsigned)at % GCKPTI_QUANT_BLOCK; n > 0; k = 0, b += bytes) {
-        const FLOATS table = V(block_table)(storage, gckpti_block_scale(b));
-        for (; k < GCKPTI_QUANT_BLOCK && n > 0; k += W, n -= W, x += W) {
-            const FLOATS y = V(block_values)(storage, b, k, table);
-            if (n >= W)
-                V(store)(x, y);
-            else
-                V(store_n)(x, y, n);
-        }
-    }
-}
-
 /* Returns the scales of W blocks, which are `row` bytes apart. */
 GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
 {
@@ -100,6 +82,35 @@ GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *s
     for (int p = 0; p < 8; p += W)
         V(store)(scale + p, V(block_scales)(b + p * row, row));
 #endif
+}
+
+/* Dequantises elements at..at+n-1 of blocks to x; `at` is a multiple of W; storage: a constant. Also
+ * dequantises rows - 1 (0 or 7) further rows, `row` elements apart, to rows of `width` floats. */
+GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const void *quant, int64_t at, int64_t n,
+                                        float *x, int rows, int64_t row, int64_t width)
+{
+    const int bytes = storage == GCKPT_STORAGE_I8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
+    const unsigned char *b = (const unsigned char *)quant + at / GCKPTI_QUANT_BLOCK * bytes;
+    const int64_t apart = row / GCKPTI_QUANT_BLOCK * bytes;
+    unsigned k = (unsigned)at % GCKPTI_QUANT_BLOCK;
+    float scale[8];
+    for (int64_t count; n > 0; n -= count, x += count, k = 0, b += bytes) {
+        count = gckpti_min(n, GCKPTI_QUANT_BLOCK - k);
+        if (rows == 8)
+            V(eight_scales)(b, apart, scale);
+        else
+            scale[0] = gckpti_block_scale(b);
+        for (int p = 0; p < rows; p++) {
+            const FLOATS table = V(block_table)(storage, scale[p]);
+            const unsigned char *from = b + p * apart;
+            unsigned i = 0;
+            for (; i + W <= count; i += W)
+                V(store)(x + p * width + i, V(block_values)(storage, from, k + i, table));
+            if (i < count)
+                V(store_n)
+            (x + p * width + i, V(block_values)(storage, from, k + i, table), count - i);
+        }
+    }
 }
 
 /* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of `word`, or their low halves. */
@@ -174,27 +185,27 @@ GCKPTI_ALWAYS void V(gemv_axpy_blocks)(int storage, const V(gemv) * gemv)
     float scale[8 * STRIP], x[8]; /* scales of a strip of blocks, which are converted at once */
     for (int p = 0; p < 8; p++)
         x[p] = t.a[p * t.a_step];
-    for (int64_t j = 0; j < t.n; j += GCKPTI_QUANT_BLOCK, b += bytes) {
-        const int64_t at = j / GCKPTI_QUANT_BLOCK % STRIP;
+    for (int64_t j = 0, i = STRIP; j < t.n; j += GCKPTI_QUANT_BLOCK, b += bytes, i++) {
         FLOATS sum[VECTORS];
-        for (int64_t i = at; i < STRIP && at == 0 && j + i * GCKPTI_QUANT_BLOCK < t.n; i++)
-            V(eight_scales)(b + i * bytes, t.row, scale + 8 * i);
+        for (int64_t k = 0; i == STRIP && k < STRIP && j + k * GCKPTI_QUANT_BLOCK < t.n; k++)
+            V(eight_scales)(b + k * bytes, t.row, scale + 8 * k);
+        i = i == STRIP ? 0 : i;
         GCKPTI_UNROLL
-        for (int i = 0; i < VECTORS; i++)
-            sum[i] = V(load)(t.c + j + i * W);
+        for (int v = 0; v < VECTORS; v++)
+            sum[v] = V(load)(t.c + j + v * W);
         GCKPTI_UNROLL
         for (int p = 0; p < 8; p++) {
-            const FLOATS table = V(block_table)(storage, scale[8 * at + p]);
+            const FLOATS table = V(block_table)(storage, scale[8 * i + p]);
             const unsigned char *row = b + p * t.row;
             __builtin_prefetch(row + 8 * t.row, 0, 2);
             GCKPTI_UNROLL
-            for (int i = 0; i < VECTORS; i++)
-                sum[i] = V(fma)(V(set1)(x[p]),
-                                V(block_values)(storage, row, (unsigned)(i * W), table), sum[i]);
+            for (int v = 0; v < VECTORS; v++)
+                sum[v] = V(fma)(V(set1)(x[p]),
+                                V(block_values)(storage, row, (unsigned)(v * W), table), sum[v]);
         }
         GCKPTI_UNROLL
-        for (int i = 0; i < VECTORS; i++)
-            V(store)(t.c + j + i * W, sum[i]);
+        for (int v = 0; v < VECTORS; v++)
+            V(store)(t.c + j + v * W, sum[v]);
     }
 }
 #endif

@@ -16,20 +16,26 @@ static GCKPTI_TARGET void V(decompress)(const gckpti_compressed *u, int64_t at, 
 {
     const int each = u->storage >= GCKPT_STORAGE_I8 ? 1 : 2, storage = (int)u->storage;
     const int64_t ahead = gckpti_storage_bytes(storage, rows * row);
-    for (; rows > 0; rows--, at += row, x += width) {
+    for (int64_t done; rows > 0; rows -= done, at += done * row, x += done * width) {
         const unsigned char *b = gckpti_compressed_at(u, at);
-        for (int64_t i = 0; i < n * each; i += 64)
-            __builtin_prefetch(b + ahead + i, 0, 2);
+        done = rows >= 8 && each == 1 && row % GCKPTI_QUANT_BLOCK == 0 && at % W == 0 ? 8 : 1;
+        for (int64_t p = 0; p < done; p++)
+            for (int64_t i = 0; i < n * each; i += 64)
+                __builtin_prefetch(b + gckpti_storage_bytes(storage, p * row) + ahead + i, 0, 2);
         if (storage == GCKPT_STORAGE_BF16)
             V(dequantise_row)(GCKPT_STORAGE_BF16, b, n, x);
         else if (storage == GCKPT_STORAGE_F16)
             V(dequantise_row)(GCKPT_STORAGE_F16, b, n, x);
         else if (at % W)
             gckpti_decompress(u, at, n, x);
+        else if (done == 8 && storage == GCKPT_STORAGE_I8)
+            V(dequantise_blocks)(GCKPT_STORAGE_I8, u->quantised, at, n, x, 8, row, width);
+        else if (done == 8)
+            V(dequantise_blocks)(GCKPT_STORAGE_I4, u->quantised, at, n, x, 8, row, width);
         else if (storage == GCKPT_STORAGE_I8)
-            V(dequantise_blocks)(GCKPT_STORAGE_I8, u->quantised, at, n, x);
+            V(dequantise_blocks)(GCKPT_STORAGE_I8, u->quantised, at, n, x, 1, 0, 0);
         else
-            V(dequantise_blocks)(GCKPT_STORAGE_I4, u->quantised, at, n, x);
+            V(dequantise_blocks)(GCKPT_STORAGE_I4, u->quantised, at, n, x, 1, 0, 0);
     }
 }
 
