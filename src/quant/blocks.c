@@ -190,6 +190,8 @@ GCKPTI_ALWAYS void V(gemv_axpy_blocks)(int storage, const V(gemv) * gemv)
         for (int64_t k = 0; i == STRIP && k < STRIP && j + k * GCKPTI_QUANT_BLOCK < t.n; k++)
             V(eight_scales)(b + k * bytes, t.row, scale + 8 * k);
         i = i == STRIP ? 0 : i;
+        for (int64_t p = 8 + i % 2; p < 16; p += 2) /* a block is about half a cache line */
+            __builtin_prefetch(b + p * t.row, 0, 2);
         GCKPTI_UNROLL
         for (int v = 0; v < VECTORS; v++)
             sum[v] = V(load)(t.c + j + v * W);
@@ -197,7 +199,6 @@ GCKPTI_ALWAYS void V(gemv_axpy_blocks)(int storage, const V(gemv) * gemv)
         for (int p = 0; p < 8; p++) {
             const FLOATS table = V(block_table)(storage, scale[8 * i + p]);
             const unsigned char *row = b + p * t.row;
-            __builtin_prefetch(row + 8 * t.row, 0, 2);
             GCKPTI_UNROLL
             for (int v = 0; v < VECTORS; v++)
                 sum[v] = V(fma)(V(set1)(x[p]),
