@@ -48,6 +48,8 @@ GCKPTI_ALWAYS FLOATS V(block_values)(int storage, const unsigned char *b, unsign
 #endif
 }
 
+#define GCKPTI_HALF(i) (int16_t) gckpti_half_at(b + (i)*row, 0) /* bits of the scale of row i */
+
 /* Returns the scales of W blocks, which are `row` bytes apart. */
 GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
 {
@@ -57,25 +59,22 @@ GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
     word =
         (INTS)_mm512_i32gather_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32((int)row)), b, 1);
 #elif GCKPTI_ISA == 2 /* gcc would set lanes in memory, which is slower */
-#define GCKPTI_HALF(i) gckpti_half_at(b + (i)*row, 0)
     word = (INTS)_mm256_setr_epi32(GCKPTI_HALF(0), GCKPTI_HALF(1), GCKPTI_HALF(2), GCKPTI_HALF(3),
                                    GCKPTI_HALF(4), GCKPTI_HALF(5), GCKPTI_HALF(6), GCKPTI_HALF(7));
-#undef GCKPTI_HALF
 #else
     for (int i = 0; i < W; i++)
         word[i] = (uint32_t)(b[i * row] | b[i * row + 1] << 8);
 #endif
-    return V(low_half)(word);
+    return V(low_half)(word); /* of which it reads the lowest 16 bits */
 }
 
 /* Sets the scales of 8 blocks, which are `row` bytes apart. */
 GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *scale)
 {
 #if GCKPTI_ISA == 3
-    __m128i halves = _mm_setzero_si128();
-    GCKPTI_UNROLL
-    for (int p = 0; p < 8; p++)
-        halves = _mm_insert_epi16(halves, gckpti_half_at(b + p * row, 0), p);
+    const __m128i halves =
+        _mm_setr_epi16(GCKPTI_HALF(0), GCKPTI_HALF(1), GCKPTI_HALF(2), GCKPTI_HALF(3),
+                       GCKPTI_HALF(4), GCKPTI_HALF(5), GCKPTI_HALF(6), GCKPTI_HALF(7));
     _mm256_storeu_ps(scale,
                      _mm512_castps512_ps256(_mm512_cvtph_ps(_mm256_castsi128_si256(halves))));
 #else
@@ -83,6 +82,8 @@ GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *s
         V(store)(scale + p, V(block_scales)(b + p * row, row));
 #endif
 }
+
+#undef GCKPTI_HALF
 
 /* Dequantises elements at..at+n-1 of blocks to x; `at` is a multiple of W; storage: a constant. Also
  * dequantises rows - 1 (0 or 7) further rows, `row` elements apart, to rows of `width` floats. */
