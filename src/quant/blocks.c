@@ -85,8 +85,8 @@ GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *s
 
 #undef GCKPTI_HALF
 
-/* Dequantises elements at..at+n-1 of blocks to x; `at` is a multiple of W; storage: a constant. Also
- * dequantises rows - 1 (0 or 7) further rows, `row` elements apart, to rows of `width` floats. */
+/* Dequantises elements at..at+n-1 of blocks to x; `at` is a multiple of W; storage: a constant.
+ * Also does so for rows - 1 (0 or 7) further rows, `row` elements apart, to rows of `width`. */
 GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const void *quant, int64_t at, int64_t n,
                                         float *x, int rows, int64_t row, int64_t width)
 {
