@@ -12,7 +12,7 @@
  *       "optimiser":"1","data_fnv1a":"1447","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
- * Parameters are in creation order, each followed by its optimiser state; so a parameter's name must
+ * Parameters are in creation order, each followed by its optimiser state. A parameter's name must
  * not end in #state and a digit, nor in #scale (I8 up to contract 3, now refused). "optimiser" is
  * gckpt_optimiser + 1, or 0 if none. All state is of that optimiser after `step` updates, except
  * where "NAME#updates" has another optimiser and number of updates: above, b's state is that of

@@ -75,8 +75,8 @@ struct gckpt_store {
 /* ---- store/params.c ---- */
 /* Returns the bytes of the UTF-8 character at s; 0 if overlong, a surrogate or cut off. */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left);
-/* Suffixes of a parameter's other tensors in a file, by slot: states, scales of older files' I8, more
- * states (no optimiser has more than four), and the key of metadata with the state's optimiser. */
+/* Suffixes of a parameter's other tensors in a file, by slot: states, scales of I8 in older files,
+ * more states (no optimiser has more than four), and the metadata key of the state's optimiser. */
 static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
                                                "#scale",  "#state4", "#state5", "#state6",
                                                "#state7", "#state8", "#state9", "#updates" };
