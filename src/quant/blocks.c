@@ -104,12 +104,15 @@ GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const void *quant, int64_t 
         for (int p = 0; p < rows; p++) {
             const FLOATS table = V(block_table)(storage, scale[p]);
             const unsigned char *from = b + p * apart;
-            unsigned i = 0;
-            for (; i + W <= count; i += W)
-                V(store)(x + p * width + i, V(block_values)(storage, from, k + i, table));
-            if (i < count)
-                V(store_n)
-            (x + p * width + i, V(block_values)(storage, from, k + i, table), count - i);
+            float *to = x + p * width;
+            for (unsigned i = 0; i < count; i += W) {
+                const FLOATS y = V(block_values)(storage, from, k + i, table);
+                const int64_t left = count - i;
+                if (left >= W)
+                    V(store)(to + i, y);
+                else
+                    V(store_n)(to + i, y, left);
+            }
         }
     }
 }
