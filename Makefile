@@ -50,13 +50,13 @@ COMPILE_SHIM = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SL
 
 SPACE := $(subst ,, )
 LAYERS := $(shell awk 'sub("/$$", "", $$1) { print $$1 }' src/MANIFEST)
-EXAMPLES = build/gpt build/finetune build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn build/simulate
+EXAMPLES = build/gpt build/finetune build/audit build/accumulation build/bytes build/quickstart build/digits build/strategies build/steps build/graph build/cnn build/simulate
 # Each layer of src/ has a folder of tests, such as tests/plan/test_lowered.c.
 vpath %.c $(wildcard tests/*/)
 vpath test_%.sh $(wildcard tests/*/)
 CUDA_TESTS = $(basename $(notdir tests/cuda/test_cuda.c $(sort $(wildcard tests/cuda/cuda_*.c))))
 TESTS = $(patsubst %.c,build/%,$(sort $(notdir $(filter-out tests/cuda/%,$(wildcard tests/*/test_*.c)))))
-SCRIPTS = build/test_programs build/test_finetune build/test_objectives build/test_firmware build/test_small build/test_docs build/test_course build/test_layout
+SCRIPTS = build/test_programs build/test_from_scratch build/test_finetune build/test_objectives build/test_audit build/test_firmware build/test_small build/test_docs build/test_course build/test_layout
 INTERNAL_TESTS := $(patsubst %.c,build/%,$(notdir $(filter-out tests/cuda/%,\
     $(shell grep -lE '^$(HASH)include "(($(subst $(SPACE),|,$(LAYERS)))/|backend.h)' tests/*/test_*.c))))
 # The order in which tests start: long ones, then those that use internal names, then the others.
@@ -98,6 +98,7 @@ Programs
   make mpi            build/gpt-mpi, for several processes, and test it: OpenMPI
   make clean          remove build/
 Learn
+  make relay          one training on four machines, and audits by five
   make starters       a file for each exercise, to write answers in: DIR=mine
   make grade          check DIR/STUDENT/exercise-N.c of a class: ONLY="3.1 3.2"
   make slides         build/slides.html, the course to show in a class
@@ -214,7 +215,7 @@ shim-programs: $(addprefix build/shim/,$(CUDA_TESTS)) build/gpt-shim build/predi
 mpi: mpi-programs
 	@sh tests/dist/test_mpi.sh
 
-mpi-programs: build/gpt build/gpt-mpi build/mpi_transport build/accumulation-mpi
+mpi-programs: build/gpt build/audit build/gpt-mpi build/mpi_transport build/accumulation-mpi
 
 # $(call RECORD,TOPIC,NAME) prints the tables in build/NAME.md and records them in docs/benchmarks/TOPIC.tsv, as cases
 # that begin with NAME. RECORD_PLANNED is for values that are the same on every machine.
@@ -347,7 +348,7 @@ profile: build/gpt
 
 playground: build/playground.html build/tiny
 	@echo 'open build/playground.html in a browser'
-build/playground.html: $(wildcard docs/playground/*) examples/print.h examples/sample.h gradckpt.h
+build/playground.html: $(wildcard docs/playground/*) docs/course/relay.h examples/ledger.h examples/print.h examples/sample.h gradckpt.h
 	sh docs/playground/build.sh $@
 build/tiny: docs/playground/tiny.c $(wildcard docs/playground/*.h) examples/sample.h examples/options.h build/gradckpt.o
 	$(LINKED) -Iexamples -o $@ $< build/gradckpt.o
@@ -360,18 +361,21 @@ build/reference/index.html: $(wildcard docs/reference/*) docs/ops.md gradckpt.h
 	mv $@.new $@
 
 # The course (docs/course/README.md). Its programs are compiled at -O0, which is fast, and linked with build/gradckpt.o.
-COURSE_LINKED = $(CC) $(subst -O2,-O0,$(CFLAGS)) -Wall -Wno-unused $(OPENMP) -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED \
+COURSE_LINKED = $(CC) $(subst -O2,-O0,$(CFLAGS)) -ffp-contract=off -Wall -Wno-unused $(OPENMP) -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED \
     build/gradckpt.o
 COURSE = CC='$(CC)' LINKED='$(COURSE_LINKED)' ONLY='$(ONLY)' sh docs/course/tools/course.sh
 COURSE_NEEDS = build/gradckpt.o build/api/gradckpt.h build/class/list
 DIR = mine
 FILE = $(DIR)/$@.c
-build/class/list: docs/exercises.md $(wildcard docs/course/*.md docs/course/tools/*)
+build/class/list: docs/exercises.md $(wildcard docs/course/*.md docs/course/scratch/*.md docs/course/tools/*)
 	$(COURSE) prepare
 lesson-%: $(COURSE_NEEDS)
 	$(COURSE) lesson $*
 exercise-%: $(COURSE_NEEDS)
 	@$(COURSE) exercise $* '$(FILE)'
+relay: build/gradckpt.o build/api/gradckpt.h build/shim/gradckpt_cuda.o
+	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o' sh docs/course/tools/relay.sh
+	@[ "$$(wc -l < build/relay/audits.txt)" -lt 5 ] || cp build/relay/relay.svg docs/relay.svg
 starters: build/class/list
 	$(COURSE) starters '$(DIR)'
 grade: $(COURSE_NEEDS)
@@ -672,4 +676,4 @@ always:
     test-cuda cuda gpu gpu-programs shim-programs check check-all mpi mpi-programs predict-mpi scaling slow-link \
     coverage fuzz small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate \
     offload ops simulate fits lora-memory size methods features accumulation-curves pictures profile playground \
-    reference starters grade slides index ops-page readme lib install dist boards clean
+    reference relay starters grade slides index ops-page readme lib install dist boards clean

@@ -157,7 +157,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
  *     >>store     parameters and optimiser state, however they are stored                     1640
  *     >>graph     tensors, views, segments, gckpt_apply                                        603
- *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6715
+ *     >>ops       an op: shape rule, forward, backward, descriptor, builder                   6706
  *     >>cpu       the CPU as a backend: plain kernels, and vector kernels with the same bits  1239
  *     >>tiles     fused groups, which run a tile of rows at a time                              88
  *     >>plan      model, schedules, lowered plans, offsets, encoded plans                     4841
@@ -167,7 +167,7 @@
  *     >>check     gradients against finite differences                                         324
  *     >>files     safetensors                                                                 1529
  *     >>export    plans and weights as C constants                                             621
- *     >>kernels   the loops of the fast kernels, for each instruction set                     2784
+ *     >>kernels   the loops of the fast kernels, for each instruction set                     2781
  */
 
 #ifndef GRADCKPT_H
@@ -6657,8 +6657,8 @@ typedef struct {
  * condition; forward, y is a and g is b. */
 typedef struct {
     const float *in[3], *o;
-    float *to;
-    int64_t n, steps[3]; /* steps in x, y and g: 1, or 0 for an element that is repeated */
+    float *to, *comp;    /* comp: compensation of the sums in `to`, of plain loops, or NULL */
+    int64_t n, steps[4]; /* steps in x, y, g and, of sums, `to`: 1, or 0 to repeat an element */
     int accumulate;
     int shift, second; /* where: 1 for a condition in f32, 1 for the gradient of b */
 } gckpti_loop;
@@ -6789,14 +6789,14 @@ GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
  * where all tensors cross them with a single step: equal shapes are one axis, and (B,T,C) with (C)
  * has axes of C and of B*T. */
 typedef struct {
-    int n;
+    int n, tensors;
     int64_t size[GCKPT_MAX_DIMS], step[4][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
     int64_t offset[4]; /* the element of each tensor that the iterator has reached */
 } gckpti_iter;
 
 
-/* Which elements of input i (tensor 0) and of the result of a move (tensor 1) correspond. */
-typedef gckpti_iter gckpti_move_fn(const gckpt_call *call, int i);
+/* Iterates over elements of input i (tensor 0) and of the result of a move (tensor 1). */
+typedef void gckpti_move_fn(gckpti_iter *it, const gckpt_call *call, int i);
 
 /* A loop over `it`: runs `plane` on the two innermost axes. Threads share an axis along which
  * tensor `to`, which is written, has a step: so one thread adds the terms of a sum, in order.
@@ -6808,8 +6808,8 @@ typedef struct gckpti_strided {
     int to, count; /* count: loops that run together; in firmware one does */
     gckpti_loop loops[2];
     gckpti_loop_fn run[2];
-    int vectors;  /* nonzero: `run` has loops for vectors */
-    float *comp;  /* compensation of the sums in `to`, or NULL */
+    void (*vectors)(const gckpti_loop *s, gckpti_loop_fn loop); /* runs `run` by vectors; or NULL */
+    float *comp;  /* compensation of the sums in `to` of the first loop, or NULL */
     int64_t cost; /* of an element */
     int axis;     /* which work items divide */
     int64_t each; /* indices of it in a work item */
@@ -7344,20 +7344,30 @@ GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS_WITH)
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOP)
 #undef GCKPTI_BINARY_LOOP
 
-/* Defines a put (store or add) of W elements of a gradient, and its loop. */
+/* Whether terms of sums are first added to +0, so that no compiler contracts them with the sum. */
+enum { V(adds_passed) = 0, V(adds_product) = 1, V(adds_quotient) = 1 };
+/* Defines a put (store or add) of W elements of a gradient, and its loop; `sums` is a constant. */
 #define GCKPTI_GRADIENT_LOOP(name, rule, a, b)                                                     \
     GCKPTI_INLINED void V(name##_put)(float *d, FLOATS g, FLOATS x, FLOATS y, int accumulate)      \
     {                                                                                              \
         (void)x, (void)y;                                                                          \
         V(put_##rule##_n)(d, a, b, accumulate, W);                                                 \
     }                                                                                              \
-    GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
+    GCKPTI_INLINED void V(name##_gradient_of)(const gckpti_loop *loop, int sums)                   \
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            V(name##_put)(s.to + j, GCKPTI_OPERAND(2), GCKPTI_OPERAND(0), GCKPTI_OPERAND(1),       \
-                          s.accumulate);                                                           \
+            float term[W] = { 0.0f }, *to = sums ? term : s.to + j;                                \
+            const FLOATS x = GCKPTI_OPERAND(0), y = GCKPTI_OPERAND(1);                             \
+            V(name##_put)(to, GCKPTI_OPERAND(2), x, y, sums ? V(adds_##rule) : s.accumulate);      \
+            if (sums)                                                                              \
+                gckpti_sum_add(&s.to[j * s.steps[3]], &s.comp[j * s.steps[3]], *term);             \
         }                                                                                          \
+    }                                                                                              \
+    GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
+    {                                                                                              \
+        const int sums = GCKPTI_ISA < 0 && loop->comp;                                             \
+        sums ? V(name##_gradient_of)(loop, 1) : V(name##_gradient_of)(loop, 0);                    \
     }
 GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
 #undef GCKPTI_GRADIENT_LOOP
@@ -7382,7 +7392,11 @@ GCKPTI_KERNEL void V(where_gradient)(const gckpti_loop *loop)
     const gckpti_loop s = *loop;
     for (int64_t j = 0; j < s.n; j += W) {
         const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, s.second);
-        V(put_n)(s.to + j, V(floats)(taken & V(bits)(GCKPTI_OPERAND(2))), s.accumulate, W);
+        const FLOATS g = V(floats)(taken & V(bits)(GCKPTI_OPERAND(2)));
+        if (GCKPTI_ISA < 0 && s.comp)
+            gckpti_sum_add(&s.to[j * s.steps[3]], &s.comp[j * s.steps[3]], GCKPTI_LANE(g, 0));
+        else
+            V(put_n)(s.to + j, g, s.accumulate, W);
     }
 }
 #undef GCKPTI_OPERAND
@@ -7944,24 +7958,6 @@ GCKPTI_KERNEL void V(rotary_row)(const gckpt_call *call, int64_t row)
 
 /* >>images/loops */
 #ifndef GCKPT_NO_IMAGES
-/* Computes n <= W channels from c on of a result at y from `taps` pixels, or adds g to dx. */
-GCKPTI_ALWAYS void V(upsample_vector)(const float *x, float *dx, const float *g, float *y,
-                                      const int64_t *from, const float *weight, int taps, int64_t c,
-                                      int64_t n)
-{
-    FLOATS sum = g ? V(load_n)(g + c, n) : V(zero)();
-    GCKPTI_UNROLL
-    for (int k = 0; k < 4 && k < taps; k++) {
-        const FLOATS w = V(set1)(weight[k]), old = V(load_n)((g ? dx : x) + from[k] + c, n);
-        if (g)
-            V(store_n)(dx + from[k] + c, V(fma)(w, sum, old), n);
-        else
-            sum = V(fma)(w, old, sum);
-    }
-    if (!g)
-        V(store_n)(y + c, sum, n);
-}
-
 /* Computes row `row` of the results of an upsample, or adds its gradients to dx. */
 GCKPTI_KERNEL void V(upsample_row)(const gckpt_call *call, int64_t row)
 {
@@ -7981,12 +7977,20 @@ GCKPTI_KERNEL void V(upsample_row)(const gckpt_call *call, int64_t row)
                 weight[taps] = p.weight[a] * q.weight[b];
                 from[taps] = ((image * in[1] + p.index[a]) * in[2] + q.index[b]) * n;
             }
+        for (int k = 0; g && k < taps; k++)
+            for (c = 0; c < n; c += W) {
+                float *to = dx + from[k] + c;
+                const FLOATS old = V(load_n)(to, n - c), w = V(set1)(weight[k]);
+                V(store_n)(to, V(fma)(w, V(load_n)(g + c, n - c), old), n - c);
+            }
         if (!g && mode == GCKPT_NEAREST)
             memcpy(y, x + from[0], (size_t)(c = n) * sizeof *y);
-        for (; c + W <= n && taps == 4; c += W)
-            V(upsample_vector)(x, dx, g, y, from, weight, 4, c, W);
-        for (; c < n; c += W)
-            V(upsample_vector)(x, dx, g, y, from, weight, taps, c, n - c);
+        for (; !g && c < n; c += W) {
+            FLOATS sum = V(zero)();
+            for (int k = 0; k < taps; k++)
+                sum = V(fma)(V(set1)(weight[k]), V(load_n)(x + from[k] + c, n - c), sum);
+            V(store_n)(y + c, sum, n - c);
+        }
     }
 }
 
@@ -8014,21 +8018,17 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
     const int64_t h1 = gckpti_min(s->o.size[0], s->in[0] - top);
     const FLOATS size = V(set1)((float)s->o.size[0] * (float)s->o.size[1]);
     const INTS none = V(bits)(V(zero)());
+    const int stores = backward && s->stores;
+    const int scatters = backward && max && !stores; /* writes one tap of each result */
     for (int64_t q = 0; q < s->out[1]; q++) {
         const int64_t first = q * s->o.stride[1] - s->o.padding[1], w0 = first < 0 ? -first : 0;
         const int64_t w1 = gckpti_min(wide, s->in[1] - first), to = (row * s->out[1] + q) * n;
         const int64_t from = (row / s->out[0] * s->in[0] + top) * line + first * n;
         uint16_t *saved = max && call->saved ? (uint16_t *)call->saved + to : NULL;
-        for (int64_t c = 0, left = n; c < n; c += W, left -= W) {
+        int64_t c = 0, left = n;
+        for (; left > 0 && (!scatters || (W > 1 && left >= W)); c += W, left -= W) {
             const float *x = backward ? NULL : call->in[0].data + from + c;
             float *dx = backward ? call->in[0].grad + from + c : NULL;
-            if (backward && max && !s->stores && (W == 1 || left < W)) {
-                for (int64_t i = 0; i < left && i < W; i++) {
-                    const int64_t tap = saved[c + i], h = tap / wide;
-                    dx[h * line + (tap - h * wide) * n + i] += call->grad_out[to + c + i];
-                }
-                continue;
-            }
             V(saved_taps) index = GCKPTI_CONVERT(none, V(saved_taps));
             INTS at = none + (uint32_t)(h0 * wide + w0);
             FLOATS y = backward ? V(load_n)(call->grad_out + to + c, left) : V(zero)();
@@ -8043,14 +8043,17 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
                     const int64_t e = h * line + w * n;
                     const INTS tap = none + (uint32_t)(h * wide + w);
                     const FLOATS v =
-                        s->stores ? V(zero)() : V(load_n)(backward ? dx + e : x + e, left);
-                    const FLOATS sum = v + y;
-                    const INTS take = backward ? GCKPTI_MASK_OF(at == tap)
-                                               : GCKPTI_MASK_OF(y == y) & ~GCKPTI_MASK_OF(v <= y);
-                    if (backward)
-                        V(store_n)(dx + e, max ? V(select)(take, sum, v) : sum, left);
-                    else
-                        y = max ? V(select)(take, v, y) : sum, at = (take & tap) | (~take & at);
+                        stores ? V(zero)() : V(load_n)(backward ? dx + e : x + e, left);
+                    if (backward && max) {
+                        V(store_n)(dx + e, V(select)(GCKPTI_MASK_OF(at == tap), v + y, v), left);
+                    } else if (backward) {
+                        V(store_n)(dx + e, v + y, left);
+                    } else if (max) {
+                        const INTS take = GCKPTI_MASK_OF(y == y) & ~GCKPTI_MASK_OF(v <= y);
+                        y = V(select)(take, v, y), at = (take & tap) | (~take & at);
+                    } else {
+                        y = y + v;
+                    }
                 }
             if (!backward && !max)
                 y = y / size;
@@ -8059,6 +8062,11 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
             index = GCKPTI_CONVERT(at, V(saved_taps));
             if (!backward && saved)
                 V(copy_taps)(saved + c, &index, left);
+        }
+        for (; c < n; c++) {
+            const uint32_t tap = saved[c], h = tap / (uint32_t)wide;
+            const int64_t e = (int64_t)h * line + ((int64_t)tap - (int64_t)h * wide) * n;
+            call->in[0].grad[from + c + e] += call->grad_out[to + c];
         }
     }
 }
@@ -8458,8 +8466,8 @@ enum {
 };
 #undef GCKPTI_KIND
 enum { GCKPTI_ELEMENTS = 4096, GCKPTI_COLUMNS = 64 }; /* of a work item */
-/* Rows of a tile of terms of sums; the shortest rows that take vector loops. */
-enum { GCKPTI_TERM_ROWS = 32, GCKPTI_LONG_ROW = 32 };
+/* Rows of a tile of terms of sums; the shortest rows, and the fewest sums, that take vectors. */
+enum { GCKPTI_TERM_ROWS = 32, GCKPTI_LONG_ROW = 32, GCKPTI_FEW_SUMS = 8 };
 enum { GCKPTI_FEW_CLASSES = 16, GCKPTI_FEW_ROWS = 128 }; /* most classes; rows of a work item */
 
 #if GCKPTI_HAS_FAST
@@ -8489,7 +8497,7 @@ typedef struct {
                     int update);
     void (*add)(float *to, const float *from, int64_t n); /* to += from */
     const gckpti_loops *elementwise;                      /* by GCKPTI_KIND_.. */
-    void (*run_loop)(gckpti_loop *s, gckpti_loop_fn loop); /* of any number of elements */
+    void (*run_loop)(const gckpti_loop *s, gckpti_loop_fn loop); /* of any number of elements */
     void (*softmax_forward)(const gckpt_call *call, int64_t row);
     void (*softmax_backward)(const gckpt_call *call, int64_t row);
     void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
@@ -8840,27 +8848,17 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
 
 #ifndef GCKPTI_NO_GRAPH
 #define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
-/* Define builders of ops: of one input and 0 to 2 attributes, or an axis; of two inputs. */
+/* Define builders of ops: of one input without or with attributes; of two inputs. */
 #define GCKPTI_BUILDER_0(name)                                                                     \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
-#define GCKPTI_BUILDER_1(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o)                                 \
+#define GCKPTI_BUILDER(name, type, parameters, ...)                                                \
+    GCKPT_API gckpt_tensor *gckpt_##name parameters                                                \
     {                                                                                              \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, &o, sizeof o);                                \
-    }
-#define GCKPTI_BUILDER_2(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o0, float o1)                      \
-    {                                                                                              \
-        const float o[2] = { o0, o1 };                                                             \
+        const type o[] = { __VA_ARGS__ };                                                          \
         return gckpt_apply(&gckpti_op_##name, &x, 1, o, sizeof o);                                 \
-    }
-#define GCKPTI_AXIS_BUILDER(name)                                                                  \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, int axis)                                \
-    {                                                                                              \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, &axis, sizeof axis);                          \
     }
 #define GCKPTI_BINARY_BUILDER(name)                                                                \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
@@ -8870,9 +8868,7 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
 #else
 #define GCKPTI_IF_PLANNER(type, function) ((type)0)
 #define GCKPTI_BUILDER_0(name)
-#define GCKPTI_BUILDER_1(name)
-#define GCKPTI_BUILDER_2(name)
-#define GCKPTI_AXIS_BUILDER(name)
+#define GCKPTI_BUILDER(name, type, parameters, ...)
 #define GCKPTI_BINARY_BUILDER(name)
 #endif
 
@@ -9552,32 +9548,34 @@ static gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
 /* Adds an axis, with the steps of the tensors; the caller adds the innermost axis first. */
 static void gckpti_iter_add_axis(gckpti_iter *it, int64_t size, const int64_t step[4])
 {
-    int k = it->n - 1, merges = k >= 0;
+    int k = it->n - 1, t = 0;
     if (size == 1)
         return;
-    for (int t = 0; t < 4; t++)
-        merges = merges && step[t] == it->size[k] * it->step[t][k];
-    if (!merges)
-        it->size[++k] = 1, it->n++;
-    for (int t = 0; !merges && t < 4; t++)
-        it->step[t][k] = step[t];
+    while (k >= 0 && t < it->tensors && step[t] == it->size[k] * it->step[t][k])
+        t++;
+    if (t < it->tensors) {
+        k = it->n++, it->size[k] = 1, it->index[k] = 0;
+        for (t = 0; t < it->tensors; t++)
+            it->step[t][k] = step[t];
+    }
     it->size[k] *= size;
 }
 
-/* Begins to iterate over `axes` of tensors of these shapes; of NULL, an element is repeated. Axes
- * match from the last; a size of 1 or a missing axis is repeated (step 0). */
+/* Begins to iterate over `axes` of tensors of these shapes, up to the first NULL. Axes match from
+ * the last; a size of 1 or a missing axis is repeated (step 0). */
 GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
                                 const gckpt_shape *const shapes[4])
 {
-    int64_t stride[4] = { 1, 1, 1, 1 }, step[4];
+    int64_t stride[4], step[4];
     it->n = 0, it->size[0] = it->size[1] = 1; /* one element */
-    memset(it->index, 0, sizeof it->index);
-    for (int t = 0; t < 4; t++)
-        it->step[t][0] = 1, it->step[t][1] = 0, it->offset[t] = 0;
+    for (it->tensors = 0; it->tensors < 4 && shapes[it->tensors]; it->tensors++) {
+        it->step[it->tensors][0] = stride[it->tensors] = 1;
+        it->step[it->tensors][1] = it->offset[it->tensors] = 0;
+    }
     for (int k = 1; k <= axes->n; k++) {
-        for (int t = 0; t < 4; t++) {
+        for (int t = 0; t < it->tensors; t++) {
             const gckpt_shape *s = shapes[t];
-            const int64_t size = s && k <= s->n ? s->d[s->n - k] : 1;
+            const int64_t size = k <= s->n ? s->d[s->n - k] : 1;
             step[t] = size == 1 ? 0 : stride[t];
             stride[t] *= size;
         }
@@ -9590,7 +9588,7 @@ static int gckpti_iter_next(gckpti_iter *it, int axis)
 {
     for (int k = axis; k < it->n; k++) {
         const int ends = ++it->index[k] == it->size[k];
-        for (int t = 0; t < 4; t++)
+        for (int t = 0; t < it->tensors; t++)
             it->offset[t] += it->step[t][k] * (ends ? 1 - it->size[k] : 1);
         if (!ends)
             return 1;
@@ -9599,33 +9597,19 @@ static int gckpti_iter_next(gckpti_iter *it, int axis)
     return 0;
 }
 
-/* Narrows an axis to at most n indices from `at` on. */
-static void gckpti_iter_narrow(gckpti_iter *it, int axis, int64_t at, int64_t n)
-{
-    it->size[axis] = gckpti_min(it->size[axis] - at, n);
-    for (int t = 0; t < 4; t++)
-        it->offset[t] += at * it->step[t][axis];
-}
-
 static void gckpti_strided_item(void *context, int64_t i, int64_t worker)
 {
     gckpti_strided *s = (gckpti_strided *)context, part;
     (void)worker;
     if (GCKPTI_HAS_FAST && s->each < s->it.size[s->axis]) { /* else this is the only item */
         part = *s, s = &part;
-        gckpti_iter_narrow(&part.it, s->axis, i * s->each, s->each);
+        s->it.size[s->axis] = gckpti_min(s->it.size[s->axis] - i * s->each, s->each);
+        for (int t = 0; t < s->it.tensors; t++)
+            s->it.offset[t] += i * s->each * s->it.step[t][s->axis];
     }
     do
         s->plane(s);
     while (gckpti_iter_next(&s->it, 2));
-}
-
-/* Begins a loop of a plane function that writes tensor `to`; the caller sets axes and loops. */
-static void gckpti_begin_strided(gckpti_strided *s, const gckpt_call *call,
-                                 void (*plane)(const gckpti_strided *s), int to)
-{
-    memset(s, 0, offsetof(gckpti_strided, it));
-    s->call = call, s->plane = plane, s->to = to, s->cost = 4;
 }
 
 static void gckpti_run_strided(gckpti_strided *s)
@@ -9641,97 +9625,117 @@ static void gckpti_run_strided(gckpti_strided *s)
     if (step[axis] && n * s->cost > 1 << 16) {
         s->each = 1 + ((size[axis] << 16) - 1) / (n * s->cost);
         s->each = axis < 2 ? gckpti_ceil_to(s->each, 64) : s->each;
+        gckpt_parallel(s->call, (size[axis] + s->each - 1) / s->each,
+                       s->cost * s->each * (n / size[axis]), gckpti_strided_item, s);
+        return;
     }
-    gckpt_parallel(s->call, (size[axis] + s->each - 1) / s->each,
-                   s->cost * s->each * (n / size[axis]), gckpti_strided_item, s);
-#else
-    gckpti_strided_item(s, 0, 0); /* plain loops run on one thread */
 #endif
+    gckpti_strided_item(s, 0, 0); /* few elements and plain loops run on one thread */
 }
 
 /* ---- elementwise ops: loops along the innermost axis ---- */
-/* Adds a loop of values (input -1) or of an input's gradient, along the axes that are set. */
-static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_fn plain)
+/* Adds a loop of values (input -1) or of an input's gradient, along rows of n elements. */
+static void gckpti_add_loop(gckpti_strided *s, int kind, int input, gckpti_loop_fn plain, int64_t n)
 {
     gckpti_loop_fn *run = &s->run[GCKPTI_HAS_FAST ? s->count++ : 0];
-    *run = plain, (void)kind, (void)input;
+    *run = plain, (void)kind, (void)input, (void)n;
 #if GCKPTI_HAS_FAST
-    const gckpti_loops *table = s->call->kernels ? gckpti_kernels_of(s->call)->elementwise : NULL;
-    s->vectors = table && s->it.size[0] >= GCKPTI_LONG_ROW;
-    if (s->vectors)
-        *run = input < 0 ? table[kind].values : table[kind].gradients[input];
+    const gckpti_kernels *kernels = gckpti_kernels_of(s->call);
+    s->vectors = NULL;
+    if (kernels && n >= GCKPTI_LONG_ROW && !s->loops->comp) {
+        const gckpti_loops *loops = &kernels->elementwise[kind];
+        *run = input < 0 ? loops->values : loops->gradients[input], s->vectors = kernels->run_loop;
+    }
 #endif
 }
 
+static void gckpti_run_loop(const gckpti_strided *s, const gckpti_loop *loop, gckpti_loop_fn run)
+{
+    GCKPTI_HAS_FAST && s->vectors ? s->vectors(loop, run) : run(loop);
+}
+
+/* Runs the first loop on n elements of rows, from element j on; stores into `to` if not NULL. */
+static void gckpti_loop_part(const gckpti_strided *s, int64_t row, int64_t rows, int64_t j,
+                             int64_t n, float *to)
+{
+    const gckpti_iter *it = &s->it;
+    const int64_t line = to ? n : it->step[3][1];
+    gckpti_loop c = *s->loops;
+    for (int t = 0; t < 3; t++) {
+        c.steps[t] = it->step[t][0];
+        c.in[t] += it->offset[t] + row * it->step[t][1] + j * c.steps[t];
+    }
+    c.to = to ? to : c.to + it->offset[3], c.n = n;
+    c.comp += c.comp ? it->offset[3] : 0, c.steps[3] = it->step[3][0];
+    for (; rows > 0; rows--, c.to += line, c.comp += c.comp ? line : 0) {
+        gckpti_run_loop(s, &c, *s->run);
+        for (int t = 0; t < 3; t++)
+            c.in[t] += it->step[t][1];
+    }
+}
 static void gckpti_loop_plane(const gckpti_strided *s)
 {
-    for (int k = 0; k < (GCKPTI_HAS_FAST ? s->count : 1); k++) {
-        gckpti_loop c = s->loops[k];
-        for (int t = 0; t < 3; t++)
-            c.in[t] += s->it.offset[t], c.steps[t] = s->it.step[t][0];
-        c.to += s->it.offset[3], c.n = s->it.size[0];
-        for (int64_t row = 0; row < s->it.size[1]; row++, c.to += s->it.step[3][1]) {
+    gckpti_loop_part(s, 0, s->it.size[1], 0, s->it.size[0], NULL);
+}
+
 #if GCKPTI_HAS_FAST
-            if (s->vectors)
-                gckpti_kernels_of(s->call)->run_loop(&c, s->run[k]);
-            else
-#endif
-                s->run[k](&c);
-            for (int t = 0; t < 3; t++)
-                c.in[t] += s->it.step[t][1];
-        }
+static void gckpti_flat_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_strided *s = (const gckpti_strided *)context;
+    (void)worker;
+    for (int k = 0; k < s->count; k++) {
+        gckpti_loop c = s->loops[k];
+        c.n = gckpti_min(c.n - i * s->each, s->each), c.to += i * s->each;
+        c.in[0] += i * s->each, c.in[1] += i * s->each, c.in[2] += i * s->each;
+        gckpti_run_loop(s, &c, s->run[k]);
     }
 }
 
-#if GCKPTI_HAS_FAST
-/* Adds the terms of a plane to compensated sums, in order: computes a tile of terms, which it sums
- * over rows or, transposed, over columns. Products are added to +0 first, so that no compiler
- * contracts them with the sum. */
+/* Adds the terms of a plane to compensated sums, in order, by vectors: g if `run` is NULL, else
+ * tiles of terms, summed over rows or, transposed, over columns. Products are added to +0 first, so
+ * that no compiler contracts them with the sum. */
 static void gckpti_sum_plane(const gckpti_strided *s)
 {
     enum { ROWS = GCKPTI_TERM_ROWS, COLUMNS = GCKPTI_COLUMNS };
-    const int64_t *size = s->it.size, *step = s->it.step[3];
-    const int64_t most = !step[0] == !step[1] ? 1 : ROWS; /* rows of which either is summed */
+    const int64_t *size = s->it.size, *step = s->it.step[3], line = s->it.step[2][1];
+    const int64_t most = !step[1] == !step[0] ? 1 : s->run[0] || !step[0] ? (int64_t)ROWS : size[1];
     float terms[ROWS * COLUMNS], transposed[ROWS * COLUMNS];
-    gckpt_call sums;
-    memset(&sums, 0, sizeof sums);
-    sums.kernels = s->call->kernels, sums.in[1].accumulate = 1;
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
     for (int64_t r = 0; r < size[1]; r += most)
         for (int64_t j = 0; j < size[0]; j += COLUMNS) {
-            gckpti_strided tile = *s;
-            gckpti_iter_narrow(&tile.it, 1, r, most), gckpti_iter_narrow(&tile.it, 0, j, COLUMNS);
-            const int64_t at = tile.it.offset[3], rows = tile.it.size[1], n = tile.it.size[0];
-            memset(terms, 0, (size_t)(rows * n) * sizeof *terms);
-            tile.loops->to = terms, tile.it.offset[3] = 0, tile.it.step[3][1] = n;
-            gckpti_loop_plane(&tile);
+            const int64_t rows = gckpti_min(size[1] - r, most),
+                          n = gckpti_min(size[0] - j, COLUMNS);
+            const int64_t at = s->it.offset[3] + r * step[1] + j * step[0];
+            const gckpti_column_sums sums = { &call, NULL, s->loops->to + at, NULL, s->comp + at };
+            call.shape = gckpt_shape2(rows, s->run[0] ? n : line);
+            call.grad_out = s->run[0] ? terms : s->loops->in[2] + s->it.offset[2] + r * line + j;
+            if (s->run[0])
+                memset(terms, 0, (size_t)(rows * n) * sizeof *terms),
+                    gckpti_loop_part(s, r, rows, j, n, terms);
             for (int64_t k = 0; !step[0] && k < n; k++)
                 for (int64_t i = 0; i < rows; i++)
-                    transposed[k * rows + i] = terms[i * n + k];
-            sums.grad_out = step[0] ? terms : transposed;
-            sums.shape = step[0] ? gckpt_shape2(rows, n) : gckpt_shape2(n, rows);
-            sums.in[1].grad = s->loops->to + at, sums.in[1].compensation = s->comp + at;
-            gckpti_run_column_sums(&sums, 0, 1);
-        }
-}
-#else /* firmware has little stack: term by term */
-static void gckpti_sum_plane(const gckpti_strided *s)
-{
-    for (int64_t r = 0; r < s->it.size[1]; r++)
-        for (int64_t j = 0; j < s->it.size[0]; j++) {
-            float term = 0;
-            gckpti_loop c = *s->loops;
-            int64_t at = 0;
-            for (int t = 0; t < 4; t++) {
-                at = s->it.offset[t] + r * s->it.step[t][1] + j * s->it.step[t][0];
-                if (t < 3)
-                    c.in[t] += at;
-            }
-            c.to = &term, c.n = 1;
-            s->run[0](&c);
-            gckpti_sum_add(s->loops->to + at, s->comp + at, term);
+                    transposed[k * rows + i] = call.grad_out[i * call.shape.d[1] + k];
+            if (!step[0])
+                call.grad_out = transposed, call.shape = gckpt_shape2(n, rows);
+            gckpti_kernels_of(s->call)->column_sums(&sums, 0, step[0] ? n : rows);
         }
 }
 #endif
+
+/* Runs loops over contiguous arrays, which need no iterator. */
+static void gckpti_run_flat(gckpti_strided *s)
+{
+#if GCKPTI_HAS_FAST
+    if (s->loops->n * s->cost > 1 << 16) {
+        s->each = (1 << 16) / s->cost;
+        gckpt_parallel(s->call, (s->loops->n - 1) / s->each + 1, 1 << 16, gckpti_flat_item, s);
+        return;
+    }
+#endif
+    for (int k = 0; k < (GCKPTI_HAS_FAST ? s->count : 1); k++)
+        gckpti_run_loop(s, &s->loops[k], s->run[k]);
+}
 
 /* ---- binary ops with broadcasting: axes match from the last; a size of 1 or a missing axis is
  * repeated. The gradient of a repeated input sums over the repetitions, in the row-major order of
@@ -9758,65 +9762,62 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
 /* Computes values by the loop `first` or, if `backward`, the gradients of two inputs (of `where`,
  * those after the condition), the second by `second`. Replaces operands that a loop does not read
  * by one that exists. */
-GCKPTI_INLINE void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind, int where,
-                                        gckpti_loop_fn first, gckpti_loop_fn second)
+static void gckpti_run_broadcast(const gckpt_call *call, int backward, int kind,
+                                 gckpti_loop_fn first, gckpti_loop_fn second)
 {
+    const int where = kind == GCKPTI_KIND_where;
     int flat = GCKPTI_HAS_FAST; /* no input is repeated, and no gradient is a compensated sum */
+    const int64_t n = gckpti_elements(&call->shape);
     const float *whole = backward ? call->grad_out : call->out;
     gckpti_strided s;
-    gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
+    s.call = call, s.plane = gckpti_loop_plane, s.to = 3, s.count = 0, s.cost = 4;
     for (int k = 0; k < call->inputs && flat; k++)
-        flat = flat && !call->in[k].compensation &&
-               gckpti_elements(&call->in[k].shape) == gckpti_elements(&call->shape);
+        flat = !call->in[k].compensation && gckpti_elements(&call->in[k].shape) == n;
     for (int i = 0; i <= backward; i++) {
         const gckpt_arg *in = call->in, *d = &in[where + i];
-        const gckpt_shape *shape[4];
+        const gckpt_arg *x = &in[where ? 0 : i], *y = &in[where ? 1 : 1 - i];
+        const gckpt_shape *shape[4] = { &x->shape, &y->shape, &call->shape, NULL };
         gckpti_loop *loop = &s.loops[flat ? s.count : 0];
-        for (int t = 0; t < 3; t++) {
-            const gckpt_arg *x = &in[where ? t : (t ^ i) & 1];
-            const void *data = where && x->index ? (const void *)x->index : (const void *)x->data;
-            const int is_read = data && (t < 2 || (where && !backward));
-            loop->in[t] = is_read ? (const float *)data : whole;
-            shape[t] = is_read ? &x->shape : &call->shape;
-        }
-        shape[3] = backward ? &d->shape : &call->shape;
-        s.comp = backward ? d->compensation : NULL;
         loop->to = backward ? d->grad : call->out, loop->accumulate = backward && d->accumulate;
-        loop->shift = where && !in->index, loop->second = i;
         if (!loop->to || loop->to == call->grad_out) /* not required, or g itself (PASSES_GRAD) */
             continue;
-        gckpti_iter_over(&s.it, &call->shape, shape);
-        gckpti_add_loop(&s, kind, backward ? i : -1, i ? second : first);
-        if (GCKPTI_HAS_FAST && s.comp && kind == GCKPTI_KIND_add && s.it.step[3][0] &&
-            s.it.size[0] == gckpti_elements(&d->shape)) { /* the terms are g */
-            gckpt_call sums = *call;
-            sums.shape = gckpt_shape2(gckpti_elements(&call->shape) / s.it.size[0], s.it.size[0]);
-            sums.in[1] = *d, s.count = 0;
-            gckpti_run_column_sums(&sums, 0, 1);
-            continue;
-        }
-        if (s.comp) {
+        loop->in[0] = where && x->index ? (const float *)(const void *)x->index : x->data;
+        loop->in[1] = y->data, loop->in[2] = whole;
+        loop->steps[0] = loop->steps[1] = loop->steps[2] = 1;
+        if (where && !backward)
+            loop->in[2] = in[2].data, shape[2] = &in[2].shape;
+        for (int t = 0; t < 2; t++)
+            if (!loop->in[t])
+                loop->in[t] = whole, shape[t] = &call->shape;
+        shape[3] = backward ? &d->shape : &call->shape;
+        loop->comp = s.comp = backward ? d->compensation : NULL, loop->n = n;
+        loop->shift = where && !in->index, loop->second = i;
+        if (!flat)
+            gckpti_iter_over(&s.it, &call->shape, shape);
+        if (s.comp)
             gckpti_zero_unless(loop->to, gckpti_elements(&d->shape), d->accumulate);
+#if GCKPTI_HAS_FAST
+        const int64_t *size = s.it.size, *step = s.it.step[3];
+        if (s.comp && call->kernels && step[!step[0]] && size[!step[0]] >= GCKPTI_FEW_SUMS) {
             s.plane = gckpti_sum_plane, loop->accumulate = kind >= GCKPTI_KIND_mul && !where;
+            loop->comp = NULL; /* otherwise a plain loop adds to the sums */
         }
+#endif
+        gckpti_add_loop(&s, kind, backward ? i : -1, i ? second : first, flat ? n : s.it.size[0]);
+        if (s.plane != gckpti_loop_plane && kind == GCKPTI_KIND_add)
+            s.run[0] = NULL; /* the terms are g */
         if (!flat)
             gckpti_run_strided(&s), s.count = 0, s.plane = gckpti_loop_plane;
     }
-    if (s.count)
-        gckpti_run_strided(&s);
-}
-
-static void gckpti_run_binary(const gckpt_call *call, int backward, int kind, gckpti_loop_fn first,
-                              gckpti_loop_fn second)
-{
-    gckpti_run_broadcast(call, backward, kind, 0, first, second);
+    if (GCKPTI_HAS_FAST && s.count)
+        gckpti_run_flat(&s);
 }
 
 #define GCKPTI_BINARY_OP(name, flops, flags, value, grad_a, reads_a, grad_b, reads_b)              \
     GCKPTI_OP_KERNELS(                                                                             \
-        name, gckpti_run_binary(call, backward, GCKPTI_KIND_##name,                                \
-                                backward ? gckpti_##grad_a##_gradient : gckpti_##name##_values,    \
-                                backward ? gckpti_##grad_b##_gradient : NULL))                     \
+        name, gckpti_run_broadcast(call, backward, GCKPTI_KIND_##name,                             \
+                                   backward ? gckpti_##grad_a##_gradient : gckpti_##name##_values, \
+                                   backward ? gckpti_##grad_b##_gradient : NULL))                  \
     GCKPTI_DESC(name, gckpti_broadcast_shape, flops,                                               \
                 GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_IS_ELEMENTWISE | (flags),             \
                 (reads_a) | GCKPT_SUMS, (reads_b) | GCKPT_SUMS);                                   \
@@ -9827,7 +9828,7 @@ GCKPTI_BINARY_OPS(GCKPTI_BINARY_OP)
 /* where: y = a where the condition is not 0 (NaN is not 0), else b. da = g where a is selected and
  * db = g where b is, else +0, stored or added. y may share memory with a or b. */
 GCKPTI_OP_KERNELS(where, if (backward) gckpti_zero_gradients(call, 0, 1); /* of the condition */
-                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where, 1,
+                  gckpti_run_broadcast(call, backward, GCKPTI_KIND_where,
                                        backward ? gckpti_where_gradient : gckpti_where_values,
                                        gckpti_where_gradient))
 GCKPTI_DESC(where, gckpti_broadcast_shape, NULL,
@@ -9863,22 +9864,11 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
 static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads, int kind,
                              gckpti_loop_fn plain)
 {
-    const gckpti_loop loop = gckpti_loop_of(call, backward, reads);
-#if GCKPTI_HAS_FAST
-    if (call->kernels && loop.to) {
-        const gckpt_shape all = gckpt_shape1(loop.n), *const shapes[4] = { &all, &all, &all, &all };
-        gckpti_strided s;
-        gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
-        gckpti_iter_over(&s.it, &all, shapes);
-        s.loops[0] = loop, s.cost = 16;
-        gckpti_add_loop(&s, kind, backward - 1, plain);
-        gckpti_run_strided(&s);
-        return;
-    }
-#endif
-    (void)kind;
-    if (loop.to)
-        plain(&loop);
+    gckpti_strided s;
+    s.loops[0] = gckpti_loop_of(call, backward, reads), s.call = call, s.count = 0, s.cost = 16;
+    gckpti_add_loop(&s, kind, backward - 1, plain, s.loops->n);
+    if (s.loops->to)
+        gckpti_run_flat(&s);
 }
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
@@ -9896,10 +9886,10 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
     GCKPTI_UNARY_DESC(name, gckpti_##name##_shape, flops, reads)
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_OP)
 GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_OP_WITH)
-GCKPTI_BUILDER_1(pow)
-GCKPTI_BUILDER_2(clamp)
-GCKPTI_BUILDER_1(scale)
-GCKPTI_BUILDER_1(leaky_relu)
+GCKPTI_BUILDER(pow, float, (gckpt_tensor * x, float o0), o0)
+GCKPTI_BUILDER(clamp, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
+GCKPTI_BUILDER(scale, float, (gckpt_tensor * x, float o0), o0)
+GCKPTI_BUILDER(leaky_relu, float, (gckpt_tensor * x, float o0), o0)
 
 /* detach: y = x, in place if no later op reads x. */
 GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
@@ -9923,7 +9913,7 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
 }
 GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL, GCKPTI_IS_ELEMENTWISE,
                 GCKPT_IS_U8);
-GCKPTI_BUILDER_2(from_u8)
+GCKPTI_BUILDER(from_u8, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
  * log_softmax: y = (x - max) - log(sum), rows of -inf stay;  dx = g - exp(y) sum(g) = fma(-exp(y),
@@ -10000,10 +9990,11 @@ static void gckpti_move_plane(const gckpti_strided *s)
     const int64_t n = s->it.size[0], *d_step = s->it.step[s->to], *x_step = s->it.step[!s->to];
     float *d = s->loops->to + s->it.offset[s->to];
     const float *x = s->loops->in[0] + s->it.offset[!s->to];
+    const int dense = d_step[0] == 1 && x_step[0] == 1;
     for (int64_t row = 0; row < s->it.size[1]; row++, d += d_step[1], x += x_step[1])
-        if (d_step[0] == 1 && x_step[0] == 1 && !s->loops->accumulate)
+        if (dense && !s->loops->accumulate)
             memcpy(d, x, (size_t)n * sizeof *d);
-        else if (d_step[0] == 1 && x_step[0] == 1)
+        else if (dense && n >= GCKPTI_LONG_ROW)
             GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(d, x, n);
         else if (s->loops->accumulate)
             for (int64_t j = 0; j < n; j++)
@@ -10020,8 +10011,8 @@ static void gckpti_run_moves(const gckpt_call *call, int backward, gckpti_move_f
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg *x = &call->in[i];
         gckpti_strided s;
-        gckpti_begin_strided(&s, call, gckpti_move_plane, !backward);
-        s.it = axes(call, i);
+        s.call = call, s.plane = gckpti_move_plane, s.to = !backward, s.cost = 4;
+        axes(&s.it, call, i);
         s.loops->in[0] = backward ? call->grad_out : x->data;
         s.loops->to = backward ? x->grad : call->out;
         s.loops->accumulate = backward && x->accumulate;
@@ -10030,15 +10021,14 @@ static void gckpti_run_moves(const gckpt_call *call, int backward, gckpti_move_f
     }
 }
 
-/* Returns an iterator over input i and the result. Tensor `of`, 0 for the input, contains the other
+/* Iterates over input i and the result. Tensor `of`, 0 for the input, contains the other
  * one as a block, from index `begin` of an axis on. */
-static gckpti_iter gckpti_block_axes(const gckpt_call *call, int i, int of, int axis, int64_t begin)
+static void gckpti_block_axes(gckpti_iter *it, const gckpt_call *call, int i, int of, int axis,
+                              int64_t begin)
 {
     const gckpt_shape *x = &call->in[i].shape, *const shapes[4] = { x, &call->shape, NULL, NULL };
-    gckpti_iter it;
-    gckpti_iter_over(&it, of ? x : &call->shape, shapes);
-    it.offset[of] = begin * gckpti_split_at(x, axis).inner;
-    return it;
+    gckpti_iter_over(it, of ? x : &call->shape, shapes);
+    it->offset[of] = begin * gckpti_split_at(x, axis).inner;
 }
 
 /* slice: y is elements begin..end-1 of x along an axis; if `relative`, call->position is added to
@@ -10060,11 +10050,11 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static gckpti_iter gckpti_slice_move(const gckpt_call *call, int i)
+static void gckpti_slice_move(gckpti_iter *it, const gckpt_call *call, int i)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    return gckpti_block_axes(call, i, 0, p->axis,
-                             gckpti_join_words(p->begin) + (p->relative ? call->position : 0));
+    gckpti_block_axes(it, call, i, 0, p->axis,
+                      gckpti_join_words(p->begin) + (p->relative ? call->position : 0));
 }
 static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
@@ -10072,8 +10062,10 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
     if (backward && x->grad)
         gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
     if (!backward && gckpti_call_compressed(call)) { /* then the axis is the first one */
-        gckpti_decompress(gckpti_call_compressed(call), gckpti_slice_move(call, 0).offset[0],
-                          gckpti_elements(&call->shape), call->out);
+        gckpti_iter it;
+        gckpti_slice_move(&it, call, 0);
+        gckpti_decompress(gckpti_call_compressed(call), it.offset[0], gckpti_elements(&call->shape),
+                          call->out);
         return;
     }
     gckpti_run_moves(call, backward, gckpti_slice_move);
@@ -10136,19 +10128,17 @@ static gckpt_result gckpti_permute_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static gckpti_iter gckpti_permute_move(const gckpt_call *call, int i)
+static void gckpti_permute_move(gckpti_iter *it, const gckpt_call *call, int i)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
     const gckpt_shape *x = &call->in[i].shape, none = gckpt_shape1(1);
     const gckpt_shape *const shapes[4] = { x, x, NULL, NULL };
-    gckpti_iter it;
-    gckpti_iter_over(&it, &none, shapes);
     int64_t step[4] = { 0, 1, 0, 0 };
+    gckpti_iter_over(it, &none, shapes);
     for (int k = x->n; k-- > 0; step[1] *= call->shape.d[k]) {
         step[0] = gckpti_split_at(x, p->axes[k]).inner;
-        gckpti_iter_add_axis(&it, call->shape.d[k], step);
+        gckpti_iter_add_axis(it, call->shape.d[k], step);
     }
-    return it;
 }
 GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, gckpti_permute_move))
 GCKPTI_DESC(permute, gckpti_permute_shape, NULL, 0, 0);
@@ -10180,13 +10170,13 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static gckpti_iter gckpti_concat_move(const gckpt_call *call, int i)
+static void gckpti_concat_move(gckpti_iter *it, const gckpt_call *call, int i)
 {
-    const int axis = *(const int *)call->attributes;
+    const int axis = *(const int *)call->attributes, at = axis < 0 ? axis + call->shape.n : axis;
     int64_t begin = 0;
     for (int k = 0; k < i; k++)
-        begin += gckpti_split_at(&call->in[k].shape, axis).size;
-    return gckpti_block_axes(call, i, 1, axis, begin);
+        begin += call->in[k].shape.d[at];
+    gckpti_block_axes(it, call, i, 1, at, begin);
 }
 GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, gckpti_concat_move))
 static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
@@ -10217,10 +10207,10 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static gckpti_iter gckpti_pad_move(const gckpt_call *call, int i)
+static void gckpti_pad_move(gckpti_iter *it, const gckpt_call *call, int i)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    return gckpti_block_axes(call, i, 1, p->axis, p->before);
+    gckpti_block_axes(it, call, i, 1, p->axis, p->before);
 }
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
@@ -10284,12 +10274,11 @@ static void gckpti_reduce_plane(const gckpti_strided *s)
         for (int64_t r = 0; r < n; r++, x += s->it.step[0][1])
             d[r] = GCKPTI_KERNEL_OF(s->call, sum, gckpti_sum_from)(x, s->it.size[0], 0.0f);
     } else {
-        gckpti_strided rows = *s;
-        rows.loops->accumulate = 1;
         memset(d, 0, (size_t)n * sizeof *d);
-        gckpti_move_plane(&rows);
+        gckpti_move_plane(s);
     }
-    GCKPTI_KERNEL_OF(s->call, divide, gckpti_divide)(d, *s->loops->in[1], n);
+    if (*s->loops->in[1] > 1.0f)
+        GCKPTI_KERNEL_OF(s->call, divide, gckpti_divide)(d, *s->loops->in[1], n);
 }
 
 /* Runs sum or mean. Backward: passes g, or g / size for a mean, to each element. */
@@ -10298,19 +10287,20 @@ static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
     const gckpt_arg *x = &call->in[0];
     const int axis = *(const int *)call->attributes, at = axis < 0 ? axis + x->shape.n : axis;
     const float size = mean ? (float)x->shape.d[at] : 1.0f;
-    gckpt_shape sums = x->shape;
+    gckpt_shape sums = x->shape, one = gckpt_shape1(1);
     const gckpt_shape *const shapes[2][4] = { { &x->shape, &sums, NULL, NULL },
-                                              { &x->shape, NULL, &sums, &x->shape } };
+                                              { &x->shape, &one, &sums, &x->shape } };
     gckpti_strided s;
     sums.d[at] = 1;
-    gckpti_begin_strided(&s, call, backward ? gckpti_loop_plane : gckpti_reduce_plane,
-                         backward ? 3 : 1);
+    s.call = call, s.plane = backward ? gckpti_loop_plane : gckpti_reduce_plane;
+    s.to = backward ? 3 : 1, s.count = 0, s.cost = 4, s.loops->comp = NULL;
     gckpti_iter_over(&s.it, &x->shape, shapes[backward]);
     s.loops->in[0] = x->data, s.loops->in[1] = &size, s.loops->to = call->out;
+    s.loops->accumulate = !backward || x->accumulate;
     if (backward) { /* x is not read */
         s.loops->in[0] = s.loops->to = x->grad, s.loops->in[2] = call->grad_out;
-        s.loops->accumulate = x->accumulate;
-        gckpti_add_loop(&s, GCKPTI_KIND_div, 0, gckpti_numerator_gradient);
+        gckpti_add_loop(&s, mean ? GCKPTI_KIND_div : GCKPTI_KIND_add, 0,
+                        mean ? gckpti_numerator_gradient : gckpti_identity_gradient, s.it.size[0]);
     }
     if (s.loops->to)
         gckpti_run_strided(&s);
@@ -10319,8 +10309,8 @@ GCKPTI_OP_KERNELS(sum, gckpti_run_reduction(call, backward, 0))
 GCKPTI_OP_KERNELS(mean, gckpti_run_reduction(call, backward, 1))
 GCKPTI_DESC(sum, gckpti_sum_shape, gckpti_flops_1, 0, 0);
 GCKPTI_DESC(mean, gckpti_mean_shape, gckpti_flops_1, 0, 0);
-GCKPTI_AXIS_BUILDER(sum)
-GCKPTI_AXIS_BUILDER(mean)
+GCKPTI_BUILDER(sum, int, (gckpt_tensor * x, int axis), axis)
+GCKPTI_BUILDER(mean, int, (gckpt_tensor * x, int axis), axis)
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
 {
     if (x && x->shape.n < 3)
@@ -10369,8 +10359,8 @@ static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 GCKPTI_DESC(max, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL, gckpti_argmax_limit, NULL,
                 GCKPTI_INDICES, 0);
-GCKPTI_AXIS_BUILDER(max)
-GCKPTI_AXIS_BUILDER(argmax)
+GCKPTI_BUILDER(max, int, (gckpt_tensor * x, int axis), axis)
+GCKPTI_BUILDER(argmax, int, (gckpt_tensor * x, int axis), axis)
 #endif
 
 /* >>cache/ops */
@@ -12608,7 +12598,8 @@ static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
     z.group_c = w[2], z.o = w[3];
     z.c = z.group_c * a->window.groups, z.group_o = z.o / a->window.groups;
     if (z.window.groups == 1 && z.window.stride[1] == z.taps[1] && z.window.dilation[1] == 1 &&
-        !z.window.padding[1] && z.image[1] == z.windows[1] * z.taps[1]) {
+        !z.window.padding[1] && z.image[1] == z.windows[1] * z.taps[1] &&
+        !(a->transposed && call->inputs == 3)) { /* its bias has z.c elements, for each pixel */
         z.c = z.group_c *= z.taps[1]; /* a line of disjoint windows: each is a pixel of 1 tap */
         z.image[1] = z.windows[1], z.taps[1] = z.window.stride[1] = 1;
     }
@@ -19656,11 +19647,11 @@ typedef struct {
     int excluded;                      /* a node whose holes stay open, or -1 */
     uint64_t *saving;                  /* by position of a recompute: cost that its removal saves */
     gckpti_candidate *level, *initial; /* levels by decreasing limit */
-    int levels, initials;
-    unsigned char *action; /* by node: GCKPTI_CUT_.. */
-    int64_t effort;        /* effort for the current level, in quarters of entries */
-    int64_t started;       /* effort when the current attempt began */
-    int incomplete;        /* a closure was truncated, or the search ended early */
+    int levels, initials, starts; /* starts: number of initials that levels improve, the first */
+    unsigned char *action;        /* by node: GCKPTI_CUT_.. */
+    int64_t effort;               /* effort for the current level, in quarters of entries */
+    int64_t started;              /* effort when the current attempt began */
+    int incomplete;               /* a closure was truncated, or the search ended early */
     /* the choice for a budget */
     gckpti_candidate winner;
     gckpt_result result; /* first error of placing, or GCKPT_OK */
@@ -19746,8 +19737,8 @@ enum {
 
 /* ---- search/stages.c ---- */
 /* Where stages may begin: between the user's outermost segments; where few bytes cross, and fewer
- * than at the node before; between any two nodes. */
-typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES } gckpti_border;
+ * than at the node before; between any two nodes. LEAN: that, with options for the last stage. */
+typedef enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_NODES, GCKPTI_LEAN } gckpti_border;
 
 enum { GCKPTI_MAX_STAGES = 257 }; /* of a chain */
 #define GCKPTI_REST INT32_MAX     /* in a stage's entries: the rest runs here */
@@ -21006,7 +20997,7 @@ static int gckpti_is_border(const gckpti_chain *c, gckpti_border kind, int u)
     const gckpti_planner *p = c->s->p;
     if (kind == GCKPTI_AT_SEGMENTS)
         return gckpti_outer_segment(p, u) != gckpti_outer_segment(p, u - 1);
-    return kind == GCKPTI_AT_NODES ||
+    return kind >= GCKPTI_AT_NODES ||
            (c->livein[u] <= c->widest && c->livein[u] < c->livein[u - 1] &&
             c->livein[u] <= c->livein[u + 1]);
 }
@@ -21040,13 +21031,13 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, gckpti_border kind, int most)
     }
 }
 
-/* The most options of a stage, and the most cuts that they come from. */
-enum { GCKPTI_MAX_OPTIONS = 64, GCKPTI_MAX_MARKS = 32 };
+enum { GCKPTI_MAX_OPTIONS = 64, GCKPTI_MAX_MARKS = 32 }; /* of a stage; cuts that they come from */
 
 /* ---- options of a stage ---- */
-/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does.
- * Entries nobody reads cost nothing. */
-static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti_stage_option *o)
+/* Measures a stage's entries (p->entries, which it empties) as gckpti_find_live_ranges does, for a
+ * last stage if `rest` is 0. Entries nobody reads cost nothing. */
+static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, int rest,
+                                  gckpti_stage_option *o)
 {
     gckpti_planner *p = c->s->p;
     int64_t live = 0, gradients = 0, *peak = &o->backward;
@@ -21060,12 +21051,12 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
     for (int x = (int)p->entry_count; x-- > 0;) {
         int i = p->entries[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
-            for (int v = q->first; v < q->end; v++)
+            for (int v = q->first; v < q->end && rest; v++)
                 if (c->last_reader[v] >= q->end && p->state[v].value_end < 0) {
                     p->state[v].value_end = x;
                     live += p->state[v].out;
                 }
-            o->kept = live;
+            o->kept = rest ? live : INT64_MAX / 2;
             peak = &o->forward;
             gradients = 0;
             continue;
@@ -21088,8 +21079,7 @@ static void gckpti_measure_option(gckpti_chain *c, const gckpti_stage *q, gckpti
     p->entry_count = 0;
 }
 
-/* Emits a stage's backwards, with recomputes for the drop counts in s->action. Returns 0 if there
- * are too many. */
+/* Emits a stage's backwards, with recomputes by s->action. Returns 0 if there are too many. */
 GCKPTI_FN int gckpti_emit_stage(gckpti_chain *c, const gckpti_stage *q)
 {
     gckpti_planner *p = c->s->p;
@@ -21120,14 +21110,14 @@ static int gckpti_no_worse(const gckpti_stage_option *a, const gckpti_stage_opti
 }
 
 /* Adds the option with the drop counts in s->action, unless another one is as good. */
-static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
+static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q, int rest)
 {
     size_t size = (size_t)(q->end - q->first);
     gckpti_stage_option o;
     int kept = q->option;
     gckpti_emit_forward(c->s->p, q);
     const int fits = gckpti_emit_stage(c, q) && !c->s->p->failed;
-    gckpti_measure_option(c, q, &o);
+    gckpti_measure_option(c, q, rest, &o);
     if (!fits)
         return;
     for (int i = q->option; i < c->options; i++) {
@@ -21148,8 +21138,8 @@ static void gckpti_try_option(gckpti_chain *c, gckpti_stage *q)
     c->option[c->options++] = o;
 }
 
-/* Lists ways to keep values, as marks of those that are dropped: none, what each cut of the first
- * point's hull keeps (a selection of cuts if there are many), and all. */
+/* Lists ways to keep values, as marks of those that are dropped: none, those that a cut of the
+ * first point's hull does not keep (for some of many cuts), and all. */
 GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c)
 {
     gckpti_search *s = c->s;
@@ -21165,15 +21155,15 @@ GCKPTI_FN void gckpti_mark_cuts(gckpti_chain *c)
 }
 
 /* Finds the options of stage a and of those equal to it: each way in which one of them keeps
- * values, with three drop counts. */
-GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
+ * values, with three drop counts. If `lean` is nonzero, also those for the last stage. */
+GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a, int lean)
 {
     static const unsigned char counts[] = { GCKPTI_CUT_RECOMPUTE, 2, GCKPTI_CUT_NEVER_KEEP };
     gckpti_planner *p = c->s->p;
     gckpti_stage *q = &c->stage[a];
     const size_t size = (size_t)(q->end - q->first), n = (size_t)p->nodes;
     gckpti_emit_forward(p, q);
-    gckpti_measure_option(c, q, &q->forward);
+    gckpti_measure_option(c, q, 1, &q->forward);
     q->option = c->options;
     for (size_t i = 0; i < (size_t)c->marks; i++) {
         const unsigned char *tried = NULL;
@@ -21186,7 +21176,8 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, int a)
                 for (size_t u = 0; u < size; u++)
                     c->s->action[(size_t)q->first + u] =
                         mark[u] && !p->node[(size_t)q->first + u].runs_once ? counts[k] : 0;
-                gckpti_try_option(c, q);
+                for (int rest = 1; rest >= !lean; rest--)
+                    gckpti_try_option(c, q, rest);
             }
         }
     }
@@ -21461,7 +21452,7 @@ GCKPTI_FN int gckpti_add_chain_initials(gckpti_search *s, gckpti_border kind, in
         gckpti_mark_cuts(&c);
     for (int a = 0; a < c.n && found; a++)
         if (c.stage[a].equal == a)
-            gckpti_find_options(&c, a);
+            gckpti_find_options(&c, a, kind == GCKPTI_LEAN);
     for (int part = 1; part <= 16 && found; part *= 4) /* finer steps for fewer bytes */
         gckpti_add_table_initials(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);
@@ -21499,7 +21490,6 @@ static int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *cand
     return candidate->length > 0 && candidate->overhead - candidate->bound <= s->margin;
 }
 
-/* ---- levels and initial schedules (search/search); the schedule of a cut ---- */
 /* Makes the schedule of s->action the current one: it runs all nodes as late as they are needed,
  * keeps results that are not marked, and recomputes marked ones, or copies them back, just before
  * the first backward that needs them. Returns its peak; out of memory: INT64_MAX. */
@@ -21586,6 +21576,9 @@ static void gckpti_find_initials(gckpti_search *s)
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
     gckpti_reduce_initials(s);
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+    s->starts = s->initials;
+    if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
+        gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
 }
 
 /* ---- levels ---- */
@@ -21646,14 +21639,13 @@ static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_c
     gckpti_improve(s, level);
 }
 
-/* Solves level k: tries schedules from cuts. Unless one is proven near-optimal, improves initials
- * within or near the limit, and the schedule of the level above in the group. */
+/* Solves level k by cuts and, unless one is proven near-optimal, by initials and level k - 1. */
 GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 {
     gckpti_candidate *level = &s->level[k];
     const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
     const int perturbs = small ? 4 : s->p->can_copy ? 2 : 0; /* to leave a local optimum */
-    const int tries = small ? 6 : grouped ? 1 : 4; /* initials beyond the limit */
+    const int tries = small ? 6 : grouped ? 1 : 4;           /* initials beyond the limit */
     int decider, i = 0, best = -1;
     if (level->solved || s->p->failed)
         return;
@@ -21670,7 +21662,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped)
         gckpti_solve_level(s, k - 1);
     s->effort = 0;
-    for (; i < s->initials && s->initial[i].peak <= level->limit; i++)
+    for (; i < s->starts && s->initial[i].peak <= level->limit; i++)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
             best = i;
     if (best >= 0)
@@ -21678,7 +21670,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped && s->level[k - 1].length == 0)
         return; /* not even the level above has one */
     uint64_t least = UINT64_MAX;
-    for (int tried = 0; i < s->initials && tried < tries; i++) {
+    for (int tried = 0; i < s->starts && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
         if (initial->overhead / 8 * 7 > least || initial->overhead / 4 > s->p->least_cost)
             continue;
@@ -21697,7 +21689,6 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     }
 }
 
-/* ---- placing a candidate ---- */
 /* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. If the
  * arena cannot be addressed, sets candidate->arena to SIZE_MAX, which is no error. */
 GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)
@@ -31263,35 +31254,32 @@ static const gckpti_loops V(elementwise)[] = {
 
 /* Runs a loop of any length. Repeated operands are read from arrays of copies; elements after the
  * last whole vector are computed as one padded vector. */
-static GCKPTI_TARGET void V(run_loop)(gckpti_loop *s, gckpti_loop_fn loop)
+static GCKPTI_TARGET void V(run_loop)(const gckpti_loop *s, gckpti_loop_fn loop)
 {
     enum { COPIES = 256 };
-    const float *from[3];
-    float copies[3][COPIES], padded[3][W], last[W];
+    float copies[3][COPIES], padded[3][W], last[W], *to;
     gckpti_loop c = *s;
-    int64_t most = s->n;
-    for (int k = 0; k < 3; k++) {
-        from[k] = s->steps[k] ? s->in[k] : copies[k];
-        most = s->steps[k] ? most : gckpti_min(most, COPIES);
-        for (int64_t j = 0; !s->steps[k] && j < most; j += W)
-            V(store)(copies[k] + j, V(set1)(*s->in[k]));
-    }
-    for (int64_t at = 0; at < s->n; at += most) {
-        const int64_t n = gckpti_min(most, s->n - at), left = n % W;
-        for (int k = 0; k < 3; k++)
-            c.in[k] = from[k] + at * s->steps[k];
-        c.n = n - left, c.to = s->to + at;
-        if (c.n)
-            loop(&c);
-        if (!left)
-            continue;
-        for (int k = 0; k < 3; k++)
-            V(store)(padded[k], V(load_n)(c.in[k] + c.n, left)), c.in[k] = padded[k];
-        V(store)(last, V(load_n)(c.accumulate ? c.to + c.n : padded[0], left));
-        c.to = last, c.n = W;
+    int64_t most = s->n, left = s->n;
+    for (int k = 0; k < 3; k++)
+        if (!s->steps[k]) {
+            most = gckpti_min(most, COPIES), c.in[k] = copies[k];
+            for (int64_t j = 0; j < most; j += W)
+                V(store)(copies[k] + j, V(set1)(*s->in[k]));
+        }
+    for (; left >= W; left -= c.n, c.to += c.n) {
+        c.n = gckpti_min(most, left) / W * W;
         loop(&c);
-        V(store_n)(s->to + at + n - left, V(load)(last), left);
+        for (int k = 0; k < 3; k++)
+            c.in[k] += c.n * s->steps[k];
     }
+    if (!left)
+        return;
+    for (int k = 0; k < 3; k++)
+        V(store)(padded[k], V(load_n)(c.in[k], left)), c.in[k] = padded[k];
+    V(store)(last, V(load_n)(s->accumulate ? c.to : padded[0], left));
+    to = c.to, c.to = last, c.n = W;
+    loop(&c);
+    V(store_n)(to, V(load)(last), left);
 }
 
 /* ---- losses over few classes: a lane is a row ---- */

@@ -14,11 +14,11 @@
  * -fmad=false keeps the compiler from fusing a product and an addition where the source has no fma.
  *
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
- *     >>device    streams, memory, errors, launching, captures                                 610
+ *     >>device    streams, memory, errors, launching, captures                                 607
  *     >>common    fill, add, convert, update, dequantise                                       721
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3420
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1395
- *     >>backend   which kernels there are, the self-test, the table                            290
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3421
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1390
+ *     >>backend   which kernels there are, the self-test, the table                            296
  */
 #ifndef GCKPT_CUDA_SHIM /* tests include cuda_shim.h first, which runs kernels on the processor */
 #include <cuda_runtime.h>
@@ -320,21 +320,18 @@ __device__ __forceinline__ void gckpti_mma_bf16(float d[4], const uint32_t a[4],
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* Loads four 8 x 8 matrices of bf16; lane l passes the address of row l % 8 of matrix l / 8. */
-__device__ __forceinline__ void gckpti_ldmatrix_x4(uint32_t r[4], const void *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
-                 : "memory");
-}
-__device__ __forceinline__ void gckpti_ldmatrix_x4_trans(uint32_t r[4], const void *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
-                 : "memory");
-}
+/* Load four 8 x 8 matrices of bf16; lane l passes the address of row l % 8 of matrix l / 8. */
+#define LDMATRIX(name, trans)                                                                      \
+    __device__ __forceinline__ void name(uint32_t r[4], const void *row)                           \
+    {                                                                                              \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" trans ".shared.b16 {%0,%1,%2,%3}, [%4];"      \
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                              \
+                     : "r"((uint32_t)__cvta_generic_to_shared(row))                                \
+                     : "memory");                                                                  \
+    }
+LDMATRIX(gckpti_ldmatrix_x4, "")
+LDMATRIX(gckpti_ldmatrix_x4_trans, ".trans")
+#undef LDMATRIX
 /* gckpti_thread_index and gckpti_block_index read the registers again, so that values computed from
  * them are computed again after a long loop and occupy no registers during it. */
 __device__ __forceinline__ int gckpti_thread_index(void)
@@ -1510,9 +1507,8 @@ void dropout_by(const gckpt_call *call, bool backward)
 Axes axes_of(const gckpti_iter &w, int first, bool dense)
 {
     Axes x = {};
-    int64_t size = 1;
     x.n = w.n;
-    for (int k = 0; k < w.n; size *= w.size[k++]) {
+    for (int64_t k = 0, size = 1; k < w.n; size *= w.size[k++]) {
         x.size[k] = w.size[k];
         x.step[0][k] = size;
         x.step[dense][k] = w.step[first][k];
@@ -1904,7 +1900,8 @@ void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, boo
 {
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg &in = call->in[i];
-        const gckpti_iter it = move(call, i);
+        gckpti_iter it;
+        move(&it, call, i);
         const int64_t all[2] = { gckpti_elements(&in.shape), gckpti_elements(&call->shape) };
         const int64_t n = it.step[0][0] == it.step[1][0] ? it.size[0] : 1; /* adjacent elements */
         const int64_t whole = all[of_result] / (all[!of_result] / n), begin = it.offset[of_result];
@@ -2015,15 +2012,15 @@ void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, 
 
 /* >>exact/axis_ops */
 #ifndef GCKPT_NO_AXES
-
 void permute_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
-    const Axes axes = axes_of(gckpti_permute_move(call, 0), !backward, false);
-    if (!backward)
-        transpose(call, axes, call->out, x->data, 0);
-    else if (x->grad)
-        transpose(call, axes, x->grad, call->grad_out, x->accumulate);
+    float *to = backward ? x->grad : call->out;
+    gckpti_iter it;
+    gckpti_permute_move(&it, call, 0);
+    if (to)
+        transpose(call, axes_of(it, !backward, false), to, backward ? call->grad_out : x->data,
+                  backward && x->accumulate);
 }
 
 void pad_by(const gckpt_call *call, bool backward)
@@ -2247,11 +2244,12 @@ struct Rotate {
     Values x;
     Results y;
     const float *table;
-    int64_t t, heads, half, d;
-    int accumulate;
+    int64_t t;
+    int heads, half, d, accumulate;
     template <int N> __device__ void at(int64_t pair) const
     {
-        const int64_t head = pair / (d - half), i = pair - head * (d - half);
+        const int64_t head = pair / (d - half);
+        const int i = (int)(pair - head * (d - half));
         const int64_t from = head * d + i, to = from + half, angle = head / heads % t * half + i;
         Vec<float, N> a, b = load<N>(x, to), c, e;
         if (i >= half)
@@ -2288,9 +2286,9 @@ void rotary_by(const gckpt_call *call, bool backward)
         memcpy(rotation.frequency, listed, (size_t)half * sizeof *listed);
     for_each<rotary_table_at>(call, t * half, table, (uint64_t)o->position,
                               call->training ? NULL : params_of(call), rotation, (int)half);
-    for_each_vec<8>(call,
-                    Rotate{ x, y, table, t, o->heads, half, d, backward && in.accumulate }, n,
-                    aligned(x, y, table) && half % 8 == 0 && d % 8 == 0);
+    const int add = backward && in.accumulate;
+    const Rotate rotate = { x, y, table, t, o->heads, (int)half, (int)d, add };
+    for_each_vec<8>(call, rotate, n, aligned(x, y, table) && half % 8 == 0 && d % 8 == 0);
 }
 
 /* >>exact/element_losses */
@@ -2889,26 +2887,22 @@ const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int
     return best;
 }
 
-int sm_count(const gckpt_call *call)
+int attribute_of(const gckpt_call *call, cudaDeviceAttr which)
 {
-    int n = 1;
-    check(device_of(call),
-          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
-          "the number of processors");
-    return n;
+    int value = 1;
+    Device *d = device_of(call);
+    check(d, cudaDeviceGetAttribute(&value, which, d->number), "an attribute of the device");
+    return value;
 }
 
-Product product_of(const gckpti_product *t, int mixed)
-{
-    return { *t, operand_of(&t->a, t->m, t->k, mixed), operand_of(&t->b, t->n, t->k, mixed),
-             t->n % 4 == 0 && aligned(t->c) };
-}
+int sm_count(const gckpt_call *call) { return attribute_of(call, cudaDevAttrMultiProcessorCount); }
 
 /* Runs a product (a gckpti_product_fn). */
 void products(const gckpt_call *call, const gckpti_product *t)
 {
     int mixed = call->precision != GCKPT_FP32;
-    Product q = product_of(t, mixed);
+    const Product q = { *t, operand_of(&t->a, t->m, t->k, mixed),
+                        operand_of(&t->b, t->n, t->k, mixed), t->n % 4 == 0 && aligned(t->c) };
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, sm_count(call))
                              : best_tile(EXACT_TILES, 6, t, sm_count(call));
     tile->run(call, &q);
@@ -3517,6 +3511,14 @@ Norm norm_of(const gckpt_call *call)
     return s;
 }
 
+/* Returns s, with operands that are known to be in f32 if N is 1 (exact kernels). */
+template <int N> __device__ __forceinline__ Norm typed(Norm s)
+{
+    if (N == 1)
+        s.x.bf16 = s.gain.bf16 = s.bias.bf16 = s.g.bf16 = NULL;
+    return s;
+}
+
 /* Returns the sum over a row by a warp: f(sum, x) returns the sum with x. A lane has N adjacent
  * elements at a time; with N = 1, lanes are the 32 of the manual's 5d. */
 template <int N, class F> __device__ __forceinline__ float norm_sum(const Norm &s, int64_t r, F f)
@@ -3531,8 +3533,9 @@ template <int N, class F> __device__ __forceinline__ float norm_sum(const Norm &
 
 /* N = 8: of GCKPT_BF16_FAST, where the mean is uncorrected: x has 8 bits. */
 template <int N>
-__device__ void norm_row(int64_t r, const Norm &s, float epsilon, const Results &out)
+__device__ void norm_row(int64_t r, const Norm &norm, float epsilon, const Results &out)
 {
+    const Norm s = typed<N>(norm);
     const int lane = (int)threadIdx.x % 32;
     Normed o = {};
     const auto mean_from = [&](float c) {
@@ -3564,8 +3567,9 @@ __device__ void norm_row(int64_t r, const Norm &s, float epsilon, const Results 
 }
 
 template <int N>
-__device__ void norm_gradient_of_row(int64_t r, const Norm &s, const Results &dx, int accumulate)
+__device__ void norm_gradient_of_row(int64_t r, const Norm &norm, const Results &dx, int accumulate)
 {
+    const Norm s = typed<N>(norm);
     const Normed o = normed(s.saved, r, s.center);
     float h[N], u[N], gain[N], a = 0.0f, b = 0.0f; /* h: normalised x; u: g gain */
     const auto read = [&](int64_t i) {
@@ -3782,11 +3786,6 @@ void groupnorm_backward(const gckpt_call *call)
     channel_each<true>(call, s);
 }
 
-void groupnorm_by(const gckpt_call *call, bool backward)
-{
-    backward ? groupnorm_backward(call) : groupnorm_forward(call);
-}
-
 int64_t groupnorm_workspace(const gckpt_call *call, bool)
 {
     const Channels s = channels_of(call);
@@ -3905,14 +3904,14 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
 
 int64_t cells_workspace(const gckpt_call *call, bool backward)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 0);
+    const gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
     return 2 * q.rows * q.units +
            (backward ? q.units + q.rows * q.steps * (q.gates + q.units) : q.rows * q.gates);
 }
 
 template <int GATES> void cells_by(const gckpt_call *call, bool backward)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 0);
+    const gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
     Cells s = {};
     s.rows = q.rows, s.steps = q.steps, s.out = call->out;
     s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;
@@ -3963,6 +3962,8 @@ struct Classes {
     float *losses, *state; /* loss of each row; (rows,3): max, sum, target's logit so far */
     int64_t rows, first, n, classes, per_weight;
     float smoothing, cap; /* cap: the soft cap applied to the logits, or 0 */
+    float *dx, *dt;       /* gradients of x, which may be x, and of soft targets, or NULL */
+    int x_accumulate, t_accumulate;
 };
 
 Classes classes_of(const gckpt_call *call)
@@ -3973,6 +3974,8 @@ Classes classes_of(const gckpt_call *call)
     l.rows = gckpti_rows(&x->shape), l.n = l.classes = gckpti_last(&x->shape);
     l.per_weight = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
     l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;
+    l.dx = x->grad, l.dt = targets->grad;
+    l.x_accumulate = x->accumulate, l.t_accumulate = targets->accumulate;
     return l;
 }
 
@@ -4025,15 +4028,24 @@ __device__ void loss_of_row(int64_t r, const Classes &l)
         l.saved[2 * r + lane] = lane == 0 ? max : log_sum;
 }
 
-/* Computes dx, which may overwrite x. SOFT: also dt, of soft targets; dx or dt may be NULL. */
+/* Computes the unweighted loss of row r from its saved maximum and sum. */
+__device__ void saved_loss_of_row(int64_t r, const Classes &l)
+{
+    const int64_t target = l.target ? l.target[r] : 0;
+    const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
+    const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
+    if (threadIdx.x % 32 == 0)
+        l.losses[r] = loss;
+}
+
+/* Computes dx or, if SOFT, dx and dt, of which one may be NULL. */
 template <bool SOFT>
-__device__ void loss_gradients_of_row(int64_t r, const Classes &l, float *dx, float *dt,
-                                      const StepParams *params, int x_accumulate, int t_accumulate)
+__device__ void loss_gradients_of_row(int64_t r, const Classes &l, const StepParams *params)
 {
     enum { AT_ONCE = 4 };
     const int lane = (int)threadIdx.x % 32;
     const float p_off = l.smoothing / (float)l.n, p_on = 1.0f - l.smoothing + p_off;
-    const bool to_x = !SOFT || dx, to_t = SOFT && dt;
+    const bool to_x = !SOFT || l.dx, to_t = SOFT && l.dt;
     const float w = weight_of(l, r), scale = w * params->loss_scale;
     const int64_t begin = r * l.n, end = begin + l.n;
     const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
@@ -4052,14 +4064,14 @@ __device__ void loss_gradients_of_row(int64_t r, const Classes &l, float *dx, fl
             float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
             if (l.cap > 0.0f)
                 p *= gckpti_softcap_deriv(x[k], 1.0f / l.cap);
-            if (out && to_x && !x_accumulate)
-                dx[at] = 0.0f;
-            if (out && to_t && !t_accumulate)
-                dt[at] = 0.0f;
+            if (out && to_x && !l.x_accumulate)
+                l.dx[at] = 0.0f;
+            if (out && to_t && !l.t_accumulate)
+                l.dt[at] = 0.0f;
             if (!out && to_x)
-                gckpti_put_product(&dx[at], p, scale, x_accumulate);
+                gckpti_put_product(&l.dx[at], p, scale, l.x_accumulate);
             if (!out && to_t)
-                gckpti_put_product(&dt[at], log_sum - y, scale, t_accumulate);
+                gckpti_put_product(&l.dt[at], log_sum - y, scale, l.t_accumulate);
         }
     }
 }
@@ -4073,23 +4085,18 @@ int64_t cross_entropy_workspace(const gckpt_call *call, bool backward)
 
 void cross_entropy_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
     Classes l = classes_of(call);
     if (!backward) {
         for_each_row<loss_of_row>(call, l.rows, l);
         return add_losses(call, l.losses, l.target, l.rows, 1);
     }
-    if (l.soft && (x->grad || targets->grad))
-        for_each_row<loss_gradients_of_row<true>>(call, l.rows, l, x->grad, targets->grad,
-                                                  params_of(call), x->accumulate,
-                                                  targets->accumulate);
-    else if (x->grad)
-        for_each_row<loss_gradients_of_row<false>>(call, l.rows, l, x->grad, (float *)NULL,
-                                                   params_of(call), x->accumulate, 0);
+    if (l.soft && (l.dx || l.dt))
+        for_each_row<loss_gradients_of_row<true>>(call, l.rows, l, params_of(call));
+    else if (l.dx)
+        for_each_row<loss_gradients_of_row<false>>(call, l.rows, l, params_of(call));
     if (!call->in[2].grad)
         return;
-    l.weights = NULL, l.saved = NULL;
-    for_each_row<loss_of_row>(call, l.rows, l);
+    for_each_row<saved_loss_of_row>(call, l.rows, l);
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }
@@ -4143,7 +4150,7 @@ int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row
     Classes l = { workspace, call->in[2].index + row };
     l.saved = saved ? saved + 2 * row : NULL;
     l.losses = workspace + sizes->losses + row, l.state = workspace + sizes->offset; /* forward */
-    l.rows = rows, l.classes = v, l.cap = gckpti_linear_loss_cap(call);
+    l.rows = rows, l.classes = v, l.cap = gckpti_linear_loss_cap(call), l.dx = workspace;
     if (grad)
         dx = workspace + sizes->offset;
     if (grad && x->accumulate)
@@ -4161,8 +4168,7 @@ int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row
         if (!backward)
             for_each_row<loss_of_row>(call, rows, l);
         else
-            for_each_row<loss_gradients_of_row<false>>(call, rows, l, workspace, (float *)NULL,
-                                                       params_of(call), 0, 0);
+            for_each_row<loss_gradients_of_row<false>>(call, rows, l, params_of(call));
         t.a = d, t.b = gckpti_transpose(&t.b);
         if (dx)
             gckpti_gemm(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
@@ -4764,16 +4770,6 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
             call, a, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
-/* Returns true if a block's shared memory can hold tiles of 128 columns (99 KiB cannot). */
-bool fits_wide_tiles(const gckpt_call *call)
-{
-    int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
-    Device *d = device_of(call);
-    check(d, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number),
-          "requesting shared memory");
-    return all <= most;
-}
-
 void attention_by(const gckpt_call *call, bool)
 {
     const gckpti_attn h = gckpti_attn_of(call);
@@ -4791,7 +4787,9 @@ void attention_by(const gckpt_call *call, bool)
         for_each_row<attention_delta_of>(call, queries, grad_out_of(call), value_out_of(call),
                                          (float *)call->workspace, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
-    if (a.d <= 64 || !fits_wide_tiles(call))
+    const int wide = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
+    /* where a block has 99 KiB of shared memory, heads are split into 64 columns */
+    if (a.d <= 64 || wide > attribute_of(call, cudaDevAttrMaxSharedMemoryPerBlockOptin))
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
     else
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
@@ -5518,11 +5516,6 @@ void linear_backward(const gckpt_call *original)
         queue_end(device_of(call), &device_of(call)->overlap);
 }
 
-void linear_by(const gckpt_call *call, bool backward)
-{
-    backward ? linear_backward(call) : linear_forward(call);
-}
-
 gckpt_result linear_workspace(gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
@@ -5616,9 +5609,9 @@ __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b
 }
 
 /* Computes o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has terms up to i + visible or, with
- * FROM, from i - visible on; at others, s is 0. */
-template <int D, int n, bool FROM>
-__device__ inline void add_product(const float s[n][4], const uint16_t *b, float o[D / 8][4],
+ * FROM, from i - visible on; at others, s is 0. CUT: some row may lack terms. */
+template <int D, int n, bool FROM, bool CUT>
+__device__ inline void add_terms(const float s[n][4], const uint16_t *b, float o[D / 8][4],
                                  int visible)
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
@@ -5627,9 +5620,9 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
         const float *s0 = s[2 * term], *s1 = s[2 * term + 1];
         /* last term (FROM: first term) of row 0, counted from this block of 16 terms */
         const int edge = (FROM ? -visible : visible) - 16 * term;
-        if (FROM ? edge > 15 : edge < -15)
+        if (CUT && (FROM ? edge > 15 : edge < -15))
             continue;
-        const bool cut = FROM ? edge > -15 : edge < 15;
+        const bool cut = CUT && (FROM ? edge > -15 : edge < 15);
         uint32_t left[4] = { bf16_pair(s0[0], s0[1]), bf16_pair(s0[2], s0[3]),
                              bf16_pair(s1[0], s1[1]), bf16_pair(s1[2], s1[3]) };
         uint32_t right[4];
@@ -5652,17 +5645,23 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
     }
 }
 
-template <int D> __device__ inline void clear(float o[D / 8][4])
+/* Calls add_terms for the warp's rows, which begin at `row` of the block's 64; visible: that of row
+ * 0. In most tiles all rows have all terms: these take a short path without checks. */
+template <int D, int n, bool FROM>
+__device__ inline void add_product(const float s[n][4], const uint16_t *b, float o[D / 8][4],
+                                   int visible, int row)
 {
-    UNROLLED(x, D / 8)
-        o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
+    if (visible >= (FROM ? 63 : 8 * n - 1))
+        add_terms<D, n, FROM, false>(s, b, o, 0);
+    else
+        add_terms<D, n, FROM, true>(s, b, o, FROM ? visible - row : visible + row);
 }
 
 /* Stores o * times in lines line + lane / 4 and line + lane / 4 + 8 of y. */
 template <int D>
 __device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
                                    int h, int line, int lines, const float o[D / 8][4],
-                                   const float times[2])
+                                   const float (&times)[2])
 {
     int lane = threadIdx.x % 32;
     UNROLLED(half, 2) {
@@ -5729,8 +5728,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     uint16_t *q = (uint16_t *)attention_tiles;
     const MmaQueries at(p);
     const int lane = at.lane, row = at.row;
-    float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
-    clear<D>(o);
+    float o[D / 8][4] = {}, s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     stage_head<D, 64>(p, p.q, at.b, at.h, at.q0, p.t, p.t, q);
     const auto add_keys = [&](int step, const uint16_t *k, const uint16_t *v) {
         scores<D, 8>(q, row, k, s);
@@ -5757,7 +5755,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
             UNROLLED(x, D / 8)
                 o[x][2 * half] *= rescale, o[x][2 * half + 1] *= rescale;
         }
-        add_product<D, 8, false>(s, v, o, at.ahead + row - step * 64);
+        add_product<D, 8, false>(s, v, o, at.ahead - step * 64, row);
     };
     at.each_tile<D>(p, q + SIZE, q + 3 * SIZE, add_keys);
     UNROLLED(half, 2) {
@@ -5790,14 +5788,12 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     uint16_t *q = (uint16_t *)attention_tiles, *g = q + SIZE;
     const MmaQueries at(p);
     const int row = at.row, i = at.q0 + row + at.lane / 4;
-    float o[D / 8][4], s[8][4], d[8][4], saved[2], delta[2];
-    const float ones[2] = { 1.0f, 1.0f };
+    float o[D / 8][4] = {}, s[8][4], d[8][4], saved[2], delta[2];
     UNROLLED(half, 2) {
         const int64_t query = (int64_t)at.head * p.t + i + half * 8;
         saved[half] = i + half * 8 < p.t ? p.saved[query] : INFINITY;
         delta[half] = i + half * 8 < p.t ? p.delta[query] : 0.0f;
     }
-    clear<D>(o);
     stage_head<D, 64>(p, p.q, at.b, at.h, at.q0, p.t, p.t, q);
     stage_head<D, 64>(p, p.g, at.b, at.h, at.q0, p.t, p.t, g);
     const auto add_keys = [&](int step, const uint16_t *k, const uint16_t *v) {
@@ -5808,10 +5804,10 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
             int here = j < at.visible.count && j <= i + half * 8 + at.visible.ahead;
             softmax_grad(p, saved[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
         }
-        add_product<D, 8, false>(d, k, o, at.ahead + row - step * 64);
+        add_product<D, 8, false>(d, k, o, at.ahead - step * 64, row);
     };
     at.each_tile<D>(p, g + SIZE, g + 3 * SIZE, add_keys);
-    store_lines<D>(p, p.dq, p.accumulate[0], at.b, at.h, at.q0 + row, p.t, o, ones);
+    store_lines<D>(p, p.dq, p.accumulate[0], at.b, at.h, at.q0 + row, p.t, o, { 1, 1 });
 }
 
 /* Sets rows (keys) line + lane / 4 and line + lane / 4 + 8 of o to 0 if no query sees them. */
@@ -5839,9 +5835,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
     const Keys visible = keys_of_row(p.keys, p.lengths, b);
     int first = max(k0 - visible.ahead, 0) / n, tiles = (p.t + n - 1) / n - first;
     int steps = k0 < visible.count ? tiles * p.group : 0;
-    float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
-    clear<D>(dk);
-    clear<D>(dv);
+    float dk[D / 8][4] = {}, dv[D / 8][4] = {}, s[n / 8][4], d[n / 8][4];
     stage_head<D, 64>(kv, p.k, b, shared % all, k0, p.s, visible.count, k);
     stage_head<D, 64>(kv, p.v, b, shared % all, k0, p.s, visible.count, v);
     const auto stage = [&](int step) {
@@ -5864,16 +5858,15 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
             softmax_grad(p, saved[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
                   &d[x / 4][x % 4]);
         }
-        add_product<D, n / 8, true>(s, g + now * PART, dv, ahead - k0 - row);
-        add_product<D, n / 8, true>(d, q + now * PART, dk, ahead - k0 - row);
+        add_product<D, n / 8, true>(s, g + now * PART, dv, ahead - k0, row);
+        add_product<D, n / 8, true>(d, q + now * PART, dk, ahead - k0, row);
     });
-    const float ones[2] = { 1.0f, 1.0f };
     clear_masked<D>(dk, k0 + row, visible.count);
     clear_masked<D>(dv, k0 + row, visible.count);
     if (wanted(p.dk))
-        store_lines<D>(kv, p.dk, p.accumulate[1], b, shared % all, k0 + row, p.s, dk, ones);
+        store_lines<D>(kv, p.dk, p.accumulate[1], b, shared % all, k0 + row, p.s, dk, { 1, 1 });
     if (wanted(p.dv))
-        store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, ones);
+        store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, { 1, 1 });
 }
 
 /* Returns the operands (copied if they are not bf16), for the backward also the output's gradient,
@@ -6205,6 +6198,10 @@ template <auto F, bool PENDING, auto... MORE> void locked(const gckpt_call *call
     DeviceLock lock(device_of(call), PENDING);
     F(call, MORE...);
 }
+template <auto FORWARD, auto BACKWARD> void either(const gckpt_call *call, bool backward)
+{
+    backward ? BACKWARD(call) : FORWARD(call);
+}
 template <auto F, class... A> void locked_with(const gckpt_call *call, A... arguments)
 {
     DeviceLock lock(device_of(call));
@@ -6256,7 +6253,8 @@ const OpKernels EXACT_OPS[] = {
 #ifndef GCKPT_NO_IMAGES
     OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)
     OP_WORDS(conv2d, no, conv2d_by)
-    OP_WORDS(groupnorm, groupnorm, groupnorm_by) OP_WORDS(batchnorm, groupnorm, groupnorm_by)
+    OP_WORDS(groupnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
+    OP_WORDS(batchnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
 #endif
 #ifndef GCKPT_NO_RECURRENT
     OP_WORDS(gru, cells, cells_by<3>) OP_WORDS(lstm, cells, cells_by<4>)
@@ -6269,7 +6267,8 @@ const OpKernels EXACT_OPS[] = {
 #define FAST_BY(name, workspace, ...)                                                              \
     { #name, locked<__VA_ARGS__, true, false>, locked<__VA_ARGS__, true, true>, workspace },
 const OpKernels FAST_OPS[] = {
-    FAST(linear, linear) FAST(linear_cross_entropy, linear_cross_entropy)
+    FAST_BY(linear, fast::linear_workspace, either<fast::linear_forward, fast::linear_backward>)
+    FAST(linear_cross_entropy, linear_cross_entropy)
     FAST(layernorm, layernorm) FAST(rmsnorm, layernorm)
     FAST(attention, attention) FAST_BY(add, fast::add_workspace, fast::fused_add_by)
     FAST_BY(sub, fast::same_shape_workspace, sub_by<true>)

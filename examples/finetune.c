@@ -239,6 +239,8 @@ static const char *const groups[] = {
     "budget micro-batch checkpoint threads device",
     "Memory and speed, changing results",
     "bf16",
+    "Ledger, by which others check the training",
+    "ledger ledger-every ledger-key audit audit-until",
     "Sampling",
     "generate sample prompt samples temperature top-k top-p",
     "Reports",
@@ -254,7 +256,8 @@ static const char fixed[] =
 static const char other_notes[] = "data base model skipped position best before retention cut.step "
                                   "cut.row rows.validation rows.retention";
 static const char not_kept[] =
-    "resume save new json timeline memory-svg plan help eval generate merge export-gguf";
+    "resume save new json timeline memory-svg plan help eval generate merge export-gguf "
+    "ledger ledger-every ledger-key audit audit-until";
 
 static const char *join(char *path, size_t size, const char *folder, const char *name)
 {
@@ -291,7 +294,7 @@ static int check_objective(int argc, char **argv)
                 { "distill-temperature", OBJECTIVE_DISTILL },
                 { "distill-alpha", OBJECTIVE_DISTILL } };
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
-        if (own[i].objective != o.objective &&
+        if (own[i].objective != o.objective && lm.audit == NULL && /* a ledger states all options */
             options_given(&options, argc, argv, own[i].option) != NULL)
             return session_fail(2, "--%s belongs to --objective %s; add that option",
                                 own[i].option, objective_names[own[i].objective]);
@@ -497,6 +500,7 @@ static int check_paths(void)
 
 static int check_options(void)
 {
+    struct stat info;
     if (o.model == NULL)
         return session_fail(
             2,
@@ -540,6 +544,14 @@ static int check_options(void)
                             "--adapter %s: its adapter_config.json determines sizes and scales; "
                             "omit --size, --alpha, --dora and similar options",
                             o.adapter);
+    if (lm.data != NULL && (lm.ledger != NULL || lm.audit != NULL) &&
+        (session_is_dash(lm.data) || (stat(lm.data, &info) == 0 && !S_ISREG(info.st_mode))))
+        return session_fail(2, "--%s: an audit reads --data again; give a file instead of %s",
+                            lm.ledger != NULL ? "ledger" : "audit",
+                            session_is_dash(lm.data) ? "-" : "a pipe");
+    if (o.method == ADAPTERS_METHODS && (lm.ledger != NULL || lm.audit != NULL))
+        return session_fail(2, "--%s: --method all trains several times; choose one method",
+                            lm.ledger != NULL ? "ledger" : "audit");
     if (o.memory_svg != NULL && o.method != ADAPTERS_METHODS)
         return session_fail(2,
                             "--memory-svg compares methods and needs --method all; for one "
@@ -886,6 +898,7 @@ static int make_batch(void)
     if (lm_alloc_batch(&run.first, width * T) != 0)
         return 1;
     run.first.T = T;
+    run.first.row_width = width;
     if (width == 1)
         return 0;
     run.reference = calloc((size_t)lm.batch, 2 * sizeof(float));
@@ -896,6 +909,8 @@ static int make_batch(void)
         run.label[i] = (float)(1 - o.label_smoothing);
     run.first.extra_feeds[0] = run.reference;
     run.first.extra_feeds[1] = run.label;
+    run.first.extra_floats[0] = 2;
+    run.first.extra_floats[1] = 1;
     return 0;
 }
 
@@ -1831,6 +1846,9 @@ static int save_training(tuning *t)
 {
     char path[MODEL_PATH];
     const gckpt_file_desc desc = { .rename = trained_only, .user = t->run.store };
+    join(path, sizeof path, t->save, "training.safetensors");
+    if (lm_record_save(&t->run, path) != 0) /* a saved step has a record */
+        return 1;
     if (session_note_number(t->notes, "skipped", t->run.skipped) != 0 ||
         session_note_number(t->notes, "position", t->run.position) != 0 ||
         session_note_number(t->notes, "cut.step", run.cut_step) != 0 ||
@@ -1839,7 +1857,6 @@ static int save_training(tuning *t)
         note_real(t, "before", t->result.before) != 0 ||
         note_real(t, "retention", t->result.retention_before) != 0)
         return 1;
-    join(path, sizeof path, t->save, "training.safetensors");
     int failed = session_copy_notes(t->run.store, t->notes, &options, other_notes);
     if (!failed && gckpt_store_save(t->run.store, path, &desc) != GCKPT_OK)
         failed = session_fail(1, "--save: %s: %s", path, gckpt_error_text(t->run.store));
@@ -2187,7 +2204,7 @@ static int resume(tuning *t, int argc, char **argv)
 static int begin(tuning *t)
 {
     outcome *r = &t->result;
-    if (lm.resume != NULL || lm.eval_every == 0)
+    if (lm.resume != NULL || lm.eval_every == 0 || lm.audit != NULL)
         return 0;
     return evaluate(t, 0, &r->before) || evaluate_retention(t, 0, &r->retention_before);
 }
@@ -2202,10 +2219,26 @@ static void print_losses(const char *of, double before, double after)
         fprintf(session.out, "%s %.4f after\n", of, after);
 }
 
+/* Adds the objective and the training data to the text of a ledger's run. */
+static void describe(ledger_text *t)
+{
+    ledger_put(t, "loss ");
+    ledger_put(t, objective_names[o.objective]);
+    ledger_put(t, ", mean over the targets\n");
+    lm_ledger_put_file(t, "data", lm.data);
+    ledger_put(t, "context ");
+    ledger_put_number(t, (uint64_t)run.first.T);
+    ledger_put(t, "\n");
+}
+
 static int train(tuning *t)
 {
     t->run.user = t;
     t->run.fill_batch = put_batch;
+    t->run.options = &options;
+    t->run.describe = describe;
+    t->run.varies = run.grouped || run.cut_step > 0;
+    o.context = run.first.T; /* a ledger states the one that a resumed run states as well */
     t->run.evaluate = evaluate_now;
     t->run.save = save_now;
     return lm_train(&t->run);
@@ -2215,7 +2248,7 @@ static int end(tuning *t, const char *method)
 {
     outcome *r = &t->result;
     const uint64_t step = gckpt_store_step(t->run.store);
-    const int evaluates = lm.eval_every > 0 && !session.interrupted;
+    const int evaluates = lm.eval_every > 0 && lm.audit == NULL && !session.interrupted;
     r->seconds = t->run.seconds;
     if (evaluates && r->after == 0 && evaluate(t, step, &r->after) != 0)
         return 1;
@@ -2295,7 +2328,7 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
             session.out,
             "note   %lld steps are done and %lld were requested; give more --steps or --epochs\n",
             (long long)run.resumed_at, (long long)lm.steps);
-    if (!failed && !lm.plan && folder == NULL && o.merge == NULL)
+    if (!failed && !lm.plan && folder == NULL && o.merge == NULL && lm.audit == NULL)
         fprintf(session.out,
                 "note   the trained weights will be lost; to keep them, give --save DIR\n");
     if (!failed && lm.timeline != NULL)
@@ -2479,9 +2512,11 @@ static int restore_options(int argc, char **argv)
     const gckpt_file_desc notes = { .rename = skip_all };
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_result result = gckpt_store_load(store, lm.resume, &notes);
-    int status = result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT
-                     ? session_restore_options(store, lm.resume, &options, fixed, argc, argv)
-                     : session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));
+    int status = 0;
+    if (result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT)
+        status = session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));
+    else if (lm.audit == NULL) /* an audit takes its options from the ledger only */
+        status = session_restore_options(store, lm.resume, &options, fixed, not_kept, argc, argv);
     if (status == 0 && gckpt_store_note(store, "option.model") == NULL && o.model == NULL)
         status = session_fail(1,
                               "--resume %s: the file was not written by a training; give the "
@@ -2499,7 +2534,7 @@ static int restore_options(int argc, char **argv)
     char *slash = strrchr(folder, '/');
     if (slash != NULL)
         *slash = 0;
-    if (lm.save == NULL)
+    if (lm.save == NULL && lm.audit == NULL)
         lm.save = slash != NULL ? folder : ".";
     return status;
 }
@@ -2509,6 +2544,9 @@ static int restore_options(int argc, char **argv)
 static int check_outputs(void)
 {
     char path[MODEL_PATH];
+    const char *saved = lm.save != NULL && !lm.plan
+                            ? join(path, sizeof path, lm.save, "training.safetensors")
+                            : NULL;
     const session_file own[] = {
         { "retention-data", o.retention_data, SESSION_READS, -1 },
         { "model", gguf_is_file(o.model) ? o.model : NULL, SESSION_READS, -1 },
@@ -2518,6 +2556,7 @@ static int check_outputs(void)
           -1 },
         { "reference", o.reference != NULL && gguf_is_file(o.reference) ? o.reference : NULL,
           SESSION_READS, -1 },
+        { "save", saved, SESSION_SAVES, LM_RESUME_FILE },
         { "memory-svg", o.memory_svg, SESSION_WRITES, -1 },
         { "export-gguf", o.gguf, SESSION_SAVES, -1 }
     };
@@ -2536,9 +2575,6 @@ static int check_outputs(void)
                 return session_fail(2, "--save %s: it is also --%s; give another folder", lm.save,
                                     names[i]);
         }
-        join(path, sizeof path, lm.save, "training.safetensors");
-        if (session_check_save("save", path, stat(path, &info) == 0 ? &info : NULL) != 0)
-            return 1;
     }
     return lm_check_outputs(lm.data, own, (int)(sizeof own / sizeof own[0]));
 }

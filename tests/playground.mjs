@@ -1,12 +1,13 @@
-// node tests/playground.mjs PAGE.html TINY [FOLDER]: tests the playground in a headless Chromium, and compares its results
-// with those of the native program TINY (docs/playground/tiny.c). FOLDER: a folder for screenshots.
+// node tests/playground.mjs PAGE.html TINY RELAY [FOLDER]: tests the playground in a headless Chromium, and compares its
+// results with those of the native programs TINY (docs/playground/tiny.c) and RELAY (docs/course/relay.c). FOLDER: a folder
+// for screenshots.
 import { execFileSync } from 'node:child_process';
 import { writeFileSync, readFileSync, readdirSync, statSync } from 'node:fs';
 import { resolve, join, dirname } from 'node:path';
 import { pathToFileURL, fileURLToPath } from 'node:url';
 import { tested } from './browser.mjs';
 
-const [page, tiny, folder] = process.argv.slice(2);
+const [page, tiny, relay, folder] = process.argv.slice(2);
 let profile, send, run, look, check; // functions of the browser (see browser.mjs)
 const inPage = (f, ...given) => run(`(${f})(...${JSON.stringify(given)})`); // runs a function in the page
 const until = async (expression, what) => {
@@ -390,6 +391,35 @@ async function training() {
   await until('/fault=1/.test(location.hash)', 'the fault is in the address');
 }
 
+// Tests that the page repeats steps of a ledger that the native program wrote, and refuses one with a wrong bit.
+async function audits() {
+  const file = name => join(profile, name), program = resolve(relay);
+  execFileSync(program, ['record', file('ledger'), '20', '0']);
+  execFileSync(program, ['record', file('wrong'), '20', '14']);
+  execFileSync(program, ['-', file('12.safetensors'), '12']);
+  const choose = async (id, name) => {
+    const { result } = await send('Runtime.evaluate', { expression: `$('${id}')` });
+    await send('DOM.setFileInputFiles', { objectId: result.objectId, files: [file(name)] });
+  };
+  const says = async (steps, what) => {
+    await run(`$('audit-says').textContent = '', $('audit-steps').value = ${steps}, $('audit').click()`);
+    await until(`/true|Refused|Choose/.test($('audit-says').textContent)`, what);
+    return run(`$('audit-says').textContent`);
+  };
+  await open('#see=audit');
+  check(/^Choose a ledger/.test(await says(4, 'no ledger')), 'an audit without a ledger');
+  await choose('ledger', 'ledger');
+  check(await says(2, 'from the start') === 'Steps 1 to 2: every record is true.', 'an audit from the start');
+  await choose('from', '12.safetensors');
+  check(await says(4, 'the ledger') === 'Steps 13 to 16: every record is true.', 'an audit from a checkpoint');
+  check(/^Refused: the ledger has no record of this step/.test(await says(9, 'too many steps')), 'an audit past the end');
+  await choose('ledger', 'wrong');
+  const refused = await says(4, 'a wrong ledger');
+  check(/^Refused: record 14, step 14: the first tensor that differs is values/.test(refused), `a wrong ledger: ${refused}`);
+  await choose('from', 'ledger');
+  check(/^Refused: load/.test(await says(4, 'no checkpoint')), 'an audit from a file that is no checkpoint');
+}
+
 await tested('playground', async browser => {
   ({ profile, send, run, look, check } = browser);
   check(statSync(page).size < 1.5e6, 'the page has less than 1.5 MB');
@@ -402,6 +432,7 @@ await tested('playground', async browser => {
   await slider();
   await address();
   await training();
+  await audits();
   await explains();
   await keys();
   await races();

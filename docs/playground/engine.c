@@ -213,7 +213,7 @@ static const char *complain(text *t, const char *what)
 
 static const char *end(text *t) { return t->failed ? "{\"error\":\"out of memory\"}" : t->at; }
 
-#include "tiny.h"
+#include "../course/relay.h"
 
 static struct {
     gckpt_store *store;
@@ -424,7 +424,7 @@ const char *EXPORT(playground_open)(int points, int layers, int heads, int width
     const tiny_options o = { points,         layers,  heads, width,
                              context,        rows,    micro, (gckpt_mode)mode,
                              (size_t)budget, unequal, fault, (float)lr,
-                             (uint64_t)seed };
+                             (uint64_t)seed,  1,       NULL,  NULL };
     text *t = &run.answer;
     tiny_close(&run.tiny);
     empty(t);
@@ -485,4 +485,32 @@ const char *EXPORT(playground_shows)(int count)
     }
     put(t, "]}");
     return end(t);
+}
+
+/* ---- lesson 8: the audit of a ledger ---- */
+/* Repeats `steps` steps of the relay from a checkpoint of `size` bytes, or from the start if it is 0, and
+ * compares each with its record in the ledger; the text has the checkpoint, then the ledger. Returns
+ * the first and the last step, or the first record that differs. */
+const char *EXPORT(playground_audit)(int size, int steps)
+{
+    static relay_ledger l;
+    static tiny t;
+    text *to = &run.answer;
+    memset(&l, 0, sizeof l);
+    empty(to);
+    int fine = relay_begin(&t, &memory, NULL, NULL);
+    if (fine && size > 0 && gckpt_store_map(t.store, run.text, (size_t)size, NULL) != GCKPT_OK)
+        fine = tiny_fails(&t, gckpt_error_text(t.store));
+    const uint64_t first = fine ? gckpt_store_step(t.store) + 1 : 0;
+    fine = fine && relay_audit(&t, &l, run.text + size, run.size - (size_t)size, steps);
+    put(to, "{");
+    put_member(to, "first", first);
+    put_member(to, "last", t.step);
+    put(to, "\"says\":");
+    put_name(to, t.error);
+    put(to, ",\"equal\":");
+    put_number(to, (uint64_t)fine);
+    put(to, "}");
+    tiny_close(&t);
+    return end(to);
 }

@@ -146,7 +146,7 @@ function fromAddress() {
   state.mode = Object.hasOwn(MODES, p.get('mode')) ? p.get('mode') : 'optimal';
   state.budget = whole(p, 'budget', 0, 4e9, 0);
   state.at = whole(p, 'at', 0, 1e6, 0);
-  state.see = ['budget', 'step', 'train'].includes(p.get('see')) ? p.get('see') : '';
+  state.see = ['budget', 'step', 'train', 'audit'].includes(p.get('see')) ? p.get('see') : '';
 }
 // A link may name a section, which is shown when its plan is ready.
 function showPart() {

@@ -91,7 +91,7 @@ int main(int argc, char **argv)
     const tiny_options how = { (int)o.model,     (int)o.layers,  (int)o.heads, (int)o.width,
                                (int)o.context,   (int)o.rows,    (int)o.micro, (gckpt_mode)o.method,
                                (size_t)o.budget, (int)o.unequal, (int)o.fault, (float)o.lr,
-                               (uint64_t)o.seed };
+                               (uint64_t)o.seed,  1,                NULL,         NULL };
     const int done = text != NULL && tiny_open(&t, &how, &memory, text, length) && train(&t);
     if (text != NULL && !done)
         fprintf(stderr, "tiny: %s\n", t.error);

@@ -15,6 +15,9 @@ typedef struct {
     int fault;     /* minimises the mean of the micro-batches' means */
     float lr;
     uint64_t seed;
+    int virtual_ranks;            /* 0 is 1; results depend on it */
+    const gckpt_transport *ranks; /* other processes that share each step, or NULL */
+    const gckpt_backend *backend; /* NULL is the processor */
 } tiny_options;
 
 enum { TINY_BYTES = 256, TINY_CLASSES = 2, TINY_SIDE = 40 /* of the map of points */ };
@@ -34,6 +37,8 @@ typedef struct {
     void *room[4];       /* memory of the feeds and of the input of `ask` */
     size_t room_bytes[4];
     uint64_t step;
+    gckpt_hyper hyper; /* of the last step, and its report */
+    gckpt_report report;
     char error[256];
 } tiny;
 
@@ -105,39 +110,67 @@ static sizes tiny_sizes(const tiny *t, int64_t rows)
     return o->points ? points : words;
 }
 
-/* Builds the graph, the feeds and the executor of a step. */
-static int tiny_prepare(tiny *t)
+/* Builds the graph of a step in t->graph, which must be empty; returns its loss. */
+static gckpt_term tiny_term(tiny *t)
 {
     const tiny_options *o = &t->o;
-    const gckpt_store_desc store = { .seed = o->seed, .memory = t->memory };
-    const gckpt_exec_desc exec = { .memory = t->memory };
     const sizes s = tiny_sizes(t, o->micro);
-    t->store = gckpt_store_new(&store);
-    gckpt_graph *g = t->graph = gckpt_graph_new(t->store, &t->memory);
-    if (g == NULL)
-        return tiny_fails(t, "out of memory");
+    gckpt_graph *g = t->graph;
     gckpt_tensor *logits = o->points ? mlp_logits(g, &s) : gpt_logits(g, &s);
     const gckpt_shape shape =
         o->points ? gckpt_shape1(o->micro) : gckpt_shape2(o->micro, o->context);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
     gckpt_tensor *weights = gckpt_input(g, "weights", GCKPT_F32, gckpt_shape1(o->micro));
     const gckpt_term term = { gckpt_cross_entropy(logits, targets, weights, 0), 1, 0 };
+    t->feeds[0].input = 0; /* the first tensor of the graph */
+    t->feeds[1].input = gckpt_id(targets), t->feeds[2].input = gckpt_id(weights);
+    return term;
+}
+
+/* Returns the options of the plan of a step. */
+static gckpt_plan_desc tiny_desc(const tiny *t)
+{
+    const tiny_options *o = &t->o;
     gckpt_plan_desc d;
     memset(&d, 0, sizeof d);
     d.mode = o->mode, d.budget = o->budget, d.batch = o->rows, d.memory = t->memory;
-    t->plan = gckpt_plan_new(g, &term, 1, &d);
+    d.ranks.virtual_ranks = o->virtual_ranks, d.backend = o->backend;
+    return d;
+}
+
+/* Builds the graph, the feeds and the executor of a step. */
+static int tiny_prepare(tiny *t)
+{
+    const tiny_options *o = &t->o;
+    const gckpt_store_desc store = { .seed = o->seed, .memory = t->memory };
+    const gckpt_exec_desc exec = { .memory = t->memory,
+                                   .transport = o->ranks,
+                                   .backend = o->backend };
+    t->store = gckpt_store_new(&store);
+    if (o->ranks != NULL)
+        gckpt_store_ranks(t->store, o->ranks->rank, o->ranks->size, GCKPT_SHARD_NONE);
+    t->graph = gckpt_graph_new(t->store, &t->memory);
+    if (t->graph == NULL)
+        return tiny_fails(t, "out of memory");
+    const gckpt_term term = tiny_term(t);
+    const gckpt_plan_desc d = tiny_desc(t);
+    t->plan = gckpt_plan_new(t->graph, &term, 1, &d);
     if (t->plan == NULL)
-        return tiny_fails(t, gckpt_error_text(g));
+        return tiny_fails(t, gckpt_error_text(t->graph));
     t->exec = gckpt_exec_new(t->plan, t->store, &exec);
     if (t->exec == NULL)
         return tiny_fails(t, gckpt_error_text(t->store));
-    t->feeds[0].input = 0; /* the first tensor of the graph */
-    t->feeds[1].input = gckpt_id(targets), t->feeds[2].input = gckpt_id(weights);
+    int64_t first = 0; /* the rows that this process feeds begin here */
+    gckpt_plan_rank_rows(t->plan, o->rows, o->ranks == NULL ? 0 : o->ranks->rank, &first);
+    for (int i = 0; i < 3; i++) {
+        const size_t row = t->room_bytes[i] / (size_t)o->rows;
+        t->feeds[i].data = (char *)t->room[i] + (size_t)first * row;
+    }
     return 1;
 }
 
 /* Builds the same without a loss, for one window of generation or the map. */
-static int tiny_prepare_ask(tiny *t)
+static inline int tiny_prepare_ask(tiny *t)
 {
     const gckpt_exec_desc exec = { .memory = t->memory, .allow_initial = 1 };
     const sizes s = tiny_sizes(t, t->o.points ? TINY_SIDE : 1);
@@ -155,9 +188,9 @@ static int tiny_prepare_ask(tiny *t)
     return t->ask != NULL || tiny_fails(t, g == NULL ? "out of memory" : gckpt_error_text(g));
 }
 
-/* Returns 1, or 0 with a text in t->error. `text` must stay valid. */
-static int tiny_open(tiny *t, const tiny_options *o, const gckpt_memory *memory,
-                     const unsigned char *text, size_t length)
+/* Prepares steps. Returns 1, or 0 with a text in t->error. `text` must stay valid. */
+static int tiny_begin(tiny *t, const tiny_options *o, const gckpt_memory *memory,
+                      const unsigned char *text, size_t length)
 {
     memset(t, 0, sizeof *t);
     t->o = *o, t->memory = *memory, t->text = text, t->length = length;
@@ -177,10 +210,15 @@ static int tiny_open(tiny *t, const tiny_options *o, const gckpt_memory *memory,
         t->room[i] = memory->resize(memory->user, NULL, 0, t->room_bytes[i]);
         if (t->room[i] == NULL)
             return tiny_fails(t, "out of memory");
-        if (i < 3)
-            t->feeds[i].data = t->room[i];
     }
-    return tiny_prepare(t) && tiny_prepare_ask(t);
+    return tiny_prepare(t);
+}
+
+/* Like tiny_begin; after it tiny_write and tiny_map work as well. */
+static inline int tiny_open(tiny *t, const tiny_options *o, const gckpt_memory *memory,
+                            const unsigned char *text, size_t length)
+{
+    return tiny_begin(t, o, memory, text, length) && tiny_prepare_ask(t);
 }
 
 /* Fills row r of the next step; returns its number of targets. */
@@ -210,8 +248,6 @@ static int tiny_row(tiny *t, int r)
 static int tiny_step(tiny *t, double *loss)
 {
     const tiny_options *o = &t->o;
-    const gckpt_hyper hyper = gckpt_hyper_lr(o->lr);
-    gckpt_report report;
     float *weights = (float *)t->room[2];
     int64_t all = 0;
     for (int r = 0; r < o->rows; r += o->micro) {
@@ -225,10 +261,11 @@ static int tiny_step(tiny *t, double *loss)
     /* The library divides the sum by all targets; a mean of means divides each part by its targets. */
     for (int r = 0; o->fault && r < o->rows; r++)
         weights[r] *= (float)all * (float)o->micro / (float)o->rows;
-    if (gckpt_step(t->exec, t->feeds, 3, o->rows, &hyper, &report) != GCKPT_OK)
+    t->hyper = gckpt_hyper_lr(o->lr);
+    if (gckpt_step(t->exec, t->feeds, 3, o->rows, &t->hyper, &t->report) != GCKPT_OK)
         return tiny_fails(t, gckpt_error_text(t->exec));
     t->step++;
-    *loss = report.loss;
+    *loss = t->report.loss;
     return 1;
 }
 

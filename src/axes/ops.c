@@ -28,19 +28,17 @@ static gckpt_result gckpti_permute_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static gckpti_iter gckpti_permute_move(const gckpt_call *call, int i)
+static void gckpti_permute_move(gckpti_iter *it, const gckpt_call *call, int i)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
     const gckpt_shape *x = &call->in[i].shape, none = gckpt_shape1(1);
     const gckpt_shape *const shapes[4] = { x, x, NULL, NULL };
-    gckpti_iter it;
-    gckpti_iter_over(&it, &none, shapes);
     int64_t step[4] = { 0, 1, 0, 0 };
+    gckpti_iter_over(it, &none, shapes);
     for (int k = x->n; k-- > 0; step[1] *= call->shape.d[k]) {
         step[0] = gckpti_split_at(x, p->axes[k]).inner;
-        gckpti_iter_add_axis(&it, call->shape.d[k], step);
+        gckpti_iter_add_axis(it, call->shape.d[k], step);
     }
-    return it;
 }
 GCKPTI_OP_KERNELS(permute, gckpti_run_moves(call, backward, gckpti_permute_move))
 GCKPTI_DESC(permute, gckpti_permute_shape, NULL, 0, 0);
@@ -72,13 +70,13 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static gckpti_iter gckpti_concat_move(const gckpt_call *call, int i)
+static void gckpti_concat_move(gckpti_iter *it, const gckpt_call *call, int i)
 {
-    const int axis = *(const int *)call->attributes;
+    const int axis = *(const int *)call->attributes, at = axis < 0 ? axis + call->shape.n : axis;
     int64_t begin = 0;
     for (int k = 0; k < i; k++)
-        begin += gckpti_split_at(&call->in[k].shape, axis).size;
-    return gckpti_block_axes(call, i, 1, axis, begin);
+        begin += call->in[k].shape.d[at];
+    gckpti_block_axes(it, call, i, 1, at, begin);
 }
 GCKPTI_OP_KERNELS(concat, gckpti_run_moves(call, backward, gckpti_concat_move))
 static int gckpti_concat_field(const gckpt_call *call, void *attr, gckpt_receptive_field *field)
@@ -109,10 +107,10 @@ static gckpt_result gckpti_pad_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static gckpti_iter gckpti_pad_move(const gckpt_call *call, int i)
+static void gckpti_pad_move(gckpti_iter *it, const gckpt_call *call, int i)
 {
     const gckpti_pad *p = (const gckpti_pad *)call->attributes;
-    return gckpti_block_axes(call, i, 1, p->axis, p->before);
+    gckpti_block_axes(it, call, i, 1, p->axis, p->before);
 }
 static void gckpti_run_pad(const gckpt_call *call, int backward)
 {
@@ -176,12 +174,11 @@ static void gckpti_reduce_plane(const gckpti_strided *s)
         for (int64_t r = 0; r < n; r++, x += s->it.step[0][1])
             d[r] = GCKPTI_KERNEL_OF(s->call, sum, gckpti_sum_from)(x, s->it.size[0], 0.0f);
     } else {
-        gckpti_strided rows = *s;
-        rows.loops->accumulate = 1;
         memset(d, 0, (size_t)n * sizeof *d);
-        gckpti_move_plane(&rows);
+        gckpti_move_plane(s);
     }
-    GCKPTI_KERNEL_OF(s->call, divide, gckpti_divide)(d, *s->loops->in[1], n);
+    if (*s->loops->in[1] > 1.0f)
+        GCKPTI_KERNEL_OF(s->call, divide, gckpti_divide)(d, *s->loops->in[1], n);
 }
 
 /* Runs sum or mean. Backward: passes g, or g / size for a mean, to each element. */
@@ -190,19 +187,20 @@ static void gckpti_run_reduction(const gckpt_call *call, int backward, int mean)
     const gckpt_arg *x = &call->in[0];
     const int axis = *(const int *)call->attributes, at = axis < 0 ? axis + x->shape.n : axis;
     const float size = mean ? (float)x->shape.d[at] : 1.0f;
-    gckpt_shape sums = x->shape;
+    gckpt_shape sums = x->shape, one = gckpt_shape1(1);
     const gckpt_shape *const shapes[2][4] = { { &x->shape, &sums, NULL, NULL },
-                                              { &x->shape, NULL, &sums, &x->shape } };
+                                              { &x->shape, &one, &sums, &x->shape } };
     gckpti_strided s;
     sums.d[at] = 1;
-    gckpti_begin_strided(&s, call, backward ? gckpti_loop_plane : gckpti_reduce_plane,
-                         backward ? 3 : 1);
+    s.call = call, s.plane = backward ? gckpti_loop_plane : gckpti_reduce_plane;
+    s.to = backward ? 3 : 1, s.count = 0, s.cost = 4, s.loops->comp = NULL;
     gckpti_iter_over(&s.it, &x->shape, shapes[backward]);
     s.loops->in[0] = x->data, s.loops->in[1] = &size, s.loops->to = call->out;
+    s.loops->accumulate = !backward || x->accumulate;
     if (backward) { /* x is not read */
         s.loops->in[0] = s.loops->to = x->grad, s.loops->in[2] = call->grad_out;
-        s.loops->accumulate = x->accumulate;
-        gckpti_add_loop(&s, GCKPTI_KIND_div, 0, gckpti_numerator_gradient);
+        gckpti_add_loop(&s, mean ? GCKPTI_KIND_div : GCKPTI_KIND_add, 0,
+                        mean ? gckpti_numerator_gradient : gckpti_identity_gradient, s.it.size[0]);
     }
     if (s.loops->to)
         gckpti_run_strided(&s);
@@ -211,8 +209,8 @@ GCKPTI_OP_KERNELS(sum, gckpti_run_reduction(call, backward, 0))
 GCKPTI_OP_KERNELS(mean, gckpti_run_reduction(call, backward, 1))
 GCKPTI_DESC(sum, gckpti_sum_shape, gckpti_flops_1, 0, 0);
 GCKPTI_DESC(mean, gckpti_mean_shape, gckpti_flops_1, 0, 0);
-GCKPTI_AXIS_BUILDER(sum)
-GCKPTI_AXIS_BUILDER(mean)
+GCKPTI_BUILDER(sum, int, (gckpt_tensor * x, int axis), axis)
+GCKPTI_BUILDER(mean, int, (gckpt_tensor * x, int axis), axis)
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
 {
     if (x && x->shape.n < 3)
@@ -261,6 +259,6 @@ static int64_t gckpti_argmax_limit(const gckpt_call *call, int i)
 GCKPTI_DESC(max, gckpti_max_shape, gckpti_flops_1, 0, GCKPT_SAVED);
 GCKPTI_DESC_ALL(argmax, NULL, gckpti_argmax_shape, gckpti_flops_1, NULL, gckpti_argmax_limit, NULL,
                 GCKPTI_INDICES, 0);
-GCKPTI_AXIS_BUILDER(max)
-GCKPTI_AXIS_BUILDER(argmax)
+GCKPTI_BUILDER(max, int, (gckpt_tensor * x, int axis), axis)
+GCKPTI_BUILDER(argmax, int, (gckpt_tensor * x, int axis), axis)
 #endif

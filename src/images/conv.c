@@ -44,7 +44,8 @@ static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
     z.group_c = w[2], z.o = w[3];
     z.c = z.group_c * a->window.groups, z.group_o = z.o / a->window.groups;
     if (z.window.groups == 1 && z.window.stride[1] == z.taps[1] && z.window.dilation[1] == 1 &&
-        !z.window.padding[1] && z.image[1] == z.windows[1] * z.taps[1]) {
+        !z.window.padding[1] && z.image[1] == z.windows[1] * z.taps[1] &&
+        !(a->transposed && call->inputs == 3)) { /* its bias has z.c elements, for each pixel */
         z.c = z.group_c *= z.taps[1]; /* a line of disjoint windows: each is a pixel of 1 tap */
         z.image[1] = z.windows[1], z.taps[1] = z.window.stride[1] = 1;
     }

@@ -1,22 +1,4 @@
 #ifndef GCKPT_NO_IMAGES
-/* Computes n <= W channels from c on of a result at y from `taps` pixels, or adds g to dx. */
-GCKPTI_ALWAYS void V(upsample_vector)(const float *x, float *dx, const float *g, float *y,
-                                      const int64_t *from, const float *weight, int taps, int64_t c,
-                                      int64_t n)
-{
-    FLOATS sum = g ? V(load_n)(g + c, n) : V(zero)();
-    GCKPTI_UNROLL
-    for (int k = 0; k < 4 && k < taps; k++) {
-        const FLOATS w = V(set1)(weight[k]), old = V(load_n)((g ? dx : x) + from[k] + c, n);
-        if (g)
-            V(store_n)(dx + from[k] + c, V(fma)(w, sum, old), n);
-        else
-            sum = V(fma)(w, old, sum);
-    }
-    if (!g)
-        V(store_n)(y + c, sum, n);
-}
-
 /* Computes row `row` of the results of an upsample, or adds its gradients to dx. */
 GCKPTI_KERNEL void V(upsample_row)(const gckpt_call *call, int64_t row)
 {
@@ -36,12 +18,20 @@ GCKPTI_KERNEL void V(upsample_row)(const gckpt_call *call, int64_t row)
                 weight[taps] = p.weight[a] * q.weight[b];
                 from[taps] = ((image * in[1] + p.index[a]) * in[2] + q.index[b]) * n;
             }
+        for (int k = 0; g && k < taps; k++)
+            for (c = 0; c < n; c += W) {
+                float *to = dx + from[k] + c;
+                const FLOATS old = V(load_n)(to, n - c), w = V(set1)(weight[k]);
+                V(store_n)(to, V(fma)(w, V(load_n)(g + c, n - c), old), n - c);
+            }
         if (!g && mode == GCKPT_NEAREST)
             memcpy(y, x + from[0], (size_t)(c = n) * sizeof *y);
-        for (; c + W <= n && taps == 4; c += W)
-            V(upsample_vector)(x, dx, g, y, from, weight, 4, c, W);
-        for (; c < n; c += W)
-            V(upsample_vector)(x, dx, g, y, from, weight, taps, c, n - c);
+        for (; !g && c < n; c += W) {
+            FLOATS sum = V(zero)();
+            for (int k = 0; k < taps; k++)
+                sum = V(fma)(V(set1)(weight[k]), V(load_n)(x + from[k] + c, n - c), sum);
+            V(store_n)(y + c, sum, n - c);
+        }
     }
 }
 
@@ -69,21 +59,17 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
     const int64_t h1 = gckpti_min(s->o.size[0], s->in[0] - top);
     const FLOATS size = V(set1)((float)s->o.size[0] * (float)s->o.size[1]);
     const INTS none = V(bits)(V(zero)());
+    const int stores = backward && s->stores;
+    const int scatters = backward && max && !stores; /* writes one tap of each result */
     for (int64_t q = 0; q < s->out[1]; q++) {
         const int64_t first = q * s->o.stride[1] - s->o.padding[1], w0 = first < 0 ? -first : 0;
         const int64_t w1 = gckpti_min(wide, s->in[1] - first), to = (row * s->out[1] + q) * n;
         const int64_t from = (row / s->out[0] * s->in[0] + top) * line + first * n;
         uint16_t *saved = max && call->saved ? (uint16_t *)call->saved + to : NULL;
-        for (int64_t c = 0, left = n; c < n; c += W, left -= W) {
+        int64_t c = 0, left = n;
+        for (; left > 0 && (!scatters || (W > 1 && left >= W)); c += W, left -= W) {
             const float *x = backward ? NULL : call->in[0].data + from + c;
             float *dx = backward ? call->in[0].grad + from + c : NULL;
-            if (backward && max && !s->stores && (W == 1 || left < W)) {
-                for (int64_t i = 0; i < left && i < W; i++) {
-                    const int64_t tap = saved[c + i], h = tap / wide;
-                    dx[h * line + (tap - h * wide) * n + i] += call->grad_out[to + c + i];
-                }
-                continue;
-            }
             V(saved_taps) index = GCKPTI_CONVERT(none, V(saved_taps));
             INTS at = none + (uint32_t)(h0 * wide + w0);
             FLOATS y = backward ? V(load_n)(call->grad_out + to + c, left) : V(zero)();
@@ -98,14 +84,17 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
                     const int64_t e = h * line + w * n;
                     const INTS tap = none + (uint32_t)(h * wide + w);
                     const FLOATS v =
-                        s->stores ? V(zero)() : V(load_n)(backward ? dx + e : x + e, left);
-                    const FLOATS sum = v + y;
-                    const INTS take = backward ? GCKPTI_MASK_OF(at == tap)
-                                               : GCKPTI_MASK_OF(y == y) & ~GCKPTI_MASK_OF(v <= y);
-                    if (backward)
-                        V(store_n)(dx + e, max ? V(select)(take, sum, v) : sum, left);
-                    else
-                        y = max ? V(select)(take, v, y) : sum, at = (take & tap) | (~take & at);
+                        stores ? V(zero)() : V(load_n)(backward ? dx + e : x + e, left);
+                    if (backward && max) {
+                        V(store_n)(dx + e, V(select)(GCKPTI_MASK_OF(at == tap), v + y, v), left);
+                    } else if (backward) {
+                        V(store_n)(dx + e, v + y, left);
+                    } else if (max) {
+                        const INTS take = GCKPTI_MASK_OF(y == y) & ~GCKPTI_MASK_OF(v <= y);
+                        y = V(select)(take, v, y), at = (take & tap) | (~take & at);
+                    } else {
+                        y = y + v;
+                    }
                 }
             if (!backward && !max)
                 y = y / size;
@@ -114,6 +103,11 @@ GCKPTI_INLINED void V(pool_windows)(const gckpti_pool_state *s, int64_t row, int
             index = GCKPTI_CONVERT(at, V(saved_taps));
             if (!backward && saved)
                 V(copy_taps)(saved + c, &index, left);
+        }
+        for (; c < n; c++) {
+            const uint32_t tap = saved[c], h = tap / (uint32_t)wide;
+            const int64_t e = (int64_t)h * line + ((int64_t)tap - (int64_t)h * wide) * n;
+            call->in[0].grad[from + c + e] += call->grad_out[to + c];
         }
     }
 }

@@ -17,35 +17,32 @@ static const gckpti_loops V(elementwise)[] = {
 
 /* Runs a loop of any length. Repeated operands are read from arrays of copies; elements after the
  * last whole vector are computed as one padded vector. */
-static GCKPTI_TARGET void V(run_loop)(gckpti_loop *s, gckpti_loop_fn loop)
+static GCKPTI_TARGET void V(run_loop)(const gckpti_loop *s, gckpti_loop_fn loop)
 {
     enum { COPIES = 256 };
-    const float *from[3];
-    float copies[3][COPIES], padded[3][W], last[W];
+    float copies[3][COPIES], padded[3][W], last[W], *to;
     gckpti_loop c = *s;
-    int64_t most = s->n;
-    for (int k = 0; k < 3; k++) {
-        from[k] = s->steps[k] ? s->in[k] : copies[k];
-        most = s->steps[k] ? most : gckpti_min(most, COPIES);
-        for (int64_t j = 0; !s->steps[k] && j < most; j += W)
-            V(store)(copies[k] + j, V(set1)(*s->in[k]));
-    }
-    for (int64_t at = 0; at < s->n; at += most) {
-        const int64_t n = gckpti_min(most, s->n - at), left = n % W;
-        for (int k = 0; k < 3; k++)
-            c.in[k] = from[k] + at * s->steps[k];
-        c.n = n - left, c.to = s->to + at;
-        if (c.n)
-            loop(&c);
-        if (!left)
-            continue;
-        for (int k = 0; k < 3; k++)
-            V(store)(padded[k], V(load_n)(c.in[k] + c.n, left)), c.in[k] = padded[k];
-        V(store)(last, V(load_n)(c.accumulate ? c.to + c.n : padded[0], left));
-        c.to = last, c.n = W;
+    int64_t most = s->n, left = s->n;
+    for (int k = 0; k < 3; k++)
+        if (!s->steps[k]) {
+            most = gckpti_min(most, COPIES), c.in[k] = copies[k];
+            for (int64_t j = 0; j < most; j += W)
+                V(store)(copies[k] + j, V(set1)(*s->in[k]));
+        }
+    for (; left >= W; left -= c.n, c.to += c.n) {
+        c.n = gckpti_min(most, left) / W * W;
         loop(&c);
-        V(store_n)(s->to + at + n - left, V(load)(last), left);
+        for (int k = 0; k < 3; k++)
+            c.in[k] += c.n * s->steps[k];
     }
+    if (!left)
+        return;
+    for (int k = 0; k < 3; k++)
+        V(store)(padded[k], V(load_n)(c.in[k], left)), c.in[k] = padded[k];
+    V(store)(last, V(load_n)(s->accumulate ? c.to : padded[0], left));
+    to = c.to, c.to = last, c.n = W;
+    loop(&c);
+    V(store_n)(to, V(load)(last), left);
 }
 
 /* ---- losses over few classes: a lane is a row ---- */

@@ -26,10 +26,11 @@ static void gckpti_move_plane(const gckpti_strided *s)
     const int64_t n = s->it.size[0], *d_step = s->it.step[s->to], *x_step = s->it.step[!s->to];
     float *d = s->loops->to + s->it.offset[s->to];
     const float *x = s->loops->in[0] + s->it.offset[!s->to];
+    const int dense = d_step[0] == 1 && x_step[0] == 1;
     for (int64_t row = 0; row < s->it.size[1]; row++, d += d_step[1], x += x_step[1])
-        if (d_step[0] == 1 && x_step[0] == 1 && !s->loops->accumulate)
+        if (dense && !s->loops->accumulate)
             memcpy(d, x, (size_t)n * sizeof *d);
-        else if (d_step[0] == 1 && x_step[0] == 1)
+        else if (dense && n >= GCKPTI_LONG_ROW)
             GCKPTI_KERNEL_OF(s->call, add, gckpti_add_into)(d, x, n);
         else if (s->loops->accumulate)
             for (int64_t j = 0; j < n; j++)
@@ -46,8 +47,8 @@ static void gckpti_run_moves(const gckpt_call *call, int backward, gckpti_move_f
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg *x = &call->in[i];
         gckpti_strided s;
-        gckpti_begin_strided(&s, call, gckpti_move_plane, !backward);
-        s.it = axes(call, i);
+        s.call = call, s.plane = gckpti_move_plane, s.to = !backward, s.cost = 4;
+        axes(&s.it, call, i);
         s.loops->in[0] = backward ? call->grad_out : x->data;
         s.loops->to = backward ? x->grad : call->out;
         s.loops->accumulate = backward && x->accumulate;
@@ -56,15 +57,14 @@ static void gckpti_run_moves(const gckpt_call *call, int backward, gckpti_move_f
     }
 }
 
-/* Returns an iterator over input i and the result. Tensor `of`, 0 for the input, contains the other
+/* Iterates over input i and the result. Tensor `of`, 0 for the input, contains the other
  * one as a block, from index `begin` of an axis on. */
-static gckpti_iter gckpti_block_axes(const gckpt_call *call, int i, int of, int axis, int64_t begin)
+static void gckpti_block_axes(gckpti_iter *it, const gckpt_call *call, int i, int of, int axis,
+                              int64_t begin)
 {
     const gckpt_shape *x = &call->in[i].shape, *const shapes[4] = { x, &call->shape, NULL, NULL };
-    gckpti_iter it;
-    gckpti_iter_over(&it, of ? x : &call->shape, shapes);
-    it.offset[of] = begin * gckpti_split_at(x, axis).inner;
-    return it;
+    gckpti_iter_over(it, of ? x : &call->shape, shapes);
+    it->offset[of] = begin * gckpti_split_at(x, axis).inner;
 }
 
 /* slice: y is elements begin..end-1 of x along an axis; if `relative`, call->position is added to
@@ -86,11 +86,11 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static gckpti_iter gckpti_slice_move(const gckpt_call *call, int i)
+static void gckpti_slice_move(gckpti_iter *it, const gckpt_call *call, int i)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    return gckpti_block_axes(call, i, 0, p->axis,
-                             gckpti_join_words(p->begin) + (p->relative ? call->position : 0));
+    gckpti_block_axes(it, call, i, 0, p->axis,
+                      gckpti_join_words(p->begin) + (p->relative ? call->position : 0));
 }
 static void gckpti_run_slice(const gckpt_call *call, int backward)
 {
@@ -98,8 +98,10 @@ static void gckpti_run_slice(const gckpt_call *call, int backward)
     if (backward && x->grad)
         gckpti_zero_unless(x->grad, gckpti_elements(&x->shape), x->accumulate);
     if (!backward && gckpti_call_compressed(call)) { /* then the axis is the first one */
-        gckpti_decompress(gckpti_call_compressed(call), gckpti_slice_move(call, 0).offset[0],
-                          gckpti_elements(&call->shape), call->out);
+        gckpti_iter it;
+        gckpti_slice_move(&it, call, 0);
+        gckpti_decompress(gckpti_call_compressed(call), it.offset[0], gckpti_elements(&call->shape),
+                          call->out);
         return;
     }
     gckpti_run_moves(call, backward, gckpti_slice_move);

@@ -23,27 +23,17 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
 
 #ifndef GCKPTI_NO_GRAPH
 #define GCKPTI_IF_PLANNER(type, function) (GCKPTI_WITH_PLANNER ? (function) : (type)0)
-/* Define builders of ops: of one input and 0 to 2 attributes, or an axis; of two inputs. */
+/* Define builders of ops: of one input without or with attributes; of two inputs. */
 #define GCKPTI_BUILDER_0(name)                                                                     \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
-#define GCKPTI_BUILDER_1(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o)                                 \
+#define GCKPTI_BUILDER(name, type, parameters, ...)                                                \
+    GCKPT_API gckpt_tensor *gckpt_##name parameters                                                \
     {                                                                                              \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, &o, sizeof o);                                \
-    }
-#define GCKPTI_BUILDER_2(name)                                                                     \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, float o0, float o1)                      \
-    {                                                                                              \
-        const float o[2] = { o0, o1 };                                                             \
+        const type o[] = { __VA_ARGS__ };                                                          \
         return gckpt_apply(&gckpti_op_##name, &x, 1, o, sizeof o);                                 \
-    }
-#define GCKPTI_AXIS_BUILDER(name)                                                                  \
-    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x, int axis)                                \
-    {                                                                                              \
-        return gckpt_apply(&gckpti_op_##name, &x, 1, &axis, sizeof axis);                          \
     }
 #define GCKPTI_BINARY_BUILDER(name)                                                                \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
@@ -53,9 +43,7 @@ typedef int (*gckpti_field_rule)(const gckpt_call *call, void *attr, gckpt_recep
 #else
 #define GCKPTI_IF_PLANNER(type, function) ((type)0)
 #define GCKPTI_BUILDER_0(name)
-#define GCKPTI_BUILDER_1(name)
-#define GCKPTI_BUILDER_2(name)
-#define GCKPTI_AXIS_BUILDER(name)
+#define GCKPTI_BUILDER(name, type, parameters, ...)
 #define GCKPTI_BINARY_BUILDER(name)
 #endif
 

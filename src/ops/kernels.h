@@ -14,8 +14,8 @@ enum {
 };
 #undef GCKPTI_KIND
 enum { GCKPTI_ELEMENTS = 4096, GCKPTI_COLUMNS = 64 }; /* of a work item */
-/* Rows of a tile of terms of sums; the shortest rows that take vector loops. */
-enum { GCKPTI_TERM_ROWS = 32, GCKPTI_LONG_ROW = 32 };
+/* Rows of a tile of terms of sums; the shortest rows, and the fewest sums, that take vectors. */
+enum { GCKPTI_TERM_ROWS = 32, GCKPTI_LONG_ROW = 32, GCKPTI_FEW_SUMS = 8 };
 enum { GCKPTI_FEW_CLASSES = 16, GCKPTI_FEW_ROWS = 128 }; /* most classes; rows of a work item */
 
 #if GCKPTI_HAS_FAST
@@ -45,7 +45,7 @@ typedef struct {
                     int update);
     void (*add)(float *to, const float *from, int64_t n); /* to += from */
     const gckpti_loops *elementwise;                      /* by GCKPTI_KIND_.. */
-    void (*run_loop)(gckpti_loop *s, gckpti_loop_fn loop); /* of any number of elements */
+    void (*run_loop)(const gckpti_loop *s, gckpti_loop_fn loop); /* of any number of elements */
     void (*softmax_forward)(const gckpt_call *call, int64_t row);
     void (*softmax_backward)(const gckpt_call *call, int64_t row);
     void (*log_softmax_forward)(const gckpt_call *call, int64_t row);

@@ -76,20 +76,30 @@ GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_LOOPS_WITH)
 GCKPTI_BINARY_OPS(GCKPTI_BINARY_LOOP)
 #undef GCKPTI_BINARY_LOOP
 
-/* Defines a put (store or add) of W elements of a gradient, and its loop. */
+/* Whether terms of sums are first added to +0, so that no compiler contracts them with the sum. */
+enum { V(adds_passed) = 0, V(adds_product) = 1, V(adds_quotient) = 1 };
+/* Defines a put (store or add) of W elements of a gradient, and its loop; `sums` is a constant. */
 #define GCKPTI_GRADIENT_LOOP(name, rule, a, b)                                                     \
     GCKPTI_INLINED void V(name##_put)(float *d, FLOATS g, FLOATS x, FLOATS y, int accumulate)      \
     {                                                                                              \
         (void)x, (void)y;                                                                          \
         V(put_##rule##_n)(d, a, b, accumulate, W);                                                 \
     }                                                                                              \
-    GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
+    GCKPTI_INLINED void V(name##_gradient_of)(const gckpti_loop *loop, int sums)                   \
     {                                                                                              \
         const gckpti_loop s = *loop;                                                               \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
-            V(name##_put)(s.to + j, GCKPTI_OPERAND(2), GCKPTI_OPERAND(0), GCKPTI_OPERAND(1),       \
-                          s.accumulate);                                                           \
+            float term[W] = { 0.0f }, *to = sums ? term : s.to + j;                                \
+            const FLOATS x = GCKPTI_OPERAND(0), y = GCKPTI_OPERAND(1);                             \
+            V(name##_put)(to, GCKPTI_OPERAND(2), x, y, sums ? V(adds_##rule) : s.accumulate);      \
+            if (sums)                                                                              \
+                gckpti_sum_add(&s.to[j * s.steps[3]], &s.comp[j * s.steps[3]], *term);             \
         }                                                                                          \
+    }                                                                                              \
+    GCKPTI_KERNEL void V(name##_gradient)(const gckpti_loop *loop)                                 \
+    {                                                                                              \
+        const int sums = GCKPTI_ISA < 0 && loop->comp;                                             \
+        sums ? V(name##_gradient_of)(loop, 1) : V(name##_gradient_of)(loop, 0);                    \
     }
 GCKPTI_BINARY_GRADS(GCKPTI_GRADIENT_LOOP)
 #undef GCKPTI_GRADIENT_LOOP
@@ -114,7 +124,11 @@ GCKPTI_KERNEL void V(where_gradient)(const gckpti_loop *loop)
     const gckpti_loop s = *loop;
     for (int64_t j = 0; j < s.n; j += W) {
         const INTS taken = V(where_mask)(GCKPTI_OPERAND(0), s.shift, s.second);
-        V(put_n)(s.to + j, V(floats)(taken & V(bits)(GCKPTI_OPERAND(2))), s.accumulate, W);
+        const FLOATS g = V(floats)(taken & V(bits)(GCKPTI_OPERAND(2)));
+        if (GCKPTI_ISA < 0 && s.comp)
+            gckpti_sum_add(&s.to[j * s.steps[3]], &s.comp[j * s.steps[3]], GCKPTI_LANE(g, 0));
+        else
+            V(put_n)(s.to + j, g, s.accumulate, W);
     }
 }
 #undef GCKPTI_OPERAND

@@ -109,8 +109,8 @@ typedef struct {
  * condition; forward, y is a and g is b. */
 typedef struct {
     const float *in[3], *o;
-    float *to;
-    int64_t n, steps[3]; /* steps in x, y and g: 1, or 0 for an element that is repeated */
+    float *to, *comp;    /* comp: compensation of the sums in `to`, of plain loops, or NULL */
+    int64_t n, steps[4]; /* steps in x, y, g and, of sums, `to`: 1, or 0 to repeat an element */
     int accumulate;
     int shift, second; /* where: 1 for a condition in f32, 1 for the gradient of b */
 } gckpti_loop;
@@ -241,18 +241,18 @@ GCKPTI_INLINE void gckpti_add_to_grad(const gckpt_arg *arg, int64_t i, float x)
  * where all tensors cross them with a single step: equal shapes are one axis, and (B,T,C) with (C)
  * has axes of C and of B*T. */
 typedef struct {
-    int n;
+    int n, tensors;
     int64_t size[GCKPT_MAX_DIMS], step[4][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
     int64_t offset[4]; /* the element of each tensor that the iterator has reached */
 } gckpti_iter;
 
-/* Begins to iterate over `axes` of tensors of these shapes; of NULL, an element is repeated. Axes
- * match from the last; a size of 1 or a missing axis is repeated (step 0). */
+/* Begins to iterate over `axes` of tensors of these shapes, up to the first NULL. Axes match from
+ * the last; a size of 1 or a missing axis is repeated (step 0). */
 GCKPTI_FN void gckpti_iter_over(gckpti_iter *it, const gckpt_shape *axes,
                                 const gckpt_shape *const shapes[4]);
 
-/* Which elements of input i (tensor 0) and of the result of a move (tensor 1) correspond. */
-typedef gckpti_iter gckpti_move_fn(const gckpt_call *call, int i);
+/* Iterates over elements of input i (tensor 0) and of the result of a move (tensor 1). */
+typedef void gckpti_move_fn(gckpti_iter *it, const gckpt_call *call, int i);
 
 /* A loop over `it`: runs `plane` on the two innermost axes. Threads share an axis along which
  * tensor `to`, which is written, has a step: so one thread adds the terms of a sum, in order.
@@ -264,8 +264,8 @@ typedef struct gckpti_strided {
     int to, count; /* count: loops that run together; in firmware one does */
     gckpti_loop loops[2];
     gckpti_loop_fn run[2];
-    int vectors;  /* nonzero: `run` has loops for vectors */
-    float *comp;  /* compensation of the sums in `to`, or NULL */
+    void (*vectors)(const gckpti_loop *s, gckpti_loop_fn loop); /* runs `run` by vectors; or NULL */
+    float *comp;  /* compensation of the sums in `to` of the first loop, or NULL */
     int64_t cost; /* of an element */
     int axis;     /* which work items divide */
     int64_t each; /* indices of it in a work item */

@@ -21,22 +21,11 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
 static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned reads, int kind,
                              gckpti_loop_fn plain)
 {
-    const gckpti_loop loop = gckpti_loop_of(call, backward, reads);
-#if GCKPTI_HAS_FAST
-    if (call->kernels && loop.to) {
-        const gckpt_shape all = gckpt_shape1(loop.n), *const shapes[4] = { &all, &all, &all, &all };
-        gckpti_strided s;
-        gckpti_begin_strided(&s, call, gckpti_loop_plane, 3);
-        gckpti_iter_over(&s.it, &all, shapes);
-        s.loops[0] = loop, s.cost = 16;
-        gckpti_add_loop(&s, kind, backward - 1, plain);
-        gckpti_run_strided(&s);
-        return;
-    }
-#endif
-    (void)kind;
-    if (loop.to)
-        plain(&loop);
+    gckpti_strided s;
+    s.loops[0] = gckpti_loop_of(call, backward, reads), s.call = call, s.count = 0, s.cost = 16;
+    gckpti_add_loop(&s, kind, backward - 1, plain, s.loops->n);
+    if (s.loops->to)
+        gckpti_run_flat(&s);
 }
 
 #define GCKPTI_INPLACE_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
@@ -54,10 +43,10 @@ static void gckpti_run_unary(const gckpt_call *call, int backward, unsigned read
     GCKPTI_UNARY_DESC(name, gckpti_##name##_shape, flops, reads)
 GCKPTI_UNARY_OPS(GCKPTI_UNARY_OP)
 GCKPTI_UNARY_OPS_WITH(GCKPTI_UNARY_OP_WITH)
-GCKPTI_BUILDER_1(pow)
-GCKPTI_BUILDER_2(clamp)
-GCKPTI_BUILDER_1(scale)
-GCKPTI_BUILDER_1(leaky_relu)
+GCKPTI_BUILDER(pow, float, (gckpt_tensor * x, float o0), o0)
+GCKPTI_BUILDER(clamp, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
+GCKPTI_BUILDER(scale, float, (gckpt_tensor * x, float o0), o0)
+GCKPTI_BUILDER(leaky_relu, float, (gckpt_tensor * x, float o0), o0)
 
 /* detach: y = x, in place if no later op reads x. */
 GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
@@ -81,7 +70,7 @@ GCKPTI_FN void gckpti_from_u8_forward(const gckpt_call *call)
 }
 GCKPTI_DESC_ALL(from_u8, NULL, gckpti_from_u8_shape, NULL, NULL, NULL, NULL, GCKPTI_IS_ELEMENTWISE,
                 GCKPT_IS_U8);
-GCKPTI_BUILDER_2(from_u8)
+GCKPTI_BUILDER(from_u8, float, (gckpt_tensor * x, float o0, float o1), o0, o1)
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
  * log_softmax: y = (x - max) - log(sum), rows of -inf stay;  dx = g - exp(y) sum(g) = fma(-exp(y),

@@ -32,7 +32,6 @@ static int gckpti_is_proven(const gckpti_search *s, const gckpti_candidate *cand
     return candidate->length > 0 && candidate->overhead - candidate->bound <= s->margin;
 }
 
-/* ---- levels and initial schedules (search/search); the schedule of a cut ---- */
 /* Makes the schedule of s->action the current one: it runs all nodes as late as they are needed,
  * keeps results that are not marked, and recomputes marked ones, or copies them back, just before
  * the first backward that needs them. Returns its peak; out of memory: INT64_MAX. */
@@ -119,6 +118,9 @@ static void gckpti_find_initials(gckpti_search *s)
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
     gckpti_reduce_initials(s);
     gckpti_sort(s->initial, (size_t)s->initials, sizeof *s->initial, gckpti_initial_before, NULL);
+    s->starts = s->initials;
+    if (s->bound->points > 0 && p->nodes <= GCKPTI_SMALL_N)
+        gckpti_add_chain_initials(s, GCKPTI_LEAN, most);
 }
 
 /* ---- levels ---- */
@@ -179,14 +181,13 @@ static void gckpti_solve_cut(gckpti_search *s, gckpti_candidate *level, gckpti_c
     gckpti_improve(s, level);
 }
 
-/* Solves level k: tries schedules from cuts. Unless one is proven near-optimal, improves initials
- * within or near the limit, and the schedule of the level above in the group. */
+/* Solves level k by cuts and, unless one is proven near-optimal, by initials and level k - 1. */
 GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
 {
     gckpti_candidate *level = &s->level[k];
     const int grouped = k % GCKPTI_LEVEL_GROUP > 0, small = s->p->nodes <= GCKPTI_SMALL_N;
     const int perturbs = small ? 4 : s->p->can_copy ? 2 : 0; /* to leave a local optimum */
-    const int tries = small ? 6 : grouped ? 1 : 4; /* initials beyond the limit */
+    const int tries = small ? 6 : grouped ? 1 : 4;           /* initials beyond the limit */
     int decider, i = 0, best = -1;
     if (level->solved || s->p->failed)
         return;
@@ -203,7 +204,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped)
         gckpti_solve_level(s, k - 1);
     s->effort = 0;
-    for (; i < s->initials && s->initial[i].peak <= level->limit; i++)
+    for (; i < s->starts && s->initial[i].peak <= level->limit; i++)
         if (best < 0 || s->initial[i].overhead <= s->initial[best].overhead)
             best = i;
     if (best >= 0)
@@ -211,7 +212,7 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     if (grouped && s->level[k - 1].length == 0)
         return; /* not even the level above has one */
     uint64_t least = UINT64_MAX;
-    for (int tried = 0; i < s->initials && tried < tries; i++) {
+    for (int tried = 0; i < s->starts && tried < tries; i++) {
         const gckpti_candidate *initial = &s->initial[i];
         if (initial->overhead / 8 * 7 > least || initial->overhead / 4 > s->p->least_cost)
             continue;
@@ -230,7 +231,6 @@ GCKPTI_FN void gckpti_solve_level(gckpti_search *s, int k)
     }
 }
 
-/* ---- placing a candidate ---- */
 /* Lowers and places a candidate: sets p->lowered, candidate->arena and candidate->time. If the
  * arena cannot be addressed, sets candidate->arena to SIZE_MAX, which is no error. */
 GCKPTI_FN gckpt_result gckpti_place_candidate(gckpti_search *s, gckpti_candidate *candidate)

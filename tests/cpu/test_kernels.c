@@ -1491,7 +1491,7 @@ static void off_softmax(const gckpt_call *call, int64_t row)
     off(call->out + call->shape.d[1] - 1);
 }
 
-static void off_gelu(gckpti_loop *loop, gckpti_loop_fn gelu)
+static void off_gelu(const gckpti_loop *loop, gckpti_loop_fn gelu)
 {
     float *last = loop->to + loop->n - 1;
     right->run_loop(loop, gelu);

@@ -456,8 +456,8 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
     test_shared_attention(b, queries, keys, heads, 1, d, causal, 0, narrow, held, unwanted);
 }
 
-/* Makes one element of q, k, v or of the output's gradient infinite, at one token. Results that do not depend on that
- * token must keep their bits; some dq of the queries that see the token must become infinite or NaN. */
+/* Makes one element of q, k, v or of the output's gradient infinite or NaN, at one token. Results that do not depend on
+ * that token must keep their bits; some dq of the queries that see the token must become infinite or NaN. */
 static void test_masked(int64_t d, int64_t queries, int64_t keys)
 {
     const gckpti_attention o = { 1, 1, 0, 0, 0, 0, 0 };
@@ -469,11 +469,11 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
     device_runs(&t);
     float *clean[4] = { t.grad[0], t.grad[1], t.grad[2], t.out };
     for (int which = 0; which < 4; which++)
-        for (int64_t token = queries / 3; token < queries; token += queries / 3) {
+        for (int64_t token = queries / 3 - 1; token < queries; token += queries / 3) {
             int of_query = which == 0 || which == 3; /* which: 0 to 3 for an element of q, k, v or g */
             float *x = (which == 3 ? t.g : t.x[which]) + (token + (of_query ? 0 : ahead)) * d + d / 2, before = *x;
             int64_t wrong = 0, spoilt = 0;
-            *x = INFINITY;
+            *x = token / (queries / 3) % 2 ? INFINITY : NAN;
             for (int i = 0; i < 3; i++)
                 t.grad[i] = floats(n[i]);
             t.out = floats(n[0]);
@@ -488,7 +488,7 @@ static void test_masked(int64_t d, int64_t queries, int64_t keys)
                 if (of_query && i / d > token + ahead)
                     wrong += t.grad[1][i] != clean[1][i] || t.grad[2][i] != clean[2][i];
             CHECK_MSG(wrong == 0 && spoilt > 0,
-                      "attention %ld over %ld, heads of %ld: %c of token %ld is infinite: %ld others changed",
+                      "attention %ld over %ld, heads of %ld: %c of token %ld not finite: %ld wrong",
                       (long)queries, (long)keys, (long)d, "qkvg"[which], (long)token, (long)wrong);
             *x = before;
             for (int i = 0; i < 3; i++)
@@ -531,6 +531,7 @@ static void test_attention(void)
     test_masked(24, 70, 70);
     test_masked(16, 40, 71);
     test_masked(66, 67, 67);
+    test_masked(8, 5, 67);
 }
 
 /* ---- linear_cross_entropy ---- */

@@ -72,6 +72,15 @@ for n in 1 2 4 8; do
         done
     done
 done
+# A ledger has the same bytes for every number of processes and every way to shard, and any of them audits it.
+check "a ledger by one process" build/gpt $run --ledger "$work/one.ledger" --ledger-every 2
+for shard in none state gradients values; do
+    rm -f "$work/many.ledger"
+    check "a ledger by 4 ranks, --shard $shard" ranks 4 build/gpt-mpi $run --shard $shard --ledger "$work/many.ledger" --ledger-every 2
+    check "a ledger by 4 ranks, --shard $shard: the same bytes" cmp "$work/one.ledger" "$work/many.ledger"
+    check "2 ranks audit, --shard $shard" sh -c "build/audit $work/one.ledger --step all \
+        --program 'mpirun $root --oversubscribe -n 2 build/gpt-mpi --shard $shard' | grep '^audit  equal: 3 records'"
+done
 check "other virtual ranks, other bits" test "$(build/gpt $small --steps 4 --eval-every 0 --virtual-ranks 4 --json - 2> "$work/log" |
     sed -n 's/.*"weights_hash":"\([^"]*\).*/\1/p')" != "${expected##* }"
 check "text and samples by one process only" sh -c "build/gpt $run --sample 20 | sed '/^sample/,\$!d; /^end/d' > $work/sampled &&

@@ -32,6 +32,30 @@ for page in docs/course/*.md; do
     done
 done
 
+# ---- the planner from scratch ----
+scratch=docs/course/scratch
+check "plan.c has at most 250 lines" test "$(wc -l < $scratch/plan.c)" -le 250
+check "plan.c names how to compile it" grep -q '^ \*     cc -std=c99 -O2 plan.c -o plan' $scratch/plan.c
+check "plan.c is C99, without warnings" $CC -std=c99 -pedantic -Wall -Wextra -Werror $scratch/plan.c -o "$work/plan"
+sed -n '/^    bytes/,/rule:/s/^    //p' $scratch/exercises.md > "$work/plan.text"
+check "plan.c prints what $scratch/exercises.md says" sh -c "$work/plan | diff $work/plan.text -"
+check "plan.c checks the schedule that it prints" sh -c "$work/plan 12 7 40 | grep -q '^checked: 39 bytes, work 231\$'"
+check "plan.c: too few bytes" sh -c "$work/plan 12 7 9 | grep -q '^9 bytes are too few\$'"
+check "plan.c: too many ops" fails_with 2 'OPS, 1 to 32' "$work/plan" 33
+
+if command -v python3 > /dev/null; then
+    questions() { python3 tests/examples/questions.py $scratch/plan.c "$1" > "$work/questions.$1"; }
+    check "questions.py asks about plan.c" questions 1
+    check "questions.py: 30 questions" test "$(grep -c '^[0-9]*\. ' "$work/questions.1")" = 30
+    check "questions.py: another seed" questions 2
+    check "questions.py: it asks other questions" sh -c "! cmp '$work/questions.1' '$work/questions.2'"
+    sed -n 's/^    \([0-9]*\): \(.*\)/\1 \2/p' "$work/questions.1" > "$work/places"
+    check "questions.py: each names a line as it is" awk -v file=$scratch/plan.c '
+        BEGIN { while ((getline line < file) > 0) { sub(/^ +/, "", line); text[++n] = line } }
+        { at = $1; sub(/^[0-9]+ /, ""); if ($0 != text[at]) { print at ": " $0; bad = 1 } }
+        END { exit bad || NR != 30 }' "$work/places"
+fi
+
 # ---- exercises ----
 [ "$object" ] || LINKED="$CC -I. -DGRADCKPT_IMPLEMENTED $work/page/gradckpt.o"
 export LIMIT=10 AT=$work/class LINKED="$LINKED -O0 -w"
@@ -50,10 +74,15 @@ because() { grep -qe "$1" "$work/said" || { cat "$work/said"; return 1; }; }
 check "course.sh prepare" course prepare
 check "each lesson has two exercises" \
     test "$(grep -c '^[0-9]\.[12] ' "$AT/list")" = $((2 * $(ls docs/course/[0-9]-*.md | wc -l)))
-check "the list has every heading of exercises.md" \
-    test "$(grep -c '^[0-9]* ' "$AT/list")" = "$(grep -c '^## ' docs/exercises.md)"
+check "the list has every heading of both exercises.md" \
+    test "$(grep -c '^[0-9]* ' "$AT/list")" = "$(cat docs/exercises.md docs/course/scratch/exercises.md | grep -c '^## ')"
 cp "$AT/1.1.c" "$work/page/answer.c"
 check "an answer compiles by the line of the page, and prints what the page says" prints "$AT/1.1.text" "$answers"
+for number in 14 15; do
+    cp "$AT/$number.c" "$work/page/answer.c"
+    check "exercise $number: compiles by the line of its page, and prints what the page says" \
+        prints "$AT/$number.text" "$(line $scratch/exercises.md 'cc .*answer')"
+done
 while read -r number page; do
     in_turn 6 || continue
     check "exercise $number: the answer is right" says right "$number" "$AT/$number.c"

@@ -491,7 +491,7 @@ static gckpt_plan_desc options(const net_slot *n, gckpt_fetch_spec *fetch)
         d.offload.bytes = e / 8 % 2 ? (size_t)byte(&in) * 64 : 0;
         d.offload.cost = e / 16 % 2 ? (uint64_t)byte(&in) << choose(&in, 40) : 0;
         d.offload.overlap = e / 32 % 2;
-        d.bf16.precision = f % 4 == 0 ? (gckpt_precision)(f / 4 % (in.odd ? 5 : 3)) : GCKPT_FP32;
+        d.bf16.precision = f % 4 == 0 ? (gckpt_precision)(f / 4 % (in.odd ? 4 : 2)) : GCKPT_FP32;
         d.schedule.segment_size = f % 8 == 7 ? whole(&in, 5) : 0;
         /* some are negative */
         d.schedule.segment_size -= d.schedule.segment_size > 0 && d.schedule.segment_size < 5 ? 2 : 0;

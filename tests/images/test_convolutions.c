@@ -134,7 +134,8 @@ static void test_contract(int seed)
     memset(&z, 0, sizeof z);
     const int transposed = seed % 2;
     z.op = builder_of(2, transposed);
-    z.window.groups = 1 + (int)below(3);
+    const int is_disjoint = seed % 5 == 2;
+    z.window.groups = is_disjoint ? 1 : 1 + (int)below(3);
     const int64_t groups = z.window.groups, c = groups * between(1, 3), o = groups * between(1, 3);
     z.x = gckpt_shape4(between(1, 2), between(2, 4), between(2, 4), transposed ? o : c);
     z.w = gckpt_shape4(between(1, 3), between(1, 3), c / groups, o);
@@ -145,6 +146,9 @@ static void test_contract(int seed)
         while (!transposed && z.x.d[1 + i] + 2 * z.window.padding[i] <= (z.w.d[i] - 1) * z.window.dilation[i])
             z.window.padding[i]++;
         z.window.output_padding[i] = transposed ? (int)below(z.window.stride[i]) : 0;
+        if (is_disjoint) /* stride and taps are equal: each pixel is in one window */
+            z.window.stride[i] = (int)z.w.d[i], z.window.dilation[i] = 1, z.window.padding[i] = 0,
+            z.window.output_padding[i] = 0, z.x.d[1 + i] *= transposed ? 1 : z.w.d[i];
     }
     some_floats(z.x_data, seed % 3 == 0), some_floats(z.w_data, seed % 3 == 0);
     some_floats(z.b_data, 0), some_floats(z.target, seed % 3 == 0);

@@ -343,7 +343,7 @@ static void test_random(unsigned seed)
                           .kernels.alignment = (size_t)4 << below(6),
                           .kernels.stage_parameters = chance(20),
                           .kernels.plain = chance(50),
-                          .bf16.precision = (gckpt_precision)below(3),
+                          .bf16.precision = (gckpt_precision)below(2),
                           .fetch.specs = &fetch,
                           .fetch.count = chance(50) };
     if (chance(25))

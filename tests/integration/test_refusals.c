@@ -1636,7 +1636,7 @@ static void requests(void)
                  "desc.schedule.segment_size is -2147483648; allowed is -2147483647 or more");
     PLAN_REFUSED(batch, -1, "desc.batch is -1; allowed is 0 or more");
     PLAN_REFUSED(bf16.precision, GCKPT_BF16_FAST, "the processor has no kernels of GCKPT_BF16_FAST; GCKPT_BF16");
-    PLAN_REFUSED(bf16.precision, (gckpt_precision)4, "desc.bf16.precision is 4; allowed is 0 to 3");
+    PLAN_REFUSED(bf16.precision, (gckpt_precision)3, "desc.bf16.precision is 3; allowed is 0 to 2");
     PLAN_REFUSED(update_in_backward, 3, "desc.update_in_backward is 3; allowed is 0 to 1");
     PLAN_REFUSED(kernels.alignment, 3, "desc.kernels.alignment must be a power of two from 4 to 65536");
     PLAN_REFUSED(kernels.alignment, 2, "alignment must be");

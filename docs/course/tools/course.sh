@@ -21,7 +21,7 @@ prepare()
 {
     mkdir -p "$at/starters" "$at/grades" "$at/tries"
     rm -f "$at"/[0-9]*.text "$at"/starters/exercise-*.c
-    awk -v to="$at" -f "$tools/pages.awk" docs/course/[0-9]-*.md docs/exercises.md > "$at/list.new" &&
+    awk -v to="$at" -f "$tools/pages.awk" docs/course/[0-9]-*.md docs/exercises.md docs/course/scratch/exercises.md > "$at/list.new" &&
         ${CC:-cc} -O1 -o "$at/run" "$tools/run.c" && mv "$at/list.new" "$at/list"
 }
 
@@ -45,7 +45,7 @@ tried()
     done
     (
         ulimit -v 2097152 2> /dev/null # a compiler may begin others, so run cannot limit it
-        exec "$at/run" 60 0 256 . "$program.says" $LINKED -Idocs/course -Iexamples "$@" "$source" -o "$program"
+        exec "$at/run" 60 0 256 . "$program.says" $LINKED -Idocs/course -Iexamples "$@" "$source" -o "$program" -lm
     ) > "$program.ended"
 }
 

@@ -1,6 +1,6 @@
 # Extracts the exercises of pages: the text, the answer, its output, and the part that a student writes.
 #
-#     awk -v to=FOLDER -f docs/course/tools/pages.awk docs/course/[0-9]-*.md docs/exercises.md > FOLDER/list
+#     awk -v to=FOLDER -f docs/course/tools/pages.awk docs/course/[0-9]-*.md PAGE.. > FOLDER/list
 #
 # Prints the number and the page of each exercise in a line, and writes to FOLDER: NUMBER.c, the answer; NUMBER.text, its
 # output; NUMBER.with, values of its macros for a second run ("LAYERS=8 ROWS=3"); NUMBER.words, words that count like

@@ -4,6 +4,10 @@ template <auto F, bool PENDING, auto... MORE> void locked(const gckpt_call *call
     DeviceLock lock(device_of(call), PENDING);
     F(call, MORE...);
 }
+template <auto FORWARD, auto BACKWARD> void either(const gckpt_call *call, bool backward)
+{
+    backward ? BACKWARD(call) : FORWARD(call);
+}
 template <auto F, class... A> void locked_with(const gckpt_call *call, A... arguments)
 {
     DeviceLock lock(device_of(call));
@@ -55,7 +59,8 @@ const OpKernels EXACT_OPS[] = {
 #ifndef GCKPT_NO_IMAGES
     OP(upsample) OP_AS(max_pool, pool_by<true>) OP_WORDS(average_pool, no, pool_by<false>)
     OP_WORDS(conv2d, no, conv2d_by)
-    OP_WORDS(groupnorm, groupnorm, groupnorm_by) OP_WORDS(batchnorm, groupnorm, groupnorm_by)
+    OP_WORDS(groupnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
+    OP_WORDS(batchnorm, groupnorm, either<groupnorm_forward, groupnorm_backward>)
 #endif
 #ifndef GCKPT_NO_RECURRENT
     OP_WORDS(gru, cells, cells_by<3>) OP_WORDS(lstm, cells, cells_by<4>)
@@ -68,7 +73,8 @@ const OpKernels EXACT_OPS[] = {
 #define FAST_BY(name, workspace, ...)                                                              \
     { #name, locked<__VA_ARGS__, true, false>, locked<__VA_ARGS__, true, true>, workspace },
 const OpKernels FAST_OPS[] = {
-    FAST(linear, linear) FAST(linear_cross_entropy, linear_cross_entropy)
+    FAST_BY(linear, fast::linear_workspace, either<fast::linear_forward, fast::linear_backward>)
+    FAST(linear_cross_entropy, linear_cross_entropy)
     FAST(layernorm, layernorm) FAST(rmsnorm, layernorm)
     FAST(attention, attention) FAST_BY(add, fast::add_workspace, fast::fused_add_by)
     FAST_BY(sub, fast::same_shape_workspace, sub_by<true>)

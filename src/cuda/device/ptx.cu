@@ -34,21 +34,18 @@ __device__ __forceinline__ void gckpti_mma_bf16(float d[4], const uint32_t a[4],
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* Loads four 8 x 8 matrices of bf16; lane l passes the address of row l % 8 of matrix l / 8. */
-__device__ __forceinline__ void gckpti_ldmatrix_x4(uint32_t r[4], const void *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
-                 : "memory");
-}
-__device__ __forceinline__ void gckpti_ldmatrix_x4_trans(uint32_t r[4], const void *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
-                 : "memory");
-}
+/* Load four 8 x 8 matrices of bf16; lane l passes the address of row l % 8 of matrix l / 8. */
+#define LDMATRIX(name, trans)                                                                      \
+    __device__ __forceinline__ void name(uint32_t r[4], const void *row)                           \
+    {                                                                                              \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" trans ".shared.b16 {%0,%1,%2,%3}, [%4];"      \
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                              \
+                     : "r"((uint32_t)__cvta_generic_to_shared(row))                                \
+                     : "memory");                                                                  \
+    }
+LDMATRIX(gckpti_ldmatrix_x4, "")
+LDMATRIX(gckpti_ldmatrix_x4_trans, ".trans")
+#undef LDMATRIX
 /* gckpti_thread_index and gckpti_block_index read the registers again, so that values computed from
  * them are computed again after a long loop and occupy no registers during it. */
 __device__ __forceinline__ int gckpti_thread_index(void)

@@ -302,16 +302,6 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
             call, a, a.s, a.heads / a.group, 4, TILE * SCORES);
 }
 
-/* Returns true if a block's shared memory can hold tiles of 128 columns (99 KiB cannot). */
-bool fits_wide_tiles(const gckpt_call *call)
-{
-    int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
-    Device *d = device_of(call);
-    check(d, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number),
-          "requesting shared memory");
-    return all <= most;
-}
-
 void attention_by(const gckpt_call *call, bool)
 {
     const gckpti_attn h = gckpti_attn_of(call);
@@ -329,7 +319,9 @@ void attention_by(const gckpt_call *call, bool)
         for_each_row<attention_delta_of>(call, queries, grad_out_of(call), value_out_of(call),
                                          (float *)call->workspace, (int64_t)a.t, a.heads, a.d, a.c);
     const bool mixed = call->precision != GCKPT_FP32;
-    if (a.d <= 64 || !fits_wide_tiles(call))
+    const int wide = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
+    /* where a block has 99 KiB of shared memory, heads are split into 64 columns */
+    if (a.d <= 64 || wide > attribute_of(call, cudaDevAttrMaxSharedMemoryPerBlockOptin))
         mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
     else
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);

@@ -4,9 +4,8 @@
 Axes axes_of(const gckpti_iter &w, int first, bool dense)
 {
     Axes x = {};
-    int64_t size = 1;
     x.n = w.n;
-    for (int k = 0; k < w.n; size *= w.size[k++]) {
+    for (int64_t k = 0, size = 1; k < w.n; size *= w.size[k++]) {
         x.size[k] = w.size[k];
         x.step[0][k] = size;
         x.step[dense][k] = w.step[first][k];

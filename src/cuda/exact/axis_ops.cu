@@ -1,13 +1,13 @@
 #ifndef GCKPT_NO_AXES
-
 void permute_by(const gckpt_call *call, bool backward)
 {
     const gckpt_arg *x = &call->in[0];
-    const Axes axes = axes_of(gckpti_permute_move(call, 0), !backward, false);
-    if (!backward)
-        transpose(call, axes, call->out, x->data, 0);
-    else if (x->grad)
-        transpose(call, axes, x->grad, call->grad_out, x->accumulate);
+    float *to = backward ? x->grad : call->out;
+    gckpti_iter it;
+    gckpti_permute_move(&it, call, 0);
+    if (to)
+        transpose(call, axes_of(it, !backward, false), to, backward ? call->grad_out : x->data,
+                  backward && x->accumulate);
 }
 
 void pad_by(const gckpt_call *call, bool backward)

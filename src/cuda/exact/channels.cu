@@ -158,11 +158,6 @@ void groupnorm_backward(const gckpt_call *call)
     channel_each<true>(call, s);
 }
 
-void groupnorm_by(const gckpt_call *call, bool backward)
-{
-    backward ? groupnorm_backward(call) : groupnorm_forward(call);
-}
-
 int64_t groupnorm_workspace(const gckpt_call *call, bool)
 {
     const Channels s = channels_of(call);

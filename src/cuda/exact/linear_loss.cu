@@ -46,7 +46,7 @@ int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row
     Classes l = { workspace, call->in[2].index + row };
     l.saved = saved ? saved + 2 * row : NULL;
     l.losses = workspace + sizes->losses + row, l.state = workspace + sizes->offset; /* forward */
-    l.rows = rows, l.classes = v, l.cap = gckpti_linear_loss_cap(call);
+    l.rows = rows, l.classes = v, l.cap = gckpti_linear_loss_cap(call), l.dx = workspace;
     if (grad)
         dx = workspace + sizes->offset;
     if (grad && x->accumulate)
@@ -64,8 +64,7 @@ int64_t logit_block(const gckpt_call *call, const LogitSizes *sizes, int64_t row
         if (!backward)
             for_each_row<loss_of_row>(call, rows, l);
         else
-            for_each_row<loss_gradients_of_row<false>>(call, rows, l, workspace, (float *)NULL,
-                                                       params_of(call), 0, 0);
+            for_each_row<loss_gradients_of_row<false>>(call, rows, l, params_of(call));
         t.a = d, t.b = gckpti_transpose(&t.b);
         if (dx)
             gckpti_gemm(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);

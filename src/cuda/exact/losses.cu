@@ -38,6 +38,8 @@ struct Classes {
     float *losses, *state; /* loss of each row; (rows,3): max, sum, target's logit so far */
     int64_t rows, first, n, classes, per_weight;
     float smoothing, cap; /* cap: the soft cap applied to the logits, or 0 */
+    float *dx, *dt;       /* gradients of x, which may be x, and of soft targets, or NULL */
+    int x_accumulate, t_accumulate;
 };
 
 Classes classes_of(const gckpt_call *call)
@@ -48,6 +50,8 @@ Classes classes_of(const gckpt_call *call)
     l.rows = gckpti_rows(&x->shape), l.n = l.classes = gckpti_last(&x->shape);
     l.per_weight = call->inputs == 3 ? l.rows / gckpti_elements(&w->shape) : 1;
     l.smoothing = call->attributes ? *(const float *)call->attributes : 0.0f;
+    l.dx = x->grad, l.dt = targets->grad;
+    l.x_accumulate = x->accumulate, l.t_accumulate = targets->accumulate;
     return l;
 }
 
@@ -100,15 +104,24 @@ __device__ void loss_of_row(int64_t r, const Classes &l)
         l.saved[2 * r + lane] = lane == 0 ? max : log_sum;
 }
 
-/* Computes dx, which may overwrite x. SOFT: also dt, of soft targets; dx or dt may be NULL. */
+/* Computes the unweighted loss of row r from its saved maximum and sum. */
+__device__ void saved_loss_of_row(int64_t r, const Classes &l)
+{
+    const int64_t target = l.target ? l.target[r] : 0;
+    const float logit = target < 0 ? 0.0f : l.x[r * l.n + target];
+    const float loss = class_loss(l, r, l.saved[2 * r], l.saved[2 * r + 1], logit);
+    if (threadIdx.x % 32 == 0)
+        l.losses[r] = loss;
+}
+
+/* Computes dx or, if SOFT, dx and dt, of which one may be NULL. */
 template <bool SOFT>
-__device__ void loss_gradients_of_row(int64_t r, const Classes &l, float *dx, float *dt,
-                                      const StepParams *params, int x_accumulate, int t_accumulate)
+__device__ void loss_gradients_of_row(int64_t r, const Classes &l, const StepParams *params)
 {
     enum { AT_ONCE = 4 };
     const int lane = (int)threadIdx.x % 32;
     const float p_off = l.smoothing / (float)l.n, p_on = 1.0f - l.smoothing + p_off;
-    const bool to_x = !SOFT || dx, to_t = SOFT && dt;
+    const bool to_x = !SOFT || l.dx, to_t = SOFT && l.dt;
     const float w = weight_of(l, r), scale = w * params->loss_scale;
     const int64_t begin = r * l.n, end = begin + l.n;
     const int64_t target = SOFT ? 0 : begin + l.target[r] - l.first;
@@ -127,14 +140,14 @@ __device__ void loss_gradients_of_row(int64_t r, const Classes &l, float *dx, fl
             float p = gckpti_fma(gckpti_exp(y - log_sum), mass, -t);
             if (l.cap > 0.0f)
                 p *= gckpti_softcap_deriv(x[k], 1.0f / l.cap);
-            if (out && to_x && !x_accumulate)
-                dx[at] = 0.0f;
-            if (out && to_t && !t_accumulate)
-                dt[at] = 0.0f;
+            if (out && to_x && !l.x_accumulate)
+                l.dx[at] = 0.0f;
+            if (out && to_t && !l.t_accumulate)
+                l.dt[at] = 0.0f;
             if (!out && to_x)
-                gckpti_put_product(&dx[at], p, scale, x_accumulate);
+                gckpti_put_product(&l.dx[at], p, scale, l.x_accumulate);
             if (!out && to_t)
-                gckpti_put_product(&dt[at], log_sum - y, scale, t_accumulate);
+                gckpti_put_product(&l.dt[at], log_sum - y, scale, l.t_accumulate);
         }
     }
 }
@@ -148,23 +161,18 @@ int64_t cross_entropy_workspace(const gckpt_call *call, bool backward)
 
 void cross_entropy_by(const gckpt_call *call, bool backward)
 {
-    const gckpt_arg *x = &call->in[0], *targets = &call->in[1];
     Classes l = classes_of(call);
     if (!backward) {
         for_each_row<loss_of_row>(call, l.rows, l);
         return add_losses(call, l.losses, l.target, l.rows, 1);
     }
-    if (l.soft && (x->grad || targets->grad))
-        for_each_row<loss_gradients_of_row<true>>(call, l.rows, l, x->grad, targets->grad,
-                                                  params_of(call), x->accumulate,
-                                                  targets->accumulate);
-    else if (x->grad)
-        for_each_row<loss_gradients_of_row<false>>(call, l.rows, l, x->grad, (float *)NULL,
-                                                   params_of(call), x->accumulate, 0);
+    if (l.soft && (l.dx || l.dt))
+        for_each_row<loss_gradients_of_row<true>>(call, l.rows, l, params_of(call));
+    else if (l.dx)
+        for_each_row<loss_gradients_of_row<false>>(call, l.rows, l, params_of(call));
     if (!call->in[2].grad)
         return;
-    l.weights = NULL, l.saved = NULL;
-    for_each_row<loss_of_row>(call, l.rows, l);
+    for_each_row<saved_loss_of_row>(call, l.rows, l);
     row_sums(call, Plain{ l.losses }, l.losses + l.rows, l.rows / l.per_weight, l.per_weight, 1.0f);
     weights_gradient(call, l.losses + l.rows);
 }

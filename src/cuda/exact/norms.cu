@@ -40,6 +40,14 @@ Norm norm_of(const gckpt_call *call)
     return s;
 }
 
+/* Returns s, with operands that are known to be in f32 if N is 1 (exact kernels). */
+template <int N> __device__ __forceinline__ Norm typed(Norm s)
+{
+    if (N == 1)
+        s.x.bf16 = s.gain.bf16 = s.bias.bf16 = s.g.bf16 = NULL;
+    return s;
+}
+
 /* Returns the sum over a row by a warp: f(sum, x) returns the sum with x. A lane has N adjacent
  * elements at a time; with N = 1, lanes are the 32 of the manual's 5d. */
 template <int N, class F> __device__ __forceinline__ float norm_sum(const Norm &s, int64_t r, F f)
@@ -54,8 +62,9 @@ template <int N, class F> __device__ __forceinline__ float norm_sum(const Norm &
 
 /* N = 8: of GCKPT_BF16_FAST, where the mean is uncorrected: x has 8 bits. */
 template <int N>
-__device__ void norm_row(int64_t r, const Norm &s, float epsilon, const Results &out)
+__device__ void norm_row(int64_t r, const Norm &norm, float epsilon, const Results &out)
 {
+    const Norm s = typed<N>(norm);
     const int lane = (int)threadIdx.x % 32;
     Normed o = {};
     const auto mean_from = [&](float c) {
@@ -87,8 +96,9 @@ __device__ void norm_row(int64_t r, const Norm &s, float epsilon, const Results 
 }
 
 template <int N>
-__device__ void norm_gradient_of_row(int64_t r, const Norm &s, const Results &dx, int accumulate)
+__device__ void norm_gradient_of_row(int64_t r, const Norm &norm, const Results &dx, int accumulate)
 {
+    const Norm s = typed<N>(norm);
     const Normed o = normed(s.saved, r, s.center);
     float h[N], u[N], gain[N], a = 0.0f, b = 0.0f; /* h: normalised x; u: g gain */
     const auto read = [&](int64_t i) {

@@ -271,26 +271,22 @@ const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int
     return best;
 }
 
-int sm_count(const gckpt_call *call)
+int attribute_of(const gckpt_call *call, cudaDeviceAttr which)
 {
-    int n = 1;
-    check(device_of(call),
-          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
-          "the number of processors");
-    return n;
+    int value = 1;
+    Device *d = device_of(call);
+    check(d, cudaDeviceGetAttribute(&value, which, d->number), "an attribute of the device");
+    return value;
 }
 
-Product product_of(const gckpti_product *t, int mixed)
-{
-    return { *t, operand_of(&t->a, t->m, t->k, mixed), operand_of(&t->b, t->n, t->k, mixed),
-             t->n % 4 == 0 && aligned(t->c) };
-}
+int sm_count(const gckpt_call *call) { return attribute_of(call, cudaDevAttrMultiProcessorCount); }
 
 /* Runs a product (a gckpti_product_fn). */
 void products(const gckpt_call *call, const gckpti_product *t)
 {
     int mixed = call->precision != GCKPT_FP32;
-    Product q = product_of(t, mixed);
+    const Product q = { *t, operand_of(&t->a, t->m, t->k, mixed),
+                        operand_of(&t->b, t->n, t->k, mixed), t->n % 4 == 0 && aligned(t->c) };
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, sm_count(call))
                              : best_tile(EXACT_TILES, 6, t, sm_count(call));
     tile->run(call, &q);

@@ -108,14 +108,14 @@ template <int GATES> void cells_backward(const gckpt_call *call, const gckpti_se
 
 int64_t cells_workspace(const gckpt_call *call, bool backward)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 0);
+    const gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
     return 2 * q.rows * q.units +
            (backward ? q.units + q.rows * q.steps * (q.gates + q.units) : q.rows * q.gates);
 }
 
 template <int GATES> void cells_by(const gckpt_call *call, bool backward)
 {
-    const gckpti_sequence q = gckpti_sequence_of(call, 0);
+    const gckpti_sequence q = gckpti_sequence_of(call, 0, backward);
     Cells s = {};
     s.rows = q.rows, s.steps = q.steps, s.out = call->out;
     s.h0 = q.h0 ? q.h0->data : NULL, s.c0 = q.c0 ? q.c0->data : NULL;

@@ -45,11 +45,12 @@ struct Rotate {
     Values x;
     Results y;
     const float *table;
-    int64_t t, heads, half, d;
-    int accumulate;
+    int64_t t;
+    int heads, half, d, accumulate;
     template <int N> __device__ void at(int64_t pair) const
     {
-        const int64_t head = pair / (d - half), i = pair - head * (d - half);
+        const int64_t head = pair / (d - half);
+        const int i = (int)(pair - head * (d - half));
         const int64_t from = head * d + i, to = from + half, angle = head / heads % t * half + i;
         Vec<float, N> a, b = load<N>(x, to), c, e;
         if (i >= half)
@@ -86,7 +87,7 @@ void rotary_by(const gckpt_call *call, bool backward)
         memcpy(rotation.frequency, listed, (size_t)half * sizeof *listed);
     for_each<rotary_table_at>(call, t * half, table, (uint64_t)o->position,
                               call->training ? NULL : params_of(call), rotation, (int)half);
-    for_each_vec<8>(call,
-                    Rotate{ x, y, table, t, o->heads, half, d, backward && in.accumulate }, n,
-                    aligned(x, y, table) && half % 8 == 0 && d % 8 == 0);
+    const int add = backward && in.accumulate;
+    const Rotate rotate = { x, y, table, t, o->heads, (int)half, (int)d, add };
+    for_each_vec<8>(call, rotate, n, aligned(x, y, table) && half % 8 == 0 && d % 8 == 0);
 }

@@ -78,7 +78,8 @@ void move_parts(const gckpt_call *call, bool backward, gckpti_move_fn *move, boo
 {
     for (int i = 0; i < call->inputs; i++) {
         const gckpt_arg &in = call->in[i];
-        const gckpti_iter it = move(call, i);
+        gckpti_iter it;
+        move(&it, call, i);
         const int64_t all[2] = { gckpti_elements(&in.shape), gckpti_elements(&call->shape) };
         const int64_t n = it.step[0][0] == it.step[1][0] ? it.size[0] : 1; /* adjacent elements */
         const int64_t whole = all[of_result] / (all[!of_result] / n), begin = it.offset[of_result];

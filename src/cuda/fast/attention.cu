@@ -71,9 +71,9 @@ __device__ inline void add_masked(float o[2][4], const uint32_t a[4], uint32_t b
 }
 
 /* Computes o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has terms up to i + visible or, with
- * FROM, from i - visible on; at others, s is 0. */
-template <int D, int n, bool FROM>
-__device__ inline void add_product(const float s[n][4], const uint16_t *b, float o[D / 8][4],
+ * FROM, from i - visible on; at others, s is 0. CUT: some row may lack terms. */
+template <int D, int n, bool FROM, bool CUT>
+__device__ inline void add_terms(const float s[n][4], const uint16_t *b, float o[D / 8][4],
                                  int visible)
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
@@ -82,9 +82,9 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
         const float *s0 = s[2 * term], *s1 = s[2 * term + 1];
         /* last term (FROM: first term) of row 0, counted from this block of 16 terms */
         const int edge = (FROM ? -visible : visible) - 16 * term;
-        if (FROM ? edge > 15 : edge < -15)
+        if (CUT && (FROM ? edge > 15 : edge < -15))
             continue;
-        const bool cut = FROM ? edge > -15 : edge < 15;
+        const bool cut = CUT && (FROM ? edge > -15 : edge < 15);
         uint32_t left[4] = { bf16_pair(s0[0], s0[1]), bf16_pair(s0[2], s0[3]),
                              bf16_pair(s1[0], s1[1]), bf16_pair(s1[2], s1[3]) };
         uint32_t right[4];
@@ -107,17 +107,23 @@ __device__ inline void add_product(const float s[n][4], const uint16_t *b, float
     }
 }
 
-template <int D> __device__ inline void clear(float o[D / 8][4])
+/* Calls add_terms for the warp's rows, which begin at `row` of the block's 64; visible: that of row
+ * 0. In most tiles all rows have all terms: these take a short path without checks. */
+template <int D, int n, bool FROM>
+__device__ inline void add_product(const float s[n][4], const uint16_t *b, float o[D / 8][4],
+                                   int visible, int row)
 {
-    UNROLLED(x, D / 8)
-        o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
+    if (visible >= (FROM ? 63 : 8 * n - 1))
+        add_terms<D, n, FROM, false>(s, b, o, 0);
+    else
+        add_terms<D, n, FROM, true>(s, b, o, FROM ? visible - row : visible + row);
 }
 
 /* Stores o * times in lines line + lane / 4 and line + lane / 4 + 8 of y. */
 template <int D>
 __device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
                                    int h, int line, int lines, const float o[D / 8][4],
-                                   const float times[2])
+                                   const float (&times)[2])
 {
     int lane = threadIdx.x % 32;
     UNROLLED(half, 2) {
@@ -184,8 +190,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     uint16_t *q = (uint16_t *)attention_tiles;
     const MmaQueries at(p);
     const int lane = at.lane, row = at.row;
-    float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
-    clear<D>(o);
+    float o[D / 8][4] = {}, s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     stage_head<D, 64>(p, p.q, at.b, at.h, at.q0, p.t, p.t, q);
     const auto add_keys = [&](int step, const uint16_t *k, const uint16_t *v) {
         scores<D, 8>(q, row, k, s);
@@ -212,7 +217,7 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
             UNROLLED(x, D / 8)
                 o[x][2 * half] *= rescale, o[x][2 * half + 1] *= rescale;
         }
-        add_product<D, 8, false>(s, v, o, at.ahead + row - step * 64);
+        add_product<D, 8, false>(s, v, o, at.ahead - step * 64, row);
     };
     at.each_tile<D>(p, q + SIZE, q + 3 * SIZE, add_keys);
     UNROLLED(half, 2) {
@@ -245,14 +250,12 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     uint16_t *q = (uint16_t *)attention_tiles, *g = q + SIZE;
     const MmaQueries at(p);
     const int row = at.row, i = at.q0 + row + at.lane / 4;
-    float o[D / 8][4], s[8][4], d[8][4], saved[2], delta[2];
-    const float ones[2] = { 1.0f, 1.0f };
+    float o[D / 8][4] = {}, s[8][4], d[8][4], saved[2], delta[2];
     UNROLLED(half, 2) {
         const int64_t query = (int64_t)at.head * p.t + i + half * 8;
         saved[half] = i + half * 8 < p.t ? p.saved[query] : INFINITY;
         delta[half] = i + half * 8 < p.t ? p.delta[query] : 0.0f;
     }
-    clear<D>(o);
     stage_head<D, 64>(p, p.q, at.b, at.h, at.q0, p.t, p.t, q);
     stage_head<D, 64>(p, p.g, at.b, at.h, at.q0, p.t, p.t, g);
     const auto add_keys = [&](int step, const uint16_t *k, const uint16_t *v) {
@@ -263,10 +266,10 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
             int here = j < at.visible.count && j <= i + half * 8 + at.visible.ahead;
             softmax_grad(p, saved[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
         }
-        add_product<D, 8, false>(d, k, o, at.ahead + row - step * 64);
+        add_product<D, 8, false>(d, k, o, at.ahead - step * 64, row);
     };
     at.each_tile<D>(p, g + SIZE, g + 3 * SIZE, add_keys);
-    store_lines<D>(p, p.dq, p.accumulate[0], at.b, at.h, at.q0 + row, p.t, o, ones);
+    store_lines<D>(p, p.dq, p.accumulate[0], at.b, at.h, at.q0 + row, p.t, o, { 1, 1 });
 }
 
 /* Sets rows (keys) line + lane / 4 and line + lane / 4 + 8 of o to 0 if no query sees them. */
@@ -294,9 +297,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
     const Keys visible = keys_of_row(p.keys, p.lengths, b);
     int first = max(k0 - visible.ahead, 0) / n, tiles = (p.t + n - 1) / n - first;
     int steps = k0 < visible.count ? tiles * p.group : 0;
-    float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
-    clear<D>(dk);
-    clear<D>(dv);
+    float dk[D / 8][4] = {}, dv[D / 8][4] = {}, s[n / 8][4], d[n / 8][4];
     stage_head<D, 64>(kv, p.k, b, shared % all, k0, p.s, visible.count, k);
     stage_head<D, 64>(kv, p.v, b, shared % all, k0, p.s, visible.count, v);
     const auto stage = [&](int step) {
@@ -319,16 +320,15 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
             softmax_grad(p, saved[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
                   &d[x / 4][x % 4]);
         }
-        add_product<D, n / 8, true>(s, g + now * PART, dv, ahead - k0 - row);
-        add_product<D, n / 8, true>(d, q + now * PART, dk, ahead - k0 - row);
+        add_product<D, n / 8, true>(s, g + now * PART, dv, ahead - k0, row);
+        add_product<D, n / 8, true>(d, q + now * PART, dk, ahead - k0, row);
     });
-    const float ones[2] = { 1.0f, 1.0f };
     clear_masked<D>(dk, k0 + row, visible.count);
     clear_masked<D>(dv, k0 + row, visible.count);
     if (wanted(p.dk))
-        store_lines<D>(kv, p.dk, p.accumulate[1], b, shared % all, k0 + row, p.s, dk, ones);
+        store_lines<D>(kv, p.dk, p.accumulate[1], b, shared % all, k0 + row, p.s, dk, { 1, 1 });
     if (wanted(p.dv))
-        store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, ones);
+        store_lines<D>(kv, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, { 1, 1 });
 }
 
 /* Returns the operands (copied if they are not bf16), for the backward also the output's gradient,

@@ -146,11 +146,6 @@ void linear_backward(const gckpt_call *original)
         queue_end(device_of(call), &device_of(call)->overlap);
 }
 
-void linear_by(const gckpt_call *call, bool backward)
-{
-    backward ? linear_backward(call) : linear_forward(call);
-}
-
 gckpt_result linear_workspace(gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
