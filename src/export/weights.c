@@ -18,7 +18,8 @@ static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *
 {
     const gckpti_param *q = &s->params[i];
     const void *raw = gckpti_is_compressed((int)q->p.storage) ? gckpti_stored(&q->p) : NULL;
-    const int64_t n = gckpti_file_count((int)q->p.storage, q->p.elements);
+    gckpt_shape shape = q->p.shape;
+    const int64_t n = gckpti_pack_shape((int)q->p.storage, &shape);
     const int bytes = gckpti_kind_of((int)q->p.storage)->bytes;
     float buf[GCKPTI_CHUNK]; /* 64 values are whole lines */
     gckpti_c_bits(out, bytes, n, name, "value", i);

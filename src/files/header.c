@@ -244,8 +244,8 @@ static int gckpti_parse_metadata(gckpti_loader *load)
 }
 
 #define GCKPTI_OLD_INT8                                                                            \
-    "is not I8 in blocks of 32 values (34 bytes); contracts up to 3 had a scale for each row "     \
-    "(#scale): load the weights that it was made from, and store them so again"
+    "is not I8 in rows of blocks of 32 values (34 bytes); contracts up to 3 had a scale for each " \
+    "row (#scale): load the weights that it was made from, and store them so again"
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
@@ -276,7 +276,7 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
         if (!gckpti_shape_fits(&e->shape))
             return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape,
                                  gckpti_shape_problem(&e->shape));
-        bytes = gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
+        bytes = gckpti_storage_bytes(e->type, gckpti_last(&e->shape), gckpti_elements(&e->shape));
     }
     return (begin <= end && end <= load->data_bytes && end - begin == bytes) ||
            gckpti_refuse(

@@ -39,32 +39,45 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* Reads the next n elements as floats to x, converted in place from its end. */
+/* Reads the next n elements of a row as floats to x, converted in place from its end. */
 static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n)
 {
-    const int size = gckpti_kind_of(type)->bytes;
-    unsigned char *end = (unsigned char *)x + 4 * n - gckpti_storage_bytes(type, n);
-    const gckpti_compressed u = { (gckpt_storage)type, end, n, x };
-    if (!gckpti_load_elements(load, end, gckpti_file_count(type, n), size))
+    const int64_t bytes = gckpti_storage_bytes(type, n, n), size = gckpti_kind_of(type)->bytes;
+    unsigned char *end = (unsigned char *)x + 4 * n - bytes;
+    const gckpti_compressed u = { (gckpt_storage)type, end, n, n, x };
+    if (!gckpti_load_elements(load, end, bytes / size, (int)size))
         return 0;
     if (type != GCKPT_STORAGE_F32)
         gckpti_decompress(&u, 0, n, x);
     return 1;
 }
 
-/* Reads n values of a compressed parameter `to`, in one piece or, from another type, by chunks. */
-static int gckpti_load_compressed(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
-                                  int64_t n)
+/* Stores n values of a tensor, from element `at` on, in `to`: in its storage, or those of `count`
+ * floats from element `first` on. Returns 0 if one does not fit. */
+static int gckpti_store_chunk(gckpti_param *to, unsigned char *dest, const float *x, int64_t at,
+                              int64_t n, int64_t first, int64_t count)
+{
+    const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
+    if (gckpti_is_compressed((int)to->p.storage))
+        return gckpti_compress_at(to, at, n, x);
+    if (begin < end)
+        memcpy(dest + 4 * (begin - first), x + begin - at, 4 * (size_t)(end - begin));
+    return 1;
+}
+
+/* Reads a tensor whose values are compressed for `to` or stored in blocks: a row at a time at most.
+ * The store has `count` of the values, from element `first` on. */
+static int gckpti_load_chunks(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
+                              int64_t first, int64_t count)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of((int)to->p.storage);
+    const int64_t row = gckpti_last(&e->shape), elements = gckpti_elements(&e->shape);
     float x[GCKPTI_CHUNK];
     int fits = 1;
-    gckpti_set_stored(to, e->dest);
-    if (e->type == (int)to->p.storage)
-        return gckpti_load_elements(load, e->dest, gckpti_file_count(e->type, n), kind->bytes);
-    for (int64_t at = 0, count; at < n && fits; at += count) {
-        count = gckpti_min(n - at, GCKPTI_CHUNK);
-        fits = gckpti_load_floats(load, e->type, x, count) && gckpti_compress_at(to, at, count, x);
+    for (int64_t at = 0, n; at < elements && fits; at += n) {
+        n = gckpti_values_chunk(row, at, elements);
+        fits = gckpti_load_floats(load, e->type, x, n) &&
+               gckpti_store_chunk(to, e->dest, x, at, n, first, count);
     }
     return fits || load->result != GCKPT_OK
                ? fits
@@ -77,16 +90,17 @@ static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
 {
     const gckpt_parameter *p = &load->store->params[e->param].p;
     const int type = e->type;
-    const int64_t count = gckpti_elements(&e->shape);
+    const int size = gckpti_kind_of(type)->bytes;
+    const int64_t count = gckpti_elements(&e->shape), row = gckpti_last(&e->shape);
     const unsigned char *values = (const unsigned char *)gckpti_stored(p);
     float x[GCKPTI_CHUNK];
     int equal = type == (int)p->storage;
     for (int64_t k = 0, n; k < count && equal; k += n) {
-        n = gckpti_min(count - k, GCKPTI_CHUNK);
-        const size_t bytes = (size_t)gckpti_storage_bytes(type, n);
-        if (!gckpti_load_elements(load, x, gckpti_file_count(type, n), gckpti_kind_of(type)->bytes))
+        n = gckpti_values_chunk(row, k, count);
+        const int64_t bytes = gckpti_storage_bytes(type, n, n);
+        if (!gckpti_load_elements(load, x, bytes / size, size))
             return 0;
-        equal = !memcmp(values + gckpti_storage_bytes(type, k), x, bytes);
+        equal = !memcmp(values + gckpti_storage_bytes(type, row, k), x, (size_t)bytes);
     }
     return equal || gckpti_refuse(load, GCKPT_E_DATA, e,
                                   "is external and not writable, and the file has other values; "
@@ -97,16 +111,22 @@ static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
  * array. Without a destination compares the values. */
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     gckpti_param to = load->store->params[e->param];
     int64_t first;
     if (!e->dest)
         return gckpti_load_compared(load, e);
     const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
-    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, first)))
-        return 0;
-    if (e->slot < 0 && gckpti_is_compressed((int)to.p.storage))
-        return gckpti_load_compressed(load, e, &to, count);
-    return gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
+    const int floats = e->slot >= 0 || !gckpti_is_compressed((int)to.p.storage);
+    if (!floats)
+        gckpti_set_stored(&to, e->dest);
+    if (!floats && e->type == (int)to.p.storage)
+        return gckpti_load_elements(load, e->dest, (e->offsets[1] - e->offsets[0]) / kind->bytes,
+                                    kind->bytes);
+    if (!floats || kind->block > 1)
+        return gckpti_load_chunks(load, e, &to, first, count);
+    return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
+           gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
 }
 
 /* Reads all data, in the order of the file. */

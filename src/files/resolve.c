@@ -77,7 +77,7 @@ static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *valu
         problem = strcmp(e[1].name, e->name) ? "two tensors are renamed to it" : "comes twice";
     else if (values->slot >= 0 || (updates && values[1].slot != 0))
         problem = GCKPTI_ORPHAN;
-    else if (e->slot == GCKPTI_SCALE)
+    else if (end[-1].slot == GCKPTI_SCALE)
         problem = GCKPTI_OLD_INT8;
     else if (updates && e->optimiser < 0)
         problem = "must be \"OPTIMISER:COUNT\" in quotes";

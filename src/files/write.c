@@ -70,9 +70,7 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
                                                       : q->p.storage;
         w->shape = q->p.shape;
         w->size = gckpti_kind_of((int)w->type)->bytes;
-        w->count = gckpti_file_count((int)w->type, gckpti_elements(&w->shape));
-        int64_t *last = &w->shape.d[w->shape.n - (w->shape.n > 0)];
-        *last = gckpti_file_count((int)w->type, *last);
+        w->count = gckpti_pack_shape((int)w->type, &w->shape);
         if (!size || size == w->size)
             return 1;
     }

@@ -4,9 +4,10 @@ typedef enum {
     GCKPT_STORAGE_BF16, /* 2 bytes: the upper half of the float */
     GCKPT_STORAGE_F16,  /* 2 bytes: IEEE binary16 */
     /* Blocks of 32 values along the last axis, 34 bytes each: their scale as a binary16, low byte
-     * first; then 32 signed bytes. A value is byte * scale. (ggml's Q8_0.) */
+     * first; then 32 signed bytes. A value is byte * scale. (ggml's Q8_0.) The last block of a row
+     * of another length is short: it has the bytes of its values only. */
     GCKPT_STORAGE_I8,
-    /* Such blocks of 18 bytes: the scale; then 16 bytes whose low halves are values 0 to 15 and
+    /* Such whole blocks of 18 bytes: the scale; then 16 bytes whose low halves are values 0 to 15 and
      * whose high halves are values 16 to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
     GCKPT_STORAGE_I4
 } gckpt_storage;
@@ -15,6 +16,7 @@ typedef struct {
     gckpt_storage storage; /* format of the values; not F32 */
     const void *quantised; /* values in that format */
     int64_t n;             /* number of elements of the parameter */
+    int64_t row;           /* length of its last axis: a row begins with a block */
     float *to;
 } gckpt_dequantisation;
 #ifndef GCKPT_NO_QUANT
@@ -23,8 +25,8 @@ typedef struct {
  * existing ones holds two copies. Results depend on the storage but not on the plan. An op reads
  * the stored format itself or (manual, 9) a FORWARD of the parameter dequantises the values into
  * the arena. BF16 and F16 round to nearest even; F16 takes values up to 65504 (else E_DATA). I8
- * and I4 (manual, 5n) take values up to 8319008 and 524032 (else E_DATA); vectors stay F32, and
- * matrices whose last axis is not a multiple of 32 become BF16. The parameters lose their optimiser
+ * and I4 (manual, 5n) take values up to 8319008 and 524032 (else E_DATA); vectors stay F32, and I4
+ * makes matrices whose last axis is not a multiple of 32 I8. The parameters lose their optimiser
  * state and stay frozen until they are stored as F32 again; external values are copied into the
  * store's memory. Invalidates pointers to values and state, and earlier plans; abandons a step
  * under way. */

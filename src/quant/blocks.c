@@ -48,6 +48,17 @@ GCKPTI_ALWAYS FLOATS V(block_values)(int storage, const unsigned char *b, unsign
 #endif
 }
 
+/* Returns values k..k+n-1 of a block, which may end with them; the others are 0. */
+GCKPTI_ALWAYS FLOATS V(last_values)(int storage, const unsigned char *b, unsigned k, int64_t n,
+                                    FLOATS table)
+{
+    unsigned char padded[2 + W] = { 0 };
+    if (storage == GCKPT_STORAGE_I4) /* never short */
+        return V(block_values)(storage, b, k, table);
+    memcpy(padded + 2, b + 2 + k, (size_t)n);
+    return V(block_values)(storage, padded, 0, table);
+}
+
 #define GCKPTI_HALF(i) (int16_t) gckpti_half_at(b + (i)*row, 0) /* bits of the scale of row i */
 
 /* Returns the scales of W blocks, which are `row` bytes apart. */
@@ -85,15 +96,13 @@ GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *s
 
 #undef GCKPTI_HALF
 
-/* Dequantises elements at..at+n-1 of blocks to x; `at` is a multiple of W; storage: a constant.
- * Also does so for rows - 1 (0 or 7) further rows, `row` elements apart, to rows of `width`. */
-GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const void *quant, int64_t at, int64_t n,
-                                        float *x, int rows, int64_t row, int64_t width)
+/* Dequantises n values of blocks to x, from value k of block b on; k is a multiple of W; storage: a
+ * constant. Also does so for rows - 1 (0 or 7) more rows, `apart` bytes apart, to rows of `width`.
+ */
+GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const unsigned char *b, unsigned k, int64_t n,
+                                        float *x, int rows, int64_t apart, int64_t width)
 {
     const int bytes = storage == GCKPT_STORAGE_I8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
-    const unsigned char *b = (const unsigned char *)quant + at / GCKPTI_QUANT_BLOCK * bytes;
-    const int64_t apart = row / GCKPTI_QUANT_BLOCK * bytes;
-    unsigned k = (unsigned)at % GCKPTI_QUANT_BLOCK;
     float scale[8];
     for (int64_t count; n > 0; n -= count, x += count, k = 0, b += bytes) {
         count = gckpti_min(n, GCKPTI_QUANT_BLOCK - k);
@@ -106,12 +115,11 @@ GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const void *quant, int64_t 
             const unsigned char *from = b + p * apart;
             float *to = x + p * width;
             for (unsigned i = 0; i < count; i += W) {
-                const FLOATS y = V(block_values)(storage, from, k + i, table);
                 const int64_t left = count - i;
                 if (left >= W)
-                    V(store)(to + i, y);
+                    V(store)(to + i, V(block_values)(storage, from, k + i, table));
                 else
-                    V(store_n)(to + i, y, left);
+                    V(store_n)(to + i, V(last_values)(storage, from, k + i, left, table), left);
             }
         }
     }

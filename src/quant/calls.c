@@ -8,7 +8,8 @@ GCKPTI_COLD_BEGIN
 static int gckpti_can_store(int storage, const gckpt_shape *shape)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of(storage);
-    return kind->block == 1 || (shape->n > 1 && shape->d[shape->n - 1] % kind->block == 0);
+    const int whole = kind->block_bytes < kind->block && gckpti_last(shape) % kind->block;
+    return kind->block == 1 || (shape->n > 1 && !whole);
 }
 
 /* Returns q as it will be: with its new storage and block. */
@@ -87,7 +88,7 @@ GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *patt
     for (size_t i = 0; store && i < store->count; i++)
         store->params[i].new_storage = (unsigned char)store->params[i].p.storage;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
-        const gckpt_storage fallback = q->p.shape.n < 2 ? GCKPT_STORAGE_F32 : GCKPT_STORAGE_BF16;
+        const gckpt_storage fallback = q->p.shape.n < 2 ? GCKPT_STORAGE_F32 : GCKPT_STORAGE_I8;
         q->new_storage =
             (unsigned char)(gckpti_can_store((int)storage, &q->p.shape) ? storage : fallback);
     }
@@ -121,7 +122,7 @@ GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const 
         problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
     else if (gckpti_shape_fits(&shape) && !gckpti_can_store((int)storage, &shape))
         problem =
-            "I8 and I4 need two axes or more, the last a multiple of 32: pad it, or take BF16";
+            "I8 and I4 need two axes or more, and I4 a multiple of 32 as the last: take I8 or BF16";
     else if ((uintptr_t)values % (unsigned)gckpti_kind_of((int)storage)->bytes)
         problem = "values are not aligned to 2 bytes; copy them to memory that is";
     if (problem)

@@ -9,33 +9,45 @@ GCKPTI_ALWAYS void V(dequantise_row)(int storage, const void *b, int64_t n, floa
         V(store_n)(x + i, V(load_wide)(storage, b, i, n - i), n - i);
 }
 
+/* Returns nonzero if in all rows of n elements, `row` apart, from element `at` of u on, blocks begin
+ * at the same columns and none but the last one is short. */
+GCKPTI_ALWAYS int V(is_regular)(const gckpti_compressed *u, int64_t at, int64_t row, int64_t n)
+{
+    if (u->row % GCKPTI_QUANT_BLOCK == 0)
+        return row % GCKPTI_QUANT_BLOCK == 0;
+    return row % u->row == 0 && at % u->row + n <= u->row;
+}
+
 /* Dequantises n elements of `rows` rows of u, `row` apart, from element `at` on, to rows of `width`
  * floats; prefetches the same number of rows after them. */
 static GCKPTI_TARGET void V(decompress)(const gckpti_compressed *u, int64_t at, int64_t row,
                                         int64_t rows, int64_t n, float *x, int64_t width)
 {
-    const int each = u->storage >= GCKPT_STORAGE_I8 ? 1 : 2, storage = (int)u->storage;
-    const int64_t ahead = gckpti_storage_bytes(storage, rows * row);
-    for (int64_t done; rows > 0; rows -= done, at += done * row, x += done * width) {
-        const unsigned char *b = gckpti_compressed_at(u, at);
-        done = rows >= 8 && each == 1 && row % GCKPTI_QUANT_BLOCK == 0 && at % W == 0 ? 8 : 1;
+    const int blocks = u->storage >= GCKPT_STORAGE_I8, each = blocks ? 1 : 2;
+    const int storage = (int)u->storage, regular = blocks && V(is_regular)(u, at, row, n);
+    const int64_t apart = gckpti_storage_bytes(storage, u->row, row), ahead = rows * apart;
+    const unsigned k = blocks ? (unsigned)(at % u->row % GCKPTI_QUANT_BLOCK) : 0;
+    const unsigned char *b = gckpti_compressed_at(u, at - k);
+    const float *const start = x;
+    for (int64_t done; rows > 0; rows -= done, x += done * width, b += done * apart) {
+        done = rows >= 8 && regular && k % W == 0 ? 8 : 1;
         for (int64_t p = 0; p < done; p++)
             for (int64_t i = 0; i < n * each; i += 64)
-                __builtin_prefetch(b + gckpti_storage_bytes(storage, p * row) + ahead + i, 0, 2);
+                __builtin_prefetch(b + p * apart + ahead + i, 0, 2);
         if (storage == GCKPT_STORAGE_BF16)
             V(dequantise_row)(GCKPT_STORAGE_BF16, b, n, x);
         else if (storage == GCKPT_STORAGE_F16)
             V(dequantise_row)(GCKPT_STORAGE_F16, b, n, x);
-        else if (at % W)
-            gckpti_decompress(u, at, n, x);
+        else if (!regular || k % W)
+            gckpti_decompress(u, at + (x - start) / width * row, n, x);
         else if (done == 8 && storage == GCKPT_STORAGE_I8)
-            V(dequantise_blocks)(GCKPT_STORAGE_I8, u->quantised, at, n, x, 8, row, width);
+            V(dequantise_blocks)(GCKPT_STORAGE_I8, b, k, n, x, 8, apart, width);
         else if (done == 8)
-            V(dequantise_blocks)(GCKPT_STORAGE_I4, u->quantised, at, n, x, 8, row, width);
+            V(dequantise_blocks)(GCKPT_STORAGE_I4, b, k, n, x, 8, apart, width);
         else if (storage == GCKPT_STORAGE_I8)
-            V(dequantise_blocks)(GCKPT_STORAGE_I8, u->quantised, at, n, x, 1, 0, 0);
+            V(dequantise_blocks)(GCKPT_STORAGE_I8, b, k, n, x, 1, 0, 0);
         else
-            V(dequantise_blocks)(GCKPT_STORAGE_I4, u->quantised, at, n, x, 1, 0, 0);
+            V(dequantise_blocks)(GCKPT_STORAGE_I4, b, k, n, x, 1, 0, 0);
     }
 }
 
@@ -76,27 +88,25 @@ static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t 
     float buffer[TERMS * COLS];
     const int blocks = u->storage >= GCKPT_STORAGE_I8;
     const int words = gemv->k % 16 == 0 && (uintptr_t)b % sizeof *b == 0;
-    const int full_blocks =
-        gemv->k % GCKPTI_QUANT_BLOCK == 0 && gemv->row == gemv->k && gemv->k < 1 << 27;
-    const int direct =
-        gckpti_little_endian() && gemv->a_step == 1 && (blocks ? full_blocks : words);
-    const int64_t most = blocks ? MOST : COLS;
+    const int full_rows = gemv->row == gemv->k && gemv->k < 1 << 27 && u->row == gemv->k;
+    const int direct = gckpti_little_endian() && gemv->a_step == 1 && (blocks ? full_rows : words);
+    const int64_t most = blocks ? MOST : COLS, terms = TERMS * COLS / most;
     V(gemv) t = *gemv;
     for (int64_t j = 0; j < gemv->n; j += t.n) {
+        int64_t p = 0;
         t.n = gckpti_min(gemv->n - j, most), t.c = gemv->c + j;
         t.from = gemv->from ? gemv->from + j : NULL;
         if (t.n == most && direct && blocks) {
-            t.k = gemv->k / GCKPTI_QUANT_BLOCK,
-            t.row = gckpti_storage_bytes((int)u->storage, gemv->k);
+            t.k = gemv->k / GCKPTI_QUANT_BLOCK, p = t.k * GCKPTI_QUANT_BLOCK;
+            t.row = gckpti_storage_bytes((int)u->storage, u->row, gemv->k);
             t.b = (const char *)u->quantised + (j0 + j) * t.row;
             t.next = (const char *)t.b + gckpti_min(most, gemv->n - most - j) * t.row;
             if (u->storage == GCKPT_STORAGE_I8)
                 V(gemv_dot_blocks)(GCKPT_STORAGE_I8, MOST / W, &t);
             else
                 V(gemv_dot_blocks)(GCKPT_STORAGE_I4, MOST / W, &t);
-            continue;
+            t.from = t.c;
         }
-        t.n = gckpti_min(t.n, COLS);
         if (t.n == COLS && direct && !blocks) {
             t.k = gemv->k / 2, t.row = gemv->row / 2;
             t.b = b + (j0 + j) * t.row;
@@ -107,10 +117,10 @@ static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t 
                 V(gemv_dot_of)(GCKPT_STORAGE_F16, COLS / W, &t);
             continue;
         }
-        for (int64_t p = 0; p < gemv->k; p += t.k, t.from = t.c) {
-            t.k = gckpti_min(gemv->k - p, TERMS), t.a = gemv->a + p * t.a_step;
-            V(decompress)(u, (j0 + j) * gemv->row + p, gemv->row, t.n, t.k, buffer, TERMS);
-            t.b = buffer, t.row = TERMS, t.next = NULL;
+        for (; p < gemv->k; p += t.k, t.from = t.c) {
+            t.k = gckpti_min(gemv->k - p, terms), t.a = gemv->a + p * t.a_step;
+            V(decompress)(u, (j0 + j) * gemv->row + p, gemv->row, t.n, t.k, buffer, terms);
+            t.b = buffer, t.row = terms, t.next = NULL;
             V(gemv_dot)(&t);
         }
         t.a = gemv->a;
@@ -118,14 +128,15 @@ static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t 
 }
 
 /* V(gemv_axpy) of 8 terms that are read in place: the first *n of gemv's columns, from element `at`
- * of u on. Sets *n to a multiple of a vector or block, or to 0 if blocks are divided. */
+ * of u on. Sets *n to a multiple of a vector or block, unless blocks are divided. */
 GCKPTI_ALWAYS void V(direct_axpy)(const gckpti_compressed *u, int64_t at, V(gemv) t, int64_t *n)
 {
     const int blocks = u->storage >= GCKPT_STORAGE_I8, each = blocks ? GCKPTI_QUANT_BLOCK : W;
+    if (blocks && (at % u->row % each || !V(is_regular)(u, at, t.row, t.n)))
+        return;
+    *n = t.n = t.n / each * each;
     t.b = gckpti_compressed_at(u, at);
-    t.n = blocks && (at % each || t.row % each) ? 0 : t.n / each * each;
-    t.row = blocks ? gckpti_storage_bytes((int)u->storage, t.row) : t.row;
-    *n = t.n;
+    t.row = blocks ? gckpti_storage_bytes((int)u->storage, u->row, t.row) : t.row;
     if (u->storage == GCKPT_STORAGE_BF16)
         V(gemv_axpy_of)(GCKPT_STORAGE_BF16, 8, &t);
     else if (u->storage == GCKPT_STORAGE_F16)

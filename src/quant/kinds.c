@@ -3,34 +3,32 @@
 
 #ifndef GCKPT_NO_QUANT
 /* ---- storage kinds: BF16; F16; I8 and I4 in blocks, each with its scale in f16 ---- */
-/* Defines the function that reads `count` values of a kind; `value` is the one at index k. */
-#define GCKPTI_READ(kind, count, value)                                                            \
-    static void gckpti_read_##kind(const void *from, float *y)                                     \
+/* Defines the function that reads n values of a kind; `value` is the one at index k. */
+#define GCKPTI_READ(kind, value)                                                                   \
+    static void gckpti_read_##kind(const void *from, int64_t n, float *y)                          \
     {                                                                                              \
-        for (int k = 0; k < count; k++)                                                            \
+        for (int k = 0; k < n; k++)                                                                \
             y[k] = value;                                                                          \
     }
-GCKPTI_READ(f32, GCKPTI_KIND_READ, ((const float *)from)[k])
-GCKPTI_READ(bf16, GCKPTI_KIND_READ, gckpti_from_bf16(gckpti_half_at(from, k)))
-GCKPTI_READ(f16, GCKPTI_KIND_READ, gckpti_from_f16(gckpti_half_at(from, k)))
+GCKPTI_READ(f32, ((const float *)from)[k])
+GCKPTI_READ(bf16, gckpti_from_bf16(gckpti_half_at(from, k)))
+GCKPTI_READ(f16, gckpti_from_f16(gckpti_half_at(from, k)))
 #undef GCKPTI_READ
 
-static void gckpti_read_int8(const void *from, float *y)
+static void gckpti_read_int8(const void *from, int64_t n, float *y)
 {
     const unsigned char *b = (const unsigned char *)from;
     const float scale = gckpti_block_scale(b);
-    for (int k = 0; k < GCKPTI_QUANT_BLOCK; k++)
+    for (int k = 0; k < n; k++)
         y[k] = (float)(int8_t)b[2 + k] * scale;
 }
 
-static void gckpti_read_int4(const void *from, float *y)
+static void gckpti_read_int4(const void *from, int64_t n, float *y)
 {
     const unsigned char *b = (const unsigned char *)from;
     const float scale = gckpti_block_scale(b);
-    for (int k = 0; k < GCKPTI_QUANT_BLOCK / 2; k++) {
-        y[k] = (float)((b[2 + k] & 15) - 8) * scale;
-        y[GCKPTI_QUANT_BLOCK / 2 + k] = (float)((b[2 + k] >> 4) - 8) * scale;
-    }
+    for (int k = 0; k < n; k++)
+        y[k] = (float)((b[2 + k % 16] >> k / 16 * 4 & 15) - 8) * scale;
 }
 
 static int gckpti_write_bf16(const float *x, int64_t n, void *to)
@@ -50,11 +48,11 @@ static int gckpti_write_f16(const float *x, int64_t n, void *to)
     return !large;
 }
 
-/* Returns the first element of greatest size of a block, or NaN if one is beyond `limit`. */
-static float gckpti_extreme(const float *x, double limit)
+/* Returns the first of n elements of greatest size, or NaN if one is beyond `limit`. */
+static float gckpti_extreme(const float *x, int n, double limit)
 {
     float extreme = 0;
-    for (int i = 0; i < GCKPTI_QUANT_BLOCK; i++) {
+    for (int i = 0; i < n; i++) {
         if (!(gckpti_fabs((double)x[i]) <= limit))
             return GCKPTI_NAN;
         extreme = gckpti_fabs((double)x[i]) > gckpti_fabs((double)extreme) ? x[i] : extreme;
@@ -77,12 +75,12 @@ GCKPTI_INLINE float gckpti_quotient(float x, float scale, float least, float mos
     return (q < least ? least : q > most ? most : q) + 12582912.0f - 12582912.0f; /* 3 * 2^22 */
 }
 
-/* Quantises a block to I8 (manual, 5n); returns 0 if a value is too large. */
-static int gckpti_write_int8_block(const float *x, unsigned char *to)
+/* Quantises a block of n values to I8 (manual, 5n); returns 0 if a value is too large. */
+static int gckpti_write_int8_block(const float *x, int n, unsigned char *to)
 {
-    const double peak = gckpti_fabs((double)gckpti_extreme(x, GCKPTI_INT8_MAX));
+    const double peak = gckpti_fabs((double)gckpti_extreme(x, n, GCKPTI_INT8_MAX));
     const float scale = gckpti_write_scale((float)peak / 127, to);
-    for (int i = 0; i < GCKPTI_QUANT_BLOCK; i++)
+    for (int i = 0; i < n; i++)
         to[2 + i] = (unsigned char)(int)gckpti_quotient(x[i], scale, -127, 127);
     return peak <= GCKPTI_INT8_MAX;
 }
@@ -103,10 +101,10 @@ static double gckpti_quant_error(const float *x, const float *y, float scale)
 }
 
 /* Quantises a block to I4 (manual, 5n); returns 0 if no scale is large enough. */
-static int gckpti_write_int4_block(const float *x, unsigned char *to)
+static int gckpti_write_int4_block(const float *x, int n, unsigned char *to)
 {
     static const float divisors[] = { -8, -7.625f, -8.25f, -8.5f, -8.75f, -9 };
-    const float extreme = gckpti_extreme(x, GCKPTI_INT4_MAX);
+    const float extreme = gckpti_extreme(x, n, GCKPTI_INT4_MAX);
     float y[GCKPTI_QUANT_BLOCK];
     double best = 0;
     for (size_t k = 0; k < sizeof divisors / sizeof *divisors; k++) {
@@ -135,7 +133,7 @@ static int gckpti_write_int4_block(const float *x, unsigned char *to)
         unsigned char *b = (unsigned char *)to;                                                    \
         int fits = 1;                                                                              \
         for (; n > 0; n -= GCKPTI_QUANT_BLOCK, x += GCKPTI_QUANT_BLOCK, b += bytes)                \
-            fits &= gckpti_write_##kind##_block(x, b);                                             \
+            fits &= gckpti_write_##kind##_block(x, (int)gckpti_min(n, GCKPTI_QUANT_BLOCK), b);     \
         return fits;                                                                               \
     }
 GCKPTI_WRITE(int8, GCKPTI_INT8_BYTES)
@@ -164,25 +162,39 @@ GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
     return kind ? kind->name : "not a gckpt_storage";
 }
 
-GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n)
+/* Returns the bytes of n values of one row. */
+static int64_t gckpti_row_storage(const gckpti_storage_kind *kind, int64_t n)
 {
-    return gckpti_storage_bytes(storage, n) / gckpti_kinds[storage].bytes;
+    const int64_t left = n % kind->block;
+    return n / kind->block * kind->block_bytes +
+           (left ? kind->block_bytes - kind->block + left : 0);
 }
 
-GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n)
+GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t row, int64_t n)
 {
-    return n / gckpti_kinds[storage].block * gckpti_kinds[storage].block_bytes;
+    const gckpti_storage_kind *kind = &gckpti_kinds[storage];
+    if (kind->block == 1)
+        return n * kind->block_bytes;
+    return n / row * gckpti_row_storage(kind, row) + gckpti_row_storage(kind, n % row);
+}
+
+GCKPTI_FN int64_t gckpti_pack_shape(int storage, gckpt_shape *shape)
+{
+    const gckpti_storage_kind *kind = &gckpti_kinds[storage];
+    if (shape->n > 0)
+        shape->d[shape->n - 1] = gckpti_row_storage(kind, gckpti_last(shape)) / kind->bytes;
+    return gckpti_elements(shape);
 }
 
 GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape)
 {
-    const int unit = kind->block_bytes / kind->bytes;
-    int64_t *last = &shape->d[shape->n - (shape->n > 0)];
-    if (unit == 1)
+    const int64_t last = gckpti_last(shape), unit = kind->block_bytes, left = last % unit;
+    const int64_t scale = unit - kind->block; /* bytes that a short block has in addition */
+    if (kind->block == 1)
         return 1;
-    if (shape->n < 2 || *last % unit || *last > INT64_MAX / kind->block)
+    if (shape->n < 2 || last > INT64_MAX / unit || (left && (scale < 0 || left <= scale)))
         return 0;
-    *last = *last / unit * kind->block;
+    shape->d[shape->n - 1] = last / unit * kind->block + (left ? left - scale : 0);
     return 1;
 }
 

@@ -12,12 +12,12 @@ enum { GCKPTI_KIND_READ = 16 }; /* values in a `read` of a kind without blocks *
 typedef struct {
     const char *name, *type; /* for error texts; dtype in files */
     int bytes;               /* bytes of an element of a file's tensor, to which data are aligned */
-    int block, block_bytes;  /* values that are stored together: 1, or in GCKPTI_QUANT_BLOCK */
+    int block, block_bytes;  /* values that are stored together: 1, or GCKPTI_QUANT_BLOCK */
     double limit;            /* greatest magnitude that `write` can convert */
     const char *beyond;      /* values that `write` refuses, for error texts */
-    /* Converts GCKPTI_KIND_READ values or, if block > 1, one block to floats. */
-    void (*read)(const void *from, float *y);
-    /* Converts n floats, whole blocks. Returns 0 if one cannot be stored. */
+    /* Converts n values, at most GCKPTI_KIND_READ or one block, to floats. */
+    void (*read)(const void *from, int64_t n, float *y);
+    /* Converts n floats from the start of a block on. Returns 0 if one cannot be stored. */
     int (*write)(const float *x, int64_t n, void *to);
 } gckpti_storage_kind;
 
@@ -41,16 +41,25 @@ static inline int gckpti_has_values(const gckpti_param *q) { return gckpti_store
 GCKPTI_FN const gckpti_storage_kind *gckpti_kind_of(int storage);
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 
-/* Returns the length of the array that holds n values in a file: blocks are bytes there. */
-GCKPTI_FN int64_t gckpti_file_count(int storage, int64_t n);
-GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t n);
+/* Returns the bytes of n values of rows of `row` values; they end with a block. */
+GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t row, int64_t n);
 
-/* Converts a shape in a file, whose last axis counts bytes if values are in blocks, to that of the
- * values. Returns 0 if it does not consist of whole blocks. */
+/* Converts a shape to that in a file, whose last axis counts bytes if values are in blocks. Returns
+ * the number of elements there. */
+GCKPTI_FN int64_t gckpti_pack_shape(int storage, gckpt_shape *shape);
+
+/* Converts a shape in a file to that of the values. Returns 0 if no rows have these bytes. */
 GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape);
 
+/* Returns how many of n values to convert at once, from element `at` on: a whole row at most. */
+static inline int64_t gckpti_values_chunk(int64_t row, int64_t at, int64_t n)
+{
+    return gckpti_min(n - at, gckpti_min(GCKPTI_CHUNK, row - at % row));
+}
+
 /* Returns the bytes of all values in their storage. */
-#define gckpti_values_bytes(p) ((size_t)gckpti_storage_bytes((int)(p)->storage, (p)->elements))
+#define gckpti_values_bytes(p)                                                                     \
+    ((size_t)gckpti_storage_bytes((int)(p)->storage, gckpti_last(&(p)->shape), (p)->elements))
 
 /* Sets the address of the values, in q's storage. */
 GCKPTI_FN void gckpti_set_stored(gckpti_param *q, const void *values);
@@ -77,14 +86,14 @@ static inline float gckpti_block_scale(const unsigned char *b)
 /* Returns the address of element `at` of u, the start of a block. */
 static inline const unsigned char *gckpti_compressed_at(const gckpti_compressed *u, int64_t at)
 {
-    return (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, at);
+    return (const unsigned char *)u->quantised + gckpti_storage_bytes((int)u->storage, u->row, at);
 }
 
 /* Converts elements at..at+n-1 of u to floats x. The source may be at the end of x: an element is
  * read before it is overwritten. */
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x);
 
-/* Returns u without the elements before `at`, the start of a block. */
+/* Returns u without the elements before `at`, the start of a row. */
 GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, int64_t at);
 
 /* Returns a description of a parameter's values on the host, without destination. */
@@ -93,8 +102,8 @@ GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q);
 /* Converts n values from element `at` on to floats. */
 GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
-/* Compresses n floats, whole blocks, into q's memory from element `at` on. Returns 0 if a float is
- * too large. */
+/* Compresses n floats of a row into q's memory from element `at` on, the start of a block. Returns 0
+ * if a float is too large. */
 GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
 /* Compresses the host's values of `from` (initial ones, if it has none) into the memory of `to`.
@@ -111,18 +120,19 @@ static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
     static const gckpti_storage_kind f32 = { "F32", "F32", 4, 1, 4, 1e300, "", NULL, NULL };
     return storage == GCKPT_STORAGE_F32 ? &f32 : NULL;
 }
-#define GCKPTI_IF_COMPRESSED(call)         (void)0
-#define gckpti_storage_name(storage)       ((void)(storage), "F32")
-#define gckpti_file_count(storage, n)      ((void)(storage), (int64_t)(n))
-#define gckpti_storage_bytes(storage, n)   ((void)(storage), (int64_t)(n)*4)
-#define gckpti_unpack_shape(kind, shape)   1
-#define gckpti_values_bytes(p)             ((size_t)(p)->elements * sizeof(float))
-#define gckpti_set_stored(q, from)         ((void)memcpy(&(q)->p.values, &(from), sizeof(from)))
-#define gckpti_values_block(q)             ((unsigned char *)(void *)(q)->p.values)
-#define gckpti_compressed_at(u, at)        ((void)(u), (void)(at), (const char *)NULL)
-#define gckpti_decompress(u, at, n, x)     ((void)(u), (void)(at), (void)(x))
-#define gckpti_compressed_from(u, at)      ((void)(at), *(u))
-#define gckpti_compress_at(q, at, n, x)    ((void)(q), 0)
-#define gckpti_host_values(s, q, at, n, x) gckpti_init_values(s, q, at, n, x)
-#define gckpti_cpu_dequantise              NULL
+#define GCKPTI_IF_COMPRESSED(call)            (void)0
+#define gckpti_storage_name(storage)          ((void)(storage), "F32")
+#define gckpti_storage_bytes(storage, row, n) ((void)(storage), (int64_t)(n)*4)
+#define gckpti_pack_shape(storage, shape)     ((void)(storage), gckpti_elements(shape))
+#define gckpti_unpack_shape(kind, shape)      1
+#define gckpti_values_chunk(row, at, n)              gckpti_min((n) - (at), GCKPTI_CHUNK)
+#define gckpti_values_bytes(p)                ((size_t)(p)->elements * sizeof(float))
+#define gckpti_set_stored(q, from)            ((void)memcpy(&(q)->p.values, &(from), sizeof(from)))
+#define gckpti_values_block(q)                ((unsigned char *)(void *)(q)->p.values)
+#define gckpti_compressed_at(u, at)           ((void)(u), (void)(at), (const char *)NULL)
+#define gckpti_decompress(u, at, n, x)        ((void)(u), (void)(at), (void)(x))
+#define gckpti_compressed_from(u, at)         ((void)(at), *(u))
+#define gckpti_compress_at(q, at, n, x)       ((void)(q), 0)
+#define gckpti_host_values(s, q, at, n, x)    gckpti_init_values(s, q, at, n, x)
+#define gckpti_cpu_dequantise                 NULL
 #endif

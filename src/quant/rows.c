@@ -6,16 +6,18 @@
 GCKPTI_FN void gckpti_decompress(const gckpti_compressed *u, int64_t at, int64_t n, float *x)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of((int)u->storage);
-    const int64_t each = kind->block > 1 ? kind->block : GCKPTI_KIND_READ;
-    float y[GCKPTI_QUANT_BLOCK], tail[GCKPTI_KIND_READ] = { 0 };
-    for (int64_t chunk; n > 0; n -= chunk, at += chunk, x += chunk) {
-        const int64_t first = at % kind->block;
-        const void *from = gckpti_compressed_at(u, at - first);
-        chunk = gckpti_min(n, each - first);
-        if (chunk < each && kind->block == 1) /* less than what `read` reads may be left */
-            from = memcpy(tail, from, (size_t)(chunk * kind->bytes));
-        kind->read(from, y);
-        memcpy(x, y + first, (size_t)chunk * sizeof *x);
+    const int blocks = kind->block > 1, each = blocks ? kind->block : GCKPTI_KIND_READ;
+    const int64_t row = blocks ? u->row : INT64_MAX;
+    int64_t i = blocks ? at % row : 0, first = i % kind->block;
+    const unsigned char *from = gckpti_compressed_at(u, at - first);
+    float y[GCKPTI_QUANT_BLOCK];
+    for (int64_t count; n > 0; n -= count, x += count, first = 0) {
+        const int64_t size = gckpti_min(each, row - (i - first)); /* of the block */
+        count = gckpti_min(n, size - first);
+        kind->read(from, first + count, y);
+        memcpy(x, y + first, (size_t)count * sizeof *x);
+        from += blocks ? kind->block_bytes - kind->block + size : count * kind->bytes;
+        i = i + count == row ? 0 : i + count;
     }
 }
 
@@ -29,7 +31,8 @@ GCKPTI_FN gckpti_compressed gckpti_compressed_from(const gckpti_compressed *u, i
 
 GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q)
 {
-    const gckpti_compressed u = { q->p.storage, gckpti_stored(&q->p), q->p.elements, NULL };
+    const gckpti_compressed u = { q->p.storage, gckpti_stored(&q->p), q->p.elements,
+                                  gckpti_last(&q->p.shape), NULL };
     return u;
 }
 
@@ -42,7 +45,8 @@ GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n
 /* ---- quantisation ---- */
 GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    unsigned char *to = gckpti_values_block(q) + gckpti_storage_bytes((int)q->p.storage, at);
+    unsigned char *to = gckpti_values_block(q);
+    to += gckpti_storage_bytes((int)q->p.storage, gckpti_last(&q->p.shape), at);
     if (q->p.storage == GCKPT_STORAGE_F32)
         return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
     return gckpti_kind_of((int)q->p.storage)->write(x, n, to);
@@ -58,11 +62,11 @@ static void gckpti_host_values(const gckpt_store *s, const gckpti_param *q, int6
         gckpti_decompress_at(q, at, n, x);
 }
 
-/* Rounds n initial values, whole blocks, in x as q's storage does. */
+/* Rounds n initial values of a row in x as q's storage does. */
 static void gckpti_compress_initial(const gckpti_param *q, int64_t n, float *x)
 {
     uint32_t compressed[GCKPTI_CHUNK];
-    const gckpti_compressed u = { q->p.storage, compressed, n, NULL };
+    const gckpti_compressed u = { q->p.storage, compressed, n, n, NULL };
     (void)gckpti_kind_of((int)q->p.storage)->write(x, n, compressed);
     gckpti_decompress(&u, 0, n, x);
 }
@@ -72,7 +76,7 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
     float buf[GCKPTI_CHUNK];
     int fits = 1;
     for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
-        n = gckpti_min(to->p.elements - at, GCKPTI_CHUNK);
+        n = gckpti_values_chunk(gckpti_last(&to->p.shape), at, to->p.elements);
         gckpti_host_values(s, from, at, n, buf);
         fits = gckpti_compress_at(to, at, n, buf);
     }

@@ -31,7 +31,7 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
     int64_t first;
     const int compressed = slot < 0 && gckpti_is_compressed((int)q->p.storage);
     if (compressed || (slot < 0 && (!gckpti_has_values(q) || q->uninitialised))) {
-        *n = gckpti_min(q->p.elements - at, GCKPTI_CHUNK);
+        *n = gckpti_values_chunk(gckpti_last(&q->p.shape), at, q->p.elements);
         gckpti_host_values(s, q, at, *n, buf);
         if (compressed && !gckpti_has_values(q))
             GCKPTI_IF_COMPRESSED(gckpti_compress_initial(q, *n, buf));

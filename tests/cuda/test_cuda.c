@@ -443,13 +443,14 @@ static void test_unpack(void)
     for (int storage = GCKPT_STORAGE_BF16; storage <= GCKPT_STORAGE_I4; storage++)
         for (int shift = 0; shift < 15; shift++) {
             const int each = storage == GCKPT_STORAGE_I8 ? 34 : storage == GCKPT_STORAGE_I4 ? 18 : 2;
-            const int n = each > 2 ? 32 * (1 + shift / 3) : MOST - shift;
-            const size_t size = (size_t)gckpti_storage_bytes(storage, n), at = (size_t)(each > 2 ? shift : 2 * (shift % 3));
+            const int row = each == 34 ? 31 + shift : 32, n = each > 2 ? row * (1 + shift / 3) : MOST - shift; /* short blocks */
+            const size_t size = (size_t)gckpti_storage_bytes(storage, row, n);
+            const size_t at = (size_t)(each > 2 ? shift : 2 * (shift % 3));
             for (int i = 0; i < MOST; i++)
                 quantised[i] = (uint16_t)(i * 40503 + 77);
-            for (size_t i = 0; i < size && each > 2; i += (size_t)each)
-                bytes[i + 1] &= 0xbf;
-            gckpt_dequantisation u = { (gckpt_storage)storage, quantised, n, want };
+            for (int i = 0; i < n && each > 2; i += gckpti_min(32, row - i % row))
+                bytes[gckpti_storage_bytes(storage, row, i) + 1] &= 0xbf;
+            gckpt_dequantisation u = { (gckpt_storage)storage, quantised, n, row, want };
             gckpti_decompress(&u, 0, u.n, want);
             u.quantised = packed + at;
             u.to = to + shift % 2;

@@ -44,7 +44,7 @@ static const struct {
                    { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORAGE_F32 },
                    { "half", 2, { 7, 1500 }, 0, GCKPT_STORAGE_F16 },
                    { "brain", 2, { 9001, 1 }, 0, GCKPT_STORAGE_BF16 },
-                   { "bytes", 2, { 29, 576 }, 0, GCKPT_STORAGE_I8 },
+                   { "bytes", 2, { 29, 575 }, 0, GCKPT_STORAGE_I8 },
                    { "int4", 2, { 170, 96 }, 0, GCKPT_STORAGE_I4 } };
 
 static gckpt_shape shape_of(int i)
@@ -86,8 +86,8 @@ static float value_of(int i, int slot, int64_t at, unsigned salt)
     /* values that the scale of an int4 or int8 block represents exactly */
     if (slot < 0 && model[i].storage == GCKPT_STORAGE_I4)
         return (at % 32 ? (float)(u % 16) - 8 : -8) * (at / 32 % 3 ? 1 : 0.25f);
-    if (slot < 0 && model[i].storage == GCKPT_STORAGE_I8)
-        return (at % 32 ? (float)(u % 255) - 127 : 127) * (0.5f + (float)(at / 32 % 29));
+    if (slot < 0 && model[i].storage == GCKPT_STORAGE_I8) /* of rows of 575 */
+        return (at % 575 % 32 ? (float)(u % 255) - 127 : 127) * (0.5f + (float)(at % 575 / 32));
     return slot < 0 && i >= FIRST_FROZEN ? (float)(int)(u % 255) - 127 : float_of(u);
 }
 
@@ -124,11 +124,12 @@ static void fill(gckpt_store *s, unsigned salt)
         }
         for (int64_t k = 0; k < p.elements && p.quantised; k++) {
             float x = value_of(i, -1, k, salt);
+            const int64_t row = p.shape.d[p.shape.n - 1], rest = row - k % row;
             float block[32];
             for (int j = 0; j < 32; j++)
                 block[j] = value_of(i, -1, k + j, salt);
             if (p.storage >= GCKPT_STORAGE_I8)
-                CHECK(k % 32 || gckpti_compress_at(q, k, 32, block));
+                CHECK(k % row % 32 || gckpti_compress_at(q, k, rest < 32 ? rest : 32, block));
             else
                 CHECK(gckpti_compress_at(q, k, 1, &x));
         }

@@ -1,4 +1,4 @@
-/* quantised.c - a forward whose products and embedding read int8 weights (in blocks of 32) directly from flash: no
+/* quantised.c - a forward whose products and embedding read int8 weights (blocks of 32 and 4) directly from flash: no
  * FORWARD instruction copies weights into the arena.
  *     quantised       prints the results
  *     quantised c     prints the plan as C
@@ -14,15 +14,15 @@
 #endif
 #include <stdio.h>
 
-enum { ROWS = 3, V = 12, C = 32, N = 32 };
+enum { ROWS = 3, V = 12, C = 36, N = 36 };
 static const int32_t tokens[ROWS] = { 7, 0, 11 };
 
 /* Adds quantised parameters of shapes (V,C) and (C,N); both use the same blocks. */
 static gckpt_result flash(gckpt_store *s)
 {
-    static uint8_t w[C * 34]; /* scales of about 0.002 */
-    for (int i = 0; i < C * 34; i++)
-        w[i] = (uint8_t)(i % 34 == 1 ? 0x18 : i * 37 % 255);
+    static uint8_t w[C * 40]; /* scales of about 0.002 */
+    for (int i = 0; i < C * 40; i++)
+        w[i] = (uint8_t)(i % 40 == 1 || i % 40 == 35 ? 0x18 : i * 37 % 255);
     gckpt_result result = gckpt_store_external_quantised(s, "table", gckpt_shape2(V, C), GCKPT_STORAGE_I8, w);
     if (result == GCKPT_OK)
         result = gckpt_store_external_quantised(s, "w", gckpt_shape2(C, N), GCKPT_STORAGE_I8, w);

@@ -37,12 +37,13 @@ static void external(gckpt_store *s, weights *w, const char *name, int64_t rows,
     gckpt_result result;
     if (storage >= GCKPT_STORAGE_I8) {
         const int each = storage == GCKPT_STORAGE_I8 ? 34 : 18;
-        unsigned char *blocks = (unsigned char *)weights_take(w, (size_t)(n / 32 * each) + 1) + 1;
+        const int64_t whole = columns / 32 * each, left = columns % 32, row = whole + (left ? 2 + left : 0);
+        unsigned char *blocks = (unsigned char *)weights_take(w, (size_t)(row * rows) + 1) + 1;
         const unsigned exponent = storage == GCKPT_STORAGE_I8 ? 0x0e : 0x1e; /* the scales' upper bytes */
-        for (int64_t i = 0; i < n / 32 * each; i++)
+        for (int64_t i = 0; i < row * rows; i++)
             blocks[i] = (unsigned char)below(256);
-        for (int64_t i = 0; i < n / 32; i++) /* scales with either sign; some are subnormal or 0 */
-            blocks[each * i + 1] = (unsigned char)((chance(50) ? 0x80 : 0) | (chance(6) ? below(2) : exponent + below(3)));
+        for (int64_t i = 0; i < row * rows; i = i % row < whole ? i + each : i + 2 + left) /* scales with either sign; some are subnormal or 0 */
+            blocks[i + 1] = (unsigned char)((chance(50) ? 0x80 : 0) | (chance(6) ? below(2) : exponent + below(3)));
         result = gckpt_store_external_quantised(s, name, shape, storage, blocks);
     } else {
         uint16_t *halves = (uint16_t *)weights_take(w, (size_t)n * sizeof *halves);
@@ -266,10 +267,11 @@ static void test_bits(sizes z, gckpt_storage storage, gckpt_precision precision,
 int main(void)
 {
     static const sizes other[] = { { 5, 24, 33, 37 }, { 33, 70, 47, 1100 }, { 43, 272, 560, 2100 } };
+    static const sizes mixed[] = { { 5, 64, 33, 37 }, { 33, 70, 96, 1100 }, { 43, 272, 560, 2100 } }; /* also short blocks */
     static const sizes blocks[] = { { 5, 32, 64, 37 }, { 33, 96, 64, 1100 }, { 43, 288, 544, 2100 } };
     for (int storage = GCKPT_STORAGE_BF16; storage <= GCKPT_STORAGE_I4; storage++)
         for (int precision = GCKPT_FP32; precision <= GCKPT_BF16; precision++) {
-            const sizes *all = storage >= GCKPT_STORAGE_I8 ? blocks : other;
+            const sizes *all = storage == GCKPT_STORAGE_I4 ? blocks : storage == GCKPT_STORAGE_I8 ? mixed : other;
             test_bits(all[0], (gckpt_storage)storage, (gckpt_precision)precision, 1);
             if (check_sampled(sweep++, 3))
                 test_bits(all[1], (gckpt_storage)storage, (gckpt_precision)precision, 0);
