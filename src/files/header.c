@@ -267,7 +267,7 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
                                  "%i axes, and %i is the most: reshape it, " GCKPTI_LEAVE_OUT, axes,
                                  GCKPT_MAX_DIMS);
         const int unpacked = kind && gckpti_unpack_shape(kind, &e->shape);
-        if (e->type == GCKPT_STORAGE_I8 && e->slot < 0 && !unpacked && kind)
+        if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I8 && e->slot < 0 && !unpacked)
             return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT8);
         if (!unpacked || (e->slot >= 0 && e->type))
             return gckpti_refuse(load, GCKPT_E_DATA, e,

@@ -52,32 +52,23 @@ static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n
     return 1;
 }
 
-/* Stores n values of a tensor, from element `at` on, in `to`: in its storage, or those of `count`
- * floats from element `first` on. Returns 0 if one does not fit. */
-static int gckpti_store_chunk(gckpti_param *to, unsigned char *dest, const float *x, int64_t at,
-                              int64_t n, int64_t first, int64_t count)
-{
-    const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
-    if (gckpti_is_compressed((int)to->p.storage))
-        return gckpti_compress_at(to, at, n, x);
-    if (begin < end)
-        memcpy(dest + 4 * (begin - first), x + begin - at, 4 * (size_t)(end - begin));
-    return 1;
-}
-
-/* Reads a tensor whose values are compressed for `to` or stored in blocks: a row at a time at most.
- * The store has `count` of the values, from element `first` on. */
-static int gckpti_load_chunks(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
-                              int64_t first, int64_t count)
+/* Reads a tensor that is compressed in the store, or stored in blocks: at once or, to another
+ * storage, by parts of rows. The store has `count` of its values, from element `first` on. */
+static int gckpti_load_compressed(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
+                                  int64_t first, int64_t count)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of((int)to->p.storage);
-    const int64_t row = gckpti_last(&e->shape), elements = gckpti_elements(&e->shape);
+    const int64_t bytes = e->offsets[1] - e->offsets[0], elements = gckpti_elements(&e->shape);
     float x[GCKPTI_CHUNK];
     int fits = 1;
+    gckpti_set_stored(to, e->dest);
+    if (e->type == (int)to->p.storage)
+        return gckpti_load_elements(load, e->dest, bytes / kind->bytes, kind->bytes);
     for (int64_t at = 0, n; at < elements && fits; at += n) {
-        n = gckpti_values_chunk(row, at, elements);
+        n = gckpti_values_chunk(gckpti_last(&e->shape), at, elements);
+        const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
         fits = gckpti_load_floats(load, e->type, x, n) &&
-               gckpti_store_chunk(to, e->dest, x, at, n, first, count);
+               (begin >= end || gckpti_compress_at(to, begin - first, end - begin, x + begin - at));
     }
     return fits || load->result != GCKPT_OK
                ? fits
@@ -117,14 +108,9 @@ static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
     if (!e->dest)
         return gckpti_load_compared(load, e);
     const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
-    const int floats = e->slot >= 0 || !gckpti_is_compressed((int)to.p.storage);
-    if (!floats)
-        gckpti_set_stored(&to, e->dest);
-    if (!floats && e->type == (int)to.p.storage)
-        return gckpti_load_elements(load, e->dest, (e->offsets[1] - e->offsets[0]) / kind->bytes,
-                                    kind->bytes);
-    if (!floats || kind->block > 1)
-        return gckpti_load_chunks(load, e, &to, first, count);
+    const int compressed = gckpti_is_compressed((int)to.p.storage);
+    if (GCKPTI_HAS_COMPRESSED && e->slot < 0 && (compressed || kind->block > 1))
+        return gckpti_load_compressed(load, e, &to, first, count);
     return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
            gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
 }

@@ -70,8 +70,15 @@ GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
     word =
         (INTS)_mm512_i32gather_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32((int)row)), b, 1);
 #elif GCKPTI_ISA == 2 /* gcc would set lanes in memory, which is slower */
-    word = (INTS)_mm256_setr_epi32(GCKPTI_HALF(0), GCKPTI_HALF(1), GCKPTI_HALF(2), GCKPTI_HALF(3),
-                                   GCKPTI_HALF(4), GCKPTI_HALF(5), GCKPTI_HALF(6), GCKPTI_HALF(7));
+    __m128i half = _mm_cvtsi32_si128((uint16_t)GCKPTI_HALF(0));
+    half = _mm_insert_epi16(half, GCKPTI_HALF(1), 1);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(2), 2);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(3), 3);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(4), 4);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(5), 5);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(6), 6);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(7), 7);
+    word = (INTS)_mm256_cvtepu16_epi32(half);
 #else
     for (int i = 0; i < W; i++)
         word[i] = (uint32_t)(b[i * row] | b[i * row + 1] << 8);
@@ -194,31 +201,36 @@ GCKPTI_ALWAYS void V(gemv_axpy_blocks)(int storage, const V(gemv) * gemv)
     const V(gemv) t = *gemv;
     const unsigned char *b = (const unsigned char *)t.b;
     enum { STRIP = 16, VECTORS = GCKPTI_QUANT_BLOCK / W };
-    float scale[8 * STRIP], x[8]; /* scales of a strip of blocks, which are converted at once */
+    float scales[8 * STRIP], x[8]; /* scales of a strip of blocks, which are converted at once */
     for (int p = 0; p < 8; p++)
         x[p] = t.a[p * t.a_step];
-    for (int64_t j = 0, i = STRIP; j < t.n; j += GCKPTI_QUANT_BLOCK, b += bytes, i++) {
-        FLOATS sum[VECTORS];
-        for (int64_t k = 0; i == STRIP && k < STRIP && j + k * GCKPTI_QUANT_BLOCK < t.n; k++)
-            V(eight_scales)(b + k * bytes, t.row, scale + 8 * k);
-        i = i == STRIP ? 0 : i;
-        for (int64_t p = 8 + i % 2; p < 16; p += 2) /* a block is about half a cache line */
-            __builtin_prefetch(b + p * t.row, 0, 2);
-        GCKPTI_UNROLL
-        for (int v = 0; v < VECTORS; v++)
-            sum[v] = V(load)(t.c + j + v * W);
-        GCKPTI_UNROLL
-        for (int p = 0; p < 8; p++) {
-            const FLOATS table = V(block_table)(storage, scale[8 * i + p]);
-            const unsigned char *row = b + p * t.row;
+    for (float *c = t.c, *const end = t.c + t.n; c < end;) {
+        const int64_t strip = gckpti_min(STRIP, (end - c) / GCKPTI_QUANT_BLOCK);
+        for (int64_t i = 0; i < strip; i++)
+            V(eight_scales)(b + i * bytes, t.row, scales + 8 * i);
+        for (const float *scale = scales; scale < scales + 8 * strip; scale += 8, b += bytes) {
+            /* a block is about half a cache line: every other one is prefetched */
+            const int64_t next = (8 - (scale - scales) / 8 % 2) * t.row;
+            FLOATS sum[VECTORS];
             GCKPTI_UNROLL
             for (int v = 0; v < VECTORS; v++)
-                sum[v] = V(fma)(V(set1)(x[p]),
-                                V(block_values)(storage, row, (unsigned)(v * W), table), sum[v]);
+                sum[v] = V(load)(c + v * W);
+            GCKPTI_UNROLL
+            for (int p = 0; p < 8; p++) {
+                const FLOATS table = V(block_table)(storage, scale[p]);
+                const unsigned char *row = b + p * t.row;
+                if (p % 2)
+                    __builtin_prefetch(row + next, 0, 2);
+                GCKPTI_UNROLL
+                for (int v = 0; v < VECTORS; v++)
+                    sum[v] =
+                        V(fma)(V(set1)(x[p]),
+                               V(block_values)(storage, row, (unsigned)(v * W), table), sum[v]);
+            }
+            GCKPTI_UNROLL
+            for (int v = 0; v < VECTORS; v++, c += W)
+                V(store)(c, sum[v]);
         }
-        GCKPTI_UNROLL
-        for (int v = 0; v < VECTORS; v++)
-            V(store)(t.c + j + v * W, sum[v]);
     }
 }
 #endif
