@@ -601,6 +601,7 @@ static struct {
     float *references[2], *reference, *label;
     int refers;   /* nonzero while references[] are being computed */
     int exported; /* nonzero after the file of --export-gguf was written */
+    double int8_loss; /* --store int4: the validation loss with int8; 0 if it was not measured */
 } run;
 
 typedef struct { /* result of training by one method: a row of the table of --method all */
@@ -2206,7 +2207,12 @@ static int begin(tuning *t)
     outcome *r = &t->result;
     if (lm.resume != NULL || lm.eval_every == 0 || lm.audit != NULL)
         return 0;
-    return evaluate(t, 0, &r->before) || evaluate_retention(t, 0, &r->retention_before);
+    if (evaluate(t, 0, &r->before) != 0)
+        return 1;
+    if (run.int8_loss > 0 && r->before > 0)
+        fprintf(session.out, "store  int4 costs %+.4f per token of this data (int8: %.4f)\n",
+                r->before - run.int8_loss, run.int8_loss);
+    return evaluate_retention(t, 0, &r->retention_before);
 }
 
 /* Prints the loss before training, if it is known, and the loss after training. */
@@ -2306,10 +2312,33 @@ static int load_saved(tuning *t)
     return load_model(t, method, full ? folder : o.model, full ? NULL : folder);
 }
 
+/* For --store int4, measures the validation loss with int8, which loses nothing: the difference is
+ * what int4 costs on this data. This precedes loading the trained model, so that only one model is
+ * in memory at a time. Skipped if the budget is too small for it. */
+static int measure_int8(adapters_method method)
+{
+    tuning t = { .run = run.first };
+    double of_means;
+    const size_t budget = lm.budget;
+    size_t arena;
+    if (o.store != GCKPT_STORAGE_I4 || lm.eval_every == 0 || lm.plan || lm.resume != NULL ||
+        lm.audit != NULL || o.objective == OBJECTIVE_DPO || run.int8_loss > 0)
+        return 0;
+    o.store = GCKPT_STORAGE_I8, o.eval = 1, lm.budget = 0;
+    int failed = load_model(&t, method, o.model, o.adapter) || make_plans(&t);
+    if (!failed && (budget == 0 || lm_total_bytes(&t.run, &arena) <= budget))
+        failed = lm_new_execs(&t.run) || evaluate_split(&t, &run.valid, &run.int8_loss, &of_means);
+    o.store = GCKPT_STORAGE_I4, o.eval = 0, lm.budget = budget;
+    lm_free_execs(&t.run);
+    free_tuning(&t);
+    return failed;
+}
+
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
 {
     tuning t = { .save = folder, .run = run.first };
-    int failed = compute_references(method) || load_model(&t, method, o.model, o.adapter) ||
+    int failed = compute_references(method) || measure_int8(method) ||
+                 load_model(&t, method, o.model, o.adapter) ||
                  (lm.resume != NULL && resume(&t, argc, argv));
     if (!failed)
         failed = session_note_options(t.notes, &options, not_kept, argc, argv) ||

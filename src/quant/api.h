@@ -3,12 +3,11 @@ typedef enum {
     GCKPT_STORAGE_F32,
     GCKPT_STORAGE_BF16, /* 2 bytes: the upper half of the float */
     GCKPT_STORAGE_F16,  /* 2 bytes: IEEE binary16 */
-    /* Blocks of 32 values along the last axis, 34 bytes each: their scale as a binary16, low byte
-     * first; then 32 signed bytes. A value is byte * scale. (ggml's Q8_0.) The last block of a row
-     * of another length is short: it has the bytes of its values only. */
+    /* Blocks of 32 values along the last axis (the last one may be short): their scale as a
+     * binary16, low byte first; then a signed byte each. A value is byte * scale. (ggml's Q8_0.) */
     GCKPT_STORAGE_I8,
-    /* Such whole blocks of 18 bytes: the scale; then 16 bytes whose low halves are values 0 to 15 and
-     * whose high halves are values 16 to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
+    /* Whole blocks of 32: the scale; then 16 bytes whose low halves are values 0 to 15 and whose
+     * high halves are values 16 to 31. A value is (half - 8) * scale. (ggml's Q4_0.) */
     GCKPT_STORAGE_I4
 } gckpt_storage;
 /* The dequantisation of a parameter to n floats. */

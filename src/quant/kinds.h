@@ -44,11 +44,9 @@ GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 /* Returns the bytes of n values of rows of `row` values; they end with a block. */
 GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t row, int64_t n);
 
-/* Converts a shape to that in a file, whose last axis counts bytes if values are in blocks. Returns
- * the number of elements there. */
+/* Converts a shape to that in a file, whose last axis counts bytes if values are in blocks, and
+ * returns its elements; and back: returns 0 if no rows have these bytes. */
 GCKPTI_FN int64_t gckpti_pack_shape(int storage, gckpt_shape *shape);
-
-/* Converts a shape in a file to that of the values. Returns 0 if no rows have these bytes. */
 GCKPTI_FN int gckpti_unpack_shape(const gckpti_storage_kind *kind, gckpt_shape *shape);
 
 /* Returns how many of n values to convert at once, from element `at` on: a whole row at most. */
@@ -125,7 +123,7 @@ static inline const gckpti_storage_kind *gckpti_kind_of(int storage)
 #define gckpti_storage_bytes(storage, row, n) ((void)(storage), (int64_t)(n)*4)
 #define gckpti_pack_shape(storage, shape)     ((void)(storage), gckpti_elements(shape))
 #define gckpti_unpack_shape(kind, shape)      1
-#define gckpti_values_chunk(row, at, n)              gckpti_min((n) - (at), GCKPTI_CHUNK)
+#define gckpti_values_chunk(row, at, n)       gckpti_min((n) - (at), GCKPTI_CHUNK)
 #define gckpti_values_bytes(p)                ((size_t)(p)->elements * sizeof(float))
 #define gckpti_set_stored(q, from)            ((void)memcpy(&(q)->p.values, &(from), sizeof(from)))
 #define gckpti_values_block(q)                ((unsigned char *)(void *)(q)->p.values)

@@ -344,6 +344,8 @@ for store in bf16 f16 int8 int4; do
     check "--store $store: bytes as planned" test "$(field "$work/plan.json" plan bytes)" = \
         "$(field "$work/plan.json" end bytes_measured)"
 done
+check "--store int4 says before training what it costs on the data" grep -q "^store  int4 costs [+-][0-9.]* per token of this data (int8: " \
+    "$work/stderr"
 build/finetune $how --map > "$work/plan.json" 2> "$work/stderr"
 check "--map: the same training" test "$(field "$work/plan.json" end after)" = "$(field "$work/lora.a.json" end after)"
 check "--map: weights that are not counted" test "$(field "$work/plan.json" plan parameter_bytes)" -lt 20000
