@@ -2319,14 +2319,14 @@ static int measure_int8(adapters_method method)
 {
     tuning t = { .run = run.first };
     double of_means;
-    const size_t budget = lm.budget;
+    const int64_t budget = lm.budget;
     size_t arena;
     if (o.store != GCKPT_STORAGE_I4 || lm.eval_every == 0 || lm.plan || lm.resume != NULL ||
         lm.audit != NULL || o.objective == OBJECTIVE_DPO || run.int8_loss > 0)
         return 0;
     o.store = GCKPT_STORAGE_I8, o.eval = 1, lm.budget = 0;
     int failed = load_model(&t, method, o.model, o.adapter) || make_plans(&t);
-    if (!failed && (budget == 0 || lm_total_bytes(&t.run, &arena) <= budget))
+    if (!failed && (budget == 0 || lm_total_bytes(&t.run, &arena) <= (size_t)budget))
         failed = lm_new_execs(&t.run) || evaluate_split(&t, &run.valid, &run.int8_loss, &of_means);
     o.store = GCKPT_STORAGE_I4, o.eval = 0, lm.budget = budget;
     lm_free_execs(&t.run);

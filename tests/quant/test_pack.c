@@ -276,7 +276,7 @@ static void block_by_rule(const float *x, unsigned char *to)
 
 static void test_blocks(void)
 {
-    enum { ROWS = 40, WIDTH = 96, N = ROWS * WIDTH, BYTES = N / BLOCK * BLOCK_BYTES };
+    enum { ROWS = 160, WIDTH = 96, N = ROWS * WIDTH, BYTES = N / BLOCK * BLOCK_BYTES };
     static float x[N], piece[N];
     static unsigned char want[BYTES];
     /* sums of squared errors: by the rule, and with the rule's first candidate alone, which ggml takes */
