@@ -9,8 +9,8 @@ GCKPTI_ALWAYS void V(dequantise_row)(int storage, const void *b, int64_t n, floa
         V(store_n)(x + i, V(load_wide)(storage, b, i, n - i), n - i);
 }
 
-/* Returns nonzero if in all rows of n elements, `row` apart, from element `at` of u on, blocks begin
- * at the same columns and none but the last one is short. */
+/* Returns nonzero if blocks begin at the same columns in all rows of n elements, `row` apart, from
+ * element `at` of u on, and none but the last one of a row is short. */
 GCKPTI_ALWAYS int V(is_regular)(const gckpti_compressed *u, int64_t at, int64_t row, int64_t n)
 {
     if (u->row % GCKPTI_QUANT_BLOCK == 0)
@@ -88,8 +88,8 @@ static GCKPTI_TARGET void V(compressed_dot)(const gckpti_compressed *u, int64_t 
     float buffer[TERMS * COLS];
     const int blocks = u->storage >= GCKPT_STORAGE_I8;
     const int words = gemv->k % 16 == 0 && (uintptr_t)b % sizeof *b == 0;
-    const int full_rows = gemv->row == gemv->k && gemv->k < 1 << 27 && u->row == gemv->k;
-    const int direct = gckpti_little_endian() && gemv->a_step == 1 && (blocks ? full_rows : words);
+    const int whole = gemv->row == gemv->k && gemv->k < 1 << 27 && u->row == gemv->k;
+    const int direct = gckpti_little_endian() && gemv->a_step == 1 && (blocks ? whole : words);
     const int64_t most = blocks ? MOST : COLS, terms = TERMS * COLS / most;
     V(gemv) t = *gemv;
     for (int64_t j = 0; j < gemv->n; j += t.n) {

@@ -163,7 +163,7 @@ GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 }
 
 /* Returns the bytes of n values of one row. */
-static int64_t gckpti_row_storage(const gckpti_storage_kind *kind, int64_t n)
+static int64_t gckpti_blocks_bytes(const gckpti_storage_kind *kind, int64_t n)
 {
     const int64_t left = n % kind->block;
     return n / kind->block * kind->block_bytes +
@@ -175,14 +175,14 @@ GCKPTI_FN int64_t gckpti_storage_bytes(int storage, int64_t row, int64_t n)
     const gckpti_storage_kind *kind = &gckpti_kinds[storage];
     if (kind->block == 1)
         return n * kind->block_bytes;
-    return n / row * gckpti_row_storage(kind, row) + gckpti_row_storage(kind, n % row);
+    return n / row * gckpti_blocks_bytes(kind, row) + gckpti_blocks_bytes(kind, n % row);
 }
 
 GCKPTI_FN int64_t gckpti_pack_shape(int storage, gckpt_shape *shape)
 {
     const gckpti_storage_kind *kind = &gckpti_kinds[storage];
     if (shape->n > 0)
-        shape->d[shape->n - 1] = gckpti_row_storage(kind, gckpti_last(shape)) / kind->bytes;
+        shape->d[shape->n - 1] = gckpti_blocks_bytes(kind, gckpti_last(shape)) / kind->bytes;
     return gckpti_elements(shape);
 }
 

@@ -100,8 +100,8 @@ GCKPTI_FN gckpti_compressed gckpti_compressed_param(const gckpti_param *q);
 /* Converts n values from element `at` on to floats. */
 GCKPTI_FN void gckpti_decompress_at(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
-/* Compresses n floats of a row into q's memory from element `at` on, the start of a block. Returns 0
- * if a float is too large. */
+/* Compresses n floats of a row into q's memory from element `at` on, the start of a block. Returns
+ * 0 if a float is too large. */
 GCKPTI_FN int gckpti_compress_at(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
 /* Compresses the host's values of `from` (initial ones, if it has none) into the memory of `to`.
