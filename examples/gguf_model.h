@@ -847,7 +847,7 @@ static inline int gguf_stream_header(gguf_stream *s, const gguf_architecture *a,
         gguf_param_name(a, c, p->tensor->name, name);
         n += (size_t)snprintf(s->header + n, each, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[",
                               i > 0 ? ',' : '{', name, names[p->storage]);
-        const int64_t packed_columns = p->storage == GCKPT_STORAGE_I4 ? (int64_t)p->row_bytes : p->columns;
+        const int64_t packed_columns = p->storage >= GCKPT_STORAGE_I8 ? (int64_t)p->row_bytes : p->columns;
         const int matrix = model_get_param(c, model_find_param(c, name)).shape.n == 2;
         n += matrix ? (size_t)snprintf(s->header + n, each, "%lld,%lld", (long long)p->rows,
                                        (long long)packed_columns)
@@ -866,9 +866,9 @@ static inline int gguf_stream_header(gguf_stream *s, const gguf_architecture *a,
 }
 
 /* Returns the storage whose values are closest to those of a matrix in the file. Q4_0 becomes I4
- * with the same values, unless a transposition would divide its blocks. All other quantised types,
- * also those of 4 and 5 bits, become I8: rounding to 4 bits again would add an error as large as
- * the first one. */
+ * and Q8_0 I8 with the same values, unless a transposition would divide the blocks. All other
+ * quantised types, also those of 4 and 5 bits, become I8: rounding to 4 bits again would add an
+ * error as large as the first one. */
 static inline gckpt_storage gguf_storage_of(int type, int transposed)
 {
     return type == GGUF_T_F32               ? GCKPT_STORAGE_F32
@@ -920,8 +920,10 @@ static inline int gguf_make_view(gguf *g, const gguf_architecture *a, const mode
                : view->subtract == 0 && t->type == GGUF_T_BF16 ? GCKPT_STORAGE_BF16
                                                             : GCKPT_STORAGE_F32;
     view->row_bytes = (size_t)view->columns * (view->storage == GCKPT_STORAGE_F32 ? 4 : 2);
-    if (keep == GCKPT_STORAGE_I4 && t->type == GGUF_T_Q4_0 && !view->transposed) {
-        view->storage = GCKPT_STORAGE_I4;
+    if (((keep == GCKPT_STORAGE_I4 && t->type == GGUF_T_Q4_0) ||
+         (keep == GCKPT_STORAGE_I8 && t->type == GGUF_T_Q8_0)) &&
+        !view->transposed) {
+        view->storage = keep;
         view->row_bytes = gguf_bytes(t->type, view->columns);
     }
     return 0;

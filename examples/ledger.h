@@ -375,10 +375,10 @@ static inline void ledger_digest(const ledger_tensor *t, unsigned char digest[LE
         ledger_hash_blocks(&all, words, n, 4);
     else if (p->quantised != NULL && p->storage == GCKPT_STORAGE_I4)
         ledger_hash_blocks(&all, p->quantised, n / 32 * 18, 1);
+    else if (p->quantised != NULL && p->storage == GCKPT_STORAGE_I8)
+        ledger_hash_blocks(&all, p->quantised, n + n / width * ((width + 31) / 32) * 2, 1);
     else if (p->quantised != NULL)
-        ledger_hash_blocks(&all, p->quantised, n, p->storage == GCKPT_STORAGE_I8 ? 1 : 2);
-    if (words == NULL && p->scales != NULL && width > 0)
-        ledger_hash_blocks(&all, p->scales, n / width, 4);
+        ledger_hash_blocks(&all, p->quantised, n, 2);
     ledger_sha_end(&all, digest);
 }
 

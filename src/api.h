@@ -12,7 +12,7 @@
 #define GCKPT_VERSION_MAJOR    0
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
-#define GCKPT_CONTRACT         3  /* version of the numeric specification (manual, 5) */
+#define GCKPT_CONTRACT         4  /* version of the numeric specification (manual, 5) */
 #define GCKPT_PLAN_FORMAT      18 /* version of printed plans */
 
 /* The options below imply others (manual, 4). */
@@ -179,7 +179,6 @@ typedef struct {
     float lr_scale, decay_scale; /* gckpt_store_group */
     gckpt_storage storage;       /* format of the values */
     const void *quantised;       /* values in the format `storage`; NULL if that is F32 */
-    const float *scales;         /* with I8, a scale for each row; else NULL */
     int64_t first, count;        /* range that this process updates (gckpt_store_ranks) */
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store); /* number of parameters */

@@ -19,9 +19,9 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_attn *h, int64_t row, 
                       at_j = keys + gckpti_attn_offset(h, j);
         const int64_t from = gckpti_attn_masked(h, i, j, n);
         const float *k = call->in[1].data + at_j, *v = call->in[2].data + at_j;
-        const V(gemv) scores = { h->d, n, q, 1, k, h->kv_c, NULL, NULL, p, v };
-        const V(gemv) values = { n - from, h->d, p + from, 1,   v + from * h->kv_c,
-                                 h->kv_c,  NULL, NULL,     out, NULL };
+        const V(gemv) scores = { h->d, n, q, 1, k, h->kv_c, NULL, p, v };
+        const V(gemv)
+            values = { n - from, h->d, p + from, 1, v + from * h->kv_c, h->kv_c, NULL, out, NULL };
         V(gemv_dot)(&scores);
         if (h->cap > 0.0f)
             V(softcaps)(p, n, h->dot_scale, h->cap);

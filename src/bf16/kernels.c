@@ -2,7 +2,7 @@
 /* ---- bf16 ---- */
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
-    return V(load_wide)(GCKPT_STORAGE_BF16, x, 0, V(zero)(), n);
+    return V(load_wide)(GCKPT_STORAGE_BF16, x, 0, n);
 }
 
 /* Returns n floats from x[at] on or, if x is NULL, n widened bf16 from narrow[at] on. */

@@ -37,9 +37,10 @@ static inline gckpti_prefetch gckpti_prefetch_of(const gckpti_operand *x, int64_
     const int size = halves ? 2 : 4;
     gckpti_prefetch f = { (const char *)base, row * size, rows, width * size, 0, 1 };
     if (gckpti_has_compressed(x)) {
-        const int storage = (int)x->compressed->storage;
-        f.x = (const char *)gckpti_compressed_at(x->compressed, at);
-        f.row = gckpti_storage_bytes(storage, row), f.width = gckpti_storage_bytes(storage, width);
+        const gckpti_compressed *u = x->compressed;
+        f.x = (const char *)gckpti_compressed_at(u, at);
+        f.row = gckpti_storage_bytes((int)u->storage, u->row, row);
+        f.width = gckpti_storage_bytes((int)u->storage, u->row, width);
         return f;
     }
     f.x += size * at;

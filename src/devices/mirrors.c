@@ -46,11 +46,8 @@ GCKPTI_FN int gckpti_push(const gckpt_store *s, gckpti_param *q, const gckpt_bac
             return 0;
         if (!fresh && m->newest != GCKPTI_HOST)
             continue;
-        const size_t scales = i ? 0 : gckpti_scale_bytes(&q->p);
         const void *from = i ? q->p.state[i - 1] : gckpti_stored(&q->p);
-        if (scales) /* they come before the values, as in an owned block */
-            b->copy_in(b->context, m->array[0], q->p.scales, scales);
-        b->copy_in(b->context, (unsigned char *)(void *)m->array[i] + scales, from, bytes - scales);
+        b->copy_in(b->context, m->array[i], from, bytes);
     }
     if (m->newest == GCKPTI_HOST)
         m->newest = GCKPTI_BOTH;

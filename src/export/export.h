@@ -9,7 +9,7 @@
 /* A parameter as gckpt_store_c prints it. Another layout needs another GCKPT_PLAN_FORMAT. */
 typedef struct {
     const char *name;
-    const void *values, *scales; /* in their storage */
+    const void *values; /* in their storage */
     gckpt_shape shape;
     uint32_t scale_bits[2]; /* bits of lr_scale, decay_scale */
     unsigned char storage, frozen;

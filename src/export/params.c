@@ -99,8 +99,7 @@ GCKPTI_FN gckpt_result gckpti_bind_exported(gckpt_store *s, const gckpti_exporte
         q->p.lr_scale = gckpti_float(exported->scale_bits[0]);
         q->p.decay_scale = gckpti_float(exported->scale_bits[1]);
         if (exported->frozen)
-            gckpti_use_values(q, (gckpt_storage)exported->storage, exported->values,
-                              (const float *)exported->scales, 0);
+            gckpti_use_values(q, (gckpt_storage)exported->storage, exported->values, 0);
         else if ((result = gckpti_values_new(s, q, "bind")) == GCKPT_OK)
             memcpy(q->p.values, exported->values, (size_t)q->p.elements * sizeof(float));
         q->uninitialised = 0;

@@ -13,13 +13,13 @@ static void gckpti_c_bits(gckpti_sink *out, int bytes, int64_t n, const char *na
     gckpti_print(out, "gckpti_%s_%s%z = { {", name, what, i);
 }
 
-/* Prints parameter i's values in their storage type, and its scales. */
+/* Prints parameter i's values in their storage type. */
 static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *name, size_t i)
 {
     const gckpti_param *q = &s->params[i];
     const void *raw = gckpti_is_compressed((int)q->p.storage) ? gckpti_stored(&q->p) : NULL;
-    const int64_t n = gckpti_file_count((int)q->p.storage, q->p.elements);
-    const size_t scales = gckpti_scale_bytes(&q->p) / sizeof(float);
+    gckpt_shape shape = q->p.shape;
+    const int64_t n = gckpti_pack_shape((int)q->p.storage, &shape);
     const int bytes = gckpti_kind_of((int)q->p.storage)->bytes;
     float buf[GCKPTI_CHUNK]; /* 64 values are whole lines */
     gckpti_c_bits(out, bytes, n, name, "value", i);
@@ -30,11 +30,6 @@ static void gckpti_c_values(gckpti_sink *out, const gckpt_store *s, const char *
     for (int64_t at = 0; at < n && raw; at++)
         gckpti_print(out, at % 16 ? " %i," : "\n    %i,",
                      bytes == 2 ? ((const uint16_t *)raw)[at] : ((const unsigned char *)raw)[at]);
-    if (scales) {
-        gckpti_print(out, "\n} };\n");
-        gckpti_c_bits(out, 4, (int64_t)scales, name, "scale", i);
-        gckpti_c_words(out, q->p.scales, scales);
-    }
     gckpti_print(out, "\n} };\n");
 }
 
@@ -46,7 +41,6 @@ static void gckpti_c_param(gckpti_sink *out, const gckpt_store *s, const char *n
     for (const unsigned char *c = (const unsigned char *)p->name; *c; c++)
         gckpti_print(out, "\\%i%i%i", *c >> 6, *c >> 3 & 7, *c & 7);
     gckpti_print(out, "\", &gckpti_%s_value%z, ", name, i);
-    gckpti_print(out, gckpti_scale_bytes(p) ? "&gckpti_%s_scale%z, " : "NULL, ", name, i);
     gckpti_c_shape(out, &p->shape);
     gckpti_print(out, ", { %zU, %zU }, %i, %i },\n", (size_t)gckpti_bits(p->lr_scale),
                  (size_t)gckpti_bits(p->decay_scale), (int)p->storage, p->frozen != 0);

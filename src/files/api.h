@@ -3,7 +3,7 @@
 typedef struct {
     /* When reading, returns the name of the parameter for the file's tensor `name`; when writing,
      * the name in the file for parameter `name`. NULL leaves the tensor out, whatever its type. The
-     * text must live until the next call; calls may repeat a name. State and scales follow their
+     * text must live until the next call; calls may repeat a name. State follows its
      * parameter. Two tensors for one parameter are refused, as is one name for two. */
     const char *(*rename)(void *user, const char *name);
     void *user; /* for rename */
@@ -26,10 +26,10 @@ typedef struct {
  * that training continues with other bits. Saving by path writes a temporary file next to the
  * target, flushes it and renames it: after a power cut either the old or the new file exists (on
  * FAT with Linux only). Saving replaces the target of a symbolic link, keeps permissions, and
- * refuses folders, devices and pipes. Tensors may be F32, BF16, F16, I8 (scales in an F32 tensor
- * "NAME#scale") or I4 (as U8, d / 32 * 18 bytes for a last axis of d values). Reading converts a
- * tensor to the storage of its parameter in the store, or else to floats (I8 only to I8 or floats).
- * Writing keeps the storage. desc may be NULL. */
+ * refuses folders, devices and pipes. Tensors may be F32, BF16, F16, I8
+ * or I4 (as U8; d / 32 * 34 and d / 32 * 18 bytes for a last axis of d values; I8 of contract 3 and
+ * older is refused). Reading converts a tensor to the storage of its parameter in the store, or
+ * else to floats. Writing keeps the storage. desc may be NULL. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user,
                                          const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,

@@ -8,12 +8,12 @@
  * JSON padded with spaces to a multiple of 8 bytes, and the data, little-endian, one tensor after
  * the other (the format is described at https://huggingface.co/docs/safetensors):
  *
- *     {"__metadata__":{"format":"gradckpt","contract":"3","step":"20","seed":"0",
+ *     {"__metadata__":{"format":"gradckpt","contract":"4","step":"20","seed":"0",
  *       "optimiser":"1","data_fnv1a":"1447","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
- * Parameters are in creation order, each followed by the scales of I8 and its optimiser state; so a
- * parameter's name must not end in #scale, nor in #state and a digit. "optimiser" is
+ * Parameters are in creation order, each followed by its optimiser state. A parameter's name must
+ * not end in #state and a digit, nor in #scale (I8 up to contract 3, now refused). "optimiser" is
  * gckpt_optimiser + 1, or 0 if none. All state is of that optimiser after `step` updates, except
  * where "NAME#updates" has another optimiser and number of updates: above, b's state is that of
  * MOMENTUM after 15 updates. (Version 0.1 had no such keys; other programs may reorder them.)

@@ -243,6 +243,9 @@ static int gckpti_parse_metadata(gckpti_loader *load)
     return 1;
 }
 
+#define GCKPTI_OLD_INT8                                                                            \
+    "is not I8 in rows of blocks of 32 values (34 bytes); contracts up to 3 had a scale for each " \
+    "row (#scale): load the weights that it was made from, and store them so again"
 #define GCKPTI_LEAVE_OUT "or leave it out (desc.rename returns NULL for it)"
 
 /* Checks an entry's type, shape and offsets. Ignores an entry without elements. */
@@ -265,15 +268,19 @@ static int gckpti_check_entry(gckpti_loader *load, gckpti_file_entry *e, const c
                                  GCKPT_MAX_DIMS);
         e->bytes = !e->slot && axes == 1 && !strcmp(type, "U8"); /* of desc.state_bytes */
         kind = e->bytes ? gckpti_kind_of(e->type = 0) : kind;
-        if (!kind || (e->slot >= 0 && e->type) || !gckpti_unpack_shape(kind, &e->shape))
+        const int unpacked = kind && gckpti_unpack_shape(kind, &e->shape);
+        if (GCKPTI_HAS_COMPRESSED && e->type == GCKPT_STORAGE_I8 && e->slot < 0 && !unpacked)
+            return gckpti_refuse(load, GCKPT_E_DATA, e, GCKPTI_OLD_INT8);
+        if (!unpacked || (e->slot >= 0 && e->type))
             return gckpti_refuse(load, GCKPT_E_DATA, e,
                                  "F32%s is needed; convert it from dtype %s, " GCKPTI_LEAVE_OUT,
                                  e->slot < 0 && gckpti_kind_of(1) ? ", F16 or BF16" : "", type);
         if (!gckpti_shape_fits(&e->shape))
             return gckpti_refuse(load, GCKPT_E_DATA, e, "%S: %s", &e->shape,
                                  gckpti_shape_problem(&e->shape));
-        bytes =
-            e->bytes ? e->shape.d[0] : gckpti_storage_bytes(e->type, gckpti_elements(&e->shape));
+        bytes = e->bytes ? e->shape.d[0]
+                         : gckpti_storage_bytes(e->type, gckpti_last(&e->shape),
+                                                gckpti_elements(&e->shape));
     }
     return (begin <= end && end <= load->data_bytes && end - begin == bytes) ||
            gckpti_refuse(

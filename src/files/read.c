@@ -39,62 +39,59 @@ static int gckpti_load_elements(gckpti_loader *load, void *out, int64_t n, int s
     return 1;
 }
 
-/* Reads the next n elements as floats to x (I8 without scales), converted in place from its end. */
+/* Reads the next n elements of a row as floats to x, converted in place from its end. */
 static int gckpti_load_floats(gckpti_loader *load, int type, float *x, int64_t n)
 {
-    const int size = gckpti_kind_of(type)->bytes;
-    unsigned char *end = (unsigned char *)x + 4 * n - gckpti_storage_bytes(type, n);
-    const gckpti_compressed u = { (gckpt_storage)type, end, NULL, n, n, x };
-    if (!gckpti_load_elements(load, end, gckpti_file_count(type, n), size))
+    const int64_t bytes = gckpti_storage_bytes(type, n, n), size = gckpti_kind_of(type)->bytes;
+    unsigned char *end = (unsigned char *)x + 4 * n - bytes;
+    const gckpti_compressed u = { (gckpt_storage)type, end, n, n, x };
+    if (!gckpti_load_elements(load, end, bytes / size, (int)size))
         return 0;
     if (type != GCKPT_STORAGE_F32)
         gckpti_decompress(&u, 0, n, x);
     return 1;
 }
 
-/* Reads n values of a compressed parameter `to`, in one piece, or (from another type) by rows, if
- * each has a scale, else by chunks. */
+/* Reads a tensor that is compressed in the store, or stored in blocks: at once or, to another
+ * storage, by parts of rows. The store has `count` of its values, from element `first` on. */
 static int gckpti_load_compressed(gckpti_loader *load, const gckpti_file_entry *e, gckpti_param *to,
-                                  int64_t n)
+                                  int64_t first, int64_t count)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of((int)to->p.storage);
-    gckpti_set_block(to, e->dest);
-    if (e->type == (int)to->p.storage)
-        return gckpti_load_elements(load, e->dest + gckpti_scale_bytes(&to->p),
-                                    gckpti_file_count(e->type, n), kind->bytes);
-    const int64_t most = kind->scaled ? gckpti_row_length(&to->p) : (int64_t)GCKPTI_CHUNK;
-    const size_t bytes = (size_t)most * sizeof(float);
-    float *x = (float *)gckpti_new(&load->store->memory, bytes, 1);
+    const int64_t bytes = e->offsets[1] - e->offsets[0], elements = gckpti_elements(&e->shape);
+    float x[GCKPTI_CHUNK];
     int fits = 1;
-    if (!x)
-        return gckpti_refuse(load, GCKPT_E_MEMORY, e, "no memory for a row of %z bytes", bytes);
-    for (int64_t at = 0, count; at < n && fits; at += count) {
-        count = gckpti_min(n - at, most);
-        fits = gckpti_load_floats(load, e->type, x, count) && gckpti_compress_row(to, at, count, x);
+    gckpti_set_stored(to, e->dest);
+    if (e->type == (int)to->p.storage)
+        return gckpti_load_elements(load, e->dest, bytes / kind->bytes, kind->bytes);
+    for (int64_t at = 0, n; at < elements && fits; at += n) {
+        n = gckpti_values_chunk(gckpti_last(&e->shape), at, elements);
+        const int64_t begin = at > first ? at : first, end = gckpti_min(at + n, first + count);
+        fits = gckpti_load_floats(load, e->type, x, n) &&
+               (begin >= end || gckpti_compress_at(to, begin - first, end - begin, x + begin - at));
     }
-    gckpti_delete(&load->store->memory, x, bytes, 1);
     return fits || load->result != GCKPT_OK
                ? fits
                : gckpti_refuse(load, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
                                kind->name, kind->beyond);
 }
 
-/* Compares a tensor of the file with values or scales that the store may not change. */
+/* Compares a tensor of the file with values that the store may not change. */
 static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
 {
     const gckpt_parameter *p = &load->store->params[e->param].p;
-    const int stored = e->slot < 0 ? (int)p->storage : GCKPT_STORAGE_F32, type = e->type;
-    const int64_t count = gckpti_elements(&e->shape);
-    const void *at = e->slot >= 0 ? p->scales : gckpti_stored(p);
-    const unsigned char *values = (const unsigned char *)at;
+    const int type = e->type;
+    const int size = gckpti_kind_of(type)->bytes;
+    const int64_t count = gckpti_elements(&e->shape), row = gckpti_last(&e->shape);
+    const unsigned char *values = (const unsigned char *)gckpti_stored(p);
     float x[GCKPTI_CHUNK];
-    int equal = type == stored;
+    int equal = type == (int)p->storage;
     for (int64_t k = 0, n; k < count && equal; k += n) {
-        n = gckpti_min(count - k, GCKPTI_CHUNK);
-        const size_t bytes = (size_t)gckpti_storage_bytes(type, n);
-        if (!gckpti_load_elements(load, x, gckpti_file_count(type, n), gckpti_kind_of(type)->bytes))
+        n = gckpti_values_chunk(row, k, count);
+        const int64_t bytes = gckpti_storage_bytes(type, n, n);
+        if (!gckpti_load_elements(load, x, bytes / size, size))
             return 0;
-        equal = !memcmp(values + gckpti_storage_bytes(type, k), x, bytes);
+        equal = !memcmp(values + gckpti_storage_bytes(type, row, k), x, (size_t)bytes);
     }
     return equal || gckpti_refuse(load, GCKPT_E_DATA, e,
                                   "is external and not writable, and the file has other values; "
@@ -105,19 +102,19 @@ static int gckpti_load_compared(gckpti_loader *load, const gckpti_file_entry *e)
  * array. Without a destination compares the values. */
 static int gckpti_load_tensor(gckpti_loader *load, const gckpti_file_entry *e)
 {
+    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
     gckpti_param to = load->store->params[e->param];
-    int64_t first = 0, count = gckpti_elements(&e->shape);
+    int64_t first;
     if (!e->dest)
         return gckpti_load_compared(load, e);
     if (e->bytes)
-        return gckpti_load_bytes(load, e->dest, (size_t)count);
-    if (e->slot != GCKPTI_SCALE)
-        count = gckpti_part_of(load->store, &to, e->slot, &first);
-    if (!gckpti_load_bytes(load, NULL, (size_t)gckpti_storage_bytes(e->type, first)))
-        return 0;
-    if (e->slot < 0 && gckpti_is_compressed((int)to.p.storage))
-        return gckpti_load_compressed(load, e, &to, count);
-    return gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
+        return gckpti_load_bytes(load, e->dest, (size_t)gckpti_elements(&e->shape));
+    const int64_t count = gckpti_part_of(load->store, &to, e->slot, &first);
+    const int compressed = gckpti_is_compressed((int)to.p.storage);
+    if (GCKPTI_HAS_COMPRESSED && e->slot < 0 && (compressed || kind->block > 1))
+        return gckpti_load_compressed(load, e, &to, first, count);
+    return gckpti_load_bytes(load, NULL, (size_t)(first * kind->bytes)) &&
+           gckpti_load_floats(load, e->type, (float *)(void *)e->dest, count);
 }
 
 /* Reads all data, in the order of the file. */
@@ -142,15 +139,6 @@ static int gckpti_load_data(gckpti_loader *load)
 }
 
 /* ---- the result: everything or nothing ---- */
-/* Multiplies floats that were I8 in the file by the scales of their rows. */
-static void gckpti_apply_scales(const gckpt_store *s, gckpti_param *q, const float *scales)
-{
-    int64_t first;
-    const int64_t count = gckpti_part_of(s, q, GCKPTI_VALUES, &first);
-    for (int64_t k = 0; k < count; k++)
-        q->p.values[k] *= scales[(first + k) / q->p.shape.d[q->p.shape.n - 1]];
-}
-
 /* Marks a parameter as loaded. Its state becomes zero, except the arrays that the file has. */
 static void gckpti_commit_param(const gckpti_loader *load, const gckpti_file_entry *values,
                                 gckpti_param *q)
@@ -180,10 +168,6 @@ static void gckpti_commit(gckpti_loader *load)
         gckpti_param *q = &s->params[e->param];
         if (e->slot < 0)
             gckpti_commit_param(load, e, q);
-        if (GCKPTI_HAS_COMPRESSED && e->slot == GCKPTI_SCALE && e->spare_bytes) {
-            gckpti_apply_scales(s, q, (const float *)(const void *)e->dest);
-            continue;
-        }
         if (e->spare_bytes)
             memcpy(e->slot < 0 ? (void *)gckpti_values_block(q) : q->p.state[e->slot], e->dest,
                    e->spare_bytes);

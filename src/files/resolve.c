@@ -22,7 +22,7 @@ static void gckpti_sort_entries(gckpti_loader *load, const void *by_param)
                 by_param);
 }
 
-#define GCKPTI_ORPHAN "is without its parameter, state, or values of I8"
+#define GCKPTI_ORPHAN "is without its parameter or state"
 
 /* Finds the parameter of a tensor. In an empty store, creates it if the tensor has its values. */
 static int gckpti_find_owner(gckpti_loader *load, gckpti_file_entry *e)
@@ -66,38 +66,21 @@ static int gckpti_check_offsets(gckpti_loader *load)
                          load->data_bytes);
 }
 
-/* Checks values whose rows have scales. */
-static int gckpti_check_scaled(gckpti_loader *load, const gckpti_file_entry *e, int has_scales)
-{
-    const gckpti_storage_kind *kind = gckpti_kind_of(e->type);
-    const gckpt_storage storage = load->store->params[e->param].p.storage;
-    if (e->shape.n < 2 || !has_scales)
-        return gckpti_refuse(load, GCKPT_E_DATA, e,
-                             "%s needs two axes or more, and a tensor of this name and #scale",
-                             kind->name);
-    return (int)storage == e->type || storage == GCKPT_STORAGE_F32 ||
-           gckpti_refuse(load, GCKPT_E_DATA, e,
-                         "the file has it as %s, the store as %s; make it %s or F32", kind->name,
-                         gckpti_storage_name(storage), kind->name);
-}
-
 /* Checks an entry of a parameter against its first entry and the entries before and after. */
 static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *values,
                               const gckpti_file_entry *e, const gckpti_file_entry *end)
 {
-    const int scale = e->slot == GCKPTI_SCALE, updates = e->slot == GCKPTI_UPDATES;
-    const int state = e > values && !scale && !updates;
+    const int updates = e->slot == GCKPTI_UPDATES, state = e > values && !updates;
     const gckpti_param *q = &load->store->params[e->param];
     const size_t bytes = e->bytes ? (size_t)e->shape.d[0] : 0;
-    const gckpt_shape whole = q->p.shape;
-    gckpt_shape shape = whole;
-    shape.n -= scale; /* one scale for each row */
+    const gckpt_shape *shape = &q->p.shape;
     const char *problem = NULL;
     if (e + 1 < end && e[1].slot == e->slot)
         problem = strcmp(e[1].name, e->name) ? "two tensors are renamed to it" : "comes twice";
-    else if (values->slot >= 0 || (scale && !gckpti_kind_of(values->type)->scaled) ||
-             (updates && values[1].slot != 0))
+    else if (values->slot >= 0 || (updates && values[1].slot != 0))
         problem = GCKPTI_ORPHAN;
+    else if (end[-1].slot == GCKPTI_SCALE)
+        problem = GCKPTI_OLD_INT8;
     else if (updates && e->optimiser < 0)
         problem = "must be \"OPTIMISER:COUNT\" in quotes";
     else if (state && (e->slot > GCKPTI_SCALE || e[-1].slot != e->slot - 1 || e[-1].bytes))
@@ -109,30 +92,24 @@ static int gckpti_check_array(gckpti_loader *load, const gckpti_file_entry *valu
             "optimiser; and state of U8 cannot be sharded (GCKPT_SHARD_NONE)";
     if (problem)
         return gckpti_refuse(load, GCKPT_E_DATA, e, problem);
-    return updates || e->bytes || gckpti_same_shape(&e->shape, &shape) ||
+    return updates || e->bytes || gckpti_same_shape(&e->shape, shape) ||
            gckpti_refuse(load, GCKPT_E_SHAPE, e,
                          e > values ? "%S, but its parameter is %S"
                                     : "the file has it as %S, the store as %S",
-                         &e->shape, &whole);
+                         &e->shape, shape);
 }
 
-/* Makes a new parameter use values (and scales) in the mapped file, if the format allows that. */
-static void gckpti_use_mapped(gckpti_loader *load, gckpti_file_entry *e, gckpti_file_entry *scale)
+/* Makes a new parameter use values in the mapped file, if the format allows that. */
+static void gckpti_use_mapped(gckpti_loader *load, gckpti_file_entry *e)
 {
     gckpti_param *q = &load->store->params[e->param];
-    const unsigned char *data = load->file + load->bytes_read;
-    const void *scales = scale ? data + (size_t)scale->offsets[0] : NULL;
-    const void *at = data + (size_t)e->offsets[0];
+    const void *at = load->file + load->bytes_read + (size_t)e->offsets[0];
     if (e->param < load->old_params || !gckpti_little_endian() ||
-        (uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes ||
-        (uintptr_t)scales % sizeof(float))
+        (uintptr_t)at % (unsigned)gckpti_kind_of(e->type)->bytes)
         return;
-    gckpti_use_values(q, (gckpt_storage)e->type, at, (const float *)scales,
-                      !e->type && load->desc->writable);
+    gckpti_use_values(q, (gckpt_storage)e->type, at, !e->type && load->desc->writable);
     load->store->elements -= (size_t)q->p.elements;
     e->ignored = 1;
-    if (GCKPTI_HAS_COMPRESSED && scale)
-        scale->ignored = 1;
 }
 
 /* Checks the entries of a parameter, allocates missing values and states, and sets the destination
@@ -142,18 +119,13 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
 {
     gckpt_store *s = load->store;
     gckpti_param *q = &s->params[values->param];
-    gckpti_file_entry *e, *scale = NULL;
-    for (e = values; e < end; e++) {
+    gckpti_file_entry *e;
+    for (e = values; e < end; e++)
         if (!gckpti_check_array(load, values, e, end))
             return 0;
-        scale = e->slot == GCKPTI_SCALE ? e : scale;
-    }
-    if (GCKPTI_HAS_COMPRESSED && gckpti_kind_of(values->type)->scaled &&
-        !gckpti_check_scaled(load, values, scale != NULL))
-        return 0;
     values->old_states = (signed char)gckpti_state_slots(q);
     if (load->file)
-        gckpti_use_mapped(load, values, scale);
+        gckpti_use_mapped(load, values);
     if ((load->result = gckpti_values_new(s, q, "load")) != GCKPT_OK)
         return 0;
     const int floats = q->p.storage == GCKPT_STORAGE_F32; /* only floats have state */
@@ -169,8 +141,6 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
     for (e = values; e < end; e++) {
         if (e->ignored || e->slot == GCKPTI_UPDATES)
             e->ignored = 1;
-        else if (GCKPTI_HAS_COMPRESSED && e->slot == GCKPTI_SCALE)
-            e->spare_bytes = floats ? (size_t)gckpti_elements(&e->shape) * sizeof(float) : 0;
         else if (e->slot < 0 ? q->uninitialised : e->slot >= values->old_states)
             e->dest = e->slot < 0 ? gckpti_values_block(q) : (unsigned char *)q->p.state[e->slot];
         else if (e->slot >= 0 || !q->locked)
@@ -183,7 +153,6 @@ static int gckpti_resolve_param(gckpti_loader *load, gckpti_file_entry *values,
 /* Allocates the spare block and divides it. */
 static int gckpti_new_spare(gckpti_loader *load)
 {
-    unsigned char *block = NULL; /* destination of the parameter's values, after their scales */
     unsigned char *spare = (unsigned char *)gckpti_new(&load->store->memory, load->spare_bytes, 1);
     load->spare = spare;
     if (!spare)
@@ -191,8 +160,7 @@ static int gckpti_new_spare(gckpti_loader *load)
                              "no memory for %z bytes of data in addition to the store's",
                              load->spare_bytes);
     for (gckpti_file_entry *e = load->entries; e < load->entries + load->count; e++) {
-        e->dest = e->spare_bytes ? spare : e->slot == GCKPTI_SCALE ? block : e->dest;
-        block = e->slot < 0 ? e->dest : block;
+        e->dest = e->spare_bytes ? spare : e->dest;
         spare += gckpti_round_up(e->spare_bytes, GCKPTI_ALIGN);
     }
     return 1;

@@ -40,7 +40,7 @@ static void gckpti_sink_key(gckpti_sink *out, const char *name, int slot)
     gckpti_print(out, "%s", slot < 0 ? "" : gckpti_suffixes[slot]);
 }
 
-/* A tensor to write: values of a parameter, their scales or a state. */
+/* A tensor to write: values of a parameter or a state. */
 typedef struct {
     size_t next; /* where the search for the next tensor begins; 0 at first */
     const gckpti_param *q;
@@ -55,7 +55,7 @@ typedef struct {
 /* Advances w to the next tensor, with elements of `size` bytes unless 0; returns 0 at the end. */
 static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tensor *w, int size)
 {
-    static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
+    static const signed char slots[] = { GCKPTI_VALUES, 0, 1, 2, 3 };
     const gckpt_store *s = spec->store;
     const gckpt_file_desc *d = spec->desc;
     while (w->next < s->count * sizeof slots) {
@@ -63,20 +63,15 @@ static int gckpti_next_out_tensor(const gckpti_save_spec *spec, gckpti_out_tenso
         w->slot = slots[w->next++ % sizeof slots];
         if (w->slot == GCKPTI_VALUES)
             w->name = gckpti_renamed(d, q->p.name);
-        const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
-        if (!w->name || (scale && !gckpti_kind_of((int)q->p.storage)->scaled) ||
-            (state && (d->values_only || !q->p.state[w->slot])))
+        if (!w->name || (w->slot >= 0 && (d->values_only || !q->p.state[w->slot])))
             continue;
         w->type = w->slot != GCKPTI_VALUES            ? GCKPT_STORAGE_F32
                   : q->p.storage == GCKPT_STORAGE_F32 ? d->storage
                                                       : q->p.storage;
-        const int sized = state && q->state_bytes;
+        const int sized = w->slot == 0 && q->state_bytes;
         w->shape = sized ? gckpt_shape1((int64_t)q->state_bytes) : q->p.shape;
-        w->shape.n -= scale; /* one scale for each row */
         w->size = sized ? 1 : gckpti_kind_of((int)w->type)->bytes;
-        w->count = gckpti_file_count((int)w->type, gckpti_elements(&w->shape));
-        int64_t *last = &w->shape.d[w->shape.n - (w->shape.n > 0)];
-        *last = gckpti_file_count((int)w->type, *last);
+        w->count = gckpti_pack_shape((int)w->type, &w->shape);
         if (!size || size == w->size)
             return 1;
     }
@@ -161,11 +156,10 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
 {
     float buf[GCKPTI_CHUNK];
     const gckpti_param *q = w->q;
-    const void *raw = w->slot == GCKPTI_SCALE          ? q->p.scales
+    const int compressed = w->slot < 0 && gckpti_is_compressed((int)q->p.storage);
+    const void *raw = compressed                       ? gckpti_stored(&q->p)
                       : w->slot == 0 && q->state_bytes ? q->p.state[0]
                                                        : NULL;
-    if (w->slot == GCKPTI_VALUES && gckpti_is_compressed((int)q->p.storage))
-        raw = gckpti_stored(&q->p);
     if (raw)
         gckpti_sink_elements(out, w, raw, w->count);
     for (int64_t at = 0, n; at < w->count && !raw && (spec->exec || !out->failed); at += n) {
@@ -176,7 +170,7 @@ static gckpt_result gckpti_sink_tensor(gckpti_sink *out, const gckpti_save_spec 
         if (gckpti_is_compressed((int)w->type)) {
             uint16_t half[GCKPTI_CHUNK];
             n = gckpti_min(n, GCKPTI_CHUNK);
-            if (!gckpti_kind_of((int)w->type)->write((const float *)x, n, 1, half))
+            if (!gckpti_kind_of((int)w->type)->write((const float *)x, n, half))
                 return gckpti_error(spec->store, GCKPT_E_DATA,
                                     "save: \"%s\" has values beyond 65504, the greatest of F16 "
                                     "(BF16 holds them); what was written is no complete file",
@@ -216,7 +210,7 @@ static gckpt_result gckpti_save_start(const gckpti_save_spec *spec)
     gckpt_store *s = spec->store;
     const gckpt_file_desc *d = spec->desc;
     const gckpti_storage_kind *kind = gckpti_kind_of((int)d->storage);
-    if (!kind || kind->by_rows)
+    if (!kind || kind->block > 1)
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: desc.storage must be F32, BF16 or F16; parameters quantised to "
                             "I8 or I4 by gckpt_store_quantise are saved so anyway");

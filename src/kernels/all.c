@@ -24,7 +24,7 @@
 #include "quant/vectors.c"
 #include "kernels/products.c"
 #include "kernels/gemv.c"
-#include "quant/int4.c"
+#include "quant/blocks.c"
 #include "quant/kernels.c"
 #include "kernels/product_block.c"
 #include "kernels/elementwise.c"

@@ -7,14 +7,13 @@ typedef struct {
     const float *a;
     int64_t a_step;
     const void *b;
-    int64_t row;         /* distance of rows of b, in elements or (dot, compressed) words */
-    const float *scales; /* of I8: one for each row of b */
-    const float *from;   /* dot: where chains start, or NULL for +0; axpy: chains start in c */
+    int64_t row;       /* distance of rows of b, in elements or (dot, compressed) words */
+    const float *from; /* dot: where chains start, or NULL for +0; axpy: chains start in c */
     float *c;
     const void *next; /* dot: NULL, or rows of b to prefetch for the next call */
 } V(gemv);
 
-/* Adds `terms` terms to W (or `left`) columns from j on; x: those terms of a, then 8 scales. */
+/* Adds `terms` terms to W (or `left`) columns from j on; x: those terms of a. */
 GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int64_t j,
                                   int64_t left, const FLOATS *x)
 {
@@ -26,7 +25,7 @@ GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int
         if (storage == GCKPT_STORAGE_F32)
             y = V(load_n)((const float *)t->b + at, left);
         else
-            GCKPTI_IF_COMPRESSED(y = V(load_wide)(storage, t->b, at, x[8 + p], left));
+            GCKPTI_IF_COMPRESSED(y = V(load_wide)(storage, t->b, at, left));
         sum = V(fma)(x[p], y, sum);
     }
     V(store_n)(t->c + j, sum, left);
@@ -36,15 +35,13 @@ GCKPTI_ALWAYS void V(axpy_vector)(int storage, int terms, const V(gemv) * t, int
 GCKPTI_ALWAYS void V(gemv_axpy_of)(int storage, int terms, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv; /* a copy that no store can alias */
-    const int each = storage == GCKPT_STORAGE_F32 ? 4 : storage == GCKPT_STORAGE_I8 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_F32 ? 4 : 2;
     const char *next = (const char *)t.b + 8 * t.row * each;
-    FLOATS x[16];
+    FLOATS x[8];
     int64_t j = 0;
     GCKPTI_UNROLL
-    for (int p = 0; p < terms; p++) {
+    for (int p = 0; p < terms; p++)
         x[p] = V(set1)(t.a[p * t.a_step]);
-        x[8 + p] = V(set1)(storage == GCKPT_STORAGE_I8 ? t.scales[p] : 0.0f);
-    }
     for (; j + W <= t.n; j += W) {
         for (int64_t i = j / 16 % (4 / each) * 2 * each, end = i + 2 * each;
              terms == 8 && j % 16 == 0 && i < end; i++)
@@ -70,7 +67,7 @@ static GCKPTI_TARGET void V(gemv_axpy)(const V(gemv) * gemv)
 GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv)
 {
     const V(gemv) t = *gemv;
-    const int each = storage == GCKPT_STORAGE_I8 ? 4 : storage == GCKPT_STORAGE_F32 ? 1 : 2;
+    const int each = storage == GCKPT_STORAGE_F32 ? 1 : 2;
     const float *b = (const float *)t.b;
     FLOATS sum[32 / W];
     int64_t p = 0;
@@ -93,7 +90,7 @@ GCKPTI_ALWAYS void V(gemv_dot_of)(int storage, int vectors, const V(gemv) * gemv
                 for (int q = 0; q < 4 && storage == GCKPT_STORAGE_F32; q++)
                     sum[i] = V(fma)(V(set1)(x[(l + q) * t.a_step]), r[4 * i + q], sum[i]);
             }
-        GCKPTI_IF_COMPRESSED(V(dot_words)(storage, vectors, r, t.scales, x, sum));
+        GCKPTI_IF_COMPRESSED(V(dot_words)(storage, vectors, r, x, sum));
     }
     for (; storage == GCKPT_STORAGE_F32 && p < t.k; p++) {
         GCKPTI_UNROLL

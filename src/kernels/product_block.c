@@ -13,7 +13,7 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_c
     const int64_t n = block->j1 - j0, b_row = use_dots ? t->b.stride : t->b.k_stride;
     const float *a = t->a.f32 + i * t->a.stride, *from = gckpti_chain_starts(t, i, j0);
     float *c = t->c + i * t->c_stride + j0;
-    V(gemv) u = { t->k, n, a, t->a.k_stride, NULL, b_row, NULL, from, c, NULL };
+    V(gemv) u = { t->k, n, a, t->a.k_stride, NULL, b_row, from, c, NULL };
     size_t bytes = (size_t)u.n * sizeof *u.c;
     if (!use_dots && !u.from)
         memset(u.c, 0, bytes);

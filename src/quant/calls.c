@@ -8,7 +8,8 @@ GCKPTI_COLD_BEGIN
 static int gckpti_can_store(int storage, const gckpt_shape *shape)
 {
     const gckpti_storage_kind *kind = gckpti_kind_of(storage);
-    return !kind->by_rows || (shape->n > 1 && shape->d[shape->n - 1] % kind->block == 0);
+    const int whole = kind->block_bytes < kind->block && gckpti_last(shape) % kind->block;
+    return kind->block == 1 || (shape->n > 1 && !whole);
 }
 
 /* Returns q as it will be: with its new storage and block. */
@@ -16,7 +17,7 @@ static gckpti_param gckpti_quantised_param(const gckpti_param *q)
 {
     gckpti_param to = *q;
     to.p.storage = (gckpt_storage)q->new_storage;
-    gckpti_set_block(&to, q->new_block);
+    gckpti_set_stored(&to, q->new_block);
     return to;
 }
 
@@ -113,27 +114,23 @@ GCKPT_API gckpt_result gckpt_store_quantise(gckpt_store *store, const char *patt
 
 GCKPT_API gckpt_result gckpt_store_external_quantised(gckpt_store *store, const char *name,
                                                       gckpt_shape shape, gckpt_storage storage,
-                                                      const void *values, const float *scales)
+                                                      const void *values)
 {
     const char *problem = NULL;
     gckpti_param *q = NULL;
     if (storage <= GCKPT_STORAGE_F32 || storage > GCKPT_STORAGE_I4)
         problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
-    else if (storage == GCKPT_STORAGE_I8 && (!scales || shape.n < 2))
-        problem = "I8 needs two axes or more, and a scale for each row";
-    else if (storage == GCKPT_STORAGE_I4 &&
-             (scales || (gckpti_shape_fits(&shape) && !gckpti_can_store((int)storage, &shape))))
-        problem = "I4 needs two axes or more, the last a multiple of 32, and no scales except "
-                  "those of its blocks";
-    else if ((uintptr_t)values % (unsigned)gckpti_kind_of((int)storage)->bytes ||
-             (uintptr_t)scales % sizeof(float))
-        problem = "values or scales are not aligned to their size; copy them to memory that is";
+    else if (gckpti_shape_fits(&shape) && !gckpti_can_store((int)storage, &shape))
+        problem =
+            "I8 and I4 need two axes or more, and I4 a multiple of 32 as the last: take I8 or BF16";
+    else if ((uintptr_t)values % (unsigned)gckpti_kind_of((int)storage)->bytes)
+        problem = "values are not aligned to 2 bytes; copy them to memory that is";
     if (problem)
         return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
                             problem);
     const gckpt_result result = gckpti_add_external(store, name, &shape, values, 0, &q);
     if (q)
-        gckpti_use_values(q, storage, values, scales, 0);
+        gckpti_use_values(q, storage, values, 0);
     return result;
 }
 

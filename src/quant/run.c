@@ -10,10 +10,8 @@ GCKPTI_FN void gckpti_run_decompress(const gckpt_exec *e, const gckpti_param *q,
     const gckpt_backend *b = gckpti_backend(e);
     gckpti_compressed u = gckpti_compressed_param(q);
     u.to = to;
-    if (GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, dequantise)) { /* data in the backend's mirror */
-        u.scales = u.scales ? values : NULL;
-        u.quantised = (const unsigned char *)(const void *)values + gckpti_scale_bytes(&q->p);
-    }
+    if (GCKPTI_OF(b, own_memory) && GCKPTI_OF(b, dequantise))
+        u.quantised = values; /* in the backend's mirror */
     gckpti_init_call(e, &c);
     if (GCKPTI_OF(b, dequantise))
         GCKPTI_OF(b, dequantise)(&c, &u);

@@ -13,7 +13,8 @@ GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q,
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
     gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
-    gckpti_set_block(q, NULL);
+    const void *none = NULL;
+    gckpti_set_stored(q, none);
 }
 
 GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)

@@ -100,10 +100,10 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
 }
 
 GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
-                                 const float *scales, int writable)
+                                 int writable)
 {
     q->p.storage = storage;
-    gckpti_set_stored(q, values, scales);
+    gckpti_set_stored(q, values);
     q->p.frozen = q->locked = !writable;
     q->external = q->assigned = 1;
 }

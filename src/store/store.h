@@ -76,8 +76,8 @@ struct gckpt_store {
 /* ---- store/params.c ---- */
 /* Returns the bytes of the UTF-8 character at s; 0 if overlong, a surrogate or cut off. */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left);
-/* Suffixes of a parameter's other tensors in a file, by slot: states, scales of I8, more states (no
- * optimiser has more than four), and the metadata key that has the state's optimiser. */
+/* Suffixes of a parameter's other tensors in a file, by slot: states, scales of I8 in older files,
+ * more states (no optimiser has more than four), and the metadata key of the state's optimiser. */
 static const char *const gckpti_suffixes[] = { "#state0", "#state1", "#state2", "#state3",
                                                "#scale",  "#state4", "#state5", "#state6",
                                                "#state7", "#state8", "#state9", "#updates" };
@@ -124,9 +124,9 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
                                          int external, gckpt_init init);
 
-/* Makes q use values, and scales, that others own. Without `writable` q is always frozen. */
+/* Makes q use values that others own. Without `writable` q is always frozen. */
 GCKPTI_FN void gckpti_use_values(gckpti_param *q, gckpt_storage storage, const void *values,
-                                 const float *scales, int writable);
+                                 int writable);
 
 /* ---- store/arrays.c ---- */
 /* Returns the bytes in memory of array i: the values (0) or state i - 1. */

@@ -31,10 +31,10 @@ GCKPTI_FN const float *gckpti_floats_at(const gckpt_store *s, const gckpti_param
     int64_t first;
     const int compressed = slot < 0 && gckpti_is_compressed((int)q->p.storage);
     if (compressed || (slot < 0 && (!gckpti_has_values(q) || q->uninitialised))) {
-        *n = gckpti_min(q->p.elements - at, GCKPTI_CHUNK);
+        *n = gckpti_values_chunk(gckpti_last(&q->p.shape), at, q->p.elements);
         gckpti_host_values(s, q, at, *n, buf);
         if (compressed && !gckpti_has_values(q))
-            GCKPTI_IF_COMPRESSED(gckpti_compress_initial(s, q, at, n, buf));
+            GCKPTI_IF_COMPRESSED(gckpti_compress_initial(q, *n, buf));
         return buf;
     }
     *n = gckpti_part_of(s, q, slot, &first) + first - at;
@@ -49,8 +49,9 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     size_t bytes = gckpti_array_bytes(s, q, 0);
     if (gckpti_has_values(q))
         return GCKPT_OK;
-    gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
-    if (!gckpti_has_values(q))
+    const void *block = gckpti_resize(&s->memory, NULL, 0, bytes);
+    gckpti_set_stored(q, block);
+    if (!block)
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
     if (gckpti_is_part(s, q, GCKPTI_VALUES))

@@ -102,10 +102,8 @@ static void profile_print(int64_t tokens)
 /* Returns the bytes of a parameter's values in the storage that it has. */
 static double bytes_of(const gckpt_parameter *p)
 {
-    static const double each[] = { 4, 2, 2, 1, 18.0 / 32 };
-    const int64_t row = p->shape.n > 0 ? p->shape.d[p->shape.n - 1] : 1;
-    const int64_t scales = p->storage == GCKPT_STORAGE_I8 ? p->elements / row : 0;
-    return (double)p->elements * each[p->storage] + 4 * (double)scales;
+    static const double each[] = { 4, 2, 2, 34.0 / 32, 18.0 / 32 };
+    return (double)p->elements * each[p->storage];
 }
 
 /* Returns the bytes of all weights except the table of positions, of which a token reads only one row. *count becomes

@@ -342,24 +342,23 @@ static void test_blocks(void)
 static void test_quantised(void)
 {
     static uint16_t packed[BLOCKS_N * BLOCKS_K];
-    static float scales[BLOCKS_K], want[BLOCKS_M * BLOCKS_N];
+    static float want[BLOCKS_M * BLOCKS_N];
     for (int i = 0; i < 24; i++) {
         const gckpt_storage storage = (gckpt_storage)(GCKPT_STORAGE_BF16 + i % 4);
-        const uint32_t grain = storage == GCKPT_STORAGE_I4 ? 32 : 1, by_terms = i & 4;
+        const uint32_t grain = storage == GCKPT_STORAGE_I4 ? 32 : 1, by_terms = i & 4; /* blocks of I8 may be short */
         const uint32_t m = 1 + below(BLOCKS_M), n = (1 + below(i % 3 ? 128 : 40) / grain) * grain;
         const uint32_t k = (1 + below(i % 3 ? 90 : 400) / grain) * grain;
         gckpti_product t = { .batch = 1, .m = m, .n = n, .k = k, .accumulate = 1 };
         t.a.stride = i & 8 ? k : 1, t.a.k_stride = i & 8 ? 1 : m;
         t.b.stride = by_terms ? k : 1, t.b.k_stride = by_terms ? 1 : n;
         blocks_fill(&t, 0);
-        for (int at = 0; at < BLOCKS_N * BLOCKS_K; at++) /* for int4: blocks of a scale and 32 numbers */
-            packed[at] = (uint16_t)((grain > 1 && at % 9) || storage == GCKPT_STORAGE_I8
-                                        ? below(65536)
-                                        : below(2) << 15 | 0x3000 | below(4096));
-        for (int at = 0; at < BLOCKS_K; at++)
-            scales[at] = 0.01f * (float)(1 + below(100));
-        const float *of_rows = storage == GCKPT_STORAGE_I8 ? scales : NULL;
-        const gckpt_dequantisation stored = { storage, packed, of_rows, by_terms ? k : n, n * k, NULL };
+        const gckpt_dequantisation stored = { storage, packed, n * k, by_terms ? k : n, NULL };
+        for (int at = 0; at < BLOCKS_N * BLOCKS_K; at++)
+            packed[at] = (uint16_t)(storage >= GCKPT_STORAGE_I8 ? below(65536) : below(2) << 15 | 0x3000 | below(4096));
+        for (int64_t at = 0; at < stored.n && storage >= GCKPT_STORAGE_I8; at += gckpti_min(32, stored.row - at % stored.row)) {
+            const uint16_t scale = (uint16_t)(below(2) << 15 | 0x3000 | below(4096));
+            memcpy((unsigned char *)packed + gckpti_storage_bytes((int)storage, stored.row, at), &scale, sizeof scale);
+        }
         gckpti_decompress(&stored, 0, n * k, blocks_f32[1]);
         t.a.halves = blocks_a, t.b.f32 = blocks_f32[1], t.c = want, t.workspace = blocks_space;
         memcpy(want, blocks_start, sizeof want);

@@ -210,11 +210,12 @@ def packed(x, storage):
         return x.astype(np.float16).astype(F)
     if storage == 0 or x.ndim < 2:
         return x
-    if storage == 3 or x.shape[-1] % 32:
-        scale = np.abs(x).max(-1, keepdims=True) / F(127)
-        q = np.clip(np.rint(x / scale), -127, 127) + F(0)  # an integer has no -0, so + 0 removes it
-        return np.where(scale > 0, q, F(0)) * scale
-    blocks = x.reshape(-1, 32)
+    short = -x.shape[-1] % 32
+    blocks = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, short)]).reshape(-1, 32)  # zeros do not change a scale
+    if storage == 3 or short:
+        scale = (np.abs(blocks).max(-1, keepdims=True) / F(127)).astype(np.float16).astype(F)
+        q = np.clip(np.rint(blocks / scale), -127, 127) + F(0)  # an integer has no -0, so + 0 removes it
+        return (np.where(scale > 0, q, F(0)) * scale).reshape(*x.shape[:-1], -1)[..., :x.shape[-1]]
     m = blocks[np.arange(len(blocks)), np.abs(blocks).argmax(-1)]
     best, least = np.zeros(blocks.shape, F), np.full(len(blocks), np.inf)
     for by in (-8, -7.625, -8.25, -8.5, -8.75, -9):

@@ -275,6 +275,7 @@ static inline int avx512_supports(const char *what)
 #undef _mm512_mullo_epi32
 #undef _mm512_or_si512
 #undef _mm512_slli_epi32
+#undef _mm512_srai_epi32
 #undef _mm512_srli_epi64
 #undef _mm512_mul_epu32
 #undef _mm512_mask_mov_epi32
@@ -324,6 +325,7 @@ static inline int avx512_supports(const char *what)
 #define _mm512_mullo_epi32 avx512_mullo_epi32
 #define _mm512_or_si512(a, b) ((a) | (b))
 #define _mm512_slli_epi32(a, n) ((__m512i)((avx512_ints)(a) << (n)))
+#define _mm512_srai_epi32(a, n) ((__m512i)((avx512_ints)(a) >> (n)))
 #define _mm512_srli_epi64(a, n) ((__m512i)((avx512_quads)(a) >> (n)))
 #define _mm512_mul_epu32 avx512_mul_epu32
 #define _mm512_mask_mov_epi32(a, mask, b)                                                          \

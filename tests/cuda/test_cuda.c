@@ -429,55 +429,37 @@ static void test_copies(void)
     CHECK(gpu[0]->finish(gpu[0]->context) == NULL);
 }
 
-/* Tests dequantising for every storage, with rows shorter than one thread's share and any alignment. */
+/* Tests dequantising for every storage, with any alignment. */
 static void test_unpack(void)
 {
     enum { MOST = 203, PLACES = 256 };
     static uint16_t quantised[MOST];
-    static float scales[MOST], want[MOST], got[MOST];
+    static float want[PLACES], got[PLACES];
     const gckpt_backend *b = gpu[0];
     gckpt_call call = { .backend = b->context, .threads = 1 };
     unsigned char *packed = (unsigned char *)b->allocate(b->context, sizeof quantised + 16, 64);
-    float *there = (float *)b->allocate(b->context, sizeof scales, 64),
-          *to = (float *)b->allocate(b->context, PLACES * sizeof *to, 64);
-    for (int i = 0; i < MOST; i++) {
-        quantised[i] = (uint16_t)(i * 40503 + 77);
-        scales[i] = 0.01f * (float)(1 + i % 9);
-    }
-    b->copy_in(b->context, there, scales, sizeof scales);
-    for (int storage = GCKPT_STORAGE_BF16; storage <= GCKPT_STORAGE_I8; storage++)
-        for (int64_t row = 1; row <= 9; row++)
-            for (int shift = 0; shift < 3; shift++) {
-                const size_t each = storage == GCKPT_STORAGE_I8 ? 1 : 2;
-                gckpt_dequantisation u = { (gckpt_storage)storage, quantised, scales, row, MOST - shift, want };
-                u.scales = storage == GCKPT_STORAGE_I8 ? scales : NULL;
-                u.row = storage == GCKPT_STORAGE_I8 ? row : u.n;
-                gckpti_decompress(&u, 0, u.n, want);
-                u.quantised = packed + (size_t)shift * each;
-                u.scales = u.scales ? there : NULL;
-                u.to = to + shift % 2;
-                b->copy_in(b->context, packed + (size_t)shift * each, quantised, (size_t)u.n * each);
-                b->dequantise(&call, &u);
-                b->copy_out(b->context, got, u.to, (size_t)u.n * sizeof *got);
-                CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "storage %d, rows of %d, shifted by %d",
-                          storage, (int)row, shift);
-            }
-    unsigned char *bytes = (unsigned char *)quantised; /* int4 blocks, also at odd addresses; scales are not NaN */
-    for (int blocks = 1; blocks <= 5; blocks++)
-        for (int shift = 0; shift < 3; shift++) {
-            gckpt_dequantisation u = { GCKPT_STORAGE_I4, bytes, NULL, 32 * blocks, 32 * blocks, want };
-            for (int i = 0; i < blocks; i++)
-                bytes[18 * i + 1] &= 0xbf;
+    float *to = (float *)b->allocate(b->context, PLACES * sizeof *to, 64);
+    unsigned char *bytes = (unsigned char *)quantised; /* blocks too, also at odd addresses; scales are not NaN */
+    for (int storage = GCKPT_STORAGE_BF16; storage <= GCKPT_STORAGE_I4; storage++)
+        for (int shift = 0; shift < 15; shift++) {
+            const int each = storage == GCKPT_STORAGE_I8 ? 34 : storage == GCKPT_STORAGE_I4 ? 18 : 2;
+            const int row = each == 34 ? 31 + shift : 32, n = each > 2 ? row * (1 + shift / 3) : MOST - shift; /* short blocks */
+            const size_t size = (size_t)gckpti_storage_bytes(storage, row, n);
+            const size_t at = (size_t)(each > 2 ? shift : 2 * (shift % 3));
+            for (int i = 0; i < MOST; i++)
+                quantised[i] = (uint16_t)(i * 40503 + 77);
+            for (int i = 0; i < n && each > 2; i += gckpti_min(32, row - i % row))
+                bytes[gckpti_storage_bytes(storage, row, i) + 1] &= 0xbf;
+            gckpt_dequantisation u = { (gckpt_storage)storage, quantised, n, row, want };
             gckpti_decompress(&u, 0, u.n, want);
-            u.quantised = packed + shift;
+            u.quantised = packed + at;
             u.to = to + shift % 2;
-            b->copy_in(b->context, packed + shift, bytes, (size_t)blocks * 18);
+            b->copy_in(b->context, packed + at, quantised, size);
             b->dequantise(&call, &u);
             b->copy_out(b->context, got, u.to, (size_t)u.n * sizeof *got);
-            CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "%d blocks of I4, shifted by %d", blocks, shift);
+            CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "storage %d, shifted by %d", storage, shift);
         }
     b->release(b->context, packed, sizeof quantised + 16);
-    b->release(b->context, there, sizeof scales);
     b->release(b->context, to, PLACES * sizeof *to);
 }
 

@@ -44,7 +44,7 @@ static const struct {
                    { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORAGE_F32 },
                    { "half", 2, { 7, 1500 }, 0, GCKPT_STORAGE_F16 },
                    { "brain", 2, { 9001, 1 }, 0, GCKPT_STORAGE_BF16 },
-                   { "bytes", 2, { 29, 565 }, 0, GCKPT_STORAGE_I8 },
+                   { "bytes", 2, { 29, 575 }, 0, GCKPT_STORAGE_I8 },
                    { "int4", 2, { 170, 96 }, 0, GCKPT_STORAGE_I4 } };
 
 static gckpt_shape shape_of(int i)
@@ -77,18 +77,17 @@ static gckpt_store *store_new(int rank, int ranks, gckpt_shard shard, int packed
     return s;
 }
 
-/* Returns the scale of the row that contains element `at` of int8 parameter i. */
-static float scale_of(int i, int64_t at) { return 0.5f + (float)(at / model[i].d[1]); }
-
 /* Returns the value that fill() gives to element `at` of the values (slot -1) or of a state slot of parameter i; `salt`
- * tells trainings apart. For an int8 parameter, the value is the stored integer; the row's scale multiplies it. */
+ * tells trainings apart. */
 static float value_of(int i, int slot, int64_t at, unsigned salt)
 {
     uint64_t state = (uint64_t)at * 64 + (uint64_t)(i * 6 + slot + 1) + ((uint64_t)salt << 40);
     uint32_t u = (uint32_t)next_random(&state) & 0xff7fffffu; /* no NaN */
-    /* values that the scale of an int4 block represents exactly */
+    /* values that the scale of an int4 or int8 block represents exactly */
     if (slot < 0 && model[i].storage == GCKPT_STORAGE_I4)
         return (at % 32 ? (float)(u % 16) - 8 : -8) * (at / 32 % 3 ? 1 : 0.25f);
+    if (slot < 0 && model[i].storage == GCKPT_STORAGE_I8) /* of rows of 575 */
+        return (at % 575 % 32 ? (float)(u % 255) - 127 : 127) * (0.5f + (float)(at % 575 / 32));
     return slot < 0 && i >= FIRST_FROZEN ? (float)(int)(u % 255) - 127 : float_of(u);
 }
 
@@ -121,24 +120,18 @@ static void fill(gckpt_store *s, unsigned salt)
         for (int slot = -1; slot < model[i].states; slot++) {
             n = local_elements(s, q, slot, &first);
             for (int64_t k = 0; k < n && gckpti_array(q, slot); k++)
-                gckpti_array(q, slot)[k] =
-                    value_of(i, slot, first + k, salt) *
-                    (model[i].storage == GCKPT_STORAGE_I8 ? scale_of(i, first + k) : 1);
+                gckpti_array(q, slot)[k] = value_of(i, slot, first + k, salt);
         }
         for (int64_t k = 0; k < p.elements && p.quantised; k++) {
             float x = value_of(i, -1, k, salt);
-            void *to = gckpti_values_block(q);
-            if (p.storage == GCKPT_STORAGE_I8)
-                ((float *)to)[k / model[i].d[1]] = scale_of(i, k);
+            const int64_t row = p.shape.d[p.shape.n - 1], rest = row - k % row;
             float block[32];
             for (int j = 0; j < 32; j++)
                 block[j] = value_of(i, -1, k + j, salt);
-            if (p.storage == GCKPT_STORAGE_I4)
-                CHECK(k % 32 || gckpti_compress_row(q, k, 32, block));
+            if (p.storage >= GCKPT_STORAGE_I8)
+                CHECK(k % row % 32 || gckpti_compress_at(q, k, rest < 32 ? rest : 32, block));
             else
-                CHECK(p.storage == GCKPT_STORAGE_I8 || gckpti_compress_row(q, k, 1, &x));
-            if (p.storage == GCKPT_STORAGE_I8)
-                ((signed char *)to)[gckpti_scale_bytes(&q->p) + (size_t)k] = (signed char)x;
+                CHECK(gckpti_compress_at(q, k, 1, &x));
         }
         q->optimiser = model[i].states ? GCKPT_ADAMW + 1 : 0;
         q->updates = model[i].states ? (i == 4 ? 5 : 20 + salt) : 0;
@@ -163,9 +156,8 @@ static int holds(const gckpt_store *s, unsigned salt)
         for (int slot = -1; slot < model[i].states && same; slot++) {
             n = local_elements(s, q, slot, &first);
             for (int64_t k = 0; k < n && same; k++) {
-                float x = value_of(i, slot, first + k, salt), y;
-                if (slot < 0 && model[i].storage == GCKPT_STORAGE_I8)
-                    x *= scale_of(i, first + k);
+                const float x = value_of(i, slot, first + k, salt);
+                float y;
                 if (slot < 0)
                     gckpti_decompress_at(q, k, 1, &y);
                 else
@@ -244,8 +236,7 @@ static void test_held(void)
                         CHECK(!memcmp(p.values, all.values + (values ? first : 0),
                                       4 * (size_t)(values ? n : p.elements)));
                     else
-                        CHECK(!memcmp(p.quantised, all.quantised,
-                                      gckpti_values_bytes(&p) - gckpti_scale_bytes(&p)));
+                        CHECK(!memcmp(p.quantised, all.quantised, gckpti_values_bytes(&p)));
                     for (int64_t k = n; values && k < most; k++)
                         CHECK(p.values[k] == 0);
                 }

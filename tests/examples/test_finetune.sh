@@ -55,8 +55,10 @@ check "README's chats train --new's model" says "^chats  chatml, by the model's 
 check "README's chats: the trained adapter answers" says "^chats  chatml" --model "$work/talks" --adapter "$work/talks.tuned" --generate --sample 3 --prompt Tea?
 check "--plan: what the process needs" says "^       process or container: [0-9]* MB, with data and up to 30 MB" $model \
     --data "$work/text" --plan
-check "--store int4 says what it costs" says "^note   --store int4 raises the loss .* by 0.42 nats per token," $model --data "$work/text" \
+check "--store int4 says what it costs" says "^note   --store int4 raises the loss .* by 0.32 nats per token," $model --data "$work/text" \
     --store int4 --plan
+check "--store int4 says that a GGUF is not Q4_0" says "^note   --store int4 rounds this GGUF again" \
+    --model tests/golden/gguf/llama-q8_0.gguf --data "$work/text" --store int4 --plan
 check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \
     -s "$work/tiny/vocab.json" -a -s "$work/tiny/merges.txt"
 echo '{"max_length": 7}' > "$work/tiny/generation_config.json"
@@ -348,6 +350,8 @@ for store in bf16 f16 int8 int4; do
     check "--store $store: bytes as planned" test "$(field "$work/plan.json" plan bytes)" = \
         "$(field "$work/plan.json" end bytes_measured)"
 done
+check "--store int4 says before training what it costs on the data" grep -q "^store  int4 costs [+-][0-9.]* per token of this data (int8: " \
+    "$work/stderr"
 build/finetune $how --map > "$work/plan.json" 2> "$work/stderr"
 check "--map: the same training" test "$(field "$work/plan.json" end after)" = "$(field "$work/lora.a.json" end after)"
 check "--map: weights that are not counted" test "$(field "$work/plan.json" plan parameter_bytes)" -lt 20000

@@ -421,7 +421,7 @@ static void same_values(const char *what, const model_config *c, gckpt_store *s,
 {
     for (int64_t i = 0; i < model_param_count(c); i++) {
         const model_parameter q = model_get_param(c, i);
-        const int64_t n = count_of(&q.shape), last = q.shape.d[q.shape.n - 1];
+        const int64_t n = count_of(&q.shape);
         const int turned = q.shape.n == 2 && !c->family->transposed && !is_table(q.name);
         const int of = type_for(type, q.shape.d[turned ? 0 : q.shape.n - 1]);
         const gckpt_storage expect = !as_file || q.shape.n == 1     ? GCKPT_STORAGE_F32
@@ -443,8 +443,11 @@ static void same_values(const char *what, const model_config *c, gckpt_store *s,
             if (p.storage == GCKPT_STORAGE_F32)
                 have = p.values[k];
             else if (p.storage == GCKPT_STORAGE_I8) {
-                have = (float)((const int8_t *)p.quantised)[k] * p.scales[k / last];
-                off = 0.50001 * (double)p.scales[k / last];
+                float block[32], scale;
+                gguf_to_floats(GGUF_T_Q8_0, bytes + k / 32 * 34, 32, block);
+                gguf_to_floats(GGUF_T_F16, bytes + k / 32 * 34, 1, &scale);
+                have = block[k % 32];
+                off = of == GGUF_T_Q8_0 && !turned ? 0 : 0.55 * (double)scale;
             } else if (p.storage == GCKPT_STORAGE_I4) {
                 float block[32];
                 gguf_to_floats(GGUF_T_Q4_0, bytes + k / 32 * 18, 32, block);

@@ -1206,7 +1206,7 @@ static void external(int command)
             ? gckpt_store_external(s, name, shape, values[which], choose(&in, 2))
             : gckpt_store_external_quantised(s, name, shape,
                                           choose(&in, 2) ? GCKPT_STORAGE_BF16 : GCKPT_STORAGE_F16,
-                                          halves, NULL);
+                                          halves);
     if (!check_result(command, s, r))
         MUST(store_digest(s, VALUES) == before, "refused, it changed the store: %s", gckpt_error_text(s));
 }

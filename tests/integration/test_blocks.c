@@ -61,7 +61,7 @@ static int store_fits(const gckpt_plan *p, size_t past, size_t size, int graph)
         if (net.s->params[i].external && q.values)
             made = gckpt_store_external(s, q.name, q.shape, q.values, 1);
         else if (net.s->params[i].external)
-            made = gckpt_store_external_quantised(s, q.name, q.shape, q.storage, q.quantised, q.scales);
+            made = gckpt_store_external_quantised(s, q.name, q.shape, q.storage, q.quantised);
         else if (graph)
             made =
                 gckpt_param(g, q.name, q.shape, net.s->params[i].init) ? GCKPT_OK : gckpt_error(g);

@@ -35,21 +35,16 @@ static void external(gckpt_store *s, weights *w, const char *name, int64_t rows,
     const gckpt_shape shape = rows ? gckpt_shape2(rows, columns) : gckpt_shape1(columns);
     const int64_t n = (rows ? rows : 1) * columns;
     gckpt_result result;
-    if (storage == GCKPT_STORAGE_I8) {
-        int8_t *bytes = (int8_t *)weights_take(w, (size_t)n + 1) + 1;
-        float *scales = (float *)weights_take(w, (size_t)rows * sizeof *scales);
-        for (int64_t i = 0; i < n; i++)
-            bytes[i] = (int8_t)(below(255) - 127);
-        for (int64_t i = 0; i < rows; i++)
-            scales[i] = i % 7 == 3 ? 1e-44f : (float)(1 + below(1000)) * 1e-6f;
-        result = gckpt_store_external_quantised(s, name, shape, storage, bytes, scales);
-    } else if (storage == GCKPT_STORAGE_I4) {
-        unsigned char *blocks = (unsigned char *)weights_take(w, (size_t)(n / 32 * 18) + 1) + 1;
-        for (int64_t i = 0; i < n / 32 * 18; i++)
+    if (storage >= GCKPT_STORAGE_I8) {
+        const int each = storage == GCKPT_STORAGE_I8 ? 34 : 18;
+        const int64_t whole = columns / 32 * each, left = columns % 32, row = whole + (left ? 2 + left : 0);
+        unsigned char *blocks = (unsigned char *)weights_take(w, (size_t)(row * rows) + 1) + 1;
+        const unsigned exponent = storage == GCKPT_STORAGE_I8 ? 0x0e : 0x1e; /* the scales' upper bytes */
+        for (int64_t i = 0; i < row * rows; i++)
             blocks[i] = (unsigned char)below(256);
-        for (int64_t i = 0; i < n / 32; i++) /* block scales of about 0.01 with either sign; some are subnormal or 0 */
-            blocks[18 * i + 1] = (unsigned char)((chance(50) ? 0x80 : 0) | (chance(6) ? below(2) : 0x1e + below(3)));
-        result = gckpt_store_external_quantised(s, name, shape, storage, blocks, NULL);
+        for (int64_t i = 0; i < row * rows; i = i % row < whole ? i + each : i + 2 + left) /* scales with either sign; some are subnormal or 0 */
+            blocks[i + 1] = (unsigned char)((chance(50) ? 0x80 : 0) | (chance(6) ? below(2) : exponent + below(3)));
+        result = gckpt_store_external_quantised(s, name, shape, storage, blocks);
     } else {
         uint16_t *halves = (uint16_t *)weights_take(w, (size_t)n * sizeof *halves);
         for (int64_t i = 0; i < n; i++) {
@@ -60,7 +55,7 @@ static void external(gckpt_store *s, weights *w, const char *name, int64_t rows,
                             : (uint16_t)(0x2000u + below(0x1000) + (chance(50) ? 0x8000u : 0u));
             halves[i] = chance(6) ? any : halves[i];
         }
-        result = gckpt_store_external_quantised(s, name, shape, storage, halves, NULL);
+        result = gckpt_store_external_quantised(s, name, shape, storage, halves);
     }
     CHECK_MSG(result == GCKPT_OK, "%s: %s", name, gckpt_error_text(s));
 }
@@ -272,10 +267,11 @@ static void test_bits(sizes z, gckpt_storage storage, gckpt_precision precision,
 int main(void)
 {
     static const sizes other[] = { { 5, 24, 33, 37 }, { 33, 70, 47, 1100 }, { 43, 272, 560, 2100 } };
+    static const sizes mixed[] = { { 5, 64, 33, 37 }, { 33, 70, 96, 1100 }, { 43, 272, 560, 2100 } }; /* also short blocks */
     static const sizes blocks[] = { { 5, 32, 64, 37 }, { 33, 96, 64, 1100 }, { 43, 288, 544, 2100 } };
     for (int storage = GCKPT_STORAGE_BF16; storage <= GCKPT_STORAGE_I4; storage++)
         for (int precision = GCKPT_FP32; precision <= GCKPT_BF16; precision++) {
-            const sizes *all = storage == GCKPT_STORAGE_I4 ? blocks : other;
+            const sizes *all = storage == GCKPT_STORAGE_I4 ? blocks : storage == GCKPT_STORAGE_I8 ? mixed : other;
             test_bits(all[0], (gckpt_storage)storage, (gckpt_precision)precision, 1);
             if (check_sampled(sweep++, 3))
                 test_bits(all[1], (gckpt_storage)storage, (gckpt_precision)precision, 0);

@@ -1,50 +1,42 @@
-/* A thread dequantises four values of storage type T, which may lie in two rows. */
-template <class T> struct Dequantise {
+/* A thread dequantises N values of BF16 or F16. */
+struct Dequantise {
     gckpt_dequantisation u;
     template <int N> __device__ void at(int64_t i) const
     {
-        Vec<T, N> from = load<N>((const T *)u.quantised + i);
+        Vec<uint16_t, N> from = load<N>((const uint16_t *)u.quantised + i);
         Vec<float, N> x;
-        int64_t row = 0;
-        if (u.storage == GCKPT_STORAGE_I8) /* only I8 needs this slow division */
-            row = i / u.row;
-        int64_t end = (row + 1) * u.row;
-        for (int k = 0; k < N; k++) {
-            if (i + k == end) {
-                row++;
-                end += u.row;
-            }
-            x.v[k] = u.storage == GCKPT_STORAGE_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
-                     : u.storage == GCKPT_STORAGE_F16 ? gckpti_from_f16((uint16_t)from.v[k])
-                                                     : (float)from.v[k] * u.scales[row];
-        }
+        for (int k = 0; k < N; k++)
+            x.v[k] = u.storage == GCKPT_STORAGE_BF16 ? gckpti_from_bf16(from.v[k])
+                                                     : gckpti_from_f16(from.v[k]);
         store(u.to + i, x);
     }
 };
 
-template <class T> void dequantise_as(const gckpt_call *call, const gckpt_dequantisation &u)
+/* Dequantises blocks of I8 or I4; a thread converts values k and k + 16 of a block, if it has them. */
+__device__ void dequantise_block(int64_t i, const gckpt_dequantisation &u)
 {
-    for_each_vec<4>(call, Dequantise<T>{ u }, u.n,
-             aligned(u.to) && (uintptr_t)u.quantised % (4 * sizeof(T)) == 0);
-}
-
-/* Dequantises int4 blocks; a thread converts one byte (two values). */
-__device__ void dequantise_int4(int64_t i, const gckpt_dequantisation &u)
-{
-    const int64_t block = i / 16, k = i % 16;
-    const uint8_t *b = (const uint8_t *)u.quantised + block * GCKPTI_INT4_BYTES;
+    const int int8 = u.storage == GCKPT_STORAGE_I8;
+    const int64_t blocks = (u.row + GCKPTI_QUANT_BLOCK - 1) / GCKPTI_QUANT_BLOCK; /* of a row */
+    const int64_t row = i / 16 / blocks, block = i / 16 % blocks, k = i % 16;
+    const int64_t at = block * GCKPTI_QUANT_BLOCK + k;
+    const uint8_t *b = (const uint8_t *)u.quantised;
+    b += int8 ? row * (2 * blocks + u.row) + block * GCKPTI_INT8_BYTES
+              : (row * blocks + block) * GCKPTI_INT4_BYTES;
     const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
-    float *to = u.to + block * GCKPTI_INT4_BLOCK + k;
-    to[0] = (float)((b[2 + k] & 15) - 8) * scale;
-    to[16] = (float)((b[2 + k] >> 4) - 8) * scale;
+    float *to = u.to + row * u.row + at;
+    if (at < u.row)
+        to[0] = (float)(int8 ? (int8_t)b[2 + k] : (b[2 + k] & 15) - 8) * scale;
+    if (at + 16 < u.row)
+        to[16] = (float)(int8 ? (int8_t)b[18 + k] : (b[2 + k] >> 4) - 8) * scale;
 }
 
 void dequantise(const gckpt_call *call, const gckpt_dequantisation *request)
 {
-    if (request->storage == GCKPT_STORAGE_I8)
-        dequantise_as<int8_t>(call, *request);
-    else if (request->storage == GCKPT_STORAGE_I4)
-        for_each<dequantise_int4>(call, request->n / 2, *request);
+    const gckpt_dequantisation &u = *request;
+    const int64_t blocks = (u.row + GCKPTI_QUANT_BLOCK - 1) / GCKPTI_QUANT_BLOCK;
+    if (u.storage >= GCKPT_STORAGE_I8)
+        for_each<dequantise_block>(call, u.n / u.row * blocks * 16, u);
     else
-        dequantise_as<uint16_t>(call, *request);
+        for_each_vec<4>(call, Dequantise{ u }, u.n,
+                        aligned(u.to) && (uintptr_t)u.quantised % 8 == 0);
 }

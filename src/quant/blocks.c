@@ -1,0 +1,236 @@
+#ifndef GCKPT_NO_QUANT
+/* ---- blocks (quant/api.h): a scale in f16; then bytes of a value (I8) or of two (I4) ---- */
+/* Returns the lowest 4 bits u of each word as u - 8, by a table or (2^23 + u) - (2^23 + 8). */
+GCKPTI_ALWAYS FLOATS V(low_int4)(INTS word)
+{
+#if GCKPTI_ISA == 3
+    const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm512_permutexvar_ps((__m512i)word, all);
+#else
+    return V(floats)((word & 15) | 0x4b000000) - V(set1)(8388616.0f);
+#endif
+}
+
+/* Converts byte k of each word, a signed n, to n; if need be by (2^23 + 128 + n) - (2^23 + 128). */
+GCKPTI_ALWAYS FLOATS V(word_byte)(INTS word, unsigned k)
+{
+#if GCKPTI_ISA == 3
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32((__m512i)(word << (24 - 8 * k)), 24));
+#elif GCKPTI_ISA == 2
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32((__m256i)(word << (24 - 8 * k)), 24));
+#else
+    return V(floats)((word >> (8 * k) & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
+#endif
+}
+
+/* Returns a block's scale for V(block_values); with lookups (I4) all 16 values times it. */
+GCKPTI_ALWAYS FLOATS V(block_table)(int storage, float scale)
+{
+#if GCKPTI_ISA == 3
+    const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    if (storage == GCKPT_STORAGE_I4)
+        return all * V(set1)(scale);
+#endif
+    (void)storage;
+    return V(set1)(scale);
+}
+
+/* Returns values k..k+W-1 of a block, whose table is given; k is a multiple of W. */
+GCKPTI_ALWAYS FLOATS V(block_values)(int storage, const unsigned char *b, unsigned k, FLOATS table)
+{
+    if (storage == GCKPT_STORAGE_I8)
+        return V(signed_bytes)(b + 2 + k) * table;
+    const INTS word = V(bytes)(b + 2 + k % 16) >> (k / 16 * 4);
+#if GCKPTI_ISA == 3
+    return _mm512_permutexvar_ps((__m512i)word, table);
+#else
+    return V(low_int4)(word) * table;
+#endif
+}
+
+/* Returns values k..k+n-1 of a block, which may end with them; the others are 0. */
+GCKPTI_ALWAYS FLOATS V(last_values)(int storage, const unsigned char *b, unsigned k, int64_t n,
+                                    FLOATS table)
+{
+    unsigned char padded[2 + W] = { 0 };
+    if (storage == GCKPT_STORAGE_I4) /* never short */
+        return V(block_values)(storage, b, k, table);
+    memcpy(padded + 2, b + 2 + k, (size_t)n);
+    return V(block_values)(storage, padded, 0, table);
+}
+
+#define GCKPTI_HALF(i) (int16_t) gckpti_half_at(b + (i)*row, 0) /* bits of the scale of row i */
+
+/* Returns the scales of W blocks, which are `row` bytes apart. */
+GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
+{
+    INTS word;
+#if GCKPTI_ISA == 3 && GCKPTI_OPTIMISED /* else a macro with warnings */
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    word =
+        (INTS)_mm512_i32gather_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32((int)row)), b, 1);
+#elif GCKPTI_ISA == 2 /* gcc would set lanes in memory, which is slower */
+    __m128i half = _mm_cvtsi32_si128((uint16_t)GCKPTI_HALF(0));
+    half = _mm_insert_epi16(half, GCKPTI_HALF(1), 1);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(2), 2);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(3), 3);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(4), 4);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(5), 5);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(6), 6);
+    half = _mm_insert_epi16(half, GCKPTI_HALF(7), 7);
+    word = (INTS)_mm256_cvtepu16_epi32(half);
+#else
+    for (int i = 0; i < W; i++)
+        word[i] = (uint32_t)(b[i * row] | b[i * row + 1] << 8);
+#endif
+    return V(low_half)(word); /* of which it reads the lowest 16 bits */
+}
+
+/* Sets the scales of 8 blocks, which are `row` bytes apart. */
+GCKPTI_ALWAYS void V(eight_scales)(const unsigned char *b, int64_t row, float *scale)
+{
+#if GCKPTI_ISA == 3
+    const __m128i halves =
+        _mm_setr_epi16(GCKPTI_HALF(0), GCKPTI_HALF(1), GCKPTI_HALF(2), GCKPTI_HALF(3),
+                       GCKPTI_HALF(4), GCKPTI_HALF(5), GCKPTI_HALF(6), GCKPTI_HALF(7));
+    _mm256_storeu_ps(scale,
+                     _mm512_castps512_ps256(_mm512_cvtph_ps(_mm256_castsi128_si256(halves))));
+#else
+    for (int p = 0; p < 8; p += W)
+        V(store)(scale + p, V(block_scales)(b + p * row, row));
+#endif
+}
+
+#undef GCKPTI_HALF
+
+/* Dequantises n values of blocks to x, from value k of block b on; k is a multiple of W; storage: a
+ * constant. Also does so for rows - 1 (0 or 7) more rows, `apart` bytes apart, to rows of `width`.
+ */
+GCKPTI_ALWAYS void V(dequantise_blocks)(int storage, const unsigned char *b, unsigned k, int64_t n,
+                                        float *x, int rows, int64_t apart, int64_t width)
+{
+    const int bytes = storage == GCKPT_STORAGE_I8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
+    float scale[8];
+    for (int64_t count; n > 0; n -= count, x += count, k = 0, b += bytes) {
+        count = gckpti_min(n, GCKPTI_QUANT_BLOCK - k);
+        if (rows == 8)
+            V(eight_scales)(b, apart, scale);
+        else
+            scale[0] = gckpti_block_scale(b);
+        for (int p = 0; p < rows; p++) {
+            const FLOATS table = V(block_table)(storage, scale[p]);
+            const unsigned char *from = b + p * apart;
+            float *to = x + p * width;
+            for (unsigned i = 0; i < count; i += W) {
+                const int64_t left = count - i;
+                if (left >= W)
+                    V(store)(to + i, V(block_values)(storage, from, k + i, table));
+                else
+                    V(store_n)(to + i, V(last_values)(storage, from, k + i, left, table), left);
+            }
+        }
+    }
+}
+
+/* Adds 4 terms, 4 apart, to `vectors` vectors of columns: bytes of `word`, or their low halves. */
+GCKPTI_ALWAYS void V(block_terms)(int storage, int vectors, const INTS *word, const FLOATS *scale,
+                                  const float *x, FLOATS *sum)
+{
+    GCKPTI_UNROLL
+    for (int k = 0; k < 4; k++) {
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            FLOATS y;
+            if (storage == GCKPT_STORAGE_I8)
+                y = V(word_byte)(word[4 * i], (unsigned)k);
+            else
+                y = V(low_int4)(word[4 * i] >> (8 * (unsigned)k));
+            sum[i] = V(fma)(V(set1)(x[k]), y * scale[i], sum[i]);
+        }
+    }
+}
+
+/* V(gemv_dot) of gemv->n columns in `vectors` (a constant) vectors, on little-endian processors. A
+ * row of b has gemv->k blocks in gemv->row bytes. The first 16 terms of an I4 block are the low
+ * halves of its bytes, the others the high halves. */
+GCKPTI_ALWAYS void V(gemv_dot_blocks)(int storage, int vectors, const V(gemv) * gemv)
+{
+    const int int8 = storage == GCKPT_STORAGE_I8, ahead = int8 ? 2 : 3; /* blocks per cache line */
+    const int bytes = int8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
+    const V(gemv) t = *gemv;
+    const unsigned char *b = (const unsigned char *)t.b;
+    FLOATS sum[64 / W], scale[64 / W], r[4];
+    INTS word[4 * (64 / W)];
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        sum[i] = t.from ? V(load)(t.from + W * i) : V(zero)();
+    for (int64_t p = 0; p < t.k; p++, b += bytes) {
+        const float *x = t.a + GCKPTI_QUANT_BLOCK * p;
+        const char *lines = (const char *)t.next + p / ahead * (ahead * bytes);
+        for (int64_t i = p % ahead; i < vectors * W; i += ahead)
+            __builtin_prefetch(lines + i * t.row, 0, 2);
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++)
+            scale[i] = V(block_scales)(b + W * i * t.row, t.row);
+        for (int half = 0; half < 2; half++) {
+            GCKPTI_UNROLL
+            for (int i = 0; i < vectors; i++) {
+                if (int8 || !half)
+                    V(transpose4)(b + W * i * t.row + 2 + 16 * half, t.row, r);
+                GCKPTI_UNROLL
+                for (int q = 0; q < 4; q++)
+                    word[4 * i + q] = int8 || !half ? V(bits)(r[q]) : word[4 * i + q] >> 4;
+            }
+#if GCKPTI_ISA == 3 /* with fewer registers the loop is as fast, and half the code */
+            GCKPTI_UNROLL
+#endif
+            for (int q = 0; q < 4; q++)
+                V(block_terms)(storage, vectors, word + q, scale, x + 16 * half + 4 * q, sum);
+        }
+    }
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        V(store)(t.c + W * i, sum[i]);
+}
+
+/* V(gemv_axpy) of 8 terms: gemv->n columns in whole blocks, gemv->row bytes per row of b;
+ * prefetches the next 8 terms. */
+GCKPTI_ALWAYS void V(gemv_axpy_blocks)(int storage, const V(gemv) * gemv)
+{
+    const int bytes = storage == GCKPT_STORAGE_I8 ? GCKPTI_INT8_BYTES : GCKPTI_INT4_BYTES;
+    const V(gemv) t = *gemv;
+    const unsigned char *b = (const unsigned char *)t.b;
+    enum { STRIP = 16, VECTORS = GCKPTI_QUANT_BLOCK / W };
+    float scales[8 * STRIP], x[8]; /* scales of a strip of blocks, which are converted at once */
+    for (int p = 0; p < 8; p++)
+        x[p] = t.a[p * t.a_step];
+    for (float *c = t.c, *const end = t.c + t.n; c < end;) {
+        const int64_t strip = gckpti_min(STRIP, (end - c) / GCKPTI_QUANT_BLOCK);
+        for (int64_t i = 0; i < strip; i++)
+            V(eight_scales)(b + i * bytes, t.row, scales + 8 * i);
+        for (const float *scale = scales; scale < scales + 8 * strip; scale += 8, b += bytes) {
+            /* a block is about half a cache line: every other one is prefetched */
+            const int64_t next = (8 - (scale - scales) / 8 % 2) * t.row;
+            FLOATS sum[VECTORS];
+            GCKPTI_UNROLL
+            for (int v = 0; v < VECTORS; v++)
+                sum[v] = V(load)(c + v * W);
+            GCKPTI_UNROLL
+            for (int p = 0; p < 8; p++) {
+                const FLOATS table = V(block_table)(storage, scale[p]);
+                const unsigned char *row = b + p * t.row;
+                if (p % 2)
+                    __builtin_prefetch(row + next, 0, 2);
+                GCKPTI_UNROLL
+                for (int v = 0; v < VECTORS; v++)
+                    sum[v] =
+                        V(fma)(V(set1)(x[p]),
+                               V(block_values)(storage, row, (unsigned)(v * W), table), sum[v]);
+            }
+            GCKPTI_UNROLL
+            for (int v = 0; v < VECTORS; v++, c += W)
+                V(store)(c, sum[v]);
+        }
+    }
+}
+#endif
